@@ -1,0 +1,7 @@
+//! nyala's storage engine: synchronous, deterministic, and reached by the world through one trait, [`disk::Disk`].
+
+pub mod disk;
+pub mod error;
+pub mod ids;
+pub mod schema;
+pub mod time;

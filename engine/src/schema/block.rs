@@ -1,0 +1,226 @@
+//! A batch of rows, column by column, as scans hand it on.
+//!
+//! ```text
+//! fixed width   values:  rows × width bytes, little-endian; BOOL is one byte
+//! any length    offsets: rows + 1 numbers into bytes
+//! nullable      validity: one bit per row, least significant first, 1 = not NULL
+//! ```
+//!
+//! This is Kudu's columnar wire layout and, but for BOOL, Arrow's: either end takes the buffers as they are.
+//! A NULL cell is zero bytes of its width, or empty.
+
+use super::{ColumnSchema, DataType, Physical};
+use crate::ids::ColumnId;
+
+/// Bits, least significant first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Bitmap {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Bitmap {
+    pub fn new(len: usize, value: bool) -> Bitmap {
+        let mut bytes = vec![if value { 0xff } else { 0 }; len.div_ceil(8)];
+        if let (true, Some(last)) = (value && !len.is_multiple_of(8), bytes.last_mut()) {
+            *last = (1 << (len % 8)) - 1;
+        }
+        Bitmap { bytes, len }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bits as bytes; those past the end are 0.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub fn get(&self, i: usize) -> bool {
+        debug_assert!(i < self.len);
+        self.bytes[i / 8] >> (i % 8) & 1 == 1
+    }
+
+    pub fn set(&mut self, i: usize, value: bool) {
+        debug_assert!(i < self.len);
+        let bit = 1 << (i % 8);
+        if value { self.bytes[i / 8] |= bit } else { self.bytes[i / 8] &= !bit }
+    }
+
+    pub fn push(&mut self, value: bool) {
+        if self.len.is_multiple_of(8) {
+            self.bytes.push(0);
+        }
+        self.len += 1;
+        self.set(self.len - 1, value);
+    }
+
+    /// Keeps the bits that are also in `other`.
+    pub fn and(&mut self, other: &Bitmap) {
+        debug_assert_eq!(self.len, other.len);
+        for (mine, theirs) in self.bytes.iter_mut().zip(&other.bytes) {
+            *mine &= theirs;
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.bytes.iter().map(|byte| byte.count_ones() as usize).sum()
+    }
+
+    pub fn any(&self) -> bool {
+        self.bytes.iter().any(|byte| *byte != 0)
+    }
+
+    pub fn all(&self) -> bool {
+        self.count() == self.len
+    }
+
+    /// Positions of the bits that are set, ascending.
+    pub fn ones(&self) -> impl Iterator<Item = usize> + '_ {
+        self.bytes.iter().enumerate().flat_map(|(at, byte)| {
+            let mut rest = *byte;
+            std::iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+                rest &= rest - 1;
+                Some(at * 8 + bit)
+            })
+        })
+    }
+}
+
+/// Cells of one column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Values {
+    Fixed {
+        width: usize,
+        bytes: Vec<u8>,
+    },
+    /// `offsets` has one number more than there are cells.
+    Var {
+        offsets: Vec<u32>,
+        bytes: Vec<u8>,
+    },
+}
+
+/// One column of a [`RowBlock`]. `validity` is there exactly for nullable columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColumnBlock {
+    pub values: Values,
+    pub validity: Option<Bitmap>,
+}
+
+impl ColumnBlock {
+    pub fn new(physical: Physical, nullable: bool) -> ColumnBlock {
+        let values = match physical.width() {
+            Some(width) => Values::Fixed { width, bytes: Vec::new() },
+            None => Values::Var { offsets: vec![0], bytes: Vec::new() },
+        };
+        ColumnBlock { values, validity: nullable.then(Bitmap::default) }
+    }
+
+    pub fn len(&self) -> usize {
+        match &self.values {
+            Values::Fixed { width, bytes } => bytes.len() / width,
+            Values::Var { offsets, .. } => offsets.len() - 1,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of cell data held.
+    pub fn byte_size(&self) -> usize {
+        match &self.values {
+            Values::Fixed { bytes, .. } => bytes.len(),
+            Values::Var { offsets, bytes } => bytes.len() + 4 * offsets.len(),
+        }
+    }
+
+    pub fn is_null(&self, row: usize) -> bool {
+        self.validity.as_ref().is_some_and(|valid| !valid.get(row))
+    }
+
+    /// The cell's bytes, `None` for NULL.
+    pub fn cell(&self, row: usize) -> Option<&[u8]> {
+        (!self.is_null(row)).then(|| self.raw(row))
+    }
+
+    /// The cell's bytes whether or not it is NULL.
+    pub fn raw(&self, row: usize) -> &[u8] {
+        match &self.values {
+            Values::Fixed { width, bytes } => &bytes[row * width..(row + 1) * width],
+            Values::Var { offsets, bytes } => &bytes[offsets[row] as usize..offsets[row + 1] as usize],
+        }
+    }
+
+    /// Appends a cell; `None` is NULL and only for nullable columns.
+    ///
+    /// Panics if a fixed-width cell has another width.
+    pub fn push(&mut self, cell: Option<&[u8]>) {
+        match &mut self.values {
+            Values::Fixed { width, bytes } => match cell {
+                Some(cell) => {
+                    assert_eq!(cell.len(), *width, "a cell has its column's width");
+                    bytes.extend_from_slice(cell);
+                }
+                None => bytes.resize(bytes.len() + *width, 0),
+            },
+            Values::Var { offsets, bytes } => {
+                bytes.extend_from_slice(cell.unwrap_or_default());
+                offsets.push(bytes.len() as u32);
+            }
+        }
+        match &mut self.validity {
+            Some(valid) => valid.push(cell.is_some()),
+            None => assert!(cell.is_some(), "NULL in a column that is not nullable"),
+        }
+    }
+}
+
+/// What a scan returns of one column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectedColumn {
+    /// `None` only for the virtual IS_DELETED column of a diff scan.
+    pub id: Option<ColumnId>,
+    pub name: String,
+    pub ty: DataType,
+    pub nullable: bool,
+    pub read_default: Option<Vec<u8>>,
+}
+
+impl From<&ColumnSchema> for ProjectedColumn {
+    fn from(column: &ColumnSchema) -> ProjectedColumn {
+        ProjectedColumn {
+            id: Some(column.id),
+            name: column.name.clone(),
+            ty: column.ty,
+            nullable: column.nullable,
+            read_default: column.read_default.clone(),
+        }
+    }
+}
+
+/// Rows by column, in the order of a projection.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RowBlock {
+    /// Also right when there are no columns.
+    pub rows: usize,
+    pub columns: Vec<ColumnBlock>,
+}
+
+impl RowBlock {
+    pub fn new(projection: &[ProjectedColumn]) -> RowBlock {
+        let column = |c: &ProjectedColumn| ColumnBlock::new(c.ty.physical(), c.nullable);
+        RowBlock { rows: 0, columns: projection.iter().map(column).collect() }
+    }
+
+    pub fn byte_size(&self) -> usize {
+        self.columns.iter().map(ColumnBlock::byte_size).sum()
+    }
+}

@@ -1,0 +1,311 @@
+//! What a table is made of: typed columns, the first of which form the primary key.
+//!
+//! A column is named by its [`ColumnId`] for life; names change and may be used again, ids never are.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::ids::ColumnId;
+
+pub mod block;
+
+/// A column's logical type; the numbers are Kudu's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum DataType {
+    Uint8 = 0,
+    Int8 = 1,
+    Uint16 = 2,
+    Int16 = 3,
+    Uint32 = 4,
+    Int32 = 5,
+    Uint64 = 6,
+    Int64 = 7,
+    String = 8,
+    Bool = 9,
+    Float = 10,
+    Double = 11,
+    Binary = 12,
+    UnixtimeMicros = 13,
+    Int128 = 14,
+    Decimal32 = 15,
+    Decimal64 = 16,
+    Decimal128 = 17,
+    IsDeleted = 18,
+    Varchar = 19,
+    Date = 20,
+}
+
+/// How a type's cells are stored: what the engine's loops are written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Physical {
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Int128,
+    Uint8,
+    Uint16,
+    Uint32,
+    Uint64,
+    Float,
+    Double,
+    /// Bytes of any length.
+    Binary,
+}
+
+impl Physical {
+    /// Bytes of one cell, little-endian; `None` for [`Physical::Binary`].
+    pub fn width(self) -> Option<usize> {
+        match self {
+            Physical::Bool | Physical::Int8 | Physical::Uint8 => Some(1),
+            Physical::Int16 | Physical::Uint16 => Some(2),
+            Physical::Int32 | Physical::Uint32 | Physical::Float => Some(4),
+            Physical::Int64 | Physical::Uint64 | Physical::Double => Some(8),
+            Physical::Int128 => Some(16),
+            Physical::Binary => None,
+        }
+    }
+}
+
+impl DataType {
+    pub const ALL: [DataType; 21] = [
+        DataType::Uint8,
+        DataType::Int8,
+        DataType::Uint16,
+        DataType::Int16,
+        DataType::Uint32,
+        DataType::Int32,
+        DataType::Uint64,
+        DataType::Int64,
+        DataType::String,
+        DataType::Bool,
+        DataType::Float,
+        DataType::Double,
+        DataType::Binary,
+        DataType::UnixtimeMicros,
+        DataType::Int128,
+        DataType::Decimal32,
+        DataType::Decimal64,
+        DataType::Decimal128,
+        DataType::IsDeleted,
+        DataType::Varchar,
+        DataType::Date,
+    ];
+
+    /// The type with this number on the wire.
+    pub fn from_number(number: i32) -> Option<DataType> {
+        DataType::ALL.into_iter().find(|ty| *ty as i32 == number)
+    }
+
+    pub fn physical(self) -> Physical {
+        match self {
+            DataType::Uint8 => Physical::Uint8,
+            DataType::Int8 => Physical::Int8,
+            DataType::Uint16 => Physical::Uint16,
+            DataType::Int16 => Physical::Int16,
+            DataType::Uint32 => Physical::Uint32,
+            DataType::Int32 | DataType::Decimal32 | DataType::Date => Physical::Int32,
+            DataType::Uint64 => Physical::Uint64,
+            DataType::Int64 | DataType::Decimal64 | DataType::UnixtimeMicros => Physical::Int64,
+            DataType::Int128 | DataType::Decimal128 => Physical::Int128,
+            DataType::Bool | DataType::IsDeleted => Physical::Bool,
+            DataType::Float => Physical::Float,
+            DataType::Double => Physical::Double,
+            DataType::String | DataType::Binary | DataType::Varchar => Physical::Binary,
+        }
+    }
+
+    /// Bytes of one cell; `None` for types of any length.
+    pub fn width(self) -> Option<usize> {
+        self.physical().width()
+    }
+
+    /// Whether a primary key may contain it.
+    pub fn allowed_in_key(self) -> bool {
+        !matches!(self.physical(), Physical::Bool | Physical::Float | Physical::Double)
+    }
+
+    /// The name as Kudu's messages write it, e.g. `UNIXTIME_MICROS`.
+    pub fn name(self) -> &'static str {
+        match self {
+            DataType::Uint8 => "UINT8",
+            DataType::Int8 => "INT8",
+            DataType::Uint16 => "UINT16",
+            DataType::Int16 => "INT16",
+            DataType::Uint32 => "UINT32",
+            DataType::Int32 => "INT32",
+            DataType::Uint64 => "UINT64",
+            DataType::Int64 => "INT64",
+            DataType::String => "STRING",
+            DataType::Bool => "BOOL",
+            DataType::Float => "FLOAT",
+            DataType::Double => "DOUBLE",
+            DataType::Binary => "BINARY",
+            DataType::UnixtimeMicros => "UNIXTIME_MICROS",
+            DataType::Int128 => "INT128",
+            DataType::Decimal32 => "DECIMAL32",
+            DataType::Decimal64 => "DECIMAL64",
+            DataType::Decimal128 => "DECIMAL128",
+            DataType::IsDeleted => "IS_DELETED",
+            DataType::Varchar => "VARCHAR",
+            DataType::Date => "DATE",
+        }
+    }
+}
+
+/// Parameters of DECIMAL (precision, scale) and VARCHAR (length); zero where the type has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct TypeAttributes {
+    pub precision: u8,
+    pub scale: u8,
+    pub length: u16,
+}
+
+/// How a column's values are laid out on disk; the numbers are Kudu's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Encoding {
+    /// The type's own default.
+    #[default]
+    Auto = 0,
+    Plain = 1,
+    Prefix = 2,
+    Rle = 4,
+    Dict = 5,
+    BitShuffle = 6,
+}
+
+/// Compression of a column's encoded blocks; the numbers are Kudu's, ZSTD is ours and not offered on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Compression {
+    /// The server's setting.
+    #[default]
+    Default = 0,
+    None = 1,
+    Snappy = 2,
+    Lz4 = 3,
+    Zlib = 4,
+    Zstd = 100,
+}
+
+/// One column.
+///
+/// Defaults are cell bytes: little-endian for fixed widths, the bytes themselves for the rest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnSchema {
+    pub id: ColumnId,
+    pub name: String,
+    pub ty: DataType,
+    pub attributes: TypeAttributes,
+    pub nullable: bool,
+    /// What rows written before the column existed read.
+    pub read_default: Option<Vec<u8>>,
+    /// What rows written without the column get.
+    pub write_default: Option<Vec<u8>>,
+    pub encoding: Encoding,
+    pub compression: Compression,
+    /// Target size of an encoded block in bytes; 0 for the default.
+    pub block_bytes: i32,
+    pub comment: String,
+    /// Set once, by the insert.
+    pub immutable: bool,
+    /// Filled by the server, counting up per tablet.
+    pub auto_incrementing: bool,
+}
+
+impl ColumnSchema {
+    /// A plain column: not nullable, no defaults, everything else automatic.
+    pub fn new(id: u32, name: &str, ty: DataType) -> ColumnSchema {
+        ColumnSchema {
+            id: ColumnId(id),
+            name: name.to_string(),
+            ty,
+            attributes: TypeAttributes::default(),
+            nullable: false,
+            read_default: None,
+            write_default: None,
+            encoding: Encoding::Auto,
+            compression: Compression::Default,
+            block_bytes: 0,
+            comment: String::new(),
+            immutable: false,
+            auto_incrementing: false,
+        }
+    }
+
+    pub fn nullable(mut self) -> ColumnSchema {
+        self.nullable = true;
+        self
+    }
+}
+
+/// A table's columns. The first `key_columns` of them are the primary key, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schema {
+    columns: Vec<ColumnSchema>,
+    key_columns: usize,
+}
+
+impl Schema {
+    /// `Invalid` unless there is a key, the key is not nullable and of key types, and names and ids are unique.
+    pub fn new(columns: Vec<ColumnSchema>, key_columns: usize) -> Result<Schema> {
+        if key_columns == 0 || key_columns > columns.len() {
+            return Err(Error::invalid("a table needs at least one primary key column"));
+        }
+        for column in &columns[..key_columns] {
+            if column.nullable {
+                let message = format!("key column {:?} may not be nullable", column.name);
+                return Err(Error::invalid(message));
+            }
+            if !column.ty.allowed_in_key() {
+                return Err(Error::invalid(format!(
+                    "key column {:?} may not be of type {}",
+                    column.name,
+                    column.ty.name()
+                )));
+            }
+        }
+        for (i, column) in columns.iter().enumerate() {
+            let clash = columns[..i].iter().any(|c| c.name == column.name || c.id == column.id);
+            if clash {
+                return Err(Error::invalid(format!("duplicate column name {:?}", column.name)));
+            }
+        }
+        Ok(Schema { columns, key_columns })
+    }
+
+    pub fn columns(&self) -> &[ColumnSchema] {
+        &self.columns
+    }
+
+    pub fn key_columns(&self) -> &[ColumnSchema] {
+        &self.columns[..self.key_columns]
+    }
+
+    pub fn num_key_columns(&self) -> usize {
+        self.key_columns
+    }
+
+    pub fn has_nullable(&self) -> bool {
+        self.columns.iter().any(|column| column.nullable)
+    }
+
+    pub fn index_of_id(&self, id: ColumnId) -> Option<usize> {
+        self.columns.iter().position(|column| column.id == id)
+    }
+
+    pub fn index_of_name(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column.name == name)
+    }
+
+    pub fn by_id(&self, id: ColumnId) -> Option<&ColumnSchema> {
+        self.columns.iter().find(|column| column.id == id)
+    }
+
+    pub fn auto_incrementing(&self) -> Option<usize> {
+        self.columns.iter().position(|column| column.auto_incrementing)
+    }
+}

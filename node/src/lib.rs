@@ -1,0 +1,6 @@
+//! nyala's servers and client: async at the edge, everything they know of the world behind [`env::Env`].
+
+pub mod env;
+#[rustfmt::skip]
+#[allow(clippy::all, rustdoc::all)]
+pub mod proto;
