@@ -60,6 +60,59 @@ impl Bitmap {
         self.set(self.len - 1, value);
     }
 
+    /// The first `len` bits of `bytes`; `None` if there are not as many. Bits past `len` are cleared.
+    pub fn from_bytes(mut bytes: Vec<u8>, len: usize) -> Option<Bitmap> {
+        if bytes.len() < len.div_ceil(8) {
+            return None;
+        }
+        bytes.truncate(len.div_ceil(8));
+        let mut bitmap = Bitmap { bytes, len };
+        bitmap.clear_past_end();
+        Some(bitmap)
+    }
+
+    fn clear_past_end(&mut self) {
+        if let (true, Some(last)) = (!self.len.is_multiple_of(8), self.bytes.last_mut()) {
+            *last &= (1 << (self.len % 8)) - 1;
+        }
+    }
+
+    /// Appends `count` bits of the same value.
+    pub fn extend_with(&mut self, value: bool, count: usize) {
+        let from = self.len;
+        self.len += count;
+        self.bytes.resize(self.len.div_ceil(8), if value { 0xff } else { 0 });
+        if value && !from.is_multiple_of(8) {
+            self.bytes[from / 8] |= 0xff << (from % 8);
+        }
+        self.clear_past_end();
+    }
+
+    /// Appends the bits `from..to` of `other`, eight at a time.
+    pub fn extend_from(&mut self, other: &Bitmap, from: usize, to: usize) {
+        debug_assert!(from <= to && to <= other.len);
+        let (start, shift) = (self.len, self.len % 8);
+        self.len += to - from;
+        self.bytes.resize(self.len.div_ceil(8) + 1, 0);
+        let mut at = start / 8;
+        for bit in (from..to).step_by(8) {
+            let byte = other.byte_at(bit) as u16;
+            let keep = if to - bit < 8 { (1u16 << (to - bit)) - 1 } else { 0xff };
+            let placed = (byte & keep) << shift;
+            self.bytes[at] |= placed as u8;
+            self.bytes[at + 1] |= (placed >> 8) as u8;
+            at += 1;
+        }
+        self.bytes.truncate(self.len.div_ceil(8));
+    }
+
+    /// Eight bits from bit `at` on; 0 past the end.
+    fn byte_at(&self, at: usize) -> u8 {
+        let low = self.bytes.get(at / 8).copied().unwrap_or(0) as u16;
+        let high = self.bytes.get(at / 8 + 1).copied().unwrap_or(0) as u16;
+        ((high << 8 | low) >> (at % 8)) as u8
+    }
+
     /// Keeps the bits that are also in `other`.
     pub fn and(&mut self, other: &Bitmap) {
         debug_assert_eq!(self.len, other.len);
@@ -222,5 +275,39 @@ impl RowBlock {
 
     pub fn byte_size(&self) -> usize {
         self.columns.iter().map(ColumnBlock::byte_size).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bitmap(bits: &[bool]) -> Bitmap {
+        let mut bitmap = Bitmap::default();
+        bits.iter().for_each(|bit| bitmap.push(*bit));
+        bitmap
+    }
+
+    proptest! {
+        #[test]
+        fn bits_are_appended_as_if_one_by_one(
+            head in prop::collection::vec(any::<bool>(), 0..40),
+            tail in prop::collection::vec(any::<bool>(), 0..80),
+            cut in (0usize..80, 0usize..80),
+            fill in (any::<bool>(), 0usize..40),
+        ) {
+            let (a, b) = (cut.0.min(tail.len()), cut.1.min(tail.len()));
+            let (from, to) = (a.min(b), a.max(b));
+            let mut whole = bitmap(&head);
+            whole.extend_from(&bitmap(&tail), from, to);
+            whole.extend_with(fill.0, fill.1);
+            let wanted: Vec<bool> =
+                [&head[..], &tail[from..to], &vec![fill.0; fill.1][..]].concat();
+            prop_assert_eq!(&whole, &bitmap(&wanted));
+            let again = Bitmap::from_bytes(whole.as_bytes().to_vec(), whole.len());
+            prop_assert_eq!(again, Some(whole));
+        }
     }
 }
