@@ -4,3 +4,5 @@ pub mod env;
 #[rustfmt::skip]
 #[allow(clippy::all, rustdoc::all)]
 pub mod proto;
+pub mod server_clock;
+pub mod wire;
