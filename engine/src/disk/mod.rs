@@ -8,11 +8,12 @@
 //! - A [`File::sync`] that failed is final: the bytes it should have kept may be gone even if a later sync
 //!   succeeds. The caller must give the file up.
 //!
-//! Paths are relative to the disk's root, `/`-separated, without `.` or `..`.
+//! Paths are relative to the disk's root, `/`-separated, without `.` or `..` (`EINVAL`); the root itself is `""`.
 
 use std::io;
 use std::sync::Arc;
 
+pub mod conformance;
 pub mod mem;
 pub mod os;
 
@@ -29,7 +30,7 @@ pub trait Disk: Send + Sync {
     fn create(&self, path: &str) -> io::Result<Arc<dyn File>>;
     /// Opens a file for reading and appending; `ENOENT` if there is none.
     fn open(&self, path: &str) -> io::Result<Arc<dyn File>>;
-    /// Gives a file another name, replacing what had it, at once or not at all.
+    /// Gives a file another name, replacing the file that had it, at once or not at all; `EISDIR` for a directory.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file, or an empty directory.
     fn remove(&self, path: &str) -> io::Result<()>;
@@ -51,7 +52,7 @@ pub trait File: Send + Sync {
     /// Fills `out` from `offset`; `UnexpectedEof` if the file ends before.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
     fn len(&self) -> io::Result<u64>;
-    /// Cuts the file to `len` bytes; the next append goes there.
+    /// Cuts the file to `len` bytes, where the next append goes; `EINVAL` if it is shorter already.
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// Makes what was appended durable.
     fn sync(&self) -> io::Result<()>;
@@ -61,4 +62,54 @@ pub trait File: Send + Sync {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+}
+
+/// Makes a directory and its missing parents, and their names durable.
+pub fn create_dir_durably(disk: &dyn Disk, dir: &str) -> io::Result<()> {
+    disk.create_dir(dir)?;
+    let mut rest = dir;
+    while !rest.is_empty() {
+        rest = parent(rest);
+        disk.sync_dir(rest)?;
+    }
+    Ok(())
+}
+
+/// Replaces the file `path` by one that holds `bytes`: at once or not at all, and durably when this returns.
+///
+/// A crash may leave `path` with `.tmp` behind it; the next call overwrites that.
+pub fn replace_file(disk: &dyn Disk, path: &str, bytes: &[u8]) -> io::Result<()> {
+    let tmp = format!("{path}.tmp");
+    match disk.remove(&tmp) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = disk.create(&tmp)?;
+    file.append(bytes)?;
+    file.sync()?;
+    disk.rename(&tmp, path)?;
+    disk.sync_dir(parent(path))
+}
+
+/// The whole contents of a file.
+pub fn read_file(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
+    let file = disk.open(path)?;
+    let len = usize::try_from(file.len()?).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let mut bytes = vec![0; len];
+    file.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The directory a path lies in; the root is `""`.
+pub fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// `EINVAL` unless `path` is relative, without empty, `.` or `..` components. The root is `""`.
+pub(crate) fn check_path(path: &str) -> io::Result<()> {
+    let bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains('\0');
+    if !path.is_empty() && path.split('/').any(bad) {
+        return Err(rustix::io::Errno::INVAL.into());
+    }
+    Ok(())
 }

@@ -1,1 +1,189 @@
-//! placeholder
+//! [`OsDisk`]: a directory of the real file system.
+//!
+//! The only file of the engine that may name `std::fs`. Every handle appends with `O_APPEND`; `fdatasync` makes
+//! the length durable too, and `fsync` of a directory its names.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Disk, File, Space, check_path};
+
+/// A directory of the real file system.
+#[derive(Debug, Clone)]
+pub struct OsDisk {
+    root: PathBuf,
+}
+
+impl OsDisk {
+    /// Uses `root`, making it and its missing parents; what was made is durable when this returns.
+    pub fn open(root: &Path) -> io::Result<OsDisk> {
+        let mut missing = Vec::new();
+        let mut dir = Some(root).filter(|root| !root.as_os_str().is_empty());
+        while let Some(path) = dir.filter(|path| !path.is_dir()) {
+            missing.push(path);
+            dir = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        }
+        for path in missing.into_iter().rev() {
+            match fs::create_dir(path) {
+                // Somebody else was faster.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+                other => other?,
+            }
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            sync_directory(parent.unwrap_or(Path::new(".")))?;
+        }
+        fs::read_dir(root)?;
+        Ok(OsDisk { root: root.to_path_buf() })
+    }
+
+    /// Where a path of this disk lies in the file system.
+    fn locate(&self, path: &str) -> io::Result<PathBuf> {
+        check_path(path)?;
+        Ok(if path.is_empty() { self.root.clone() } else { self.root.join(path) })
+    }
+
+    /// `locate`, for names that may not be the root itself.
+    fn locate_entry(&self, path: &str) -> io::Result<PathBuf> {
+        if path.is_empty() { Err(Errno::INVAL.into()) } else { self.locate(path) }
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let dir = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(rustix::fs::fsync(&dir)?)
+}
+
+fn utf8_name(name: OsString) -> io::Result<String> {
+    let complain = |name: OsString| {
+        let message = format!("{name:?} is not a name of ours: it is not UTF-8");
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    };
+    name.into_string().map_err(complain)
+}
+
+impl Disk for OsDisk {
+    fn create(&self, path: &str) -> io::Result<Arc<dyn File>> {
+        let path = self.locate_entry(path)?;
+        let file = OpenOptions::new().read(true).append(true).create_new(true).open(path)?;
+        Ok(Arc::new(OsFile { file }))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Arc<dyn File>> {
+        let path = self.locate_entry(path)?;
+        Ok(Arc::new(OsFile { file: OpenOptions::new().read(true).append(true).open(path)? }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let from = self.locate_entry(from)?;
+        let to = self.locate_entry(to)?;
+        if fs::symlink_metadata(&from)?.is_dir() {
+            return Err(Errno::ISDIR.into());
+        }
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        let path = self.locate_entry(path)?;
+        if fs::symlink_metadata(&path)?.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) }
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.locate(dir)?)? {
+            names.push(utf8_name(entry?.file_name())?);
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn create_dir(&self, dir: &str) -> io::Result<()> {
+        fs::create_dir_all(self.locate(dir)?)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        sync_directory(&self.locate(dir)?)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = rustix::fs::statvfs(&self.root)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Space { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
+    }
+
+    fn lock(&self, path: &str) -> io::Result<Box<dyn Send + Sync>> {
+        let path = self.locate_entry(path)?;
+        let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new(file))
+    }
+}
+
+struct OsFile {
+    file: fs::File,
+}
+
+impl File for OsFile {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        (&self.file).write_all(bytes)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        if len > self.len()? {
+            return Err(Errno::INVAL.into());
+        }
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len()?, bytes) {
+            // The file system cannot; appending will have to find the space as it goes.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_exclusive_and_ends_with_its_guard() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = OsDisk::open(dir.path()).unwrap();
+        let held = disk.lock("lock").unwrap();
+        let refused = OsDisk::open(dir.path()).unwrap().lock("lock").err().unwrap();
+        assert_eq!(refused.raw_os_error(), Some(Errno::WOULDBLOCK.raw_os_error()));
+        drop(held);
+        disk.lock("lock").unwrap();
+    }
+
+    #[test]
+    fn the_root_is_made_with_its_parents() {
+        let dir = tempfile::tempdir().unwrap();
+        OsDisk::open(&dir.path().join("a/b")).unwrap().create("f").unwrap();
+        assert!(dir.path().join("a/b/f").is_file());
+    }
+}

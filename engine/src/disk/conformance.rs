@@ -1,0 +1,1 @@
+//! What every [`Disk`](super::Disk) promises, checked by running it.
