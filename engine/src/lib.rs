@@ -1,9 +1,13 @@
 //! nyala's storage engine: synchronous, deterministic, and reached by the world through one trait, [`disk::Disk`].
 
 pub mod codec;
+pub mod config;
 pub mod disk;
 pub mod error;
 pub mod ids;
+pub mod note;
+pub mod replica;
 pub mod schema;
+pub mod tablet;
 pub mod time;
 pub mod wal;

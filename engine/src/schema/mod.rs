@@ -8,6 +8,8 @@ use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
 pub mod block;
+pub mod ops;
+pub mod predicate;
 
 /// A column's logical type; the numbers are Kudu's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

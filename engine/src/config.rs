@@ -1,0 +1,74 @@
+//! Limits of a tablet, each with its unit.
+
+/// What a tablet may hold and when it acts on its own. `default()` is for servers, [`TabletConfig::tiny`] for
+/// tests that should meet every rollover within a few rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TabletConfig {
+    /// Bytes of one cell of a write; a longer one fails its row.
+    pub cell_bytes_max: usize,
+    /// Bytes of an encoded primary key of an insert; a longer one fails its row.
+    pub key_bytes_max: usize,
+    /// A MemRowSet this large is flushed.
+    pub mrs_flush_bytes: usize,
+    /// A MemRowSet whose first row is this old is flushed however small it is.
+    pub mrs_flush_age_ms: u64,
+    /// Recent deltas of one DiskRowSet of this size are flushed.
+    pub dms_flush_bytes: usize,
+    /// Recent deltas of one DiskRowSet are flushed at this age however few they are.
+    pub dms_flush_age_ms: u64,
+    /// A flush or compaction begins another DiskRowSet when one has this many bytes.
+    pub rowset_roll_bytes: u64,
+    /// When the log holds more than this, what keeps it from being cut is flushed.
+    pub wal_retain_bytes: u64,
+    /// Compact when a key is covered by this many DiskRowSets.
+    pub compact_overlap_min: usize,
+    /// Rows in a block of a scan.
+    pub scan_block_rows: usize,
+    /// Rows a job handles in one step.
+    pub job_step_rows: usize,
+    /// Size at which a segment of the log is closed.
+    pub wal_segment_bytes_max: u64,
+    /// Reserve a segment's space when it is begun.
+    pub wal_preallocate: bool,
+}
+
+impl Default for TabletConfig {
+    fn default() -> TabletConfig {
+        TabletConfig {
+            cell_bytes_max: 64 << 10,
+            key_bytes_max: 16 << 10,
+            mrs_flush_bytes: 128 << 20,
+            mrs_flush_age_ms: 120_000,
+            dms_flush_bytes: 16 << 20,
+            dms_flush_age_ms: 120_000,
+            rowset_roll_bytes: 32 << 20,
+            wal_retain_bytes: 256 << 20,
+            compact_overlap_min: 8,
+            scan_block_rows: 1024,
+            job_step_rows: 4096,
+            wal_segment_bytes_max: 8 << 20,
+            wal_preallocate: true,
+        }
+    }
+}
+
+impl TabletConfig {
+    /// Every rollover within a few rows.
+    pub fn tiny() -> TabletConfig {
+        TabletConfig {
+            cell_bytes_max: 1 << 10,
+            key_bytes_max: 256,
+            mrs_flush_bytes: 2 << 10,
+            mrs_flush_age_ms: 1_000,
+            dms_flush_bytes: 512,
+            dms_flush_age_ms: 1_000,
+            rowset_roll_bytes: 1 << 10,
+            wal_retain_bytes: 8 << 10,
+            compact_overlap_min: 3,
+            scan_block_rows: 4,
+            job_step_rows: 3,
+            wal_segment_bytes_max: 1 << 10,
+            wal_preallocate: false,
+        }
+    }
+}

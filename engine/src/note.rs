@@ -1,0 +1,43 @@
+//! Things worth telling: the engine does not log, it returns notes.
+//!
+//! The node prints them, the simulator traces them, tests assert on them.
+
+use std::fmt;
+
+use crate::ids::OpId;
+use crate::tablet::rowset::RowSetId;
+use crate::time::Timestamp;
+
+/// Something a person who looks after a tablet may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// A tablet was opened and its log replayed up to `last`.
+    Replayed { ops: u64, last: OpId },
+    /// The MemRowSet with everything up to `at` went to disk.
+    Flushed { at: Timestamp, rows: u64, rowsets: Vec<RowSetId> },
+    /// Recent deltas of a DiskRowSet went to disk.
+    FlushedDeltas { rowset: RowSetId, at: Timestamp },
+    /// DiskRowSets were merged into others.
+    Compacted { from: Vec<RowSetId>, into: Vec<RowSetId>, rows: u64 },
+    /// The schema changed.
+    Altered { version: u32 },
+    /// A file that nothing refers to, left by a crash, was removed.
+    RemovedOrphan { file: String },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::Replayed { ops, last } => write!(f, "replayed ops={ops} last={last}"),
+            Note::Flushed { at, rows, rowsets } => {
+                write!(f, "flushed at={at} rows={rows} rowsets={rowsets:?}")
+            }
+            Note::FlushedDeltas { rowset, at } => write!(f, "flushed deltas rowset={rowset} at={at}"),
+            Note::Compacted { from, into, rows } => {
+                write!(f, "compacted from={from:?} into={into:?} rows={rows}")
+            }
+            Note::Altered { version } => write!(f, "altered version={version}"),
+            Note::RemovedOrphan { file } => write!(f, "removed orphan file={file}"),
+        }
+    }
+}
