@@ -120,8 +120,14 @@ impl HybridClock {
                 self.max_ahead_micros
             )));
         }
-        self.next = self.next.max(seen.next());
+        self.pass(seen);
         Ok(())
+    }
+
+    /// Moves past a timestamp of this server's own history, however far ahead it is: what was given once must
+    /// not be given again, even if the wall clock was set back meanwhile.
+    pub fn pass(&mut self, seen: Timestamp) {
+        self.next = self.next.max(seen.next());
     }
 }
 

@@ -1,8 +1,10 @@
 //! nyala's servers and client: async at the edge, everything they know of the world behind [`env::Env`].
 
+pub mod dirs;
 pub mod env;
 #[rustfmt::skip]
 #[allow(clippy::all, rustdoc::all)]
 pub mod proto;
 pub mod server_clock;
+pub mod tserver;
 pub mod wire;

@@ -43,6 +43,11 @@ impl ServerClock {
         self.hybrid().update(seen, wall)
     }
 
+    /// Moves past a timestamp found in this server's own data, however far ahead it is.
+    pub fn pass(&self, seen: Timestamp) {
+        self.hybrid().pass(seen);
+    }
+
     /// Both readings of the node's clock, as they are.
     pub fn reading(&self) -> Now {
         self.source.now()

@@ -1,0 +1,190 @@
+//! The directories of one server: opened, locked, and checked to belong together.
+//!
+//! ```text
+//! wal dir    instance  instance.lock  wals/<tablet>/…
+//! data dir   instance  instance.lock  data/<tablet>/…  tablet-meta/<tablet>
+//! ```
+//!
+//! `instance` says which server owns the directory. A server that finds another's directory, one written by a
+//! newer build, or one in use by another process refuses to start, and says which directory it was.
+
+use std::io;
+use std::sync::Arc;
+
+use engine::codec::{self, Reader};
+use engine::disk::{self, Disk};
+use engine::error::{Error, ErrorKind, Result};
+use engine::ids::Uuid;
+
+use crate::env::Env;
+
+const MAGIC: [u8; 4] = *b"NYIN";
+const FORMAT: u16 = 1;
+const INSTANCE: &str = "instance";
+const LOCK: &str = "instance.lock";
+
+/// What kind of server a directory belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerKind {
+    Master,
+    TabletServer,
+}
+
+impl ServerKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            ServerKind::Master => "master",
+            ServerKind::TabletServer => "tablet server",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<ServerKind> {
+        [ServerKind::Master, ServerKind::TabletServer].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// One open directory. It stays locked while this lives.
+pub struct Directory {
+    /// As the configuration names it.
+    pub path: String,
+    pub disk: Arc<dyn Disk>,
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// A server's directories and the identity kept in them.
+pub struct ServerDirs {
+    /// The server's id for life.
+    pub uuid: Uuid,
+    pub wal: Arc<Directory>,
+    /// At least one; the WAL's own directory may be among them.
+    pub data: Vec<Arc<Directory>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Instance {
+    uuid: Uuid,
+    kind: ServerKind,
+}
+
+/// Opens the directories, making those that are missing. A server whose directories are all new gets a new id;
+/// an empty directory joins those that are not. Does disk work: call it through [`Env::run`].
+pub fn open(env: &Env, kind: ServerKind, wal_dir: &str, data_dirs: &[String]) -> Result<ServerDirs> {
+    if data_dirs.is_empty() {
+        return Err(Error::invalid("no data directory is configured; name at least one"));
+    }
+    let wal = Arc::new(open_directory(env, wal_dir)?);
+    let mut data: Vec<Arc<Directory>> = Vec::with_capacity(data_dirs.len());
+    for (i, dir) in data_dirs.iter().enumerate() {
+        if data_dirs[..i].contains(dir) {
+            return Err(Error::invalid(format!("the data directory {dir} is configured twice")));
+        }
+        let same = *dir == wal.path;
+        data.push(if same { wal.clone() } else { Arc::new(open_directory(env, dir)?) });
+    }
+    let uuid = identify(env, kind, &wal, &data)?;
+    Ok(ServerDirs { uuid, wal, data })
+}
+
+fn open_directory(env: &Env, path: &str) -> Result<Directory> {
+    let fail = |error: io::Error| Error::io(format!("open the directory {path}"), &error);
+    let disk = env.disks.open(path).map_err(fail)?;
+    let lock = disk.lock(LOCK).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => Error::invalid(format!(
+            "the directory {path} is in use by another process; stop that one or choose another directory"
+        )),
+        _ => Error::io(format!("lock the directory {path}"), &error),
+    })?;
+    Ok(Directory { path: path.to_string(), disk, _lock: lock })
+}
+
+/// The id that all directories agree on, written to those that have none yet.
+fn identify(env: &Env, kind: ServerKind, wal: &Directory, data: &[Arc<Directory>]) -> Result<Uuid> {
+    let known = read_instance(wal, kind)?;
+    let mut fresh = Vec::new();
+    let mut found: Option<(Uuid, &str)> = known.map(|instance| (instance.uuid, wal.path.as_str()));
+    if known.is_none() {
+        fresh.push(wal);
+    }
+    for dir in data.iter().filter(|dir| dir.path != wal.path) {
+        match (read_instance(dir, kind)?, found) {
+            (None, _) => fresh.push(dir),
+            (Some(instance), Some((uuid, path))) if instance.uuid != uuid => {
+                return Err(Error::invalid(format!(
+                    "the directory {} belongs to server {}, but {path} to server {uuid}; \
+                     give each server its own directories",
+                    dir.path, instance.uuid
+                )));
+            }
+            (Some(instance), _) => found = Some((instance.uuid, &dir.path)),
+        }
+    }
+    if let (None, Some((uuid, path))) = (known, found) {
+        return Err(Error::invalid(format!(
+            "the WAL directory {} is empty, but {path} belongs to server {uuid}, whose WAL must be somewhere else",
+            wal.path
+        )));
+    }
+    let uuid = found.map_or_else(|| env.random_uuid(), |(uuid, _)| uuid);
+    // The WAL directory first: after a crash in between, the empty data directories join it at the next start.
+    for dir in fresh {
+        write_instance(dir, Instance { uuid, kind })?;
+    }
+    Ok(uuid)
+}
+
+fn read_instance(dir: &Directory, kind: ServerKind) -> Result<Option<Instance>> {
+    let at = |error: Error| error.context(format!("the directory {}", dir.path));
+    let bytes = match disk::read_file(&*dir.disk, INSTANCE) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return refuse_strangers(dir).map(|()| None),
+        Err(error) => return Err(Error::io(format!("read {}/{INSTANCE}", dir.path), &error)),
+    };
+    let instance = decode(&bytes).map_err(at)?;
+    if instance.kind != kind {
+        return Err(Error::invalid(format!(
+            "the directory {} belongs to a {}, not to a {}",
+            dir.path,
+            instance.kind.name(),
+            kind.name()
+        )));
+    }
+    Ok(Some(instance))
+}
+
+/// A directory without `instance` must hold nothing, so that nobody's files are mixed with ours.
+fn refuse_strangers(dir: &Directory) -> Result<()> {
+    let names = dir.disk.list("").map_err(|error| Error::io(format!("list {}", dir.path), &error))?;
+    let ours = |name: &String| *name == LOCK || *name == format!("{INSTANCE}.tmp");
+    match names.iter().find(|name| !ours(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error {
+            kind: ErrorKind::Invalid,
+            message: format!(
+                "the directory {} holds {name:?} but no {INSTANCE} file; \
+                 choose an empty directory or one that this server made",
+                dir.path
+            ),
+            errno: None,
+        }),
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<Instance> {
+    let (_, payload) = codec::unseal(MAGIC, FORMAT, bytes)?;
+    let mut reader = Reader::new(payload);
+    let uuid = Uuid::parse(reader.text()?.as_bytes())?;
+    let name = reader.text()?;
+    let kind =
+        ServerKind::from_name(name).ok_or_else(|| Error::corrupt(format!("unknown server kind {name:?}")))?;
+    reader.finish()?;
+    Ok(Instance { uuid, kind })
+}
+
+fn write_instance(dir: &Directory, instance: Instance) -> Result<()> {
+    let mut payload = Vec::new();
+    codec::put_bytes(&mut payload, instance.uuid.to_string().as_bytes());
+    codec::put_bytes(&mut payload, instance.kind.name().as_bytes());
+    let bytes = codec::seal(MAGIC, FORMAT, &payload);
+    let fail = |error| Error::io(format!("write {}/{INSTANCE}", dir.path), &error);
+    disk::replace_file(&*dir.disk, INSTANCE, &bytes).map_err(fail)
+}

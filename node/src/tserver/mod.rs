@@ -1,0 +1,3 @@
+//! The tablet server.
+
+pub mod scanners;

@@ -1,0 +1,237 @@
+//! The table of open scanners: who may continue which, in what order, and for how long.
+//!
+//! ```text
+//!             open                    take                        put_back
+//!   Scan call ────▶ idle, next seq ────────▶ busy (work outside) ────────▶ idle, next seq + 1
+//!                     │ ttl passed               │ a second call, or close: spoiled
+//!                     ▼                          ▼
+//!                   gone                       gone when put back
+//! ```
+//!
+//! Pure: the time is an argument, and the work on a scanner is done by whoever took it, without a lock.
+//! Source: `behaviour.md` §7. A call with a wrong sequence number destroys its scanner, because one of the two
+//! sides has lost track of what was returned.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::ids::Uuid;
+use engine::time::Instant;
+
+/// Why a scanner cannot be continued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Unknown, expired, closed or destroyed.
+    Gone,
+    /// The call is out of order; the scanner is destroyed. Carries the number that was expected.
+    WrongSequence(u32),
+    /// It belongs to another user.
+    Foreign,
+}
+
+struct Slot<S> {
+    user: Arc<str>,
+    next_seq: u32,
+    used: Instant,
+    state: State<S>,
+}
+
+enum State<S> {
+    Idle(S),
+    Busy,
+    /// Busy, and to be dropped when the one at work is done.
+    Spoiled,
+}
+
+/// Scanners of kind `S` by their ids.
+pub struct ScannerTable<S> {
+    ttl: Duration,
+    slots: BTreeMap<Uuid, Slot<S>>,
+}
+
+impl<S> ScannerTable<S> {
+    /// `ttl`: how long an idle scanner is kept after its last use.
+    pub fn new(ttl: Duration) -> ScannerTable<S> {
+        ScannerTable { ttl, slots: BTreeMap::new() }
+    }
+
+    /// Keeps a scanner whose opening call has been answered; the next call must carry sequence number 1.
+    pub fn open(&mut self, id: Uuid, user: Arc<str>, scanner: S, now: Instant) {
+        let state = State::Idle(scanner);
+        self.slots.insert(id, Slot { user, next_seq: 1, used: now, state });
+    }
+
+    /// Takes a scanner out to work on it. Each `Ok` must be followed by [`ScannerTable::put_back`] or
+    /// [`ScannerTable::remove`].
+    pub fn take(&mut self, id: Uuid, user: &str, seq: u32, now: Instant) -> Result<S, Refusal> {
+        self.expire(id, now);
+        let slot = self.slots.get_mut(&id).ok_or(Refusal::Gone)?;
+        if *slot.user != *user {
+            return Err(Refusal::Foreign);
+        }
+        let expected = slot.next_seq;
+        match std::mem::replace(&mut slot.state, State::Spoiled) {
+            State::Idle(scanner) if seq == expected => {
+                (slot.state, slot.used) = (State::Busy, now);
+                Ok(scanner)
+            }
+            State::Idle(_) => {
+                self.slots.remove(&id);
+                Err(Refusal::WrongSequence(expected))
+            }
+            State::Busy | State::Spoiled => Err(Refusal::WrongSequence(expected + 1)),
+        }
+    }
+
+    /// Returns a scanner whose call succeeded and that has more to give.
+    pub fn put_back(&mut self, id: Uuid, scanner: S, now: Instant) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        match slot.state {
+            State::Spoiled => drop(self.slots.remove(&id)),
+            _ => {
+                slot.next_seq = slot.next_seq.wrapping_add(1);
+                (slot.state, slot.used) = (State::Idle(scanner), now);
+            }
+        }
+    }
+
+    /// Forgets a scanner that was taken and is finished, or failed.
+    pub fn remove(&mut self, id: Uuid) {
+        self.slots.remove(&id);
+    }
+
+    /// Closes a scanner, whatever its sequence number. Unknown ones are fine: closing twice is no error.
+    pub fn close(&mut self, id: Uuid, user: &str) -> Result<(), Refusal> {
+        match self.slots.get_mut(&id) {
+            None => Ok(()),
+            Some(slot) if *slot.user != *user => Err(Refusal::Foreign),
+            Some(Slot { state: State::Idle(_), .. }) => {
+                self.slots.remove(&id);
+                Ok(())
+            }
+            Some(slot) => {
+                slot.state = State::Spoiled;
+                Ok(())
+            }
+        }
+    }
+
+    /// Counts as a use.
+    pub fn keep_alive(&mut self, id: Uuid, user: &str, now: Instant) -> Result<(), Refusal> {
+        self.expire(id, now);
+        let slot = self.slots.get_mut(&id).ok_or(Refusal::Gone)?;
+        if *slot.user != *user {
+            return Err(Refusal::Foreign);
+        }
+        slot.used = now;
+        Ok(())
+    }
+
+    /// Drops every idle scanner that was not used for the time to live; gives how many.
+    pub fn drop_expired(&mut self, now: Instant) -> usize {
+        let before = self.slots.len();
+        let ttl = self.ttl;
+        self.slots.retain(|_, slot| !slot.is_expired(ttl, now));
+        before - self.slots.len()
+    }
+
+    /// Drops the idle scanners that `gone` picks, for example those of a deleted tablet.
+    pub fn drop_where(&mut self, gone: impl Fn(&S) -> bool) {
+        self.slots.retain(|_, slot| !matches!(&slot.state, State::Idle(scanner) if gone(scanner)));
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    fn expire(&mut self, id: Uuid, now: Instant) {
+        if self.slots.get(&id).is_some_and(|slot| slot.is_expired(self.ttl, now)) {
+            self.slots.remove(&id);
+        }
+    }
+}
+
+impl<S> Slot<S> {
+    fn is_expired(&self, ttl: Duration, now: Instant) -> bool {
+        matches!(self.state, State::Idle(_)) && now.since(self.used) > ttl
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: Uuid = Uuid([7; 16]);
+
+    fn at(seconds: u64) -> Instant {
+        Instant(seconds * 1_000_000_000)
+    }
+
+    fn table() -> ScannerTable<&'static str> {
+        let mut table = ScannerTable::new(Duration::from_secs(60));
+        table.open(ID, Arc::from("ann"), "scan", at(0));
+        table
+    }
+
+    #[test]
+    fn calls_go_on_in_sequence() {
+        let mut table = table();
+        for seq in 1..4 {
+            let scanner = table.take(ID, "ann", seq, at(1)).expect("in order");
+            table.put_back(ID, scanner, at(1));
+        }
+        assert_eq!(table.take(ID, "ann", 3, at(2)), Err(Refusal::WrongSequence(4)), "a repeated call");
+        assert_eq!(table.take(ID, "ann", 4, at(2)), Err(Refusal::Gone), "and the scanner is destroyed");
+    }
+
+    #[test]
+    fn a_second_call_at_once_spoils_the_first() {
+        let mut table = table();
+        let scanner = table.take(ID, "ann", 1, at(1)).expect("in order");
+        assert_eq!(table.take(ID, "ann", 1, at(1)), Err(Refusal::WrongSequence(2)));
+        table.put_back(ID, scanner, at(1));
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn closing_is_always_fine() {
+        let mut table = table();
+        let scanner = table.take(ID, "ann", 1, at(1)).expect("in order");
+        assert_eq!(table.close(ID, "ann"), Ok(()), "while somebody works on it");
+        table.put_back(ID, scanner, at(1));
+        assert!(table.is_empty());
+        assert_eq!(table.close(ID, "ann"), Ok(()));
+    }
+
+    #[test]
+    fn idle_scanners_expire_and_busy_ones_do_not() {
+        let mut table = table();
+        assert_eq!(table.keep_alive(ID, "ann", at(50)), Ok(()));
+        let scanner = table.take(ID, "ann", 1, at(100)).expect("kept alive");
+        assert_eq!(table.drop_expired(at(1000)), 0, "somebody works on it");
+        table.put_back(ID, scanner, at(1000));
+        assert_eq!(table.keep_alive(ID, "ann", at(1061)), Err(Refusal::Gone));
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_scanner_has_one_user() {
+        let mut table = table();
+        assert_eq!(table.take(ID, "bob", 1, at(1)), Err(Refusal::Foreign));
+        assert_eq!(table.close(ID, "bob"), Err(Refusal::Foreign));
+        assert_eq!(table.keep_alive(ID, "bob", at(1)), Err(Refusal::Foreign));
+        assert!(table.take(ID, "ann", 1, at(1)).is_ok(), "and is not harmed by others");
+    }
+
+    #[test]
+    fn scanners_go_with_their_tablet() {
+        let mut table = table();
+        table.drop_where(|scanner| *scanner == "scan");
+        assert!(table.is_empty());
+    }
+}
