@@ -1,0 +1,166 @@
+//! The bytes of a segment: its header, its batches, their entries.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{Commit, Entry, Replicate};
+use crate::codec::{self, Reader};
+use crate::error::{Error, Result};
+use crate::ids::OpId;
+use crate::time::Timestamp;
+
+const SEGMENT_MAGIC: [u8; 4] = *b"NYWS";
+const SEGMENT_VERSION: u16 = 1;
+/// No segment header is longer.
+pub(super) const SEGMENT_HEADER_MAX: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SegmentHeader {
+    pub sequence: u64,
+    /// The last operation before this segment.
+    pub last_op: OpId,
+    /// Length of the segment before this one, 0 for the first: a missing tail there does not go unnoticed.
+    pub previous_bytes: u64,
+}
+
+pub(super) fn encode_header(header: &SegmentHeader) -> Vec<u8> {
+    let payload = postcard::to_stdvec(header).expect("numbers can be encoded");
+    codec::seal(SEGMENT_MAGIC, SEGMENT_VERSION, &payload)
+}
+
+/// The header at the start of `bytes`, and its length.
+pub(super) fn decode_header(bytes: &[u8]) -> Result<(SegmentHeader, usize)> {
+    let (_version, payload, len) = codec::unseal_prefix(SEGMENT_MAGIC, SEGMENT_VERSION, bytes)?;
+    let header = postcard::from_bytes(payload)
+        .map_err(|error| Error::corrupt(format!("the segment header is not what it should be: {error}")))?;
+    Ok((header, len))
+}
+
+/// First bytes of each batch.
+pub(super) const BATCH_MAGIC: [u8; 4] = *b"NYWB";
+pub(super) const BATCH_HEADER: usize = 40;
+const BATCH_CRC_AT: usize = BATCH_HEADER - 4;
+/// The payload of a batch is no longer, whatever its length says.
+const BATCH_BYTES_MAX: usize = 1 << 30;
+
+const TAG_REPLICATE: u8 = 1;
+const TAG_COMMIT: u8 = 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BatchHeader {
+    pub payload_len: usize,
+    pub payload_crc: u32,
+    /// The segment was durable up to here when this was written.
+    pub synced: u64,
+}
+
+/// How long [`encode_batch`] will make the batch; `Invalid` if that is too long.
+pub(super) fn batch_len(entries: &[Entry]) -> Result<u64> {
+    let mut len = codec::varint_len(entries.len() as u64);
+    for entry in entries {
+        len += entry_len(entry);
+    }
+    if len > BATCH_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a batch of {len} bytes is more than a log takes at once ({BATCH_BYTES_MAX})"
+        )));
+    }
+    Ok((BATCH_HEADER + len) as u64)
+}
+
+fn entry_len(entry: &Entry) -> usize {
+    let (op, fixed, payload) = match entry {
+        Entry::Replicate(replicate) => (replicate.op, 1 + 8 + 1, &replicate.payload),
+        Entry::Commit(commit) => (commit.op, 1, &commit.payload),
+    };
+    let id = codec::varint_len(op.term) + codec::varint_len(op.index);
+    id + fixed + codec::varint_len(payload.len() as u64) + payload.len()
+}
+
+/// Puts the batch into `out`, which is empty: one copy of each payload, one pass of the checksum.
+pub(super) fn encode_batch(out: &mut Vec<u8>, entries: &[Entry], sequence: u64, offset: u64, synced: u64) {
+    out.resize(BATCH_HEADER, 0);
+    codec::put_varint(out, entries.len() as u64);
+    for entry in entries {
+        encode_entry(out, entry);
+    }
+    let payload = &out[BATCH_HEADER..];
+    let (len, crc) = (payload.len() as u32, crc32c::crc32c(payload));
+    out[0..4].copy_from_slice(&BATCH_MAGIC);
+    out[4..8].copy_from_slice(&len.to_le_bytes());
+    out[8..12].copy_from_slice(&crc.to_le_bytes());
+    out[12..20].copy_from_slice(&sequence.to_le_bytes());
+    out[20..28].copy_from_slice(&offset.to_le_bytes());
+    out[28..36].copy_from_slice(&synced.to_le_bytes());
+    let crc = crc32c::crc32c(&out[..BATCH_CRC_AT]);
+    out[BATCH_CRC_AT..BATCH_HEADER].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn encode_entry(out: &mut Vec<u8>, entry: &Entry) {
+    match entry {
+        Entry::Replicate(replicate) => {
+            out.push(TAG_REPLICATE);
+            put_op(out, replicate.op);
+            out.extend_from_slice(&replicate.timestamp.0.to_le_bytes());
+            out.push(replicate.kind);
+            codec::put_bytes(out, &replicate.payload);
+        }
+        Entry::Commit(commit) => {
+            out.push(TAG_COMMIT);
+            put_op(out, commit.op);
+            codec::put_bytes(out, &commit.payload);
+        }
+    }
+}
+
+fn put_op(out: &mut Vec<u8>, op: OpId) {
+    codec::put_varint(out, op.term);
+    codec::put_varint(out, op.index);
+}
+
+/// Reads the header of the batch at `offset` of a segment, or says why there is none.
+pub(super) fn decode_batch_header(
+    bytes: &[u8; BATCH_HEADER],
+    sequence: u64,
+    offset: u64,
+) -> Result<BatchHeader, &'static str> {
+    if bytes[..4] != BATCH_MAGIC {
+        return Err("no batch begins here");
+    }
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    if word(BATCH_CRC_AT) != crc32c::crc32c(&bytes[..BATCH_CRC_AT]) {
+        return Err("the batch header fails its checksum");
+    }
+    if long(12) != sequence || long(20) != offset {
+        return Err("the batch belongs elsewhere");
+    }
+    Ok(BatchHeader { payload_len: word(4) as usize, payload_crc: word(8), synced: long(28) })
+}
+
+/// Gives the entries of a batch, whose payloads share its memory.
+pub(super) fn decode_entries(payload: &Bytes, each: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+    let mut reader = Reader::new(payload);
+    let count = reader.varint()?;
+    for _ in 0..count {
+        let entry = match reader.u8()? {
+            TAG_REPLICATE => Entry::Replicate(Replicate {
+                op: read_op(&mut reader)?,
+                timestamp: Timestamp(reader.u64()?),
+                kind: reader.u8()?,
+                payload: payload.slice_ref(reader.bytes()?),
+            }),
+            TAG_COMMIT => Entry::Commit(Commit {
+                op: read_op(&mut reader)?,
+                payload: payload.slice_ref(reader.bytes()?),
+            }),
+            tag => return Err(Error::corrupt(format!("{tag} is not a kind of log entry"))),
+        };
+        each(entry)?;
+    }
+    reader.finish()
+}
+
+fn read_op(reader: &mut Reader<'_>) -> Result<OpId> {
+    Ok(OpId { term: reader.varint()?, index: reader.varint()? })
+}

@@ -1,0 +1,224 @@
+//! Opening a log: find its segments, check that they join, replay their entries, cut the torn tail.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use super::format::{self, SEGMENT_HEADER_MAX, SegmentHeader};
+use super::scan::{Scanner, Step};
+use super::voids::Voids;
+use super::{Entry, Mark, Segment, TMP, Wal, WalConfig, check_follows, mark, segment_path, sync_dir};
+use crate::disk::{Disk, File};
+use crate::error::{Error, Result};
+use crate::ids::OpId;
+
+/// What opening a log found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WalRecovery {
+    pub segments: u64,
+    /// Replicates given to the caller.
+    pub replicates: u64,
+    /// Replicates passed over because they were taken back.
+    pub void: u64,
+    pub commits: u64,
+    /// Bytes cut off the end: a batch that a crash tore, or space that was never written.
+    pub cut_bytes: u64,
+    pub last_op: OpId,
+}
+
+pub(super) fn open(
+    disk: Arc<dyn Disk>,
+    dir: &str,
+    config: WalConfig,
+    replay: &mut dyn FnMut(Entry) -> Result<()>,
+) -> Result<(Wal, WalRecovery)> {
+    let sequences = list_segments(&*disk, dir)?;
+    check_joined(dir, &sequences)?;
+    let voids = Voids::read(&*disk, dir)?;
+    let mut opening = Opening {
+        dir,
+        voids: &voids,
+        replay,
+        segments: VecDeque::new(),
+        marks: VecDeque::new(),
+        last_op: None,
+        report: WalRecovery::default(),
+    };
+    for sequence in &sequences {
+        let last = sequences.last() == Some(sequence);
+        let path = segment_path(dir, *sequence);
+        let file = disk.open(&path).map_err(|error| Error::io(format_args!("open {path}"), &error))?;
+        opening.segment(file, *sequence, last)?;
+    }
+    // What was replayed may have been in the page cache only.
+    sync_dir(&*disk, dir)?;
+    let Opening { segments, marks, last_op, report, .. } = opening;
+    let active = segments.back().expect("at least one sequence was listed");
+    let path = segment_path(dir, active.sequence);
+    active.file.sync().map_err(|error| Error::io(format_args!("sync {path}"), &error))?;
+    let wal = Wal {
+        synced: active.bytes,
+        segments,
+        marks,
+        last_op: last_op.unwrap_or(OpId::MIN),
+        disk,
+        dir: dir.to_string(),
+        config,
+        voids,
+        failed: None,
+        buffer: Vec::new(),
+    };
+    Ok((wal, report))
+}
+
+/// Sequences of the segments in `dir`, rising. Removes what a crash left half made.
+pub(super) fn list_segments(disk: &dyn Disk, dir: &str) -> Result<Vec<u64>> {
+    let names = match disk.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(|error| Error::io(format_args!("list {dir}"), &error))?,
+    };
+    let mut sequences = Vec::new();
+    for name in names {
+        if name.ends_with(TMP) {
+            let path = format!("{dir}/{name}");
+            disk.remove(&path).map_err(|error| Error::io(format_args!("remove {path}"), &error))?;
+        } else if let Some(number) = name.strip_suffix(".wal") {
+            let sequence = number.parse().map_err(|_| {
+                Error::corrupt(format!("{dir}/{name} is not the name of a log segment; move it away"))
+            })?;
+            sequences.push(sequence);
+        }
+    }
+    sequences.sort_unstable();
+    Ok(sequences)
+}
+
+fn check_joined(dir: &str, sequences: &[u64]) -> Result<()> {
+    if sequences.is_empty() {
+        return Err(Error::not_found(format!("there is no log in {dir}")));
+    }
+    for pair in sequences.windows(2) {
+        if pair[1] != pair[0] + 1 {
+            let missing = segment_path(dir, pair[0] + 1);
+            return Err(Error::corrupt(format!("the log segment {missing} is missing")));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn damage(path: &str, offset: u64, why: &str) -> Error {
+    Error::corrupt(format!("{path} is damaged at offset {offset}: {why}"))
+}
+
+/// A log on the way of being opened.
+struct Opening<'a> {
+    dir: &'a str,
+    voids: &'a Voids,
+    replay: &'a mut dyn FnMut(Entry) -> Result<()>,
+    segments: VecDeque<Segment>,
+    marks: VecDeque<Mark>,
+    /// `None` before the first segment.
+    last_op: Option<OpId>,
+    report: WalRecovery,
+}
+
+impl Opening<'_> {
+    fn segment(&mut self, file: Arc<dyn File>, sequence: u64, last: bool) -> Result<()> {
+        let path = segment_path(self.dir, sequence);
+        let io = |error: io::Error| Error::io(format_args!("read {path}"), &error);
+        let len = file.len().map_err(io)?;
+        let (header, header_bytes) = read_header(&*file, len).map_err(|error| error.context(&path))?;
+        self.check_header(&path, &header, sequence)?;
+        let base = self.voids.base(sequence, header.last_op);
+        self.last_op.get_or_insert(base);
+        let mut segment = Segment { sequence, file, bytes: len, header_bytes, base, max_index: 0 };
+        let file = segment.file.clone();
+        let mut scanner = Scanner::new(&*file, sequence, header_bytes, len);
+        loop {
+            let offset = scanner.offset();
+            match scanner.next().map_err(io)? {
+                Step::Batch(batch) => self
+                    .batch(&mut segment, offset, &batch.payload)
+                    .map_err(|error| error.context(format_args!("{path}, batch at offset {offset}")))?,
+                Step::End if offset == len => break,
+                Step::End if last => {
+                    self.cut(&mut segment, &path, offset, "the rest was never written")?;
+                    break;
+                }
+                Step::End => return Err(damage(&path, offset, "zeros follow, but the log goes on")),
+                Step::Damaged(why) if last => {
+                    let synced = scanner.synced_according_to_what_follows().map_err(io)?;
+                    if synced > offset {
+                        return Err(damage(&path, offset, why));
+                    }
+                    self.cut(&mut segment, &path, offset, why)?;
+                    break;
+                }
+                Step::Damaged(why) => return Err(damage(&path, offset, why)),
+            }
+        }
+        self.report.segments += 1;
+        self.report.last_op = self.last_op.unwrap_or(OpId::MIN);
+        self.segments.push_back(segment);
+        Ok(())
+    }
+
+    fn check_header(&self, path: &str, header: &SegmentHeader, sequence: u64) -> Result<()> {
+        if header.sequence != sequence {
+            let found = header.sequence;
+            return Err(Error::corrupt(format!("{path} holds segment {found} of a log under another name")));
+        }
+        if let Some(before) = self.segments.back()
+            && before.bytes != header.previous_bytes
+        {
+            let (path, is, was) =
+                (segment_path(self.dir, before.sequence), before.bytes, header.previous_bytes);
+            return Err(Error::corrupt(format!("{path} has {is} bytes, but had {was} when it was finished")));
+        }
+        Ok(())
+    }
+
+    fn batch(&mut self, segment: &mut Segment, offset: u64, payload: &bytes::Bytes) -> Result<()> {
+        let mut first = None;
+        format::decode_entries(payload, &mut |entry| {
+            match &entry {
+                Entry::Commit(_) => self.report.commits += 1,
+                Entry::Replicate(replicate) => {
+                    let op = replicate.op;
+                    if self.voids.covers(segment.sequence, offset, op.index) {
+                        self.report.void += 1;
+                        return Ok(());
+                    }
+                    check_follows(self.last_op.unwrap_or(OpId::MIN), op).map_err(Error::corrupt)?;
+                    self.last_op = Some(op);
+                    self.report.replicates += 1;
+                    segment.max_index = op.index;
+                    first.get_or_insert(op.index);
+                }
+            }
+            (self.replay)(entry)
+        })?;
+        if let Some(index) = first {
+            mark(&mut self.marks, Mark { index, sequence: segment.sequence, offset });
+        }
+        Ok(())
+    }
+
+    /// Cuts the last segment at `offset`, unless what is there was durable once.
+    fn cut(&mut self, segment: &mut Segment, path: &str, offset: u64, why: &str) -> Result<()> {
+        if (segment.sequence, offset) < self.voids.durable_up_to() {
+            return Err(damage(path, offset, why));
+        }
+        segment.file.truncate(offset).map_err(|error| Error::io(format_args!("cut {path}"), &error))?;
+        self.report.cut_bytes += segment.bytes - offset;
+        segment.bytes = offset;
+        Ok(())
+    }
+}
+
+fn read_header(file: &dyn File, len: u64) -> Result<(SegmentHeader, u64)> {
+    let mut bytes = vec![0; SEGMENT_HEADER_MAX.min(len as usize)];
+    file.read_at(0, &mut bytes).map_err(|error| Error::io("read the header", &error))?;
+    let (header, used) = format::decode_header(&bytes)?;
+    Ok((header, used as u64))
+}
