@@ -21,8 +21,11 @@ impl From<io::Error> for Violation {
     }
 }
 
+/// Runs on a disk, in a directory of its own.
+pub type Case = fn(&dyn Disk, &str) -> Check;
+
 /// The cases, by name.
-pub const CASES: &[(&str, fn(&dyn Disk, &str) -> Check)] = &[
+pub const CASES: &[(&str, Case)] = &[
     ("append_and_read", append_and_read),
     ("read_past_the_end", read_past_the_end),
     ("truncate", truncate),
