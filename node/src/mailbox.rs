@@ -1,0 +1,124 @@
+//! A bounded inbox that is read in batches, until a deadline: how every loop of the node waits.
+
+use engine::time::Instant;
+use tokio::sync::mpsc;
+
+use crate::env::{BoxFuture, Env};
+
+/// How a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// At least one message was put into the batch.
+    Messages,
+    /// The deadline passed first.
+    Deadline,
+    /// Every sender is gone and every message was read.
+    Closed,
+}
+
+/// The reading end, owned by one loop.
+pub struct Mailbox<T> {
+    env: Env,
+    inbox: mpsc::Receiver<T>,
+    /// The sleep last begun and when it ends; kept from wait to wait, for deadlines mostly move a little.
+    timer: Option<(Instant, BoxFuture<'static, ()>)>,
+}
+
+/// The writing end; clone it freely.
+pub struct Sender<T> {
+    outbox: mpsc::Sender<T>,
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Sender<T> {
+        Sender { outbox: self.outbox.clone() }
+    }
+}
+
+/// Why a message was not taken; it is given back.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused<T> {
+    /// The inbox is full.
+    Full(T),
+    /// Its owner is gone.
+    Closed(T),
+}
+
+/// A mailbox that holds up to `capacity` unread messages.
+pub fn mailbox<T: Send>(env: &Env, capacity: usize) -> (Sender<T>, Mailbox<T>) {
+    let (outbox, inbox) = mpsc::channel(capacity.max(1));
+    (Sender { outbox }, Mailbox { env: env.clone(), inbox, timer: None })
+}
+
+impl<T: Send> Sender<T> {
+    /// Waits for room. The message comes back if the owner is gone.
+    pub async fn send(&self, message: T) -> Result<(), T> {
+        self.outbox.send(message).await.map_err(|refused| refused.0)
+    }
+
+    /// Does not wait.
+    pub fn try_send(&self, message: T) -> Result<(), Refused<T>> {
+        self.outbox.try_send(message).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(message) => Refused::Full(message),
+            mpsc::error::TrySendError::Closed(message) => Refused::Closed(message),
+        })
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.outbox.is_closed()
+    }
+}
+
+impl<T: Send> Mailbox<T> {
+    /// Appends up to `limit` messages to `batch`: those that are there, or the first to come before `deadline`.
+    /// Messages that are there are taken even after the deadline.
+    pub async fn recv_until(
+        &mut self,
+        deadline: Option<Instant>,
+        batch: &mut Vec<T>,
+        limit: usize,
+    ) -> Received {
+        let limit = limit.max(1);
+        loop {
+            self.arm(deadline);
+            let armed = self.timer.is_some() && deadline.is_some();
+            let timer = async {
+                match &mut self.timer {
+                    Some((_, sleep)) if armed => sleep.await,
+                    _ => std::future::pending().await,
+                }
+            };
+            let count = tokio::select! {
+                biased;
+                count = self.inbox.recv_many(batch, limit) => Some(count),
+                () = timer => None,
+            };
+            match count {
+                Some(0) => return Received::Closed,
+                Some(_) => return Received::Messages,
+                None => self.timer = None,
+            }
+            if deadline.is_some_and(|deadline| self.env.now().mono >= deadline) {
+                return Received::Deadline;
+            }
+        }
+    }
+
+    /// Waits for one message, however long; `None` when every sender is gone.
+    pub async fn recv(&mut self) -> Option<T> {
+        self.inbox.recv().await
+    }
+
+    /// Takes nothing more; what was sent before can still be read.
+    pub fn close(&mut self) {
+        self.inbox.close();
+    }
+
+    /// Begins a sleep that ends at `deadline` or before; one that ends before is begun again when it does.
+    fn arm(&mut self, deadline: Option<Instant>) {
+        let Some(deadline) = deadline else { return };
+        if self.timer.as_ref().is_none_or(|(until, _)| *until > deadline) {
+            self.timer = Some((deadline, self.env.clock.sleep_until(deadline)));
+        }
+    }
+}

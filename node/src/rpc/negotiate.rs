@@ -1,0 +1,352 @@
+//! The handshake before a connection's first call, both sides, as state machines: bytes in, bytes out.
+//!
+//! ```text
+//! client                                     server
+//!   "hrpc" 9 0 0, NEGOTIATE(features)  ──▶
+//!                                      ◀──   NEGOTIATE(features, SASL, [PLAIN])
+//!   SASL_INITIATE(PLAIN, \0user\0)     ──▶
+//!                                      ◀──   SASL_SUCCESS
+//!   ConnectionContext                  ──▶   (no answer; calls may follow in the same segment)
+//! ```
+//!
+//! Every frame but the last has call id -33. An error is an `ErrorStatusPB` under that id, and the end. The only
+//! mechanism is PLAIN, which believes any user name, so it is offered to trusted networks only.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bytes::{Bytes, BytesMut};
+use prost::Message;
+
+use super::RpcErrorCodePb;
+use super::frame::{self, Frame};
+use crate::proto::kudu::rpc::authentication_type_pb as authn;
+use crate::proto::kudu::rpc::negotiate_pb::{NegotiateStep, SaslMechanism};
+use crate::proto::kudu::rpc::{
+    AuthenticationTypePb, ConnectionContextPb, ErrorStatusPb, NegotiatePb, RequestHeader, ResponseHeader,
+    RpcFeatureFlag, UserInformationPb,
+};
+
+/// What a client sends first: magic, version, service class, authentication protocol.
+pub const PREAMBLE: [u8; 7] = *b"hrpc\x09\x00\x00";
+const PLAIN: &str = "PLAIN";
+
+/// Whether `bytes`, the first seven of a connection, open this protocol. The last two bytes are not used.
+pub fn check_preamble(bytes: &[u8]) -> Result<(), String> {
+    if !bytes.starts_with(b"hrpc") {
+        return Err(format!("the connection opens with {bytes:02x?}, not with \"hrpc\""));
+    }
+    match bytes.get(4) {
+        Some(9) => Ok(()),
+        version => Err(format!("RPC protocol version {version:?} is not 9")),
+    }
+}
+
+/// A network: all addresses that agree with `address` in their first `prefix` bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subnet {
+    pub address: IpAddr,
+    pub prefix: u8,
+}
+
+impl Subnet {
+    /// The networks of loopback, private and link-local addresses.
+    pub fn private() -> Vec<Subnet> {
+        let v4 = |a, b, prefix| Subnet { address: Ipv4Addr::new(a, b, 0, 0).into(), prefix };
+        let v6 = |first, prefix| Subnet { address: Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0).into(), prefix };
+        vec![
+            v4(127, 0, 8),
+            v4(10, 0, 8),
+            v4(172, 16, 12),
+            v4(192, 168, 16),
+            v4(169, 254, 16),
+            Subnet { address: Ipv6Addr::LOCALHOST.into(), prefix: 128 },
+            v6(0xfc00, 7),
+            v6(0xfe80, 10),
+        ]
+    }
+
+    /// Reads `address/prefix`, for example `10.0.0.0/8`.
+    pub fn parse(text: &str) -> Result<Subnet, String> {
+        let bad = || format!("{text:?} is not a subnet; write it as 10.0.0.0/8");
+        let (address, prefix) = text.trim().split_once('/').ok_or_else(bad)?;
+        let address: IpAddr = address.parse().map_err(|_| bad())?;
+        let prefix: u8 = prefix.parse().map_err(|_| bad())?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        if prefix > bits { Err(bad()) } else { Ok(Subnet { address, prefix }) }
+    }
+
+    pub fn contains(&self, address: IpAddr) -> bool {
+        // A client of a dual-stack socket shows as ::ffff:a.b.c.d.
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(net), IpAddr::V4(address)) => {
+                same_prefix(net.to_bits().into(), address.to_bits().into(), 32, self.prefix)
+            }
+            (IpAddr::V6(net), IpAddr::V6(address)) => {
+                same_prefix(net.to_bits(), address.to_bits(), 128, self.prefix)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn same_prefix(a: u128, b: u128, bits: u8, prefix: u8) -> bool {
+    prefix == 0 || (a ^ b) >> (bits - prefix) == 0
+}
+
+/// What a side does after it was fed a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Send these bytes and wait for the next frame.
+    Continue(Bytes),
+    /// The handshake is over (for a client: once these bytes are sent).
+    Done { send: Bytes, user: String },
+    /// The handshake failed: send these bytes, if any, and close.
+    Failed { send: Bytes, code: RpcErrorCodePb, message: String },
+}
+
+/// The server's side, after the preamble.
+#[derive(Debug)]
+pub struct ServerNegotiation {
+    state: ServerState,
+    trusted: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ServerState {
+    Features,
+    Sasl,
+    Context(String),
+    Over,
+}
+
+type Refusal = (RpcErrorCodePb, String);
+
+fn refuse<T>(code: RpcErrorCodePb, message: impl Into<String>) -> Result<T, Refusal> {
+    Err((code, message.into()))
+}
+
+impl ServerNegotiation {
+    /// `trusted`: whether the client's network is one of the trusted subnets.
+    pub fn new(trusted: bool) -> ServerNegotiation {
+        ServerNegotiation { state: ServerState::Features, trusted }
+    }
+
+    pub fn on_frame(&mut self, frame: &Frame) -> Step {
+        self.step(frame).unwrap_or_else(|(code, message)| {
+            self.state = ServerState::Over;
+            let header = ResponseHeader { is_error: Some(true), ..response_header() };
+            let status =
+                ErrorStatusPb { message: message.clone(), code: Some(code.into()), ..Default::default() };
+            Step::Failed { send: encode(&header, &status), code, message }
+        })
+    }
+
+    fn step(&mut self, frame: &Frame) -> Result<Step, Refusal> {
+        let Ok(header) = RequestHeader::decode(frame.header.clone()) else {
+            return refuse(RpcErrorCodePb::FatalInvalidRpcHeader, "the request header cannot be decoded");
+        };
+        match std::mem::replace(&mut self.state, ServerState::Over) {
+            ServerState::Features => self.on_features(&negotiate_message(&header, frame)?),
+            ServerState::Sasl => self.on_initiate(&negotiate_message(&header, frame)?),
+            ServerState::Context(user) => on_context(&header, frame, user),
+            ServerState::Over => refuse(RpcErrorCodePb::FatalUnknown, "the negotiation is over"),
+        }
+    }
+
+    fn on_features(&mut self, message: &NegotiatePb) -> Result<Step, Refusal> {
+        expect_step(message, NegotiateStep::Negotiate)?;
+        if !self.trusted {
+            let why = "unencrypted connections from outside the trusted subnets are not allowed; \
+                       add the client's network to --trusted_subnets";
+            return refuse(RpcErrorCodePb::FatalUnauthorized, why);
+        }
+        let is_sasl = |offer: &AuthenticationTypePb| matches!(offer.r#type, Some(authn::Type::Sasl(_)));
+        if !message.authn_types.is_empty() && !message.authn_types.iter().any(is_sasl) {
+            let why = "the client offers no SASL authentication, and this server has no other";
+            return refuse(RpcErrorCodePb::FatalUnauthorized, why);
+        }
+        self.state = ServerState::Sasl;
+        let answer = NegotiatePb {
+            supported_features: vec![RpcFeatureFlag::ApplicationFeatureFlags.into()],
+            sasl_mechanisms: vec![SaslMechanism { mechanism: PLAIN.to_string() }],
+            authn_types: vec![sasl()],
+            ..negotiate_step(NegotiateStep::Negotiate)
+        };
+        Ok(Step::Continue(encode(&response_header(), &answer)))
+    }
+
+    fn on_initiate(&mut self, message: &NegotiatePb) -> Result<Step, Refusal> {
+        expect_step(message, NegotiateStep::SaslInitiate)?;
+        let [chosen] = message.sasl_mechanisms.as_slice() else {
+            let count = message.sasl_mechanisms.len();
+            let why = format!("SASL_INITIATE must name one mechanism, not {count}");
+            return refuse(RpcErrorCodePb::FatalUnauthorized, why);
+        };
+        if chosen.mechanism != PLAIN {
+            let why = format!("SASL mechanism {:?} is not supported; use {PLAIN}", chosen.mechanism);
+            return refuse(RpcErrorCodePb::FatalUnauthorized, why);
+        }
+        let user = plain_user(message.token.as_deref().unwrap_or_default())?;
+        self.state = ServerState::Context(user);
+        Ok(Step::Continue(encode(&response_header(), &negotiate_step(NegotiateStep::SaslSuccess))))
+    }
+}
+
+fn on_context(header: &RequestHeader, frame: &Frame, user: String) -> Result<Step, Refusal> {
+    if header.call_id != frame::CONTEXT_CALL_ID {
+        let why = format!("call id {} where the connection context was due", header.call_id);
+        return refuse(RpcErrorCodePb::FatalInvalidRpcHeader, why);
+    }
+    if ConnectionContextPb::decode(frame.body.clone()).is_err() {
+        return refuse(RpcErrorCodePb::FatalDeserializingRequest, "the connection context cannot be decoded");
+    }
+    Ok(Step::Done { send: Bytes::new(), user })
+}
+
+/// The user in `authzid NUL authcid NUL password` (RFC 4616). Any user is believed, any password passes.
+fn plain_user(token: &[u8]) -> Result<String, Refusal> {
+    let mut parts = token.split(|&byte| byte == 0);
+    let user = match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(_), Some(user), Some(_), None) => std::str::from_utf8(user).ok(),
+        _ => None,
+    };
+    match user {
+        Some(user) if !user.is_empty() => Ok(user.to_string()),
+        _ => refuse(RpcErrorCodePb::FatalUnauthorized, "the PLAIN token names no user"),
+    }
+}
+
+fn negotiate_message(header: &RequestHeader, frame: &Frame) -> Result<NegotiatePb, Refusal> {
+    if header.call_id != frame::NEGOTIATION_CALL_ID {
+        let why = format!("call id {} during the negotiation", header.call_id);
+        return refuse(RpcErrorCodePb::FatalInvalidRpcHeader, why);
+    }
+    let Ok(message) = NegotiatePb::decode(frame.body.clone()) else {
+        let why = "the negotiation message cannot be decoded";
+        return refuse(RpcErrorCodePb::FatalDeserializingRequest, why);
+    };
+    Ok(message)
+}
+
+fn expect_step(message: &NegotiatePb, expected: NegotiateStep) -> Result<(), Refusal> {
+    if message.step == i32::from(expected) {
+        return Ok(());
+    }
+    let got = NegotiateStep::try_from(message.step).map_or("an unknown step", |step| step.as_str_name());
+    refuse(RpcErrorCodePb::FatalUnauthorized, format!("expected {}, got {got}", expected.as_str_name()))
+}
+
+fn negotiate_step(step: NegotiateStep) -> NegotiatePb {
+    NegotiatePb { step: step.into(), ..Default::default() }
+}
+
+fn sasl() -> AuthenticationTypePb {
+    AuthenticationTypePb { r#type: Some(authn::Type::Sasl(authn::Sasl {})) }
+}
+
+fn response_header() -> ResponseHeader {
+    ResponseHeader { call_id: frame::NEGOTIATION_CALL_ID, ..Default::default() }
+}
+
+fn request_header(call_id: i32) -> RequestHeader {
+    RequestHeader { call_id, ..Default::default() }
+}
+
+fn encode(header: &impl Message, message: &impl Message) -> Bytes {
+    let mut out = BytesMut::new();
+    frame::put_frame(header, message, &mut out);
+    out.freeze()
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub struct ClientNegotiation {
+    user: String,
+    state: ClientState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClientState {
+    Features,
+    Sasl,
+    Over,
+}
+
+impl ClientNegotiation {
+    pub fn new(user: &str) -> ClientNegotiation {
+        ClientNegotiation { user: user.to_string(), state: ClientState::Features }
+    }
+
+    /// What the client says before it heard anything.
+    pub fn hello(&self) -> Bytes {
+        let message = NegotiatePb {
+            supported_features: vec![RpcFeatureFlag::ApplicationFeatureFlags.into()],
+            authn_types: vec![sasl()],
+            ..negotiate_step(NegotiateStep::Negotiate)
+        };
+        let mut out = BytesMut::from(PREAMBLE.as_slice());
+        frame::put_frame(&request_header(frame::NEGOTIATION_CALL_ID), &message, &mut out);
+        out.freeze()
+    }
+
+    pub fn on_frame(&mut self, frame: &Frame) -> Step {
+        self.step(frame).unwrap_or_else(|(code, message)| {
+            self.state = ClientState::Over;
+            Step::Failed { send: Bytes::new(), code, message }
+        })
+    }
+
+    fn step(&mut self, frame: &Frame) -> Result<Step, Refusal> {
+        let message = negotiate_answer(frame)?;
+        match self.state {
+            ClientState::Features => self.on_features(&message),
+            ClientState::Sasl => {
+                expect_step(&message, NegotiateStep::SaslSuccess)?;
+                self.state = ClientState::Over;
+                Ok(Step::Done { send: self.context(), user: self.user.clone() })
+            }
+            ClientState::Over => refuse(RpcErrorCodePb::FatalUnknown, "the negotiation is over"),
+        }
+    }
+
+    fn on_features(&mut self, message: &NegotiatePb) -> Result<Step, Refusal> {
+        expect_step(message, NegotiateStep::Negotiate)?;
+        if !message.sasl_mechanisms.iter().any(|offer| offer.mechanism == PLAIN) {
+            let why = "the server does not offer SASL PLAIN, the only mechanism this client has";
+            return refuse(RpcErrorCodePb::FatalUnauthorized, why);
+        }
+        self.state = ClientState::Sasl;
+        let initiate = NegotiatePb {
+            token: Some(format!("\0{}\0", self.user).into()),
+            sasl_mechanisms: vec![SaslMechanism { mechanism: PLAIN.to_string() }],
+            ..negotiate_step(NegotiateStep::SaslInitiate)
+        };
+        Ok(Step::Continue(encode(&request_header(frame::NEGOTIATION_CALL_ID), &initiate)))
+    }
+
+    fn context(&self) -> Bytes {
+        let user = UserInformationPb { effective_user: None, real_user: self.user.clone() };
+        let context = ConnectionContextPb { deprecated_user_info: Some(user), encoded_nonce: None };
+        encode(&request_header(frame::CONTEXT_CALL_ID), &context)
+    }
+}
+
+fn negotiate_answer(frame: &Frame) -> Result<NegotiatePb, Refusal> {
+    let Ok(header) = ResponseHeader::decode(frame.header.clone()) else {
+        return refuse(RpcErrorCodePb::FatalInvalidRpcHeader, "the response header cannot be decoded");
+    };
+    if header.call_id != frame::NEGOTIATION_CALL_ID {
+        let why = format!("call id {} during the negotiation", header.call_id);
+        return refuse(RpcErrorCodePb::FatalInvalidRpcHeader, why);
+    }
+    if header.is_error() {
+        let status = ErrorStatusPb::decode(frame.body.clone()).unwrap_or_default();
+        return Err((status.code(), status.message));
+    }
+    NegotiatePb::decode(frame.body.clone()).map_err(|error| {
+        (
+            RpcErrorCodePb::FatalDeserializingRequest,
+            format!("the negotiation message cannot be decoded: {error}"),
+        )
+    })
+}
