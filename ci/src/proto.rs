@@ -7,28 +7,48 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::command::Run;
+
 const SOURCES: &str = "node/proto";
-const GENERATED: &str = "node/src/proto";
+/// Where the generated sources are committed, under the workspace's folder.
+pub const GENERATED: &str = "node/src/proto";
 
 /// Rewrites the generated sources under `root`.
 pub fn write(root: &Path) -> Result<()> {
+    let fresh = tempfile::tempdir()?;
+    generate(root, fresh.path())?;
     let out = root.join(GENERATED);
     fs::create_dir_all(&out)?;
-    for stale in fs::read_dir(&out)? {
-        fs::remove_file(stale?.path())?;
+    let wanted = names(fresh.path())?;
+    for stale in names(&out)?.iter().filter(|name| !wanted.contains(name)) {
+        fs::remove_file(out.join(stale))?;
     }
-    generate(root, &out)
+    for name in &wanted {
+        write_if_changed(&out.join(name), &fs::read(fresh.path().join(name))?)?;
+    }
+    Ok(())
+}
+
+/// Leaves a file that is already right alone, so that nothing is compiled again for it.
+fn write_if_changed(path: &Path, content: &[u8]) -> Result<()> {
+    if fs::read(path).unwrap_or_default() != content {
+        fs::write(path, content)?;
+    }
+    Ok(())
 }
 
 /// Fails, naming the first file, when the committed sources differ from what `node/proto` gives.
 pub fn check(root: &Path) -> Result<()> {
     let fresh = tempfile::tempdir()?;
     generate(root, fresh.path())?;
-    for name in names(fresh.path())? {
-        let committed = root.join(GENERATED).join(&name);
-        let have = fs::read(&committed).unwrap_or_default();
-        if have != fs::read(fresh.path().join(&name))? {
-            bail!("{} is not what node/proto gives; run `cargo ci fix`", committed.display());
+    let wanted = names(fresh.path())?;
+    if let Some(stale) = names(&root.join(GENERATED))?.iter().find(|name| !wanted.contains(name)) {
+        bail!("{GENERATED}/{stale} comes from no file of {SOURCES}; run `cargo ci fix`");
+    }
+    for name in &wanted {
+        let committed = fs::read(root.join(GENERATED).join(name)).unwrap_or_default();
+        if committed != fs::read(fresh.path().join(name))? {
+            bail!("{GENERATED}/{name} is not what {SOURCES} gives; run `cargo ci fix`");
         }
     }
     Ok(())
@@ -57,15 +77,12 @@ fn generate(root: &Path, out: &Path) -> Result<()> {
         .format(false)
         .compile_fds(descriptors)
         .context("generating node/src/proto")?;
-    let status = std::process::Command::new("rustfmt")
-        .args(["--edition", "2024"])
+    // The repository's own settings, wherever `out` lies: what `write` and `check` give must be the same.
+    Run::new("rustfmt")
+        .args(["--edition", "2024", "--config-path"])
+        .args([root.join("rustfmt.toml")])
         .args(names(out)?.iter().map(|name| out.join(name)))
-        .status()
-        .context("running rustfmt")?;
-    if !status.success() {
-        bail!("rustfmt failed on the generated sources");
-    }
-    Ok(())
+        .run()
 }
 
 fn proto_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

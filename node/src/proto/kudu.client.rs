@@ -12,10 +12,8 @@ pub struct TableMetadataPb {
     #[prost(message, optional, tag = "5")]
     pub partition_schema: ::core::option::Option<super::PartitionSchemaPb>,
     #[prost(btree_map = "string, string", tag = "6")]
-    pub extra_configs: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
+    pub extra_configs:
+        ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
     #[prost(string, optional, tag = "7")]
     pub owner: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, optional, tag = "8")]
@@ -50,11 +48,7 @@ pub mod tablet_metadata_pb {
     pub struct ReplicaMetadataPb {
         #[prost(uint32, required, tag = "1")]
         pub ts_idx: u32,
-        #[prost(
-            enumeration = "super::super::consensus::raft_peer_pb::Role",
-            required,
-            tag = "2"
-        )]
+        #[prost(enumeration = "super::super::consensus::raft_peer_pb::Role", required, tag = "2")]
         pub role: i32,
         #[prost(string, optional, tag = "3")]
         pub dimension_label: ::core::option::Option<::prost::alloc::string::String>,
@@ -62,12 +56,7 @@ pub mod tablet_metadata_pb {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ScanTokenPb {
-    #[prost(
-        enumeration = "scan_token_pb::Feature",
-        repeated,
-        packed = "false",
-        tag = "1"
-    )]
+    #[prost(enumeration = "scan_token_pb::Feature", repeated, packed = "false", tag = "1")]
     pub feature_flags: ::prost::alloc::vec::Vec<i32>,
     #[prost(string, optional, tag = "20")]
     pub table_id: ::core::option::Option<::prost::alloc::string::String>,
@@ -94,12 +83,7 @@ pub struct ScanTokenPb {
     pub upper_bound_partition_key: ::core::option::Option<::prost::bytes::Bytes>,
     #[prost(uint64, optional, tag = "9")]
     pub limit: ::core::option::Option<u64>,
-    #[prost(
-        enumeration = "super::ReadMode",
-        optional,
-        tag = "10",
-        default = "ReadLatest"
-    )]
+    #[prost(enumeration = "super::ReadMode", optional, tag = "10", default = "ReadLatest")]
     pub read_mode: ::core::option::Option<i32>,
     #[prost(fixed64, optional, tag = "11")]
     pub snap_timestamp: ::core::option::Option<u64>,
@@ -113,12 +97,7 @@ pub struct ScanTokenPb {
     pub fault_tolerant: ::core::option::Option<bool>,
     #[prost(uint32, optional, tag = "15")]
     pub batch_size_bytes: ::core::option::Option<u32>,
-    #[prost(
-        enumeration = "super::ReplicaSelection",
-        optional,
-        tag = "16",
-        default = "LeaderOnly"
-    )]
+    #[prost(enumeration = "super::ReplicaSelection", optional, tag = "16", default = "LeaderOnly")]
     pub replica_selection: ::core::option::Option<i32>,
     #[prost(int64, optional, tag = "17")]
     pub scan_request_timeout_ms: ::core::option::Option<i64>,

@@ -162,11 +162,7 @@ pub struct OpId {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplicaManagementInfoPb {
-    #[prost(
-        enumeration = "replica_management_info_pb::ReplacementScheme",
-        optional,
-        tag = "1"
-    )]
+    #[prost(enumeration = "replica_management_info_pb::ReplacementScheme", optional, tag = "1")]
     pub replacement_scheme: ::core::option::Option<i32>,
 }
 /// Nested message and enum types in `ReplicaManagementInfoPB`.
@@ -195,9 +191,7 @@ pub mod replica_management_info_pb {
             match value {
                 "UNKNOWN" => Some(Self::Unknown),
                 "EVICT_FIRST" => Some(Self::EvictFirst),
-                "PREPARE_REPLACEMENT_BEFORE_EVICTION" => {
-                    Some(Self::PrepareReplacementBeforeEviction)
-                }
+                "PREPARE_REPLACEMENT_BEFORE_EVICTION" => Some(Self::PrepareReplacementBeforeEviction),
                 _ => None,
             }
         }
@@ -379,12 +373,7 @@ pub struct GetLastOpIdRequestPb {
     pub dest_uuid: ::core::option::Option<::prost::bytes::Bytes>,
     #[prost(bytes = "bytes", required, tag = "1")]
     pub tablet_id: ::prost::bytes::Bytes,
-    #[prost(
-        enumeration = "OpIdType",
-        optional,
-        tag = "3",
-        default = "ReceivedOpid"
-    )]
+    #[prost(enumeration = "OpIdType", optional, tag = "3", default = "ReceivedOpid")]
     pub opid_type: ::core::option::Option<i32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

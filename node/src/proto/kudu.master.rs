@@ -100,12 +100,7 @@ pub struct SysTabletsEntryPb {
     pub partition: ::core::option::Option<super::PartitionPb>,
     #[prost(message, optional, tag = "3")]
     pub consensus_state: ::core::option::Option<super::consensus::ConsensusStatePb>,
-    #[prost(
-        enumeration = "sys_tablets_entry_pb::State",
-        optional,
-        tag = "4",
-        default = "Unknown"
-    )]
+    #[prost(enumeration = "sys_tablets_entry_pb::State", optional, tag = "4", default = "Unknown")]
     pub state: ::core::option::Option<i32>,
     #[prost(bytes = "bytes", optional, tag = "5")]
     pub state_msg: ::core::option::Option<::prost::bytes::Bytes>,
@@ -176,12 +171,7 @@ pub struct SysTablesEntryPb {
     pub next_column_id: ::core::option::Option<i32>,
     #[prost(int32, required, tag = "5")]
     pub num_replicas: i32,
-    #[prost(
-        enumeration = "sys_tables_entry_pb::State",
-        optional,
-        tag = "6",
-        default = "Unknown"
-    )]
+    #[prost(enumeration = "sys_tables_entry_pb::State", optional, tag = "6", default = "Unknown")]
     pub state: ::core::option::Option<i32>,
     #[prost(bytes = "bytes", optional, tag = "7")]
     pub state_msg: ::core::option::Option<::prost::bytes::Bytes>,
@@ -255,12 +245,7 @@ pub struct PingResponsePb {}
 pub struct ReportedTabletPb {
     #[prost(bytes = "bytes", required, tag = "1")]
     pub tablet_id: ::prost::bytes::Bytes,
-    #[prost(
-        enumeration = "super::tablet::TabletStatePb",
-        optional,
-        tag = "2",
-        default = "Unknown"
-    )]
+    #[prost(enumeration = "super::tablet::TabletStatePb", optional, tag = "2", default = "Unknown")]
     pub state: ::core::option::Option<i32>,
     #[prost(
         enumeration = "super::tablet::TabletDataState",
@@ -334,10 +319,8 @@ pub struct TsHeartbeatRequestPb {
     pub num_live_tablets_by_dimension:
         ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, i32>,
     #[prost(btree_map = "string, message", tag = "9")]
-    pub num_live_tablets_by_range_per_table: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        TabletsByRangePerTablePb,
-    >,
+    pub num_live_tablets_by_range_per_table:
+        ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, TabletsByRangePerTablePb>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TsHeartbeatResponsePb {
@@ -386,11 +369,7 @@ pub mod tablet_locations_pb {
     pub struct DeprecatedReplicaPb {
         #[prost(message, required, tag = "1")]
         pub ts_info: super::TsInfoPb,
-        #[prost(
-            enumeration = "super::super::consensus::raft_peer_pb::Role",
-            required,
-            tag = "2"
-        )]
+        #[prost(enumeration = "super::super::consensus::raft_peer_pb::Role", required, tag = "2")]
         pub role: i32,
         #[prost(string, optional, tag = "3")]
         pub dimension_label: ::core::option::Option<::prost::alloc::string::String>,
@@ -399,11 +378,7 @@ pub mod tablet_locations_pb {
     pub struct InternedReplicaPb {
         #[prost(uint32, required, tag = "1")]
         pub ts_info_idx: u32,
-        #[prost(
-            enumeration = "super::super::consensus::raft_peer_pb::Role",
-            required,
-            tag = "2"
-        )]
+        #[prost(enumeration = "super::super::consensus::raft_peer_pb::Role", required, tag = "2")]
         pub role: i32,
         #[prost(string, optional, tag = "3")]
         pub dimension_label: ::core::option::Option<::prost::alloc::string::String>,
@@ -424,12 +399,7 @@ pub struct TsInfoPb {
 pub struct GetTabletLocationsRequestPb {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub tablet_ids: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
-    #[prost(
-        enumeration = "ReplicaTypeFilter",
-        optional,
-        tag = "2",
-        default = "VoterReplica"
-    )]
+    #[prost(enumeration = "ReplicaTypeFilter", optional, tag = "2", default = "VoterReplica")]
     pub replica_type_filter: ::core::option::Option<i32>,
     #[prost(bool, optional, tag = "3", default = "false")]
     pub intern_ts_infos_in_response: ::core::option::Option<bool>,
@@ -472,10 +442,8 @@ pub struct CreateTableRequestPb {
     #[prost(string, optional, tag = "8")]
     pub owner: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(btree_map = "string, string", tag = "9")]
-    pub extra_configs: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
+    pub extra_configs:
+        ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
     #[prost(string, optional, tag = "10")]
     pub dimension_label: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(enumeration = "super::TableTypePb", optional, tag = "11")]
@@ -562,12 +530,7 @@ pub mod list_in_flight_tables_response_pb {
 pub struct ListTablesRequestPb {
     #[prost(string, optional, tag = "1")]
     pub name_filter: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(
-        enumeration = "super::TableTypePb",
-        repeated,
-        packed = "false",
-        tag = "2"
-    )]
+    #[prost(enumeration = "super::TableTypePb", repeated, packed = "false", tag = "2")]
     pub type_filter: ::prost::alloc::vec::Vec<i32>,
     #[prost(bool, optional, tag = "3", default = "false")]
     pub list_tablet_with_partition: ::core::option::Option<bool>,
@@ -642,12 +605,7 @@ pub struct GetTableLocationsRequestPb {
     /// must be > 0
     #[prost(uint32, optional, tag = "5", default = "10")]
     pub max_returned_locations: ::core::option::Option<u32>,
-    #[prost(
-        enumeration = "ReplicaTypeFilter",
-        optional,
-        tag = "6",
-        default = "VoterReplica"
-    )]
+    #[prost(enumeration = "ReplicaTypeFilter", optional, tag = "6", default = "VoterReplica")]
     pub replica_type_filter: ::core::option::Option<i32>,
     #[prost(bool, optional, tag = "7", default = "false")]
     pub intern_ts_infos_in_response: ::core::option::Option<bool>,
@@ -683,10 +641,8 @@ pub struct AlterTableRequestPb {
     #[prost(bool, optional, tag = "5", default = "true")]
     pub modify_external_catalogs: ::core::option::Option<bool>,
     #[prost(btree_map = "string, string", tag = "6")]
-    pub new_extra_configs: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
+    pub new_extra_configs:
+        ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
     #[prost(string, optional, tag = "7")]
     pub new_table_owner: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(int64, optional, tag = "8")]
@@ -736,9 +692,8 @@ pub mod alter_table_request_pb {
         #[derive(Clone, PartialEq, ::prost::Message)]
         pub struct CustomHashSchema {
             #[prost(message, repeated, tag = "1")]
-            pub hash_schema: ::prost::alloc::vec::Vec<
-                super::super::super::partition_schema_pb::HashBucketSchemaPb,
-            >,
+            pub hash_schema:
+                ::prost::alloc::vec::Vec<super::super::super::partition_schema_pb::HashBucketSchemaPb>,
         }
     }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -852,10 +807,8 @@ pub struct GetTableSchemaResponsePb {
     pub authz_token: ::core::option::Option<super::security::SignedTokenPb>,
     /// keys kudu.table.*
     #[prost(btree_map = "string, string", tag = "9")]
-    pub extra_configs: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
+    pub extra_configs:
+        ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
     #[prost(string, optional, tag = "10")]
     pub owner: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, optional, tag = "11")]
@@ -868,11 +821,7 @@ pub struct ConnectToMasterResponsePb {
     #[prost(message, optional, tag = "1")]
     pub error: ::core::option::Option<MasterErrorPb>,
     /// client needs LEADER
-    #[prost(
-        enumeration = "super::consensus::raft_peer_pb::Role",
-        optional,
-        tag = "2"
-    )]
+    #[prost(enumeration = "super::consensus::raft_peer_pb::Role", optional, tag = "2")]
     pub role: ::core::option::Option<i32>,
     /// only with role LEADER
     #[prost(bytes = "bytes", repeated, tag = "3")]
@@ -922,11 +871,7 @@ pub mod list_tablet_servers_response_pb {
 pub struct TServerStateChangePb {
     #[prost(string, optional, tag = "1")]
     pub uuid: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(
-        enumeration = "t_server_state_change_pb::StateChange",
-        optional,
-        tag = "2"
-    )]
+    #[prost(enumeration = "t_server_state_change_pb::StateChange", optional, tag = "2")]
     pub change: ::core::option::Option<i32>,
 }
 /// Nested message and enum types in `TServerStateChangePB`.
@@ -1018,21 +963,13 @@ pub struct GetMasterRegistrationResponsePb {
     pub instance_id: super::NodeInstancePb,
     #[prost(message, optional, tag = "2")]
     pub registration: ::core::option::Option<super::ServerRegistrationPb>,
-    #[prost(
-        enumeration = "super::consensus::raft_peer_pb::Role",
-        optional,
-        tag = "3"
-    )]
+    #[prost(enumeration = "super::consensus::raft_peer_pb::Role", optional, tag = "3")]
     pub role: ::core::option::Option<i32>,
     #[prost(message, optional, tag = "4")]
     pub error: ::core::option::Option<MasterErrorPb>,
     #[prost(string, optional, tag = "5")]
     pub cluster_id: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(
-        enumeration = "super::consensus::raft_peer_pb::MemberType",
-        optional,
-        tag = "6"
-    )]
+    #[prost(enumeration = "super::consensus::raft_peer_pb::MemberType", optional, tag = "6")]
     pub member_type: ::core::option::Option<i32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

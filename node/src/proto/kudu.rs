@@ -114,12 +114,7 @@ pub struct BlockBloomFilterPb {
     pub bloom_data: ::core::option::Option<::prost::bytes::Bytes>,
     #[prost(bool, optional, tag = "3")]
     pub always_false: ::core::option::Option<bool>,
-    #[prost(
-        enumeration = "HashAlgorithm",
-        optional,
-        tag = "4",
-        default = "FastHash"
-    )]
+    #[prost(enumeration = "HashAlgorithm", optional, tag = "4", default = "FastHash")]
     pub hash_algorithm: ::core::option::Option<i32>,
     #[prost(uint32, optional, tag = "5", default = "0")]
     pub hash_seed: ::core::option::Option<u32>,
@@ -191,19 +186,9 @@ pub struct ColumnSchemaPb {
     /// server returns both; client displays the write default
     #[prost(bytes = "bytes", optional, tag = "7")]
     pub write_default_value: ::core::option::Option<::prost::bytes::Bytes>,
-    #[prost(
-        enumeration = "EncodingType",
-        optional,
-        tag = "8",
-        default = "AutoEncoding"
-    )]
+    #[prost(enumeration = "EncodingType", optional, tag = "8", default = "AutoEncoding")]
     pub encoding: ::core::option::Option<i32>,
-    #[prost(
-        enumeration = "CompressionType",
-        optional,
-        tag = "9",
-        default = "DefaultCompression"
-    )]
+    #[prost(enumeration = "CompressionType", optional, tag = "9", default = "DefaultCompression")]
     pub compression: ::core::option::Option<i32>,
     /// 0 = server default (256 KiB)
     #[prost(int32, optional, tag = "10", default = "0")]
@@ -262,8 +247,7 @@ pub struct PartitionSchemaPb {
     pub range_schema: ::core::option::Option<partition_schema_pb::RangeSchemaPb>,
     /// per-range override
     #[prost(message, repeated, tag = "5")]
-    pub custom_hash_schema_ranges:
-        ::prost::alloc::vec::Vec<partition_schema_pb::RangeWithHashSchemaPb>,
+    pub custom_hash_schema_ranges: ::prost::alloc::vec::Vec<partition_schema_pb::RangeWithHashSchemaPb>,
 }
 /// Nested message and enum types in `PartitionSchemaPB`.
 pub mod partition_schema_pb {
@@ -846,11 +830,7 @@ pub struct ServerEntryPb {
     pub role: ::core::option::Option<i32>,
     #[prost(string, optional, tag = "5")]
     pub cluster_id: ::core::option::Option<::prost::alloc::string::String>,
-    #[prost(
-        enumeration = "consensus::raft_peer_pb::MemberType",
-        optional,
-        tag = "6"
-    )]
+    #[prost(enumeration = "consensus::raft_peer_pb::MemberType", optional, tag = "6")]
     pub member_type: ::core::option::Option<i32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -94,19 +94,9 @@ pub struct TabletStatusPb {
     pub tablet_id: ::prost::alloc::string::String,
     #[prost(string, required, tag = "2")]
     pub table_name: ::prost::alloc::string::String,
-    #[prost(
-        enumeration = "TabletStatePb",
-        optional,
-        tag = "3",
-        default = "Unknown"
-    )]
+    #[prost(enumeration = "TabletStatePb", optional, tag = "3", default = "Unknown")]
     pub state: ::core::option::Option<i32>,
-    #[prost(
-        enumeration = "TabletDataState",
-        optional,
-        tag = "8",
-        default = "TabletDataUnknown"
-    )]
+    #[prost(enumeration = "TabletDataState", optional, tag = "8", default = "TabletDataUnknown")]
     pub tablet_data_state: ::core::option::Option<i32>,
     #[prost(string, required, tag = "4")]
     pub last_status: ::prost::alloc::string::String,

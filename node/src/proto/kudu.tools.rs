@@ -109,10 +109,8 @@ pub struct GetTServersRequestPb {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetKdcEnvVarsResponsePb {
     #[prost(btree_map = "string, string", tag = "1")]
-    pub env_vars: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
+    pub env_vars:
+        ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetKdcEnvVarsRequestPb {}
