@@ -73,6 +73,9 @@ pub struct ColumnId(pub u32);
 /// A row's position inside one DiskRowSet, from 0.
 pub type RowId = u32;
 
+/// Names a DiskRowSet within its tablet; never used again.
+pub type RowSetId = u64;
+
 /// A term of Raft (Raft §5.1).
 pub type Term = u64;
 

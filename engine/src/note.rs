@@ -4,8 +4,7 @@
 
 use std::fmt;
 
-use crate::ids::OpId;
-use crate::tablet::rowset::RowSetId;
+use crate::ids::{OpId, RowSetId};
 use crate::time::Timestamp;
 
 /// Something a person who looks after a tablet may want to know.

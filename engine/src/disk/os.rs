@@ -2,6 +2,11 @@
 //!
 //! The only file of the engine that may name `std::fs`. Every handle appends with `O_APPEND`; `fdatasync` makes
 //! the length durable too, and `fsync` of a directory its names.
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "this file is the engine's door to files"
+)]
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};

@@ -94,14 +94,12 @@ impl Bitmap {
         let (start, shift) = (self.len, self.len % 8);
         self.len += to - from;
         self.bytes.resize(self.len.div_ceil(8) + 1, 0);
-        let mut at = start / 8;
-        for bit in (from..to).step_by(8) {
+        for (at, bit) in (start / 8..).zip((from..to).step_by(8)) {
             let byte = other.byte_at(bit) as u16;
             let keep = if to - bit < 8 { (1u16 << (to - bit)) - 1 } else { 0xff };
             let placed = (byte & keep) << shift;
             self.bytes[at] |= placed as u8;
             self.bytes[at + 1] |= (placed >> 8) as u8;
-            at += 1;
         }
         self.bytes.truncate(self.len.div_ceil(8));
     }

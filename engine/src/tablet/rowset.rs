@@ -18,8 +18,7 @@ use crate::schema::block::{Bitmap, ProjectedColumn, RowBlock};
 use crate::schema::predicate::Predicate;
 use crate::time::Timestamp;
 
-/// Names a DiskRowSet within its tablet; never used again.
-pub type RowSetId = u64;
+pub use crate::ids::RowSetId;
 
 /// A moment to read at: it sees exactly the operations with timestamps below `before`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
