@@ -1,6 +1,117 @@
+//! `cargo ci [word]`: everything a pull request must pass, each part by its word, and the words that repair.
+//!
+//! A word is a list of steps. Every step runs, even after one failed; each prints its seconds, and the last line
+//! counts them. Without a word all the checks run. No check ever writes into the source tree: `fix` and `bless` do.
+//!
+//! Not here: what the steps check; each module says so for itself.
+
+mod arrows;
+mod command;
 mod proto;
-fn main() -> anyhow::Result<()> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    proto::write(root)?;
-    proto::check(root)
+mod steps;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use command::cargo;
+use steps::Steps;
+
+/// Runs what a pull request needs (no word), or one part of it.
+#[derive(Parser)]
+#[command(name = "cargo ci", bin_name = "cargo ci")]
+struct Args {
+    #[command(subcommand)]
+    word: Option<Word>,
+}
+
+#[derive(Subcommand)]
+enum Word {
+    /// Formatting, by rustfmt
+    Fmt,
+    /// Lints of all targets, warnings denied
+    Clippy,
+    /// Sizes, module docs, licence, generated sources, no package registry named
+    Tidy,
+    /// Which module may import which
+    Arrows,
+    /// Every test of the workspace
+    Test,
+    /// Repairs what can be repaired: generated sources, lints with a known fix, formatting
+    Fix,
+    /// Rewrites the expectations of transcript and expect tests to what the code says now; review the diff
+    Bless,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let root = root();
+    let mut steps = Steps::default();
+    match args.word {
+        None => checks(&root, &mut steps),
+        Some(Word::Fmt) => fmt(&root, &mut steps),
+        Some(Word::Clippy) => clippy(&root, &mut steps),
+        Some(Word::Tidy) => tidy_steps(&root, &mut steps),
+        Some(Word::Arrows) => steps.run("arrows", || arrows::check(&root)),
+        Some(Word::Test) => test(&root, &mut steps),
+        Some(Word::Fix) => fix(&root, &mut steps),
+        Some(Word::Bless) => bless(&root, &mut steps),
+    }
+    steps.finish()
+}
+
+/// The workspace's folder.
+fn root() -> PathBuf {
+    let ci = Path::new(env!("CARGO_MANIFEST_DIR"));
+    ci.parent().expect("ci lies in the workspace's folder").to_path_buf()
+}
+
+/// All that a pull request needs, cheapest first.
+fn checks(root: &Path, steps: &mut Steps) {
+    fmt(root, steps);
+    tidy_steps(root, steps);
+    steps.run("arrows", || arrows::check(root));
+    clippy(root, steps);
+    test(root, steps);
+}
+
+fn fmt(root: &Path, steps: &mut Steps) {
+    steps.run("fmt", || cargo(root, &["fmt", "--all", "--check"]));
+}
+
+fn clippy(root: &Path, steps: &mut Steps) {
+    let words = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    steps.run("clippy", || cargo(root, &words));
+}
+
+fn tidy_steps(root: &Path, steps: &mut Steps) {
+    steps.run("tidy", || tidy::check(root));
+    steps.run("proto", || proto::check(root));
+}
+
+fn test(root: &Path, steps: &mut Steps) {
+    steps.run("test", || cargo(root, &["test", "--quiet", "--workspace"]));
+}
+
+fn fix(root: &Path, steps: &mut Steps) {
+    let clippy = ["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"];
+    steps.run("proto", || proto::write(root));
+    steps.run("clippy --fix", || cargo(root, &clippy));
+    steps.run("fmt", || cargo(root, &["fmt", "--all"]));
+}
+
+/// datadriven reads `REWRITE`, expect-test `UPDATE_EXPECT`, insta `INSTA_UPDATE`; each rewrites its own files.
+/// Other tests are not run to success here, so a failure of theirs is no failure of blessing.
+fn bless(root: &Path, steps: &mut Steps) {
+    steps.run("bless", || {
+        command::Run::cargo(root)
+            .args(["test", "--quiet", "--workspace", "--no-fail-fast"])
+            .env("REWRITE", "1")
+            .env("UPDATE_EXPECT", "1")
+            .env("INSTA_UPDATE", "always")
+            .env("INSTA_FORCE_PASS", "1")
+            .run()
+    });
 }

@@ -1,0 +1,195 @@
+//! Which module may import which, and what the engine and the node may name at all.
+//!
+//! ```text
+//!   rules.rs   the tables, as data        paths.rs   every path a source file names, resolved
+//! ```
+//!
+//! A path is judged by its first part after the crate: `crate::wal::Wal` and `super::super::wal` are both an arrow to
+//! `wal`. `#[cfg(test)]` items are not judged: a test may look anywhere. clippy.toml of each crate bans single types
+//! and functions; here are the rules it can't say.
+
+mod paths;
+mod rules;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use paths::Named;
+use rules::{CRATES, CrateRules};
+
+/// Fails with every arrow that points the wrong way and every banned name, one a line.
+pub fn check(root: &Path) -> Result<()> {
+    let mut findings = Vec::new();
+    for rules in &CRATES {
+        check_crate(root, rules, &mut findings)?;
+    }
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if !findings.is_empty() {
+        bail!("{} findings; the tables are in ci/src/arrows/rules.rs", findings.len());
+    }
+    Ok(())
+}
+
+fn check_crate(root: &Path, rules: &CrateRules, findings: &mut Vec<String>) -> Result<()> {
+    let source = root.join(rules.source);
+    let mut files = Vec::new();
+    rust_files(&source, &mut files)?;
+    files.sort();
+    for path in files {
+        let file = path.strip_prefix(&source).expect("it was found under it").to_string_lossy().into_owned();
+        if rules.exempt.iter().any(|exempt| file.starts_with(exempt)) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        check_text(rules, &file, &text, findings)?;
+    }
+    Ok(())
+}
+
+/// Judges one file; `file` is its path under the crate's sources.
+fn check_text(rules: &CrateRules, file: &str, text: &str, findings: &mut Vec<String>) -> Result<()> {
+    let parsed = syn::parse_file(text).with_context(|| format!("parsing {}/{file}", rules.source))?;
+    for named in paths::named(file, &parsed) {
+        if let Some(why) = arrow(rules, file, &named).or_else(|| ban(rules, file, &named)) {
+            findings.push(format!(
+                "{}/{file}:{}: {}: {why}",
+                rules.source,
+                named.line,
+                named.path.join("::")
+            ));
+        }
+    }
+    for word in rules.words.iter().filter(|word| !word.except.contains(&file)) {
+        if let Some(line) = text.lines().position(|line| line.contains(word.text)) {
+            findings.push(format!("{}/{file}:{}: {}: {}", rules.source, line + 1, word.text, word.reason));
+        }
+    }
+    Ok(())
+}
+
+/// Why this path may not be imported by this file's module, if it is a path inside the crate.
+fn arrow(rules: &CrateRules, file: &str, named: &Named) -> Option<String> {
+    let [root, to, ..] = named.path.as_slice() else { return None };
+    let from = module(file);
+    if root != "crate" || to == from || !rules.modules.iter().any(|module| module.name == to) {
+        return None;
+    }
+    if rules.base.contains(&to.as_str()) {
+        return None;
+    }
+    let Some(row) = rules.modules.iter().find(|module| module.name == from) else {
+        return (!rules.roots.contains(&file)).then(|| format!("{from} has no row in the table"));
+    };
+    let allowed = row.may_import.contains(&to.as_str()) || row.may_import == ["*"];
+    (!allowed).then(|| format!("{from} may not import {to}"))
+}
+
+/// Why nothing in this file may name this path, if so.
+fn ban(rules: &CrateRules, file: &str, named: &Named) -> Option<String> {
+    let path = named.path.join("::");
+    let hit = rules.bans.iter().find(|ban| {
+        let within =
+            path.strip_prefix(ban.path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+        within && !ban.except.contains(&file)
+    });
+    hit.map(|ban| ban.reason.to_owned())
+}
+
+/// The module of the crate's root that a file belongs to: `tablet/scan.rs` and `tablet/mod.rs` to `tablet`.
+fn module(file: &str) -> &str {
+    let first = file.split('/').next().unwrap_or(file);
+    first.strip_suffix(".rs").unwrap_or(first)
+}
+
+fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            rust_files(&path, files)?;
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What planting `text` as `file` of the engine (0) or the node (1) is told.
+    fn findings(which: usize, file: &str, text: &str) -> Vec<String> {
+        let mut findings = Vec::new();
+        check_text(&CRATES[which], file, text, &mut findings).unwrap();
+        findings
+    }
+
+    #[test]
+    fn what_the_table_allows_passes() {
+        let text = "use crate::{cfile::Reader, disk::Disk, schema::{Schema, key}, ids, error::Result};\n\
+                    use super::scan; use std::collections::BTreeMap;";
+        assert_eq!(findings(0, "tablet/flush.rs", text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_planted_arrow_is_caught_in_every_spelling() {
+        let why = "tablet may not import wal";
+        for text in [
+            "use crate::wal::Wal;",
+            "use crate::{schema, wal};",
+            "use super::super::wal::{self, Entry};",
+            "fn f() { crate::wal::open() }",
+            "fn f(wal: &crate::wal::Wal) {}",
+            "fn f() { assert!(crate::wal::is_open()) }",
+            "mod inner { use super::super::super::wal::Wal; }",
+        ] {
+            let found = findings(0, "tablet/flush.rs", text);
+            assert!(!found.is_empty() && found.iter().all(|line| line.contains(why)), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn the_pure_modules_reach_nothing() {
+        assert_eq!(
+            findings(0, "raft/queue.rs", "use crate::disk::Disk;\nuse crate::time::Instant;"),
+            ["engine/src/raft/queue.rs:1: crate::disk::Disk: raft may not import disk"]
+        );
+        assert_eq!(findings(1, "rpc/server.rs", "use crate::tserver::Service;").len(), 1);
+    }
+
+    #[test]
+    fn the_outside_world_is_caught_but_for_its_one_file() {
+        for text in ["use std::fs;", "fn f() { std::thread::yield_now() }", "use {std::{env}, core::mem};"] {
+            assert_eq!(findings(0, "wal/mod.rs", text).len(), 1, "{text}");
+        }
+        assert_eq!(findings(0, "disk/os.rs", "use std::fs;"), Vec::<String>::new());
+        assert_eq!(findings(1, "rpc/client.rs", "use tokio::net::TcpStream;").len(), 1);
+        assert_eq!(findings(1, "rpc/client.rs", "use tokio::{io::AsyncRead, sync::oneshot};").len(), 0);
+        assert_eq!(findings(1, "env/os.rs", "use tokio::{net::TcpStream, time};"), Vec::<String>::new());
+        assert_eq!(findings(1, "env/mod.rs", "// how madsim does it\n").len(), 1);
+    }
+
+    #[test]
+    fn async_and_printing_are_caught_in_the_engine() {
+        assert_eq!(findings(0, "wal/mod.rs", "async fn f() {}").len(), 1);
+        assert_eq!(findings(0, "wal/mod.rs", "fn f() { let x = async { 1 }; }").len(), 1);
+        assert_eq!(findings(0, "wal/mod.rs", "fn f() { println!(\"{}\", 1) }").len(), 1);
+    }
+
+    #[test]
+    fn an_unbiased_select_is_caught_in_the_node() {
+        let biased = "async fn f() { tokio::select! { biased; a = b() => {}, c = d() => {} } }";
+        assert_eq!(findings(1, "mailbox.rs", biased), Vec::<String>::new());
+        assert_eq!(findings(1, "mailbox.rs", &biased.replace("biased; ", "")).len(), 1);
+    }
+
+    #[test]
+    fn tests_may_look_anywhere() {
+        let text = "#[cfg(test)] mod tests { use crate::wal::Wal; use std::fs; }\n#[cfg(test)] use std::env;";
+        assert_eq!(findings(0, "tablet/flush.rs", text), Vec::<String>::new());
+    }
+}

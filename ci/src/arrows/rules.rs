@@ -1,0 +1,153 @@
+//! The import table of architecture.md section 2, as data.
+
+/// One crate's rules.
+pub struct CrateRules {
+    /// Its sources, under the workspace's folder.
+    pub source: &'static str,
+    /// Files (by prefix) that are not judged.
+    pub exempt: &'static [&'static str],
+    /// Files that tie the crate together and may import every module.
+    pub roots: &'static [&'static str],
+    /// Modules that every module may import.
+    pub base: &'static [&'static str],
+    pub modules: &'static [Module],
+    pub bans: &'static [Ban],
+    pub words: &'static [Word],
+}
+
+/// A row of the table: a module of the crate's root and what it may import besides the base; `*` is everything.
+pub struct Module {
+    pub name: &'static str,
+    pub may_import: &'static [&'static str],
+}
+
+/// A path (and all below it) that only the excepted files may name.
+pub struct Ban {
+    pub path: &'static str,
+    pub except: &'static [&'static str],
+    pub reason: &'static str,
+}
+
+/// A text that only the excepted files may contain, comments included.
+pub struct Word {
+    pub text: &'static str,
+    pub except: &'static [&'static str],
+    pub reason: &'static str,
+}
+
+const fn module(name: &'static str, may_import: &'static [&'static str]) -> Module {
+    Module { name, may_import }
+}
+
+const fn ban(path: &'static str, except: &'static [&'static str], reason: &'static str) -> Ban {
+    Ban { path, except, reason }
+}
+
+const OS_DISK: &[&str] = &["disk/os.rs"];
+const OS_ENV: &[&str] = &["env/os.rs", "main.rs"];
+const DISK_ONLY: &str = "the engine reaches files through disk::Disk";
+const ENV_ONLY: &str = "the world is reached through Env";
+const NO_ORDER: &str = "its order differs from run to run";
+const HIDDEN_RANDOM: &str = "it draws hidden randomness; only a `biased` tokio::select! is allowed";
+
+pub const CRATES: [CrateRules; 2] = [
+    CrateRules {
+        source: "engine/src",
+        exempt: &[],
+        roots: &["lib.rs"],
+        base: &["ids", "time", "codec", "note", "error", "config"],
+        modules: &[
+            module("ids", &[]),
+            module("time", &[]),
+            module("codec", &[]),
+            module("note", &[]),
+            module("error", &[]),
+            module("config", &[]),
+            module("disk", &[]),
+            module("schema", &[]),
+            module("cfile", &["schema", "disk"]),
+            module("wal", &["disk"]),
+            module("tablet", &["schema", "cfile", "disk"]),
+            module("raft", &[]),
+            module("catalog", &["schema"]),
+            module("replica", &["raft", "wal", "tablet", "cfile", "schema", "disk"]),
+        ],
+        bans: &[
+            ban("std::fs", OS_DISK, DISK_ONLY),
+            ban("rustix::fs", OS_DISK, DISK_ONLY),
+            ban("std::net", &[], "the engine has no network"),
+            ban("std::thread", &[], "the engine has no threads of its own"),
+            ban("std::env", &[], "settings come in engine::config"),
+            ban("std::process", &[], "a broken invariant panics; only the program ends the process"),
+            ban("tokio", &[], "the engine is synchronous"),
+            ban("futures_util", &[], "the engine is synchronous"),
+            ban("std::future", &[], "the engine is synchronous"),
+            ban("async", &[], "the engine is synchronous"),
+            ban("prost", &[], "protobuf ends at node::wire"),
+            ban("rand", &[], "randomness is an argument"),
+            ban("getrandom", &[], "randomness is an argument"),
+            ban("std::collections::HashMap", &[], NO_ORDER),
+            ban("std::collections::HashSet", &[], NO_ORDER),
+            ban("std::time::Instant", &[], "the engine has no clock"),
+            ban("std::time::SystemTime", &[], "the engine has no clock"),
+            ban("println!", &[], "the engine returns Notes; the node prints"),
+            ban("print!", &[], "the engine returns Notes; the node prints"),
+            ban("eprintln!", &[], "the engine returns Notes; the node prints"),
+            ban("eprint!", &[], "the engine returns Notes; the node prints"),
+        ],
+        words: &[],
+    },
+    CrateRules {
+        source: "node/src",
+        exempt: &["proto/"],
+        roots: &["lib.rs", "main.rs"],
+        base: &[],
+        modules: &[
+            module("proto", &[]),
+            module("env", &[]),
+            module("mailbox", &["env"]),
+            module("config", &[]),
+            module("metrics", &["env"]),
+            module("dirs", &["env"]),
+            module("server_clock", &["env"]),
+            module("rpc", &["env", "mailbox", "metrics", "config", "proto"]),
+            module("wire", &["proto"]),
+            module("client", &["env", "mailbox", "rpc", "wire", "proto"]),
+            module("server", &["env", "mailbox", "config", "metrics", "rpc", "wire", "proto"]),
+            module("tserver", &["env", "mailbox", "config", "metrics", "rpc", "wire", "proto", "server"]),
+            module(
+                "master",
+                &["env", "mailbox", "config", "metrics", "rpc", "wire", "proto", "server", "tserver"],
+            ),
+            module("cli", &["*"]),
+        ],
+        bans: &[
+            ban("tokio::net", OS_ENV, ENV_ONLY),
+            ban("tokio::time", OS_ENV, ENV_ONLY),
+            ban("tokio::fs", OS_ENV, ENV_ONLY),
+            ban("tokio::task", OS_ENV, ENV_ONLY),
+            ban("tokio::spawn", OS_ENV, ENV_ONLY),
+            ban("tokio::runtime", OS_ENV, ENV_ONLY),
+            ban("tokio::process", OS_ENV, ENV_ONLY),
+            ban("tokio::signal", OS_ENV, ENV_ONLY),
+            ban("tokio::join!", &[], HIDDEN_RANDOM),
+            ban("tokio::sync::watch", &[], HIDDEN_RANDOM),
+            ban("tokio::select! without biased", &[], HIDDEN_RANDOM),
+            ban("select! without biased", &[], HIDDEN_RANDOM),
+            ban("futures_util::select!", &[], HIDDEN_RANDOM),
+            ban("std::fs", OS_ENV, ENV_ONLY),
+            ban("std::net::TcpStream", OS_ENV, ENV_ONLY),
+            ban("std::net::TcpListener", OS_ENV, ENV_ONLY),
+            ban("std::thread", OS_ENV, ENV_ONLY),
+            ban("std::time::Instant", OS_ENV, ENV_ONLY),
+            ban("std::time::SystemTime", OS_ENV, ENV_ONLY),
+            ban("std::collections::HashMap", &[], NO_ORDER),
+            ban("std::collections::HashSet", &[], NO_ORDER),
+            ban("sim", &[], "production never imports a simulator"),
+        ],
+        words: &[
+            Word { text: "madsim", except: &[], reason: "no node source knows a simulator" },
+            Word { text: "turmoil", except: &[], reason: "no node source knows a simulator" },
+        ],
+    },
+];

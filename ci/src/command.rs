@@ -1,0 +1,86 @@
+//! Child processes: what to run, where, and an error that says what failed.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// A command being put together.
+pub struct Run {
+    name: String,
+    command: Command,
+}
+
+/// What a command that was listened to said.
+pub struct Output {
+    pub success: bool,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Run {
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        let program = program.as_ref();
+        let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
+        Run { name, command: Command::new(program) }
+    }
+
+    /// The cargo that runs this program, in the workspace's folder.
+    pub fn cargo(root: &Path) -> Self {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        Run::new(cargo).dir(root)
+    }
+
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub fn dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
+    /// Runs with this program's own output; an unsuccessful exit is an error.
+    pub fn run(mut self) -> Result<()> {
+        let status = self.command.stdin(Stdio::null()).status().with_context(|| self.starting())?;
+        if !status.success() {
+            bail!("{} ended with {status}", self.words());
+        }
+        Ok(())
+    }
+
+    /// Runs and returns what it printed, whatever its exit.
+    pub fn output(mut self) -> Result<Output> {
+        let output = self.command.stdin(Stdio::null()).output().with_context(|| self.starting())?;
+        Ok(Output {
+            success: output.status.success(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    fn starting(&self) -> String {
+        format!("starting {}; is it installed?", self.name)
+    }
+
+    fn words(&self) -> String {
+        let mut words = self.name.clone();
+        for arg in self.command.get_args() {
+            words.push(' ');
+            words.push_str(&arg.to_string_lossy());
+        }
+        words
+    }
+}
+
+/// Runs cargo with these words.
+pub fn cargo(root: &Path, words: &[&str]) -> Result<()> {
+    Run::cargo(root).args(words).run()
+}
