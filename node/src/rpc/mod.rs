@@ -17,6 +17,7 @@
 //!
 //! This module moves bytes: it knows its own headers, and no service's messages.
 
+pub mod client;
 mod connection;
 mod dispatch;
 mod fields;

@@ -1,0 +1,286 @@
+//! The real world: tokio's clock, sockets and tasks, the operating system's disks, entropy.
+//!
+//! With `main.rs` the only place of this crate that may name `tokio::{net, time, fs, spawn, task}` or read a clock.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use engine::disk::Disk;
+use engine::disk::os::OsDisk;
+use engine::time::{Instant, Now, WallTime};
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use super::{BoxFuture, Clock, Disks, Env, Listener, MemoryBudget, Net, Rng, Stream, TaskHandle, Tasks};
+
+/// How far the wall clock may be from the true time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockError {
+    /// What the kernel says (`adjtimex`); the bound given if the kernel's clock is not synchronised.
+    Kernel { otherwise: Duration },
+    /// Always this.
+    Fixed(Duration),
+}
+
+/// What the real world is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OsOptions {
+    pub clock_error: ClockError,
+    /// Bytes the process may use; `None`: four fifths of what the machine or its control group has.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+impl Default for OsOptions {
+    /// 10 ms for a clock that nothing synchronises: one person's machine, where all servers read the same clock.
+    fn default() -> OsOptions {
+        let clock_error = ClockError::Kernel { otherwise: Duration::from_millis(10) };
+        OsOptions { clock_error, memory_limit_bytes: None }
+    }
+}
+
+/// Makes the real [`Env`].
+pub struct OsEnv;
+
+impl OsEnv {
+    /// Must be called inside a tokio runtime with time and IO. Fails if there is no entropy.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(options: &OsOptions) -> io::Result<Env> {
+        let limit = options.memory_limit_bytes.unwrap_or_else(|| memory_bytes() / 5 * 4);
+        let mut seed = [0; 32];
+        io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut seed)?;
+        let clock = Arc::new(OsClock::new(options.clock_error));
+        Ok(Env {
+            clock: clock.clone(),
+            disks: Arc::new(OsDisks),
+            net: Arc::new(OsNet { clock }),
+            tasks: Arc::new(OsTasks),
+            memory: Arc::new(OsMemory { limit }),
+            rng: Arc::new(OsRng { rng: Mutex::new(ChaCha12Rng::from_seed(seed)) }),
+        })
+    }
+}
+
+struct OsClock {
+    start: tokio::time::Instant,
+    error: ClockError,
+    /// The kernel's last answer: the second it was asked in (0: never) and the bound in microseconds.
+    asked: AtomicU64,
+    answer_micros: AtomicU64,
+}
+
+impl OsClock {
+    fn new(error: ClockError) -> OsClock {
+        let (asked, answer_micros) = (AtomicU64::new(0), AtomicU64::new(0));
+        OsClock { start: tokio::time::Instant::now(), error, asked, answer_micros }
+    }
+
+    fn tokio(&self, at: Instant) -> tokio::time::Instant {
+        // A century is as good as never, and the sum must not overflow.
+        self.start + Duration::from_nanos(at.0).min(Duration::from_secs(100 * 365 * 24 * 3600))
+    }
+
+    fn error_micros(&self, elapsed: Duration) -> u64 {
+        let otherwise = match self.error {
+            ClockError::Fixed(error) => return error.as_micros() as u64,
+            ClockError::Kernel { otherwise } => otherwise,
+        };
+        // The bound moves by at most 500 us a second: asking more often would only cost system calls.
+        let second = elapsed.as_secs() + 1;
+        if self.asked.swap(second, Ordering::Relaxed) != second {
+            let error = kernel_clock_error().unwrap_or(otherwise);
+            self.answer_micros.store(error.as_micros() as u64 + DRIFT_MICROS, Ordering::Relaxed);
+        }
+        self.answer_micros.load(Ordering::Relaxed)
+    }
+}
+
+/// How much a clock's error may grow in a second (the kernel's own assumption).
+const DRIFT_MICROS: u64 = 500;
+
+impl Clock for OsClock {
+    fn now(&self) -> Now {
+        let elapsed = self.start.elapsed();
+        // A clock set before 1970 reads as 1970: timestamps go on logically until it is set right.
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let error_micros = self.error_micros(elapsed);
+        let wall = WallTime { micros: since_1970.as_micros() as u64, error_micros };
+        Now { mono: Instant(elapsed.as_nanos() as u64), wall }
+    }
+
+    fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep_until(self.tokio(until)))
+    }
+}
+
+/// The kernel's bound on its clock's error; `None` if nothing synchronises the clock.
+fn kernel_clock_error() -> Option<Duration> {
+    // SAFETY: all zeros is a valid timex: a plain struct of numbers, whose modes of 0 ask to read only.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: `state` is valid and lives through the call.
+    let status = unsafe { libc::adjtimex(&mut state) };
+    let synchronised = status >= 0 && status != libc::TIME_ERROR;
+    synchronised.then(|| Duration::from_micros(u64::try_from(state.maxerror).unwrap_or(0)))
+}
+
+struct OsDisks;
+
+impl Disks for OsDisks {
+    fn open(&self, dir: &str) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(OsDisk::open(Path::new(dir))?))
+    }
+
+    fn read_file(&self, path: &str) -> io::Result<Vec<u8>> {
+        std::fs::read(path)
+    }
+}
+
+struct OsNet {
+    clock: Arc<OsClock>,
+}
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 512;
+
+impl Net for OsNet {
+    fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            // A restarted server gets its port back while connections of its predecessor still linger.
+            socket.set_reuseaddr(true)?;
+            socket.bind(addr)?;
+            let listener = socket.listen(BACKLOG)?;
+            let local_addr = listener.local_addr()?;
+            Ok(Box::new(OsListener { listener, local_addr }) as Box<dyn Listener>)
+        })
+    }
+
+    fn connect(&self, addr: SocketAddr, deadline: Instant) -> BoxFuture<'_, io::Result<Stream>> {
+        Box::pin(async move {
+            let connect = TcpStream::connect(addr);
+            let stream = match tokio::time::timeout_at(self.clock.tokio(deadline), connect).await {
+                Ok(connected) => connected?,
+                Err(_) => {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer before the deadline"));
+                }
+            };
+            to_stream(stream)
+        })
+    }
+
+    fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
+        Box::pin(async move {
+            let mut addrs: Vec<SocketAddr> = tokio::net::lookup_host(host_port).await?.collect();
+            addrs.sort();
+            addrs.dedup();
+            Ok(addrs)
+        })
+    }
+}
+
+fn to_stream(stream: TcpStream) -> io::Result<Stream> {
+    // Frames are flushed whole; holding back the last segment would only delay them.
+    stream.set_nodelay(true)?;
+    Ok(Box::new(stream))
+}
+
+struct OsListener {
+    listener: TcpListener,
+    local_addr: SocketAddr,
+}
+
+impl Listener for OsListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>> {
+        Box::pin(async move {
+            let (stream, remote) = self.listener.accept().await?;
+            Ok((to_stream(stream)?, remote))
+        })
+    }
+}
+
+struct OsTasks;
+
+struct OsTask(tokio::task::JoinHandle<()>);
+
+impl TaskHandle for OsTask {
+    fn abort(&self) {
+        self.0.abort();
+    }
+
+    fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl Tasks for OsTasks {
+    fn spawn(&self, _name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
+        Box::new(OsTask(tokio::spawn(future)))
+    }
+
+    fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            match Handle::current().runtime_flavor() {
+                // There is no other worker to take the other tasks over.
+                RuntimeFlavor::CurrentThread => work(),
+                _ => tokio::task::block_in_place(work),
+            }
+        })
+    }
+}
+
+struct OsMemory {
+    limit: u64,
+}
+
+impl MemoryBudget for OsMemory {
+    fn limit_bytes(&self) -> u64 {
+        self.limit
+    }
+}
+
+/// Bytes of memory this process may expect: the least of the machine's and its control group's.
+fn memory_bytes() -> u64 {
+    let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let group = groups.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_in_meminfo(&text));
+    machine.unwrap_or(FALLBACK_BYTES).min(group.unwrap_or(u64::MAX))
+}
+
+/// What is assumed where neither `/proc/meminfo` nor a control group tells.
+const FALLBACK_BYTES: u64 = 4 << 30;
+
+fn total_in_meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+struct OsRng {
+    rng: Mutex<ChaCha12Rng>,
+}
+
+impl Rng for OsRng {
+    fn next_u64(&self) -> u64 {
+        self.rng.lock().expect("no one panics holding this lock").next_u64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_from_meminfo() {
+        assert_eq!(total_in_meminfo("MemTotal:       16 kB\nMemFree: 3 kB\n"), Some(16 << 10));
+        assert_eq!(total_in_meminfo("nothing"), None);
+    }
+}
