@@ -15,7 +15,6 @@ pub mod key;
 pub mod ops;
 pub mod partition;
 pub mod predicate;
-pub mod range;
 pub mod row;
 mod show;
 
