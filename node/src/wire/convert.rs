@@ -10,6 +10,10 @@ use engine::error::{Error, Result};
 use engine::ids::{ColumnId, Uuid};
 use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema, TypeAttributes};
 
+pub use super::partition::{
+    from_pb as partition_from_pb, schema_from_pb as partition_schema_from_pb,
+    schema_to_pb as partition_schema_to_pb, to_pb as partition_to_pb,
+};
 use crate::proto::kudu::{ColumnSchemaPb, ColumnTypeAttributesPb, SchemaPb, TableExtraConfigPb};
 
 /// Names in a table's extra configuration.

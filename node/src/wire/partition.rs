@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::ids::ColumnId;
+use engine::schema::ops::WireColumn;
 use engine::schema::partition::{HashDimension, Partition, PartitionSchema, RangeHash};
-use engine::schema::{Schema, key};
+use engine::schema::{Schema, key, range};
 
 use crate::proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
 use crate::proto::kudu::partition_schema_pb::{
@@ -88,6 +89,28 @@ fn put_bound(
             indirect.extend_from_slice(cell);
         }
     }
+}
+
+/// A partition schema from another server, whose bounds of custom ranges are over all of `schema`'s columns.
+pub fn schema_from_pb(pb: &PartitionSchemaPb, schema: &Schema) -> Result<PartitionSchema> {
+    let mut partition = table_wide_from_pb(pb, schema)?;
+    let wire: Vec<WireColumn> = schema
+        .columns()
+        .iter()
+        .map(|column| WireColumn { id: column.id, ty: column.ty, nullable: column.nullable })
+        .collect();
+    for custom in &pb.custom_hash_schema_ranges {
+        let bounds = custom.range_bounds.clone().unwrap_or_default();
+        let ops = range::decode_range_ops(&wire, bounds.rows(), bounds.indirect_data())?;
+        let (_, ranges) = range::ranges_of_ops(schema, &partition.range_columns, &ops)?;
+        let [range] = ranges.as_slice() else {
+            return Err(Error::invalid("a custom hash schema needs the two bounds of one range"));
+        };
+        let hash = hash_from_pb(&custom.hash_schema, schema)?;
+        partition.set_custom(range, hash);
+    }
+    partition.check(schema)?;
+    Ok(partition)
 }
 
 /// The table-wide part of a partition schema, with columns named by id or by name. Without a range schema, the
@@ -221,6 +244,7 @@ mod tests {
         };
         assert_eq!(bounds.rows(), [op(6, 0), op(7, 1)].concat());
         assert_eq!(bounds.indirect_data(), b"am");
+        assert_eq!(schema_from_pb(&pb, &schema()).expect("just written"), partition);
         let unbounded = range_bounds_to_pb(&partition, &schema(), b"", b"");
         assert_eq!(unbounded.rows(), [6, 0, 0, 7, 0, 0]);
     }
