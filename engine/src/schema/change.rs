@@ -175,3 +175,7 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     }
     None
 }
+
+#[cfg(test)]
+#[path = "change_tests.rs"]
+mod tests;

@@ -245,3 +245,7 @@ pub fn increment_cell(ty: DataType, attributes: TypeAttributes, cell: &mut Vec<u
     }
     true
 }
+
+#[cfg(test)]
+#[path = "key_tests.rs"]
+mod tests;

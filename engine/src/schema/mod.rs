@@ -15,6 +15,7 @@ pub mod key;
 pub mod ops;
 pub mod partition;
 pub mod predicate;
+pub mod prune;
 pub mod range;
 pub mod row;
 mod show;

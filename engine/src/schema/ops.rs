@@ -446,3 +446,77 @@ pub(super) fn check_same_type(client: &ColumnSchema, own: &ColumnSchema) -> Resu
         client.type_text()
     )))
 }
+
+/// Encodes operations as a client does, in the order of a schema's columns.
+#[derive(Debug, Clone)]
+pub struct RowOpsWriter {
+    /// Bytes of a fixed-width cell, 0 for any length.
+    widths: Vec<usize>,
+    null_bitmap: bool,
+    rows: Vec<u8>,
+    indirect: Vec<u8>,
+    count: usize,
+}
+
+impl RowOpsWriter {
+    pub fn new(schema: &Schema) -> RowOpsWriter {
+        RowOpsWriter {
+            widths: schema.columns().iter().map(|column| column.ty.width().unwrap_or(0)).collect(),
+            null_bitmap: schema.has_nullable(),
+            rows: Vec::new(),
+            indirect: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Appends an operation on the row made of `cells`, one per column.
+    ///
+    /// Panics if a fixed-width cell has another width, or a cell is NULL in a schema without nullable columns.
+    pub fn push(&mut self, kind: RowOpKind, cells: &[Cell<'_>]) {
+        assert_eq!(cells.len(), self.widths.len(), "a row has one cell per column");
+        let bitmap = cells.len().div_ceil(8);
+        self.rows.push(kind as u8);
+        let (is_set, nulls) = (self.rows.len(), self.rows.len() + bitmap);
+        self.rows.resize(if self.null_bitmap { nulls + bitmap } else { nulls }, 0);
+        for (i, (cell, width)) in cells.iter().zip(&self.widths).enumerate() {
+            let bit = 1 << (i % 8);
+            match cell {
+                Cell::Unset => continue,
+                Cell::Null => {
+                    assert!(self.null_bitmap, "NULL in a schema without nullable columns");
+                    self.rows[nulls + i / 8] |= bit;
+                }
+                Cell::Value(value) if *width == 0 => {
+                    self.rows.extend_from_slice(&(self.indirect.len() as u64).to_le_bytes());
+                    self.rows.extend_from_slice(&(value.len() as u64).to_le_bytes());
+                    self.indirect.extend_from_slice(value);
+                }
+                Cell::Value(value) => {
+                    assert_eq!(value.len(), *width, "a cell has its column's width");
+                    self.rows.extend_from_slice(value);
+                }
+            }
+            self.rows[is_set + i / 8] |= bit;
+        }
+        self.count += 1;
+    }
+
+    /// Operations written.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes written.
+    pub fn byte_size(&self) -> usize {
+        self.rows.len() + self.indirect.len()
+    }
+
+    /// The rows and their indirect data.
+    pub fn finish(self) -> (Vec<u8>, Vec<u8>) {
+        (self.rows, self.indirect)
+    }
+}
+
+#[cfg(test)]
+#[path = "ops_tests.rs"]
+mod tests;

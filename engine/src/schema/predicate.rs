@@ -252,3 +252,7 @@ fn within(physical: Physical, cell: &[u8], lower: &Option<Vec<u8>>, upper: &Opti
     let above = lower.as_ref().is_none_or(|lower| compare_cells(physical, cell, lower).is_ge());
     above && upper.as_ref().is_none_or(|upper| compare_cells(physical, cell, upper).is_lt())
 }
+
+#[cfg(test)]
+#[path = "predicate_tests.rs"]
+mod tests;

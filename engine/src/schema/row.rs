@@ -102,3 +102,7 @@ impl RowLayout {
         (0..self.slots.len()).map(move |column| self.cell(row, column))
     }
 }
+
+#[cfg(test)]
+#[path = "row_tests.rs"]
+mod tests;
