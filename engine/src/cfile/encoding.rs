@@ -294,7 +294,8 @@ fn decode_prefix(input: &mut Reader<'_>, rows: usize) -> Result<Cells> {
     }
     let mut offsets = Vec::with_capacity(rows + 1);
     offsets.push(0);
-    let mut bytes = Vec::with_capacity(total as usize);
+    // Only what is really there is believed before it is read: shared lengths may lie.
+    let mut bytes = Vec::with_capacity((total as usize).min(4 * input.remaining()));
     let mut before = 0..0;
     for (shared, rest) in shared.into_iter().zip(rest) {
         let (shared, rest) = (shared as usize, rest as usize);

@@ -30,14 +30,16 @@ impl PageIndex {
         postcard::to_stdvec(self).expect("numbers and bytes always encode")
     }
 
-    /// Reads what [`PageIndex::encode`] wrote, of a stream of `rows` rows.
-    pub fn decode(body: &[u8], rows: u32) -> Result<PageIndex> {
+    /// Reads what [`PageIndex::encode`] wrote, of a stream of `rows` cells of `width` bytes, if that is fixed.
+    pub fn decode(body: &[u8], rows: u32, width: Option<usize>) -> Result<PageIndex> {
         let index: PageIndex = postcard::from_bytes(body)
             .map_err(|error| Error::corrupt(format!("a page index does not decode: {error}")))?;
         let mut next = 0u32;
         for page in &index.pages {
             let fits = page.rows > 0 && page.rows as usize <= PAGE_ROWS_MAX && page.nulls <= page.rows;
-            if page.first_row != next || !fits {
+            let bounds = page.bounds.iter().flat_map(|(low, high)| [low.len(), high.len()]);
+            let wide = width.is_none_or(|width| bounds.into_iter().all(|len| len == width));
+            if page.first_row != next || !fits || !wide {
                 return Err(Error::corrupt(format!("a page index is broken at row {next}")));
             }
             next = next

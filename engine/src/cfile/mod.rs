@@ -21,7 +21,11 @@ pub mod bloom;
 pub mod cache;
 pub mod compress;
 pub mod encoding;
+#[cfg(test)]
+mod encoding_tests;
 pub mod frame;
+#[cfg(test)]
+mod frame_tests;
 pub mod hash;
 pub mod index;
 pub mod keys;

@@ -75,9 +75,9 @@ impl StreamReader {
         if let Some(index) = self.resident_index.get() {
             return Ok(index.clone());
         }
-        let rows = self.meta.rows;
+        let (rows, width) = (self.meta.rows, self.meta.physical.width());
         self.file.page(index_of(self.meta.stream), 0, self.meta.index, Worth::Lookup, |body| {
-            let index = PageIndex::decode(body, rows)?;
+            let index = PageIndex::decode(body, rows, width)?;
             let bytes = index.byte_size();
             Ok((index, bytes))
         })

@@ -32,8 +32,8 @@ use crate::cfile::reader::{CachedFile, StreamReader};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId, TabletId};
-use crate::schema::Schema;
 use crate::schema::block::{ProjectedColumn, RowBlock};
+use crate::schema::{Physical, Schema};
 use crate::time::Timestamp;
 
 /// The immutable part of a rowset.
@@ -71,12 +71,20 @@ impl Base {
             None if key_columns == 1 => footer.columns[0].clone(),
             None => return Err(bad("lacks the key index")),
         };
+        let form = KeyForm::of(&footer.key);
+        let fits = match form {
+            KeyForm::Encoded => key.physical == Physical::Binary,
+            KeyForm::Integer(physical) => key.physical == physical,
+        };
+        if !fits || key.nullable {
+            return Err(bad("has a key index of another type"));
+        }
         let reader = |meta| StreamReader::new(file.clone(), meta);
         Ok(Base {
             rows: footer.rows,
             columns: footer.columns.into_iter().map(reader).collect(),
             key_columns,
-            keys: KeyIndex { stream: reader(key), form: KeyForm::of(&footer.key) },
+            keys: KeyIndex { stream: reader(key), form },
             bloom: reader(footer.bloom),
         })
     }

@@ -17,7 +17,7 @@ use crate::schema::block::{ProjectedColumn, RowBlock};
 use crate::schema::change::{Change, ChangeBuilder, encode_delete};
 use crate::schema::key::encode_key;
 use crate::schema::predicate::{Predicate, PredicateKind};
-use crate::schema::{ColumnSchema, Compression, DataType, Encoding, Schema};
+use crate::schema::{ColumnSchema, Compression, DataType, Schema};
 use crate::time::Timestamp;
 
 const TABLET: TabletId = Uuid([7; 16]);
@@ -407,6 +407,47 @@ proptest! {
                 prop_assert_eq!((&key, deleted), (&expected_key, gone));
                 prop_assert!(expected_cells.is_none_or(|expected| expected == cells));
             }
+        }
+    }
+}
+
+/// Opens the rowset afresh and reads every page of it.
+fn read_everything(case: &Case, disk: &MemDisk) -> crate::error::Result<()> {
+    let (schema, meta) = (&case.model.schema, RowSetMeta::clone(&case.set.meta()));
+    let set = DiskRowSet::open(Arc::new(disk.clone()), TABLET, meta, schema, PageCache::new(1 << 20))?;
+    for row in &case.rows {
+        set.find(&case.model.key(*row), &mut ProbeStats::default())?;
+    }
+    for before in [Timestamp::MIN, Timestamp::MAX] {
+        let mut scan = set.scan(&spec(schema.columns(), before))?;
+        while scan.next()?.is_some() {}
+    }
+    Ok(())
+}
+
+#[test]
+fn a_flipped_bit_anywhere_in_a_rowset_is_noticed() {
+    let ops: Vec<Op> = (0..120u8)
+        .map(|i| Op { row: i as usize % 30, kind: if i < 30 { 0 } else { i % 4 }, value: i.wrapping_mul(37) })
+        .collect();
+    let case = play(&ops, 50, &[100], true, &ColumnFileConfig::tiny()).unwrap();
+    let meta = case.set.meta();
+    assert_eq!(meta.files().count(), 2);
+    assert_eq!(
+        meta.files().map(|file| case.disk.open(file).unwrap().len().unwrap()).sum::<u64>(),
+        meta.bytes
+    );
+    read_everything(&case, &case.disk).unwrap();
+    for file in meta.files() {
+        for at in 0..case.disk.open(file).unwrap().len().unwrap() {
+            case.disk.flip_bit(file, at).unwrap();
+            let error = read_everything(&case, &case.disk).expect_err("a flipped bit");
+            let kinds = [ErrorKind::Corrupt, ErrorKind::Unsupported];
+            assert!(
+                kinds.contains(&error.kind) && error.message.contains(file),
+                "byte {at} of {file}: {error}"
+            );
+            case.disk.flip_bit(file, at).unwrap();
         }
     }
 }
