@@ -101,7 +101,7 @@ async fn a_negotiation_may_be_delayed_or_arrive_byte_by_byte() {
     let mut raw = world.raw_unnegotiated().await;
     for byte in negotiation_bytes() {
         raw.write(&[byte]).await;
-        tokio::task::yield_now().await;
+        world.settle().await;
     }
     // A call in the same breath as the end of the negotiation.
     raw.call(0, "Echo", "hi").await;
@@ -146,7 +146,7 @@ async fn a_client_that_does_not_read_is_not_read_from() {
     let mut raw = world.raw().await;
     for call_id in 0..100 {
         raw.call(call_id, "Sidecars", "").await;
-        tokio::task::yield_now().await;
+        world.settle().await;
     }
     still_served(&world, &bystander).await;
     let read = world.server.counters().calls_received.load(Ordering::Relaxed);
