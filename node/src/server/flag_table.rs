@@ -152,9 +152,13 @@ pub static TABLE: &[FlagSpec] = &[
     F::number("max_cell_size_bytes", "65536", "bytes of the longest cell").tagged(UNSAFE),
     F::number("max_encoded_key_size_bytes", "16384", "bytes of the longest primary key").tagged(UNSAFE),
     // Master.
-    F::number("default_num_replicas", "3", "replicas of a table whose creator names no number")
-        .of(Master)
-        .within(1, 7),
+    F::number(
+        "default_num_replicas",
+        "1",
+        "replicas of a table whose creator names no number; Kudu's default is 3",
+    )
+    .of(Master)
+    .within(1, 7),
     F::number("max_num_replicas", "7", "replicas that a table may have").of(Master).within(1, 7),
     F::number("max_create_tablets_per_ts", "60", "new tablets of one table, per tablet server")
         .of(Master)

@@ -189,6 +189,8 @@ struct Entry {
     spec: &'static FlagSpec,
     value: String,
     number: Arc<AtomicU64>,
+    /// Somebody gave it, be it the default.
+    given: bool,
 }
 
 /// A setting as it is now.
@@ -215,7 +217,7 @@ impl Flags {
     pub fn new() -> Flags {
         let entry = |spec: &'static FlagSpec| {
             let (value, number) = spec.parse(spec.default).expect("the table's defaults are valid");
-            (spec.name, Entry { spec, value, number: Arc::new(AtomicU64::new(number)) })
+            (spec.name, Entry { spec, value, number: Arc::new(AtomicU64::new(number)), given: false })
         };
         Flags { entries: Mutex::new(TABLE.iter().map(entry).collect()) }
     }
@@ -245,7 +247,25 @@ impl Flags {
         let mut entries = self.entries();
         let entry = entries.get_mut(spec.name).expect("every setting of the table has an entry");
         entry.number.store(number, Ordering::Relaxed);
+        entry.given = true;
         Ok(std::mem::replace(&mut entry.value, value))
+    }
+
+    /// Whether somebody gave a value, were it the default.
+    pub fn is_given(&self, name: &str) -> bool {
+        self.with(name, |entry| entry.given)
+    }
+
+    /// A copy that changes on its own.
+    pub fn fork(&self) -> Flags {
+        let copy = |entry: &Entry| Entry {
+            spec: entry.spec,
+            value: entry.value.clone(),
+            number: Arc::new(AtomicU64::new(entry.number.load(Ordering::Relaxed))),
+            given: entry.given,
+        };
+        let entries = self.entries().iter().map(|(name, entry)| (*name, copy(entry))).collect();
+        Flags { entries: Mutex::new(entries) }
     }
 
     /// Every setting, by name.

@@ -9,6 +9,7 @@
 mod flag_table;
 pub mod flags;
 pub mod generic;
+pub mod logging;
 pub mod memory;
 pub mod web;
 
