@@ -29,6 +29,20 @@ fn transpose_bits(mut x: u64) -> u64 {
     x ^ t ^ (t << 28)
 }
 
+/// Transposes 8×8 bytes: byte `c` of word `r` becomes byte `r` of word `c`.
+#[inline(always)]
+fn transpose_bytes(words: &mut [u64; 8]) {
+    const STAGES: [(usize, u32, u64); 3] =
+        [(4, 32, 0x0000_0000_ffff_ffff), (2, 16, 0x0000_ffff_0000_ffff), (1, 8, 0x00ff_00ff_00ff_00ff)];
+    for (distance, shift, low) in STAGES {
+        for i in (0..8).filter(|i| i & distance == 0) {
+            let (a, b) = (words[i], words[i + distance]);
+            words[i] = (a & low) | ((b & low) << shift);
+            words[i + distance] = ((a >> shift) & low) | (b & !low);
+        }
+    }
+}
+
 /// Bytes that `bits` planes of `count` values take.
 fn planes_len(count: usize, bits: usize) -> usize {
     let full = count / CHUNK * (CHUNK / 8);
@@ -158,25 +172,37 @@ fn pack_words<W: Word>(bytes: &[u8], sign: Sign, out: &mut Vec<u8>) {
     }
 }
 
-/// Splits eight values a time into their bytes, and transposes the bits of those.
+/// A chunk's values cut into their bytes: byte `b` of each, for every `b`.
+type Lanes = [[u8; CHUNK]; 8];
+
+/// Cuts values into their bytes, then 64 of those at a time into planes.
 fn shuffle_chunk<W: Word>(cells: &[u8], base: W, bits: usize, planes: &mut [u8]) {
+    let count = cells.len() / W::BYTES;
     let stride = planes.len() / bits;
-    for (j, group) in cells.chunks(8 * W::BYTES).enumerate() {
-        let mut words = [0u64; 8];
-        for (word, cell) in words.iter_mut().zip(group.chunks_exact(W::BYTES)) {
-            *word = W::load(cell).minus(base).to_u64();
+    let mut lane = [0u8; CHUNK];
+    for byte in 0..bits.div_ceil(8) {
+        for (out, cell) in lane.iter_mut().zip(cells.chunks_exact(W::BYTES)) {
+            *out = (W::load(cell).minus(base).to_u64() >> (8 * byte)) as u8;
         }
-        for byte in 0..bits.div_ceil(8) {
-            let mut gathered = 0u64;
-            for (k, word) in words.iter().enumerate() {
-                gathered |= (word >> (8 * byte) & 0xff) << (8 * k);
-            }
-            let turned = transpose_bits(gathered).to_le_bytes();
-            for (p, value) in turned.iter().enumerate().take(bits - 8 * byte) {
-                planes[(8 * byte + p) * stride + j] = *value;
+        lane[count..].fill(0);
+        let here = (bits - 8 * byte).min(8);
+        let planes = &mut planes[8 * byte * stride..(8 * byte + here) * stride];
+        let (blocks, _) = lane[..count.next_multiple_of(64)].as_chunks::<64>();
+        for (j, block) in blocks.iter().enumerate() {
+            let mut words = split(block).map(transpose_bits);
+            transpose_bytes(&mut words);
+            let len = (stride - 8 * j).min(8);
+            for (plane, word) in planes.chunks_exact_mut(stride).zip(words) {
+                plane[8 * j..8 * j + len].copy_from_slice(&word.to_le_bytes()[..len]);
             }
         }
     }
+}
+
+#[inline(always)]
+fn split(block: &[u8; 64]) -> [u64; 8] {
+    let (words, _) = block.as_chunks::<8>();
+    std::array::from_fn(|i| u64::from_le_bytes(words[i]))
 }
 
 /// Appends `count` cells of `width` bytes, taken from the packed form at the front of `input`.
@@ -232,31 +258,59 @@ fn unpack_words<W: Word>(input: &mut Reader<'_>, count: usize, out: &mut Vec<u8>
         &unpacked[..]
     };
     out.resize(start + count * W::BYTES, 0);
+    let mut lanes = [[0; CHUNK]; 8];
     for cells in out[start..].chunks_mut(CHUNK * W::BYTES) {
         let (mine, after) = planes.split_at(planes_len(cells.len() / W::BYTES, bits));
-        unshuffle_chunk::<W>(mine, base, bits, cells);
+        unshuffle_chunk::<W>(mine, base, bits, &mut lanes, cells);
         planes = after;
     }
     Ok(())
 }
 
-fn unshuffle_chunk<W: Word>(planes: &[u8], base: W, bits: usize, cells: &mut [u8]) {
+/// Puts planes together to bytes, 64 at a time, then those to values.
+fn unshuffle_chunk<W: Word>(planes: &[u8], base: W, bits: usize, lanes: &mut Lanes, cells: &mut [u8]) {
     let stride = planes.len() / bits;
-    for (j, group) in cells.chunks_mut(8 * W::BYTES).enumerate() {
-        let mut words = [0u64; 8];
-        for byte in 0..bits.div_ceil(8) {
-            let mut gathered = [0u8; 8];
-            for (p, value) in gathered.iter_mut().enumerate().take(bits - 8 * byte) {
-                *value = planes[(8 * byte + p) * stride + j];
+    for (group, lane) in planes.chunks(8 * stride).zip(lanes.iter_mut()) {
+        let (blocks, _) = lane.as_chunks_mut::<64>();
+        for (j, block) in blocks.iter_mut().take(stride.div_ceil(8)).enumerate() {
+            let mut words = [0u64; 8];
+            for (word, plane) in words.iter_mut().zip(group.chunks_exact(stride)) {
+                *word = load_up_to_8(&plane[8 * j..]);
             }
-            let turned = transpose_bits(u64::from_le_bytes(gathered));
-            for (k, word) in words.iter_mut().enumerate() {
-                *word |= (turned >> (8 * k) & 0xff) << (8 * byte);
+            transpose_bytes(&mut words);
+            for (out, word) in block.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                *out = transpose_bits(word).to_le_bytes();
             }
         }
-        for (word, cell) in words.iter().zip(group.chunks_exact_mut(W::BYTES)) {
-            W::from_u64(*word).plus(base).store(cell);
+    }
+    match bits.div_ceil(8) {
+        1 => join::<W, 1>(lanes, base, cells),
+        2 => join::<W, 2>(lanes, base, cells),
+        3 => join::<W, 3>(lanes, base, cells),
+        4 => join::<W, 4>(lanes, base, cells),
+        5 => join::<W, 5>(lanes, base, cells),
+        6 => join::<W, 6>(lanes, base, cells),
+        7 => join::<W, 7>(lanes, base, cells),
+        _ => join::<W, 8>(lanes, base, cells),
+    }
+}
+
+#[inline(always)]
+fn load_up_to_8(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk::<8>() {
+        Some(word) => u64::from_le_bytes(*word),
+        None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
+}
+
+/// Values of `N` bytes each, and the base.
+fn join<W: Word, const N: usize>(lanes: &Lanes, base: W, cells: &mut [u8]) {
+    for (i, cell) in cells.chunks_exact_mut(W::BYTES).enumerate().take(CHUNK) {
+        let mut value = 0u64;
+        for (byte, lane) in lanes.iter().enumerate().take(N) {
+            value |= u64::from(lane[i]) << (8 * byte);
         }
+        W::from_u64(value).plus(base).store(cell);
     }
 }
 

@@ -188,6 +188,21 @@ impl PageWriter {
     }
 }
 
+/// A page's bytes without their frame.
+#[derive(Debug)]
+pub struct PageBody {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl std::ops::Deref for PageBody {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
 /// A finished file, opened for reading.
 pub struct PageFile {
     file: Arc<dyn File>,
@@ -204,7 +219,7 @@ impl PageFile {
         path: &str,
         kind: FileKind,
         identity: Identity,
-    ) -> Result<(PageFile, Vec<u8>)> {
+    ) -> Result<(PageFile, PageBody)> {
         let file = disk.open(path).map_err(|e| Error::io(format_args!("open {path}"), &e))?;
         let len = file.len().map_err(|e| Error::io(format_args!("size of {path}"), &e))?;
         if len < TRAILER as u64 {
@@ -224,7 +239,7 @@ impl PageFile {
     }
 
     /// Reads a page, checks that it is whole and the one wanted, and decompresses its body.
-    pub fn read(&self, stream: u32, ordinal: u32, at: PageRef) -> Result<Vec<u8>> {
+    pub fn read(&self, stream: u32, ordinal: u32, at: PageRef) -> Result<PageBody> {
         let len = at.len as usize;
         if !(HEADER..=HEADER + PAGE_BYTES_MAX).contains(&len) {
             return Err(self.broken(stream, ordinal, at, &format!("a page cannot have {len} bytes")));
@@ -244,11 +259,12 @@ impl PageFile {
         }
         self.check_identity(stream, ordinal, at, &header)?;
         if header.compression == NO_COMPRESSION {
-            bytes.drain(..HEADER);
-            return Ok(bytes);
+            return Ok(PageBody { bytes, start: HEADER });
         }
-        decompress(header.compression, &bytes[HEADER..], header.raw_len)
-            .map_err(|e| e.context(self.place(stream, ordinal, at)))
+        match decompress(header.compression, &bytes[HEADER..], header.raw_len) {
+            Ok(bytes) => Ok(PageBody { bytes, start: 0 }),
+            Err(error) => Err(self.in_page(stream, ordinal, at, error)),
+        }
     }
 
     fn check_identity(&self, stream: u32, ordinal: u32, at: PageRef, found: &Header) -> Result<()> {

@@ -34,8 +34,8 @@ fn disk_with(bytes: &[u8]) -> MemDisk {
 /// Opens the file and reads all of it.
 fn read_all(bytes: &[u8], pages: &[PageRef], identity: Identity) -> Result<Vec<Vec<u8>>, Error> {
     let (file, footer) = PageFile::open(&disk_with(bytes), "f", FileKind::RowSet, identity)?;
-    assert_eq!(footer, b"footer");
-    pages.iter().enumerate().map(|(i, at)| file.read(3, i as u32, *at)).collect()
+    assert_eq!(&footer[..], b"footer");
+    pages.iter().enumerate().map(|(i, at)| Ok(file.read(3, i as u32, *at)?.to_vec())).collect()
 }
 
 #[test]

@@ -312,7 +312,7 @@ fn open_deltas(
     cache: &Arc<PageCache>,
 ) -> Result<Arc<DeltaReader>> {
     let (file, footer) = PageFile::open(data, &delta.file, FileKind::Delta, identity)?;
-    if footer != postcard::to_stdvec(&delta.deltas).expect("numbers always encode") {
+    if footer[..] != postcard::to_stdvec(&delta.deltas).expect("numbers always encode") {
         return Err(Error::corrupt(format!("{}: it is not the delta file of the superblock", delta.file)));
     }
     let file = CachedFile::new(file, cache.clone());
