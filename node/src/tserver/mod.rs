@@ -1,3 +1,5 @@
 //! The tablet server.
 
+mod log;
+pub mod replica;
 pub mod scanners;
