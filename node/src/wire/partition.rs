@@ -232,7 +232,8 @@ mod tests {
     fn custom_ranges_carry_their_bounds_as_operations() {
         let custom =
             vec![RangeHash { lower: b"a".to_vec(), upper: b"m".to_vec(), hash: vec![hash(&[0], 3, 1)] }];
-        let partition = PartitionSchema { hash: Vec::new(), range_columns: vec![ColumnId(1)], custom };
+        let partition =
+            PartitionSchema { hash: vec![hash(&[0], 2, 0)], range_columns: vec![ColumnId(1)], custom };
         let pb = schema_to_pb(&partition, &schema());
         let bounds = pb.custom_hash_schema_ranges[0].range_bounds.as_ref().expect("bounds");
         let op = |kind: u8, offset: u8| {
