@@ -16,12 +16,14 @@ use super::diskrowset::Base;
 use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use crate::cfile::cache::Worth;
 use crate::cfile::index::PageIndex;
-use crate::cfile::page::Page;
+use crate::cfile::page::{Cells, Dictionary, Page};
 use crate::cfile::reader::StreamReader;
 use crate::cfile::stats::may_match;
 use crate::error::{Error, Result};
 use crate::ids::RowId;
+use crate::schema::DataType;
 use crate::schema::block::{Bitmap, ColumnBlock, ProjectedColumn, RowBlock};
+use crate::schema::predicate::Predicate;
 
 /// A scan in progress.
 pub(super) struct DiskRowSetScan {
@@ -29,12 +31,21 @@ pub(super) struct DiskRowSetScan {
     deltas: DeltaState,
     spec: RowSetScanSpec,
     columns: Vec<Source>,
-    /// Position in `spec.columns` of each predicate's column, and the first row whose page's bounds have not
-    /// been compared with it yet.
-    predicates: Vec<(usize, RowId)>,
+    /// In the order of `spec.predicates`.
+    predicates: Vec<Check>,
     keys: Option<Cursor>,
     next: RowId,
     end: RowId,
+}
+
+/// What the scan knows about one predicate.
+struct Check {
+    /// Position of its column in `spec.columns`.
+    place: usize,
+    /// The first row whose page's bounds have not been compared with it yet.
+    unchecked: RowId,
+    /// Which values of the column's dictionary satisfy it.
+    verdicts: Option<(Arc<Dictionary>, Bitmap)>,
 }
 
 /// Where a projected column's cells come from.
@@ -127,7 +138,7 @@ impl DiskRowSetScan {
             let id = predicate.column;
             let place = place(id)
                 .ok_or_else(|| Error::invalid(format!("the predicate's column {} is not in the scan", id.0)));
-            Ok((place?, 0))
+            Ok(Check { place: place?, unchecked: 0, verdicts: None })
         });
         let predicates = predicates.collect::<Result<_>>()?;
         let keys = if spec.want_keys { Some(Cursor::new(&base.keys.stream)?) } else { None };
@@ -153,15 +164,15 @@ impl DiskRowSetScan {
 
     /// The row up to which some predicate excludes all rows from `start` on by bounds alone.
     fn passed_by(&mut self, start: RowId) -> Result<Option<RowId>> {
-        for (predicate, (place, checked)) in self.spec.predicates.iter().zip(&mut self.predicates) {
-            let Source::Stored { cursor, .. } = &self.columns[*place] else { continue };
-            if start < *checked {
+        for (predicate, check) in self.spec.predicates.iter().zip(&mut self.predicates) {
+            let Source::Stored { cursor, .. } = &self.columns[check.place] else { continue };
+            if start < check.unchecked {
                 continue;
             }
             let entry = &cursor.index.pages[cursor.index.page_of(start)];
             let to = self.end.min(entry.first_row + entry.rows);
-            *checked = to;
-            let physical = self.spec.columns[*place].ty.physical();
+            check.unchecked = to;
+            let physical = self.spec.columns[check.place].ty.physical();
             if may_match(predicate, physical, entry) {
                 continue;
             }
@@ -194,6 +205,14 @@ impl DiskRowSetScan {
         Ok(block)
     }
 
+    /// Whether some cell of the column may differ from the base.
+    fn is_changed(&self, place: usize, changes: &RowChanges) -> Result<bool> {
+        match self.spec.columns[place].id {
+            Some(id) if !changes.is_empty() && !self.base.in_key(id) => changes.touches(id),
+            _ => Ok(false),
+        }
+    }
+
     /// The selected rows of a column of the batch, as they are at the snapshot.
     fn read_selected(
         &mut self,
@@ -203,11 +222,7 @@ impl DiskRowSetScan {
         changes: &RowChanges,
     ) -> Result<ColumnBlock> {
         let column = &self.spec.columns[place];
-        let changed = match column.id {
-            Some(id) if !changes.is_empty() && !self.base.in_key(id) => changes.touches(id)?,
-            _ => false,
-        };
-        if changed {
+        if self.is_changed(place, changes)? {
             return Ok(self.read(place, rows.clone(), changes)?.filter(keep));
         }
         let mut block = ColumnBlock::new(column.ty.physical(), column.nullable);
@@ -234,6 +249,45 @@ impl DiskRowSetScan {
         Ok(keys)
     }
 
+    /// Applies a predicate to pages of few distinct values: once per value instead of once per row. False if
+    /// some page is not of that kind; then the predicate has yet to be applied, though not in vain to some rows.
+    fn select_by_value(&mut self, i: usize, rows: Range<RowId>, keep: &mut Bitmap) -> Result<bool> {
+        let (predicate, check) = (&self.spec.predicates[i], &mut self.predicates[i]);
+        let ty = self.spec.columns[check.place].ty;
+        let Source::Stored { column, cursor } = &mut self.columns[check.place] else { return Ok(false) };
+        let null_passes = predicate.matches_cell(ty, None);
+        let mut row = rows.start;
+        while row < rows.end {
+            let (page, first) = cursor.page(&self.base.columns[*column], row)?;
+            let to = rows.end.min(first + page.rows as u32);
+            let (batch, in_page) =
+                ((row - rows.start) as usize, (row - first) as usize..(to - first) as usize);
+            let null = |at| page.validity.as_ref().is_some_and(|valid| !valid.get(at));
+            match &page.cells {
+                Cells::Codes { codes, dictionary } => {
+                    let verdicts = check.verdicts(predicate, ty, dictionary);
+                    for (at, row) in in_page.zip(batch..) {
+                        let passes = if null(at) { null_passes } else { verdicts.get(codes[at] as usize) };
+                        if !passes {
+                            keep.set(row, false);
+                        }
+                    }
+                }
+                Cells::Same(cell) => {
+                    let cell_passes = predicate.matches_cell(ty, Some(cell));
+                    for (at, row) in in_page.zip(batch..) {
+                        if !(if null(at) { null_passes } else { cell_passes }) {
+                            keep.set(row, false);
+                        }
+                    }
+                }
+                Cells::Fixed { .. } | Cells::Var { .. } => return Ok(false),
+            }
+            row = to;
+        }
+        Ok(true)
+    }
+
     /// Rows of the batch that pass, with what was read to tell; `None` if there are none.
     fn select(&mut self, rows: &Range<RowId>, changes: &RowChanges) -> Result<Option<Selected>> {
         let count = rows.len();
@@ -247,7 +301,11 @@ impl DiskRowSetScan {
             if !keep.any() {
                 return Ok(None);
             }
-            let place = self.predicates[i].0;
+            let place = self.predicates[i].place;
+            let plain = blocks[place].is_none() && dead.is_none() && !self.is_changed(place, changes)?;
+            if plain && self.select_by_value(i, rows.clone(), &mut keep)? {
+                continue;
+            }
             if blocks[place].is_none() {
                 blocks[place] = Some(self.read(place, rows.clone(), changes)?);
             }
@@ -260,6 +318,20 @@ impl DiskRowSetScan {
             }
         }
         Ok(keep.any().then_some(Selected { keep, dead, blocks }))
+    }
+}
+
+impl Check {
+    /// Which values of the dictionary satisfy the predicate; worked out once for each dictionary.
+    fn verdicts(&mut self, predicate: &Predicate, ty: DataType, dictionary: &Arc<Dictionary>) -> &Bitmap {
+        let known = self.verdicts.take().filter(|(of, _)| Arc::ptr_eq(of, dictionary));
+        let (_, verdicts) = self.verdicts.insert(known.unwrap_or_else(|| {
+            let mut verdicts = Bitmap::default();
+            let values = 0..dictionary.len() as u32;
+            values.for_each(|code| verdicts.push(predicate.matches_cell(ty, Some(dictionary.value(code)))));
+            (dictionary.clone(), verdicts)
+        }));
+        verdicts
     }
 }
 
