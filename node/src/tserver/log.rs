@@ -9,6 +9,9 @@
 //! Commit entries say what an applied operation did. They need no sync of their own: without one, a restart decides
 //! the operation afresh from the same state. So they travel with the next operation.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use engine::error::{Error, Result};
 use engine::ids::OpId;
 use engine::wal::{Entry, Wal};
@@ -41,15 +44,18 @@ pub type WithWal = Box<dyn FnOnce(&mut Wal) + Send>;
 pub type Persisted = Box<dyn Fn(Result<OpId>) + Send>;
 
 /// Starts the task that syncs what it appends. `persisted` is called for every group.
-pub fn start(env: &Env, wal: Wal, persisted: Persisted) -> Log {
+///
+/// `bytes` is kept at the size of the log.
+pub fn start(env: &Env, wal: Wal, bytes: Arc<AtomicU64>, persisted: Persisted) -> Log {
     let (works, inbox) = mpsc::unbounded_channel();
-    env.spawn("log", LogTask { env: env.clone(), wal: Box::new(wal), inbox, persisted }.run());
+    env.spawn("log", LogTask { env: env.clone(), wal: Box::new(wal), bytes, inbox, persisted }.run());
     Log::Beside(works)
 }
 
 struct LogTask {
     env: Env,
     wal: Box<Wal>,
+    bytes: Arc<AtomicU64>,
     inbox: mpsc::UnboundedReceiver<LogWork>,
     persisted: Persisted,
 }
@@ -64,6 +70,7 @@ impl LogTask {
             let env = self.env.clone();
             let (wal, group) = (&mut self.wal, std::mem::take(&mut works));
             let outcome = env.run(|| write_group(wal, group)).await;
+            self.bytes.store(self.wal.bytes(), Ordering::Relaxed);
             if let Some(result) = outcome.persisted {
                 (self.persisted)(result);
             }

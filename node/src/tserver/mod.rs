@@ -18,6 +18,7 @@ pub mod entry;
 mod heartbeat;
 mod log;
 pub mod maintenance;
+mod policy;
 pub mod replica;
 mod reports;
 mod scan;

@@ -11,7 +11,7 @@
 //! goes on with its other tablets.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use engine::error::{Error, Result};
@@ -65,6 +65,8 @@ struct Shared {
     progress: Notify,
     /// The operation applied last.
     last_op: Mutex<OpId>,
+    /// Size of the log.
+    log_bytes: Arc<AtomicU64>,
 }
 
 type Answer = oneshot::Sender<Result<Applied>>;
@@ -95,6 +97,7 @@ impl ReplicaHandle {
             on_failure: config.on_failure,
             progress: Notify::new(),
             last_op: Mutex::new(replica.last_applied()),
+            log_bytes: Arc::new(AtomicU64::new(wal.bytes())),
         });
         let log = if config.log_sync {
             let persisted = inbox.downgrade();
@@ -104,7 +107,7 @@ impl ReplicaHandle {
                     let _ended = inbox.send(Command::Persisted(result));
                 }
             };
-            log::start(env, wal, Box::new(post))
+            log::start(env, wal, shared.log_bytes.clone(), Box::new(post))
         } else {
             Log::Here(Box::new(wal))
         };
@@ -134,6 +137,11 @@ impl ReplicaHandle {
     /// The operation applied last.
     pub fn last_op(&self) -> OpId {
         *self.shared.last_op.lock().expect("nobody panics while holding it")
+    }
+
+    /// Bytes of the log.
+    pub fn log_bytes(&self) -> u64 {
+        self.shared.log_bytes.load(Ordering::Relaxed)
     }
 
     /// Proposes an operation and waits until it is applied (and durable, if the server is set so).
@@ -378,6 +386,7 @@ impl ReplicaLoop {
         match &mut self.log {
             Log::Here(wal) => {
                 wal.append(&entries)?;
+                self.shared.log_bytes.store(wal.bytes(), Ordering::Relaxed);
                 self.step(Event::Persisted(last));
                 Ok(())
             }
@@ -394,6 +403,7 @@ impl ReplicaLoop {
             Log::Here(wal) => {
                 log::append_and_sync(wal, &entries)?;
                 work(wal);
+                self.shared.log_bytes.store(wal.bytes(), Ordering::Relaxed);
                 Ok(())
             }
             Log::Beside(works) => {

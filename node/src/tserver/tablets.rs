@@ -72,6 +72,11 @@ impl Tablets {
         &self.dirs
     }
 
+    /// Bytes of decoded pages in memory.
+    pub fn cached_bytes(&self) -> u64 {
+        self.cache.stats().bytes as u64
+    }
+
     fn entries(&self) -> MutexGuard<'_, BTreeMap<TabletId, Arc<TabletEntry>>> {
         self.entries.lock().expect("nobody panics while holding the tablet table")
     }
