@@ -6,6 +6,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+/// How much of a command an error repeats.
+const WORDS_BYTES_MAX: usize = 200;
+
 /// A command being put together.
 pub struct Run {
     name: String,
@@ -75,6 +78,9 @@ impl Run {
         for arg in self.command.get_args() {
             words.push(' ');
             words.push_str(&arg.to_string_lossy());
+            if words.len() > WORDS_BYTES_MAX {
+                return words + " …";
+            }
         }
         words
     }

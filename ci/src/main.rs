@@ -7,6 +7,12 @@
 
 mod arrows;
 mod command;
+mod interop;
+/// The wire's messages, as the node has them.
+#[allow(dead_code, clippy::all, rustdoc::all)]
+#[rustfmt::skip]
+#[path = "../../node/src/proto/mod.rs"]
+mod pb;
 mod proto;
 mod steps;
 mod tidy;
@@ -39,6 +45,11 @@ enum Word {
     Arrows,
     /// Every test of the workspace
     Test,
+    /// The real kudu tool and the real Java client against nyala's servers
+    Interop(interop::Options),
+    /// What upstream's harness starts under the name of `kudu`
+    #[command(hide = true)]
+    StandIn(interop::stand_in::Options),
     /// Repairs what can be repaired: generated sources, lints with a known fix, formatting
     Fix,
     /// Rewrites the expectations of transcript and expect tests to what the code says now; review the diff
@@ -47,19 +58,34 @@ enum Word {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(Word::StandIn(options)) = &args.word {
+        return stand_in(options);
+    }
     let root = root();
     let mut steps = Steps::default();
     match args.word {
-        None => checks(&root, &mut steps),
+        None | Some(Word::StandIn(_)) => checks(&root, &mut steps),
         Some(Word::Fmt) => fmt(&root, &mut steps),
         Some(Word::Clippy) => clippy(&root, &mut steps),
         Some(Word::Tidy) => tidy_steps(&root, &mut steps),
         Some(Word::Arrows) => steps.run("arrows", || arrows::check(&root)),
         Some(Word::Test) => test(&root, &mut steps),
+        Some(Word::Interop(options)) => interop::run(&root, &options, &mut steps),
         Some(Word::Fix) => fix(&root, &mut steps),
         Some(Word::Bless) => bless(&root, &mut steps),
     }
     steps.finish()
+}
+
+/// Its stdout belongs to the harness: no step is announced.
+fn stand_in(options: &interop::stand_in::Options) -> ExitCode {
+    match interop::stand_in::run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kudu (stand-in): {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// The workspace's folder.

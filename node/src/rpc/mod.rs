@@ -196,6 +196,3 @@ impl Default for RpcConfig {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

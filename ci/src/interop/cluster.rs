@@ -1,0 +1,163 @@
+//! A cluster of daemons on loopback, each a process of its own.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::daemon::{Daemon, Role, Server, Spec, free_addresses};
+use super::rpc;
+use crate::pb::kudu::master::{ListTabletServersRequestPb, ListTabletServersResponsePb};
+use crate::pb::kudu::server::{SetFlagRequestPb, SetFlagResponsePb, set_flag_response_pb};
+
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How a cluster is to be.
+#[derive(Clone, Default)]
+pub struct Plan {
+    pub masters: usize,
+    pub tablet_servers: usize,
+    pub master_gflags: Vec<String>,
+    pub tserver_gflags: Vec<String>,
+}
+
+pub struct Cluster {
+    server: Server,
+    pub masters: Vec<Daemon>,
+    pub tservers: Vec<Daemon>,
+}
+
+impl Cluster {
+    /// Plans a cluster with data under `dir`; nothing runs yet.
+    pub fn new(server: Server, dir: &Path, plan: &Plan) -> Result<Cluster> {
+        let addresses = free_addresses(2 * (plan.masters + plan.tablet_servers))?;
+        let mut pairs = addresses.chunks(2);
+        let masters: Vec<SocketAddr> = addresses.chunks(2).take(plan.masters).map(|pair| pair[0]).collect();
+        let mut daemons = |role, name: &str, count, gflags: &Vec<String>| -> Vec<Daemon> {
+            let spec = |(index, pair): (usize, &[SocketAddr])| Spec {
+                role,
+                dir: dir.join(format!("{name}-{index}")),
+                rpc: pair[0],
+                web: pair[1],
+                masters: masters.clone(),
+                gflags: gflags.clone(),
+            };
+            pairs.by_ref().take(count).enumerate().map(spec).map(Daemon::new).collect()
+        };
+        let master_daemons = daemons(Role::Master, "master", plan.masters, &plan.master_gflags);
+        let tservers = daemons(Role::TabletServer, "tserver", plan.tablet_servers, &plan.tserver_gflags);
+        Ok(Cluster { server, masters: master_daemons, tservers })
+    }
+
+    /// Starts a planned cluster and waits for it.
+    pub fn started(server: Server, dir: &Path, plan: &Plan) -> Result<Cluster> {
+        let mut cluster = Cluster::new(server, dir, plan)?;
+        cluster.start()?;
+        Ok(cluster)
+    }
+
+    /// Starts what does not run and waits until every tablet server is known to a master that leads.
+    pub fn start(&mut self) -> Result<()> {
+        for daemon in self.masters.iter_mut().chain(&mut self.tservers) {
+            daemon.start(&self.server)?;
+        }
+        self.wait_ready()
+    }
+
+    /// Starts one daemon and waits until its server answers.
+    pub fn start_daemon(&mut self, role: Role, index: usize) -> Result<()> {
+        let server = self.server.clone();
+        let daemon = self.daemon(role, index)?;
+        daemon.start(&server)?;
+        let addr = daemon.spec.rpc;
+        wait(|| {
+            self.check_all_run()?;
+            Ok(std::net::TcpStream::connect(addr).map(drop).map_err(|error| format!("{addr}: {error}")))
+        })
+    }
+
+    /// Kills every process at once; the data stays.
+    pub fn kill_all(&mut self) {
+        self.masters.iter_mut().chain(&mut self.tservers).for_each(Daemon::kill);
+    }
+
+    pub fn daemon(&mut self, role: Role, index: usize) -> Result<&mut Daemon> {
+        let daemons = match role {
+            Role::Master => &mut self.masters,
+            Role::TabletServer => &mut self.tservers,
+        };
+        daemons.get_mut(index).with_context(|| format!("there is no {role:?} {index}"))
+    }
+
+    /// What clients connect to.
+    pub fn master_addresses(&self) -> String {
+        self.masters.iter().map(|master| master.spec.rpc.to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Changes a flag of a running daemon, whether or not it is tagged as changeable.
+    pub fn set_flag(&mut self, role: Role, index: usize, flag: &str, value: &str) -> Result<()> {
+        let addr = self.daemon(role, index)?.spec.rpc;
+        let request = SetFlagRequestPb {
+            flag: flag.to_owned(),
+            value: value.to_owned(),
+            force: Some(true),
+            run_consistency_check: None,
+        };
+        let reply: SetFlagResponsePb = rpc::call(addr, "kudu.server.GenericService", "SetFlag", &request)?;
+        if reply.result() != set_flag_response_pb::Code::Success {
+            bail!("setting {flag} to {value} at {addr}: {:?} {}", reply.result(), reply.msg());
+        }
+        Ok(())
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        let expected = self.tservers.iter().filter(|tserver| tserver.pid().is_some()).count();
+        wait(|| {
+            self.check_all_run()?;
+            Ok(self.registered().and_then(|registered| {
+                if registered >= expected {
+                    Ok(())
+                } else {
+                    Err(format!("{registered} of {expected} tservers"))
+                }
+            }))
+        })
+    }
+
+    /// How many tablet servers every running master knows: what the one that knows fewest says. Only a leader's
+    /// answer counts for tablet servers, but all must answer.
+    fn registered(&self) -> Result<usize, String> {
+        let mut leaders = Vec::new();
+        for master in self.masters.iter().filter(|master| master.pid().is_some()) {
+            let addr = master.spec.rpc;
+            let request = ListTabletServersRequestPb { include_states: None };
+            let reply: ListTabletServersResponsePb =
+                rpc::call(addr, "kudu.master.MasterService", "ListTabletServers", &request)
+                    .map_err(|error| format!("{error:#}"))?;
+            if reply.error.is_none() {
+                leaders.push(reply.servers.len());
+            }
+        }
+        leaders.into_iter().min().ok_or_else(|| "no master leads".to_owned())
+    }
+
+    fn check_all_run(&mut self) -> Result<()> {
+        self.masters.iter_mut().chain(&mut self.tservers).try_for_each(Daemon::check_runs)
+    }
+}
+
+/// Asks again and again; an error of `ready` itself ends the wait.
+fn wait(mut ready: impl FnMut() -> Result<Result<(), String>>) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match ready()? {
+            Ok(()) => return Ok(()),
+            Err(why) if start.elapsed() > READY_TIMEOUT => {
+                bail!("not ready after {} s: {why}", READY_TIMEOUT.as_secs())
+            }
+            Err(_) => thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}

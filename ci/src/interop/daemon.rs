@@ -1,0 +1,211 @@
+//! One master or tablet server as a process: of nyala, or of real Kudu as the reference.
+//!
+//! A daemon keeps its directory, its flags and its addresses over stop and start. Its output goes to `log` in its
+//! directory; dropping it kills the process.
+
+use std::fs::{self, OpenOptions};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::Run;
+
+/// Whose servers to start.
+#[derive(Clone)]
+pub enum Server {
+    /// The `nyala` program.
+    Nyala(PathBuf),
+    /// The `kudu` program of the kudu-binary package and what it needs in its environment.
+    Kudu(PathBuf, Vec<(&'static str, PathBuf)>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    Master,
+    TabletServer,
+}
+
+/// What a daemon is started with, again and again.
+#[derive(Clone)]
+pub struct Spec {
+    pub role: Role,
+    pub dir: PathBuf,
+    pub rpc: SocketAddr,
+    pub web: SocketAddr,
+    /// All masters of the cluster, this one included.
+    pub masters: Vec<SocketAddr>,
+    /// gflags text, as Kudu's harness gives it: `--name=value` or `--name`.
+    pub gflags: Vec<String>,
+}
+
+pub struct Daemon {
+    pub spec: Spec,
+    child: Option<Child>,
+}
+
+impl Server {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Server::Nyala(_) => "nyala",
+            Server::Kudu(..) => "kudu",
+        }
+    }
+
+    fn command(&self, spec: &Spec) -> Command {
+        match self {
+            Server::Nyala(program) => nyala_command(program, spec),
+            Server::Kudu(program, env) => kudu_command(program, env, spec),
+        }
+    }
+}
+
+fn addresses(addrs: &[SocketAddr]) -> String {
+    addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// nyala's settings have Kudu's names; what Kudu's harness asks for beyond them goes through `--gflag`.
+fn nyala_command(program: &Path, spec: &Spec) -> Command {
+    let mut command = Command::new(program);
+    match spec.role {
+        Role::Master => command.arg("master"),
+        Role::TabletServer => {
+            command.args(["tablet-server", "--tserver-master-addrs"]).arg(addresses(&spec.masters))
+        }
+    };
+    if spec.role == Role::Master && spec.masters.len() > 1 {
+        command.arg("--master-addresses").arg(addresses(&spec.masters));
+    }
+    command.arg("--fs-wal-dir").arg(spec.dir.join("wal")).arg("--fs-data-dirs").arg(spec.dir.join("data"));
+    command.arg("--rpc-bind-addresses").arg(spec.rpc.to_string());
+    command.arg("--webserver-interface").arg(spec.web.ip().to_string());
+    command.arg("--webserver-port").arg(spec.web.port().to_string());
+    for gflag in &spec.gflags {
+        let (name, value) = split_gflag(gflag);
+        command.arg("--gflag").arg(format!("{name}={value}"));
+    }
+    command
+}
+
+/// gflags text as name and value: dashes and underscores within a name are the same, no value means true.
+fn split_gflag(text: &str) -> (String, &str) {
+    let text = text.trim_start_matches('-');
+    let (name, value) = text.split_once('=').unwrap_or((text, "true"));
+    (name.replace('-', "_"), value)
+}
+
+fn kudu_command(program: &Path, env: &[(&'static str, PathBuf)], spec: &Spec) -> Command {
+    let mut command = Command::new(program);
+    command.envs(env.iter().map(|(name, value)| (name, value)));
+    match spec.role {
+        Role::Master => {
+            command.args(["master", "run"]);
+            if spec.masters.len() > 1 {
+                command.arg(format!("--master_addresses={}", addresses(&spec.masters)));
+            }
+        }
+        Role::TabletServer => {
+            command
+                .args(["tserver", "run"])
+                .arg(format!("--tserver_master_addrs={}", addresses(&spec.masters)));
+        }
+    }
+    let dir = spec.dir.display();
+    command.arg(format!("--fs_wal_dir={dir}/wal")).arg(format!("--fs_data_dirs={dir}/data"));
+    command.arg(format!("--log_dir={dir}")).arg(format!("--rpc_bind_addresses={}", spec.rpc));
+    command.arg(format!("--webserver_interface={}", spec.web.ip()));
+    command.arg(format!("--webserver_port={}", spec.web.port()));
+    // A machine of CI has no synchronised clock, and the ports are above what Kudu takes for safe.
+    command.args(["--unlock_unsafe_flags", "--unlock_experimental_flags", "--time_source=system_unsync"]);
+    command.arg("--rpc_server_allow_ephemeral_ports").args(&spec.gflags);
+    command
+}
+
+impl Daemon {
+    pub fn new(spec: Spec) -> Daemon {
+        Daemon { spec, child: None }
+    }
+
+    /// Starts the process; no-op while it runs. Being ready is [`super::cluster::Cluster`]'s matter.
+    pub fn start(&mut self, server: &Server) -> Result<()> {
+        if self.child.is_some() {
+            return Ok(());
+        }
+        fs::create_dir_all(&self.spec.dir)?;
+        let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
+        let mut command = server.command(&self.spec);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.child = Some(command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?);
+        Ok(())
+    }
+
+    /// Kills the process at once, as a power failure would; no-op when it is stopped.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Both fail only for a process that is gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Sends `STOP`, `CONT` or `TERM`.
+    pub fn signal(&self, signal: &str) -> Result<()> {
+        let Some(pid) = self.pid() else { return Ok(()) };
+        Run::new("kill").args([format!("-{signal}"), pid.to_string()]).run()
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Fails, with the end of its log, if the process has ended by itself.
+    pub fn check_runs(&mut self) -> Result<()> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        let Some(status) = child.try_wait()? else { return Ok(()) };
+        bail!("{:?} ended with {status}:\n{}", self.spec.role, self.log_tail());
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.spec.dir.join("log")
+    }
+
+    /// The last lines the process printed.
+    pub fn log_tail(&self) -> String {
+        let bytes = fs::read(self.log_path()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Addresses on loopback that were free a moment ago, all different.
+pub fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
+    Ok(listeners.iter().map(TcpListener::local_addr).collect::<std::io::Result<_>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gflags_are_read_in_every_spelling() {
+        assert_eq!(
+            split_gflag("--rpc-authentication=required"),
+            ("rpc_authentication".to_owned(), "required")
+        );
+        assert_eq!(split_gflag("--txn_manager_enabled"), ("txn_manager_enabled".to_owned(), "true"));
+        assert_eq!(
+            split_gflag("-location_mapping_cmd=a=b --x"),
+            ("location_mapping_cmd".to_owned(), "a=b --x")
+        );
+    }
+}

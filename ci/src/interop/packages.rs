@@ -1,0 +1,130 @@
+//! What we did not write: the packages named in `ci/java/pom.xml`, fetched by Maven once and kept under `target`.
+//!
+//! ```text
+//!   target/interop/packages/class-path/*.jar        client, test harness and what they need
+//!                           kudu-client-testSources.jar
+//!                           kudu/{bin,lib,www}      the real server and tool, unpacked
+//!                           complete                the pom it all came from, written last
+//! ```
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::command::Run;
+
+const POM: &str = "ci/java/pom.xml";
+
+/// The fetched packages.
+pub struct Packages {
+    dir: PathBuf,
+}
+
+impl Packages {
+    /// Fetches what is missing; asks no network once everything is there.
+    pub fn fetch(root: &Path, target: &Path) -> Result<Packages> {
+        let packages = Packages { dir: target.join("packages") };
+        let pom = fs::read(root.join(POM)).context("reading ci/java/pom.xml")?;
+        let complete = packages.dir.join("complete");
+        if fs::read(&complete).unwrap_or_default() == pom {
+            return Ok(packages);
+        }
+        require_java()?;
+        if packages.dir.exists() {
+            fs::remove_dir_all(&packages.dir)?;
+        }
+        fs::create_dir_all(&packages.dir)?;
+        println!("fetching the packages of {POM}");
+        Run::new("mvn")
+            .args(["--batch-mode", "--quiet", "--file"])
+            .args([root.join(POM)])
+            .args([format!("-Dpackages={}", packages.dir.display())])
+            .args(["dependency:copy-dependencies@class-path", "dependency:copy@apart"])
+            .run()?;
+        packages.unpack_kudu()?;
+        fs::write(complete, pom)?;
+        Ok(packages)
+    }
+
+    /// The jar's one top folder becomes `kudu`; jars keep no permissions, so the programs get theirs here.
+    fn unpack_kudu(&self) -> Result<()> {
+        let fresh = tempfile::tempdir_in(&self.dir)?;
+        let jar = self.dir.join("kudu-binary-linux-x86_64.jar");
+        Run::new("jar").args(["xf"]).args([&jar]).dir(fresh.path()).run()?;
+        for entry in fs::read_dir(fresh.path())? {
+            let path = entry?.path();
+            if path.join("bin").is_dir() {
+                fs::rename(path, self.kudu())?;
+            }
+        }
+        for program in fs::read_dir(self.kudu().join("bin")).context("the kudu-binary package has no bin")? {
+            fs::set_permissions(program?.path(), fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(fs::remove_file(jar)?)
+    }
+
+    /// The folder of the real server and tool.
+    pub fn kudu(&self) -> PathBuf {
+        self.dir.join("kudu")
+    }
+
+    /// The real tool, its words yet to come.
+    pub fn kudu_tool(&self) -> Run {
+        kudu_tool(&self.kudu())
+    }
+
+    /// The class path of everything fetched, with `classes` before it.
+    pub fn class_path(&self, classes: &Path) -> OsString {
+        let mut path = classes.as_os_str().to_owned();
+        path.push(":");
+        path.push(self.dir.join("class-path").join("*"));
+        path
+    }
+
+    /// Upstream's own tests, as sources.
+    pub fn test_sources(&self) -> PathBuf {
+        self.dir.join("kudu-client-testSources.jar")
+    }
+}
+
+/// The real `kudu` program: tool, master and tablet server in one. `kudu` is the unpacked package.
+pub fn kudu_program(kudu: &Path) -> PathBuf {
+    kudu.join("bin/kudu")
+}
+
+/// What the real program needs to find its own libraries and its SASL plug-in.
+pub fn kudu_env(kudu: &Path) -> [(&'static str, PathBuf); 2] {
+    [("LD_LIBRARY_PATH", kudu.join("lib")), ("SASL_PATH", kudu.join("lib/sasl2"))]
+}
+
+/// The real tool, its words yet to come.
+pub fn kudu_tool(kudu: &Path) -> Run {
+    kudu_env(kudu).iter().fold(Run::new(kudu_program(kudu)), |run, (name, value)| run.env(name, value))
+}
+
+/// Fails with how to install what is missing; as root in CI it installs it.
+fn require_java() -> Result<()> {
+    let missing: Vec<&str> = ["javac", "jar", "mvn"].into_iter().filter(|program| !found(program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let words = ["install", "-y", "--no-install-recommends", "default-jdk-headless", "maven"];
+    let fix = format!("apt-get update && apt-get {}", words.join(" "));
+    if env::var_os("CI").is_none() || !found("apt-get") {
+        bail!("{} not found; install a JDK (11 or newer) and Maven: {fix}", missing.join(", "));
+    }
+    println!("{} not found; running {fix}", missing.join(", "));
+    Run::new("apt-get").args(["update", "-q"]).run()?;
+    Run::new("apt-get").args(words).run()?;
+    ensure!(["javac", "jar", "mvn"].into_iter().all(found), "still not found after {fix}");
+    Ok(())
+}
+
+fn found(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}

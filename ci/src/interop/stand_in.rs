@@ -1,0 +1,339 @@
+//! The stand-in for `kudu test mini_cluster`: upstream's Java harness starts its clusters through it.
+//!
+//! ```text
+//!   harness ── u32 length + ControlShellRequestPB ──▶ stdin ─▶ [`Shell`] ─▶ nyala master, nyala tablet-server …
+//!           ◀── u32 length + ControlShellResponsePB ── stdout
+//! ```
+//!
+//! One reply per request, in order; nothing else may go to stdout. When stdin ends, so does the cluster and its data.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use prost::Message;
+
+use super::cluster::{Cluster, Plan};
+use super::daemon::{Daemon, Role, Server};
+use super::packages::{kudu_env, kudu_program, kudu_tool};
+use crate::pb::kudu::app_status_pb::ErrorCode;
+use crate::pb::kudu::tools::control_shell_request_pb::Request;
+use crate::pb::kudu::tools::control_shell_response_pb::Response;
+use crate::pb::kudu::tools::{
+    ControlShellRequestPb, ControlShellResponsePb, CreateClusterRequestPb, DaemonIdentifierPb, DaemonInfoPb,
+    DaemonType, GetMastersResponsePb, GetTServersResponsePb,
+};
+use crate::pb::kudu::{AppStatusPb, HostPortPb};
+
+/// No request of the harness comes near it.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+#[derive(Parser)]
+pub struct Options {
+    /// The nyala program; without it the servers are the real ones
+    #[arg(long, value_name = "PROGRAM")]
+    nyala: Option<PathBuf>,
+    /// Start this many masters where the harness asks for more
+    #[arg(long)]
+    masters_max: usize,
+    /// The folder of the real package, for its servers and for every other command
+    #[arg(long, value_name = "DIR")]
+    kudu: PathBuf,
+    /// The words given to `kudu`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+/// Writes an executable called `kudu` into `dir` that runs this program as the stand-in.
+pub fn install(dir: &Path, server: &Server, kudu: &Path, masters_max: usize) -> Result<()> {
+    fs::create_dir_all(dir)?;
+    let nyala = match server {
+        Server::Nyala(program) => format!("--nyala '{}' ", program.display()),
+        Server::Kudu(..) => String::new(),
+    };
+    let this = std::env::current_exe()?;
+    let script = format!(
+        "#!/bin/sh\nexec '{}' stand-in {nyala}--masters-max {masters_max} --kudu '{}' -- \"$@\"\n",
+        this.display(),
+        kudu.display()
+    );
+    let path = dir.join("kudu");
+    fs::write(&path, script)?;
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
+}
+
+/// Does what `kudu` with these words would.
+pub fn run(options: &Options) -> Result<()> {
+    let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["test", "mini_cluster", rest @ ..] => {
+            ensure!(rest == ["--serialization=pb"], "only --serialization=pb is spoken here, not {rest:?}");
+            serve(options, &mut io::stdin().lock(), &mut io::stdout().lock())
+        }
+        ["--version"] => {
+            println!("kudu 1.18.1\nrevision nyala {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+        _ => kudu_tool(&options.kudu).args(&options.words).run(),
+    }
+}
+
+/// Answers requests until the input ends.
+fn serve(options: &Options, input: &mut impl Read, output: &mut impl Write) -> Result<()> {
+    let server = match &options.nyala {
+        Some(program) => Server::Nyala(program.clone()),
+        None => Server::Kudu(kudu_program(&options.kudu), kudu_env(&options.kudu).to_vec()),
+    };
+    let mut shell = Shell { server, masters_max: options.masters_max, created: None };
+    while let Some(request) = read_request(input)? {
+        let response = match request.request {
+            None => Err(anyhow::anyhow!("an empty request")),
+            Some(request) => shell.answer(request),
+        };
+        let response = match response {
+            Ok(response) => ControlShellResponsePb { error: None, response },
+            Err(error) => failed(&error),
+        };
+        output.write_all(&(response.encoded_len() as u32).to_be_bytes())?;
+        output.write_all(&response.encode_to_vec())?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn read_request(input: &mut impl Read) -> Result<Option<ControlShellRequestPb>> {
+    let mut length = [0; 4];
+    match input.read_exact(&mut length) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        result => result?,
+    }
+    let length = u32::from_be_bytes(length) as usize;
+    ensure!(length <= REQUEST_BYTES_MAX, "a request of {length} bytes");
+    let mut bytes = vec![0; length];
+    input.read_exact(&mut bytes)?;
+    Ok(Some(ControlShellRequestPb::decode(bytes.as_slice())?))
+}
+
+fn failed(error: &anyhow::Error) -> ControlShellResponsePb {
+    let not_found = error.downcast_ref::<NotFound>().is_some();
+    let code = if not_found { ErrorCode::NotFound } else { ErrorCode::RuntimeError };
+    eprintln!("mini_cluster: {error:#}");
+    let status = AppStatusPb { code: code as i32, message: Some(format!("{error:#}")), posix_code: None };
+    ControlShellResponsePb { error: Some(status), response: None }
+}
+
+/// What the real tool answers when something was not configured.
+#[derive(Debug)]
+struct NotFound(&'static str);
+
+impl std::fmt::Display for NotFound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for NotFound {}
+
+struct Shell {
+    server: Server,
+    masters_max: usize,
+    created: Option<Created>,
+}
+
+/// A cluster and its data; both go when it is dropped, the processes first.
+struct Created {
+    cluster: Cluster,
+    _dir: tempfile::TempDir,
+    /// The folder the harness named, empty but for ours.
+    root: Option<PathBuf>,
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        self.cluster.kill_all();
+        if let Some(root) = &self.root {
+            // The harness made it for this cluster; a leftover does no harm.
+            let _ = fs::remove_dir_all(root);
+        }
+    }
+}
+
+impl Shell {
+    fn answer(&mut self, request: Request) -> Result<Option<Response>> {
+        match request {
+            Request::CreateCluster(request) => self.create(&request)?,
+            Request::DestroyCluster(_) => drop(self.created.take()),
+            Request::StartCluster(_) => self.cluster()?.start()?,
+            Request::StopCluster(_) => self.cluster()?.kill_all(),
+            Request::StartDaemon(request) => {
+                let (role, index) = identify(request.id)?;
+                self.cluster()?.start_daemon(role, index)?;
+            }
+            Request::StopDaemon(request) => self.daemon(request.id)?.kill(),
+            Request::PauseDaemon(request) => self.daemon(request.id)?.signal("STOP")?,
+            Request::ResumeDaemon(request) => self.daemon(request.id)?.signal("CONT")?,
+            Request::SetDaemonFlag(request) => {
+                let (role, index) = identify(request.id)?;
+                self.cluster()?.set_flag(role, index, request.flag(), request.value())?;
+            }
+            Request::GetMasters(_) => {
+                let masters = infos(DaemonType::Master, &self.cluster()?.masters);
+                return Ok(Some(Response::GetMasters(GetMastersResponsePb { masters })));
+            }
+            Request::GetTservers(_) => {
+                let tservers = infos(DaemonType::Tserver, &self.cluster()?.tservers);
+                return Ok(Some(Response::GetTservers(GetTServersResponsePb { tservers })));
+            }
+            Request::GetKdcEnvVars(_) | Request::Kdestroy(_) | Request::Kinit(_) => {
+                return Err(NotFound("kdc not found").into());
+            }
+            Request::CreateJwt(_) => return Err(NotFound("no JWT signer").into()),
+        }
+        Ok(None)
+    }
+
+    fn create(&mut self, request: &CreateClusterRequestPb) -> Result<()> {
+        ensure!(self.created.is_none(), "cluster already created");
+        ensure!(!request.enable_kerberos(), "nyala does not speak Kerberos");
+        let root = request.cluster_root.as_ref().map(PathBuf::from);
+        let dir = match &root {
+            Some(root) => {
+                fs::create_dir_all(root)?;
+                tempfile::tempdir_in(root)?
+            }
+            None => tempfile::tempdir()?,
+        };
+        let count = |asked: Option<i32>, default| {
+            usize::try_from(asked.unwrap_or(default)).context("a count below 0")
+        };
+        let plan = Plan {
+            masters: count(request.num_masters, 1)?.min(self.masters_max),
+            tablet_servers: count(request.num_tservers, 3)?,
+            master_gflags: request.extra_master_flags.clone(),
+            tserver_gflags: request.extra_tserver_flags.clone(),
+        };
+        let cluster = Cluster::new(self.server.clone(), dir.path(), &plan)?;
+        self.created = Some(Created { cluster, _dir: dir, root });
+        Ok(())
+    }
+
+    fn cluster(&mut self) -> Result<&mut Cluster> {
+        self.created
+            .as_mut()
+            .map(|created| &mut created.cluster)
+            .ok_or_else(|| NotFound("cluster not found").into())
+    }
+
+    fn daemon(&mut self, id: Option<DaemonIdentifierPb>) -> Result<&mut Daemon> {
+        let (role, index) = identify(id)?;
+        self.cluster()?.daemon(role, index)
+    }
+}
+
+fn identify(id: Option<DaemonIdentifierPb>) -> Result<(Role, usize)> {
+    let id = id.context("request is missing daemon id")?;
+    let role = match id.r#type() {
+        DaemonType::Master => Role::Master,
+        DaemonType::Tserver => Role::TabletServer,
+        other => bail!("there is no daemon of type {other:?}"),
+    };
+    Ok((role, id.index() as usize))
+}
+
+fn infos(role: DaemonType, daemons: &[Daemon]) -> Vec<DaemonInfoPb> {
+    let info = |(index, daemon): (usize, &Daemon)| DaemonInfoPb {
+        id: Some(DaemonIdentifierPb { r#type: Some(role as i32), index: Some(index as u32) }),
+        bound_rpc_address: Some(host_port(daemon.spec.rpc)),
+        bound_http_address: Some(host_port(daemon.spec.web)),
+    };
+    daemons.iter().enumerate().map(info).collect()
+}
+
+fn host_port(addr: SocketAddr) -> HostPortPb {
+    HostPortPb { host: addr.ip().to_string(), port: u32::from(addr.port()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The replies to frames, as hex.
+    fn replies(requests: &[Request]) -> Vec<ControlShellResponsePb> {
+        let mut input = Vec::new();
+        for request in requests {
+            let request = ControlShellRequestPb { request: Some(request.clone()) };
+            input.extend((request.encoded_len() as u32).to_be_bytes());
+            input.extend(request.encode_to_vec());
+        }
+        let options = Options {
+            nyala: Some(PathBuf::from("/no/such/nyala")),
+            masters_max: 1,
+            kudu: PathBuf::new(),
+            words: Vec::new(),
+        };
+        let mut output = Vec::new();
+        serve(&options, &mut input.as_slice(), &mut output).unwrap();
+        let mut rest = output.as_slice();
+        let mut replies = Vec::new();
+        while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+            let (reply, tail) = tail.split_at(u32::from_be_bytes(*length) as usize);
+            replies.push(ControlShellResponsePb::decode(reply).unwrap());
+            rest = tail;
+        }
+        replies
+    }
+
+    fn create(masters: i32) -> Request {
+        Request::CreateCluster(CreateClusterRequestPb {
+            num_masters: Some(masters),
+            num_tservers: Some(2),
+            ..CreateClusterRequestPb::default()
+        })
+    }
+
+    #[test]
+    fn creating_starts_nothing_and_names_every_daemon() {
+        let replies = replies(&[
+            create(3),
+            create(3),
+            Request::GetMasters(Default::default()),
+            Request::GetTservers(Default::default()),
+        ]);
+        assert_eq!(replies[0], ControlShellResponsePb::default());
+        assert_eq!(replies[1].error.as_ref().unwrap().message(), "cluster already created");
+        let Some(Response::GetMasters(masters)) = &replies[2].response else { panic!("{:?}", replies[2]) };
+        assert_eq!(masters.masters.len(), 1);
+        let Some(Response::GetTservers(tservers)) = &replies[3].response else { panic!("{:?}", replies[3]) };
+        let ids: Vec<_> = tservers.tservers.iter().map(|info| info.id.unwrap().index()).collect();
+        assert_eq!(ids, [0, 1]);
+        assert_ne!(tservers.tservers[0].bound_rpc_address, tservers.tservers[1].bound_rpc_address);
+    }
+
+    #[test]
+    fn what_can_not_be_done_is_an_error_and_not_the_end() {
+        let replies = replies(&[
+            Request::StartCluster(Default::default()),
+            Request::GetKdcEnvVars(Default::default()),
+            create(1),
+            Request::StartCluster(Default::default()),
+            Request::StopDaemon(Default::default()),
+        ]);
+        let errors: Vec<_> = replies.iter().map(|reply| reply.error.as_ref()).collect();
+        assert_eq!(errors[0].unwrap().code(), ErrorCode::NotFound);
+        assert_eq!(errors[1].unwrap().message(), "kdc not found");
+        assert_eq!(errors[2], None);
+        assert!(errors[3].unwrap().message().contains("/no/such/nyala"));
+        assert_eq!(errors[4].unwrap().message(), "request is missing daemon id");
+    }
+
+    #[test]
+    fn a_truncated_request_is_an_error() {
+        assert!(read_request(&mut [0, 0, 0, 9, 1].as_slice()).is_err());
+        assert!(read_request(&mut [0xff, 0, 0, 9, 1].as_slice()).is_err());
+        assert!(read_request(&mut [].as_slice()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,263 @@
+//! Upstream's own JUnit classes for the Java client, compiled here from their published sources and run one by one.
+//!
+//! ```text
+//!   testSources.jar ─ imports rewritten to the shaded packages ─ javac ─▶ classes
+//!   ci/upstream.toml: which class is to pass, what waits for which feature
+//!   a JVM per class ─ harness ─▶ `kudu` ([`super::stand_in`]) ─▶ nyala's servers
+//! ```
+//!
+//! The sources are never committed, and unpacked under `target` only. Not here: the page, [`super::page`].
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use super::java::{JVM, compile};
+use super::packages::Packages;
+use crate::command::Run;
+
+/// What `ci/upstream.toml` says of one class.
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct Class {
+    /// Whether a pull request must keep it passing.
+    #[serde(default)]
+    pub required: bool,
+    /// Tests that may fail, each with the reason.
+    #[serde(default)]
+    pub known: BTreeMap<String, String>,
+    /// What the whole class waits for, if it can't pass.
+    #[serde(default)]
+    pub waits_for: String,
+}
+
+/// One test's outcome.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    pub test: String,
+    pub verdict: Verdict,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Pass,
+    Fail,
+    Ignored,
+}
+
+/// One class's run.
+pub struct ClassRun {
+    pub seconds: f64,
+    pub outcomes: Vec<Outcome>,
+    /// The class was stopped after [`CLASS_TIMEOUT`].
+    pub timed_out: bool,
+}
+
+const CLASS_TIMEOUT: Duration = Duration::from_secs(600);
+/// Packages that the published jars carry under `org.apache.kudu.shaded`.
+const SHADED: [&str; 6] = [
+    "com.google.common",
+    "com.google.protobuf",
+    "com.google.gson",
+    "io.netty",
+    "io.micrometer",
+    "com.sangupta",
+];
+
+/// The classes and their expectations.
+pub fn classes(root: &Path) -> Result<BTreeMap<String, Class>> {
+    let text = fs::read_to_string(root.join("ci/upstream.toml")).context("reading ci/upstream.toml")?;
+    toml::from_str(&text).context("ci/upstream.toml")
+}
+
+/// The compiled tests.
+pub struct Suite<'a> {
+    packages: &'a Packages,
+    dir: PathBuf,
+    kudu_bin_dir: PathBuf,
+}
+
+impl Suite<'_> {
+    /// Unpacks and compiles the tests; `kudu_bin_dir` holds the `kudu` that their harness will start.
+    pub fn compile<'a>(
+        root: &Path,
+        target: &Path,
+        packages: &'a Packages,
+        kudu_bin_dir: PathBuf,
+    ) -> Result<Suite<'a>> {
+        let suite = Suite { packages, dir: target.join("upstream"), kudu_bin_dir };
+        let runner = root.join("ci/java/RunClass.java");
+        let stamp = fs::read(&runner)?;
+        if fs::read(suite.dir.join("complete")).unwrap_or_default() == stamp {
+            return Ok(suite);
+        }
+        if suite.dir.exists() {
+            fs::remove_dir_all(&suite.dir)?;
+        }
+        let sources = suite.dir.join("src");
+        fs::create_dir_all(&sources)?;
+        Run::new("jar").args(["xf"]).args([packages.test_sources()]).dir(&sources).run()?;
+        let mut files = vec![runner];
+        let mut resources = Vec::new();
+        sort_files(&sources, &mut files, &mut resources)?;
+        files[1..].iter().try_for_each(|file| rewrite(file))?;
+        let classes = compile(packages, &suite.classes(), &files)?;
+        for resource in resources {
+            let name = resource.file_name().context("a file without a name")?;
+            fs::copy(&resource, classes.join(name))?;
+        }
+        fs::write(suite.dir.join("complete"), stamp)?;
+        Ok(suite)
+    }
+
+    fn classes(&self) -> PathBuf {
+        self.dir.join("classes")
+    }
+
+    /// Runs one class; failing tests are outcomes, not errors.
+    pub fn run(&self, class: &str) -> Result<ClassRun> {
+        let logs = self.dir.join("logs");
+        fs::create_dir_all(&logs)?;
+        let results = logs.join(format!("{class}.results"));
+        fs::write(&results, "")?;
+        let log = fs::File::create(logs.join(format!("{class}.log")))?;
+        let mut command = Command::new("java");
+        command
+            .args(JVM)
+            .arg(format!("-DkuduBinDir={}", self.kudu_bin_dir.display()))
+            .arg("-cp")
+            .arg(self.packages.class_path(&self.classes()))
+            .args(["RunClass", &self.qualified(class)?])
+            .arg(&results)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let start = Instant::now();
+        let timed_out = run_with_timeout(command)?;
+        let outcomes = parse(&fs::read_to_string(&results)?)?;
+        ensure!(timed_out || !outcomes.is_empty(), "{class} reported no test; see {}", logs.display());
+        Ok(ClassRun { seconds: start.elapsed().as_secs_f64(), outcomes, timed_out })
+    }
+
+    /// The class with its package, found by its source.
+    fn qualified(&self, class: &str) -> Result<String> {
+        let (mut files, mut others) = (Vec::new(), Vec::new());
+        let sources = self.dir.join("src");
+        sort_files(&sources, &mut files, &mut others)?;
+        let file = files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == class));
+        let file = file.with_context(|| format!("upstream has no test class {class}"))?;
+        let relative = file.strip_prefix(&sources)?.with_extension("");
+        Ok(relative.to_string_lossy().replace('/', "."))
+    }
+}
+
+/// True if the process had to be killed.
+fn run_with_timeout(mut command: Command) -> Result<bool> {
+    let start = Instant::now();
+    let mut child = command.spawn().context("starting java")?;
+    while child.try_wait()?.is_none() {
+        if start.elapsed() > CLASS_TIMEOUT {
+            child.kill()?;
+            child.wait()?;
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(false)
+}
+
+fn sort_files(dir: &Path, java: &mut Vec<PathBuf>, others: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            sort_files(&path, java, others)?;
+        } else if path.extension().is_some_and(|ext| ext == "java") {
+            java.push(path);
+        } else {
+            others.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The tests are written against the unshaded packages; the published jars hold the shaded ones.
+fn rewrite(file: &Path) -> Result<()> {
+    let mut text = fs::read_to_string(file)?;
+    for package in SHADED {
+        text = text.replace(&format!("{package}."), &format!("org.apache.kudu.shaded.{package}."));
+    }
+    Ok(fs::write(file, text)?)
+}
+
+fn parse(results: &str) -> Result<Vec<Outcome>> {
+    results.lines().map(parse_line).collect()
+}
+
+fn parse_line(line: &str) -> Result<Outcome> {
+    let fields: Vec<&str> = line.splitn(4, '\t').collect();
+    let [test, verdict, _millis, message] = fields[..] else { bail!("a result of another shape: {line:?}") };
+    let verdict = match verdict {
+        "pass" => Verdict::Pass,
+        "fail" => Verdict::Fail,
+        "ignored" => Verdict::Ignored,
+        other => bail!("an unknown verdict {other:?}"),
+    };
+    Ok(Outcome { test: test.to_owned(), verdict, message: message.to_owned() })
+}
+
+impl ClassRun {
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.outcomes.iter().filter(|outcome| outcome.verdict == verdict).count()
+    }
+
+    pub fn failures(&self) -> impl Iterator<Item = &Outcome> {
+        self.outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Fail)
+    }
+
+    /// Fails if a test failed that `expected` does not know about.
+    pub fn check(&self, expected: &Class) -> Result<()> {
+        println!("{} of {} tests passed", self.count(Verdict::Pass), self.outcomes.len());
+        let mut unknown = Vec::new();
+        for failure in self.failures() {
+            match expected.known.get(&failure.test) {
+                Some(reason) => println!("known to fail: {} ({reason})", failure.test),
+                None => unknown.push(format!("{}: {}", failure.test, failure.message)),
+            }
+        }
+        ensure!(!self.timed_out, "it did not end within {} s", CLASS_TIMEOUT.as_secs());
+        ensure!(unknown.is_empty(), "{}", unknown.join("\n"));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(results: &str) -> ClassRun {
+        ClassRun { seconds: 1.0, outcomes: parse(results).unwrap(), timed_out: false }
+    }
+
+    #[test]
+    fn results_are_read_and_checked_against_what_is_known() {
+        let run = run("testA\tpass\t12\t\ntestB\tfail\t7\tjava.lang.AssertionError: 1\nt\tignored\t0\t\n");
+        let counts = [Verdict::Pass, Verdict::Fail, Verdict::Ignored].map(|verdict| run.count(verdict));
+        assert_eq!(counts, [1, 1, 1]);
+        let error = run.check(&Class::default()).unwrap_err().to_string();
+        assert_eq!(error, "testB: java.lang.AssertionError: 1");
+        let known = BTreeMap::from([("testB".to_owned(), "one replica only".to_owned())]);
+        run.check(&Class { known, ..Class::default() }).unwrap();
+    }
+
+    #[test]
+    fn a_cut_line_is_an_error() {
+        assert!(parse("testA\tpass\n").is_err());
+        assert!(parse("testA\tmaybe\t1\t\n").is_err());
+    }
+}
