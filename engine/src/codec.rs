@@ -303,9 +303,9 @@ mod tests {
     fn a_newer_version_is_named() {
         let error = unseal(*b"TEST", 2, &seal(*b"TEST", 3, b"")).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unsupported);
-        expect_test::expect![[r#"
-            "TEST" record has format 3, newer than the newest this build reads (2); use the build that wrote it or a later one"#]]
-        .assert_eq(&error.message);
+        let (what, advice) = error.message.split_once("; ").unwrap();
+        assert_eq!(what, "\"TEST\" record has format 3, newer than the newest this build reads (2)");
+        assert_eq!(advice, "use the build that wrote it or a later one");
     }
 
     proptest! {

@@ -1,5 +1,7 @@
 //! Limits of a tablet, each with its unit.
 
+use crate::tablet::diskrowset::ColumnFileConfig;
+
 /// What a tablet may hold and when it acts on its own. `default()` is for servers, [`TabletConfig::tiny`] for
 /// tests that should meet every rollover within a few rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct TabletConfig {
     pub wal_segment_bytes_max: u64,
     /// Reserve a segment's space when it is begun.
     pub wal_preallocate: bool,
+    /// How rows are laid out on disk.
+    pub columns: ColumnFileConfig,
 }
 
 impl Default for TabletConfig {
@@ -48,6 +52,7 @@ impl Default for TabletConfig {
             job_step_rows: 4096,
             wal_segment_bytes_max: 8 << 20,
             wal_preallocate: true,
+            columns: ColumnFileConfig::default(),
         }
     }
 }
@@ -69,6 +74,7 @@ impl TabletConfig {
             job_step_rows: 3,
             wal_segment_bytes_max: 1 << 10,
             wal_preallocate: false,
+            columns: ColumnFileConfig::tiny(),
         }
     }
 }

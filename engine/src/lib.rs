@@ -1,5 +1,7 @@
 //! nyala's storage engine: synchronous, deterministic, and reached by the world through one trait, [`disk::Disk`].
 
+pub mod catalog;
+pub mod cfile;
 pub mod codec;
 pub mod config;
 pub mod disk;

@@ -9,7 +9,7 @@
 //! newer build, or one in use by another process refuses to start, and says which directory it was.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use engine::codec::{self, Reader};
 use engine::disk::{self, Disk};
@@ -43,12 +43,12 @@ impl ServerKind {
     }
 }
 
-/// One open directory. It stays locked while this lives.
+/// One open directory. It stays locked until [`ServerDirs::release`], or while this lives.
 pub struct Directory {
     /// As the configuration names it.
     pub path: String,
     pub disk: Arc<dyn Disk>,
-    _lock: Box<dyn Send + Sync>,
+    lock: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
 /// A server's directories and the identity kept in them.
@@ -58,6 +58,15 @@ pub struct ServerDirs {
     pub wal: Arc<Directory>,
     /// At least one; the WAL's own directory may be among them.
     pub data: Vec<Arc<Directory>>,
+}
+
+impl ServerDirs {
+    /// Gives the directories up: another server may have them. For one that has stopped to use them.
+    pub fn release(&self) {
+        for dir in self.data.iter().chain([&self.wal]) {
+            drop(dir.lock.lock().expect("nobody panics while holding it").take());
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +103,7 @@ fn open_directory(env: &Env, path: &str) -> Result<Directory> {
         )),
         _ => Error::io(format!("lock the directory {path}"), &error),
     })?;
-    Ok(Directory { path: path.to_string(), disk, _lock: lock })
+    Ok(Directory { path: path.to_string(), disk, lock: Mutex::new(Some(lock)) })
 }
 
 /// The id that all directories agree on, written to those that have none yet.

@@ -122,3 +122,61 @@ impl<T: Send> Mailbox<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::env::memory;
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_come_in_order_and_in_batches() {
+        let (sender, mut mailbox) = mailbox(&memory::env(), 10);
+        for number in 0..5 {
+            sender.send(number).await.expect("there is room");
+        }
+        let mut batch = Vec::new();
+        assert_eq!(mailbox.recv_until(None, &mut batch, 3).await, Received::Messages);
+        assert_eq!(mailbox.recv_until(None, &mut batch, 3).await, Received::Messages);
+        assert_eq!(batch, [0, 1, 2, 3, 4]);
+        drop(sender);
+        assert_eq!(mailbox.recv_until(None, &mut batch, 3).await, Received::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deadlines_may_move_both_ways() {
+        let env = memory::env();
+        let (sender, mut mailbox) = mailbox::<u8>(&env, 1);
+        let mut batch = Vec::new();
+        for millis in [100, 10, 500, 0] {
+            let deadline = env.now().mono.after(Duration::from_millis(millis));
+            assert_eq!(mailbox.recv_until(Some(deadline), &mut batch, 9).await, Received::Deadline);
+            let late = env.now().mono.since(deadline);
+            assert!(late < Duration::from_millis(2), "{late:?} late for {millis} ms");
+        }
+        let deadline = env.now().mono.after(Duration::from_secs(1));
+        let sending = async {
+            env.sleep(Duration::from_millis(300)).await;
+            sender.send(7).await.expect("there is room");
+        };
+        let (received, ()) = tokio::join!(mailbox.recv_until(Some(deadline), &mut batch, 9), sending);
+        assert_eq!((received, batch.as_slice()), (Received::Messages, [7].as_slice()));
+        sender.send(8).await.expect("there is room");
+        let past = Some(Instant(0));
+        assert_eq!(mailbox.recv_until(past, &mut batch, 9).await, Received::Messages, "late is not lost");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_or_abandoned_inbox_gives_the_message_back() {
+        let (sender, mut mailbox) = mailbox(&memory::env(), 1);
+        assert_eq!(sender.try_send(1), Ok(()));
+        assert_eq!(sender.try_send(2), Err(Refused::Full(2)));
+        mailbox.close();
+        assert_eq!(sender.try_send(3), Err(Refused::Closed(3)));
+        assert_eq!((mailbox.recv().await, mailbox.recv().await), (Some(1), None));
+        drop(mailbox);
+        assert!(sender.is_closed());
+        assert_eq!(sender.send(4).await, Err(4));
+    }
+}

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::OpId;
 use crate::note::Note;
 use crate::schema::Schema;
 use crate::schema::ops::{RowError, WireColumn};
+use crate::tablet::apply::WriteCounts;
 use crate::time::Timestamp;
 use crate::wal;
 
@@ -49,23 +50,6 @@ pub enum Op {
     NoOp,
 }
 
-/// What the rows of a write came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct WriteCounts {
-    pub inserts: u64,
-    pub updates: u64,
-    pub upserts: u64,
-    pub deletes: u64,
-    /// INSERT_IGNOREs of rows that were there.
-    pub insert_ignore_errors: u64,
-    /// UPDATE_IGNOREs of rows that were not there or of immutable cells.
-    pub update_ignore_errors: u64,
-    /// UPSERT_IGNOREs of immutable cells.
-    pub upsert_ignore_errors: u64,
-    /// DELETE_IGNOREs of rows that were not there.
-    pub delete_ignore_errors: u64,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpResult {
     /// `errors`: the rows that failed, by their position in the request, ascending; all others took effect.
@@ -87,6 +71,8 @@ pub enum Event {
     Propose { ticket: u64, op: Op, request: Option<RequestId> },
     /// Every operation up to this one is as durable in the log as the server's settings ask.
     Persisted(OpId),
+    /// The log cannot be written any more.
+    LogFailed(Error),
 }
 
 /// The end of a proposal.

@@ -119,6 +119,62 @@ impl Bitmap {
         }
     }
 
+    /// Keeps the bits that are not in `other`.
+    pub fn and_not(&mut self, other: &Bitmap) {
+        debug_assert_eq!(self.len, other.len);
+        for (mine, theirs) in self.bytes.iter_mut().zip(&other.bytes) {
+            *mine &= !theirs;
+        }
+    }
+
+    /// Adds the bits of `other`.
+    pub fn or(&mut self, other: &Bitmap) {
+        debug_assert_eq!(self.len, other.len);
+        for (mine, theirs) in self.bytes.iter_mut().zip(&other.bytes) {
+            *mine |= theirs;
+        }
+    }
+
+    /// Unsets every bit.
+    pub fn clear(&mut self) {
+        self.bytes.fill(0);
+    }
+
+    /// Keeps the bits whose position satisfies a cheap condition, which is asked of whole bytes at a time.
+    #[inline]
+    pub fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
+        let whole = self.len / 8;
+        for (at, byte) in self.bytes[..whole].iter_mut().enumerate() {
+            if *byte != 0 {
+                let mut mask = 0;
+                for bit in 0..8 {
+                    mask |= (keep(at * 8 + bit) as u8) << bit;
+                }
+                *byte &= mask;
+            }
+        }
+        for i in whole * 8..self.len {
+            if self.get(i) && !keep(i) {
+                self.set(i, false);
+            }
+        }
+    }
+
+    /// Keeps the bits whose position satisfies a condition that is asked only of bits that are set.
+    #[inline]
+    pub fn retain_some(&mut self, mut keep: impl FnMut(usize) -> bool) {
+        for (at, byte) in self.bytes.iter_mut().enumerate() {
+            let mut rest = *byte;
+            while rest != 0 {
+                let bit = rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                if !keep(at * 8 + bit) {
+                    *byte &= !(1 << bit);
+                }
+            }
+        }
+    }
+
     pub fn count(&self) -> usize {
         self.bytes.iter().map(|byte| byte.count_ones() as usize).sum()
     }
@@ -232,6 +288,77 @@ impl ColumnBlock {
             None => assert!(cell.is_some(), "NULL in a column that is not nullable"),
         }
     }
+
+    /// Appends `count` times the same cell.
+    pub fn push_many(&mut self, cell: Option<&[u8]>, count: usize) {
+        for _ in 0..count {
+            self.push(cell);
+        }
+    }
+
+    /// Appends the rows `from..from + len` of a column of the same type and nullability.
+    pub fn extend(&mut self, other: &ColumnBlock, from: usize, len: usize) {
+        match (&mut self.values, &other.values) {
+            (Values::Fixed { width, bytes }, Values::Fixed { bytes: theirs, .. }) => {
+                bytes.extend_from_slice(&theirs[from * *width..(from + len) * *width]);
+            }
+            (Values::Var { offsets, bytes }, Values::Var { offsets: ends, bytes: theirs }) => {
+                let (start, end) = (ends[from], ends[from + len]);
+                let base = bytes.len() as u32;
+                offsets.extend(ends[from + 1..=from + len].iter().map(|at| base + (at - start)));
+                bytes.extend_from_slice(&theirs[start as usize..end as usize]);
+            }
+            _ => panic!("columns of different types"),
+        }
+        match (&mut self.validity, &other.validity) {
+            (Some(valid), Some(theirs)) => valid.extend_from(theirs, from, from + len),
+            (None, None) => {}
+            _ => panic!("columns of different nullability"),
+        }
+    }
+
+    /// The rows whose bit is set.
+    pub fn filter(&self, selection: &Bitmap) -> ColumnBlock {
+        debug_assert_eq!(selection.len(), self.len());
+        let values = match &self.values {
+            Values::Fixed { width, bytes } => {
+                let mut kept = Vec::with_capacity(selection.count() * width);
+                for row in selection.ones() {
+                    kept.extend_from_slice(&bytes[row * width..(row + 1) * width]);
+                }
+                Values::Fixed { width: *width, bytes: kept }
+            }
+            Values::Var { offsets, bytes } => {
+                let mut ends = Vec::with_capacity(selection.count() + 1);
+                ends.push(0);
+                let mut kept = Vec::new();
+                for row in selection.ones() {
+                    kept.extend_from_slice(&bytes[offsets[row] as usize..offsets[row + 1] as usize]);
+                    ends.push(kept.len() as u32);
+                }
+                Values::Var { offsets: ends, bytes: kept }
+            }
+        };
+        let validity = self.validity.as_ref().map(|valid| {
+            let mut kept = Bitmap::default();
+            selection.ones().for_each(|row| kept.push(valid.get(row)));
+            kept
+        });
+        ColumnBlock { values, validity }
+    }
+
+    pub fn clear(&mut self) {
+        match &mut self.values {
+            Values::Fixed { bytes, .. } => bytes.clear(),
+            Values::Var { offsets, bytes } => {
+                offsets.truncate(1);
+                bytes.clear();
+            }
+        }
+        if let Some(valid) = &mut self.validity {
+            *valid = Bitmap::default();
+        }
+    }
 }
 
 /// What a scan returns of one column.
@@ -273,6 +400,43 @@ impl RowBlock {
 
     pub fn byte_size(&self) -> usize {
         self.columns.iter().map(ColumnBlock::byte_size).sum()
+    }
+
+    /// Appends one row; one cell per column, `None` is NULL.
+    pub fn push_row<'a>(&mut self, cells: impl IntoIterator<Item = Option<&'a [u8]>>) {
+        let mut cells = cells.into_iter();
+        for column in &mut self.columns {
+            column.push(cells.next().expect("a row has one cell per column"));
+        }
+        self.rows += 1;
+    }
+
+    /// The rows whose bit is set.
+    pub fn filter(&self, selection: &Bitmap) -> RowBlock {
+        let columns = self.columns.iter().map(|column| column.filter(selection)).collect();
+        RowBlock { rows: selection.count(), columns }
+    }
+
+    /// Appends the rows `from..from + len` of a block of the same projection.
+    pub fn extend(&mut self, other: &RowBlock, from: usize, len: usize) {
+        for (mine, theirs) in self.columns.iter_mut().zip(&other.columns) {
+            mine.extend(theirs, from, len);
+        }
+        self.rows += len;
+    }
+
+    /// The rows `from..from + len`.
+    pub fn slice(&self, from: usize, len: usize) -> RowBlock {
+        let empty = |column: &ColumnBlock| {
+            let values = match &column.values {
+                Values::Fixed { width, .. } => Values::Fixed { width: *width, bytes: Vec::new() },
+                Values::Var { .. } => Values::Var { offsets: vec![0], bytes: Vec::new() },
+            };
+            ColumnBlock { values, validity: column.validity.as_ref().map(|_| Bitmap::default()) }
+        };
+        let mut part = RowBlock { rows: 0, columns: self.columns.iter().map(empty).collect() };
+        part.extend(self, from, len);
+        part
     }
 }
 

@@ -8,8 +8,19 @@ use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
 pub mod block;
+pub mod bloom;
+pub mod change;
+pub mod hash;
+pub mod key;
 pub mod ops;
+pub mod partition;
 pub mod predicate;
+pub mod prune;
+pub mod range;
+pub mod row;
+mod show;
+
+pub use show::format_cell;
 
 /// A column's logical type; the numbers are Kudu's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,11 +1,23 @@
-//! A client's batch of row operations.
+//! Row operations as clients send them: decoding without copying, and encoding for our own client.
+//!
+//! ```text
+//! u8    kind
+//! bytes isset bitmap       1 bit per column of the client's schema, least significant first
+//! bytes null bitmap        same size, only if the client's schema has a nullable column; 1 = NULL
+//! cells                    of the columns set and not NULL, in the client's order:
+//!                          fixed width: the bytes; any length: u64 offset, u64 length into the indirect data
+//! ```
+//!
+//! Columns are the client's; [`bind_columns`] says which of the tablet's they are. Bytes that can't be decoded fail
+//! the whole request. What is wrong with one row is that row's [`RowError`], and the rows after it are decoded.
 
 use serde::{Deserialize, Serialize};
 
-use super::DataType;
+use super::{ColumnSchema, DataType, Schema};
+use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
-/// One of the client's columns, bound to the tablet's column of that name.
+/// One column of the client's schema, bound to the tablet's column of that name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireColumn {
     pub id: ColumnId,
@@ -13,17 +25,498 @@ pub struct WireColumn {
     pub nullable: bool,
 }
 
-/// Why a row was not written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RowError {
-    pub code: RowErrorCode,
-    pub message: String,
+/// What a client asks to do with a row; the numbers are Kudu's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum RowOpKind {
+    Insert = 1,
+    Update = 2,
+    Delete = 3,
+    Upsert = 5,
+    InsertIgnore = 10,
+    UpdateIgnore = 11,
+    DeleteIgnore = 12,
+    UpsertIgnore = 13,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+impl RowOpKind {
+    pub fn from_number(number: u8) -> Option<RowOpKind> {
+        Some(match number {
+            1 => RowOpKind::Insert,
+            2 => RowOpKind::Update,
+            3 => RowOpKind::Delete,
+            5 => RowOpKind::Upsert,
+            10 => RowOpKind::InsertIgnore,
+            11 => RowOpKind::UpdateIgnore,
+            12 => RowOpKind::DeleteIgnore,
+            13 => RowOpKind::UpsertIgnore,
+            _ => return None,
+        })
+    }
+
+    /// The kind without its IGNORE.
+    pub fn base(self) -> RowOpKind {
+        match self {
+            RowOpKind::InsertIgnore => RowOpKind::Insert,
+            RowOpKind::UpdateIgnore => RowOpKind::Update,
+            RowOpKind::DeleteIgnore => RowOpKind::Delete,
+            RowOpKind::UpsertIgnore => RowOpKind::Upsert,
+            base => base,
+        }
+    }
+
+    /// Whether duplicate, missing and immutable-column problems are counted instead of reported.
+    pub fn ignores_errors(self) -> bool {
+        self != self.base()
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            RowOpKind::Insert => "INSERT",
+            RowOpKind::Update => "UPDATE",
+            RowOpKind::Delete => "DELETE",
+            RowOpKind::Upsert => "UPSERT",
+            RowOpKind::InsertIgnore => "INSERT_IGNORE",
+            RowOpKind::UpdateIgnore => "UPDATE_IGNORE",
+            RowOpKind::DeleteIgnore => "DELETE_IGNORE",
+            RowOpKind::UpsertIgnore => "UPSERT_IGNORE",
+        }
+    }
+}
+
+/// One column of a row operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cell<'a> {
+    /// The client said nothing about the column.
+    #[default]
+    Unset,
+    Null,
+    Value(&'a [u8]),
+}
+
+impl<'a> Cell<'a> {
+    /// The cell's bytes; `None` if NULL or not set.
+    pub fn value(self) -> Option<&'a [u8]> {
+        match self {
+            Cell::Value(value) => Some(value),
+            Cell::Unset | Cell::Null => None,
+        }
+    }
+
+    pub fn is_set(self) -> bool {
+        self != Cell::Unset
+    }
+}
+
+impl<'a> From<Option<&'a [u8]>> for Cell<'a> {
+    fn from(cell: Option<&'a [u8]>) -> Cell<'a> {
+        cell.map_or(Cell::Null, Cell::Value)
+    }
+}
+
+/// Why a row was not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RowErrorCode {
     AlreadyPresent,
     NotFound,
     InvalidArgument,
     Immutable,
 }
+
+/// What is wrong with one row of a batch; the other rows are written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowError {
+    pub code: RowErrorCode,
+    pub message: String,
+}
+
+impl RowError {
+    pub fn new(code: RowErrorCode, message: impl Into<String>) -> RowError {
+        RowError { code, message: message.into() }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> RowError {
+        RowError::new(RowErrorCode::InvalidArgument, message)
+    }
+}
+
+/// Sizes a row may have, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpLimits {
+    /// One cell of any length.
+    pub cell_bytes_max: usize,
+    /// An encoded primary key; looked at when inserting.
+    pub key_bytes_max: usize,
+}
+
+impl Default for OpLimits {
+    fn default() -> OpLimits {
+        OpLimits { cell_bytes_max: 64 << 10, key_bytes_max: 16 << 10 }
+    }
+}
+
+/// One decoded operation.
+#[derive(Debug)]
+pub struct RowOp<'r> {
+    pub kind: RowOpKind,
+    /// By the tablet's column index, as the client sent them. For INSERT the columns it left out have their write
+    /// default or NULL; what is still unset then is the auto-incrementing column.
+    pub cells: &'r [Cell<'r>],
+    /// For INSERT and UPSERT: the row to insert if the key is new. Empty for the other kinds.
+    pub insert_cells: &'r [Cell<'r>],
+    /// Set if the row must be refused; its cells are then not to be used.
+    pub error: Option<RowError>,
+}
+
+struct Slot {
+    /// The tablet's column.
+    index: usize,
+    /// Bytes of a fixed-width cell, 0 for any length.
+    width: usize,
+    is_bool: bool,
+    nullable: bool,
+}
+
+/// Decodes a batch row by row without allocating per row.
+pub struct RowOpsReader<'a> {
+    tablet: &'a Schema,
+    slots: Vec<Slot>,
+    rows: &'a [u8],
+    indirect: &'a [u8],
+    bitmap: usize,
+    null_bitmap: usize,
+    /// A row nobody has written to: write default, NULL, or unset if neither is allowed.
+    defaults: Vec<Cell<'a>>,
+    auto_incrementing: Option<usize>,
+    cells: Vec<Cell<'a>>,
+    insert_cells: Vec<Cell<'a>>,
+    limits: OpLimits,
+}
+
+impl<'a> RowOpsReader<'a> {
+    /// `client` says which columns the rows have, as [`bind_columns`] found them; `NotFound` if the tablet has lost one
+    /// of them since.
+    pub fn new(
+        client: &[WireColumn],
+        tablet: &'a Schema,
+        rows: &'a [u8],
+        indirect: &'a [u8],
+        limits: OpLimits,
+    ) -> Result<RowOpsReader<'a>> {
+        let slot = |column: &WireColumn| {
+            let index = tablet.index_of_id(column.id).ok_or_else(|| {
+                Error::not_found(format!("the table has no column with id {} any more", column.id.0))
+            })?;
+            let (width, is_bool) = (column.ty.width().unwrap_or(0), column.ty == DataType::Bool);
+            Ok(Slot { index, width, is_bool, nullable: tablet.columns()[index].nullable })
+        };
+        let slots = client.iter().map(slot).collect::<Result<Vec<Slot>>>()?;
+        let bitmap = client.len().div_ceil(8);
+        let has_nulls = client.iter().any(|column| column.nullable);
+        let default = |column: &'a ColumnSchema| match &column.write_default {
+            Some(value) => Cell::Value(value),
+            None if column.nullable => Cell::Null,
+            None => Cell::Unset,
+        };
+        Ok(RowOpsReader {
+            tablet,
+            slots,
+            rows,
+            indirect,
+            bitmap,
+            null_bitmap: if has_nulls { bitmap } else { 0 },
+            defaults: tablet.columns().iter().map(default).collect(),
+            auto_incrementing: tablet.auto_incrementing(),
+            cells: vec![Cell::Unset; tablet.columns().len()],
+            insert_cells: Vec::new(),
+            limits,
+        })
+    }
+
+    /// The next operation, `None` at the end. An error is about the request as a whole, never about stored bytes:
+    /// `Corrupt` for bytes that don't decode, `Unsupported` for an operation that is not a write.
+    #[allow(clippy::should_implement_trait)] // lends from self
+    pub fn next(&mut self) -> Result<Option<RowOp<'_>>> {
+        let Some((number, rest)) = self.rows.split_first() else { return Ok(None) };
+        let kind = RowOpKind::from_number(*number)
+            .ok_or_else(|| Error::unsupported(format!("row operation type {number} is not a write")))?;
+        self.rows = rest;
+        let inserts = matches!(kind.base(), RowOpKind::Insert | RowOpKind::Upsert);
+        if kind.base() == RowOpKind::Insert {
+            self.cells.copy_from_slice(&self.defaults);
+        } else {
+            self.cells.fill(Cell::Unset);
+        }
+        let mut error = self.decode_cells(kind.base() == RowOpKind::Delete)?;
+        if error.is_none() {
+            error = self.check(kind).err();
+        }
+        if kind.base() == RowOpKind::Upsert {
+            self.insert_cells.clear();
+            let filled =
+                |(cell, default): (&Cell<'a>, &Cell<'a>)| if cell.is_set() { *cell } else { *default };
+            self.insert_cells.extend(self.cells.iter().zip(&self.defaults).map(filled));
+        }
+        let insert_cells = match kind.base() {
+            RowOpKind::Insert => &self.cells,
+            _ if inserts => &self.insert_cells,
+            _ => &[][..],
+        };
+        Ok(Some(RowOp { kind, cells: &self.cells, insert_cells, error }))
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8]> {
+        let Some((taken, rest)) = self.rows.split_at_checked(len) else {
+            let left = self.rows.len();
+            return Err(Error::corrupt(format!("row operations end {} bytes too early", len - left)));
+        };
+        self.rows = rest;
+        Ok(taken)
+    }
+
+    /// Reads bitmaps and cells into `self.cells`; gives the first thing wrong with the row.
+    fn decode_cells(&mut self, key_only: bool) -> Result<Option<RowError>> {
+        let is_set = self.take(self.bitmap)?;
+        let nulls = self.take(self.null_bitmap)?;
+        let mut error = None;
+        for i in 0..self.slots.len() {
+            let bit = 1 << (i % 8);
+            if is_set[i / 8] & bit == 0 {
+                continue;
+            }
+            let Slot { index, width, is_bool, nullable } = self.slots[i];
+            let cell = if !nulls.is_empty() && nulls[i / 8] & bit != 0 {
+                if !nullable {
+                    error.get_or_insert_with(|| self.null_error(index));
+                }
+                Cell::Null
+            } else if width == 0 {
+                Cell::Value(self.take_indirect(index, &mut error)?)
+            } else {
+                Cell::Value(normal(self.take(width)?, is_bool))
+            };
+            if key_only && index >= self.tablet.num_key_columns() {
+                error.get_or_insert_with(|| {
+                    let column = &self.tablet.columns()[index];
+                    RowError::invalid(format!("DELETE should not have a value for column: {column}"))
+                });
+            }
+            self.cells[index] = cell;
+        }
+        Ok(error)
+    }
+
+    fn take_indirect(&mut self, index: usize, error: &mut Option<RowError>) -> Result<&'a [u8]> {
+        let slot = self.take(16)?;
+        let number = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
+        let (offset, len) = (number(0), number(8));
+        let end = offset.checked_add(len).filter(|end| *end <= self.indirect.len() as u64);
+        let Some(end) = end else {
+            return Err(Error::corrupt(format!(
+                "a cell at {offset} of {len} bytes lies outside the {} bytes of indirect data",
+                self.indirect.len()
+            )));
+        };
+        let max = self.limits.cell_bytes_max;
+        if len > max as u64 {
+            error.get_or_insert_with(|| {
+                let name = &self.tablet.columns()[index].name;
+                RowError::invalid(format!(
+                    "value too large for column '{name}' ({len} bytes, maximum is {max} bytes)"
+                ))
+            });
+        }
+        Ok(&self.indirect[offset as usize..end as usize])
+    }
+
+    fn null_error(&self, index: usize) -> RowError {
+        RowError::invalid(format!("NULL values not allowed for column: {}", self.tablet.columns()[index]))
+    }
+
+    /// The rules of the kind of operation that concern which columns are set.
+    fn check(&self, kind: RowOpKind) -> Result<(), RowError> {
+        let keys = self.tablet.num_key_columns();
+        let auto = self.auto_incrementing;
+        match kind.base() {
+            RowOpKind::Insert => {
+                if let Some(auto) = auto.filter(|auto| self.cells[*auto].is_set()) {
+                    let column = &self.tablet.columns()[auto];
+                    return Err(RowError::invalid(format!("auto-incrementing column is set: {column}")));
+                }
+                self.check_complete(auto)
+            }
+            RowOpKind::Upsert => self.check_complete(None),
+            RowOpKind::Update if self.cells[keys..].iter().all(|cell| !cell.is_set()) => {
+                self.check_key()?;
+                Err(RowError::invalid("No fields updated"))
+            }
+            _ => self.check_key(),
+        }
+    }
+
+    fn check_key(&self) -> Result<(), RowError> {
+        let keys = self.tablet.key_columns();
+        match keys.iter().zip(&self.cells).find(|(_, cell)| !cell.is_set()) {
+            None => Ok(()),
+            Some((column, _)) => {
+                Err(RowError::invalid(format!("No value provided for key column: {column}")))
+            }
+        }
+    }
+
+    /// Every column is set or has something to be filled with, and the key is not too long.
+    fn check_complete(&self, unless: Option<usize>) -> Result<(), RowError> {
+        let columns = self.tablet.columns();
+        for (i, cell) in self.cells.iter().enumerate() {
+            if *cell == Cell::Unset && self.defaults[i] == Cell::Unset && unless != Some(i) {
+                let message = format!("No value provided for required column: {}", columns[i]);
+                return Err(RowError::invalid(message));
+            }
+        }
+        let len = self.key_len();
+        if len > self.limits.key_bytes_max {
+            let max = self.limits.key_bytes_max;
+            return Err(RowError::invalid(format!(
+                "encoded primary key too large ({len} bytes, maximum is {max} bytes)"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the encoded key, counted exactly only where it could be too long.
+    fn key_len(&self) -> usize {
+        let keys = &self.cells[..self.tablet.num_key_columns()];
+        let raw: usize = keys.iter().map(|cell| cell.value().map_or(16, <[u8]>::len) + 2).sum();
+        if raw * 2 <= self.limits.key_bytes_max {
+            return raw;
+        }
+        let last = keys.len() - 1;
+        let len = |(i, cell): (usize, &Cell<'_>)| {
+            let value = cell.value().unwrap_or_default();
+            let any_length = self.tablet.columns()[i].ty.width().is_none();
+            if any_length && i < last {
+                value.len() + value.iter().filter(|byte| **byte == 0).count() + 2
+            } else {
+                value.len()
+            }
+        };
+        keys.iter().enumerate().map(len).sum()
+    }
+}
+
+/// BOOL is stored as 0 or 1 whatever a client sends.
+#[inline]
+fn normal(cell: &[u8], is_bool: bool) -> &[u8] {
+    if is_bool && cell[0] > 1 { &[1] } else { cell }
+}
+
+/// Finds the client's columns in the tablet's schema, by name.
+///
+/// `Invalid` if a column is missing there or has another type or nullability, if a column is named twice, or if the
+/// client leaves out a column that can't be filled in.
+pub fn bind_columns(client: &[ColumnSchema], tablet: &Schema) -> Result<Vec<WireColumn>> {
+    let mut bound: Vec<WireColumn> = Vec::with_capacity(client.len());
+    for column in client {
+        let Some(own) = tablet.index_of_name(&column.name).map(|i| &tablet.columns()[i]) else {
+            return Err(Error::invalid(format!("Client provided column {column} not present in tablet")));
+        };
+        check_same_type(column, own)?;
+        if bound.iter().any(|earlier| earlier.id == own.id) {
+            return Err(Error::invalid(format!("duplicate column name: {}", column.name)));
+        }
+        bound.push(WireColumn { id: own.id, ty: own.ty, nullable: own.nullable });
+    }
+    for own in tablet.columns() {
+        let fillable = own.nullable || own.write_default.is_some() || own.auto_incrementing;
+        if !fillable && !bound.iter().any(|column| column.id == own.id) {
+            return Err(Error::invalid(format!("Client missing required column: {own}")));
+        }
+    }
+    Ok(bound)
+}
+
+pub(super) fn check_same_type(client: &ColumnSchema, own: &ColumnSchema) -> Result<()> {
+    if client.ty == own.ty && client.attributes == own.attributes && client.nullable == own.nullable {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "The column '{}' must have type {} found {}",
+        own.name,
+        own.type_text(),
+        client.type_text()
+    )))
+}
+
+/// Encodes operations as a client does, in the order of a schema's columns.
+#[derive(Debug, Clone)]
+pub struct RowOpsWriter {
+    /// Bytes of a fixed-width cell, 0 for any length.
+    widths: Vec<usize>,
+    null_bitmap: bool,
+    rows: Vec<u8>,
+    indirect: Vec<u8>,
+    count: usize,
+}
+
+impl RowOpsWriter {
+    pub fn new(schema: &Schema) -> RowOpsWriter {
+        RowOpsWriter {
+            widths: schema.columns().iter().map(|column| column.ty.width().unwrap_or(0)).collect(),
+            null_bitmap: schema.has_nullable(),
+            rows: Vec::new(),
+            indirect: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Appends an operation on the row made of `cells`, one per column.
+    ///
+    /// Panics if a fixed-width cell has another width, or a cell is NULL in a schema without nullable columns.
+    pub fn push(&mut self, kind: RowOpKind, cells: &[Cell<'_>]) {
+        assert_eq!(cells.len(), self.widths.len(), "a row has one cell per column");
+        let bitmap = cells.len().div_ceil(8);
+        self.rows.push(kind as u8);
+        let (is_set, nulls) = (self.rows.len(), self.rows.len() + bitmap);
+        self.rows.resize(if self.null_bitmap { nulls + bitmap } else { nulls }, 0);
+        for (i, (cell, width)) in cells.iter().zip(&self.widths).enumerate() {
+            let bit = 1 << (i % 8);
+            match cell {
+                Cell::Unset => continue,
+                Cell::Null => {
+                    assert!(self.null_bitmap, "NULL in a schema without nullable columns");
+                    self.rows[nulls + i / 8] |= bit;
+                }
+                Cell::Value(value) if *width == 0 => {
+                    self.rows.extend_from_slice(&(self.indirect.len() as u64).to_le_bytes());
+                    self.rows.extend_from_slice(&(value.len() as u64).to_le_bytes());
+                    self.indirect.extend_from_slice(value);
+                }
+                Cell::Value(value) => {
+                    assert_eq!(value.len(), *width, "a cell has its column's width");
+                    self.rows.extend_from_slice(value);
+                }
+            }
+            self.rows[is_set + i / 8] |= bit;
+        }
+        self.count += 1;
+    }
+
+    /// Operations written.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes written.
+    pub fn byte_size(&self) -> usize {
+        self.rows.len() + self.indirect.len()
+    }
+
+    /// The rows and their indirect data.
+    pub fn finish(self) -> (Vec<u8>, Vec<u8>) {
+        (self.rows, self.indirect)
+    }
+}
+
+#[cfg(test)]
+#[path = "ops_tests.rs"]
+mod tests;

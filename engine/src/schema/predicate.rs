@@ -1,24 +1,258 @@
-//! Conditions on one column.
+//! Conditions on one column, evaluated over blocks.
+//!
+//! A scan returns the rows that satisfy all of its predicates. Comparisons never hold for NULL. Floating-point
+//! numbers compare as Kudu compares them: neither less nor greater means equal, so -0.0 = 0.0, and NaN equals
+//! everything.
 
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::block::{Bitmap, ColumnBlock, Values};
+use super::bloom::BloomFilter;
+use super::{DataType, Physical};
+use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
-/// A condition on one column's cells. Cell bytes as in a block: little-endian, or the bytes themselves.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A condition on a column. Cells are little-endian for fixed widths, the bytes themselves for the rest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicate {
     pub column: ColumnId,
     pub kind: PredicateKind,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PredicateKind {
-    /// `lower` inclusive, `upper` exclusive.
+    /// `lower <= cell < upper`
     Range {
         lower: Option<Vec<u8>>,
         upper: Option<Vec<u8>>,
     },
     Equal(Vec<u8>),
-    /// Sorted.
+    /// Sorted as [`compare_cells`] sorts, without duplicates.
     InList(Vec<Vec<u8>>),
     IsNotNull,
     IsNull,
+    /// In all of the filters and within the bounds.
+    InBloom {
+        filters: Vec<BloomFilter>,
+        lower: Option<Vec<u8>>,
+        upper: Option<Vec<u8>>,
+    },
 }
+
+/// Orders two cells of a type as numbers or bytes are ordered; not a total order for NaN.
+///
+/// Panics if a fixed-width cell has another width.
+#[inline]
+pub fn compare_cells(physical: Physical, a: &[u8], b: &[u8]) -> Ordering {
+    match physical {
+        Physical::Bool | Physical::Uint8 => u8::read(a).order(u8::read(b)),
+        Physical::Int8 => i8::read(a).order(i8::read(b)),
+        Physical::Int16 => i16::read(a).order(i16::read(b)),
+        Physical::Int32 => i32::read(a).order(i32::read(b)),
+        Physical::Int64 => i64::read(a).order(i64::read(b)),
+        Physical::Int128 => i128::read(a).order(i128::read(b)),
+        Physical::Uint16 => u16::read(a).order(u16::read(b)),
+        Physical::Uint32 => u32::read(a).order(u32::read(b)),
+        Physical::Uint64 => u64::read(a).order(u64::read(b)),
+        Physical::Float => f32::read(a).order(f32::read(b)),
+        Physical::Double => f64::read(a).order(f64::read(b)),
+        Physical::Binary => a.cmp(b),
+    }
+}
+
+/// A number as a cell holds it.
+trait Number: Copy {
+    const WIDTH: usize;
+    fn read(cell: &[u8]) -> Self;
+    fn less(self, other: Self) -> bool;
+
+    #[inline]
+    fn order(self, other: Self) -> Ordering {
+        if self.less(other) {
+            Ordering::Less
+        } else if other.less(self) {
+            Ordering::Greater
+        } else {
+            Ordering::Equal
+        }
+    }
+
+    #[inline]
+    fn same(self, other: Self) -> bool {
+        !self.less(other) & !other.less(self)
+    }
+}
+
+macro_rules! numbers {
+    ($($ty:ty),*) => {
+        $(impl Number for $ty {
+            const WIDTH: usize = size_of::<$ty>();
+
+            #[inline]
+            fn read(cell: &[u8]) -> $ty {
+                <$ty>::from_le_bytes(cell.try_into().expect("a fixed-width cell has its type's width"))
+            }
+
+            #[inline]
+            fn less(self, other: $ty) -> bool {
+                self < other
+            }
+        })*
+    };
+}
+
+numbers!(i8, i16, i32, i64, i128, u8, u16, u32, u64, f32, f64);
+
+impl Predicate {
+    pub fn new(column: ColumnId, kind: PredicateKind) -> Predicate {
+        Predicate { column, kind }
+    }
+
+    /// `Invalid` unless every value has the width of the type.
+    pub fn check(&self, ty: DataType) -> Result<()> {
+        self.kind.check(ty)
+    }
+
+    /// Clears the bits of `selection` whose rows don't satisfy the predicate. `block` holds the predicate's column.
+    pub fn evaluate(&self, ty: DataType, block: &ColumnBlock, selection: &mut Bitmap) {
+        self.kind.evaluate(ty.physical(), block, selection);
+    }
+
+    /// Whether one cell satisfies the predicate; `None` is NULL.
+    pub fn matches_cell(&self, ty: DataType, cell: Option<&[u8]>) -> bool {
+        self.kind.matches_cell(ty.physical(), cell)
+    }
+}
+
+impl PredicateKind {
+    /// Puts the values of an IN list into the order that evaluation relies on.
+    pub fn in_list(ty: DataType, mut values: Vec<Vec<u8>>) -> PredicateKind {
+        let physical = ty.physical();
+        values.sort_by(|a, b| compare_cells(physical, a, b));
+        values.dedup_by(|a, b| compare_cells(physical, a, b).is_eq());
+        PredicateKind::InList(values)
+    }
+
+    fn check(&self, ty: DataType) -> Result<()> {
+        let Some(width) = ty.width() else { return Ok(()) };
+        let bad = self.values().find(|value| value.len() != width);
+        bad.map_or(Ok(()), |value| {
+            let (name, len) = (ty.name(), value.len());
+            Err(Error::invalid(format!("a predicate's {name} value has {width} bytes, not {len}")))
+        })
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Vec<u8>> {
+        let (lower, upper, list): (_, _, &[Vec<u8>]) = match self {
+            PredicateKind::Range { lower, upper } | PredicateKind::InBloom { lower, upper, .. } => {
+                (lower.as_ref(), upper.as_ref(), &[])
+            }
+            PredicateKind::Equal(value) => (Some(value), None, &[]),
+            PredicateKind::InList(values) => (None, None, values),
+            PredicateKind::IsNotNull | PredicateKind::IsNull => (None, None, &[]),
+        };
+        lower.into_iter().chain(upper).chain(list)
+    }
+
+    pub fn matches_cell(&self, physical: Physical, cell: Option<&[u8]>) -> bool {
+        let Some(cell) = cell else { return matches!(self, PredicateKind::IsNull) };
+        match self {
+            PredicateKind::Range { lower, upper } => within(physical, cell, lower, upper),
+            PredicateKind::Equal(value) => compare_cells(physical, cell, value).is_eq(),
+            PredicateKind::InList(values) => {
+                values.binary_search_by(|value| compare_cells(physical, value, cell)).is_ok()
+            }
+            PredicateKind::IsNotNull => true,
+            PredicateKind::IsNull => false,
+            PredicateKind::InBloom { filters, lower, upper } => {
+                within(physical, cell, lower, upper)
+                    && filters.iter().all(|filter| filter.contains(Some(cell)))
+            }
+        }
+    }
+
+    fn evaluate(&self, physical: Physical, block: &ColumnBlock, selection: &mut Bitmap) {
+        if let PredicateKind::IsNull = self {
+            match &block.validity {
+                Some(valid) => selection.and_not(valid),
+                None => selection.clear(),
+            }
+            return;
+        }
+        if let Some(valid) = &block.validity {
+            selection.and(valid);
+        }
+        match (self, &block.values) {
+            (PredicateKind::IsNotNull, _) => {}
+            (_, Values::Fixed { bytes, .. }) => self.evaluate_fixed(physical, bytes, selection),
+            (_, Values::Var { offsets, bytes }) => self.evaluate_var(offsets, bytes, selection),
+        }
+    }
+
+    fn evaluate_fixed(&self, physical: Physical, bytes: &[u8], selection: &mut Bitmap) {
+        match physical {
+            Physical::Bool | Physical::Uint8 => self.evaluate_numbers::<u8>(bytes, selection),
+            Physical::Int8 => self.evaluate_numbers::<i8>(bytes, selection),
+            Physical::Int16 => self.evaluate_numbers::<i16>(bytes, selection),
+            Physical::Int32 => self.evaluate_numbers::<i32>(bytes, selection),
+            Physical::Int64 => self.evaluate_numbers::<i64>(bytes, selection),
+            Physical::Int128 => self.evaluate_numbers::<i128>(bytes, selection),
+            Physical::Uint16 => self.evaluate_numbers::<u16>(bytes, selection),
+            Physical::Uint32 => self.evaluate_numbers::<u32>(bytes, selection),
+            Physical::Uint64 => self.evaluate_numbers::<u64>(bytes, selection),
+            Physical::Float => self.evaluate_numbers::<f32>(bytes, selection),
+            Physical::Double => self.evaluate_numbers::<f64>(bytes, selection),
+            Physical::Binary => unreachable!("cells of any length are not of fixed width"),
+        }
+    }
+
+    fn evaluate_numbers<N: Number>(&self, bytes: &[u8], selection: &mut Bitmap) {
+        let at = |i: usize| N::read(&bytes[i * N::WIDTH..(i + 1) * N::WIDTH]);
+        let bound = |bound: &Option<Vec<u8>>| bound.as_deref().map(N::read);
+        match self {
+            PredicateKind::Range { lower, upper } => match (bound(lower), bound(upper)) {
+                (Some(low), Some(high)) => selection.retain(|i| !at(i).less(low) & at(i).less(high)),
+                (Some(low), None) => selection.retain(|i| !at(i).less(low)),
+                (None, Some(high)) => selection.retain(|i| at(i).less(high)),
+                (None, None) => {}
+            },
+            PredicateKind::Equal(value) => {
+                let value = N::read(value);
+                selection.retain(|i| at(i).same(value));
+            }
+            PredicateKind::InList(values) => {
+                let values: Vec<N> = values.iter().map(|value| N::read(value)).collect();
+                selection.retain_some(|i| values.binary_search_by(|value| value.order(at(i))).is_ok());
+            }
+            PredicateKind::InBloom { filters, lower, upper } => {
+                let (low, high) = (bound(lower), bound(upper));
+                selection.retain_some(|i| {
+                    let cell = &bytes[i * N::WIDTH..(i + 1) * N::WIDTH];
+                    !low.is_some_and(|low| at(i).less(low))
+                        && high.is_none_or(|high| at(i).less(high))
+                        && filters.iter().all(|filter| filter.contains(Some(cell)))
+                });
+            }
+            PredicateKind::IsNotNull | PredicateKind::IsNull => {}
+        }
+    }
+
+    fn evaluate_var(&self, offsets: &[u32], bytes: &[u8], selection: &mut Bitmap) {
+        let at = |i: usize| &bytes[offsets[i] as usize..offsets[i + 1] as usize];
+        if let PredicateKind::Equal(value) = self {
+            return selection.retain_some(|i| at(i) == value);
+        }
+        selection.retain_some(|i| self.matches_cell(Physical::Binary, Some(at(i))));
+    }
+}
+
+fn within(physical: Physical, cell: &[u8], lower: &Option<Vec<u8>>, upper: &Option<Vec<u8>>) -> bool {
+    let above = lower.as_ref().is_none_or(|lower| compare_cells(physical, cell, lower).is_ge());
+    above && upper.as_ref().is_none_or(|upper| compare_cells(physical, cell, upper).is_lt())
+}
+
+#[cfg(test)]
+#[path = "predicate_tests.rs"]
+mod tests;

@@ -1,5 +1,218 @@
 //! A tablet: one partition of a table, as rows with history.
+//!
+//! ```text
+//!                     apply (one writer)                     scan (any number of readers)
+//!                       │                                      │
+//!   TabletState ──► active MemRowSet   frozen MemRowSets   DiskRowSets        replaced as a whole
+//!                       └── flush ────────────────────────────►┘
+//! ```
+//!
+//! Readers take the current [`TabletState`] and keep it: what it holds does not change under them, except that
+//! rows and mutations with timestamps they do not see are added. The one writer is [`apply::TabletWriter`].
+//!
+//! Not here: the log, operations' places in it, and answers to clients (`replica`).
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+use crate::cfile::cache::PageCache;
+use crate::config::TabletConfig;
+use crate::disk::Disk;
+use crate::error::Result;
+use crate::ids::{TableId, TabletId};
+use crate::schema::Schema;
+use crate::schema::partition::{Partition, PartitionSchema};
+
+pub mod apply;
+mod decide;
+pub mod delta_tracker;
+pub mod deltafile;
+pub mod deltamemstore;
+pub mod diskrowset;
+#[cfg(test)]
+mod diskrowset_tests;
+pub mod flush;
+pub mod memrowset;
+pub mod meta;
 pub mod mvcc;
+pub mod prepare;
+mod read;
 pub mod rowset;
+mod rowset_scan;
+pub mod rowset_tree;
+mod rowset_writer;
 pub mod scan;
+
+use diskrowset::{DiskRowSet, RowSetMeta};
+use memrowset::{MemRowSet, MemRowSetScan};
+use meta::{TabletMeta, TabletSchema};
+use mvcc::Mvcc;
+use rowset::{RowSetId, RowSetScan};
+use rowset_tree::RowSetTree;
+use scan::{Scan, ScanSpec, SnapshotAt};
+
+/// A tablet as its readers see it.
+pub struct Tablet {
+    pub tablet: TabletId,
+    pub table: TableId,
+    pub partition_schema: PartitionSchema,
+    pub partition: Partition,
+    config: TabletConfig,
+    mvcc: Mvcc,
+    cache: Arc<PageCache>,
+    next_rowset: AtomicU64,
+    state: RwLock<Arc<TabletState>>,
+}
+
+/// The row sets and the schema at one moment.
+#[derive(Clone)]
+pub struct TabletState {
+    pub schema: Arc<TabletSchema>,
+    pub active: Arc<MemRowSet>,
+    /// Oldest first.
+    pub frozen: Vec<Arc<MemRowSet>>,
+    /// By id.
+    pub disk: Vec<Arc<DiskRowSet>>,
+    /// Over the keys of `disk`.
+    pub tree: RowSetTree,
+}
+
+/// How much a tablet holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TabletStats {
+    pub live_rows: u64,
+    pub disk_bytes: u64,
+    pub memory_bytes: u64,
+    pub mrs_bytes: u64,
+    /// Recent changes of flushed rows.
+    pub dms_bytes: u64,
+    pub disk_rowsets: u64,
+}
+
+impl Tablet {
+    /// Opens the tablet a superblock describes, as far as it is on disk.
+    pub(crate) fn open(
+        data: &Arc<dyn Disk>,
+        meta: &TabletMeta,
+        config: TabletConfig,
+        cache: Arc<PageCache>,
+    ) -> Result<Tablet> {
+        let schema = Arc::new(TabletSchema::of(meta));
+        let active = Arc::new(MemRowSet::new(schema.clone()));
+        let (frozen, disk, tree) = (Vec::new(), Vec::new(), RowSetTree::default());
+        let state = TabletState { schema, active, frozen, disk, tree };
+        let tablet = Tablet {
+            tablet: meta.tablet,
+            table: meta.table,
+            partition_schema: meta.partition_schema.clone(),
+            partition: meta.partition.clone(),
+            config,
+            mvcc: Mvcc::new(meta.last_timestamp),
+            cache,
+            next_rowset: AtomicU64::new(meta.next_rowset),
+            state: RwLock::new(Arc::new(state)),
+        };
+        let open = |rowset: &RowSetMeta| tablet.open_rowset(data, rowset.clone()).map(Arc::new);
+        let disk = meta.rowsets.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let state = (*tablet.state()).clone().with_disk(disk);
+        tablet.set_state(state);
+        Ok(tablet)
+    }
+
+    pub(crate) fn open_rowset(&self, data: &Arc<dyn Disk>, meta: RowSetMeta) -> Result<DiskRowSet> {
+        let schema = self.schema();
+        DiskRowSet::open(data.clone(), self.tablet, meta, &schema, self.cache.clone())
+    }
+
+    /// A number for a rowset or another file, never given before.
+    pub(crate) fn new_rowset_id(&self) -> RowSetId {
+        self.next_rowset.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What [`Tablet::new_rowset_id`] would give.
+    pub(crate) fn next_rowset_id(&self) -> RowSetId {
+        self.next_rowset.load(Ordering::Relaxed)
+    }
+
+    pub fn schema(&self) -> Arc<Schema> {
+        self.state().schema.schema.clone()
+    }
+
+    pub fn schema_version(&self) -> u32 {
+        self.state().schema.version
+    }
+
+    /// Schema, version, table name and extra configuration, as of one moment.
+    pub fn table_schema(&self) -> Arc<TabletSchema> {
+        self.state().schema.clone()
+    }
+
+    pub fn config(&self) -> &TabletConfig {
+        &self.config
+    }
+
+    pub fn mvcc(&self) -> &Mvcc {
+        &self.mvcc
+    }
+
+    /// Begins a scan. `Invalid` if the spec contradicts itself or the schema.
+    pub fn scan(&self, spec: &ScanSpec) -> Result<Scan> {
+        let snapshot = match spec.snapshot {
+            SnapshotAt::Latest => self.mvcc.latest(),
+            SnapshotAt::At(before) => rowset::Snapshot { before },
+        };
+        // The state is taken after the snapshot: what the snapshot sees was in memory by then.
+        let state = self.state();
+        let wanted = scan::row_set_spec(spec, &state.schema.schema, snapshot, self.config.scan_block_rows)?;
+        let mut row_sets: Vec<Box<dyn RowSetScan>> = Vec::new();
+        if let Some(wanted) = wanted {
+            for rowset in &state.disk {
+                let (min, max) = rowset.key_bounds();
+                if wanted.may_overlap(&min, &max) {
+                    row_sets.push(rowset.scan(&wanted)?);
+                }
+            }
+            for mrs in state.frozen.iter().chain([&state.active]).filter(|mrs| mrs.rows() > 0) {
+                row_sets.push(Box::new(MemRowSetScan::new(mrs.clone(), wanted.clone())));
+            }
+        }
+        Ok(Scan::new(spec, snapshot, row_sets))
+    }
+
+    pub fn stats(&self) -> TabletStats {
+        let state = self.state();
+        let mut stats = TabletStats::default();
+        for mrs in state.frozen.iter().chain([&state.active]) {
+            stats.live_rows += mrs.live_rows();
+            stats.mrs_bytes += mrs.bytes() as u64;
+        }
+        for rowset in &state.disk {
+            stats.live_rows += rowset.live_rows();
+            stats.disk_bytes += rowset.meta().bytes;
+            stats.dms_bytes += rowset.dms_bytes() as u64;
+        }
+        stats.disk_rowsets = state.disk.len() as u64;
+        stats.memory_bytes = stats.mrs_bytes + stats.dms_bytes;
+        stats
+    }
+
+    /// The row sets as they are now.
+    pub fn state(&self) -> Arc<TabletState> {
+        self.state.read().expect("the state is replaced in one step").clone()
+    }
+
+    /// Only the writer replaces the state.
+    fn set_state(&self, state: TabletState) {
+        *self.state.write().expect("the state is replaced in one step") = Arc::new(state);
+    }
+}
+
+impl TabletState {
+    /// The same with these DiskRowSets.
+    fn with_disk(mut self, mut disk: Vec<Arc<DiskRowSet>>) -> TabletState {
+        disk.sort_by_key(|rowset| rowset.meta().id);
+        self.tree = RowSetTree::new(disk.iter().map(|rowset| rowset.key_bounds()));
+        self.disk = disk;
+        self
+    }
+}

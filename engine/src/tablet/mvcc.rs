@@ -62,6 +62,11 @@ impl Mvcc {
         self.lock().in_flight.retain(|at| *at != ts);
     }
 
+    /// After a restart: everything up to `last_applied` is applied, nothing is in flight.
+    pub fn restore(&self, last_applied: Timestamp) {
+        *self.lock() = State { in_flight: VecDeque::new(), last_applied };
+    }
+
     /// A snapshot of everything applied so far.
     pub fn latest(&self) -> Snapshot {
         Snapshot::including(self.lock().last_applied)

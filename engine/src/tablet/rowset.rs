@@ -65,6 +65,14 @@ pub struct RowSetScanSpec {
     pub block_rows: usize,
 }
 
+impl RowSetScanSpec {
+    /// Whether a row set whose first and last key are these can have rows in the range.
+    pub fn may_overlap(&self, min: &[u8], max: &[u8]) -> bool {
+        self.lower_key.as_deref().is_none_or(|lower| lower <= max)
+            && self.upper_key.as_deref().is_none_or(|upper| min < upper)
+    }
+}
+
 /// Rows of one row set that passed the scan; never empty.
 #[derive(Debug, Clone, Default)]
 pub struct ScannedBlock {
@@ -73,6 +81,28 @@ pub struct ScannedBlock {
     pub keys: Vec<Vec<u8>>,
     /// Diff scans only: rows that are dead at the snapshot.
     pub deleted: Option<Bitmap>,
+}
+
+impl ScannedBlock {
+    /// Rows `start..end` alone.
+    pub fn slice(&self, start: usize, end: usize) -> ScannedBlock {
+        let keys = self.keys.get(start..end).unwrap_or_default().to_vec();
+        let deleted = self.deleted.as_ref().map(|flags| {
+            let mut kept = Bitmap::default();
+            kept.extend_from(flags, start, end);
+            kept
+        });
+        ScannedBlock { block: self.block.slice(start, end - start), keys, deleted }
+    }
+
+    /// Adds rows `start..end` of another block of the same scan.
+    pub fn append(&mut self, from: &ScannedBlock, start: usize, end: usize) {
+        self.block.extend(&from.block, start, end - start);
+        self.keys.extend_from_slice(from.keys.get(start..end).unwrap_or_default());
+        if let (Some(mine), Some(theirs)) = (&mut self.deleted, &from.deleted) {
+            mine.extend_from(theirs, start, end);
+        }
+    }
 }
 
 /// A scan in progress. It owns (shares) all it needs and is not disturbed by writes, flushes or compactions.

@@ -1,7 +1,19 @@
 //! Scans of a tablet: what to read, and reading it block by block.
+//!
+//! ```text
+//!   unordered   [rowset 1] then [rowset 2] then [MemRowSet]
+//!   ordered     k-way merge by key; where one row set is alone, its blocks pass through whole
+//! ```
 
-use crate::schema::block::ProjectedColumn;
-use crate::schema::predicate::Predicate;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock, Snapshot};
+use crate::error::{Error, Result};
+use crate::schema::Schema;
+use crate::schema::block::{ColumnBlock, ProjectedColumn, RowBlock, Values};
+use crate::schema::key::{encode_cell, prefix_successor};
+use crate::schema::predicate::{Predicate, PredicateKind};
 use crate::time::Timestamp;
 
 /// The moment a scan reads at.
@@ -34,4 +46,286 @@ pub struct ScanSpec {
     pub ordered: bool,
     /// Stop after so many rows.
     pub limit: Option<u64>,
+}
+
+/// A scan in progress: it owns what it reads and is not disturbed by writes, flushes or compactions.
+pub struct Scan {
+    sources: Sources,
+    projection: Arc<[ProjectedColumn]>,
+    snapshot: Snapshot,
+    left: u64,
+    last_key: Option<Vec<u8>>,
+}
+
+enum Sources {
+    Union(VecDeque<Box<dyn RowSetScan>>),
+    Merge(Merge),
+}
+
+impl Scan {
+    /// A scan of these row sets, each opened for `spec`'s [`row_set_spec`].
+    pub(super) fn new(spec: &ScanSpec, snapshot: Snapshot, row_sets: Vec<Box<dyn RowSetScan>>) -> Scan {
+        let sources = match spec.ordered {
+            true => Sources::Merge(Merge { heads: row_sets.into_iter().map(Head::new).collect() }),
+            false => Sources::Union(row_sets.into()),
+        };
+        let left = spec.limit.unwrap_or(u64::MAX);
+        Scan { sources, projection: spec.projection.clone().into(), snapshot, left, last_key: None }
+    }
+
+    /// The next rows, never none of them; `None` at the end.
+    pub fn next_block(&mut self) -> Result<Option<RowBlock>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let scanned = match &mut self.sources {
+            Sources::Union(rest) => next_of_union(rest)?,
+            Sources::Merge(merge) => merge.next()?,
+        };
+        let Some(mut scanned) = scanned else {
+            self.left = 0;
+            return Ok(None);
+        };
+        if scanned.block.rows as u64 > self.left {
+            scanned = scanned.slice(0, self.left as usize);
+        }
+        self.left -= scanned.block.rows as u64;
+        self.last_key = scanned.keys.pop();
+        Ok(Some(self.output(scanned)))
+    }
+
+    /// Ordered scans: the encoded key of the last row returned.
+    pub fn last_key(&self) -> Option<&[u8]> {
+        self.last_key.as_deref()
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        self.snapshot
+    }
+
+    /// Columns of the blocks.
+    pub fn projection(&self) -> &Arc<[ProjectedColumn]> {
+        &self.projection
+    }
+
+    /// Drops the columns only predicates needed and puts the virtual one in its place.
+    fn output(&self, scanned: ScannedBlock) -> RowBlock {
+        let ScannedBlock { block, deleted, .. } = scanned;
+        let mut real = block.columns.into_iter();
+        let column = |projected: &ProjectedColumn| match projected.id {
+            Some(_) => real.next().expect("the row sets were asked for every real column"),
+            None => {
+                let flag = |row| u8::from(deleted.as_ref().is_some_and(|deleted| deleted.get(row)));
+                let bytes = (0..block.rows).map(flag).collect();
+                ColumnBlock { values: Values::Fixed { width: 1, bytes }, validity: None }
+            }
+        };
+        RowBlock { rows: block.rows, columns: self.projection.iter().map(column).collect() }
+    }
+}
+
+fn next_of_union(rest: &mut VecDeque<Box<dyn RowSetScan>>) -> Result<Option<ScannedBlock>> {
+    while let Some(scan) = rest.front_mut() {
+        match scan.next()? {
+            Some(scanned) => return Ok(Some(scanned)),
+            None => rest.pop_front(),
+        };
+    }
+    Ok(None)
+}
+
+/// What to ask of each row set, `None` if no row can match.
+///
+/// Predicates on a prefix of the key narrow the key range, so that looking up a key by its columns is a seek.
+pub(super) fn row_set_spec(
+    spec: &ScanSpec,
+    schema: &Schema,
+    snapshot: Snapshot,
+    block_rows: usize,
+) -> Result<Option<RowSetScanSpec>> {
+    check(spec)?;
+    let mut columns: Vec<ProjectedColumn> =
+        spec.projection.iter().filter(|column| column.id.is_some()).cloned().collect();
+    for predicate in &spec.predicates {
+        if !columns.iter().any(|column| column.id == Some(predicate.column)) {
+            let found = schema.by_id(predicate.column);
+            let unknown = || {
+                Error::invalid(format!("a predicate names column {}, which is not there", predicate.column.0))
+            };
+            columns.push(found.ok_or_else(unknown)?.into());
+        }
+    }
+    let (mut lower, mut upper) = key_bounds(schema, &spec.predicates);
+    let after_last = spec.last_key.as_ref().map(|key| [key.as_slice(), &[0]].concat());
+    for bound in [&spec.lower_key, &after_last].into_iter().flatten() {
+        if lower.as_ref().is_none_or(|lower| bound > lower) {
+            lower = Some(bound.clone());
+        }
+    }
+    if let Some(bound) = &spec.upper_key
+        && upper.as_ref().is_none_or(|upper| bound < upper)
+    {
+        upper = Some(bound.clone());
+    }
+    if let (Some(lower), Some(upper)) = (&lower, &upper)
+        && lower >= upper
+    {
+        return Ok(None);
+    }
+    Ok(Some(RowSetScanSpec {
+        columns: columns.into(),
+        predicates: spec.predicates.clone().into(),
+        lower_key: lower,
+        upper_key: upper,
+        snapshot,
+        diff_from: spec.diff_from,
+        want_keys: spec.ordered,
+        block_rows,
+    }))
+}
+
+fn check(spec: &ScanSpec) -> Result<()> {
+    let virtual_columns = spec.projection.iter().filter(|column| column.id.is_none()).count();
+    if virtual_columns > 1 || (virtual_columns == 1 && spec.diff_from.is_none()) {
+        return Err(Error::invalid("a virtual IS_DELETED column belongs into diff scans, once"));
+    }
+    let Some(from) = spec.diff_from else { return Ok(()) };
+    match spec.snapshot {
+        SnapshotAt::At(before) if spec.ordered && from <= before => Ok(()),
+        _ => Err(Error::invalid("a diff scan is ordered and reads from one timestamp to a later one")),
+    }
+}
+
+/// The narrowest range of keys that the predicates on the first key columns leave.
+fn key_bounds(schema: &Schema, predicates: &[Predicate]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+    let mut prefix = Vec::new();
+    for (index, column) in schema.key_columns().iter().enumerate() {
+        let last = index + 1 == schema.num_key_columns();
+        let extended = |cell: &[u8]| {
+            let mut key = prefix.clone();
+            encode_cell(column.ty.physical(), cell, last, &mut key);
+            key
+        };
+        let mine = || predicates.iter().filter(|p| p.column == column.id);
+        let equal = mine().find_map(|p| match &p.kind {
+            PredicateKind::Equal(cell) => Some(extended(cell)),
+            _ => None,
+        });
+        if let Some(equal) = equal {
+            prefix = equal;
+            if last {
+                let above = [prefix.as_slice(), &[0]].concat();
+                return (Some(prefix), Some(above));
+            }
+            continue;
+        }
+        let ranges = || mine().filter_map(|p| range_of(&p.kind));
+        let lower = ranges().filter_map(|(lower, _)| lower).map(&extended).max();
+        let upper = ranges().filter_map(|(_, upper)| upper).map(&extended).min();
+        let whole = prefix_bounds(&prefix);
+        return (lower.or(whole.0), upper.or(whole.1));
+    }
+    prefix_bounds(&prefix)
+}
+
+/// Bounds of the cells a predicate lets pass: lower inclusive, upper exclusive.
+fn range_of(kind: &PredicateKind) -> Option<(Option<&[u8]>, Option<&[u8]>)> {
+    match kind {
+        PredicateKind::Range { lower, upper } => Some((lower.as_deref(), upper.as_deref())),
+        PredicateKind::InList(cells) => Some((cells.first().map(Vec::as_slice), None)),
+        _ => None,
+    }
+}
+
+fn prefix_bounds(prefix: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+    if prefix.is_empty() {
+        return (None, None);
+    }
+    (Some(prefix.to_vec()), prefix_successor(prefix))
+}
+
+/// Row sets' scans by key.
+struct Merge {
+    heads: Vec<Head>,
+}
+
+struct Head {
+    scan: Box<dyn RowSetScan>,
+    /// What has been read and not yet handed on: rows from `at`. `None` before the first and after the last.
+    current: Option<ScannedBlock>,
+    at: usize,
+    done: bool,
+}
+
+impl Head {
+    fn new(scan: Box<dyn RowSetScan>) -> Head {
+        Head { scan, current: None, at: 0, done: false }
+    }
+
+    /// Makes the next row there, if there is one.
+    fn fill(&mut self) -> Result<()> {
+        let used = self.current.as_ref().is_none_or(|block| self.at == block.block.rows);
+        if used && !self.done {
+            self.current = self.scan.next()?;
+            self.at = 0;
+            self.done = self.current.is_none();
+        }
+        Ok(())
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.current.as_ref().expect("finished heads are dropped").keys[self.at]
+    }
+}
+
+/// A block made of several short runs has about this many rows.
+const GATHER_ROWS: usize = 512;
+/// A run of at least this many rows becomes a block of its own.
+const LONG_RUN: usize = 128;
+
+impl Merge {
+    /// The next rows: one long run of one row set, or short runs of several put together.
+    fn next(&mut self) -> Result<Option<ScannedBlock>> {
+        let mut gathered: Option<ScannedBlock> = None;
+        while let Some((first, end)) = self.next_run()? {
+            let head = &mut self.heads[first];
+            let current = head.current.as_ref().expect("it was just filled");
+            let (start, rows) = (head.at, current.block.rows);
+            let long = end - start >= LONG_RUN || end - start == rows;
+            match &mut gathered {
+                Some(_) if long => break,
+                Some(out) => out.append(current, start, end),
+                None if start == 0 && end == rows => {
+                    head.at = 0;
+                    return Ok(head.current.take());
+                }
+                None => gathered = Some(current.slice(start, end)),
+            }
+            head.at = end;
+            if long || gathered.as_ref().is_some_and(|out| out.block.rows >= GATHER_ROWS) {
+                break;
+            }
+        }
+        Ok(gathered)
+    }
+
+    /// Which head comes next, and up to which of its rows nothing else comes between.
+    fn next_run(&mut self) -> Result<Option<(usize, usize)>> {
+        for head in &mut self.heads {
+            head.fill()?;
+        }
+        self.heads.retain(|head| !head.done);
+        let Some(first) = (0..self.heads.len()).min_by_key(|i| self.heads[*i].key()) else {
+            return Ok(None);
+        };
+        let others = self.heads.iter().enumerate().filter(|(i, _)| *i != first);
+        let bound = others.map(|(_, head)| head.key()).min();
+        let head = &self.heads[first];
+        let current = head.current.as_ref().expect("it was just filled");
+        let end = match bound {
+            Some(bound) => head.at + current.keys[head.at..].partition_point(|key| key.as_slice() < bound),
+            None => current.block.rows,
+        };
+        Ok(Some((first, end)))
+    }
 }

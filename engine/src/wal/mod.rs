@@ -166,12 +166,14 @@ impl Wal {
     pub fn append(&mut self, entries: &[Entry]) -> Result<()> {
         self.check_usable()?;
         let Some(last_op) = self.check_order(entries)? else { return Ok(()) };
-        self.make_room(format::batch_len(entries)?)?;
+        let len = format::batch_len(entries)?;
+        self.make_room(len)?;
         let active = self.segments.back_mut().expect("a log has a segment");
         let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.reserve(len as usize);
         format::encode_batch(&mut buffer, entries, active.sequence, active.bytes, self.synced);
+        debug_assert_eq!(buffer.len() as u64, len);
         let written = active.file.append(&buffer);
-        let len = buffer.len() as u64;
         buffer.clear();
         buffer.shrink_to(BUFFER_BYTES_KEPT);
         self.buffer = buffer;
@@ -262,7 +264,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Replicates from `from_index` on, in order: as many as fit into `max_bytes` of payload, at least one if there is any.
+    /// Replicates from `from_index` on, in order: as many as fit into `max_bytes` of payload, at least one if there
+    /// is any.
     ///
     /// Empty if `from_index` is after the last one; `NotFound` if it was removed by [`Wal::gc`].
     pub fn read(&self, from_index: u64, max_bytes: usize) -> Result<Vec<Replicate>> {

@@ -3,6 +3,9 @@
 //! One value, cheap to clone, no generics: `env::os` makes the real one, the simulators make theirs, and no code
 //! between can tell which it got. What each part promises is what [`conformance`] checks of any implementation.
 
+pub mod conformance;
+#[cfg(test)]
+pub(crate) mod memory;
 pub mod os;
 
 use std::future::Future;

@@ -2,6 +2,8 @@
 //!
 //! With `main.rs` the only place of this crate that may name `tokio::{net, time, fs, spawn, task}` or read a clock.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "this file is the real world")]
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -277,10 +279,55 @@ impl Rng for OsRng {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::env::conformance::{Place, check};
 
     #[test]
     fn memory_is_read_from_meminfo() {
         assert_eq!(total_in_meminfo("MemTotal:       16 kB\nMemFree: 3 kB\n"), Some(16 << 10));
         assert_eq!(total_in_meminfo("nothing"), None);
+    }
+
+    /// A listener whose queue is full: Linux leaves further connections without an answer.
+    async fn silent() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind("127.0.0.1:0".parse().expect("an address")).expect("it binds");
+        let listener = socket.listen(0).expect("it listens");
+        let addr = listener.local_addr().expect("it is bound");
+        let mut held = Vec::new();
+        loop {
+            let connect = tokio::time::timeout(Duration::from_millis(50), TcpStream::connect(addr)).await;
+            let Ok(stream) = connect else { return (listener, held, addr) };
+            held.push(stream.expect("it connects or waits"));
+        }
+    }
+
+    async fn conforms() {
+        let env = OsEnv::new(&OsOptions::default()).expect("an environment");
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir = dir.path().join("disk").to_str().expect("an ordinary path").to_string();
+        let (_listener, _held, silent) = silent().await;
+        let loopback = "127.0.0.1:0".parse().expect("an address");
+        check(&Place { env, loopback, silent, dir }).await.expect("it conforms");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn conforms_with_many_threads() {
+        conforms().await;
+    }
+
+    #[tokio::test]
+    async fn conforms_with_one_thread() {
+        conforms().await;
+    }
+
+    #[tokio::test]
+    async fn the_clock_error_is_bounded() {
+        let fixed = OsClock::new(ClockError::Fixed(Duration::from_micros(7)));
+        assert_eq!(fixed.now().wall.error_micros, 7);
+        let kernel = OsClock::new(ClockError::Kernel { otherwise: Duration::from_micros(10) });
+        assert!(
+            kernel.now().wall.error_micros >= 10,
+            "the bound of the kernel or ours, and a second's drift"
+        );
     }
 }

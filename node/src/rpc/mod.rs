@@ -196,3 +196,6 @@ impl Default for RpcConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,7 +37,8 @@ pub fn check_preamble(bytes: &[u8]) -> Result<(), String> {
     }
     match bytes.get(4) {
         Some(9) => Ok(()),
-        version => Err(format!("RPC protocol version {version:?} is not 9")),
+        Some(version) => Err(format!("RPC protocol version {version} is not 9")),
+        None => Err("the connection opens with too few bytes".to_string()),
     }
 }
 
@@ -349,4 +350,37 @@ fn negotiate_answer(frame: &Frame) -> Result<NegotiatePb, Refusal> {
             format!("the negotiation message cannot be decoded: {error}"),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subnets() {
+        let private = Subnet::private();
+        let trusted = |ip: &str| private.iter().any(|net| net.contains(ip.parse().expect("an address")));
+        for ip in ["127.0.0.1", "10.255.0.1", "172.16.0.1", "172.31.255.255", "192.168.3.4", "::1", "fe80::1"]
+        {
+            assert!(trusted(ip), "{ip}");
+        }
+        for ip in ["128.0.0.1", "172.32.0.0", "8.8.8.8", "::2", "2001:db8::1", "::ffff:8.8.8.8"] {
+            assert!(!trusted(ip), "{ip}");
+        }
+        assert!(trusted("::ffff:10.0.0.1"), "an IPv4 client of a dual-stack socket");
+        let everywhere = Subnet::parse("0.0.0.0/0").expect("a subnet");
+        assert!(everywhere.contains("8.8.8.8".parse().expect("an address")));
+        for text in ["", "10.0.0.0", "10.0.0.0/33", "x/8", "::/129"] {
+            assert!(Subnet::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn plain_tokens() {
+        assert_eq!(plain_user(b"\0root\0").as_deref(), Ok("root"));
+        assert_eq!(plain_user(b"other\0root\0secret").as_deref(), Ok("root"));
+        for token in [b"".as_slice(), b"root", b"\0root", b"\0\0", b"\0a\0b\0", b"\0\xff\0"] {
+            assert!(plain_user(token).is_err(), "{token:?}");
+        }
+    }
 }

@@ -109,6 +109,11 @@ impl<W> ResultTracker<W> {
         let Some(request) = client.requests.get_mut(&id.seq_no) else { return Vec::new() };
         let Request::InProgress(waiters) = request else { return Vec::new() };
         let waiters = std::mem::take(waiters);
+        if id.seq_no < client.stale_before {
+            client.requests.remove(&id.seq_no);
+            self.bytes -= REQUEST_BYTES;
+            return waiters;
+        }
         self.bytes += reply.bytes();
         *request = Request::Completed { reply, at: now };
         waiters

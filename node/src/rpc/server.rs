@@ -33,6 +33,7 @@ impl RpcServer {
 
     /// Adds a service, in the place of one of the same name.
     #[must_use]
+    #[allow(clippy::should_implement_trait, reason = "a service is added to a server, nothing is summed")]
     pub fn add(mut self, service: Arc<dyn Service>) -> RpcServer {
         let name = service.name();
         self.services.insert(name, Arc::new(Queued::new(service, &self.config)));

@@ -3,12 +3,23 @@
 //! A server's schemas carry column ids, a client's never do: [`schema_from_pb`] reads the former,
 //! [`column_from_pb`] builds a column of the latter under an id that the caller chose.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::ids::{ColumnId, Uuid};
 use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema, TypeAttributes};
 
-use crate::proto::kudu::{ColumnSchemaPb, ColumnTypeAttributesPb, SchemaPb};
+pub use super::partition::{
+    from_pb as partition_from_pb, schema_from_pb as partition_schema_from_pb,
+    schema_to_pb as partition_schema_to_pb, to_pb as partition_to_pb,
+};
+use crate::proto::kudu::{ColumnSchemaPb, ColumnTypeAttributesPb, SchemaPb, TableExtraConfigPb};
+
+/// Names in a table's extra configuration.
+pub const HISTORY_MAX_AGE_SEC: &str = "kudu.table.history_max_age_sec";
+pub const MAINTENANCE_PRIORITY: &str = "kudu.table.maintenance_priority";
+pub const DISABLE_COMPACTION: &str = "kudu.table.disable_compaction";
 
 /// Sources: `rows.md` §1; DECIMAL holds at most 38 digits.
 const DECIMAL_PRECISION_MAX: i32 = 38;
@@ -186,6 +197,22 @@ pub fn key_columns(pb: &SchemaPb) -> Result<usize> {
             Err(Error::invalid(what))
         }
     }
+}
+
+/// A client's columns, numbered in their order: to be found in the tablet's schema by name.
+pub fn client_columns(columns: &[ColumnSchemaPb]) -> Result<Vec<ColumnSchema>> {
+    columns.iter().zip(0..).map(|(column, i)| column_from_pb(column, ColumnId(i))).collect()
+}
+
+/// A table's extra configuration under the names that tools use for it. What is not set is left out.
+pub fn extra_config(pb: &TableExtraConfigPb) -> BTreeMap<String, String> {
+    let settings = [
+        (HISTORY_MAX_AGE_SEC, pb.history_max_age_sec.map(|age| age.to_string())),
+        (MAINTENANCE_PRIORITY, pb.maintenance_priority.map(|priority| priority.to_string())),
+        (DISABLE_COMPACTION, pb.disable_compaction.map(|disable| disable.to_string())),
+    ];
+    let set = settings.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?)));
+    set.collect()
 }
 
 /// `Invalid` if a client's message names columns by id.

@@ -76,6 +76,9 @@ impl Names {
     }
 
     pub fn file(&self, path: &str) -> io::Result<Arc<Mutex<Content>>> {
+        if path.is_empty() {
+            return Err(Errno::INVAL.into());
+        }
         match self.node(path)? {
             Some(Node::File(content)) => Ok(content.clone()),
             Some(Node::Dir) => Err(Errno::ISDIR.into()),

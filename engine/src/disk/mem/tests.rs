@@ -1,1 +1,251 @@
+use proptest::prelude::*;
 
+use super::*;
+use crate::disk::{create_dir_durably, read_file, replace_file};
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+/// A file with this durable content.
+fn durable_file(disk: &MemDisk, path: &str, bytes: &[u8]) -> Arc<dyn File> {
+    let file = disk.create(path).unwrap();
+    file.append(bytes).unwrap();
+    file.sync().unwrap();
+    disk.sync_dir(crate::disk::parent(path)).unwrap();
+    file
+}
+
+#[test]
+fn a_crash_keeps_what_was_synced_and_part_of_the_rest() {
+    let (mut lengths, mut zeros) = (BTreeSet::new(), 0);
+    for seed in 0..200 {
+        let disk = MemDisk::new(seed);
+        let file = durable_file(&disk, "f", &[1; 700]);
+        for _ in 0..3 {
+            file.append(&[2; 1000]).unwrap();
+        }
+        disk.crash();
+        assert_eq!(errno(file.append(b"x")), Some(Errno::STALE.raw_os_error()));
+        let after = read_file(&disk, "f").unwrap();
+        assert_eq!(after[..700], [1; 700], "seed {seed}");
+        let rest = &after[700..];
+        assert!(rest.iter().all(|byte| [0, 2].contains(byte)), "seed {seed}");
+        zeros += usize::from(rest.contains(&0));
+        lengths.insert(after.len());
+    }
+    let has = |len| lengths.contains(&len);
+    assert!(has(700) && has(1700) && has(2700) && has(3700), "{lengths:?}");
+    assert!(has(1024) && has(1536), "torn at sectors: {lengths:?}");
+    assert!(zeros > 5, "sectors that were never written: {zeros}");
+}
+
+#[test]
+fn a_torn_write_is_of_whole_sectors() {
+    for seed in 0..100 {
+        let disk = MemDisk::new(seed);
+        durable_file(&disk, "f", &[1; 100]).append(&[2; 2000]).unwrap();
+        disk.crash();
+        let after = read_file(&disk, "f").unwrap();
+        for (sector, bytes) in after.chunks(512).enumerate() {
+            let own = &bytes[if sector == 0 { 100 } else { 0 }..];
+            assert!(own.windows(2).all(|pair| pair[0] == pair[1]), "seed {seed} sector {sector}");
+        }
+    }
+}
+
+#[test]
+fn names_are_lost_without_a_sync_of_their_directory() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..60 {
+        let disk = MemDisk::new(seed);
+        durable_file(&disk, "old", b"");
+        disk.create("a").unwrap().sync().unwrap();
+        disk.remove("old").unwrap();
+        disk.create("b").unwrap();
+        disk.crash();
+        seen.insert(disk.list("").unwrap().join(" "));
+    }
+    let wanted = ["a b", "a", "a old", "old"].map(str::to_string);
+    assert_eq!(seen, BTreeSet::from(wanted), "an ordered part of the changes, every one of them");
+}
+
+#[test]
+fn a_synced_directory_keeps_its_names_if_it_keeps_its_own() {
+    let (mut kept, mut lost) = (0, 0);
+    for seed in 0..40 {
+        let disk = MemDisk::new(seed);
+        disk.create_dir("d").unwrap();
+        durable_file(&disk, "d/f", b"content");
+        disk.crash();
+        match disk.list("d") {
+            Ok(names) => {
+                kept += 1;
+                assert_eq!(names, ["f"]);
+            }
+            Err(error) => {
+                lost += 1;
+                assert_eq!(error.raw_os_error(), Some(Errno::NOENT.raw_os_error()));
+            }
+        }
+    }
+    assert!(kept > 5 && lost > 5, "kept {kept}, lost {lost}");
+    let disk = MemDisk::new(0);
+    create_dir_durably(&disk, "a/b").unwrap();
+    durable_file(&disk, "a/b/f", b"content");
+    disk.crash();
+    assert_eq!(read_file(&disk, "a/b/f").unwrap(), b"content");
+}
+
+#[test]
+fn a_replaced_file_is_the_old_or_the_new_one() {
+    for k in 1..20 {
+        for seed in 0..20 {
+            let disk = MemDisk::new(seed);
+            replace_file(&disk, "f", b"old").unwrap();
+            disk.cut_power_at(k);
+            let done = replace_file(&disk, "f", b"new").is_ok();
+            disk.crash();
+            let after = read_file(&disk, "f").unwrap();
+            assert!(after == b"new" || (!done && after == b"old"), "k={k} seed={seed}: {after:?}");
+        }
+    }
+}
+
+#[test]
+fn after_a_failed_sync_the_bytes_are_seen_but_not_there() {
+    for seed in 0..20 {
+        let disk = MemDisk::new(seed);
+        let file = durable_file(&disk, "f", b"kept");
+        file.append(b"gone").unwrap();
+        disk.fail_op(1, Errno::IO.raw_os_error());
+        assert_eq!(errno(file.sync()), Some(Errno::IO.raw_os_error()));
+        file.sync().unwrap();
+        assert_eq!(read_file(&disk, "f").unwrap(), b"keptgone");
+        file.append(b"later").unwrap();
+        file.sync().unwrap();
+        disk.crash();
+        assert_eq!(read_file(&disk, "f").unwrap(), b"kept\0\0\0\0later");
+        assert_eq!(disk.fault_counts().syncs_failed, 1);
+    }
+}
+
+#[test]
+fn the_kth_operation_fails_with_the_errno_asked_for() {
+    let disk = MemDisk::new(1);
+    let before = disk.op_count();
+    disk.fail_op(2, Errno::NOSPC.raw_os_error());
+    disk.fail_op(4, Errno::IO.raw_os_error());
+    let file = disk.create("f").unwrap();
+    assert_eq!(errno(file.append(b"12345678")), Some(Errno::NOSPC.raw_os_error()));
+    assert!(file.len().unwrap() <= 8);
+    file.truncate(0).unwrap();
+    assert_eq!(errno(disk.rename("f", "g")), Some(Errno::IO.raw_os_error()));
+    assert_eq!(disk.list("").unwrap(), ["f"]);
+    assert_eq!(disk.op_count() - before, 5);
+    assert_eq!(disk.fault_counts().ops_failed, 2);
+}
+
+#[test]
+fn power_that_is_cut_stays_away_until_the_crash() {
+    let disk = MemDisk::new(1);
+    let file = disk.create("f").unwrap();
+    disk.cut_power_at(2);
+    file.append(b"a").unwrap();
+    for _ in 0..3 {
+        assert_eq!(errno(file.sync()), Some(Errno::IO.raw_os_error()));
+    }
+    disk.crash();
+    disk.list("").unwrap();
+}
+
+#[test]
+fn a_full_device_takes_what_fits() {
+    let disk = MemDisk::new(1);
+    let file = disk.create("f").unwrap();
+    disk.set_free(10);
+    assert_eq!(errno(file.reserve(11)), Some(Errno::NOSPC.raw_os_error()));
+    file.append(b"123456").unwrap();
+    assert_eq!(disk.space().unwrap(), Space { total: 10, free: 4 });
+    assert_eq!(errno(file.append(b"789012")), Some(Errno::NOSPC.raw_os_error()));
+    assert_eq!(read_file(&disk, "f").unwrap(), b"1234567890");
+    file.truncate(6).unwrap();
+    assert_eq!(disk.space().unwrap().free, 4);
+    disk.remove("f").unwrap();
+    assert_eq!(disk.space().unwrap(), Space { total: 10, free: 10 });
+}
+
+#[test]
+fn a_flipped_bit_stays() {
+    let disk = MemDisk::new(1);
+    durable_file(&disk, "f", &[0; 10]);
+    disk.flip_bit("f", 9).unwrap();
+    disk.crash();
+    assert_eq!(read_file(&disk, "f").unwrap()[9], 2);
+    assert!(disk.flip_bit("f", 10).is_err());
+}
+
+#[test]
+fn latency_is_owed_once() {
+    let disk = MemDisk::new(1);
+    disk.create("f").unwrap();
+    assert_eq!(disk.take_owed_latency(), Duration::ZERO);
+    let millis = Duration::from_millis;
+    disk.set_cost(DiskCost { op: millis(1), kib: millis(10), sync: millis(100) });
+    let file = disk.open("f").unwrap();
+    file.append(&[0; 2048]).unwrap();
+    file.sync().unwrap();
+    disk.stall(millis(1000));
+    assert_eq!(disk.take_owed_latency(), millis(1123));
+    assert_eq!(disk.take_owed_latency(), Duration::ZERO);
+}
+
+#[test]
+fn a_crash_frees_locks() {
+    let disk = MemDisk::new(1);
+    let old = disk.lock("lock").unwrap();
+    disk.crash();
+    let _new = disk.lock("lock").unwrap();
+    drop(old);
+    assert_eq!(errno(disk.lock("lock")), Some(Errno::WOULDBLOCK.raw_os_error()));
+}
+
+proptest! {
+    /// Whatever a file went through, a crash leaves what was synced, if nothing was cut since.
+    #[test]
+    fn synced_bytes_outlive_any_crash(seed: u64, writes in prop::collection::vec((1..1500usize, any::<bool>()), 1..12)) {
+        let disk = MemDisk::new(seed);
+        let file = durable_file(&disk, "f", b"");
+        let (mut all, mut synced) = (Vec::new(), 0);
+        for (at, (len, sync)) in writes.into_iter().enumerate() {
+            let bytes = vec![at as u8 + 1; len];
+            file.append(&bytes).unwrap();
+            all.extend_from_slice(&bytes);
+            if sync {
+                file.sync().unwrap();
+                synced = all.len();
+            }
+        }
+        disk.crash();
+        let after = read_file(&disk, "f").unwrap();
+        prop_assert!(after.len() >= synced && after.len() <= all.len());
+        prop_assert_eq!(&after[..synced], &all[..synced]);
+        for (found, written) in after.iter().zip(&all) {
+            prop_assert!(found == written || *found == 0);
+        }
+    }
+
+    /// A cut that was not synced happened or did not; nothing else is in the file.
+    #[test]
+    fn an_unsynced_cut_is_all_or_nothing(seed: u64, keep in 0..900u64, more in 0..900usize) {
+        let disk = MemDisk::new(seed);
+        let file = durable_file(&disk, "f", &[1; 900]);
+        file.truncate(keep).unwrap();
+        file.append(&vec![2; more]).unwrap();
+        disk.crash();
+        let after = read_file(&disk, "f").unwrap();
+        let (old, new) = after.split_at(after.iter().take_while(|byte| **byte == 1).count());
+        let cut = old.len() as u64 == keep && new.iter().all(|byte| [0, 2].contains(byte));
+        prop_assert!(cut || after == [1; 900]);
+    }
+}

@@ -1,0 +1,347 @@
+//! Altering tables: all steps are tried on a draft, which takes effect if every one of them is fine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::columns::{change_column, check_column_count, check_comment, check_name, check_owner, new_column};
+use super::delete::soft_deleted;
+use super::partitioning;
+use super::record::{RowKey, TableRecord, TableState, TabletState};
+use super::refusal::{Code, Refusal, Result};
+use super::request::{AlterStep, AlterTable, Answer, RangeOps, RequestedColumn, RequestedHash};
+use super::tasks::TaskKind;
+use super::{Catalog, CatalogConfig, Effects, Note};
+use crate::error::Error;
+use crate::ids::{ColumnId, TableId, TabletId};
+use crate::schema::partition::{Partition, PartitionSchema};
+use crate::schema::range::Range;
+use crate::schema::{ColumnSchema, Schema};
+use crate::time::Now;
+
+/// A table as it will be.
+struct Draft<'a> {
+    config: &'a CatalogConfig,
+    record: TableRecord,
+    columns: Vec<ColumnSchema>,
+    keys: usize,
+    partition_schema: PartitionSchema,
+    /// The partitions it will have by their starts: old ones with their tablets, new ones with their labels.
+    partitions: BTreeMap<Vec<u8>, Place>,
+    dropped: Vec<TabletId>,
+}
+
+enum Place {
+    Old(TabletId, Partition),
+    New(Partition, Option<String>),
+}
+
+impl Place {
+    fn partition(&self) -> &Partition {
+        match self {
+            Place::Old(_, partition) | Place::New(partition, _) => partition,
+        }
+    }
+}
+
+impl Catalog {
+    pub(super) fn alter_table(&mut self, now: Now, request: AlterTable, out: &mut Effects) -> Result<Answer> {
+        let id = self.find(&request.table)?;
+        let record = &self.tables[&id].record;
+        if record.state != TableState::Running {
+            return Err(soft_deleted(&record.name));
+        }
+        let mut draft = self.draft(id);
+        for step in &request.steps {
+            draft.step(step, &request.client_columns)?;
+        }
+        draft.finish_schema()?;
+        self.alter_attributes(now, &mut draft.record, &request)?;
+        let (record, dropped) = (draft.record, draft.dropped);
+        let added = draft.partitions.into_values().filter_map(|place| match place {
+            Place::Old(..) => None,
+            Place::New(partition, label) => Some((partition, label)),
+        });
+        let added: Vec<_> = added.collect();
+        let version = self.install_alteration(now, id, record, added, dropped, out);
+        Ok(Answer::Altered { table: id, version })
+    }
+
+    fn draft(&self, id: TableId) -> Draft<'_> {
+        let table = &self.tables[&id];
+        let place = |tablet: &TabletId| Place::Old(*tablet, self.tablets[tablet].record.partition.clone());
+        Draft {
+            config: &self.config,
+            record: table.record.clone(),
+            columns: table.record.schema.columns().to_vec(),
+            keys: table.record.schema.num_key_columns(),
+            partition_schema: PartitionSchema::clone(&table.record.partition_schema),
+            partitions: table.tablets.iter().map(|(start, tablet)| (start.clone(), place(tablet))).collect(),
+            dropped: Vec::new(),
+        }
+    }
+
+    fn alter_attributes(&self, now: Now, record: &mut TableRecord, request: &AlterTable) -> Result<()> {
+        if let Some(name) = &request.new_name {
+            check_name("table", name, &self.config)?;
+            if *name != record.name {
+                self.check_name_free(name)?;
+            }
+            record.name.clone_from(name);
+        }
+        if let Some(owner) = &request.new_owner {
+            check_owner(owner, &self.config)?;
+            record.owner.clone_from(owner);
+        }
+        if let Some(comment) = &request.new_comment {
+            check_comment("table", comment, &self.config)?;
+            record.comment.clone_from(comment);
+        }
+        record.extra = record.extra.changed(&request.new_extra_configs)?;
+        if let Some(replicas) = request.replicas {
+            self.check_replicas(now.mono, replicas)?;
+            record.replicas = replicas;
+        }
+        if request.disk_size_limit.is_some() || request.row_count_limit.is_some() {
+            self.alter_limits(record, request)?;
+        }
+        Ok(())
+    }
+
+    fn alter_limits(&self, record: &mut TableRecord, request: &AlterTable) -> Result<()> {
+        if !self.config.table_write_limits {
+            let message = "tables have no limits on this server: table write limits are not enabled";
+            return Err(Refusal::from(Error::unsupported(message)));
+        }
+        for (limit, value) in [
+            (&mut record.disk_size_limit, request.disk_size_limit),
+            (&mut record.row_count_limit, request.row_count_limit),
+        ] {
+            match value {
+                None => {}
+                Some(-1) => *limit = None,
+                Some(value) if value >= 0 => *limit = Some(value),
+                Some(value) => {
+                    let message = format!("a limit is at least 0, or -1 for none, not {value}");
+                    return Err(Refusal::invalid(message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the draft the table. Gives its version.
+    fn install_alteration(
+        &mut self,
+        now: Now,
+        id: TableId,
+        mut record: TableRecord,
+        added: Vec<(Partition, Option<String>)>,
+        dropped: Vec<TabletId>,
+        out: &mut Effects,
+    ) -> u32 {
+        let old = &self.tables[&id].record;
+        let touches_tablets = !same_for_tablets(old, &record);
+        let changed = touches_tablets || !added.is_empty() || !dropped.is_empty();
+        if !changed {
+            return old.version;
+        }
+        let (old_schema, old_name) = (old.schema.clone(), old.name.clone());
+        record.altered = now.wall.micros;
+        if touches_tablets {
+            record.version += 1;
+        }
+        // New tablets start at schema version 0 and may have to catch up, too.
+        if touches_tablets || (!added.is_empty() && record.version > 0) {
+            record.applied_schema.get_or_insert(old_schema);
+        }
+        let version = record.version;
+        if record.name != old_name {
+            self.names.remove(&old_name);
+            self.names.insert(record.name.clone(), id);
+        }
+        out.notes.push(Note::TableAltered { table: id, name: record.name.clone(), version });
+        let table = self.tables.get_mut(&id).expect("found by the caller");
+        table.record = record;
+        table.tablets.retain(|_, tablet| !dropped.contains(tablet));
+        self.dirty.insert(RowKey::Table(id));
+        let reason = format!("Partition dropped at {}", super::delete::utc(now.wall.micros));
+        for tablet in dropped {
+            self.end_tablet(now, tablet, TabletState::Deleted, &reason);
+        }
+        self.add_partitions(now, id, added, out);
+        if touches_tablets {
+            self.spread_alteration(now, id, out);
+        }
+        version
+    }
+
+    /// Tells the leader of each running tablet of the table's new schema, name and settings.
+    pub(super) fn spread_alteration(&mut self, now: Now, id: TableId, out: &mut Effects) {
+        let tablets: Vec<TabletId> = self.tables[&id].tablets.values().copied().collect();
+        for tablet in tablets {
+            let record = &self.tablets[&tablet].record;
+            if let (TabletState::Running, Some(leader)) = (record.state, record.consensus.leader) {
+                self.add_task(now, TaskKind::Alter, tablet, leader);
+            }
+        }
+        self.finish_alteration(id, out);
+    }
+}
+
+/// Whether tablets of the two need not be told of a difference.
+fn same_for_tablets(old: &TableRecord, new: &TableRecord) -> bool {
+    old.schema == new.schema
+        && old.name == new.name
+        && old.owner == new.owner
+        && old.comment == new.comment
+        && old.extra == new.extra
+        && old.replicas == new.replicas
+        && old.disk_size_limit == new.disk_size_limit
+        && old.row_count_limit == new.row_count_limit
+}
+
+impl Draft<'_> {
+    fn step(&mut self, step: &AlterStep, client: &[RequestedColumn]) -> Result<()> {
+        match step {
+            AlterStep::AddColumn(column) => self.add_column(column),
+            AlterStep::DropColumn(name) => self.drop_column(name),
+            AlterStep::RenameColumn { from, to } => self.rename_column(from, to),
+            AlterStep::ChangeColumn(change) => {
+                let at = self.index(&change.name)?;
+                change_column(&mut self.columns[at], change, self.config)?;
+                match &change.new_name {
+                    Some(to) if *to != change.name => self.rename_column(&change.name, to),
+                    _ => Ok(()),
+                }
+            }
+            AlterStep::AddRange { bounds, hash, dimension_label } => {
+                self.add_range(bounds, hash.as_deref(), dimension_label, client)
+            }
+            AlterStep::DropRange { bounds } => self.drop_range(bounds, client),
+        }
+    }
+
+    fn index(&self, name: &str) -> Result<usize> {
+        self.columns.iter().position(|column| column.name == name).ok_or_else(|| {
+            let error = Error::not_found(format!("The specified column does not exist: {name}"));
+            Refusal::new(Code::InvalidSchema, error)
+        })
+    }
+
+    fn check_free(&self, name: &str) -> Result<()> {
+        if self.columns.iter().any(|column| column.name == name) {
+            let error = Error::already_present(format!("The column already exists: {name}"));
+            return Err(Refusal::new(Code::InvalidSchema, error));
+        }
+        Ok(())
+    }
+
+    fn add_column(&mut self, request: &RequestedColumn) -> Result<()> {
+        let name = &request.column.name;
+        self.check_free(name)?;
+        if request.is_key {
+            return Err(Refusal::schema(format!("column {name:?} cannot be added to the primary key")));
+        }
+        let column = new_column(request, ColumnId(self.record.next_column_id), self.config)?;
+        if !column.nullable && column.read_default.is_none() {
+            let message = format!("column `{name}`: NOT NULL columns must have a default");
+            return Err(Refusal::schema(message));
+        }
+        check_column_count(self.columns.len() + 1, self.config)?;
+        self.record.next_column_id += 1;
+        self.columns.push(column);
+        Ok(())
+    }
+
+    fn drop_column(&mut self, name: &str) -> Result<()> {
+        let at = self.index(name)?;
+        if at < self.keys {
+            return Err(Refusal::schema(format!("cannot remove a key column: {name}")));
+        }
+        self.columns.remove(at);
+        Ok(())
+    }
+
+    fn rename_column(&mut self, from: &str, to: &str) -> Result<()> {
+        let at = self.index(from)?;
+        check_name("column", to, self.config)?;
+        if to == from {
+            return Ok(());
+        }
+        self.check_free(to)?;
+        if self.columns[at].auto_incrementing || to == super::AUTO_INCREMENTING_ID {
+            return Err(Refusal::schema(format!("column {from:?} cannot be renamed to {to:?}")));
+        }
+        self.columns[at].name = to.to_string();
+        Ok(())
+    }
+
+    fn add_range(
+        &mut self,
+        bounds: &RangeOps,
+        hash: Option<&[RequestedHash]>,
+        label: &Option<String>,
+        client: &[RequestedColumn],
+    ) -> Result<()> {
+        let schema = self.schema()?;
+        let range = partitioning::requested_range(&schema, &self.partition_schema, client, bounds)?;
+        for place in self.partitions.values() {
+            let other = place.partition().range();
+            if other == range {
+                let message = format!("range partition already exists: {}", self.show(&schema, &range));
+                return Err(Refusal::from(Error::already_present(message)));
+            }
+            if other.overlaps(&range) {
+                let (new, old) = (self.show(&schema, &range), self.show(&schema, &other));
+                return Err(Refusal::invalid(format!(
+                    "new range partition conflicts with existing one: {new} and {old}"
+                )));
+            }
+        }
+        let added = partitioning::add_range(&schema, &mut self.partition_schema, &range, hash)?;
+        for partition in added {
+            self.partitions.insert(partition.start.clone(), Place::New(partition, label.clone()));
+        }
+        Ok(())
+    }
+
+    fn drop_range(&mut self, bounds: &RangeOps, client: &[RequestedColumn]) -> Result<()> {
+        let schema = self.schema()?;
+        let range = partitioning::requested_range(&schema, &self.partition_schema, client, bounds)?;
+        let of_range = |place: &Place| place.partition().range() == range;
+        let starts: Vec<Vec<u8>> = self
+            .partitions
+            .iter()
+            .filter(|(_, place)| of_range(place))
+            .map(|(start, _)| start.clone())
+            .collect();
+        if starts.is_empty() {
+            let shown = self.show(&schema, &range);
+            return Err(Refusal::invalid(format!("no range partition to drop: {shown}")));
+        }
+        for start in starts {
+            if let Some(Place::Old(tablet, _)) = self.partitions.remove(&start) {
+                self.dropped.push(tablet);
+            }
+        }
+        self.partition_schema.forget_custom(&range);
+        Ok(())
+    }
+
+    fn show(&self, schema: &Schema, range: &Range) -> String {
+        self.partition_schema.show_range(schema, range)
+    }
+
+    fn schema(&self) -> Result<Schema> {
+        Ok(Schema::new(self.columns.clone(), self.keys)?)
+    }
+
+    fn finish_schema(&mut self) -> Result<()> {
+        let schema = self.schema()?;
+        if schema != *self.record.schema {
+            self.record.schema = Arc::new(schema);
+        }
+        self.record.partition_schema = Arc::new(self.partition_schema.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! The rules for names and columns, checked in the same way for new tables and for added columns.
+
+use std::sync::Arc;
+
+use super::config::CatalogConfig;
+use super::refusal::{Code, Refusal, Result};
+use super::request::{ColumnChange, RequestedColumn};
+use crate::error::Error;
+use crate::ids::ColumnId;
+use crate::schema::{ColumnSchema, DataType, Encoding, Physical, Schema};
+
+/// The server-filled key column of tables whose declared key need not be unique.
+pub const AUTO_INCREMENTING_ID: &str = "auto_incrementing_id";
+
+/// A name of a table or column: not empty, not too long, no NUL.
+pub(super) fn check_name(what: &str, name: &str, config: &CatalogConfig) -> Result<()> {
+    if name.is_empty() {
+        return Err(Refusal::schema(format!("the {what} name may not be empty")));
+    }
+    let max = config.identifier_bytes_max;
+    if name.len() > max {
+        return Err(Refusal::schema(format!("the {what} name has {} bytes, {max} are allowed", name.len())));
+    }
+    if name.contains('\0') {
+        return Err(Refusal::schema(format!("the {what} name {name:?} may not contain NUL")));
+    }
+    Ok(())
+}
+
+pub(super) fn check_comment(what: &str, comment: &str, config: &CatalogConfig) -> Result<()> {
+    let max = config.comment_bytes_max;
+    if comment.len() > max {
+        let message = format!("the {what} comment has {} bytes, {max} are allowed", comment.len());
+        return Err(Refusal::schema(message));
+    }
+    Ok(())
+}
+
+pub(super) fn check_owner(owner: &str, config: &CatalogConfig) -> Result<()> {
+    let max = config.owner_bytes_max;
+    if owner.is_empty() || owner.len() > max {
+        let message = format!("an owner has 1 to {max} bytes, not {}", owner.len());
+        return Err(Refusal::schema(message));
+    }
+    Ok(())
+}
+
+pub(super) fn check_column_count(count: usize, config: &CatalogConfig) -> Result<()> {
+    if count > config.columns_max {
+        let message =
+            format!("number of columns {count} is greater than the permitted maximum {}", config.columns_max);
+        return Err(Refusal::schema(message));
+    }
+    Ok(())
+}
+
+/// The schema of a new table; columns get the ids 0, 1, 2 …
+pub(super) fn new_schema(requested: &[RequestedColumn], config: &CatalogConfig) -> Result<Arc<Schema>> {
+    check_column_count(requested.len(), config)?;
+    let keys = requested.iter().take_while(|column| column.is_key).count();
+    if let Some(late) = requested[keys..].iter().find(|column| column.is_key) {
+        let name = &late.column.name;
+        return Err(Refusal::invalid(format!("key column {name:?} comes after a column outside the key")));
+    }
+    if keys == 0 {
+        return Err(Refusal::schema("a table needs at least one primary key column"));
+    }
+    let mut columns = Vec::with_capacity(requested.len());
+    for (request, id) in requested.iter().zip(0..) {
+        columns.push(new_column(request, ColumnId(id), config)?);
+    }
+    Ok(Arc::new(Schema::new(columns, keys)?))
+}
+
+/// One new column, checked, with its defaults filled in and its id.
+pub(super) fn new_column(
+    request: &RequestedColumn,
+    id: ColumnId,
+    config: &CatalogConfig,
+) -> Result<ColumnSchema> {
+    let mut column = request.column.clone();
+    let name = &column.name;
+    check_name("column", name, config)?;
+    check_comment("column", &column.comment, config)?;
+    if request.has_id {
+        return Err(Refusal::schema(format!("column {name:?} may not carry an id; the server gives ids")));
+    }
+    if column.ty == DataType::IsDeleted {
+        return Err(Refusal::invalid(format!("column {name:?} may not be of the virtual type IS_DELETED")));
+    }
+    if request.is_key {
+        check_key_column(&column)?;
+    }
+    check_auto_incrementing(&column, request.is_key)?;
+    check_encoding(&column)?;
+    check_attributes(&column)?;
+    settle_defaults(&mut column)?;
+    column.id = id;
+    Ok(column)
+}
+
+fn check_key_column(column: &ColumnSchema) -> Result<()> {
+    let name = &column.name;
+    if column.nullable {
+        return Err(Refusal::invalid(format!("key column {name:?} may not be nullable")));
+    }
+    if !column.ty.allowed_in_key() {
+        let ty = column.ty.name();
+        return Err(Refusal::schema(format!("key column {name:?} may not have type {ty}")));
+    }
+    Ok(())
+}
+
+fn check_auto_incrementing(column: &ColumnSchema, is_key: bool) -> Result<()> {
+    let reserved = column.name == AUTO_INCREMENTING_ID;
+    if reserved && !column.auto_incrementing {
+        return Err(Refusal::schema(format!("the column name {AUTO_INCREMENTING_ID:?} is reserved")));
+    }
+    if !column.auto_incrementing {
+        return Ok(());
+    }
+    if !reserved || !is_key || column.ty != DataType::Int64 {
+        let message = format!("an auto-incrementing column is an INT64 key named {AUTO_INCREMENTING_ID:?}");
+        return Err(Refusal::schema(message));
+    }
+    if column.read_default.is_some() || column.write_default.is_some() || column.immutable {
+        return Err(Refusal::schema("an auto-incrementing column has no default and is not immutable"));
+    }
+    Ok(())
+}
+
+pub(super) fn check_encoding(column: &ColumnSchema) -> Result<()> {
+    use Encoding::{Auto, BitShuffle, Dict, Plain, Prefix, Rle};
+    let legal = match column.ty.physical() {
+        Physical::Bool => matches!(column.encoding, Auto | Plain | Rle),
+        Physical::Binary => matches!(column.encoding, Auto | Plain | Prefix | Dict),
+        Physical::Float | Physical::Double | Physical::Int128 => {
+            matches!(column.encoding, Auto | Plain | BitShuffle)
+        }
+        _ => matches!(column.encoding, Auto | Plain | BitShuffle | Rle),
+    };
+    if legal {
+        return Ok(());
+    }
+    let error = Error::unsupported(format!(
+        "invalid encoding for column '{}': encoding {:?} not supported for type {}",
+        column.name,
+        column.encoding,
+        column.ty.name()
+    ));
+    Err(Refusal::new(Code::InvalidSchema, error))
+}
+
+fn check_attributes(column: &ColumnSchema) -> Result<()> {
+    let digits = match column.ty {
+        DataType::Decimal32 => 9,
+        DataType::Decimal64 => 18,
+        DataType::Decimal128 => 38,
+        _ => return Ok(()),
+    };
+    let (precision, scale) = (column.attributes.precision, column.attributes.scale);
+    if precision == 0 || precision > digits || scale > precision {
+        return Err(Refusal::schema(format!(
+            "column {:?}: {} cannot have precision {precision} and scale {scale}",
+            column.name,
+            column.ty.name()
+        )));
+    }
+    Ok(())
+}
+
+/// A request gives the default once, as the read default; rows written later get the same.
+fn settle_defaults(column: &mut ColumnSchema) -> Result<()> {
+    if let (Some(read), Some(write)) = (&column.read_default, &column.write_default)
+        && read != write
+    {
+        let name = &column.name;
+        return Err(Refusal::schema(format!("column {name:?} has a write default unlike its read default")));
+    }
+    let default = column.read_default.take().or(column.write_default.take());
+    check_default(column, default.as_deref())?;
+    column.read_default.clone_from(&default);
+    column.write_default = default;
+    Ok(())
+}
+
+fn check_default(column: &ColumnSchema, default: Option<&[u8]>) -> Result<()> {
+    let (Some(default), Some(width)) = (default, column.ty.width()) else { return Ok(()) };
+    if default.len() != width {
+        return Err(Refusal::schema(format!(
+            "the default of column {:?} has {} bytes, a cell of {} has {width}",
+            column.name,
+            default.len(),
+            column.ty.name()
+        )));
+    }
+    Ok(())
+}
+
+/// Applies a change to an existing column. Its read default stays: rows already written keep their values.
+pub(super) fn change_column(
+    column: &mut ColumnSchema,
+    change: &ColumnChange,
+    config: &CatalogConfig,
+) -> Result<()> {
+    if change.default.is_some() && change.remove_default {
+        let name = &change.name;
+        return Err(Refusal::invalid(format!("column {name:?}: a default cannot be both set and removed")));
+    }
+    if let Some(default) = &change.default {
+        check_default(column, Some(default))?;
+        column.write_default = Some(default.clone());
+    }
+    if change.remove_default {
+        column.write_default = None;
+    }
+    if let Some(encoding) = change.encoding {
+        column.encoding = encoding;
+        check_encoding(column)?;
+    }
+    column.compression = change.compression.unwrap_or(column.compression);
+    column.block_bytes = change.block_bytes.unwrap_or(column.block_bytes);
+    if let Some(comment) = &change.comment {
+        check_comment("column", comment, config)?;
+        column.comment.clone_from(comment);
+    }
+    column.immutable = change.immutable.unwrap_or(column.immutable);
+    Ok(())
+}

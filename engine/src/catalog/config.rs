@@ -1,0 +1,67 @@
+//! The catalog's limits and times. Defaults are Kudu's, except where said.
+
+use std::time::Duration;
+
+/// Every setting of the catalog, with the flag of Kudu that it stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogConfig {
+    /// Columns in a table (`max_num_columns`).
+    pub columns_max: usize,
+    /// Bytes in the name of a table or column (`max_identifier_length`).
+    pub identifier_bytes_max: usize,
+    /// Bytes in the comment of a table or column (`max_table_comment_length`, `max_column_comment_length`).
+    pub comment_bytes_max: usize,
+    /// Bytes in an owner's name (`max_owner_length`).
+    pub owner_bytes_max: usize,
+    /// Replicas of a table whose request does not say (`default_num_replicas`). Kudu's default is 3; it is
+    /// 1 for as long as tablets of several replicas cannot be made.
+    pub replicas_default: i32,
+    /// Smallest replication factor (`min_num_replicas`).
+    pub replicas_min: i32,
+    /// Largest replication factor (`max_num_replicas`).
+    pub replicas_max: i32,
+    /// Largest replication factor that this build can make tablets with; above it requests are refused as
+    /// not supported.
+    pub replicas_supported: i32,
+    /// Replicas that one request may make per live tablet server, if each tablet has several
+    /// (`max_create_tablets_per_ts`).
+    pub create_replicas_per_server_max: usize,
+    /// A tablet not up after this long is replaced by another (`tablet_creation_timeout_ms`).
+    pub tablet_creation_timeout: Duration,
+    /// A tablet server silent for longer gets no new replicas (`tserver_unresponsive_timeout_ms`).
+    pub server_unresponsive_after: Duration,
+    /// How long a deleted table can be recalled if the request does not say; zero deletes at once
+    /// (`default_deleted_table_reserve_seconds`).
+    pub deleted_table_reserve: Duration,
+    /// How long a deleted table and its tablets are remembered after every replica is gone
+    /// (`metadata_for_deleted_table_and_tablet_reserved_secs`).
+    pub deleted_metadata_kept: Duration,
+    /// Whether tables may limit their rows and bytes (`enable_table_write_limit`).
+    pub table_write_limits: bool,
+    /// First wait before a request to a tablet server is repeated; it doubles up to `retry_wait_max`.
+    pub retry_wait_min: Duration,
+    pub retry_wait_max: Duration,
+}
+
+impl Default for CatalogConfig {
+    fn default() -> CatalogConfig {
+        CatalogConfig {
+            columns_max: 300,
+            identifier_bytes_max: 256,
+            comment_bytes_max: 256,
+            owner_bytes_max: 128,
+            replicas_default: 1,
+            replicas_min: 1,
+            replicas_max: 7,
+            replicas_supported: 1,
+            create_replicas_per_server_max: 60,
+            tablet_creation_timeout: Duration::from_secs(30),
+            server_unresponsive_after: Duration::from_secs(60),
+            deleted_table_reserve: Duration::ZERO,
+            deleted_metadata_kept: Duration::from_secs(3600),
+            table_write_limits: false,
+            retry_wait_min: Duration::from_millis(50),
+            retry_wait_max: Duration::from_secs(10),
+        }
+    }
+}

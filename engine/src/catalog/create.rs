@@ -1,0 +1,191 @@
+//! Creating tables: everything is checked first, then the table, its tablets and their places appear at once.
+
+use std::sync::Arc;
+
+use super::columns::{check_comment, check_name, check_owner, new_schema};
+use super::partitioning;
+use super::placement::Loads;
+use super::record::{ExtraConfig, RowKey, TableRecord, TableState, TabletRecord, TabletState};
+use super::refusal::{Code, Refusal, Result};
+use super::request::{Answer, CreateTable};
+use super::{Catalog, Effects, Note, Table};
+use crate::error::Error;
+use crate::ids::{TableId, TabletId};
+use crate::schema::partition::Partition;
+use crate::time::{Instant, Now};
+
+impl Catalog {
+    pub(super) fn create_table(
+        &mut self,
+        now: Now,
+        caller: &str,
+        request: CreateTable,
+        out: &mut Effects,
+    ) -> Result<Answer> {
+        check_name("table", &request.name, &self.config)?;
+        check_comment("table", &request.comment, &self.config)?;
+        if let Some(owner) = &request.owner {
+            check_owner(owner, &self.config)?;
+        }
+        let schema = new_schema(&request.columns, &self.config)?;
+        let (partition_schema, partitions) = partitioning::of_new_table(&schema, &request.partitioning)?;
+        let extra = ExtraConfig::default().changed(&request.extra_configs)?;
+        let replicas = request.replicas.unwrap_or(self.config.replicas_default);
+        self.check_replicas(now.mono, replicas)?;
+        self.check_tablet_count(now.mono, partitions.len(), replicas)?;
+        self.check_name_free(&request.name)?;
+        let record = TableRecord {
+            name: request.name,
+            owner: request.owner.unwrap_or_else(|| caller.to_string()),
+            comment: request.comment,
+            state: TableState::Running,
+            next_column_id: schema.columns().len() as u32,
+            schema,
+            version: 0,
+            applied_schema: None,
+            partition_schema: Arc::new(partition_schema),
+            replicas,
+            extra,
+            disk_size_limit: None,
+            row_count_limit: None,
+            created: now.wall.micros,
+            altered: now.wall.micros,
+        };
+        Ok(Answer::Created(self.install_table(now, record, partitions, request.dimension_label, out)))
+    }
+
+    fn install_table(
+        &mut self,
+        now: Now,
+        record: TableRecord,
+        partitions: Vec<Partition>,
+        label: Option<String>,
+        out: &mut Effects,
+    ) -> TableId {
+        let table = self.fresh_id();
+        let (name, tablets) = (record.name.clone(), partitions.len());
+        self.names.insert(name.clone(), table);
+        self.tables.insert(table, Table { record, tablets: Default::default() });
+        self.dirty.insert(RowKey::Table(table));
+        out.notes.push(Note::TableCreated { table, name, tablets });
+        let partitions = partitions.into_iter().map(|partition| (partition, label.clone()));
+        self.add_partitions(now, table, partitions.collect(), out);
+        table
+    }
+
+    /// Adds a tablet for each of these partitions and places it.
+    pub(super) fn add_partitions(
+        &mut self,
+        now: Now,
+        table: TableId,
+        partitions: Vec<(Partition, Option<String>)>,
+        out: &mut Effects,
+    ) {
+        let mut loads = self.loads(now.mono, table);
+        for (partition, label) in partitions {
+            let id = self.fresh_id();
+            let start = partition.start.clone();
+            self.add_tablet(now, id, TabletRecord::new(table, partition, label, now.wall.micros));
+            self.tables.get_mut(&table).expect("the caller made it").tablets.insert(start, id);
+            if !self.place_with(now, id, &mut loads) {
+                self.note_unplaced(id, &loads, out);
+            }
+        }
+    }
+
+    /// Whether a table with this replication factor can be made now.
+    pub(super) fn check_replicas(&self, now: Instant, replicas: i32) -> Result<()> {
+        let config = &self.config;
+        let (min, max) = (config.replicas_min, config.replicas_max);
+        if replicas < min {
+            let error = Error::invalid(format!(
+                "illegal replication factor {replicas}: it must be an odd number from {min} to {max}"
+            ));
+            return Err(Refusal::new(Code::IllegalReplicationFactor, error));
+        }
+        if replicas > max {
+            let error =
+                Error::invalid(format!("replication factor {replicas} is too high: {max} is the most"));
+            return Err(Refusal::new(Code::ReplicationFactorTooHigh, error));
+        }
+        if replicas % 2 == 0 {
+            let error = Error::invalid(format!("illegal replication factor {replicas}: it must be odd"));
+            return Err(Refusal::new(Code::EvenReplicationFactor, error));
+        }
+        let live = self.live_servers(now);
+        if replicas as usize > live {
+            let error = Error::invalid(format!(
+                "not enough live tablet servers to create a table with the requested replication factor \
+                 {replicas}; {live} tablet servers are alive"
+            ));
+            return Err(Refusal::new(Code::ReplicationFactorTooHigh, error));
+        }
+        if replicas > config.replicas_supported {
+            let error = Error::unsupported(format!(
+                "replication factor {replicas} is not supported by this version, which makes tablets of {} \
+                 replica; ask for that many",
+                config.replicas_supported
+            ));
+            return Err(Refusal::new(Code::IllegalReplicationFactor, error));
+        }
+        Ok(())
+    }
+
+    fn check_tablet_count(&self, now: Instant, tablets: usize, replicas: i32) -> Result<()> {
+        let max = self.config.create_replicas_per_server_max * self.live_servers(now);
+        let wanted = tablets * replicas as usize;
+        if replicas > 1 && wanted > max {
+            let error = Error::invalid(format!(
+                "the requested number of tablet replicas is over the maximum permitted at creation time \
+                 ({max}), more tablets can be added later with range partitions"
+            ));
+            return Err(Refusal::new(Code::TooManyTablets, error));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_name_free(&self, name: &str) -> Result<()> {
+        match self.names.get(name) {
+            None => Ok(()),
+            Some(id) => {
+                let error = Error::already_present(format!("table {name} already exists with id {id}"));
+                Err(Refusal::new(Code::TableAlreadyPresent, error))
+            }
+        }
+    }
+}
+
+impl TabletRecord {
+    /// A tablet without servers, entered `now` (microseconds since 1970).
+    pub(super) fn new(
+        table: TableId,
+        partition: Partition,
+        dimension_label: Option<String>,
+        now: u64,
+    ) -> TabletRecord {
+        TabletRecord {
+            table,
+            partition,
+            dimension_label,
+            state: TabletState::Preparing,
+            message: String::new(),
+            since: now,
+            consensus: Default::default(),
+            doomed: Vec::new(),
+        }
+    }
+}
+
+impl Catalog {
+    /// Says once why a tablet has no servers; it is tried again every second.
+    pub(super) fn note_unplaced(&mut self, id: TabletId, loads: &Loads, out: &mut Effects) {
+        let tablet = self.tablets.get_mut(&id).expect("the caller found it");
+        let replicas = self.tables[&tablet.record.table].record.replicas;
+        let reason = format!("it needs {replicas} tablet servers, {} can take it", loads.server_count());
+        if tablet.record.message != reason {
+            tablet.record.message.clone_from(&reason);
+            self.dirty.insert(RowKey::Tablet(id));
+            out.notes.push(Note::TabletUnplaced { tablet: id, reason });
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Which tablet servers get the replicas of a new tablet.
+//!
+//! First come the servers with the fewest replicas of the same range of the table, then those with the
+//! fewest of the table. Among equals two are drawn at random and the one with fewer replicas altogether
+//! wins (power of two choices): new servers fill up quickly but are not flooded by many tables being made
+//! at once.
+
+use std::collections::BTreeMap;
+
+use super::Catalog;
+use crate::ids::{PeerId, TableId, Uuid};
+use crate::time::Instant;
+
+/// A small generator (SplitMix64 on two lanes) of ids and draws, decided by its seed.
+#[derive(Debug, Clone)]
+pub(super) struct Dice {
+    lanes: [u64; 2],
+}
+
+impl Dice {
+    pub(super) fn new(seed: [u64; 2]) -> Dice {
+        Dice { lanes: seed }
+    }
+
+    fn next(&mut self, lane: usize) -> u64 {
+        self.lanes[lane] = self.lanes[lane].wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.lanes[lane];
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn uuid(&mut self) -> Uuid {
+        let halves = (u128::from(self.next(0)) << 64) | u128::from(self.next(1));
+        Uuid(halves.to_be_bytes())
+    }
+
+    /// A number below `bound`, which is not 0.
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next(0) % bound as u64) as usize
+    }
+}
+
+/// How many replicas each server that can take new ones has, counted once and kept while a request places
+/// many.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    servers: BTreeMap<PeerId, Load>,
+}
+
+#[derive(Debug, Default)]
+struct Load {
+    all: usize,
+    of_table: usize,
+    /// By the range's lower bound.
+    of_range: BTreeMap<Vec<u8>, usize>,
+}
+
+impl Loads {
+    pub(super) fn server_count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Chooses servers for `replicas` replicas of a tablet in this range and counts them; `None` if there are
+    /// too few servers.
+    pub(super) fn choose(&mut self, dice: &mut Dice, replicas: usize, range: &[u8]) -> Option<Vec<PeerId>> {
+        let mut chosen = Vec::with_capacity(replicas);
+        for _ in 0..replicas {
+            let best = self.best(&chosen, range);
+            let pick = match best.len() {
+                0 => return None,
+                1 => best[0],
+                count => {
+                    let first = dice.below(count);
+                    let second = (first + 1 + dice.below(count - 1)) % count;
+                    let [a, b] = [best[first], best[second]];
+                    if self.servers[&b].all < self.servers[&a].all { b } else { a }
+                }
+            };
+            chosen.push(pick);
+        }
+        for server in &chosen {
+            self.count(*server, true, range);
+        }
+        Some(chosen)
+    }
+
+    /// The servers not yet chosen that have the fewest replicas of the range, and of those the fewest of
+    /// the table.
+    fn best(&self, chosen: &[PeerId], range: &[u8]) -> Vec<PeerId> {
+        let mut best = Vec::new();
+        let mut least = (usize::MAX, usize::MAX);
+        for (server, load) in &self.servers {
+            if chosen.contains(server) {
+                continue;
+            }
+            let weight = (load.of_range.get(range).copied().unwrap_or(0), load.of_table);
+            if weight < least {
+                least = weight;
+                best.clear();
+            }
+            if weight == least {
+                best.push(*server);
+            }
+        }
+        best
+    }
+
+    fn count(&mut self, server: PeerId, same_table: bool, range: &[u8]) {
+        let Some(load) = self.servers.get_mut(&server) else { return };
+        load.all += 1;
+        if same_table {
+            load.of_table += 1;
+            *load.of_range.entry(range.to_vec()).or_default() += 1;
+        }
+    }
+}
+
+impl Catalog {
+    /// The loads of the servers that can take replicas of `table` now.
+    pub(super) fn loads(&self, now: Instant, table: TableId) -> Loads {
+        let mut loads = Loads::default();
+        for id in self.servers.keys().filter(|id| self.can_take_replicas(now, **id)) {
+            loads.servers.insert(*id, Load::default());
+        }
+        for tablet in self.tablets.values().filter(|tablet| tablet.record.state.is_live()) {
+            let record = &tablet.record;
+            let same_table = record.table == table;
+            let range = if same_table { self.range_start(record) } else { Vec::new() };
+            for peer in &record.consensus.peers {
+                loads.count(peer.server, same_table, &range);
+            }
+        }
+        loads
+    }
+}

@@ -1,0 +1,278 @@
+//! Requests to tablet servers: at most one of a kind per replica, repeated until done, a few in flight per
+//! server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::config::CatalogConfig;
+use super::record::{Consensus, ExtraConfig, HostPort, TabletState};
+use super::refusal::Result;
+use super::{Catalog, Effects, Note};
+use crate::error::{Error, ErrorKind};
+use crate::ids::{PeerId, TableId, TabletId};
+use crate::schema::Schema;
+use crate::schema::partition::{Partition, PartitionSchema};
+use crate::time::{Instant, Now};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TaskKind {
+    Create,
+    Alter,
+    Delete,
+}
+
+/// Names the request of one kind to one replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskKey {
+    pub server: PeerId,
+    pub tablet: TabletId,
+    pub kind: TaskKind,
+}
+
+impl fmt::Display for TaskKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = match self.kind {
+            TaskKind::Create => "create",
+            TaskKind::Alter => "alter",
+            TaskKind::Delete => "delete",
+        };
+        write!(f, "{verb} {} on {}", self.tablet, self.server)
+    }
+}
+
+/// A request to send to a tablet server; its answer comes back as [`super::Event::Answered`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    pub task: TaskKey,
+    pub address: HostPort,
+    pub call: Call,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    CreateTablet(Box<CreateTabletCall>),
+    /// Bring the replica's table to `version`; one that is there already, or further, has nothing to do.
+    AlterSchema {
+        schema: Arc<Schema>,
+        version: u32,
+        table_name: String,
+        extra: ExtraConfig,
+    },
+    /// Remove the replica and its data for good.
+    DeleteTablet {
+        reason: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateTabletCall {
+    pub table: TableId,
+    pub table_name: String,
+    pub schema: Arc<Schema>,
+    pub partition_schema: Arc<PartitionSchema>,
+    pub partition: Partition,
+    pub consensus: Consensus,
+    pub extra: ExtraConfig,
+    pub dimension_label: Option<String>,
+}
+
+/// Requests in flight per server: enough to keep it busy, few enough not to fill its queue.
+const IN_FLIGHT_MAX: usize = 10;
+
+#[derive(Debug)]
+struct Task {
+    attempts: u32,
+    /// When to send it; `None` while it is in flight.
+    due: Option<Instant>,
+    /// The schema version that was last sent, for [`TaskKind::Alter`].
+    version: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Tasks {
+    tasks: BTreeMap<TaskKey, Task>,
+    /// Tasks that wait to be sent, by server and time.
+    waiting: BTreeMap<PeerId, BTreeSet<(Instant, TaskKey)>>,
+    in_flight: BTreeMap<PeerId, usize>,
+    retry_min: Duration,
+    retry_max: Duration,
+}
+
+impl Tasks {
+    pub(super) fn new(config: &CatalogConfig) -> Tasks {
+        Tasks {
+            tasks: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            retry_min: config.retry_wait_min,
+            retry_max: config.retry_wait_max,
+        }
+    }
+
+    /// Adds a task unless it is there already.
+    pub(super) fn add(&mut self, now: Now, key: TaskKey) {
+        if self.tasks.contains_key(&key) {
+            return;
+        }
+        self.tasks.insert(key, Task { attempts: 0, due: Some(now.mono), version: 0 });
+        self.waiting.entry(key.server).or_default().insert((now.mono, key));
+    }
+
+    pub(super) fn remove(&mut self, key: TaskKey) {
+        let Some(task) = self.tasks.remove(&key) else { return };
+        match task.due {
+            Some(due) => self.unqueue(due, key),
+            None => self.landed(key.server),
+        }
+    }
+
+    /// Drops what waits for this server; reports make it again when the server is back.
+    pub(super) fn remove_server(&mut self, server: PeerId) {
+        for (_, key) in self.waiting.remove(&server).unwrap_or_default() {
+            self.tasks.remove(&key);
+        }
+    }
+
+    /// The earliest moment at which a task may be sent.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let free = |server: &PeerId| self.in_flight.get(server).is_none_or(|count| *count < IN_FLIGHT_MAX);
+        let queues = self.waiting.iter().filter(|(server, _)| free(server));
+        queues.filter_map(|(_, queue)| queue.first()).map(|(due, _)| *due).min()
+    }
+
+    /// Takes a task that is due, counting it as in flight.
+    fn take_due(&mut self, now: Instant) -> Option<TaskKey> {
+        let found = self.waiting.iter().find_map(|(server, queue)| {
+            let room = self.in_flight.get(server).is_none_or(|count| *count < IN_FLIGHT_MAX);
+            queue.first().filter(|(due, _)| room && *due <= now).copied()
+        });
+        let (due, key) = found?;
+        self.unqueue(due, key);
+        *self.in_flight.entry(key.server).or_default() += 1;
+        let task = self.tasks.get_mut(&key).expect("waiting tasks are in the map");
+        task.due = None;
+        task.attempts += 1;
+        Some(key)
+    }
+
+    fn retry(&mut self, now: Instant, key: TaskKey) {
+        let Some(task) = self.tasks.get_mut(&key) else { return };
+        let doublings = task.attempts.saturating_sub(1).min(16);
+        let due = now.after((self.retry_min * 2u32.pow(doublings)).min(self.retry_max));
+        task.due = Some(due);
+        self.landed(key.server);
+        self.waiting.entry(key.server).or_default().insert((due, key));
+    }
+
+    fn unqueue(&mut self, due: Instant, key: TaskKey) {
+        if let Some(queue) = self.waiting.get_mut(&key.server) {
+            queue.remove(&(due, key));
+            if queue.is_empty() {
+                self.waiting.remove(&key.server);
+            }
+        }
+    }
+
+    fn landed(&mut self, server: PeerId) {
+        if let Some(count) = self.in_flight.get_mut(&server) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+impl Catalog {
+    pub(super) fn add_task(&mut self, now: Now, kind: TaskKind, tablet: TabletId, server: PeerId) {
+        self.tasks.add(now, TaskKey { server, tablet, kind });
+    }
+
+    pub(super) fn send_requests(&mut self, now: Now, out: &mut Effects) {
+        while let Some(task) = self.tasks.take_due(now.mono) {
+            let address = self.server_address(task.server, task.tablet);
+            match (address, self.call(task)) {
+                (Some(address), Some(call)) => {
+                    if let (Call::AlterSchema { version, .. }, Some(entry)) =
+                        (&call, self.tasks.tasks.get_mut(&task))
+                    {
+                        entry.version = *version;
+                    }
+                    out.requests.push(Request { task, address, call });
+                }
+                // Nobody to send it to, or no longer any use in it.
+                _ => self.tasks.remove(task),
+            }
+        }
+    }
+
+    /// Where a server listens: as registered, or else as the tablet's configuration remembers.
+    fn server_address(&self, server: PeerId, tablet: TabletId) -> Option<HostPort> {
+        let registered = self.servers.get(&server).and_then(|server| server.registration.rpc.first());
+        let remembered = || {
+            let peers = &self.tablets.get(&tablet)?.record.consensus.peers;
+            peers.iter().find(|peer| peer.server == server).map(|peer| &peer.address)
+        };
+        registered.or_else(remembered).cloned()
+    }
+
+    /// What a task asks for as things stand now; `None` if it has become pointless.
+    fn call(&self, task: TaskKey) -> Option<Call> {
+        let tablet = &self.tablets.get(&task.tablet)?.record;
+        let table = &self.tables.get(&tablet.table)?.record;
+        match task.kind {
+            TaskKind::Create if tablet.state == TabletState::Creating => {
+                Some(Call::CreateTablet(Box::new(CreateTabletCall {
+                    table: tablet.table,
+                    table_name: table.name.clone(),
+                    schema: table.schema.clone(),
+                    partition_schema: table.partition_schema.clone(),
+                    partition: tablet.partition.clone(),
+                    consensus: tablet.consensus.clone(),
+                    extra: table.extra.clone(),
+                    dimension_label: tablet.dimension_label.clone(),
+                })))
+            }
+            TaskKind::Alter if tablet.state.is_live() => Some(Call::AlterSchema {
+                schema: table.schema.clone(),
+                version: table.version,
+                table_name: table.name.clone(),
+                extra: table.extra.clone(),
+            }),
+            TaskKind::Delete if !tablet.state.is_live() => {
+                Some(Call::DeleteTablet { reason: tablet.message.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn answered(&mut self, now: Now, task: TaskKey, result: Result<(), Error>, out: &mut Effects) {
+        let Some(entry) = self.tasks.tasks.get(&task) else { return };
+        if entry.due.is_some() {
+            return; // An answer to an earlier attempt.
+        }
+        let (attempts, version) = (entry.attempts, entry.version);
+        match result {
+            Err(error) if !means_done(task.kind, &error) => {
+                self.tasks.retry(now.mono, task);
+                out.notes.push(Note::RequestFailed { task, attempts, error: error.message });
+            }
+            _ => {
+                self.tasks.remove(task);
+                match task.kind {
+                    TaskKind::Create => {}
+                    TaskKind::Alter => self.replica_altered(now, task, version, out),
+                    TaskKind::Delete => self.replica_gone(now, task.tablet, task.server),
+                }
+            }
+        }
+    }
+}
+
+/// A tablet that is there already was created by an earlier attempt; one that is not needs no deletion.
+fn means_done(kind: TaskKind, error: &Error) -> bool {
+    match kind {
+        TaskKind::Create => error.kind == ErrorKind::AlreadyPresent,
+        TaskKind::Delete => error.kind == ErrorKind::NotFound,
+        TaskKind::Alter => false,
+    }
+}

@@ -1,0 +1,64 @@
+//! The page index of a stream: where each page lies, which rows it has, and between which cells its own lie.
+
+use serde::{Deserialize, Serialize};
+
+use super::encoding::PAGE_ROWS_MAX;
+use super::frame::PageRef;
+use crate::error::{Error, Result};
+
+/// One page of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageEntry {
+    pub at: PageRef,
+    pub first_row: u32,
+    pub rows: u32,
+    /// NULL cells among them.
+    pub nulls: u32,
+    /// No cell is smaller, and none larger; `None` where that is not known (only NULLs, or a NaN among them).
+    /// Bounds of long cells are cut: the lower to a prefix, the upper to a larger one.
+    pub bounds: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// All pages of a stream, by row.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PageIndex {
+    pub pages: Vec<PageEntry>,
+}
+
+impl PageIndex {
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("numbers and bytes always encode")
+    }
+
+    /// Reads what [`PageIndex::encode`] wrote, of a stream of `rows` cells of `width` bytes, if that is fixed.
+    pub fn decode(body: &[u8], rows: u32, width: Option<usize>) -> Result<PageIndex> {
+        let index: PageIndex = postcard::from_bytes(body)
+            .map_err(|error| Error::corrupt(format!("a page index does not decode: {error}")))?;
+        let mut next = 0u32;
+        for page in &index.pages {
+            let fits = page.rows > 0 && page.rows as usize <= PAGE_ROWS_MAX && page.nulls <= page.rows;
+            let bounds = page.bounds.iter().flat_map(|(low, high)| [low.len(), high.len()]);
+            let wide = width.is_none_or(|width| bounds.into_iter().all(|len| len == width));
+            if page.first_row != next || !fits || !wide {
+                return Err(Error::corrupt(format!("a page index is broken at row {next}")));
+            }
+            next = next
+                .checked_add(page.rows)
+                .ok_or_else(|| Error::corrupt("a page index has too many rows"))?;
+        }
+        if next != rows {
+            return Err(Error::corrupt(format!("a page index has {next} rows, its stream has {rows}")));
+        }
+        Ok(index)
+    }
+
+    /// The page that has `row`; the last one for rows past the end.
+    pub fn page_of(&self, row: u32) -> usize {
+        self.pages.partition_point(|page| page.first_row <= row).saturating_sub(1)
+    }
+
+    pub fn byte_size(&self) -> usize {
+        let bounds = |page: &PageEntry| page.bounds.as_ref().map_or(0, |(low, high)| low.len() + high.len());
+        self.pages.iter().map(|page| size_of::<PageEntry>() + bounds(page)).sum()
+    }
+}

@@ -1,0 +1,124 @@
+//! The smallest and the largest cell of a page, so that scans can pass pages by.
+
+use std::cmp::Ordering;
+
+use super::index::PageEntry;
+use crate::schema::Physical;
+use crate::schema::block::{ColumnBlock, Values};
+use crate::schema::predicate::{Predicate, PredicateKind, compare_cells};
+
+/// Longer bounds are cut; what a predicate needs to tell pages apart is nearly always in the first bytes.
+const BOUND_BYTES_MAX: usize = 64;
+
+/// Bounds of the cells that are not NULL: nothing is smaller than the first or larger than the second.
+///
+/// `exact` keeps bounds whole. `None` if all cells are NULL, or if one is a NaN, which no order contains.
+pub fn bounds(block: &ColumnBlock, physical: Physical, exact: bool) -> Option<(Vec<u8>, Vec<u8>)> {
+    match &block.values {
+        Values::Fixed { bytes, .. } => fixed_bounds(bytes, block, physical),
+        Values::Var { .. } => {
+            let mut cells = (0..block.len()).filter_map(|row| block.cell(row));
+            let first = cells.next()?;
+            let (low, high) = cells.fold((first, first), |(low, high), cell| (low.min(cell), high.max(cell)));
+            if exact {
+                return Some((low.to_vec(), high.to_vec()));
+            }
+            Some((low[..low.len().min(BOUND_BYTES_MAX)].to_vec(), cut_above(high)?))
+        }
+    }
+}
+
+/// A short bound that is not below `high`; `None` if there is none.
+fn cut_above(high: &[u8]) -> Option<Vec<u8>> {
+    if high.len() <= BOUND_BYTES_MAX {
+        return Some(high.to_vec());
+    }
+    let mut bound = high[..BOUND_BYTES_MAX].to_vec();
+    while let Some(last) = bound.last_mut() {
+        if *last < 0xff {
+            *last += 1;
+            return Some(bound);
+        }
+        bound.pop();
+    }
+    None
+}
+
+fn fixed_bounds(bytes: &[u8], block: &ColumnBlock, physical: Physical) -> Option<(Vec<u8>, Vec<u8>)> {
+    macro_rules! scan {
+        ($ty:ty) => {
+            scan::<$ty, { size_of::<$ty>() }>(bytes, block, <$ty>::from_le_bytes)
+                .map(|(low, high)| (low.to_le_bytes().to_vec(), high.to_le_bytes().to_vec()))
+        };
+    }
+    match physical {
+        Physical::Bool | Physical::Uint8 => scan!(u8),
+        Physical::Int8 => scan!(i8),
+        Physical::Int16 => scan!(i16),
+        Physical::Int32 => scan!(i32),
+        Physical::Int64 => scan!(i64),
+        Physical::Int128 => scan!(i128),
+        Physical::Uint16 => scan!(u16),
+        Physical::Uint32 => scan!(u32),
+        Physical::Uint64 => scan!(u64),
+        Physical::Float => scan!(f32),
+        Physical::Double => scan!(f64),
+        Physical::Binary => None,
+    }
+}
+
+/// One pass; the loop without NULLs has no branch in it. A NaN differs from itself and ends in `None`.
+fn scan<T: PartialOrd + Copy, const W: usize>(
+    bytes: &[u8],
+    block: &ColumnBlock,
+    load: impl Fn([u8; W]) -> T,
+) -> Option<(T, T)> {
+    let (cells, _) = bytes.as_chunks::<W>();
+    #[allow(clippy::eq_op)] // Only a NaN is not equal to itself.
+    let widen = |(low, high, sound): (T, T, bool), value: T| {
+        let low = if value < low { value } else { low };
+        let high = if value > high { value } else { high };
+        (low, high, sound & (value == value))
+    };
+    let (low, high, sound) = match &block.validity {
+        Some(valid) if !valid.all() => {
+            let first = load(cells[valid.ones().next()?]);
+            valid.ones().fold((first, first, true), |seen, row| widen(seen, load(cells[row])))
+        }
+        _ => {
+            let first = load(*cells.first()?);
+            cells.iter().fold((first, first, true), |seen, cell| widen(seen, load(*cell)))
+        }
+    };
+    sound.then_some((low, high))
+}
+
+/// Whether any cell of the page could satisfy the predicate, as far as its bounds tell.
+pub fn may_match(predicate: &Predicate, physical: Physical, page: &PageEntry) -> bool {
+    let cells = page.rows - page.nulls;
+    match &predicate.kind {
+        PredicateKind::IsNull => return page.nulls > 0,
+        _ if cells == 0 => return false,
+        _ => {}
+    }
+    let Some((low, high)) = &page.bounds else { return true };
+    let reaches = |lower: &Option<Vec<u8>>| {
+        lower.as_ref().is_none_or(|lower| compare_cells(physical, high, lower) != Ordering::Less)
+    };
+    let starts_below = |upper: &Option<Vec<u8>>| {
+        // A cell equal to the bound fails, unless a NaN is about, which equals everything: that is kept.
+        upper.as_ref().is_none_or(|upper| compare_cells(physical, low, upper) == Ordering::Less)
+    };
+    let within = |value: &[u8]| {
+        compare_cells(physical, low, value) != Ordering::Greater
+            && compare_cells(physical, value, high) != Ordering::Greater
+    };
+    match &predicate.kind {
+        PredicateKind::Range { lower, upper } | PredicateKind::InBloom { lower, upper, .. } => {
+            reaches(lower) && starts_below(upper)
+        }
+        PredicateKind::Equal(value) => within(value),
+        PredicateKind::InList(values) => values.iter().any(|value| within(value)),
+        PredicateKind::IsNotNull | PredicateKind::IsNull => true,
+    }
+}

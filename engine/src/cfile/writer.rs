@@ -1,0 +1,268 @@
+//! Cuts a stream of cells into pages and writes them.
+
+use serde::{Deserialize, Serialize};
+
+use super::encoding::{PAGE_ROWS_MAX, encode, encode_dictionary};
+use super::frame::{PageRef, PageWriter, index_of, stream};
+use super::hash::hash64;
+use super::index::{PageEntry, PageIndex};
+use super::page::Dictionary;
+use super::stats;
+use crate::error::{Error, Result};
+use crate::schema::block::{ColumnBlock, Values};
+use crate::schema::{Compression, Encoding, Physical};
+
+/// A dictionary of more values than this, or of more bytes, gives way to plain pages.
+const DICTIONARY_VALUES_MAX: usize = 1 << 15;
+const DICTIONARY_BYTES_MAX: usize = 256 << 10;
+
+/// What is written where, and how.
+#[derive(Debug, Clone)]
+pub struct StreamSpec {
+    pub stream: u32,
+    pub physical: Physical,
+    pub nullable: bool,
+    /// As [`super::encoding::resolve`] gave it.
+    pub encoding: Encoding,
+    pub compression: Compression,
+    /// Cells of about this many bytes make a page.
+    pub page_bytes: usize,
+    /// Whether pages' bounds are kept whole: the stream is searched by them.
+    pub exact_bounds: bool,
+}
+
+/// How a finished stream is found again; part of the footer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamMeta {
+    pub stream: u32,
+    pub physical: Physical,
+    pub nullable: bool,
+    pub rows: u32,
+    pub index: PageRef,
+    pub dictionary: Option<PageRef>,
+    /// Cells' bytes before encoding, and pages' bytes as stored.
+    pub raw_bytes: u64,
+    pub stored_bytes: u64,
+}
+
+/// Writes one stream. Pages go to the file as they fill up; the index follows in [`StreamWriter::finish`].
+pub struct StreamWriter {
+    spec: StreamSpec,
+    pending: ColumnBlock,
+    index: PageIndex,
+    rows: u32,
+    raw_bytes: u64,
+    stored_bytes: u64,
+    /// While pages are dictionary encoded.
+    dictionary: Option<DictionaryBuilder>,
+    /// How much of the dictionary pages refer to, if any do.
+    dictionary_used: bool,
+}
+
+impl StreamWriter {
+    pub fn new(spec: StreamSpec) -> StreamWriter {
+        let dictionary = (spec.encoding == Encoding::Dict).then(DictionaryBuilder::default);
+        StreamWriter {
+            pending: ColumnBlock::new(spec.physical, spec.nullable),
+            spec,
+            index: PageIndex::default(),
+            rows: 0,
+            raw_bytes: 0,
+            stored_bytes: 0,
+            dictionary,
+            dictionary_used: false,
+        }
+    }
+
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// Bytes of cells that wait for their page to fill up.
+    pub fn pending_bytes(&self) -> usize {
+        self.pending.byte_size()
+    }
+
+    /// Appends the cells of a block of the stream's type.
+    pub fn append(&mut self, block: &ColumnBlock, out: &mut PageWriter) -> Result<()> {
+        let rows = block.len();
+        if self.rows as usize + rows > u32::MAX as usize {
+            return Err(Error::invalid("a rowset cannot have more than 2^32 rows"));
+        }
+        let mut from = 0;
+        while from < rows {
+            let to = (from + self.room(block, from)).min(rows);
+            self.pending.extend(block, from, to - from);
+            self.rows += (to - from) as u32;
+            from = to;
+            if self.is_full() {
+                self.flush(out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends one cell.
+    pub fn push(&mut self, cell: Option<&[u8]>, out: &mut PageWriter) -> Result<()> {
+        self.pending.push(cell);
+        self.rows += 1;
+        if self.is_full() { self.flush(out) } else { Ok(()) }
+    }
+
+    fn is_full(&self) -> bool {
+        self.pending.byte_size() >= self.spec.page_bytes || self.pending.len() >= PAGE_ROWS_MAX
+    }
+
+    /// How many cells of `block` from `from` on still go into the pending page, at least one.
+    fn room(&self, block: &ColumnBlock, from: usize) -> usize {
+        let bytes = self.spec.page_bytes.saturating_sub(self.pending.byte_size());
+        let rows = PAGE_ROWS_MAX - self.pending.len();
+        let fitting = match &block.values {
+            Values::Fixed { width, .. } => bytes.div_ceil(*width),
+            Values::Var { offsets, .. } => {
+                let start = offsets[from] as usize;
+                let ends = offsets[from + 1..].iter().enumerate();
+                ends.take_while(|(i, end)| **end as usize - start + 4 * i < bytes).count() + 1
+            }
+        };
+        fitting.clamp(1, rows)
+    }
+
+    fn flush(&mut self, out: &mut PageWriter) -> Result<()> {
+        let block = &self.pending;
+        let codes = self.dictionary.as_mut().and_then(|dictionary| dictionary.encode(block));
+        if codes.is_none() {
+            self.dictionary = self.dictionary.take().filter(|_| self.dictionary_used).map(|mut kept| {
+                kept.closed = true;
+                kept
+            });
+        }
+        self.dictionary_used |= codes.is_some();
+        let body = encode(block, self.spec.physical, self.spec.encoding, codes.as_deref());
+        let ordinal = self.index.pages.len() as u32;
+        let at = out.append(self.spec.stream, ordinal, self.spec.compression, &body)?;
+        let rows = block.len() as u32;
+        let valid = block.validity.as_ref().map_or(rows, |valid| valid.count() as u32);
+        self.raw_bytes += block.byte_size() as u64;
+        self.stored_bytes += u64::from(at.len);
+        self.index.pages.push(PageEntry {
+            at,
+            first_row: self.rows - rows,
+            rows,
+            nulls: rows - valid,
+            bounds: stats::bounds(block, self.spec.physical, self.spec.exact_bounds),
+        });
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Writes what is pending, the dictionary and the index.
+    pub fn finish(mut self, out: &mut PageWriter) -> Result<StreamMeta> {
+        if !self.pending.is_empty() {
+            self.flush(out)?;
+        }
+        let dictionary = match self.dictionary.filter(|_| self.dictionary_used) {
+            Some(dictionary) => {
+                let stream = self.spec.stream | stream::DICTIONARY_OF;
+                let body = encode_dictionary(&dictionary.values);
+                Some(out.append(stream, 0, self.spec.compression, &body)?)
+            }
+            None => None,
+        };
+        let index = out.append(index_of(self.spec.stream), 0, Compression::None, &self.index.encode())?;
+        Ok(StreamMeta {
+            stream: self.spec.stream,
+            physical: self.spec.physical,
+            nullable: self.spec.nullable,
+            rows: self.rows,
+            index,
+            dictionary,
+            raw_bytes: self.raw_bytes,
+            stored_bytes: self.stored_bytes
+                + dictionary.map_or(0, |at| u64::from(at.len))
+                + u64::from(index.len),
+        })
+    }
+}
+
+/// Distinct values with their codes: open addressing over positions in [`Dictionary`].
+#[derive(Default)]
+struct DictionaryBuilder {
+    values: Dictionary,
+    /// Code + 1, or 0 where free; a power of two of them.
+    slots: Vec<u32>,
+    /// It grew too large, and no further page uses it.
+    closed: bool,
+}
+
+impl DictionaryBuilder {
+    /// Codes of a page's cells; `None` once a dictionary does not pay.
+    fn encode(&mut self, block: &ColumnBlock) -> Option<Vec<u32>> {
+        if self.closed {
+            return None;
+        }
+        let before = self.values.len();
+        let rows = block.len();
+        let mut codes = Vec::with_capacity(rows);
+        for row in 0..rows {
+            codes.push(self.code(block.raw(row)));
+            let added = self.values.len() - before;
+            let too_many = self.values.len() > DICTIONARY_VALUES_MAX
+                || self.values.bytes.len() > DICTIONARY_BYTES_MAX
+                || (row == 1023 && added * 8 > 1024 * 7);
+            if too_many {
+                self.forget_from(before);
+                return None;
+            }
+        }
+        // Cells that are mostly new cost more as a dictionary and codes than as they are.
+        if (self.values.len() - before) * 2 > rows.max(16) {
+            self.forget_from(before);
+            return None;
+        }
+        Some(codes)
+    }
+
+    /// Drops values that only a page which does not use them has added.
+    fn forget_from(&mut self, len: usize) {
+        let end = self.values.offsets.get(len).copied().unwrap_or(0);
+        self.values.offsets.truncate(len + 1);
+        self.values.bytes.truncate(end as usize);
+        self.slots.clear();
+    }
+
+    fn code(&mut self, value: &[u8]) -> u32 {
+        if self.values.offsets.is_empty() {
+            self.values.offsets.push(0);
+        }
+        if self.slots.len() < 2 * (self.values.len() + 1) {
+            self.grow();
+        }
+        let mask = self.slots.len() - 1;
+        let mut at = hash64(value) as usize & mask;
+        loop {
+            match self.slots[at] {
+                0 => break,
+                taken if self.values.value(taken - 1) == value => return taken - 1,
+                _ => at = (at + 1) & mask,
+            }
+        }
+        self.values.bytes.extend_from_slice(value);
+        self.values.offsets.push(self.values.bytes.len() as u32);
+        self.slots[at] = self.values.len() as u32;
+        self.values.len() as u32 - 1
+    }
+
+    fn grow(&mut self) {
+        let size = (4 * (self.values.len() + 1)).next_power_of_two().max(64);
+        self.slots.clear();
+        self.slots.resize(size, 0);
+        for code in 0..self.values.len() as u32 {
+            let mut at = hash64(self.values.value(code)) as usize & (size - 1);
+            while self.slots[at] != 0 {
+                at = (at + 1) & (size - 1);
+            }
+            self.slots[at] = code + 1;
+        }
+    }
+}

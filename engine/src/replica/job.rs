@@ -1,0 +1,289 @@
+//! Long work, in steps, between which the replica goes on.
+//!
+//! ```text
+//!   Replica::start_job ──► Job
+//!        ┌─────────────────┘
+//!        ▼
+//!   Job::step ──► More          step again; no hurry
+//!             ──► SyncLog       make the log durable as far as it was appended to, then step again
+//!             ──► Turn          Replica::job_turn, then step again
+//!             ──► Done          Replica::end_job
+//! ```
+//!
+//! Steps touch disks and may run beside the replica, on another thread; turns and ends run where the replica's
+//! steps do, and are brief. What every job comes to:
+//!
+//! 1. steps write new files, which nothing refers to yet;
+//! 2. a turn writes down the superblock that will refer to them, as of this moment;
+//! 3. the log is synced: it must hold every operation, and its commit, that this superblock knows of;
+//! 4. a step stores the superblock;
+//! 5. a turn puts the new files in the place of what they replace;
+//! 6. a step removes files that nothing refers to any more.
+//!
+//! A crash in between leaves files that the next opening removes, and one superblock or the other. A job that
+//! fails before 4 is given up by [`Replica::end_job`] and may be started again; one that fails in 4 ends the
+//! replica, because nobody knows which superblock is stored.
+
+use std::sync::Arc;
+
+use super::{Effects, Replica};
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::note::Note;
+use crate::tablet::Tablet;
+use crate::tablet::apply::Freeze;
+use crate::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, RowSetMeta};
+use crate::tablet::flush::{MrsCopy, delta_path};
+use crate::tablet::meta::TabletMeta;
+use crate::tablet::rowset::RowSetId;
+
+/// What there is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobKind {
+    /// Write the oldest MemRowSet to disk.
+    FlushRows,
+    /// Write the recent changes of a DiskRowSet to disk.
+    FlushDeltas(RowSetId),
+    /// Store the superblock, so that the log before it can go.
+    Checkpoint,
+}
+
+/// What is to happen next to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobStep {
+    More,
+    SyncLog,
+    Turn,
+    Done,
+}
+
+/// A piece of long work on one replica.
+pub struct Job {
+    kind: JobKind,
+    data: Arc<dyn Disk>,
+    work: Work,
+    stage: Stage,
+    meta: Option<TabletMeta>,
+    notes: Vec<Note>,
+    rows_per_step: usize,
+    columns: ColumnFileConfig,
+}
+
+enum Work {
+    Rows { copy: Box<MrsCopy>, freeze: Freeze, rows: u64, made: Vec<Arc<DiskRowSet>> },
+    Deltas { rowset: Arc<DiskRowSet>, freeze: u64, path: String, made: Option<RowSetMeta> },
+    Nothing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Writing,
+    /// Everything is written; a turn is to make the superblock.
+    Written,
+    /// The superblock is made; the log is to be synced.
+    Described,
+    Storing,
+    /// The superblock is stored; a turn is to swap.
+    Stored,
+    Swapped,
+}
+
+impl Job {
+    pub fn kind(&self) -> &JobKind {
+        &self.kind
+    }
+
+    /// Does the next piece of work, and says what is to come after it.
+    pub fn step(&mut self) -> Result<JobStep> {
+        match self.stage {
+            Stage::Writing => {
+                if self.write()? {
+                    return Ok(JobStep::More);
+                }
+                self.stage = Stage::Written;
+                Ok(JobStep::Turn)
+            }
+            Stage::Described => {
+                self.stage = Stage::Storing;
+                Ok(JobStep::SyncLog)
+            }
+            Stage::Storing => {
+                let meta = self.meta.as_ref().expect("the turn before made it");
+                meta.store(&*self.data)?;
+                self.stage = Stage::Stored;
+                Ok(JobStep::Turn)
+            }
+            Stage::Written | Stage::Stored => Ok(JobStep::Turn),
+            Stage::Swapped => Ok(JobStep::Done),
+        }
+    }
+
+    /// Writes some more; false when all is written, durable and open.
+    fn write(&mut self) -> Result<bool> {
+        match &mut self.work {
+            Work::Rows { copy, made, .. } => {
+                if copy.step(self.rows_per_step)? {
+                    return Ok(true);
+                }
+                *made = copy.finish()?;
+            }
+            Work::Deltas { rowset, path, made, .. } => {
+                *made = Some(rowset.flush_frozen(path, &self.columns)?);
+            }
+            Work::Nothing => {}
+        }
+        Ok(false)
+    }
+
+    /// Removes what a job that was given up has written. What cannot be removed, the next opening removes.
+    fn abandon(&self) {
+        let files = match &self.work {
+            Work::Rows { copy, .. } => copy.files(),
+            Work::Deltas { path, .. } => std::slice::from_ref(path),
+            Work::Nothing => &[],
+        };
+        for file in files {
+            let _ = self.data.remove(file);
+        }
+    }
+}
+
+impl Replica {
+    /// Begins a job; `None` if there is nothing for it to do. One at a time.
+    pub fn start_job(&mut self, kind: JobKind) -> Result<Option<Job>> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if self.job_running {
+            return Err(Error::not_ready("another job of this tablet is still running"));
+        }
+        let Some(work) = self.work(&kind)? else { return Ok(None) };
+        self.job_running = true;
+        let config = self.tablet.config();
+        Ok(Some(Job {
+            kind,
+            data: self.data.clone(),
+            work,
+            stage: Stage::Writing,
+            meta: None,
+            notes: Vec::new(),
+            rows_per_step: config.job_step_rows,
+            columns: config.columns.clone(),
+        }))
+    }
+
+    fn work(&mut self, kind: &JobKind) -> Result<Option<Work>> {
+        let (index, timestamp) = (self.last_applied.index, self.applied_at);
+        match kind {
+            JobKind::FlushRows => {
+                if !self.writer.freeze(index, timestamp) {
+                    return Ok(None);
+                }
+                let (mrs, freeze) = self.writer.oldest_frozen().expect("one was just frozen");
+                let rows = mrs.rows();
+                let copy = MrsCopy::new(self.data.clone(), self.tablet.clone(), mrs, freeze.timestamp);
+                Ok(Some(Work::Rows { copy: Box::new(copy), freeze, rows, made: Vec::new() }))
+            }
+            JobKind::FlushDeltas(id) => {
+                let rowset = rowset(&self.tablet, *id)?;
+                let Some(freeze) = self.writer.freeze_deltas(&rowset, index, timestamp) else {
+                    return Ok(None);
+                };
+                let path = delta_path(self.tablet.tablet, *id, self.tablet.new_rowset_id());
+                Ok(Some(Work::Deltas { rowset, freeze, path, made: None }))
+            }
+            JobKind::Checkpoint => Ok(Some(Work::Nothing)),
+        }
+    }
+
+    /// The replica's part of a job, when [`Job::step`] asks for it.
+    pub fn job_turn(&mut self, job: &mut Job, out: &mut Effects) -> Result<()> {
+        match job.stage {
+            Stage::Written => {
+                job.meta = Some(self.superblock(&job.work));
+                job.stage = Stage::Described;
+                Ok(())
+            }
+            Stage::Stored => {
+                self.swap(job)?;
+                job.stage = Stage::Swapped;
+                out.notes.append(&mut job.notes);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The superblock as it has to be once the job's files count.
+    fn superblock(&self, work: &Work) -> TabletMeta {
+        let state = self.tablet.state();
+        let mut meta = self.meta.clone();
+        meta.rowsets = state.disk.iter().map(|rowset| (*rowset.meta()).clone()).collect();
+        meta.last_op = self.last_applied;
+        meta.last_timestamp = self.applied_at;
+        meta.auto_increment = self.auto_increment;
+        meta.next_rowset = self.tablet.next_rowset_id();
+        let needed = match work {
+            Work::Rows { freeze, made, .. } => {
+                meta.rowsets.extend(made.iter().map(|rowset| (*rowset.meta()).clone()));
+                meta.mrs_durable = freeze.timestamp;
+                self.writer.needed_from(true, None).into_iter().chain([freeze.index + 1]).min()
+            }
+            Work::Deltas { freeze, made, .. } => {
+                let made = made.as_ref().expect("it was written before");
+                let place = meta.rowsets.iter_mut().find(|rowset| rowset.id == made.id);
+                *place.expect("a rowset being flushed is not replaced") = made.clone();
+                self.writer.needed_from(false, Some(made.id)).into_iter().chain([freeze + 1]).min()
+            }
+            Work::Nothing => self.writer.needed_from(false, None),
+        };
+        meta.replay_from = needed.unwrap_or(self.last_applied.index + 1);
+        let schema = self.alters.iter().take_while(|(index, _)| *index < meta.replay_from).last();
+        if let Some((_, schema)) = schema {
+            meta.schema = (*schema.schema).clone();
+            meta.schema_version = schema.version;
+            meta.table_name = schema.table_name.clone();
+            meta.extra = schema.extra.clone();
+        }
+        meta
+    }
+
+    fn swap(&mut self, job: &mut Job) -> Result<()> {
+        match &mut job.work {
+            Work::Rows { copy, freeze, rows, made } => {
+                copy.move_changes(freeze.mutations, made)?;
+                let rowsets = made.iter().map(|rowset| rowset.meta().id).collect();
+                self.writer.swap_frozen(std::mem::take(made));
+                job.notes.push(Note::Flushed { at: freeze.timestamp, rows: *rows, rowsets });
+            }
+            Work::Deltas { rowset, made, .. } => {
+                let made = made.take().expect("it was written before");
+                let (id, at) = (made.id, made.redo_ts);
+                rowset.install(made)?;
+                self.writer.deltas_flushed(rowset);
+                job.notes.push(Note::FlushedDeltas { rowset: id, at });
+            }
+            Work::Nothing => {}
+        }
+        self.meta = job.meta.take().expect("it was stored");
+        let from = self.meta.replay_from;
+        self.alters.retain(|(index, _)| *index >= from);
+        Ok(())
+    }
+
+    /// Ends a job that is done, or one that failed with `error`.
+    pub fn end_job(&mut self, job: Job, error: Option<Error>, out: &mut Effects) {
+        self.job_running = false;
+        let Some(error) = error else { return };
+        match job.stage {
+            Stage::Writing | Stage::Written | Stage::Described => job.abandon(),
+            Stage::Storing | Stage::Stored | Stage::Swapped => self.fail(error, out),
+        }
+    }
+}
+
+fn rowset(tablet: &Tablet, id: RowSetId) -> Result<Arc<DiskRowSet>> {
+    let state = tablet.state();
+    let found = state.disk.iter().find(|rowset| rowset.meta().id == id).cloned();
+    found.ok_or_else(|| Error::not_found(format!("there is no rowset {id}")))
+}

@@ -1,0 +1,130 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn one(physical: Physical, cell: &[u8]) -> String {
+    let mut key = Vec::new();
+    encode_cell(physical, cell, true, &mut key);
+    hex(&key)
+}
+
+fn columns(types: &[DataType]) -> Vec<ColumnSchema> {
+    types.iter().zip(0..).map(|(ty, i)| ColumnSchema::new(i, &format!("c{i}"), *ty)).collect()
+}
+
+fn key(types: &[DataType], cells: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::new();
+    encode_key(&columns(types), |i| cells[i], &mut key);
+    assert_eq!(decode_key(&columns(types), &key).expect("a whole key"), cells);
+    key
+}
+
+/// Keys that the Java client made.
+#[test]
+fn keys_are_those_of_other_clients() {
+    let int32 = |n: i32| one(Physical::Int32, &n.to_le_bytes());
+    assert_eq!([5i8, -1, -128].map(|n| one(Physical::Int8, &n.to_le_bytes())), ["85", "7f", "00"]);
+    assert_eq!([1i16, -1].map(|n| one(Physical::Int16, &n.to_le_bytes())), ["8001", "7fff"]);
+    assert_eq!([1, -1, i32::MIN, i32::MAX].map(int32), ["80000001", "7fffffff", "00000000", "ffffffff"]);
+    assert_eq!(one(Physical::Int64, &(-1i64).to_le_bytes()), "7fffffffffffffff");
+    assert_eq!(one(Physical::Int64, &1_000_000i64.to_le_bytes()), "80000000000f4240");
+    assert_eq!(one(Physical::Int128, &(-123i128).to_le_bytes()), "7fffffffffffffffffffffffffffff85");
+    assert_eq!(one(Physical::Binary, &[0, 0, 1]), "000001");
+    let strings = [DataType::String; 2];
+    assert_eq!(hex(&key(&strings, &[b"foo", b"bar"])), "666f6f0000626172");
+    assert_eq!(hex(&key(&strings, &[b"a\0b", b"c\0d"])), "6100016200006300 64".replace(' ', ""));
+    assert_eq!(hex(&key(&strings, &[b"", b""])), "0000");
+    let mixed = [DataType::Int32, DataType::String, DataType::Int64];
+    let cells: [&[u8]; 3] = [&(-5i32).to_le_bytes(), b"x\0", &9i64.to_le_bytes()];
+    assert_eq!(hex(&key(&mixed, &cells)), "7ffffffb7800010000".to_string() + "8000000000000009");
+}
+
+#[test]
+fn bad_keys_are_refused() {
+    let columns = columns(&[DataType::String, DataType::Int8]);
+    for bytes in [&b"a"[..], b"a\0", b"a\0\x02", b"a\0\0", b"a\0\0\x01\x02", b""] {
+        assert!(decode_key(&columns, bytes).is_err(), "{bytes:?}");
+    }
+}
+
+#[test]
+fn the_greatest_values_do_not_grow() {
+    let plain = TypeAttributes::default();
+    let decimal = TypeAttributes { precision: 4, scale: 2, length: 0 };
+    let grow = |ty, attributes, cell: &[u8]| {
+        let mut cell = cell.to_vec();
+        increment_cell(ty, attributes, &mut cell).then(|| hex(&cell))
+    };
+    assert_eq!(grow(DataType::Int8, plain, &[0xff]), Some("00".to_string()));
+    assert_eq!(grow(DataType::Int8, plain, &[0x7f]), None);
+    assert_eq!(grow(DataType::Decimal32, decimal, &9999i32.to_le_bytes()), None);
+    assert_eq!(grow(DataType::Decimal32, decimal, &9998i32.to_le_bytes()), Some("0f270000".to_string()));
+    assert_eq!(grow(DataType::Date, plain, &DATE_MAX.to_le_bytes()), None);
+    assert_eq!(grow(DataType::String, plain, b"a"), Some("6100".to_string()));
+    assert_eq!(grow(DataType::Float, plain, &1.5f32.to_le_bytes()), Some("0100c03f".to_string()));
+    assert_eq!(prefix_successor(&[1, 0xff]), Some(vec![2]));
+    assert_eq!(prefix_successor(&[0xff, 0xff]), None);
+}
+
+type Row = (i8, Vec<u8>, i64, u16, i128, Vec<u8>);
+
+fn row() -> impl Strategy<Value = Row> {
+    let bytes = || prop::collection::vec(prop::sample::select(vec![0u8, 1, 2, 255]), 0..4);
+    let small = || prop_oneof![-2i64..3, any::<i64>()];
+    (any::<i8>(), bytes(), small(), any::<u16>(), small().prop_map(i128::from), bytes())
+}
+
+proptest! {
+    #[test]
+    fn keys_order_as_rows_do(a in row(), b in row(), from in 0usize..6) {
+        let types = [
+            DataType::Int8,
+            DataType::Binary,
+            DataType::Int64,
+            DataType::Uint16,
+            DataType::Decimal128,
+            DataType::String,
+        ];
+        let encode = |row: &Row| {
+            let cells: [&[u8]; 6] = [
+                &row.0.to_le_bytes(),
+                &row.1,
+                &row.2.to_le_bytes(),
+                &row.3.to_le_bytes(),
+                &row.4.to_le_bytes(),
+                &row.5,
+            ];
+            (key(&types[from..], &cells[from..]), key(&types[..=from], &cells[..=from]))
+        };
+        let tails = |row: &Row| {
+            let row = row.clone();
+            let at = |i: usize| i >= from;
+            (
+                at(0).then_some(row.0),
+                at(1).then_some(row.1),
+                at(2).then_some(row.2),
+                at(3).then_some(row.3),
+                at(4).then_some(row.4),
+                at(5).then_some(row.5),
+            )
+        };
+        prop_assert_eq!(encode(&a).0.cmp(&encode(&b).0), tails(&a).cmp(&tails(&b)));
+        if from == 5 {
+            prop_assert_eq!(encode(&a).1.cmp(&encode(&b).1), a.cmp(&b));
+        }
+    }
+
+    #[test]
+    fn any_bytes_decode_or_are_refused(bytes in prop::collection::vec(0u8..3, 0..20)) {
+        let columns = columns(&[DataType::String, DataType::Int16, DataType::Binary]);
+        if let Ok(cells) = decode_key(&columns, &bytes) {
+            let mut again = Vec::new();
+            encode_key(&columns, |i| &cells[i], &mut again);
+            prop_assert_eq!(again, bytes);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! How a table is cut into tablets: hash buckets times ranges.
+//!
+//! ```text
+//! partition key = u32 big-endian bucket per hash dimension, then the range key
+//! ```
+//!
+//! A tablet holds the partition keys of `start..end`; an empty bound is none. The range key is the key encoding of the
+//! range columns. A custom range has hash dimensions of its own, as many as the table's.
+
+use serde::{Deserialize, Serialize};
+
+use super::hash::murmur2_64a;
+use super::key::encode_cell;
+use super::range::Range;
+use super::{Physical, Schema};
+use crate::error::{Error, Result};
+use crate::ids::ColumnId;
+
+/// Rows are spread over `buckets` by a hash of `columns`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HashDimension {
+    /// In order of their ids.
+    pub columns: Vec<ColumnId>,
+    pub buckets: u32,
+    pub seed: u32,
+}
+
+/// A range whose rows hash otherwise than the table's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeHash {
+    /// Encoded range keys, `lower` inclusive and `upper` exclusive; empty is unbounded.
+    pub lower: Vec<u8>,
+    pub upper: Vec<u8>,
+    pub hash: Vec<HashDimension>,
+}
+
+/// How the rows of a table find their tablet.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PartitionSchema {
+    pub hash: Vec<HashDimension>,
+    pub range_columns: Vec<ColumnId>,
+    /// Ordered by `lower`, not overlapping; only ranges that differ from the table's own hash.
+    pub custom: Vec<RangeHash>,
+}
+
+/// The rows of one tablet.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Partition {
+    pub hash_buckets: Vec<u32>,
+    /// Partition keys, `start` inclusive and `end` exclusive; empty is unbounded.
+    pub start: Vec<u8>,
+    pub end: Vec<u8>,
+}
+
+impl Partition {
+    pub fn contains(&self, partition_key: &[u8]) -> bool {
+        self.start.as_slice() <= partition_key && (self.end.is_empty() || partition_key < self.end.as_slice())
+    }
+}
+
+impl Partition {
+    /// The range part of the bounds. One that ends inside the hash buckets is unbounded.
+    pub fn range(&self) -> Range {
+        let prefix = 4 * self.hash_buckets.len();
+        let part = |key: &[u8]| key.get(prefix..).unwrap_or_default().to_vec();
+        Range { lower: part(&self.start), upper: part(&self.end) }
+    }
+}
+
+impl PartitionSchema {
+    /// `Invalid` unless hash and range columns are key columns, no column hashes twice, every dimension has two
+    /// buckets or more, and custom ranges don't overlap. `Unsupported` if they differ in the number of dimensions.
+    pub fn check(&self, schema: &Schema) -> Result<()> {
+        check_hash(&self.hash, schema)?;
+        Columns::resolve(&self.range_columns, schema)?;
+        for (i, id) in self.range_columns.iter().enumerate() {
+            if self.range_columns[..i].contains(id) {
+                return Err(Error::invalid("duplicate column in the range partition"));
+            }
+        }
+        for custom in &self.custom {
+            check_hash(&custom.hash, schema)?;
+            if custom.hash.len() != self.hash.len() {
+                return Err(Error::unsupported(
+                    "varying number of hash dimensions per range is not yet supported",
+                ));
+            }
+        }
+        if !self.custom.is_sorted_by(|a, b| !a.upper.is_empty() && a.upper <= b.lower) {
+            return Err(Error::invalid("overlapping range partitions with custom hash schemas"));
+        }
+        Ok(())
+    }
+
+    /// The hash dimensions of the rows with this range key.
+    pub fn hash_of(&self, range_key: &[u8]) -> &[HashDimension] {
+        let holds = |custom: &&RangeHash| {
+            custom.lower.as_slice() <= range_key
+                && (custom.upper.is_empty() || range_key < custom.upper.as_slice())
+        };
+        self.custom.iter().find(holds).map_or(&self.hash, |custom| &custom.hash)
+    }
+
+    /// Remembers the hash dimensions of a range; those of the table need no remembering.
+    pub fn set_custom(&mut self, range: &Range, hash: Vec<HashDimension>) {
+        self.forget_custom(range);
+        if hash != self.hash {
+            let at = self.custom.partition_point(|custom| custom.lower < range.lower);
+            let custom = RangeHash { lower: range.lower.clone(), upper: range.upper.clone(), hash };
+            self.custom.insert(at, custom);
+        }
+    }
+
+    /// Forgets what [`PartitionSchema::set_custom`] remembered.
+    pub fn forget_custom(&mut self, range: &Range) {
+        self.custom.retain(|custom| custom.lower != range.lower || custom.upper != range.upper);
+    }
+
+    /// The tablets of one range: one per combination of hash buckets, in order.
+    pub fn partitions_of(&self, range: &Range) -> Vec<Partition> {
+        let mut prefixes: Vec<Vec<u32>> = vec![Vec::new()];
+        for dimension in self.hash_of(&range.lower) {
+            let grow = |prefix: &Vec<u32>| {
+                let prefix = prefix.clone();
+                (0..dimension.buckets).map(move |bucket| [prefix.as_slice(), &[bucket]].concat())
+            };
+            prefixes = prefixes.iter().flat_map(grow).collect();
+        }
+        prefixes.into_iter().map(|buckets| partition(buckets, range)).collect()
+    }
+
+    /// The tablets of a new table, ordered by start: the given ranges (all keys if there are none), cut at the splits.
+    ///
+    /// `Invalid` for ranges that overlap and for splits that are repeated or not inside of a range.
+    pub fn create_partitions(&self, splits: &[Vec<u8>], ranges: &[Range]) -> Result<Vec<Partition>> {
+        let mut ranges = if ranges.is_empty() { vec![Range::default()] } else { ranges.to_vec() };
+        ranges.sort();
+        if ranges.windows(2).any(|pair| pair[0].overlaps(&pair[1])) {
+            return Err(Error::invalid("overlapping range partitions"));
+        }
+        if self.range_columns.is_empty() && (ranges != [Range::default()] || !splits.is_empty()) {
+            return Err(Error::invalid("range bounds are given for a table without range columns"));
+        }
+        for split in splits {
+            let at = ranges.iter().position(|range| range.contains(split));
+            let at = at.ok_or_else(|| Error::invalid("split out of bounds"))?;
+            if ranges[at].lower == *split {
+                return Err(Error::invalid("split matches lower or upper bound, or is duplicate"));
+            }
+            let upper = std::mem::replace(&mut ranges[at].upper, split.clone());
+            ranges.insert(at + 1, Range { lower: split.clone(), upper });
+        }
+        let mut partitions: Vec<Partition> =
+            ranges.iter().flat_map(|range| self.partitions_of(range)).collect();
+        partitions.sort_by(|a, b| a.start.cmp(&b.start));
+        Ok(partitions)
+    }
+}
+
+fn check_hash(hash: &[HashDimension], schema: &Schema) -> Result<()> {
+    let mut seen: Vec<ColumnId> = Vec::new();
+    for dimension in hash {
+        if dimension.columns.is_empty() {
+            return Err(Error::invalid("must have at least one hash column"));
+        }
+        if dimension.buckets < 2 {
+            return Err(Error::invalid("must have at least two hash buckets"));
+        }
+        Columns::resolve(&dimension.columns, schema)?;
+        for id in &dimension.columns {
+            if seen.contains(id) {
+                let name = schema.by_id(*id).map_or("?", |column| column.name.as_str());
+                return Err(Error::invalid(format!(
+                    "hash bucket schema components must not contain columns in common: {name}"
+                )));
+            }
+            seen.push(*id);
+        }
+    }
+    Ok(())
+}
+
+/// `buckets`, big-endian.
+pub(super) fn prefix(buckets: &[u32]) -> Vec<u8> {
+    buckets.iter().flat_map(|bucket| bucket.to_be_bytes()).collect()
+}
+
+/// The end of the partition keys that begin with these buckets; empty if there are none.
+pub(super) fn prefix_end(buckets: &[u32]) -> Vec<u8> {
+    match buckets.split_last() {
+        Some((last, before)) => [prefix(before), (last + 1).to_be_bytes().to_vec()].concat(),
+        None => Vec::new(),
+    }
+}
+
+fn partition(hash_buckets: Vec<u32>, range: &Range) -> Partition {
+    let start = [prefix(&hash_buckets), range.lower.clone()].concat();
+    let end = match range.upper.as_slice() {
+        [] => prefix_end(&hash_buckets),
+        upper => [prefix(&hash_buckets), upper.to_vec()].concat(),
+    };
+    Partition { hash_buckets, start, end }
+}
+
+struct Columns {
+    /// Index in the schema's columns, and physical type.
+    columns: Vec<(usize, Physical)>,
+}
+
+impl Columns {
+    fn resolve(ids: &[ColumnId], schema: &Schema) -> Result<Columns> {
+        let column = |id: &ColumnId| {
+            let index = schema.index_of_id(*id).filter(|index| *index < schema.num_key_columns());
+            let index = index
+                .ok_or_else(|| Error::invalid(format!("partition column {} is not a key column", id.0)))?;
+            Ok((index, schema.columns()[index].ty.physical()))
+        };
+        Ok(Columns { columns: ids.iter().map(column).collect::<Result<_>>()? })
+    }
+
+    #[inline]
+    fn encode<'c>(&self, cell: &impl Fn(usize) -> &'c [u8], out: &mut Vec<u8>) {
+        let last = self.columns.len().wrapping_sub(1);
+        for (i, (index, physical)) in self.columns.iter().enumerate() {
+            encode_cell(*physical, cell(*index), i == last, out);
+        }
+    }
+}
+
+struct Dimension {
+    columns: Columns,
+    buckets: u32,
+    seed: u32,
+}
+
+impl Dimension {
+    fn resolve(dimension: &HashDimension, schema: &Schema) -> Result<Dimension> {
+        let columns = Columns::resolve(&dimension.columns, schema)?;
+        Ok(Dimension { columns, buckets: dimension.buckets.max(1), seed: dimension.seed })
+    }
+}
+
+/// Computes partition keys of rows: a [`PartitionSchema`] with its columns looked up once.
+pub struct Partitioner {
+    hash: Vec<Dimension>,
+    range: Columns,
+    custom: Vec<(Vec<u8>, Vec<u8>, Vec<Dimension>)>,
+    range_key: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl Partitioner {
+    /// `Invalid` if the partition schema names a column that is not in the schema's key.
+    pub fn new(partition: &PartitionSchema, schema: &Schema) -> Result<Partitioner> {
+        let resolve = |hash: &[HashDimension]| {
+            hash.iter().map(|dimension| Dimension::resolve(dimension, schema)).collect::<Result<Vec<_>>>()
+        };
+        let custom =
+            |range: &RangeHash| Ok((range.lower.clone(), range.upper.clone(), resolve(&range.hash)?));
+        Ok(Partitioner {
+            hash: resolve(&partition.hash)?,
+            range: Columns::resolve(&partition.range_columns, schema)?,
+            custom: partition.custom.iter().map(custom).collect::<Result<_>>()?,
+            range_key: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// The partition key of the row whose key cells `cell` gives by column index.
+    #[inline]
+    pub fn partition_key<'c>(&mut self, cell: impl Fn(usize) -> &'c [u8], out: &mut Vec<u8>) {
+        self.range_key.clear();
+        self.range.encode(&cell, &mut self.range_key);
+        let key = self.range_key.as_slice();
+        let custom = self.custom.iter().find(|(lower, upper, _)| {
+            lower.as_slice() <= key && (upper.is_empty() || key < upper.as_slice())
+        });
+        for dimension in custom.map_or(&self.hash, |(_, _, hash)| hash) {
+            self.scratch.clear();
+            dimension.columns.encode(&cell, &mut self.scratch);
+            let hash = murmur2_64a(&self.scratch, dimension.seed as u64);
+            out.extend_from_slice(&((hash % dimension.buckets as u64) as u32).to_be_bytes());
+        }
+        out.extend_from_slice(&self.range_key);
+    }
+}
+
+#[cfg(test)]
+#[path = "partition_tests.rs"]
+mod tests;

@@ -1,0 +1,175 @@
+use super::super::ops::WireColumn;
+use super::super::range::{decode_range_ops, ranges_of_ops};
+use super::super::{ColumnSchema, DataType};
+use super::*;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn column(id: u32, ty: DataType) -> ColumnSchema {
+    ColumnSchema::new(id, ["a", "b", "c"][id as usize], ty)
+}
+
+fn dimension(columns: &[u32], buckets: u32, seed: u32) -> HashDimension {
+    HashDimension { columns: columns.iter().map(|id| ColumnId(*id)).collect(), buckets, seed }
+}
+
+fn ids(ids: &[u32]) -> Vec<ColumnId> {
+    ids.iter().map(|id| ColumnId(*id)).collect()
+}
+
+fn show(partitions: &[Partition]) -> String {
+    let line = |p: &Partition| format!("{:?} {} -> {}\n", p.hash_buckets, hex(&p.start), hex(&p.end));
+    partitions.iter().map(line).collect()
+}
+
+#[test]
+fn rows_hash_as_in_other_clients() {
+    let schema = Schema::new(
+        vec![column(0, DataType::Int32), column(1, DataType::String), column(2, DataType::String)],
+        3,
+    )
+    .expect("a legal schema");
+    let partition = PartitionSchema {
+        hash: vec![dimension(&[0, 1], 32, 0), dimension(&[2], 32, 42)],
+        range_columns: ids(&[0, 1, 2]),
+        custom: vec![],
+    };
+    partition.check(&schema).expect("legal");
+    let mut partitioner = Partitioner::new(&partition, &schema).expect("its columns exist");
+    let rows: [(i32, &str, &str, &str); 5] = [
+        (0, "", "", "0000000000000014800000000000"),
+        (1, "", "", "0000000500000014800000010000"),
+        (0, "b", "c", "0000001a0000001d8000000062000063"),
+        (1, "b", "c", "000000000000001d8000000162000063"),
+        (-1, "x\0y", "z", "0000001f0000000c7fffffff7800017900007a"),
+    ];
+    for (a, b, c, want) in rows {
+        let a = a.to_le_bytes();
+        let cells: [&[u8]; 3] = [&a, b.as_bytes(), c.as_bytes()];
+        let mut key = Vec::new();
+        partitioner.partition_key(|i| cells[i], &mut key);
+        assert_eq!(hex(&key), want);
+    }
+}
+
+#[test]
+fn buckets_of_numbers_are_those_of_other_clients() {
+    let schema = Schema::new(vec![column(0, DataType::Int64)], 1).expect("a legal schema");
+    let rows = [0i64, 1, 2, 3, 100, -1];
+    for (buckets, seed, want) in
+        [(2, 0, [0, 1, 0, 0, 0, 1]), (4, 0, [2, 1, 0, 0, 0, 1]), (16, 7, [6, 15, 10, 14, 2, 9])]
+    {
+        let partition = PartitionSchema { hash: vec![dimension(&[0], buckets, seed)], ..Default::default() };
+        let mut partitioner = Partitioner::new(&partition, &schema).expect("its columns exist");
+        for (row, want) in rows.iter().zip(want) {
+            let cell = row.to_le_bytes();
+            let mut key = Vec::new();
+            partitioner.partition_key(|_| &cell, &mut key);
+            assert_eq!(key, u32::to_be_bytes(want), "{row} of {buckets} buckets, seed {seed}");
+        }
+    }
+}
+
+fn int_and_string() -> Schema {
+    Schema::new(vec![column(0, DataType::Int32), column(1, DataType::String)], 2).expect("a legal schema")
+}
+
+#[test]
+fn tablets_of_real_tables() {
+    let int = |value: i32| {
+        let mut key = Vec::new();
+        encode_cell(Physical::Int32, &value.to_le_bytes(), true, &mut key);
+        key
+    };
+    let both =
+        PartitionSchema { hash: vec![dimension(&[1], 2, 3)], range_columns: ids(&[0]), custom: vec![] };
+    let ranges = [Range { lower: int(0), upper: int(10) }, Range { lower: int(10), upper: vec![] }];
+    insta::assert_snapshot!(show(&both.create_partitions(&[], &ranges).expect("legal")), @r"
+    [0] 0000000080000000 -> 000000008000000a
+    [0] 000000008000000a -> 00000001
+    [1] 0000000180000000 -> 000000018000000a
+    [1] 000000018000000a -> 00000002
+    ");
+    let hashes =
+        PartitionSchema { hash: vec![dimension(&[0], 2, 0), dimension(&[1], 2, 0)], ..Default::default() };
+    insta::assert_snapshot!(show(&hashes.create_partitions(&[], &[]).expect("legal")), @r"
+    [0, 0] 0000000000000000 -> 0000000000000001
+    [0, 1] 0000000000000001 -> 0000000000000002
+    [1, 0] 0000000100000000 -> 0000000100000001
+    [1, 1] 0000000100000001 -> 0000000100000002
+    ");
+    let range = PartitionSchema { range_columns: ids(&[0, 1]), ..Default::default() };
+    let split = [int(5), b"m".to_vec()].concat();
+    insta::assert_snapshot!(show(&range.create_partitions(&[split], &[]).expect("legal")), @r"
+    []  -> 800000056d
+    [] 800000056d -> 
+    ");
+    let mut custom =
+        PartitionSchema { hash: vec![dimension(&[0], 2, 0)], range_columns: ids(&[1]), custom: vec![] };
+    let low = Range { lower: b"a".to_vec(), upper: b"m".to_vec() };
+    let high = Range { lower: b"m".to_vec(), upper: vec![] };
+    custom.set_custom(&low, vec![dimension(&[0], 3, 1)]);
+    custom.set_custom(&high, custom.hash.clone());
+    assert_eq!(custom.custom.len(), 1, "a range that hashes like the table is not remembered");
+    custom.check(&int_and_string()).expect("legal");
+    insta::assert_snapshot!(show(&custom.create_partitions(&[], &[high, low.clone()]).expect("legal")), @r"
+    [0] 0000000061 -> 000000006d
+    [0] 000000006d -> 00000001
+    [1] 0000000161 -> 000000016d
+    [1] 000000016d -> 00000002
+    [2] 0000000261 -> 000000026d
+    ");
+    assert_eq!(custom.partitions_of(&low)[2].range(), low);
+    assert_eq!(
+        custom.show_range(&int_and_string(), &low),
+        r#"PARTITION "a" <= VALUES < "m" HASH (a) PARTITIONS 3 SEED 1"#
+    );
+    assert_eq!(custom.show(&int_and_string()), ["HASH (a) PARTITIONS 2", "RANGE (b)"]);
+}
+
+#[test]
+fn bad_partition_schemas_are_refused() {
+    let schema = int_and_string();
+    let check = |hash: Vec<HashDimension>, range: &[u32]| {
+        PartitionSchema { hash, range_columns: ids(range), custom: vec![] }.check(&schema)
+    };
+    assert!(check(vec![dimension(&[0], 1, 0)], &[]).is_err(), "one bucket");
+    assert!(check(vec![dimension(&[], 2, 0)], &[]).is_err(), "no column");
+    assert!(check(vec![dimension(&[0], 2, 0), dimension(&[0], 2, 1)], &[]).is_err(), "column twice");
+    assert!(check(vec![dimension(&[2], 2, 0)], &[]).is_err(), "unknown column");
+    assert!(check(vec![], &[0, 0]).is_err(), "range column twice");
+    let range = PartitionSchema { range_columns: ids(&[0]), ..Default::default() };
+    let one = Range { lower: vec![1], upper: vec![3] };
+    let two = Range { lower: vec![2], upper: vec![4] };
+    assert!(range.create_partitions(&[], &[two, one.clone()]).is_err(), "overlap");
+    assert!(range.create_partitions(&[vec![3]], std::slice::from_ref(&one)).is_err(), "split outside");
+    assert!(range.create_partitions(&[vec![1]], &[one]).is_err(), "split at a bound");
+}
+
+#[test]
+fn bounds_of_a_create_request() {
+    let schema = int_and_string();
+    let wire = [
+        WireColumn { id: ColumnId(0), ty: DataType::Int32, nullable: false },
+        WireColumn { id: ColumnId(1), ty: DataType::String, nullable: true },
+    ];
+    let rows: Vec<u8> = [
+        &[4u8, 1, 0, 0x32, 0, 0, 0][..],
+        &[6, 1, 0, 0, 0, 0, 0],
+        &[7, 1, 0, 0x64, 0, 0, 0],
+        &[8, 1, 0, 0x64, 0, 0, 0],
+        &[9, 0, 0],
+    ]
+    .concat();
+    let ops = decode_range_ops(&wire, &rows, &[]).expect("well formed");
+    let (splits, ranges) = ranges_of_ops(&schema, &ids(&[0]), &ops).expect("legal");
+    assert_eq!(splits.iter().map(|key| hex(key)).collect::<Vec<_>>(), ["80000032"]);
+    let ranges: Vec<String> =
+        ranges.iter().map(|r| format!("{}..{}", hex(&r.lower), hex(&r.upper))).collect();
+    assert_eq!(ranges, ["80000000..80000064", "80000065.."]);
+    for cut in 1..rows.len() {
+        let _ = decode_range_ops(&wire, &rows[..cut], &[]);
+    }
+}

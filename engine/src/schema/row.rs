@@ -1,0 +1,108 @@
+//! A row as one run of bytes, for rows kept in memory.
+//!
+//! ```text
+//! null bitmap   1 bit per column, 1 = NULL; only if the schema has nullable columns
+//! slots         in column order: fixed-width cells; u32 offset (from the row's start), u32 length for the rest
+//! data          the bytes of any-length cells
+//! ```
+//!
+//! NULL cells keep a slot of zeros.
+
+use super::Schema;
+use super::ops::Cell;
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    offset: u32,
+    /// Bytes of a fixed-width cell, [`VARIABLE`] for cells of any length.
+    width: u32,
+}
+
+const VARIABLE: u32 = u32::MAX;
+
+/// Where the cells of a schema's rows are.
+#[derive(Debug, Clone)]
+pub struct RowLayout {
+    slots: Vec<Slot>,
+    bitmap: usize,
+    /// Bytes before the data.
+    fixed: usize,
+    any_length: bool,
+}
+
+impl RowLayout {
+    pub fn new(schema: &Schema) -> RowLayout {
+        let bitmap = if schema.has_nullable() { schema.columns().len().div_ceil(8) } else { 0 };
+        let mut at = bitmap;
+        let mut slots = Vec::with_capacity(schema.columns().len());
+        for column in schema.columns() {
+            let width = column.ty.width();
+            slots.push(Slot { offset: at as u32, width: width.map_or(VARIABLE, |width| width as u32) });
+            at += width.unwrap_or(8);
+        }
+        let any_length = slots.iter().any(|slot| slot.width == VARIABLE);
+        RowLayout { slots, bitmap, fixed: at, any_length }
+    }
+
+    /// Bytes of the row these cells make.
+    pub fn encoded_len(&self, cells: &[Cell<'_>]) -> usize {
+        let data = |(slot, cell): (&Slot, &Cell<'_>)| match cell {
+            Cell::Value(value) if slot.width == VARIABLE => value.len(),
+            _ => 0,
+        };
+        if !self.any_length {
+            return self.fixed;
+        }
+        self.fixed + self.slots.iter().zip(cells).map(data).sum::<usize>()
+    }
+
+    /// Appends the row made of `cells`, one per column of the schema. A cell that is not set counts as NULL.
+    ///
+    /// Panics if a fixed-width cell has another width, or a cell is NULL in a schema without nullable columns.
+    pub fn encode(&self, cells: &[Cell<'_>], out: &mut Vec<u8>) {
+        assert_eq!(cells.len(), self.slots.len(), "a row has one cell per column");
+        let start = out.len();
+        out.resize(start + self.fixed, 0);
+        for (i, (slot, cell)) in self.slots.iter().zip(cells).enumerate() {
+            let at = start + slot.offset as usize;
+            match cell {
+                Cell::Value(value) if slot.width == VARIABLE => {
+                    let offset = (out.len() - start) as u32;
+                    out[at..at + 4].copy_from_slice(&offset.to_le_bytes());
+                    out[at + 4..at + 8].copy_from_slice(&(value.len() as u32).to_le_bytes());
+                    out.extend_from_slice(value);
+                }
+                Cell::Value(value) => out[at..at + slot.width as usize].copy_from_slice(value),
+                Cell::Null | Cell::Unset => {
+                    assert!(self.bitmap > 0, "NULL in a schema without nullable columns");
+                    out[start + i / 8] |= 1 << (i % 8);
+                }
+            }
+        }
+    }
+
+    /// The bytes of a column's cell in an encoded row, `None` for NULL.
+    #[inline]
+    pub fn cell<'r>(&self, row: &'r [u8], column: usize) -> Option<&'r [u8]> {
+        if self.bitmap > 0 && row[column / 8] >> (column % 8) & 1 == 1 {
+            return None;
+        }
+        let slot = self.slots[column];
+        let at = slot.offset as usize;
+        if slot.width != VARIABLE {
+            return Some(&row[at..at + slot.width as usize]);
+        }
+        let number = |at: usize| u32::from_le_bytes(row[at..at + 4].try_into().expect("four bytes")) as usize;
+        let (offset, len) = (number(at), number(at + 4));
+        Some(&row[offset..offset + len])
+    }
+
+    /// All cells of an encoded row, in column order.
+    pub fn cells<'r>(&self, row: &'r [u8]) -> impl Iterator<Item = Option<&'r [u8]>> {
+        (0..self.slots.len()).map(move |column| self.cell(row, column))
+    }
+}
+
+#[cfg(test)]
+#[path = "row_tests.rs"]
+mod tests;

@@ -1,0 +1,320 @@
+//! A flushed set of rows: an immutable base, and the changes made to its rows since.
+//!
+//! ```text
+//!   find(key) ──▶ Bloom chunk ──▶ page of keys ──▶ RowId
+//!   mutate(row, ts, change) ──▶ recent (DeltaMemStore)
+//!   flush:   freeze         recent becomes frozen, a new recent takes over
+//!            flush_frozen   frozen is written to a file of REDOs; nothing refers to it yet
+//!            install        once the superblock names the file: it takes frozen's place
+//! ```
+//!
+//! Readers hold the base and the changes as they were when their scan began; a flush replaces the list, never
+//! what is in it. Changes that reach `recent` later are newer than any snapshot such a reader can have.
+//!
+//! *Not here:* writing the base ([`super::rowset_writer`]), scanning ([`super::rowset_scan`]), which operations
+//! may change a row (the caller has checked).
+
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use super::delta_tracker::DeltaState;
+use super::deltafile::{DeltaReader, DeltaWriter, Direction};
+use super::deltamemstore::DeltaMemStore;
+use super::rowset::{ProbeStats, RowSetScan, RowSetScanSpec, Snapshot};
+use super::rowset_scan::DiskRowSetScan;
+use super::rowset_writer::Footer;
+pub use super::rowset_writer::{ColumnFileConfig, DeltaFileMeta, DiskRowSetWriter, RowSetMeta};
+use crate::cfile::bloom::Chunk;
+use crate::cfile::cache::{PageCache, Worth};
+use crate::cfile::frame::{FileKind, Identity, PageFile, PageWriter, stream};
+use crate::cfile::hash::hash64;
+use crate::cfile::keys::{KeyForm, KeyIndex};
+use crate::cfile::reader::{CachedFile, StreamReader};
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::ids::{ColumnId, RowId, TabletId};
+use crate::schema::block::{ProjectedColumn, RowBlock};
+use crate::schema::{Physical, Schema};
+use crate::time::Timestamp;
+
+/// The immutable part of a rowset.
+pub(super) struct Base {
+    pub rows: u32,
+    /// By stream, which is the column's id.
+    pub columns: Vec<StreamReader>,
+    pub key_columns: usize,
+    pub keys: KeyIndex,
+    bloom: StreamReader,
+}
+
+impl Base {
+    /// The position in `columns` of a column, if the rowset has it.
+    pub fn column(&self, id: ColumnId) -> Option<usize> {
+        self.columns.iter().position(|column| column.meta().stream == id.0)
+    }
+
+    pub fn in_key(&self, id: ColumnId) -> bool {
+        self.column(id).is_some_and(|at| at < self.key_columns)
+    }
+
+    fn open(file: &Arc<CachedFile>, footer: Footer) -> Result<Base> {
+        let bad = |what: &str| Error::corrupt(format!("{}: the footer {what}", file.file.path()));
+        let key_columns = footer.key.len();
+        if key_columns == 0 || key_columns > footer.columns.len() || footer.rows == 0 {
+            return Err(bad("has no key or no rows"));
+        }
+        let streams = footer.columns.iter().chain(&footer.keys).chain([&footer.bloom]);
+        if streams.into_iter().any(|stream| stream.rows != footer.rows) {
+            return Err(bad("has streams of different lengths"));
+        }
+        let key = match footer.keys {
+            Some(keys) => keys,
+            None if key_columns == 1 => footer.columns[0].clone(),
+            None => return Err(bad("lacks the key index")),
+        };
+        let form = KeyForm::of(&footer.key);
+        let fits = match form {
+            KeyForm::Encoded => key.physical == Physical::Binary,
+            KeyForm::Integer(physical) => key.physical == physical,
+        };
+        if !fits || key.nullable {
+            return Err(bad("has a key index of another type"));
+        }
+        let reader = |meta| StreamReader::new(file.clone(), meta);
+        Ok(Base {
+            rows: footer.rows,
+            columns: footer.columns.into_iter().map(reader).collect(),
+            key_columns,
+            keys: KeyIndex { stream: reader(key), form },
+            bloom: reader(footer.bloom),
+        })
+    }
+
+    /// Whether the Bloom filter lets the key pass.
+    fn may_contain(&self, key: &[u8]) -> Result<bool> {
+        let index = self.bloom.resident_index()?;
+        let starts_by =
+            |bounds: &Option<(Vec<u8>, Vec<u8>)>| bounds.as_ref().is_some_and(|b| &b.0[..] <= key);
+        let after = index.pages.partition_point(|page| starts_by(&page.bounds));
+        let Some(ordinal) = after.checked_sub(1) else { return Ok(false) };
+        let entry = &index.pages[ordinal];
+        if entry.bounds.as_ref().is_none_or(|(_, last)| key > &last[..]) {
+            return Ok(false);
+        }
+        let file = self.bloom.file();
+        let chunk = file.page(stream::BLOOM, ordinal as u32, entry.at, Worth::Lookup, |body| {
+            let chunk = Chunk::decode(body)?;
+            let bytes = chunk.byte_size();
+            Ok((chunk, bytes))
+        })?;
+        Ok(chunk.may_contain(hash64(key)))
+    }
+}
+
+struct State {
+    meta: Arc<RowSetMeta>,
+    deltas: DeltaState,
+    /// Every operation up to and including this one is in `frozen` or in a file.
+    frozen_ts: Timestamp,
+}
+
+/// A flushed set of rows, open for reading and for changes.
+pub struct DiskRowSet {
+    data: Arc<dyn Disk>,
+    tablet: TabletId,
+    cache: Arc<PageCache>,
+    base: Arc<Base>,
+    state: RwLock<State>,
+}
+
+impl DiskRowSet {
+    /// Opens a rowset and its delta files. `Corrupt` if they are damaged or do not belong together.
+    pub fn open(
+        data: Arc<dyn Disk>,
+        tablet: TabletId,
+        meta: RowSetMeta,
+        schema: &Schema,
+        cache: Arc<PageCache>,
+    ) -> Result<DiskRowSet> {
+        let identity = Identity { tablet, rowset: meta.id };
+        let (file, footer) = PageFile::open(&*data, &meta.file, FileKind::RowSet, identity)?;
+        let footer: Footer = postcard::from_bytes(&footer)
+            .map_err(|error| Error::corrupt(format!("{}: the footer does not decode: {error}", meta.file)))?;
+        let key: Vec<_> = schema.key_columns().iter().map(|column| column.ty.physical()).collect();
+        if footer.rows != meta.rows || footer.key != key {
+            return Err(Error::corrupt(format!("{}: it is not the rowset of the superblock", meta.file)));
+        }
+        let file = CachedFile::new(file, cache.clone());
+        let reader = |deltas: &Option<_>| {
+            let deltas: Option<_> = deltas.clone();
+            deltas.map(|meta| Arc::new(DeltaReader::new(file.clone(), meta)))
+        };
+        let mut deltas = DeltaState {
+            undo: reader(&footer.undo).into_iter().collect(),
+            redo: reader(&footer.redo).into_iter().collect(),
+            frozen: None,
+            recent: Arc::default(),
+        };
+        for delta in &meta.delta_files {
+            deltas.redo.push(open_deltas(&*data, delta, identity, &cache)?);
+        }
+        let base = Arc::new(Base::open(&file, footer)?);
+        let frozen_ts = meta.redo_ts;
+        let state = RwLock::new(State { meta: Arc::new(meta), deltas, frozen_ts });
+        Ok(DiskRowSet { data, tablet, cache, base, state })
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().expect("no holder of the lock panics")
+    }
+
+    pub fn meta(&self) -> Arc<RowSetMeta> {
+        self.state().meta.clone()
+    }
+
+    /// Encoded keys of the first and the last row.
+    pub fn key_bounds(&self) -> (Vec<u8>, Vec<u8>) {
+        let meta = self.meta();
+        (meta.min_key.clone(), meta.max_key.clone())
+    }
+
+    /// Rows that are alive after every change so far.
+    pub fn live_rows(&self) -> u64 {
+        let state = self.state();
+        let recent = state.deltas.recent.net_rows();
+        let frozen = state.deltas.frozen.as_ref().map_or(0, |frozen| frozen.net_rows());
+        state.meta.live_rows.saturating_add_signed(recent + frozen)
+    }
+
+    /// The row with this encoded key, dead or alive.
+    pub fn find(&self, key: &[u8], probes: &mut ProbeStats) -> Result<Option<RowId>> {
+        probes.blooms += 1;
+        if !self.base.may_contain(key)? {
+            return Ok(None);
+        }
+        probes.keys += 1;
+        self.base.keys.find(key)
+    }
+
+    /// Whether the row is alive after every change so far.
+    pub fn is_live(&self, row: RowId) -> Result<bool> {
+        let deltas = self.state().deltas.clone();
+        deltas.is_live(row)
+    }
+
+    /// The row's columns after every change so far, as a block of one row; `None` if it is dead.
+    pub fn row_at_latest(&self, row: RowId, columns: Arc<[ProjectedColumn]>) -> Result<Option<RowBlock>> {
+        let spec = RowSetScanSpec {
+            columns,
+            predicates: Arc::new([]),
+            lower_key: None,
+            upper_key: None,
+            snapshot: Snapshot { before: Timestamp::MAX },
+            diff_from: None,
+            want_keys: false,
+            block_rows: 1,
+        };
+        let mut scan = DiskRowSetScan::over_rows(self.base.clone(), self.deltas(), spec, row..row + 1)?;
+        Ok(scan.next()?.map(|scanned| scanned.block))
+    }
+
+    /// Adds a change to a row. The caller has checked that the operation may be made, and orders timestamps.
+    pub fn mutate(&self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
+        if row >= self.base.rows {
+            return Err(Error::invalid(format!("there is no row {row} in a rowset of {}", self.base.rows)));
+        }
+        // The lock is held meanwhile so that a freeze does not leave the change behind in what it writes.
+        let state = self.state();
+        state.deltas.recent.insert(row, ts, change)
+    }
+
+    fn deltas(&self) -> DeltaState {
+        self.state().deltas.clone()
+    }
+
+    /// Begins a scan in key order.
+    pub fn scan(&self, spec: &RowSetScanSpec) -> Result<Box<dyn RowSetScan>> {
+        let scan = DiskRowSetScan::new(self.base.clone(), self.deltas(), spec.clone())?;
+        Ok(Box::new(scan))
+    }
+
+    /// Bytes of memory that changes take which are not in a file.
+    pub fn dms_bytes(&self) -> usize {
+        let state = self.state();
+        let frozen = state.deltas.frozen.as_ref().map_or(0, |frozen| frozen.byte_size());
+        state.deltas.recent.byte_size() + frozen
+    }
+
+    /// Changes that are not in a file.
+    pub fn dms_len(&self) -> usize {
+        let state = self.state();
+        state.deltas.recent.len() + state.deltas.frozen.as_ref().map_or(0, |frozen| frozen.len())
+    }
+
+    /// Sets the recent changes aside to be written; every operation up to and including `upto` has been
+    /// applied. False if there is nothing to write. What an earlier flush left frozen is kept as it is.
+    pub fn freeze(&self, upto: Timestamp) -> bool {
+        let mut state = self.state.write().expect("no holder of the lock panics");
+        if state.deltas.frozen.is_some() {
+            return true;
+        }
+        if state.deltas.recent.is_empty() {
+            return false;
+        }
+        let recent: Arc<DeltaMemStore> = std::mem::take(&mut state.deltas.recent);
+        state.frozen_ts = upto.max(recent.newest());
+        state.deltas.frozen = Some(recent);
+        true
+    }
+
+    /// Writes what is frozen to a file, durably, and gives the rowset's meta as it will be with that file.
+    /// `Invalid` if nothing is frozen.
+    pub fn flush_frozen(&self, path: &str, config: &ColumnFileConfig) -> Result<RowSetMeta> {
+        let (mut meta, frozen, frozen_ts) = {
+            let state = self.state();
+            let Some(frozen) = state.deltas.frozen.clone() else {
+                return Err(Error::invalid(format!("{path}: nothing is frozen to be flushed")));
+            };
+            (RowSetMeta::clone(&state.meta), frozen, state.frozen_ts)
+        };
+        let identity = Identity { tablet: self.tablet, rowset: meta.id };
+        let mut out = PageWriter::create(self.data.clone(), path, FileKind::Delta, identity)?;
+        let mut writer = DeltaWriter::new(Direction::Redo, config.delta_page_bytes);
+        frozen.for_each(|row, ts, change| writer.push(row, ts, change, &mut out))?;
+        let deltas = writer.finish(&mut out)?.expect("what is frozen is not empty");
+        let footer = postcard::to_stdvec(&deltas).expect("numbers always encode");
+        let bytes = out.finish(&footer)?;
+        meta.bytes += bytes;
+        meta.redo_ts = meta.redo_ts.max(frozen_ts);
+        meta.live_rows = meta.live_rows.saturating_add_signed(frozen.net_rows());
+        meta.delta_files.push(DeltaFileMeta { file: path.to_string(), bytes, deltas });
+        Ok(meta)
+    }
+
+    /// Puts the file that [`DiskRowSet::flush_frozen`] wrote in the place of what was frozen.
+    pub fn install(&self, meta: RowSetMeta) -> Result<()> {
+        let Some(delta) = meta.delta_files.last() else {
+            return Err(Error::invalid("a flushed rowset has a delta file"));
+        };
+        let identity = Identity { tablet: self.tablet, rowset: meta.id };
+        let reader = open_deltas(&*self.data, delta, identity, &self.cache)?;
+        let mut state = self.state.write().expect("no holder of the lock panics");
+        state.deltas.redo.push(reader);
+        state.deltas.frozen = None;
+        state.meta = Arc::new(meta);
+        Ok(())
+    }
+}
+
+fn open_deltas(
+    data: &dyn Disk,
+    delta: &DeltaFileMeta,
+    identity: Identity,
+    cache: &Arc<PageCache>,
+) -> Result<Arc<DeltaReader>> {
+    let (file, footer) = PageFile::open(data, &delta.file, FileKind::Delta, identity)?;
+    if footer[..] != postcard::to_stdvec(&delta.deltas).expect("numbers always encode") {
+        return Err(Error::corrupt(format!("{}: it is not the delta file of the superblock", delta.file)));
+    }
+    let file = CachedFile::new(file, cache.clone());
+    Ok(Arc::new(DeltaReader::new(file, delta.deltas.clone())))
+}

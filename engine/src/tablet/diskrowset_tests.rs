@@ -1,0 +1,453 @@
+//! A DiskRowSet against a model: every row's history as a list of states.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMeta};
+use super::rowset::{ProbeStats, RowSetScanSpec, Snapshot};
+use crate::cfile::cache::PageCache;
+use crate::cfile::frame::Identity;
+use crate::disk::Disk;
+use crate::disk::mem::MemDisk;
+use crate::error::ErrorKind;
+use crate::ids::{ColumnId, RowId, TabletId, Uuid};
+use crate::schema::block::{ProjectedColumn, RowBlock};
+use crate::schema::change::{Change, ChangeBuilder, encode_delete};
+use crate::schema::key::encode_key;
+use crate::schema::predicate::{Predicate, PredicateKind};
+use crate::schema::{ColumnSchema, Compression, DataType, Schema};
+use crate::time::Timestamp;
+
+const TABLET: TabletId = Uuid([7; 16]);
+
+type Cell = Option<Vec<u8>>;
+/// Cells of the columns outside the key.
+type State = Vec<Cell>;
+
+/// A key, three columns, and one that was added after the rowset was written.
+fn table(composite: bool) -> Schema {
+    let mut columns = vec![ColumnSchema::new(0, "k", DataType::Int32)];
+    if composite {
+        columns.push(ColumnSchema::new(1, "k2", DataType::String));
+    }
+    let mut a = ColumnSchema::new(2, "a", DataType::Int64);
+    a.compression = Compression::Lz4;
+    columns.push(a);
+    columns.push(ColumnSchema::new(3, "b", DataType::String).nullable());
+    columns.push(ColumnSchema::new(4, "c", DataType::Bool).nullable());
+    let mut late = ColumnSchema::new(9, "late", DataType::Int32);
+    late.read_default = Some(7i32.to_le_bytes().to_vec());
+    columns.push(late);
+    Schema::new(columns, 1 + usize::from(composite)).unwrap()
+}
+
+/// The table as it was before the last column came.
+fn written(schema: &Schema) -> Schema {
+    let columns = schema.columns();
+    Schema::new(columns[..columns.len() - 1].to_vec(), schema.num_key_columns()).unwrap()
+}
+
+#[derive(Debug, Clone)]
+struct Op {
+    row: usize,
+    kind: u8,
+    value: u8,
+}
+
+#[derive(Debug, Clone)]
+struct Version {
+    ts: Timestamp,
+    change: Vec<u8>,
+    /// `None`: the row is dead.
+    state: Option<State>,
+}
+
+struct Model {
+    schema: Schema,
+    histories: BTreeMap<usize, Vec<Version>>,
+}
+
+fn cells_of(value: u8) -> State {
+    vec![
+        Some((i64::from(value) * 1000 - 7).to_le_bytes().to_vec()),
+        (!value.is_multiple_of(5)).then(|| vec![b'a' + value % 7; value as usize % 11]),
+        (!value.is_multiple_of(3)).then(|| vec![value & 1]),
+        Some(i32::from(value).to_le_bytes().to_vec()),
+    ]
+}
+
+impl Model {
+    fn value_ids(&self) -> Vec<ColumnId> {
+        self.schema.columns()[self.schema.num_key_columns()..].iter().map(|column| column.id).collect()
+    }
+
+    fn key_cells(&self, row: usize) -> Vec<Vec<u8>> {
+        let number = (row as i32 - 20).to_le_bytes().to_vec();
+        if self.schema.num_key_columns() == 1 { vec![number] } else { vec![number, vec![b'x'; row % 3]] }
+    }
+
+    fn key(&self, row: usize) -> Vec<u8> {
+        let cells = self.key_cells(row);
+        let mut key = Vec::new();
+        encode_key(self.schema.key_columns(), |i| &cells[i], &mut key);
+        key
+    }
+
+    /// Applies an operation if the row's state allows it. Before `late`, the last column does not exist.
+    fn apply(&mut self, op: &Op, ts: Timestamp, late: bool, may_insert: bool) -> Option<&Version> {
+        let ids = self.value_ids();
+        let known = if late { ids.len() } else { ids.len() - 1 };
+        let history = self.histories.entry(op.row).or_default();
+        let now = history.last().and_then(|version| version.state.clone());
+        let mut change = Vec::new();
+        let cells = cells_of(op.value);
+        let state = match (now, op.kind % 4) {
+            (None, 0) if !history.is_empty() || may_insert => {
+                let mut state = cells;
+                let mut builder = ChangeBuilder::reinsert(&mut change);
+                (0..known).for_each(|i| {
+                    builder.set(ids[i], state[i].as_deref());
+                });
+                if !late {
+                    state[known] = Some(7i32.to_le_bytes().to_vec());
+                }
+                Some(state)
+            }
+            (Some(mut state), 1 | 2) => {
+                let column = op.value as usize % known;
+                state[column] = cells[column].clone();
+                ChangeBuilder::update(&mut change).set(ids[column], cells[column].as_deref());
+                Some(state)
+            }
+            (Some(_), 3) => {
+                encode_delete(&mut change);
+                None
+            }
+            _ => return None,
+        };
+        history.push(Version { ts, change, state });
+        history.last()
+    }
+
+    /// State of a row as seen by operations before `before`.
+    fn at(&self, row: usize, before: Timestamp) -> Option<&State> {
+        let seen = self.histories[&row].iter().rev().find(|version| version.ts < before)?;
+        seen.state.as_ref()
+    }
+
+    /// Writes the base of all rows inserted so far; returns the rows in it.
+    fn flush(
+        &mut self,
+        disk: &MemDisk,
+        config: &ColumnFileConfig,
+        base_ts: Timestamp,
+    ) -> Option<(RowSetMeta, Vec<usize>)> {
+        self.histories.retain(|_, history| !history.is_empty());
+        let rows: Vec<usize> = self.histories.keys().copied().collect();
+        let schema = written(&self.schema);
+        let identity = Identity { tablet: TABLET, rowset: 5 };
+        let path = "data/5.base";
+        let mut writer =
+            DiskRowSetWriter::new(Arc::new(disk.clone()), path, identity, &schema, config).unwrap();
+        for (id, row) in rows.iter().enumerate() {
+            self.write_row(&mut writer, &schema, id as RowId, *row);
+        }
+        assert_eq!(writer.rows() as usize, rows.len());
+        if rows.is_empty() {
+            assert_eq!(writer.finish(base_ts).unwrap_err().kind, ErrorKind::Invalid);
+            return None;
+        }
+        Some((writer.finish(base_ts).unwrap(), rows))
+    }
+
+    fn write_row(&self, writer: &mut DiskRowSetWriter, schema: &Schema, id: RowId, row: usize) {
+        let history = &self.histories[&row];
+        let last_live = history.iter().rposition(|version| version.state.is_some()).unwrap();
+        let state = history[last_live].state.as_ref().unwrap();
+        let projection: Vec<ProjectedColumn> = schema.columns().iter().map(ProjectedColumn::from).collect();
+        let mut block = RowBlock::new(&projection);
+        let keys = self.key_cells(row);
+        let cells = keys.iter().map(|key| Some(&key[..])).chain(state.iter().map(|cell| cell.as_deref()));
+        block.push_row(cells.take(schema.columns().len()));
+        writer.append(&block, &[&self.key(row)]).unwrap();
+        let ids = self.value_ids();
+        let known = &ids[..ids.len() - 1];
+        for i in (0..=last_live).rev() {
+            let mut undo = Vec::new();
+            match i.checked_sub(1).map(|before| &history[before].state) {
+                None => encode_delete(&mut undo),
+                Some(before) => {
+                    // A DELETE is undone with what it deleted.
+                    let before = before.as_ref();
+                    let cell = |id: ColumnId| {
+                        let at = known.iter().position(|known| *known == id).unwrap();
+                        before.and_then(|state| state[at].as_deref())
+                    };
+                    Change::parse(&history[i].change).unwrap().encode_inverse(known, cell, &mut undo);
+                }
+            }
+            writer.undo(id, history[i].ts, &undo).unwrap();
+        }
+        if let Some(ghost) = history.get(last_live + 1) {
+            writer.redo(id, ghost.ts, &ghost.change).unwrap();
+        }
+    }
+}
+
+struct Case {
+    model: Model,
+    set: DiskRowSet,
+    disk: MemDisk,
+    rows: Vec<usize>,
+    last: Timestamp,
+}
+
+fn ts(i: usize) -> Timestamp {
+    Timestamp(10 * (i as u64 + 1))
+}
+
+/// Applies `ops`; the rowset is flushed before op `flush_at`, deltas are flushed before the ops in `delta_at`.
+fn play(
+    ops: &[Op],
+    flush_at: usize,
+    delta_at: &[usize],
+    composite: bool,
+    config: &ColumnFileConfig,
+) -> Option<Case> {
+    let schema = table(composite);
+    let mut model = Model { schema: schema.clone(), histories: BTreeMap::new() };
+    let flush_at = flush_at.min(ops.len());
+    for (i, op) in ops[..flush_at].iter().enumerate() {
+        model.apply(op, ts(i), false, true);
+    }
+    let disk = MemDisk::new(1);
+    disk.create_dir("data").unwrap();
+    let base_ts = Timestamp(ts(flush_at).0 - 1);
+    let (meta, rows) = model.flush(&disk, config, base_ts)?;
+    let cache = PageCache::new(1 << 16);
+    let open = |meta| DiskRowSet::open(Arc::new(disk.clone()), TABLET, meta, &schema, cache.clone()).unwrap();
+    let mut set = open(meta);
+    for (i, op) in ops.iter().enumerate().skip(flush_at) {
+        if delta_at.contains(&i) && set.freeze(Timestamp(ts(i).0 - 1)) {
+            let meta = set.flush_frozen(&format!("data/5.delta{i}"), config).unwrap();
+            if i.is_multiple_of(2) {
+                // As after a restart: nothing was in memory but what has just been written.
+                set = open(meta);
+            } else {
+                set.install(meta).unwrap();
+            }
+        }
+        if !rows.contains(&op.row) {
+            continue;
+        }
+        if let Some(version) = model.apply(op, ts(i), true, false) {
+            let row = rows.binary_search(&op.row).unwrap() as RowId;
+            set.mutate(row, version.ts, &version.change).unwrap();
+        }
+    }
+    Some(Case { model, set, disk, rows, last: ts(ops.len()) })
+}
+
+fn spec(columns: &[ColumnSchema], before: Timestamp) -> RowSetScanSpec {
+    RowSetScanSpec {
+        columns: columns.iter().map(ProjectedColumn::from).collect(),
+        predicates: Arc::new([]),
+        lower_key: None,
+        upper_key: None,
+        snapshot: Snapshot { before },
+        diff_from: None,
+        want_keys: true,
+        block_rows: 5,
+    }
+}
+
+/// Key, cells and whether the row is told as deleted.
+type Shown = (Vec<u8>, Vec<Cell>, bool);
+
+fn scan(set: &DiskRowSet, spec: &RowSetScanSpec) -> Vec<Shown> {
+    let mut shown = Vec::new();
+    let mut scan = set.scan(spec).unwrap();
+    while let Some(scanned) = scan.next().unwrap() {
+        assert!(scanned.block.rows > 0 && scanned.keys.len() == scanned.block.rows);
+        for (i, key) in scanned.keys.iter().enumerate() {
+            let cells = scanned.block.columns.iter().map(|column| column.cell(i).map(<[u8]>::to_vec));
+            shown.push((key.clone(), cells.collect(), scanned.deleted.as_ref().is_some_and(|d| d.get(i))));
+        }
+    }
+    shown
+}
+
+impl Case {
+    fn row_cells(&self, row: usize, state: &State) -> Vec<Cell> {
+        self.model.key_cells(row).into_iter().map(Some).chain(state.iter().cloned()).collect()
+    }
+
+    fn expected(&self, before: Timestamp, keep: impl Fn(&[u8], &[Cell]) -> bool) -> Vec<Shown> {
+        let mut expected = Vec::new();
+        for row in &self.rows {
+            if let Some(state) = self.model.at(*row, before) {
+                let (key, cells) = (self.model.key(*row), self.row_cells(*row, state));
+                if keep(&key, &cells) {
+                    expected.push((key, cells, false));
+                }
+            }
+        }
+        expected
+    }
+
+    fn check_lookups(&self) {
+        let mut probes = ProbeStats::default();
+        for (id, row) in self.rows.iter().enumerate() {
+            let found = self.set.find(&self.model.key(*row), &mut probes).unwrap();
+            assert_eq!(found, Some(id as RowId));
+            let live = self.model.at(*row, self.last).is_some();
+            assert_eq!(self.set.is_live(id as RowId).unwrap(), live, "row {row}");
+            let columns = self.model.schema.columns().iter().map(ProjectedColumn::from).collect();
+            assert_eq!(self.set.row_at_latest(id as RowId, columns).unwrap().is_some(), live);
+        }
+        for absent in (0..48).filter(|row| !self.rows.contains(row)) {
+            assert_eq!(self.set.find(&self.model.key(absent), &mut probes).unwrap(), None);
+        }
+        let live = self.rows.iter().filter(|row| self.model.at(**row, self.last).is_some()).count();
+        assert_eq!(self.set.live_rows(), live as u64);
+    }
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = (0usize..40, any::<u8>(), any::<u8>()).prop_map(|(row, kind, value)| Op { row, kind, value });
+    prop::collection::vec(op, 1..160)
+}
+
+fn configs() -> impl Strategy<Value = ColumnFileConfig> {
+    let compression = prop::sample::select(vec![Compression::None, Compression::Lz4, Compression::Zstd]);
+    (64usize..400, compression).prop_map(|(page_bytes, compression)| ColumnFileConfig {
+        page_bytes,
+        compression,
+        ..ColumnFileConfig::tiny()
+    })
+}
+
+fn predicates(value: u8, kind: u8) -> (Predicate, DataType, usize) {
+    let cells = cells_of(value);
+    let (column, ty, at) = match kind % 3 {
+        0 => (ColumnId(2), DataType::Int64, 0),
+        1 => (ColumnId(3), DataType::String, 1),
+        _ => (ColumnId(9), DataType::Int32, 3),
+    };
+    let cell = cells[at].clone().unwrap_or_default();
+    let kind = match kind / 3 % 5 {
+        0 => PredicateKind::Equal(cell),
+        1 => PredicateKind::Range { lower: Some(cell), upper: None },
+        2 => PredicateKind::Range { lower: None, upper: Some(cell) },
+        3 => PredicateKind::IsNull,
+        _ => PredicateKind::IsNotNull,
+    };
+    (Predicate::new(column, kind), ty, at)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn any_snapshot_shows_what_the_history_says(
+        ops in ops(),
+        flush_at in 1usize..120,
+        delta_at in prop::collection::vec(0usize..160, 0..4),
+        composite: bool,
+        config in configs(),
+        snapshots in prop::collection::vec(0usize..1700, 6),
+        bounds in (0usize..44, 0usize..44),
+        filter in (any::<u8>(), any::<u8>()),
+    ) {
+        let Some(case) = play(&ops, flush_at, &delta_at, composite, &config) else { return Ok(()) };
+        case.check_lookups();
+        let columns = case.model.schema.columns().to_vec();
+        for before in snapshots.iter().map(|at| Timestamp(*at as u64)).chain([Timestamp::MAX]) {
+            let mut spec = spec(&columns, before);
+            prop_assert_eq!(scan(&case.set, &spec), case.expected(before, |_, _| true));
+            let (lower, upper) = (case.model.key(bounds.0), case.model.key(bounds.1));
+            (spec.lower_key, spec.upper_key) = (Some(lower.clone()), Some(upper.clone()));
+            let within = |key: &[u8], _: &[Cell]| key >= &lower[..] && key < &upper[..];
+            prop_assert_eq!(scan(&case.set, &spec), case.expected(before, within));
+            (spec.lower_key, spec.upper_key) = (None, None);
+            let (predicate, ty, at) = predicates(filter.0, filter.1);
+            let at = at + case.model.schema.num_key_columns();
+            spec.predicates = Arc::new([predicate.clone()]);
+            let passes = |_: &[u8], cells: &[Cell]| predicate.matches_cell(ty, cells[at].as_deref());
+            prop_assert_eq!(scan(&case.set, &spec), case.expected(before, passes));
+        }
+    }
+
+    #[test]
+    fn a_diff_shows_rows_that_were_touched_and_were_or_are_alive(
+        ops in ops(),
+        flush_at in 1usize..120,
+        delta_at in prop::collection::vec(0usize..160, 0..4),
+        windows in prop::collection::vec((0u64..1700, 0u64..1700), 6),
+    ) {
+        let Some(case) = play(&ops, flush_at, &delta_at, false, &ColumnFileConfig::tiny()) else { return Ok(()) };
+        for (a, b) in windows {
+            let (from, before) = (Timestamp(a.min(b)), Timestamp(a.max(b)));
+            let mut spec = spec(case.model.schema.columns(), before);
+            spec.diff_from = Some(from);
+            let shown = scan(&case.set, &spec);
+            let mut expected = Vec::new();
+            for row in &case.rows {
+                let touched = case.model.histories[row].iter().any(|v| v.ts >= from && v.ts < before);
+                let (old, new) = (case.model.at(*row, from), case.model.at(*row, before));
+                if touched && (old.is_some() || new.is_some()) {
+                    let cells = new.map(|state| case.row_cells(*row, state));
+                    expected.push((case.model.key(*row), cells, new.is_none()));
+                }
+            }
+            prop_assert_eq!(shown.len(), expected.len());
+            for ((key, cells, deleted), (expected_key, expected_cells, gone)) in shown.into_iter().zip(expected) {
+                prop_assert_eq!((&key, deleted), (&expected_key, gone));
+                prop_assert!(expected_cells.is_none_or(|expected| expected == cells));
+            }
+        }
+    }
+}
+
+/// Opens the rowset afresh and reads every page of it.
+fn read_everything(case: &Case, disk: &MemDisk) -> crate::error::Result<()> {
+    let (schema, meta) = (&case.model.schema, RowSetMeta::clone(&case.set.meta()));
+    let set = DiskRowSet::open(Arc::new(disk.clone()), TABLET, meta, schema, PageCache::new(1 << 20))?;
+    for row in &case.rows {
+        set.find(&case.model.key(*row), &mut ProbeStats::default())?;
+    }
+    for before in [Timestamp::MIN, Timestamp::MAX] {
+        let mut scan = set.scan(&spec(schema.columns(), before))?;
+        while scan.next()?.is_some() {}
+    }
+    Ok(())
+}
+
+#[test]
+fn a_flipped_bit_anywhere_in_a_rowset_is_noticed() {
+    let ops: Vec<Op> = (0..120u8)
+        .map(|i| Op { row: i as usize % 30, kind: if i < 30 { 0 } else { i % 4 }, value: i.wrapping_mul(37) })
+        .collect();
+    let case = play(&ops, 50, &[100], true, &ColumnFileConfig::tiny()).unwrap();
+    let meta = case.set.meta();
+    assert_eq!(meta.files().count(), 2);
+    assert_eq!(
+        meta.files().map(|file| case.disk.open(file).unwrap().len().unwrap()).sum::<u64>(),
+        meta.bytes
+    );
+    read_everything(&case, &case.disk).unwrap();
+    for file in meta.files() {
+        for at in 0..case.disk.open(file).unwrap().len().unwrap() {
+            case.disk.flip_bit(file, at).unwrap();
+            let error = read_everything(&case, &case.disk).expect_err("a flipped bit");
+            let kinds = [ErrorKind::Corrupt, ErrorKind::Unsupported];
+            assert!(
+                kinds.contains(&error.kind) && error.message.contains(file),
+                "byte {at} of {file}: {error}"
+            );
+            case.disk.flip_bit(file, at).unwrap();
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What a tablet is, as its superblock keeps it: replaced as a whole, or not at all.
+//!
+//! ```text
+//!   tablet-meta/<tablet>       codec::seal("NYTM", version, postcard(TabletMeta))
+//!   tablet-meta/<tablet>.tmp   a replacement that a crash interrupted; ignored, and overwritten by the next
+//! ```
+//!
+//! Not here: which rows are where inside a DiskRowSet, which its own file says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::diskrowset::RowSetMeta;
+use super::rowset::RowSetId;
+use crate::codec;
+use crate::disk::{self, Disk};
+use crate::error::{Error, Result};
+use crate::ids::{ColumnId, OpId, TableId, TabletId};
+use crate::schema::Schema;
+use crate::schema::partition::{Partition, PartitionSchema};
+use crate::schema::row::RowLayout;
+use crate::time::Timestamp;
+
+const DIR: &str = "tablet-meta";
+const MAGIC: [u8; 4] = *b"NYTM";
+const VERSION: u16 = 1;
+
+/// Whether a tablet's data is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DataState {
+    Ready,
+    /// Data and log are gone; what the replica voted for and how far its log went is kept.
+    Tombstoned,
+    /// Everything is to go, the superblock last.
+    Deleted,
+}
+
+/// The superblock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TabletMeta {
+    pub tablet: TabletId,
+    pub table: TableId,
+    pub table_name: String,
+    /// The schema in force at `replay_from`.
+    pub schema: Schema,
+    pub schema_version: u32,
+    pub partition_schema: PartitionSchema,
+    pub partition: Partition,
+    /// The table's extra configuration, as at `replay_from`.
+    pub extra: BTreeMap<String, String>,
+    /// The replicas' configuration, in the words of whoever keeps it.
+    pub peers: Vec<u8>,
+    pub data_state: DataState,
+    /// The last operation in the log when it was thrown away.
+    pub tombstone_last_op: Option<OpId>,
+    /// What is on disk.
+    pub rowsets: Vec<RowSetMeta>,
+    /// Every insert up to here is in a DiskRowSet (or its row is gone for good).
+    pub mrs_durable: Timestamp,
+    /// Index of the first operation of the log that a restart has to look at.
+    pub replay_from: u64,
+    /// The newest operation that had been applied: its index and term, and its timestamp. What the log holds
+    /// never ends before it.
+    pub last_op: OpId,
+    pub last_timestamp: Timestamp,
+    pub next_rowset: RowSetId,
+    /// The last number given to an auto-incrementing column.
+    pub auto_increment: i64,
+}
+
+impl TabletMeta {
+    /// A tablet without rows.
+    pub fn new(
+        tablet: TabletId,
+        table: TableId,
+        table_name: &str,
+        schema: Schema,
+        schema_version: u32,
+        partition_schema: PartitionSchema,
+        partition: Partition,
+    ) -> TabletMeta {
+        TabletMeta {
+            tablet,
+            table,
+            table_name: table_name.to_string(),
+            schema,
+            schema_version,
+            partition_schema,
+            partition,
+            extra: BTreeMap::new(),
+            peers: Vec::new(),
+            data_state: DataState::Ready,
+            tombstone_last_op: None,
+            rowsets: Vec::new(),
+            mrs_durable: Timestamp::MIN,
+            replay_from: 1,
+            last_op: OpId::MIN,
+            last_timestamp: Timestamp::MIN,
+            next_rowset: 1,
+            auto_increment: 0,
+        }
+    }
+
+    /// The tablets that have a superblock here, in order.
+    pub fn list(disk: &dyn Disk) -> Result<Vec<TabletId>> {
+        disk.create_dir(DIR).map_err(|e| Error::io(format_args!("make directory {DIR}"), &e))?;
+        let names = disk.list(DIR).map_err(|e| Error::io(format_args!("list directory {DIR}"), &e))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Reads a tablet's superblock; `NotFound` if there is none, `Corrupt` or `Unsupported` if it cannot be read.
+    pub fn load(disk: &dyn Disk, tablet: TabletId) -> Result<TabletMeta> {
+        let path = path(tablet);
+        let failed = |e: std::io::Error| match e.kind() {
+            std::io::ErrorKind::NotFound => Error::not_found(format!("there is no tablet {tablet} here")),
+            _ => Error::io(format_args!("read {path}"), &e),
+        };
+        let file = disk.open(&path).map_err(failed)?;
+        let mut bytes = vec![0; file.len().map_err(failed)? as usize];
+        file.read_at(0, &mut bytes).map_err(failed)?;
+        let (_, payload) = codec::unseal(MAGIC, VERSION, &bytes).map_err(|e| e.context(&path))?;
+        let meta: TabletMeta = postcard::from_bytes(payload)
+            .map_err(|e| Error::corrupt(format!("{path}: not a superblock: {e}")))?;
+        if meta.tablet != tablet {
+            return Err(Error::corrupt(format!("{path} is the superblock of tablet {}", meta.tablet)));
+        }
+        Ok(meta)
+    }
+
+    /// Puts this superblock in place of the tablet's last one. When it returns, it will be found after a crash;
+    /// when it fails, either may be.
+    pub fn store(&self, disk: &dyn Disk) -> Result<()> {
+        let path = path(self.tablet);
+        let payload = postcard::to_stdvec(self).expect("every field can be written");
+        let bytes = codec::seal(MAGIC, VERSION, &payload);
+        let stored =
+            disk::create_dir_durably(disk, DIR).and_then(|()| disk::replace_file(disk, &path, &bytes));
+        stored.map_err(|e| Error::io(format_args!("replace {path}"), &e))
+    }
+
+    /// Removes the superblock: the tablet is not known here any more.
+    pub fn remove(disk: &dyn Disk, tablet: TabletId) -> Result<()> {
+        let path = path(tablet);
+        let removed = disk.remove(&path).and_then(|()| disk.sync_dir(DIR));
+        removed.map_err(|e| Error::io(format_args!("remove {path}"), &e))
+    }
+}
+
+fn path(tablet: TabletId) -> String {
+    format!("{DIR}/{tablet}")
+}
+
+/// A tablet's schema at some version, with what is derived from it.
+#[derive(Debug, Clone)]
+pub struct TabletSchema {
+    pub schema: Arc<Schema>,
+    pub version: u32,
+    pub table_name: String,
+    pub extra: BTreeMap<String, String>,
+    pub layout: RowLayout,
+}
+
+impl TabletSchema {
+    pub fn new(
+        schema: Schema,
+        version: u32,
+        table_name: String,
+        extra: BTreeMap<String, String>,
+    ) -> TabletSchema {
+        let layout = RowLayout::new(&schema);
+        TabletSchema { schema: Arc::new(schema), version, table_name, extra, layout }
+    }
+
+    pub fn of(meta: &TabletMeta) -> TabletSchema {
+        let (name, extra) = (meta.table_name.clone(), meta.extra.clone());
+        TabletSchema::new(meta.schema.clone(), meta.schema_version, name, extra)
+    }
+
+    /// Columns outside the key, in order.
+    pub fn non_key_ids(&self) -> Vec<ColumnId> {
+        self.schema.columns()[self.schema.num_key_columns()..].iter().map(|c| c.id).collect()
+    }
+}

@@ -1,0 +1,670 @@
+//! Runs `tests/catalog/*.txt`: commands, heartbeats, answers and time against a catalog, and what it does
+//! about them.
+//!
+//! Ids are shown as T1 … (tables), P1 … (tablets, in the order of their partition keys) and the letters that
+//! tablet servers go by. `REWRITE=1` accepts what comes out.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use datadriven::{TestCase, walk};
+use engine::catalog::{
+    AlterStep, AlterTable, Answer, Call, Catalog, CatalogConfig, ColumnChange, ColumnRef, Command, Consensus,
+    CreateTable, DataState, DoneResult, Effects, Event, Heartbeat, HostPort, LocationsQuery, Peer, RangeOps,
+    Refusal, Registration, ReplicaState, ReplicaStats, ReportedTablet, RequestedColumn, RequestedHash,
+    RequestedRange, RowKey, ServerStateChange, TableRef, TabletReport, TabletState, TaskKey, TaskKind,
+};
+use engine::error::Error;
+use engine::ids::Uuid;
+use engine::schema::{ColumnSchema, DataType, Encoding, TypeAttributes};
+use engine::time::{Instant, Now, WallTime};
+
+#[test]
+fn transcripts() {
+    walk("tests/catalog", |file| {
+        let mut world = World::new();
+        file.run(|case| world.run(case));
+    });
+}
+
+struct World {
+    catalog: Catalog,
+    config: CatalogConfig,
+    /// The system tablet.
+    rows: BTreeMap<RowKey, Vec<u8>>,
+    names: Vec<(Uuid, String)>,
+    tables: usize,
+    tablets: usize,
+    seconds: f64,
+    restarts: u64,
+}
+
+fn now_at(seconds: f64) -> Now {
+    let micros = 1_600_000_000_000_000 + (seconds * 1e6) as u64;
+    Now { mono: Instant((seconds * 1e9) as u64), wall: WallTime { micros, error_micros: 0 } }
+}
+
+fn server(name: &str) -> Uuid {
+    Uuid([name.as_bytes()[0]; 16])
+}
+
+fn address(name: &str) -> HostPort {
+    HostPort { host: name.to_string(), port: 7050 }
+}
+
+fn peer(name: &str) -> Peer {
+    Peer { server: server(name), voter: true, address: address(name), promote: false, replace: false }
+}
+
+/// The value of `key=…` among words.
+fn option(words: &[&str], key: &str) -> Option<String> {
+    let found = words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+    found.map(str::to_string)
+}
+
+fn column(words: &[&str], id: u32) -> RequestedColumn {
+    let [name, ty, ..] = words else { panic!("a column needs a name and a type: {words:?}") };
+    let upper = ty.to_uppercase();
+    let ty = DataType::ALL.into_iter().find(|known| known.name() == upper).expect("a type's name");
+    let name = if *name == "''" { "" } else { name };
+    let mut column = ColumnSchema::new(id, name, ty);
+    column.nullable = words.contains(&"null");
+    column.immutable = words.contains(&"immutable");
+    column.auto_incrementing = words.contains(&"auto");
+    if matches!(upper.as_str(), "DECIMAL32" | "DECIMAL64" | "DECIMAL128") {
+        column.attributes = TypeAttributes { precision: 5, scale: 2, length: 0 };
+    }
+    column.read_default = option(words, "default").map(|text| cell(ty, &text));
+    column.encoding = match option(words, "encoding").as_deref() {
+        None => Encoding::Auto,
+        Some("rle") => Encoding::Rle,
+        Some("dict") => Encoding::Dict,
+        Some("bitshuffle") => Encoding::BitShuffle,
+        Some(other) => panic!("encoding {other}"),
+    };
+    RequestedColumn { column, is_key: words.contains(&"key"), has_id: words.contains(&"id") }
+}
+
+fn cell(ty: DataType, text: &str) -> Vec<u8> {
+    match ty.width() {
+        Some(width) => text.parse::<i128>().expect("a number").to_le_bytes()[..width].to_vec(),
+        None => text.as_bytes().to_vec(),
+    }
+}
+
+fn hash(words: &[&str]) -> RequestedHash {
+    let columns = words.iter().filter(|word| !word.contains('='));
+    RequestedHash {
+        columns: columns.map(|name| ColumnRef::Name(name.to_string())).collect(),
+        buckets: option(words, "buckets").map_or(2, |text| text.parse().expect("a number")),
+        seed: option(words, "seed").map_or(0, |text| text.parse().expect("a number")),
+    }
+}
+
+const SPLIT: u8 = 4;
+const LOWER: u8 = 6;
+const UPPER: u8 = 7;
+const LOWER_EXCLUSIVE: u8 = 8;
+const UPPER_INCLUSIVE: u8 = 9;
+
+/// One operation that sets column `at` to `text` ("-": sets nothing).
+fn range_op(ops: &mut RangeOps, kind: u8, columns: &[RequestedColumn], at: usize, text: &str) {
+    let bitmap = columns.len().div_ceil(8);
+    let mut set = vec![0; bitmap];
+    if text != "-" {
+        set[at / 8] |= 1 << (at % 8);
+    }
+    ops.rows.push(kind);
+    ops.rows.extend(&set);
+    if columns.iter().any(|column| column.column.nullable) {
+        ops.rows.extend(vec![0; bitmap]);
+    }
+    if text == "-" {
+        return;
+    }
+    let ty = columns[at].column.ty;
+    let bytes = cell(ty, text);
+    if ty.width().is_some() {
+        ops.rows.extend(bytes);
+    } else {
+        ops.rows.extend((ops.indirect.len() as u64).to_le_bytes());
+        ops.rows.extend((bytes.len() as u64).to_le_bytes());
+        ops.indirect.extend(bytes);
+    }
+}
+
+/// `LOWER UPPER`, `(LOWER` for exclusive, `UPPER]` for inclusive.
+fn bounds(ops: &mut RangeOps, columns: &[RequestedColumn], at: usize, lower: &str, upper: &str) {
+    match lower.strip_prefix('(') {
+        Some(lower) => range_op(ops, LOWER_EXCLUSIVE, columns, at, lower),
+        None => range_op(ops, LOWER, columns, at, lower),
+    }
+    match upper.strip_suffix(']') {
+        Some(upper) => range_op(ops, UPPER_INCLUSIVE, columns, at, upper),
+        None => range_op(ops, UPPER, columns, at, upper),
+    }
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+fn create(case: &TestCase) -> (String, CreateTable) {
+    let arg = |key: &str| case.args.get(key).map(|values| values.first().cloned().unwrap_or_default());
+    let mut request = CreateTable {
+        name: arg("name").unwrap_or_default(),
+        replicas: arg("replicas").map(|text| text.parse().expect("a number")),
+        owner: arg("owner"),
+        comment: arg("comment").unwrap_or_default(),
+        dimension_label: arg("label"),
+        ..CreateTable::default()
+    };
+    let mut later = Vec::new();
+    for line in case.input.lines() {
+        let words = words(line);
+        match words[0] {
+            "col" => request.columns.push(column(&words[1..], 0)),
+            "hash" => request.partitioning.hash.push(hash(&words[1..])),
+            "range" => {
+                let names = words[1..].iter().map(|name| ColumnRef::Name(name.to_string()));
+                request.partitioning.range = Some(names.collect());
+            }
+            "config" => {
+                let (key, value) = words[1].split_once('=').expect("key=value");
+                request.extra_configs.insert(key.to_string(), value.to_string());
+            }
+            "empty" => request.partitioning.allow_empty = true,
+            _ => later.push(words),
+        }
+    }
+    for words in later {
+        let part = &mut request.partitioning;
+        let name = match part.range.as_deref() {
+            Some([ColumnRef::Name(name), ..]) => name.as_str(),
+            _ => request.columns[0].column.name.as_str(),
+        };
+        let at = request.columns.iter().position(|column| column.column.name == name).expect("range column");
+        match words.as_slice() {
+            ["split", value] => range_op(&mut part.splits_and_bounds, SPLIT, &request.columns, at, value),
+            ["bound", lower, upper] => {
+                bounds(&mut part.splits_and_bounds, &request.columns, at, lower, upper);
+            }
+            ["bound", lower, upper, "hash", rest @ ..] => {
+                let mut ops = RangeOps::default();
+                bounds(&mut ops, &request.columns, at, lower, upper);
+                let hash = rest.split(|word| *word == "hash").filter(|words| !words.is_empty()).map(hash);
+                part.custom.push(RequestedRange { bounds: ops, hash: hash.collect() });
+            }
+            _ => panic!("{words:?}"),
+        }
+    }
+    (arg("user").unwrap_or_else(|| "root".to_string()), request)
+}
+
+impl World {
+    fn new() -> World {
+        let config = CatalogConfig { columns_max: 5, identifier_bytes_max: 20, ..CatalogConfig::default() };
+        let catalog = Catalog::load(config.clone(), [1, 2], now_at(0.0), []).expect("nothing to load");
+        World {
+            catalog,
+            config,
+            rows: BTreeMap::new(),
+            names: Vec::new(),
+            tables: 0,
+            tablets: 0,
+            seconds: 0.0,
+            restarts: 0,
+        }
+    }
+
+    fn run(&mut self, case: &TestCase) -> String {
+        let arg = |key: &str| case.args.get(key).map(|values| values.first().cloned().unwrap_or_default());
+        let need = |key: &str| arg(key).unwrap_or_else(|| panic!("{} needs {key}=", case.directive));
+        let text = match case.directive.as_str() {
+            "config" => self.configure(case),
+            "server" => self.register(&need("id")),
+            "beat" => self.beat(&need("id"), None),
+            "report" => {
+                let report = self.report(&need("id"), case);
+                self.beat(&need("id"), Some(report))
+            }
+            "create" => {
+                let (caller, request) = create(case);
+                self.command(&caller, Command::Create(Box::new(request)))
+            }
+            "alter" => {
+                let request = self.alter(case);
+                self.command("root", Command::Alter(Box::new(request)))
+            }
+            "delete" => {
+                let reserve_seconds = arg("reserve").map(|text| text.parse().expect("seconds"));
+                self.command("root", Command::Delete { table: self.table(case), reserve_seconds })
+            }
+            "recall" => {
+                self.command("root", Command::Recall { table: self.table(case), new_name: arg("as") })
+            }
+            "replace" => self.command("root", Command::ReplaceTablet(self.id(&need("tablet")))),
+            "maintenance" => {
+                let change = match need("set").as_str() {
+                    "on" => ServerStateChange::EnterMaintenance,
+                    _ => ServerStateChange::ExitMaintenance,
+                };
+                let allow_missing = case.args.contains_key("missing");
+                let server = server(&need("id"));
+                self.command("root", Command::ChangeServerState { server, change, allow_missing })
+            }
+            "unregister" => {
+                let force = case.args.contains_key("force");
+                self.command("root", Command::UnregisterServer { server: server(&need("id")), force })
+            }
+            "answer" => self.answer(&need("id"), &need("tablet"), &need("kind"), arg("error")),
+            "tick" => {
+                self.seconds += need("s").parse::<f64>().expect("seconds");
+                self.step(Event::Tick)
+            }
+            "restart" => self.restart(),
+            "table" => self.show_table(&self.table(case)),
+            "tables" => {
+                self.catalog.tables().map(|table| format!("{} {}\n", table.id, table.record.name)).collect()
+            }
+            "tablets" => self.show_tablets(&self.table(case)),
+            "locations" => self.locations(case),
+            "created" => show(self.catalog.is_created(&self.table(case))),
+            "altered" => show(self.catalog.is_altered(&self.table(case))),
+            "statistics" => show(self.catalog.statistics(&self.table(case))),
+            "servers" => self.show_servers(),
+            other => panic!("no directive {other}"),
+        };
+        self.named(&text)
+    }
+
+    fn configure(&mut self, case: &TestCase) -> String {
+        for line in case.input.lines() {
+            let (key, value) = line.split_once('=').expect("key=value");
+            let number = || value.parse().expect("a number");
+            match key {
+                "replicas_supported" => self.config.replicas_supported = number(),
+                "replicas_per_server" => self.config.create_replicas_per_server_max = number() as usize,
+                "table_write_limits" => self.config.table_write_limits = value == "true",
+                _ => panic!("no setting {key}"),
+            }
+        }
+        self.restart()
+    }
+
+    fn table(&self, case: &TestCase) -> TableRef {
+        let arg = |key: &str| case.args.get(key).map(|values| values[0].clone());
+        TableRef { id: arg("table").map(|name| self.id(&name)), name: arg("name") }
+    }
+
+    fn id(&self, name: &str) -> Uuid {
+        let found = self.names.iter().find(|(_, known)| known == name);
+        found.unwrap_or_else(|| panic!("nothing is called {name}")).0
+    }
+
+    /// Gives names to new ids and puts names for ids.
+    fn named(&mut self, text: &str) -> String {
+        let mut fresh = Vec::new();
+        for table in self.catalog.tables() {
+            fresh.push((table.id, true));
+            fresh.extend(self.catalog.tablets(table.id).map(|tablet| (tablet.id, false)));
+        }
+        for (id, is_table) in fresh {
+            if self.names.iter().any(|(known, _)| *known == id) {
+                continue;
+            }
+            let (letter, count) = if is_table { ('T', &mut self.tables) } else { ('P', &mut self.tablets) };
+            *count += 1;
+            self.names.push((id, format!("{letter}{count}")));
+        }
+        let mut text = text.to_string();
+        for (id, name) in &self.names {
+            text = text.replace(&id.to_string(), name);
+        }
+        for name in ["a", "b", "c", "d"] {
+            text = text.replace(&server(name).to_string(), name);
+        }
+        if text.is_empty() { "ok\n".to_string() } else { text }
+    }
+
+    fn command(&mut self, caller: &str, command: Command) -> String {
+        self.step(Event::Command { ticket: 1, caller: caller.to_string(), command })
+    }
+
+    fn register(&mut self, name: &str) -> String {
+        let registration = Registration { rpc: vec![address(name)], ..Registration::default() };
+        let heartbeat = Heartbeat {
+            server: server(name),
+            instance: 1 + self.restarts as i64,
+            registration: Some(registration),
+            report: Some(TabletReport::default()),
+        };
+        self.step(Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
+    }
+
+    fn beat(&mut self, name: &str, report: Option<TabletReport>) -> String {
+        let instance = self.catalog.servers(Instant(0)).find(|known| known.id == server(name));
+        let instance = instance.map_or(1, |known| known.instance);
+        let heartbeat = Heartbeat { server: server(name), instance, registration: None, report };
+        self.step(Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
+    }
+
+    fn report(&self, name: &str, case: &TestCase) -> TabletReport {
+        let full = case.args.contains_key("full");
+        let mut report = TabletReport { incremental: !full, ..TabletReport::default() };
+        for line in case.input.lines() {
+            let words = words(line);
+            if words[0] == "removed" {
+                report.removed.push(self.id(words[1]));
+                continue;
+            }
+            report.updated.push(self.replica(name, &words));
+        }
+        report
+    }
+
+    fn replica(&self, name: &str, words: &[&str]) -> ReportedTablet {
+        let number = |key: &str| option(words, key).map(|text| text.parse::<i64>().expect("a number"));
+        let state = match words[1] {
+            "running" => ReplicaState::Running,
+            "bootstrapping" => ReplicaState::Bootstrapping,
+            "failed" => ReplicaState::Failed,
+            other => panic!("no state {other}"),
+        };
+        let leader = option(words, "leader").map(|name| server(&name));
+        let term = number("term").unwrap_or(1);
+        let tablet = match words[0] {
+            "unknown" => Uuid([7; 16]),
+            name => self.id(name),
+        };
+        let known = self.catalog.tablet(tablet).map(|tablet| tablet.record.consensus.peers.clone());
+        let peers = known.unwrap_or_else(|| vec![peer(name)]);
+        ReportedTablet {
+            tablet,
+            state,
+            data: if words.contains(&"deleted") { DataState::Deleted } else { DataState::Ready },
+            consensus: Some(Consensus { term, leader, config_index: -1, peers }),
+            error: option(words, "error"),
+            schema_version: number("version").map(|version| version as u32),
+            stats: number("bytes").map(|bytes| ReplicaStats {
+                disk_bytes: bytes as u64,
+                live_rows: number("rows").map(|rows| rows as u64),
+            }),
+        }
+    }
+
+    fn alter(&self, case: &TestCase) -> AlterTable {
+        let arg = |key: &str| case.args.get(key).map(|values| values.first().cloned().unwrap_or_default());
+        let number = |key: &str| arg(key).map(|text| text.parse::<i64>().expect("a number"));
+        let table = self.table(case);
+        let columns = self.client_columns(&table);
+        let mut request = AlterTable {
+            table,
+            new_name: arg("rename"),
+            new_owner: arg("owner"),
+            new_comment: arg("comment"),
+            replicas: number("replicas").map(|number| number as i32),
+            row_count_limit: number("rows"),
+            client_columns: columns.clone(),
+            ..AlterTable::default()
+        };
+        for line in case.input.lines() {
+            let words = words(line);
+            match words.as_slice() {
+                ["config", pair] => {
+                    let (key, value) = pair.split_once('=').expect("key=value");
+                    request.new_extra_configs.insert(key.to_string(), value.to_string());
+                }
+                words => request.steps.push(alter_step(words, &columns)),
+            }
+        }
+        request
+    }
+
+    fn client_columns(&self, table: &TableRef) -> Vec<RequestedColumn> {
+        let Ok(table) = self.catalog.table(table) else { return Vec::new() };
+        let schema = &table.record.schema;
+        let keys = schema.num_key_columns();
+        let column = |(i, column): (usize, &ColumnSchema)| RequestedColumn {
+            column: column.clone(),
+            is_key: i < keys,
+            has_id: false,
+        };
+        schema.columns().iter().enumerate().map(column).collect()
+    }
+
+    fn answer(&mut self, id: &str, tablet: &str, kind: &str, error: Option<String>) -> String {
+        let kind = match kind {
+            "create" => TaskKind::Create,
+            "alter" => TaskKind::Alter,
+            _ => TaskKind::Delete,
+        };
+        let result = match error.as_deref() {
+            None => Ok(()),
+            Some("missing") => Err(Error::not_found("no such tablet")),
+            Some("present") => Err(Error::already_present("tablet is there")),
+            Some(message) => Err(Error::not_ready(message)),
+        };
+        self.step(Event::Answered {
+            task: TaskKey { server: server(id), tablet: self.id(tablet), kind },
+            result,
+        })
+    }
+
+    /// Applies an event; shows and stores what comes of it.
+    fn step(&mut self, event: Event) -> String {
+        let mut out = Effects::default();
+        self.catalog.step(now_at(self.seconds), event, &mut out);
+        self.named("");
+        let mut text = String::new();
+        for done in &out.answers {
+            match &done.result {
+                DoneResult::Command(Ok(answer)) => writeln!(text, "{}", show_answer(answer)),
+                DoneResult::Command(Err(refusal)) => writeln!(text, "refused {refusal}"),
+                DoneResult::Heartbeat(reply) => {
+                    let mut wants = String::new();
+                    if reply.needs_registration {
+                        wants.push_str(" wants registration");
+                    }
+                    if reply.needs_full_report {
+                        wants.push_str(" wants full report");
+                    }
+                    writeln!(text, "heard{wants}")
+                }
+            }
+            .expect("writing to a string");
+        }
+        for note in &out.notes {
+            writeln!(text, "note {note}").expect("writing to a string");
+        }
+        let mut written: Vec<String> = out.writes.iter().map(|write| self.show_key(write.key)).collect();
+        written.sort_by_key(|name| (name.len(), name.clone()));
+        if !written.is_empty() {
+            writeln!(text, "write {}", written.join(" ")).expect("writing to a string");
+        }
+        for request in &out.requests {
+            writeln!(text, "send {} {}", request.task, show_call(&request.call))
+                .expect("writing to a string");
+        }
+        for write in out.writes {
+            match write.metadata {
+                Some(metadata) => self.rows.insert(write.key, metadata),
+                None => self.rows.remove(&write.key),
+            };
+        }
+        text
+    }
+
+    fn show_key(&self, key: RowKey) -> String {
+        match key {
+            RowKey::Table(id) | RowKey::Tablet(id) => self
+                .names
+                .iter()
+                .find(|(known, _)| *known == id)
+                .map_or("?".to_string(), |(_, name)| name.clone()),
+            RowKey::Server(id) => format!("server-{id}"),
+            RowKey::Cluster => "cluster".to_string(),
+        }
+    }
+
+    fn restart(&mut self) -> String {
+        self.restarts += 1;
+        let rows: Vec<(RowKey, Vec<u8>)> = self.rows.clone().into_iter().collect();
+        let seed = [1 + self.restarts, 2];
+        self.catalog = Catalog::load(self.config.clone(), seed, now_at(self.seconds), rows)
+            .expect("the rows just stored");
+        String::new()
+    }
+
+    fn show_table(&self, table: &TableRef) -> String {
+        let table = match self.catalog.table(table) {
+            Ok(table) => table,
+            Err(refusal) => return format!("refused {refusal}\n"),
+        };
+        let record = table.record;
+        let mut text = format!(
+            "{:?} owner={:?} comment={:?} version={} replicas={}\n",
+            record.name, record.owner, record.comment, record.version, record.replicas
+        );
+        for (key, value) in record.extra.to_map() {
+            writeln!(text, "{key}={value}").expect("writing to a string");
+        }
+        for column in table.schema().columns() {
+            write!(text, "{} {column}", column.id.0).expect("writing to a string");
+            if let Some(default) = &column.write_default {
+                write!(text, " write_default={default:?}").expect("writing to a string");
+            }
+            if let Some(default) = &column.read_default {
+                write!(text, " read_default={default:?}").expect("writing to a string");
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    fn show_tablets(&self, table: &TableRef) -> String {
+        let table = match self.catalog.table(table) {
+            Ok(table) => table,
+            Err(refusal) => return format!("refused {refusal}\n"),
+        };
+        self.catalog.tablets(table.id).map(|tablet| show_tablet(tablet.id, tablet.record)).collect()
+    }
+
+    fn locations(&self, case: &TestCase) -> String {
+        let arg = |key: &str| case.args.get(key).and_then(|values| values.first().cloned());
+        let (start, end) = (hex(arg("start")), hex(arg("end")));
+        let max = arg("max").map(|text| text.parse().expect("a number"));
+        let query = LocationsQuery { start: &start, end: &end, max };
+        match self.catalog.locations(&self.table(case), query) {
+            Ok(tablets) => tablets.iter().map(|tablet| show_tablet(tablet.id, tablet.record)).collect(),
+            Err(refusal) => format!("refused {refusal}\n"),
+        }
+    }
+
+    fn show_servers(&self) -> String {
+        let mut text = String::new();
+        for server in self.catalog.servers(now_at(self.seconds).mono) {
+            let (alive, maintenance) = (server.alive, server.maintenance);
+            let line = format!("{} alive={alive} maintenance={maintenance}\n", server.id);
+            text.push_str(&line);
+        }
+        for absent in self.catalog.absent_in_maintenance() {
+            text.push_str(&format!("{absent} absent maintenance=true\n"));
+        }
+        text
+    }
+}
+
+fn alter_step(words: &[&str], columns: &[RequestedColumn]) -> AlterStep {
+    let range = |lower: &str, upper: &str| {
+        let mut ops = RangeOps::default();
+        bounds(&mut ops, columns, 0, lower, upper);
+        ops
+    };
+    match words {
+        ["add", rest @ ..] => AlterStep::AddColumn(column(rest, 0)),
+        ["drop", name] => AlterStep::DropColumn(name.to_string()),
+        ["rename", from, to] => AlterStep::RenameColumn { from: from.to_string(), to: to.to_string() },
+        ["change", name, rest @ ..] => AlterStep::ChangeColumn(ColumnChange {
+            name: name.to_string(),
+            default: option(rest, "default")
+                .map(|text| text.parse::<i32>().expect("a number").to_le_bytes().to_vec()),
+            remove_default: rest.contains(&"remove-default"),
+            comment: option(rest, "comment"),
+            encoding: rest.contains(&"dict").then_some(Encoding::Dict),
+            ..ColumnChange::default()
+        }),
+        ["add-range", lower, upper] => {
+            AlterStep::AddRange { bounds: range(lower, upper), hash: None, dimension_label: None }
+        }
+        ["add-range", lower, upper, "hash", rest @ ..] => AlterStep::AddRange {
+            bounds: range(lower, upper),
+            hash: Some(vec![hash(rest)]),
+            dimension_label: None,
+        },
+        ["drop-range", lower, upper] => AlterStep::DropRange { bounds: range(lower, upper) },
+        _ => panic!("{words:?}"),
+    }
+}
+
+fn show_answer(answer: &Answer) -> String {
+    match answer {
+        Answer::Created(id) => format!("created {id}"),
+        Answer::Altered { table, version } => format!("altered {table} to version {version}"),
+        Answer::Replaced(id) => format!("replaced by {id}"),
+        Answer::Done => "done".to_string(),
+    }
+}
+
+fn show_call(call: &Call) -> String {
+    match call {
+        Call::CreateTablet(call) => format!("({})", call.schema.columns().len()),
+        Call::AlterSchema { schema, version, table_name, .. } => {
+            format!("({}, version {version}, {table_name:?})", schema.columns().len())
+        }
+        Call::DeleteTablet { reason } => format!("({reason})"),
+    }
+}
+
+fn show_tablet(id: Uuid, record: &engine::catalog::TabletRecord) -> String {
+    let hex = |key: &[u8]| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let partition = &record.partition;
+    let mut line = format!("{id} {:?} {}..{}", record.state, hex(&partition.start), hex(&partition.end));
+    for peer in &record.consensus.peers {
+        let leads = if record.consensus.leader == Some(peer.server) { "*" } else { "" };
+        write!(line, " {}{leads}", peer.server).expect("writing to a string");
+    }
+    if record.state == TabletState::Preparing {
+        line.push_str(" nowhere");
+    }
+    line.push('\n');
+    line
+}
+
+fn hex(text: Option<String>) -> Vec<u8> {
+    let text = text.unwrap_or_default();
+    let byte = |i: usize| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex digits");
+    (0..text.len() / 2).map(byte).collect()
+}
+
+fn show<T: std::fmt::Debug>(result: Result<T, Refusal>) -> String {
+    match result {
+        Ok(value) => format!("{value:?}\n"),
+        Err(refusal) => format!("refused {refusal}\n"),
+    }
+}
+
+#[test]
+fn the_first_step_of_a_new_catalog_stores_its_cluster() {
+    let mut catalog =
+        Catalog::load(CatalogConfig::default(), [7, 8], now_at(0.0), []).expect("nothing to load");
+    let mut out = Effects::default();
+    catalog.step(now_at(0.0), Event::Tick, &mut out);
+    assert_eq!(out.writes.len(), 1);
+    assert_eq!(out.writes[0].key, RowKey::Cluster);
+    let rows = out.writes.iter().map(|write| (write.key, write.metadata.clone().expect("a put")));
+    let again = Catalog::load(CatalogConfig::default(), [9, 9], now_at(1.0), rows).expect("what was stored");
+    assert_eq!(again.cluster_id(), catalog.cluster_id());
+    assert!(catalog.deadline() <= now_at(0.0).mono.after(Duration::from_secs(1)));
+}

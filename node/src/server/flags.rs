@@ -1,0 +1,360 @@
+//! The settings of a server by name: one table says what there is, one registry holds what is set.
+//!
+//! ```text
+//! table (what exists, defaults)  ◀─ TOML file  ◀─ command line  ◀─ SetFlag RPC (only what may change at run time)
+//! ```
+//!
+//! Names are Kudu's where Kudu has the setting, so that its tools, its tests and its users' habits carry over; `-`
+//! and `_` are the same in them. Code that honours a change at run time reads through [`Flags::live`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use engine::error::{Error, Result};
+
+pub use super::flag_table::TABLE;
+
+/// Which servers have a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Servers {
+    Both,
+    Master,
+    TabletServer,
+}
+
+/// What a setting's text must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Bool,
+    /// A whole number within these bounds.
+    Number {
+        min: u64,
+        max: u64,
+    },
+    /// A number with a fraction, from 0.
+    Fraction,
+    Text,
+    /// Texts separated by commas.
+    List,
+    Choice(&'static [&'static str]),
+}
+
+/// One setting.
+#[derive(Debug, Clone, Copy)]
+pub struct FlagSpec {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub default: &'static str,
+    pub servers: Servers,
+    /// May be changed while the server runs, with effect.
+    pub runtime: bool,
+    /// Kudu's words: stable, advanced, evolving, experimental, hidden, unsafe.
+    pub tags: &'static [&'static str],
+    /// Taken, shown, and without effect: Kudu's tools and tests give it, and nothing here depends on it.
+    pub inert: bool,
+    pub help: &'static str,
+}
+
+impl FlagSpec {
+    const fn new(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> FlagSpec {
+        let (servers, tags) = (Servers::Both, &["advanced"]);
+        FlagSpec { name, kind, default, servers, runtime: false, tags, inert: false, help }
+    }
+
+    pub(super) const fn bool(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
+        FlagSpec::new(name, Kind::Bool, default, help)
+    }
+
+    pub(super) const fn number(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
+        FlagSpec::new(name, Kind::Number { min: 0, max: u64::MAX >> 1 }, default, help)
+    }
+
+    pub(super) const fn fraction(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
+        FlagSpec::new(name, Kind::Fraction, default, help)
+    }
+
+    pub(super) const fn text(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
+        FlagSpec::new(name, Kind::Text, default, help)
+    }
+
+    pub(super) const fn list(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
+        FlagSpec::new(name, Kind::List, default, help)
+    }
+
+    pub(super) const fn choice(
+        name: &'static str,
+        choices: &'static [&'static str],
+        default: &'static str,
+        help: &'static str,
+    ) -> FlagSpec {
+        FlagSpec::new(name, Kind::Choice(choices), default, help)
+    }
+
+    pub(super) const fn within(mut self, min: u64, max: u64) -> FlagSpec {
+        self.kind = Kind::Number { min, max };
+        self
+    }
+
+    pub(super) const fn of(mut self, servers: Servers) -> FlagSpec {
+        self.servers = servers;
+        self
+    }
+
+    pub(super) const fn runtime(mut self) -> FlagSpec {
+        self.runtime = true;
+        self
+    }
+
+    pub(super) const fn tagged(mut self, tags: &'static [&'static str]) -> FlagSpec {
+        self.tags = tags;
+        self
+    }
+
+    pub(super) const fn inert(mut self) -> FlagSpec {
+        self.inert = true;
+        self
+    }
+
+    /// The tags as Kudu's tools show them.
+    pub fn all_tags(&self) -> Vec<String> {
+        let runtime = self.runtime.then_some("runtime");
+        self.tags.iter().copied().chain(runtime).map(str::to_string).collect()
+    }
+
+    /// The value as it is kept, and as a number if it is one (a bool is 0 or 1).
+    fn parse(&self, text: &str) -> Result<(String, u64), String> {
+        match self.kind {
+            Kind::Bool => match text.to_ascii_lowercase().as_str() {
+                "true" | "t" | "yes" | "y" | "1" => Ok(("true".to_string(), 1)),
+                "false" | "f" | "no" | "n" | "0" => Ok(("false".to_string(), 0)),
+                _ => Err(format!("{text:?} is neither true nor false")),
+            },
+            Kind::Number { min, max } => match text.parse::<u64>() {
+                Ok(number) if (min..=max).contains(&number) => Ok((number.to_string(), number)),
+                Ok(number) => Err(format!("{number} is not between {min} and {max}")),
+                Err(_) => Err(format!("{text:?} is not a whole number from 0")),
+            },
+            Kind::Fraction => match text.parse::<f64>() {
+                Ok(number) if number >= 0.0 && number.is_finite() => Ok((text.to_string(), number.to_bits())),
+                _ => Err(format!("{text:?} is not a number from 0")),
+            },
+            Kind::Choice(choices) if !choices.contains(&text) => {
+                Err(format!("{text:?} is none of {}", choices.join(", ")))
+            }
+            Kind::Text | Kind::List | Kind::Choice(_) => Ok((text.to_string(), 0)),
+        }
+    }
+}
+
+/// The entry of [`TABLE`] for a name; `-` and `_` are the same.
+pub fn spec(name: &str) -> Option<&'static FlagSpec> {
+    let name = name.replace('-', "_");
+    TABLE.iter().find(|spec| spec.name == name)
+}
+
+/// `Invalid`: there is no such setting; names the nearest one there is.
+pub fn unknown(name: &str) -> Error {
+    let name = name.replace('-', "_");
+    let near = TABLE.iter().max_by(|a, b| {
+        let likeness = |spec: &FlagSpec| strsim::jaro_winkler(spec.name, &name);
+        likeness(a).total_cmp(&likeness(b))
+    });
+    let hint = near.map_or(String::new(), |spec| format!("; did you mean {:?}?", spec.name));
+    Error::invalid(format!("there is no setting {name:?}{hint}"))
+}
+
+/// Why a setting cannot be changed at run time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    NoSuchFlag(String),
+    BadValue(String),
+    NotSafe(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Refusal::NoSuchFlag(why) | Refusal::BadValue(why) | Refusal::NotSafe(why)) = self;
+        f.write_str(why)
+    }
+}
+
+/// The settings of one server.
+pub struct Flags {
+    entries: Mutex<BTreeMap<&'static str, Entry>>,
+}
+
+struct Entry {
+    spec: &'static FlagSpec,
+    value: String,
+    number: Arc<AtomicU64>,
+    /// Somebody gave it, be it the default.
+    given: bool,
+}
+
+/// A setting as it is now.
+#[derive(Debug, Clone)]
+pub struct Current {
+    pub spec: &'static FlagSpec,
+    pub value: String,
+}
+
+impl Current {
+    pub fn is_default(&self) -> bool {
+        self.value == self.spec.default
+    }
+}
+
+impl Default for Flags {
+    fn default() -> Flags {
+        Flags::new()
+    }
+}
+
+impl Flags {
+    /// Everything at its default.
+    pub fn new() -> Flags {
+        let entry = |spec: &'static FlagSpec| {
+            let (value, number) = spec.parse(spec.default).expect("the table's defaults are valid");
+            (spec.name, Entry { spec, value, number: Arc::new(AtomicU64::new(number)), given: false })
+        };
+        Flags { entries: Mutex::new(TABLE.iter().map(entry).collect()) }
+    }
+
+    /// Sets a value before the server starts; `Invalid` says which setting is wrong and how.
+    pub fn set(&self, name: &str, value: &str) -> Result<()> {
+        let spec = spec(name).ok_or_else(|| unknown(name))?;
+        self.store(spec, value).map(drop).map_err(|why| Error::invalid(format!("{}: {why}", spec.name)))
+    }
+
+    /// Changes a value while the server runs; gives the old one. With `force` also where it has no effect until
+    /// the server is started again.
+    pub fn change(&self, name: &str, value: &str, force: bool) -> Result<String, Refusal> {
+        let spec = spec(name).ok_or_else(|| Refusal::NoSuchFlag(unknown(name).message))?;
+        if !spec.runtime && !force {
+            let why = format!(
+                "{} takes effect only when the server starts; force it if you know better",
+                spec.name
+            );
+            return Err(Refusal::NotSafe(why));
+        }
+        self.store(spec, value).map_err(|why| Refusal::BadValue(format!("{}: {why}", spec.name)))
+    }
+
+    fn store(&self, spec: &'static FlagSpec, value: &str) -> Result<String, String> {
+        let (value, number) = spec.parse(value)?;
+        let mut entries = self.entries();
+        let entry = entries.get_mut(spec.name).expect("every setting of the table has an entry");
+        entry.number.store(number, Ordering::Relaxed);
+        entry.given = true;
+        Ok(std::mem::replace(&mut entry.value, value))
+    }
+
+    /// Whether somebody gave a value, were it the default.
+    pub fn is_given(&self, name: &str) -> bool {
+        self.with(name, |entry| entry.given)
+    }
+
+    /// A copy that changes on its own.
+    pub fn fork(&self) -> Flags {
+        let copy = |entry: &Entry| Entry {
+            spec: entry.spec,
+            value: entry.value.clone(),
+            number: Arc::new(AtomicU64::new(entry.number.load(Ordering::Relaxed))),
+            given: entry.given,
+        };
+        let entries = self.entries().iter().map(|(name, entry)| (*name, copy(entry))).collect();
+        Flags { entries: Mutex::new(entries) }
+    }
+
+    /// Every setting, by name.
+    pub fn all(&self) -> Vec<Current> {
+        let current = |entry: &Entry| Current { spec: entry.spec, value: entry.value.clone() };
+        self.entries().values().map(current).collect()
+    }
+
+    pub fn text(&self, name: &str) -> String {
+        self.with(name, |entry| entry.value.clone())
+    }
+
+    /// The texts of a list, trimmed, without empty ones.
+    pub fn list(&self, name: &str) -> Vec<String> {
+        let text = self.text(name);
+        text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_string).collect()
+    }
+
+    pub fn number(&self, name: &str) -> u64 {
+        self.live(name).load(Ordering::Relaxed)
+    }
+
+    pub fn bool(&self, name: &str) -> bool {
+        self.number(name) != 0
+    }
+
+    pub fn fraction(&self, name: &str) -> f64 {
+        f64::from_bits(self.number(name))
+    }
+
+    /// The number (or bool, as 0 or 1) behind a setting, which follows changes: read it where it is used.
+    pub fn live(&self, name: &str) -> Arc<AtomicU64> {
+        self.with(name, |entry| entry.number.clone())
+    }
+
+    fn with<T>(&self, name: &str, read: impl FnOnce(&Entry) -> T) -> T {
+        read(self.entries().get(name).unwrap_or_else(|| panic!("{name} is not in the table of settings")))
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<&'static str, Entry>> {
+        self.entries.lock().expect("nothing panics while it changes a setting")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sound() {
+        let flags = Flags::new();
+        let mut names: Vec<_> = TABLE.iter().map(|spec| spec.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), TABLE.len(), "a name appears once");
+        for current in flags.all() {
+            assert!(current.is_default(), "{}: the default is written as it is kept", current.spec.name);
+            assert!(!current.spec.help.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_gets_a_hint() {
+        let error = Flags::new().set("scaner-ttl-ms", "1").unwrap_err();
+        expect_test::expect![[r#"there is no setting "scaner_ttl_ms"; did you mean "scanner_ttl_ms"?"#]]
+            .assert_eq(&error.message);
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let flags = Flags::new();
+        flags.set("scanner-ttl-ms", "5000").unwrap();
+        assert_eq!(flags.number("scanner_ttl_ms"), 5000);
+        let error = flags.set("scanner_ttl_ms", "soon").unwrap_err();
+        assert_eq!(error.message, "scanner_ttl_ms: \"soon\" is not a whole number from 0");
+        assert!(flags.set("log_sync", "maybe").is_err());
+        flags.set("log_sync", "NO").unwrap();
+        assert!(!flags.bool("log_sync"));
+    }
+
+    #[test]
+    fn only_some_change_at_run_time() {
+        let flags = Flags::new();
+        let live = flags.live("scanner_ttl_ms");
+        assert_eq!(flags.change("scanner_ttl_ms", "7", false), Ok("60000".to_string()));
+        assert_eq!(live.load(Ordering::Relaxed), 7);
+        assert!(matches!(flags.change("fs_wal_dir", "/x", false), Err(Refusal::NotSafe(_))));
+        assert_eq!(flags.change("fs_wal_dir", "/x", true), Ok(String::new()));
+        assert!(matches!(flags.change("nothing", "7", true), Err(Refusal::NoSuchFlag(_))));
+        assert!(matches!(flags.change("scanner_ttl_ms", "-7", true), Err(Refusal::BadValue(_))));
+    }
+}

@@ -1,0 +1,180 @@
+//! `kudu.server.GenericService`: who is there, what time it is, how it is set, where its memory is.
+
+use std::sync::Arc;
+
+use crate::env::BoxFuture;
+use crate::proto::kudu::MemTrackerPb;
+use crate::proto::kudu::server::get_flags_response_pb::Flag;
+use crate::proto::kudu::server::set_flag_response_pb::Code;
+use crate::proto::kudu::server::{
+    DumpMemTrackersRequestPb, DumpMemTrackersResponsePb, GetFlagsRequestPb, GetFlagsResponsePb,
+    GetStatusRequestPb, GetStatusResponsePb, ServerClockRequestPb, ServerClockResponsePb, SetFlagRequestPb,
+    SetFlagResponsePb,
+};
+use crate::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use crate::server_clock::ServerClock;
+
+use super::Common;
+use super::flags::{Current, Flags, Refusal};
+use super::memory::MemUsage;
+
+/// Serves one server's [`Common`] parts and its clock.
+pub struct GenericService {
+    common: Common,
+    clock: ServerClock,
+}
+
+impl GenericService {
+    pub fn new(common: Common, clock: ServerClock) -> GenericService {
+        GenericService { common, clock }
+    }
+}
+
+const METHODS: &[MethodInfo] = &[
+    MethodInfo { name: "GetStatus", tracked: false, required: &[] },
+    MethodInfo { name: "ServerClock", tracked: false, required: &[] },
+    MethodInfo { name: "GetFlags", tracked: false, required: &[] },
+    MethodInfo { name: "SetFlag", tracked: false, required: &[1, 2] },
+    MethodInfo { name: "DumpMemTrackers", tracked: false, required: &[] },
+];
+
+impl Service for GenericService {
+    fn name(&self) -> &'static str {
+        "kudu.server.GenericService"
+    }
+
+    fn features(&self) -> &'static [u32] {
+        &[]
+    }
+
+    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
+        METHODS.iter().find(|method| method.name == name)
+    }
+
+    fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
+        Box::pin(async move { self.answer(&call).unwrap_or_else(|refused| refused) })
+    }
+}
+
+impl GenericService {
+    fn answer(&self, call: &Call) -> Result<Reply, Reply> {
+        Ok(match call.method {
+            "GetStatus" => {
+                let GetStatusRequestPb {} = call.decode()?;
+                let status = self.common.status.to_pb();
+                Reply::message(&GetStatusResponsePb { status, error: None })
+            }
+            "ServerClock" => {
+                let ServerClockRequestPb {} = call.decode()?;
+                // Taken, not looked at: nothing may happen at or before what was shown.
+                Reply::message(&ServerClockResponsePb { timestamp: Some(self.clock.now().0) })
+            }
+            "GetFlags" => Reply::message(&get_flags(&self.common.flags, &call.decode()?)),
+            "SetFlag" => Reply::message(&set_flag(&self.common.flags, &call.decode()?)),
+            "DumpMemTrackers" => {
+                let DumpMemTrackersRequestPb {} = call.decode()?;
+                let root_tracker = Some(to_pb(self.common.memory.usage()));
+                Reply::message(&DumpMemTrackersResponsePb { root_tracker })
+            }
+            other => Reply::error(RpcErrorCodePb::ErrorNoSuchMethod, format!("{other} is not a method")),
+        })
+    }
+}
+
+/// Flags asked for by name are given whatever they are set to; without names, those that differ from their default,
+/// or all. Tags narrow it down.
+fn get_flags(flags: &Flags, request: &GetFlagsRequestPb) -> GetFlagsResponsePb {
+    let wanted = |current: &Current| {
+        let named = request.flags.iter().any(|name| name.replace('-', "_") == current.spec.name);
+        let tags = current.spec.all_tags();
+        let tagged = request.tags.is_empty() || request.tags.iter().any(|tag| tags.contains(tag));
+        let chosen = match request.flags.is_empty() {
+            true => request.all_flags() || !current.is_default(),
+            false => named,
+        };
+        chosen && tagged
+    };
+    let flag = |current: Current| Flag {
+        name: Some(current.spec.name.to_string()),
+        tags: current.spec.all_tags(),
+        is_default_value: Some(current.is_default()),
+        value: Some(current.value),
+    };
+    GetFlagsResponsePb { flags: flags.all().into_iter().filter(wanted).map(flag).collect() }
+}
+
+fn set_flag(flags: &Flags, request: &SetFlagRequestPb) -> SetFlagResponsePb {
+    let refused = |code: Code, why: &str| SetFlagResponsePb {
+        result: code.into(),
+        msg: Some(why.to_string()),
+        old_value: None,
+    };
+    match flags.change(&request.flag, &request.value, request.force()) {
+        Ok(old_value) => {
+            let (name, value) = (&request.flag, &request.value);
+            tracing::info!(flag = %name, %value, old = %old_value, "a setting was changed");
+            SetFlagResponsePb {
+                result: Code::Success.into(),
+                msg: Some(format!("{name} set to {value}")),
+                old_value: Some(old_value),
+            }
+        }
+        Err(Refusal::NoSuchFlag(why)) => refused(Code::NoSuchFlag, &why),
+        Err(Refusal::BadValue(why)) => refused(Code::BadValue, &why),
+        Err(Refusal::NotSafe(why)) => refused(Code::NotSafe, &why),
+    }
+}
+
+fn to_pb(usage: MemUsage) -> MemTrackerPb {
+    let limit = usage.limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
+    MemTrackerPb {
+        id: Some(usage.id),
+        parent_id: usage.parent_id,
+        limit: Some(limit),
+        current_consumption: Some(usage.bytes),
+        peak_consumption: Some(usage.peak_bytes),
+        child_trackers: usage.children.into_iter().map(to_pb).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(response: GetFlagsResponsePb) -> Vec<String> {
+        response.flags.into_iter().filter_map(|flag| flag.name).collect()
+    }
+
+    #[test]
+    fn flags_are_chosen_as_the_tools_ask() {
+        let flags = Flags::new();
+        flags.set("heartbeat_interval_ms", "5").unwrap();
+        flags.set("never_fsync", "true").unwrap();
+        let ask = |request| names(get_flags(&flags, &request));
+        let none = GetFlagsRequestPb::default();
+        assert_eq!(ask(none.clone()), ["heartbeat_interval_ms", "never_fsync"]);
+        let tags = vec!["unsafe".to_string(), "experimental".to_string()];
+        assert_eq!(ask(GetFlagsRequestPb { tags, ..none.clone() }), ["never_fsync"]);
+        let named = vec!["time_source".to_string(), "builtin_ntp_servers".to_string()];
+        let named = GetFlagsRequestPb { flags: named, ..none.clone() };
+        assert_eq!(ask(named), ["builtin_ntp_servers", "time_source"]);
+        let all = GetFlagsRequestPb { all_flags: Some(true), ..none };
+        assert_eq!(ask(all).len(), flags.all().len());
+    }
+
+    #[test]
+    fn a_flag_is_set_or_the_reason_given() {
+        let flags = Flags::new();
+        let set = |flag: &str, value: &str, force| {
+            let (flag, value) = (flag.to_string(), value.to_string());
+            let request = SetFlagRequestPb { flag, value, force: Some(force), run_consistency_check: None };
+            let response = set_flag(&flags, &request);
+            (response.result(), response.old_value)
+        };
+        assert_eq!(set("scanner_ttl_ms", "5", false), (Code::Success, Some("60000".to_string())));
+        assert_eq!(set("scanner_ttl_ms", "x", false), (Code::BadValue, None));
+        assert_eq!(set("fs_wal_dir", "x", false), (Code::NotSafe, None));
+        assert_eq!(set("fs_wal_dir", "x", true), (Code::Success, Some(String::new())));
+        assert_eq!(set("fs_wall_dir", "x", true), (Code::NoSuchFlag, None));
+    }
+}

@@ -1,0 +1,224 @@
+//! What masters and tablet servers have in common: settings, identity, the GenericService, the web port.
+//!
+//! ```text
+//! main, cli ── settings (flags) ──▶ config of the server ──▶ tserver::run, master::run
+//!                                                             │ each begins with
+//!                                   Common::new, dirs::open ◀─┘ listen, GenericService, web::serve
+//! ```
+
+mod flag_table;
+pub mod flags;
+pub mod generic;
+pub mod logging;
+pub mod memory;
+pub mod web;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use engine::error::{Error, Result};
+use engine::ids::Uuid;
+
+use crate::dirs::ServerKind;
+use crate::env::{Env, Listener};
+use crate::metrics::Metrics;
+use crate::proto::kudu::server::ServerStatusPb;
+use crate::proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
+use flags::Flags;
+use memory::MemTracker;
+
+/// What this build calls itself to clients and tools.
+pub const VERSION: &str = concat!("nyala ", env!("CARGO_PKG_VERSION"));
+
+/// Takes an address to serve at; the error says what to do if it is taken.
+pub async fn listen(env: &Env, addr: SocketAddr, setting: &str) -> Result<Box<dyn Listener>> {
+    env.net.listen(addr).await.map_err(|error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!(" (another program has it; stop that one or choose another with --{setting})")
+            }
+            std::io::ErrorKind::AddrNotAvailable => {
+                format!(" (this machine has no such address; choose another with --{setting})")
+            }
+            _ => String::new(),
+        };
+        let mut failed = Error::io(format_args!("listen at {addr}"), &error);
+        failed.message.push_str(&hint);
+        failed
+    })
+}
+
+/// What everything in one server shares.
+#[derive(Clone)]
+pub struct Common {
+    pub kind: ServerKind,
+    pub flags: Arc<Flags>,
+    pub metrics: Arc<Metrics>,
+    pub memory: Arc<MemTracker>,
+    pub status: Arc<ServerStatus>,
+}
+
+impl Common {
+    /// `uuid` is that of the server's directories.
+    pub fn new(env: &Env, kind: ServerKind, uuid: Uuid, flags: Arc<Flags>) -> Common {
+        let memory = MemTracker::root(Some(env.memory.limit_bytes()));
+        let status = Arc::new(ServerStatus::new(env, uuid));
+        let metrics = Metrics::new();
+        let shown = memory.clone();
+        metrics.keep(move |out: &mut crate::metrics::Samples| collect_memory(&shown.usage(), out));
+        Common { kind, flags, metrics, memory, status }
+    }
+}
+
+fn collect_memory(usage: &memory::MemUsage, out: &mut crate::metrics::Samples) {
+    let labels = [("tracker", usage.id.as_str())];
+    out.gauge("memory_tracked_bytes", "Memory by its consumer.", &labels, usage.bytes as f64);
+    // Below the first level there is one tracker per tablet: too many names for a metric.
+    for child in usage.children.iter().filter(|_| usage.parent_id.is_none()) {
+        collect_memory(child, out);
+    }
+}
+
+/// Who a server is, where it can be reached, and how it is.
+pub struct ServerStatus {
+    uuid: Uuid,
+    /// Tells one start of the server from the next: microseconds since 1970.
+    instance_seqno: i64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    rpc: Vec<(String, u16)>,
+    web: Vec<(String, u16)>,
+    health: Health,
+}
+
+/// Whether a server does its work.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Health {
+    #[default]
+    Starting,
+    Healthy,
+    /// And why.
+    Failed(String),
+}
+
+impl ServerStatus {
+    fn new(env: &Env, uuid: Uuid) -> ServerStatus {
+        let instance_seqno = i64::try_from(env.now().wall.micros).unwrap_or(i64::MAX);
+        ServerStatus { uuid, instance_seqno, state: Mutex::default() }
+    }
+
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    pub fn set_health(&self, health: Health) {
+        self.state().health = health;
+    }
+
+    pub fn health(&self) -> Health {
+        self.state().health.clone()
+    }
+
+    /// Notes where RPCs are served: as `advertised` if that names anything, else at `bound`.
+    pub fn set_rpc(&self, bound: SocketAddr, advertised: &[String]) -> Result<()> {
+        let named: Result<Vec<_>> = advertised.iter().map(|name| split_host_port(name)).collect();
+        let named = named?;
+        self.state().rpc = if named.is_empty() { vec![reachable(bound)] } else { named };
+        Ok(())
+    }
+
+    /// Notes where the web port is.
+    pub fn set_web(&self, bound: SocketAddr) {
+        self.state().web = vec![reachable(bound)];
+    }
+
+    /// `host:port` of the RPC addresses.
+    pub fn rpc_addresses(&self) -> Vec<String> {
+        self.state().rpc.iter().map(|(host, port)| join_host_port(host, *port)).collect()
+    }
+
+    pub fn node_instance(&self) -> NodeInstancePb {
+        let permanent_uuid = Bytes::from(self.uuid.to_string());
+        NodeInstancePb { permanent_uuid, instance_seqno: self.instance_seqno }
+    }
+
+    pub fn to_pb(&self) -> ServerStatusPb {
+        let state = self.state();
+        ServerStatusPb {
+            node_instance: self.node_instance(),
+            bound_rpc_addresses: to_pbs(&state.rpc),
+            bound_http_addresses: to_pbs(&state.web),
+            version_info: Some(VersionInfoPb {
+                version_string: Some(VERSION.to_string()),
+                build_type: Some(if cfg!(debug_assertions) { "DEBUG" } else { "RELEASE" }.to_string()),
+                ..VersionInfoPb::default()
+            }),
+        }
+    }
+
+    /// How the server introduces itself to masters and, as a master, to clients.
+    pub fn registration(&self) -> ServerRegistrationPb {
+        let state = self.state();
+        ServerRegistrationPb {
+            rpc_addresses: to_pbs(&state.rpc),
+            http_addresses: to_pbs(&state.web),
+            software_version: Some(VERSION.to_string()),
+            https_enabled: Some(false),
+            start_time: Some(self.instance_seqno / 1_000_000),
+            ..ServerRegistrationPb::default()
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds the status")
+    }
+}
+
+fn to_pbs(addresses: &[(String, u16)]) -> Vec<HostPortPb> {
+    let pb = |(host, port): &(String, u16)| HostPortPb { host: host.clone(), port: u32::from(*port) };
+    addresses.iter().map(pb).collect()
+}
+
+/// A bound address as others may use it. Bound to every address of the machine, it is reached at the loopback one:
+/// whoever wants others to come in gives the name to advertise.
+fn reachable(bound: SocketAddr) -> (String, u16) {
+    let ip = match bound.ip() {
+        ip if !ip.is_unspecified() => ip.to_string(),
+        ip if ip.is_ipv6() => "::1".to_string(),
+        _ => "127.0.0.1".to_string(),
+    };
+    (ip, bound.port())
+}
+
+/// The parts of `host:port`; an IPv6 host is in brackets. `Invalid` if it is nothing like that.
+pub fn split_host_port(text: &str) -> Result<(String, u16)> {
+    let parts = text.rsplit_once(':').and_then(|(host, port)| {
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        port.parse().ok().filter(|_| !host.is_empty()).map(|port| (host.to_string(), port))
+    });
+    parts.ok_or_else(|| Error::invalid(format!("{text:?} is not host:port")))
+}
+
+fn join_host_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_ports() {
+        assert_eq!(split_host_port("a.b:70").unwrap(), ("a.b".to_string(), 70));
+        assert_eq!(split_host_port("[::1]:70").unwrap(), ("::1".to_string(), 70));
+        for bad in ["", "a", ":70", "a:", "a:x", "a:70000"] {
+            assert!(split_host_port(bad).is_err(), "{bad}");
+        }
+        assert_eq!(reachable("0.0.0.0:7".parse().unwrap()), ("127.0.0.1".to_string(), 7));
+        assert_eq!(join_host_port("::1", 7), "[::1]:7");
+    }
+}

@@ -1,0 +1,155 @@
+//! The web port: numbers for Prometheus, health for whoever watches, settings and memory for people.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::error::Result;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::sync::Semaphore;
+
+use super::memory::MemUsage;
+use super::{Common, Health, VERSION};
+use crate::env::{Env, Listener, Stream, TaskHandle};
+
+/// Connections served at once; more wait to be accepted.
+const CONNECTIONS_MAX: usize = 64;
+/// No connection lives longer, so that nobody can hold one for ever.
+const CONNECTION_LIFE: Duration = Duration::from_secs(60);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A web port that is served. Dropping it stops it.
+pub struct WebHandle {
+    local_addr: SocketAddr,
+    accepting: Box<dyn TaskHandle>,
+}
+
+impl WebHandle {
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+}
+
+impl Drop for WebHandle {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Serves a server's web pages at `addr`, and notes the address in its status.
+pub async fn serve(env: &Env, addr: SocketAddr, common: Common) -> Result<WebHandle> {
+    let listener = super::listen(env, addr, "webserver_port").await?;
+    let local_addr = listener.local_addr();
+    common.status.set_web(local_addr);
+    let accepting = env.spawn("web accept", accept(env.clone(), listener, Arc::new(common)));
+    Ok(WebHandle { local_addr, accepting })
+}
+
+async fn accept(env: Env, mut listener: Box<dyn Listener>, common: Arc<Common>) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+        match listener.accept().await {
+            Ok((stream, _remote)) => {
+                let (env, common) = (env.clone(), common.clone());
+                env.clone().spawn("web connection", async move {
+                    env.timeout(CONNECTION_LIFE, connection(stream, common)).await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a web connection failed");
+                env.sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: Stream, common: Arc<Common>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = respond(&common, request.method(), request.uri().path());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served =
+        http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(stream), service).await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a web connection ended early");
+    }
+}
+
+fn respond(common: &Common, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    if method != Method::GET && method != Method::HEAD {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_string());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match path {
+        "/" => text(StatusCode::OK, index(common)),
+        "/metrics" | "/metrics_prometheus" => {
+            let mut response = text(StatusCode::OK, common.metrics.render());
+            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+            response
+        }
+        "/healthz" => match common.status.health() {
+            Health::Healthy => text(StatusCode::OK, "ok\n".to_string()),
+            Health::Starting => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_string()),
+            Health::Failed(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("failed: {why}\n")),
+        },
+        "/varz" => text(StatusCode::OK, settings(common)),
+        "/mem-trackers" => {
+            let mut page = String::new();
+            memory(&common.memory.usage(), 0, &mut page);
+            text(StatusCode::OK, page)
+        }
+        _ => text(StatusCode::NOT_FOUND, format!("there is no {path} here; / tells what there is\n")),
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+fn index(common: &Common) -> String {
+    format!(
+        "{VERSION}, {} {}, RPC at {}\n\n\
+         /metrics       numbers, for Prometheus\n\
+         /healthz       200 if this server does its work\n\
+         /varz          settings\n\
+         /mem-trackers  where the memory is\n",
+        common.kind.name(),
+        common.status.uuid(),
+        common.status.rpc_addresses().join(", "),
+    )
+}
+
+fn settings(common: &Common) -> String {
+    let line = |current: super::flags::Current| {
+        let mark = if current.is_default() { ' ' } else { '*' };
+        format!("{mark} --{}={}\n", current.spec.name, current.value)
+    };
+    let all = common.flags.all();
+    let lines: String = all.into_iter().map(line).collect();
+    format!("* differs from the default\n\n{lines}")
+}
+
+fn memory(usage: &MemUsage, depth: usize, page: &mut String) {
+    let limit = usage.limit.map_or("none".to_string(), |limit| limit.to_string());
+    let indent = "  ".repeat(depth);
+    let line =
+        format!("{indent}{}  bytes={} peak={} limit={limit}\n", usage.id, usage.bytes, usage.peak_bytes);
+    page.push_str(&line);
+    usage.children.iter().for_each(|child| memory(child, depth + 1, page));
+}

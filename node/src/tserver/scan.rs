@@ -1,0 +1,442 @@
+//! The Scan call, and its relatives Checksum and ScannerKeepAlive.
+//!
+//! ```text
+//! new_scan_request ─▶ parse ─▶ choose the snapshot ─▶ wait until it is complete ─▶ open ─┐
+//! scanner_id ─▶ take from the scanner table ─────────────────────────────────────────────┴▶ fill a batch ─▶ reply
+//! ```
+//!
+//! A batch ends at the block that reaches its size, or when it has taken too long, perhaps without a row. A
+//! scanner with nothing more to give is never kept; any error in a continued scan drops it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::error::{Error, ErrorKind};
+use engine::ids::{TabletId, Uuid};
+use engine::schema::block::{ProjectedColumn, RowBlock};
+use engine::tablet::scan::{Scan, SnapshotAt};
+use engine::time::{Instant, Timestamp};
+
+use super::checksum;
+use super::entry::TabletEntry;
+use super::replica::ReplicaHandle;
+use super::scan_spec::{self, ParsedScan, ReadAt};
+use super::scanners::Refusal;
+use super::server::Server;
+use crate::proto::kudu::app_status_pb::ErrorCode;
+use crate::proto::kudu::tserver::{
+    ChecksumRequestPb, ChecksumResponsePb, NewScanRequestPb, ResourceMetricsPb, ScanRequestPb,
+    ScanResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
+};
+use crate::rpc::{Call, Reply, RpcErrorCodePb};
+use crate::wire::convert;
+use crate::wire::rows::{Layout, RowsBuilder, RowsPb};
+use crate::wire::status::{TabletError, TabletErrorCode};
+
+/// A scan between two calls.
+pub struct OpenScanner {
+    pub tablet: TabletId,
+    replica: ReplicaHandle,
+    scan: Scan,
+    projection: Arc<[ProjectedColumn]>,
+    layout: Layout,
+    ordered: bool,
+}
+
+/// Why a call gets no rows.
+#[derive(Debug)]
+pub enum Refused {
+    /// The call succeeds, its response says what is wrong.
+    Tablet(TabletError),
+    /// The call fails.
+    Rpc(Reply),
+}
+
+impl From<TabletError> for Refused {
+    fn from(error: TabletError) -> Refused {
+        match error.is_busy() {
+            true => Refused::Rpc(Reply::too_busy(error.status.message.unwrap_or_default())),
+            false => Refused::Tablet(error),
+        }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Refused {
+        let invalid = |what| {
+            let code = TabletErrorCode::InvalidScanCallSeqId;
+            Refused::Tablet(TabletError::new(code, ErrorCode::InvalidArgument, what))
+        };
+        match refusal {
+            Refusal::Gone => {
+                let what = "Scanner not found: it expired, was closed, or never was";
+                Refused::Tablet(TabletError::new(TabletErrorCode::ScannerExpired, ErrorCode::NotFound, what))
+            }
+            Refusal::WrongSequence(expected) => {
+                invalid(format!("Invalid call sequence ID: {expected} was expected; the scanner is closed"))
+            }
+            Refusal::Foreign => {
+                let what = "Not authorized: the scanner belongs to another user";
+                Refused::Rpc(Reply::error(RpcErrorCodePb::FatalUnauthorized, what))
+            }
+        }
+    }
+}
+
+/// Runs a Scan call to its reply.
+pub async fn scan(server: &Server, call: Call) -> Reply {
+    let request = match call.decode::<ScanRequestPb>() {
+        Ok(request) => request,
+        Err(reply) => return reply,
+    };
+    let answer = match (&request.new_scan_request, &request.scanner_id) {
+        (Some(new), None) => begin_scan(server, &call, &request, new).await,
+        (None, Some(id)) => continue_scan(server, &call, &request, id).await,
+        _ => {
+            let what = "a Scan call names a scanner or opens one, and not both";
+            return Reply::error(RpcErrorCodePb::ErrorApplication, what);
+        }
+    };
+    match answer {
+        Ok(reply) => reply,
+        Err(Refused::Rpc(reply)) => reply,
+        Err(Refused::Tablet(error)) => {
+            Reply::message(&ScanResponsePb { error: Some(error.to_pb()), ..Default::default() })
+        }
+    }
+}
+
+async fn begin_scan(
+    server: &Server,
+    call: &Call,
+    request: &ScanRequestPb,
+    new: &NewScanRequestPb,
+) -> Result<Reply, Refused> {
+    if request.call_seq_id() != 0 {
+        return Err(Refusal::WrongSequence(0).into());
+    }
+    let began = server.env.now().mono;
+    let (scanner, snapshot) = open(server, call, new).await?;
+    let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
+    let (mut scanner, mut sidecars) = (scanner, Vec::new());
+    let has_more = match batch_bytes(server, request.batch_size_bytes) {
+        // Only to be opened.
+        0 => !request.close_scanner(),
+        limit => {
+            let batch =
+                fill(server, &mut scanner, limit).await.map_err(|error| scan_failed(&scanner, &error))?;
+            sidecars = put_rows(&mut response, batch.rows, &scanner);
+            batch.has_more && !request.close_scanner()
+        }
+    };
+    response.has_more_results = Some(has_more);
+    if has_more {
+        let id = server.env.random_uuid();
+        response.scanner_id = Some(convert::id_bytes(&id));
+        server.scanners().open(id, call.user.clone(), scanner, server.env.now().mono);
+    }
+    Ok(finish(server, call, began, response, sidecars))
+}
+
+async fn continue_scan(
+    server: &Server,
+    call: &Call,
+    request: &ScanRequestPb,
+    id: &Bytes,
+) -> Result<Reply, Refused> {
+    let began = server.env.now().mono;
+    let id = Uuid::parse(id);
+    if request.close_scanner() && request.batch_size_bytes == Some(0) {
+        // What cannot be an id is no open scanner either, and closing is always fine.
+        if let Ok(id) = id {
+            server.scanners().close(id, &call.user)?;
+        }
+        let response = ScanResponsePb { has_more_results: Some(false), ..Default::default() };
+        return Ok(finish(server, call, began, response, Vec::new()));
+    }
+    let id = id.map_err(|_| Refusal::Gone)?;
+    let mut scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
+    let mut taken = Taken { server, id, keep: false };
+    let limit = batch_bytes(server, request.batch_size_bytes).max(1);
+    let batch = fill(server, &mut scanner, limit).await.map_err(|error| scan_failed(&scanner, &error))?;
+    let has_more = batch.has_more && !request.close_scanner();
+    let mut response = ScanResponsePb { has_more_results: Some(has_more), ..Default::default() };
+    let sidecars = put_rows(&mut response, batch.rows, &scanner);
+    if has_more {
+        taken.keep = true;
+        server.scanners().put_back(id, scanner, server.env.now().mono);
+    }
+    drop(taken);
+    Ok(finish(server, call, began, response, sidecars))
+}
+
+/// A scanner that was taken out of the table is forgotten there unless it was put back, whatever happens to the
+/// call: an error, or a connection that goes away.
+struct Taken<'a> {
+    server: &'a Server,
+    id: Uuid,
+    keep: bool,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !self.keep {
+            self.server.scanners().remove(self.id);
+        }
+    }
+}
+
+fn batch_bytes(server: &Server, asked: Option<u32>) -> usize {
+    let asked = asked.map_or(server.config.scan_batch_bytes_default, |bytes| bytes as usize);
+    asked.min(server.config.scan_batch_bytes_max)
+}
+
+/// Checks a request, chooses its snapshot, waits for it and opens the scan. Gives the snapshot that the client must
+/// be told of, if it is one that it must.
+async fn open(
+    server: &Server,
+    call: &Call,
+    new: &NewScanRequestPb,
+) -> Result<(OpenScanner, Option<Timestamp>), Refused> {
+    let entry = server.tablets.find(&new.tablet_id)?;
+    let replica = entry.running()?;
+    if server.is_quiescing() {
+        let (code, status) = (TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable);
+        return Err(TabletError::new(code, status, "Tablet server is quiescing").into());
+    }
+    let mut parsed = scan_spec::parse(new, &replica.tablet().schema())?;
+    let snapshot = choose_snapshot(server, call, &entry, &replica, &parsed).await?;
+    if let Some(at) = snapshot {
+        parsed.spec.snapshot = SnapshotAt::At(at);
+    }
+    let ordered = parsed.spec.ordered;
+    let ParsedScan { spec, projection, layout, .. } = parsed;
+    let opened = server.env.run(|| replica.tablet().scan(&spec)).await;
+    let scan = opened.map_err(|error| storage_failed(&replica, &error))?;
+    let scanner = OpenScanner { tablet: entry.id, replica, scan, projection, layout, ordered };
+    Ok((scanner, snapshot))
+}
+
+/// The moment to read at, complete; `None` for READ_LATEST.
+async fn choose_snapshot(
+    server: &Server,
+    call: &Call,
+    entry: &TabletEntry,
+    replica: &ReplicaHandle,
+    parsed: &ParsedScan,
+) -> Result<Option<Timestamp>, Refused> {
+    let bad = |error: Error| Refused::from(TabletError::of(TabletErrorCode::InvalidSnapshot, &error));
+    if let Some(seen) = parsed.propagated {
+        server.clock.update(seen).map_err(bad)?;
+    }
+    let at = match parsed.read_at {
+        ReadAt::Latest => return Ok(None),
+        ReadAt::Snapshot(None) => server.clock.now(),
+        ReadAt::Snapshot(Some(at)) => {
+            check_history(server, entry, parsed.spec.diff_from.unwrap_or(at)).map_err(bad)?;
+            at
+        }
+        ReadAt::YourWrites { seen } => {
+            let clean = replica.tablet().mvcc().latest().before;
+            seen.map_or(clean, |seen| clean.max(seen.next()))
+        }
+    };
+    // From here on no operation can begin below the snapshot. Spec: SafeTime.tla Observe.
+    server.clock.update(at).map_err(bad)?;
+    call.release_slot();
+    let deadline = snapshot_deadline(server, call);
+    match replica.wait_applied_before(at, deadline).await {
+        Ok(()) => Ok(Some(at)),
+        Err(error) if error.kind == ErrorKind::Throttled => Err(Refused::Rpc(Reply::too_busy(error.message))),
+        Err(error) => Err(storage_failed(replica, &error)),
+    }
+}
+
+/// A little is left of the caller's time, so that the reply can still reach it.
+fn snapshot_deadline(server: &Server, call: &Call) -> Instant {
+    let longest = server.env.now().mono.after(Duration::from_millis(server.config.scanner_max_wait_ms));
+    let margin = Duration::from_millis(10).as_nanos() as u64;
+    call.deadline.map_or(longest, |deadline| longest.min(Instant(deadline.0.saturating_sub(margin))))
+}
+
+/// `Invalid` for a snapshot from before the ancient history mark.
+fn check_history(server: &Server, entry: &TabletEntry, at: Timestamp) -> Result<(), Error> {
+    let age_s = entry.history_max_age_s().unwrap_or(server.config.history_max_age_s);
+    let oldest = server.clock.reading().wall.micros.saturating_sub(age_s.saturating_mul(1_000_000));
+    if at.micros() >= oldest {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "the snapshot timestamp {at} is earlier than the ancient history mark: only {age_s} s of history are kept"
+    )))
+}
+
+/// Reading failed: so has the replica.
+fn storage_failed(replica: &ReplicaHandle, error: &Error) -> Refused {
+    match error.kind {
+        ErrorKind::Io | ErrorKind::Corrupt => {
+            replica.fail(error);
+            Refused::Tablet(TabletError::of(TabletErrorCode::TabletFailed, error))
+        }
+        _ => TabletError::from(error.clone()).into(),
+    }
+}
+
+fn scan_failed(scanner: &OpenScanner, error: &Error) -> Refused {
+    storage_failed(&scanner.replica, error)
+}
+
+struct Batch {
+    rows: RowsBuilder,
+    has_more: bool,
+}
+
+/// Reads blocks until `limit` bytes are reached or time is up.
+async fn fill(server: &Server, scanner: &mut OpenScanner, limit: usize) -> Result<Batch, Error> {
+    let mut rows = RowsBuilder::new(scanner.layout, &scanner.projection);
+    let mut size = 0;
+    let scan = &mut scanner.scan;
+    let has_more = each_block(server, scan, |block| {
+        rows.add(block);
+        size = rows.byte_size();
+        size < limit
+    })
+    .await?;
+    Ok(Batch { rows, has_more })
+}
+
+/// Gives blocks to `take` until it has enough, time is up, or there are no more; says whether there may be more.
+async fn each_block(
+    server: &Server,
+    scan: &mut Scan,
+    mut take: impl FnMut(RowBlock) -> bool + Send,
+) -> Result<bool, Error> {
+    let env = &server.env;
+    let until = env.now().mono.after(Duration::from_millis(server.config.scan_batch_time_ms));
+    env.run(|| {
+        loop {
+            let Some(block) = scan.next_block()? else { return Ok(false) };
+            if !take(block) || env.now().mono >= until {
+                return Ok(true);
+            }
+        }
+    })
+    .await
+}
+
+/// Describes the rows in the response; gives their sidecars.
+fn put_rows(response: &mut ScanResponsePb, rows: RowsBuilder, scanner: &OpenScanner) -> Vec<Bytes> {
+    let some = rows.rows() > 0;
+    let (pb, sidecars) = rows.finish();
+    match pb {
+        RowsPb::RowWise(pb) => response.data = Some(pb),
+        RowsPb::Columnar(pb) => response.columnar_data = Some(pb),
+    }
+    if scanner.ordered && some {
+        response.last_primary_key = scanner.scan.last_key().map(Bytes::copy_from_slice);
+    }
+    sidecars
+}
+
+fn finish(
+    server: &Server,
+    call: &Call,
+    began: Instant,
+    mut response: ScanResponsePb,
+    sidecars: Vec<Bytes>,
+) -> Reply {
+    response.propagated_timestamp = Some(server.clock.now().0);
+    response.resource_metrics = Some(metrics(server, call, began));
+    Reply::with_sidecars(&response, sidecars)
+}
+
+fn metrics(server: &Server, call: &Call, began: Instant) -> ResourceMetricsPb {
+    let nanos = |time: Duration| Some(time.as_nanos() as i64);
+    ResourceMetricsPb {
+        queue_duration_nanos: nanos(began.since(call.received)),
+        total_duration_nanos: nanos(server.env.now().mono.since(began)),
+        ..Default::default()
+    }
+}
+
+/// Runs a ScannerKeepAlive call to its reply.
+pub fn keep_alive(server: &Server, call: &Call) -> Reply {
+    let request = match call.decode::<ScannerKeepAliveRequestPb>() {
+        Ok(request) => request,
+        Err(reply) => return reply,
+    };
+    let now = server.env.now().mono;
+    let kept = Uuid::parse(&request.scanner_id)
+        .map_err(|_| Refusal::Gone)
+        .and_then(|id| server.scanners().keep_alive(id, &call.user, now));
+    match kept.map_err(Refused::from) {
+        Ok(()) => Reply::message(&ScannerKeepAliveResponsePb { error: None }),
+        Err(Refused::Rpc(reply)) => reply,
+        Err(Refused::Tablet(error)) => {
+            Reply::message(&ScannerKeepAliveResponsePb { error: Some(error.to_pb()) })
+        }
+    }
+}
+
+/// Runs a Checksum call to its reply: a scan whose rows are summed instead of returned.
+pub async fn checksum(server: &Server, call: Call) -> Reply {
+    let request = match call.decode::<ChecksumRequestPb>() {
+        Ok(request) => request,
+        Err(reply) => return reply,
+    };
+    match checksum_batch(server, &call, &request).await {
+        Ok(reply) | Err(Refused::Rpc(reply)) => reply,
+        Err(Refused::Tablet(error)) => {
+            Reply::message(&ChecksumResponsePb { error: Some(error.to_pb()), ..Default::default() })
+        }
+    }
+}
+
+async fn checksum_batch(server: &Server, call: &Call, request: &ChecksumRequestPb) -> Result<Reply, Refused> {
+    let began = server.env.now().mono;
+    let mut response = ChecksumResponsePb::default();
+    let limit = batch_bytes(server, request.batch_size_bytes).max(1);
+    let (id, mut scanner, mut sum) = match (&request.new_request, &request.continue_request) {
+        (Some(new), None) => {
+            let (scanner, snapshot) = open(server, call, new).await?;
+            response.snap_timestamp = snapshot.map(|at| at.0);
+            (None, scanner, 0)
+        }
+        (None, Some(old)) => {
+            let id = Uuid::parse(&old.scanner_id).map_err(|_| Refusal::Gone)?;
+            let scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
+            (Some(id), scanner, old.previous_checksum)
+        }
+        _ => {
+            let what = "a Checksum call begins or continues, and not both";
+            return Err(Refused::Rpc(Reply::error(RpcErrorCodePb::ErrorApplication, what)));
+        }
+    };
+    let mut taken = id.map(|id| Taken { server, id, keep: false });
+    let (mut rows, mut size) = (0, 0);
+    let more = each_block(server, &mut scanner.scan, |block| {
+        sum = checksum::add_block(sum, &block);
+        (rows, size) = (rows + block.rows, size + block.byte_size());
+        size < limit
+    });
+    let has_more = more.await.map_err(|error| scan_failed(&scanner, &error))? && !request.close_scanner();
+    (response.checksum, response.rows_checksummed) = (Some(sum), Some(rows as i64));
+    response.has_more_results = Some(has_more);
+    response.resource_metrics = Some(metrics(server, call, began));
+    if has_more {
+        let now = server.env.now().mono;
+        match (&mut taken, id) {
+            (Some(taken), Some(id)) => {
+                taken.keep = true;
+                server.scanners().put_back(id, scanner, now);
+            }
+            _ => {
+                let id = server.env.random_uuid();
+                server.scanners().open(id, call.user.clone(), scanner, now);
+                response.scanner_id = Some(convert::id_bytes(&id));
+            }
+        }
+    }
+    Ok(Reply::message(&response))
+}

@@ -1,0 +1,222 @@
+//! What a NewScanRequest asks for, checked against the tablet's schema. Pure.
+//!
+//! Sources: `rows.md` §7 and `behaviour.md` §9 for which mistake gets which error.
+
+use std::sync::Arc;
+
+use engine::error::Error;
+use engine::schema::block::ProjectedColumn;
+use engine::schema::{ColumnSchema, DataType, Schema, key};
+use engine::tablet::scan::{ScanSpec, SnapshotAt};
+use engine::time::Timestamp;
+
+use crate::proto::kudu::app_status_pb::ErrorCode;
+use crate::proto::kudu::tserver::{NewScanRequestPb, RowFormatFlags};
+use crate::proto::kudu::{ColumnSchemaPb, OrderMode, ReadMode};
+use crate::wire::rows::Layout;
+use crate::wire::status::{TabletError, TabletErrorCode};
+use crate::wire::{convert, predicates};
+
+/// When a scan reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadAt {
+    /// Whatever is applied.
+    Latest,
+    /// The given moment, or now.
+    Snapshot(Option<Timestamp>),
+    /// At least everything up to the timestamp the client has seen.
+    YourWrites { seen: Option<Timestamp> },
+}
+
+/// A checked request. The snapshot in `spec` is filled in once it is chosen.
+#[derive(Debug, Clone)]
+pub struct ParsedScan {
+    pub spec: ScanSpec,
+    pub projection: Arc<[ProjectedColumn]>,
+    pub layout: Layout,
+    pub read_at: ReadAt,
+    pub propagated: Option<Timestamp>,
+}
+
+/// Reads and checks a request.
+pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, TabletError> {
+    let layout = layout(request.row_format_flags())?;
+    let ordered = ordered(request)?;
+    let propagated = request.propagated_timestamp.map(Timestamp);
+    let read_at = read_at(request, propagated)?;
+    if ordered && !matches!(read_at, ReadAt::Snapshot(_)) {
+        return Err(bad_spec("an ordered scan has to be a snapshot scan (READ_AT_SNAPSHOT)"));
+    }
+    let diff_from = diff_from(request, ordered, read_at)?;
+    let projection = projection(&request.projected_columns, schema, diff_from.is_some())?;
+    if !request.deprecated_range_predicates.is_empty() {
+        let what = "range predicates in their old form are not supported; send column predicates";
+        return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::NotSupported, what));
+    }
+    let predicates = request.column_predicates.iter().map(|pb| predicates::from_pb(pb, schema));
+    let predicates = predicates.collect::<Result<_, Error>>().map_err(|error| spec_error(&error))?;
+    let bound = |bytes: &Option<bytes::Bytes>| key_bound(bytes.as_deref(), schema);
+    if request.last_primary_key.is_some() && request.start_primary_key.is_some() {
+        return Err(bad_spec("a scan can begin at start_primary_key or after last_primary_key, not both"));
+    }
+    let spec = ScanSpec {
+        projection: projection.clone(),
+        predicates,
+        lower_key: bound(&request.start_primary_key)?,
+        upper_key: bound(&request.stop_primary_key)?,
+        last_key: bound(&request.last_primary_key)?,
+        snapshot: SnapshotAt::Latest,
+        diff_from,
+        ordered,
+        limit: request.limit,
+    };
+    Ok(ParsedScan { spec, projection: projection.into(), layout, read_at, propagated })
+}
+
+fn bad_spec(what: impl Into<String>) -> TabletError {
+    TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::InvalidArgument, what)
+}
+
+fn spec_error(error: &Error) -> TabletError {
+    TabletError::of(TabletErrorCode::InvalidScanSpec, error)
+}
+
+fn layout(flags: u64) -> Result<Layout, TabletError> {
+    let pad = RowFormatFlags::PadUnixTimeMicrosTo16Bytes as u64;
+    let columnar = RowFormatFlags::ColumnarLayout as u64;
+    match flags {
+        0 => Ok(Layout::RowWise { pad_timestamps: false }),
+        flag if flag == pad => Ok(Layout::RowWise { pad_timestamps: true }),
+        flag if flag == columnar => Ok(Layout::Columnar),
+        both if both == pad | columnar => {
+            Err(bad_spec("padded timestamps and the columnar layout do not go together"))
+        }
+        other => Err(bad_spec(format!("unknown row format flags {other:#x}"))),
+    }
+}
+
+fn ordered(request: &NewScanRequestPb) -> Result<bool, TabletError> {
+    match OrderMode::try_from(request.order_mode.unwrap_or(OrderMode::Unordered as i32)) {
+        Ok(OrderMode::Unordered) => Ok(false),
+        Ok(OrderMode::Ordered) => Ok(true),
+        _ => Err(bad_spec("unknown order mode")),
+    }
+}
+
+fn read_at(request: &NewScanRequestPb, seen: Option<Timestamp>) -> Result<ReadAt, TabletError> {
+    match ReadMode::try_from(request.read_mode.unwrap_or(ReadMode::ReadLatest as i32)) {
+        Ok(ReadMode::ReadLatest) if request.snap_timestamp.is_some() => {
+            Err(bad_spec("a snapshot timestamp needs the read mode READ_AT_SNAPSHOT"))
+        }
+        Ok(ReadMode::ReadLatest) => Ok(ReadAt::Latest),
+        Ok(ReadMode::ReadAtSnapshot) => Ok(ReadAt::Snapshot(request.snap_timestamp.map(Timestamp))),
+        Ok(ReadMode::ReadYourWrites) if request.snap_timestamp.is_some() => {
+            Err(bad_spec("READ_YOUR_WRITES chooses its own timestamp; none may be given"))
+        }
+        Ok(ReadMode::ReadYourWrites) => Ok(ReadAt::YourWrites { seen }),
+        _ => Err(bad_spec("unknown read mode")),
+    }
+}
+
+fn diff_from(
+    request: &NewScanRequestPb,
+    ordered: bool,
+    at: ReadAt,
+) -> Result<Option<Timestamp>, TabletError> {
+    let Some(start) = request.snap_start_timestamp.map(Timestamp) else { return Ok(None) };
+    let ReadAt::Snapshot(Some(end)) = at else {
+        return Err(bad_spec("a diff scan needs READ_AT_SNAPSHOT with both timestamps"));
+    };
+    if !ordered {
+        return Err(bad_spec("a diff scan has to be ordered"));
+    }
+    if start > end {
+        let what = format!("a diff scan cannot go from {start} back to {end}");
+        return Err(TabletError::new(TabletErrorCode::InvalidSnapshot, ErrorCode::InvalidArgument, what));
+    }
+    Ok(Some(start))
+}
+
+/// The columns to return, found by name in the tablet's schema; what the client believes of them must be so.
+pub fn projection(
+    columns: &[ColumnSchemaPb],
+    schema: &Schema,
+    diff: bool,
+) -> Result<Vec<ProjectedColumn>, TabletError> {
+    convert::refuse_ids(columns).map_err(|error| TabletError::of(TabletErrorCode::InvalidSchema, &error))?;
+    let mut found: Vec<ProjectedColumn> = Vec::with_capacity(columns.len());
+    let mut missing = Vec::new();
+    for pb in columns {
+        if found.iter().any(|column| column.name == pb.name) {
+            let what = format!("the projection names column {:?} twice", pb.name);
+            return Err(TabletError::new(TabletErrorCode::InvalidSchema, ErrorCode::InvalidArgument, what));
+        }
+        if pb.r#type == DataType::IsDeleted as i32 {
+            found.push(is_deleted(pb, diff)?);
+            continue;
+        }
+        match schema.index_of_name(&pb.name) {
+            Some(i) => found.push(matching(pb, &schema.columns()[i])?),
+            None => missing.push(pb.name.as_str()),
+        }
+    }
+    if !missing.is_empty() {
+        let what = format!("Some columns are not present in the current schema: {}", missing.join(", "));
+        return Err(mismatch(what));
+    }
+    Ok(found)
+}
+
+fn mismatch(what: String) -> TabletError {
+    TabletError::new(TabletErrorCode::MismatchedSchema, ErrorCode::InvalidArgument, what)
+}
+
+fn is_deleted(pb: &ColumnSchemaPb, diff: bool) -> Result<ProjectedColumn, TabletError> {
+    if !diff {
+        return Err(bad_spec(format!("column {:?}: only a diff scan has an IS_DELETED column", pb.name)));
+    }
+    if pb.is_nullable() || pb.read_default_value.is_none() {
+        let what = format!("column {:?}: IS_DELETED may not be nullable and needs a read default", pb.name);
+        return Err(bad_spec(what));
+    }
+    Ok(ProjectedColumn {
+        id: None,
+        name: pb.name.clone(),
+        ty: DataType::IsDeleted,
+        nullable: false,
+        read_default: Some(vec![0]),
+    })
+}
+
+/// The tablet's column, if it is what the client believes it to be.
+fn matching(pb: &ColumnSchemaPb, column: &ColumnSchema) -> Result<ProjectedColumn, TabletError> {
+    let given = pb.type_attributes.unwrap_or_default();
+    let attributes = column.attributes;
+    let same_attributes = match column.ty {
+        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => {
+            (given.precision(), given.scale()) == (attributes.precision.into(), attributes.scale.into())
+        }
+        DataType::Varchar => given.length() == i32::from(attributes.length),
+        _ => true,
+    };
+    if pb.r#type == column.ty as i32 && same_attributes && pb.is_nullable() == column.nullable {
+        return Ok(ProjectedColumn::from(column));
+    }
+    let nullability = |nullable| if nullable { "NULLABLE" } else { "NOT NULL" };
+    let believed = DataType::from_number(pb.r#type).map_or("of an unknown type", DataType::name);
+    Err(mismatch(format!(
+        "The column '{}' must have type {} {} found {believed} {}",
+        column.name,
+        column.ty.name(),
+        nullability(column.nullable),
+        nullability(pb.is_nullable()),
+    )))
+}
+
+/// An encoded primary key, whole, or nothing for an empty one.
+pub fn key_bound(bytes: Option<&[u8]>, schema: &Schema) -> Result<Option<Vec<u8>>, TabletError> {
+    let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else { return Ok(None) };
+    key::decode_key(schema.key_columns(), bytes)
+        .map_err(|error| bad_spec(format!("a primary key bound of the scan: {}", error.message)))?;
+    Ok(Some(bytes.to_vec()))
+}

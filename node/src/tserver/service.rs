@@ -1,0 +1,157 @@
+//! `kudu.tserver.TabletServerService`: what clients call.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::entry::TabletEntry;
+use super::scan_spec;
+use super::server::Server;
+use super::{scan, write};
+use crate::env::BoxFuture;
+use crate::proto::kudu::KeyRangePb;
+use crate::proto::kudu::app_status_pb::ErrorCode;
+use crate::proto::kudu::consensus::raft_peer_pb::Role;
+use crate::proto::kudu::tablet::TabletStatusPb;
+use crate::proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
+use crate::proto::kudu::tserver::{
+    ListTabletsRequestPb, ListTabletsResponsePb, PingResponsePb, SplitKeyRangeRequestPb,
+    SplitKeyRangeResponsePb, TabletServerFeatures,
+};
+use crate::rpc::{Call, MethodInfo, Reply, Service};
+use crate::wire::convert;
+use crate::wire::partition;
+use crate::wire::status::{TabletError, TabletErrorCode};
+
+/// Features of this and the administrative service.
+pub const FEATURES: &[u32] = &[
+    TabletServerFeatures::ColumnPredicates as u32,
+    TabletServerFeatures::PadUnixtimeMicrosTo16Bytes as u32,
+    TabletServerFeatures::Quiescing as u32,
+    TabletServerFeatures::ColumnarLayoutFeature as u32,
+    TabletServerFeatures::BloomFilterPredicateV2 as u32,
+];
+
+const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
+    MethodInfo { name, tracked: false, required }
+}
+
+static METHODS: [MethodInfo; 7] = [
+    method("Ping", &[]),
+    MethodInfo { name: "Write", tracked: true, required: &[1] },
+    method("Scan", &[]),
+    method("ScannerKeepAlive", &[1]),
+    method("ListTablets", &[]),
+    method("SplitKeyRange", &[1]),
+    method("Checksum", &[]),
+];
+
+/// The service of one server.
+pub struct TabletServerService(pub Arc<Server>);
+
+impl Service for TabletServerService {
+    fn name(&self) -> &'static str {
+        "kudu.tserver.TabletServerService"
+    }
+
+    fn features(&self) -> &'static [u32] {
+        FEATURES
+    }
+
+    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
+        METHODS.iter().find(|method| method.name == name)
+    }
+
+    fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
+        Box::pin(async move {
+            let server = &*self.0;
+            match call.method {
+                "Write" => write::write(server, call).await,
+                "Scan" => scan::scan(server, call).await,
+                "ScannerKeepAlive" => scan::keep_alive(server, &call),
+                "Checksum" => scan::checksum(server, call).await,
+                "ListTablets" => list_tablets(server, &call),
+                "SplitKeyRange" => split_key_range(server, &call),
+                _ => Reply::message(&PingResponsePb {}),
+            }
+        })
+    }
+}
+
+fn list_tablets(server: &Server, call: &Call) -> Reply {
+    let request = match call.decode::<ListTabletsRequestPb>() {
+        Ok(request) => request,
+        Err(reply) => return reply,
+    };
+    let describe = |entry: &Arc<TabletEntry>| status_and_schema(entry, request.need_schema_info());
+    let status_and_schema = server.tablets.all().iter().map(describe).collect();
+    Reply::message(&ListTabletsResponsePb { error: None, status_and_schema })
+}
+
+fn status_and_schema(entry: &TabletEntry, schema: bool) -> StatusAndSchemaPb {
+    let tablet = entry.tablet();
+    let meta = &entry.meta;
+    let current = tablet.as_ref().map(|tablet| tablet.schema());
+    let current = current.as_deref().unwrap_or(&meta.schema);
+    let role = if tablet.is_some() { Role::Leader } else { Role::NonParticipant };
+    StatusAndSchemaPb {
+        tablet_status: status(entry),
+        schema: schema.then(|| convert::schema_to_pb(current)),
+        partition_schema: schema.then(|| partition::schema_to_pb(&meta.partition_schema, current)),
+        schema_version: Some(entry.schema_version()),
+        role: Some(role as i32),
+    }
+}
+
+/// A tablet as tools list it.
+pub fn status(entry: &TabletEntry) -> TabletStatusPb {
+    let size = entry.tablet().map_or(0, |tablet| tablet.stats().disk_bytes);
+    let last_status = entry.failure().map_or_else(String::new, |error| error.message);
+    TabletStatusPb {
+        tablet_id: entry.id.to_string(),
+        table_name: entry.table_name(),
+        state: Some(entry.state_pb() as i32),
+        tablet_data_state: Some(entry.data_state_pb() as i32),
+        last_status,
+        start_key: None,
+        end_key: None,
+        partition: Some(partition::to_pb(&entry.meta.partition)),
+        estimated_on_disk_size: Some(size as i64),
+        data_dirs: vec![Bytes::from(entry.data_dir.path.clone())],
+    }
+}
+
+fn split_key_range(server: &Server, call: &Call) -> Reply {
+    let request = match call.decode::<SplitKeyRangeRequestPb>() {
+        Ok(request) => request,
+        Err(reply) => return reply,
+    };
+    let response = match key_ranges(server, &request) {
+        Ok(ranges) => SplitKeyRangeResponsePb { error: None, ranges },
+        Err(error) if error.is_busy() => return Reply::too_busy(error.to_string()),
+        Err(error) => SplitKeyRangeResponsePb { error: Some(error.to_pb()), ranges: Vec::new() },
+    };
+    Reply::message(&response)
+}
+
+fn key_ranges(server: &Server, request: &SplitKeyRangeRequestPb) -> Result<Vec<KeyRangePb>, TabletError> {
+    let entry = server.tablets.find(&request.tablet_id)?;
+    let replica = entry.running()?;
+    let schema = replica.tablet().schema();
+    let bound = |bytes: &Option<Bytes>| scan_spec::key_bound(bytes.as_deref(), &schema);
+    let (lower, upper) = (bound(&request.start_primary_key)?, bound(&request.stop_primary_key)?);
+    if let (Some(lower), Some(upper)) = (&lower, &upper)
+        && lower > upper
+    {
+        let what = "Invalid primary key range: the start is after the stop";
+        return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::InvalidArgument, what));
+    }
+    scan_spec::projection(&request.columns, &schema, false)?;
+    let stats = replica.tablet().stats();
+    // One range for all of it: a client that wants smaller ones reads it whole, and nothing is missed.
+    Ok(vec![KeyRangePb {
+        start_primary_key: lower.map(Bytes::from),
+        stop_primary_key: upper.map(Bytes::from),
+        size_bytes_estimates: stats.disk_bytes + stats.memory_bytes,
+    }])
+}

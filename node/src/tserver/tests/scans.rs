@@ -1,0 +1,255 @@
+use super::*;
+use crate::proto::kudu::column_predicate_pb::{self, Range};
+use crate::proto::kudu::tserver::{
+    ChecksumRequestPb, ChecksumResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
+};
+use crate::proto::kudu::{ColumnPredicatePb, OrderMode, ReadMode};
+use crate::rpc::RpcErrorCodePb;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn three_rows(fixture: &Fixture) {
+    fixture.create_tablet().await;
+    let full = Op { n: Some(Some(7)), ..insert(1, "one") };
+    let nulls = Op { v: Some(None), n: Some(None), ..op(RowOpKind::Insert, 2) };
+    let written = fixture.write(&[full, nulls, insert(3, "three")]).await;
+    assert_eq!(written.per_row_errors, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_layouts() {
+    let fixture = Fixture::start().await;
+    three_rows(&fixture).await;
+    let Response { message, sidecars } = fixture.scan(&open(new_scan(&["key", "v", "n"]))).await;
+    assert_eq!(message.has_more_results, Some(false));
+    assert_eq!(message.scanner_id, None);
+    assert_eq!(message.data.expect("rows").num_rows(), 3);
+    assert_eq!(message.snap_timestamp, None, "READ_LATEST tells none");
+    assert!(message.propagated_timestamp.is_some());
+    let shown: Vec<String> = sidecars.iter().map(|bytes| hex(bytes)).collect();
+    expect_test::expect![[r#"
+        010000000000000000000000030000000000000007000000000000000002000000000000000000000000000000000000000000000000000000060300000003000000000000000500000000000000000000000000000004
+        6f6e657468726565
+    "#]].assert_eq(&(shown.join("\n") + "\n"));
+    let columnar = NewScanRequestPb { row_format_flags: Some(2), ..new_scan(&["key", "v", "n"]) };
+    let Response { message, sidecars } = fixture.scan(&open(columnar)).await;
+    assert_eq!(message.data, None, "columnar scans must not carry rows");
+    assert_eq!(message.columnar_data.expect("columns").num_rows(), 3);
+    let shown: Vec<String> = sidecars.iter().map(|bytes| hex(bytes)).collect();
+    expect_test::expect![[r#"
+        010000000200000003000000
+        00000000030000000300000008000000
+        6f6e657468726565
+        05
+        070000000000000000000000000000000000000000000000
+        01
+    "#]]
+    .assert_eq(&(shown.join("\n") + "\n"));
+    let Response { message, sidecars } = fixture.scan(&open(new_scan(&[]))).await;
+    assert_eq!(message.data.expect("a count").num_rows(), 3);
+    assert_eq!(sidecars.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn predicates_bounds_and_limits() {
+    let fixture = Fixture::start().await;
+    three_rows(&fixture).await;
+    let range = |lower: i32, upper: i32| ColumnPredicatePb {
+        column: Some("key".to_string()),
+        predicate: Some(column_predicate_pb::Predicate::Range(Range {
+            lower: Some(Bytes::copy_from_slice(&lower.to_le_bytes())),
+            upper: Some(Bytes::copy_from_slice(&upper.to_le_bytes())),
+        })),
+    };
+    let predicate = NewScanRequestPb { column_predicates: vec![range(2, 3)], ..new_scan(&["key"]) };
+    assert_eq!(fixture.keys(predicate).await, [2]);
+    let key = |key: u8| Some(Bytes::copy_from_slice(&[0x80, 0, 0, key]));
+    let from = NewScanRequestPb { start_primary_key: key(2), ..new_scan(&["key"]) };
+    assert_eq!(fixture.keys(from).await, [2, 3]);
+    let to = NewScanRequestPb { stop_primary_key: key(2), ..new_scan(&["key"]) };
+    assert_eq!(fixture.keys(to).await, [1]);
+    let after = NewScanRequestPb { last_primary_key: key(2), ..new_scan(&["key"]) };
+    assert_eq!(fixture.keys(after).await, [3]);
+    let limited = NewScanRequestPb { limit: Some(2), ..new_scan(&["key"]) };
+    assert_eq!(fixture.keys(limited).await, [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_a_scan() {
+    let fixture = Fixture::start().await;
+    three_rows(&fixture).await;
+    let error_of = async |change: &dyn Fn(&mut NewScanRequestPb)| {
+        let mut new = new_scan(&["key", "v"]);
+        change(&mut new);
+        told(&fixture.scan(&open(new)).await.message.error)
+    };
+    let ordered = Some(OrderMode::Ordered as i32);
+    let at_snapshot = Some(ReadMode::ReadAtSnapshot as i32);
+    let some_key = || Some(Bytes::from_static(&[0x80, 0, 0, 1]));
+    let errors = [
+        error_of(&|new| new.tablet_id = convert::id_bytes(&TABLE)).await,
+        error_of(&|new| new.projected_columns[1].name = "w".to_string()).await,
+        error_of(&|new| new.projected_columns[1].is_nullable = Some(false)).await,
+        error_of(&|new| new.projected_columns[1].r#type = DataType::Int8 as i32).await,
+        error_of(&|new| new.projected_columns[1].id = Some(1)).await,
+        error_of(&|new| new.projected_columns[1] = new.projected_columns[0].clone()).await,
+        error_of(&|new| new.projected_columns[1].r#type = DataType::IsDeleted as i32).await,
+        error_of(&|new| new.order_mode = ordered).await,
+        error_of(&|new| new.row_format_flags = Some(3)).await,
+        error_of(&|new| {
+            (new.start_primary_key, new.last_primary_key) = (some_key(), some_key());
+        })
+        .await,
+        error_of(&|new| new.start_primary_key = Some(Bytes::from_static(b"x"))).await,
+        error_of(&|new| {
+            let column = Some("nope".to_string());
+            new.column_predicates = vec![ColumnPredicatePb { column, predicate: None }];
+        })
+        .await,
+        error_of(&|new| (new.read_mode, new.snap_timestamp) = (at_snapshot, Some(u64::MAX >> 1))).await,
+        error_of(&|new| (new.read_mode, new.snap_timestamp) = (at_snapshot, Some(1))).await,
+    ];
+    expect_test::expect![[r#"
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: Some columns are not present in the current schema: w
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: The column 'v' must have type STRING NULLABLE found STRING NOT NULL
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: The column 'v' must have type STRING NULLABLE found INT8 NULLABLE
+        INVALID_SCHEMA + INVALID_ARGUMENT: column "v" carries an id: a request's schema must not have column ids
+        INVALID_SCHEMA + INVALID_ARGUMENT: the projection names column "key" twice
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: column "v": only a diff scan has an IS_DELETED column
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: an ordered scan has to be a snapshot scan (READ_AT_SNAPSHOT)
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: padded timestamps and the columnar layout do not go together
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: a scan can begin at start_primary_key or after last_primary_key, not both
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: a primary key bound of the scan: not an encoded key: 0 of 1 columns and 1 bytes left over
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: unknown column in predicate: "nope"
+        INVALID_SNAPSHOT + INVALID_ARGUMENT: timestamp TIME is TIME us ahead of this server's clock, more than the 10000000 us allowed; check the clocks of the client and of the servers
+        INVALID_SNAPSHOT + INVALID_ARGUMENT: the snapshot timestamp 0.1 is earlier than the ancient history mark: only 604800 s of history are kept
+    "#]].assert_eq(&(errors.join("\n") + "\n"));
+    let both = ScanRequestPb { scanner_id: Some(convert::id_bytes(&TABLE)), ..open(new_scan(&[])) };
+    for request in [both, ScanRequestPb::default()] {
+        let answer: Result<Response<ScanResponsePb>, _> =
+            fixture.call(CLIENT_SERVICE, "Scan", &request, CallOptions::default()).await;
+        let Err(RpcError::Remote { code, .. }) = answer else { panic!("it should be refused") };
+        assert_eq!(code, RpcErrorCodePb::ErrorApplication);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scanners_go_on_in_sequence_and_expire() {
+    let fixture = Fixture::start().await;
+    three_rows(&fixture).await;
+    let opened = async || {
+        let request = ScanRequestPb { batch_size_bytes: Some(0), ..open(new_scan(&["key"])) };
+        let message = fixture.scan(&request).await.message;
+        assert_eq!((message.has_more_results, &message.data), (Some(true), &None));
+        message.scanner_id.expect("a scanner")
+    };
+    let next = |id: &Bytes, seq| {
+        let scanner_id = Some(id.clone());
+        ScanRequestPb { scanner_id, call_seq_id: Some(seq), ..Default::default() }
+    };
+    let id = opened().await;
+    let alive = |id: &Bytes| ScannerKeepAliveRequestPb { scanner_id: id.clone() };
+    let kept: ScannerKeepAliveResponsePb = fixture.client("ScannerKeepAlive", &alive(&id)).await;
+    assert_eq!(kept.error, None);
+    let first = ScanRequestPb { batch_size_bytes: Some(1), ..next(&id, 1) };
+    let batch = fixture.scan(&first).await;
+    assert_eq!(batch.message.data.expect("rows").num_rows(), 3);
+    assert_eq!((batch.message.has_more_results, batch.message.scanner_id), (Some(true), None));
+    let mut errors = vec![told(&fixture.scan(&first).await.message.error)];
+    errors.push(told(&fixture.scan(&next(&id, 2)).await.message.error));
+    let gone: ScannerKeepAliveResponsePb = fixture.client("ScannerKeepAlive", &alive(&id)).await;
+    errors.push(told(&gone.error));
+    expect_test::expect![[r#"
+        INVALID_SCAN_CALL_SEQ_ID + INVALID_ARGUMENT: Invalid call sequence ID: 2 was expected; the scanner is closed
+        SCANNER_EXPIRED + NOT_FOUND: Scanner not found: it expired, was closed, or never was
+        SCANNER_EXPIRED + NOT_FOUND: Scanner not found: it expired, was closed, or never was
+    "#]].assert_eq(&(errors.join("\n") + "\n"));
+    let id = opened().await;
+    for _ in 0..2 {
+        let close = ScanRequestPb { close_scanner: Some(true), batch_size_bytes: Some(0), ..next(&id, 99) };
+        assert_eq!(fixture.scan(&close).await.message.error, None, "closing twice is fine");
+    }
+    assert!(fixture.running.server.scanners().is_empty());
+    let id = opened().await;
+    let bob = Proxy::new(fixture.env.clone(), fixture.running.rpc_addr, "bob");
+    let deadline = fixture.env.now().mono.after(Duration::from_secs(20));
+    let request = next(&id, 1);
+    let stolen =
+        bob.call::<_, ScanResponsePb>(CLIENT_SERVICE, "Scan", &request, deadline, CallOptions::default());
+    let Err(RpcError::Remote { code, .. }) = stolen.await else { panic!("bob should be refused") };
+    assert_eq!(code, RpcErrorCodePb::FatalUnauthorized);
+    assert_eq!(fixture.scan(&next(&id, 1)).await.message.error, None, "and ann goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_are_complete_and_repeatable() {
+    let fixture = Fixture::start().await;
+    fixture.create_tablet().await;
+    let first = fixture.write(&[insert(1, "a")]).await;
+    let at_snapshot = |at: Option<u64>| NewScanRequestPb {
+        read_mode: Some(ReadMode::ReadAtSnapshot as i32),
+        order_mode: Some(OrderMode::Ordered as i32),
+        snap_timestamp: at,
+        ..new_scan(&["key"])
+    };
+    let opened = fixture.scan(&open(at_snapshot(None))).await.message;
+    let chosen = opened.snap_timestamp.expect("a client must be told");
+    assert!(chosen > first.timestamp());
+    assert_eq!(opened.last_primary_key.as_deref(), Some(&[0x80, 0, 0, 1][..]));
+    let second = fixture.write(&[insert(2, "b"), op(RowOpKind::Delete, 1)]).await;
+    assert!(second.timestamp() > chosen, "nothing is ever written below a snapshot that was read");
+    assert_eq!(fixture.keys(at_snapshot(Some(chosen))).await, [1]);
+    assert_eq!(fixture.keys(at_snapshot(Some(first.timestamp()))).await, Vec::<i32>::new());
+    let yours = NewScanRequestPb {
+        read_mode: Some(ReadMode::ReadYourWrites as i32),
+        propagated_timestamp: second.timestamp,
+        ..new_scan(&["key"])
+    };
+    let told =
+        fixture.scan(&open(yours.clone())).await.message.snap_timestamp.expect("a client must be told");
+    assert!(told > second.timestamp());
+    assert_eq!(fixture.keys(yours).await, [2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_diff_scan_tells_what_changed() {
+    let fixture = Fixture::start().await;
+    three_rows(&fixture).await;
+    let from = fixture.write(&[]).await.timestamp();
+    let update = Op { n: Some(Some(9)), ..op(RowOpKind::Update, 3) };
+    fixture.write(&[op(RowOpKind::Delete, 1), update, insert(4, "x")]).await;
+    fixture.write(&[insert(5, "y")]).await;
+    let to = fixture.write(&[op(RowOpKind::Delete, 5)]).await.timestamp() + 1;
+    let mut projected_columns = columns(&["key", "n"]);
+    projected_columns.push(ColumnSchemaPb {
+        name: "is_deleted".to_string(),
+        r#type: DataType::IsDeleted as i32,
+        read_default_value: Some(Bytes::from_static(&[0])),
+        ..Default::default()
+    });
+    let diff = NewScanRequestPb {
+        projected_columns,
+        read_mode: Some(ReadMode::ReadAtSnapshot as i32),
+        order_mode: Some(OrderMode::Ordered as i32),
+        snap_start_timestamp: Some(from),
+        snap_timestamp: Some(to),
+        ..new_scan(&[])
+    };
+    let Response { message, sidecars } = fixture.scan(&open(diff)).await;
+    assert_eq!(message.error, None);
+    let rows: Vec<(u8, u8)> = sidecars[0].chunks(4 + 8 + 1 + 1).map(|row| (row[0], row[12])).collect();
+    assert_eq!(rows, [(1, 1), (3, 0), (4, 0)], "keys and whether they are deleted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checksums_add_up() {
+    let fixture = Fixture::start().await;
+    three_rows(&fixture).await;
+    let request = ChecksumRequestPb { new_request: Some(new_scan(&["key", "v"])), ..Default::default() };
+    let whole: ChecksumResponsePb = fixture.client("Checksum", &request).await;
+    assert_eq!((whole.has_more_results, whole.rows_checksummed), (Some(false), Some(3)));
+    assert_ne!(whole.checksum, Some(0));
+}

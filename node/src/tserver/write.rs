@@ -1,0 +1,209 @@
+//! The Write call: rows into one tablet, at most once per request id.
+//!
+//! ```text
+//! bytes ─▶ bind the client's columns (cached per tablet) ─▶ replica: log, apply ─▶ reply, remembered for retries
+//! ```
+//!
+//! The reply is a function of the operation's timestamp and what it did, nothing else, so that a retry after a
+//! restart, answered from the log, gets the same bytes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::error::{Error, ErrorKind};
+use engine::replica::{Op, OpResult, RequestId, WriteOp};
+use engine::schema::ops::{self, RowError, RowErrorCode, WireColumn};
+use engine::tablet::Tablet;
+use engine::tablet::apply::WriteCounts;
+use engine::time::Timestamp;
+use prost::Message;
+
+use super::entry::TabletEntry;
+use super::replica::{Applied, ReplicaHandle};
+use super::server::Server;
+use crate::proto::kudu::app_status_pb::ErrorCode;
+use crate::proto::kudu::tserver::write_response_pb::PerRowErrorPb;
+use crate::proto::kudu::tserver::{ResourceMetricsPb, WriteResponsePb};
+use crate::proto::kudu::{ExternalConsistencyMode, RowOperationsPb, SchemaPb};
+use crate::rpc::{Call, Reply, RequestIdPb};
+use crate::wire::convert;
+use crate::wire::status::{TabletError, TabletErrorCode, app_status};
+
+/// `kudu.tserver.WriteRequestPB` with the schema left as bytes: it is nearly always the one of the write before.
+#[derive(Clone, PartialEq, Message)]
+struct WriteRequest {
+    #[prost(bytes = "bytes", required, tag = "1")]
+    tablet_id: Bytes,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    schema: Option<Bytes>,
+    #[prost(message, optional, tag = "3")]
+    row_operations: Option<RowOperationsPb>,
+    #[prost(enumeration = "ExternalConsistencyMode", optional, tag = "4", default = "ClientPropagated")]
+    external_consistency_mode: Option<i32>,
+    #[prost(fixed64, optional, tag = "5")]
+    propagated_timestamp: Option<u64>,
+    #[prost(int64, optional, tag = "7")]
+    txn_id: Option<i64>,
+}
+
+/// Runs a Write call to its reply.
+pub async fn write(server: &Server, call: Call) -> Reply {
+    let request = match call.decode::<WriteRequest>() {
+        Ok(request) => request,
+        Err(reply) => return reply,
+    };
+    if let Some(busy) = server.refuse_write() {
+        return Reply::too_busy(busy);
+    }
+    // From here on the call mostly waits for its log; others may run meanwhile.
+    call.release_slot();
+    let request_id = call.request_id.as_ref().map(request_id);
+    match write_rows(server, &request, request_id).await {
+        Ok(applied) => reply_of(applied.timestamp, &applied.result),
+        Err(error) if error.is_busy() => Reply::too_busy(error.status.message.unwrap_or_default()),
+        Err(error) => Reply::message(&WriteResponsePb { error: Some(error.to_pb()), ..Default::default() }),
+    }
+}
+
+async fn write_rows(
+    server: &Server,
+    request: &WriteRequest,
+    request_id: Option<RequestId>,
+) -> Result<Applied, TabletError> {
+    let entry = server.tablets.find(&request.tablet_id)?;
+    let replica = entry.running()?;
+    if request.txn_id.is_some() {
+        return Err(Error::unsupported("multi-row transactions are not supported").into());
+    }
+    if let Some(seen) = request.propagated_timestamp {
+        server.clock.update(Timestamp(seen))?;
+    }
+    let columns = bind(&entry, replica.tablet(), request.schema.as_ref())?;
+    let rows = request.row_operations.clone().unwrap_or_default();
+    let op = Op::Write(WriteOp {
+        columns,
+        rows: rows.rows.unwrap_or_default(),
+        indirect: rows.indirect_data.unwrap_or_default(),
+    });
+    let applied = replica.propose(op, request_id).await.map_err(|error| refused(&replica, &error))?;
+    if request.external_consistency_mode() == ExternalConsistencyMode::CommitWait {
+        server.wait_until_past(applied.timestamp).await;
+    }
+    Ok(applied)
+}
+
+/// The client's columns as the tablet's, from its schema as it is in the request.
+fn bind(
+    entry: &TabletEntry,
+    tablet: &Tablet,
+    client: Option<&Bytes>,
+) -> Result<Arc<[WireColumn]>, TabletError> {
+    let client = client.cloned().unwrap_or_default();
+    let version = tablet.schema_version();
+    if let Some(columns) = entry.bound_columns(&client, version) {
+        return Ok(columns);
+    }
+    let pb = SchemaPb::decode(client.clone()).map_err(|error| {
+        let what = format!("the schema of the write cannot be decoded: {error}");
+        TabletError::new(TabletErrorCode::InvalidSchema, ErrorCode::InvalidArgument, what)
+    })?;
+    convert::refuse_ids(&pb.columns)
+        .map_err(|error| TabletError::of(TabletErrorCode::InvalidSchema, &error))?;
+    let schema = tablet.schema();
+    let columns = convert::client_columns(&pb.columns)
+        .and_then(|columns| ops::bind_columns(&columns, &schema))
+        .map_err(|error| TabletError::of(TabletErrorCode::MismatchedSchema, &error))?;
+    let columns: Arc<[WireColumn]> = columns.into();
+    entry.remember_columns(&client, version, columns.clone());
+    Ok(columns)
+}
+
+/// Why an operation was not done: the replica failed, or something is wrong with the request.
+pub fn refused(replica: &ReplicaHandle, error: &Error) -> TabletError {
+    if replica.failure().is_some() {
+        return TabletError::of(TabletErrorCode::TabletFailed, error);
+    }
+    match error.kind {
+        // Bytes that are no row operations, kinds of operations nobody knows, columns that are not the tablet's.
+        ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Invalid => {
+            TabletError::of(TabletErrorCode::MismatchedSchema, error)
+        }
+        ErrorKind::Throttled => TabletError::of(TabletErrorCode::Throttled, error),
+        ErrorKind::Aborted => TabletError::new(
+            TabletErrorCode::TabletNotRunning,
+            ErrorCode::IllegalState,
+            error.message.as_str(),
+        ),
+        _ => TabletError::of(TabletErrorCode::UnknownError, error),
+    }
+}
+
+/// The reply to a write that took effect.
+fn reply_of(timestamp: Timestamp, result: &OpResult) -> Reply {
+    Reply::message(&response_of(timestamp, result)).cached()
+}
+
+/// The same reply, for retries of a write that is found in a log.
+pub fn remembered_of(timestamp: Timestamp, result: &OpResult) -> Vec<u8> {
+    response_of(timestamp, result).encode_to_vec()
+}
+
+fn response_of(timestamp: Timestamp, result: &OpResult) -> WriteResponsePb {
+    let (errors, counts): (&[(u32, RowError)], _) = match result {
+        OpResult::Write { errors, counts } => (errors, *counts),
+        OpResult::Altered { .. } | OpResult::NoOp => (&[], WriteCounts::default()),
+    };
+    let row_error = |(row, error): &(u32, RowError)| PerRowErrorPb {
+        row_index: *row as i32,
+        error: app_status(row_status(error.code), error.message.as_str()),
+    };
+    WriteResponsePb {
+        error: None,
+        per_row_errors: errors.iter().map(row_error).collect(),
+        timestamp: Some(timestamp.0),
+        resource_metrics: Some(metrics_of(&counts)),
+    }
+}
+
+fn row_status(code: RowErrorCode) -> ErrorCode {
+    match code {
+        RowErrorCode::AlreadyPresent => ErrorCode::AlreadyPresent,
+        RowErrorCode::NotFound => ErrorCode::NotFound,
+        RowErrorCode::InvalidArgument => ErrorCode::InvalidArgument,
+        RowErrorCode::Immutable => ErrorCode::Immutable,
+    }
+}
+
+fn metrics_of(counts: &WriteCounts) -> ResourceMetricsPb {
+    let count = |number: u64| Some(number as i64);
+    ResourceMetricsPb {
+        successful_inserts: count(counts.inserts),
+        successful_upserts: count(counts.upserts),
+        successful_updates: count(counts.updates),
+        successful_deletes: count(counts.deletes),
+        insert_ignore_errors: count(counts.insert_ignore_errors),
+        upsert_ignore_errors: count(counts.upsert_ignore_errors),
+        update_ignore_errors: count(counts.update_ignore_errors),
+        delete_ignore_errors: count(counts.delete_ignore_errors),
+        ..Default::default()
+    }
+}
+
+fn request_id(pb: &RequestIdPb) -> RequestId {
+    RequestId {
+        client: pb.client_id.clone().into_bytes(),
+        seq: pb.seq_no,
+        first_incomplete: pb.first_incomplete_seq_no,
+        attempt: pb.attempt_no,
+    }
+}
+
+/// The request id as messages carry it; `None` for a client name that no message could have carried.
+pub fn request_id_pb(id: &RequestId) -> Option<RequestIdPb> {
+    Some(RequestIdPb {
+        client_id: String::from_utf8(id.client.clone()).ok()?,
+        seq_no: id.seq,
+        first_incomplete_seq_no: id.first_incomplete,
+        attempt_no: id.attempt,
+    })
+}

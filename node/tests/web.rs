@@ -1,0 +1,82 @@
+//! The web port over real sockets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::ids::Uuid;
+use node::dirs::ServerKind;
+use node::env::Env;
+use node::env::os::{OsEnv, OsOptions};
+use node::metrics::Samples;
+use node::server::flags::Flags;
+use node::server::{Common, Health, web};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn world() -> (Env, Common) {
+    let env = OsEnv::new(&OsOptions::default()).unwrap();
+    let flags = Flags::new();
+    flags.set("heartbeat_interval_ms", "5").unwrap();
+    let common = Common::new(&env, ServerKind::Master, Uuid([7; 16]), Arc::new(flags));
+    (env, common)
+}
+
+/// The whole answer to a request.
+async fn ask(env: &Env, web: &web::WebHandle, request: &str) -> String {
+    let deadline = env.now().mono.after(Duration::from_secs(10));
+    let mut stream = env.net.connect(web.local_addr(), deadline).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    // After nonsense the server may reset the connection rather than close it in order.
+    let _ = stream.read_to_string(&mut answer).await;
+    answer
+}
+
+async fn get(env: &Env, web: &web::WebHandle, path: &str) -> (String, String) {
+    let answer = ask(env, web, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")).await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_string(), body.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages() {
+    let (env, common) = world();
+    common.metrics.keep(|out: &mut Samples| out.counter("rows_total", "Rows.", &[], 3));
+    let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common.clone()).await.unwrap();
+
+    let (status, body) = get(&env, &web, "/healthz").await;
+    assert_eq!((status.as_str(), body.as_str()), ("HTTP/1.1 503 Service Unavailable", "starting\n"));
+    common.status.set_health(Health::Healthy);
+    let (status, body) = get(&env, &web, "/healthz").await;
+    assert_eq!((status.as_str(), body.as_str()), ("HTTP/1.1 200 OK", "ok\n"));
+    common.status.set_health(Health::Failed("the disk is gone".to_string()));
+    assert_eq!(get(&env, &web, "/healthz").await.1, "failed: the disk is gone\n");
+
+    assert!(get(&env, &web, "/metrics").await.1.contains("\nrows_total 3\n"));
+    assert!(get(&env, &web, "/varz").await.1.contains("\n* --heartbeat_interval_ms=5\n"));
+    assert!(get(&env, &web, "/mem-trackers").await.1.starts_with("server  bytes=0 peak=0 limit="));
+    assert!(get(&env, &web, "/").await.1.contains("master 07070707"));
+    assert!(get(&env, &web, "/nothing").await.0.contains("404"));
+    let posted = ask(&env, &web, "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(posted.starts_with("HTTP/1.1 405"), "{posted}");
+    assert_eq!(common.status.to_pb().bound_http_addresses[0].port, u32::from(web.local_addr().port()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nonsense_disturbs_nobody() {
+    let (env, common) = world();
+    let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common).await.unwrap();
+    for nonsense in ["\0\0\0\0", "hrpc\x09\0\0", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
+        let answer = ask(&env, &web, nonsense).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
+    }
+    assert!(get(&env, &web, "/").await.0.contains("200"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_taken_port_is_told() {
+    let (env, common) = world();
+    let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common.clone()).await.unwrap();
+    let error = web::serve(&env, web.local_addr(), common).await.err().unwrap();
+    assert_eq!(error.errno, Some(libc::EADDRINUSE));
+    assert!(error.message.contains("stop that one or choose another with --webserver_port"), "{error}");
+}

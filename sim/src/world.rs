@@ -1,0 +1,3 @@
+//! Worlds: what simulates time, network and death.
+
+pub mod turmoil;
