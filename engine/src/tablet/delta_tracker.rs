@@ -79,6 +79,9 @@ impl DeltaState {
     }
 }
 
+/// New cells of a column: row within the batch, and cell. In order of rows, each row once.
+pub type Overrides<'a> = Vec<(usize, Option<&'a [u8]>)>;
+
 /// The changes that concern a batch of rows.
 pub struct RowChanges {
     rows: Range<RowId>,
@@ -153,7 +156,7 @@ impl RowChanges {
         Ok(false)
     }
 
-    /// New cells of a column at the snapshot: row within the batch, and cell. In order of rows, each row once.
+    /// New cells of a column at the snapshot.
     ///
     /// `default` is what a REINSERT from before the column existed leaves in it; `in_key` columns never change.
     pub fn overrides<'a>(
@@ -161,8 +164,8 @@ impl RowChanges {
         column: ColumnId,
         in_key: bool,
         default: Option<&'a [u8]>,
-    ) -> Result<Vec<(usize, Option<&'a [u8]>)>> {
-        let mut cells: Vec<(usize, Option<&[u8]>)> = Vec::new();
+    ) -> Result<Overrides<'a>> {
+        let mut cells: Overrides<'a> = Vec::new();
         if in_key {
             return Ok(cells);
         }

@@ -27,8 +27,10 @@ use crate::cfile::bloom::Chunk;
 use crate::cfile::cache::{PageCache, Worth};
 use crate::cfile::frame::{FileKind, Identity, PageFile, PageWriter, stream};
 use crate::cfile::hash::hash64;
+use crate::cfile::index::PageEntry;
 use crate::cfile::keys::{KeyForm, KeyIndex};
 use crate::cfile::reader::{CachedFile, StreamReader};
+use crate::cfile::writer::StreamMeta;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId, TabletId};
@@ -108,6 +110,13 @@ impl Base {
         })?;
         Ok(chunk.may_contain(hash64(key)))
     }
+}
+
+/// One stream of a base and its pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamLayout {
+    pub meta: StreamMeta,
+    pub pages: Vec<PageEntry>,
 }
 
 struct State {
@@ -248,6 +257,17 @@ impl DiskRowSet {
     pub fn dms_len(&self) -> usize {
         let state = self.state();
         state.deltas.recent.len() + state.deltas.frozen.as_ref().map_or(0, |frozen| frozen.len())
+    }
+
+    /// How the base is laid out, stream by stream: for tools and tests.
+    pub fn layout(&self) -> Result<Vec<StreamLayout>> {
+        let base = &self.base;
+        let keys = Some(&base.keys.stream).filter(|keys| keys.meta().stream == stream::KEYS);
+        let streams = base.columns.iter().chain(keys).chain([&base.bloom]);
+        let layout = |reader: &StreamReader| {
+            Ok(StreamLayout { meta: reader.meta().clone(), pages: reader.index()?.pages.clone() })
+        };
+        streams.map(layout).collect()
     }
 
     /// Sets the recent changes aside to be written; every operation up to and including `upto` has been
