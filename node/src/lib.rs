@@ -4,6 +4,7 @@ pub mod config;
 pub mod dirs;
 pub mod env;
 pub mod mailbox;
+pub mod master;
 pub mod metrics;
 #[rustfmt::skip]
 #[allow(clippy::all, rustdoc::all)]

@@ -9,8 +9,7 @@
 //!
 //! The rules:
 //! - A step applies an event as a whole or refuses it as a whole.
-//! - Its `writes` must be durable, all together, before any of its requests or answers leave the server;
-//!   writes
+//! - Its `writes` must be durable, all together, before any of its requests or answers leave the server. Writes
 //!   that are lost (the master died) were never seen by anyone.
 //! - Requests are idempotent. One that fails is repeated, with growing waits, until it is done or pointless.
 //!   They are not stored: after a restart the first full report of each tablet server shows what is missing

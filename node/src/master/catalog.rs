@@ -1,0 +1,248 @@
+//! The catalog's loop: one task that alone touches the [`Catalog`] and sees to the order of its effects.
+//!
+//! ```text
+//!   commands, heartbeats ──▶ inbox ──▶ Catalog::step … ──▶ one write to the system tablet, durable
+//!   reads, answers of tservers ──▲                                     │
+//!                                └── requests to tablet servers ◀──────┴──▶ answers, then reads
+//! ```
+//!
+//! A turn takes what waits in the inbox, so that many changes share one durable write. Nobody sees a change
+//! before it is durable: reads of a turn are answered after its write. If the write fails, what is in memory is
+//! ahead of what is stored, so the loop ends and every later call is told that the catalog is gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::catalog::{
+    Answer, Catalog, Command, DoneResult, Effects, Event, Heartbeat, HeartbeatReply, Refusal, TaskKey,
+};
+use engine::error::{Error, Result};
+use engine::time::Now;
+use tokio::sync::{Notify, oneshot};
+
+use super::requests::Requests;
+use super::system::SystemTablet;
+use crate::env::Env;
+use crate::mailbox::{self, Mailbox, Received, Sender};
+
+type Read = Box<dyn FnOnce(&Catalog, Now) + Send>;
+
+/// What the loop is asked.
+pub(super) enum Message {
+    Command { caller: String, command: Command, answer: oneshot::Sender<Result<Answer, Refusal>> },
+    Heartbeat { heartbeat: Box<Heartbeat>, answer: oneshot::Sender<HeartbeatReply> },
+    Answered { task: TaskKey, result: Result<()> },
+    Read(Read),
+    Stop(oneshot::Sender<()>),
+}
+
+/// A way to the loop; clone it freely.
+#[derive(Clone)]
+pub struct CatalogHandle {
+    inbox: Sender<Message>,
+    ended: Arc<Ended>,
+}
+
+/// Set and rung when the loop has ended.
+#[derive(Default)]
+struct Ended {
+    flag: AtomicBool,
+    bell: Notify,
+}
+
+/// Messages that may wait; senders beyond them wait for room.
+const INBOX: usize = 4096;
+/// Messages taken in one turn at most.
+const TURN_MAX: usize = 256;
+
+/// Starts the loop of `catalog`, kept in `system`.
+pub fn start(env: &Env, catalog: Catalog, system: SystemTablet, requests: Requests) -> CatalogHandle {
+    let (inbox, messages) = mailbox::mailbox(env, INBOX);
+    let handle = CatalogHandle { inbox: inbox.clone(), ended: Arc::default() };
+    let looped = CatalogLoop {
+        env: env.clone(),
+        catalog,
+        system,
+        requests,
+        answers_to: inbox,
+        inbox: messages,
+        waiting: BTreeMap::new(),
+        next_ticket: 0,
+        out: Effects::default(),
+        reads: Vec::new(),
+        stopping: None,
+    };
+    let ended = handle.ended.clone();
+    env.spawn("catalog", async move {
+        looped.run().await;
+        ended.flag.store(true, Ordering::Release);
+        ended.bell.notify_waiters();
+    });
+    handle
+}
+
+impl CatalogHandle {
+    /// Asks for a change and waits until it is durable, or refused. `NotReady` if the loop has ended.
+    pub async fn command(&self, caller: &str, command: Command) -> Result<Result<Answer, Refusal>> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Message::Command { caller: caller.to_string(), command, answer }).await?;
+        answered.await.map_err(|_| gone())
+    }
+
+    pub async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatReply> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Message::Heartbeat { heartbeat: Box::new(heartbeat), answer }).await?;
+        answered.await.map_err(|_| gone())
+    }
+
+    /// Looks at the catalog as it is stored now. `look` runs in the loop: it must be quick.
+    pub async fn read<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Catalog, Now) -> R + Send + 'static,
+    ) -> Result<R> {
+        let (answer, answered) = oneshot::channel();
+        // The caller may have given up; then nobody needs the answer.
+        let read: Read = Box::new(move |catalog, now| drop(answer.send(look(catalog, now))));
+        self.send(Message::Read(read)).await?;
+        answered.await.map_err(|_| gone())
+    }
+
+    async fn send(&self, message: Message) -> Result<()> {
+        self.inbox.send(message).await.map_err(|_| gone())
+    }
+
+    /// Ends the loop after what was asked before, and closes the system tablet.
+    pub async fn stop(&self) {
+        let (answer, answered) = oneshot::channel();
+        if self.send(Message::Stop(answer)).await.is_ok() {
+            // An error means that the loop ended by itself, which is as good.
+            drop(answered.await);
+        }
+    }
+
+    /// Returns when the loop has ended, by [`CatalogHandle::stop`] or because the system tablet failed.
+    pub async fn ended(&self) {
+        let bell = self.ended.bell.notified();
+        tokio::pin!(bell);
+        bell.as_mut().enable();
+        if !self.ended.flag.load(Ordering::Acquire) {
+            bell.await;
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::not_ready("the catalog is not available on this master")
+}
+
+enum Waiter {
+    Command(oneshot::Sender<Result<Answer, Refusal>>),
+    Heartbeat(oneshot::Sender<HeartbeatReply>),
+}
+
+struct CatalogLoop {
+    env: Env,
+    catalog: Catalog,
+    system: SystemTablet,
+    requests: Requests,
+    /// For the answers of tablet servers.
+    answers_to: Sender<Message>,
+    inbox: Mailbox<Message>,
+    waiting: BTreeMap<u64, Waiter>,
+    next_ticket: u64,
+    out: Effects,
+    reads: Vec<Read>,
+    stopping: Option<oneshot::Sender<()>>,
+}
+
+impl CatalogLoop {
+    async fn run(mut self) {
+        let mut batch = Vec::new();
+        // The first step writes what a new catalog has to remember.
+        self.step(Event::Tick);
+        while self.turn(&mut batch).await {
+            let deadline = self.catalog.deadline();
+            let received = self.inbox.recv_until(Some(deadline), &mut batch, TURN_MAX).await;
+            if received == Received::Closed {
+                break;
+            }
+        }
+        self.inbox.close();
+        self.system.stop().await;
+        if let Some(answer) = self.stopping.take() {
+            let _gone = answer.send(());
+        }
+    }
+
+    /// Handles `batch`; `false` ends the loop.
+    async fn turn(&mut self, batch: &mut Vec<Message>) -> bool {
+        if batch.is_empty() {
+            self.step(Event::Tick);
+        }
+        for message in batch.drain(..) {
+            self.message(message);
+        }
+        if !self.out.writes.is_empty() {
+            let writes = std::mem::take(&mut self.out.writes);
+            if let Err(error) = self.system.write(&writes).await {
+                tracing::error!(%error, "the system tablet failed; this master can no longer serve its catalog");
+                return false;
+            }
+        }
+        self.release();
+        self.stopping.is_none()
+    }
+
+    fn message(&mut self, message: Message) {
+        match message {
+            Message::Command { caller, command, answer } => {
+                let ticket = self.ticket(Waiter::Command(answer));
+                self.step(Event::Command { ticket, caller, command });
+            }
+            Message::Heartbeat { heartbeat, answer } => {
+                let ticket = self.ticket(Waiter::Heartbeat(answer));
+                self.step(Event::Heartbeat { ticket, heartbeat });
+            }
+            Message::Answered { task, result } => self.step(Event::Answered { task, result }),
+            Message::Read(read) => self.reads.push(read),
+            Message::Stop(answer) => self.stopping = Some(answer),
+        }
+    }
+
+    fn ticket(&mut self, waiter: Waiter) -> u64 {
+        self.next_ticket += 1;
+        self.waiting.insert(self.next_ticket, waiter);
+        self.next_ticket
+    }
+
+    fn step(&mut self, event: Event) {
+        self.catalog.step(self.env.now(), event, &mut self.out);
+    }
+
+    /// Lets out what the turn's write made true.
+    fn release(&mut self) {
+        for note in self.out.notes.drain(..) {
+            tracing::info!("{note}");
+        }
+        for done in self.out.answers.drain(..) {
+            // Callers that have given up need no answer.
+            match (self.waiting.remove(&done.ticket), done.result) {
+                (Some(Waiter::Command(answer)), DoneResult::Command(result)) => drop(answer.send(result)),
+                (Some(Waiter::Heartbeat(answer)), DoneResult::Heartbeat(reply)) => drop(answer.send(reply)),
+                _ => {}
+            }
+        }
+        for request in self.out.requests.drain(..) {
+            let answers = self.answers_to.clone();
+            self.requests.send(request, move |task, result| async move {
+                // An error means that the loop has ended; a new master asks again.
+                let _ended = answers.send(Message::Answered { task, result }).await;
+            });
+        }
+        let now = self.env.now();
+        for read in self.reads.drain(..) {
+            read(&self.catalog, now);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a master can be told: addresses, directories, times and limits, each with its unit.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::catalog::CatalogConfig;
+use engine::config::TabletConfig;
+
+use crate::rpc::RpcConfig;
+use crate::server::flags::Flags;
+
+/// Defaults are Kudu's, named by its flags, except where said.
+#[derive(Clone)]
+pub struct MasterConfig {
+    /// Where to serve RPCs; port 0 takes a free one.
+    pub rpc_addr: SocketAddr,
+    /// `host:port` names that clients should use instead of [`MasterConfig::rpc_addr`]; may be empty.
+    pub rpc_advertised_addrs: Vec<String>,
+    /// `host:port` of every master, this one included; empty for a master alone (`master_addresses`).
+    pub masters: Vec<String>,
+    /// Where to serve metrics and health, if at all.
+    pub web_addr: Option<SocketAddr>,
+    /// The directory of the system tablet's log (`fs_wal_dir`).
+    pub wal_dir: String,
+    /// Directories of the system tablet's data, at least one (`fs_data_dirs`).
+    pub data_dirs: Vec<String>,
+    /// Answer a change only after it is synced to disk. Kudu's default is not to.
+    pub log_sync: bool,
+    /// How far ahead of this server's clock a timestamp seen elsewhere may be (`max_clock_sync_error_usec`).
+    pub max_clock_ahead_us: u64,
+    /// How long clients may keep what they learned of a table's tablets (`table_locations_ttl_ms`).
+    pub table_locations_ttl_ms: u32,
+    /// Time a tablet server has to answer a request of this master (`master_ts_rpc_timeout_ms`).
+    pub tserver_rpc_timeout: Duration,
+    /// Whether ConnectToMaster is offered; without it clients fall back to older calls
+    /// (`master_support_connect_to_master_rpc`).
+    pub support_connect_to_master: bool,
+    /// Whether clients may rely on operations that ignore errors (`master_support_ignore_operations`).
+    pub support_ignore_operations: bool,
+    /// For tests: time every lookup of locations takes (`master_inject_latency_on_tablet_lookups_ms`).
+    pub lookup_delay: Duration,
+    /// Limits and times of the catalog.
+    pub catalog: CatalogConfig,
+    /// Limits of the system tablet.
+    pub tablet: TabletConfig,
+    /// Bytes of the system tablet's decoded pages kept in memory.
+    pub page_cache_bytes: usize,
+    /// Limits and times of the RPC layer.
+    pub rpc: RpcConfig,
+    /// The settings as GenericService shows them.
+    pub flags: Arc<Flags>,
+}
+
+/// The largest record of the catalog: that of a table with the most columns, the longest names and defaults.
+const RECORD_BYTES_MAX: usize = 32 << 20;
+
+impl MasterConfig {
+    /// Kudu's defaults for a master at `rpc_addr` with its files in `wal_dir` and `data_dirs`.
+    pub fn new(rpc_addr: SocketAddr, wal_dir: impl Into<String>, data_dirs: Vec<String>) -> MasterConfig {
+        MasterConfig {
+            rpc_addr,
+            rpc_advertised_addrs: Vec::new(),
+            masters: Vec::new(),
+            web_addr: None,
+            wal_dir: wal_dir.into(),
+            data_dirs,
+            log_sync: true,
+            max_clock_ahead_us: 10_000_000,
+            table_locations_ttl_ms: 300_000,
+            tserver_rpc_timeout: Duration::from_secs(30),
+            support_connect_to_master: true,
+            support_ignore_operations: true,
+            lookup_delay: Duration::ZERO,
+            catalog: CatalogConfig::default(),
+            tablet: TabletConfig { cell_bytes_max: RECORD_BYTES_MAX, ..TabletConfig::default() },
+            page_cache_bytes: 64 << 20,
+            rpc: RpcConfig { queue_length: 100, concurrency: 10, ..RpcConfig::default() },
+            flags: Arc::new(Flags::new()),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The calls that change the catalog.
+
+use engine::catalog::{Answer, Command, ServerStateChange};
+use engine::error::Error;
+use engine::ids::{TableId, Uuid};
+
+use super::convert::{self, id, refusal_to_pb, table_ref};
+use super::service::{MasterService, Refused, refused, unavailable};
+use crate::proto::kudu::consensus::replica_management_info_pb::ReplacementScheme;
+use crate::proto::kudu::master::change_t_server_state_request_pb::HandleMissingTs;
+use crate::proto::kudu::master::master_error_pb::Code;
+use crate::proto::kudu::master::t_server_state_change_pb::StateChange;
+use crate::proto::kudu::master::*;
+use crate::rpc::Call;
+
+type Result<T, E = Refused> = std::result::Result<T, E>;
+
+fn invalid(error: Error) -> Refused {
+    refused(Code::UnknownError, &error)
+}
+
+impl MasterService {
+    pub(super) async fn create_table(
+        &self,
+        call: &Call,
+        request: CreateTableRequestPb,
+    ) -> Result<CreateTableResponsePb> {
+        let create = convert::create_table(&request).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let answer = self.run(call, Command::Create(Box::new(create))).await?;
+        let table_id = match answer {
+            Answer::Created(table) => Some(id(table)),
+            _ => None,
+        };
+        Ok(CreateTableResponsePb { error: None, table_id })
+    }
+
+    pub(super) async fn try_alter_table(
+        &self,
+        call: &Call,
+        request: &AlterTableRequestPb,
+    ) -> Result<(TableId, u32)> {
+        let alter = convert::alter_table(request).map_err(|refusal| refusal_to_pb(&refusal))?;
+        match self.run(call, Command::Alter(Box::new(alter))).await? {
+            Answer::Altered { table, version } => Ok((table, version)),
+            other => Err(invalid(Error::aborted(format!("an alteration was answered with {other:?}")))),
+        }
+    }
+
+    pub(super) async fn delete_table(
+        &self,
+        call: &Call,
+        request: DeleteTableRequestPb,
+    ) -> Result<DeleteTableResponsePb> {
+        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        self.run(call, Command::Delete { table, reserve_seconds: request.reserve_seconds }).await?;
+        Ok(DeleteTableResponsePb { error: None })
+    }
+
+    pub(super) async fn recall_deleted_table(
+        &self,
+        call: &Call,
+        request: RecallDeletedTableRequestPb,
+    ) -> Result<RecallDeletedTableResponsePb> {
+        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        self.run(call, Command::Recall { table, new_name: request.new_table_name }).await?;
+        Ok(RecallDeletedTableResponsePb { error: None })
+    }
+
+    pub(super) async fn replace_tablet(
+        &self,
+        call: &Call,
+        request: ReplaceTabletRequestPb,
+    ) -> Result<ReplaceTabletResponsePb> {
+        let tablet = Uuid::parse(request.tablet_id.as_deref().unwrap_or_default()).map_err(invalid)?;
+        let replacement_tablet_id = match self.run(call, Command::ReplaceTablet(tablet)).await? {
+            Answer::Replaced(by) => Some(id(by)),
+            _ => None,
+        };
+        Ok(ReplaceTabletResponsePb { error: None, replacement_tablet_id })
+    }
+
+    pub(super) async fn change_tserver_state(
+        &self,
+        call: &Call,
+        request: ChangeTServerStateRequestPb,
+    ) -> Result<ChangeTServerStateResponsePb> {
+        let nothing = || invalid(Error::invalid("the request does not say which state change it wants"));
+        let change = request.change.as_ref().ok_or_else(nothing)?;
+        let server = Uuid::parse(change.uuid.as_deref().unwrap_or_default().as_bytes()).map_err(invalid)?;
+        let allow_missing = request.handle_missing_tserver() == HandleMissingTs::AllowMissingTserver;
+        let change = match change.change() {
+            StateChange::EnterMaintenanceMode => ServerStateChange::EnterMaintenance,
+            StateChange::ExitMaintenanceMode => ServerStateChange::ExitMaintenance,
+            StateChange::UnknownStateChange => return Err(nothing()),
+        };
+        self.run(call, Command::ChangeServerState { server, change, allow_missing }).await?;
+        Ok(ChangeTServerStateResponsePb { error: None })
+    }
+
+    pub(super) async fn unregister_tserver(
+        &self,
+        call: &Call,
+        request: UnregisterTServerRequestPb,
+    ) -> Result<UnregisterTServerResponsePb> {
+        let server = Uuid::parse(request.uuid.as_deref().unwrap_or_default().as_bytes()).map_err(invalid)?;
+        let force = request.force_unregister_live_tserver();
+        self.run(call, Command::UnregisterServer { server, force }).await?;
+        Ok(UnregisterTServerResponsePb { error: None })
+    }
+
+    /// There is no outside authority whose answers would be kept.
+    pub(super) fn refresh_authz_cache(&self) -> Result<RefreshAuthzCacheResponsePb> {
+        let message = "this master keeps no authorization cache: it asks no outside authority";
+        Err(invalid(Error::unsupported(message)))
+    }
+
+    pub(super) async fn ts_heartbeat(&self, request: TsHeartbeatRequestPb) -> Result<TsHeartbeatResponsePb> {
+        check_replica_management(&request)?;
+        let heartbeat = convert::heartbeat(&request).map_err(invalid)?;
+        let reply = self.loaded()?.heartbeat(heartbeat).await.map_err(|error| unavailable(&error))?;
+        let acknowledged =
+            |tablet: &Uuid| ReportedTabletUpdatesPb { tablet_id: id(*tablet), state_msg: None };
+        let tablets: Vec<_> = reply.tablets.iter().map(acknowledged).collect();
+        Ok(TsHeartbeatResponsePb {
+            master_instance: Some(self.status.node_instance()),
+            needs_reregister: Some(reply.needs_registration),
+            needs_full_tablet_report: Some(reply.needs_full_report),
+            tablet_report: request.tablet_report.map(|_| TabletReportUpdatesPb { tablets }),
+            leader_master: Some(true),
+            ..TsHeartbeatResponsePb::default()
+        })
+    }
+}
+
+/// A tablet server that replaces replicas in the other order than this master would break both.
+fn check_replica_management(request: &TsHeartbeatRequestPb) -> Result<()> {
+    let Some(info) = &request.replica_management_info else { return Ok(()) };
+    if info.replacement_scheme() == ReplacementScheme::PrepareReplacementBeforeEviction {
+        return Ok(());
+    }
+    let error = Error::invalid(format!(
+        "this master replaces replicas by PREPARE_REPLACEMENT_BEFORE_EVICTION, the tablet server by {}; \
+         set them alike",
+        info.replacement_scheme().as_str_name()
+    ));
+    Err(refused(Code::IncompatibleReplicaManagement, &error))
+}

@@ -1,0 +1,141 @@
+//! Requests of the catalog, sent to tablet servers over the wire.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use engine::catalog::{Call, CreateTabletCall, HostPort, Request, TaskKey};
+use engine::error::{Error, Result};
+use engine::time::Instant;
+
+use super::convert::{config_to_pb, extra_to_pb, id};
+use crate::env::Env;
+use crate::proto::kudu::tablet::TabletDataState;
+use crate::proto::kudu::tserver::tablet_server_error_pb::Code;
+use crate::proto::kudu::tserver::{
+    AlterSchemaRequestPb, AlterSchemaResponsePb, CreateTabletRequestPb, CreateTabletResponsePb,
+    DeleteTabletRequestPb, DeleteTabletResponsePb, TabletServerErrorPb,
+};
+use crate::rpc::client::{CallOptions, Proxy};
+use crate::wire::convert::schema_to_pb;
+use crate::wire::partition;
+use crate::wire::status::error_from_status;
+
+const SERVICE: &str = "kudu.tserver.TabletServerAdminService";
+
+/// The user that masters name to tablet servers.
+pub const MASTER_USER: &str = "kudu";
+
+/// Sends requests and remembers the connections.
+pub struct Requests {
+    env: Env,
+    timeout: Duration,
+    proxies: BTreeMap<HostPort, Proxy>,
+}
+
+impl Requests {
+    /// Each request may take `timeout`.
+    pub fn new(env: &Env, timeout: Duration) -> Requests {
+        Requests { env: env.clone(), timeout, proxies: BTreeMap::new() }
+    }
+
+    /// Sends `request` beside whatever else goes on; `answered` gets what came of it.
+    pub fn send<F, A>(&mut self, request: Request, answered: A)
+    where
+        A: FnOnce(TaskKey, Result<()>) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let deadline = self.env.now().mono.after(self.timeout);
+        let proxy = self.proxy(&request.address);
+        self.env.spawn("master-request", async move {
+            let task = request.task;
+            let result = perform(&proxy, request, deadline).await;
+            answered(task, result).await;
+        });
+    }
+
+    fn proxy(&mut self, address: &HostPort) -> Proxy {
+        if let Some(proxy) = self.proxies.get(address) {
+            return proxy.clone();
+        }
+        let proxy = Proxy::new(self.env.clone(), address.to_string(), MASTER_USER);
+        self.proxies.insert(address.clone(), proxy.clone());
+        proxy
+    }
+}
+
+async fn perform(proxy: &Proxy, request: Request, deadline: Instant) -> Result<()> {
+    let task = request.task;
+    match request.call {
+        Call::CreateTablet(call) => {
+            let response: CreateTabletResponsePb =
+                call_method(proxy, "CreateTablet", &create_request(task, &call), deadline).await?;
+            outcome(response.error)
+        }
+        Call::AlterSchema { schema, version, table_name, extra } => {
+            let message = AlterSchemaRequestPb {
+                dest_uuid: Some(id(task.server)),
+                tablet_id: id(task.tablet),
+                schema: schema_to_pb(&schema),
+                schema_version: version,
+                new_table_name: Some(table_name),
+                new_extra_config: Some(extra_to_pb(&extra)),
+            };
+            let response: AlterSchemaResponsePb =
+                call_method(proxy, "AlterSchema", &message, deadline).await?;
+            outcome(response.error)
+        }
+        Call::DeleteTablet { reason } => {
+            let message = DeleteTabletRequestPb {
+                dest_uuid: Some(id(task.server)),
+                tablet_id: id(task.tablet),
+                reason: Some(reason),
+                delete_type: Some(TabletDataState::TabletDataDeleted as i32),
+                cas_config_opid_index_less_or_equal: None,
+            };
+            let response: DeleteTabletResponsePb =
+                call_method(proxy, "DeleteTablet", &message, deadline).await?;
+            outcome(response.error)
+        }
+    }
+}
+
+fn create_request(task: TaskKey, call: &CreateTabletCall) -> CreateTabletRequestPb {
+    CreateTabletRequestPb {
+        dest_uuid: Some(id(task.server)),
+        table_type: None,
+        table_id: id(call.table),
+        tablet_id: id(task.tablet),
+        start_key: None,
+        end_key: None,
+        partition: Some(partition::to_pb(&call.partition)),
+        table_name: call.table_name.clone(),
+        schema: schema_to_pb(&call.schema),
+        partition_schema: Some(partition::schema_to_pb(&call.partition_schema, &call.schema)),
+        config: config_to_pb(&call.consensus),
+        extra_config: Some(extra_to_pb(&call.extra)),
+        dimension_label: call.dimension_label.clone(),
+    }
+}
+
+async fn call_method<Q, R>(proxy: &Proxy, method: &str, message: &Q, deadline: Instant) -> Result<R>
+where
+    Q: prost::Message,
+    R: prost::Message + Default,
+{
+    let response = proxy.call(SERVICE, method, message, deadline, CallOptions::default()).await;
+    // Whatever went wrong on the way, the request may be repeated.
+    response.map(|response| response.message).map_err(|error| Error::not_ready(error.to_string()))
+}
+
+/// What the tablet server said. Only a tablet that is not there counts as "not found".
+fn outcome(error: Option<TabletServerErrorPb>) -> Result<()> {
+    let Some(error) = error else { return Ok(()) };
+    let said = error_from_status(&error.status);
+    match Code::try_from(error.code) {
+        Ok(Code::TabletNotFound) => Err(Error::not_found(said.message)),
+        Ok(Code::TabletAlreadyExists) => Err(Error::already_present(said.message)),
+        Ok(Code::TabletHasANewerSchema) => Ok(()),
+        _ => Err(Error::not_ready(said.message)),
+    }
+}

@@ -1,0 +1,256 @@
+//! `kudu.master.MasterService`: which method is which, and the common course of a call.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use engine::catalog::{Answer, Catalog, Command, Refusal};
+use engine::error::Error;
+use engine::time::Now;
+use prost::Message;
+
+use super::catalog::CatalogHandle;
+use super::convert::{id, refusal_to_pb, table_ref};
+use crate::env::{BoxFuture, Env};
+use crate::proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
+use crate::proto::kudu::master::master_error_pb::Code;
+use crate::proto::kudu::master::*;
+use crate::proto::kudu::{HostPortPb, ServerEntryPb};
+use crate::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use crate::server::ServerStatus;
+use crate::wire::status::status_from_error;
+
+/// The settings that calls need.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServiceConfig {
+    pub locations_ttl_ms: u32,
+    pub lookup_delay: Duration,
+    pub support_connect_to_master: bool,
+    pub support_ignore_operations: bool,
+}
+
+pub(super) struct MasterService {
+    pub(super) env: Env,
+    pub(super) status: Arc<ServerStatus>,
+    /// The masters of the cluster.
+    pub(super) masters: Vec<HostPortPb>,
+    /// Empty until the catalog is loaded.
+    pub(super) catalog: Arc<OnceLock<CatalogHandle>>,
+    pub(super) config: ServiceConfig,
+}
+
+/// A refusal in its wire form, on its way into a response.
+pub(super) type Refused = MasterErrorPb;
+type Result<T, E = Refused> = std::result::Result<T, E>;
+
+/// A response that can carry a refusal.
+pub(super) trait Response: Message + Default {
+    fn set_error(&mut self, error: MasterErrorPb);
+}
+
+macro_rules! responses {
+    ($($name:ident),* $(,)?) => {
+        $(impl Response for $name {
+            fn set_error(&mut self, error: MasterErrorPb) {
+                self.error = Some(error);
+            }
+        })*
+    };
+}
+
+responses! {
+    AlterTableResponsePb, ChangeTServerStateResponsePb, ConnectToMasterResponsePb, CreateTableResponsePb,
+    DeleteTableResponsePb, GetMasterRegistrationResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
+    GetTableStatisticsResponsePb, GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
+    IsCreateTableDoneResponsePb, ListInFlightTablesResponsePb, ListMastersResponsePb, ListTablesResponsePb,
+    ListTabletServersResponsePb, RecallDeletedTableResponsePb, RefreshAuthzCacheResponsePb, ReplaceTabletResponsePb,
+    TsHeartbeatResponsePb, UnregisterTServerResponsePb,
+}
+
+pub(super) fn refused(code: Code, error: &Error) -> Refused {
+    MasterErrorPb { code: code as i32, status: status_from_error(error) }
+}
+
+/// Anything that keeps the catalog from answering looks to clients like a master that is still loading.
+pub(super) fn unavailable(error: &Error) -> Refused {
+    refused(Code::CatalogManagerNotInitialized, error)
+}
+
+/// The master's features that clients may require (`MasterFeatures`). Not among them: GENERATE_AUTHZ_TOKEN (5), as
+/// tablet servers ask for no tokens, and DYNAMIC_MULTI_MASTER (6).
+const FEATURES: &[u32] = &[1, 2, 3, 4, 7, 8, 9, 10, 11];
+/// Without CONNECT_TO_MASTER (3).
+const NO_CONNECT: &[u32] = &[1, 2, 4, 7, 8, 9, 10, 11];
+/// Without IGNORE_OPERATIONS (7) and UPSERT_IGNORE (9).
+const NO_IGNORE: &[u32] = &[1, 2, 3, 4, 8, 10, 11];
+const NEITHER: &[u32] = &[1, 2, 4, 8, 10, 11];
+
+const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
+    MethodInfo { name, tracked: false, required }
+}
+
+static METHODS: &[MethodInfo] = &[
+    method("AlterTable", &[1]),
+    method("ChangeTServerState", &[]),
+    method("ConnectToMaster", &[]),
+    method("CreateTable", &[1, 2]),
+    method("DeleteTable", &[1]),
+    method("GetMasterRegistration", &[]),
+    method("GetTableLocations", &[1]),
+    method("GetTableSchema", &[1]),
+    method("GetTableStatistics", &[1]),
+    method("GetTabletLocations", &[]),
+    method("IsAlterTableDone", &[1]),
+    method("IsCreateTableDone", &[1]),
+    method("ListInFlightTables", &[]),
+    method("ListMasters", &[]),
+    method("ListTables", &[]),
+    method("ListTabletServers", &[]),
+    method("Ping", &[]),
+    method("RecallDeletedTable", &[1]),
+    method("RefreshAuthzCache", &[]),
+    method("ReplaceTablet", &[]),
+    method("TSHeartbeat", &[1]),
+    method("UnregisterTServer", &[]),
+];
+
+impl Service for MasterService {
+    fn name(&self) -> &'static str {
+        "kudu.master.MasterService"
+    }
+
+    fn features(&self) -> &'static [u32] {
+        match (self.config.support_connect_to_master, self.config.support_ignore_operations) {
+            (true, true) => FEATURES,
+            (false, true) => NO_CONNECT,
+            (true, false) => NO_IGNORE,
+            (false, false) => NEITHER,
+        }
+    }
+
+    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
+        METHODS.iter().find(|method| method.name == name)
+    }
+
+    fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
+        Box::pin(async move { self.dispatch(call).await.unwrap_or_else(|reply| reply) })
+    }
+}
+
+impl MasterService {
+    async fn dispatch(&self, call: Call) -> Result<Reply, Reply> {
+        Ok(match call.method {
+            "AlterTable" => self.alter_table(&call, call.decode()?).await,
+            "ChangeTServerState" => reply(self.change_tserver_state(&call, call.decode()?).await),
+            "ConnectToMaster" => reply(self.connect_to_master().await),
+            "CreateTable" => reply(self.create_table(&call, call.decode()?).await),
+            "DeleteTable" => reply(self.delete_table(&call, call.decode()?).await),
+            "GetMasterRegistration" => reply(self.get_master_registration().await),
+            "GetTableLocations" => reply(self.get_table_locations(call.decode()?).await),
+            "GetTableSchema" => reply(self.get_table_schema(call.decode()?).await),
+            "GetTableStatistics" => reply(self.get_table_statistics(call.decode()?).await),
+            "GetTabletLocations" => reply(self.get_tablet_locations(call.decode()?).await),
+            "IsAlterTableDone" => reply(self.is_alter_table_done(call.decode()?).await),
+            "IsCreateTableDone" => reply(self.is_create_table_done(call.decode()?).await),
+            "ListInFlightTables" => reply(self.list_in_flight_tables().await),
+            "ListMasters" => reply(self.list_masters().await),
+            "ListTables" => reply(self.list_tables(call.decode()?).await),
+            "ListTabletServers" => reply(self.list_tablet_servers(call.decode()?).await),
+            "Ping" => Reply::message(&PingResponsePb {}),
+            "RecallDeletedTable" => reply(self.recall_deleted_table(&call, call.decode()?).await),
+            "RefreshAuthzCache" => reply(self.refresh_authz_cache()),
+            "ReplaceTablet" => reply(self.replace_tablet(&call, call.decode()?).await),
+            "TSHeartbeat" => reply(self.ts_heartbeat(call.decode()?).await),
+            "UnregisterTServer" => reply(self.unregister_tserver(&call, call.decode()?).await),
+            name => Reply::error(RpcErrorCodePb::ErrorNoSuchMethod, format!("there is no method {name}")),
+        })
+    }
+
+    /// The catalog, or the answer that it is still loading.
+    pub(super) fn loaded(&self) -> Result<&CatalogHandle> {
+        self.catalog.get().ok_or_else(|| unavailable(&Error::not_ready("the catalog is still being loaded")))
+    }
+
+    /// Runs a command in the name of the caller.
+    pub(super) async fn run(&self, call: &Call, command: Command) -> Result<Answer> {
+        let result = self.loaded()?.command(&call.user, command).await;
+        result.map_err(|error| unavailable(&error))?.map_err(|refusal| refusal_to_pb(&refusal))
+    }
+
+    /// Looks at the catalog; `look` runs in its loop.
+    pub(super) async fn read<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Catalog, Now) -> Result<R, Refusal> + Send + 'static,
+    ) -> Result<R> {
+        let result = self.loaded()?.read(look).await;
+        result.map_err(|error| unavailable(&error))?.map_err(|refusal| refusal_to_pb(&refusal))
+    }
+
+    async fn connect_to_master(&self) -> Result<ConnectToMasterResponsePb> {
+        let master_addrs = self.masters.clone();
+        let cluster = self.read(|catalog, _| Ok(catalog.cluster_id())).await?;
+        Ok(ConnectToMasterResponsePb {
+            role: Some(Role::Leader as i32),
+            master_addrs,
+            cluster_id: Some(cluster.to_string()),
+            ..ConnectToMasterResponsePb::default()
+        })
+    }
+
+    async fn get_master_registration(&self) -> Result<GetMasterRegistrationResponsePb> {
+        let cluster = self.read(|catalog, _| Ok(catalog.cluster_id())).await;
+        let role = if cluster.is_ok() { Role::Leader } else { Role::Follower };
+        Ok(GetMasterRegistrationResponsePb {
+            instance_id: self.status.node_instance(),
+            registration: Some(self.status.registration()),
+            role: Some(role as i32),
+            error: cluster.as_ref().err().cloned(),
+            cluster_id: cluster.ok().map(|id| id.to_string()),
+            member_type: Some(MemberType::Voter as i32),
+        })
+    }
+
+    async fn list_masters(&self) -> Result<ListMastersResponsePb> {
+        let cluster = self.read(|catalog, _| Ok(catalog.cluster_id())).await?;
+        let entry = ServerEntryPb {
+            error: None,
+            instance_id: Some(self.status.node_instance()),
+            registration: Some(self.status.registration()),
+            role: Some(Role::Leader as i32),
+            cluster_id: Some(cluster.to_string()),
+            member_type: Some(MemberType::Voter as i32),
+        };
+        Ok(ListMastersResponsePb { masters: vec![entry], deprecated_error: None, error: None })
+    }
+
+    /// The error reply names the table, too, if there is one.
+    async fn alter_table(&self, call: &Call, request: AlterTableRequestPb) -> Reply {
+        let result = self.try_alter_table(call, &request).await;
+        let mut response = AlterTableResponsePb::default();
+        match result {
+            Ok((table, version)) => {
+                response.table_id = Some(id(table));
+                response.schema_version = Some(version);
+            }
+            Err(error) => {
+                let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal));
+                if let Ok(table) = table {
+                    let found =
+                        self.read(move |catalog, _| catalog.table(&table).map(|found| found.id)).await;
+                    response.table_id = found.ok().map(id);
+                }
+                response.error = Some(error);
+            }
+        }
+        Reply::message(&response)
+    }
+}
+
+/// The response, or an empty one with the refusal.
+fn reply<R: Response>(result: Result<R>) -> Reply {
+    let response = result.unwrap_or_else(|error| {
+        let mut response = R::default();
+        response.set_error(error);
+        response
+    });
+    Reply::message(&response)
+}

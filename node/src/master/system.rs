@@ -1,0 +1,147 @@
+//! The system tablet: where the catalog's rows live, through the same replica and log as any tablet.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::catalog::{RowKey, RowWrite};
+use engine::cfile::cache::PageCache;
+use engine::config::TabletConfig;
+use engine::error::{Error, ErrorKind, Result};
+use engine::ids::{ColumnId, Uuid};
+use engine::replica::{Op, OpResult, Replica, WriteOp};
+use engine::schema::block::ProjectedColumn;
+use engine::schema::ops::{RowOpKind, WireColumn};
+use engine::schema::partition::{Partition, PartitionSchema};
+use engine::schema::{ColumnSchema, DataType, Schema};
+use engine::tablet::Tablet;
+use engine::tablet::meta::TabletMeta;
+use engine::tablet::scan::{ScanSpec, SnapshotAt};
+use engine::wal::Wal;
+
+use crate::dirs::ServerDirs;
+use crate::tserver::replica::ReplicaHandle;
+
+const TYPE: WireColumn = WireColumn { id: ColumnId(0), ty: DataType::Int8, nullable: false };
+const ID: WireColumn = WireColumn { id: ColumnId(1), ty: DataType::String, nullable: false };
+const METADATA: WireColumn = WireColumn { id: ColumnId(2), ty: DataType::Binary, nullable: false };
+
+/// The name that the system tablet's table goes by.
+pub const TABLE_NAME: &str = "sys.catalog";
+
+/// The system tablet's columns; see [`engine::catalog::Record`].
+pub fn schema() -> Schema {
+    let column = |name, wire: WireColumn| ColumnSchema::new(wire.id.0, name, wire.ty);
+    let columns = vec![column("entry_type", TYPE), column("entry_id", ID), column("metadata", METADATA)];
+    Schema::new(columns, 2).expect("two plain key columns and a value")
+}
+
+/// The system tablet's id: 32 zeros.
+pub const TABLET_ID: Uuid = Uuid::ZERO;
+
+/// Opens the system tablet in these directories, or makes an empty one if they hold none. Does disk work.
+pub fn open(dirs: &ServerDirs, config: &TabletConfig, cache: Arc<PageCache>) -> Result<(Replica, Wal)> {
+    let (wal_disk, data_disk) = (dirs.wal.disk.clone(), dirs.data[0].disk.clone());
+    match TabletMeta::load(&*data_disk, TABLET_ID) {
+        Ok(_) => {
+            let (replica, wal, report) =
+                Replica::open(wal_disk, data_disk, TABLET_ID, config.clone(), cache)?;
+            for note in &report.notes {
+                tracing::info!(tablet = TABLE_NAME, %note);
+            }
+            Ok((replica, wal))
+        }
+        Err(error) if error.kind == ErrorKind::NotFound => {
+            let (partition_schema, partition) = (PartitionSchema::default(), Partition::default());
+            let meta =
+                TabletMeta::new(TABLET_ID, TABLET_ID, TABLE_NAME, schema(), 0, partition_schema, partition);
+            Replica::create(wal_disk, data_disk, meta, config.clone(), cache)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The running system tablet.
+pub struct SystemTablet {
+    replica: ReplicaHandle,
+    columns: Arc<[WireColumn]>,
+}
+
+impl SystemTablet {
+    pub fn new(replica: ReplicaHandle) -> SystemTablet {
+        SystemTablet { replica, columns: Arc::new([TYPE, ID, METADATA]) }
+    }
+
+    /// Makes all these writes durable, or none of them.
+    pub async fn write(&self, writes: &[RowWrite]) -> Result<()> {
+        let (rows, indirect) = encode(writes);
+        let op = Op::Write(WriteOp {
+            columns: self.columns.clone(),
+            rows: Bytes::from(rows),
+            indirect: Bytes::from(indirect),
+        });
+        let applied = self.replica.propose(op, None).await?;
+        match applied.result {
+            OpResult::Write { errors, .. } if errors.is_empty() => Ok(()),
+            OpResult::Write { errors, .. } => {
+                let (row, error) = &errors[0];
+                Err(Error::corrupt(format!("the system tablet refused row {row}: {}", error.message)))
+            }
+            other => Err(Error::corrupt(format!("the system tablet answered a write with {other:?}"))),
+        }
+    }
+
+    /// Closes the log in order.
+    pub async fn stop(&self) {
+        drop(self.replica.stop().await);
+    }
+}
+
+/// Row operations in the wire's form: UPSERT of all columns, DELETE_IGNORE of the key.
+fn encode(writes: &[RowWrite]) -> (Vec<u8>, Vec<u8>) {
+    let (mut rows, mut indirect) = (Vec::new(), Vec::new());
+    for write in writes {
+        let (entry_type, entry_id) = write.key.columns();
+        let (kind, set) = match write.metadata {
+            Some(_) => (RowOpKind::Upsert, 0b111),
+            None => (RowOpKind::DeleteIgnore, 0b011),
+        };
+        rows.extend([kind as u8, set, entry_type as u8]);
+        let mut cell = |bytes: &[u8]| {
+            rows.extend((indirect.len() as u64).to_le_bytes());
+            rows.extend((bytes.len() as u64).to_le_bytes());
+            indirect.extend(bytes);
+        };
+        cell(entry_id.as_bytes());
+        if let Some(metadata) = &write.metadata {
+            cell(metadata);
+        }
+    }
+    (rows, indirect)
+}
+
+/// Every row of the system tablet.
+pub fn read_rows(tablet: &Tablet) -> Result<Vec<(RowKey, Vec<u8>)>> {
+    let schema = tablet.schema();
+    let spec = ScanSpec {
+        projection: schema.columns().iter().map(ProjectedColumn::from).collect(),
+        predicates: Vec::new(),
+        lower_key: None,
+        upper_key: None,
+        last_key: None,
+        snapshot: SnapshotAt::Latest,
+        diff_from: None,
+        ordered: false,
+        limit: None,
+    };
+    let mut scan = tablet.scan(&spec)?;
+    let mut rows = Vec::new();
+    while let Some(block) = scan.next_block()? {
+        for row in 0..block.rows {
+            let cell = |column: usize| block.columns[column].cell(row).unwrap_or_default();
+            let entry_type = cell(0).first().copied().unwrap_or_default() as i8;
+            let entry_id = String::from_utf8_lossy(cell(1));
+            rows.push((RowKey::from_columns(entry_type, &entry_id)?, cell(2).to_vec()));
+        }
+    }
+    Ok(rows)
+}
