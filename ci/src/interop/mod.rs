@@ -10,10 +10,10 @@
 //!
 //! With `--server kudu` the same checks run against the real servers: what is expected here holds there.
 
-mod cluster;
-mod daemon;
+pub mod cluster;
+pub mod daemon;
 mod java;
-mod packages;
+pub mod packages;
 mod page;
 mod rpc;
 pub mod stand_in;
