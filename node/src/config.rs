@@ -119,18 +119,14 @@ pub fn directories(flags: &Flags) -> Result<(String, Vec<String>)> {
     }
 }
 
-/// `host:port` names of the masters that a tablet server reports to.
-pub fn masters(flags: &Flags) -> Result<Vec<String>> {
+/// `host:port` names of masters in a setting; the port may be left out.
+pub fn masters(flags: &Flags, setting: &str) -> Result<Vec<String>> {
     let (port, _) = default_ports(ServerKind::Master);
-    let masters: Vec<String> =
-        flags.list("tserver_master_addrs").iter().map(|name| with_port(name, port)).collect();
+    let masters: Vec<String> = flags.list(setting).iter().map(|name| with_port(name, port)).collect();
     for master in &masters {
-        split_host_port(master).map_err(|error| error.context("tserver_master_addrs"))?;
+        split_host_port(master).map_err(|error| error.context(setting))?;
     }
-    match masters.is_empty() {
-        true => Err(Error::invalid("tserver_master_addrs: a tablet server needs at least one master")),
-        false => Ok(masters),
-    }
+    Ok(masters)
 }
 
 /// The RPC layer's limits and times.
@@ -208,7 +204,7 @@ mod tests {
     #[test]
     fn masters_get_the_default_port() {
         let flags = apply("tserver_master_addrs = [\"a\", \"b:7\"]").unwrap();
-        assert_eq!(masters(&flags).unwrap(), ["a:7051", "b:7"]);
+        assert_eq!(masters(&flags, "tserver_master_addrs").unwrap(), ["a:7051", "b:7"]);
     }
 
     #[test]

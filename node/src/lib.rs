@@ -1,5 +1,6 @@
 //! nyala's servers and client: async at the edge, everything they know of the world behind [`env::Env`].
 
+pub mod cli;
 pub mod config;
 pub mod dirs;
 pub mod env;

@@ -1,1 +1,80 @@
-fn main() {}
+//! The program: command line, log, runtime, signals, exit code.
+//!
+//! With `env/os.rs` the only place that may name tokio's runtime and signals, or end the process.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use engine::error::Error;
+use node::cli::{self, Failure, Invocation};
+use node::env::BoxFuture;
+use node::env::os::{OsEnv, OsOptions};
+use node::server::logging;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How long work that does not heed the end of the program is waited for.
+const LEFTOVERS: Duration = Duration::from_secs(5);
+
+/// Exit code of a program ended by its second signal, as shells give it for Ctrl-C.
+const INTERRUPTED: i32 = 130;
+
+fn main() -> ExitCode {
+    let matches = cli::command().get_matches_from(cli::normalise(std::env::args_os()));
+    #[allow(clippy::disallowed_methods, reason = "the settings are read before there is a world")]
+    let read_file = |path: &str| std::fs::read(path);
+    match cli::parse(&matches, &read_file).and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("nyala: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(invocation: Invocation) -> Result<(), Failure> {
+    let settings = invocation.process_settings();
+    logging::init(settings.log_format, &settings.log_level).map_err(Failure::usage)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::io("start the runtime", &error))?;
+    let result = runtime.block_on(async {
+        let options = OsOptions { memory_limit_bytes: settings.memory_limit_bytes, ..OsOptions::default() };
+        let env = OsEnv::new(&options).map_err(|error| Error::io("look at this machine", &error))?;
+        let stop = on_signal().map_err(|error| Error::io("listen for signals", &error))?;
+        invocation.run(env, stop).await
+    });
+    runtime.shutdown_timeout(LEFTOVERS);
+    result
+}
+
+/// Ready at the first SIGINT or SIGTERM. The second one ends the program at once.
+#[allow(clippy::disallowed_methods, reason = "signals are the process's, not the node's")]
+fn on_signal() -> std::io::Result<BoxFuture<'static, ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let (first, stop) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let mut first = Some(first);
+        loop {
+            tokio::select! {
+                biased;
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            match first.take() {
+                // Nobody waiting any more: the program is at its end.
+                Some(first) => drop(first.send(())),
+                None => std::process::exit(INTERRUPTED),
+            }
+        }
+    });
+    Ok(Box::pin(async move {
+        if stop.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }))
+}

@@ -10,10 +10,10 @@
 //!
 //! With `--server kudu` the same checks run against the real servers: what is expected here holds there.
 
-pub mod cluster;
-pub mod daemon;
+mod cluster;
+mod daemon;
 mod java;
-pub mod packages;
+mod packages;
 mod page;
 mod rpc;
 pub mod stand_in;

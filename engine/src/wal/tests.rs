@@ -1,5 +1,7 @@
 //! Power cut and failures at every operation of the disk: what was synced is there, nothing else ever is.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::disk::mem::MemDisk;
 use crate::error::ErrorKind;
@@ -252,4 +254,28 @@ fn replay_may_refuse() {
     let refuse = &mut |_| Err(Error::aborted("stop"));
     let error = Wal::open(Arc::new(disk), DIR, CONFIG, refuse).err().unwrap();
     assert_eq!(error.kind, ErrorKind::Aborted);
+}
+
+proptest! {
+    /// Whatever is in the files, opening gives an answer, and a log it opens can be used.
+    #[test]
+    fn no_content_is_too_strange(
+        at in 0..2000usize,
+        cut in 0..200usize,
+        strange in prop::collection::vec(any::<u8>(), 0..200),
+        name in 0..3usize,
+    ) {
+        let disk = MemDisk::new(0);
+        live(&disk, &mut Model::new()).unwrap();
+        let names = disk.list(DIR).unwrap();
+        let path = format!("{DIR}/{}", names[name % names.len()]);
+        let mut bytes = disk::read_file(&disk, &path).unwrap();
+        let at = at.min(bytes.len());
+        bytes.splice(at..(at + cut).min(bytes.len()), strange);
+        disk::replace_file(&disk, &path, &bytes).unwrap();
+        if let Ok((mut wal, _)) = reopen(&disk) {
+            wal.append(&[replicate(op(9, wal.last_op().index + 1))]).unwrap();
+            wal.sync().unwrap();
+        }
+    }
 }

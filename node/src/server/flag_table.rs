@@ -180,6 +180,9 @@ pub static TABLE: &[FlagSpec] = &[
     F::bool("master_support_connect_to_master_rpc", "true", "offer ConnectToMaster")
         .of(Master)
         .tagged(UNSAFE),
+    F::bool("master_support_ignore_operations", "true", "tell clients that IGNORE operations are understood")
+        .of(Master)
+        .tagged(UNSAFE),
     F::number("master_inject_latency_on_tablet_lookups_ms", "0", "for tests: time every lookup takes")
         .of(Master)
         .tagged(UNSAFE)
@@ -249,8 +252,4 @@ pub static TABLE: &[FlagSpec] = &[
     F::bool("mock_table_metrics_for_testing", "false", "for tests").of(Master).tagged(UNSAFE).inert(),
     F::number("on_disk_size_for_testing", "0", "for tests").of(Master).tagged(UNSAFE).inert(),
     F::number("live_row_count_for_testing", "0", "for tests").of(Master).tagged(UNSAFE).inert(),
-    F::bool("master_support_ignore_operations", "true", "rows with IGNORE operations are understood")
-        .of(Master)
-        .tagged(UNSAFE)
-        .inert(),
 ];

@@ -6,14 +6,17 @@
 //!                                   Common::new, dirs::open ◀─┘ listen, GenericService, web::serve
 //! ```
 
+pub mod cluster;
 mod flag_table;
 pub mod flags;
 pub mod generic;
 pub mod logging;
 pub mod memory;
+pub mod run;
 pub mod web;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
@@ -22,9 +25,10 @@ use engine::ids::Uuid;
 
 use crate::dirs::ServerKind;
 use crate::env::{Env, Listener};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Samples};
 use crate::proto::kudu::server::ServerStatusPb;
 use crate::proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
+use crate::rpc::server::RpcHandle;
 use flags::Flags;
 use memory::MemTracker;
 
@@ -66,12 +70,42 @@ impl Common {
         let status = Arc::new(ServerStatus::new(env, uuid));
         let metrics = Metrics::new();
         let shown = memory.clone();
-        metrics.keep(move |out: &mut crate::metrics::Samples| collect_memory(&shown.usage(), out));
+        metrics.keep(move |out: &mut Samples| collect_memory(&shown.usage(), out));
         Common { kind, flags, metrics, memory, status }
     }
 }
 
-fn collect_memory(usage: &memory::MemUsage, out: &mut crate::metrics::Samples) {
+/// Shows how the RPC layer is doing.
+pub fn watch_rpc(metrics: &Metrics, rpc: &RpcHandle) {
+    let counters = rpc.counters();
+    metrics.keep(move |out: &mut Samples| {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut total = |name, help, counter| out.counter(name, help, &[], read(counter));
+        total("rpc_connections_accepted_total", "Connections accepted.", &counters.connections_accepted);
+        total(
+            "rpc_negotiations_failed_total",
+            "Connections that did not negotiate.",
+            &counters.negotiations_failed,
+        );
+        total(
+            "rpc_protocol_errors_total",
+            "Connections ended for breaking the protocol.",
+            &counters.protocol_errors,
+        );
+        total("rpc_calls_received_total", "Calls received.", &counters.calls_received);
+        total("rpc_calls_rejected_total", "Calls turned away by a full queue.", &counters.calls_rejected);
+        total(
+            "rpc_calls_expired_total",
+            "Calls whose deadline passed in the queue.",
+            &counters.calls_expired,
+        );
+        total("rpc_calls_repeated_total", "Retries answered from memory.", &counters.calls_repeated);
+        let open = read(&counters.connections_open) as f64;
+        out.gauge("rpc_connections_open", "Connections open.", &[], open);
+    });
+}
+
+fn collect_memory(usage: &memory::MemUsage, out: &mut Samples) {
     let labels = [("tracker", usage.id.as_str())];
     out.gauge("memory_tracked_bytes", "Memory by its consumer.", &labels, usage.bytes as f64);
     // Below the first level there is one tracker per tablet: too many names for a metric.

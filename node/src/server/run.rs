@@ -1,0 +1,215 @@
+//! Starting either kind of server from its settings.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::config::TabletConfig;
+use engine::disk;
+use engine::error::{Error, Result};
+use prost::Message;
+
+use super::ServerStatus;
+use super::flags::Flags;
+use crate::config;
+use crate::dirs::ServerKind;
+use crate::env::Env;
+use crate::master::{self, MasterConfig, RunningMaster};
+use crate::proto::kudu::HostPortPb;
+use crate::tserver::{self, RunningTserver, TserverConfig};
+
+/// A running server of either kind.
+pub enum Running {
+    Master(RunningMaster),
+    TabletServer(RunningTserver),
+}
+
+impl Running {
+    pub fn rpc_addr(&self) -> SocketAddr {
+        match self {
+            Running::Master(master) => master.rpc_addr,
+            Running::TabletServer(server) => server.rpc_addr,
+        }
+    }
+
+    pub fn web_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Running::Master(master) => master.web_addr,
+            Running::TabletServer(server) => server.web_addr,
+        }
+    }
+
+    /// Stops in order: running calls are answered, logs are closed.
+    pub async fn shutdown(&self) {
+        match self {
+            Running::Master(master) => master.shutdown().await,
+            Running::TabletServer(server) => server.shutdown().await,
+        }
+    }
+
+    fn status(&self) -> &ServerStatus {
+        match self {
+            Running::Master(master) => &master.common.status,
+            Running::TabletServer(server) => &server.server.common.status,
+        }
+    }
+}
+
+/// Says whether the settings make sense, without starting anything.
+pub async fn check(env: &Env, kind: ServerKind, flags: &Arc<Flags>) -> Result<()> {
+    match kind {
+        ServerKind::Master => master_config(env, flags).await.map(drop),
+        ServerKind::TabletServer => tserver_config(env, flags).await.map(drop),
+    }
+}
+
+/// Starts a server as the settings say.
+pub async fn start(env: &Env, kind: ServerKind, flags: Arc<Flags>) -> Result<Running> {
+    let running = match kind {
+        ServerKind::Master => {
+            let config = master_config(env, &flags).await?;
+            Running::Master(master::run(env.clone(), config).await?)
+        }
+        ServerKind::TabletServer => {
+            let config = tserver_config(env, &flags).await?;
+            Running::TabletServer(tserver::run(env.clone(), config).await?)
+        }
+    };
+    let path = flags.text("server_dump_info_path");
+    if !path.is_empty()
+        && let Err(error) =
+            dump_info(env, &path, &flags.text("server_dump_info_format"), running.status()).await
+    {
+        running.shutdown().await;
+        return Err(error);
+    }
+    Ok(running)
+}
+
+/// What a tablet server is told.
+pub async fn tserver_config(env: &Env, flags: &Arc<Flags>) -> Result<TserverConfig> {
+    let addresses = config::addresses(env, flags, ServerKind::TabletServer).await?;
+    let (wal_dir, data_dirs) = config::directories(flags)?;
+    let config = TserverConfig::new(addresses.rpc, wal_dir, data_dirs);
+    Ok(TserverConfig {
+        rpc_advertised_addrs: addresses.advertised,
+        web_addr: addresses.web,
+        masters: tserver_masters(flags)?,
+        log_sync: flags.bool("log_sync"),
+        max_clock_ahead_us: flags.number("max_clock_sync_error_usec"),
+        scanner_ttl_ms: flags.number("scanner_ttl_ms"),
+        scanner_check_interval_ms: flags.number("scanner_gc_check_interval_us").div_ceil(1000),
+        scanner_max_wait_ms: flags.number("scanner_max_wait_ms"),
+        scan_batch_bytes_default: flags.number("scanner_default_batch_size_bytes") as usize,
+        scan_batch_bytes_max: flags.number("scanner_max_batch_size_bytes") as usize,
+        history_max_age_s: flags.number("tablet_history_max_age_sec"),
+        heartbeat_interval_ms: flags.number("heartbeat_interval_ms"),
+        heartbeat_timeout_ms: flags.number("heartbeat_rpc_timeout_ms"),
+        tablet_stats_interval_ms: flags.number("update_tablet_stats_interval_ms"),
+        maintenance_interval_ms: flags.number("maintenance_manager_polling_interval_ms"),
+        page_cache_bytes: mebibytes(flags, "block_cache_capacity_mb"),
+        memory_soft_percent: flags.number("memory_limit_soft_percentage"),
+        tablet: tablet(flags, config.tablet),
+        rpc: config::rpc(flags)?,
+        flags: flags.clone(),
+        ..config
+    })
+}
+
+fn tserver_masters(flags: &Flags) -> Result<Vec<String>> {
+    let masters = config::masters(flags, "tserver_master_addrs")?;
+    match masters.is_empty() {
+        true => Err(Error::invalid("tserver_master_addrs: a tablet server needs at least one master")),
+        false => Ok(masters),
+    }
+}
+
+/// What a master is told.
+pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig> {
+    let addresses = config::addresses(env, flags, ServerKind::Master).await?;
+    let (wal_dir, data_dirs) = config::directories(flags)?;
+    let masters = config::masters(flags, "master_addresses")?;
+    if masters.len() > 1 {
+        return Err(Error::unsupported(
+            "master_addresses: this build runs one master, as tablets are not replicated",
+        ));
+    }
+    let config = MasterConfig::new(addresses.rpc, wal_dir, data_dirs);
+    let mut catalog = config.catalog.clone();
+    catalog.columns_max = flags.number("max_num_columns") as usize;
+    catalog.identifier_bytes_max = flags.number("max_identifier_length") as usize;
+    catalog.create_replicas_per_server_max = flags.number("max_create_tablets_per_ts") as usize;
+    catalog.server_unresponsive_after = millis(flags, "tserver_unresponsive_timeout_ms");
+    catalog.replicas_default = flags.number("default_num_replicas") as i32;
+    catalog.replicas_max = flags.number("max_num_replicas") as i32;
+    let locations_ttl = flags.number("table_locations_ttl_ms");
+    Ok(MasterConfig {
+        rpc_advertised_addrs: addresses.advertised,
+        web_addr: addresses.web,
+        masters,
+        log_sync: flags.bool("log_sync"),
+        max_clock_ahead_us: flags.number("max_clock_sync_error_usec"),
+        table_locations_ttl_ms: u32::try_from(locations_ttl).unwrap_or(u32::MAX),
+        tserver_rpc_timeout: millis(flags, "master_ts_rpc_timeout_ms"),
+        support_connect_to_master: flags.bool("master_support_connect_to_master_rpc"),
+        support_ignore_operations: flags.bool("master_support_ignore_operations"),
+        lookup_delay: millis(flags, "master_inject_latency_on_tablet_lookups_ms"),
+        catalog,
+        // Cells of the catalog are records of whole tables: the limits of users' cells are not theirs.
+        tablet: TabletConfig { cell_bytes_max: config.tablet.cell_bytes_max, ..tablet(flags, config.tablet) },
+        rpc: config::rpc(flags)?,
+        flags: flags.clone(),
+        ..config
+    })
+}
+
+fn tablet(flags: &Flags, defaults: TabletConfig) -> TabletConfig {
+    TabletConfig {
+        cell_bytes_max: flags.number("max_cell_size_bytes") as usize,
+        key_bytes_max: flags.number("max_encoded_key_size_bytes") as usize,
+        mrs_flush_bytes: mebibytes(flags, "flush_threshold_mb"),
+        mrs_flush_age_ms: flags.number("flush_threshold_secs").saturating_mul(1000),
+        wal_retain_bytes: mebibytes(flags, "log_target_replay_size_mb") as u64,
+        wal_segment_bytes_max: mebibytes(flags, "log_segment_size_mb") as u64,
+        wal_preallocate: flags.bool("log_preallocate_segments"),
+        ..defaults
+    }
+}
+
+fn millis(flags: &Flags, name: &str) -> Duration {
+    Duration::from_millis(flags.number(name))
+}
+
+fn mebibytes(flags: &Flags, name: &str) -> usize {
+    usize::try_from(flags.number(name)).unwrap_or(usize::MAX).saturating_mul(1 << 20)
+}
+
+/// Writes a server's status to a file, for whoever started it to learn its ports.
+async fn dump_info(env: &Env, path: &str, format: &str, status: &ServerStatus) -> Result<()> {
+    let bytes = match format {
+        "pb" => status.to_pb().encode_to_vec(),
+        _ => status_json(status).into_bytes(),
+    };
+    let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
+    let dir = if dir.is_empty() { "/" } else { dir };
+    let write = || disk::replace_file(&*env.disks.open(dir)?, name, &bytes);
+    env.run(write)
+        .await
+        .map_err(|error| Error::io(format_args!("write the server's status to {path}"), &error))
+}
+
+fn status_json(status: &ServerStatus) -> String {
+    let pb = status.to_pb();
+    let address = |addr: &HostPortPb| serde_json::json!({ "host": addr.host, "port": addr.port });
+    let addresses = |all: &[HostPortPb]| all.iter().map(address).collect::<Vec<_>>();
+    let json = serde_json::json!({
+        "node_instance": {
+            "permanent_uuid": status.uuid().to_string(),
+            "instance_seqno": pb.node_instance.instance_seqno,
+        },
+        "bound_rpc_addresses": addresses(&pb.bound_rpc_addresses),
+        "bound_http_addresses": addresses(&pb.bound_http_addresses),
+        "version_info": { "version_string": super::VERSION },
+    });
+    json.to_string()
+}
