@@ -1,6 +1,7 @@
 //! nyala's servers and client: async at the edge, everything they know of the world behind [`env::Env`].
 
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod dirs;
 pub mod env;

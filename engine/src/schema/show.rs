@@ -9,7 +9,12 @@ impl ColumnSchema {
     /// The type with its parameters and nullability, e.g. `DECIMAL(9, 2) NOT NULL`.
     pub fn type_text(&self) -> String {
         let null = if self.nullable { "NULLABLE" } else { "NOT NULL" };
-        format!("{} {null}", type_name(self.ty, self.attributes))
+        format!("{} {null}", self.type_name())
+    }
+
+    /// The type with its parameters, e.g. `DECIMAL(9, 2)`.
+    pub fn type_name(&self) -> String {
+        type_name(self.ty, self.attributes)
     }
 }
 

@@ -49,9 +49,20 @@ pub fn range_bounds_to_pb(
     lower: &[u8],
     upper: &[u8],
 ) -> RowOperationsPb {
+    all_range_bounds_to_pb(partition, schema, [(lower, upper)])
+}
+
+/// Several ranges, each as by [`range_bounds_to_pb`], in one list.
+pub fn all_range_bounds_to_pb<'a>(
+    partition: &PartitionSchema,
+    schema: &Schema,
+    ranges: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+) -> RowOperationsPb {
     let (mut rows, mut indirect) = (Vec::new(), Vec::new());
-    for (op, range_key) in [(OpType::RangeLowerBound, lower), (OpType::RangeUpperBound, upper)] {
-        put_bound(partition, schema, op, range_key, &mut rows, &mut indirect);
+    for (lower, upper) in ranges {
+        for (op, range_key) in [(OpType::RangeLowerBound, lower), (OpType::RangeUpperBound, upper)] {
+            put_bound(partition, schema, op, range_key, &mut rows, &mut indirect);
+        }
     }
     RowOperationsPb {
         rows: Some(Bytes::from(rows)),

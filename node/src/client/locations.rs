@@ -1,0 +1,168 @@
+//! Where a table's tablets are: what the masters said, for as long as they said it holds.
+//!
+//! ```text
+//! partition keys  ├──── tablet ────┤├─ gap ─┤├── tablet ──┤ ? ? ?
+//! ```
+//!
+//! A gap between two tablets that came in one answer is known to be covered by none: rows there belong nowhere.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use engine::schema::partition::Partition;
+use engine::time::Instant;
+
+/// One copy of a tablet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replica {
+    pub server_id: String,
+    /// `host:port`
+    pub address: String,
+    pub leader: bool,
+}
+
+/// A tablet as last heard of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TabletLocation {
+    pub id: String,
+    pub partition: Partition,
+    pub replicas: Vec<Replica>,
+}
+
+/// What is known about a partition key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lookup {
+    Tablet(Arc<TabletLocation>),
+    /// No tablet holds it; the gap ends here (exclusive, empty for never).
+    Gap {
+        end: Vec<u8>,
+    },
+    Unknown,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    /// Exclusive; empty is unbounded.
+    end: Vec<u8>,
+    tablet: Option<Arc<TabletLocation>>,
+    expires: Instant,
+}
+
+/// One table's tablets and gaps, by start of their partition keys. Entries do not overlap.
+#[derive(Debug, Default)]
+pub struct LocationCache {
+    entries: BTreeMap<Vec<u8>, Entry>,
+}
+
+fn before(key: &[u8], end: &[u8]) -> bool {
+    end.is_empty() || key < end
+}
+
+impl LocationCache {
+    pub fn get(&self, key: &[u8], now: Instant) -> Lookup {
+        let entry = self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
+        match entry {
+            Some((_, entry)) if before(key, &entry.end) && now < entry.expires => match &entry.tablet {
+                Some(tablet) => Lookup::Tablet(tablet.clone()),
+                None => Lookup::Gap { end: entry.end.clone() },
+            },
+            _ => Lookup::Unknown,
+        }
+    }
+
+    /// Remembers an answer to "the tablets from `from` on". `complete`: there are none after the last one.
+    pub fn learn(&mut self, from: &[u8], mut tablets: Vec<TabletLocation>, complete: bool, expires: Instant) {
+        tablets.sort_by(|a, b| a.partition.start.cmp(&b.partition.start));
+        let mut at = Some(from.to_vec());
+        for tablet in tablets {
+            let (start, end) = (tablet.partition.start.clone(), tablet.partition.end.clone());
+            if let Some(at) = at.filter(|at| *at < start) {
+                self.put(at, Entry { end: start.clone(), tablet: None, expires });
+            }
+            at = (!end.is_empty()).then(|| end.clone());
+            self.put(start, Entry { end, tablet: Some(Arc::new(tablet)), expires });
+        }
+        if let Some(at) = at.filter(|_| complete) {
+            self.put(at, Entry { end: Vec::new(), tablet: None, expires });
+        }
+    }
+
+    fn put(&mut self, start: Vec<u8>, entry: Entry) {
+        let touches = |(at, old): (&Vec<u8>, &Entry)| {
+            let apart = !before(at, &entry.end) || !before(&start, &old.end);
+            (!apart).then(|| at.clone())
+        };
+        let overlapping: Vec<Vec<u8>> = self.entries.iter().filter_map(touches).collect();
+        for at in overlapping {
+            self.entries.remove(&at);
+        }
+        self.entries.insert(start, entry);
+    }
+
+    /// Forgets a tablet whose location proved wrong.
+    pub fn forget(&mut self, tablet_id: &str) {
+        self.entries.retain(|_, entry| entry.tablet.as_ref().is_none_or(|tablet| tablet.id != tablet_id));
+    }
+
+    /// Forgets that there were gaps: ranges may have been added.
+    pub fn forget_gaps(&mut self) {
+        self.entries.retain(|_, entry| entry.tablet.is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tablet(id: &str, start: &str, end: &str) -> TabletLocation {
+        let (start, end) = (start.as_bytes().to_vec(), end.as_bytes().to_vec());
+        let partition = Partition { hash_buckets: vec![], start, end };
+        TabletLocation { id: id.to_string(), partition, replicas: vec![] }
+    }
+
+    fn show(cache: &LocationCache, key: &str, now: u64) -> String {
+        match cache.get(key.as_bytes(), Instant(now)) {
+            Lookup::Tablet(tablet) => tablet.id.clone(),
+            Lookup::Gap { end } => format!("gap to {:?}", String::from_utf8_lossy(&end)),
+            Lookup::Unknown => "?".to_string(),
+        }
+    }
+
+    #[test]
+    fn gaps_are_remembered_until_they_expire() {
+        let mut cache = LocationCache::default();
+        cache.learn(b"a", vec![tablet("T2", "m", "p"), tablet("T1", "b", "f")], true, Instant(10));
+        let keys = ["", "a", "b", "f", "m", "p", "z"];
+        let known: Vec<String> = keys.iter().map(|key| show(&cache, key, 9)).collect();
+        assert_eq!(known, ["?", "gap to \"b\"", "T1", "gap to \"m\"", "T2", "gap to \"\"", "gap to \"\""]);
+        assert!(keys.iter().all(|key| show(&cache, key, 10) == "?"));
+        cache.forget_gaps();
+        assert_eq!(show(&cache, "a", 9), "?");
+        cache.forget("T1");
+        assert_eq!((show(&cache, "b", 9), show(&cache, "m", 9)), ("?".to_string(), "T2".to_string()));
+        cache.learn(b"m", vec![tablet("T3", "m", "")], false, Instant(20));
+        assert_eq!(show(&cache, "zzz", 19), "T3");
+    }
+
+    proptest! {
+        #[test]
+        fn entries_never_overlap(answers in prop::collection::vec((0u8..8, 1u8..8, 1u8..8, any::<bool>()), 1..12)) {
+            let mut cache = LocationCache::default();
+            for (from, skip, len, complete) in answers {
+                let (start, end) = (from + skip, from + skip + len);
+                let partition = Partition { hash_buckets: vec![], start: vec![start], end: vec![end] };
+                let tablet = TabletLocation { id: format!("{start}-{end}"), partition, replicas: vec![] };
+                cache.learn(&[from], vec![tablet.clone()], complete, Instant(1));
+                let at_start = Lookup::Tablet(Arc::new(tablet));
+                prop_assert_eq!(cache.get(&[start], Instant(0)), at_start);
+                prop_assert_eq!(cache.get(&[from], Instant(0)), Lookup::Gap { end: vec![start] });
+                let spans: Vec<_> = cache.entries.iter().map(|(start, entry)| (start, &entry.end)).collect();
+                let apart = |pair: &[(&Vec<u8>, &Vec<u8>)]| !pair[0].1.is_empty() && pair[0].1 <= pair[1].0;
+                prop_assert!(spans.windows(2).all(apart), "{:?}", spans);
+            }
+        }
+    }
+}
