@@ -361,18 +361,19 @@ impl fmt::Display for StreamName {
             stream::UNDO => f.write_str("the UNDO deltas"),
             stream::REDO => f.write_str("the REDO deltas"),
             stream::FOOTER => f.write_str("the footer"),
-            other if other & stream::INDEX_OF != 0 && other < 0x8000_0000 => {
-                write!(f, "the page index of {}", StreamName(other & !stream::INDEX_OF))
-            }
-            other if other >= stream::KEYS & !stream::INDEX_OF => {
-                write!(f, "the page index of {}", StreamName(other | stream::INDEX_OF))
-            }
-            other if other & stream::DICTIONARY_OF != 0 => {
-                write!(f, "the dictionary of column {}", other & !stream::DICTIONARY_OF)
+            index if is_index(index) => write!(f, "the page index of {}", StreamName(index_of(index))),
+            other if (stream::DICTIONARY_OF..stream::INDEX_OF).contains(&other) => {
+                write!(f, "the dictionary of column {}", other - stream::DICTIONARY_OF)
             }
             column => write!(f, "column {column}"),
         }
     }
+}
+
+/// Whether this is the page index of a column or of a named stream.
+fn is_index(stream: u32) -> bool {
+    let of = index_of(stream);
+    of < stream::DICTIONARY_OF || (of >= stream::KEYS && stream < stream::KEYS)
 }
 
 /// The stream of the page index of `stream`: one bit apart, so that both are told from their number.

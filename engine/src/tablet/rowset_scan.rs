@@ -292,6 +292,7 @@ impl DiskRowSetScan {
     fn select(&mut self, rows: &Range<RowId>, changes: &RowChanges) -> Result<Option<Selected>> {
         let count = rows.len();
         let (mut keep, dead) = match self.spec.diff_from {
+            Some(_) if changes.is_empty() => return Ok(None),
             Some(_) => changes.diff().map(|(shown, dead)| (shown, Some(dead)))?,
             None if changes.is_empty() => (Bitmap::new(count, true), None),
             None => (changes.alive()?, None),
