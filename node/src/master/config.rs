@@ -44,6 +44,9 @@ pub struct MasterConfig {
     pub catalog: CatalogConfig,
     /// Limits of the system tablet.
     pub tablet: TabletConfig,
+    /// How often the system tablet is looked after: flushed, and its log cut
+    /// (`maintenance_manager_polling_interval_ms`).
+    pub maintenance_interval: Duration,
     /// Bytes of the system tablet's decoded pages kept in memory.
     pub page_cache_bytes: usize,
     /// Limits and times of the RPC layer.
@@ -73,7 +76,15 @@ impl MasterConfig {
             support_ignore_operations: true,
             lookup_delay: Duration::ZERO,
             catalog: CatalogConfig::default(),
-            tablet: TabletConfig { cell_bytes_max: RECORD_BYTES_MAX, ..TabletConfig::default() },
+            tablet: TabletConfig {
+                cell_bytes_max: RECORD_BYTES_MAX,
+                // Few rows come, so there is no hurry; their log is soon replayed.
+                mrs_flush_age_ms: 3_600_000,
+                dms_flush_age_ms: 3_600_000,
+                wal_retain_bytes: 64 << 20,
+                ..TabletConfig::default()
+            },
+            maintenance_interval: Duration::from_millis(250),
             page_cache_bytes: 64 << 20,
             rpc: RpcConfig { queue_length: 100, concurrency: 10, ..RpcConfig::default() },
             flags: Arc::new(Flags::new()),

@@ -41,6 +41,7 @@ use crate::server::generic::GenericService;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, Common, Health, split_host_port};
 use crate::server_clock::ServerClock;
+use crate::tserver::maintenance;
 use crate::tserver::replica::{ReplicaConfig, ReplicaHandle};
 
 /// How long calls that run have to be answered when the server stops.
@@ -152,8 +153,11 @@ async fn load(
     };
     let led = replica.last_applied().term.max(1);
     let replica = ReplicaHandle::start(env, clock, replica, wal, replica_config);
+    let (limits, interval) = (config.tablet.clone(), config.maintenance_interval);
+    let maintained = maintenance::run_alone(env.clone(), replica.clone(), limits, interval);
+    let maintenance = env.spawn("system tablet", maintained);
     let requests = Requests::new(env, config.tserver_rpc_timeout);
-    let handle = catalog::start(env, catalog, SystemTablet::new(replica), requests);
+    let handle = catalog::start(env, catalog, SystemTablet::new(replica, maintenance), requests);
     term.get_or_init(|| led as i64);
     Ok(handle)
 }

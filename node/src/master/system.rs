@@ -19,6 +19,7 @@ use engine::tablet::scan::{ScanSpec, SnapshotAt};
 use engine::wal::Wal;
 
 use crate::dirs::ServerDirs;
+use crate::env::TaskHandle;
 use crate::tserver::replica::ReplicaHandle;
 
 const TYPE: WireColumn = WireColumn { id: ColumnId(0), ty: DataType::Int8, nullable: false };
@@ -64,11 +65,13 @@ pub fn open(dirs: &ServerDirs, config: &TabletConfig, cache: Arc<PageCache>) -> 
 pub struct SystemTablet {
     replica: ReplicaHandle,
     columns: Arc<[WireColumn]>,
+    maintenance: Box<dyn TaskHandle>,
 }
 
 impl SystemTablet {
-    pub fn new(replica: ReplicaHandle) -> SystemTablet {
-        SystemTablet { replica, columns: Arc::new([TYPE, ID, METADATA]) }
+    /// `maintenance` looks after the replica and ends with it.
+    pub fn new(replica: ReplicaHandle, maintenance: Box<dyn TaskHandle>) -> SystemTablet {
+        SystemTablet { replica, columns: Arc::new([TYPE, ID, METADATA]), maintenance }
     }
 
     /// Makes all these writes durable, or none of them.
@@ -92,6 +95,7 @@ impl SystemTablet {
 
     /// Closes the log in order.
     pub async fn stop(&self) {
+        self.maintenance.abort();
         drop(self.replica.stop().await);
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engine::config::TabletConfig;
 use engine::error::{Error, Result};
 use engine::ids::TabletId;
 use engine::replica::{Job, JobKind, JobStep};
@@ -136,6 +137,25 @@ impl Watch {
 }
 
 impl Since {
+    /// Runs one job to its end and cuts the log behind it; whether there was something to do.
+    async fn run(&mut self, env: &Env, replica: &ReplicaHandle, kind: JobKind) -> bool {
+        match kind {
+            JobKind::FlushRows => self.rows = None,
+            JobKind::FlushDeltas(rowset) => drop(self.deltas.remove(&rowset)),
+            JobKind::Checkpoint => {}
+        }
+        let outcome = match run_job(env, replica, kind.clone()).await {
+            Ok(true) => cut_log(replica).await.map(|()| true),
+            other => other,
+        };
+        self.log_bytes_at_checkpoint = replica.log_bytes();
+        outcome.unwrap_or_else(|error| {
+            tracing::warn!(tablet = %replica.tablet().tablet, ?kind, %error, "maintenance failed");
+            self.not_before = env.now().mono.after(PAUSE_AFTER_FAILURE);
+            false
+        })
+    }
+
     fn view(&mut self, replica: &ReplicaHandle, now: Instant) -> TabletView {
         let state = replica.tablet().state();
         let in_memory = || state.frozen.iter().chain([&state.active]);
@@ -167,7 +187,7 @@ impl Since {
     }
 }
 
-/// Runs one job to its end and cuts the log behind it; whether there was something to do.
+/// [`Since::run`] for one of the server's tablets, whose size the masters should hear of then.
 async fn do_job(
     server: &Server,
     watch: &mut Watch,
@@ -176,22 +196,26 @@ async fn do_job(
     kind: JobKind,
 ) -> bool {
     let since = watch.tablets.entry(entry.id).or_default();
-    match kind {
-        JobKind::FlushRows => since.rows = None,
-        JobKind::FlushDeltas(rowset) => drop(since.deltas.remove(&rowset)),
-        JobKind::Checkpoint => {}
-    }
-    let outcome = match run_job(&server.env, replica, kind.clone()).await {
-        Ok(true) => cut_log(replica).await.map(|()| true),
-        other => other,
-    };
-    since.log_bytes_at_checkpoint = replica.log_bytes();
+    let did = since.run(&server.env, replica, kind).await;
     server.tablets.mark_changed_quietly(entry.id);
-    outcome.unwrap_or_else(|error| {
-        tracing::warn!(tablet = %entry.id, ?kind, %error, "maintenance failed");
-        since.not_before = server.env.now().mono.after(PAUSE_AFTER_FAILURE);
-        false
-    })
+    did
+}
+
+/// The same for one replica that is in no tablet table, a master's, looked at every `interval`.
+pub async fn run_alone(env: Env, replica: ReplicaHandle, config: TabletConfig, interval: Duration) {
+    let mut since = Since::default();
+    loop {
+        let now = env.now().mono;
+        let idle = replica.failure().is_some() || now < since.not_before;
+        let views = if idle { Vec::new() } else { vec![since.view(&replica, now)] };
+        let did = match policy::choose(&views, &config, false) {
+            Some((_, kind)) => since.run(&env, &replica, kind).await,
+            None => false,
+        };
+        if !did {
+            env.sleep(interval).await;
+        }
+    }
 }
 
 /// Runs a job of a replica step by step; false if there was nothing to do.

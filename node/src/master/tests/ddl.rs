@@ -211,3 +211,34 @@ async fn hidden_tables_can_be_recalled() {
     let again: RecallDeletedTableResponsePb = master.call("RecallDeletedTable", &recall).await;
     assert!(shown(&again.error).starts_with("TABLE_NOT_FOUND + NOT_FOUND"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flushed_catalog_is_read_back() {
+    let mut master = Fixture::with(|config| {
+        config.tablet.mrs_flush_age_ms = 1;
+        config.tablet.mrs_flush_bytes = 1 << 10;
+        config.tablet.wal_segment_bytes_max = 4 << 10;
+        config.tablet.wal_retain_bytes = 8 << 10;
+        config.maintenance_interval = Duration::from_millis(1);
+    })
+    .await;
+    master.beat(SERVER, Vec::new()).await;
+    let names: Vec<String> = (0..30).map(|i| format!("t{i:02}")).collect();
+    for name in &names {
+        master.create(&table(name)).await;
+    }
+    for name in names.iter().step_by(2) {
+        let request = DeleteTableRequestPb { table: by_name(name), ..Default::default() };
+        let deleted: DeleteTableResponsePb = master.call("DeleteTable", &request).await;
+        assert_eq!(deleted.error, None);
+    }
+    let data = master.dir.path().join("data/data").join(Uuid::ZERO.to_string());
+    while std::fs::read_dir(&data).map_or(0, |files| files.count()) == 0 {
+        master.env.sleep(Duration::from_millis(1)).await;
+    }
+    for _ in 0..2 {
+        master.restart().await;
+        let left: Vec<String> = names.iter().skip(1).step_by(2).cloned().collect();
+        assert_eq!(master.names().await, left);
+    }
+}
