@@ -1,0 +1,192 @@
+//! The client against an embedded cluster over real sockets.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type};
+use engine::schema::ops::{Cell, RowOpKind};
+use engine::schema::range::Range;
+use engine::schema::{ColumnSchema, DataType, Schema};
+use node::client::ddl::AlterStep;
+use node::client::predicate::{Comparison, Simplified};
+use node::client::{
+    Client, ClientConfig, CreateTable, ErrorKind, FlushMode, ReadMode, ScanSpec, SessionConfig, Table,
+};
+use node::env::Env;
+use node::env::os::{OsEnv, OsOptions};
+use node::server::cluster::{Cluster, ClusterConfig, Ports};
+use node::server::flags::Flags;
+
+struct World {
+    client: Client,
+    cluster: Cluster,
+    _dir: tempfile::TempDir,
+}
+
+async fn world() -> World {
+    let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let flags = Flags::new();
+    flags.set("log_sync", "false").expect("a setting");
+    let config = ClusterConfig {
+        dir: dir.path().to_str().expect("UTF-8").to_string(),
+        masters: 1,
+        tablet_servers: 2,
+        ip: [127, 0, 0, 1].into(),
+        ports: Ports::Free,
+        flags,
+    };
+    let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
+    let client = Client::connect(env, ClientConfig::new(cluster.master_addresses())).await.expect("a leader");
+    World { client, cluster, _dir: dir }
+}
+
+fn schema() -> Schema {
+    let columns = vec![
+        ColumnSchema::new(0, "k", DataType::Int64),
+        ColumnSchema::new(1, "v", DataType::Int32).nullable(),
+        ColumnSchema::new(2, "s", DataType::String).nullable(),
+    ];
+    Schema::new(columns, 1).expect("a legal schema")
+}
+
+async fn hashed(client: &Client, name: &str) -> Table {
+    let mut create = CreateTable::new(name, schema()).hash(&["k"], 4).expect("a key column");
+    create.replicas = Some(1);
+    client.create_table(&create).await.expect("a new table")
+}
+
+async fn insert(table: &Table, mode: FlushMode, rows: std::ops::Range<i64>) -> Vec<(u64, ErrorKind)> {
+    let session = table.client().session(SessionConfig { buffer_bytes: 20_000, ..SessionConfig::new(mode) });
+    let mut failures = Vec::new();
+    for k in rows {
+        let (key, v) = (k.to_le_bytes(), (k as i32 * 2).to_le_bytes());
+        let text = format!("row {k}");
+        let s = if k % 3 == 0 { Cell::Null } else { Cell::Value(text.as_bytes()) };
+        let cells = [Cell::Value(&key), Cell::Value(&v), s];
+        match session.apply(table, RowOpKind::Insert, &cells, k as u64).await {
+            Ok(()) => {}
+            Err(error) if error.kind == ErrorKind::Throttled => {
+                failures.extend(session.flush().await);
+                session.apply(table, RowOpKind::Insert, &cells, k as u64).await.expect("the buffer is empty");
+            }
+            Err(error) => failures.push(node::client::RowFailure { tag: k as u64, error }),
+        }
+    }
+    failures.extend(session.flush().await);
+    let mut failures: Vec<_> = failures.into_iter().map(|f| (f.tag, f.error.kind)).collect();
+    failures.sort_by_key(|failure| failure.0);
+    failures
+}
+
+/// The keys and the sum of `v` that a scan gives.
+async fn scan(table: &Table, spec: ScanSpec) -> (Vec<i64>, i64) {
+    let mut scanner = table.scan(spec).expect("a legal scan");
+    let (mut keys, mut sum) = (Vec::new(), 0);
+    while let Some(batch) = scanner.next_batch().await.expect("a running cluster") {
+        keys.extend(batch.column(0).as_primitive::<Int64Type>().values());
+        sum += batch.column(1).as_primitive::<Int32Type>().iter().flatten().map(i64::from).sum::<i64>();
+    }
+    (keys, sum)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_written_in_every_mode_are_scanned() {
+    let mut world = world().await;
+    let table = hashed(&world.client, "modes").await;
+    assert_eq!(insert(&table, FlushMode::AutoSync, 0..20).await, []);
+    assert_eq!(insert(&table, FlushMode::Manual, 20..2000).await, []);
+    assert_eq!(insert(&table, FlushMode::AutoBackground, 2000..6000).await, []);
+    let duplicates = [(5998, ErrorKind::AlreadyPresent), (5999, ErrorKind::AlreadyPresent)];
+    assert_eq!(insert(&table, FlushMode::AutoBackground, 5998..6003).await, duplicates);
+    assert_eq!(table.count(vec![]).await.expect("a running cluster"), 6003);
+    let your_writes = ScanSpec { read_mode: ReadMode::YourWrites, batch_bytes: 4096, ..ScanSpec::default() };
+    let (mut keys, sum) = scan(&table, your_writes).await;
+    keys.sort_unstable();
+    assert_eq!(keys, (0..6003).collect::<Vec<i64>>());
+    assert_eq!(sum, (0..6003).map(|k| k * 2).sum::<i64>());
+    let Ok(Simplified::Predicate(least)) = table.compare("k", Comparison::GreaterEqual, "5000") else {
+        panic!("a predicate")
+    };
+    let some = ScanSpec { predicates: vec![least.clone()], limit: Some(17), ..ScanSpec::default() };
+    assert_eq!(scan(&table, some).await.0.len(), 17);
+    let mut found = 0;
+    let tokens = table.scan_tokens(&ScanSpec { predicates: vec![least], ..ScanSpec::default() }).await;
+    let tokens = tokens.expect("a running cluster");
+    assert_eq!(tokens.len(), 4);
+    for token in tokens {
+        let mut scanner =
+            world.client.scan_serialized_token(&token.serialize()).await.expect("the token of a table");
+        while let Some(batch) = scanner.next_batch().await.expect("a running cluster") {
+            found += batch.num_rows();
+        }
+    }
+    assert_eq!(found, 1003);
+    let key = 77i64.to_le_bytes();
+    let one = ScanSpec { predicates: table.key_equals(&[&key]), ..ScanSpec::default() };
+    assert_eq!(scan(&table, one).await, (vec![77], 154));
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fault_tolerant_scan_keeps_its_snapshot() {
+    let mut world = world().await;
+    let table = hashed(&world.client, "snapshot").await;
+    assert_eq!(insert(&table, FlushMode::AutoBackground, 0..3000).await, []);
+    let spec = ScanSpec { fault_tolerant: true, batch_bytes: 2048, ..ScanSpec::default() };
+    let mut scanner = table.scan(spec).expect("a legal scan");
+    let first = scanner.next_batch().await.expect("a running cluster").expect("there are rows");
+    assert!(scanner.snapshot().is_some());
+    assert_eq!(insert(&table, FlushMode::AutoBackground, 3000..4000).await, []);
+    let mut rows = first.num_rows();
+    let mut last: Option<i64> = None;
+    let mut falls = 0;
+    while let Some(batch) = scanner.next_batch().await.expect("a running cluster") {
+        rows += batch.num_rows();
+        for key in batch.column(0).as_primitive::<Int64Type>().values() {
+            falls += usize::from(last.is_some_and(|last| last >= *key));
+            last = Some(*key);
+        }
+    }
+    assert_eq!(rows, 3000);
+    assert!(falls < 4, "keys ascend within each of four tablets");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_are_altered_and_gaps_are_noticed() {
+    let mut world = world().await;
+    let key = |k: i64| (k as u64 ^ 1 << 63).to_be_bytes().to_vec();
+    let mut create = CreateTable::new("ranges", schema()).range(&["k"]).expect("a key column");
+    create.ranges = vec![Range { lower: key(0), upper: key(10) }, Range { lower: key(20), upper: key(30) }];
+    create.replicas = Some(1);
+    let table = world.client.create_table(&create).await.expect("a new table");
+    let again = world.client.create_table(&create).await.err().expect("the name is taken");
+    assert_eq!(again.kind, ErrorKind::AlreadyPresent);
+    let missing: Vec<_> = (10..20).map(|k| (k, ErrorKind::NotFound)).collect();
+    assert_eq!(insert(&table, FlushMode::AutoBackground, 0..30).await, missing);
+    assert_eq!(insert(&table, FlushMode::AutoSync, 15..16).await, [(15, ErrorKind::NotFound)]);
+    assert_eq!(table.count(vec![]).await.expect("a running cluster"), 20);
+    let mut added = ColumnSchema::new(9, "w", DataType::Int16);
+    added.read_default = Some(vec![7, 0]);
+    let steps = [
+        AlterStep::AddRange(Range { lower: key(10), upper: key(20) }),
+        AlterStep::AddColumn(added),
+        AlterStep::RenameColumn { from: "v".to_string(), to: "value".to_string() },
+        AlterStep::DropColumn("s".to_string()),
+    ];
+    let altered = world.client.alter_table(&table, &steps, Some("renamed")).await.expect("legal steps");
+    let names: Vec<&str> = altered.schema().columns().iter().map(|column| column.name.as_str()).collect();
+    assert_eq!((altered.name(), names), ("renamed", vec!["k", "value", "w"]));
+    let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
+    let (k, w) = (15i64.to_le_bytes(), 8i16.to_le_bytes());
+    let cells = [Cell::Value(&k), Cell::Null, Cell::Value(&w)];
+    session.apply(&altered, RowOpKind::Upsert, &cells, 0).await.expect("its range exists now");
+    assert_eq!(scan(&altered, ScanSpec::default()).await.0.len(), 21);
+    assert_eq!(world.client.list_tables(None).await.expect("a running cluster").len(), 1);
+    world.client.delete_table("renamed").await.expect("it exists");
+    let gone = world.client.open_table("renamed").await.err().expect("it is gone");
+    assert_eq!(gone.kind, ErrorKind::NotFound);
+    drop(Arc::new(altered));
+    world.cluster.shutdown().await;
+}
