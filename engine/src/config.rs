@@ -22,7 +22,7 @@ pub struct TabletConfig {
     pub rowset_roll_bytes: u64,
     /// When the log holds more than this, what keeps it from being cut is flushed.
     pub wal_retain_bytes: u64,
-    /// Compact when a key is covered by this many DiskRowSets.
+    /// Merge DiskRowSets when a key is covered by this many of them.
     pub compact_overlap_min: usize,
     /// Rows in a block of a scan.
     pub scan_block_rows: usize,

@@ -92,8 +92,8 @@ impl Replica {
         };
         replay.remove_orphans()?;
         let mut feed = |entry| replay.entry(entry);
-        let (mut log, _) = Wal::open(wal, &wal_dir(tablet), wal_config, &mut feed)?;
-        let commits = replay.finish()?;
+        let (mut log, found) = Wal::open(wal, &wal_dir(tablet), wal_config, &mut feed)?;
+        let commits = replay.finish(found.last_op)?;
         log.append(&commits)?;
         let Replay { replica, report, .. } = replay;
         Ok((replica, log, report))
@@ -240,8 +240,9 @@ impl Replay {
         Ok(applied)
     }
 
-    /// Applies what has no commit, and gives the commits to add.
-    fn finish(&mut self) -> Result<Vec<Entry>> {
+    /// Applies what has no commit, and gives the commits to add. `last` is the last operation the log knows of;
+    /// it may have been cut off the log's front.
+    fn finish(&mut self, last: OpId) -> Result<Vec<Entry>> {
         let mut commits = Vec::new();
         while let Some(replicate) = self.waiting.pop_front() {
             let op = replicate.op;
@@ -249,13 +250,13 @@ impl Replay {
             commits.push(Entry::Commit(Commit { op, payload: applied.encode() }));
         }
         let (replica, report) = (&mut self.replica, &mut self.report);
-        if self.last.index < replica.meta.last_op.index {
+        if last.index < replica.meta.last_op.index {
             return Err(Error::corrupt(format!(
-                "the log ends with operation {}, but {} was applied",
-                self.last, replica.meta.last_op
+                "the log ends with operation {last}, but {} was applied",
+                replica.meta.last_op
             )));
         }
-        replica.last_op = self.last.max(replica.meta.last_op);
+        replica.last_op = last;
         replica.last_applied = replica.last_op;
         report.last_timestamp = self.last_timestamp.max(replica.meta.last_timestamp);
         replica.applied_at = report.last_timestamp;

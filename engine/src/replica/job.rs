@@ -32,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::note::Note;
 use crate::tablet::Tablet;
 use crate::tablet::apply::Freeze;
+use crate::tablet::compact::Merge;
 use crate::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, RowSetMeta};
 use crate::tablet::flush::{MrsCopy, delta_path};
 use crate::tablet::meta::TabletMeta;
@@ -44,6 +45,8 @@ pub enum JobKind {
     FlushRows,
     /// Write the recent changes of a DiskRowSet to disk.
     FlushDeltas(RowSetId),
+    /// Merge DiskRowSets into ones that do not overlap.
+    Compact(Vec<RowSetId>),
     /// Store the superblock, so that the log before it can go.
     Checkpoint,
 }
@@ -72,6 +75,7 @@ pub struct Job {
 enum Work {
     Rows { copy: Box<MrsCopy>, freeze: Freeze, rows: u64, made: Vec<Arc<DiskRowSet>> },
     Deltas { rowset: Arc<DiskRowSet>, freeze: u64, path: String, made: Option<RowSetMeta> },
+    Merge { merge: Box<Merge>, index: u64, rows: u64, made: Vec<Arc<DiskRowSet>>, old: Vec<String> },
     Nothing,
 }
 
@@ -114,7 +118,12 @@ impl Job {
                 Ok(JobStep::Turn)
             }
             Stage::Written | Stage::Stored => Ok(JobStep::Turn),
-            Stage::Swapped => Ok(JobStep::Done),
+            Stage::Swapped => {
+                if let Work::Merge { old, .. } = &self.work {
+                    self.remove(old);
+                }
+                Ok(JobStep::Done)
+            }
         }
     }
 
@@ -130,18 +139,29 @@ impl Job {
             Work::Deltas { rowset, path, made, .. } => {
                 *made = Some(rowset.flush_frozen(path, &self.columns)?);
             }
+            Work::Merge { merge, made, .. } => {
+                if merge.step(self.rows_per_step)? {
+                    return Ok(true);
+                }
+                *made = merge.finish()?;
+            }
             Work::Nothing => {}
         }
         Ok(false)
     }
 
-    /// Removes what a job that was given up has written. What cannot be removed, the next opening removes.
+    /// Removes what a job that was given up has written.
     fn abandon(&self) {
-        let files = match &self.work {
-            Work::Rows { copy, .. } => copy.files(),
-            Work::Deltas { path, .. } => std::slice::from_ref(path),
-            Work::Nothing => &[],
-        };
+        match &self.work {
+            Work::Rows { copy, .. } => self.remove(copy.files()),
+            Work::Deltas { path, .. } => self.remove(std::slice::from_ref(path)),
+            Work::Merge { merge, .. } => self.remove(merge.files()),
+            Work::Nothing => {}
+        }
+    }
+
+    /// Removes files that nothing refers to. What cannot be removed now, the next opening removes.
+    fn remove(&self, files: &[String]) {
         for file in files {
             let _ = self.data.remove(file);
         }
@@ -192,6 +212,18 @@ impl Replica {
                 let path = delta_path(self.tablet.tablet, *id, self.tablet.new_rowset_id());
                 Ok(Some(Work::Deltas { rowset, freeze, path, made: None }))
             }
+            JobKind::Compact(ids) => {
+                let rowsets = ids.iter().map(|id| rowset(&self.tablet, *id)).collect::<Result<Vec<_>>>()?;
+                if rowsets.is_empty() {
+                    return Ok(None);
+                }
+                let metas = || rowsets.iter().map(|rowset| rowset.meta());
+                let rows = metas().map(|meta| u64::from(meta.rows)).sum();
+                let old =
+                    metas().flat_map(|meta| meta.files().map(str::to_string).collect::<Vec<_>>()).collect();
+                let merge = Merge::new(self.data.clone(), &self.tablet, rowsets, timestamp)?;
+                Ok(Some(Work::Merge { merge: Box::new(merge), index, rows, made: Vec::new(), old }))
+            }
             JobKind::Checkpoint => Ok(Some(Work::Nothing)),
         }
     }
@@ -227,15 +259,21 @@ impl Replica {
             Work::Rows { freeze, made, .. } => {
                 meta.rowsets.extend(made.iter().map(|rowset| (*rowset.meta()).clone()));
                 meta.mrs_durable = freeze.timestamp;
-                self.writer.needed_from(true, None).into_iter().chain([freeze.index + 1]).min()
+                self.writer.needed_from(true, &[]).into_iter().chain([freeze.index + 1]).min()
             }
             Work::Deltas { freeze, made, .. } => {
                 let made = made.as_ref().expect("it was written before");
                 let place = meta.rowsets.iter_mut().find(|rowset| rowset.id == made.id);
                 *place.expect("a rowset being flushed is not replaced") = made.clone();
-                self.writer.needed_from(false, Some(made.id)).into_iter().chain([freeze + 1]).min()
+                self.writer.needed_from(false, &[made.id]).into_iter().chain([freeze + 1]).min()
             }
-            Work::Nothing => self.writer.needed_from(false, None),
+            Work::Merge { merge, index, made, .. } => {
+                let old: Vec<RowSetId> = merge.inputs().map(|rowset| rowset.meta().id).collect();
+                meta.rowsets.retain(|rowset| !old.contains(&rowset.id));
+                meta.rowsets.extend(made.iter().map(|rowset| (*rowset.meta()).clone()));
+                self.writer.needed_from(false, &old).into_iter().chain([index + 1]).min()
+            }
+            Work::Nothing => self.writer.needed_from(false, &[]),
         };
         meta.replay_from = needed.unwrap_or(self.last_applied.index + 1);
         let schema = self.alters.iter().take_while(|(index, _)| *index < meta.replay_from).last();
@@ -262,6 +300,13 @@ impl Replica {
                 rowset.install(made)?;
                 self.writer.deltas_flushed(rowset);
                 job.notes.push(Note::FlushedDeltas { rowset: id, at });
+            }
+            Work::Merge { merge, index, rows, made, .. } => {
+                merge.move_changes(made)?;
+                let from: Vec<RowSetId> = merge.inputs().map(|rowset| rowset.meta().id).collect();
+                let into = made.iter().map(|rowset| rowset.meta().id).collect();
+                self.writer.swap_disk(&from, std::mem::take(made), *index);
+                job.notes.push(Note::Compacted { from, into, rows: *rows });
             }
             Work::Nothing => {}
         }

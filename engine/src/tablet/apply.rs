@@ -211,24 +211,29 @@ impl TabletWriter {
         };
     }
 
-    /// The first operation whose effect is only in memory, leaving out a frozen MemRowSet or a DiskRowSet whose
+    /// Puts DiskRowSets, complete with all changes, in the place of others whose changes up to operation `index`
+    /// they have in their files.
+    pub fn swap_disk(&mut self, from: &[RowSetId], into: Vec<Arc<DiskRowSet>>, index: u64) {
+        for id in from {
+            self.anchors.deltas.remove(id);
+            self.anchors.delta_freezes.remove(id);
+        }
+        for rowset in into.iter().filter(|rowset| rowset.dms_len() > 0) {
+            self.anchors.deltas.insert(rowset.meta().id, index + 1);
+        }
+        let state = (*self.tablet.state()).clone();
+        let kept = state.disk.iter().filter(|rowset| !from.contains(&rowset.meta().id)).cloned();
+        let disk = kept.chain(into).collect();
+        self.tablet.set_state(state.with_disk(disk));
+    }
+
+    /// The first operation whose effect is only in memory, leaving out a frozen MemRowSet or DiskRowSets whose
     /// changes are about to be on disk.
-    pub fn needed_from(&self, oldest_frozen: bool, deltas: Option<RowSetId>) -> Option<u64> {
+    pub fn needed_from(&self, oldest_frozen: bool, deltas: &[RowSetId]) -> Option<u64> {
         let frozen = self.anchors.frozen.iter().skip(oldest_frozen.into()).map(|frozen| frozen.from);
         let changes =
-            self.anchors.deltas.iter().filter(|(id, _)| Some(**id) != deltas).map(|(_, from)| *from);
+            self.anchors.deltas.iter().filter(|(id, _)| !deltas.contains(id)).map(|(_, from)| *from);
         frozen.chain(changes).chain(self.anchors.active).min()
-    }
-
-    /// The DiskRowSet whose changes in memory keep the most of the log, and from where on.
-    pub fn oldest_deltas(&self) -> Option<(RowSetId, u64)> {
-        let oldest = self.anchors.deltas.iter().min_by_key(|(_, from)| **from);
-        oldest.map(|(id, from)| (*id, *from))
-    }
-
-    /// The first operation that rows in memory come from.
-    pub fn oldest_rows(&self) -> Option<u64> {
-        self.anchors.frozen.front().map(|frozen| frozen.from).or(self.anchors.active)
     }
 }
 

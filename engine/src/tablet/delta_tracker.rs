@@ -94,6 +94,11 @@ pub struct RowChanges {
 }
 
 impl RowChanges {
+    /// The UNDOs, newest first within a row, and the REDOs, oldest first; both by row.
+    pub fn batches(&self) -> (&DeltaBatch, &DeltaBatch) {
+        (&self.undo, &self.redo)
+    }
+
     /// Whether the base is the state at the snapshot as it is.
     pub fn is_empty(&self) -> bool {
         self.undo.is_empty() && self.redo.is_empty()

@@ -176,12 +176,12 @@ impl DeltaWriter {
         self.changes.len() + 16 * self.rows.len()
     }
 
-    /// Adds the next change; `Invalid` if it is out of order.
+    /// Adds the next change; `Invalid` if it is out of order. One operation may have changed a row several times.
     pub fn push(&mut self, row: RowId, ts: Timestamp, change: &[u8], out: &mut PageWriter) -> Result<()> {
         let in_order = self.last.is_none_or(|(last_row, last_ts)| match self.direction {
             _ if row != last_row => row > last_row,
-            Direction::Redo => ts > last_ts,
-            Direction::Undo => ts < last_ts,
+            Direction::Redo => ts >= last_ts,
+            Direction::Undo => ts <= last_ts,
         });
         if !in_order {
             let (last_row, last_ts) = self.last.unwrap_or_default();

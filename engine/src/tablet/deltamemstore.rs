@@ -23,8 +23,9 @@ pub struct DeltaMemStore {
 
 #[derive(Default)]
 struct Inner {
-    /// Where in `arena` the change lies.
-    entries: BTreeMap<(RowId, Timestamp), (u32, u32)>,
+    /// By row, time, and where in `arena` the change lies, which tells apart the changes that one operation makes
+    /// to a row and keeps them in order; with the change's length.
+    entries: BTreeMap<(RowId, Timestamp, u32), u32>,
     arena: Vec<u8>,
     /// Rows revived less rows deleted.
     net_rows: i64,
@@ -36,25 +37,19 @@ impl DeltaMemStore {
         self.inner.read().expect("no writer panics while it holds the lock")
     }
 
-    /// Adds a change; adding the same one again (a replay) changes nothing.
+    /// Adds a change. One operation may change a row several times; the order of the calls counts then.
     pub fn insert(&self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         let parsed = Change::parse(change)?;
         let mut inner = self.inner.write().expect("no writer panics while it holds the lock");
         let at = inner.arena.len() as u32;
-        let mut fresh = false;
-        inner.entries.entry((row, ts)).or_insert_with(|| {
-            fresh = true;
-            (at, change.len() as u32)
-        });
-        if fresh {
-            inner.arena.extend_from_slice(change);
-            inner.newest = inner.newest.max(ts);
-            inner.net_rows += match parsed {
-                Change::Delete => -1,
-                Change::Update(_) => 0,
-                Change::Reinsert(_) => 1,
-            };
-        }
+        inner.entries.insert((row, ts, at), change.len() as u32);
+        inner.arena.extend_from_slice(change);
+        inner.newest = inner.newest.max(ts);
+        inner.net_rows += match parsed {
+            Change::Delete => -1,
+            Change::Update(_) => 0,
+            Change::Reinsert(_) => 1,
+        };
         Ok(())
     }
 
@@ -64,8 +59,8 @@ impl DeltaMemStore {
         if inner.entries.is_empty() {
             return;
         }
-        let range = (rows.start, Timestamp::MIN)..(rows.end, Timestamp::MIN);
-        for ((row, ts), (at, len)) in inner.entries.range(range) {
+        let range = (rows.start, Timestamp::MIN, 0)..(rows.end, Timestamp::MIN, 0);
+        for ((row, ts, at), len) in inner.entries.range(range) {
             if times.contains(*ts) {
                 let (at, len) = (*at as usize, *len as usize);
                 out.push(*row, *ts, &inner.arena[at..at + len]);
@@ -76,8 +71,8 @@ impl DeltaMemStore {
     /// Whether the row is alive after its newest change here; `None` if there is no change of it.
     pub fn is_live(&self, row: RowId) -> Option<bool> {
         let inner = self.read();
-        let range = (row, Timestamp::MIN)..=(row, Timestamp::MAX);
-        let (at, len) = inner.entries.range(range).next_back()?.1;
+        let range = (row, Timestamp::MIN, 0)..=(row, Timestamp::MAX, u32::MAX);
+        let ((_, _, at), len) = inner.entries.range(range).next_back()?;
         let change = &inner.arena[*at as usize..(*at + *len) as usize];
         Some(!Change::parse(change).expect("it was parsed when it came in").deletes())
     }
@@ -85,7 +80,7 @@ impl DeltaMemStore {
     /// Calls `visit` with every change, by row and then time.
     pub fn for_each(&self, mut visit: impl FnMut(RowId, Timestamp, &[u8]) -> Result<()>) -> Result<()> {
         let inner = self.read();
-        for ((row, ts), (at, len)) in &inner.entries {
+        for ((row, ts, at), len) in &inner.entries {
             visit(*row, *ts, &inner.arena[*at as usize..(*at + *len) as usize])?;
         }
         Ok(())

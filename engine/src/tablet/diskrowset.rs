@@ -236,8 +236,43 @@ impl DiskRowSet {
         state.deltas.recent.insert(row, ts, change)
     }
 
-    fn deltas(&self) -> DeltaState {
+    /// All changes of its rows as of now.
+    pub(super) fn deltas(&self) -> DeltaState {
         self.state().deltas.clone()
+    }
+
+    /// A scan of the base as it was written, without any changes.
+    pub(super) fn scan_base(&self, spec: RowSetScanSpec) -> Result<DiskRowSetScan> {
+        let none = DeltaState { undo: Vec::new(), redo: Vec::new(), frozen: None, recent: Arc::default() };
+        DiskRowSetScan::new(self.base.clone(), none, spec)
+    }
+
+    /// Calls `visit` with every change that is not in a file: by row, and in order of time within a row.
+    pub(super) fn recent_changes(
+        &self,
+        mut visit: impl FnMut(RowId, Timestamp, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let deltas = self.deltas();
+        deltas.frozen.iter().chain([&deltas.recent]).try_for_each(|store| store.for_each(&mut visit))
+    }
+
+    /// Encoded keys spread evenly over its rows, ascending: the first of each page of keys.
+    pub fn key_samples(&self) -> Result<Vec<Vec<u8>>> {
+        let keys = &self.base.keys;
+        let index = keys.stream.index()?;
+        let first = |(low, _): &(Vec<u8>, Vec<u8>)| {
+            let mut key = Vec::new();
+            keys.form.encode(low, &mut key);
+            key
+        };
+        Ok(index.pages.iter().filter_map(|page| page.bounds.as_ref().map(first)).collect())
+    }
+
+    /// Bytes that the pages of these columns take; of all columns if none is named.
+    pub fn bytes_of(&self, columns: &[ColumnId]) -> u64 {
+        let wanted = |stream: u32| columns.is_empty() || columns.contains(&ColumnId(stream));
+        let metas = self.base.columns.iter().map(StreamReader::meta);
+        metas.filter(|meta| wanted(meta.stream)).map(|meta| meta.stored_bytes).sum()
     }
 
     /// Begins a scan in key order.

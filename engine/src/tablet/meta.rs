@@ -19,6 +19,7 @@ use crate::disk::{self, Disk};
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, OpId, TableId, TabletId};
 use crate::schema::Schema;
+use crate::schema::change::Change;
 use crate::schema::partition::{Partition, PartitionSchema};
 use crate::schema::row::RowLayout;
 use crate::time::Timestamp;
@@ -176,6 +177,21 @@ impl TabletSchema {
     pub fn of(meta: &TabletMeta) -> TabletSchema {
         let (name, extra) = (meta.table_name.clone(), meta.extra.clone());
         TabletSchema::new(meta.schema.clone(), meta.schema_version, name, extra)
+    }
+
+    /// Applies a change to a row's cells, one per column.
+    pub fn apply<'a>(&'a self, change: &Change<'a>, cells: &mut [Option<&'a [u8]>]) {
+        if let Change::Reinsert(_) = change {
+            let keys = self.schema.num_key_columns();
+            for (cell, column) in cells.iter_mut().zip(self.schema.columns()).skip(keys) {
+                *cell = column.read_default.as_deref();
+            }
+        }
+        for (id, new) in change.cells() {
+            if let Some(index) = self.schema.index_of_id(id) {
+                cells[index] = new;
+            }
+        }
     }
 
     /// Columns outside the key, in order.

@@ -24,6 +24,7 @@ use crate::schema::Schema;
 use crate::schema::partition::{Partition, PartitionSchema};
 
 pub mod apply;
+pub mod compact;
 mod decide;
 pub mod delta_tracker;
 pub mod deltafile;
@@ -42,14 +43,20 @@ mod rowset_scan;
 pub mod rowset_tree;
 mod rowset_writer;
 pub mod scan;
+mod split;
 
 use diskrowset::{DiskRowSet, RowSetMeta};
+pub use split::KeyRange;
+
 use memrowset::{MemRowSet, MemRowSetScan};
 use meta::{TabletMeta, TabletSchema};
 use mvcc::Mvcc;
 use rowset::{RowSetId, RowSetScan};
 use rowset_tree::RowSetTree;
 use scan::{Scan, ScanSpec, SnapshotAt};
+
+/// Rowsets worth merging at once.
+const MERGED_MAX: usize = 16;
 
 /// A tablet as its readers see it.
 pub struct Tablet {
@@ -177,6 +184,16 @@ impl Tablet {
             }
         }
         Ok(Scan::new(spec, snapshot, row_sets))
+    }
+
+    /// DiskRowSets around the key that most of them cover, the smallest of them if they are many: merging these
+    /// does lookups and ordered scans the most good.
+    pub fn overlapping(&self) -> Vec<RowSetId> {
+        let state = self.state();
+        let mut deepest = state.tree.deepest();
+        deepest.sort_by_key(|at| state.disk[*at].meta().bytes);
+        deepest.truncate(MERGED_MAX);
+        deepest.into_iter().map(|at| state.disk[at].meta().id).collect()
     }
 
     pub fn stats(&self) -> TabletStats {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use engine::cfile::cache::PageCache;
 use engine::config::TabletConfig;
 use engine::disk::mem::MemDisk;
-use engine::error::{Error, Result};
+use engine::error::Result;
 use engine::ids::{TableId, TabletId, Uuid};
 use engine::note::Note;
 use engine::replica::{
@@ -170,9 +170,8 @@ impl World {
         };
         replica.step(event, &mut || unreachable!("nothing is proposed"), out);
         // Commits need not be durable before the answer.
-        if !out.append.is_empty() && wal.append(&out.append).is_err() {
-            let failure = wal.failure().cloned().unwrap_or_else(|| Error::aborted("append failed"));
-            replica.step(Event::LogFailed(failure), &mut || unreachable!(), out);
+        if let Err(error) = wal.append(&out.append) {
+            replica.step(Event::LogFailed(error), &mut || unreachable!("nothing is proposed"), out);
         }
         out.append.clear();
     }

@@ -142,7 +142,7 @@ impl Since {
         match kind {
             JobKind::FlushRows => self.rows = None,
             JobKind::FlushDeltas(rowset) => drop(self.deltas.remove(&rowset)),
-            JobKind::Checkpoint => {}
+            JobKind::Compact(_) | JobKind::Checkpoint => {}
         }
         let outcome = match run_job(env, replica, kind.clone()).await {
             Ok(true) => cut_log(replica).await.map(|()| true),
@@ -181,6 +181,7 @@ impl Since {
             rows_age: self.rows.map(|since| now.since(since)),
             frozen: !state.frozen.is_empty(),
             deltas: self.deltas.iter().map(view).collect(),
+            overlap: replica.tablet().overlapping(),
             log_bytes: replica.log_bytes(),
             log_bytes_at_checkpoint: self.log_bytes_at_checkpoint,
         }

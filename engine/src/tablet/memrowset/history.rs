@@ -70,7 +70,7 @@ impl MemRowSet {
             change.encode_inverse(non_key, cell, &mut undo);
             undos.push((mutation.ts, undo));
             died = change.deletes().then_some(mutation.ts);
-            apply(&change, schema, &mut cells);
+            schema.apply(&change, &mut cells);
         }
         if died.is_some() {
             undos.pop();
@@ -89,22 +89,4 @@ fn delete() -> Vec<u8> {
     let mut change = Vec::with_capacity(1);
     encode_delete(&mut change);
     change
-}
-
-fn apply<'a>(
-    change: &Change<'a>,
-    schema: &'a crate::tablet::meta::TabletSchema,
-    cells: &mut [Option<&'a [u8]>],
-) {
-    if let Change::Reinsert(_) = change {
-        let keys = schema.schema.num_key_columns();
-        for (cell, column) in cells.iter_mut().zip(schema.schema.columns()).skip(keys) {
-            *cell = column.read_default.as_deref();
-        }
-    }
-    for (id, new) in change.cells() {
-        if let Some(index) = schema.schema.index_of_id(id) {
-            cells[index] = new;
-        }
-    }
 }

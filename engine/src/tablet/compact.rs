@@ -1,0 +1,263 @@
+//! Merging DiskRowSets into new ones, with all their history.
+//!
+//! ```text
+//!   base ─ UNDO ─ REDO   ┐
+//!   base ─ UNDO ─ REDO   ┼─ merge by key, as of F ─► base' = newest values     UNDO' = inverted REDO, then UNDO
+//!   base ─ UNDO ─ REDO   ┘                           REDO' = a last DELETE
+//!                                        changes after F move when the new rowsets take over
+//! ```
+//!
+//! No key is in two of them, so the merge only interleaves. Columns that were dropped since are left behind.
+
+use std::sync::Arc;
+
+use super::Tablet;
+use super::delta_tracker::DeltaState;
+use super::deltafile::DeltaBatch;
+use super::diskrowset::DiskRowSet;
+use super::flush::{NewPlace, Roller};
+use super::meta::TabletSchema;
+use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock, Snapshot};
+use super::rowset_scan::DiskRowSetScan;
+use crate::disk::Disk;
+use crate::error::Result;
+use crate::ids::{ColumnId, RowId};
+use crate::schema::block::{ProjectedColumn, RowBlock};
+use crate::schema::change::{Change, encode_delete};
+use crate::time::Timestamp;
+
+/// The copying part of a compaction.
+pub struct Merge {
+    schema: Arc<TabletSchema>,
+    non_key: Vec<ColumnId>,
+    projection: Arc<[ProjectedColumn]>,
+    /// Operations up to here are in what is written.
+    at: Timestamp,
+    sources: Vec<Source>,
+    roller: Roller,
+}
+
+/// One of the rowsets being merged.
+struct Source {
+    rowset: Arc<DiskRowSet>,
+    scan: DiskRowSetScan,
+    deltas: DeltaState,
+    rows: ScannedBlock,
+    /// Its changes; those of the block's first row first.
+    undo: Changes,
+    redo: Changes,
+    /// The row to take next: of the block, and of the rowset.
+    at: usize,
+    row: RowId,
+    done: bool,
+    places: Vec<NewPlace>,
+}
+
+/// Changes by row, and how far they have been used.
+#[derive(Default)]
+struct Changes {
+    list: Vec<(RowId, Timestamp, Vec<u8>)>,
+    at: usize,
+}
+
+/// What the history of one row comes to.
+struct History {
+    /// Newest first.
+    undos: Vec<(Timestamp, Vec<u8>)>,
+    redo: Option<(Timestamp, Vec<u8>)>,
+}
+
+impl Merge {
+    /// A merge of rowsets as of the operations up to `at`, all of which are applied.
+    pub fn new(
+        data: Arc<dyn Disk>,
+        tablet: &Arc<Tablet>,
+        rowsets: Vec<Arc<DiskRowSet>>,
+        at: Timestamp,
+    ) -> Result<Merge> {
+        let schema = tablet.table_schema();
+        let projection: Arc<[ProjectedColumn]> =
+            schema.schema.columns().iter().map(ProjectedColumn::from).collect();
+        let block_rows = tablet.config().job_step_rows;
+        let source = |rowset| Source::new(rowset, projection.clone(), block_rows);
+        let sources = rowsets.into_iter().map(source).collect::<Result<_>>()?;
+        let roller = Roller::new(data, tablet.clone(), schema.schema.clone(), at);
+        Ok(Merge { non_key: schema.non_key_ids(), schema, projection, at, sources, roller })
+    }
+
+    /// Merges up to `rows` rows; true if there are more.
+    pub fn step(&mut self, rows: usize) -> Result<bool> {
+        let mut out = RowBlock::new(&self.projection);
+        let (mut keys, mut histories) = (Vec::new(), Vec::new());
+        for source in &mut self.sources {
+            source.fill(self.at)?;
+        }
+        if self.sources.iter().all(|source| source.done) {
+            return Ok(false);
+        }
+        let (rowset, writer) = self.roller.writer()?;
+        let mut row = writer.rows();
+        while keys.len() < rows {
+            for source in &mut self.sources {
+                source.fill(self.at)?;
+            }
+            let alive = self.sources.iter_mut().filter(|source| !source.done);
+            let Some(first) = alive.min_by(|a, b| a.key().cmp(b.key())) else { break };
+            keys.push(first.key().to_vec());
+            histories.push(first.take(&self.schema, &self.non_key, &mut out)?);
+            first.places.push(NewPlace { rowset: rowset as u32, row });
+            row += 1;
+        }
+        let first = writer.rows();
+        writer.append(&out, &keys.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        for (row, history) in (first..).zip(&histories) {
+            for (ts, change) in &history.undos {
+                writer.undo(row, *ts, change)?;
+            }
+            if let Some((ts, change)) = &history.redo {
+                writer.redo(row, *ts, change)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes the new rowsets durable and opens them.
+    pub fn finish(&mut self) -> Result<Vec<Arc<DiskRowSet>>> {
+        self.roller.finish()
+    }
+
+    /// Gives the new rowsets what was changed since the merge began.
+    pub fn move_changes(&self, into: &[Arc<DiskRowSet>]) -> Result<()> {
+        for source in &self.sources {
+            source.rowset.recent_changes(|row, ts, change| {
+                if ts <= self.at {
+                    return Ok(());
+                }
+                let place = source.places[row as usize];
+                into[place.rowset as usize].mutate(place.row, ts, change)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The rowsets that are merged.
+    pub fn inputs(&self) -> impl Iterator<Item = &Arc<DiskRowSet>> {
+        self.sources.iter().map(|source| &source.rowset)
+    }
+
+    pub fn files(&self) -> &[String] {
+        self.roller.files()
+    }
+}
+
+impl Source {
+    fn new(rowset: Arc<DiskRowSet>, columns: Arc<[ProjectedColumn]>, block_rows: usize) -> Result<Source> {
+        let spec = RowSetScanSpec {
+            columns,
+            predicates: Arc::new([]),
+            lower_key: None,
+            upper_key: None,
+            snapshot: Snapshot { before: Timestamp::MAX },
+            diff_from: None,
+            want_keys: true,
+            block_rows,
+        };
+        Ok(Source {
+            scan: rowset.scan_base(spec)?,
+            deltas: rowset.deltas(),
+            rowset,
+            rows: ScannedBlock::default(),
+            undo: Changes::default(),
+            redo: Changes::default(),
+            at: 0,
+            row: 0,
+            done: false,
+            places: Vec::new(),
+        })
+    }
+
+    /// Makes the next row and its changes up to `upto` there, if there is one.
+    fn fill(&mut self, upto: Timestamp) -> Result<()> {
+        if self.done || self.at < self.rows.block.rows {
+            return Ok(());
+        }
+        let Some(rows) = self.scan.next()? else {
+            self.done = true;
+            return Ok(());
+        };
+        let range = self.row..self.row + rows.block.rows as u32;
+        let changes = self.deltas.collect(range, upto.next(), Some(Timestamp::MIN))?;
+        let (undo, redo) = changes.batches();
+        (self.undo, self.redo) = (Changes::new(undo), Changes::new(redo));
+        (self.rows, self.at) = (rows, 0);
+        Ok(())
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.rows.keys[self.at]
+    }
+
+    /// Moves the next row's newest cells to `out` and gives its history.
+    fn take(&mut self, schema: &TabletSchema, non_key: &[ColumnId], out: &mut RowBlock) -> Result<History> {
+        let (undo, redo) = (self.undo.of(self.row), self.redo.of(self.row));
+        let mut history = History { undos: Vec::new(), redo: None };
+        let block = &self.rows.block;
+        if redo.is_empty() {
+            out.extend(block, self.at, 1);
+        } else {
+            let mut cells: Vec<Option<&[u8]>> = block.columns.iter().map(|c| c.cell(self.at)).collect();
+            for (_, ts, change) in redo {
+                replay(Change::parse(change)?, *ts, schema, non_key, &mut cells, &mut history)?;
+            }
+            out.push_row(cells);
+        }
+        history.undos.reverse();
+        history.undos.extend(undo.iter().map(|(_, ts, change)| (*ts, change.clone())));
+        self.at += 1;
+        self.row += 1;
+        Ok(history)
+    }
+}
+
+/// Applies a REDO to a row's cells and adds its inverse to the history, oldest first.
+fn replay<'a>(
+    change: Change<'a>,
+    ts: Timestamp,
+    schema: &'a TabletSchema,
+    non_key: &[ColumnId],
+    cells: &mut [Option<&'a [u8]>],
+    history: &mut History,
+) -> Result<()> {
+    if let Some((ts, _)) = history.redo.take() {
+        // The row comes back: its death is history now.
+        let mut undo = Vec::new();
+        let cell = |id| schema.schema.index_of_id(id).and_then(|index| cells[index]);
+        Change::Delete.encode_inverse(non_key, cell, &mut undo);
+        history.undos.push((ts, undo));
+    }
+    if change.deletes() {
+        let mut delete = Vec::new();
+        encode_delete(&mut delete);
+        history.redo = Some((ts, delete));
+        return Ok(());
+    }
+    let mut undo = Vec::new();
+    let cell = |id| schema.schema.index_of_id(id).and_then(|index| cells[index]);
+    change.encode_inverse(non_key, cell, &mut undo);
+    history.undos.push((ts, undo));
+    schema.apply(&change, cells);
+    Ok(())
+}
+
+impl Changes {
+    fn new(batch: &DeltaBatch) -> Changes {
+        Changes { list: batch.iter().map(|(row, ts, change)| (row, ts, change.to_vec())).collect(), at: 0 }
+    }
+
+    /// The changes of `row`; rows are asked for in order.
+    fn of(&mut self, row: RowId) -> &[(RowId, Timestamp, Vec<u8>)] {
+        let from = self.at;
+        self.at += self.list[from..].iter().take_while(|(at, _, _)| *at == row).count();
+        &self.list[from..self.at]
+    }
+}
