@@ -588,8 +588,9 @@ fn alter_step(words: &[&str], columns: &[RequestedColumn]) -> AlterStep {
         ["rename", from, to] => AlterStep::RenameColumn { from: from.to_string(), to: to.to_string() },
         ["change", name, rest @ ..] => AlterStep::ChangeColumn(ColumnChange {
             name: name.to_string(),
+            // Clients that change a default send 64 bits, whatever the column has.
             default: option(rest, "default")
-                .map(|text| text.parse::<i32>().expect("a number").to_le_bytes().to_vec()),
+                .map(|text| text.parse::<i64>().expect("a number").to_le_bytes().to_vec()),
             remove_default: rest.contains(&"remove-default"),
             comment: option(rest, "comment"),
             encoding: rest.contains(&"dict").then_some(Encoding::Dict),

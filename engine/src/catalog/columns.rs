@@ -197,6 +197,19 @@ fn check_default(column: &ColumnSchema, default: Option<&[u8]>) -> Result<()> {
     Ok(())
 }
 
+/// An integer that fits the column, without its superfluous bytes: clients that change a default do not know how
+/// wide the column is, and send 64 bits.
+fn narrowed<'a>(column: &ColumnSchema, default: &'a [u8]) -> &'a [u8] {
+    let integer = matches!(
+        column.ty.physical(),
+        Physical::Int8 | Physical::Int16 | Physical::Int32 | Physical::Int64 | Physical::Int128
+    );
+    let (true, Some(width)) = (integer, column.ty.width()) else { return default };
+    let Some((value, rest)) = default.split_at_checked(width) else { return default };
+    let sign = if value.last().is_some_and(|byte| *byte >= 0x80) { 0xff } else { 0 };
+    if rest.iter().all(|byte| *byte == sign) { value } else { default }
+}
+
 /// Applies a change to an existing column. Its read default stays: rows already written keep their values.
 pub(super) fn change_column(
     column: &mut ColumnSchema,
@@ -208,8 +221,9 @@ pub(super) fn change_column(
         return Err(Refusal::invalid(format!("column {name:?}: a default cannot be both set and removed")));
     }
     if let Some(default) = &change.default {
+        let default = narrowed(column, default);
         check_default(column, Some(default))?;
-        column.write_default = Some(default.clone());
+        column.write_default = Some(default.to_vec());
     }
     if change.remove_default {
         column.write_default = None;
