@@ -16,6 +16,7 @@ mod pb;
 mod proto;
 mod steps;
 mod tidy;
+mod versus;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,6 +48,8 @@ enum Word {
     Test,
     /// The real kudu tool and the real Java client against nyala's servers
     Interop(interop::Options),
+    /// Measures nyala beside real Kudu and writes benches/VERSUS.md
+    Versus(versus::Options),
     /// What upstream's harness starts under the name of `kudu`
     #[command(hide = true)]
     StandIn(interop::stand_in::Options),
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Some(Word::Arrows) => steps.run("arrows", || arrows::check(&root)),
         Some(Word::Test) => test(&root, &mut steps),
         Some(Word::Interop(options)) => interop::run(&root, &options, &mut steps),
+        Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),
         Some(Word::Fix) => fix(&root, &mut steps),
         Some(Word::Bless) => bless(&root, &mut steps),
     }

@@ -1,0 +1,124 @@
+//! What a run cost: read from `/proc`, from folders and from the tool's output.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::command::Run;
+use crate::interop::cluster::Cluster;
+
+/// CPU that the cluster's servers, master and tablet server together, have used so far.
+#[derive(Clone, Copy)]
+pub struct Cpu {
+    seconds: f64,
+}
+
+impl Cpu {
+    pub fn of(cluster: &Cluster) -> Result<Cpu> {
+        let ticks_per_second: f64 = Run::new("getconf").args(["CLK_TCK"]).output()?.stdout.trim().parse()?;
+        let mut ticks = 0;
+        for pid in pids(cluster) {
+            ticks += cpu_ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?)?;
+        }
+        Ok(Cpu { seconds: ticks as f64 / ticks_per_second })
+    }
+
+    pub fn since(self, before: Cpu) -> f64 {
+        self.seconds - before.seconds
+    }
+}
+
+fn pids(cluster: &Cluster) -> impl Iterator<Item = u32> {
+    cluster.masters.iter().chain(&cluster.tservers).filter_map(|daemon| daemon.pid())
+}
+
+/// utime + stime of a `/proc/PID/stat` line, in clock ticks. The name before them may hold spaces and brackets.
+fn cpu_ticks(stat: &str) -> Result<u64> {
+    let after_name = stat.rsplit_once(')').context("a stat line without a name")?.1;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let field = |at: usize| -> Result<u64> { Ok(fields.get(at).context("a short stat line")?.parse()?) };
+    Ok(field(11)? + field(12)?)
+}
+
+/// The most memory the tablet server ever held.
+pub fn peak_rss_bytes(cluster: &Cluster) -> Result<u64> {
+    let pid = cluster.tservers.first().and_then(|tserver| tserver.pid()).context("no tablet server runs")?;
+    peak_of(&fs::read_to_string(format!("/proc/{pid}/status"))?)
+}
+
+fn peak_of(status: &str) -> Result<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib << 10)
+}
+
+/// Bytes that the files under `dir` take on the disk, preallocated ones included.
+pub fn disk_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        // A server may remove a file meanwhile.
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += if metadata.is_dir() { disk_bytes(&entry.path())? } else { metadata.blocks() * 512 };
+    }
+    Ok(bytes)
+}
+
+/// What the tool says it did.
+#[derive(Debug, PartialEq)]
+pub struct Timed {
+    pub rows: f64,
+    pub seconds: f64,
+}
+
+impl Timed {
+    /// Reads a load's `rows total:` and `time total: … ms`, or a scan's `Total count … cost … seconds`.
+    pub fn parse(said: &str) -> Result<Timed> {
+        let after = |label: &str| said.lines().find_map(|line| line.trim().strip_prefix(label));
+        if let Some(scan) = after("Total count ") {
+            let words: Vec<&str> = scan.split_whitespace().collect();
+            let [rows, "cost", seconds, "seconds"] = words[..] else { anyhow::bail!("a scan said {scan:?}") };
+            return Ok(Timed { rows: rows.parse()?, seconds: seconds.parse()? });
+        }
+        let rows = after("rows total:").with_context(|| format!("no count of rows in {said:?}"))?;
+        let time = after("time total:").with_context(|| format!("no time in {said:?}"))?;
+        let milliseconds: f64 = time.trim().trim_end_matches(" ms").parse()?;
+        Ok(Timed { rows: rows.trim().parse()?, seconds: milliseconds / 1e3 })
+    }
+}
+
+/// The table that a load made for itself.
+pub fn auto_table(said: &str) -> Option<String> {
+    let line = said.lines().find_map(|line| line.strip_prefix("Using auto-created table '"))?;
+    Some(line.trim_end_matches('\'').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_is_read_after_its_name() {
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 900 0 0 0 123 45 0 0 20 0 1 0 5 6 7";
+        assert_eq!(cpu_ticks(stat).unwrap(), 168);
+        assert!(cpu_ticks("7 (x) S 1").is_err());
+    }
+
+    #[test]
+    fn the_peak_is_in_bytes() {
+        assert_eq!(peak_of("Name:\tx\nVmHWM:\t    2048 kB\n").unwrap(), 2 << 20);
+    }
+
+    #[test]
+    fn the_tools_reports_are_read() {
+        let load = "Using auto-created table 'default.loadgen_auto_1'\n\nINSERT report\n    rows total: 2000\n    \
+                    time total: 16.5 ms\n  time per row: 0.008 ms\n";
+        assert_eq!(Timed::parse(load).unwrap(), Timed { rows: 2000.0, seconds: 0.0165 });
+        assert_eq!(auto_table(load).as_deref(), Some("default.loadgen_auto_1"));
+        let scan = Timed::parse("Total count 300 cost 0.5 seconds\n").unwrap();
+        assert_eq!(scan, Timed { rows: 300.0, seconds: 0.5 });
+        assert!(Timed::parse("nothing").is_err());
+    }
+}
