@@ -1,6 +1,6 @@
 //! Limits of a tablet, each with its unit.
 
-use crate::tablet::diskrowset::ColumnFileConfig;
+use crate::schema::Compression;
 
 /// What a tablet may hold and when it acts on its own. `default()` is for servers, [`TabletConfig::tiny`] for
 /// tests that should meet every rollover within a few rows.
@@ -75,6 +75,42 @@ impl TabletConfig {
             wal_segment_bytes_max: 1 << 10,
             wal_preallocate: false,
             columns: ColumnFileConfig::tiny(),
+        }
+    }
+}
+
+/// How column files are laid out, where the schema does not say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColumnFileConfig {
+    /// Bytes of cells in a page of a column without a block size of its own.
+    pub page_bytes: usize,
+    /// Bytes of cells in a page that keys are looked up in; smaller, as a lookup decodes one.
+    pub key_page_bytes: usize,
+    /// Bytes of changes in a page of deltas.
+    pub delta_page_bytes: usize,
+    /// What compression DEFAULT means.
+    pub compression: Compression,
+}
+
+impl Default for ColumnFileConfig {
+    fn default() -> ColumnFileConfig {
+        ColumnFileConfig {
+            page_bytes: 256 << 10,
+            key_page_bytes: 32 << 10,
+            delta_page_bytes: 64 << 10,
+            compression: Compression::None,
+        }
+    }
+}
+
+impl ColumnFileConfig {
+    /// Several pages within a few rows.
+    pub fn tiny() -> ColumnFileConfig {
+        ColumnFileConfig {
+            page_bytes: 64,
+            key_page_bytes: 48,
+            delta_page_bytes: 64,
+            compression: Compression::None,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A path is judged by its first part after the crate: `crate::wal::Wal` and `super::super::wal` are both an arrow to
-//! `wal`. `#[cfg(test)]` items are not judged: a test may look anywhere. clippy.toml of each crate bans single types
+//! `wal`. `#[cfg(test)]` items and files of tests are not judged: a test may look anywhere. clippy.toml of each crate bans single types
 //! and functions; here are the rules it can't say.
 
 mod paths;
@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::tidy::rust::is_test;
 use paths::Named;
-use rules::{CRATES, CrateRules};
+use rules::{CRATES, CrateRules, Module};
 
 /// Fails with every arrow that points the wrong way and every banned name, one a line.
 pub fn check(root: &Path) -> Result<()> {
@@ -34,14 +35,14 @@ pub fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn check_crate(root: &Path, rules: &CrateRules, findings: &mut Vec<String>) -> Result<()> {
+fn check_crate(root: &Path, rules: &'static CrateRules, findings: &mut Vec<String>) -> Result<()> {
     let source = root.join(rules.source);
     let mut files = Vec::new();
     rust_files(&source, &mut files)?;
     files.sort();
     for path in files {
         let file = path.strip_prefix(&source).expect("it was found under it").to_string_lossy().into_owned();
-        if rules.exempt.iter().any(|exempt| file.starts_with(exempt)) {
+        if is_test(&path) || rules.exempt.iter().any(|exempt| file.starts_with(exempt)) {
             continue;
         }
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -51,7 +52,7 @@ fn check_crate(root: &Path, rules: &CrateRules, findings: &mut Vec<String>) -> R
 }
 
 /// Judges one file; `file` is its path under the crate's sources.
-fn check_text(rules: &CrateRules, file: &str, text: &str, findings: &mut Vec<String>) -> Result<()> {
+fn check_text(rules: &'static CrateRules, file: &str, text: &str, findings: &mut Vec<String>) -> Result<()> {
     let parsed = syn::parse_file(text).with_context(|| format!("parsing {}/{file}", rules.source))?;
     for named in paths::named(file, &parsed) {
         if let Some(why) = arrow(rules, file, &named).or_else(|| ban(rules, file, &named)) {
@@ -72,24 +73,36 @@ fn check_text(rules: &CrateRules, file: &str, text: &str, findings: &mut Vec<Str
 }
 
 /// Why this path may not be imported by this file's module, if it is a path inside the crate.
-fn arrow(rules: &CrateRules, file: &str, named: &Named) -> Option<String> {
-    let [root, to, ..] = named.path.as_slice() else { return None };
-    let from = module(file);
-    if root != "crate" || to == from || !rules.modules.iter().any(|module| module.name == to) {
+fn arrow(rules: &'static CrateRules, file: &str, named: &Named) -> Option<String> {
+    let (root, parts) = named.path.split_first()?;
+    if root != "crate" || rules.roots.contains(&file) {
         return None;
     }
-    if rules.base.contains(&to.as_str()) {
-        return None;
-    }
-    let Some(row) = rules.modules.iter().find(|module| module.name == from) else {
-        return (!rules.roots.contains(&file)).then(|| format!("{from} has no row in the table"));
+    let to = row(rules, parts.iter().map(String::as_str))?;
+    let Some(from) = row(rules, file.trim_end_matches(".rs").split('/')) else {
+        return Some(format!("{file} has no row in the table"));
     };
-    let allowed = row.may_import.contains(&to.as_str()) || row.may_import == ["*"];
-    (!allowed).then(|| format!("{from} may not import {to}"))
+    let own = to.name == from.name || to.name == top(from.name);
+    let allowed =
+        rules.base.contains(&to.name) || from.may_import.contains(&to.name) || from.may_import == ["*"];
+    (!own && !allowed).then(|| format!("{} may not import {}", from.name, to.name))
+}
+
+/// The row that fits best: that of `server/run` before that of `server`.
+fn row<'a>(rules: &'static CrateRules, parts: impl Iterator<Item = &'a str>) -> Option<&'static Module> {
+    let path = parts.collect::<Vec<_>>().join("/");
+    let fits =
+        |name: &str| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    rules.modules.iter().filter(|module| fits(module.name)).max_by_key(|module| module.name.len())
+}
+
+/// The module of the crate's root that a row belongs to.
+fn top(name: &str) -> &str {
+    name.split('/').next().unwrap_or(name)
 }
 
 /// Why nothing in this file may name this path, if so.
-fn ban(rules: &CrateRules, file: &str, named: &Named) -> Option<String> {
+fn ban(rules: &'static CrateRules, file: &str, named: &Named) -> Option<String> {
     let path = named.path.join("::");
     let hit = rules.bans.iter().find(|ban| {
         let within =
@@ -97,12 +110,6 @@ fn ban(rules: &CrateRules, file: &str, named: &Named) -> Option<String> {
         within && !ban.except.contains(&file)
     });
     hit.map(|ban| ban.reason.to_owned())
-}
-
-/// The module of the crate's root that a file belongs to: `tablet/scan.rs` and `tablet/mod.rs` to `tablet`.
-fn module(file: &str) -> &str {
-    let first = file.split('/').next().unwrap_or(file);
-    first.strip_suffix(".rs").unwrap_or(first)
 }
 
 fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

@@ -4,20 +4,22 @@
 //!   packages.rs   fetches them            tool.rs      the real kudu tool's commands
 //!   daemon.rs     one server process      java.rs      our program on the real Java client
 //!   cluster.rs    several of them
+//!   up.rs         nyala up
 //!   rpc.rs        one call to a server    stand_in.rs  `kudu test mini_cluster` for upstream's harness
 //!                 upstream.rs  upstream's own tests     page.rs  what became of them
 //! ```
 //!
 //! With `--server kudu` the same checks run against the real servers: what is expected here holds there.
 
-mod cluster;
-mod daemon;
+pub mod cluster;
+pub mod daemon;
 mod java;
-mod packages;
+pub mod packages;
 mod page;
 mod rpc;
 pub mod stand_in;
 mod tool;
+mod up;
 mod upstream;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +32,7 @@ use crate::steps::Steps;
 use cluster::{Cluster, Plan};
 use daemon::Server;
 use packages::{Packages, kudu_env, kudu_program};
+use up::Up;
 
 #[derive(Parser)]
 pub struct Options {
@@ -122,24 +125,58 @@ pub fn target_dir() -> Result<PathBuf> {
     Ok(target.to_path_buf())
 }
 
+/// A cluster to judge: nyala's as `nyala up` makes it, or processes of the real one.
+enum Started {
+    Up(Up),
+    Processes(Cluster),
+}
+
+impl Started {
+    fn start(server: &Server, dir: &Path) -> Result<Started> {
+        match server {
+            Server::Nyala(program) => Ok(Started::Up(Up::start(program, dir)?)),
+            Server::Kudu(..) => {
+                let plan = Plan { masters: 1, tablet_servers: 3, ..Plan::default() };
+                Ok(Started::Processes(Cluster::started(server.clone(), dir, &plan)?))
+            }
+        }
+    }
+
+    fn masters(&self) -> String {
+        match self {
+            Started::Up(up) => up.masters.clone(),
+            Started::Processes(cluster) => cluster.master_addresses(),
+        }
+    }
+
+    fn stop(self) -> Result<()> {
+        match self {
+            Started::Up(up) => up.stop(),
+            Started::Processes(mut cluster) => {
+                cluster.kill_all();
+                Ok(())
+            }
+        }
+    }
+}
+
 /// The tool and our program share a freshly started cluster.
 fn on_one_cluster(context: &Interop, tool: bool, java: bool, steps: &mut Steps) {
-    let plan = Plan { masters: 1, tablet_servers: 3, ..Plan::default() };
     let mut started = None;
     steps.run(&format!("interop: start {}", context.server.name()), || {
-        let dir = tempfile::tempdir()?;
-        let cluster = Cluster::started(context.server.clone(), dir.path(), &plan)?;
-        started = Some((cluster, dir));
+        let dir = tempfile::tempdir_in(&context.target)?;
+        started = Some((Started::start(&context.server, dir.path())?, dir));
         Ok(())
     });
     let Some((cluster, _dir)) = started else { return };
-    let masters = cluster.master_addresses();
+    let masters = cluster.masters();
     if tool {
         tool::check_all(&context.packages, &masters, steps);
     }
     if java {
         steps.run("java client", || java::check(&context.root, &context.target, &context.packages, &masters));
     }
+    steps.run("interop: stop", || cluster.stop());
 }
 
 /// Upstream's classes: the required ones checked, or all of them recorded.

@@ -10,6 +10,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// Lines of a file, its `#[cfg(test)]` items not counted.
 const FILE_LINES_MAX: usize = 600;
 /// Characters of a line. rustfmt holds code to less; this holds the comments and strings that it lets pass.
+/// Tests may have longer ones: what they expect is often one line.
 const LINE_CHARS_MAX: usize = 120;
 
 /// Adds what is wrong with `text` to `findings`.
@@ -17,7 +18,7 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<String>) {
     let name = file.display();
     for (number, line) in text.lines().enumerate() {
         let chars = line.chars().count();
-        if chars > LINE_CHARS_MAX && !line.contains("://") {
+        if chars > LINE_CHARS_MAX && !line.contains("://") && !is_test(file) {
             findings.push(format!("{name}:{}: {chars} characters; at most {LINE_CHARS_MAX}", number + 1));
         }
     }
@@ -44,8 +45,9 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<String>) {
 }
 
 /// A file that holds nothing but tests.
-fn is_test(file: &Path) -> bool {
-    file.components().any(|part| part.as_os_str() == "tests") || file.ends_with("tests.rs")
+pub fn is_test(file: &Path) -> bool {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    file.components().any(|part| part.as_os_str() == "tests") || stem == "tests" || stem.ends_with("_tests")
 }
 
 #[derive(Default)]

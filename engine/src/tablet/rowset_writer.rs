@@ -21,48 +21,13 @@ use crate::cfile::bloom::BloomWriter;
 use crate::cfile::encoding::resolve;
 use crate::cfile::frame::{FileKind, Identity, PageWriter, stream};
 use crate::cfile::writer::{StreamMeta, StreamSpec, StreamWriter};
+pub use crate::config::ColumnFileConfig;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId};
 use crate::schema::block::RowBlock;
 use crate::schema::{ColumnSchema, Compression, Encoding, Physical, Schema};
 use crate::time::Timestamp;
-
-/// How column files are laid out, where the schema does not say.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ColumnFileConfig {
-    /// Bytes of cells in a page of a column without a block size of its own.
-    pub page_bytes: usize,
-    /// Bytes of cells in a page that keys are looked up in; smaller, as a lookup decodes one.
-    pub key_page_bytes: usize,
-    /// Bytes of changes in a page of deltas.
-    pub delta_page_bytes: usize,
-    /// What compression DEFAULT means.
-    pub compression: Compression,
-}
-
-impl Default for ColumnFileConfig {
-    fn default() -> ColumnFileConfig {
-        ColumnFileConfig {
-            page_bytes: 256 << 10,
-            key_page_bytes: 32 << 10,
-            delta_page_bytes: 64 << 10,
-            compression: Compression::None,
-        }
-    }
-}
-
-impl ColumnFileConfig {
-    /// Several pages within a few rows.
-    pub fn tiny() -> ColumnFileConfig {
-        ColumnFileConfig {
-            page_bytes: 64,
-            key_page_bytes: 48,
-            delta_page_bytes: 64,
-            compression: Compression::None,
-        }
-    }
-}
 
 /// One flushed file of a rowset's recent changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
