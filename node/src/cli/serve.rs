@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use engine::error::Result;
+use engine::error::{Error, Result};
 
 use super::{Failure, ReadFile, settings};
 use crate::dirs::ServerKind;
@@ -109,20 +109,29 @@ async fn one(
 ) -> Result<(), Failure> {
     run::check(env, kind, &flags).await.map_err(Failure::usage)?;
     let server = run::start(env, kind, flags).await.map_err(Failure::start)?;
-    stop.await;
+    let ended = until(stop, server.failed()).await;
     tracing::info!("stopping");
     server.shutdown().await;
-    Ok(())
+    ended
 }
 
 async fn up(env: &Env, config: &ClusterConfig, stop: BoxFuture<'static, ()>) -> Result<(), Failure> {
     config.check().map_err(Failure::usage)?;
     let mut cluster = Cluster::start(env, config).await.map_err(Failure::start)?;
     print(&welcome(&cluster, config));
-    stop.await;
+    let ended = until(stop, cluster.failed()).await;
     print("stopping\n");
     cluster.shutdown().await;
-    Ok(())
+    ended
+}
+
+/// `Ok` when it is time to stop, the failure if that comes first.
+async fn until(stop: BoxFuture<'static, ()>, failed: impl Future<Output = Error>) -> Result<(), Failure> {
+    tokio::select! {
+        biased;
+        () = stop => Ok(()),
+        error = failed => Err(error.into()),
+    }
 }
 
 fn print(text: &str) {

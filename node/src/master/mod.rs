@@ -92,6 +92,7 @@ pub async fn run(env: Env, config: MasterConfig) -> Result<RunningMaster> {
         .add(Arc::new(ConsensusService { status: common.status.clone(), term: term.clone() }))
         .add(Arc::new(GenericService::new(common.clone(), clock.clone())))
         .serve(listener);
+    common::watch_rpc(&common.metrics, &rpc);
     let catalog = match load(&env, &clock, &dirs, &config, &common, &term).await {
         Ok(catalog) => loaded.get_or_init(|| catalog).clone(),
         Err(error) => {

@@ -98,6 +98,14 @@ impl Cluster {
         &self.tablet_servers
     }
 
+    /// Ready, with why, when the cluster cannot do its work any more.
+    pub async fn failed(&self) -> Error {
+        match self.masters.first() {
+            Some(master) => master.failed().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Stops the tablet servers, then the masters, in order.
     pub async fn shutdown(&mut self) {
         for server in self.tablet_servers.drain(..).chain(self.masters.drain(..)) {

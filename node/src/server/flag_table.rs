@@ -160,9 +160,7 @@ pub static TABLE: &[FlagSpec] = &[
     .of(Master)
     .within(1, 7),
     F::number("max_num_replicas", "7", "replicas that a table may have").of(Master).within(1, 7),
-    F::number("max_create_tablets_per_ts", "60", "new tablets of one table, per tablet server")
-        .of(Master)
-        .runtime(),
+    F::number("max_create_tablets_per_ts", "60", "new tablets of one table, per tablet server").of(Master),
     F::number("max_num_columns", "300", "columns that a table may have").of(Master).tagged(UNSAFE),
     F::number("max_identifier_length", "256", "bytes of a table's or column's name")
         .of(Master)
@@ -185,8 +183,7 @@ pub static TABLE: &[FlagSpec] = &[
         .tagged(UNSAFE),
     F::number("master_inject_latency_on_tablet_lookups_ms", "0", "for tests: time every lookup takes")
         .of(Master)
-        .tagged(UNSAFE)
-        .runtime(),
+        .tagged(UNSAFE),
     F::bool("unlock_unsafe_flags", "false", "taken as Kudu's tools give it; nothing is locked here").inert(),
     F::bool("unlock_experimental_flags", "false", "taken as Kudu's tools give it; nothing is locked here")
         .inert(),

@@ -47,6 +47,19 @@ impl Running {
         }
     }
 
+    /// Ready, with why, when the server cannot do its work any more and had better be stopped. A tablet server goes on
+    /// with the tablets it has left; a master without its catalog is none.
+    pub async fn failed(&self) -> Error {
+        match self {
+            Running::Master(master) => master.catalog_ended().await,
+            Running::TabletServer(_) => std::future::pending().await,
+        }
+        match self.status().health() {
+            super::Health::Failed(why) => Error::aborted(format!("the master cannot go on: {why}")),
+            _ => Error::aborted("the master cannot go on: its catalog has stopped"),
+        }
+    }
+
     fn status(&self) -> &ServerStatus {
         match self {
             Running::Master(master) => &master.common.status,

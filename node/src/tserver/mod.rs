@@ -16,8 +16,10 @@ pub mod config;
 pub mod consensus;
 pub mod entry;
 mod heartbeat;
+pub mod live;
 mod log;
 pub mod maintenance;
+pub mod numbers;
 mod policy;
 pub mod replica;
 mod reports;
@@ -44,6 +46,7 @@ use crate::dirs::{self, ServerKind};
 use crate::env::{Env, TaskHandle};
 use crate::rpc::server::{RpcHandle, RpcServer};
 use crate::server::generic::GenericService;
+use crate::server::memory::MemTracker;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, Common, Health};
 use crate::server_clock::ServerClock;
@@ -64,6 +67,7 @@ pub struct RunningTserver {
     rpc: RpcHandle,
     web: Mutex<Option<WebHandle>>,
     tasks: Vec<Box<dyn TaskHandle>>,
+    _trackers: Vec<Arc<MemTracker>>,
     stopped: Notify,
     done: std::sync::atomic::AtomicBool,
 }
@@ -91,20 +95,22 @@ pub async fn run(env: Env, config: TserverConfig) -> Result<RunningTserver> {
     };
     let tablets = Tablets::new(&env, &clock, dirs, &config, Box::new(restore));
     env.run(|| tablets.load()).await?;
-    let server = Arc::new(Server::new(&env, config, common.clone(), clock.clone(), tablets));
+    let server = Arc::new(Server::new(&env, config, common.clone(), clock.clone(), tablets)?);
     let rpc = rpc
         .add(Arc::new(service::TabletServerService(server.clone())))
         .add(Arc::new(admin::AdminService(server.clone())))
         .add(Arc::new(consensus::ConsensusService(server.clone())))
         .add(Arc::new(GenericService::new(common.clone(), clock)))
         .serve(listener);
+    common::watch_rpc(&common.metrics, &rpc);
+    let trackers = numbers::show(&server);
     let tasks = start_tasks(&env, &server);
     common.status.set_health(Health::Healthy);
     let rpc_addr = rpc.local_addr();
     let web_addr = web.as_ref().map(WebHandle::local_addr);
     tracing::info!(uuid = %server.uuid(), %rpc_addr, "the tablet server serves");
     let (web, stopped, done) = (Mutex::new(web), Notify::new(), false.into());
-    Ok(RunningTserver { rpc_addr, web_addr, server, rpc, web, tasks, stopped, done })
+    Ok(RunningTserver { rpc_addr, web_addr, server, rpc, web, tasks, _trackers: trackers, stopped, done })
 }
 
 fn start_tasks(env: &Env, server: &Arc<Server>) -> Vec<Box<dyn TaskHandle>> {

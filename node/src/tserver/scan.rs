@@ -120,7 +120,7 @@ async fn begin_scan(
     let (scanner, snapshot) = open(server, call, new).await?;
     let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
     let (mut scanner, mut sidecars) = (scanner, Vec::new());
-    let has_more = match batch_bytes(server, request.batch_size_bytes) {
+    let has_more = match server.live.batch_bytes(request.batch_size_bytes) {
         // Only to be opened.
         0 => !request.close_scanner(),
         limit => {
@@ -158,7 +158,7 @@ async fn continue_scan(
     let id = id.map_err(|_| Refusal::Gone)?;
     let mut scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
     let mut taken = Taken { server, id, keep: false };
-    let limit = batch_bytes(server, request.batch_size_bytes).max(1);
+    let limit = server.live.batch_bytes(request.batch_size_bytes).max(1);
     let batch = fill(server, &mut scanner, limit).await.map_err(|error| scan_failed(&scanner, &error))?;
     let has_more = batch.has_more && !request.close_scanner();
     let mut response = ScanResponsePb { has_more_results: Some(has_more), ..Default::default() };
@@ -185,11 +185,6 @@ impl Drop for Taken<'_> {
             self.server.scanners().remove(self.id);
         }
     }
-}
-
-fn batch_bytes(server: &Server, asked: Option<u32>) -> usize {
-    let asked = asked.map_or(server.config.scan_batch_bytes_default, |bytes| bytes as usize);
-    asked.min(server.config.scan_batch_bytes_max)
 }
 
 /// Checks a request, chooses its snapshot, waits for it and opens the scan. Gives the snapshot that the client must
@@ -255,7 +250,7 @@ async fn choose_snapshot(
 
 /// A little is left of the caller's time, so that the reply can still reach it.
 fn snapshot_deadline(server: &Server, call: &Call) -> Instant {
-    let longest = server.env.now().mono.after(Duration::from_millis(server.config.scanner_max_wait_ms));
+    let longest = server.env.now().mono.after(server.live.scanner_max_wait());
     let margin = Duration::from_millis(10).as_nanos() as u64;
     call.deadline.map_or(longest, |deadline| longest.min(Instant(deadline.0.saturating_sub(margin))))
 }
@@ -303,6 +298,7 @@ async fn fill(server: &Server, scanner: &mut OpenScanner, limit: usize) -> Resul
         size < limit
     })
     .await?;
+    server.numbers.count_scanned(rows.rows());
     Ok(Batch { rows, has_more })
 }
 
@@ -313,6 +309,10 @@ async fn each_block(
     mut take: impl FnMut(RowBlock) -> bool + Send,
 ) -> Result<bool, Error> {
     let env = &server.env;
+    let delay = server.live.batch_delay();
+    if !delay.is_zero() {
+        env.sleep(delay).await;
+    }
     let until = env.now().mono.after(Duration::from_millis(server.config.scan_batch_time_ms));
     env.run(|| {
         loop {
@@ -396,7 +396,7 @@ pub async fn checksum(server: &Server, call: Call) -> Reply {
 async fn checksum_batch(server: &Server, call: &Call, request: &ChecksumRequestPb) -> Result<Reply, Refused> {
     let began = server.env.now().mono;
     let mut response = ChecksumResponsePb::default();
-    let limit = batch_bytes(server, request.batch_size_bytes).max(1);
+    let limit = server.live.batch_bytes(request.batch_size_bytes).max(1);
     let (id, mut scanner, mut sum) = match (&request.new_request, &request.continue_request) {
         (Some(new), None) => {
             let (scanner, snapshot) = open(server, call, new).await?;

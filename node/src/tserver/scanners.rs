@@ -56,6 +56,11 @@ impl<S> ScannerTable<S> {
         ScannerTable { ttl, slots: BTreeMap::new() }
     }
 
+    /// From now on an unused scanner is dropped after this long.
+    pub fn set_ttl(&mut self, ttl: Duration) {
+        self.ttl = ttl;
+    }
+
     /// Keeps a scanner whose opening call has been answered; the next call must carry sequence number 1.
     pub fn open(&mut self, id: Uuid, user: Arc<str>, scanner: S, now: Instant) {
         let state = State::Idle(scanner);

@@ -5,11 +5,14 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::error::Result;
 use engine::ids::Uuid;
 use engine::time::Timestamp;
 
 use super::config::TserverConfig;
+use super::live::Live;
 use super::maintenance::MemoryPressure;
+use super::numbers::Numbers;
 use super::scan::OpenScanner;
 use super::scanners::ScannerTable;
 use super::tablets::Tablets;
@@ -27,6 +30,8 @@ pub struct Server {
     pub clock: ServerClock,
     pub tablets: Tablets,
     pub memory: MemoryPressure,
+    pub numbers: Numbers,
+    pub live: Live,
     scanners: Mutex<ScannerTable<OpenScanner>>,
     quiescing: AtomicBool,
 }
@@ -38,18 +43,21 @@ impl Server {
         common: Common,
         clock: ServerClock,
         tablets: Tablets,
-    ) -> Server {
-        let ttl = Duration::from_millis(config.scanner_ttl_ms);
-        Server {
+    ) -> Result<Server> {
+        let live = Live::new(&config)?;
+        let scanners = Mutex::new(ScannerTable::new(live.scanner_ttl()));
+        Ok(Server {
             env: env.clone(),
             memory: MemoryPressure::new(env, config.memory_soft_percent),
             common,
             clock,
             tablets,
             config,
-            scanners: Mutex::new(ScannerTable::new(ttl)),
+            numbers: Numbers::default(),
+            live,
+            scanners,
             quiescing: AtomicBool::new(false),
-        }
+        })
     }
 
     pub fn uuid(&self) -> Uuid {
@@ -57,7 +65,9 @@ impl Server {
     }
 
     pub fn scanners(&self) -> MutexGuard<'_, ScannerTable<OpenScanner>> {
-        self.scanners.lock().expect("nobody panics while holding the scanner table")
+        let mut scanners = self.scanners.lock().expect("nobody panics while holding the scanner table");
+        scanners.set_ttl(self.live.scanner_ttl());
+        scanners
     }
 
     /// A quiescing server finishes the scans it has and begins no others.

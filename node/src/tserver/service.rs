@@ -65,9 +65,19 @@ impl Service for TabletServerService {
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         Box::pin(async move {
             let server = &*self.0;
+            let began = server.env.now().mono;
+            let took = || server.env.now().mono.since(began);
             match call.method {
-                "Write" => write::write(server, call).await,
-                "Scan" => scan::scan(server, call).await,
+                "Write" => {
+                    let reply = write::write(server, call).await;
+                    server.numbers.write_seconds.record(took());
+                    reply
+                }
+                "Scan" => {
+                    let reply = scan::scan(server, call).await;
+                    server.numbers.scan_seconds.record(took());
+                    reply
+                }
                 "ScannerKeepAlive" => scan::keep_alive(server, &call),
                 "Checksum" => scan::checksum(server, call).await,
                 "ListTablets" => list_tablets(server, &call),

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use engine::cfile::cache::PageCache;
+use engine::cfile::cache::{CacheStats, PageCache};
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::{OpId, TabletId};
 use engine::replica::{OpResult, Replica, RequestId};
@@ -75,6 +75,11 @@ impl Tablets {
     /// Bytes of decoded pages in memory.
     pub fn cached_bytes(&self) -> u64 {
         self.cache.stats().bytes as u64
+    }
+
+    /// How the cache of pages does.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
     }
 
     fn entries(&self) -> MutexGuard<'_, BTreeMap<TabletId, Arc<TabletEntry>>> {

@@ -59,7 +59,10 @@ pub async fn write(server: &Server, call: Call) -> Reply {
     call.release_slot();
     let request_id = call.request_id.as_ref().map(request_id);
     match write_rows(server, &request, request_id).await {
-        Ok(applied) => reply_of(applied.timestamp, &applied.result),
+        Ok(applied) => {
+            server.numbers.count_write(&applied.result);
+            reply_of(applied.timestamp, &applied.result)
+        }
         Err(error) if error.is_busy() => Reply::too_busy(error.status.message.unwrap_or_default()),
         Err(error) => Reply::message(&WriteResponsePb { error: Some(error.to_pb()), ..Default::default() }),
     }

@@ -1,0 +1,86 @@
+//! The settings of a tablet server that may change while it runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::error::Result;
+
+use super::config::TserverConfig;
+
+/// Read where they are used; SetFlag changes them.
+pub struct Live {
+    scanner_ttl_ms: Arc<AtomicU64>,
+    scanner_max_wait_ms: Arc<AtomicU64>,
+    batch_bytes_default: Arc<AtomicU64>,
+    batch_bytes_max: Arc<AtomicU64>,
+    batch_delay_ms: Arc<AtomicU64>,
+}
+
+impl Live {
+    /// Follows the flags of `config`, after setting them to what `config` says: it may not come from flags.
+    pub fn new(config: &TserverConfig) -> Result<Live> {
+        let flags = &config.flags;
+        let follow = |name: &str, value: u64| {
+            if flags.number(name) != value {
+                flags.set(name, &value.to_string())?;
+            }
+            Ok(flags.live(name))
+        };
+        Ok(Live {
+            scanner_ttl_ms: follow("scanner_ttl_ms", config.scanner_ttl_ms)?,
+            scanner_max_wait_ms: follow("scanner_max_wait_ms", config.scanner_max_wait_ms)?,
+            batch_bytes_default: follow(
+                "scanner_default_batch_size_bytes",
+                config.scan_batch_bytes_default as u64,
+            )?,
+            batch_bytes_max: follow("scanner_max_batch_size_bytes", config.scan_batch_bytes_max as u64)?,
+            batch_delay_ms: flags.live("scanner_inject_latency_on_each_batch_ms"),
+        })
+    }
+
+    pub fn scanner_ttl(&self) -> Duration {
+        millis(&self.scanner_ttl_ms)
+    }
+
+    pub fn scanner_max_wait(&self) -> Duration {
+        millis(&self.scanner_max_wait_ms)
+    }
+
+    /// How many bytes to put into a reply, given what the client asked for.
+    pub fn batch_bytes(&self, asked: Option<u32>) -> usize {
+        let read =
+            |setting: &AtomicU64| usize::try_from(setting.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        let asked = asked.map_or_else(|| read(&self.batch_bytes_default), |bytes| bytes as usize);
+        asked.min(read(&self.batch_bytes_max))
+    }
+
+    /// For tests: how long each batch of a scan is held back.
+    pub fn batch_delay(&self) -> Duration {
+        millis(&self.batch_delay_ms)
+    }
+}
+
+fn millis(setting: &AtomicU64) -> Duration {
+    Duration::from_millis(setting.load(Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_counts_at_once() {
+        let addr = "127.0.0.1:0".parse().unwrap();
+        let config =
+            TserverConfig { scanner_ttl_ms: 7, ..TserverConfig::new(addr, "w", vec!["d".to_string()]) };
+        let live = Live::new(&config).unwrap();
+        assert_eq!(live.scanner_ttl(), Duration::from_millis(7));
+        assert_eq!((live.batch_bytes(None), live.batch_bytes(Some(5))), (1 << 20, 5));
+        assert_eq!(live.batch_bytes(Some(u32::MAX)), 8 << 20);
+        config.flags.change("scanner_ttl_ms", "9", false).unwrap();
+        config.flags.change("scanner_max_batch_size_bytes", "100", false).unwrap();
+        assert_eq!(live.scanner_ttl(), Duration::from_millis(9));
+        assert_eq!(live.batch_bytes(None), 100);
+    }
+}
