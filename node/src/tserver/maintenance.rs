@@ -18,6 +18,7 @@ use engine::ids::TabletId;
 use engine::replica::{Job, JobKind, JobStep};
 use engine::tablet::rowset::RowSetId;
 use engine::time::Instant;
+use engine::wal::Wal;
 
 use super::entry::{EntryState, TabletEntry};
 use super::policy::{self, DeltasView, TabletView};
@@ -257,10 +258,17 @@ async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>
     }
 }
 
+/// How many operations the log keeps although they are durable elsewhere. Their request ids are in the log only: a
+/// client that did not hear of its write before a crash retries it soon after, and it must not run twice. More
+/// than the writes that clients have in flight to one tablet.
+const LOG_OPS_KEPT: u64 = 64;
+
 /// Removes segments of the log that a restart will not look at.
 async fn cut_log(replica: &ReplicaHandle) -> Result<()> {
     let keep_from = replica.with(|replica, _| replica.log_keep_from()).await?;
-    let cut = replica.with_wal(move |wal| wal.gc(keep_from)).await?;
+    let cut =
+        move |wal: &mut Wal| wal.gc(keep_from.min(wal.last_op().index.saturating_sub(LOG_OPS_KEPT - 1)));
+    let cut = replica.with_wal(cut).await?;
     match cut {
         Ok(_) => Ok(()),
         Err(error) => Err(Error::context(error, "cut the log")),
