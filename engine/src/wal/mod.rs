@@ -346,6 +346,10 @@ impl Wal {
             last_op: self.last_op,
             previous_bytes: active.bytes,
         };
+        if self.config.preallocate {
+            // Cut to the length it has: what was reserved beyond is given back, if the file system can.
+            let _hint = active.file.truncate(active.bytes);
+        }
         self.sync()?;
         let segment = write_segment(&*self.disk, &self.dir, self.config, &header)?;
         if let Err(error) = publish_segment(&*self.disk, &self.dir, header.sequence) {
@@ -478,7 +482,8 @@ fn write_segment(disk: &dyn Disk, dir: &str, config: WalConfig, header: &Segment
     let write = || {
         let file = disk.create(&tmp)?;
         if config.preallocate {
-            file.reserve(config.segment_bytes_max)?;
+            // A full device may still have room for what is really written.
+            let _hint = file.reserve(config.segment_bytes_max);
         }
         file.append(&bytes)?;
         file.sync()?;

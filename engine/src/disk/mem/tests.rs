@@ -1,3 +1,5 @@
+//! What crashes, failures and a full device do to files and names.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -213,7 +215,10 @@ fn a_crash_frees_locks() {
 proptest! {
     /// Whatever a file went through, a crash leaves what was synced, if nothing was cut since.
     #[test]
-    fn synced_bytes_outlive_any_crash(seed: u64, writes in prop::collection::vec((1..1500usize, any::<bool>()), 1..12)) {
+    fn synced_bytes_outlive_any_crash(
+        seed: u64,
+        writes in prop::collection::vec((1..1500usize, any::<bool>()), 1..12),
+    ) {
         let disk = MemDisk::new(seed);
         let file = durable_file(&disk, "f", b"");
         let (mut all, mut synced) = (Vec::new(), 0);
