@@ -54,7 +54,8 @@ pub fn choose(tablets: &[TabletView], config: &TabletConfig, memory_short: bool)
 
 /// The merge that thins out most.
 fn most_overlap(tablets: &[TabletView], config: &TabletConfig) -> Option<Choice> {
-    let deep = tablets.iter().enumerate().filter(|(_, tablet)| tablet.overlap.len() >= config.compact_overlap_min);
+    let deep =
+        tablets.iter().enumerate().filter(|(_, tablet)| tablet.overlap.len() >= config.compact_overlap_min);
     let deepest = deep.min_by_key(|(i, tablet)| (Reverse(tablet.overlap.len()), *i));
     deepest.map(|(i, tablet)| (i, JobKind::Compact(tablet.overlap.clone())))
 }

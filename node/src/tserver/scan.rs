@@ -267,15 +267,19 @@ fn check_history(server: &Server, entry: &TabletEntry, at: Timestamp) -> Result<
     )))
 }
 
-/// Reading failed: so has the replica.
-fn storage_failed(replica: &ReplicaHandle, error: &Error) -> Refused {
+/// Reading failed: so has the replica, unless the request is to blame.
+pub fn read_failed(replica: &ReplicaHandle, error: &Error) -> TabletError {
     match error.kind {
         ErrorKind::Io | ErrorKind::Corrupt => {
             replica.fail(error);
-            Refused::Tablet(TabletError::of(TabletErrorCode::TabletFailed, error))
+            TabletError::of(TabletErrorCode::TabletFailed, error)
         }
-        _ => TabletError::from(error.clone()).into(),
+        _ => TabletError::from(error.clone()),
     }
+}
+
+fn storage_failed(replica: &ReplicaHandle, error: &Error) -> Refused {
+    read_failed(replica, error).into()
 }
 
 fn scan_failed(scanner: &OpenScanner, error: &Error) -> Refused {

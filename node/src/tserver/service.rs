@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use engine::tablet::KeyRange;
 
 use super::entry::TabletEntry;
 use super::scan_spec;
@@ -81,7 +82,7 @@ impl Service for TabletServerService {
                 "ScannerKeepAlive" => scan::keep_alive(server, &call),
                 "Checksum" => scan::checksum(server, call).await,
                 "ListTablets" => list_tablets(server, &call),
-                "SplitKeyRange" => split_key_range(server, &call),
+                "SplitKeyRange" => split_key_range(server, &call).await,
                 _ => Reply::message(&PingResponsePb {}),
             }
         })
@@ -131,12 +132,12 @@ pub fn status(entry: &TabletEntry) -> TabletStatusPb {
     }
 }
 
-fn split_key_range(server: &Server, call: &Call) -> Reply {
+async fn split_key_range(server: &Server, call: &Call) -> Reply {
     let request = match call.decode::<SplitKeyRangeRequestPb>() {
         Ok(request) => request,
         Err(reply) => return reply,
     };
-    let response = match key_ranges(server, &request) {
+    let response = match key_ranges(server, &request).await {
         Ok(ranges) => SplitKeyRangeResponsePb { error: None, ranges },
         Err(error) if error.is_busy() => return Reply::too_busy(error.to_string()),
         Err(error) => SplitKeyRangeResponsePb { error: Some(error.to_pb()), ranges: Vec::new() },
@@ -144,7 +145,10 @@ fn split_key_range(server: &Server, call: &Call) -> Reply {
     Reply::message(&response)
 }
 
-fn key_ranges(server: &Server, request: &SplitKeyRangeRequestPb) -> Result<Vec<KeyRangePb>, TabletError> {
+async fn key_ranges(
+    server: &Server,
+    request: &SplitKeyRangeRequestPb,
+) -> Result<Vec<KeyRangePb>, TabletError> {
     let entry = server.tablets.find(&request.tablet_id)?;
     let replica = entry.running()?;
     let schema = replica.tablet().schema();
@@ -156,12 +160,16 @@ fn key_ranges(server: &Server, request: &SplitKeyRangeRequestPb) -> Result<Vec<K
         let what = "Invalid primary key range: the start is after the stop";
         return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::InvalidArgument, what));
     }
-    scan_spec::projection(&request.columns, &schema, false)?;
-    let stats = replica.tablet().stats();
-    // One range for all of it: a client that wants smaller ones reads it whole, and nothing is missed.
-    Ok(vec![KeyRangePb {
-        start_primary_key: lower.map(Bytes::from),
-        stop_primary_key: upper.map(Bytes::from),
-        size_bytes_estimates: stats.disk_bytes + stats.memory_bytes,
-    }])
+    let columns = scan_spec::projection(&request.columns, &schema, false)?;
+    let columns: Vec<_> = columns.iter().filter_map(|column| column.id).collect();
+    let target = request.target_chunk_size_bytes();
+    let split = || replica.tablet().split_key_range(lower.as_deref(), upper.as_deref(), &columns, target);
+    let ranges = server.env.run(split).await.map_err(|error| scan::read_failed(&replica, &error))?;
+    let key = |bytes: Option<Vec<u8>>| bytes.map(Bytes::from);
+    let to_pb = |range: KeyRange| KeyRangePb {
+        start_primary_key: key(range.lower),
+        stop_primary_key: key(range.upper),
+        size_bytes_estimates: range.bytes,
+    };
+    Ok(ranges.into_iter().map(to_pb).collect())
 }

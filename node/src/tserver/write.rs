@@ -55,6 +55,7 @@ pub async fn write(server: &Server, call: Call) -> Reply {
     if let Some(busy) = server.refuse_write() {
         return Reply::too_busy(busy);
     }
+    server.memory.add(call.body.len() as u64);
     // From here on the call mostly waits for its log; others may run meanwhile.
     call.release_slot();
     let request_id = call.request_id.as_ref().map(request_id);

@@ -1,6 +1,7 @@
 //! The whole server over loopback, driven with raw protobufs as clients send them.
 
 mod admin;
+mod faults;
 mod restart;
 mod scans;
 mod writes;
@@ -51,6 +52,10 @@ impl Fixture {
 
     async fn with(change: fn(&mut TserverConfig)) -> Fixture {
         let env = OsEnv::new(&OsOptions::default()).expect("the real world");
+        Fixture::in_env(env, change).await
+    }
+
+    async fn in_env(env: Env, change: fn(&mut TserverConfig)) -> Fixture {
         let dir = tempfile::tempdir().expect("a directory");
         let running = run(&env, &dir, change).await;
         let proxy = Proxy::new(env.clone(), running.rpc_addr, "ann");
@@ -60,6 +65,10 @@ impl Fixture {
     /// Stops the server and starts it on what it left.
     async fn restart(&mut self) {
         self.running.shutdown().await;
+        self.start_again().await;
+    }
+
+    async fn start_again(&mut self) {
         self.running = run(&self.env, &self.dir, self.change).await;
         self.proxy = Proxy::new(self.env.clone(), self.running.rpc_addr, "ann");
         while self.running.server.tablets.get(TABLET).is_some_and(|entry| is_starting(&entry)) {

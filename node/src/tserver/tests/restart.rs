@@ -1,4 +1,6 @@
 use super::*;
+use crate::proto::kudu::KeyRangePb;
+use crate::proto::kudu::tserver::{SplitKeyRangeRequestPb, SplitKeyRangeResponsePb};
 use crate::tserver::maintenance::run_job;
 use engine::replica::JobKind;
 
@@ -122,6 +124,15 @@ async fn flushed_rows_survive_with_what_came_after() {
     assert_eq!(values(&fixture).await, expected(0..200));
     fixture.restart().await;
     assert_eq!(values(&fixture).await, expected(0..200));
+    let tablet_id = convert::id_bytes(&TABLET);
+    let request =
+        SplitKeyRangeRequestPb { tablet_id, target_chunk_size_bytes: Some(1), ..Default::default() };
+    let split: SplitKeyRangeResponsePb = fixture.client("SplitKeyRange", &request).await;
+    assert_eq!(split.error, None);
+    let bounds = |range: &KeyRangePb| (range.start_primary_key.clone(), range.stop_primary_key.clone());
+    let ranges: Vec<_> = split.ranges.iter().map(bounds).collect();
+    assert!(ranges.windows(2).all(|pair| pair[0].1 == pair[1].0), "nothing is left out: {ranges:?}");
+    assert_eq!((ranges[0].0.as_ref(), ranges[ranges.len() - 1].1.as_ref()), (None, None));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

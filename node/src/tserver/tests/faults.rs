@@ -1,0 +1,170 @@
+use super::*;
+use crate::env::{Disks, MemoryBudget};
+use crate::proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
+use crate::rpc::RpcErrorCodePb;
+use engine::disk::Disk;
+use engine::disk::mem::MemDisk;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+/// Every directory is a disk in memory.
+#[derive(Clone, Default)]
+struct MemDisks(Arc<Mutex<BTreeMap<String, MemDisk>>>);
+
+impl MemDisks {
+    fn disk(&self, dir: &str) -> MemDisk {
+        let mut disks = self.0.lock().expect("no panic");
+        let seed = disks.len() as u64;
+        disks.entry(dir.to_string()).or_insert_with(|| MemDisk::new(seed)).clone()
+    }
+}
+
+impl Disks for MemDisks {
+    fn open(&self, dir: &str) -> std::io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(self.disk(dir)))
+    }
+
+    fn read_file(&self, _: &str) -> std::io::Result<Vec<u8>> {
+        Err(std::io::ErrorKind::NotFound.into())
+    }
+}
+
+struct Budget(u64);
+
+impl MemoryBudget for Budget {
+    fn limit_bytes(&self) -> u64 {
+        self.0
+    }
+}
+
+struct Faulty {
+    fixture: Fixture,
+    disks: MemDisks,
+}
+
+impl Faulty {
+    async fn start(change: fn(&mut TserverConfig)) -> Faulty {
+        let mut env = OsEnv::new(&OsOptions::default()).expect("the real world");
+        let disks = MemDisks::default();
+        env.disks = Arc::new(disks.clone());
+        Faulty { fixture: Fixture::in_env(env, change).await, disks }
+    }
+
+    fn disk(&self, name: &str) -> MemDisk {
+        self.disks.disk(self.fixture.dir.path().join(name).to_str().expect("UTF-8"))
+    }
+
+    /// Pulls the plug and starts again.
+    async fn crash(&mut self) {
+        self.disk("wal").crash();
+        self.disk("data").crash();
+        self.fixture.start_again().await;
+    }
+}
+
+const OTHER: Uuid = Uuid([0xef; 16]);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failing_log_fails_one_tablet_alone() {
+    let faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    let fixture = &faulty.fixture;
+    fixture.create_tablet().await;
+    let mut other = create_request(fixture, &schema());
+    other.tablet_id = convert::id_bytes(&OTHER);
+    let created: CreateTabletResponsePb = fixture.admin("CreateTablet", &other).await;
+    assert_eq!(created.error, None);
+    fixture.write(&[insert(1, "a")]).await;
+    faulty.disk("wal").fail_op(1, EIO);
+    let mut lines = vec![told(&fixture.write(&[insert(2, "b")]).await.error)];
+    lines.push(told(&fixture.write(&[insert(3, "c")]).await.error));
+    lines.push(told(&fixture.scan(&open(new_scan(&["key"]))).await.message.error));
+    let mut request = write_request(&schema(), &[insert(1, "a")]);
+    request.tablet_id = convert::id_bytes(&OTHER);
+    let written: WriteResponsePb = fixture.client("Write", &request).await;
+    assert_eq!(written.error, None, "the other tablet goes on");
+    let list: ListTabletsResponsePb = fixture.client("ListTablets", &ListTabletsRequestPb::default()).await;
+    for tablet in &list.status_and_schema {
+        let status = &tablet.tablet_status;
+        let line = format!("{} {} {}", status.tablet_id, status.state().as_str_name(), status.last_status);
+        lines.push(line.trim_end().to_string());
+    }
+    expect_test::expect![[r#"
+        TABLET_FAILED + IO_ERROR: append to the log in wals/abababababababababababababababab: Input/output error (os error 5)
+        TABLET_FAILED + IO_ERROR: append to the log in wals/abababababababababababababababab: Input/output error (os error 5)
+        TABLET_FAILED + IO_ERROR: append to the log in wals/abababababababababababababababab: Input/output error (os error 5)
+        abababababababababababababababab FAILED append to the log in wals/abababababababababababababababab: Input/output error (os error 5)
+        efefefefefefefefefefefefefefefef RUNNING
+    "#]].assert_eq(&(lines.join("\n") + "\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_crashes() {
+    let mut faulty = Faulty::start(|config| {
+        config.maintenance_interval_ms = 1;
+        config.tablet = engine::config::TabletConfig::tiny();
+    })
+    .await;
+    faulty.fixture.create_tablet().await;
+    let mut acknowledged = Vec::new();
+    for round in 0..12 {
+        for key in round * 20..round * 20 + 20 {
+            // A power failure at some operation of this round, or between rounds.
+            if key % 20 == round {
+                faulty.disk(if round % 3 == 0 { "data" } else { "wal" }).cut_power_at(round as u64 % 5 + 1);
+            }
+            let response = faulty.fixture.write(&[insert(key, "v")]).await;
+            if response.error.is_none() && response.per_row_errors.is_empty() {
+                acknowledged.push(key);
+            }
+        }
+        faulty.crash().await;
+        let mut keys = faulty.fixture.keys(new_scan(&["key"])).await;
+        keys.sort();
+        let lost: Vec<_> = acknowledged.iter().filter(|key| keys.binary_search(key).is_err()).collect();
+        assert!(lost.is_empty(), "round {round} lost {lost:?}");
+    }
+    assert!(acknowledged.len() > 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_loses_nothing_acknowledged() {
+    let mut faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    faulty.fixture.create_tablet().await;
+    faulty.fixture.write(&[insert(1, "a")]).await;
+    faulty.disk("wal").fail_op(1, ENOSPC);
+    let error = told(&faulty.fixture.write(&[insert(2, "b")]).await.error);
+    assert!(error.starts_with("TABLET_FAILED + IO_ERROR"), "{error}");
+    faulty.fixture.restart().await;
+    assert_eq!(faulty.fixture.keys(new_scan(&["key"])).await, [1]);
+    assert_eq!(faulty.fixture.write(&[insert(2, "b")]).await.error, None, "there is room again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_are_turned_away_when_memory_is_short() {
+    let mut env = OsEnv::new(&OsOptions::default()).expect("the real world");
+    env.memory = Arc::new(Budget(100_000));
+    let quiet = |config: &mut TserverConfig| config.maintenance_interval_ms = 1 << 40;
+    let fixture = Fixture::in_env(env, quiet).await;
+    fixture.create_tablet().await;
+    let text = "x".repeat(10_000);
+    let mut refused = None;
+    for key in 0..20 {
+        let request = write_request(&schema(), &[insert(key, &text)]);
+        let answer =
+            fixture.call::<_, WriteResponsePb>(CLIENT_SERVICE, "Write", &request, CallOptions::default());
+        if let Err(error) = answer.await {
+            refused = Some((key, error));
+            break;
+        }
+    }
+    let (key, RpcError::Remote { code, message, .. }) = refused.expect("memory runs out") else {
+        panic!("the server should answer")
+    };
+    assert_eq!(code, RpcErrorCodePb::ErrorServerTooBusy);
+    assert!(message.starts_with("Soft memory limit exceeded"), "{message}");
+    assert!((8..=10).contains(&key), "refused at {key}");
+    assert_eq!(fixture.keys(new_scan(&["key"])).await.len() as i32, key, "reading goes on");
+}
