@@ -8,13 +8,14 @@ mod support;
 use std::fmt::Write;
 
 use engine::config::TabletConfig;
-use engine::error::{Error, Result};
-use engine::replica::{JobKind, Op, OpResult};
+use engine::disk::Disk;
+use engine::disk::mem::MemDisk;
+use engine::error::Result;
+use engine::replica::{Effects, JobKind, Op, OpResult, Replica, RequestId};
 use engine::schema::block::ProjectedColumn;
 use engine::schema::key::{decode_key, encode_cell};
 use engine::schema::ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Physical, Schema, format_cell};
-use engine::tablet::apply::WriteCounts;
 use engine::tablet::scan::{ScanSpec, SnapshotAt};
 use engine::time::Timestamp;
 use support::{Value, World, plain_schema};
@@ -63,6 +64,21 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
             let kind = JobKind::FlushDeltas(number("rowset").unwrap());
             return Ok(if world.job(kind, &mut |_| {})? { String::new() } else { "nothing\n".to_string() });
         }
+        "compact" => {
+            let rowsets = case.args["rowsets"].iter().map(|id| id.parse().unwrap()).collect();
+            world.job(JobKind::Compact(rowsets), &mut |_| {})?;
+        }
+        "split" => return split(world, number("target").unwrap()),
+        "tombstone" => {
+            let last = world.replica().last_op();
+            world.open = None;
+            Replica::delete(&world.disk, &world.disk, support::TABLET, Some(last))?;
+        }
+        "delete" => {
+            world.open = None;
+            Replica::delete(&world.disk, &world.disk, support::TABLET, None)?;
+        }
+        "files" => return files(&world.disk),
         "checkpoint" => {
             world.job(JobKind::Checkpoint, &mut |_| {})?;
         }
@@ -181,7 +197,6 @@ fn show_result(result: &OpResult) -> String {
         "upsert_ignored",
         "delete_ignored",
     ];
-    let WriteCounts { .. } = counts;
     for (name, count) in names.iter().zip(counts.to_array()).filter(|(_, count)| *count > 0) {
         writeln!(text, "{name} {count}").unwrap();
     }
@@ -235,6 +250,35 @@ fn scan(world: &World, case: &datadriven::TestCase) -> Result<String> {
     Ok(text)
 }
 
+fn split(world: &World, target: u64) -> Result<String> {
+    let tablet = world.replica().tablet();
+    let keys = tablet.schema();
+    let show = |key: &Option<Vec<u8>>| match key {
+        Some(key) => {
+            let cells = decode_key(keys.key_columns(), key).unwrap();
+            format_cell(keys.columns()[0].ty, Default::default(), &cells[0])
+        }
+        None => String::new(),
+    };
+    let mut text = String::new();
+    for range in tablet.split_key_range(None, None, &[], target)? {
+        writeln!(text, "{}..{} bytes={}", show(&range.lower), show(&range.upper), range.bytes).unwrap();
+    }
+    Ok(text)
+}
+
+/// Directories and how many files they hold.
+fn files(disk: &MemDisk) -> Result<String> {
+    let mut text = String::new();
+    for dir in ["data", "tablet-meta", "wals"] {
+        for name in disk.list(dir).unwrap() {
+            let inside = disk.list(&format!("{dir}/{name}")).map_or(0, |names| names.len());
+            writeln!(text, "{dir}/{} {}", &name[..2], if inside > 0 { "with files" } else { "" }).unwrap();
+        }
+    }
+    Ok(text)
+}
+
 fn rowsets(world: &World) -> String {
     let tablet = world.replica().tablet();
     let (state, schema) = (tablet.state(), tablet.schema());
@@ -261,7 +305,6 @@ fn rowsets(world: &World) -> String {
 
 #[test]
 fn requests_are_remembered_by_the_log() {
-    use engine::replica::{Effects, RequestId};
     let mut world = World::new(1, TabletConfig::tiny());
     world.create(plain_schema()).unwrap();
     let columns = support::wire_columns(&plain_schema());
@@ -278,6 +321,101 @@ fn requests_are_remembered_by_the_log() {
     }
     world.reopen().unwrap();
     assert_eq!(world.report.completed_requests, answers);
-    let error: Error = Error::invalid("unused");
-    let _ = error;
+}
+
+/// A hash partitioned tablet refuses rows of other tablets as a whole, and goes on.
+#[test]
+fn rows_of_other_tablets_fail_the_write() {
+    use engine::schema::partition::{HashDimension, Partition, PartitionSchema};
+    let mut world = World::new(1, TabletConfig::tiny());
+    let hash = vec![HashDimension { columns: vec![plain_schema().columns()[0].id], buckets: 2, seed: 0 }];
+    let how = PartitionSchema { hash, ..PartitionSchema::default() };
+    let partition = Partition { hash_buckets: vec![0], start: vec![], end: vec![0, 0, 0, 1] };
+    world.create_in(plain_schema(), how, partition).unwrap();
+    let insert = |key| (RowOpKind::Insert, vec![Value::int(key)]);
+    let mut here = Vec::new();
+    for key in 0..20 {
+        match world.write(&[insert(key)]) {
+            Ok(_) => here.push(key),
+            Err(error) => assert!(error.message.contains("Row not in tablet partition"), "{error}"),
+        }
+    }
+    assert!((5..15).contains(&here.len()), "half of the rows or so: {here:?}");
+    let elsewhere = (0..20).find(|key| !here.contains(key)).unwrap();
+    let both = [insert(100 + here[0]), insert(elsewhere)];
+    assert!(world.write(&both).is_err());
+    assert_eq!(world.replica().tablet().stats().live_rows, here.len() as u64);
+}
+
+/// Writes that wait in the log while the schema changes are decided under the schema of their turn.
+#[test]
+fn a_write_behind_an_alter_is_decided_under_the_new_schema() {
+    let mut world = World::new(1, TabletConfig::tiny());
+    world.create(plain_schema()).unwrap();
+    let old = support::wire_columns(&plain_schema());
+    let rows = |columns: &[engine::schema::ops::WireColumn], key| {
+        let mut rows = support::Rows::default();
+        rows.add(columns, RowOpKind::Insert, &[Value::int(key), Value::text("v"), Value::int(1)]);
+        rows.op(columns)
+    };
+    let schema = Box::new(Schema::new(plain_schema().columns()[..2].to_vec(), 1).unwrap());
+    let (table_name, extra) = ("t".to_string(), Default::default());
+    let alter = Op::AlterSchema { schema, version: 1, table_name, extra };
+    let mut out = Effects::default();
+    world.propose(rows(&old, 1), None, &mut out);
+    world.propose(alter, None, &mut out);
+    world.propose(rows(&old, 2), None, &mut out);
+    world.propose(rows(&old[..2], 3), None, &mut out);
+    world.persist(&mut out);
+    let ended: Vec<bool> = out.done.iter().map(|done| done.result.is_ok()).collect();
+    assert_eq!(ended, [true, true, false, true], "the column is gone when the third one's turn comes");
+    for _ in 0..2 {
+        assert_eq!(world.replica().tablet().stats().live_rows, 2);
+        world.reopen().unwrap();
+    }
+}
+
+/// Ranges to be read in parallel cover every row once.
+#[test]
+fn key_ranges_cover_the_tablet() {
+    let mut world = World::new(1, TabletConfig::tiny());
+    world.create(plain_schema()).unwrap();
+    for start in [0, 40] {
+        let row = |key| {
+            (RowOpKind::Insert, vec![Value::int(key * 7 % 97), Value::text("some text"), Value::int(key)])
+        };
+        world.write(&(start..start + 40).map(row).collect::<Vec<_>>()).unwrap();
+        world.job(JobKind::FlushRows, &mut |_| {}).unwrap();
+    }
+    let tablet = world.replica().tablet();
+    let whole = tablet.split_key_range(None, None, &[], u64::MAX).unwrap();
+    assert_eq!((whole.len(), &whole[0].lower, &whole[0].upper), (1, &None, &None));
+    let ranges = tablet.split_key_range(None, None, &[], whole[0].bytes / 5).unwrap();
+    assert!((4..=6).contains(&ranges.len()), "{ranges:?}");
+    let mut rows = 0;
+    for (i, range) in ranges.iter().enumerate() {
+        assert_eq!(range.lower.as_ref(), i.checked_sub(1).and_then(|i| ranges[i].upper.as_ref()));
+        let spec = ScanSpec {
+            projection: Vec::new(),
+            predicates: Vec::new(),
+            lower_key: range.lower.clone(),
+            upper_key: range.upper.clone(),
+            last_key: None,
+            snapshot: SnapshotAt::Latest,
+            diff_from: None,
+            ordered: false,
+            limit: None,
+        };
+        let mut scan = tablet.scan(&spec).unwrap();
+        while let Some(block) = scan.next_block().unwrap() {
+            rows += block.rows;
+        }
+    }
+    assert_eq!(rows, 80);
+    let columns = [tablet.schema().columns()[0].id];
+    let keys_only = tablet.split_key_range(None, None, &columns, u64::MAX).unwrap();
+    assert!(keys_only[0].bytes < whole[0].bytes);
+    let part = tablet.split_key_range(Some(&[0x80, 0, 0, 40]), Some(&[0x80, 0, 0, 60]), &[], 1).unwrap();
+    assert_eq!(part[0].lower.as_deref(), Some(&[0x80, 0, 0, 40][..]));
+    assert_eq!(part.last().unwrap().upper.as_deref(), Some(&[0x80, 0, 0, 60][..]));
 }

@@ -23,9 +23,10 @@ use crate::error::{Error, Result};
 use crate::ids::{OpId, TabletId};
 use crate::note::Note;
 use crate::tablet::Tablet;
-use crate::tablet::apply::{Mode, TabletWriter};
+use crate::tablet::apply::Mode;
 use crate::tablet::flush::data_dir;
 use crate::tablet::meta::{DataState, TabletMeta};
+use crate::tablet::writer::TabletWriter;
 use crate::time::Timestamp;
 use crate::wal::{Commit, Entry, Replicate, Wal, WalConfig};
 

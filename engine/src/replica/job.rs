@@ -31,12 +31,12 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::note::Note;
 use crate::tablet::Tablet;
-use crate::tablet::apply::Freeze;
 use crate::tablet::compact::Merge;
 use crate::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, RowSetMeta};
 use crate::tablet::flush::{MrsCopy, delta_path};
 use crate::tablet::meta::TabletMeta;
 use crate::tablet::rowset::RowSetId;
+use crate::tablet::writer::Freeze;
 
 /// What there is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,9 +25,10 @@ use crate::error::{Error, Result};
 use crate::ids::OpId;
 use crate::note::Note;
 use crate::tablet::Tablet;
-use crate::tablet::apply::{Mode, TabletWriter};
+use crate::tablet::apply::Mode;
 use crate::tablet::meta::{TabletMeta, TabletSchema};
 use crate::tablet::prepare::{Home, Prepared, prepare};
+use crate::tablet::writer::TabletWriter;
 use crate::time::Timestamp;
 use crate::wal::{Commit, Entry, Replicate};
 

@@ -18,10 +18,10 @@ use crate::codec;
 use crate::disk::{self, Disk};
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, OpId, TableId, TabletId};
-use crate::schema::Schema;
 use crate::schema::change::Change;
 use crate::schema::partition::{Partition, PartitionSchema};
 use crate::schema::row::RowLayout;
+use crate::schema::{ColumnSchema, Schema};
 use crate::time::Timestamp;
 
 const DIR: &str = "tablet-meta";
@@ -177,6 +177,15 @@ impl TabletSchema {
     pub fn of(meta: &TabletMeta) -> TabletSchema {
         let (name, extra) = (meta.table_name.clone(), meta.extra.clone());
         TabletSchema::new(meta.schema.clone(), meta.schema_version, name, extra)
+    }
+
+    /// Whether rows of both schemas are the same bytes with the same meaning.
+    pub fn lays_out_rows_like(&self, other: &TabletSchema) -> bool {
+        let (mine, theirs) = (self.schema.columns(), other.schema.columns());
+        let same = |(a, b): (&ColumnSchema, &ColumnSchema)| {
+            a.id == b.id && a.ty == b.ty && a.nullable == b.nullable && a.read_default == b.read_default
+        };
+        mine.len() == theirs.len() && mine.iter().zip(theirs).all(same)
     }
 
     /// Applies a change to a row's cells, one per column.

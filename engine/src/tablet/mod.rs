@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Readers take the current [`TabletState`] and keep it: what it holds does not change under them, except that
-//! rows and mutations with timestamps they do not see are added. The one writer is [`apply::TabletWriter`].
+//! rows and mutations with timestamps they do not see are added. The one writer is [`writer::TabletWriter`].
 //!
 //! Not here: the log, operations' places in it, and answers to clients (`replica`).
 
@@ -44,6 +44,7 @@ pub mod rowset_tree;
 mod rowset_writer;
 pub mod scan;
 mod split;
+pub mod writer;
 
 use diskrowset::{DiskRowSet, RowSetMeta};
 pub use split::KeyRange;

@@ -318,7 +318,7 @@ impl ReplicaLoop {
                 _ => usize::MAX / (2 * TURN_MAX),
             })
             .sum();
-        bytes <= LIGHT_TURN_BYTES && self.replica.tablet().stats().disk_rowsets == 0
+        bytes <= LIGHT_TURN_BYTES && self.replica.tablet().state().disk.is_empty()
     }
 
     /// Steps the replica through `commands` and logs what comes of it.

@@ -1,0 +1,182 @@
+//! The one that changes a tablet, and which operations of the log it still needs.
+//!
+//! ```text
+//!   log   ... 7  8  9  10 11 12 13 14
+//!                │     │     └ active MemRowSet: its first row came with 12
+//!                │     └ a DiskRowSet has changes from 10 on that are only in memory
+//!                └ a frozen MemRowSet: from 8 on             a restart must replay from 8
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::apply::{Mode, Outcome, Scratch, apply};
+use super::diskrowset::DiskRowSet;
+use super::memrowset::MemRowSet;
+use super::meta::TabletSchema;
+use super::prepare::Prepared;
+use super::rowset::{ProbeStats, RowSetId};
+use super::{Tablet, TabletState};
+use crate::error::Result;
+use crate::time::Timestamp;
+
+/// The one that changes a tablet.
+pub struct TabletWriter {
+    tablet: Arc<Tablet>,
+    scratch: Scratch,
+    anchors: Anchors,
+}
+
+/// From which operation on the log is needed, by what needs it: the first one whose effect is only in memory.
+#[derive(Debug, Default)]
+struct Anchors {
+    active: Option<u64>,
+    /// As [`TabletState::frozen`].
+    frozen: VecDeque<Frozen>,
+    /// DiskRowSets with changes in memory.
+    deltas: BTreeMap<RowSetId, u64>,
+    /// DiskRowSets with changes set aside: the last operation applied before that.
+    delta_freezes: BTreeMap<RowSetId, u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Frozen {
+    from: u64,
+    at: Freeze,
+}
+
+/// The moment a MemRowSet was frozen.
+#[derive(Debug, Clone, Copy)]
+pub struct Freeze {
+    /// The last operation applied before.
+    pub index: u64,
+    pub timestamp: Timestamp,
+    /// Mutations its rows had.
+    pub mutations: usize,
+}
+
+impl TabletWriter {
+    pub fn new(tablet: Arc<Tablet>) -> TabletWriter {
+        TabletWriter { tablet, scratch: Scratch::default(), anchors: Anchors::default() }
+    }
+
+    /// Applies the batch that is operation `index` of the log, at `ts`, which is above every timestamp applied
+    /// before but for replays.
+    ///
+    /// An error means that the tablet's files cannot be read or contradict its log; it is not fit for use.
+    pub fn apply(&mut self, batch: Prepared, ts: Timestamp, index: u64, mode: Mode<'_>) -> Result<Outcome> {
+        let state = self.tablet.state();
+        let applied = apply(&state, batch, ts, mode, &mut self.scratch)?;
+        if state.active.rows() > 0 {
+            self.anchors.active.get_or_insert(index);
+        }
+        for rowset in applied.touched {
+            self.anchors.deltas.entry(rowset).or_insert(index);
+        }
+        Ok(applied.outcome)
+    }
+
+    /// What looking for keys on disk has cost so far.
+    pub fn probes(&self) -> ProbeStats {
+        self.scratch.probes
+    }
+
+    /// Makes `schema` the tablet's. Rows of another layout are frozen, to be flushed as they are. `index` and
+    /// `timestamp` are of the last operation applied.
+    pub fn alter(&mut self, schema: TabletSchema, index: u64, timestamp: Timestamp) {
+        let mut state = (*self.tablet.state()).clone();
+        let same_rows = state.schema.lays_out_rows_like(&schema);
+        state.schema = Arc::new(schema);
+        match same_rows {
+            true => self.tablet.set_state(state),
+            false => self.replace_active(state, index, timestamp),
+        }
+    }
+
+    /// Sets the active MemRowSet aside to be flushed. False if no row is in memory.
+    pub fn freeze(&mut self, index: u64, timestamp: Timestamp) -> bool {
+        let state = (*self.tablet.state()).clone();
+        if state.frozen.is_empty() && state.active.rows() == 0 {
+            return false;
+        }
+        if state.frozen.is_empty() {
+            self.replace_active(state, index, timestamp);
+        }
+        true
+    }
+
+    fn replace_active(&mut self, mut state: TabletState, index: u64, timestamp: Timestamp) {
+        let active = std::mem::replace(&mut state.active, Arc::new(MemRowSet::new(state.schema.clone())));
+        let from = self.anchors.active.take();
+        if active.rows() > 0 {
+            let mutations = active.mutation_count();
+            let from = from.expect("an operation brought the rows");
+            self.anchors.frozen.push_back(Frozen { from, at: Freeze { index, timestamp, mutations } });
+            state.frozen.push(active);
+        }
+        self.tablet.set_state(state);
+    }
+
+    /// The oldest frozen MemRowSet, and when it was frozen.
+    pub fn oldest_frozen(&self) -> Option<(Arc<MemRowSet>, Freeze)> {
+        let frozen = self.anchors.frozen.front()?;
+        Some((self.tablet.state().frozen[0].clone(), frozen.at))
+    }
+
+    /// Puts DiskRowSets, complete with all changes, in place of the oldest frozen MemRowSet.
+    pub fn swap_frozen(&mut self, into: Vec<Arc<DiskRowSet>>) {
+        let frozen = self.anchors.frozen.pop_front().expect("a flush replaces a frozen MemRowSet");
+        for rowset in into.iter().filter(|rowset| rowset.dms_len() > 0) {
+            self.anchors.deltas.insert(rowset.meta().id, frozen.at.index + 1);
+        }
+        let mut state = (*self.tablet.state()).clone();
+        state.frozen.remove(0);
+        let disk = state.disk.iter().cloned().chain(into).collect();
+        self.tablet.set_state(state.with_disk(disk));
+    }
+
+    /// Sets a DiskRowSet's recent changes aside; the last operation that may be among them. `None` if there are
+    /// none.
+    pub fn freeze_deltas(&mut self, rowset: &DiskRowSet, index: u64, timestamp: Timestamp) -> Option<u64> {
+        let id = rowset.meta().id;
+        if !rowset.freeze(timestamp) {
+            return None;
+        }
+        Some(*self.anchors.delta_freezes.entry(id).or_insert(index))
+    }
+
+    /// The changes of a DiskRowSet that were set aside are in a file, and it has taken their place.
+    pub fn deltas_flushed(&mut self, rowset: &DiskRowSet) {
+        let id = rowset.meta().id;
+        let index = self.anchors.delta_freezes.remove(&id).expect("the changes were frozen");
+        match rowset.dms_len() {
+            0 => self.anchors.deltas.remove(&id),
+            _ => self.anchors.deltas.insert(id, index + 1),
+        };
+    }
+
+    /// Puts DiskRowSets, complete with all changes, in the place of others whose changes up to operation `index`
+    /// they have in their files.
+    pub fn swap_disk(&mut self, from: &[RowSetId], into: Vec<Arc<DiskRowSet>>, index: u64) {
+        for id in from {
+            self.anchors.deltas.remove(id);
+            self.anchors.delta_freezes.remove(id);
+        }
+        for rowset in into.iter().filter(|rowset| rowset.dms_len() > 0) {
+            self.anchors.deltas.insert(rowset.meta().id, index + 1);
+        }
+        let state = (*self.tablet.state()).clone();
+        let kept = state.disk.iter().filter(|rowset| !from.contains(&rowset.meta().id)).cloned();
+        let disk = kept.chain(into).collect();
+        self.tablet.set_state(state.with_disk(disk));
+    }
+
+    /// The first operation whose effect is only in memory, leaving out a frozen MemRowSet or DiskRowSets whose
+    /// changes are about to be on disk.
+    pub fn needed_from(&self, oldest_frozen: bool, deltas: &[RowSetId]) -> Option<u64> {
+        let frozen = self.anchors.frozen.iter().skip(oldest_frozen.into()).map(|frozen| frozen.from);
+        let changes =
+            self.anchors.deltas.iter().filter(|(id, _)| !deltas.contains(id)).map(|(_, from)| *from);
+        frozen.chain(changes).chain(self.anchors.active).min()
+    }
+}
