@@ -82,10 +82,8 @@ fn key_columns(schema: &Schema, requested: &[ColumnRef], what: &str) -> Result<V
             return Err(Refusal::schema(format!("{what} column {shown} is not in the primary key")));
         }
         let column = &schema.columns()[index];
-        if column.auto_incrementing {
-            return Err(Refusal::schema(format!(
-                "{what} column {shown} may not be the auto-incrementing one"
-            )));
+        if column.auto_incrementing && what == "hash" {
+            return Err(Refusal::schema(format!("the auto-incrementing column {shown} cannot be hashed")));
         }
         if ids.contains(&column.id) {
             return Err(Refusal::schema(format!("{what} column {shown} is named twice")));

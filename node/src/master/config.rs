@@ -38,6 +38,12 @@ pub struct MasterConfig {
     pub support_connect_to_master: bool,
     /// Whether clients may rely on operations that ignore errors (`master_support_ignore_operations`).
     pub support_ignore_operations: bool,
+    /// Whether clients may make immutable columns (`master_support_immutable_column_attribute`).
+    pub support_immutable_columns: bool,
+    /// Whether clients may make tables without a unique key (`master_support_auto_incrementing_column`).
+    pub support_auto_incrementing: bool,
+    /// Whether ranges may have hash buckets of their own (`enable_per_range_hash_schemas`).
+    pub support_range_hash: bool,
     /// For tests: time every lookup of locations takes (`master_inject_latency_on_tablet_lookups_ms`).
     pub lookup_delay: Duration,
     /// Limits and times of the catalog.
@@ -74,6 +80,9 @@ impl MasterConfig {
             tserver_rpc_timeout: Duration::from_secs(30),
             support_connect_to_master: true,
             support_ignore_operations: true,
+            support_immutable_columns: true,
+            support_auto_incrementing: true,
+            support_range_hash: true,
             lookup_delay: Duration::ZERO,
             catalog: CatalogConfig::default(),
             tablet: TabletConfig {
@@ -89,5 +98,24 @@ impl MasterConfig {
             rpc: RpcConfig { queue_length: 100, concurrency: 10, ..RpcConfig::default() },
             flags: Arc::new(Flags::new()),
         }
+    }
+}
+
+/// The features that clients may require (`MasterFeatures`). Not among them: GENERATE_AUTHZ_TOKEN (5), as tablet
+/// servers ask for no tokens, and DYNAMIC_MULTI_MASTER (6).
+const FEATURES: [u32; 9] = [1, 2, 3, 4, 7, 8, 9, 10, 11];
+
+impl MasterConfig {
+    /// The features that this master offers: all there are, without those that are switched off.
+    pub(super) fn features(&self) -> Vec<u32> {
+        let offered = |feature: &u32| match feature {
+            3 => self.support_connect_to_master,
+            7 | 9 => self.support_ignore_operations,
+            8 => self.support_range_hash,
+            10 => self.support_immutable_columns,
+            11 => self.support_auto_incrementing,
+            _ => true,
+        };
+        FEATURES.into_iter().filter(offered).collect()
     }
 }

@@ -124,8 +124,8 @@ fn service_config(config: &MasterConfig) -> ServiceConfig {
     ServiceConfig {
         locations_ttl_ms: config.table_locations_ttl_ms,
         lookup_delay: config.lookup_delay,
-        support_connect_to_master: config.support_connect_to_master,
-        support_ignore_operations: config.support_ignore_operations,
+        // A few bytes per start of a master, named by each of its calls.
+        features: config.features().leak(),
     }
 }
 

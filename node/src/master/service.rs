@@ -24,8 +24,7 @@ use crate::wire::status::status_from_error;
 pub(super) struct ServiceConfig {
     pub locations_ttl_ms: u32,
     pub lookup_delay: Duration,
-    pub support_connect_to_master: bool,
-    pub support_ignore_operations: bool,
+    pub features: &'static [u32],
 }
 
 pub(super) struct MasterService {
@@ -75,15 +74,6 @@ pub(super) fn unavailable(error: &Error) -> Refused {
     refused(Code::CatalogManagerNotInitialized, error)
 }
 
-/// The master's features that clients may require (`MasterFeatures`). Not among them: GENERATE_AUTHZ_TOKEN (5), as
-/// tablet servers ask for no tokens, and DYNAMIC_MULTI_MASTER (6).
-const FEATURES: &[u32] = &[1, 2, 3, 4, 7, 8, 9, 10, 11];
-/// Without CONNECT_TO_MASTER (3).
-const NO_CONNECT: &[u32] = &[1, 2, 4, 7, 8, 9, 10, 11];
-/// Without IGNORE_OPERATIONS (7) and UPSERT_IGNORE (9).
-const NO_IGNORE: &[u32] = &[1, 2, 3, 4, 8, 10, 11];
-const NEITHER: &[u32] = &[1, 2, 4, 8, 10, 11];
-
 const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
     MethodInfo { name, tracked: false, required }
 }
@@ -119,12 +109,7 @@ impl Service for MasterService {
     }
 
     fn features(&self) -> &'static [u32] {
-        match (self.config.support_connect_to_master, self.config.support_ignore_operations) {
-            (true, true) => FEATURES,
-            (false, true) => NO_CONNECT,
-            (true, false) => NO_IGNORE,
-            (false, false) => NEITHER,
-        }
+        self.config.features
     }
 
     fn method(&self, name: &str) -> Option<&'static MethodInfo> {

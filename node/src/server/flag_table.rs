@@ -181,6 +181,27 @@ pub static TABLE: &[FlagSpec] = &[
     F::bool("master_support_ignore_operations", "true", "tell clients that IGNORE operations are understood")
         .of(Master)
         .tagged(UNSAFE),
+    F::bool("master_support_immutable_column_attribute", "true", "let clients make immutable columns")
+        .of(Master)
+        .tagged(UNSAFE),
+    F::bool(
+        "master_support_auto_incrementing_column",
+        "true",
+        "let clients make tables without a unique key",
+    )
+    .of(Master)
+    .tagged(UNSAFE),
+    F::bool("enable_per_range_hash_schemas", "true", "let ranges have hash buckets of their own")
+        .of(Master)
+        .tagged(UNSAFE),
+    F::number("tablet_creation_timeout_ms", "30000", "a tablet not up after this long is replaced")
+        .of(Master),
+    F::number(
+        "default_deleted_table_reserve_seconds",
+        "0",
+        "how long a deleted table can be recalled if the request does not say",
+    )
+    .of(Master),
     F::number("master_inject_latency_on_tablet_lookups_ms", "0", "for tests: time every lookup takes")
         .of(Master)
         .tagged(UNSAFE),

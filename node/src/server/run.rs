@@ -153,6 +153,9 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
     catalog.identifier_bytes_max = flags.number("max_identifier_length") as usize;
     catalog.create_replicas_per_server_max = flags.number("max_create_tablets_per_ts") as usize;
     catalog.server_unresponsive_after = millis(flags, "tserver_unresponsive_timeout_ms");
+    catalog.tablet_creation_timeout = millis(flags, "tablet_creation_timeout_ms");
+    let reserve = flags.number("default_deleted_table_reserve_seconds");
+    catalog.deleted_table_reserve = Duration::from_secs(reserve);
     catalog.replicas_default = flags.number("default_num_replicas") as i32;
     catalog.replicas_max = flags.number("max_num_replicas") as i32;
     let locations_ttl = flags.number("table_locations_ttl_ms");
@@ -166,6 +169,9 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
         tserver_rpc_timeout: millis(flags, "master_ts_rpc_timeout_ms"),
         support_connect_to_master: flags.bool("master_support_connect_to_master_rpc"),
         support_ignore_operations: flags.bool("master_support_ignore_operations"),
+        support_immutable_columns: flags.bool("master_support_immutable_column_attribute"),
+        support_auto_incrementing: flags.bool("master_support_auto_incrementing_column"),
+        support_range_hash: flags.bool("enable_per_range_hash_schemas"),
         lookup_delay: millis(flags, "master_inject_latency_on_tablet_lookups_ms"),
         catalog,
         // Cells of the catalog are records of whole tables: the limits of users' cells are not theirs.

@@ -175,11 +175,14 @@ async fn features_can_be_withheld() {
     let master = Fixture::with(|config| {
         config.support_connect_to_master = false;
         config.support_ignore_operations = false;
+        config.support_range_hash = false;
+        config.support_immutable_columns = false;
+        config.support_auto_incrementing = false;
     })
     .await;
-    for feature in [3, 6, 7, 9, 12] {
+    for feature in [3, 5, 6, 7, 8, 9, 10, 11, 12] {
         let refused: RpcError = master
-            .try_call::<_, PingResponsePb>(SERVICE, "Ping", &PingRequestPb {}, &[1, feature])
+            .try_call::<_, PingResponsePb>(SERVICE, "Ping", &PingRequestPb {}, &[1, 2, 4, feature])
             .await
             .expect_err("the feature is not there");
         match refused {
