@@ -4,9 +4,11 @@
 //! their own. Either way the cells are in order, pages' bounds are exact, and a lookup is two binary searches.
 
 use std::cmp::Ordering;
+use std::sync::OnceLock;
 
 use super::cache::Worth;
-use super::page::Page;
+use super::index::PageIndex;
+use super::page::{Cells, Page};
 use super::reader::StreamReader;
 use crate::error::Result;
 use crate::ids::RowId;
@@ -54,28 +56,84 @@ impl KeyForm {
     }
 }
 
+fn is_signed(physical: Physical) -> bool {
+    matches!(
+        physical,
+        Physical::Int8 | Physical::Int16 | Physical::Int32 | Physical::Int64 | Physical::Int128
+    )
+}
+
 /// The order-preserving encoding of an integer: big-endian, the sign bit flipped.
 fn big_endian<'a>(physical: Physical, cell: &[u8], buffer: &'a mut [u8; 16]) -> &'a [u8] {
     let out = &mut buffer[..cell.len()];
     out.copy_from_slice(cell);
     out.reverse();
-    let signed = matches!(
-        physical,
-        Physical::Int8 | Physical::Int16 | Physical::Int32 | Physical::Int64 | Physical::Int128
-    );
-    if signed && let Some(first) = out.first_mut() {
+    if is_signed(physical)
+        && let Some(first) = out.first_mut()
+    {
         *first ^= 0x80;
     }
     out
 }
 
+/// The first key of each page, encoded, for finding the page of a key.
+///
+/// The first eight bytes of all keys lie side by side as numbers, so that most of a search touches little memory.
+#[derive(Debug, Default)]
+pub struct Separators {
+    prefixes: Vec<u64>,
+    keys: Vec<Vec<u8>>,
+}
+
+impl Separators {
+    /// Keys in order.
+    pub fn new(keys: impl Iterator<Item = Vec<u8>>) -> Separators {
+        let keys: Vec<Vec<u8>> = keys.collect();
+        Separators { prefixes: keys.iter().map(|key| prefix(key)).collect(), keys }
+    }
+
+    /// The last page whose first key is not above `key`; `None` if `key` is before all.
+    pub fn page_of(&self, key: &[u8]) -> Option<usize> {
+        let wanted = prefix(key);
+        let first = self.prefixes.partition_point(|prefix| *prefix < wanted);
+        let alike = self.prefixes[first..].partition_point(|prefix| *prefix == wanted);
+        let not_above = self.keys[first..first + alike].partition_point(|first_key| &first_key[..] <= key);
+        (first + not_above).checked_sub(1)
+    }
+}
+
+/// The first eight bytes as a number in their order; shorter keys as if zeros followed.
+fn prefix(key: &[u8]) -> u64 {
+    match key.first_chunk::<8>() {
+        Some(bytes) => u64::from_be_bytes(*bytes),
+        None => {
+            let mut bytes = [0; 8];
+            bytes[..key.len()].copy_from_slice(key);
+            u64::from_be_bytes(bytes)
+        }
+    }
+}
+
 /// The key index of a rowset.
 pub struct KeyIndex {
-    pub stream: StreamReader,
-    pub form: KeyForm,
+    stream: StreamReader,
+    form: KeyForm,
+    separators: OnceLock<Separators>,
 }
 
 impl KeyIndex {
+    pub fn new(stream: StreamReader, form: KeyForm) -> KeyIndex {
+        KeyIndex { stream, form, separators: OnceLock::new() }
+    }
+
+    pub fn stream(&self) -> &StreamReader {
+        &self.stream
+    }
+
+    pub fn form(&self) -> KeyForm {
+        self.form
+    }
+
     /// The row that has exactly this key.
     pub fn find(&self, key: &[u8]) -> Result<Option<RowId>> {
         let (row, exact) = self.seek(key)?;
@@ -87,30 +145,127 @@ impl KeyIndex {
         Ok(self.seek(key)?.0)
     }
 
-    fn seek(&self, key: &[u8]) -> Result<(RowId, bool)> {
-        let index = self.stream.resident_index()?;
-        let below = |low: &[u8]| self.form.compare(low, key) != Ordering::Greater;
-        let page =
-            index.pages.partition_point(|page| page.bounds.as_ref().is_some_and(|(low, _)| below(low)));
-        // The key is before the first page, in the page whose lower bound is the last not above it, or after it.
-        let Some(ordinal) = page.checked_sub(1) else { return Ok((0, false)) };
-        let entry = &index.pages[ordinal];
-        let cells = self.stream.page(index, ordinal, Worth::Lookup)?;
-        let at = self.search(&cells, key);
-        let exact = at < cells.rows && self.form.compare(cells.raw(at), key) == Ordering::Equal;
-        Ok((entry.first_row + at as u32, exact))
+    fn separators(&self, index: &PageIndex) -> &Separators {
+        self.separators.get_or_init(|| {
+            Separators::new(index.pages.iter().map(|page| {
+                let mut key = Vec::new();
+                if let Some((low, _)) = &page.bounds {
+                    self.form.encode(low, &mut key);
+                }
+                key
+            }))
+        })
     }
 
-    /// The first cell of the page that is not below `key`.
-    fn search(&self, page: &Page, key: &[u8]) -> usize {
+    fn seek(&self, key: &[u8]) -> Result<(RowId, bool)> {
+        let index = self.stream.resident_index()?;
+        // Before the first page, in the page whose first key is the last not above it, or after that page.
+        let Some(ordinal) = self.separators(index).page_of(key) else { return Ok((0, false)) };
+        let cells = self.stream.page(index, ordinal, Worth::Lookup)?;
+        let (at, exact) = self.form.search(&cells, key);
+        Ok((index.pages[ordinal].first_row + at as u32, exact))
+    }
+}
+
+impl KeyForm {
+    /// The first cell of the page that is not below `key`, and whether it is `key`.
+    fn search(self, page: &Page, key: &[u8]) -> (usize, bool) {
+        match (self, &page.cells) {
+            (KeyForm::Integer(physical), Cells::Fixed { width: 8, bytes }) if key.len() == 8 => {
+                search_integers::<8>(bytes, key, physical, u64::from_le_bytes, u64::from_be_bytes)
+            }
+            (KeyForm::Integer(physical), Cells::Fixed { width: 4, bytes }) if key.len() == 4 => {
+                let wide = |word: u32, signed| u64::from(word) << if signed { 32 } else { 0 };
+                let little = |cell| wide(u32::from_le_bytes(cell), is_signed(physical));
+                let big = |key| wide(u32::from_be_bytes(key), is_signed(physical));
+                search_integers::<4>(bytes, key, physical, little, big)
+            }
+            _ => self.search_any(page, key),
+        }
+    }
+
+    fn search_any(self, page: &Page, key: &[u8]) -> (usize, bool) {
         let (mut low, mut high) = (0, page.rows);
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.form.compare(page.raw(middle), key) {
+            match self.compare(page.raw(middle), key) {
                 Ordering::Less => low = middle + 1,
                 _ => high = middle,
             }
         }
-        low
+        (low, low < page.rows && self.compare(page.raw(low), key) == Ordering::Equal)
+    }
+}
+
+/// Searches cells of `W` bytes. The numbers that `little` and `big` give have their sign bit, if any, on top;
+/// in keys it is flipped already.
+fn search_integers<const W: usize>(
+    bytes: &[u8],
+    key: &[u8],
+    physical: Physical,
+    little: impl Fn([u8; W]) -> u64,
+    big: impl Fn([u8; W]) -> u64,
+) -> (usize, bool) {
+    let (cells, _) = bytes.as_chunks::<W>();
+    let wanted = big(key.try_into().expect("the caller has compared the lengths"));
+    let flip = if is_signed(physical) { 1 << 63 } else { 0 };
+    let at = cells.partition_point(|cell| little(*cell) ^ flip < wanted);
+    (at, cells.get(at).is_some_and(|cell| little(*cell) ^ flip == wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_page_of_a_key_is_the_last_that_does_not_start_above_it(
+            keys in prop::collection::btree_set(prop::collection::vec(0u8..3, 0..12), 0..40),
+            wanted in prop::collection::vec(0u8..3, 0..12),
+        ) {
+            let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+            let expected = keys.iter().rposition(|key| *key <= wanted);
+            prop_assert_eq!(Separators::new(keys.into_iter()).page_of(&wanted), expected);
+        }
+
+        #[test]
+        fn a_search_finds_the_first_cell_not_below(
+            numbers in prop::collection::btree_set(any::<i64>(), 1..60),
+            wanted: i64,
+            narrow in 0u32..60,
+            physical in prop::sample::select(vec![
+                Physical::Int64, Physical::Uint64, Physical::Int32, Physical::Uint32, Physical::Int16,
+            ]),
+            cut in 0usize..9,
+        ) {
+            let width = physical.width().unwrap();
+            let form = KeyForm::Integer(physical);
+            let encoded = |number: i64| {
+                let mut key = Vec::new();
+                form.encode(&(number >> narrow).to_le_bytes()[..width], &mut key);
+                key
+            };
+            let mut cells: Vec<(Vec<u8>, Vec<u8>)> = numbers
+                .iter()
+                .map(|number| (encoded(*number), (number >> narrow).to_le_bytes()[..width].to_vec()))
+                .collect();
+            cells.sort();
+            cells.dedup();
+            let bytes = cells.iter().flat_map(|(_, cell)| cell.iter().copied()).collect();
+            let page = Page { rows: cells.len(), validity: None, cells: Cells::Fixed { width, bytes } };
+            // Bounds of scans may be cut or too long.
+            for mut key in [encoded(wanted), cells[cells.len() / 2].0.clone(), vec![]] {
+                if cut > 4 {
+                    key.push(0);
+                } else {
+                    key.truncate(key.len().saturating_sub(cut));
+                }
+                let at = cells.partition_point(|(cell, _)| *cell < key);
+                let exact = cells.get(at).is_some_and(|(cell, _)| *cell == key);
+                prop_assert_eq!(form.search(&page, &key), (at, exact));
+            }
+        }
     }
 }

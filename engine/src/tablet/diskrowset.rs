@@ -14,7 +14,7 @@
 //! *Not here:* writing the base ([`super::rowset_writer`]), scanning ([`super::rowset_scan`]), which operations
 //! may change a row (the caller has checked).
 
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 
 use super::delta_tracker::DeltaState;
 use super::deltafile::{DeltaReader, DeltaWriter, Direction};
@@ -28,7 +28,7 @@ use crate::cfile::cache::{PageCache, Worth};
 use crate::cfile::frame::{FileKind, Identity, PageFile, PageWriter, stream};
 use crate::cfile::hash::hash64;
 use crate::cfile::index::PageEntry;
-use crate::cfile::keys::{KeyForm, KeyIndex};
+use crate::cfile::keys::{KeyForm, KeyIndex, Separators};
 use crate::cfile::reader::{CachedFile, StreamReader};
 use crate::cfile::writer::StreamMeta;
 use crate::disk::Disk;
@@ -46,6 +46,7 @@ pub(super) struct Base {
     pub key_columns: usize,
     pub keys: KeyIndex,
     bloom: StreamReader,
+    bloom_separators: OnceLock<Separators>,
 }
 
 impl Base {
@@ -86,18 +87,20 @@ impl Base {
             rows: footer.rows,
             columns: footer.columns.into_iter().map(reader).collect(),
             key_columns,
-            keys: KeyIndex { stream: reader(key), form },
+            keys: KeyIndex::new(reader(key), form),
             bloom: reader(footer.bloom),
+            bloom_separators: OnceLock::new(),
         })
     }
 
     /// Whether the Bloom filter lets the key pass.
     fn may_contain(&self, key: &[u8]) -> Result<bool> {
         let index = self.bloom.resident_index()?;
-        let starts_by =
-            |bounds: &Option<(Vec<u8>, Vec<u8>)>| bounds.as_ref().is_some_and(|b| &b.0[..] <= key);
-        let after = index.pages.partition_point(|page| starts_by(&page.bounds));
-        let Some(ordinal) = after.checked_sub(1) else { return Ok(false) };
+        let separators = self.bloom_separators.get_or_init(|| {
+            let first_key = |page: &PageEntry| page.bounds.clone().map_or(Vec::new(), |(first, _)| first);
+            Separators::new(index.pages.iter().map(first_key))
+        });
+        let Some(ordinal) = separators.page_of(key) else { return Ok(false) };
         let entry = &index.pages[ordinal];
         if entry.bounds.as_ref().is_none_or(|(_, last)| key > &last[..]) {
             return Ok(false);
@@ -259,10 +262,10 @@ impl DiskRowSet {
     /// Encoded keys spread evenly over its rows, ascending: the first of each page of keys.
     pub fn key_samples(&self) -> Result<Vec<Vec<u8>>> {
         let keys = &self.base.keys;
-        let index = keys.stream.index()?;
+        let index = keys.stream().index()?;
         let first = |(low, _): &(Vec<u8>, Vec<u8>)| {
             let mut key = Vec::new();
-            keys.form.encode(low, &mut key);
+            keys.form().encode(low, &mut key);
             key
         };
         Ok(index.pages.iter().filter_map(|page| page.bounds.as_ref().map(first)).collect())
@@ -297,7 +300,7 @@ impl DiskRowSet {
     /// How the base is laid out, stream by stream: for tools and tests.
     pub fn layout(&self) -> Result<Vec<StreamLayout>> {
         let base = &self.base;
-        let keys = Some(&base.keys.stream).filter(|keys| keys.meta().stream == stream::KEYS);
+        let keys = Some(base.keys.stream()).filter(|keys| keys.meta().stream == stream::KEYS);
         let streams = base.columns.iter().chain(keys).chain([&base.bloom]);
         let layout = |reader: &StreamReader| {
             Ok(StreamLayout { meta: reader.meta().clone(), pages: reader.index()?.pages.clone() })

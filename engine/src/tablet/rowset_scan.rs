@@ -141,7 +141,7 @@ impl DiskRowSetScan {
             Ok(Check { place: place?, unchecked: 0, verdicts: None })
         });
         let predicates = predicates.collect::<Result<_>>()?;
-        let keys = if spec.want_keys { Some(Cursor::new(&base.keys.stream)?) } else { None };
+        let keys = if spec.want_keys { Some(Cursor::new(base.keys.stream())?) } else { None };
         Ok(DiskRowSetScan { base, deltas, spec, columns, predicates, keys, next: rows.start, end: rows.end })
     }
 
@@ -238,7 +238,7 @@ impl DiskRowSetScan {
     /// Encoded keys of the selected rows.
     fn read_keys(&mut self, start: RowId, selected: &[u32]) -> Result<Vec<Vec<u8>>> {
         let Some(cursor) = &mut self.keys else { return Ok(Vec::new()) };
-        let (stream, form) = (&self.base.keys.stream, self.base.keys.form);
+        let (stream, form) = (self.base.keys.stream(), self.base.keys.form());
         let mut keys = Vec::with_capacity(selected.len());
         for row in selected {
             let (page, first) = cursor.page(stream, start + row)?;
