@@ -140,7 +140,8 @@ impl Catalog {
 
     /// The tablets that a client needs for the keys of `query`.
     ///
-    /// The first is the one that contains the start, or else the next one; the last is the one that starts
+    /// The first is the last one that starts at or before the start, even if it ends before it too: clients take
+    /// what lies before the first tablet they are given for keys without a tablet. The last is the one that starts
     /// at or before the end. `TabletNotRunning` if any of them is not up yet.
     pub fn locations(&self, table: &TableRef, query: LocationsQuery<'_>) -> Result<Vec<TabletView<'_>>> {
         if query.max == Some(0) {
@@ -151,10 +152,7 @@ impl Catalog {
         }
         let table = &self.tables[&self.find(table)?];
         let before = table.tablets.range::<[u8], _>((Unbounded, Included(query.start))).next_back();
-        let first = match before {
-            Some((start, id)) if contains(self.view(id), query.start) => start.as_slice(),
-            _ => query.start,
-        };
+        let first = before.map_or(query.start, |(start, _)| start.as_slice());
         let mut found = Vec::new();
         for (start, id) in table.tablets.range::<[u8], _>((Included(first), Unbounded)) {
             let past_end = !query.end.is_empty() && start.as_slice() > query.end;
@@ -216,9 +214,4 @@ impl Catalog {
 
 fn missing(table: impl std::fmt::Display) -> Refusal {
     Refusal::no_such_table(format!("the table does not exist: {table}"))
-}
-
-fn contains(tablet: TabletView<'_>, key: &[u8]) -> bool {
-    let partition = &tablet.record.partition;
-    partition.end.is_empty() || key < partition.end.as_slice()
 }
