@@ -92,6 +92,7 @@ pub(super) fn apply(
     let Run { mut outcome, touched, .. } = run;
     outcome.errors.sort_by_key(|(index, _)| *index);
     outcome.ignored.sort();
+    let touched = touched.into_iter().map(|at| state.disk[at].meta().id).collect();
     Ok(Applied { outcome, touched })
 }
 
@@ -128,8 +129,8 @@ struct Run<'a> {
     ts: Timestamp,
     mode: Mode<'a>,
     outcome: Outcome,
-    /// DiskRowSets that were changed.
-    touched: Vec<RowSetId>,
+    /// DiskRowSets that were changed, by their place in the state.
+    touched: Vec<usize>,
     scratch: &'a mut Scratch,
 }
 
@@ -178,15 +179,17 @@ impl Run<'_> {
         Ok(Place::Active)
     }
 
-    fn on_disk(&mut self, rowset: usize, id: RowId, row: &PreparedRow, arena: &[u8]) -> Result<()> {
-        let rowset = self.state.disk[rowset].clone();
+    fn on_disk(&mut self, at: usize, id: RowId, row: &PreparedRow, arena: &[u8]) -> Result<()> {
+        let rowset = &self.state.disk[at];
         if matches!(self.mode, Mode::Replay { .. }) && self.ts <= rowset.meta().redo_ts {
             return Ok(());
         }
         let found = if rowset.is_live(id)? { Found::Live } else { Found::Dead };
         if self.change_of(row, found, arena)?.is_some() {
             rowset.mutate(id, self.ts, &self.scratch.change)?;
-            self.touched.push(rowset.meta().id);
+            if self.touched.last() != Some(&at) {
+                self.touched.push(at);
+            }
         }
         Ok(())
     }

@@ -60,15 +60,18 @@ impl DeltaState {
         Ok(RowChanges { rows, before, diff_from, undo, redo })
     }
 
+    /// Whether the row is alive after its newest change, if that can be told without reading files.
+    pub fn is_live_at_sight(&self, row: RowId) -> Option<bool> {
+        let stores = [Some(&self.recent), self.frozen.as_ref()];
+        let seen = stores.into_iter().flatten().find_map(|store| store.is_live(row));
+        let none_dead = || self.redo.iter().all(|file| file.meta().deletes == 0).then_some(true);
+        seen.or_else(none_dead)
+    }
+
     /// Whether the row is alive after its newest change.
     pub fn is_live(&self, row: RowId) -> Result<bool> {
-        for store in [Some(&self.recent), self.frozen.as_ref()].into_iter().flatten() {
-            if let Some(live) = store.is_live(row) {
-                return Ok(live);
-            }
-        }
-        if self.redo.iter().all(|file| file.meta().deletes == 0) {
-            return Ok(true);
+        if let Some(live) = self.is_live_at_sight(row) {
+            return Ok(live);
         }
         for file in self.redo.iter().rev() {
             if let Some(live) = file.is_live(row)? {

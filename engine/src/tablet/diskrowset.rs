@@ -209,7 +209,13 @@ impl DiskRowSet {
 
     /// Whether the row is alive after every change so far.
     pub fn is_live(&self, row: RowId) -> Result<bool> {
-        let deltas = self.state().deltas.clone();
+        let state = self.state();
+        if let Some(live) = state.deltas.is_live_at_sight(row) {
+            return Ok(live);
+        }
+        // The lock is not held while files are read.
+        let deltas = state.deltas.clone();
+        drop(state);
         deltas.is_live(row)
     }
 

@@ -197,7 +197,7 @@ fn check(spec: &ScanSpec) -> Result<()> {
 }
 
 /// The narrowest range of keys that the predicates on the first key columns leave.
-fn key_bounds(schema: &Schema, predicates: &[Predicate]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+fn key_bounds(schema: &Schema, predicates: &[Predicate]) -> Bounds<Vec<u8>> {
     let mut prefix = Vec::new();
     for (index, column) in schema.key_columns().iter().enumerate() {
         let last = index + 1 == schema.num_key_columns();
@@ -228,8 +228,11 @@ fn key_bounds(schema: &Schema, predicates: &[Predicate]) -> (Option<Vec<u8>>, Op
     prefix_bounds(&prefix)
 }
 
-/// Bounds of the cells a predicate lets pass: lower inclusive, upper exclusive.
-fn range_of(kind: &PredicateKind) -> Option<(Option<&[u8]>, Option<&[u8]>)> {
+/// Lower inclusive, upper exclusive; `None` is unbounded.
+type Bounds<T> = (Option<T>, Option<T>);
+
+/// Bounds of the cells a predicate lets pass.
+fn range_of(kind: &PredicateKind) -> Option<Bounds<&[u8]>> {
     match kind {
         PredicateKind::Range { lower, upper } => Some((lower.as_deref(), upper.as_deref())),
         PredicateKind::InList(cells) => Some((cells.first().map(Vec::as_slice), None)),
@@ -237,7 +240,7 @@ fn range_of(kind: &PredicateKind) -> Option<(Option<&[u8]>, Option<&[u8]>)> {
     }
 }
 
-fn prefix_bounds(prefix: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+fn prefix_bounds(prefix: &[u8]) -> Bounds<Vec<u8>> {
     if prefix.is_empty() {
         return (None, None);
     }
@@ -327,5 +330,60 @@ impl Merge {
             None => current.block.rows,
         };
         Ok(Some((first, end)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ColumnId;
+    use crate::schema::{ColumnSchema, DataType};
+
+    /// `a INT8, s STRING, b INT8` are the key.
+    fn schema() -> Schema {
+        let columns = [(0, "a", DataType::Int8), (1, "s", DataType::String), (2, "b", DataType::Int8)];
+        let columns = columns.map(|(id, name, ty)| ColumnSchema::new(id, name, ty)).to_vec();
+        Schema::new(columns, 3).expect("it is a good schema")
+    }
+
+    fn equal(column: u32, cell: &[u8]) -> Predicate {
+        Predicate::new(ColumnId(column), PredicateKind::Equal(cell.to_vec()))
+    }
+
+    fn range(column: u32, lower: Option<&[u8]>, upper: Option<&[u8]>) -> Predicate {
+        let bound = |cell: Option<&[u8]>| cell.map(<[u8]>::to_vec);
+        let kind = PredicateKind::Range { lower: bound(lower), upper: bound(upper) };
+        Predicate::new(ColumnId(column), kind)
+    }
+
+    fn bounds(predicates: &[Predicate]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+        key_bounds(&schema(), predicates)
+    }
+
+    fn some(lower: &[u8], upper: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+        (Some(lower.to_vec()), Some(upper.to_vec()))
+    }
+
+    #[test]
+    fn predicates_on_the_first_key_columns_narrow_the_keys() {
+        assert_eq!(bounds(&[]), (None, None));
+        assert_eq!(bounds(&[equal(1, b"x")]), (None, None), "not the first column");
+        assert_eq!(bounds(&[equal(0, &[5])]), some(&[0x85], &[0x86]));
+        assert_eq!(bounds(&[equal(0, &[127])]), (Some(vec![0xff]), None), "nothing is above");
+        let a_s = [equal(0, &[5]), equal(1, b"x")];
+        assert_eq!(bounds(&a_s), some(b"\x85x\0\0", b"\x85x\0\x01"));
+        let all = [equal(0, &[5]), equal(1, b""), equal(2, &[1])];
+        assert_eq!(bounds(&all), some(b"\x85\0\0\x81", b"\x85\0\0\x81\0"));
+    }
+
+    #[test]
+    fn ranges_narrow_below_what_is_equal() {
+        assert_eq!(bounds(&[range(0, Some(&[1]), None)]), (Some(vec![0x81]), None));
+        let two = [range(0, Some(&[1]), Some(&[9])), range(0, Some(&[3]), None)];
+        assert_eq!(bounds(&two), some(&[0x83], &[0x89]));
+        let half = [equal(0, &[5]), range(1, None, Some(b"m"))];
+        assert_eq!(bounds(&half), some(b"\x85", b"\x85m\0\0"));
+        let list = Predicate::new(ColumnId(0), PredicateKind::InList(vec![vec![2], vec![7]]));
+        assert_eq!(bounds(&[list]), (Some(vec![0x82]), None));
     }
 }

@@ -349,7 +349,7 @@ mod tests {
     fn other_orders_work_too() {
         check((0..9_000u32).rev().map(|i| i.to_be_bytes().to_vec()));
         check((0..9_000u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()));
-        check((0..9_000u32).map(|i| ((i % 2) << 16 | i / 2).to_be_bytes().to_vec()));
+        check((0..9_000u32).map(|i| (((i % 2) << 16) | (i / 2)).to_be_bytes().to_vec()));
         check((0..9_000u32).map(|i| format!("a long common prefix {:05}", i * 7_919 % 9_001).into_bytes()));
     }
 
