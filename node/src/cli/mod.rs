@@ -4,6 +4,8 @@
 //! nyala up              a whole cluster in this process, for trying things out
 //! nyala master          one master
 //! nyala tablet-server   one tablet server
+//! nyala table           tables of a running cluster: list, create, import, export, scan, ...
+//! nyala demo            load and query TPC-H data in a cluster of its own
 //! ```
 //!
 //! Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong, 3 an address is taken, 4 a directory
@@ -21,12 +23,23 @@ use crate::env::{BoxFuture, Env};
 use crate::server::flags::Flags;
 use crate::server::logging::LogFormat;
 
+mod demo;
+mod export;
+mod files;
+mod import;
+mod lineitem;
+mod out;
+mod queries;
 mod serve;
 mod settings;
+mod table;
+mod words;
 
 /// What the command line asks for.
 pub enum Invocation {
     Serve(serve::Serve),
+    Table(table::TableCommand),
+    Demo(demo::Demo),
 }
 
 /// Everything that can be asked for.
@@ -37,6 +50,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(serve::commands())
+        .subcommands([table::command(), demo::command()])
 }
 
 /// Arguments as `clap` likes them: Kudu's spellings of settings (`--a_b`, `-a_b=c`, `--noa_b`) become one.
@@ -50,7 +64,11 @@ pub type ReadFile<'a> = &'a dyn Fn(&str) -> io::Result<Vec<u8>>;
 /// What was asked for, its settings checked.
 pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Invocation, Failure> {
     let (name, matches) = matches.subcommand().expect("clap asks for a command");
-    serve::parse(name, matches, read_file).map(Invocation::Serve).map_err(Failure::usage)
+    match name {
+        "table" => Ok(Invocation::Table(table::parse(matches))),
+        "demo" => Ok(Invocation::Demo(demo::parse(matches))),
+        _ => serve::parse(name, matches, read_file).map(Invocation::Serve).map_err(Failure::usage),
+    }
 }
 
 /// What the process needs before anything runs.
@@ -66,6 +84,11 @@ impl Invocation {
     pub fn process_settings(&self) -> ProcessSettings {
         match self {
             Invocation::Serve(serve) => process_settings(serve.flags()),
+            Invocation::Table(_) | Invocation::Demo(_) => ProcessSettings {
+                log_format: LogFormat::Text,
+                log_level: "warn".to_string(),
+                memory_limit_bytes: None,
+            },
         }
     }
 
@@ -73,7 +96,21 @@ impl Invocation {
     pub async fn run(self, env: Env, stop: BoxFuture<'static, ()>) -> Result<(), Failure> {
         match self {
             Invocation::Serve(serve) => serve.run(env, stop).await,
+            Invocation::Table(table) => unless_stopped(stop, table.run(&env)).await,
+            Invocation::Demo(demo) => demo.run(&env, stop).await,
         }
+    }
+}
+
+/// The work's result, unless the program is told to stop before.
+async fn unless_stopped(
+    stop: BoxFuture<'static, ()>,
+    work: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = stop => Err(Failure { code: FAILED, message: "interrupted".to_string() }),
     }
 }
 

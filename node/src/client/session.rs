@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
-use engine::schema::block::RowBlock;
+use engine::schema::block::ColumnBlock;
 use engine::schema::ops::{Cell, RowOpKind, RowOpsWriter};
 use engine::schema::partition::Partitioner;
 use engine::time::Instant;
@@ -160,19 +160,21 @@ impl Session {
         Ok(())
     }
 
-    /// Takes all rows of a block whose columns are the table's. The first is tagged `first_tag`, the next one more.
-    pub async fn apply_block(
+    /// Takes rows by column, in the order of the table's columns; a column that is not given is not set. One tag per
+    /// row says how many there are.
+    pub async fn apply_columns(
         &self,
         table: &Table,
         kind: RowOpKind,
-        block: &RowBlock,
-        first_tag: u64,
+        columns: &[Option<ColumnBlock>],
+        tags: &[u64],
     ) -> Result<()> {
-        let mut cells = Vec::with_capacity(block.columns.len());
-        for row in 0..block.rows {
+        let mut cells = Vec::with_capacity(columns.len());
+        for (row, tag) in tags.iter().enumerate() {
             cells.clear();
-            cells.extend(block.columns.iter().map(|column| Cell::from(column.cell(row))));
-            self.apply(table, kind, &cells, first_tag + row as u64).await?;
+            let cell = |column| ColumnBlock::cell(column, row).into();
+            cells.extend(columns.iter().map(|column| column.as_ref().map_or(Cell::Unset, cell)));
+            self.apply(table, kind, &cells, *tag).await?;
         }
         Ok(())
     }

@@ -1,0 +1,314 @@
+//! `nyala demo`: a cluster of its own, TPC-H's lineitem loaded over the wire, queries checked against what was loaded.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use engine::error::{Error, ErrorKind, Result};
+use engine::schema::ops::RowOpKind;
+use engine::time::Instant;
+use futures_util::future::join_all;
+
+use super::lineitem::{self, Part, Truth};
+use super::out::{Unit, bytes, grouped, print, progress, table as text_table};
+use super::queries::{self, Pricing, in_task};
+use super::table::{option, text};
+use super::{Failure, words};
+use crate::client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
+use crate::env::{BoxFuture, Env};
+use crate::server::cluster::{Cluster, ClusterConfig, Ports};
+use crate::server::flags::Flags;
+
+const TABLE: &str = "lineitem";
+/// Rows generated, and applied, at once.
+const BLOCK_ROWS: usize = 4096;
+/// Tasks that generate and load.
+const LOADERS: i32 = 2;
+const BUCKETS: u32 = 4;
+const LOOKUPS: usize = 1000;
+
+pub struct Demo {
+    scale: f64,
+    dir: String,
+    tablet_servers: usize,
+    masters: Option<Vec<String>>,
+    keep: bool,
+    log_sync: bool,
+}
+
+pub fn command() -> Command {
+    Command::new("demo")
+        .about("Load TPC-H data into a cluster of its own, query it, and say how long it took")
+        .arg(
+            option("scale", "FACTOR", "TPC-H scale factor; 1 is 6 million rows")
+                .default_value("0.1")
+                .value_parser(value_parser!(f64)),
+        )
+        .arg(option("dir", "DIR", "Directory of the cluster's data").default_value("nyala-demo"))
+        .arg(
+            option("tablet-servers", "N", "How many tablet servers to run")
+                .default_value("3")
+                .value_parser(value_parser!(u64).range(1..=50)),
+        )
+        .arg(option("masters", "HOST:PORT,...", "Use this running cluster instead of one of its own"))
+        .arg(Arg::new("keep").long("keep").action(ArgAction::SetTrue).help("Keep the table at the end"))
+        .arg(
+            option("log-sync", "BOOL", "Whether writes are synced to disk before they are acknowledged")
+                .default_value("true")
+                .value_parser(value_parser!(bool)),
+        )
+}
+
+/// What [`command`] was asked to do.
+pub fn parse(matches: &ArgMatches) -> Demo {
+    Demo {
+        scale: *matches.get_one("scale").expect("it has a default"),
+        dir: text(matches, "dir").expect("it has a default").to_string(),
+        tablet_servers: *matches.get_one::<u64>("tablet-servers").expect("it has a default") as usize,
+        masters: text(matches, "masters").map(words::names),
+        keep: matches.get_flag("keep"),
+        log_sync: *matches.get_one("log-sync").expect("it has a default"),
+    }
+}
+
+/// A step done: what, rows, seconds, bytes, remarks.
+struct Step {
+    name: &'static str,
+    rows: u64,
+    time: Duration,
+    bytes: u64,
+    remark: String,
+}
+
+impl Demo {
+    pub async fn run(self, env: &Env, stop: BoxFuture<'static, ()>) -> Result<(), Failure> {
+        if !(self.scale > 0.0 && self.scale <= 1000.0) {
+            return Err(Failure::usage(Error::invalid("--scale lies between 0 and 1000")));
+        }
+        let mut cluster = None;
+        let masters = match &self.masters {
+            Some(masters) => masters.clone(),
+            None => {
+                let started = self.start(env).await?;
+                let addresses = started.master_addresses();
+                print(&format!(
+                    "cluster: {} tablet servers, master at {}\n",
+                    self.tablet_servers, addresses[0]
+                ));
+                cluster = Some(started);
+                addresses
+            }
+        };
+        let done = super::unless_stopped(stop, async { Ok(self.play(env, masters).await?) }).await;
+        if let Some(cluster) = &mut cluster {
+            cluster.shutdown().await;
+        }
+        done
+    }
+
+    async fn start(&self, env: &Env) -> Result<Cluster, Failure> {
+        let flags = Flags::new();
+        flags.set("log_sync", if self.log_sync { "true" } else { "false" })?;
+        let config = ClusterConfig {
+            dir: self.dir.clone(),
+            masters: 1,
+            tablet_servers: self.tablet_servers,
+            ip: Ipv4Addr::LOCALHOST.into(),
+            ports: Ports::Free,
+            flags,
+        };
+        Cluster::start(env, &config).await.map_err(Failure::start)
+    }
+
+    async fn play(&self, env: &Env, masters: Vec<String>) -> Result<()> {
+        let client = Client::connect(env.clone(), ClientConfig::new(masters)).await?;
+        self.wait_for_servers(&client).await?;
+        let table = create(&client).await?;
+        let mut steps = Vec::new();
+        let (load, truth) = self.load(&table).await?;
+        steps.push(load);
+        let pricing = query(&table, &truth, &mut steps).await?;
+        steps.push(look_up(&table, &truth).await?);
+        print(&report(&steps));
+        print(&format!("\nQ1, pricing summary\n{}", show(&pricing)));
+        if !self.keep {
+            client.delete_table(TABLE).await?;
+        }
+        Ok(())
+    }
+
+    /// A fresh cluster's servers report to its master one after the other.
+    async fn wait_for_servers(&self, client: &Client) -> Result<()> {
+        if self.masters.is_some() {
+            return Ok(());
+        }
+        let deadline = client.env().now().mono.after(client.config().operation_timeout);
+        let mut backoff = crate::client::backoff::Backoff::new(deadline);
+        loop {
+            let known = client.tablet_servers().await?;
+            if known >= self.tablet_servers {
+                return Ok(());
+            }
+            let waiting = Error::not_ready(format!("{known} of {} have reported", self.tablet_servers));
+            backoff.failed(client.env(), "waiting for the tablet servers", waiting).await?;
+        }
+    }
+
+    async fn load(&self, table: &Table) -> Result<(Step, Truth)> {
+        let env = table.client().env().clone();
+        let began = env.now().mono;
+        // An order has four lines on average.
+        let bar = progress((self.scale * 6_000_000.0) as u64, Unit::Rows);
+        let loaders = (1..=LOADERS).map(|part| {
+            let (table, bar, scale) = (table.clone(), bar.clone(), self.scale);
+            in_task(
+                env.clone(),
+                async move { load_part(&table, Part::new(scale, part, LOADERS)?, bar).await },
+            )
+        });
+        let mut truth = Truth::default();
+        for part in join_all(loaders).await {
+            truth.merge(part?);
+        }
+        bar.finish_and_clear();
+        let step = step(&env, "load", truth.rows, began, truth.bytes, String::new());
+        Ok((step, truth))
+    }
+}
+
+async fn create(client: &Client) -> Result<Table> {
+    match client.delete_table(TABLE).await {
+        Ok(()) => {}
+        Err(error) if error.kind == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let mut create = CreateTable::new(TABLE, lineitem::schema()?).hash(&["l_orderkey"], BUCKETS)?;
+    create.comment = Some("TPC-H, made by nyala demo".to_string());
+    client.create_table(&create).await
+}
+
+async fn load_part(table: &Table, mut part: Part, bar: indicatif::ProgressBar) -> Result<Truth> {
+    let env = table.client().env().clone();
+    let session = table.client().session(SessionConfig::new(FlushMode::AutoBackground));
+    while let Some(block) = env.run(|| part.next(BLOCK_ROWS)).await {
+        let rows = block.iter().flatten().next().map_or(0, |column| column.len());
+        let tags: Vec<u64> = (part.truth.rows - rows as u64..part.truth.rows).collect();
+        session.apply_columns(table, RowOpKind::Insert, &block, &tags).await?;
+        bar.inc(rows as u64);
+        if let Some(failure) = session.take_failures().pop() {
+            return Err(failure.error.context(format!("loading row {}", failure.tag)));
+        }
+    }
+    match session.flush().await.pop() {
+        Some(failure) => Err(failure.error.context(format!("loading row {}", failure.tag))),
+        None => Ok(part.truth),
+    }
+}
+
+fn step(env: &Env, name: &'static str, rows: u64, began: Instant, bytes: u64, remark: String) -> Step {
+    Step { name, rows, time: env.now().mono.since(began), bytes, remark }
+}
+
+/// Runs the queries; an error if a result is not what was loaded.
+async fn query(table: &Table, truth: &Truth, steps: &mut Vec<Step>) -> Result<Pricing> {
+    let env = table.client().env();
+    let wrong = |what: &str, got: String, want: String| {
+        Error::corrupt(format!("{what} gave {got}, but the rows loaded make {want}"))
+    };
+    let began = env.now().mono;
+    let count = queries::count(table).await?;
+    if count.value != truth.rows {
+        return Err(wrong("count", count.value.to_string(), truth.rows.to_string()));
+    }
+    steps.push(step(env, "count(*)", count.rows, began, count.bytes, String::new()));
+    let began = env.now().mono;
+    let pricing = queries::pricing(table).await?;
+    if pricing.value != truth.pricing {
+        return Err(wrong("Q1", show(&pricing.value), show(&truth.pricing)));
+    }
+    steps.push(step(env, "Q1 pricing summary", pricing.rows, began, pricing.bytes, "as loaded".to_string()));
+    let began = env.now().mono;
+    let forecast = queries::forecast(table).await?;
+    if forecast.value != truth.forecast {
+        return Err(wrong("Q6", format!("{:?}", forecast.value), format!("{:?}", truth.forecast)));
+    }
+    let revenue = format!("as loaded; revenue {}", money(forecast.value.revenue, 4));
+    steps.push(step(env, "Q6 revenue forecast", forecast.rows, began, forecast.bytes, revenue));
+    Ok(pricing.value)
+}
+
+/// Reads single rows by their keys, one after the other.
+async fn look_up(table: &Table, truth: &Truth) -> Result<Step> {
+    let env = table.client().env();
+    let began = env.now().mono;
+    let (mut size, mut times) = (0, Vec::with_capacity(LOOKUPS));
+    for _ in 0..LOOKUPS {
+        let at = (env.rng.next_u64() % truth.keys.len().max(1) as u64) as usize;
+        let Some((order, line)) = truth.keys.get(at) else { break };
+        let from = env.now().mono;
+        let spec = ScanSpec { predicates: table.key_equals(&[order, line]), ..ScanSpec::default() };
+        let mut scanner = table.scan(spec)?;
+        let mut rows = 0;
+        while let Some(batch) = scanner.next_batch().await? {
+            rows += batch.num_rows();
+        }
+        if rows != 1 {
+            let order = i64::from_le_bytes(*order);
+            return Err(Error::corrupt(format!("looking up a line of order {order} gave {rows} rows")));
+        }
+        size += scanner.bytes();
+        times.push(env.now().mono.since(from));
+    }
+    times.sort_unstable();
+    let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default().as_micros();
+    let remark = format!("one by one: median {} us, 99 of 100 within {} us", at(50), at(99));
+    Ok(step(env, "key lookups", times.len() as u64, began, size, remark))
+}
+
+fn report(steps: &[Step]) -> String {
+    let row = |step: &Step| {
+        let seconds = step.time.as_secs_f64();
+        let rate = grouped((step.rows as f64 / seconds.max(1e-9)) as u64);
+        let (rows, size) = (grouped(step.rows), bytes(step.bytes));
+        vec![step.name.to_string(), rows, format!("{seconds:.3}"), rate, size, step.remark.clone()]
+    };
+    let header = ["step", "rows>", "seconds>", "rows/s>", "bytes>", ""];
+    format!("\n{}", text_table(&header, steps.iter().map(row)))
+}
+
+/// A sum of which the last `scale` digits come after the point, to the cent.
+fn money(value: i128, scale: u32) -> String {
+    let cents = value / 10i128.pow(scale - 2);
+    format!("{}.{:02}", cents / 100, cents % 100)
+}
+
+fn show(pricing: &Pricing) -> String {
+    let row = |((flag, status), group): (&(String, String), &queries::Group)| {
+        let average = |sum: i128| money(sum / i128::from(group.rows.max(1)), 2);
+        vec![
+            flag.clone(),
+            status.clone(),
+            money(group.quantity, 2),
+            money(group.price, 2),
+            money(group.discounted, 4),
+            money(group.charge, 6),
+            average(group.quantity),
+            average(group.price),
+            average(group.discount),
+            grouped(group.rows),
+        ]
+    };
+    let header = [
+        "flag",
+        "status",
+        "quantity>",
+        "price>",
+        "discounted>",
+        "charge>",
+        "avg qty>",
+        "avg price>",
+        "avg disc>",
+        "rows>",
+    ];
+    text_table(&header, pricing.groups.iter().map(row))
+}

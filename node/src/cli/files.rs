@@ -1,0 +1,208 @@
+//! Files that the command line names, reached through [`Env::disks`].
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::disk::{Disk, File};
+use engine::error::{Error, Result};
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::reader::{ChunkReader, Length};
+
+use crate::env::Env;
+
+/// The directory to open, and the path from there: what leads up (`..`) belongs to the directory.
+fn split(path: &str) -> (String, String) {
+    if let Some(rest) = path.strip_prefix('/') {
+        return ("/".to_string(), rest.trim_start_matches('/').to_string());
+    }
+    let mut root = String::from(".");
+    let mut rest = path;
+    while let Some((first, after)) = rest.split_once('/') {
+        match first {
+            "." | "" => {}
+            ".." => root.push_str("/.."),
+            _ => break,
+        }
+        rest = after;
+    }
+    (root, rest.to_string())
+}
+
+fn locate(env: &Env, path: &str) -> io::Result<(Arc<dyn Disk>, String)> {
+    let (root, rest) = split(path);
+    Ok((env.disks.open(&root)?, rest))
+}
+
+/// A file being read, from any place.
+#[derive(Clone)]
+pub struct Source {
+    file: Arc<dyn File>,
+    len: u64,
+    at: u64,
+}
+
+impl Source {
+    pub fn open(env: &Env, path: &str) -> Result<Source> {
+        let open = || {
+            let (disk, rest) = locate(env, path)?;
+            let file = disk.open(&rest)?;
+            Ok((file.len()?, file))
+        };
+        let (len, file) =
+            open().map_err(|error: io::Error| Error::io(format_args!("read {path}"), &error))?;
+        Ok(Source { file, len, at: 0 })
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.len
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let len = (out.len() as u64).min(self.len.saturating_sub(self.at)) as usize;
+        self.file.read_at(self.at, &mut out[..len])?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+impl Seek for Source {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.len.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
+
+impl Length for Source {
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl ChunkReader for Source {
+    type T = Source;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Source> {
+        Ok(Source { at: start, ..self.clone() })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        let end = start.checked_add(length as u64).filter(|end| *end <= self.len);
+        if end.is_none() {
+            return Err(ParquetError::EOF(format!("{length} bytes at {start} of a file of {}", self.len)));
+        }
+        let mut bytes = vec![0; length];
+        self.file.read_at(start, &mut bytes)?;
+        Ok(Bytes::from(bytes))
+    }
+}
+
+/// What is gathered before the file is appended to.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// A file being written. It has its name only once [`Sink::finish`] is done; until then it ends in `.partial`.
+pub struct Sink {
+    disk: Arc<dyn Disk>,
+    path: String,
+    partial: String,
+    file: Arc<dyn File>,
+    buffer: Vec<u8>,
+    written: u64,
+}
+
+impl Sink {
+    /// `AlreadyPresent` if there is such a file, unless it may be replaced.
+    pub fn create(env: &Env, path: &str, replace: bool) -> Result<Sink> {
+        let create = || {
+            let (disk, rest) = locate(env, path)?;
+            let partial = format!("{rest}.partial");
+            if !replace && disk.open(&rest).is_ok() {
+                return Ok(None);
+            }
+            let _ = disk.remove(&partial);
+            let file = disk.create(&partial)?;
+            Ok(Some(Sink { disk, path: rest, partial, file, buffer: Vec::new(), written: 0 }))
+        };
+        let taken = || Error::already_present(format!("{path} exists; give --force to replace it"));
+        create()
+            .map_err(|error: io::Error| Error::io(format_args!("write {path}"), &error))?
+            .ok_or_else(taken)
+    }
+
+    /// Makes the file durable and gives it its name; how many bytes it has.
+    pub fn finish(mut self) -> Result<u64> {
+        let path = self.path.clone();
+        let mut finish = || {
+            self.flush()?;
+            self.file.sync()?;
+            self.disk.rename(&self.partial, &self.path)?;
+            let parent = self.path.rsplit_once('/').map_or("", |(parent, _)| parent);
+            self.disk.sync_dir(parent)
+        };
+        finish().map_err(|error: io::Error| Error::io(format_args!("write {path}"), &error))?;
+        Ok(self.written)
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        self.written += bytes.len() as u64;
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.buffer.is_empty() {
+            self.file.append(&self.buffer)?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+}
+
+/// What kind of file a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Csv,
+    Parquet,
+}
+
+impl Format {
+    /// As asked for, or else by the name's ending.
+    pub fn of(asked: Option<&str>, path: &str) -> Result<Format> {
+        let ending = path.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+        match asked.or(ending.as_deref()) {
+            Some("csv") => Ok(Format::Csv),
+            Some("parquet" | "pq") => Ok(Format::Parquet),
+            _ => Err(Error::invalid(format!("{path} ends neither in .csv nor in .parquet; give --format"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_split_where_names_begin() {
+        let cases = [
+            ("/a/b.csv", ("/", "a/b.csv")),
+            ("b.csv", (".", "b.csv")),
+            ("./a/b.csv", (".", "a/b.csv")),
+            ("../../b.csv", ("./../..", "b.csv")),
+        ];
+        for (path, (root, rest)) in cases {
+            assert_eq!(split(path), (root.to_string(), rest.to_string()), "{path}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `nyala table …`: look at tables, make and drop them, move rows in and out.
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use engine::error::{Error, Result};
+use engine::schema::Schema;
+
+use super::out::{bytes, grouped, print, table as text_table};
+use super::{Failure, export, import, words};
+use crate::client::{Client, ClientConfig, CreateTable, ScanSpec, Table};
+use crate::env::Env;
+
+/// What was asked for.
+pub struct TableCommand {
+    matches: ArgMatches,
+}
+
+pub fn command() -> Command {
+    Command::new("table")
+        .about("Look at tables, make and drop them, move rows in and out")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([
+            base("list", "List tables").arg(option("filter", "TEXT", "Only tables whose name contains this")),
+            named("describe", "Show a table's columns, partitions and size"),
+            create(),
+            named("drop", "Drop a table and its rows"),
+            scan(),
+            import::command(),
+            export::command(),
+        ])
+}
+
+/// A command that talks to a cluster.
+pub fn base(name: &'static str, about: &'static str) -> Command {
+    Command::new(name).about(about).arg(
+        Arg::new("masters")
+            .long("masters")
+            .value_name("HOST:PORT,...")
+            .default_value("127.0.0.1:7051")
+            .help("Addresses of the masters"),
+    )
+}
+
+/// A command about one table.
+pub fn named(name: &'static str, about: &'static str) -> Command {
+    base(name, about).arg(Arg::new("table").value_name("TABLE").required(true).help("Name of the table"))
+}
+
+pub fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help)
+}
+
+fn many(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    option(name, value, help).action(ArgAction::Append)
+}
+
+fn create() -> Command {
+    named("create", "Make a table")
+        .after_help(format!("Types: {}", words::TYPES))
+        .arg(
+            many(
+                "column",
+                "DEF",
+                "A column, e.g. 'price decimal(15,2) null default=0 encoding=dict'; key first",
+            )
+            .required(true),
+        )
+        .arg(option("key", "COLUMNS", "The primary key, e.g. 'a,b' [default: the first column]"))
+        .arg(many("hash", "COLUMNS:N", "Spread rows over N buckets by a hash of key columns, e.g. 'a,b:8'"))
+        .arg(option("range", "COLUMNS", "Partition by ranges of these key columns"))
+        .arg(many("bounds", "LOW..HIGH", "A range, e.g. '0..100' or '100..'; none: one for everything"))
+        .arg(
+            option("replicas", "N", "Copies of each tablet [default: the cluster's]")
+                .value_parser(value_parser!(i32)),
+        )
+        .arg(option("comment", "TEXT", "What the table is for"))
+}
+
+fn scan() -> Command {
+    named("scan", "Print a table's rows")
+        .arg(option("columns", "NAMES", "Only these columns, e.g. 'a,b'"))
+        .arg(many("where", "CONDITION", "Only rows that satisfy this, e.g. 'price >= 10'; may be repeated"))
+        .arg(option("limit", "N", "At most this many rows").value_parser(value_parser!(u64)))
+        .arg(
+            Arg::new("count")
+                .long("count")
+                .action(ArgAction::SetTrue)
+                .help("Print only how many rows there are"),
+        )
+}
+
+/// What [`command`] was asked to do.
+pub fn parse(matches: &ArgMatches) -> TableCommand {
+    TableCommand { matches: matches.clone() }
+}
+
+/// A client of the cluster that the command line names.
+pub async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
+    let masters = text(matches, "masters").expect("it has a default");
+    Client::connect(env.clone(), ClientConfig::new(words::names(masters))).await
+}
+
+pub fn text<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
+    matches.get_one::<String>(name).map(String::as_str)
+}
+
+pub fn texts<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a str> {
+    matches.get_many::<String>(name).into_iter().flatten().map(String::as_str)
+}
+
+/// The table that the command line names.
+pub async fn open(client: &Client, matches: &ArgMatches) -> Result<Table> {
+    client.open_table(text(matches, "table").expect("it is required")).await
+}
+
+impl TableCommand {
+    pub async fn run(self, env: &Env) -> Result<(), Failure> {
+        let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
+        match name {
+            "create" => {
+                // Before the cluster is looked for: what is wrong with the definition needs no cluster.
+                let create = definition(matches).map_err(Failure::usage)?;
+                let table = connect(env, matches).await?.create_table(&create).await?;
+                print(&format!("created table {} ({})\n", table.name(), table.id()));
+            }
+            "list" => list(&connect(env, matches).await?, text(matches, "filter")).await?,
+            "describe" => describe(&open(&connect(env, matches).await?, matches).await?).await?,
+            "drop" => {
+                let name = text(matches, "table").expect("it is required");
+                connect(env, matches).await?.delete_table(name).await?;
+                print(&format!("dropped table {name}\n"));
+            }
+            "scan" => print_rows(&open(&connect(env, matches).await?, matches).await?, matches).await?,
+            "import" => import::run(env, matches).await?,
+            _ => export::run(env, matches).await?,
+        }
+        Ok(())
+    }
+}
+
+fn definition(matches: &ArgMatches) -> Result<CreateTable> {
+    let columns: Vec<&str> = texts(matches, "column").collect();
+    let columns = columns.iter().zip(0..).map(|(text, id)| words::column(id, text));
+    let columns = columns.collect::<Result<Vec<_>>>()?;
+    let key = text(matches, "key").map_or_else(|| vec![columns[0].name.clone()], words::names);
+    let leads = key.iter().zip(&columns).all(|(name, column)| *name == column.name);
+    if key.len() > columns.len() || !leads {
+        return Err(Error::invalid("the columns of --key come first, in the same order"));
+    }
+    let name = text(matches, "table").expect("it is required");
+    let mut create = CreateTable::new(name, Schema::new(columns, key.len())?);
+    for hash in texts(matches, "hash") {
+        let (columns, buckets) = words::hash(hash)?;
+        create = create.hash(&columns.iter().map(String::as_str).collect::<Vec<_>>(), buckets)?;
+    }
+    if let Some(range) = text(matches, "range") {
+        let names = words::names(range);
+        create = create.range(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let find = |name: &String| words::find(&create.schema, name, &create.name).cloned();
+        let columns = names.iter().map(find).collect::<Result<Vec<_>>>()?;
+        create.ranges = texts(matches, "bounds")
+            .map(|bounds| words::range(bounds, &columns))
+            .collect::<Result<Vec<_>>>()?;
+    } else if texts(matches, "bounds").next().is_some() {
+        return Err(Error::invalid("--bounds needs --range"));
+    }
+    create.replicas = matches.get_one::<i32>("replicas").copied();
+    create.comment = text(matches, "comment").map(str::to_string);
+    Ok(create)
+}
+
+async fn list(client: &Client, filter: Option<&str>) -> Result<()> {
+    let tables = client.list_tables(filter).await?;
+    if tables.is_empty() {
+        print("no tables\n");
+        return Ok(());
+    }
+    let unknown = || "?".to_string();
+    let row = |table: crate::client::TableInfo| {
+        let number = |number: Option<i32>| number.map_or_else(unknown, |number| number.to_string());
+        let rows = table.live_rows.map_or_else(unknown, grouped);
+        vec![table.name, rows, number(table.tablets), number(table.replicas), table.id]
+    };
+    let header = ["table", "rows>", "tablets>", "replicas>", "id"];
+    print(&text_table(&header, tables.into_iter().map(row)));
+    Ok(())
+}
+
+async fn describe(table: &Table) -> Result<()> {
+    let schema = table.schema();
+    let mut text = format!("TABLE {} ({})\n", table.name(), table.id());
+    for column in schema.columns() {
+        text.push_str(&format!("  {column}"));
+        if let Some(default) = &column.write_default {
+            let cell = engine::schema::format_cell(column.ty, column.attributes, default);
+            text.push_str(&format!(" DEFAULT {cell}"));
+        }
+        if !column.comment.is_empty() {
+            text.push_str(&format!("  -- {}", column.comment));
+        }
+        text.push('\n');
+    }
+    let key: Vec<&str> = schema.key_columns().iter().map(|column| column.name.as_str()).collect();
+    text.push_str(&format!("PRIMARY KEY ({})\n", key.join(", ")));
+    for line in table.partition_schema().show(schema) {
+        text.push_str(&format!("{line}\n"));
+    }
+    let tokens = table.scan_tokens(&ScanSpec::default()).await?;
+    let mut ranges: Vec<_> = tokens.iter().map(|token| token.tablet().partition.range()).collect();
+    ranges.sort();
+    ranges.dedup();
+    if !table.partition_schema().range_columns.is_empty() {
+        for range in &ranges {
+            text.push_str(&format!("  {}\n", table.partition_schema().show_range(schema, range)));
+        }
+    }
+    let statistics = table.client().table_statistics(table.name()).await?;
+    text.push_str(&format!(
+        "TABLETS {}\nREPLICAS {}\nOWNER {}\n",
+        tokens.len(),
+        table.num_replicas(),
+        table.owner()
+    ));
+    if !table.comment().is_empty() {
+        text.push_str(&format!("COMMENT {}\n", table.comment()));
+    }
+    let rows = statistics.live_rows.map_or("unknown".to_string(), |rows| grouped(rows.max(0) as u64));
+    let size = bytes(statistics.disk_bytes.max(0) as u64);
+    text.push_str(&format!("ROWS about {rows}\nON DISK about {size}\n"));
+    print(&text);
+    Ok(())
+}
+
+/// What a scan is asked for by `--columns`, `--where` and `--limit`; `None` if nothing can satisfy it.
+pub fn spec(table: &Table, matches: &ArgMatches) -> Result<Option<ScanSpec>> {
+    let columns = text(matches, "columns").map(words::names);
+    for name in columns.iter().flatten() {
+        words::find(table.schema(), name, table.name())?;
+    }
+    let mut predicates = Vec::new();
+    for condition in texts(matches, "where") {
+        match words::condition(condition, table)? {
+            Some(predicate) => predicates.push(predicate),
+            None => return Ok(None),
+        }
+    }
+    let limit = matches.get_one::<u64>("limit").copied();
+    Ok(Some(ScanSpec { columns, predicates, limit, ..ScanSpec::default() }))
+}
+
+async fn print_rows(table: &Table, matches: &ArgMatches) -> Result<()> {
+    let spec = spec(table, matches)?;
+    if matches.get_flag("count") {
+        let count = match spec {
+            Some(spec) => table.count(spec.predicates).await?,
+            None => 0,
+        };
+        print(&format!("{count}\n"));
+        return Ok(());
+    }
+    let Some(spec) = spec else { return Ok(()) };
+    let mut scanner = table.scan(spec)?;
+    let mut out = std::io::stdout();
+    let mut header = true;
+    while let Some(batch) = scanner.next_batch().await? {
+        let mut text = Vec::new();
+        export::csv_writer(&mut text, header, "NULL")
+            .write(&export::printable(&batch)?)
+            .map_err(export::failed)?;
+        header = false;
+        if std::io::Write::write_all(&mut out, &text).is_err() {
+            // Whoever read has enough.
+            break;
+        }
+    }
+    Ok(())
+}
