@@ -170,6 +170,9 @@ impl Import {
 
     async fn report(self, env: &Env, path: &str, matches: &ArgMatches, csv: Option<Source>) -> Result<()> {
         let written = grouped(self.session.written());
+        if self.session.ignored() > 0 {
+            print(&format!("passed over {} rows whose key is taken\n", grouped(self.session.ignored())));
+        }
         if self.bad_count == 0 {
             print(&format!("imported {written} rows into {}\n", self.table.name()));
             return Ok(());

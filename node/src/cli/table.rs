@@ -1,5 +1,7 @@
 //! `nyala table …`: look at tables, make and drop them, move rows in and out.
 
+use std::time::Duration;
+
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, Result};
 use engine::schema::Schema;
@@ -8,6 +10,9 @@ use super::out::{bytes, grouped, print, table as text_table};
 use super::{Failure, export, import, words};
 use crate::client::{Client, ClientConfig, CreateTable, ScanSpec, Table};
 use crate::env::Env;
+
+/// How long a person waits for a cluster that may not be there.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What was asked for.
 pub struct TableCommand {
@@ -97,7 +102,12 @@ pub fn parse(matches: &ArgMatches) -> TableCommand {
 /// A client of the cluster that the command line names.
 pub async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
     let masters = text(matches, "masters").expect("it has a default");
-    Client::connect(env.clone(), ClientConfig::new(words::names(masters))).await
+    let config = ClientConfig { connect_timeout: PATIENCE, ..ClientConfig::new(words::names(masters)) };
+    let hint = |error: Error| {
+        let message = format!("{}\nIs there a cluster at {masters}? 'nyala up' starts one.", error.message);
+        Error { message, ..error }
+    };
+    Client::connect(env.clone(), config).await.map_err(hint)
 }
 
 pub fn text<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {

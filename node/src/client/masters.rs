@@ -24,6 +24,9 @@ use crate::wire::status::error_from_status;
 
 const MASTER_SERVICE: &str = "kudu.master.MasterService";
 
+/// Where masters listen unless told otherwise.
+const MASTER_PORT: u16 = 7051;
+
 /// A master's response, which may be an error.
 pub(super) trait MasterReply: Message + Default {
     fn error(&self) -> Option<&MasterErrorPb>;
@@ -74,7 +77,7 @@ enum Failure {
 
 impl Masters {
     pub(super) fn new(env: &Env, config: &ClientConfig) -> Masters {
-        let proxy = |address: &String| Proxy::new(env.clone(), address.as_str(), &config.user);
+        let proxy = |address: &String| Proxy::new(env.clone(), with_port(address), &config.user);
         let known = Known { masters: config.masters.iter().map(proxy).collect(), leader: None };
         Masters {
             env: env.clone(),
@@ -172,6 +175,10 @@ impl Masters {
         }
         Err(last)
     }
+}
+
+fn with_port(address: &str) -> String {
+    if address.contains(':') { address.to_string() } else { format!("{address}:{MASTER_PORT}") }
 }
 
 fn rpc_failure(master: &Proxy, method: &str, error: RpcError) -> Failure {

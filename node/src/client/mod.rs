@@ -52,10 +52,12 @@ pub(crate) const TABLET_SERVICE: &str = "kudu.tserver.TabletServerService";
 /// How a client behaves.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// `host:port` of every master, or of some: the others are learnt.
+    /// `host:port` of every master, or of some: the others are learnt. Without a port, Kudu's 7051.
     pub masters: Vec<String>,
     /// The name under which this client speaks; owner of the tables it creates.
     pub user: String,
+    /// How long finding the leading master may take when the client connects.
+    pub connect_timeout: Duration,
     /// How long an operation may take, retries included.
     pub operation_timeout: Duration,
     /// How long one attempt may take before another server is tried.
@@ -67,6 +69,7 @@ impl ClientConfig {
         ClientConfig {
             masters: masters.into_iter().map(Into::into).collect(),
             user: "nyala".to_string(),
+            connect_timeout: Duration::from_secs(30),
             operation_timeout: Duration::from_secs(30),
             rpc_timeout: Duration::from_secs(10),
         }
@@ -98,7 +101,7 @@ impl Client {
         }
         let id = env.random_uuid().to_string();
         let masters = Masters::new(&env, &config);
-        let deadline = env.now().mono.after(config.operation_timeout);
+        let deadline = env.now().mono.after(config.connect_timeout);
         masters.find_leader(deadline).await?;
         let shared = Shared {
             env,

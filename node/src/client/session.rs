@@ -75,7 +75,8 @@ pub struct RowFailure {
     pub error: Error,
 }
 
-/// Rows on their way to tables. Cheap to clone; clones share the buffer.
+/// Rows on their way to tables. Cheap to clone; clones share the buffer. Rows that are buffered when the last clone
+/// is dropped are lost: flush first.
 #[derive(Clone)]
 pub struct Session {
     shared: Arc<Shared>,
@@ -100,6 +101,7 @@ struct State {
     failures: Vec<RowFailure>,
     failures_dropped: u64,
     written: u64,
+    ignored: u64,
 }
 
 struct TableBuffer {
@@ -195,9 +197,14 @@ impl Session {
         }
     }
 
-    /// Rows that landed without an error.
+    /// Rows that were written.
     pub fn written(&self) -> u64 {
         lock(&self.shared.state).written
+    }
+
+    /// Rows that the IGNORE operations passed over.
+    pub fn ignored(&self) -> u64 {
+        lock(&self.shared.state).ignored
     }
 
     /// Failures that were too many to keep.
@@ -326,9 +333,11 @@ impl Session {
         let written = self.shared.client.write_batch(&table, tablet, &batch, self.deadline()).await;
         let mut state = lock(&self.shared.state);
         match written {
-            Ok(refused) => {
-                state.written += tags.len().saturating_sub(refused.len()) as u64;
-                for (row, error) in refused {
+            Ok(done) => {
+                let failed = done.refused.len() as u64 + done.ignored;
+                state.written += (tags.len() as u64).saturating_sub(failed);
+                state.ignored += done.ignored;
+                for (row, error) in done.refused {
                     state.fail(tags.get(row).copied().unwrap_or(u64::MAX), error);
                 }
             }

@@ -10,10 +10,19 @@ use super::backoff::Backoff;
 use super::locations::TabletLocation;
 use super::tablets::TabletFailure;
 use super::{Client, TABLET_SERVICE, Table, lock};
+use crate::proto::kudu::tserver::write_response_pb::PerRowErrorPb;
 use crate::proto::kudu::tserver::{WriteRequestPb, WriteResponsePb};
 use crate::proto::kudu::{ExternalConsistencyMode, RowOperationsPb};
 use crate::rpc::client::CallOptions;
 use crate::wire::status::error_from_status;
+
+/// What became of a batch.
+pub(super) struct Written {
+    /// The rows that were refused, by their position.
+    pub(super) refused: Vec<(usize, Error)>,
+    /// How many rows an IGNORE operation passed over.
+    pub(super) ignored: u64,
+}
 
 /// Encoded row operations over a table's whole schema.
 pub(super) struct Batch {
@@ -34,15 +43,15 @@ impl Drop for Numbered<'_> {
 }
 
 impl Client {
-    /// Writes a batch, wherever its tablet's leader is, until the deadline. Gives the rows that were refused, by their
-    /// position; an error means that none is known to be written.
+    /// Writes a batch, wherever its tablet's leader is, until the deadline. An error means that no row is known to be
+    /// written.
     pub(super) async fn write_batch(
         &self,
         table: &Table,
         mut tablet: Arc<TabletLocation>,
         batch: &Batch,
         deadline: Instant,
-    ) -> Result<Vec<(usize, Error)>> {
+    ) -> Result<Written> {
         let number = lock(&self.shared.requests).begin();
         let _numbered = Numbered { client: self, number };
         let mut backoff = Backoff::new(deadline);
@@ -53,12 +62,7 @@ impl Client {
                 .try_write(table, &tablet, batch, deadline, (number, backoff.attempts(), elsewhere))
                 .await
             {
-                Ok(response) => {
-                    let row = |row: &crate::proto::kudu::tserver::write_response_pb::PerRowErrorPb| {
-                        (row.row_index.max(0) as usize, error_from_status(&row.error))
-                    };
-                    return Ok(response.per_row_errors.iter().map(row).collect());
-                }
+                Ok(response) => return Ok(outcome(&response)),
                 Err(TabletFailure::Elsewhere(error)) => {
                     elsewhere += 1;
                     backoff.failed(self.env(), &what, error).await?;
@@ -106,5 +110,20 @@ impl Client {
             None => Ok(response),
             Some(error) => Err(TabletFailure::of_reply(error)),
         }
+    }
+}
+
+fn outcome(response: &WriteResponsePb) -> Written {
+    let row = |row: &PerRowErrorPb| (row.row_index.max(0) as usize, error_from_status(&row.error));
+    let metrics = response.resource_metrics.unwrap_or_default();
+    let ignored = [
+        metrics.insert_ignore_errors(),
+        metrics.update_ignore_errors(),
+        metrics.delete_ignore_errors(),
+        metrics.upsert_ignore_errors(),
+    ];
+    Written {
+        refused: response.per_row_errors.iter().map(row).collect(),
+        ignored: ignored.iter().map(|count| count.max(&0).unsigned_abs()).sum(),
     }
 }
