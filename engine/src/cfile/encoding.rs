@@ -187,7 +187,9 @@ fn encode_prefix(offsets: &[u32], bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0).take_while(|(a, b)| a == b).count();
+    let rest = a[8 * words..].iter().zip(&b[8 * words..]).take_while(|(a, b)| a == b).count();
+    8 * words + rest
 }
 
 /// Decodes a page. `dictionary` is the column's, if it has one.

@@ -89,12 +89,12 @@ impl Separators {
     /// Keys in order.
     pub fn new(keys: impl Iterator<Item = Vec<u8>>) -> Separators {
         let keys: Vec<Vec<u8>> = keys.collect();
-        Separators { prefixes: keys.iter().map(|key| prefix(key)).collect(), keys }
+        Separators { prefixes: keys.iter().map(|key| key_prefix(key)).collect(), keys }
     }
 
     /// The last page whose first key is not above `key`; `None` if `key` is before all.
     pub fn page_of(&self, key: &[u8]) -> Option<usize> {
-        let wanted = prefix(key);
+        let wanted = key_prefix(key);
         let first = self.prefixes.partition_point(|prefix| *prefix < wanted);
         let alike = self.prefixes[first..].partition_point(|prefix| *prefix == wanted);
         let not_above = self.keys[first..first + alike].partition_point(|first_key| &first_key[..] <= key);
@@ -103,7 +103,7 @@ impl Separators {
 }
 
 /// The first eight bytes as a number in their order; shorter keys as if zeros followed.
-fn prefix(key: &[u8]) -> u64 {
+pub fn key_prefix(key: &[u8]) -> u64 {
     match key.first_chunk::<8>() {
         Some(bytes) => u64::from_be_bytes(*bytes),
         None => {

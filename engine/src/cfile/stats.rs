@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use super::index::PageEntry;
+use super::keys::key_prefix;
 use crate::schema::Physical;
 use crate::schema::block::{ColumnBlock, Values};
 use crate::schema::predicate::{Predicate, PredicateKind, compare_cells};
@@ -17,15 +18,29 @@ pub fn bounds(block: &ColumnBlock, physical: Physical, exact: bool) -> Option<(V
     match &block.values {
         Values::Fixed { bytes, .. } => fixed_bounds(bytes, block, physical),
         Values::Var { .. } => {
-            let mut cells = (0..block.len()).filter_map(|row| block.cell(row));
-            let first = cells.next()?;
-            let (low, high) = cells.fold((first, first), |(low, high), cell| (low.min(cell), high.max(cell)));
+            let (low, high) = var_bounds((0..block.len()).filter_map(|row| block.cell(row)))?;
             if exact {
                 return Some((low.to_vec(), high.to_vec()));
             }
             Some((low[..low.len().min(BOUND_BYTES_MAX)].to_vec(), cut_above(high)?))
         }
     }
+}
+
+/// The smallest and the largest of some strings. Most are told apart by their first eight bytes as a number.
+fn var_bounds<'a>(mut cells: impl Iterator<Item = &'a [u8]>) -> Option<(&'a [u8], &'a [u8])> {
+    let first = cells.next()?;
+    let (mut low, mut high) = ((key_prefix(first), first), (key_prefix(first), first));
+    for cell in cells {
+        let prefix = key_prefix(cell);
+        if prefix <= low.0 && (prefix, cell) < low {
+            low = (prefix, cell);
+        }
+        if prefix >= high.0 && (prefix, cell) > high {
+            high = (prefix, cell);
+        }
+    }
+    Some((low.1, high.1))
 }
 
 /// A short bound that is not below `high`; `None` if there is none.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{RwLock, RwLockReadGuard};
 
 use super::deltafile::{DeltaBatch, TimeRange};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::RowId;
 use crate::schema::change::Change;
 use crate::time::Timestamp;
@@ -41,7 +41,11 @@ impl DeltaMemStore {
     pub fn insert(&self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         let parsed = Change::parse(change)?;
         let mut inner = self.inner.write().expect("no writer panics while it holds the lock");
-        let at = inner.arena.len() as u32;
+        let Ok(at) = u32::try_from(inner.arena.len()) else {
+            return Err(Error::throttled(
+                "4 GiB of changes to one rowset wait to be flushed; write again later",
+            ));
+        };
         inner.entries.insert((row, ts, at), change.len() as u32);
         inner.arena.extend_from_slice(change);
         inner.newest = inner.newest.max(ts);
