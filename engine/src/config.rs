@@ -22,8 +22,9 @@ pub struct TabletConfig {
     pub rowset_roll_bytes: u64,
     /// When the log holds more than this, what keeps it from being cut is flushed.
     pub wal_retain_bytes: u64,
-    /// Merge DiskRowSets when a key is covered by this many of them.
-    pub compact_overlap_min: usize,
+    /// Merge DiskRowSets when so many of them cover a key or are small, and rewrite one that has so many files of
+    /// changes.
+    pub merge_min: usize,
     /// Rows in a block of a scan.
     pub scan_block_rows: usize,
     /// Rows a job handles in one step.
@@ -47,7 +48,7 @@ impl Default for TabletConfig {
             dms_flush_age_ms: 120_000,
             rowset_roll_bytes: 32 << 20,
             wal_retain_bytes: 256 << 20,
-            compact_overlap_min: 8,
+            merge_min: 8,
             scan_block_rows: 1024,
             job_step_rows: 4096,
             wal_segment_bytes_max: 8 << 20,
@@ -69,7 +70,7 @@ impl TabletConfig {
             dms_flush_age_ms: 1_000,
             rowset_roll_bytes: 1 << 10,
             wal_retain_bytes: 8 << 10,
-            compact_overlap_min: 3,
+            merge_min: 3,
             scan_block_rows: 4,
             job_step_rows: 3,
             wal_segment_bytes_max: 1 << 10,

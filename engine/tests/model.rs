@@ -28,8 +28,8 @@ enum Step {
     Compact(usize, usize, Vec<Change>),
     Checkpoint,
     Gc,
-    /// Of what overlaps most, if that is much.
-    CompactOverlap,
+    /// Of what is worth it, if anything is.
+    CompactDue,
     Restart,
     Crash,
     AddColumn,
@@ -377,10 +377,10 @@ fn run(world: &mut World, model: &mut Model, step: &Step) -> Result<(), engine::
             let (replica, wal) = world.open.as_mut().unwrap();
             wal.gc(replica.log_keep_from())?;
         }
-        Step::CompactOverlap => {
-            let overlap = world.replica().tablet().overlapping();
-            if overlap.len() >= world.config.compact_overlap_min {
-                job(world, model, JobKind::Compact(overlap), &[])?;
+        Step::CompactDue => {
+            let rowsets = world.replica().tablet().worth_merging();
+            if !rowsets.is_empty() {
+                job(world, model, JobKind::Compact(rowsets), &[])?;
             }
         }
         Step::Restart => world.reopen()?,
@@ -431,7 +431,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<usize>(), 1usize..4, changes(4)).prop_map(|(a, n, during)| Step::Compact(a, n, during)),
         1 => Just(Step::Checkpoint),
         1 => Just(Step::Gc),
-        1 => Just(Step::CompactOverlap),
+        1 => Just(Step::CompactDue),
         1 => Just(Step::Restart),
         1 => Just(Step::Crash),
         1 => Just(Step::AddColumn),
@@ -638,23 +638,43 @@ fn a_job_on_a_full_disk_fails_alone_and_succeeds_later() {
     check(&world, &model);
 }
 
-#[test]
-fn many_small_flushes_are_merged_by_and_by() {
-    let (mut world, mut model) = (World::new(1, TabletConfig::tiny()), Model::new());
+/// Flushes three rows of each round's `keys` and merges what is worth it; how many rowsets are left of 40.
+fn rowsets_after_many_flushes(config: TabletConfig, keys: impl Fn(u8) -> [u8; 3]) -> usize {
+    let (mut world, mut model) = (World::new(1, config), Model::new());
     world.create(plain_schema()).unwrap();
     for round in 0..40u8 {
-        let keys = [round, 60, 100 + round].map(|key| Change {
-            kind: RowOpKind::Upsert,
-            key,
-            v: Some(Some(round)),
-            n: None,
-        });
-        write(&mut world, &mut model, &keys).unwrap();
+        let change = |key| Change { kind: RowOpKind::Upsert, key, v: Some(Some(round)), n: None };
+        write(&mut world, &mut model, &keys(round).map(change)).unwrap();
         job(&mut world, &mut model, JobKind::FlushRows, &[]).unwrap();
-        run(&mut world, &mut model, &Step::CompactOverlap).unwrap();
+        run(&mut world, &mut model, &Step::CompactDue).unwrap();
     }
-    let rowsets = world.replica().tablet().state().disk.len();
-    assert!(rowsets < 12, "{rowsets} rowsets are left of 40");
+    check(&world, &model);
+    world.replica().tablet().state().disk.len()
+}
+
+#[test]
+fn many_small_flushes_are_merged_by_and_by() {
+    let left = rowsets_after_many_flushes(TabletConfig::tiny(), |round| [round, 60, 100 + round]);
+    assert!(left < 12, "{left} rowsets that overlap");
+    let roomy = TabletConfig { rowset_roll_bytes: 1 << 20, ..TabletConfig::tiny() };
+    let left = rowsets_after_many_flushes(roomy, |round| [3 * round, 3 * round + 1, 3 * round + 2]);
+    assert!(left < 4, "{left} rowsets side by side");
+}
+
+#[test]
+fn many_files_of_changes_are_merged_into_the_base() {
+    let (mut world, mut model) = (World::new(1, TabletConfig::tiny()), Model::new());
+    world.create(plain_schema()).unwrap();
+    let upsert = |v| [Change { kind: RowOpKind::Upsert, key: 1, v: Some(Some(v)), n: None }];
+    write(&mut world, &mut model, &upsert(0)).unwrap();
+    job(&mut world, &mut model, JobKind::FlushRows, &[]).unwrap();
+    for round in 1..20 {
+        write(&mut world, &mut model, &upsert(round)).unwrap();
+        run(&mut world, &mut model, &Step::FlushDeltas(0, Vec::new())).unwrap();
+        run(&mut world, &mut model, &Step::CompactDue).unwrap();
+        let files = world.replica().tablet().state().disk[0].meta().delta_files.len();
+        assert!(files < world.config.merge_min, "{files} files");
+    }
     check(&world, &model);
 }
 

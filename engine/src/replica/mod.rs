@@ -7,8 +7,8 @@
 //!      └─► apply to the tablet ─► Effects.done: answer,  Effects.append: Commit
 //! ```
 //!
-//! - A step never touches the log itself and never waits: the caller owns the [`Wal`](crate::wal::Wal) and tells when operations are
-//!   durable. Only reading flushed rows and replacing the superblock reach a disk from here.
+//! - A step never touches the log itself and never waits: the caller owns the [`Wal`](crate::wal::Wal) and tells
+//!   when operations are durable. Only reading flushed rows and replacing the superblock reach a disk from here.
 //! - Operations are applied in the order of the log. With one replica, what is durable is agreed; Raft will take
 //!   the place of that sentence.
 //! - A replica whose disk or log fails is [`Replica::failure`]: it answers everything with that error from then on.

@@ -34,6 +34,7 @@ pub mod diskrowset;
 mod diskrowset_tests;
 pub mod flush;
 pub mod memrowset;
+mod merge_policy;
 pub mod meta;
 pub mod mvcc;
 pub mod prepare;
@@ -55,9 +56,6 @@ use mvcc::Mvcc;
 use rowset::{RowSetId, RowSetScan};
 use rowset_tree::RowSetTree;
 use scan::{Scan, ScanSpec, SnapshotAt};
-
-/// Rowsets worth merging at once.
-const MERGED_MAX: usize = 16;
 
 /// A tablet as its readers see it.
 pub struct Tablet {
@@ -185,16 +183,6 @@ impl Tablet {
             }
         }
         Ok(Scan::new(spec, snapshot, row_sets))
-    }
-
-    /// DiskRowSets around the key that most of them cover, the smallest of them if they are many: merging these
-    /// does lookups and ordered scans the most good.
-    pub fn overlapping(&self) -> Vec<RowSetId> {
-        let state = self.state();
-        let mut deepest = state.tree.deepest();
-        deepest.sort_by_key(|at| state.disk[*at].meta().bytes);
-        deepest.truncate(MERGED_MAX);
-        deepest.into_iter().map(|at| state.disk[at].meta().id).collect()
     }
 
     pub fn stats(&self) -> TabletStats {

@@ -182,7 +182,7 @@ impl Since {
             rows_age: self.rows.map(|since| now.since(since)),
             frozen: !state.frozen.is_empty(),
             deltas: self.deltas.iter().map(view).collect(),
-            overlap: replica.tablet().overlapping(),
+            merge: replica.tablet().worth_merging(),
             log_bytes: replica.log_bytes(),
             log_bytes_at_checkpoint: self.log_bytes_at_checkpoint,
         }

@@ -1,8 +1,7 @@
 //! Which piece of maintenance is most worth doing next. Pure.
 //!
 //! In this order: memory is short, so free the most; rows that an old schema left behind; what holds back the log;
-//! what has grown too large; what has waited too long; rowsets that overlap so much that lookups and ordered scans
-//! suffer.
+//! what has grown too large; what has waited too long; rowsets that are better merged.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -22,8 +21,8 @@ pub struct TabletView {
     pub frozen: bool,
     /// Changes of flushed rows that are in memory only.
     pub deltas: Vec<DeltasView>,
-    /// DiskRowSets around the key that most of them cover.
-    pub overlap: Vec<RowSetId>,
+    /// DiskRowSets that are worth merging.
+    pub merge: Vec<RowSetId>,
     pub log_bytes: u64,
     /// The log's size when a checkpoint last let go of what it could.
     pub log_bytes_at_checkpoint: u64,
@@ -49,15 +48,14 @@ pub fn choose(tablets: &[TabletView], config: &TabletConfig, memory_short: bool)
         .or_else(|| first(tablets, |tablet| log_holder(tablet, config)))
         .or_else(|| too_large(tablets, config))
         .or_else(|| first(tablets, |tablet| too_old(tablet, config)))
-        .or_else(|| most_overlap(tablets, config))
+        .or_else(|| largest_merge(tablets))
 }
 
-/// The merge that thins out most.
-fn most_overlap(tablets: &[TabletView], config: &TabletConfig) -> Option<Choice> {
-    let deep =
-        tablets.iter().enumerate().filter(|(_, tablet)| tablet.overlap.len() >= config.compact_overlap_min);
-    let deepest = deep.min_by_key(|(i, tablet)| (Reverse(tablet.overlap.len()), *i));
-    deepest.map(|(i, tablet)| (i, JobKind::Compact(tablet.overlap.clone())))
+/// The merge of the most rowsets.
+fn largest_merge(tablets: &[TabletView]) -> Option<Choice> {
+    let merges = tablets.iter().enumerate().filter(|(_, tablet)| !tablet.merge.is_empty());
+    let largest = merges.min_by_key(|(i, tablet)| (Reverse(tablet.merge.len()), *i));
+    largest.map(|(i, tablet)| (i, JobKind::Compact(tablet.merge.clone())))
 }
 
 fn first(tablets: &[TabletView], due: impl Fn(&TabletView) -> Option<JobKind>) -> Option<Choice> {
@@ -168,14 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn rowsets_are_merged_when_enough_of_them_overlap() {
-        let config = TabletConfig { compact_overlap_min: 3, ..config() };
-        let overlapping = |overlap: &[u64]| TabletView { overlap: overlap.to_vec(), ..view(99, 1) };
-        let tablets = [overlapping(&[1, 2, 3]), overlapping(&[1, 4, 5, 6]), overlapping(&[])];
-        assert_eq!(choose(&tablets, &config, false), Some((1, JobKind::Compact(vec![1, 4, 5, 6]))));
-        assert_eq!(choose(&[overlapping(&[1, 2])], &config, false), None);
+    fn rowsets_are_merged_when_nothing_else_is_due() {
+        let merging = |merge: &[u64]| TabletView { merge: merge.to_vec(), ..view(99, 1) };
+        let tablets = [merging(&[1, 2, 3]), merging(&[1, 4, 5, 6]), merging(&[])];
+        assert_eq!(choose(&tablets, &config(), false), Some((1, JobKind::Compact(vec![1, 4, 5, 6]))));
         let with_old_rows = TabletView { rows_age: Some(Duration::from_secs(60)), ..tablets[0].clone() };
-        assert_eq!(choose(&[with_old_rows], &config, false), Some((0, JobKind::FlushRows)));
+        assert_eq!(choose(&[with_old_rows], &config(), false), Some((0, JobKind::FlushRows)));
     }
 
     #[test]
