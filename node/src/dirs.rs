@@ -197,3 +197,83 @@ fn write_instance(dir: &Directory, instance: Instance) -> Result<()> {
     let fail = |error| Error::io(format!("write {}/{INSTANCE}", dir.path), &error);
     disk::replace_file(&*dir.disk, INSTANCE, &bytes).map_err(fail)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::os::{OsEnv, OsOptions};
+
+    /// Opens directories below a fresh one by name; errors without that one's path and without ids.
+    fn opener(
+        env: &Env,
+    ) -> (tempfile::TempDir, impl Fn(ServerKind, &str, &[&str]) -> Result<ServerDirs, String>) {
+        let root = tempfile::tempdir().expect("a directory");
+        let (env, at) = (env.clone(), root.path().to_str().expect("UTF-8").to_string());
+        let open = move |kind, wal: &str, data: &[&str]| {
+            let path = |name: &str| format!("{at}/{name}");
+            let data: Vec<String> = data.iter().map(|name| path(name)).collect();
+            open(&env, kind, &path(wal), &data).map_err(|error| {
+                let words = error.message.replace(&format!("{at}/"), "");
+                let is_id = |word: &str| word.trim_end_matches([',', ';']).len() == 32;
+                words
+                    .split(' ')
+                    .map(|word| if is_id(word) { "ID" } else { word })
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
+        };
+        (root, open)
+    }
+
+    #[tokio::test]
+    async fn directories_keep_their_servers_id() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real world");
+        let (_root, open) = opener(&env);
+        let first = open(ServerKind::TabletServer, "wal", &["a", "wal"]).expect("new directories");
+        let uuid = first.uuid;
+        assert!(Arc::ptr_eq(&first.wal, &first.data[1]), "one directory for both is opened once");
+        first.release();
+        let again = open(ServerKind::TabletServer, "wal", &["a", "wal", "b"]).expect("one more joins");
+        assert_eq!(again.uuid, uuid);
+    }
+
+    #[tokio::test]
+    async fn wrong_directories_are_told() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real world");
+        let (root, open) = opener(&env);
+        let tserver = ServerKind::TabletServer;
+        for name in ["1", "2"] {
+            open(tserver, &format!("wal{name}"), &[&format!("data{name}")])
+                .expect("new directories")
+                .release();
+        }
+        let write = |name: &str, bytes: &[u8]| {
+            let disk = env.disks.open(root.path().join("odd").to_str().expect("UTF-8")).expect("a disk");
+            disk::replace_file(&*disk, name, bytes).expect("written");
+        };
+        let mut told = Vec::new();
+        let mut refuse =
+            |kind, wal: &str, data: &[&str]| told.push(open(kind, wal, data).err().expect("refused"));
+        refuse(tserver, "wal1", &[]);
+        refuse(tserver, "wal1", &["data1", "data1"]);
+        refuse(tserver, "wal1", &["data2"]);
+        refuse(tserver, "new", &["data2"]);
+        refuse(ServerKind::Master, "wal1", &["data1"]);
+        write("letters.txt", b"dear");
+        refuse(tserver, "odd", &["odd"]);
+        write(INSTANCE, &codec::seal(MAGIC, FORMAT + 1, b""));
+        refuse(tserver, "odd", &["odd"]);
+        write(INSTANCE, b"scratched");
+        refuse(tserver, "odd", &["odd"]);
+        expect_test::expect![[r#"
+            no data directory is configured; name at least one
+            the data directory data1 is configured twice
+            the directory data2 belongs to server ID but wal1 to server ID give each server its own directories
+            the WAL directory new is empty, but data2 belongs to server ID whose WAL must be somewhere else
+            the directory wal1 belongs to a tablet server, not to a master
+            the directory odd holds "letters.txt" but no instance file; choose an empty directory or one that this server made
+            the directory odd: "NYIN" record has format 2, newer than the newest this build reads (1); use the build that wrote it or a later one
+            the directory odd: a "NYIN" record should be here, but the bytes begin with "scra"
+        "#]].assert_eq(&(told.join("\n") + "\n"));
+    }
+}
