@@ -232,8 +232,10 @@ async fn a_flushed_catalog_is_read_back() {
         let deleted: DeleteTableResponsePb = master.call("DeleteTable", &request).await;
         assert_eq!(deleted.error, None);
     }
-    let data = master.dir.path().join("data/data").join(Uuid::ZERO.to_string());
-    while std::fs::read_dir(&data).map_or(0, |files| files.count()) == 0 {
+    let data = master.dir.path().join("data");
+    let disk = master.env.disks.open(data.to_str().expect("UTF-8")).expect("the master's directory");
+    let flushed = format!("data/{}", Uuid::ZERO);
+    while disk.list(&flushed).map_or(0, |files| files.len()) == 0 {
         master.env.sleep(Duration::from_millis(1)).await;
     }
     for _ in 0..2 {
