@@ -14,6 +14,7 @@ mod interop;
 #[path = "../../node/src/proto/mod.rs"]
 mod pb;
 mod proto;
+mod spec;
 mod steps;
 mod tidy;
 mod versus;
@@ -48,6 +49,8 @@ enum Word {
     Test,
     /// The real kudu tool and the real Java client against nyala's servers
     Interop(interop::Options),
+    /// Model-checks spec/ and its mutants with TLC
+    Spec,
     /// Measures nyala beside real Kudu and writes benches/VERSUS.md
     Versus(versus::Options),
     /// What upstream's harness starts under the name of `kudu`
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Some(Word::Arrows) => steps.run("arrows", || arrows::check(&root)),
         Some(Word::Test) => test(&root, &mut steps),
         Some(Word::Interop(options)) => interop::run(&root, &options, &mut steps),
+        Some(Word::Spec) => spec_step(&root, &mut steps),
         Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),
         Some(Word::Fix) => fix(&root, &mut steps),
         Some(Word::Bless) => bless(&root, &mut steps),
@@ -104,6 +108,7 @@ fn checks(root: &Path, steps: &mut Steps) {
     tidy_steps(root, steps);
     steps.run("arrows", || arrows::check(root));
     clippy(root, steps);
+    spec_step(root, steps);
     test(root, steps);
 }
 
@@ -119,6 +124,10 @@ fn clippy(root: &Path, steps: &mut Steps) {
 fn tidy_steps(root: &Path, steps: &mut Steps) {
     steps.run("tidy", || tidy::check(root));
     steps.run("proto", || proto::check(root));
+}
+
+fn spec_step(root: &Path, steps: &mut Steps) {
+    steps.run("spec", || spec::run(root));
 }
 
 fn test(root: &Path, steps: &mut Steps) {
