@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use engine::config::TabletConfig;
 use engine::error::ErrorKind;
 use engine::ids::ColumnId;
-use engine::replica::{Effects, JobKind, JobStep, Op, OpResult};
+use engine::replica::{Effects, JobKind, JobStep, Op, OpResult, Replica};
 use engine::schema::block::ProjectedColumn;
 use engine::schema::ops::{RowErrorCode, RowOpKind};
 use engine::schema::predicate::{Predicate, PredicateKind};
@@ -692,4 +692,83 @@ fn a_job_given_up_in_the_middle_leaves_no_file() {
     let dir = format!("data/{}", support::TABLET);
     assert!(engine::disk::Disk::list(&world.disk, &dir).unwrap().is_empty());
     check(&world, &model);
+}
+
+/// Power is cut within `work` at each of its disk operations; `after` looks at what the power failure left.
+fn cut_everywhere(
+    prepare: impl Fn(&mut World),
+    work: impl Fn(&mut World) -> Result<(), engine::error::Error>,
+    after: impl Fn(&mut World, u64),
+) {
+    let mut whole = World::new(1, TabletConfig::tiny());
+    prepare(&mut whole);
+    let before = whole.disk.op_count();
+    work(&mut whole).unwrap();
+    for k in 1..=whole.disk.op_count() - before {
+        let mut world = World::new(k, TabletConfig::tiny());
+        prepare(&mut world);
+        world.disk.cut_power_at(k);
+        assert!(work(&mut world).is_err(), "power is cut at {k}");
+        world.open = None;
+        world.disk.crash();
+        after(&mut world, k);
+    }
+}
+
+#[test]
+fn an_interrupted_creation_happened_or_can_be_repeated() {
+    let after = |world: &mut World, k| {
+        match world.reopen() {
+            Ok(()) => {}
+            Err(error) if error.kind == ErrorKind::NotFound => world.create(plain_schema()).unwrap(),
+            Err(error) => panic!("power cut at {k}: {error}"),
+        }
+        let mut model = Model::new();
+        run(world, &mut model, &workload()[0]).unwrap();
+        check(world, &model);
+    };
+    cut_everywhere(|_| {}, |world| world.create(plain_schema()), after);
+}
+
+#[test]
+fn an_interrupted_deletion_has_not_begun_or_can_be_completed() {
+    let prepare = |world: &mut World| {
+        world.create(plain_schema()).unwrap();
+        let mut model = Model::new();
+        workload()[..3].iter().for_each(|step| run(world, &mut model, step).unwrap());
+    };
+    let delete = |world: &mut World| {
+        world.open = None;
+        Replica::delete(&world.disk, &world.disk, support::TABLET, None)
+    };
+    let after = |world: &mut World, k| {
+        match world.reopen() {
+            Ok(()) => assert_eq!(world.replica().tablet().stats().live_rows, 4, "it is all there"),
+            Err(error) => assert_eq!(error.kind, ErrorKind::NotFound, "power cut at {k}: {error}"),
+        }
+        match delete(world) {
+            Err(error) if error.kind != ErrorKind::NotFound => panic!("power cut at {k}: {error}"),
+            _ => {}
+        }
+        world.create(plain_schema()).unwrap();
+    };
+    cut_everywhere(prepare, delete, after);
+}
+
+#[test]
+fn a_damaged_superblock_is_noticed() {
+    let path = format!("tablet-meta/{}", support::TABLET);
+    let len = {
+        let mut world = World::new(1, TabletConfig::tiny());
+        world.create(plain_schema()).unwrap();
+        engine::disk::read_file(&world.disk, &path).unwrap().len() as u64
+    };
+    for offset in 0..len {
+        let mut world = World::new(offset, TabletConfig::tiny());
+        world.create(plain_schema()).unwrap();
+        world.disk.flip_bit(&path, offset).unwrap();
+        let error = world.reopen().expect_err("the checksum covers every byte");
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{offset}: {error}");
+        assert!(error.message.contains(&path), "{error}");
+    }
 }

@@ -353,4 +353,15 @@ mod tests {
             assert_eq!(kind as usize, number);
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_are_refused_without_panic(
+            kind in 0u8..5,
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
+        ) {
+            let _ = Applied::decode(&bytes);
+            let _ = Logged::decode(kind, &bytes.into());
+        }
+    }
 }
