@@ -93,6 +93,11 @@ impl Base {
         })
     }
 
+    /// The row with this encoded key, dead or alive.
+    pub fn find(&self, key: &[u8]) -> Result<Option<RowId>> {
+        if self.may_contain(key)? { self.keys.find(key) } else { Ok(None) }
+    }
+
     /// Whether the Bloom filter lets the key pass.
     fn may_contain(&self, key: &[u8]) -> Result<bool> {
         let index = self.bloom.resident_index()?;

@@ -371,6 +371,8 @@ proptest! {
             (spec.lower_key, spec.upper_key) = (Some(lower.clone()), Some(upper.clone()));
             let within = |key: &[u8], _: &[Cell]| key >= &lower[..] && key < &upper[..];
             prop_assert_eq!(scan(&case.set, &spec), case.expected(before, within));
+            (spec.lower_key, spec.upper_key) = (Some(lower.clone()), Some([&lower[..], &[0]].concat()));
+            prop_assert_eq!(scan(&case.set, &spec), case.expected(before, |key, _| key == lower));
             (spec.lower_key, spec.upper_key) = (None, None);
             let (predicate, ty, at) = predicates(filter.0, filter.1);
             let at = at + case.model.schema.num_key_columns();

@@ -120,6 +120,13 @@ impl Cursor {
 impl DiskRowSetScan {
     /// Begins a scan of the rows within the spec's key bounds.
     pub fn new(base: Arc<Base>, deltas: DeltaState, spec: RowSetScanSpec) -> Result<DiskRowSetScan> {
+        if let (Some(lower), Some(upper)) = (&spec.lower_key, &spec.upper_key)
+            && upper.strip_prefix(&lower[..]) == Some(&[0])
+        {
+            // Nothing lies between a key and the key with a zero added: this looks up one row.
+            let rows = base.find(lower)?.map_or(0..0, |row| row..row + 1);
+            return DiskRowSetScan::over_rows(base, deltas, spec, rows);
+        }
         let start = spec.lower_key.as_deref().map_or(Ok(0), |key| base.keys.lower_bound(key))?;
         let end = spec.upper_key.as_deref().map_or(Ok(base.rows), |key| base.keys.lower_bound(key))?;
         DiskRowSetScan::over_rows(base, deltas, spec, start..end)
@@ -132,6 +139,20 @@ impl DiskRowSetScan {
         spec: RowSetScanSpec,
         rows: Range<RowId>,
     ) -> Result<DiskRowSetScan> {
+        if rows.is_empty() {
+            // No page index is read for nothing.
+            let (columns, predicates) = (Vec::new(), Vec::new());
+            return Ok(DiskRowSetScan {
+                base,
+                deltas,
+                spec,
+                columns,
+                predicates,
+                keys: None,
+                next: 0,
+                end: 0,
+            });
+        }
         let columns = spec.columns.iter().map(|column| source(&base, column)).collect::<Result<_>>()?;
         let place = |column| spec.columns.iter().position(|c| c.id == Some(column));
         let predicates = spec.predicates.iter().map(|predicate| {
