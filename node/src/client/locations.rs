@@ -89,11 +89,11 @@ impl LocationCache {
     }
 
     fn put(&mut self, start: Vec<u8>, entry: Entry) {
-        let touches = |(at, old): (&Vec<u8>, &Entry)| {
-            let apart = !before(at, &entry.end) || !before(&start, &old.end);
-            (!apart).then(|| at.clone())
-        };
-        let overlapping: Vec<Vec<u8>> = self.entries.iter().filter_map(touches).collect();
+        // Entries do not overlap, so that only the last one before `start` can reach into it.
+        let reaches = |(at, old): (&Vec<u8>, &Entry)| before(&start, &old.end).then(|| at.clone());
+        let first = self.entries.range::<Vec<u8>, _>(..&start).next_back().and_then(reaches);
+        let within = self.entries.range(start.clone()..).take_while(|(at, _)| before(at, &entry.end));
+        let overlapping: Vec<Vec<u8>> = first.into_iter().chain(within.map(|(at, _)| at.clone())).collect();
         for at in overlapping {
             self.entries.remove(&at);
         }

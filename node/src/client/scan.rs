@@ -280,11 +280,16 @@ impl Scanner {
             let what = format!("scanning table {}", self.table.name());
             match failure {
                 TabletFailure::Busy(error) => backoff.failed(client.env(), &what, error).await?,
-                TabletFailure::Scanner(error) | TabletFailure::Elsewhere(error) if may_restart => {
-                    open.failed += 1;
+                TabletFailure::Scanner(error) if may_restart => {
+                    backoff.failed(client.env(), &what, error).await?;
+                    open.restart();
+                }
+                TabletFailure::Elsewhere(error) if may_restart => {
                     backoff.failed(client.env(), &what, error).await?;
                     let tablet = client.relocate(&self.table, &open.tablet, deadline).await?;
-                    open.restart(tablet);
+                    open.failed = tablet.failed_since(&open.tablet, open.failed);
+                    open.tablet = tablet;
+                    open.restart();
                 }
                 failure => return Err(failure.error().context(what)),
             }
@@ -428,8 +433,7 @@ impl Open {
     }
 
     /// Begins anew after the last key received.
-    fn restart(&mut self, tablet: Arc<TabletLocation>) {
-        self.tablet = tablet;
+    fn restart(&mut self) {
         self.server = None;
         self.scanner_id = Bytes::new();
         self.next_seq = 0;

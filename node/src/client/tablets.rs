@@ -72,6 +72,14 @@ impl TabletFailure {
 }
 
 impl TabletLocation {
+    /// How many attempts have failed since its leader was last known to be another one than in `before`.
+    pub(super) fn failed_since(&self, before: &TabletLocation, failed: u32) -> u32 {
+        let leader = |tablet: &TabletLocation| {
+            tablet.replicas.iter().find(|replica| replica.leader).map(|replica| replica.server_id.clone())
+        };
+        if leader(self) == leader(before) { failed + 1 } else { 0 }
+    }
+
     /// Whom to ask, when `failed` attempts have failed: the leader first, then everyone in turn.
     pub(super) fn replica(&self, failed: u32) -> Option<&Replica> {
         let leader = self.replicas.iter().find(|replica| replica.leader);

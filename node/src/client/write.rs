@@ -64,9 +64,10 @@ impl Client {
             {
                 Ok(response) => return Ok(outcome(&response)),
                 Err(TabletFailure::Elsewhere(error)) => {
-                    elsewhere += 1;
                     backoff.failed(self.env(), &what, error).await?;
-                    tablet = self.relocate(table, &tablet, deadline).await?;
+                    let found = self.relocate(table, &tablet, deadline).await?;
+                    elsewhere = found.failed_since(&tablet, elsewhere);
+                    tablet = found;
                 }
                 Err(TabletFailure::Busy(error)) => backoff.failed(self.env(), &what, error).await?,
                 Err(failure) => return Err(failure.error().context(what)),

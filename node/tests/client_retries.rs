@@ -1,0 +1,353 @@
+//! The client against servers that answer by script: leaders that move, busy servers, scanners that vanish.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use bytes::Bytes;
+use engine::schema::ops::{Cell, RowOpKind};
+use engine::schema::{ColumnSchema, DataType, Schema};
+use node::client::{Client, ClientConfig, FlushMode, ScanSpec, SessionConfig};
+use node::env::os::{OsEnv, OsOptions};
+use node::env::{BoxFuture, Env};
+use node::proto::kudu::consensus::raft_peer_pb::Role;
+use node::proto::kudu::master::tablet_locations_pb::InternedReplicaPb;
+use node::proto::kudu::master::{
+    ConnectToMasterResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb, MasterErrorPb,
+    TabletLocationsPb, TsInfoPb, master_error_pb,
+};
+use node::proto::kudu::tserver::tablet_server_error_pb::Code;
+use node::proto::kudu::tserver::{
+    ScanRequestPb, ScanResponsePb, TabletServerErrorPb, WriteRequestPb, WriteResponsePb,
+};
+use node::proto::kudu::{AppStatusPb, ColumnarRowBlockPb, HostPortPb, app_status_pb::ErrorCode};
+use node::proto::kudu::{PartitionPb, PartitionSchemaPb, partition_schema_pb::RangeSchemaPb};
+use node::rpc::server::{RpcHandle, RpcServer};
+use node::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+use node::wire::convert;
+use prost::Message;
+
+const MASTER: [MethodInfo; 3] =
+    [method("ConnectToMaster"), method("GetTableSchema"), method("GetTableLocations")];
+const TSERVER: [MethodInfo; 2] = [method("Write"), method("Scan")];
+
+const fn method(name: &'static str) -> MethodInfo {
+    MethodInfo { name, tracked: false, required: &[] }
+}
+
+/// What the servers are to answer, and what they were asked.
+#[derive(Default)]
+struct Script {
+    /// Addresses of the masters, then of the tablet servers.
+    addrs: OnceLock<Vec<u16>>,
+    /// Answers of the tablet servers, in order.
+    answers: Mutex<VecDeque<Answer>>,
+    /// Which master leads, and which tablet server the masters name as the tablet's leader.
+    leaders: Mutex<(usize, usize)>,
+    log: Mutex<Vec<String>>,
+}
+
+enum Answer {
+    Fails(Code, ErrorCode),
+    Busy,
+    /// Then server 1 leads the tablet.
+    Moved,
+    Written,
+    /// So many rows, the last key, and whether there are more.
+    Rows(i64, &'static str, bool),
+}
+
+struct Server {
+    script: Arc<Script>,
+    number: usize,
+    is_master: bool,
+}
+
+fn schema() -> Schema {
+    Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int32)], 1).expect("a legal schema")
+}
+
+fn status(code: ErrorCode) -> AppStatusPb {
+    AppStatusPb {
+        code: code as i32,
+        message: Some(format!("scripted {}", code.as_str_name())),
+        posix_code: None,
+    }
+}
+
+impl Script {
+    fn note(&self, line: String) {
+        self.log.lock().expect("no panics").push(line);
+    }
+
+    fn host_port(&self, at: usize) -> HostPortPb {
+        let port = self.addrs.get().expect("all serve")[at];
+        HostPortPb { host: "127.0.0.1".to_string(), port: port.into() }
+    }
+
+    fn locations(&self) -> GetTableLocationsResponsePb {
+        let leader = self.leaders.lock().expect("no panics").1;
+        let replica = |number: usize| InternedReplicaPb {
+            ts_info_idx: number as u32,
+            role: if number == leader { Role::Leader } else { Role::Follower } as i32,
+            dimension_label: None,
+        };
+        let server = |number: usize| TsInfoPb {
+            permanent_uuid: Bytes::from(format!("server-{number}")),
+            rpc_addresses: vec![self.host_port(2 + number)],
+            location: None,
+            unix_domain_socket_path: None,
+        };
+        GetTableLocationsResponsePb {
+            tablet_locations: vec![TabletLocationsPb {
+                tablet_id: Bytes::from_static(b"tablet"),
+                partition: Some(PartitionPb::default()),
+                interned_replicas: vec![replica(0), replica(1)],
+                ..Default::default()
+            }],
+            ts_infos: vec![server(0), server(1)],
+            ttl_millis: Some(60_000),
+            error: None,
+        }
+    }
+}
+
+impl Server {
+    fn master(&self, call: &Call) -> Reply {
+        let leads = self.script.leaders.lock().expect("no panics").0 == self.number;
+        if call.method == "ConnectToMaster" {
+            let role = if leads { Role::Leader } else { Role::Follower };
+            let master_addrs = (0..2).map(|at| self.script.host_port(at)).collect();
+            let reply =
+                ConnectToMasterResponsePb { role: Some(role as i32), master_addrs, ..Default::default() };
+            return Reply::message(&reply);
+        }
+        self.script.note(format!("master-{} {}", self.number, call.method));
+        let refusal = MasterErrorPb {
+            code: master_error_pb::Code::NotTheLeader as i32,
+            status: status(ErrorCode::IllegalState),
+        };
+        let error = (!leads).then_some(refusal);
+        if call.method == "GetTableLocations" {
+            let answer = GetTableLocationsResponsePb { error, ..self.script.locations() };
+            return Reply::message(&answer);
+        }
+        Reply::message(&GetTableSchemaResponsePb {
+            error,
+            schema: Some(convert::schema_to_pb(&schema())),
+            partition_schema: Some(PartitionSchemaPb {
+                range_schema: Some(RangeSchemaPb::default()),
+                ..Default::default()
+            }),
+            table_id: Some(Bytes::from_static(b"table")),
+            table_name: Some("t".to_string()),
+            ..Default::default()
+        })
+    }
+
+    fn tablet_server(&self, call: &Call) -> Reply {
+        self.note(call);
+        let answer = self.script.answers.lock().expect("no panics").pop_front().expect("as scripted");
+        let error = match answer {
+            Answer::Busy => return Reply::too_busy("scripted"),
+            Answer::Written => return Reply::message(&WriteResponsePb::default()),
+            Answer::Rows(rows, key, more) => return self.rows(rows, key, more),
+            Answer::Moved => {
+                self.script.leaders.lock().expect("no panics").1 = 1;
+                (Code::NotTheLeader, ErrorCode::IllegalState)
+            }
+            Answer::Fails(code, error) => (code, error),
+        };
+        let error = Some(TabletServerErrorPb { code: error.0 as i32, status: status(error.1) });
+        match call.method {
+            "Write" => Reply::message(&WriteResponsePb { error, ..Default::default() }),
+            _ => Reply::message(&ScanResponsePb { error, ..Default::default() }),
+        }
+    }
+
+    fn note(&self, call: &Call) {
+        let what = match &call.request_id {
+            Some(id) => {
+                let request = WriteRequestPb::decode(call.body.clone()).expect("a Write");
+                let bytes = request.row_operations.expect("rows").rows().len();
+                format!("request {} attempt {}, {bytes} bytes", id.seq_no, id.attempt_no)
+            }
+            None => {
+                let request = ScanRequestPb::decode(call.body.clone()).expect("a Scan");
+                let text = |key: &Bytes| String::from_utf8_lossy(key).into_owned();
+                match &request.new_scan_request {
+                    Some(new) => format!(
+                        "new, after {:?}, at {:?}",
+                        new.last_primary_key.as_ref().map(text),
+                        new.snap_timestamp
+                    ),
+                    None => format!("call {}", request.call_seq_id()),
+                }
+            }
+        };
+        self.script.note(format!("server-{} {}: {what}", self.number, call.method));
+    }
+
+    fn rows(&self, rows: i64, key: &'static str, more: bool) -> Reply {
+        Reply::message(&ScanResponsePb {
+            scanner_id: more.then(|| Bytes::from_static(b"scanner")),
+            has_more_results: Some(more),
+            columnar_data: Some(ColumnarRowBlockPb { columns: vec![], num_rows: Some(rows) }),
+            snap_timestamp: Some(42),
+            last_primary_key: Some(Bytes::from_static(key.as_bytes())),
+            ..Default::default()
+        })
+    }
+}
+
+impl Service for Server {
+    fn name(&self) -> &'static str {
+        if self.is_master { "kudu.master.MasterService" } else { "kudu.tserver.TabletServerService" }
+    }
+
+    fn features(&self) -> &'static [u32] {
+        &[]
+    }
+
+    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
+        MASTER.iter().chain(&TSERVER).find(|method| method.name == name)
+    }
+
+    fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
+        let reply = if self.is_master { self.master(&call) } else { self.tablet_server(&call) };
+        Box::pin(async move { reply })
+    }
+}
+
+struct World {
+    script: Arc<Script>,
+    client: Client,
+    _handles: Vec<RpcHandle>,
+}
+
+impl World {
+    /// Two masters, the second of which leads, and two tablet servers, the first of which is said to lead the tablet.
+    async fn new(answers: impl IntoIterator<Item = Answer>) -> World {
+        let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
+        let script = Arc::new(Script::default());
+        *script.leaders.lock().expect("no panics") = (1, 0);
+        script.answers.lock().expect("no panics").extend(answers);
+        let mut handles = Vec::new();
+        for at in 0..4 {
+            let server = Server { script: script.clone(), number: at % 2, is_master: at < 2 };
+            let listener = env.net.listen(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+            let rpc = RpcServer::new(env.clone(), RpcConfig::default()).add(Arc::new(server));
+            handles.push(rpc.serve(listener));
+        }
+        let ports = handles.iter().map(|handle| handle.local_addr().port()).collect();
+        script.addrs.set(ports).expect("set once");
+        // The first master alone is known; it names the second.
+        let config = ClientConfig::new([handles[0].local_addr().to_string()]);
+        let client = Client::connect(env, config).await.expect("a leader");
+        World { script, client, _handles: handles }
+    }
+
+    fn log(&self) -> String {
+        std::mem::take(&mut *self.script.log.lock().expect("no panics")).join("\n")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_is_repeated_under_its_number_until_it_lands() {
+    let world = World::new([
+        Answer::Moved,
+        Answer::Busy,
+        Answer::Fails(Code::UnknownError, ErrorCode::Aborted),
+        Answer::Written,
+        Answer::Written,
+        Answer::Fails(Code::MismatchedSchema, ErrorCode::InvalidArgument),
+    ])
+    .await;
+    let table = world.client.open_table("t").await.expect("scripted");
+    let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
+    let key = 7i32.to_le_bytes();
+    for _ in 0..2 {
+        session.apply(&table, RowOpKind::Insert, &[Cell::Value(&key)], 0).await.expect("written in the end");
+    }
+    let refused =
+        session.apply(&table, RowOpKind::Insert, &[Cell::Value(&key)], 0).await.expect_err("refused");
+    assert_eq!(refused.message, "writing to table t: scripted INVALID_ARGUMENT");
+    insta::assert_snapshot!(world.log(), @r"
+    master-1 GetTableSchema
+    master-1 GetTableLocations
+    server-0 Write: request 1 attempt 1, 6 bytes
+    master-1 GetTableLocations
+    server-1 Write: request 1 attempt 2, 6 bytes
+    server-1 Write: request 1 attempt 3, 6 bytes
+    master-1 GetTableLocations
+    server-0 Write: request 1 attempt 4, 6 bytes
+    server-1 Write: request 2 attempt 1, 6 bytes
+    server-1 Write: request 3 attempt 1, 6 bytes
+    ");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leading_master_is_looked_for_again() {
+    let world = World::new([]).await;
+    world.client.open_table("t").await.expect("scripted");
+    world.script.leaders.lock().expect("no panics").0 = 0;
+    world.client.open_table("t").await.expect("the other master leads");
+    insta::assert_snapshot!(world.log(), @r"
+    master-1 GetTableSchema
+    master-1 GetTableSchema
+    master-0 GetTableSchema
+    ");
+}
+
+async fn count(world: &World, fault_tolerant: bool) -> Result<usize, String> {
+    let table = world.client.open_table("t").await.expect("scripted");
+    let spec = ScanSpec { columns: Some(vec![]), fault_tolerant, ..ScanSpec::default() };
+    let mut scanner = table.scan(spec).expect("a legal scan");
+    let mut rows = 0;
+    while let Some(batch) = scanner.next_batch().await.map_err(|error| error.message)? {
+        rows += batch.num_rows();
+    }
+    world.log();
+    Ok(rows)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fault_tolerant_scan_goes_on_after_its_last_key() {
+    let gone = || Answer::Fails(Code::ScannerExpired, ErrorCode::NotFound);
+    let world = World::new([
+        Answer::Rows(3, "c", true),
+        Answer::Busy,
+        gone(),
+        Answer::Moved,
+        Answer::Rows(2, "e", true),
+        Answer::Rows(1, "f", false),
+    ])
+    .await;
+    let table = world.client.open_table("t").await.expect("scripted");
+    let spec = ScanSpec { columns: Some(vec![]), fault_tolerant: true, ..ScanSpec::default() };
+    let mut scanner = table.scan(spec).expect("a legal scan");
+    let mut rows = Vec::new();
+    while let Some(batch) = scanner.next_batch().await.expect("it goes on") {
+        rows.push(batch.num_rows());
+    }
+    assert_eq!(rows, [3, 2, 1]);
+    insta::assert_snapshot!(world.log(), @r#"
+    master-1 GetTableSchema
+    master-1 GetTableLocations
+    server-0 Scan: new, after None, at None
+    server-0 Scan: call 1
+    server-0 Scan: call 1
+    server-0 Scan: new, after Some("c"), at Some(42)
+    master-1 GetTableLocations
+    server-1 Scan: new, after Some("c"), at Some(42)
+    server-1 Scan: call 1
+    "#);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_scan_begins_again_only_without_rows() {
+    let gone = || Answer::Fails(Code::ScannerExpired, ErrorCode::NotFound);
+    let early = World::new([Answer::Rows(0, "", true), gone(), Answer::Rows(2, "", false)]).await;
+    assert_eq!(count(&early, false).await, Ok(2));
+    let late = World::new([Answer::Rows(1, "", true), gone()]).await;
+    assert_eq!(count(&late, false).await, Err("scanning table t: scripted NOT_FOUND".to_string()));
+}
