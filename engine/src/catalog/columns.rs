@@ -60,7 +60,7 @@ pub(super) fn new_schema(requested: &[RequestedColumn], config: &CatalogConfig) 
     let keys = requested.iter().take_while(|column| column.is_key).count();
     if let Some(late) = requested[keys..].iter().find(|column| column.is_key) {
         let name = &late.column.name;
-        return Err(Refusal::invalid(format!("key column {name:?} comes after a column outside the key")));
+        return Err(Refusal::invalid(format!("Got out-of-order key column: {name:?}")));
     }
     if keys == 0 {
         return Err(Refusal::schema("a table needs at least one primary key column"));

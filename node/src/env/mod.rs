@@ -7,6 +7,8 @@ pub mod conformance;
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod os;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::future::Future;
 use std::io;

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod ddl;
+mod faults;
 mod locations;
 
 use std::time::Duration;
@@ -44,7 +45,10 @@ impl Fixture {
     }
 
     async fn with(change: fn(&mut MasterConfig)) -> Fixture {
-        let env = OsEnv::new(&OsOptions::default()).expect("the real world");
+        Fixture::in_env(OsEnv::new(&OsOptions::default()).expect("the real world"), change).await
+    }
+
+    async fn in_env(env: Env, change: fn(&mut MasterConfig)) -> Fixture {
         let dir = tempfile::tempdir().expect("a directory");
         let master = run(&env, &dir, change).await;
         let proxy = Proxy::new(env.clone(), master.rpc_addr, "ann");
@@ -55,6 +59,10 @@ impl Fixture {
     async fn restart(&mut self) {
         self.master.shutdown().await;
         self.master.done().await;
+        self.start_again().await;
+    }
+
+    async fn start_again(&mut self) {
         self.master = run(&self.env, &self.dir, self.change).await;
         self.proxy = Proxy::new(self.env.clone(), self.master.rpc_addr, "ann");
     }

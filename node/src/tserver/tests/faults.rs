@@ -1,36 +1,12 @@
 use super::*;
-use crate::env::{Disks, MemoryBudget};
+use crate::env::MemoryBudget;
+use crate::env::testing::MemDisks;
 use crate::proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
 use crate::rpc::RpcErrorCodePb;
-use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
-use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
-
-/// Every directory is a disk in memory.
-#[derive(Clone, Default)]
-struct MemDisks(Arc<Mutex<BTreeMap<String, MemDisk>>>);
-
-impl MemDisks {
-    fn disk(&self, dir: &str) -> MemDisk {
-        let mut disks = self.0.lock().expect("no panic");
-        let seed = disks.len() as u64;
-        disks.entry(dir.to_string()).or_insert_with(|| MemDisk::new(seed)).clone()
-    }
-}
-
-impl Disks for MemDisks {
-    fn open(&self, dir: &str) -> std::io::Result<Arc<dyn Disk>> {
-        Ok(Arc::new(self.disk(dir)))
-    }
-
-    fn read_file(&self, _: &str) -> std::io::Result<Vec<u8>> {
-        Err(std::io::ErrorKind::NotFound.into())
-    }
-}
 
 struct Budget(u64);
 
