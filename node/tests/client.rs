@@ -91,6 +91,14 @@ async fn scan(table: &Table, spec: ScanSpec) -> (Vec<i64>, i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_has_started_can_make_tables() {
+    let mut world = world().await;
+    assert_eq!(world.client.tablet_servers().await.expect("a running cluster"), 2);
+    hashed(&world.client, "first").await;
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_written_in_every_mode_are_scanned() {
     let mut world = world().await;
     let table = hashed(&world.client, "modes").await;

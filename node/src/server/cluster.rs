@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::error::{Error, Result};
 
@@ -13,6 +14,9 @@ use super::flags::Flags;
 use super::run::{self, Running};
 use crate::dirs::ServerKind;
 use crate::env::Env;
+
+/// How long tablet servers may take to find the masters of their own process.
+const MEETING_TIME: Duration = Duration::from_secs(30);
 
 /// Which ports the servers take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +59,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the masters, then the tablet servers. If one cannot start, those that run are stopped again.
+    /// Starts the masters, then the tablet servers, and waits until they know each other: tables can be made at once.
+    /// If one cannot start, those that run are stopped again.
     pub async fn start(env: &Env, config: &ClusterConfig) -> Result<Cluster> {
         config.check()?;
         let mut cluster = Cluster { masters: Vec::new(), tablet_servers: Vec::new() };
@@ -81,6 +86,17 @@ impl Cluster {
             let server = run::start(env, ServerKind::TabletServer, Arc::new(flags)).await;
             self.tablet_servers
                 .push(server.map_err(|error| error.context(format_args!("tserver-{}", at + 1)))?);
+        }
+        let met = env.timeout(MEETING_TIME, self.meet(env)).await;
+        met.unwrap_or_else(|| Err(Error::not_ready("the tablet servers do not reach the masters")))
+    }
+
+    /// Waits until every master has heard of every tablet server.
+    async fn meet(&self, env: &Env) -> Result<()> {
+        for master in &self.masters {
+            while master.tablet_servers().await? < self.tablet_servers.len() {
+                env.sleep(Duration::from_millis(1)).await;
+            }
         }
         Ok(())
     }

@@ -60,6 +60,16 @@ impl Running {
         }
     }
 
+    /// How many tablet servers this master has heard of since it started; none for a tablet server.
+    pub async fn tablet_servers(&self) -> Result<usize> {
+        match self {
+            Running::Master(master) => {
+                master.catalog.read(|catalog, now| catalog.servers(now.mono).count()).await
+            }
+            Running::TabletServer(_) => Ok(0),
+        }
+    }
+
     fn status(&self) -> &ServerStatus {
         match self {
             Running::Master(master) => &master.common.status,
