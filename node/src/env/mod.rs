@@ -117,6 +117,16 @@ impl Env {
         self.tasks.spawn(name, Box::pin(future))
     }
 
+    /// Ends tasks and waits until they are gone: a task that is at work on a disk goes when that work is done.
+    pub async fn end(&self, tasks: &[Box<dyn TaskHandle>]) {
+        tasks.iter().for_each(|task| task.abort());
+        for task in tasks {
+            while !task.is_finished() {
+                self.sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
     /// `future`'s result, or `None` if `limit` passes first. The future is polled first.
     pub async fn timeout<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let sleep = self.sleep(limit);

@@ -169,7 +169,7 @@ impl CatalogLoop {
             }
         }
         self.inbox.close();
-        self.system.stop().await;
+        self.system.stop(&self.env).await;
         if let Some(answer) = self.stopping.take() {
             let _gone = answer.send(());
         }

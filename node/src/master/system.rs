@@ -19,7 +19,7 @@ use engine::tablet::scan::{ScanSpec, SnapshotAt};
 use engine::wal::Wal;
 
 use crate::dirs::ServerDirs;
-use crate::env::TaskHandle;
+use crate::env::{Env, TaskHandle};
 use crate::tserver::replica::ReplicaHandle;
 
 const TYPE: WireColumn = WireColumn { id: ColumnId(0), ty: DataType::Int8, nullable: false };
@@ -93,10 +93,11 @@ impl SystemTablet {
         }
     }
 
-    /// Closes the log in order.
-    pub async fn stop(&self) {
+    /// Closes the log in order. When this returns, nothing here uses the directories any more.
+    pub async fn stop(&self, env: &Env) {
         self.maintenance.abort();
         drop(self.replica.stop().await);
+        env.end(std::slice::from_ref(&self.maintenance)).await;
     }
 }
 

@@ -142,6 +142,8 @@ impl RunningTserver {
         self.tasks.iter().for_each(|task| task.abort());
         self.rpc.shutdown(SHUTDOWN_GRACE).await;
         self.server.tablets.stop().await;
+        // A flush in the middle of a step must not write into directories that others may have.
+        self.server.env.end(&self.tasks).await;
         self.server.tablets.dirs().release();
         drop(self.web.lock().expect("nobody panics while holding it").take());
         self.done.store(true, std::sync::atomic::Ordering::Release);

@@ -28,6 +28,24 @@ async fn acknowledged_rows_survive_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_goes_on_after_a_shutdown() {
+    let mut fixture = Fixture::with(|config| {
+        config.maintenance_interval_ms = 1;
+        config.tablet = engine::config::TabletConfig::tiny();
+    })
+    .await;
+    fixture.create_tablet().await;
+    for round in 0..10 {
+        let rows: Vec<_> = (0..200).map(|key| insert(round * 200 + key, "some text")).collect();
+        fixture.write(&rows).await;
+        fixture.running.shutdown().await;
+        assert!(fixture.running.tasks.iter().all(|task| task.is_finished()), "round {round}");
+        fixture.start_again().await;
+    }
+    assert_eq!(fixture.keys(new_scan(&["key"])).await.len(), 2000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_gets_the_first_reply_byte_by_byte() {
     for log_sync in [true, false] {
         let change =
