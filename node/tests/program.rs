@@ -1,18 +1,13 @@
 //! The program as a person meets it: what it prints, how it ends, with which exit code.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it is looked at from outside")]
 
-use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 
+use common::{nyala, stop, up};
 use engine::codec;
-use tempfile::TempDir;
 
-fn nyala(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nyala"));
-    command.args(args);
-    command
-}
+mod common;
 
 /// Runs to the end; the exit code and what was said on standard error.
 fn fails(args: &[&str]) -> (i32, String) {
@@ -20,33 +15,11 @@ fn fails(args: &[&str]) -> (i32, String) {
     (status.code().unwrap(), String::from_utf8(stderr).unwrap())
 }
 
-/// A cluster in `dir` that is up, and what it printed.
-fn up(dir: &TempDir) -> (Child, String) {
-    let dir = dir.path().join("data");
-    let args =
-        ["up", "--free-ports", "--tablet-servers=2", "--log-level=warn", "--dir", dir.to_str().unwrap()];
-    let mut child = nyala(&args).stdout(Stdio::piped()).spawn().unwrap();
-    let mut printed = String::new();
-    let mut lines = BufReader::new(child.stdout.as_mut().unwrap());
-    while !printed.contains("Stop with Ctrl-C") {
-        assert!(lines.read_line(&mut printed).unwrap() > 0, "it ended early: {printed}");
-    }
-    (child, printed)
-}
-
-fn stop(mut child: Child) {
-    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
-    let mut rest = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0), "{rest}");
-}
-
 #[test]
 fn a_cluster_comes_up_stops_and_comes_up_again() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..2 {
-        let (child, printed) = up(&dir);
+        let (child, printed) = up(&dir.path().join("data"), &["--tablet-servers=2"]);
         let servers = printed.lines().filter(|line| line.contains("/metrics")).count();
         assert_eq!(servers, 3, "{printed}");
         stop(child);
@@ -56,7 +29,7 @@ fn a_cluster_comes_up_stops_and_comes_up_again() {
 #[test]
 fn a_directory_of_another_server_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    stop(up(&dir).0);
+    stop(up(&dir.path().join("data"), &["--tablet-servers=2"]).0);
     let wal = dir.path().join("data/tserver-1/wal");
     let wal = wal.to_str().unwrap();
     let data = dir.path().join("data/tserver-2/data");

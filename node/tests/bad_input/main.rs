@@ -1,0 +1,306 @@
+//! Clients and disks that break the rules, against an embedded cluster over real sockets: each mistake gets its
+//! error, and a second client, connected all the while, never notices.
+//!
+//! What ends the program instead (a directory of another server, an address in use) is in `program.rs`.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the cluster is looked at from outside"
+)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine::schema::ops::{Cell, RowOpKind, RowOpsWriter};
+use engine::schema::{ColumnSchema, DataType, Schema};
+use node::client::{Client, ClientConfig, CreateTable, Table};
+use node::env::os::{OsEnv, OsOptions};
+use node::env::{Env, Stream};
+use node::proto::kudu::RowOperationsPb;
+use node::proto::kudu::app_status_pb::ErrorCode;
+use node::proto::kudu::master::{GetTableLocationsRequestPb, GetTableLocationsResponsePb, TableIdentifierPb};
+use node::proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
+use node::proto::kudu::tserver::tablet_server_error_pb::Code;
+use node::proto::kudu::tserver::{
+    NewScanRequestPb, ScanRequestPb, ScanResponsePb, TabletServerErrorPb, WriteRequestPb, WriteResponsePb,
+};
+use node::rpc::client::{CallOptions, Connection, Response};
+use node::rpc::frame::{self, FrameReader};
+use node::rpc::negotiate::{ClientNegotiation, Step};
+use node::server::cluster::{Cluster, ClusterConfig, Ports};
+use node::server::flags::Flags;
+use node::wire::convert;
+use prost::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+mod connections;
+mod requests;
+mod storage;
+
+const TABLETS: &str = "kudu.tserver.TabletServerService";
+const MASTER: &str = "kudu.master.MasterService";
+
+/// A cluster with one table of one tablet, and a client that behaves.
+struct World {
+    env: Env,
+    config: ClusterConfig,
+    cluster: Cluster,
+    client: Client,
+    table: Table,
+    tablet: Bytes,
+    /// The client's own connection to the tablet server.
+    bystander: Arc<Connection>,
+    /// Rows that the bystander has written: keys 0, 1, 2, ...
+    rows: AtomicI32,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn start(settings: &[(&str, &str)]) -> World {
+        World::in_env(OsEnv::new(&OsOptions::default()).unwrap(), settings).await
+    }
+
+    async fn in_env(env: Env, settings: &[(&str, &str)]) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let flags = Flags::new();
+        for (name, value) in settings {
+            flags.set(name, value).unwrap();
+        }
+        let config = ClusterConfig {
+            dir: dir.path().to_str().unwrap().to_string(),
+            masters: 1,
+            tablet_servers: 1,
+            ip: [127, 0, 0, 1].into(),
+            ports: Ports::Free,
+            flags,
+        };
+        let cluster = Cluster::start(&env, &config).await.unwrap();
+        let client =
+            Client::connect(env.clone(), ClientConfig::new(cluster.master_addresses())).await.unwrap();
+        let table = create(&client, "t", schema()).await;
+        let tablet = only_tablet(&env, &cluster, &table).await;
+        let bystander = connect(&env, tserver(&cluster)).await;
+        let rows = AtomicI32::new(0);
+        World { env, config, cluster, client, table, tablet, bystander, rows, _dir: dir }
+    }
+
+    fn tserver(&self) -> SocketAddr {
+        tserver(&self.cluster)
+    }
+
+    fn master(&self) -> SocketAddr {
+        self.cluster.masters()[0].rpc_addr()
+    }
+
+    /// Calls the tablet server over the bystander's connection.
+    async fn call<Req: Message, Resp: Message + Default>(
+        &self,
+        method: &str,
+        request: &Req,
+    ) -> Response<Resp> {
+        let options = CallOptions::default();
+        self.bystander.call(TABLETS, method, request, soon(&self.env), &options).await.unwrap()
+    }
+
+    async fn write(&self, request: &WriteRequestPb) -> WriteResponsePb {
+        self.call("Write", request).await.message
+    }
+
+    /// The bystander writes another row, and reads all that it has written.
+    async fn still_served(&self) {
+        let (key, n) = (self.rows.fetch_add(1, Ordering::Relaxed).to_le_bytes(), 7i64.to_le_bytes());
+        let row = [Cell::Value(&key), Cell::Null, Cell::Value(&n)];
+        let written = self.write(&insert(&self.tablet, self.table.schema(), &[&row])).await;
+        assert_eq!((written.error, written.per_row_errors), (None, vec![]));
+        assert_eq!(self.count().await, self.rows.load(Ordering::Relaxed));
+    }
+
+    async fn count(&self) -> i32 {
+        let scanned: ScanResponsePb = self.call("Scan", &open(new_scan(&self.tablet, &[]))).await.message;
+        assert_eq!((&scanned.error, scanned.has_more_results()), (&None, false));
+        scanned.data.unwrap().num_rows()
+    }
+
+    async fn stop(mut self) {
+        self.cluster.shutdown().await;
+    }
+
+    /// Stops the cluster and starts it on what it left.
+    async fn restart(&mut self) {
+        self.cluster.shutdown().await;
+        self.cluster = Cluster::start(&self.env, &self.config).await.unwrap();
+        let masters = ClientConfig::new(self.cluster.master_addresses());
+        self.client = Client::connect(self.env.clone(), masters).await.unwrap();
+        self.table = self.client.open_table("t").await.unwrap();
+        self.table.count(vec![]).await.unwrap();
+        self.bystander = connect(&self.env, self.tserver()).await;
+    }
+}
+
+fn tserver(cluster: &Cluster) -> SocketAddr {
+    cluster.tablet_servers()[0].rpc_addr()
+}
+
+fn soon(env: &Env) -> engine::time::Instant {
+    env.now().mono.after(Duration::from_secs(20))
+}
+
+async fn connect(env: &Env, addr: SocketAddr) -> Arc<Connection> {
+    Connection::connect(env, addr, "ann", soon(env)).await.unwrap()
+}
+
+/// `k INT32, v STRING NULL, n INT64`
+fn schema() -> Schema {
+    let columns = vec![
+        ColumnSchema::new(0, "k", DataType::Int32),
+        ColumnSchema::new(1, "v", DataType::String).nullable(),
+        ColumnSchema::new(2, "n", DataType::Int64),
+    ];
+    Schema::new(columns, 1).unwrap()
+}
+
+async fn create(client: &Client, name: &str, schema: Schema) -> Table {
+    let mut create = CreateTable::new(name, schema).range(&["k"]).unwrap();
+    create.replicas = Some(1);
+    client.create_table(&create).await.unwrap()
+}
+
+/// The id of a table's one tablet.
+async fn only_tablet(env: &Env, cluster: &Cluster, table: &Table) -> Bytes {
+    let connection = connect(env, cluster.masters()[0].rpc_addr()).await;
+    let table_id = Some(Bytes::copy_from_slice(table.id().as_bytes()));
+    let table = TableIdentifierPb { table_id, table_name: None };
+    let request = GetTableLocationsRequestPb { table, ..Default::default() };
+    let options = CallOptions::default();
+    let found: Response<GetTableLocationsResponsePb> =
+        connection.call(MASTER, "GetTableLocations", &request, soon(env), &options).await.unwrap();
+    let [location] = found.message.tablet_locations.as_slice() else { panic!("one tablet: {found:?}") };
+    location.tablet_id.clone()
+}
+
+fn insert(tablet: &Bytes, schema: &Schema, rows: &[&[Cell<'_>]]) -> WriteRequestPb {
+    let mut writer = RowOpsWriter::new(schema);
+    rows.iter().for_each(|row| writer.push(RowOpKind::Insert, row));
+    let (rows, indirect) = writer.finish();
+    WriteRequestPb {
+        tablet_id: tablet.clone(),
+        schema: Some(convert::schema_to_client_pb(schema)),
+        row_operations: Some(RowOperationsPb {
+            rows: Some(rows.into()),
+            indirect_data: Some(indirect.into()),
+        }),
+        ..Default::default()
+    }
+}
+
+/// A scan of these of the columns of [`schema`].
+fn new_scan(tablet: &Bytes, names: &[&str]) -> NewScanRequestPb {
+    let mut projected_columns = convert::schema_to_client_pb(&schema()).columns;
+    projected_columns.retain(|column| names.contains(&column.name.as_str()));
+    NewScanRequestPb { tablet_id: tablet.clone(), projected_columns, ..Default::default() }
+}
+
+fn open(new: NewScanRequestPb) -> ScanRequestPb {
+    ScanRequestPb { new_scan_request: Some(new), call_seq_id: Some(0), ..Default::default() }
+}
+
+/// Code, status and message of a tablet server's error.
+fn told(error: &Option<TabletServerErrorPb>) -> String {
+    let error = error.as_ref().expect("an error");
+    let code = Code::try_from(error.code).unwrap().as_str_name();
+    let status = ErrorCode::try_from(error.status.code).unwrap().as_str_name();
+    format!("{code} + {status}: {}", error.status.message.as_deref().unwrap_or_default())
+}
+
+/// A connection driven by hand.
+struct Raw {
+    stream: Stream,
+    reader: FrameReader,
+    calls: i32,
+}
+
+impl Raw {
+    /// Connected, and not a word said.
+    async fn silent(env: &Env, addr: SocketAddr) -> Raw {
+        let stream = env.net.connect(addr, soon(env)).await.unwrap();
+        Raw { stream, reader: FrameReader::new(64 << 20), calls: 0 }
+    }
+
+    /// Past the negotiation.
+    async fn negotiated(env: &Env, addr: SocketAddr) -> Raw {
+        let mut raw = Raw::silent(env, addr).await;
+        let mut negotiation = ClientNegotiation::new("mallory");
+        let mut send = negotiation.hello();
+        loop {
+            raw.write(&send).await;
+            let frame = raw.frame().await.expect("the server negotiates");
+            match negotiation.on_frame(&frame) {
+                Step::Continue(bytes) => send = bytes,
+                Step::Done { send, .. } => {
+                    raw.write(&send).await;
+                    return raw;
+                }
+                Step::Failed { message, .. } => panic!("{message}"),
+            }
+        }
+    }
+
+    /// The server may have closed already: what it said is seen when reading.
+    async fn write(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes).await;
+        let _ = self.stream.flush().await;
+    }
+
+    /// Says that nothing more will be said.
+    async fn finish(&mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+
+    /// The next frame; `None` at the end of the stream.
+    async fn frame(&mut self) -> Option<frame::Frame> {
+        loop {
+            if let Some(frame) = self.reader.next_frame().expect("the server sends frames") {
+                return Some(frame);
+            }
+            if self.stream.read_buf(self.reader.space()).await.unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// The next reply, in words; `None` at the end of the stream.
+    async fn reply(&mut self) -> Option<String> {
+        let frame = self.frame().await?;
+        let header = ResponseHeader::decode(frame.header).unwrap();
+        if !header.is_error() {
+            return Some("ok".to_string());
+        }
+        let status = ErrorStatusPb::decode(frame.body).unwrap();
+        let unsupported = match status.unsupported_feature_flags.as_slice() {
+            [] => String::new(),
+            flags => format!(" {flags:?}"),
+        };
+        Some(format!("{}: {}{unsupported}", status.code().as_str_name(), status.message))
+    }
+
+    /// Calls a method with a body of any bytes. The connection must survive it.
+    async fn call(&mut self, service: &str, method: &str, features: &[u32], body: &[u8]) -> String {
+        self.calls += 1;
+        self.write(&call_bytes(self.calls, service, method, features, body)).await;
+        self.reply().await.unwrap_or_else(|| panic!("{method} ended the connection: {body:02x?}"))
+    }
+}
+
+fn call_bytes(call_id: i32, service: &str, method: &str, features: &[u32], body: &[u8]) -> Bytes {
+    let remote_method =
+        Some(RemoteMethodPb { service_name: service.to_string(), method_name: method.to_string() });
+    let required_feature_flags = features.to_vec();
+    let header = RequestHeader { call_id, remote_method, required_feature_flags, ..Default::default() };
+    let mut out = BytesMut::new();
+    frame::put_head(&header, body.len(), &mut out);
+    out.extend_from_slice(body);
+    out.freeze()
+}

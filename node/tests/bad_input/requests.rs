@@ -1,0 +1,204 @@
+//! Requests that are well-formed and wrong: rows that do not fit, tablets and scanners that are not there.
+
+use engine::ids::Uuid;
+use expect_test::expect;
+use node::client::ddl::AlterStep;
+use node::proto::kudu::master::{
+    GetTableSchemaRequestPb, GetTableSchemaResponsePb, GetTabletLocationsRequestPb,
+    GetTabletLocationsResponsePb, MasterErrorPb,
+};
+use node::proto::kudu::tserver::{
+    ChecksumRequestPb, ChecksumResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
+    SplitKeyRangeRequestPb, SplitKeyRangeResponsePb,
+};
+
+use super::*;
+
+/// The rows that were refused, and why.
+fn refused(response: &WriteResponsePb) -> String {
+    assert_eq!(response.error, None);
+    let line = |row: &node::proto::kudu::tserver::write_response_pb::PerRowErrorPb| {
+        let status = ErrorCode::try_from(row.error.code).unwrap().as_str_name();
+        format!("row {}: {status}: {}\n", row.row_index, row.error.message())
+    };
+    response.per_row_errors.iter().map(line).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_with_another_schema_are_refused() {
+    let world = World::start(&[]).await;
+    world.still_served().await;
+    let (k, n, small) = (77i32.to_le_bytes(), 1i64.to_le_bytes(), 1i16.to_le_bytes());
+    let row = [Cell::Value(&k), Cell::Null, Cell::Value(&n)];
+    let old = insert(&world.tablet, &schema(), &[&row]);
+    let columns = |change: &dyn Fn(&mut Vec<ColumnSchema>)| {
+        let mut columns = schema().columns().to_vec();
+        change(&mut columns);
+        Schema::new(columns, 1).unwrap()
+    };
+    let narrow = columns(&|columns| columns[2].ty = DataType::Int16);
+    let narrow = insert(&world.tablet, &narrow, &[&[Cell::Value(&k), Cell::Null, Cell::Value(&small)]]);
+    let nullable = columns(&|columns| columns[2].nullable = true);
+    let nullable = insert(&world.tablet, &nullable, &[&row]);
+    let short = columns(&|columns| drop(columns.pop()));
+    let short = insert(&world.tablet, &short, &[&row[..2]]);
+    let more = columns(&|columns| columns.push(ColumnSchema::new(3, "w", DataType::Int64)));
+    let more = insert(&world.tablet, &more, &[&[row[0], row[1], row[2], Cell::Value(&n)]]);
+    let mut told = String::new();
+    for request in [&narrow, &nullable, &short, &more] {
+        told += &format!("{}\n", self::told(&world.write(request).await.error));
+    }
+    let mut added = ColumnSchema::new(3, "w", DataType::Int64);
+    added.read_default = Some(vec![0; 8]);
+    let renamed = AlterStep::RenameColumn { from: "n".to_string(), to: "m".to_string() };
+    let steps = [renamed, AlterStep::AddColumn(added)];
+    let table = world.client.alter_table(&world.table, &steps, None).await.unwrap();
+    told += "after it was altered\n";
+    told += &format!("{}\n", self::told(&world.write(&old).await.error));
+    let now = insert(&world.tablet, table.schema(), &[&[row[0], row[1], row[2], Cell::Value(&n)]]);
+    let scan = open(new_scan(&world.tablet, &["k", "n"]));
+    told += &self::told(&world.call::<_, ScanResponsePb>("Scan", &scan).await.message.error);
+    expect![[r#"
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: The column 'n' must have type INT64 NOT NULL found INT16 NOT NULL
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: The column 'n' must have type INT64 NOT NULL found INT64 NULLABLE
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: Client missing required column: n INT64 NOT NULL
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: Client provided column w INT64 NOT NULL not present in tablet
+        after it was altered
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: Client provided column n INT64 NOT NULL not present in tablet
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: Some columns are not present in the current schema: n
+    "#]].assert_eq(&(told + "\n"));
+    let written = world.write(&now).await;
+    assert_eq!((written.error, written.per_row_errors), (None, vec![]), "who knows the schema may write");
+    assert_eq!(world.count().await, 2, "nothing else was written");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_do_not_fit_fail_alone() {
+    let world = World::start(&[]).await;
+    let keys: Vec<[u8; 4]> = (100i32..110).map(i32::to_le_bytes).collect();
+    let n = 1i64.to_le_bytes();
+    let (largest, larger) = (vec![b'x'; 65_536], vec![b'x'; 65_537]);
+    let number = Cell::Value(&n);
+    let rows: [&[Cell<'_>]; 6] = [
+        &[Cell::Unset, Cell::Null, number],
+        &[Cell::Null, Cell::Null, number],
+        &[Cell::Value(&keys[0]), Cell::Null, Cell::Unset],
+        &[Cell::Value(&keys[1]), Cell::Null, Cell::Null],
+        &[Cell::Value(&keys[2]), Cell::Value(&largest), number],
+        &[Cell::Value(&keys[3]), Cell::Value(&larger), number],
+    ];
+    let mut told = refused(&world.write(&insert(&world.tablet, &schema(), &rows)).await);
+    let texts = Schema::new(vec![ColumnSchema::new(0, "k", DataType::String)], 1).unwrap();
+    let table = create(&world.client, "texts", texts.clone()).await;
+    let tablet = only_tablet(&world.env, &world.cluster, &table).await;
+    let rows: [&[Cell<'_>]; 2] = [&[Cell::Value(&largest[..16_384])], &[Cell::Value(&largest[..16_385])]];
+    told += "long keys\n";
+    told += &refused(&world.write(&insert(&tablet, &texts, &rows)).await);
+    expect![[r#"
+        row 0: INVALID_ARGUMENT: No value provided for required column: k INT32 NOT NULL
+        row 1: INVALID_ARGUMENT: NULL values not allowed for column: k INT32 NOT NULL
+        row 2: INVALID_ARGUMENT: No value provided for required column: n INT64 NOT NULL
+        row 3: INVALID_ARGUMENT: NULL values not allowed for column: n INT64 NOT NULL
+        row 5: INVALID_ARGUMENT: value too large for column 'v' (65537 bytes, maximum is 65536 bytes)
+        long keys
+        row 1: INVALID_ARGUMENT: encoded primary key too large (16385 bytes, maximum is 16384 bytes)
+    "#]]
+    .assert_eq(&told);
+    world.rows.fetch_add(1, Ordering::Relaxed);
+    world.still_served().await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_tablets_and_tables_are_told() {
+    let world = World::start(&[]).await;
+    let mut told = Vec::new();
+    for id in
+        [Bytes::from_static(b"0123456789abcdef0123456789abcdef"), Bytes::from_static(b"\xffno"), Bytes::new()]
+    {
+        let write = insert(&id, &schema(), &[]);
+        told.push(self::told(&world.write(&write).await.error));
+        let new = new_scan(&id, &["k"]);
+        told.push(self::told(
+            &world.call::<_, ScanResponsePb>("Scan", &open(new.clone())).await.message.error,
+        ));
+        let sum = ChecksumRequestPb { new_request: Some(new), ..Default::default() };
+        told.push(self::told(&world.call::<_, ChecksumResponsePb>("Checksum", &sum).await.message.error));
+        let split = SplitKeyRangeRequestPb { tablet_id: id.clone(), ..Default::default() };
+        let split = world.call::<_, SplitKeyRangeResponsePb>("SplitKeyRange", &split).await;
+        told.push(self::told(&split.message.error));
+        told.extend(asked_of_the_master(&world, &id).await);
+    }
+    expect![[r#"
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 0123456789abcdef0123456789abcdef
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 0123456789abcdef0123456789abcdef
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 0123456789abcdef0123456789abcdef
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 0123456789abcdef0123456789abcdef
+        ok, 0 found Unknown tablet 0123456789abcdef0123456789abcdef
+        TABLE_NOT_FOUND: the table does not exist: 0123456789abcdef0123456789abcdef
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: �no
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: �no
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: �no
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: �no
+        ok, 0 found Unknown tablet �no
+        TABLE_NOT_FOUND: the table does not exist: id "�no"
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 
+        ok, 0 found Unknown tablet 
+        TABLE_NOT_FOUND: the table does not exist: id ""
+    "#]]
+    .assert_eq(&(told.join("\n") + "\n"));
+    world.still_served().await;
+    world.stop().await;
+}
+
+async fn asked_of_the_master(world: &World, id: &Bytes) -> [String; 2] {
+    let master = connect(&world.env, world.master()).await;
+    let (until, options) = (soon(&world.env), CallOptions::default());
+    let shown = |error: &Option<MasterErrorPb>| match error {
+        Some(error) => format!("{}: {}", error.code().as_str_name(), error.status.message()),
+        None => "ok".to_string(),
+    };
+    let tablets = GetTabletLocationsRequestPb { tablet_ids: vec![id.clone()], ..Default::default() };
+    let tablets: Response<GetTabletLocationsResponsePb> =
+        master.call(MASTER, "GetTabletLocations", &tablets, until, &options).await.unwrap();
+    let tablets = tablets.message;
+    let each = tablets.errors.iter().map(|error| error.status.message().to_string());
+    let found = tablets.tablet_locations.len();
+    let first = format!("{}, {found} found {}", shown(&tablets.error), each.collect::<Vec<_>>().join(", "));
+    let table = TableIdentifierPb { table_id: Some(id.clone()), table_name: None };
+    let table: Response<GetTableSchemaResponsePb> = master
+        .call(MASTER, "GetTableSchema", &GetTableSchemaRequestPb { table }, until, &options)
+        .await
+        .unwrap();
+    [first, shown(&table.message.error)]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_and_unknown_scanners_are_told() {
+    let world = World::start(&[("scanner_ttl_ms", "1"), ("scanner_gc_check_interval_us", "1000")]).await;
+    world.still_served().await;
+    let opening = ScanRequestPb { batch_size_bytes: Some(0), ..open(new_scan(&world.tablet, &["k"])) };
+    let opened: ScanResponsePb = world.call("Scan", &opening).await.message;
+    let expired = opened.scanner_id.expect("it was only opened");
+    world.env.sleep(Duration::from_millis(5)).await;
+    let never = Bytes::from(Uuid([9; 16]).to_string());
+    let mut told = Vec::new();
+    for id in [expired, never, Bytes::from_static(b"\xffnonsense"), Bytes::new()] {
+        let next = ScanRequestPb { scanner_id: Some(id.clone()), call_seq_id: Some(1), ..Default::default() };
+        told.push(self::told(&world.call::<_, ScanResponsePb>("Scan", &next).await.message.error));
+        let alive = ScannerKeepAliveRequestPb { scanner_id: id };
+        let alive: Response<ScannerKeepAliveResponsePb> = world.call("ScannerKeepAlive", &alive).await;
+        told.push(self::told(&alive.message.error));
+    }
+    told.dedup();
+    expect![[r#"
+        SCANNER_EXPIRED + NOT_FOUND: Scanner not found: it expired, was closed, or never was
+    "#]]
+    .assert_eq(&(told.join("\n") + "\n"));
+    world.still_served().await;
+    world.stop().await;
+}

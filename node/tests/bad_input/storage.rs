@@ -1,0 +1,154 @@
+//! Disks that are full, and files of a newer build.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use engine::codec;
+use engine::disk::Disk;
+use engine::disk::mem::MemDisk;
+use expect_test::expect;
+use node::env::Disks;
+
+use super::*;
+
+/// Every directory is a disk in memory.
+#[derive(Clone, Default)]
+struct MemDisks(Arc<Mutex<BTreeMap<String, MemDisk>>>);
+
+impl MemDisks {
+    fn env(&self) -> Env {
+        let mut env = OsEnv::new(&OsOptions::default()).unwrap();
+        env.disks = Arc::new(self.clone());
+        env
+    }
+
+    /// The disk whose directory ends so.
+    fn disk(&self, end: &str) -> MemDisk {
+        let disks = self.0.lock().unwrap();
+        let found = disks.iter().find(|(dir, _)| dir.ends_with(end));
+        found.unwrap_or_else(|| panic!("{end} in {:?}", disks.keys())).1.clone()
+    }
+}
+
+impl Disks for MemDisks {
+    fn open(&self, dir: &str) -> std::io::Result<Arc<dyn Disk>> {
+        let mut disks = self.0.lock().unwrap();
+        let seed = disks.len() as u64;
+        Ok(Arc::new(disks.entry(dir.to_string()).or_insert_with(|| MemDisk::new(seed)).clone()))
+    }
+
+    fn read_file(&self, _: &str) -> std::io::Result<Vec<u8>> {
+        Err(std::io::ErrorKind::NotFound.into())
+    }
+}
+
+const PLENTY: u64 = 1 << 40;
+
+fn a_row(world: &World, key: i32) -> WriteRequestPb {
+    let (k, n) = (key.to_le_bytes(), 1i64.to_le_bytes());
+    insert(&world.tablet, &schema(), &[&[Cell::Value(&k), Cell::Value(&[b'x'; 5000]), Cell::Value(&n)]])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_log_disk_refuses_writes_and_loses_none() {
+    let disks = MemDisks::default();
+    let mut world = World::in_env(disks.env(), &[("log_preallocate_segments", "false")]).await;
+    disks.disk("tserver-1/wal").set_free(100_000);
+    let mut acknowledged = 0;
+    let refused = loop {
+        let written = world.write(&a_row(&world, acknowledged)).await;
+        match written.error {
+            None => acknowledged += 1,
+            some => break told(&some),
+        }
+    };
+    assert!((10..20).contains(&acknowledged), "{acknowledged}");
+    let refused = refused.replace(std::str::from_utf8(&world.tablet).unwrap(), "TABLET");
+    expect![
+        "TABLET_FAILED + IO_ERROR: append to the log in wals/TABLET: No space left on device (os error 28)"
+    ]
+    .assert_eq(&refused);
+    disks.disk("tserver-1/wal").set_free(PLENTY);
+    world.restart().await;
+    assert_eq!(world.count().await, acknowledged);
+    world.rows.store(acknowledged, Ordering::Relaxed);
+    world.still_served().await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_data_disk_stops_flushes_only() {
+    let disks = MemDisks::default();
+    let settings = [("flush_threshold_secs", "0"), ("maintenance_manager_polling_interval_ms", "1")];
+    let mut world = World::in_env(disks.env(), &settings).await;
+    let data = disks.disk("tserver-1/data");
+    data.set_free(0);
+    for key in 0..20 {
+        let written = world.write(&a_row(&world, key)).await;
+        assert_eq!(written.error, None, "the log has room");
+    }
+    assert_eq!(world.count().await, 20);
+    data.set_free(PLENTY);
+    world.restart().await;
+    assert_eq!(world.count().await, 20);
+    world.rows.store(20, Ordering::Relaxed);
+    world.still_served().await;
+    world.stop().await;
+}
+
+/// Puts the next higher version into a sealed file's head.
+fn make_newer(disk: &MemDisk, path: &str) {
+    let file = disk.open(path).unwrap();
+    let mut old = vec![0; file.len().unwrap() as usize];
+    file.read_at(0, &mut old).unwrap();
+    let magic = old[..4].try_into().unwrap();
+    let version = u16::from_le_bytes([old[4], old[5]]);
+    let (_, payload, used) = codec::unseal_prefix(magic, version, &old).unwrap();
+    let new = [&codec::seal(magic, version + 1, payload)[..], &old[used..]].concat();
+    disk.remove(path).unwrap();
+    disk.create(path).unwrap().append(&new).unwrap();
+}
+
+/// Why the cluster does not start.
+async fn start_error(world: &World) -> String {
+    let failed = Cluster::start(&world.env, &world.config).await.err().expect("it should not start");
+    let tablet = std::str::from_utf8(&world.tablet).unwrap();
+    failed.to_string().replace(tablet, "TABLET").replace(&world.config.dir, "DIR")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tablet_of_a_newer_format_is_not_touched() {
+    let disks = MemDisks::default();
+    let mut world = World::in_env(disks.env(), &[]).await;
+    world.still_served().await;
+    world.cluster.shutdown().await;
+    let tablet = std::str::from_utf8(&world.tablet).unwrap().to_string();
+    make_newer(&disks.disk("tserver-1/data"), &format!("tablet-meta/{tablet}"));
+    expect![[r#"tserver-1: the directory DIR/tserver-1/data: tablet-meta/TABLET: "NYTM" record has format 2, newer than the newest this build reads (1); use the build that wrote it or a later one"#]]
+    .assert_eq(&start_error(&world).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_of_a_newer_format_fails_its_tablet_alone() {
+    let disks = MemDisks::default();
+    let mut world = World::in_env(disks.env(), &[]).await;
+    let other = create(&world.client, "other", schema()).await;
+    let other = only_tablet(&world.env, &world.cluster, &other).await;
+    world.still_served().await;
+    world.cluster.shutdown().await;
+    let (wal, dir) = (disks.disk("tserver-1/wal"), format!("wals/{}", std::str::from_utf8(&other).unwrap()));
+    for segment in wal.list(&dir).unwrap() {
+        make_newer(&wal, &format!("{dir}/{segment}"));
+    }
+    world.restart().await;
+    let refused = loop {
+        let refused = told(&world.write(&insert(&other, &schema(), &[])).await.error);
+        if !refused.contains("TABLET_NOT_RUNNING") {
+            break refused.replace(std::str::from_utf8(&other).unwrap(), "TABLET");
+        }
+        world.env.sleep(Duration::from_millis(1)).await;
+    };
+    expect![[r#"TABLET_FAILED + NOT_SUPPORTED: wals/TABLET/0000000001.wal: "NYWS" record has format 2, newer than the newest this build reads (1); use the build that wrote it or a later one"#]].assert_eq(&refused);
+    world.still_served().await;
+    world.stop().await;
+}

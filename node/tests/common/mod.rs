@@ -1,0 +1,37 @@
+//! The program `nyala` as tests start and stop it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+pub fn nyala(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nyala"));
+    command.args(args);
+    command
+}
+
+/// Begins to bring a cluster in `dir` up, on free ports.
+pub fn begin_up(dir: &Path, settings: &[&str]) -> Child {
+    let args = ["up", "--free-ports", "--log-level=warn", "--dir", dir.to_str().unwrap()];
+    nyala(&args).args(settings).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// A cluster in `dir` that is up, and what it printed.
+pub fn up(dir: &Path, settings: &[&str]) -> (Child, String) {
+    let mut child = begin_up(dir, settings);
+    let mut printed = String::new();
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap());
+    while !printed.contains("Stop with Ctrl-C") {
+        assert!(lines.read_line(&mut printed).unwrap() > 0, "it ended early: {printed}");
+    }
+    (child, printed)
+}
+
+/// Asks it to stop, and waits until it has, in order.
+pub fn stop(mut child: Child) {
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let mut rest = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{rest}");
+}
