@@ -539,3 +539,66 @@ fn a_delta_flush_that_fails_loses_nothing() {
     assert_eq!(case.set.dms_len(), 0);
     assert_eq!(case.set.meta().redo_ts, Timestamp(5000));
 }
+
+/// Enough rows for several pages of every stream, several chunks of the filter, and a dictionary that gives up.
+#[test]
+fn a_rowset_of_many_pages_gives_back_every_row() {
+    const ROWS: i64 = 40_000;
+    let columns = vec![
+        ColumnSchema::new(0, "k", DataType::Int64),
+        ColumnSchema::new(1, "s", DataType::String).nullable(),
+        ColumnSchema::new(2, "d", DataType::Double),
+    ];
+    let schema = Schema::new(columns, 1).unwrap();
+    let cells = |row: i64| -> Vec<Cell> {
+        let text =
+            if row < ROWS / 2 { format!("one of a few, {}", row % 50) } else { format!("only once: {row}") };
+        let text = (row % 13 != 0).then(|| text.into_bytes());
+        vec![
+            Some((3 * row - 50_000).to_le_bytes().to_vec()),
+            text,
+            Some((row as f64).sqrt().to_le_bytes().to_vec()),
+        ]
+    };
+    let key = |number: i64| ((number as u64) ^ 1 << 63).to_be_bytes();
+    let disk = MemDisk::new(1);
+    disk.create_dir("data").unwrap();
+    let projection: Vec<ProjectedColumn> = schema.columns().iter().map(ProjectedColumn::from).collect();
+    let identity = Identity { tablet: TABLET, rowset: 5 };
+    let config = ColumnFileConfig::default();
+    let mut writer =
+        DiskRowSetWriter::new(Arc::new(disk.clone()), "data/5", identity, &schema, &config).unwrap();
+    for start in (0..ROWS).step_by(777) {
+        let rows = start..ROWS.min(start + 777);
+        let mut block = RowBlock::new(&projection);
+        rows.clone().for_each(|row| block.push_row(cells(row).iter().map(|cell| cell.as_deref())));
+        let keys: Vec<[u8; 8]> = rows.map(|row| key(3 * row - 50_000)).collect();
+        writer.append(&block, &keys.iter().map(|key| &key[..]).collect::<Vec<_>>()).unwrap();
+    }
+    let meta = writer.finish(Timestamp(9)).unwrap();
+    let cache = PageCache::new(1 << 22);
+    let set = DiskRowSet::open(Arc::new(disk), TABLET, meta, &schema, cache.clone()).unwrap();
+    let pages: Vec<usize> = set.layout().unwrap().iter().map(|stream| stream.pages.len()).collect();
+    assert!(pages.iter().all(|pages| *pages > 1), "{pages:?}");
+    let mut spec = spec(schema.columns(), Timestamp::MAX);
+    spec.block_rows = 1000;
+    let rows = scan(&set, &spec);
+    assert_eq!(rows.len() as i64, ROWS);
+    for (row, (_, shown, _)) in (0..).zip(rows) {
+        assert_eq!(shown, cells(row), "row {row}");
+    }
+    let mut probes = ProbeStats::default();
+    for row in 0..ROWS {
+        assert_eq!(set.find(&key(3 * row - 50_000), &mut probes).unwrap(), Some(row as RowId));
+    }
+    let before = probes.keys;
+    for row in 0..ROWS {
+        assert_eq!(set.find(&key(3 * row - 49_999), &mut probes).unwrap(), None);
+    }
+    assert!(
+        probes.keys - before < ROWS as u64 / 50,
+        "{} absent keys passed the filter",
+        probes.keys - before
+    );
+    assert!(cache.stats().bytes <= 1 << 22);
+}
