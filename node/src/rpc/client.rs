@@ -1,4 +1,4 @@
-//! Calling a server: one connection with many calls in flight, and a proxy that makes a new one when it breaks.
+//! Calling a server: one connection with many calls in flight.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use super::frame::{self, Frame, FrameReader, split_body};
 use super::negotiate::{ClientNegotiation, Step};
 use super::outbox::Outbox;
+pub use super::proxy::{Proxy, Target};
 use super::{RequestIdPb, RpcErrorCodePb};
 use crate::env::{Env, Stream};
 use crate::proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
@@ -59,7 +60,7 @@ impl RpcError {
         }
     }
 
-    fn network(message: impl fmt::Display, sent: bool) -> RpcError {
+    pub(super) fn network(message: impl fmt::Display, sent: bool) -> RpcError {
         RpcError::Network { message: message.to_string(), sent }
     }
 }
@@ -230,17 +231,22 @@ impl Connection {
             let parts = split_body(frame.body, &header.sidecar_offsets).map_err(|error| error.to_string())?;
             Ok(Response { message: parts.0, sidecars: parts.1 })
         };
-        let fatal = matches!(&response, Err(RpcError::Remote { code, .. }) if is_fatal(*code));
-        let waiting = {
+        let going = matches!(&response, Err(RpcError::Remote { code, .. }) if *code == GOING);
+        let (waiting, idle) = {
             let mut calls = self.calls();
             calls.silent_since = self.env.now().mono;
-            calls.waiting.remove(&header.call_id)
+            if going {
+                calls.ended.get_or_insert_with(|| "the server is shutting down".to_string());
+            }
+            let waiting = calls.waiting.remove(&header.call_id);
+            (waiting, calls.waiting.is_empty())
         };
         // A caller that gave up does not wait any more.
         if let Some(reply) = waiting {
             let _ = reply.send(response);
         }
-        if fatal { Err("the server answered with a fatal error".to_string()) } else { Ok(()) }
+        // Calls that the server had begun may still be answered.
+        if going && idle { Err("the server is shutting down".to_string()) } else { Ok(()) }
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
@@ -248,10 +254,8 @@ impl Connection {
     }
 }
 
-/// Errors after which the server does not serve this connection any more.
-fn is_fatal(code: RpcErrorCodePb) -> bool {
-    (10..17).contains(&i32::from(code)) || code == RpcErrorCodePb::FatalInvalidJwt
-}
+/// What a server that stops answers to calls it does not begin any more.
+const GOING: RpcErrorCodePb = RpcErrorCodePb::FatalServerShuttingDown;
 
 /// Takes a call from those that wait, however its caller stops waiting.
 struct Forget<'a> {
@@ -355,174 +359,4 @@ async fn run(connection: Arc<Connection>, stream: Stream, mut reader: FrameReade
     };
     let why = ended.err().unwrap_or_else(|| "closed".to_string());
     connection.close(&format!("connection to {addr}: {why}"));
-}
-
-/// Whom to call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    Addr(SocketAddr),
-    /// Looked up for each new connection; its addresses are tried in order.
-    HostPort(String),
-}
-
-impl From<SocketAddr> for Target {
-    fn from(addr: SocketAddr) -> Target {
-        Target::Addr(addr)
-    }
-}
-
-impl From<&str> for Target {
-    fn from(host_port: &str) -> Target {
-        host_port.parse().map_or_else(|_| Target::HostPort(host_port.to_string()), Target::Addr)
-    }
-}
-
-impl From<String> for Target {
-    fn from(host_port: String) -> Target {
-        Target::from(host_port.as_str())
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Addr(addr) => write!(f, "{addr}"),
-            Target::HostPort(host_port) => f.write_str(host_port),
-        }
-    }
-}
-
-/// A server to call, connected when needed. Cheap to clone; clones share the connection.
-#[derive(Clone)]
-pub struct Proxy {
-    shared: Arc<ProxyShared>,
-}
-
-struct ProxyShared {
-    env: Env,
-    target: Target,
-    user: String,
-    link: Mutex<Link>,
-}
-
-type Connected = Result<Arc<Connection>, RpcError>;
-
-enum Link {
-    Down,
-    /// One task connects; these wait for it.
-    Connecting(Vec<oneshot::Sender<Connected>>),
-    Up(Arc<Connection>),
-}
-
-/// How long one attempt to connect may take, whoever waits for it.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-
-impl Proxy {
-    pub fn new(env: Env, target: impl Into<Target>, user: &str) -> Proxy {
-        let shared =
-            ProxyShared { env, target: target.into(), user: user.to_string(), link: Mutex::new(Link::Down) };
-        Proxy { shared: Arc::new(shared) }
-    }
-
-    pub fn target(&self) -> &Target {
-        &self.shared.target
-    }
-
-    /// As [`Connection::call`], over the connection there is or a new one. Nothing is retried.
-    pub async fn call<Req: Message, Resp: Message + Default>(
-        &self,
-        service: &str,
-        method: &str,
-        request: &Req,
-        deadline: Instant,
-        options: CallOptions,
-    ) -> Result<Response<Resp>, RpcError> {
-        let connection = self.connection(deadline).await?;
-        connection.call(service, method, request, deadline, &options).await
-    }
-
-    /// Closes the connection, if there is one; the next call makes a new one.
-    pub fn disconnect(&self) {
-        self.shared.disconnect();
-    }
-
-    async fn connection(&self, deadline: Instant) -> Connected {
-        let connected = {
-            let mut link = self.shared.link();
-            let (reply, connected) = oneshot::channel();
-            match &mut *link {
-                Link::Up(connection) if connection.is_open() => return Ok(connection.clone()),
-                Link::Connecting(waiting) => waiting.push(reply),
-                Link::Up(_) | Link::Down => {
-                    *link = Link::Connecting(vec![reply]);
-                    let shared = self.shared.clone();
-                    self.shared.env.spawn("rpc connect", async move { shared.connect().await });
-                }
-            }
-            connected
-        };
-        let left = deadline.since(self.shared.env.now().mono);
-        let target = &self.shared.target;
-        match self.shared.env.timeout(left, connected).await {
-            Some(connected) => connected.unwrap_or_else(|_| {
-                Err(RpcError::network(format!("connecting to {target} was given up"), false))
-            }),
-            None => Err(RpcError::TimedOut { message: format!("connecting to {target}"), sent: false }),
-        }
-    }
-}
-
-impl Drop for ProxyShared {
-    fn drop(&mut self) {
-        self.disconnect();
-    }
-}
-
-impl ProxyShared {
-    fn link(&self) -> MutexGuard<'_, Link> {
-        self.link.lock().expect("no one panics holding this lock")
-    }
-
-    fn disconnect(&self) {
-        let mut link = self.link();
-        if let Link::Up(connection) = &*link {
-            connection.close("closed by this side");
-            *link = Link::Down;
-        }
-    }
-
-    async fn connect(&self) {
-        let connected = self.connect_any().await;
-        let link = match &connected {
-            Ok(connection) => Link::Up(connection.clone()),
-            Err(_) => Link::Down,
-        };
-        let before = std::mem::replace(&mut *self.link(), link);
-        if let Link::Connecting(waiting) = before {
-            for waiter in waiting {
-                let _ = waiter.send(connected.clone());
-            }
-        }
-    }
-
-    async fn connect_any(&self) -> Connected {
-        let deadline = self.env.now().mono.after(CONNECT_TIME);
-        let addrs = match &self.target {
-            Target::Addr(addr) => vec![*addr],
-            Target::HostPort(host_port) => self
-                .env
-                .net
-                .resolve(host_port)
-                .await
-                .map_err(|error| RpcError::network(format!("looking up {host_port}: {error}"), false))?,
-        };
-        let mut last = RpcError::network(format!("{} has no address", self.target), false);
-        for addr in addrs {
-            match Connection::connect(&self.env, addr, &self.user, deadline).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
 }

@@ -13,7 +13,7 @@
 //! | [`queue`] | which waiting call runs next, and which is turned away | yes |
 //! | [`results`] | replies remembered for retries of the same request | yes |
 //! | [`server`] | accepts connections and runs services | |
-//! | [`client`] | calls services | |
+//! | [`client`] | calls services: one connection, or a server by its name | |
 //!
 //! This module moves bytes: it knows its own headers, and no service's messages.
 
@@ -24,6 +24,7 @@ mod fields;
 pub mod frame;
 pub mod negotiate;
 mod outbox;
+mod proxy;
 pub mod queue;
 pub mod results;
 pub mod server;

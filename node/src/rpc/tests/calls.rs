@@ -230,6 +230,25 @@ async fn shutdown_answers_what_runs_and_refuses_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_of_a_stopping_server_waits_for_what_had_begun() {
+    let world = World::new(RpcConfig::default()).await;
+    let connection = world.connect().await;
+    let held = world.begin(&connection, "Hold", "begun", 10_000, CallOptions::default());
+    world.settle().await;
+    let session = async {
+        world.settle().await;
+        let refused = echo(&world, &connection, "late").await.expect_err("the server is stopping");
+        assert!(refused.is_unreachable(), "{refused}");
+        assert!(!connection.is_open());
+        let unsent = echo(&world, &connection, "later").await;
+        assert!(matches!(unsent, Err(RpcError::Network { sent: false, .. })));
+        world.echo.gate.open(1);
+        assert_eq!(text(held.await.expect("answered")).as_deref(), Ok("begun"));
+    };
+    tokio::join!(world.server.shutdown(Duration::from_secs(10)), session);
+}
+
+#[tokio::test(start_paused = true)]
 async fn shutdown_does_not_wait_for_ever() {
     let world = World::new(RpcConfig::default()).await;
     let connection = world.connect().await;
