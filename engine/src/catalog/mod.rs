@@ -40,7 +40,7 @@ use std::fmt;
 pub use self::columns::AUTO_INCREMENTING_ID;
 pub use self::config::CatalogConfig;
 use self::placement::Dice;
-pub use self::reads::{LocationsQuery, ServerView, Statistics, TableView, TabletView};
+pub use self::reads::{Counts, LocationsQuery, ServerView, Statistics, TableView, TabletView};
 pub use self::record::{
     ClusterRecord, Consensus, ExtraConfig, HostPort, Peer, Record, RowKey, RowWrite, ServerRecord,
     TableRecord, TableState, TabletRecord, TabletState,

@@ -62,7 +62,37 @@ pub struct Statistics {
     pub row_count_limit: Option<i64>,
 }
 
+/// How much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Tables that are not deleted.
+    pub tables: u64,
+    /// Their tablets, and those of them that are not up.
+    pub tablets: u64,
+    pub tablets_not_running: u64,
+    /// Tablet servers that have registered, and those of them heard of lately.
+    pub servers: u64,
+    pub servers_alive: u64,
+    /// Requests to tablet servers that are not done.
+    pub requests: u64,
+}
+
 impl Catalog {
+    /// Counts everything; takes a look at each tablet.
+    pub fn counts(&self, now: Instant) -> Counts {
+        let states = || self.tablets.values().map(|tablet| tablet.record.state);
+        let live = states().filter(|state| state.is_live()).count();
+        let running = states().filter(|state| *state == TabletState::Running).count();
+        Counts {
+            tables: self.names.len() as u64,
+            tablets: live as u64,
+            tablets_not_running: (live - running) as u64,
+            servers: self.servers.len() as u64,
+            servers_alive: self.live_servers(now) as u64,
+            requests: self.tasks.len() as u64,
+        }
+    }
+
     pub fn cluster_id(&self) -> Uuid {
         self.cluster.id
     }

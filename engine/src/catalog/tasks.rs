@@ -111,6 +111,10 @@ impl Tasks {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
     /// Adds a task unless it is there already.
     pub(super) fn add(&mut self, now: Now, key: TaskKey) {
         if self.tasks.contains_key(&key) {

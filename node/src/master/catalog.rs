@@ -11,20 +11,22 @@
 //! ahead of what is stored, so the loop ends and every later call is told that the catalog is gone.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use engine::catalog::{
-    Answer, Catalog, Command, DoneResult, Effects, Event, Heartbeat, HeartbeatReply, Refusal, TaskKey,
+    Answer, Catalog, Command, Counts, DoneResult, Effects, Event, Heartbeat, HeartbeatReply, Refusal, TaskKey,
 };
 use engine::error::{Error, Result};
-use engine::time::Now;
+use engine::time::{Instant, Now};
 use tokio::sync::{Notify, oneshot};
 
 use super::requests::Requests;
 use super::system::SystemTablet;
 use crate::env::Env;
 use crate::mailbox::{self, Mailbox, Received, Sender};
+use crate::metrics::{Collect, Samples};
 
 type Read = Box<dyn FnOnce(&Catalog, Now) + Send>;
 
@@ -44,6 +46,29 @@ pub struct CatalogHandle {
     ended: Arc<Ended>,
 }
 
+/// What the catalog counted last; read by the metrics.
+#[derive(Default)]
+pub struct CatalogCounts(Mutex<Counts>);
+
+impl CatalogCounts {
+    fn set(&self, counts: Counts) {
+        *self.0.lock().expect("nobody panics while holding it") = counts;
+    }
+}
+
+impl Collect for CatalogCounts {
+    fn collect(&self, out: &mut Samples) {
+        let counts = *self.0.lock().expect("nobody panics while holding it");
+        let mut gauge = |name, help, value| out.gauge(name, help, &[], value as f64);
+        gauge("catalog_tables", "Tables that are not deleted.", counts.tables);
+        gauge("catalog_tablets", "Tablets of these tables.", counts.tablets);
+        gauge("catalog_tablets_not_running", "Tablets that are not up.", counts.tablets_not_running);
+        gauge("catalog_tablet_servers", "Tablet servers that have registered.", counts.servers);
+        gauge("catalog_tablet_servers_alive", "Tablet servers heard of lately.", counts.servers_alive);
+        gauge("catalog_requests_pending", "Requests to tablet servers not done.", counts.requests);
+    }
+}
+
 /// Set and rung when the loop has ended.
 #[derive(Default)]
 struct Ended {
@@ -53,11 +78,19 @@ struct Ended {
 
 /// Messages that may wait; senders beyond them wait for room.
 const INBOX: usize = 4096;
+/// How often everything is counted.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Messages taken in one turn at most.
 const TURN_MAX: usize = 256;
 
 /// Starts the loop of `catalog`, kept in `system`.
-pub fn start(env: &Env, catalog: Catalog, system: SystemTablet, requests: Requests) -> CatalogHandle {
+pub fn start(
+    env: &Env,
+    catalog: Catalog,
+    system: SystemTablet,
+    requests: Requests,
+    counts: Arc<CatalogCounts>,
+) -> CatalogHandle {
     let (inbox, messages) = mailbox::mailbox(env, INBOX);
     let handle = CatalogHandle { inbox: inbox.clone(), ended: Arc::default() };
     let looped = CatalogLoop {
@@ -71,6 +104,8 @@ pub fn start(env: &Env, catalog: Catalog, system: SystemTablet, requests: Reques
         next_ticket: 0,
         out: Effects::default(),
         reads: Vec::new(),
+        counts,
+        next_count: Instant::default(),
         stopping: None,
     };
     let ended = handle.ended.clone();
@@ -153,6 +188,8 @@ struct CatalogLoop {
     next_ticket: u64,
     out: Effects,
     reads: Vec<Read>,
+    counts: Arc<CatalogCounts>,
+    next_count: Instant,
     stopping: Option<oneshot::Sender<()>>,
 }
 
@@ -241,6 +278,10 @@ impl CatalogLoop {
             });
         }
         let now = self.env.now();
+        if self.next_count <= now.mono {
+            self.next_count = now.mono.after(COUNT_INTERVAL);
+            self.counts.set(self.catalog.counts(now.mono));
+        }
         for read in self.reads.drain(..) {
             read(&self.catalog, now);
         }

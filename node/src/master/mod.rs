@@ -28,6 +28,7 @@ use engine::error::Result;
 use engine::ids::Uuid;
 use tokio::sync::Notify;
 
+use self::catalog::CatalogCounts;
 pub use self::config::MasterConfig;
 use self::consensus::ConsensusService;
 use self::requests::Requests;
@@ -35,6 +36,7 @@ use self::service::{MasterService, ServiceConfig};
 use self::system::SystemTablet;
 use crate::dirs::{self, ServerDirs, ServerKind};
 use crate::env::Env;
+use crate::metrics::{Collect, Samples};
 use crate::proto::kudu::HostPortPb;
 use crate::rpc::server::{RpcHandle, RpcServer};
 use crate::server::generic::GenericService;
@@ -157,8 +159,11 @@ async fn load(
     let (limits, interval) = (config.tablet.clone(), config.maintenance_interval);
     let maintained = maintenance::run_alone(env.clone(), replica.clone(), limits, interval);
     let maintenance = env.spawn("system tablet", maintained);
+    let counts = Arc::new(CatalogCounts::default());
+    let collected = counts.clone();
+    common.metrics.keep(move |out: &mut Samples| collected.collect(out));
     let requests = Requests::new(env, config.tserver_rpc_timeout);
-    let handle = catalog::start(env, catalog, SystemTablet::new(replica, maintenance), requests);
+    let handle = catalog::start(env, catalog, SystemTablet::new(replica, maintenance), requests, counts);
     term.get_or_init(|| led as i64);
     Ok(handle)
 }

@@ -134,6 +134,8 @@ async fn replicas_are_named_as_asked() {
 
     let statistics: GetTableStatisticsResponsePb =
         master.call("GetTableStatistics", &GetTableStatisticsRequestPb { table: by_name("t") }).await;
+    let numbers = master.master.common.metrics.render();
+    assert!(numbers.contains("catalog_tablet_servers "), "{numbers}");
     assert_eq!((statistics.on_disk_size, statistics.live_row_count), (Some(400), Some(28)));
 }
 
