@@ -267,8 +267,12 @@ impl Run<'_> {
                 self.outcome.ignored.push(row.index);
                 self.outcome.counts.ignored(row.kind);
             }
-            Action::Update if row.immutable.is_some() => self.outcome.counts.ignored(row.kind),
-            _ => self.outcome.counts.done(row.kind),
+            _ => {
+                self.outcome.counts.done(row.kind);
+                if action == Action::Update && row.immutable.is_some() {
+                    self.outcome.counts.ignored(row.kind);
+                }
+            }
         }
         Ok(action)
     }

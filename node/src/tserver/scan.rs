@@ -70,7 +70,7 @@ impl From<Refusal> for Refused {
         };
         match refusal {
             Refusal::Gone => {
-                let what = "Scanner not found: it expired, was closed, or never was";
+                let what = "Scanner with this id not found: it expired, was closed, or never was";
                 Refused::Tablet(TabletError::new(TabletErrorCode::ScannerExpired, ErrorCode::NotFound, what))
             }
             Refusal::WrongSequence(expected) => {

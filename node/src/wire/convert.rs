@@ -192,8 +192,8 @@ pub fn key_columns(pb: &SchemaPb) -> Result<usize> {
     match pb.columns[keys..].iter().find(|column| column.is_key()) {
         None => Ok(keys),
         Some(late) => {
-            let what =
-                format!("key column {:?} may not come after a column that is not in the key", late.name);
+            let name = &late.name;
+            let what = format!("Got out-of-order key column {name:?}: it comes after a column outside the key");
             Err(Error::invalid(what))
         }
     }

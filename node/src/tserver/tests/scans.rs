@@ -164,8 +164,8 @@ async fn scanners_go_on_in_sequence_and_expire() {
     errors.push(told(&gone.error));
     expect_test::expect![[r#"
         INVALID_SCAN_CALL_SEQ_ID + INVALID_ARGUMENT: Invalid call sequence ID: 2 was expected; the scanner is closed
-        SCANNER_EXPIRED + NOT_FOUND: Scanner not found: it expired, was closed, or never was
-        SCANNER_EXPIRED + NOT_FOUND: Scanner not found: it expired, was closed, or never was
+        SCANNER_EXPIRED + NOT_FOUND: Scanner with this id not found: it expired, was closed, or never was
+        SCANNER_EXPIRED + NOT_FOUND: Scanner with this id not found: it expired, was closed, or never was
     "#]].assert_eq(&(errors.join("\n") + "\n"));
     let id = opened().await;
     for _ in 0..2 {
