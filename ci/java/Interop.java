@@ -593,7 +593,7 @@ public final class Interop {
       for (RowResult result : scanner.nextRows()) {
         keys.add(result.getInt("key"));
       }
-      if (batches % 10 == 0) {
+      if (batches % 10 == 0 && scanner.hasMoreRows()) {
         scanner.keepAlive();
       }
     }

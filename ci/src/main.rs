@@ -110,6 +110,7 @@ fn checks(root: &Path, steps: &mut Steps) {
     clippy(root, steps);
     spec_step(root, steps);
     test(root, steps);
+    interop::run(root, &interop::Options::parse_from(["interop"]), steps);
 }
 
 fn fmt(root: &Path, steps: &mut Steps) {

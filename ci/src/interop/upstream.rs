@@ -41,6 +41,7 @@ pub struct Class {
 pub struct Outcome {
     pub test: String,
     pub verdict: Verdict,
+    pub milliseconds: u64,
     pub message: String,
 }
 
@@ -53,7 +54,6 @@ pub enum Verdict {
 
 /// One class's run.
 pub struct ClassRun {
-    pub seconds: f64,
     pub outcomes: Vec<Outcome>,
     /// The class was stopped after [`CLASS_TIMEOUT`].
     pub timed_out: bool,
@@ -138,11 +138,19 @@ impl Suite<'_> {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let start = Instant::now();
         let timed_out = run_with_timeout(command)?;
         let outcomes = parse(&fs::read_to_string(&results)?)?;
         ensure!(timed_out || !outcomes.is_empty(), "{class} reported no test; see {}", logs.display());
-        Ok(ClassRun { seconds: start.elapsed().as_secs_f64(), outcomes, timed_out })
+        Ok(ClassRun { outcomes, timed_out })
+    }
+
+    /// What the last run of the class left.
+    pub fn last(&self, class: &str) -> Result<ClassRun> {
+        let results = self.dir.join("logs").join(format!("{class}.results"));
+        let text = fs::read_to_string(results).context("not run yet")?;
+        let outcomes = parse(&text)?;
+        ensure!(!outcomes.is_empty(), "its last run reported no test");
+        Ok(ClassRun { outcomes, timed_out: false })
     }
 
     /// The class with its package, found by its source.
@@ -201,17 +209,25 @@ fn parse(results: &str) -> Result<Vec<Outcome>> {
 
 fn parse_line(line: &str) -> Result<Outcome> {
     let fields: Vec<&str> = line.splitn(4, '\t').collect();
-    let [test, verdict, _millis, message] = fields[..] else { bail!("a result of another shape: {line:?}") };
+    let [test, verdict, milliseconds, message] = fields[..] else {
+        bail!("a result of another shape: {line:?}")
+    };
     let verdict = match verdict {
         "pass" => Verdict::Pass,
         "fail" => Verdict::Fail,
         "ignored" => Verdict::Ignored,
         other => bail!("an unknown verdict {other:?}"),
     };
-    Ok(Outcome { test: test.to_owned(), verdict, message: message.to_owned() })
+    let milliseconds = milliseconds.parse().with_context(|| format!("milliseconds of {test}"))?;
+    Ok(Outcome { test: test.to_owned(), verdict, milliseconds, message: message.to_owned() })
 }
 
 impl ClassRun {
+    /// What its tests took together, their clusters included.
+    pub fn seconds(&self) -> f64 {
+        self.outcomes.iter().map(|outcome| outcome.milliseconds as f64 / 1e3).sum()
+    }
+
     pub fn count(&self, verdict: Verdict) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.verdict == verdict).count()
     }
@@ -241,7 +257,7 @@ mod tests {
     use super::*;
 
     fn run(results: &str) -> ClassRun {
-        ClassRun { seconds: 1.0, outcomes: parse(results).unwrap(), timed_out: false }
+        ClassRun { outcomes: parse(results).unwrap(), timed_out: false }
     }
 
     #[test]
