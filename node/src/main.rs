@@ -22,6 +22,7 @@ const LEFTOVERS: Duration = Duration::from_secs(5);
 const INTERRUPTED: i32 = 130;
 
 fn main() -> ExitCode {
+    end_on_panic();
     let matches = cli::command().get_matches_from(cli::normalise(std::env::args_os()));
     #[allow(clippy::disallowed_methods, reason = "the settings are read before there is a world")]
     let read_file = |path: &str| std::fs::read(path);
@@ -32,6 +33,18 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// A panic is a broken invariant. The runtime would catch it and go on without the task, which others wait for; a
+/// server that died is restarted, one that hangs is not. On the main thread a panic ends the program anyway.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        if std::thread::current().name() != Some("main") {
+            std::process::abort();
+        }
+    }));
 }
 
 fn run(invocation: Invocation) -> Result<(), Failure> {
