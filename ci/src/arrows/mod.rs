@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A path is judged by its first part after the crate: `crate::wal::Wal` and `super::super::wal` are both an arrow to
-//! `wal`. `#[cfg(test)]` items and files of tests are not judged: a test may look anywhere. clippy.toml of each crate bans single types
-//! and functions; here are the rules it can't say.
+//! `wal`. `#[cfg(test)]` items and files of tests are not judged: a test may look anywhere. clippy.toml of each crate
+//! bans single types and functions; here are the rules it can't say.
 
 mod paths;
 mod rules;

@@ -13,12 +13,12 @@ const PAGE: &str = "ci/COMPATIBILITY.md";
 const OTHER_CLIENTS: &str = "
 ## Other clients
 
-`cargo ci interop` also runs the real `kudu` tool of Kudu 1.18.1 and `ci/java/Interop.java`, a program on the Java client
-1.18.1; both pass whole, against nyala as against real Kudu (`--server kudu`).
+`cargo ci interop` also runs the real `kudu` tool of Kudu 1.18.1 and `ci/java/Interop.java`, a program on the
+Java client 1.18.1; both pass whole, against nyala as against real Kudu (`--server kudu`).
 
 The Python client (`kudu-python` 1.18.1) is not run: it is published as sources only, and building them stops with
-`Cannot find installed kudu client.`, as they need the C++ client's headers (`kudu/client/client.h`), which no package of
-Debian and none of the `kudu-binary` artifacts has. It is built on the same C++ library as the `kudu` tool.
+`Cannot find installed kudu client.`, as they need the C++ client's headers (`kudu/client/client.h`), which no
+package of Debian and none of the `kudu-binary` artifacts has. It is built on the same C++ library as the `kudu` tool.
 ";
 
 /// A class and how it went; a class that could not be run has the reason.

@@ -1,7 +1,8 @@
 //! Which keys, and so which tablets, a scan's conditions leave.
 //!
 //! Conditions on the first columns of a key become bounds of encoded keys: every column that is pinned from below (or
-//! above) lets the next one count too. Hash dimensions whose columns are all pinned to a few values leave a few buckets.
+//! above) lets the next one count too. Hash dimensions whose columns are all pinned to a few values
+//! leave a few buckets.
 
 use super::hash::murmur2_64a;
 use super::key::{decode_key_prefix, encode_cell, prefix_successor};

@@ -193,7 +193,8 @@ pub fn key_columns(pb: &SchemaPb) -> Result<usize> {
         None => Ok(keys),
         Some(late) => {
             let name = &late.name;
-            let what = format!("Got out-of-order key column {name:?}: it comes after a column outside the key");
+            let what =
+                format!("Got out-of-order key column {name:?}: it comes after a column outside the key");
             Err(Error::invalid(what))
         }
     }
