@@ -225,7 +225,8 @@ struct World {
 }
 
 impl World {
-    /// Two masters, the second of which leads, and two tablet servers, the first of which is said to lead the tablet.
+    /// Two masters, the second of which leads, and two tablet servers, the first of which is said to lead the
+    /// tablet.
     async fn new(answers: impl IntoIterator<Item = Answer>) -> World {
         let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let script = Arc::new(Script::default());

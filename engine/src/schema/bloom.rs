@@ -130,7 +130,11 @@ mod tests {
         for value in [1i32, 3] {
             ints.insert(Some(&value.to_le_bytes()));
         }
-        let want = "40000000000000010000010000400000000200000000000120000000000000200000000800000080000400000000020000000800000002000000000800008000";
+        let want = [
+            "4000000000000001000001000040000000020000000000012000000000000020",
+            "0000000800000080000400000000020000000800000002000000000800008000",
+        ]
+        .concat();
         assert_eq!(hex(&ints.to_bytes()), want);
         let mut strings = BloomFilter::new(6, 0).expect("a legal size");
         strings.insert(Some(b"v1"));

@@ -6,8 +6,9 @@
 //!                         varint 0 for NULL, else length + 1 and the cell's bytes
 //! ```
 //!
-//! DELETE names no columns. UPDATE names the columns it sets; REINSERT all that are not in the key (a column it
-//! does not name is NULL or its default). The same forms serve REDO (towards newer) and UNDO (towards older).
+//! DELETE names no columns. UPDATE names the columns it sets; REINSERT all that are not in the key (a column
+//! it does not name is NULL or its default). The same forms serve REDO (towards newer) and UNDO (towards
+//! older).
 
 use crate::error::{Error, Result};
 use crate::ids::ColumnId;

@@ -7,8 +7,8 @@
 //! bytes, not last    every 00 becomes 00 01, then the terminator 00 00
 //! ```
 //!
-//! "Last" is relative to the list of columns encoded: the primary key, the range columns, or the columns of one
-//! hash dimension. Primary keys, range keys and hash inputs all use this encoding, on the wire too.
+//! "Last" is relative to the list of columns encoded: the primary key, the range columns, or the columns of
+//! one hash dimension. Primary keys, range keys and hash inputs all use this encoding, on the wire too.
 
 use super::{ColumnSchema, DataType, Physical, TypeAttributes};
 use crate::error::{Error, Result};

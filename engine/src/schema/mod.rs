@@ -190,7 +190,8 @@ pub enum Encoding {
     BitShuffle = 6,
 }
 
-/// Compression of a column's encoded blocks; the numbers are Kudu's, ZSTD is ours and not offered on the wire.
+/// Compression of a column's encoded blocks; the numbers are Kudu's, ZSTD is ours and not offered on the
+/// wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Compression {
@@ -263,7 +264,8 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// `Invalid` unless there is a key, the key is not nullable and of key types, and names and ids are unique.
+    /// `Invalid` unless there is a key, the key is not nullable and of key types, and names and ids are
+    /// unique.
     pub fn new(columns: Vec<ColumnSchema>, key_columns: usize) -> Result<Schema> {
         if key_columns == 0 || key_columns > columns.len() {
             return Err(Error::invalid("a table needs at least one primary key column"));

@@ -8,8 +8,9 @@
 //!                          fixed width: the bytes; any length: u64 offset, u64 length into the indirect data
 //! ```
 //!
-//! Columns are the client's; [`bind_columns`] says which of the tablet's they are. Bytes that can't be decoded fail
-//! the whole request. What is wrong with one row is that row's [`RowError`], and the rows after it are decoded.
+//! Columns are the client's; [`bind_columns`] says which of the tablet's they are. Bytes that can't be
+//! decoded fail the whole request. What is wrong with one row is that row's [`RowError`], and the rows after
+//! it are decoded.
 
 use serde::{Deserialize, Serialize};
 
@@ -159,8 +160,8 @@ impl Default for OpLimits {
 #[derive(Debug)]
 pub struct RowOp<'r> {
     pub kind: RowOpKind,
-    /// By the tablet's column index, as the client sent them. For INSERT the columns it left out have their write
-    /// default or NULL; what is still unset then is the auto-incrementing column.
+    /// By the tablet's column index, as the client sent them. For INSERT the columns it left out have their
+    /// write default or NULL; what is still unset then is the auto-incrementing column.
     pub cells: &'r [Cell<'r>],
     /// For INSERT and UPSERT: the row to insert if the key is new. Empty for the other kinds.
     pub insert_cells: &'r [Cell<'r>],
@@ -194,8 +195,8 @@ pub struct RowOpsReader<'a> {
 }
 
 impl<'a> RowOpsReader<'a> {
-    /// `client` says which columns the rows have, as [`bind_columns`] found them; `NotFound` if the tablet has lost one
-    /// of them since.
+    /// `client` says which columns the rows have, as [`bind_columns`] found them; `NotFound` if the tablet
+    /// has lost one of them since.
     pub fn new(
         client: &[WireColumn],
         tablet: &'a Schema,
@@ -233,8 +234,8 @@ impl<'a> RowOpsReader<'a> {
         })
     }
 
-    /// The next operation, `None` at the end. An error is about the request as a whole, never about stored bytes:
-    /// `Corrupt` for bytes that don't decode, `Unsupported` for an operation that is not a write.
+    /// The next operation, `None` at the end. An error is about the request as a whole, never about stored
+    /// bytes: `Corrupt` for bytes that don't decode, `Unsupported` for an operation that is not a write.
     #[allow(clippy::should_implement_trait)] // lends from self
     pub fn next(&mut self) -> Result<Option<RowOp<'_>>> {
         let Some((number, rest)) = self.rows.split_first() else { return Ok(None) };
@@ -412,8 +413,8 @@ fn normal(cell: &[u8], is_bool: bool) -> &[u8] {
 
 /// Finds the client's columns in the tablet's schema, by name.
 ///
-/// `Invalid` if a column is missing there or has another type or nullability, if a column is named twice, or if the
-/// client leaves out a column that can't be filled in.
+/// `Invalid` if a column is missing there or has another type or nullability, if a column is named twice, or
+/// if the client leaves out a column that can't be filled in.
 pub fn bind_columns(client: &[ColumnSchema], tablet: &Schema) -> Result<Vec<WireColumn>> {
     let mut bound: Vec<WireColumn> = Vec::with_capacity(client.len());
     for column in client {
@@ -471,7 +472,8 @@ impl RowOpsWriter {
 
     /// Appends an operation on the row made of `cells`, one per column.
     ///
-    /// Panics if a fixed-width cell has another width, or a cell is NULL in a schema without nullable columns.
+    /// Panics if a fixed-width cell has another width, or a cell is NULL in a schema without nullable
+    /// columns.
     pub fn push(&mut self, kind: RowOpKind, cells: &[Cell<'_>]) {
         assert_eq!(cells.len(), self.widths.len(), "a row has one cell per column");
         let bitmap = cells.len().div_ceil(8);

@@ -276,7 +276,8 @@ proptest! {
         (0..ops.len()).for_each(|i| writer.push(RowOpKind::Upsert, &cells(i)));
         let (rows, indirect) = writer.finish();
         let wire = bound(&schema);
-        let mut reader = RowOpsReader::new(&wire, &schema, &rows, &indirect, OpLimits::default()).expect("bound");
+        let limits = OpLimits::default();
+        let mut reader = RowOpsReader::new(&wire, &schema, &rows, &indirect, limits).expect("bound");
         for (i, (_, v, _)) in ops.iter().enumerate() {
             let op = reader.next().expect("well formed").expect("as many as were written");
             prop_assert_eq!(op.cells, &cells(i)[..]);

@@ -4,8 +4,8 @@
 //! partition key = u32 big-endian bucket per hash dimension, then the range key
 //! ```
 //!
-//! A tablet holds the partition keys of `start..end`; an empty bound is none. The range key is the key encoding of the
-//! range columns. A custom range has hash dimensions of its own, as many as the table's.
+//! A tablet holds the partition keys of `start..end`; an empty bound is none. The range key is the key
+//! encoding of the range columns. A custom range has hash dimensions of its own, as many as the table's.
 
 use serde::{Deserialize, Serialize};
 
@@ -68,8 +68,9 @@ impl Partition {
 }
 
 impl PartitionSchema {
-    /// `Invalid` unless hash and range columns are key columns, no column hashes twice, every dimension has two
-    /// buckets or more, and custom ranges don't overlap. `Unsupported` if they differ in the number of dimensions.
+    /// `Invalid` unless hash and range columns are key columns, no column hashes twice, every dimension has
+    /// two buckets or more, and custom ranges don't overlap. `Unsupported` if they differ in the number of
+    /// dimensions.
     pub fn check(&self, schema: &Schema) -> Result<()> {
         check_hash(&self.hash, schema)?;
         Columns::resolve(&self.range_columns, schema)?;
@@ -129,7 +130,8 @@ impl PartitionSchema {
         prefixes.into_iter().map(|buckets| partition(buckets, range)).collect()
     }
 
-    /// The tablets of a new table, ordered by start: the given ranges (all keys if there are none), cut at the splits.
+    /// The tablets of a new table, ordered by start: the given ranges (all keys if there are none), cut at
+    /// the splits.
     ///
     /// `Invalid` for ranges that overlap and for splits that are repeated or not inside of a range.
     pub fn create_partitions(&self, splits: &[Vec<u8>], ranges: &[Range]) -> Result<Vec<Partition>> {

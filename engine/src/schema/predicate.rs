@@ -1,8 +1,8 @@
 //! Conditions on one column, evaluated over blocks.
 //!
-//! A scan returns the rows that satisfy all of its predicates. Comparisons never hold for NULL. Floating-point
-//! numbers compare as Kudu compares them: neither less nor greater means equal, so -0.0 = 0.0, and NaN equals
-//! everything.
+//! A scan returns the rows that satisfy all of its predicates. Comparisons never hold for NULL.
+//! Floating-point numbers compare as Kudu compares them: neither less nor greater means equal, so -0.0 = 0.0,
+//! and NaN equals everything.
 
 use std::cmp::Ordering;
 
@@ -115,7 +115,8 @@ impl Predicate {
         self.kind.check(ty)
     }
 
-    /// Clears the bits of `selection` whose rows don't satisfy the predicate. `block` holds the predicate's column.
+    /// Clears the bits of `selection` whose rows don't satisfy the predicate. `block` holds the predicate's
+    /// column.
     pub fn evaluate(&self, ty: DataType, block: &ColumnBlock, selection: &mut Bitmap) {
         self.kind.evaluate(ty.physical(), block, selection);
     }

@@ -1,7 +1,7 @@
 //! Which keys, and so which tablets, a scan's conditions leave.
 //!
-//! Conditions on the first columns of a key become bounds of encoded keys: every column that is pinned from below (or
-//! above) lets the next one count too. Hash dimensions whose columns are all pinned to a few values
+//! Conditions on the first columns of a key become bounds of encoded keys: every column that is pinned from
+//! below (or above) lets the next one count too. Hash dimensions whose columns are all pinned to a few values
 //! leave a few buckets.
 
 use super::hash::murmur2_64a;
@@ -103,8 +103,8 @@ fn upper_bound(columns: &[ColumnSchema], predicates: &[Predicate]) -> Option<Vec
 }
 
 impl PartitionSchema {
-    /// The ranges of partition keys, ascending and disjoint, that hold every row which satisfies all predicates and
-    /// whose encoded primary key lies in `keys`.
+    /// The ranges of partition keys, ascending and disjoint, that hold every row which satisfies all
+    /// predicates and whose encoded primary key lies in `keys`.
     pub fn prune(&self, schema: &Schema, predicates: &[Predicate], keys: &Range) -> Vec<Range> {
         let column = |id: &ColumnId| schema.by_id(*id).cloned();
         let Some(columns) = self.range_columns.iter().map(column).collect::<Option<Vec<_>>>() else {

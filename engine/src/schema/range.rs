@@ -1,8 +1,9 @@
 //! Range bounds as clients ask for them, and ranges as the tables keep them.
 //!
-//! A bound names values for some of the range columns. Columns not named after one that is named count as their type's
-//! least value; a bound that names none is unbounded. Clients may give exclusive lower and inclusive upper bounds;
-//! here they become inclusive lower and exclusive upper ones, by adding one to the key.
+//! A bound names values for some of the range columns. Columns not named after one that is named count as
+//! their type's least value; a bound that names none is unbounded. Clients may give exclusive lower and
+//! inclusive upper bounds; here they become inclusive lower and exclusive upper ones, by adding one to the
+//! key.
 
 use serde::{Deserialize, Serialize};
 
@@ -71,8 +72,8 @@ impl RangeOpKind {
     }
 }
 
-/// Decodes the rows of a create or alter request. `client` are the columns of the request's schema, bound by name to
-/// the table's. `Corrupt` for bytes that don't decode, `Invalid` for other operations and for NULL.
+/// Decodes the rows of a create or alter request. `client` are the columns of the request's schema, bound by
+/// name to the table's. `Corrupt` for bytes that don't decode, `Invalid` for other operations and for NULL.
 pub fn decode_range_ops(client: &[WireColumn], rows: &[u8], indirect: &[u8]) -> Result<Vec<RangeOp>> {
     let bitmap = client.len().div_ceil(8);
     let has_nulls = client.iter().any(|column| column.nullable);
@@ -249,7 +250,8 @@ impl PartitionSchema {
         lines
     }
 
-    /// A range in Kudu's words, e.g. `PARTITION 0 <= VALUES < 10`, with its own hash dimensions if it has any.
+    /// A range in Kudu's words, e.g. `PARTITION 0 <= VALUES < 10`, with its own hash dimensions if it has
+    /// any.
     pub fn show_range(&self, schema: &Schema, range: &Range) -> String {
         let mut text = format!("PARTITION {}", self.show_bounds(schema, range));
         if let Some(custom) = self.custom.iter().find(|custom| custom.lower == range.lower) {

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! null bitmap   1 bit per column, 1 = NULL; only if the schema has nullable columns
-//! slots         in column order: fixed-width cells; u32 offset (from the row's start), u32 length for the rest
-//! data          the bytes of any-length cells
+//! slots         in column order: fixed-width cells; u32 offset (from the row's start), u32 length for the
+//! rest data          the bytes of any-length cells
 //! ```
 //!
 //! NULL cells keep a slot of zeros.
@@ -58,7 +58,8 @@ impl RowLayout {
 
     /// Appends the row made of `cells`, one per column of the schema. A cell that is not set counts as NULL.
     ///
-    /// Panics if a fixed-width cell has another width, or a cell is NULL in a schema without nullable columns.
+    /// Panics if a fixed-width cell has another width, or a cell is NULL in a schema without nullable
+    /// columns.
     pub fn encode(&self, cells: &[Cell<'_>], out: &mut Vec<u8>) {
         assert_eq!(cells.len(), self.slots.len(), "a row has one cell per column");
         let start = out.len();

@@ -23,7 +23,9 @@ proptest! {
         let mut out = Vec::new();
         for (k, s, i, b) in rows {
             let (k, i) = (k.to_le_bytes(), i.map(i16::to_le_bytes));
-            let or_zero = |cell: Option<Vec<u8>>| if nullable { cell } else { Some(cell.unwrap_or_default()) };
+            let or_zero = |cell: Option<Vec<u8>>| {
+                if nullable { cell } else { Some(cell.unwrap_or_default()) }
+            };
             let (s, b) = (or_zero(s), or_zero(b));
             let i = if nullable { i } else { Some(i.unwrap_or_default()) };
             let cells = [Some(&k[..]), s.as_deref(), i.as_ref().map(|i| &i[..]), b.as_deref()];

@@ -1,4 +1,5 @@
-//! `nyala demo`: a cluster of its own, TPC-H's lineitem loaded over the wire, queries checked against what was loaded.
+//! `nyala demo`: a cluster of its own, TPC-H's lineitem loaded over the wire, queries checked against what
+//! was loaded.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

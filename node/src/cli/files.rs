@@ -107,7 +107,8 @@ impl ChunkReader for Source {
 /// What is gathered before the file is appended to.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A file being written. It has its name only once [`Sink::finish`] is done; until then it ends in `.partial`.
+/// A file being written. It has its name only once [`Sink::finish`] is done; until then it ends in
+/// `.partial`.
 pub struct Sink {
     disk: Arc<dyn Disk>,
     path: String,

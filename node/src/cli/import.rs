@@ -1,7 +1,7 @@
 //! `nyala table import`: rows from a CSV or Parquet file.
 //!
-//! Rows that cannot be read or that the cluster refuses either end the import with their lines and reasons, or go to
-//! a file of rejects (`--rejects`) that has the same columns and can be mended and imported.
+//! Rows that cannot be read or that the cluster refuses either end the import with their lines and reasons,
+//! or go to a file of rejects (`--rejects`) that has the same columns and can be mended and imported.
 
 use std::collections::BTreeMap;
 

@@ -74,13 +74,13 @@ fn data_type(text: &str, column: &mut ColumnSchema) -> Result<(), String> {
                 _ => DataType::Decimal128,
             }
         }
-        _ => return Err(format!("{text:?} is not a type; there are {TYPES}")),
+        _ => return Err(format!("{text:?} is not a type; there are\n  {TYPES}")),
     };
     Ok(())
 }
 
 /// The types that [`column`] understands.
-pub const TYPES: &str = "int8, int16, int32, int64, bool, float, double, string, varchar(N), binary, \
+pub const TYPES: &str = "int8, int16, int32, int64, bool, float, double, string, varchar(N), binary,\n  \
                          timestamp, date, decimal(P,S)";
 
 fn encoding(text: &str) -> Result<Encoding, String> {
@@ -224,7 +224,9 @@ mod tests {
         price DECIMAL(15, 2) NULLABLE
         name VARCHAR(10) NOT NULL
         column "k": give a name and a type, for example 'price decimal(15,2) null'
-        column "k int65": "int65" is not a type; there are int8, int16, int32, int64, bool, float, double, string, varchar(N), binary, timestamp, date, decimal(P,S)
+        column "k int65": "int65" is not a type; there are
+          int8, int16, int32, int64, bool, float, double, string, varchar(N), binary,
+          timestamp, date, decimal(P,S)
         column "d decimal(40,2)": a decimal has 1 to 38 digits, and no more of them after the point
         column "b bool default=maybe": "maybe" is not a BOOL
         column "s string encoding=best": "best" is none of auto, plain, prefix, rle, dict, bitshuffle

@@ -1,7 +1,7 @@
 //! Columnar scan replies as Arrow record batches, and Arrow arrays as columns to write.
 //!
-//! Buffers of a reply are used where they are, unless they lie unaligned in it. BOOL is a byte on the wire and a bit in
-//! Arrow; every DECIMAL becomes a Decimal128.
+//! Buffers of a reply are used where they are, unless they lie unaligned in it. BOOL is a byte on the wire
+//! and a bit in Arrow; every DECIMAL becomes a Decimal128.
 
 use std::sync::Arc;
 

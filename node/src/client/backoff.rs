@@ -1,4 +1,5 @@
-//! Waiting before trying again: the first time hardly, then twice as long each time, and never quite the same.
+//! Waiting before trying again: the first time hardly, then twice as long each time, and never quite the
+//! same.
 
 use std::time::Duration;
 

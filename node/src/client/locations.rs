@@ -4,7 +4,8 @@
 //! partition keys  ├──── tablet ────┤├─ gap ─┤├── tablet ──┤ ? ? ?
 //! ```
 //!
-//! A gap between two tablets that came in one answer is known to be covered by none: rows there belong nowhere.
+//! A gap between two tablets that came in one answer is known to be covered by none: rows there belong
+//! nowhere.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -149,7 +150,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_never_overlap(answers in prop::collection::vec((0u8..8, 1u8..8, 1u8..8, any::<bool>()), 1..12)) {
+        fn entries_never_overlap(
+            answers in prop::collection::vec((0u8..8, 1u8..8, 1u8..8, any::<bool>()), 1..12),
+        ) {
             let mut cache = LocationCache::default();
             for (from, skip, len, complete) in answers {
                 let (start, end) = (from + skip, from + skip + len);

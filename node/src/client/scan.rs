@@ -1,7 +1,7 @@
 //! Scans: tablet after tablet, each reply a record batch.
 //!
-//! A fault-tolerant scan reads a snapshot in key order and remembers the last key it got, so that any replica can take
-//! over where another left. Other scans are repeated only as long as a tablet has not given rows.
+//! A fault-tolerant scan reads a snapshot in key order and remembers the last key it got, so that any replica
+//! can take over where another left. Other scans are repeated only as long as a tablet has not given rows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

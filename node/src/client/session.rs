@@ -5,8 +5,8 @@
 //!              └────────── together never more than `buffer_bytes` ─────────┘
 //! ```
 //!
-//! In the background a row may reach the server before one that was applied earlier, if they went out in different
-//! flushes: who updates a row that they just inserted flushes in between.
+//! In the background a row may reach the server before one that was applied earlier, if they went out in
+//! different flushes: who updates a row that they just inserted flushes in between.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -31,7 +31,8 @@ use super::{Client, Table, lock};
 pub enum FlushMode {
     /// At once; `apply` returns when the row is written or refused.
     AutoSync,
-    /// When the buffer is half full or the flush interval is over; `apply` waits only while the buffer is full.
+    /// When the buffer is half full or the flush interval is over; `apply` waits only while the buffer is
+    /// full.
     AutoBackground,
     /// When [`Session::flush`] is called; `apply` fails when the buffer is full.
     Manual,
@@ -75,8 +76,8 @@ pub struct RowFailure {
     pub error: Error,
 }
 
-/// Rows on their way to tables. Cheap to clone; clones share the buffer. Rows that are buffered when the last clone
-/// is dropped are lost: flush first.
+/// Rows on their way to tables. Cheap to clone; clones share the buffer. Rows that are buffered when the last
+/// clone is dropped are lost: flush first.
 #[derive(Clone)]
 pub struct Session {
     shared: Arc<Shared>,
@@ -162,8 +163,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes rows by column, in the order of the table's columns; a column that is not given is not set. One tag per
-    /// row says how many there are.
+    /// Takes rows by column, in the order of the table's columns; a column that is not given is not set. One
+    /// tag per row says how many there are.
     pub async fn apply_columns(
         &self,
         table: &Table,

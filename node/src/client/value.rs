@@ -6,8 +6,8 @@ use engine::schema::{ColumnSchema, DataType, Physical};
 
 /// The cell that `text` stands for in a column.
 ///
-/// Numbers and decimals in digits, `true`/`false`, dates as `2020-01-31`, times as `2020-01-31T12:00:00.5Z` (or
-/// microseconds since 1970), binary as `0x…` or the text's own bytes. VARCHAR is cut to its length.
+/// Numbers and decimals in digits, `true`/`false`, dates as `2020-01-31`, times as `2020-01-31T12:00:00.5Z`
+/// (or microseconds since 1970), binary as `0x…` or the text's own bytes. VARCHAR is cut to its length.
 pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
     let bad = || Error::invalid(format!("{:?} is not a {}", shorten(text), column.type_name()));
     let trimmed = text.trim();
@@ -215,7 +215,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn dates_and_times_read_as_they_are_shown(day in DATE_MIN..=DATE_MAX, micros in 0i64..86_400_000_000) {
+        fn dates_and_times_read_as_they_are_shown(
+            day in DATE_MIN..=DATE_MAX,
+            micros in 0i64..86_400_000_000,
+        ) {
             let shown = format_cell(DataType::Date, TypeAttributes::default(), &day.to_le_bytes());
             prop_assert_eq!(parse_date(&shown), Some(day));
             let time = i64::from(day) * 86_400_000_000 + micros;

@@ -43,8 +43,8 @@ impl Drop for Numbered<'_> {
 }
 
 impl Client {
-    /// Writes a batch, wherever its tablet's leader is, until the deadline. An error means that no row is known to be
-    /// written.
+    /// Writes a batch, wherever its tablet's leader is, until the deadline. An error means that no row is
+    /// known to be written.
     pub(super) async fn write_batch(
         &self,
         table: &Table,
