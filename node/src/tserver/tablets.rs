@@ -74,7 +74,7 @@ impl Tablets {
 
     /// Bytes of decoded pages in memory.
     pub fn cached_bytes(&self) -> u64 {
-        self.cache.stats().bytes as u64
+        self.cache.stats().bytes
     }
 
     /// How the cache of pages does.
