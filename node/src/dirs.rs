@@ -204,6 +204,7 @@ mod tests {
     use crate::env::os::{OsEnv, OsOptions};
 
     /// Opens directories below a fresh one by name; errors without that one's path and without ids.
+    #[allow(clippy::type_complexity, reason = "closures have no shorter name")]
     fn opener(
         env: &Env,
     ) -> (tempfile::TempDir, impl Fn(ServerKind, &str, &[&str]) -> Result<ServerDirs, String>) {
