@@ -394,3 +394,18 @@ fn every_kind_of_request_is_met() {
     }
     world.settle();
 }
+
+/// A table's last lagging tablet was dropped: nothing is left to wait for.
+#[test]
+fn an_alteration_ends_with_the_tablets_it_waited_for() {
+    let mut world = World::new();
+    for happening in [
+        Happening::Create { name: 2, buckets: 2 },
+        Happening::Rename { name: 2, to: 0 },
+        Happening::DropRange { name: 0, range: 0 },
+    ] {
+        world.happen(&happening);
+        world.check();
+    }
+    world.settle();
+}

@@ -171,6 +171,9 @@ impl Catalog {
         self.add_partitions(now, id, added, out);
         if touches_tablets {
             self.spread_alteration(now, id, out);
+        } else {
+            // The tablets that an earlier alteration waited for may be the ones just dropped.
+            self.finish_alteration(id, out);
         }
         version
     }
