@@ -132,7 +132,7 @@ fn spec_step(root: &Path, steps: &mut Steps) {
 }
 
 fn test(root: &Path, steps: &mut Steps) {
-    steps.run("test", || cargo(root, &["test", "--quiet", "--workspace"]));
+    steps.run("test", || cargo(root, &["test", "--quiet", "--workspace", "--no-fail-fast"]));
 }
 
 fn fix(root: &Path, steps: &mut Steps) {

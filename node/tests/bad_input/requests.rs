@@ -196,7 +196,7 @@ async fn expired_and_unknown_scanners_are_told() {
     }
     told.dedup();
     expect![[r#"
-        SCANNER_EXPIRED + NOT_FOUND: Scanner not found: it expired, was closed, or never was
+        SCANNER_EXPIRED + NOT_FOUND: Scanner with this id not found: it expired, was closed, or never was
     "#]]
     .assert_eq(&(told.join("\n") + "\n"));
     world.still_served().await;
