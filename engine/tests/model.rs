@@ -296,6 +296,7 @@ fn spec(world: &World, before: u64, ordered: bool) -> ScanSpec {
         diff_from: None,
         ordered,
         limit: None,
+        block_rows_max: None,
     }
 }
 

@@ -231,6 +231,7 @@ fn scan(world: &World, case: &datadriven::TestCase) -> Result<String> {
         diff_from,
         ordered: !case.args.contains_key("unordered"),
         limit: number("limit"),
+        block_rows_max: None,
     };
     let mut scan = tablet.scan(&spec)?;
     let mut text = String::new();
@@ -405,6 +406,7 @@ fn key_ranges_cover_the_tablet() {
             diff_from: None,
             ordered: false,
             limit: None,
+            block_rows_max: None,
         };
         let mut scan = tablet.scan(&spec).unwrap();
         while let Some(block) = scan.next_block().unwrap() {

@@ -146,6 +146,7 @@ pub fn rpc(flags: &Flags) -> Result<RpcConfig> {
         keepalive: Some(millis("rpc_default_keepalive_time_ms")).filter(|time| !time.is_zero()),
         negotiation_timeout: millis("rpc_negotiation_timeout_ms"),
         negotiation_delay: millis("rpc_negotiation_inject_delay_ms"),
+        trace_negotiation: flags.bool("rpc_trace_negotiation"),
         trusted_subnets: subnets,
         remember_responses: millis("remember_responses_ttl_ms"),
         remember_clients: millis("remember_clients_ttl_ms"),

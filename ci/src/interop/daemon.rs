@@ -125,7 +125,11 @@ impl Daemon {
         fs::create_dir_all(&self.spec.dir)?;
         let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let mut command = server.command(&self.spec);
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?);
+        // Who asks for the trace of negotiations reads it on the harness's stderr, as from the real tool.
+        let traced =
+            self.spec.gflags.iter().any(|flag| flag.replace('_', "-").contains("rpc-trace-negotiation"));
+        command.stderr(if traced { Stdio::inherit() } else { log.into() });
         self.child = Some(command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?);
         Ok(())
     }

@@ -7,6 +7,7 @@
 //!
 //! One reply per request, in order; nothing else may go to stdout. When stdin ends, so does the cluster and its data.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -25,7 +26,7 @@ use crate::pb::kudu::tools::control_shell_request_pb::Request;
 use crate::pb::kudu::tools::control_shell_response_pb::Response;
 use crate::pb::kudu::tools::{
     ControlShellRequestPb, ControlShellResponsePb, CreateClusterRequestPb, DaemonIdentifierPb, DaemonInfoPb,
-    DaemonType, GetMastersResponsePb, GetTServersResponsePb,
+    DaemonType, GetKdcEnvVarsResponsePb, GetMastersResponsePb, GetTServersResponsePb,
 };
 use crate::pb::kudu::{AppStatusPb, HostPortPb};
 
@@ -147,7 +148,9 @@ struct Shell {
 /// A cluster and its data; both go when it is dropped, the processes first.
 struct Created {
     cluster: Cluster,
-    _dir: tempfile::TempDir,
+    /// Whether clients may look for tickets, and find none.
+    kerberos: bool,
+    dir: tempfile::TempDir,
     /// The folder the harness named, empty but for ours.
     root: Option<PathBuf>,
 }
@@ -188,9 +191,13 @@ impl Shell {
                 let tservers = infos(DaemonType::Tserver, &self.cluster()?.tservers);
                 return Ok(Some(Response::GetTservers(GetTServersResponsePb { tservers })));
             }
-            Request::GetKdcEnvVars(_) | Request::Kdestroy(_) | Request::Kinit(_) => {
-                return Err(NotFound("kdc not found").into());
+            Request::GetKdcEnvVars(_) => {
+                let env_vars = self.kerberos()?;
+                return Ok(Some(Response::GetKdcEnvVars(GetKdcEnvVarsResponsePb { env_vars })));
             }
+            // Nobody ever got a ticket here: there is none to destroy, and none to be had.
+            Request::Kdestroy(_) => drop(self.kerberos()?),
+            Request::Kinit(_) => return Err(NotFound("kdc not found").into()),
             Request::CreateJwt(_) => return Err(NotFound("no JWT signer").into()),
         }
         Ok(None)
@@ -198,7 +205,8 @@ impl Shell {
 
     fn create(&mut self, request: &CreateClusterRequestPb) -> Result<()> {
         ensure!(self.created.is_none(), "cluster already created");
-        ensure!(!request.enable_kerberos(), "nyala does not speak Kerberos");
+        let kerberos = request.enable_kerberos();
+        ensure!(!kerberos || plain_is_enough(&request.extra_master_flags), "nyala does not speak Kerberos");
         let root = request.cluster_root.as_ref().map(PathBuf::from);
         let dir = match &root {
             Some(root) => {
@@ -217,8 +225,20 @@ impl Shell {
             tserver_gflags: request.extra_tserver_flags.clone(),
         };
         let cluster = Cluster::new(self.server.clone(), dir.path(), &plan)?;
-        self.created = Some(Created { cluster, _dir: dir, root });
+        self.created = Some(Created { cluster, kerberos, dir, root });
         Ok(())
+    }
+
+    /// Where a client that has no ticket looks for one, if the harness asked for Kerberos.
+    fn kerberos(&self) -> Result<BTreeMap<String, String>> {
+        let created = self.created.as_ref().filter(|created| created.kerberos);
+        let dir = created.ok_or(NotFound("kdc not found"))?.dir.path();
+        let path = |name: &str| dir.join(name).display().to_string();
+        fs::write(dir.join("krb5.conf"), "[libdefaults]\ndefault_realm = KRBTEST.COM\n")?;
+        Ok(BTreeMap::from([
+            ("KRB5_CONFIG".to_string(), path("krb5.conf")),
+            ("KRB5CCNAME".to_string(), path("no-tickets")),
+        ]))
     }
 
     fn cluster(&mut self) -> Result<&mut Cluster> {
@@ -255,6 +275,12 @@ fn infos(role: DaemonType, daemons: &[Daemon]) -> Vec<DaemonInfoPb> {
 
 fn host_port(addr: SocketAddr) -> HostPortPb {
     HostPortPb { host: addr.ip().to_string(), port: u32::from(addr.port()) }
+}
+
+/// Whether a Kerberos cluster with these flags also takes clients without a ticket.
+fn plain_is_enough(master_flags: &[String]) -> bool {
+    let says = |flag: &String| flag.replace('_', "-") == "--rpc-authentication=optional";
+    master_flags.iter().any(says)
 }
 
 #[cfg(test)]

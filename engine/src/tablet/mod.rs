@@ -169,7 +169,8 @@ impl Tablet {
         };
         // The state is taken after the snapshot: what the snapshot sees was in memory by then.
         let state = self.state();
-        let wanted = scan::row_set_spec(spec, &state.schema.schema, snapshot, self.config.scan_block_rows)?;
+        let block_rows = self.config.scan_block_rows.min(spec.block_rows_max.unwrap_or(usize::MAX)).max(1);
+        let wanted = scan::row_set_spec(spec, &state.schema.schema, snapshot, block_rows)?;
         let mut row_sets: Vec<Box<dyn RowSetScan>> = Vec::new();
         if let Some(wanted) = wanted {
             for rowset in &state.disk {

@@ -46,6 +46,8 @@ pub struct ScanSpec {
     pub ordered: bool,
     /// Stop after so many rows.
     pub limit: Option<u64>,
+    /// Blocks of at most so many rows; otherwise of the tablet's own setting.
+    pub block_rows_max: Option<usize>,
 }
 
 /// A scan in progress: it owns what it reads and is not disturbed by writes, flushes or compactions.

@@ -137,6 +137,7 @@ pub fn read_rows(tablet: &Tablet) -> Result<Vec<(RowKey, Vec<u8>)>> {
         diff_from: None,
         ordered: false,
         limit: None,
+        block_rows_max: None,
     };
     let mut scan = tablet.scan(&spec)?;
     let mut rows = Vec::new();

@@ -126,7 +126,13 @@ async fn negotiate(
         let frame = read_frame(stream, reader).await?.ok_or("closed by the client")?;
         match negotiation.on_frame(&frame) {
             Step::Continue(bytes) => send(stream, &bytes).await?,
-            Step::Done { user, .. } => return Ok(user),
+            Step::Done { user, .. } => {
+                if shared.config.trace_negotiation {
+                    // PLAIN is the only mechanism there is; the words are those of Kudu's own trace.
+                    tracing::info!(%remote, user, "Client requested to use mechanism: PLAIN");
+                }
+                return Ok(user);
+            }
             Step::Failed { send: bytes, message, .. } => {
                 send(stream, &bytes).await?;
                 linger(&shared.env, stream).await;

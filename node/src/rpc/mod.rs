@@ -171,6 +171,8 @@ pub struct RpcConfig {
     pub negotiation_timeout: Duration,
     /// For tests: how long to wait before answering a negotiation (`rpc_negotiation_inject_delay_ms`).
     pub negotiation_delay: Duration,
+    /// Whether to log how each client introduced itself (`rpc_trace_negotiation`).
+    pub trace_negotiation: bool,
     /// Reply bytes waiting for one slow connection above which no further call is read from it.
     pub max_unsent_bytes: usize,
     /// Networks whose clients may connect without encryption (`trusted_subnets`).
@@ -190,6 +192,7 @@ impl Default for RpcConfig {
             keepalive: Some(Duration::from_millis(65_000)),
             negotiation_timeout: Duration::from_millis(3_000),
             negotiation_delay: Duration::ZERO,
+            trace_negotiation: false,
             max_unsent_bytes: 64 << 20,
             trusted_subnets: negotiate::Subnet::private(),
             remember_responses: Duration::from_secs(10 * 60),

@@ -239,7 +239,7 @@ pub static TABLE: &[FlagSpec] = &[
     F::choice("rpc_encryption", &["disabled", "optional", "required"], "optional", "there is no TLS").inert(),
     F::bool("rpc_encrypt_loopback_connections", "false", "there is no TLS").tagged(EXPERIMENTAL).inert(),
     F::text("rpc_tls_min_protocol", "TLSv1.2", "there is no TLS").inert(),
-    F::bool("rpc_trace_negotiation", "false", "negotiations are logged at level debug").inert(),
+    F::bool("rpc_trace_negotiation", "false", "log how each client introduced itself"),
     F::bool("enable_jwt_token_auth", "false", "there are no tokens").tagged(EXPERIMENTAL).inert(),
     F::text("user_acl", "*", "everybody may").inert(),
     F::text("superuser_acl", "", "everybody may").inert(),

@@ -84,6 +84,10 @@ impl From<Refusal> for Refused {
     }
 }
 
+/// A client that asks for less than this at a time gets blocks of Kudu's 128 rows: replies end between blocks.
+const SMALL_BATCH_BYTES: u32 = 64 << 10;
+const SMALL_BLOCK_ROWS: usize = 128;
+
 /// Runs a Scan call to its reply.
 pub async fn scan(server: &Server, call: Call) -> Reply {
     let request = match call.decode::<ScanRequestPb>() {
@@ -117,7 +121,7 @@ async fn begin_scan(
         return Err(Refusal::WrongSequence(0).into());
     }
     let began = server.env.now().mono;
-    let (scanner, snapshot) = open(server, call, new).await?;
+    let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes).await?;
     let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
     let (mut scanner, mut sidecars) = (scanner, Vec::new());
     let has_more = match server.live.batch_bytes(request.batch_size_bytes) {
@@ -193,6 +197,7 @@ async fn open(
     server: &Server,
     call: &Call,
     new: &NewScanRequestPb,
+    batch_bytes: Option<u32>,
 ) -> Result<(OpenScanner, Option<Timestamp>), Refused> {
     let entry = server.tablets.find(&new.tablet_id)?;
     let replica = entry.running()?;
@@ -201,6 +206,8 @@ async fn open(
         return Err(TabletError::new(code, status, "Tablet server is quiescing").into());
     }
     let mut parsed = scan_spec::parse(new, &replica.tablet().schema())?;
+    let small = batch_bytes.is_some_and(|bytes| (1..SMALL_BATCH_BYTES).contains(&bytes));
+    parsed.spec.block_rows_max = small.then_some(SMALL_BLOCK_ROWS);
     let snapshot = choose_snapshot(server, call, &entry, &replica, &parsed).await?;
     if let Some(at) = snapshot {
         parsed.spec.snapshot = SnapshotAt::At(at);
@@ -403,7 +410,7 @@ async fn checksum_batch(server: &Server, call: &Call, request: &ChecksumRequestP
     let limit = server.live.batch_bytes(request.batch_size_bytes).max(1);
     let (id, mut scanner, mut sum) = match (&request.new_request, &request.continue_request) {
         (Some(new), None) => {
-            let (scanner, snapshot) = open(server, call, new).await?;
+            let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes).await?;
             response.snap_timestamp = snapshot.map(|at| at.0);
             (None, scanner, 0)
         }

@@ -69,6 +69,7 @@ pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, 
         diff_from,
         ordered,
         limit: request.limit,
+        block_rows_max: None,
     };
     Ok(ParsedScan { spec, projection: projection.into(), layout, read_at, propagated })
 }
