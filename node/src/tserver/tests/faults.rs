@@ -35,6 +35,10 @@ impl Faulty {
 
     /// Pulls the plug and starts again.
     async fn crash(&mut self) {
+        // The server dies with its power: nothing of it may reach the disks that the next one finds.
+        self.disk("wal").cut_power_at(1);
+        self.disk("data").cut_power_at(1);
+        self.fixture.running.shutdown().await;
         self.disk("wal").crash();
         self.disk("data").crash();
         self.fixture.start_again().await;
