@@ -31,6 +31,10 @@ impl Faulty {
 
     /// Pulls the plug and starts again.
     async fn crash(&mut self) {
+        // The master dies with its power: nothing of it may reach the disks that the next one finds.
+        self.disk("wal").cut_power_at(1);
+        self.disk("data").cut_power_at(1);
+        self.master.master.shutdown().await;
         self.disk("wal").crash();
         self.disk("data").crash();
         self.master.start_again().await;
