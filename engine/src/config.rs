@@ -1,6 +1,8 @@
 //! Limits of a tablet, each with its unit.
 
+use crate::memory::Memory;
 use crate::schema::Compression;
+use crate::watch::Watch;
 
 /// What a tablet may hold and when it acts on its own. `default()` is for servers, [`TabletConfig::tiny`] for
 /// tests that should meet every rollover within a few rows.
@@ -22,8 +24,11 @@ pub struct TabletConfig {
     pub rowset_roll_bytes: u64,
     /// When the log holds more than this, what keeps it from being cut is flushed.
     pub wal_retain_bytes: u64,
-    /// Merge DiskRowSets when so many of them cover a key or are small, and rewrite one that has so many files of
-    /// changes.
+    /// Bytes of DiskRowSets that one merge rewrites.
+    pub merge_budget_bytes: u64,
+    /// Merge DiskRowSets when that saves so many lookups per hundred random keys.
+    pub merge_gain_min_percent: u32,
+    /// Merge so many small DiskRowSets that lie side by side, and rewrite one that has so many files of changes.
     pub merge_min: usize,
     /// Rows in a block of a scan.
     pub scan_block_rows: usize,
@@ -33,8 +38,16 @@ pub struct TabletConfig {
     pub wal_segment_bytes_max: u64,
     /// Reserve a segment's space when it is begun.
     pub wal_preallocate: bool,
+    /// Compress what goes into the log with LZ4, where it helps.
+    pub wal_compress: bool,
+    /// While the log is shorter than this, what members of the group still need is not cut off it.
+    pub wal_spared_bytes_max: u64,
     /// How rows are laid out on disk.
     pub columns: ColumnFileConfig,
+    /// Who is told what happens inside.
+    pub watch: Watch,
+    /// Where the tablet's memory is counted.
+    pub memory: Memory,
 }
 
 impl Default for TabletConfig {
@@ -48,12 +61,18 @@ impl Default for TabletConfig {
             dms_flush_age_ms: 120_000,
             rowset_roll_bytes: 32 << 20,
             wal_retain_bytes: 256 << 20,
+            merge_budget_bytes: 128 << 20,
+            merge_gain_min_percent: 10,
             merge_min: 8,
             scan_block_rows: 1024,
             job_step_rows: 4096,
             wal_segment_bytes_max: 8 << 20,
             wal_preallocate: true,
+            wal_compress: false,
+            wal_spared_bytes_max: 640 << 20,
             columns: ColumnFileConfig::default(),
+            watch: Watch::default(),
+            memory: Memory::default(),
         }
     }
 }
@@ -64,18 +83,24 @@ impl TabletConfig {
         TabletConfig {
             cell_bytes_max: 1 << 10,
             key_bytes_max: 256,
-            mrs_flush_bytes: 2 << 10,
+            mrs_flush_bytes: 3 << 10,
             mrs_flush_age_ms: 1_000,
-            dms_flush_bytes: 512,
+            dms_flush_bytes: 2 << 10,
             dms_flush_age_ms: 1_000,
             rowset_roll_bytes: 1 << 10,
             wal_retain_bytes: 8 << 10,
+            merge_budget_bytes: 16 << 10,
+            merge_gain_min_percent: 50,
             merge_min: 3,
             scan_block_rows: 4,
             job_step_rows: 3,
             wal_segment_bytes_max: 1 << 10,
             wal_preallocate: false,
+            wal_compress: true,
+            wal_spared_bytes_max: 32 << 10,
             columns: ColumnFileConfig::tiny(),
+            watch: Watch::default(),
+            memory: Memory::default(),
         }
     }
 }

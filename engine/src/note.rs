@@ -2,9 +2,11 @@
 //!
 //! The node prints them, the simulator traces them, tests assert on them.
 
+pub mod raft;
+
 use std::fmt;
 
-use crate::ids::{OpId, RowSetId};
+use crate::ids::{ColumnId, OpId, RowSetId};
 use crate::time::Timestamp;
 
 /// Something a person who looks after a tablet may want to know.
@@ -16,12 +18,16 @@ pub enum Note {
     Flushed { at: Timestamp, rows: u64, rowsets: Vec<RowSetId> },
     /// Recent deltas of a DiskRowSet went to disk.
     FlushedDeltas { rowset: RowSetId, at: Timestamp },
+    /// Files of changes of a DiskRowSet went into the columns that they changed.
+    MergedDeltas { rowset: RowSetId, columns: Vec<ColumnId> },
     /// DiskRowSets were merged into others.
     Compacted { from: Vec<RowSetId>, into: Vec<RowSetId>, rows: u64 },
     /// The schema changed.
     Altered { version: u32 },
     /// A file that nothing refers to, left by a crash, was removed.
     RemovedOrphan { file: String },
+    /// Replication took a step.
+    Raft(raft::RaftNote),
 }
 
 impl fmt::Display for Note {
@@ -32,11 +38,16 @@ impl fmt::Display for Note {
                 write!(f, "flushed at={at} rows={rows} rowsets={rowsets:?}")
             }
             Note::FlushedDeltas { rowset, at } => write!(f, "flushed deltas rowset={rowset} at={at}"),
+            Note::MergedDeltas { rowset, columns } => {
+                let columns: Vec<u32> = columns.iter().map(|id| id.0).collect();
+                write!(f, "merged deltas rowset={rowset} columns={columns:?}")
+            }
             Note::Compacted { from, into, rows } => {
                 write!(f, "compacted from={from:?} into={into:?} rows={rows}")
             }
             Note::Altered { version } => write!(f, "altered version={version}"),
             Note::RemovedOrphan { file } => write!(f, "removed orphan file={file}"),
+            Note::Raft(note) => write!(f, "raft {note}"),
         }
     }
 }

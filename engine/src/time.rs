@@ -19,6 +19,12 @@ impl Instant {
         Instant(self.0.saturating_add(wait.as_nanos().min(u64::MAX as u128) as u64))
     }
 
+    /// The next moment that is a multiple of `grid`, this one included.
+    pub fn round_up(self, grid: Duration) -> Instant {
+        let grid = grid.as_nanos().clamp(1, u64::MAX as u128) as u64;
+        Instant(self.0.checked_next_multiple_of(grid).unwrap_or(u64::MAX))
+    }
+
     /// Time since `earlier`, zero if it is later.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -133,10 +139,19 @@ impl HybridClock {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn wall(micros: u64) -> WallTime {
         WallTime { micros, error_micros: 0 }
+    }
+
+    #[test]
+    fn moments_on_a_grid() {
+        let up = |nanos, grid| Instant(nanos).round_up(Duration::from_nanos(grid)).0;
+        assert_eq!([up(0, 25), up(1, 25), up(25, 25), up(26, 25), up(7, 0)], [0, 25, 25, 50, 7]);
+        assert_eq!(up(u64::MAX - 1, 1 << 40), u64::MAX);
     }
 
     #[test]
@@ -159,5 +174,70 @@ mod tests {
         clock.update(Timestamp::from_micros(15), wall(5)).expect("within the bound");
         assert!(clock.now(wall(5)) > Timestamp::from_micros(15));
         assert!(clock.update(Timestamp::from_micros(17), wall(5)).is_err());
+    }
+
+    #[test]
+    fn the_last_timestamp_stays() {
+        assert_eq!(Timestamp::MAX.next(), Timestamp::MAX);
+        assert_eq!(Timestamp::MIN.next(), Timestamp::INITIAL);
+        let mut clock = HybridClock::new(0);
+        clock.pass(Timestamp::MAX);
+        assert_eq!(clock.now(wall(7)), Timestamp::MAX);
+    }
+
+    /// What is done to a clock, with a reading of the wall clock that may go back.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Now(u64),
+        Update(u64, u64),
+        Pass(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Readings close to each other, so that the logical part counts; timestamps around them.
+        let (reading, seen) = (1_000u64..1_050, 990u64 << LOGICAL_BITS..1_100 << LOGICAL_BITS);
+        prop_oneof![
+            3 => reading.clone().prop_map(Step::Now),
+            2 => (seen.clone(), reading).prop_map(|(seen, reading)| Step::Update(seen, reading)),
+            1 => seen.prop_map(Step::Pass),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn parts_make_the_whole(micros in 0u64..(1 << 52) - 1, logical in 0u64..1 << LOGICAL_BITS) {
+            let ts = Timestamp(Timestamp::from_micros(micros).0 + logical);
+            prop_assert_eq!((ts.micros(), ts.logical()), (micros, logical));
+            prop_assert!(ts < ts.next() && ts < Timestamp::from_micros(micros + 1));
+            prop_assert_eq!(ts.to_string(), format!("{micros}.{logical}"));
+        }
+
+        #[test]
+        fn a_clock_is_above_all_it_gave_and_saw(steps in prop::collection::vec(step(), 1..40)) {
+            const AHEAD: u64 = 20;
+            let (mut clock, mut highest) = (HybridClock::new(AHEAD), Timestamp::MIN);
+            for step in steps {
+                match step {
+                    Step::Now(reading) => {
+                        let expected = highest.next().max(Timestamp::from_micros(reading));
+                        prop_assert_eq!(clock.peek(wall(reading)), expected);
+                        prop_assert_eq!(clock.now(wall(reading)), expected);
+                        highest = expected;
+                    }
+                    Step::Update(seen, reading) => {
+                        let seen = Timestamp(seen);
+                        let believed = seen.micros() <= reading + AHEAD;
+                        prop_assert_eq!(clock.update(seen, wall(reading)).is_ok(), believed);
+                        if believed {
+                            highest = highest.max(seen);
+                        }
+                    }
+                    Step::Pass(seen) => {
+                        clock.pass(Timestamp(seen));
+                        highest = highest.max(Timestamp(seen));
+                    }
+                }
+            }
+        }
     }
 }

@@ -10,15 +10,18 @@ use std::time::Duration;
 
 use datadriven::{TestCase, walk};
 use engine::catalog::{
-    AlterStep, AlterTable, Answer, Call, Catalog, CatalogConfig, ColumnChange, ColumnRef, Command, Consensus,
-    CreateTable, DataState, DoneResult, Effects, Event, Heartbeat, HostPort, LocationsQuery, Peer, RangeOps,
-    Refusal, Registration, ReplicaState, ReplicaStats, ReportedTablet, RequestedColumn, RequestedHash,
-    RequestedRange, RowKey, ServerStateChange, TableRef, TabletReport, TabletState, TaskKey, TaskKind,
+    AlterTable, Catalog, CatalogConfig, Command, Consensus, DataState, DoneResult, Effects, Event, Heartbeat,
+    LocationsQuery, Registration, ReplicaState, ReplicaStats, ReportedTablet, RequestedColumn, RowKey,
+    ServerStateChange, TableRef, TabletReport, TaskKey, TaskKind,
 };
 use engine::error::Error;
 use engine::ids::Uuid;
-use engine::schema::{ColumnSchema, DataType, Encoding, TypeAttributes};
+use engine::schema::ColumnSchema;
 use engine::time::{Instant, Now, WallTime};
+
+#[path = "support/catalog_words.rs"]
+mod words;
+use words::*;
 
 #[test]
 fn transcripts() {
@@ -45,166 +48,14 @@ fn now_at(seconds: f64) -> Now {
     Now { mono: Instant((seconds * 1e9) as u64), wall: WallTime { micros, error_micros: 0 } }
 }
 
-fn server(name: &str) -> Uuid {
-    Uuid([name.as_bytes()[0]; 16])
-}
-
-fn address(name: &str) -> HostPort {
-    HostPort { host: name.to_string(), port: 7050 }
-}
-
-fn peer(name: &str) -> Peer {
-    Peer { server: server(name), voter: true, address: address(name), promote: false, replace: false }
-}
-
-/// The value of `key=…` among words.
-fn option(words: &[&str], key: &str) -> Option<String> {
-    let found = words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-    found.map(str::to_string)
-}
-
-fn column(words: &[&str], id: u32) -> RequestedColumn {
-    let [name, ty, ..] = words else { panic!("a column needs a name and a type: {words:?}") };
-    let upper = ty.to_uppercase();
-    let ty = DataType::ALL.into_iter().find(|known| known.name() == upper).expect("a type's name");
-    let name = if *name == "''" { "" } else { name };
-    let mut column = ColumnSchema::new(id, name, ty);
-    column.nullable = words.contains(&"null");
-    column.immutable = words.contains(&"immutable");
-    column.auto_incrementing = words.contains(&"auto");
-    if matches!(upper.as_str(), "DECIMAL32" | "DECIMAL64" | "DECIMAL128") {
-        column.attributes = TypeAttributes { precision: 5, scale: 2, length: 0 };
-    }
-    column.read_default = option(words, "default").map(|text| cell(ty, &text));
-    column.encoding = match option(words, "encoding").as_deref() {
-        None => Encoding::Auto,
-        Some("rle") => Encoding::Rle,
-        Some("dict") => Encoding::Dict,
-        Some("bitshuffle") => Encoding::BitShuffle,
-        Some(other) => panic!("encoding {other}"),
-    };
-    RequestedColumn { column, is_key: words.contains(&"key"), has_id: words.contains(&"id") }
-}
-
-fn cell(ty: DataType, text: &str) -> Vec<u8> {
-    match ty.width() {
-        Some(width) => text.parse::<i128>().expect("a number").to_le_bytes()[..width].to_vec(),
-        None => text.as_bytes().to_vec(),
-    }
-}
-
-fn hash(words: &[&str]) -> RequestedHash {
-    let columns = words.iter().filter(|word| !word.contains('='));
-    RequestedHash {
-        columns: columns.map(|name| ColumnRef::Name(name.to_string())).collect(),
-        buckets: option(words, "buckets").map_or(2, |text| text.parse().expect("a number")),
-        seed: option(words, "seed").map_or(0, |text| text.parse().expect("a number")),
-    }
-}
-
-const SPLIT: u8 = 4;
-const LOWER: u8 = 6;
-const UPPER: u8 = 7;
-const LOWER_EXCLUSIVE: u8 = 8;
-const UPPER_INCLUSIVE: u8 = 9;
-
-/// One operation that sets column `at` to `text` ("-": sets nothing).
-fn range_op(ops: &mut RangeOps, kind: u8, columns: &[RequestedColumn], at: usize, text: &str) {
-    let bitmap = columns.len().div_ceil(8);
-    let mut set = vec![0; bitmap];
-    if text != "-" {
-        set[at / 8] |= 1 << (at % 8);
-    }
-    ops.rows.push(kind);
-    ops.rows.extend(&set);
-    if columns.iter().any(|column| column.column.nullable) {
-        ops.rows.extend(vec![0; bitmap]);
-    }
-    if text == "-" {
-        return;
-    }
-    let ty = columns[at].column.ty;
-    let bytes = cell(ty, text);
-    if ty.width().is_some() {
-        ops.rows.extend(bytes);
-    } else {
-        ops.rows.extend((ops.indirect.len() as u64).to_le_bytes());
-        ops.rows.extend((bytes.len() as u64).to_le_bytes());
-        ops.indirect.extend(bytes);
-    }
-}
-
-/// `LOWER UPPER`, `(LOWER` for exclusive, `UPPER]` for inclusive.
-fn bounds(ops: &mut RangeOps, columns: &[RequestedColumn], at: usize, lower: &str, upper: &str) {
-    match lower.strip_prefix('(') {
-        Some(lower) => range_op(ops, LOWER_EXCLUSIVE, columns, at, lower),
-        None => range_op(ops, LOWER, columns, at, lower),
-    }
-    match upper.strip_suffix(']') {
-        Some(upper) => range_op(ops, UPPER_INCLUSIVE, columns, at, upper),
-        None => range_op(ops, UPPER, columns, at, upper),
-    }
-}
-
-fn words(line: &str) -> Vec<&str> {
-    line.split_whitespace().collect()
-}
-
-fn create(case: &TestCase) -> (String, CreateTable) {
-    let arg = |key: &str| case.args.get(key).map(|values| values.first().cloned().unwrap_or_default());
-    let mut request = CreateTable {
-        name: arg("name").unwrap_or_default(),
-        replicas: arg("replicas").map(|text| text.parse().expect("a number")),
-        owner: arg("owner"),
-        comment: arg("comment").unwrap_or_default(),
-        dimension_label: arg("label"),
-        ..CreateTable::default()
-    };
-    let mut later = Vec::new();
-    for line in case.input.lines() {
-        let words = words(line);
-        match words[0] {
-            "col" => request.columns.push(column(&words[1..], 0)),
-            "hash" => request.partitioning.hash.push(hash(&words[1..])),
-            "range" => {
-                let names = words[1..].iter().map(|name| ColumnRef::Name(name.to_string()));
-                request.partitioning.range = Some(names.collect());
-            }
-            "config" => {
-                let (key, value) = words[1].split_once('=').expect("key=value");
-                request.extra_configs.insert(key.to_string(), value.to_string());
-            }
-            "empty" => request.partitioning.allow_empty = true,
-            _ => later.push(words),
-        }
-    }
-    for words in later {
-        let part = &mut request.partitioning;
-        let name = match part.range.as_deref() {
-            Some([ColumnRef::Name(name), ..]) => name.as_str(),
-            _ => request.columns[0].column.name.as_str(),
-        };
-        let at = request.columns.iter().position(|column| column.column.name == name).expect("range column");
-        match words.as_slice() {
-            ["split", value] => range_op(&mut part.splits_and_bounds, SPLIT, &request.columns, at, value),
-            ["bound", lower, upper] => {
-                bounds(&mut part.splits_and_bounds, &request.columns, at, lower, upper);
-            }
-            ["bound", lower, upper, "hash", rest @ ..] => {
-                let mut ops = RangeOps::default();
-                bounds(&mut ops, &request.columns, at, lower, upper);
-                let hash = rest.split(|word| *word == "hash").filter(|words| !words.is_empty()).map(hash);
-                part.custom.push(RequestedRange { bounds: ops, hash: hash.collect() });
-            }
-            _ => panic!("{words:?}"),
-        }
-    }
-    (arg("user").unwrap_or_else(|| "root".to_string()), request)
-}
-
 impl World {
     fn new() -> World {
-        let config = CatalogConfig { columns_max: 5, identifier_bytes_max: 20, ..CatalogConfig::default() };
+        let config = CatalogConfig {
+            columns_max: 5,
+            identifier_bytes_max: 20,
+            replicas_default: 1,
+            ..CatalogConfig::default()
+        };
         let catalog = Catalog::load(config.clone(), [1, 2], now_at(0.0), []).expect("nothing to load");
         World {
             catalog,
@@ -223,7 +74,7 @@ impl World {
         let need = |key: &str| arg(key).unwrap_or_else(|| panic!("{} needs {key}=", case.directive));
         let text = match case.directive.as_str() {
             "config" => self.configure(case),
-            "server" => self.register(&need("id")),
+            "server" => self.register(&need("id"), arg("location").map(|place| format!("/{place}"))),
             "beat" => self.beat(&need("id"), None),
             "report" => {
                 let report = self.report(&need("id"), case);
@@ -274,6 +125,7 @@ impl World {
             "altered" => show(self.catalog.is_altered(&self.table(case))),
             "statistics" => show(self.catalog.statistics(&self.table(case))),
             "servers" => self.show_servers(),
+            "counts" => format!("{:?}\n", self.catalog.counts(now_at(self.seconds).mono)),
             other => panic!("no directive {other}"),
         };
         self.named(&text)
@@ -284,7 +136,9 @@ impl World {
             let (key, value) = line.split_once('=').expect("key=value");
             let number = || value.parse().expect("a number");
             match key {
-                "replicas_supported" => self.config.replicas_supported = number(),
+                "replicas_default" => self.config.replicas_default = number(),
+                "replicas_even" => self.config.replicas_even = value == "true",
+                "under_replicated" => self.config.create_under_replicated = value == "true",
                 "replicas_per_server" => self.config.create_replicas_per_server_max = number() as usize,
                 "table_write_limits" => self.config.table_write_limits = value == "true",
                 _ => panic!("no setting {key}"),
@@ -322,7 +176,7 @@ impl World {
         for (id, name) in &self.names {
             text = text.replace(&id.to_string(), name);
         }
-        for name in ["a", "b", "c", "d"] {
+        for name in ["a", "b", "c", "d", "e", "f"] {
             text = text.replace(&server(name).to_string(), name);
         }
         if text.is_empty() { "ok\n".to_string() } else { text }
@@ -332,12 +186,13 @@ impl World {
         self.step(Event::Command { ticket: 1, caller: caller.to_string(), command })
     }
 
-    fn register(&mut self, name: &str) -> String {
+    fn register(&mut self, name: &str, location: Option<String>) -> String {
         let registration = Registration { rpc: vec![address(name)], ..Registration::default() };
         let heartbeat = Heartbeat {
             server: server(name),
             instance: 1 + self.restarts as i64,
             registration: Some(registration),
+            location,
             report: Some(TabletReport::default()),
         };
         self.step(Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
@@ -346,7 +201,8 @@ impl World {
     fn beat(&mut self, name: &str, report: Option<TabletReport>) -> String {
         let instance = self.catalog.servers(Instant(0)).find(|known| known.id == server(name));
         let instance = instance.map_or(1, |known| known.instance);
-        let heartbeat = Heartbeat { server: server(name), instance, registration: None, report };
+        let heartbeat =
+            Heartbeat { server: server(name), instance, registration: None, location: None, report };
         self.step(Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
     }
 
@@ -378,13 +234,27 @@ impl World {
             "unknown" => Uuid([7; 16]),
             name => self.id(name),
         };
-        let known = self.catalog.tablet(tablet).map(|tablet| tablet.record.consensus.peers.clone());
-        let peers = known.unwrap_or_else(|| vec![peer(name)]);
+        let (mut config_index, mut peers, mut health) = (-1, vec![peer(name)], BTreeMap::new());
+        if let Some(known) = self.catalog.tablet(tablet) {
+            config_index = known.record.consensus.config_index;
+            peers = known.record.consensus.peers.clone();
+        }
+        if let Some(text) = option(words, "members") {
+            (peers, health) = members(&text);
+        }
+        let config_index = number("index").unwrap_or(config_index);
+        let data = match words {
+            words if words.contains(&"deleted") => DataState::Deleted,
+            words if words.contains(&"tombstone") => DataState::Tombstoned,
+            words if words.contains(&"copying") => DataState::Copying,
+            _ => DataState::Ready,
+        };
         ReportedTablet {
             tablet,
             state,
-            data: if words.contains(&"deleted") { DataState::Deleted } else { DataState::Ready },
-            consensus: Some(Consensus { term, leader, config_index: -1, peers }),
+            data,
+            consensus: Some(Consensus { term, leader, config_index, peers }),
+            health,
             error: option(words, "error"),
             schema_version: number("version").map(|version| version as u32),
             stats: number("bytes").map(|bytes| ReplicaStats {
@@ -438,11 +308,14 @@ impl World {
         let kind = match kind {
             "create" => TaskKind::Create,
             "alter" => TaskKind::Alter,
+            "remove" => TaskKind::Remove,
+            "change" => TaskKind::ChangeConfig,
             _ => TaskKind::Delete,
         };
         let result = match error.as_deref() {
             None => Ok(()),
             Some("missing") => Err(Error::not_found("no such tablet")),
+            Some("newer") => Err(Error::aborted("the committed configuration is newer")),
             Some("present") => Err(Error::already_present("tablet is there")),
             Some(message) => Err(Error::not_ready(message)),
         };
@@ -566,93 +439,14 @@ impl World {
         let mut text = String::new();
         for server in self.catalog.servers(now_at(self.seconds).mono) {
             let (alive, maintenance) = (server.alive, server.maintenance);
-            let line = format!("{} alive={alive} maintenance={maintenance}\n", server.id);
+            let location = server.location.map_or(String::new(), |place| format!(" at {place}"));
+            let line = format!("{} alive={alive} maintenance={maintenance}{location}\n", server.id);
             text.push_str(&line);
         }
         for absent in self.catalog.absent_in_maintenance() {
             text.push_str(&format!("{absent} absent maintenance=true\n"));
         }
         text
-    }
-}
-
-fn alter_step(words: &[&str], columns: &[RequestedColumn]) -> AlterStep {
-    let range = |lower: &str, upper: &str| {
-        let mut ops = RangeOps::default();
-        bounds(&mut ops, columns, 0, lower, upper);
-        ops
-    };
-    match words {
-        ["add", rest @ ..] => AlterStep::AddColumn(column(rest, 0)),
-        ["drop", name] => AlterStep::DropColumn(name.to_string()),
-        ["rename", from, to] => AlterStep::RenameColumn { from: from.to_string(), to: to.to_string() },
-        ["change", name, rest @ ..] => AlterStep::ChangeColumn(ColumnChange {
-            name: name.to_string(),
-            // Clients that change a default send 64 bits, whatever the column has.
-            default: option(rest, "default")
-                .map(|text| text.parse::<i64>().expect("a number").to_le_bytes().to_vec()),
-            remove_default: rest.contains(&"remove-default"),
-            comment: option(rest, "comment"),
-            encoding: rest.contains(&"dict").then_some(Encoding::Dict),
-            ..ColumnChange::default()
-        }),
-        ["add-range", lower, upper] => {
-            AlterStep::AddRange { bounds: range(lower, upper), hash: None, dimension_label: None }
-        }
-        ["add-range", lower, upper, "hash", rest @ ..] => AlterStep::AddRange {
-            bounds: range(lower, upper),
-            hash: Some(vec![hash(rest)]),
-            dimension_label: None,
-        },
-        ["drop-range", lower, upper] => AlterStep::DropRange { bounds: range(lower, upper) },
-        _ => panic!("{words:?}"),
-    }
-}
-
-fn show_answer(answer: &Answer) -> String {
-    match answer {
-        Answer::Created(id) => format!("created {id}"),
-        Answer::Altered { table, version } => format!("altered {table} to version {version}"),
-        Answer::Replaced(id) => format!("replaced by {id}"),
-        Answer::Done => "done".to_string(),
-    }
-}
-
-fn show_call(call: &Call) -> String {
-    match call {
-        Call::CreateTablet(call) => format!("({})", call.schema.columns().len()),
-        Call::AlterSchema { schema, version, table_name, .. } => {
-            format!("({}, version {version}, {table_name:?})", schema.columns().len())
-        }
-        Call::DeleteTablet { reason } => format!("({reason})"),
-    }
-}
-
-fn show_tablet(id: Uuid, record: &engine::catalog::TabletRecord) -> String {
-    let hex = |key: &[u8]| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let partition = &record.partition;
-    let mut line = format!("{id} {:?} {}..{}", record.state, hex(&partition.start), hex(&partition.end));
-    for peer in &record.consensus.peers {
-        let leads = if record.consensus.leader == Some(peer.server) { "*" } else { "" };
-        write!(line, " {}{leads}", peer.server).expect("writing to a string");
-    }
-    if record.state == TabletState::Preparing {
-        line.push_str(" nowhere");
-    }
-    line.push('\n');
-    line
-}
-
-fn hex(text: Option<String>) -> Vec<u8> {
-    let text = text.unwrap_or_default();
-    let byte = |i: usize| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex digits");
-    (0..text.len() / 2).map(byte).collect()
-}
-
-fn show<T: std::fmt::Debug>(result: Result<T, Refusal>) -> String {
-    match result {
-        Ok(value) => format!("{value:?}\n"),
-        Err(refusal) => format!("refused {refusal}\n"),
     }
 }
 

@@ -96,6 +96,10 @@ struct World {
     restarts: u64,
 }
 
+fn config() -> CatalogConfig {
+    CatalogConfig { replicas_default: 1, ..CatalogConfig::default() }
+}
+
 fn server_id(server: u8) -> Uuid {
     Uuid([server + 1; 16])
 }
@@ -144,7 +148,7 @@ fn alter(name: u8, step: AlterStep) -> Command {
 impl World {
     fn new() -> World {
         let mut world = World {
-            catalog: Catalog::load(CatalogConfig::default(), [1, 2], now(0), []).expect("nothing to load"),
+            catalog: Catalog::load(config(), [1, 2], now(0), []).expect("nothing to load"),
             rows: BTreeMap::new(),
             servers: vec![Server::default(), Server::default()],
             seconds: 0,
@@ -241,6 +245,7 @@ impl World {
                 }
                 None => Err(Error::not_found("no such tablet")),
             },
+            Call::ChangeConfig { .. } => Err(Error::not_ready("there is one replica")),
             Call::DeleteTablet { .. } => match state.tablets.remove(&tablet) {
                 Some(_) => Ok(()),
                 None => Err(Error::not_found("no such tablet")),
@@ -272,6 +277,7 @@ impl World {
             error: None,
             schema_version: Some(*version),
             stats: None,
+            health: BTreeMap::new(),
         });
         let updated = updated.collect();
         let rpc = vec![HostPort { host: format!("s{server}"), port: 7050 }];
@@ -279,6 +285,7 @@ impl World {
             server: id,
             instance: 1,
             registration: Some(Registration { rpc, ..Registration::default() }),
+            location: None,
             report: Some(TabletReport { incremental: false, updated, removed: Vec::new() }),
         };
         self.step(Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) });
@@ -296,7 +303,7 @@ impl World {
     fn reloaded(&self) -> Catalog {
         let rows: Vec<(RowKey, Vec<u8>)> = self.rows.clone().into_iter().collect();
         let seed = [100 + self.restarts, 7];
-        Catalog::load(CatalogConfig::default(), seed, now(self.seconds), rows).expect("what was stored")
+        Catalog::load(config(), seed, now(self.seconds), rows).expect("what was stored")
     }
 
     /// What is stored is what the catalog knows.

@@ -1,7 +1,7 @@
 //! Transcripts of a replica over a disk in memory: `tests/replica/*.txt`.
 //!
-//! A `write` is one operation, its lines are rows; timestamps count up from 1. `scan` may name a moment, an order,
-//! bounds; `restart` closes and opens, `crash` takes the power away first.
+//! A `write` is one operation, its lines are rows. `scan` may name a moment, the number of the operation that it comes
+//! before, an order, bounds; `restart` closes and opens, `crash` takes the power away first.
 
 mod support;
 
@@ -11,13 +11,13 @@ use engine::config::TabletConfig;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::error::Result;
-use engine::replica::{Effects, JobKind, Op, OpResult, Replica, RequestId};
+use engine::note::Note;
+use engine::replica::{Effects, JobKind, Op, OpResult, RequestId, tombstone};
 use engine::schema::block::ProjectedColumn;
 use engine::schema::key::{decode_key, encode_cell};
 use engine::schema::ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Physical, Schema, format_cell};
 use engine::tablet::scan::{ScanSpec, SnapshotAt};
-use engine::time::Timestamp;
 use support::{Value, World, plain_schema};
 
 #[test]
@@ -27,7 +27,8 @@ fn transcripts() {
         file.run(|case| {
             let result = run(&mut world, case);
             let mut text = String::new();
-            for note in world.notes.drain(..) {
+            let told = world.notes.drain(..).filter(|note| !matches!(note, Note::Raft(_)));
+            for note in told {
                 writeln!(text, "note {note}").unwrap();
             }
             match result {
@@ -36,6 +37,7 @@ fn transcripts() {
             }
             if text.is_empty() { "ok\n".to_string() } else { text }
         });
+        assert_eq!(support::misplaced_files(&world.disk), Vec::<String>::new());
     });
 }
 
@@ -60,28 +62,18 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
             })?;
             return Ok(if did { String::new() } else { "nothing\n".to_string() });
         }
-        "flush-deltas" => {
-            let kind = JobKind::FlushDeltas(number("rowset").unwrap());
-            return Ok(if world.job(kind, &mut |_| {})? { String::new() } else { "nothing\n".to_string() });
-        }
-        "compact" => {
-            let rowsets = case.args["rowsets"].iter().map(|id| id.parse().unwrap()).collect();
-            world.job(JobKind::Compact(rowsets), &mut |_| {})?;
-        }
+        "flush-deltas" | "merge-deltas" | "compact" | "checkpoint" => return job(world, case),
         "split" => return split(world, number("target").unwrap()),
         "tombstone" => {
             let last = world.replica().last_op();
             world.open = None;
-            Replica::delete(&world.disk, &world.disk, support::TABLET, Some(last))?;
+            tombstone::tombstone(&world.disk, &world.disk, support::TABLET, Some(last))?;
         }
         "delete" => {
             world.open = None;
-            Replica::delete(&world.disk, &world.disk, support::TABLET, None)?;
+            tombstone::delete(&world.disk, &world.disk, support::TABLET)?;
         }
         "files" => return files(&world.disk),
-        "checkpoint" => {
-            world.job(JobKind::Checkpoint, &mut |_| {})?;
-        }
         "gc" => {
             let (replica, wal) = world.open.as_mut().expect("open");
             wal.gc(replica.log_keep_from())?;
@@ -93,6 +85,12 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
             world.open = None;
             world.disk.crash();
             world.reopen()?;
+        }
+        "forget" => {
+            let mark = world.moment(number("before").unwrap());
+            world.replica().tablet().raise_history_mark(mark);
+            let due = world.replica().tablet().worth_merging().map_or(Vec::new(), |choice| choice.rowsets);
+            return Ok(format!("due {due:?}\n"));
         }
         "rowsets" => return Ok(rowsets(world)),
         "stats" => {
@@ -216,22 +214,20 @@ fn scan(world: &World, case: &datadriven::TestCase) -> Result<String> {
         Some(key)
     };
     let mut projection: Vec<ProjectedColumn> = schema.columns().iter().map(Into::into).collect();
-    let diff_from = number("from").map(Timestamp);
+    let diff_from = number("from").map(|from| world.moment(from));
     if diff_from.is_some() {
         let (ty, name) = (DataType::IsDeleted, "deleted".to_string());
         projection.push(ProjectedColumn { id: None, name, ty, nullable: false, read_default: None });
     }
     let spec = ScanSpec {
-        projection,
-        predicates: Vec::new(),
         lower_key: key("lower"),
         upper_key: key("upper"),
         last_key: key("last"),
-        snapshot: number("at").map_or(SnapshotAt::Latest, |at| SnapshotAt::At(Timestamp(at))),
+        snapshot: number("at").map_or(SnapshotAt::Latest, |at| SnapshotAt::At(world.moment(at))),
         diff_from,
         ordered: !case.args.contains_key("unordered"),
         limit: number("limit"),
-        block_rows_max: None,
+        ..ScanSpec::latest(projection)
     };
     let mut scan = tablet.scan(&spec)?;
     let mut text = String::new();
@@ -278,6 +274,18 @@ fn files(disk: &MemDisk) -> Result<String> {
         }
     }
     Ok(text)
+}
+
+/// A job from its beginning to its end.
+fn job(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
+    let rowset = || case.args["rowset"][0].parse().unwrap();
+    let kind = match case.directive.as_str() {
+        "flush-deltas" => JobKind::FlushDeltas(rowset()),
+        "merge-deltas" => JobKind::MergeDeltas(rowset()),
+        "compact" => JobKind::Compact(case.args["rowsets"].iter().map(|id| id.parse().unwrap()).collect()),
+        _ => JobKind::Checkpoint,
+    };
+    Ok(if world.job(kind, &mut |_| {})? { String::new() } else { "nothing\n".to_string() })
 }
 
 fn rowsets(world: &World) -> String {
@@ -397,16 +405,9 @@ fn key_ranges_cover_the_tablet() {
     for (i, range) in ranges.iter().enumerate() {
         assert_eq!(range.lower.as_ref(), i.checked_sub(1).and_then(|i| ranges[i].upper.as_ref()));
         let spec = ScanSpec {
-            projection: Vec::new(),
-            predicates: Vec::new(),
             lower_key: range.lower.clone(),
             upper_key: range.upper.clone(),
-            last_key: None,
-            snapshot: SnapshotAt::Latest,
-            diff_from: None,
-            ordered: false,
-            limit: None,
-            block_rows_max: None,
+            ..ScanSpec::latest(Vec::new())
         };
         let mut scan = tablet.scan(&spec).unwrap();
         while let Some(block) = scan.next_block().unwrap() {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use datadriven::TestCase;
 use engine::cfile::cache::PageCache;
 use engine::cfile::frame::Identity;
-use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
+use engine::disk::{Disk, read_file, replace_file};
 use engine::error::{Error, Result};
 use engine::ids::Uuid;
 use engine::schema::block::{ProjectedColumn, RowBlock};
@@ -68,6 +68,18 @@ fn run(world: &mut World, case: &TestCase) -> Result<String> {
         "rot" => {
             let file = format!("data/{}", case.args["file"][0]);
             world.disk.flip_bit(&file, number(case, "at").unwrap()).unwrap();
+        }
+        "misdirect" => {
+            // A write of one page lands where another lies.
+            let at = |name: &str| number(case, name).unwrap() as usize;
+            let (mut bytes, from) = (world.bytes(&case.args["file"][0]), world.bytes(&case.args["of"][0]));
+            let page = &from[at("from")..at("from") + at("len")];
+            bytes[at("to")..at("to") + page.len()].copy_from_slice(page);
+            world.replace(&case.args["file"][0], &bytes);
+        }
+        "misplace" => {
+            let bytes = world.bytes(&case.args["file"][0]);
+            world.replace(&case.args["as"][0], &bytes);
         }
         "free" => world.disk.set_free(number(case, "bytes").unwrap()),
         "fail" => world.disk.fail_op(number(case, "op").unwrap(), number(case, "errno").unwrap() as i32),
@@ -268,6 +280,14 @@ impl World {
             _ => PredicateKind::IsNull,
         };
         Predicate::new(column.id, kind)
+    }
+
+    fn bytes(&self, file: &str) -> Vec<u8> {
+        read_file(&self.disk, &format!("data/{file}")).unwrap()
+    }
+
+    fn replace(&self, file: &str, bytes: &[u8]) {
+        replace_file(&self.disk, &format!("data/{file}"), bytes).unwrap();
     }
 
     fn layout(&self) -> Result<String> {

@@ -23,7 +23,7 @@ struct World {
 #[test]
 fn transcripts() {
     datadriven::walk("tests/wal", |file| {
-        let config = WalConfig { segment_bytes_max: 1 << 20, preallocate: true };
+        let config = WalConfig { segment_bytes_max: 1 << 20, preallocate: true, compress: false };
         let mut world = World { disk: MemDisk::new(1), config, wal: None };
         file.run(|case| match run(&mut world, case) {
             Ok(text) if text.is_empty() => "ok\n".to_string(),

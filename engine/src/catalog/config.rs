@@ -13,16 +13,17 @@ pub struct CatalogConfig {
     pub comment_bytes_max: usize,
     /// Bytes in an owner's name (`max_owner_length`).
     pub owner_bytes_max: usize,
-    /// Replicas of a table whose request does not say (`default_num_replicas`). Kudu's default is 3; it is
-    /// 1 for as long as tablets of several replicas cannot be made.
+    /// Replicas of a table whose request does not say (`default_num_replicas`).
     pub replicas_default: i32,
     /// Smallest replication factor (`min_num_replicas`).
     pub replicas_min: i32,
     /// Largest replication factor (`max_num_replicas`).
     pub replicas_max: i32,
-    /// Largest replication factor that this build can make tablets with; above it requests are refused as
-    /// not supported.
-    pub replicas_supported: i32,
+    /// Whether replication factors may be even (`allow_unsafe_replication_factor`).
+    pub replicas_even: bool,
+    /// Whether tables can be made while fewer servers live than they have replicas, as long as a majority does
+    /// (`allow_creating_under_replicated_tables`).
+    pub create_under_replicated: bool,
     /// Replicas that one request may make per live tablet server, if each tablet has several
     /// (`max_create_tablets_per_ts`).
     pub create_replicas_per_server_max: usize,
@@ -38,6 +39,14 @@ pub struct CatalogConfig {
     pub deleted_metadata_kept: Duration,
     /// Whether tables may limit their rows and bytes (`enable_table_write_limit`).
     pub table_write_limits: bool,
+    /// Whether replicas that a tablet's configuration no longer names are removed
+    /// (`master_tombstone_evicted_tablet_replicas`).
+    pub remove_evicted: bool,
+    /// Whether replicas are added and evicted to keep tables at their replication factors
+    /// (`master_add_server_when_underreplicated`).
+    pub repair: bool,
+    /// How long the other replicas of a deleted tablet are left alone until its leader is gone.
+    pub delete_head_start: Duration,
     /// First wait before a request to a tablet server is repeated; it doubles up to `retry_wait_max`.
     pub retry_wait_min: Duration,
     pub retry_wait_max: Duration,
@@ -50,16 +59,20 @@ impl Default for CatalogConfig {
             identifier_bytes_max: 256,
             comment_bytes_max: 256,
             owner_bytes_max: 128,
-            replicas_default: 1,
+            replicas_default: 3,
             replicas_min: 1,
             replicas_max: 7,
-            replicas_supported: 1,
+            replicas_even: false,
+            create_under_replicated: false,
             create_replicas_per_server_max: 60,
             tablet_creation_timeout: Duration::from_secs(30),
             server_unresponsive_after: Duration::from_secs(60),
             deleted_table_reserve: Duration::ZERO,
             deleted_metadata_kept: Duration::from_secs(3600),
             table_write_limits: false,
+            remove_evicted: true,
+            repair: true,
+            delete_head_start: Duration::from_secs(1),
             retry_wait_min: Duration::from_millis(50),
             retry_wait_max: Duration::from_secs(10),
         }

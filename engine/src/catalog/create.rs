@@ -108,27 +108,25 @@ impl Catalog {
                 Error::invalid(format!("replication factor {replicas} is too high: {max} is the most"));
             return Err(Refusal::new(Code::ReplicationFactorTooHigh, error));
         }
-        if replicas % 2 == 0 {
+        if replicas % 2 == 0 && !config.replicas_even {
             let error = Error::invalid(format!("illegal replication factor {replicas}: it must be odd"));
             return Err(Refusal::new(Code::EvenReplicationFactor, error));
         }
         let live = self.live_servers(now);
-        if replicas as usize > live {
+        if self.replicas_needed(replicas) > live {
             let error = Error::invalid(format!(
                 "not enough live tablet servers to create a table with the requested replication factor \
                  {replicas}; {live} tablet servers are alive"
             ));
             return Err(Refusal::new(Code::ReplicationFactorTooHigh, error));
         }
-        if replicas > config.replicas_supported {
-            let error = Error::unsupported(format!(
-                "replication factor {replicas} is not supported by this version, which makes tablets of {} \
-                 replica; ask for that many",
-                config.replicas_supported
-            ));
-            return Err(Refusal::new(Code::IllegalReplicationFactor, error));
-        }
         Ok(())
+    }
+
+    /// How many servers a tablet of `replicas` replicas must have to begin with.
+    pub(super) fn replicas_needed(&self, replicas: i32) -> usize {
+        let replicas = replicas.max(1) as usize;
+        if self.config.create_under_replicated { replicas / 2 + 1 } else { replicas }
     }
 
     fn check_tablet_count(&self, now: Instant, tablets: usize, replicas: i32) -> Result<()> {
@@ -179,9 +177,11 @@ impl TabletRecord {
 impl Catalog {
     /// Says once why a tablet has no servers; it is tried again every second.
     pub(super) fn note_unplaced(&mut self, id: TabletId, loads: &Loads, out: &mut Effects) {
-        let tablet = self.tablets.get_mut(&id).expect("the caller found it");
+        let tablet = &self.tablets[&id];
         let replicas = self.tables[&tablet.record.table].record.replicas;
-        let reason = format!("it needs {replicas} tablet servers, {} can take it", loads.server_count());
+        let needed = self.replicas_needed(replicas);
+        let tablet = self.tablets.get_mut(&id).expect("the caller found it");
+        let reason = format!("it needs {needed} tablet servers, {} can take it", loads.server_count());
         if tablet.record.message != reason {
             tablet.record.message.clone_from(&reason);
             self.dirty.insert(RowKey::Tablet(id));

@@ -67,10 +67,10 @@ impl Catalog {
         tablet.replicas.clear();
         self.dirty.insert(RowKey::Tablet(id));
         for server in doomed {
-            for kind in [TaskKind::Create, TaskKind::Alter] {
+            for kind in [TaskKind::Create, TaskKind::Alter, TaskKind::Remove, TaskKind::ChangeConfig] {
                 self.tasks.remove(TaskKey { server, tablet: id, kind });
             }
-            self.add_task(now, TaskKind::Delete, id, server);
+            self.add_delete(now, id, server);
         }
     }
 
@@ -163,8 +163,7 @@ impl Catalog {
 
     /// Adds a tablet that has no servers yet.
     pub(super) fn add_tablet(&mut self, now: Now, id: TabletId, record: TabletRecord) {
-        let tablet = Tablet { record, waiting_since: now.mono, replicas: Default::default() };
-        self.tablets.insert(id, tablet);
+        self.tablets.insert(id, Tablet::new(record, now.mono));
         self.dirty.insert(RowKey::Tablet(id));
     }
 
@@ -179,9 +178,12 @@ impl Catalog {
     /// The same with loads counted before; `false` if there are too few servers.
     pub(super) fn place_with(&mut self, now: Now, id: TabletId, loads: &mut Loads) -> bool {
         let record = &self.tablets[&id].record;
-        let replicas = self.tables[&record.table].record.replicas as usize;
+        let replicas = self.tables[&record.table].record.replicas;
+        if loads.server_count() < self.replicas_needed(replicas) {
+            return false;
+        }
         let range = self.range_start(record);
-        let Some(chosen) = loads.choose(&mut self.dice, replicas, &range) else { return false };
+        let chosen = loads.choose(&mut self.dice, replicas as usize, &range);
         let peers = chosen.iter().filter_map(|server| self.new_peer(*server)).collect();
         let tablet = self.tablets.get_mut(&id).expect("looked up above");
         tablet.waiting_since = now.mono;
@@ -196,7 +198,7 @@ impl Catalog {
         true
     }
 
-    fn new_peer(&self, server: PeerId) -> Option<Peer> {
+    pub(super) fn new_peer(&self, server: PeerId) -> Option<Peer> {
         let address = self.servers.get(&server)?.registration.rpc.first()?.clone();
         Some(Peer { server, voter: true, address, promote: false, replace: false })
     }

@@ -29,6 +29,7 @@ mod placement;
 mod reads;
 mod record;
 mod refusal;
+mod repair;
 mod report;
 mod request;
 mod servers;
@@ -46,14 +47,16 @@ pub use self::record::{
     TableRecord, TableState, TabletRecord, TabletState,
 };
 pub use self::refusal::{Code, Refusal, Result};
+use self::repair::RepairState;
+pub use self::repair::{Health, MemberChange};
 pub use self::request::{
     AlterStep, AlterTable, Answer, ColumnChange, ColumnRef, Command, CreateTable, RangeOps, RequestedColumn,
     RequestedHash, RequestedPartitioning, RequestedRange, ServerStateChange, TableRef,
 };
 use self::servers::Server;
 pub use self::servers::{
-    DataState, Heartbeat, HeartbeatReply, Registration, ReplicaState, ReplicaStats, ReportedTablet,
-    TabletReport,
+    DataState, Heartbeat, HeartbeatReply, KnownServer, Registration, ReplicaState, ReplicaStats,
+    ReportedTablet, TabletReport,
 };
 use self::tasks::Tasks;
 pub use self::tasks::{Call, CreateTabletCall, Request, TaskKey, TaskKind};
@@ -158,6 +161,21 @@ pub enum Note {
         server: PeerId,
         address: String,
     },
+    /// A tablet's configuration is to be changed.
+    ReplicaWanted {
+        tablet: TabletId,
+        change: MemberChange,
+    },
+    /// A tablet has too few good replicas, and nothing can be done about it now.
+    TabletUnderReplicated {
+        tablet: TabletId,
+        reason: String,
+    },
+    /// A replica that its tablet's configuration does not name is to be removed.
+    ReplicaEvicted {
+        tablet: TabletId,
+        server: PeerId,
+    },
     RequestFailed {
         task: TaskKey,
         attempts: u32,
@@ -197,6 +215,13 @@ impl fmt::Display for Note {
             Note::ServerRegistered { server, address } => {
                 write!(f, "tablet server registered: {server} at {address}")
             }
+            Note::ReplicaWanted { tablet, change } => write!(f, "replicas of {tablet}: {change}"),
+            Note::TabletUnderReplicated { tablet, reason } => {
+                write!(f, "tablet has too few replicas: {tablet}: {reason}")
+            }
+            Note::ReplicaEvicted { tablet, server } => {
+                write!(f, "replica no longer belongs to its tablet: {tablet} on {server}")
+            }
             Note::RequestFailed { task, attempts, error } => {
                 write!(f, "request failed: {task}, attempt {attempts}: {error}")
             }
@@ -219,6 +244,21 @@ struct Tablet {
     /// Since when this master has waited for it to come up.
     waiting_since: Instant,
     replicas: BTreeMap<PeerId, ReportedTablet>,
+    /// How the members are, as the present leader said last.
+    health: BTreeMap<PeerId, Health>,
+    repair: RepairState,
+}
+
+impl Tablet {
+    fn new(record: TabletRecord, now: Instant) -> Tablet {
+        Tablet {
+            record,
+            waiting_since: now,
+            replicas: BTreeMap::new(),
+            health: BTreeMap::new(),
+            repair: RepairState::default(),
+        }
+    }
 }
 
 /// See the module.
@@ -284,8 +324,7 @@ impl Catalog {
             }
             RowKey::Tablet(id) => {
                 let record = TabletRecord::unseal(metadata)?;
-                let tablet = Tablet { record, waiting_since: now.mono, replicas: BTreeMap::new() };
-                self.tablets.insert(id, tablet);
+                self.tablets.insert(id, Tablet::new(record, now.mono));
             }
             RowKey::Server(id) => {
                 self.server_records.insert(id, ServerRecord::unseal(metadata)?);

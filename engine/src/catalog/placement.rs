@@ -4,6 +4,10 @@
 //! fewest of the table. Among equals two are drawn at random and the one with fewer replicas altogether
 //! wins (power of two choices): new servers fill up quickly but are not flooded by many tables being made
 //! at once.
+//!
+//! Before all that come the locations (racks, zones) of the servers: each next replica goes to a location that
+//! has the fewest replicas of the tablet so far, so that no location has a majority unless the servers leave no
+//! choice.
 
 use std::collections::BTreeMap;
 
@@ -46,6 +50,8 @@ impl Dice {
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     servers: BTreeMap<PeerId, Load>,
+    /// Of all servers that have registered; those without a location count as one location.
+    locations: BTreeMap<PeerId, String>,
 }
 
 #[derive(Debug, Default)]
@@ -61,40 +67,57 @@ impl Loads {
         self.servers.len()
     }
 
-    /// Chooses servers for `replicas` replicas of a tablet in this range and counts them; `None` if there are
+    /// Chooses servers for `replicas` replicas of a tablet in this range and counts them; fewer if there are
     /// too few servers.
-    pub(super) fn choose(&mut self, dice: &mut Dice, replicas: usize, range: &[u8]) -> Option<Vec<PeerId>> {
+    pub(super) fn choose(&mut self, dice: &mut Dice, replicas: usize, range: &[u8]) -> Vec<PeerId> {
         let mut chosen = Vec::with_capacity(replicas);
-        for _ in 0..replicas {
-            let best = self.best(&chosen, range);
-            let pick = match best.len() {
-                0 => return None,
-                1 => best[0],
-                count => {
-                    let first = dice.below(count);
-                    let second = (first + 1 + dice.below(count - 1)) % count;
-                    let [a, b] = [best[first], best[second]];
-                    if self.servers[&b].all < self.servers[&a].all { b } else { a }
-                }
-            };
+        while chosen.len() < replicas {
+            let Some(pick) = self.pick(dice, &chosen, &chosen, range) else { break };
             chosen.push(pick);
         }
         for server in &chosen {
             self.count(*server, true, range);
         }
-        Some(chosen)
+        chosen
     }
 
-    /// The servers not yet chosen that have the fewest replicas of the range, and of those the fewest of
-    /// the table.
-    fn best(&self, chosen: &[PeerId], range: &[u8]) -> Vec<PeerId> {
+    /// Chooses a server for one more replica of a tablet that has replicas on `spread` already, on none of
+    /// `members`. `None` if there is no other server.
+    pub(super) fn pick(
+        &self,
+        dice: &mut Dice,
+        members: &[PeerId],
+        spread: &[PeerId],
+        range: &[u8],
+    ) -> Option<PeerId> {
+        let best = self.best(members, spread, range);
+        match best.len() {
+            0 | 1 => best.first().copied(),
+            count => {
+                let first = dice.below(count);
+                let second = (first + 1 + dice.below(count - 1)) % count;
+                let [a, b] = [best[first], best[second]];
+                Some(if self.servers[&b].all < self.servers[&a].all { b } else { a })
+            }
+        }
+    }
+
+    fn location(&self, server: PeerId) -> &str {
+        self.locations.get(&server).map_or("", String::as_str)
+    }
+
+    /// The servers that hold none of the tablet's replicas, in the locations with the fewest of them, that have
+    /// the fewest replicas of the range, and of those the fewest of the table.
+    fn best(&self, members: &[PeerId], spread: &[PeerId], range: &[u8]) -> Vec<PeerId> {
         let mut best = Vec::new();
-        let mut least = (usize::MAX, usize::MAX);
+        let mut least = (usize::MAX, usize::MAX, usize::MAX);
         for (server, load) in &self.servers {
-            if chosen.contains(server) {
+            if members.contains(server) {
                 continue;
             }
-            let weight = (load.of_range.get(range).copied().unwrap_or(0), load.of_table);
+            let location = self.location(*server);
+            let beside = spread.iter().filter(|other| self.location(**other) == location).count();
+            let weight = (beside, load.of_range.get(range).copied().unwrap_or(0), load.of_table);
             if weight < least {
                 least = weight;
                 best.clear();
@@ -120,8 +143,13 @@ impl Catalog {
     /// The loads of the servers that can take replicas of `table` now.
     pub(super) fn loads(&self, now: Instant, table: TableId) -> Loads {
         let mut loads = Loads::default();
-        for id in self.servers.keys().filter(|id| self.can_take_replicas(now, **id)) {
-            loads.servers.insert(*id, Load::default());
+        for (id, server) in &self.servers {
+            if let Some(location) = &server.location {
+                loads.locations.insert(*id, location.clone());
+            }
+            if self.can_take_replicas(now, *id) {
+                loads.servers.insert(*id, Load::default());
+            }
         }
         for tablet in self.tablets.values().filter(|tablet| tablet.record.state.is_live()) {
             let record = &tablet.record;

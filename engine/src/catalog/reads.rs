@@ -5,7 +5,7 @@ use std::ops::Bound::{Included, Unbounded};
 use super::record::{TableRecord, TableState, TabletRecord, TabletState};
 use super::refusal::{Code, Refusal, Result};
 use super::request::TableRef;
-use super::servers::Registration;
+use super::servers::{DataState, Registration};
 use super::{Catalog, CatalogConfig, Table};
 use crate::error::Error;
 use crate::ids::{PeerId, TableId, TabletId, Uuid};
@@ -47,6 +47,7 @@ pub struct ServerView<'a> {
     pub id: PeerId,
     pub instance: i64,
     pub registration: &'a Registration,
+    pub location: Option<&'a str>,
     pub millis_since_heartbeat: u64,
     pub alive: bool,
     pub maintenance: bool,
@@ -73,6 +74,10 @@ pub struct Counts {
     /// Tablet servers that have registered, and those of them heard of lately.
     pub servers: u64,
     pub servers_alive: u64,
+    /// Tablets with fewer good voters than their table wants, as their leaders say.
+    pub tablets_under_replicated: u64,
+    /// Remains of replicas that tablet servers keep to vote by.
+    pub tombstones: u64,
     /// Requests to tablet servers that are not done.
     pub requests: u64,
 }
@@ -87,10 +92,22 @@ impl Catalog {
             tables: self.names.len() as u64,
             tablets: live as u64,
             tablets_not_running: (live - running) as u64,
+            tablets_under_replicated: self.under_replicated(),
+            tombstones: self.tombstones(),
             servers: self.servers.len() as u64,
             servers_alive: self.live_servers(now) as u64,
             requests: self.tasks.len() as u64,
         }
+    }
+
+    fn under_replicated(&self) -> u64 {
+        let tablets = self.tablets.values();
+        tablets.filter(|tablet| self.lacks_replicas(tablet)).count() as u64
+    }
+
+    fn tombstones(&self) -> u64 {
+        let replicas = self.tablets.values().flat_map(|tablet| tablet.replicas.values());
+        replicas.filter(|replica| replica.data == DataState::Tombstoned).count() as u64
     }
 
     pub fn cluster_id(&self) -> Uuid {
@@ -204,12 +221,18 @@ impl Catalog {
         self.servers.get(&server).map(|server| &server.registration)
     }
 
+    /// Where a server stands, if that is known.
+    pub fn location(&self, server: PeerId) -> Option<&str> {
+        self.servers.get(&server)?.location.as_deref()
+    }
+
     /// Tablet servers that have registered, in the order of their ids.
     pub fn servers(&self, now: Instant) -> impl Iterator<Item = ServerView<'_>> {
         self.servers.iter().map(move |(id, server)| ServerView {
             id: *id,
             instance: server.instance,
             registration: &server.registration,
+            location: server.location.as_deref(),
             millis_since_heartbeat: now.since(server.last_heartbeat).as_millis() as u64,
             alive: self.is_alive(now, *id),
             maintenance: self.in_maintenance(*id),

@@ -126,6 +126,13 @@ pub struct Consensus {
     pub peers: Vec<Peer>,
 }
 
+impl Consensus {
+    /// Whether the configuration names this server.
+    pub fn has(&self, server: PeerId) -> bool {
+        self.peers.iter().any(|peer| peer.server == server)
+    }
+}
+
 impl Default for Consensus {
     fn default() -> Consensus {
         Consensus { term: 0, leader: None, config_index: -1, peers: Vec::new() }

@@ -30,19 +30,25 @@ impl Catalog {
             out.notes.push(Note::ReplicaFailed { tablet: id, server, error });
         }
         let running = report.state == ReplicaState::Running;
-        if let Some(consensus) = &report.consensus
-            && is_news(&tablet.record.consensus, consensus)
-        {
-            tablet.record.consensus = merged(&tablet.record.consensus, consensus);
-            self.dirty.insert(RowKey::Tablet(id));
+        let known = tablet.record.consensus.clone();
+        if let Some(reported) = &report.consensus {
+            let merged = merged(&known, reported);
+            if merged != known {
+                tablet.record.consensus = merged;
+                self.dirty.insert(RowKey::Tablet(id));
+            }
         }
+        let tablet = self.tablets.get_mut(&id).expect("found above");
         let old_stats = tablet.replicas.get(&server).and_then(|old| old.stats);
         let stats = report.stats.or(old_stats);
+        let health = report.health.clone();
+        let from_term = report.consensus.as_ref().map(|consensus| consensus.term);
         tablet.replicas.insert(server, ReportedTablet { stats, ..report });
         if running {
             self.replica_runs(now, id, out);
         }
         self.compare_version(now, id, server, out);
+        self.members_seen(now, id, server, &known, from_term, health, out);
     }
 
     /// A replica of a tablet that is no more: have it removed.
@@ -56,7 +62,7 @@ impl Catalog {
             tablet.record.doomed.push(server);
             self.dirty.insert(RowKey::Tablet(id));
         }
-        self.add_task(now, TaskKind::Delete, id, server);
+        self.add_delete(now, id, server);
     }
 
     /// A tablet whose leader is known and running is up.
@@ -122,7 +128,8 @@ impl Catalog {
     pub(super) fn replica_absent(&mut self, now: Now, server: PeerId, id: TabletId, out: &mut Effects) {
         let Some(tablet) = self.tablets.get_mut(&id) else { return };
         let known = tablet.replicas.remove(&server).is_some();
-        let member = tablet.record.consensus.peers.iter().any(|peer| peer.server == server);
+        let member = tablet.record.consensus.has(server);
+        self.tasks.remove(TaskKey { server, tablet: id, kind: TaskKind::Remove });
         match tablet.record.state {
             TabletState::Creating if member => self.add_task(now, TaskKind::Create, id, server),
             TabletState::Running if member || known => {
@@ -172,6 +179,7 @@ impl Catalog {
             }
         }
         self.purge_tables(now, out);
+        self.repair_all(now, out);
         self.forget_deleted(now);
     }
 
@@ -205,21 +213,22 @@ fn was_failed(tablet: &Tablet, server: PeerId) -> bool {
     tablet.replicas.get(&server).is_some_and(|replica| replica.state == ReplicaState::Failed)
 }
 
-/// Whether a reported configuration is newer than the one known: by its index, then its term; in the same
-/// term it may add the leader.
-fn is_news(known: &Consensus, reported: &Consensus) -> bool {
-    let order = (reported.config_index, reported.term).cmp(&(known.config_index, known.term));
-    order.is_gt() || (order.is_eq() && known.leader.is_none() && reported.leader.is_some())
-}
-
-/// The reported configuration; a follower that does not know its term's leader does not make us forget it.
+/// What is known after a replica's report. The configuration and the leader are taken each from whoever has the
+/// newer: the configuration with the higher index, the leader of the higher term (of the same term, if none was
+/// known). A report that is older in both changes nothing, whenever it arrives.
+///
+/// A term without a leader is an election under way: until it is won, clients are told of the leader before. It sends
+/// them on or has died, which they notice; a tablet that is said to have no leader at all they give up.
 fn merged(known: &Consensus, reported: &Consensus) -> Consensus {
-    let mut merged = reported.clone();
-    if merged.term == known.term && merged.leader.is_none() {
-        merged.leader = known.leader;
+    let mut merged = known.clone();
+    if reported.config_index > known.config_index && !reported.peers.is_empty() {
+        merged.config_index = reported.config_index;
+        merged.peers.clone_from(&reported.peers);
     }
-    if merged.peers.is_empty() {
-        merged.peers.clone_from(&known.peers);
+    let newer = reported.term > known.term && (reported.leader.is_some() || known.leader.is_none());
+    if newer || (reported.term == known.term && known.leader.is_none()) {
+        merged.term = reported.term;
+        merged.leader = reported.leader;
     }
     for peer in merged.peers.iter_mut().filter(|peer| peer.address.host.is_empty()) {
         if let Some(old) = known.peers.iter().find(|old| old.server == peer.server) {

@@ -1,11 +1,11 @@
 //! Tablet servers as the catalog sees them: registration, heartbeats, maintenance.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::{Consensus, HostPort, RowKey, ServerRecord};
 use super::refusal::{Refusal, Result};
 use super::request::{Answer, ServerStateChange};
-use super::{Catalog, Effects, Note};
+use super::{Catalog, Effects, Health, Note};
 use crate::error::Error;
 use crate::ids::{PeerId, TabletId};
 use crate::time::{Instant, Now};
@@ -68,6 +68,8 @@ pub struct ReportedTablet {
     pub schema_version: Option<u32>,
     /// Sent by leaders.
     pub stats: Option<ReplicaStats>,
+    /// How a leader finds the members of its configuration.
+    pub health: BTreeMap<PeerId, Health>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -85,6 +87,8 @@ pub struct Heartbeat {
     pub instance: i64,
     /// In the first heartbeat, and whenever asked for.
     pub registration: Option<Registration>,
+    /// Where the server stands, `/` and a path of names: goes with a registration.
+    pub location: Option<String>,
     pub report: Option<TabletReport>,
 }
 
@@ -96,11 +100,22 @@ pub struct HeartbeatReply {
     pub tablets: Vec<TabletId>,
 }
 
+/// A tablet server as a master that does not lead knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownServer {
+    pub id: PeerId,
+    pub instance: i64,
+    pub registration: Registration,
+    pub location: Option<String>,
+    pub last_heartbeat: Instant,
+}
+
 /// A tablet server that has registered with this master since it started.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) instance: i64,
     pub(super) registration: Registration,
+    pub(super) location: Option<String>,
     pub(super) last_heartbeat: Instant,
     /// A full report has been taken in since the registration.
     reported: bool,
@@ -109,7 +124,8 @@ pub(super) struct Server {
 impl Catalog {
     pub(super) fn heartbeat(&mut self, now: Now, beat: Heartbeat, out: &mut Effects) -> HeartbeatReply {
         if let Some(registration) = beat.registration {
-            self.register(now, beat.server, beat.instance, registration, out);
+            let location = beat.location;
+            self.register(now, beat.server, beat.instance, registration, location, out);
         }
         let mut reply = HeartbeatReply::default();
         let Some(server) = self.servers.get_mut(&beat.server).filter(|known| known.instance == beat.instance)
@@ -137,6 +153,7 @@ impl Catalog {
         id: PeerId,
         instance: i64,
         registration: Registration,
+        location: Option<String>,
         out: &mut Effects,
     ) {
         let old = self.servers.get(&id);
@@ -148,8 +165,15 @@ impl Catalog {
             let address = registration.rpc.first().map_or_else(String::new, HostPort::to_string);
             out.notes.push(Note::ServerRegistered { server: id, address });
         }
-        let server = Server { instance, registration, last_heartbeat: now.mono, reported: false };
+        let server = Server { instance, registration, location, last_heartbeat: now.mono, reported: false };
         self.servers.insert(id, server);
+    }
+
+    /// Takes over what a master learned of a tablet server while it did not lead. Only a full report from the
+    /// server itself counts as one.
+    pub fn acquaint(&mut self, server: KnownServer) {
+        let KnownServer { id, instance, registration, location, last_heartbeat } = server;
+        self.servers.insert(id, Server { instance, registration, location, last_heartbeat, reported: false });
     }
 
     fn take_report(
@@ -241,6 +265,9 @@ impl Catalog {
         }
         self.servers.remove(&server);
         self.tasks.remove_server(server);
+        for tablet in self.tablets.values_mut() {
+            tablet.replicas.remove(&server);
+        }
         if self.server_records.remove(&server).is_some() {
             self.dirty.insert(RowKey::Server(server));
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::config::CatalogConfig;
 use super::record::{Consensus, ExtraConfig, HostPort, TabletState};
 use super::refusal::Result;
+use super::repair::MemberChange;
 use super::{Catalog, Effects, Note};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{PeerId, TableId, TabletId};
@@ -21,6 +22,10 @@ pub enum TaskKind {
     Create,
     Alter,
     Delete,
+    /// Remove a replica that no longer belongs to its tablet, leaving a tombstone.
+    Remove,
+    /// Ask the leader to add or evict a replica.
+    ChangeConfig,
 }
 
 /// Names the request of one kind to one replica.
@@ -37,6 +42,8 @@ impl fmt::Display for TaskKey {
             TaskKind::Create => "create",
             TaskKind::Alter => "alter",
             TaskKind::Delete => "delete",
+            TaskKind::Remove => "remove",
+            TaskKind::ChangeConfig => "change the configuration of",
         };
         write!(f, "{verb} {} on {}", self.tablet, self.server)
     }
@@ -60,9 +67,17 @@ pub enum Call {
         table_name: String,
         extra: ExtraConfig,
     },
-    /// Remove the replica and its data for good.
+    /// Remove the replica and its data: for good, or leaving a tombstone that votes.
     DeleteTablet {
         reason: String,
+        tombstone: bool,
+        /// A replica whose committed configuration has a higher index than this is to refuse.
+        config_index_max: Option<i64>,
+    },
+    /// Change the tablet's configuration if the committed one still has this index.
+    ChangeConfig {
+        config_index: i64,
+        change: MemberChange,
     },
 }
 
@@ -88,6 +103,8 @@ struct Task {
     due: Option<Instant>,
     /// The schema version that was last sent, for [`TaskKind::Alter`].
     version: u32,
+    /// For [`TaskKind::ChangeConfig`]: the change, and the configuration it was decided on.
+    change: Option<(i64, MemberChange)>,
 }
 
 #[derive(Debug)]
@@ -116,12 +133,29 @@ impl Tasks {
     }
 
     /// Adds a task unless it is there already.
-    pub(super) fn add(&mut self, now: Now, key: TaskKey) {
+    pub(super) fn add(&mut self, due: Instant, key: TaskKey, change: Option<(i64, MemberChange)>) {
         if self.tasks.contains_key(&key) {
             return;
         }
-        self.tasks.insert(key, Task { attempts: 0, due: Some(now.mono), version: 0 });
-        self.waiting.entry(key.server).or_default().insert((now.mono, key));
+        self.tasks.insert(key, Task { attempts: 0, due: Some(due), version: 0, change });
+        self.waiting.entry(key.server).or_default().insert((due, key));
+    }
+
+    /// Lets a task that was never sent wait no longer.
+    fn hasten(&mut self, now: Instant, key: TaskKey) {
+        let Some(task) = self.tasks.get_mut(&key).filter(|task| task.attempts == 0) else { return };
+        let Some(due) = task.due.replace(now) else { return };
+        self.unqueue(due, key);
+        self.waiting.entry(key.server).or_default().insert((now, key));
+    }
+
+    pub(super) fn has(&self, key: &TaskKey) -> bool {
+        self.tasks.contains_key(key)
+    }
+
+    /// The change that this task asks for.
+    pub(super) fn change(&self, key: &TaskKey) -> Option<&(i64, MemberChange)> {
+        self.tasks.get(key)?.change.as_ref()
     }
 
     pub(super) fn remove(&mut self, key: TaskKey) {
@@ -188,7 +222,29 @@ impl Tasks {
 
 impl Catalog {
     pub(super) fn add_task(&mut self, now: Now, kind: TaskKind, tablet: TabletId, server: PeerId) {
-        self.tasks.add(now, TaskKey { server, tablet, kind });
+        self.tasks.add(now.mono, TaskKey { server, tablet, kind }, None);
+    }
+
+    /// Has a replica of a tablet that is no more deleted for good: the leader's first. One that still leads would take
+    /// the others for members that lost their replicas, and have them copied again.
+    pub(super) fn add_delete(&mut self, now: Now, tablet: TabletId, server: PeerId) {
+        let Some(record) = self.tablets.get(&tablet).map(|tablet| &tablet.record) else { return };
+        let leads = |leader: PeerId| leader != server && record.doomed.contains(&leader);
+        let wait = match record.consensus.leader {
+            Some(leader) if leads(leader) => self.config.delete_head_start,
+            _ => Duration::ZERO,
+        };
+        self.tasks.add(now.mono.after(wait), TaskKey { server, tablet, kind: TaskKind::Delete }, None);
+    }
+
+    /// The leader is gone, or cannot be asked: it is the others' turn.
+    fn leader_had_its_turn(&mut self, now: Now, task: TaskKey) {
+        let Some(record) = self.tablets.get(&task.tablet).map(|tablet| &tablet.record) else { return };
+        if task.kind == TaskKind::Delete && record.consensus.leader == Some(task.server) {
+            for server in record.doomed.iter().filter(|server| **server != task.server) {
+                self.tasks.hasten(now.mono, TaskKey { server: *server, ..task });
+            }
+        }
     }
 
     pub(super) fn send_requests(&mut self, now: Now, out: &mut Effects) {
@@ -236,14 +292,29 @@ impl Catalog {
                     dimension_label: tablet.dimension_label.clone(),
                 })))
             }
-            TaskKind::Alter if tablet.state.is_live() => Some(Call::AlterSchema {
-                schema: table.schema.clone(),
-                version: table.version,
-                table_name: table.name.clone(),
-                extra: table.extra.clone(),
-            }),
+            TaskKind::Alter if tablet.state.is_live() && tablet.consensus.leader == Some(task.server) => {
+                Some(Call::AlterSchema {
+                    schema: table.schema.clone(),
+                    version: table.version,
+                    table_name: table.name.clone(),
+                    extra: table.extra.clone(),
+                })
+            }
             TaskKind::Delete if !tablet.state.is_live() => {
-                Some(Call::DeleteTablet { reason: tablet.message.clone() })
+                let reason = tablet.message.clone();
+                Some(Call::DeleteTablet { reason, tombstone: false, config_index_max: None })
+            }
+            TaskKind::Remove if tablet.state.is_live() && !tablet.consensus.has(task.server) => {
+                let index = tablet.consensus.config_index;
+                let reason = format!("the tablet's configuration {index} does not name this server");
+                Some(Call::DeleteTablet { reason, tombstone: true, config_index_max: Some(index) })
+            }
+            TaskKind::ChangeConfig => {
+                let (config_index, change) = self.tasks.change(&task)?.clone();
+                let current = tablet.state == TabletState::Running
+                    && tablet.consensus.leader == Some(task.server)
+                    && tablet.consensus.config_index == config_index;
+                current.then_some(Call::ChangeConfig { config_index, change })
             }
             _ => None,
         }
@@ -255,6 +326,11 @@ impl Catalog {
             return; // An answer to an earlier attempt.
         }
         let (attempts, version) = (entry.attempts, entry.version);
+        if task.kind == TaskKind::ChangeConfig {
+            self.config_answered(now, task, result, out);
+            return;
+        }
+        self.leader_had_its_turn(now, task);
         match result {
             Err(error) if !means_done(task.kind, &error) => {
                 self.tasks.retry(now.mono, task);
@@ -263,7 +339,8 @@ impl Catalog {
             _ => {
                 self.tasks.remove(task);
                 match task.kind {
-                    TaskKind::Create => {}
+                    TaskKind::Create | TaskKind::ChangeConfig => {}
+                    TaskKind::Remove => self.replica_removed(task.tablet, task.server),
                     TaskKind::Alter => self.replica_altered(now, task, version, out),
                     TaskKind::Delete => self.replica_gone(now, task.tablet, task.server),
                 }
@@ -277,6 +354,8 @@ fn means_done(kind: TaskKind, error: &Error) -> bool {
     match kind {
         TaskKind::Create => error.kind == ErrorKind::AlreadyPresent,
         TaskKind::Delete => error.kind == ErrorKind::NotFound,
-        TaskKind::Alter => false,
+        // Gone already, or back in the tablet by a newer configuration.
+        TaskKind::Remove => matches!(error.kind, ErrorKind::NotFound | ErrorKind::Aborted),
+        TaskKind::Alter | TaskKind::ChangeConfig => false,
     }
 }

@@ -303,14 +303,29 @@ fn load_up_to_8(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Values of `N` bytes each, and the base.
+/// Values of `N` bytes each, and the base. The few bytes that most columns need have loops without an index, which
+/// the compiler turns into vectors.
 fn join<W: Word, const N: usize>(lanes: &Lanes, base: W, cells: &mut [u8]) {
-    for (i, cell) in cells.chunks_exact_mut(W::BYTES).enumerate().take(CHUNK) {
-        let mut value = 0u64;
-        for (byte, lane) in lanes.iter().enumerate().take(N) {
-            value |= u64::from(lane[i]) << (8 * byte);
+    let cells = cells.chunks_exact_mut(W::BYTES);
+    let put = |cell: &mut [u8], value: u64| W::from_u64(value).plus(base).store(cell);
+    let [a, b, c, ..] = lanes;
+    match N {
+        1 => cells.zip(a).for_each(|(cell, a)| put(cell, u64::from(*a))),
+        2 => {
+            let values = a.iter().zip(b).map(|(a, b)| u64::from(*a) | u64::from(*b) << 8);
+            cells.zip(values).for_each(|(cell, value)| put(cell, value));
         }
-        W::from_u64(value).plus(base).store(cell);
+        3 => {
+            let low = a.iter().zip(b).map(|(a, b)| u64::from(*a) | u64::from(*b) << 8);
+            let values = low.zip(c).map(|(low, c)| low | u64::from(*c) << 16);
+            cells.zip(values).for_each(|(cell, value)| put(cell, value));
+        }
+        _ => {
+            for (i, cell) in cells.enumerate().take(CHUNK) {
+                let bytes = lanes.iter().take(N).zip((0..).step_by(8));
+                put(cell, bytes.fold(0, |value, (lane, shift)| value | u64::from(lane[i]) << shift));
+            }
+        }
     }
 }
 

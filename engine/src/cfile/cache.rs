@@ -3,13 +3,22 @@
 //! The budget is in bytes and split over shards, each a map and a clock: a page that was used since the hand
 //! last passed is spared once. Pages of a scan enter as already passed, so that one long scan does not push out
 //! the key pages that writes live on. The same calls in the same order keep the same pages.
+//!
+//! ```text
+//!   0 ──── floor ─────────────── bound: what was set, at most a quarter of the server's memory as it is now
+//!            │ gives way to rows │ grows only while memory is not short
+//! ```
+//!
+//! The floor is what keys are looked up with at a bearable cost when memory is short: it stays.
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
-const SHARDS: usize = 16;
+use crate::memory::{Held, MemTracker};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+
+const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
 /// Bytes a cached page costs besides itself: slot, map entry, allocation.
 const OVERHEAD: usize = 128;
 
@@ -42,7 +51,14 @@ pub struct PageCache {
     shards: Vec<Mutex<Shard>>,
     shard_bytes: usize,
     next_file: AtomicU64,
+    held: Held,
+    /// What is held and promised on the whole server while pages may become more.
+    soft_limit: Box<dyn Fn() -> u64 + Send + Sync>,
+    limit: Option<Arc<MemTracker>>,
 }
+
+/// The share of a server's memory that pages may take at most, and the share of that which they keep.
+const SHARE: u64 = 4;
 
 #[derive(Default)]
 struct Shard {
@@ -66,8 +82,53 @@ struct Slot {
 impl PageCache {
     /// A cache that holds about `bytes` bytes of decoded pages; pages larger than a shard are not kept.
     pub fn new(bytes: usize) -> Arc<PageCache> {
+        Arc::new(PageCache::with(bytes, Held::default(), Box::new(|| u64::MAX), None))
+    }
+
+    /// The same, within the memory that `memory` counts: pages become more only while what is spoken for stays below
+    /// `soft_limit`.
+    pub fn within(
+        bytes: usize,
+        memory: &Arc<MemTracker>,
+        soft_limit: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Arc<PageCache> {
+        Arc::new(PageCache::with(bytes, Held::new(memory), Box::new(soft_limit), Some(memory.clone())))
+    }
+
+    fn with(
+        bytes: usize,
+        held: Held,
+        soft_limit: Box<dyn Fn() -> u64 + Send + Sync>,
+        limit: Option<Arc<MemTracker>>,
+    ) -> PageCache {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Arc::new(PageCache { shards, shard_bytes: bytes / SHARDS, next_file: AtomicU64::new(1) })
+        let (shard_bytes, next_file) = (bytes / SHARDS, AtomicU64::new(1));
+        PageCache { shards, shard_bytes, next_file, held, soft_limit, limit }
+    }
+
+    /// Bytes that a shard may have now.
+    fn shard_bound(&self) -> usize {
+        let limit = self.limit.as_ref().map_or(u64::MAX, |memory| memory.limit_bytes());
+        let share = limit / SHARE / SHARDS as u64;
+        self.shard_bytes.min(usize::try_from(share).unwrap_or(usize::MAX))
+    }
+
+    /// Lets go of up to `bytes` bytes of pages, least used first, and of what is beyond the bound: memory is short.
+    /// What keys cannot do without stays.
+    pub fn give_back(&self, bytes: u64) {
+        let (bound, mut wanted) = (self.shard_bound(), bytes);
+        for (i, shard) in self.shards.iter().enumerate() {
+            let mut shard = shard.lock().expect("no shard's holder panics");
+            let (before, left) = (shard.bytes, (SHARDS - i) as u64);
+            let part = usize::try_from(wanted.div_ceil(left)).unwrap_or(usize::MAX);
+            let most = before.saturating_sub(part).max(bound / SHARE as usize).min(bound);
+            while shard.bytes > most {
+                shard.evict_one();
+            }
+            let less = (before - shard.bytes) as u64;
+            self.held.sub(less);
+            wanted = wanted.saturating_sub(less);
+        }
     }
 
     /// A number for a newly opened file, never given before.
@@ -96,16 +157,28 @@ impl PageCache {
 
     /// Keeps a page of `bytes` bytes, dropping others as needed.
     pub fn put(&self, file: u64, offset: u64, page: Cached, bytes: usize, worth: Worth) {
-        let bytes = bytes + OVERHEAD;
-        if bytes > self.shard_bytes {
-            return;
-        }
+        let (bytes, bound) = (bytes + OVERHEAD, self.shard_bound());
         let mut shard = self.shard((file, offset));
+        let before = shard.bytes;
         shard.remove((file, offset));
-        while shard.bytes + bytes > self.shard_bytes {
-            shard.evict_one();
+        if bytes <= bound {
+            while shard.bytes + bytes > bound {
+                shard.evict_one();
+            }
         }
-        shard.insert(Slot { key: (file, offset), page, bytes, used: worth == Worth::Lookup });
+        self.held.sub((before - shard.bytes) as u64);
+        while bytes <= bound && !self.held.try_add(bytes as u64, (self.soft_limit)()) {
+            // Memory is short: a page comes in the place of others, or not at all.
+            if shard.bytes == 0 {
+                return;
+            }
+            let before = shard.bytes;
+            shard.evict_one();
+            self.held.sub((before - shard.bytes) as u64);
+        }
+        if bytes <= bound {
+            shard.insert(Slot { key: (file, offset), page, bytes, used: worth == Worth::Lookup });
+        }
     }
 
     /// Drops all pages of a file that is closed.
@@ -114,7 +187,9 @@ impl PageCache {
             let mut shard = shard.lock().expect("no shard's holder panics");
             let keys: Vec<Key> =
                 shard.places.range((file, 0)..=(file, u64::MAX)).map(|(key, _)| *key).collect();
+            let before = shard.bytes;
             keys.into_iter().for_each(|key| shard.remove(key));
+            self.held.sub((before - shard.bytes) as u64);
         }
     }
 
@@ -169,7 +244,7 @@ impl Shard {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -190,10 +265,71 @@ mod tests {
     }
 
     #[test]
+    fn pages_follow_the_memory_there_is() {
+        let limit = Arc::new(AtomicU64::new(64 << 20));
+        let asked = limit.clone();
+        let root = MemTracker::root("server", Some(Arc::new(move || asked.load(Ordering::Relaxed))));
+        let (rows, below) = (Held::new(&root.child("rows")), root.clone());
+        let cache = PageCache::within(1 << 30, &root.child("cache"), move || below.limit_bytes() / 5 * 4);
+        let fill = || {
+            (0..100_000u64).for_each(|at| cache.put(1, at, Arc::new(at), 1000, Worth::Scan));
+            cache.stats().bytes
+        };
+        let full = fill();
+        assert_eq!(full, root.bytes());
+        assert!((15 << 20..=16 << 20).contains(&full), "a quarter of the memory: {full}");
+        rows.set(47 << 20, 0);
+        cache.give_back(11 << 20);
+        let kept = cache.stats().bytes;
+        assert!((4 << 20..=5 << 20).contains(&kept), "and a quarter of that stays: {kept}");
+        assert!(fill() <= kept + 100_000, "it does not grow while memory is short");
+        limit.store(8 << 20, Ordering::Relaxed);
+        cache.give_back(0);
+        assert!(cache.stats().bytes <= 2 << 20, "memory became less");
+        rows.set(0, 0);
+        cache.forget_file(1);
+        assert_eq!((cache.stats().bytes, root.bytes(), root.spoken_for()), (0, 0, 0));
+    }
+
+    #[test]
     fn a_page_larger_than_a_shard_is_not_kept() {
         let cache = PageCache::new(SHARDS * 100);
         cache.put(1, 0, Arc::new(0u8), 1000, Worth::Lookup);
         assert_eq!(cache.get::<u8>(1, 0), None);
         assert_eq!(cache.stats().bytes, 0);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use ::loom::thread;
+
+    use super::*;
+
+    /// Two threads bring pages, a third part of which has room, and read them: nobody gets another's page, and what is
+    /// counted is what is kept.
+    #[test]
+    fn loom_a_page_is_its_own_and_bytes_are_counted() {
+        ::loom::model(|| {
+            let cache = PageCache::new(2 * (100 + OVERHEAD));
+            let work = |cache: &PageCache, file: u64| {
+                cache.put(file, 0, Arc::new(file), 100, Worth::Scan);
+                cache.put(file, 1, Arc::new(file), 100, Worth::Lookup);
+                assert!(cache.get::<u64>(file, 0).is_none_or(|page| *page == file));
+            };
+            let other = {
+                let cache = cache.clone();
+                thread::spawn(move || work(&cache, 2))
+            };
+            work(&cache, 1);
+            other.join().expect("it does not panic");
+            let kept = (1..=2).flat_map(|file| [(file, 0), (file, 1)]);
+            let kept = kept.filter(|(file, at)| cache.get::<u64>(*file, *at).is_some()).count();
+            let stats = cache.stats();
+            assert_eq!((stats.bytes, stats.evictions), ((kept * (100 + OVERHEAD)) as u64, 4 - kept as u64));
+            cache.forget_file(1);
+            cache.forget_file(2);
+            assert_eq!(cache.stats().bytes, 0);
+        });
     }
 }

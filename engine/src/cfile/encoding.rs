@@ -237,22 +237,29 @@ fn decode_fixed(input: &mut Reader<'_>, tag: u8, rows: usize, width: usize) -> R
     match tag {
         TAG_PLAIN => bytes.extend_from_slice(input.take(rows * width)?),
         TAG_SHUFFLE => unpack(input, rows, width, &mut bytes)?,
-        _ => {
-            let count = input.u32()? as usize;
-            if count > rows {
-                return Err(Error::corrupt(format!("{count} runs in a page of {rows} rows")));
-            }
-            let lengths = unpack_u32(input, count)?;
-            check_total(&lengths, rows)?;
-            let mut cells = Vec::new();
-            unpack(input, count, width, &mut cells)?;
-            bytes.reserve(rows * width);
-            for (length, cell) in lengths.iter().zip(cells.chunks_exact(width)) {
-                (0..*length).for_each(|_| bytes.extend_from_slice(cell));
-            }
-        }
+        _ => return decode_runs(input, rows, width),
     }
     Ok(Cells::Fixed { width, bytes })
+}
+
+fn decode_runs(input: &mut Reader<'_>, rows: usize, width: usize) -> Result<Cells> {
+    let count = input.u32()? as usize;
+    if count > rows {
+        return Err(Error::corrupt(format!("{count} runs in a page of {rows} rows")));
+    }
+    let mut ends = unpack_u32(input, count)?;
+    check_total(&ends, rows)?;
+    if ends.contains(&0) {
+        return Err(Error::corrupt("a page has a run without rows"));
+    }
+    let mut end = 0;
+    for length in &mut ends {
+        end += *length;
+        *length = end;
+    }
+    let mut cells = Vec::new();
+    unpack(input, count, width, &mut cells)?;
+    Ok(Cells::Runs { width, ends, cells })
 }
 
 fn check_total(lengths: &[u32], rows: usize) -> Result<()> {

@@ -62,6 +62,7 @@ pub mod stream {
 pub enum FileKind {
     RowSet = 1,
     Delta = 2,
+    Columns = 3,
 }
 
 /// Whose pages these are.
@@ -163,13 +164,23 @@ impl PageWriter {
     fn flush(&mut self) -> Result<()> {
         let appended = self.file.append(&self.buffer);
         appended.map_err(|e| Error::io(format_args!("append to {}", self.path), &e))?;
+        // Writing to the device goes on beside encoding; the sync at the end finds little left to do.
+        self.file.begin_writing(self.flushed, self.buffer.len() as u64);
         self.flushed += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
 
     /// Writes the footer and the trailer and makes file and name durable; returns the file's length.
-    pub fn finish(mut self, footer: &[u8]) -> Result<u64> {
+    pub fn finish(self, footer: &[u8]) -> Result<u64> {
+        let sealed = self.seal(footer)?;
+        let len = sealed.len;
+        sync_all(&[sealed])?;
+        Ok(len)
+    }
+
+    /// Writes the footer and the trailer: the file is whole, and [`sync_all`] is to make it durable.
+    pub fn seal(mut self, footer: &[u8]) -> Result<Sealed> {
         let at = self.append(stream::FOOTER, 0, Compression::None, footer)?;
         let start = self.buffer.len();
         self.buffer.extend_from_slice(&at.offset.to_le_bytes());
@@ -180,12 +191,46 @@ impl PageWriter {
         let crc = crc32c::crc32c(&self.buffer[start..]);
         self.buffer.extend_from_slice(&crc.to_le_bytes());
         self.flush()?;
-        let path = &self.path;
-        self.file.sync().map_err(|e| Error::io(format_args!("sync {path}"), &e))?;
-        let dir = parent(path);
-        self.disk.sync_dir(dir).map_err(|e| Error::io(format_args!("sync directory {dir:?}"), &e))?;
-        Ok(self.flushed)
+        Ok(Sealed { disk: self.disk, file: self.file, path: self.path, len: self.flushed })
     }
+}
+
+/// A file that is whole and perhaps not yet durable.
+pub struct Sealed {
+    disk: Arc<dyn Disk>,
+    file: Arc<dyn File>,
+    path: String,
+    len: u64,
+}
+
+impl Sealed {
+    /// Bytes of the file.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Makes files and their names durable: each file, then each directory once.
+///
+/// After an error none of them is to be used: a sync that failed may have lost what it should have kept, and is not
+/// tried again.
+pub fn sync_all(files: &[Sealed]) -> Result<()> {
+    for Sealed { file, path, .. } in files {
+        file.sync().map_err(|e| Error::io(format_args!("sync {path}"), &e))?;
+    }
+    let mut synced: Vec<&str> = Vec::new();
+    for Sealed { disk, path, .. } in files {
+        let dir = parent(path);
+        if !synced.contains(&dir) {
+            disk.sync_dir(dir).map_err(|e| Error::io(format_args!("sync directory {dir:?}"), &e))?;
+            synced.push(dir);
+        }
+    }
+    Ok(())
 }
 
 /// A page's bytes without their frame.
@@ -238,14 +283,23 @@ impl PageFile {
         &self.path
     }
 
+    /// The open file itself, to be read as bytes.
+    pub fn handle(&self) -> Arc<dyn File> {
+        self.file.clone()
+    }
+
+    /// Says that a page will be read soon.
+    pub fn will_read(&self, at: PageRef) {
+        self.file.will_read(at.offset, at.len.into());
+    }
+
     /// Reads a page, checks that it is whole and the one wanted, and decompresses its body.
     pub fn read(&self, stream: u32, ordinal: u32, at: PageRef) -> Result<PageBody> {
         let len = at.len as usize;
         if !(HEADER..=HEADER + PAGE_BYTES_MAX).contains(&len) {
             return Err(self.broken(stream, ordinal, at, &format!("a page cannot have {len} bytes")));
         }
-        let end = self.footer.offset + u64::from(self.footer.len);
-        if at.offset.checked_add(len as u64).is_none_or(|page_end| page_end > end) {
+        if !self.holds(at.offset, len as u64) {
             return Err(self.broken(stream, ordinal, at, "it would lie beyond the footer"));
         }
         let mut bytes = vec![0; len];
@@ -265,6 +319,12 @@ impl PageFile {
             Ok(bytes) => Ok(PageBody { bytes, start: 0 }),
             Err(error) => Err(self.in_page(stream, ordinal, at, error)),
         }
+    }
+
+    /// Whether so many bytes from `offset` on lie before the footer's end.
+    fn holds(&self, offset: u64, len: u64) -> bool {
+        let end = self.footer.offset + u64::from(self.footer.len);
+        offset.checked_add(len).is_some_and(|page_end| page_end <= end)
     }
 
     fn check_identity(&self, stream: u32, ordinal: u32, at: PageRef, found: &Header) -> Result<()> {
@@ -290,7 +350,8 @@ impl PageFile {
         let mut longer = Vec::new();
         let page = match bytes.get(..whole) {
             Some(page) => Some(page),
-            None if header.body_len <= PAGE_BYTES_MAX => {
+            // A length that is damaged itself is not believed: the other page would lie before the footer's end.
+            None if self.holds(at.offset, whole as u64) => {
                 longer.resize(whole, 0);
                 self.file.read_at(at.offset, &mut longer).ok().map(|()| &longer[..])
             }

@@ -1,8 +1,9 @@
 //! A decoded page: cells of one column, ready to be copied into blocks.
 //!
 //! What is cached is this form, so that a lookup is a binary search and a warm scan is a copy. Pages of few
-//! distinct values stay small: codes into a shared dictionary, or one value that stands for all.
+//! distinct values stay small: codes into a shared dictionary, runs, or one value that stands for all.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::schema::block::{Bitmap, ColumnBlock, Values};
@@ -22,6 +23,11 @@ impl Dictionary {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether every value is a single byte, as codes for states often are.
+    fn single_bytes(&self) -> bool {
+        self.bytes.len() == self.len() && self.offsets.iter().zip(0..).all(|(offset, at)| *offset == at)
     }
 
     pub fn value(&self, code: u32) -> &[u8] {
@@ -47,8 +53,31 @@ pub enum Cells {
         codes: Vec<u32>,
         dictionary: Arc<Dictionary>,
     },
+    /// Runs of equal cells: the row after each run, and each run's cell.
+    ///
+    /// Invariant: the ends ascend up to the page's rows, and there is a cell for each.
+    Runs {
+        width: usize,
+        ends: Vec<u32>,
+        cells: Vec<u8>,
+    },
     /// Every cell is this one; for fixed widths it has the width.
     Same(Vec<u8>),
+}
+
+/// Runs that have some of the rows `from..to`: their rows among those, and their cells.
+pub fn runs_within<'a>(
+    (width, ends, cells): (usize, &'a [u32], &'a [u8]),
+    from: usize,
+    to: usize,
+) -> impl Iterator<Item = (Range<usize>, &'a [u8])> {
+    let first = ends.partition_point(|end| *end as usize <= from);
+    let mut start = from;
+    ends.iter().zip(cells.chunks_exact(width)).skip(first).map_while(move |(end, cell)| {
+        let rows = start..to.min(*end as usize);
+        start = rows.end;
+        (!rows.is_empty()).then_some((rows, cell))
+    })
 }
 
 /// A decoded page of a column.
@@ -67,6 +96,10 @@ impl Page {
             Cells::Fixed { width, bytes } => &bytes[row * width..(row + 1) * width],
             Cells::Var { offsets, bytes } => &bytes[offsets[row] as usize..offsets[row + 1] as usize],
             Cells::Codes { codes, dictionary } => dictionary.value(codes[row]),
+            Cells::Runs { width, ends, cells } => {
+                let run = ends.partition_point(|end| *end as usize <= row);
+                &cells[run * width..(run + 1) * width]
+            }
             Cells::Same(cell) => cell,
         }
     }
@@ -83,6 +116,7 @@ impl Page {
             Cells::Fixed { bytes, .. } => bytes.len(),
             Cells::Var { offsets, bytes } => 4 * offsets.len() + bytes.len(),
             Cells::Codes { codes, .. } => 4 * codes.len(),
+            Cells::Runs { ends, cells, .. } => 4 * ends.len() + cells.len(),
             Cells::Same(cell) => cell.len(),
         };
         cells + self.validity.as_ref().map_or(0, |valid| valid.as_bytes().len()) + size_of::<Page>()
@@ -101,9 +135,11 @@ impl Page {
                 out_offsets.extend(offsets[from + 1..=to].iter().map(|end| end.wrapping_add(shift)));
             }
             (Cells::Codes { codes, dictionary }, Values::Var { offsets, bytes }) => {
-                for code in &codes[from..to] {
-                    bytes.extend_from_slice(dictionary.value(*code));
-                    offsets.push(bytes.len() as u32);
+                copy_codes(&codes[from..to], dictionary, offsets, bytes);
+            }
+            (Cells::Runs { width, ends, cells }, values) => {
+                for (rows, cell) in runs_within((*width, ends, cells), from, to) {
+                    repeat_cell(cell, rows.len(), values);
                 }
             }
             (Cells::Same(cell), values) => repeat_cell(cell, to - from, values),
@@ -127,6 +163,14 @@ impl Page {
                     rows.clone().for_each(|row| out.extend_from_slice(&bytes[row * width..(row + 1) * width]))
                 }
             },
+            (Cells::Runs { width, ends, cells }, Values::Fixed { bytes: out, .. }) => {
+                // Rows ascend, so each run is looked for from the last one on.
+                let mut run = 0;
+                for row in rows.clone() {
+                    run += ends[run..].partition_point(|end| *end as usize <= row);
+                    out.extend_from_slice(&cells[run * width..(run + 1) * width]);
+                }
+            }
             (Cells::Same(cell), values) => repeat_cell(cell, rows.clone().count(), values),
             (_, Values::Var { offsets, bytes }) => {
                 for row in rows.clone() {
@@ -145,6 +189,22 @@ impl Page {
     }
 }
 
+/// Appends the values that codes stand for.
+fn copy_codes(codes: &[u32], dictionary: &Dictionary, offsets: &mut Vec<u32>, bytes: &mut Vec<u8>) {
+    // Looking at a whole dictionary pays only if it is small beside the codes.
+    if dictionary.len() <= codes.len() && dictionary.single_bytes() {
+        let (first, count) = (bytes.len() as u32 + 1, codes.len() as u32);
+        bytes.extend(codes.iter().map(|code| dictionary.bytes[*code as usize]));
+        offsets.extend(first..first + count);
+        return;
+    }
+    offsets.reserve(codes.len());
+    for code in codes {
+        bytes.extend_from_slice(dictionary.value(*code));
+        offsets.push(bytes.len() as u32);
+    }
+}
+
 fn gather_fixed<const W: usize>(bytes: &[u8], rows: impl Iterator<Item = usize>, out: &mut Vec<u8>) {
     let (cells, _) = bytes.as_chunks::<W>();
     rows.for_each(|row| out.extend_from_slice(&cells[row]));
@@ -153,14 +213,15 @@ fn gather_fixed<const W: usize>(bytes: &[u8], rows: impl Iterator<Item = usize>,
 /// Appends `cell` `count` times.
 fn repeat_cell(cell: &[u8], count: usize, out: &mut Values) {
     match out {
-        Values::Fixed { bytes, .. } => {
-            let zero = cell.iter().all(|byte| *byte == 0);
-            if zero {
-                bytes.resize(bytes.len() + count * cell.len(), 0);
-            } else {
+        Values::Fixed { bytes, .. } => match cell {
+            [first, rest @ ..] if rest.iter().all(|byte| byte == first) => {
+                bytes.resize(bytes.len() + count * cell.len(), *first);
+            }
+            _ => {
+                bytes.reserve(count * cell.len());
                 (0..count).for_each(|_| bytes.extend_from_slice(cell));
             }
-        }
+        },
         Values::Var { offsets, bytes } => {
             for _ in 0..count {
                 bytes.extend_from_slice(cell);

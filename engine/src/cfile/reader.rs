@@ -109,6 +109,10 @@ impl StreamReader {
         let entry = &index.pages[ordinal];
         let dictionary = self.dictionary()?;
         self.file.page(self.meta.stream, ordinal as u32, entry.at, worth, |body| {
+            if let (Worth::Scan, Some(next)) = (worth, index.pages.get(ordinal + 1)) {
+                // A scan wants it next: the device fetches it while this one is decoded.
+                self.file.file.will_read(next.at);
+            }
             let page = decode(body, self.meta.physical, self.meta.nullable, dictionary.as_ref())?;
             if page.rows != entry.rows as usize {
                 let (rows, wanted) = (page.rows, entry.rows);

@@ -12,9 +12,10 @@
 //!
 //! Faults that a test asks for: the k-th operation fails ([`MemDisk::fail_op`]), power goes away within the
 //! k-th operation ([`MemDisk::cut_power_at`]), the device is full ([`MemDisk::set_free`]), a bit rots
-//! ([`MemDisk::flip_bit`]). A sync that fails marks its bytes clean without having written them: reads go on
-//! seeing them, a later sync succeeds, and a crash takes them away. [`MemDisk::fault_counts`] tells what really
-//! happened, so that a test can notice a fault that never struck.
+//! ([`MemDisk::flip_bit`]). [`faults`] has those that strike a kind of operation or at random, and devices that
+//! lie. A sync that fails marks its bytes clean without having written them: reads go on seeing them, a later sync
+//! succeeds, and a crash takes them away. [`MemDisk::fault_counts`] tells what really happened, so that a
+//! test can notice a fault that never struck.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,9 +26,12 @@ use rustix::io::Errno;
 
 use super::{Disk, File, Space, check_path};
 use content::Content;
+use faults::{Armed, Strike};
+pub use faults::{Damage, OpKind};
 use names::{Names, Node};
 
 mod content;
+mod faults;
 mod names;
 mod rng;
 
@@ -35,6 +39,27 @@ mod rng;
 #[derive(Clone)]
 pub struct MemDisk {
     state: Arc<Mutex<State>>,
+}
+
+impl DiskCost {
+    /// A spinning disk: a seek for each operation.
+    pub const HDD: DiskCost = DiskCost {
+        op: Duration::from_micros(4_000),
+        kib: Duration::from_nanos(6_000),
+        sync: Duration::from_micros(8_000),
+    };
+    /// Flash behind a bus.
+    pub const SSD: DiskCost = DiskCost {
+        op: Duration::from_micros(80),
+        kib: Duration::from_nanos(2_000),
+        sync: Duration::from_micros(1_000),
+    };
+    /// Flash without one.
+    pub const NVME: DiskCost = DiskCost {
+        op: Duration::from_micros(10),
+        kib: Duration::from_nanos(300),
+        sync: Duration::from_micros(60),
+    };
 }
 
 /// Simulated time that operations take; all zero unless set.
@@ -65,6 +90,12 @@ pub struct FaultCounts {
     /// Appends and reservations refused because the device was full.
     pub full: u64,
     pub bits_flipped: u64,
+    /// Appends that were reported as done, and synced perhaps, and never reached the device.
+    pub writes_phantom: u64,
+    /// Appends that went to another place.
+    pub writes_misdirected: u64,
+    /// Power cuts within a sync.
+    pub power_cuts_in_sync: u64,
 }
 
 struct State {
@@ -75,6 +106,7 @@ struct State {
     ops: u64,
     failures: BTreeMap<u64, Errno>,
     power_cut_at: Option<u64>,
+    armed: Armed,
     free: u64,
     locks: BTreeSet<String>,
     cost: DiskCost,
@@ -103,6 +135,7 @@ impl MemDisk {
             ops: 0,
             failures: BTreeMap::new(),
             power_cut_at: None,
+            armed: Armed::default(),
             free: INITIAL_FREE,
             locks: BTreeSet::new(),
             cost: DiskCost::default(),
@@ -118,11 +151,20 @@ impl MemDisk {
         state.epoch += 1;
         state.failures.clear();
         state.power_cut_at = None;
+        state.armed.disarm();
         state.locks.clear();
         state.counts.crashes += 1;
         let before = state.names.bytes();
         state.names.crash(&mut state.rng, &mut state.counts);
         state.free = (state.free + before).saturating_sub(state.names.bytes());
+    }
+
+    /// The process that used the disk is gone, whatever of its memory is still there: what it had open is closed, its
+    /// locks are free. The disk does not notice.
+    pub fn end_process(&self) {
+        let mut state = self.state();
+        state.epoch += 1;
+        state.locks.clear();
     }
 
     /// Makes the `k`-th operation from now (the next is 1) fail with `errno`, a value of the operating system.
@@ -138,6 +180,20 @@ impl MemDisk {
     pub fn cut_power_at(&self, k: u64) {
         let mut state = self.state();
         state.power_cut_at = Some(state.ops + k.max(1));
+    }
+
+    /// Whether the power went away within an operation and [`MemDisk::crash`] has not followed yet.
+    pub fn lost_power(&self) -> bool {
+        let state = self.state();
+        state.power_cut_at.is_some_and(|at| state.ops >= at)
+    }
+
+    /// Forgets faults that were asked for and have not struck.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        state.failures.clear();
+        state.power_cut_at = None;
+        state.armed.heal();
     }
 
     /// Operations begun so far: every call of [`Disk`] and [`File`] except `len` and `space`.
@@ -188,11 +244,14 @@ impl MemDisk {
     /// One operation on the names: checked, counted, failed if a fault is due.
     fn names_op<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.state();
-        match state.begin(0)? {
+        match state.begin(OpKind::Other, 0)? {
             Fate::Proceed => work(&mut state),
             Fate::Fail(errno) => Err(errno.into()),
             Fate::PowerCut => {
-                let _unheard = work(&mut state);
+                let unheard = work(&mut state);
+                // A lock that nobody hears of looks at the disk when it is dropped.
+                drop(state);
+                drop(unheard);
                 Err(Errno::IO.into())
             }
         }
@@ -205,7 +264,7 @@ impl State {
     }
 
     /// Counts an operation that moves `bytes` and says what becomes of it; an error if there is no power.
-    fn begin(&mut self, bytes: usize) -> io::Result<Fate> {
+    fn begin(&mut self, kind: OpKind, bytes: usize) -> io::Result<Fate> {
         self.ops += 1;
         self.owed += self.cost.op + self.cost.kib * u32::try_from(bytes / 1024).unwrap_or(u32::MAX);
         match self.power_cut_at {
@@ -213,10 +272,18 @@ impl State {
             Some(at) if self.ops == at => return Ok(Fate::PowerCut),
             _ => {}
         }
-        Ok(match self.failures.remove(&self.ops) {
-            Some(errno) => {
+        let due = self.failures.remove(&self.ops).map(Strike::Fail);
+        let rng = &mut self.rng;
+        let armed = self.armed.strike(kind, || rng.up_to(999));
+        Ok(match due.or(armed) {
+            Some(Strike::Fail(errno)) => {
                 self.counts.ops_failed += 1;
                 Fate::Fail(errno)
+            }
+            Some(Strike::PowerCut) => {
+                self.power_cut_at = Some(self.ops);
+                self.counts.power_cuts_in_sync += u64::from(kind == OpKind::Sync);
+                Fate::PowerCut
             }
             None => Fate::Proceed,
         })
@@ -277,7 +344,7 @@ impl Disk for MemDisk {
         check_path(dir)?;
         let mut state = self.state();
         state.owe_sync();
-        match state.begin(0)? {
+        match state.begin(OpKind::Sync, 0)? {
             Fate::Proceed => state.names.sync(dir),
             Fate::Fail(errno) => Err(errno.into()),
             Fate::PowerCut => Err(Errno::IO.into()),
@@ -327,18 +394,18 @@ struct MemFile {
 }
 
 impl MemFile {
-    fn begin(&self, bytes: usize) -> io::Result<(MutexGuard<'_, State>, Fate)> {
+    fn begin(&self, kind: OpKind, bytes: usize) -> io::Result<(MutexGuard<'_, State>, Fate)> {
         let mut state = self.disk.state();
         if state.epoch != self.epoch {
             return Err(Errno::STALE.into());
         }
-        let fate = state.begin(bytes)?;
+        let fate = state.begin(kind, bytes)?;
         Ok((state, fate))
     }
 
     /// Begins an operation that has no effect unless it succeeds.
-    fn begin_simple(&self, bytes: usize) -> io::Result<MutexGuard<'_, State>> {
-        match self.begin(bytes)? {
+    fn begin_simple(&self, kind: OpKind, bytes: usize) -> io::Result<MutexGuard<'_, State>> {
+        match self.begin(kind, bytes)? {
             (state, Fate::Proceed) => Ok(state),
             (_, Fate::Fail(errno)) => Err(errno.into()),
             (_, Fate::PowerCut) => Err(Errno::IO.into()),
@@ -348,7 +415,7 @@ impl MemFile {
 
 impl File for MemFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        let (mut state, fate) = self.begin(bytes.len())?;
+        let (mut state, fate) = self.begin(OpKind::Append, bytes.len())?;
         let fits = bytes.len().min(usize::try_from(state.free).unwrap_or(usize::MAX));
         let (written, result) = match fate {
             Fate::Proceed if fits == bytes.len() => (fits, Ok(())),
@@ -361,11 +428,15 @@ impl File for MemFile {
         };
         state.free -= written as u64;
         content(&self.content).append(&bytes[..written]);
+        if let Some(damage) = state.armed.damage() {
+            content(&self.content).lose_last(written);
+            faults::inflict(&mut state, damage, &bytes[..written]);
+        }
         Ok(result?)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let _state = self.begin_simple(out.len())?;
+        let _state = self.begin_simple(OpKind::Read, out.len())?;
         content(&self.content).read_at(offset, out)
     }
 
@@ -377,13 +448,13 @@ impl File for MemFile {
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
-        let mut state = self.begin_simple(0)?;
+        let mut state = self.begin_simple(OpKind::Other, 0)?;
         state.free += content(&self.content).truncate(len)?;
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        let (mut state, fate) = self.begin(0)?;
+        let (mut state, fate) = self.begin(OpKind::Sync, 0)?;
         state.owe_sync();
         match fate {
             Fate::Proceed => content(&self.content).synced(),
@@ -398,7 +469,7 @@ impl File for MemFile {
     }
 
     fn reserve(&self, bytes: u64) -> io::Result<()> {
-        let mut state = self.begin_simple(0)?;
+        let mut state = self.begin_simple(OpKind::Other, 0)?;
         if bytes > state.free {
             state.counts.full += 1;
             return Err(Errno::NOSPC.into());

@@ -58,6 +58,11 @@ pub trait File: Send + Sync {
     fn sync(&self) -> io::Result<()>;
     /// Reserves space on the device beyond the end without changing the length; only a hint.
     fn reserve(&self, bytes: u64) -> io::Result<()>;
+    /// Says that these bytes will be read soon, so that the device may fetch them meanwhile; only a hint.
+    fn will_read(&self, _offset: u64, _len: u64) {}
+    /// Says that these bytes may go to the device from now on, so that a later [`File::sync`] has less left to wait
+    /// for; only a hint, which makes nothing durable.
+    fn begin_writing(&self, _offset: u64, _len: u64) {}
 
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)

@@ -11,11 +11,12 @@
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Disk, File, Space, check_path};
@@ -167,6 +168,17 @@ impl File for OsFile {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             other => Ok(other?),
         }
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        // What cannot be hinted is read when it is wanted.
+        let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(len), Advice::WillNeed);
+    }
+
+    fn begin_writing(&self, offset: u64, len: u64) {
+        // Linux starts to write the dirty pages of a range that is said not to be needed, and does not wait. It drops
+        // only those that were clean before, so freshly written bytes stay cached.
+        let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(len), Advice::DontNeed);
     }
 }
 

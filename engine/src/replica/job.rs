@@ -32,8 +32,9 @@ use crate::error::{Error, Result};
 use crate::note::Note;
 use crate::tablet::Tablet;
 use crate::tablet::compact::Merge;
+use crate::tablet::delta_merge::DeltaMerge;
 use crate::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, RowSetMeta};
-use crate::tablet::flush::{MrsCopy, delta_path};
+use crate::tablet::flush::{MrsCopy, column_path, delta_path};
 use crate::tablet::meta::TabletMeta;
 use crate::tablet::rowset::RowSetId;
 use crate::tablet::writer::Freeze;
@@ -47,6 +48,8 @@ pub enum JobKind {
     FlushDeltas(RowSetId),
     /// Merge DiskRowSets into ones that do not overlap.
     Compact(Vec<RowSetId>),
+    /// Take a DiskRowSet's files of changes into the columns that they changed.
+    MergeDeltas(RowSetId),
     /// Store the superblock, so that the log before it can go.
     Checkpoint,
 }
@@ -76,6 +79,7 @@ enum Work {
     Rows { copy: Box<MrsCopy>, freeze: Freeze, rows: u64, made: Vec<Arc<DiskRowSet>> },
     Deltas { rowset: Arc<DiskRowSet>, freeze: u64, path: String, made: Option<RowSetMeta> },
     Merge { merge: Box<Merge>, index: u64, rows: u64, made: Vec<Arc<DiskRowSet>>, old: Vec<String> },
+    Columns { merge: Box<DeltaMerge>, made: Option<RowSetMeta>, old: Vec<String> },
     Nothing,
 }
 
@@ -119,7 +123,7 @@ impl Job {
             }
             Stage::Written | Stage::Stored => Ok(JobStep::Turn),
             Stage::Swapped => {
-                if let Work::Merge { old, .. } = &self.work {
+                if let Work::Merge { old, .. } | Work::Columns { old, .. } = &self.work {
                     self.remove(old);
                 }
                 Ok(JobStep::Done)
@@ -145,6 +149,12 @@ impl Job {
                 }
                 *made = merge.finish()?;
             }
+            Work::Columns { merge, made, .. } => {
+                if merge.step(self.rows_per_step)? {
+                    return Ok(true);
+                }
+                *made = Some(merge.finish()?);
+            }
             Work::Nothing => {}
         }
         Ok(false)
@@ -156,6 +166,7 @@ impl Job {
             Work::Rows { copy, .. } => self.remove(copy.files()),
             Work::Deltas { path, .. } => self.remove(std::slice::from_ref(path)),
             Work::Merge { merge, .. } => self.remove(merge.files()),
+            Work::Columns { merge, .. } => self.remove(std::slice::from_ref(merge.path())),
             Work::Nothing => {}
         }
     }
@@ -179,7 +190,7 @@ impl Replica {
         }
         let Some(work) = self.work(&kind)? else { return Ok(None) };
         self.job_running = true;
-        let config = self.tablet.config();
+        let config = self.applier.tablet.config();
         Ok(Some(Job {
             kind,
             data: self.data.clone(),
@@ -193,27 +204,29 @@ impl Replica {
     }
 
     fn work(&mut self, kind: &JobKind) -> Result<Option<Work>> {
-        let (index, timestamp) = (self.last_applied.index, self.applied_at);
+        let (index, timestamp) = (self.applier.last_applied.index, self.applier.applied_at);
         match kind {
             JobKind::FlushRows => {
-                if !self.writer.freeze(index, timestamp) {
+                if !self.applier.writer.freeze(index, timestamp) {
                     return Ok(None);
                 }
-                let (mrs, freeze) = self.writer.oldest_frozen().expect("one was just frozen");
+                let (mrs, freeze) = self.applier.writer.oldest_frozen().expect("one was just frozen");
                 let rows = mrs.rows();
-                let copy = MrsCopy::new(self.data.clone(), self.tablet.clone(), mrs, freeze.timestamp);
+                let copy =
+                    MrsCopy::new(self.data.clone(), self.applier.tablet.clone(), mrs, freeze.timestamp);
                 Ok(Some(Work::Rows { copy: Box::new(copy), freeze, rows, made: Vec::new() }))
             }
             JobKind::FlushDeltas(id) => {
-                let rowset = rowset(&self.tablet, *id)?;
-                let Some(freeze) = self.writer.freeze_deltas(&rowset, index, timestamp) else {
+                let rowset = rowset(&self.applier.tablet, *id)?;
+                let Some(freeze) = self.applier.writer.freeze_deltas(&rowset, index, timestamp) else {
                     return Ok(None);
                 };
-                let path = delta_path(self.tablet.tablet, *id, self.tablet.new_rowset_id());
+                let path = delta_path(self.applier.tablet.tablet, *id, self.applier.tablet.new_rowset_id());
                 Ok(Some(Work::Deltas { rowset, freeze, path, made: None }))
             }
             JobKind::Compact(ids) => {
-                let rowsets = ids.iter().map(|id| rowset(&self.tablet, *id)).collect::<Result<Vec<_>>>()?;
+                let rowsets =
+                    ids.iter().map(|id| rowset(&self.applier.tablet, *id)).collect::<Result<Vec<_>>>()?;
                 if rowsets.is_empty() {
                     return Ok(None);
                 }
@@ -221,8 +234,18 @@ impl Replica {
                 let rows = metas().map(|meta| u64::from(meta.rows)).sum();
                 let old =
                     metas().flat_map(|meta| meta.files().map(str::to_string).collect::<Vec<_>>()).collect();
-                let merge = Merge::new(self.data.clone(), &self.tablet, rowsets, timestamp)?;
+                let merge = Merge::new(self.data.clone(), &self.applier.tablet, rowsets, timestamp)?;
                 Ok(Some(Work::Merge { merge: Box::new(merge), index, rows, made: Vec::new(), old }))
+            }
+            JobKind::MergeDeltas(id) => {
+                let rowset = rowset(&self.applier.tablet, *id)?;
+                if rowset.meta().delta_files.is_empty() {
+                    return Ok(None);
+                }
+                let tablet = &self.applier.tablet;
+                let path = column_path(tablet.tablet, *id, tablet.new_rowset_id());
+                let merge = Box::new(DeltaMerge::new(self.data.clone(), tablet, rowset, path));
+                Ok(Some(Work::Columns { old: merge.old_files(), merge, made: None }))
             }
             JobKind::Checkpoint => Ok(Some(Work::Nothing)),
         }
@@ -230,6 +253,9 @@ impl Replica {
 
     /// The replica's part of a job, when [`Job::step`] asks for it.
     pub fn job_turn(&mut self, job: &mut Job, out: &mut Effects) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         match job.stage {
             Stage::Written => {
                 job.meta = Some(self.superblock(&job.work));
@@ -248,35 +274,40 @@ impl Replica {
 
     /// The superblock as it has to be once the job's files count.
     fn superblock(&self, work: &Work) -> TabletMeta {
-        let state = self.tablet.state();
-        let mut meta = self.meta.clone();
+        let state = self.applier.tablet.state();
+        let mut meta = self.applier.meta.clone();
         meta.rowsets = state.disk.iter().map(|rowset| (*rowset.meta()).clone()).collect();
-        meta.last_op = self.last_applied;
-        meta.last_timestamp = self.applied_at;
-        meta.auto_increment = self.auto_increment;
-        meta.next_rowset = self.tablet.next_rowset_id();
+        meta.last_op = self.applier.last_applied;
+        meta.last_timestamp = self.applier.applied_at;
+        meta.auto_increment = self.applier.auto_increment;
+        meta.next_rowset = self.applier.tablet.next_rowset_id();
+        meta.history_mark = self.applier.tablet.history_mark();
         let needed = match work {
             Work::Rows { freeze, made, .. } => {
                 meta.rowsets.extend(made.iter().map(|rowset| (*rowset.meta()).clone()));
                 meta.mrs_durable = freeze.timestamp;
-                self.writer.needed_from(true, &[]).into_iter().chain([freeze.index + 1]).min()
+                self.applier.writer.needed_from(true, &[]).into_iter().chain([freeze.index + 1]).min()
             }
             Work::Deltas { freeze, made, .. } => {
                 let made = made.as_ref().expect("it was written before");
-                let place = meta.rowsets.iter_mut().find(|rowset| rowset.id == made.id);
-                *place.expect("a rowset being flushed is not replaced") = made.clone();
-                self.writer.needed_from(false, &[made.id]).into_iter().chain([freeze + 1]).min()
+                replace_rowset(&mut meta, made);
+                self.applier.writer.needed_from(false, &[made.id]).into_iter().chain([freeze + 1]).min()
             }
             Work::Merge { merge, index, made, .. } => {
                 let old: Vec<RowSetId> = merge.inputs().map(|rowset| rowset.meta().id).collect();
                 meta.rowsets.retain(|rowset| !old.contains(&rowset.id));
                 meta.rowsets.extend(made.iter().map(|rowset| (*rowset.meta()).clone()));
-                self.writer.needed_from(false, &old).into_iter().chain([index + 1]).min()
+                self.applier.writer.needed_from(false, &old).into_iter().chain([index + 1]).min()
             }
-            Work::Nothing => self.writer.needed_from(false, &[]),
+            Work::Columns { made, .. } => {
+                let made = made.as_ref().expect("it was written before");
+                replace_rowset(&mut meta, made);
+                self.applier.writer.needed_from(false, &[])
+            }
+            Work::Nothing => self.applier.writer.needed_from(false, &[]),
         };
-        meta.replay_from = needed.unwrap_or(self.last_applied.index + 1);
-        let schema = self.alters.iter().take_while(|(index, _)| *index < meta.replay_from).last();
+        meta.replay_from = needed.unwrap_or(self.applier.last_applied.index + 1);
+        let schema = self.applier.alters.iter().take_while(|(index, _)| *index < meta.replay_from).last();
         if let Some((_, schema)) = schema {
             meta.schema = (*schema.schema).clone();
             meta.schema_version = schema.version;
@@ -287,33 +318,73 @@ impl Replica {
     }
 
     fn swap(&mut self, job: &mut Job) -> Result<()> {
+        self.mark_swap(&job.work);
         match &mut job.work {
             Work::Rows { copy, freeze, rows, made } => {
                 copy.move_changes(freeze.mutations, made)?;
                 let rowsets = made.iter().map(|rowset| rowset.meta().id).collect();
-                self.writer.swap_frozen(std::mem::take(made));
+                self.applier.writer.swap_frozen(std::mem::take(made));
                 job.notes.push(Note::Flushed { at: freeze.timestamp, rows: *rows, rowsets });
             }
             Work::Deltas { rowset, made, .. } => {
                 let made = made.take().expect("it was written before");
                 let (id, at) = (made.id, made.redo_ts);
                 rowset.install(made)?;
-                self.writer.deltas_flushed(rowset);
+                self.applier.writer.deltas_flushed(rowset);
                 job.notes.push(Note::FlushedDeltas { rowset: id, at });
             }
             Work::Merge { merge, index, rows, made, .. } => {
                 merge.move_changes(made)?;
                 let from: Vec<RowSetId> = merge.inputs().map(|rowset| rowset.meta().id).collect();
                 let into = made.iter().map(|rowset| rowset.meta().id).collect();
-                self.writer.swap_disk(&from, std::mem::take(made), *index);
+                self.applier.writer.swap_disk(&from, std::mem::take(made), *index);
                 job.notes.push(Note::Compacted { from, into, rows: *rows });
+            }
+            Work::Columns { merge, made, .. } => {
+                let made = made.take().expect("it was written before");
+                let columns = made.column_file.iter().flat_map(|file| file.columns.clone()).collect();
+                job.notes.push(Note::MergedDeltas { rowset: made.id, columns });
+                merge.rowset().install_columns(made)?;
             }
             Work::Nothing => {}
         }
-        self.meta = job.meta.take().expect("it was stored");
-        let from = self.meta.replay_from;
-        self.alters.retain(|(index, _)| *index >= from);
+        self.applier.meta = job.meta.take().expect("it was stored");
+        let from = self.applier.meta.replay_from;
+        self.applier.alters.retain(|(index, _)| *index >= from);
         Ok(())
+    }
+
+    /// Says what came in between while a job wrote.
+    fn mark_swap(&self, work: &Work) {
+        let tablet = self.tablet();
+        let (watch, state) = (&tablet.config().watch, tablet.state());
+        match work {
+            Work::Rows { made, freeze, rows, .. } => {
+                watch.mark_if(self.applier.applied_at > freeze.timestamp, "flush: operations came meanwhile");
+                watch.mark_if(made.len() > 1, "flush: the rows make several rowsets");
+                watch.mark_if(made.is_empty() || *rows == 0, "flush: nothing was left to write");
+                watch.mark_if(state.frozen.len() > 1, "flush: another MemRowSet waits");
+                watch.mark_if(state.active.rows() > 0, "flush: new rows were inserted meanwhile");
+            }
+            Work::Deltas { rowset, .. } => {
+                watch.mark_if(rowset.dms_len() > 0, "flush of changes: others came meanwhile");
+            }
+            Work::Merge { merge, made, .. } => {
+                let changed = merge.inputs().any(|rowset| rowset.dms_len() > 0);
+                watch.mark_if(changed, "merge: an input was changed meanwhile");
+                watch.mark_if(merge.inputs().count() > 2, "merge: more than two rowsets");
+                watch.mark_if(merge.inputs().count() == 1, "merge: a rowset takes its changes in");
+                watch.mark_if(made.len() > 1, "merge: the rows make several rowsets");
+                watch.mark_if(made.is_empty(), "merge: nothing was left");
+                watch.mark_if(state.active.rows() > 0, "merge: rows are in memory beside it");
+            }
+            Work::Columns { merge, .. } => {
+                let again = merge.rowset().meta().column_file.is_some();
+                watch.mark_if(again, "merge of changes: into columns written anew before");
+                watch.mark_if(merge.rowset().dms_len() > 0, "merge of changes: others came meanwhile");
+            }
+            Work::Nothing => watch.mark("checkpoint: a superblock without a flush"),
+        }
     }
 
     /// Ends a job that is done, or one that failed with `error`.
@@ -321,7 +392,10 @@ impl Replica {
         self.job_running = false;
         let Some(error) = error else { return };
         match job.stage {
-            Stage::Writing | Stage::Written | Stage::Described => job.abandon(),
+            Stage::Writing | Stage::Written | Stage::Described => {
+                self.tablet().config().watch.mark("job: failed before its superblock");
+                job.abandon();
+            }
             Stage::Storing | Stage::Stored | Stage::Swapped => self.fail(error, out),
         }
     }
@@ -331,4 +405,10 @@ fn rowset(tablet: &Tablet, id: RowSetId) -> Result<Arc<DiskRowSet>> {
     let state = tablet.state();
     let found = state.disk.iter().find(|rowset| rowset.meta().id == id).cloned();
     found.ok_or_else(|| Error::not_found(format!("there is no rowset {id}")))
+}
+
+/// Puts what a job made of a rowset in its place.
+fn replace_rowset(meta: &mut TabletMeta, made: &RowSetMeta) {
+    let place = meta.rowsets.iter_mut().find(|rowset| rowset.id == made.id);
+    *place.expect("a rowset that a job works on is not replaced") = made.clone();
 }

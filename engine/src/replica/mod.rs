@@ -1,16 +1,20 @@
-//! A replica: a tablet and its log, driven one event at a time.
+//! A replica: a tablet and its log, one of a group that agrees on them, driven one event at a time.
 //!
 //! ```text
-//!   Propose ─► decode, timestamp, OpId ─► Effects.append: Replicate      (memory only)
-//!                                              │ the caller's log task appends and syncs
-//!   Persisted(op) ◄────────────────────────────┘
-//!      └─► apply to the tablet ─► Effects.done: answer,  Effects.append: Commit
+//!   Propose ─► decode, timestamp, OpId ─► log: Replicate,  messages: Update      (memory only)
+//!                                          │ the caller's log task appends and syncs; followers do the same
+//!   Persisted, Updated ◄───────────────────┘
+//!      └─► a majority has it ─► apply to the tablet ─► done: answer,  log: Commit
+//!
+//!   Update (a follower) ─► log: Truncate, Replicate;   committed ─► apply ─► completed: answer,  log: Commit
 //! ```
 //!
 //! - A step never touches the log itself and never waits: the caller owns the [`Wal`](crate::wal::Wal) and tells
 //!   when operations are durable. Only reading flushed rows and replacing the superblock reach a disk from here.
-//! - Operations are applied in the order of the log. With one replica, what is durable is agreed; Raft will take
-//!   the place of that sentence.
+//! - Operations are applied in the order of the log, as soon as the group has committed them, even those that are not
+//!   durable here yet. A superblock speaks only of what is, because the log is synced before it is stored.
+//! - An operation is in flight (see [`Mvcc`](crate::tablet::mvcc::Mvcc)) from the moment it is in the log, on every
+//!   replica, until it is applied there or another leader's log takes its place.
 //! - A replica whose disk or log fails is [`Replica::failure`]: it answers everything with that error from then on.
 //!
 //! Long work (flushes, compactions) is a [`Job`]: see `job.rs`.
@@ -18,84 +22,109 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::disk::Disk;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::ids::OpId;
-use crate::note::Note;
+use crate::raft::message::{UpdateErrorKind, UpdateResponse, VoteError, VoteErrorKind, VoteResponse};
+use crate::raft::{self, Raft, Reply, Status};
 use crate::tablet::Tablet;
-use crate::tablet::apply::Mode;
-use crate::tablet::meta::{TabletMeta, TabletSchema};
-use crate::tablet::prepare::{Home, Prepared, prepare};
-use crate::tablet::writer::TabletWriter;
-use crate::time::Timestamp;
-use crate::wal::{Commit, Entry, Replicate};
+use crate::tablet::meta::TabletMeta;
+use crate::tablet::prepare::Prepared;
+use crate::time::{Instant, Now, Timestamp};
+use crate::wal::Replicate;
 
+mod agree;
+mod applier;
 mod bootstrap;
+pub mod cmeta;
+pub mod copy;
 mod job;
-mod payload;
+pub mod payload;
+mod propose;
+mod requests;
+pub mod tombstone;
 mod types;
 
-pub use bootstrap::BootstrapReport;
+pub use bootstrap::{BootstrapReport, GroupSetup, wal_dir};
 pub use job::{Job, JobKind, JobStep};
-pub use types::{Done, Effects, Event, Op, OpResult, RequestId, WriteOp};
+pub use payload::writes_of;
+pub use types::{Done, Effects, Event, LogWrite, Op, OpResult, RequestId, WriteOp, write_log};
 
-use payload::{Applied, Logged};
+use applier::Applier;
+use requests::Requests;
 
-/// A tablet, what of its log is not applied yet, and what its superblock says.
+/// A tablet, what of its log is not applied yet, its part in its group, and what its superblock says.
 pub struct Replica {
-    tablet: Arc<Tablet>,
-    writer: TabletWriter,
+    applier: Applier,
     data: Arc<dyn Disk>,
     job_running: bool,
-    /// In the log's order.
+    raft: Raft,
+    /// What the step at hand makes of the group's business; empty between steps.
+    agreed: raft::Output,
+    /// What is in the log but not applied, in its order.
     pending: VecDeque<Pending>,
-    last_op: OpId,
-    last_applied: OpId,
-    /// The timestamp of `last_applied`.
-    applied_at: Timestamp,
+    requests: Requests,
     /// The last number given to the auto-incrementing column, by operations applied or pending.
     auto_increment: i64,
-    /// The superblock as it was stored last.
-    meta: TabletMeta,
-    /// Schema changes applied since `meta.replay_from`, by the index of their operation.
-    alters: VecDeque<(u64, Arc<TabletSchema>)>,
+    /// Timestamps given from here on are above it.
+    passed: Timestamp,
     failed: Option<Error>,
 }
 
 /// An operation that is in the log or on its way there.
 struct Pending {
-    op: OpId,
-    timestamp: Timestamp,
-    ticket: u64,
-    kind: u8,
-    payload: Bytes,
-    /// Writes: decoded under the schema of the moment.
+    entry: Replicate,
+    /// The request it came from, if it was not proposed here in this life: only then may it come again.
+    request: Option<RequestId>,
+    /// Who wants to hear of it; nobody if another leader, or an earlier life, made it and no client came back.
+    tickets: Tickets,
+    /// Writes proposed here: decoded under the schema of the moment.
     prepared: Option<Prepared>,
 }
 
-/// The term of operations while there are no elections.
-const ONLY_TERM: u64 = 1;
+/// Tickets of one operation: nearly always at most one.
+#[derive(Debug, Default)]
+struct Tickets {
+    first: Option<u64>,
+    others: Vec<u64>,
+}
+
+impl Tickets {
+    fn add(&mut self, ticket: u64) {
+        match self.first {
+            None => self.first = Some(ticket),
+            Some(_) => self.others.push(ticket),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u64> {
+        self.first.into_iter().chain(self.others.iter().copied())
+    }
+}
 
 impl Replica {
     /// The tablet, for reading.
     pub fn tablet(&self) -> &Arc<Tablet> {
-        &self.tablet
+        &self.applier.tablet
     }
 
     /// The superblock as it was stored last.
     pub fn meta(&self) -> &TabletMeta {
-        &self.meta
+        &self.applier.meta
+    }
+
+    /// The disk of its superblock and data.
+    pub fn data_disk(&self) -> &Arc<dyn Disk> {
+        &self.data
     }
 
     /// The last operation given to the log.
     pub fn last_op(&self) -> OpId {
-        self.last_op
+        self.raft.last()
     }
 
     pub fn last_applied(&self) -> OpId {
-        self.last_applied
+        self.applier.last_applied
     }
 
     /// Why this replica does nothing any more.
@@ -103,150 +132,91 @@ impl Replica {
         self.failed.as_ref()
     }
 
-    /// The smallest index the log still has to hold.
+    /// The smallest index that a restart needs from the log.
     pub fn log_keep_from(&self) -> u64 {
-        self.meta.replay_from
+        self.applier.meta.replay_from
     }
 
-    /// Takes one event. `assign` gives the timestamp of a new operation: greater than every one before.
-    pub fn step(&mut self, event: Event, assign: &mut dyn FnMut() -> Timestamp, out: &mut Effects) {
-        match event {
-            Event::Propose { ticket, op, request } => {
-                let logged = Logged { op, request, auto_increment: self.auto_increment };
-                if let Err(error) = self.propose(ticket, logged, assign, out) {
-                    let (op_id, timestamp) = (OpId::MIN, Timestamp::MIN);
-                    out.done.push(Done { ticket, op_id, timestamp, result: Err(error) });
-                }
-            }
-            Event::Persisted(op) => self.persisted(op, out),
-            Event::LogFailed(error) => self.fail(error, out),
+    /// The smallest index that a member of the group has not got yet: a log that still holds it spares that member a
+    /// copy of the tablet.
+    pub fn log_wanted_from(&self) -> u64 {
+        self.raft.log_keep_from()
+    }
+
+    /// Where this replica stands in its group.
+    pub fn status(&self, now: Now) -> Status {
+        self.raft.status(now)
+    }
+
+    /// When a [`raft::Event::Tick`] is due.
+    pub fn deadline(&self) -> Instant {
+        match self.failed {
+            None => self.raft.deadline(),
+            Some(_) => Instant(u64::MAX),
         }
     }
 
-    fn propose(
+    /// Takes one event. `assign` gives a timestamp that was never given before: greater than every one that this
+    /// server has given or seen.
+    pub fn step(
         &mut self,
-        ticket: u64,
-        logged: Logged,
+        now: Now,
+        event: impl Into<Event>,
         assign: &mut dyn FnMut() -> Timestamp,
         out: &mut Effects,
-    ) -> Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let prepared = match &logged.op {
-            Op::Write(write) => Some(self.prepare(write)?),
-            Op::AlterSchema { schema, .. } => {
-                self.check_alter(schema)?;
-                None
-            }
-            Op::NoOp => None,
-        };
-        if let Some(prepared) = &prepared {
-            self.auto_increment = prepared.auto_increment;
-        }
-        let timestamp = self.tablet.mvcc().begin(assign);
-        let op = OpId { term: ONLY_TERM.max(self.last_op.term), index: self.last_op.index + 1 };
-        let (kind, payload) = logged.encode();
-        out.append.push(Entry::Replicate(Replicate { op, timestamp, kind, payload: payload.clone() }));
-        self.last_op = op;
-        self.pending.push_back(Pending { op, timestamp, ticket, kind, payload, prepared });
-        Ok(())
-    }
-
-    fn prepare(&self, write: &WriteOp) -> Result<Prepared> {
-        let tablet = &self.tablet;
-        let home = Home { schema: &tablet.partition_schema, partition: &tablet.partition };
-        let WriteOp { columns, rows, indirect } = write;
-        let schema = tablet.table_schema();
-        prepare(&schema, tablet.config(), Some(home), columns, rows, indirect, self.auto_increment)
-    }
-
-    /// A schema that keeps the key as it is; rows cannot be reordered.
-    fn check_alter(&self, schema: &crate::schema::Schema) -> Result<()> {
-        let old = self.tablet.schema();
-        let same = |(a, b): (&crate::schema::ColumnSchema, &crate::schema::ColumnSchema)| {
-            a.id == b.id && a.ty == b.ty
-        };
-        let keys = old.key_columns().iter().zip(schema.key_columns());
-        if old.num_key_columns() != schema.num_key_columns() || !keys.into_iter().all(same) {
-            return Err(Error::invalid("a table's primary key columns cannot be changed"));
-        }
-        Ok(())
-    }
-
-    fn persisted(&mut self, up_to: OpId, out: &mut Effects) {
-        while self.failed.is_none() && self.pending.front().is_some_and(|p| p.op.index <= up_to.index) {
-            let pending = self.pending.pop_front().expect("it was just looked at");
-            let (op, timestamp, ticket) = (pending.op, pending.timestamp, pending.ticket);
-            match self.apply(pending, out) {
-                Ok(applied) => {
-                    self.tablet.mvcc().applied(timestamp);
-                    (self.last_applied, self.applied_at) = (op, timestamp);
-                    out.append.push(Entry::Commit(Commit { op, payload: applied.encode() }));
-                    let result = applied.into_result();
-                    out.done.push(Done { ticket, op_id: op, timestamp, result });
-                }
-                Err(error) => {
-                    let result = Err(error.clone());
-                    out.done.push(Done { ticket, op_id: op, timestamp, result });
-                    self.fail(error, out);
-                }
-            }
-        }
-    }
-
-    /// Applies a durable operation. An error is the end of the replica; an operation that merely could not be
-    /// done is [`Applied::Failed`].
-    fn apply(&mut self, mut pending: Pending, out: &mut Effects) -> Result<Applied> {
-        let schema = self.tablet.table_schema();
-        if let Some(prepared) = pending.prepared.take_if(|p| Arc::ptr_eq(&p.schema, &schema)) {
-            let outcome = self.writer.apply(prepared, pending.timestamp, pending.op.index, Mode::New)?;
-            return Ok(Applied::Written(outcome));
-        }
-        let logged = Logged::decode(pending.kind, &pending.payload)?;
-        self.apply_logged(logged, pending.op, pending.timestamp, Mode::New, &mut out.notes)
-    }
-
-    /// Applies an operation from its record, under the schema of the moment.
-    fn apply_logged(
-        &mut self,
-        logged: Logged,
-        op: OpId,
-        timestamp: Timestamp,
-        mode: Mode<'_>,
-        notes: &mut Vec<Note>,
-    ) -> Result<Applied> {
-        match logged.op {
-            Op::Write(WriteOp { columns, rows, indirect }) => {
-                let (schema, config) = (self.tablet.table_schema(), self.tablet.config());
-                let from = logged.auto_increment;
-                match prepare(&schema, config, None, &columns, &rows, &indirect, from) {
-                    Ok(prepared) => {
-                        self.auto_increment = self.auto_increment.max(prepared.auto_increment);
-                        Ok(Applied::Written(self.writer.apply(prepared, timestamp, op.index, mode)?))
-                    }
-                    Err(error) => Ok(Applied::Failed(error)),
-                }
-            }
-            Op::AlterSchema { schema, version, table_name, extra } => {
-                let current = self.tablet.schema_version();
-                if version > current {
-                    let schema = TabletSchema::new(*schema, version, table_name, extra);
-                    self.writer.alter(schema, self.last_applied.index, self.applied_at);
-                    self.alters.push_back((op.index, self.tablet.table_schema()));
-                    notes.push(Note::Altered { version });
-                }
-                Ok(Applied::Altered(version.max(current)))
-            }
-            Op::NoOp => Ok(Applied::Nothing),
+    ) {
+        match event.into() {
+            Event::Propose { ticket, op, request } => self.propose((ticket, op, request), assign, out),
+            Event::LogFailed(error) | Event::MetaFailed(error) => self.fail(error, out),
+            Event::WantSnapshot { .. } if self.failed.is_some() => {}
+            Event::WantSnapshot { at } => self.want_snapshot(now, at, assign, out),
+            Event::Raft(event) if self.failed.is_some() => self.refuse(event, out),
+            Event::Raft(event) => self.agree(now, event, assign, out),
         }
     }
 
     /// Ends the replica: everything pending and everything to come is answered with `error`.
     fn fail(&mut self, error: Error, out: &mut Effects) {
-        for Pending { op, timestamp, ticket, .. } in self.pending.drain(..) {
-            out.done.push(Done { ticket, op_id: op, timestamp, result: Err(error.clone()) });
+        for pending in self.pending.drain(..) {
+            pending.answer(Err(error.clone()), out);
         }
         self.failed.get_or_insert(error);
+        (out.status_changed, out.progress) = (true, true);
+    }
+
+    /// What others hear of a replica that has failed. Its messages' answers are of no use any more.
+    fn refuse(&self, event: raft::Event, out: &mut Effects) {
+        let error = self.failed.clone().unwrap_or_else(|| Error::not_ready("the replica has not failed"));
+        let (term, message) = (self.raft.term(), error.message.clone());
+        let refused = match event {
+            raft::Event::Update { ticket, request } => {
+                let kind = UpdateErrorKind::TabletFailed;
+                (ticket, Reply::Update(UpdateResponse::refusal(request.dest, term, kind, message)))
+            }
+            raft::Event::Vote { ticket, request } => {
+                let error = Some(VoteError { kind: VoteErrorKind::Invalid, message });
+                let response = VoteResponse { responder: request.dest, term, granted: false, error };
+                (ticket, Reply::Vote(response))
+            }
+            raft::Event::ChangeConfig { ticket, .. } | raft::Event::UnsafeConfig { ticket, .. } => {
+                (ticket, Reply::Config(Err(error)))
+            }
+            raft::Event::StepDown { ticket, .. } => (ticket, Reply::StepDown(Err(error))),
+            _ => return,
+        };
+        out.replies.push(refused);
+    }
+}
+
+impl Pending {
+    fn new(entry: Replicate, request: Option<RequestId>) -> Pending {
+        Pending { entry, request, tickets: Tickets::default(), prepared: None }
+    }
+
+    fn answer(&self, result: crate::error::Result<OpResult>, out: &mut Effects) {
+        for ticket in self.tickets.iter() {
+            let (op_id, timestamp) = (self.entry.op, self.entry.timestamp);
+            out.done.push(Done { ticket, op_id, timestamp, result: result.clone() });
+        }
     }
 }

@@ -5,6 +5,7 @@
 //!            | bytes rows | bytes indirect
 //! alter      request | postcard(Alter)
 //! no-op      request
+//! config     see `raft::Config::encode`; it is the core's
 //! request    u8 0, or u8 1 | bytes client | zig-zag seq, first incomplete, attempt
 //!
 //! outcome    u8 what
@@ -26,13 +27,10 @@ use super::types::{Op, OpResult, RequestId, WriteOp};
 use crate::codec::{Reader, put_bytes, put_varint, put_zigzag};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::ColumnId;
+use crate::raft::message::kind;
 use crate::schema::ops::{RowError, RowErrorCode, WireColumn};
 use crate::schema::{DataType, Schema};
 use crate::tablet::apply::{Outcome, WriteCounts};
-
-const WRITE: u8 = 1;
-const ALTER: u8 = 2;
-const NO_OP: u8 = 3;
 
 /// A logged operation.
 #[derive(Debug, Clone)]
@@ -64,7 +62,7 @@ impl Logged {
     /// The record's kind and payload.
     pub fn encode(&self) -> (u8, Bytes) {
         match &self.op {
-            Op::Write(write) => (WRITE, self.encode_write(write)),
+            Op::Write(write) => (kind::WRITE, self.encode_write(write)),
             Op::AlterSchema { schema, version, table_name, extra } => {
                 let mut out = Vec::new();
                 put_request(&mut out, self.request.as_ref());
@@ -75,12 +73,12 @@ impl Logged {
                     extra: extra.clone(),
                 };
                 let encoded = postcard::to_extend(&alter, out).expect("every field can be written");
-                (ALTER, encoded.into())
+                (kind::ALTER, encoded.into())
             }
             Op::NoOp => {
                 let mut out = Vec::new();
                 put_request(&mut out, self.request.as_ref());
-                (NO_OP, out.into())
+                (kind::NO_OP, out.into())
             }
         }
     }
@@ -101,21 +99,21 @@ impl Logged {
     }
 
     /// Reads a record; rows stay where they are in `payload`.
-    pub fn decode(kind: u8, payload: &Bytes) -> Result<Logged> {
+    pub fn decode(what: u8, payload: &Bytes) -> Result<Logged> {
         let mut reader = Reader::new(payload);
         let request = request(&mut reader)?;
-        let (op, auto_increment) = match kind {
-            WRITE => {
+        let (op, auto_increment) = match what {
+            kind::WRITE => {
                 let auto_increment = reader.zigzag()?;
                 (Op::Write(write(&mut reader, payload)?), auto_increment)
             }
-            ALTER => {
+            kind::ALTER => {
                 let alter: Alter = postcard::from_bytes(reader.rest())
                     .map_err(|e| Error::corrupt(format!("not a change of schema: {e}")))?;
                 let Alter { schema, version, table_name, extra } = alter;
                 (Op::AlterSchema { schema: Box::new(schema), version, table_name, extra }, 0)
             }
-            NO_OP => (Op::NoOp, 0),
+            kind::NO_OP => (Op::NoOp, 0),
             other => {
                 return Err(Error::unsupported(format!(
                     "the log holds an operation of kind {other}, which this build does not know; \
@@ -124,6 +122,25 @@ impl Logged {
             }
         };
         Ok(Logged { op, request, auto_increment })
+    }
+}
+
+/// The writes among logged operations. What cannot be read is none: whoever applies it finds out.
+pub fn writes_of<'a>(entries: impl IntoIterator<Item = (u8, &'a Bytes)>) -> Vec<WriteOp> {
+    let decoded = entries.into_iter().filter(|(what, _)| *what == kind::WRITE);
+    let decoded = decoded.filter_map(|(what, payload)| Logged::decode(what, payload).ok());
+    let write = |logged: Logged| match logged.op {
+        Op::Write(write) => Some(write),
+        _ => None,
+    };
+    decoded.filter_map(write).collect()
+}
+
+/// The request that a record came from, if it names one; a record that cannot be read names none.
+pub fn request_of(what: u8, payload: &[u8]) -> Option<RequestId> {
+    match what {
+        kind::WRITE | kind::ALTER | kind::NO_OP => request(&mut Reader::new(payload)).ok().flatten(),
+        _ => None,
     }
 }
 

@@ -317,6 +317,15 @@ impl ColumnBlock {
         }
     }
 
+    /// A column of the same type and nullability without rows.
+    pub fn empty_like(&self) -> ColumnBlock {
+        let values = match &self.values {
+            Values::Fixed { width, .. } => Values::Fixed { width: *width, bytes: Vec::new() },
+            Values::Var { .. } => Values::Var { offsets: vec![0], bytes: Vec::new() },
+        };
+        ColumnBlock { values, validity: self.validity.as_ref().map(|_| Bitmap::default()) }
+    }
+
     /// The rows whose bit is set.
     pub fn filter(&self, selection: &Bitmap) -> ColumnBlock {
         debug_assert_eq!(selection.len(), self.len());
@@ -427,14 +436,8 @@ impl RowBlock {
 
     /// The rows `from..from + len`.
     pub fn slice(&self, from: usize, len: usize) -> RowBlock {
-        let empty = |column: &ColumnBlock| {
-            let values = match &column.values {
-                Values::Fixed { width, .. } => Values::Fixed { width: *width, bytes: Vec::new() },
-                Values::Var { .. } => Values::Var { offsets: vec![0], bytes: Vec::new() },
-            };
-            ColumnBlock { values, validity: column.validity.as_ref().map(|_| Bitmap::default()) }
-        };
-        let mut part = RowBlock { rows: 0, columns: self.columns.iter().map(empty).collect() };
+        let mut part =
+            RowBlock { rows: 0, columns: self.columns.iter().map(ColumnBlock::empty_like).collect() };
         part.extend(self, from, len);
         part
     }

@@ -83,13 +83,16 @@ pub struct ChangeCells<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// `Corrupt` unless `bytes` is exactly one change.
+    /// `Corrupt` unless `bytes` is exactly one change, as [`ChangeBuilder`] writes it.
     pub fn parse(bytes: &'a [u8]) -> Result<Change<'a>> {
         let corrupt = || Error::corrupt(format!("not a row change: {} bytes", bytes.len()));
         let (kind, cells) = bytes.split_first().ok_or_else(corrupt)?;
-        let mut rest = cells;
+        let (mut rest, mut last) = (cells, None);
         while !rest.is_empty() {
-            take_cell(&mut rest).ok_or_else(corrupt)?;
+            let (column, _) = take_cell(&mut rest).ok_or_else(corrupt)?;
+            if last.replace(column) == Some(column) {
+                return Err(Error::corrupt(format!("a row change sets column {} twice", column.0)));
+            }
         }
         let cells = ChangeCells { bytes: cells };
         match *kind {

@@ -234,6 +234,22 @@ impl<'a> RowOpsReader<'a> {
         })
     }
 
+    /// How many operations there are from here on.
+    pub fn count_rows(mut self) -> Result<usize> {
+        let mut count = 0;
+        while self.next()?.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Bytes that an operation takes at least, without indirect data: those of its key.
+    pub fn row_bytes_min(&self) -> usize {
+        let keys = self.slots.iter().filter(|slot| slot.index < self.tablet.num_key_columns());
+        let width = |slot: &Slot| if slot.width == 0 { 16 } else { slot.width };
+        1 + self.bitmap + self.null_bitmap + keys.map(width).sum::<usize>()
+    }
+
     /// The next operation, `None` at the end. An error is about the request as a whole, never about stored
     /// bytes: `Corrupt` for bytes that don't decode, `Unsupported` for an operation that is not a write.
     #[allow(clippy::should_implement_trait)] // lends from self
@@ -347,12 +363,26 @@ impl<'a> RowOpsReader<'a> {
                 self.check_complete(auto)
             }
             RowOpKind::Upsert => self.check_complete(None),
-            RowOpKind::Update if self.cells[keys..].iter().all(|cell| !cell.is_set()) => {
+            RowOpKind::Update if !self.updates(keys, kind.ignores_errors()) => {
                 self.check_key()?;
-                Err(RowError::invalid("No fields updated"))
+                Err(RowError::invalid(format!("No fields updated, key is: ({})", self.redacted_key())))
             }
             _ => self.check_key(),
         }
+    }
+
+    /// Whether a column is set that an update may change. One that skips immutable columns has nothing to do if it
+    /// sets no other; else they fail the row later, by their own name.
+    fn updates(&self, keys: usize, skips_immutable: bool) -> bool {
+        let mut columns = self.tablet.columns().iter().zip(&self.cells).skip(keys);
+        columns.any(|(column, cell)| cell.is_set() && !(skips_immutable && column.immutable))
+    }
+
+    /// Which columns make the key, with their values left out: errors end up in logs.
+    fn redacted_key(&self) -> String {
+        let column =
+            |column: &ColumnSchema| format!("{} {}=<redacted>", column.ty.name().to_lowercase(), column.name);
+        self.tablet.key_columns().iter().map(column).collect::<Vec<_>>().join(", ")
     }
 
     fn check_key(&self) -> Result<(), RowError> {

@@ -172,12 +172,32 @@ fn operations_are_checked_row_by_row() {
     NULL values not allowed for column: v INT32 NOT NULL
     No value provided for required column: b BOOL NOT NULL
     No value provided for required column: key INT32 NOT NULL
-    No fields updated
+    No fields updated, key is: (int32 key=<redacted>)
     No value provided for key column: key INT32 NOT NULL
     UpdateIgnore 01000000 - NULL - | 
     DELETE should not have a value for column: v INT32 NOT NULL
     Delete 01000000 - - - | 
     Unsupported: row operation type 4 is not a write
+    ");
+}
+
+/// Its one column that may change is not set, so that nothing would be left to do.
+#[test]
+fn an_update_that_skips_all_its_columns_updates_none() {
+    let mut columns = s1().columns().to_vec();
+    columns[1].immutable = true;
+    let schema = Schema::new(columns, 1).expect("a legal schema");
+    let one = 1i32.to_le_bytes();
+    let key = Cell::Value(&one);
+    let mut writer = RowOpsWriter::new(&schema);
+    writer.push(RowOpKind::UpdateIgnore, &[key, key, Cell::Unset]);
+    writer.push(RowOpKind::UpdateIgnore, &[key, key, Cell::Null]);
+    writer.push(RowOpKind::Update, &[key, key, Cell::Unset]);
+    let (rows, indirect) = writer.finish();
+    insta::assert_snapshot!(read(&schema, &rows, &indirect).join("\n"), @r"
+    No fields updated, key is: (int32 key=<redacted>)
+    UpdateIgnore 01000000 01000000 NULL | 
+    Update 01000000 01000000 - | 
     ");
 }
 

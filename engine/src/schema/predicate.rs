@@ -62,6 +62,14 @@ pub fn compare_cells(physical: Physical, a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
+fn is_nan(physical: Physical, cell: &[u8]) -> bool {
+    match physical {
+        Physical::Float => f32::read(cell).is_nan(),
+        Physical::Double => f64::read(cell).is_nan(),
+        _ => false,
+    }
+}
+
 /// A number as a cell holds it.
 trait Number: Copy {
     const WIDTH: usize;
@@ -129,8 +137,13 @@ impl Predicate {
 
 impl PredicateKind {
     /// Puts the values of an IN list into the order that evaluation relies on.
+    ///
+    /// A NaN equals everything: it has no place in an order, and with it every cell is in the list.
     pub fn in_list(ty: DataType, mut values: Vec<Vec<u8>>) -> PredicateKind {
         let physical = ty.physical();
+        if let Some(nan) = values.iter().position(|value| is_nan(physical, value)) {
+            return PredicateKind::InList(vec![values.swap_remove(nan)]);
+        }
         values.sort_by(|a, b| compare_cells(physical, a, b));
         values.dedup_by(|a, b| compare_cells(physical, a, b).is_eq());
         PredicateKind::InList(values)

@@ -109,3 +109,17 @@ fn values_of_a_wrong_width_are_refused() {
     assert!(check(PredicateKind::InList(vec![vec![0; 4], vec![]])).is_err());
     assert!(check(PredicateKind::IsNull).is_ok());
 }
+
+/// Sorted among others, a NaN would make the order one that sorting refuses with a panic.
+#[test]
+fn a_list_with_nan_holds_every_cell_but_null() {
+    let number = |i: i32| if i % 3 == 0 { f64::NAN } else { f64::from(i * 37 % 41) };
+    let values = (0..60).map(|i| number(i).to_le_bytes().to_vec()).collect();
+    let list = PredicateKind::in_list(DataType::Double, values);
+    for cell in [-0.0, 7.5, f64::INFINITY, f64::NAN] {
+        assert!(list.matches_cell(Physical::Double, Some(&cell.to_le_bytes())), "{cell}");
+    }
+    assert!(!list.matches_cell(Physical::Double, None));
+    let without = PredicateKind::in_list(DataType::Double, vec![1f64.to_le_bytes().to_vec()]);
+    assert!(!without.matches_cell(Physical::Double, Some(&2f64.to_le_bytes())));
+}

@@ -44,6 +44,11 @@ impl RowLayout {
         RowLayout { slots, bitmap, fixed: at, any_length }
     }
 
+    /// Bytes of every row, before the data of cells of any length.
+    pub fn fixed_len(&self) -> usize {
+        self.fixed
+    }
+
     /// Bytes of the row these cells make.
     pub fn encoded_len(&self, cells: &[Cell<'_>]) -> usize {
         let data = |(slot, cell): (&Slot, &Cell<'_>)| match cell {

@@ -21,9 +21,6 @@ use crate::ids::RowId;
 use crate::schema::ops::{RowError, RowOpKind};
 use crate::time::Timestamp;
 
-/// Rows written under one hold of a MemRowSet's lock.
-const ROWS_PER_LOCK: usize = 512;
-
 /// What the rows of a write came to, by how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteCounts {
@@ -74,9 +71,9 @@ pub(super) struct Applied {
     pub touched: Vec<RowSetId>,
 }
 
-/// Applies a batch to the row sets of `state`.
+/// Applies a batch to the row sets of `state`; flushed rows that died before `mark` are not there.
 pub(super) fn apply(
-    state: &TabletState,
+    (state, mark): (&TabletState, Timestamp),
     batch: Prepared,
     ts: Timestamp,
     mode: Mode<'_>,
@@ -84,7 +81,7 @@ pub(super) fn apply(
 ) -> Result<Applied> {
     let Prepared { schema, rows, arena, errors, .. } = batch;
     let outcome = Outcome { errors, ..Outcome::default() };
-    let mut run = Run { state, schema, ts, mode, outcome, touched: Vec::new(), scratch };
+    let mut run = Run { state, mark, schema, ts, mode, outcome, touched: Vec::new(), scratch };
     let rows = run.elsewhere(rows, &arena)?;
     if !rows.is_empty() {
         run.in_active(&rows, arena)?;
@@ -101,10 +98,11 @@ pub(super) fn apply(
 pub enum Mode<'a> {
     New,
     /// It is repeated from the log. `recorded` is what it came to, if the log says so; every insert up to
-    /// `mrs_durable` is on disk, or was and is gone for good.
+    /// `mrs_durable` is on disk, or was and is gone for good; rows that died before `history_mark` may be gone.
     Replay {
         recorded: Option<&'a Outcome>,
         mrs_durable: Timestamp,
+        history_mark: Timestamp,
     },
 }
 
@@ -116,6 +114,11 @@ impl Mode<'_> {
             || outcome.ignored.binary_search(&index).is_ok()
     }
 
+    /// Whether a row that an operation of `ts` changed, and that is nowhere now, died since and is gone.
+    fn died_since(&self, ts: Timestamp) -> bool {
+        matches!(self, Mode::Replay { recorded: Some(_), history_mark, .. } if ts < *history_mark)
+    }
+
     /// Whether rows that are nowhere were inserted by `ts`, flushed, and are gone.
     fn is_gone(&self, ts: Timestamp) -> bool {
         matches!(self, Mode::Replay { mrs_durable, .. } if ts <= *mrs_durable)
@@ -125,6 +128,8 @@ impl Mode<'_> {
 /// One batch being applied.
 struct Run<'a> {
     state: &'a TabletState,
+    /// Flushed rows that died before it are not there.
+    mark: Timestamp,
     schema: Arc<TabletSchema>,
     ts: Timestamp,
     mode: Mode<'a>,
@@ -146,7 +151,7 @@ impl Run<'_> {
         let mut kept = 0;
         for at in 0..rows.len() {
             let row = rows[at];
-            match self.place(row.key(arena))? {
+            match self.place(&row, row.key(arena))? {
                 Place::Active => {
                     rows[kept] = row;
                     kept += 1;
@@ -159,7 +164,9 @@ impl Run<'_> {
         Ok(rows)
     }
 
-    fn place(&mut self, key: &[u8]) -> Result<Place> {
+    /// A flushed row that died before the mark is passed over. A replay does not know whether it was when the operation
+    /// happened: where an insert may have revived it, it does so again.
+    fn place(&mut self, row: &PreparedRow, key: &[u8]) -> Result<Place> {
         let state = self.state;
         let mut candidates = state.tree.containing(key).peekable();
         if state.frozen.is_empty() && candidates.peek().is_none() {
@@ -171,12 +178,19 @@ impl Run<'_> {
         if let Some(mrs) = state.frozen.iter().position(|mrs| mrs.contains(key)) {
             return Ok(Place::Frozen(mrs));
         }
+        let mut place = Place::Active;
         for rowset in candidates {
-            if let Some(row) = state.disk[rowset].find(key, &mut self.scratch.probes)? {
-                return Ok(Place::Disk(rowset, row));
+            let disk = &state.disk[rowset];
+            let Some(id) = disk.find(key, &mut self.scratch.probes)? else { continue };
+            if !disk.died_before(id, self.mark)? {
+                return Ok(Place::Disk(rowset, id));
+            }
+            let replays = matches!(self.mode, Mode::Replay { .. });
+            if replays && !row.needs_a_row() && self.ts > disk.meta().redo_ts {
+                place = Place::Disk(rowset, id);
             }
         }
-        Ok(Place::Active)
+        Ok(place)
     }
 
     fn on_disk(&mut self, at: usize, id: RowId, row: &PreparedRow, arena: &[u8]) -> Result<()> {
@@ -206,22 +220,16 @@ impl Run<'_> {
     }
 
     fn in_active(&mut self, rows: &[PreparedRow], arena: Vec<u8>) -> Result<()> {
-        let state = self.state;
-        let batch = state.active.write().add_batch(self.ts, arena);
-        for rows in rows.chunks(ROWS_PER_LOCK) {
-            let mut writer = state.active.write();
-            for row in rows {
-                self.put(&mut writer, batch, row)?;
-            }
-        }
-        state.active.write().drop_if_unused(batch);
-        Ok(())
+        let mut writer = self.state.active.write();
+        let batch = writer.add_batch(self.ts, arena);
+        rows.iter().try_for_each(|row| self.put(&mut writer, batch, row))
     }
 
     /// One row of a batch that the active MemRowSet holds.
     fn put(&mut self, writer: &mut memrowset::Writer<'_>, batch: u32, row: &PreparedRow) -> Result<()> {
         match writer.find_in_batch(batch, row.at, row.key_len) {
             Err(_) if self.mode.is_gone(self.ts) => {}
+            Err(_) if row.needs_a_row() && self.mode.died_since(self.ts) => {}
             Err(slot) => {
                 if self.decide(row, Found::Absent)? == Action::Insert {
                     writer.insert(slot, batch, row.at, row.key_len, row.row_len);

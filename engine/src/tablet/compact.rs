@@ -7,7 +7,8 @@
 //!                                        changes after F move when the new rowsets take over
 //! ```
 //!
-//! No key is in two of them, so the merge only interleaves. Columns that were dropped since are left behind.
+//! Columns that were dropped since are left behind; so is history from before the tablet's ancient history mark, and
+//! with it rows that died before that. Of what is left no key is in two of them, so the merge only interleaves.
 
 use std::sync::Arc;
 
@@ -33,6 +34,8 @@ pub struct Merge {
     projection: Arc<[ProjectedColumn]>,
     /// Operations up to here are in what is written.
     at: Timestamp,
+    /// History from before it is left behind. Nothing revives rows that died before it: they count as gone.
+    mark: Timestamp,
     sources: Vec<Source>,
     roller: Roller,
 }
@@ -82,7 +85,8 @@ impl Merge {
         let source = |rowset| Source::new(rowset, projection.clone(), block_rows);
         let sources = rowsets.into_iter().map(source).collect::<Result<_>>()?;
         let roller = Roller::new(data, tablet.clone(), schema.schema.clone(), at);
-        Ok(Merge { non_key: schema.non_key_ids(), schema, projection, at, sources, roller })
+        let (non_key, mark) = (schema.non_key_ids(), tablet.history_mark());
+        Ok(Merge { non_key, schema, projection, at, mark, sources, roller })
     }
 
     /// Merges up to `rows` rows; true if there are more.
@@ -103,8 +107,13 @@ impl Merge {
             }
             let alive = self.sources.iter_mut().filter(|source| !source.done);
             let Some(first) = alive.min_by(|a, b| a.key().cmp(b.key())) else { break };
-            keys.push(first.key().to_vec());
-            histories.push(first.take(&self.schema, &self.non_key, &mut out)?);
+            let key = first.key().to_vec();
+            let Some(history) = first.take(&self.schema, &self.non_key, self.mark, &mut out)? else {
+                first.places.push(NewPlace::NOWHERE);
+                continue;
+            };
+            keys.push(key);
+            histories.push(history);
             first.places.push(NewPlace { rowset: rowset as u32, row });
             row += 1;
         }
@@ -134,6 +143,7 @@ impl Merge {
                     return Ok(());
                 }
                 let place = source.places[row as usize];
+                assert_ne!(place, NewPlace::NOWHERE, "a row that is gone is not changed");
                 into[place.rowset as usize].mutate(place.row, ts, change)
             })?;
         }
@@ -197,11 +207,18 @@ impl Source {
         &self.rows.keys[self.at]
     }
 
-    /// Moves the next row's newest cells to `out` and gives its history.
-    fn take(&mut self, schema: &TabletSchema, non_key: &[ColumnId], out: &mut RowBlock) -> Result<History> {
+    /// Moves the next row's newest cells to `out` and gives its history from `mark` on; `None` if it died before.
+    fn take(
+        &mut self,
+        schema: &TabletSchema,
+        non_key: &[ColumnId],
+        mark: Timestamp,
+        out: &mut RowBlock,
+    ) -> Result<Option<History>> {
         let (undo, redo) = (self.undo.of(self.row), self.redo.of(self.row));
         let mut history = History { undos: Vec::new(), redo: None };
         let block = &self.rows.block;
+        let mut gone = false;
         if redo.is_empty() {
             out.extend(block, self.at, 1);
         } else {
@@ -209,13 +226,17 @@ impl Source {
             for (_, ts, change) in redo {
                 replay(Change::parse(change)?, *ts, schema, non_key, &mut cells, &mut history)?;
             }
-            out.push_row(cells);
+            gone = history.redo.as_ref().is_some_and(|(died, _)| *died < mark);
+            if !gone {
+                out.push_row(cells);
+            }
         }
         history.undos.reverse();
         history.undos.extend(undo.iter().map(|(_, ts, change)| (*ts, change.clone())));
+        history.undos.retain(|(ts, _)| *ts >= mark);
         self.at += 1;
         self.row += 1;
-        Ok(history)
+        Ok((!gone).then_some(history))
     }
 }
 

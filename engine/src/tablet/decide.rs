@@ -29,6 +29,11 @@ pub enum Action {
 }
 
 impl PreparedRow {
+    /// Whether it does nothing to a row that is not there.
+    pub fn needs_a_row(&self) -> bool {
+        matches!(self.kind.base(), RowOpKind::Update | RowOpKind::Delete)
+    }
+
     /// Decides on a row of a batch.
     pub fn decide(&self, found: Found) -> Action {
         use RowOpKind::*;

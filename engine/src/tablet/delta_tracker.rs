@@ -68,6 +68,31 @@ impl DeltaState {
         seen.or_else(none_dead)
     }
 
+    /// Whether the row died before `mark` and was not revived.
+    pub fn died_before(&self, row: RowId, mark: Timestamp) -> Result<bool> {
+        for store in [Some(&self.recent), self.frozen.as_ref()].into_iter().flatten() {
+            if let Some(live) = store.is_live(row) {
+                return Ok(!live && store.last_change(row).is_some_and(|at| at < mark));
+            }
+        }
+        for file in self.redo.iter().rev() {
+            if let Some((at, live)) = file.last_change(row)? {
+                return Ok(!live && at < mark);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Changes in files that only snapshots before `mark` need: what a merge of the rowset alone would drop. Files
+    /// that are needed in part do not count.
+    pub fn ancient(&self, mark: Timestamp) -> u64 {
+        let undo = self.undo.iter().map(|file| file.meta()).filter(|meta| meta.newest < mark);
+        // What an insertion leaves behind, a DELETE for each row, takes next to nothing.
+        let updates = undo.map(|meta| meta.count - meta.deletes.min(meta.count)).sum::<u64>();
+        let redo = self.redo.iter().map(|file| file.meta()).filter(|meta| meta.newest < mark);
+        updates + redo.map(|meta| meta.deletes.saturating_sub(meta.reinserts)).sum::<u64>()
+    }
+
     /// Whether the row is alive after its newest change.
     pub fn is_live(&self, row: RowId) -> Result<bool> {
         if let Some(live) = self.is_live_at_sight(row) {
@@ -100,6 +125,11 @@ impl RowChanges {
     /// The UNDOs, newest first within a row, and the REDOs, oldest first; both by row.
     pub fn batches(&self) -> (&DeltaBatch, &DeltaBatch) {
         (&self.undo, &self.redo)
+    }
+
+    /// The same, to keep.
+    pub fn into_batches(self) -> (DeltaBatch, DeltaBatch) {
+        (self.undo, self.redo)
     }
 
     /// Whether the base is the state at the snapshot as it is.

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::cfile::bitshuffle::{Sign, pack, pack_u32, unpack, unpack_u32};
 use crate::cfile::cache::Worth;
 use crate::cfile::compress::PAGE_BYTES_MAX;
-use crate::cfile::frame::{PageRef, PageWriter, index_of, stream};
+use crate::cfile::frame::{PageFile, PageRef, PageWriter, index_of, stream};
 use crate::cfile::reader::CachedFile;
 use crate::codec::Reader;
 use crate::error::{Error, Result};
@@ -307,6 +307,11 @@ impl DeltaReader {
         &self.meta
     }
 
+    /// The file that the changes are in.
+    pub fn file(&self) -> &PageFile {
+        &self.file.file
+    }
+
     fn stream(&self) -> u32 {
         self.meta.direction.stream()
     }
@@ -365,9 +370,14 @@ impl DeltaReader {
 
     /// Whether the row is alive after its last change in this stream of REDOs; `None` without one.
     pub fn is_live(&self, row: RowId) -> Result<Option<bool>> {
+        Ok(self.last_change(row)?.map(|(_, live)| live))
+    }
+
+    /// When the row was last changed by this stream of REDOs, and whether it is alive since.
+    pub fn last_change(&self, row: RowId) -> Result<Option<(Timestamp, bool)>> {
         let mut changes = DeltaBatch::default();
         self.collect(row..row + 1, TimeRange::from(Timestamp::MIN), &mut changes)?;
-        let Some((_, _, change)) = changes.iter().last() else { return Ok(None) };
-        Ok(Some(!Change::parse(change)?.deletes()))
+        let Some((_, ts, change)) = changes.iter().last() else { return Ok(None) };
+        Ok(Some((ts, !Change::parse(change)?.deletes())))
     }
 }

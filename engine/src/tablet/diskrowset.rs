@@ -16,8 +16,9 @@
 
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
 
+use super::column_file;
 use super::delta_tracker::DeltaState;
-use super::deltafile::{DeltaReader, DeltaWriter, Direction};
+use super::deltafile::{DeltaMeta, DeltaReader, DeltaWriter, Direction};
 use super::deltamemstore::DeltaMemStore;
 use super::rowset::{ProbeStats, RowSetScan, RowSetScanSpec, Snapshot};
 use super::rowset_scan::DiskRowSetScan;
@@ -31,22 +32,29 @@ use crate::cfile::index::PageEntry;
 use crate::cfile::keys::{KeyForm, KeyIndex, Separators};
 use crate::cfile::reader::{CachedFile, StreamReader};
 use crate::cfile::writer::StreamMeta;
-use crate::disk::Disk;
+use crate::disk::{Disk, File};
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId, TabletId};
+use crate::memory::MemTracker;
 use crate::schema::block::{ProjectedColumn, RowBlock};
 use crate::schema::{Physical, Schema};
 use crate::time::Timestamp;
 
 /// The immutable part of a rowset.
+#[derive(Clone)]
 pub(super) struct Base {
     pub rows: u32,
     /// By stream, which is the column's id.
-    pub columns: Vec<StreamReader>,
+    pub columns: Vec<Arc<StreamReader>>,
     pub key_columns: usize,
-    pub keys: KeyIndex,
-    bloom: StreamReader,
-    bloom_separators: OnceLock<Separators>,
+    pub keys: Arc<KeyIndex>,
+    bloom: Arc<Bloom>,
+}
+
+/// The Bloom filter, in chunks by key.
+struct Bloom {
+    stream: StreamReader,
+    separators: OnceLock<Separators>,
 }
 
 impl Base {
@@ -85,12 +93,25 @@ impl Base {
         let reader = |meta| StreamReader::new(file.clone(), meta);
         Ok(Base {
             rows: footer.rows,
-            columns: footer.columns.into_iter().map(reader).collect(),
+            columns: footer.columns.into_iter().map(reader).map(Arc::new).collect(),
             key_columns,
-            keys: KeyIndex::new(reader(key), form),
-            bloom: reader(footer.bloom),
-            bloom_separators: OnceLock::new(),
+            keys: Arc::new(KeyIndex::new(reader(key), form)),
+            bloom: Arc::new(Bloom { stream: reader(footer.bloom), separators: OnceLock::new() }),
         })
+    }
+
+    /// The same with some columns read elsewhere. `Corrupt` if they are not columns of it that may change.
+    fn with_columns(&self, file: &Arc<CachedFile>, columns: Vec<StreamMeta>) -> Result<Base> {
+        let mut base = self.clone();
+        for meta in columns {
+            let place = base.column(ColumnId(meta.stream)).filter(|at| *at >= base.key_columns);
+            let Some(at) = place.filter(|at| base.columns[*at].meta().physical == meta.physical) else {
+                let (path, column) = (file.file.path(), meta.stream);
+                return Err(Error::corrupt(format!("{path}: column {column} cannot take a column's place")));
+            };
+            base.columns[at] = Arc::new(StreamReader::new(file.clone(), meta));
+        }
+        Ok(base)
     }
 
     /// The row with this encoded key, dead or alive.
@@ -100,8 +121,9 @@ impl Base {
 
     /// Whether the Bloom filter lets the key pass.
     fn may_contain(&self, key: &[u8]) -> Result<bool> {
-        let index = self.bloom.resident_index()?;
-        let separators = self.bloom_separators.get_or_init(|| {
+        let bloom = &self.bloom.stream;
+        let index = bloom.resident_index()?;
+        let separators = self.bloom.separators.get_or_init(|| {
             let first_key = |page: &PageEntry| page.bounds.clone().map_or(Vec::new(), |(first, _)| first);
             Separators::new(index.pages.iter().map(first_key))
         });
@@ -110,7 +132,7 @@ impl Base {
         if entry.bounds.as_ref().is_none_or(|(_, last)| key > &last[..]) {
             return Ok(false);
         }
-        let file = self.bloom.file();
+        let file = bloom.file();
         let chunk = file.page(stream::BLOOM, ordinal as u32, entry.at, Worth::Lookup, |body| {
             let chunk = Chunk::decode(body)?;
             let bytes = chunk.byte_size();
@@ -129,7 +151,11 @@ pub struct StreamLayout {
 
 struct State {
     meta: Arc<RowSetMeta>,
+    /// As flushed, but for the columns that were written anew since.
+    base: Arc<Base>,
     deltas: DeltaState,
+    /// The file with those columns.
+    column_file: Option<Arc<CachedFile>>,
     /// Every operation up to and including this one is in `frozen` or in a file.
     frozen_ts: Timestamp,
 }
@@ -139,8 +165,13 @@ pub struct DiskRowSet {
     data: Arc<dyn Disk>,
     tablet: TabletId,
     cache: Arc<PageCache>,
+    /// As flushed: for its keys, which never change.
     base: Arc<Base>,
+    /// The changes that the base's own file has.
+    base_deltas: DeltaState,
     state: RwLock<State>,
+    /// Counts the changes in memory, if anyone does.
+    memory: Option<Arc<MemTracker>>,
 }
 
 impl DiskRowSet {
@@ -161,23 +192,58 @@ impl DiskRowSet {
             return Err(Error::corrupt(format!("{}: it is not the rowset of the superblock", meta.file)));
         }
         let file = CachedFile::new(file, cache.clone());
-        let reader = |deltas: &Option<_>| {
-            let deltas: Option<_> = deltas.clone();
-            deltas.map(|meta| Arc::new(DeltaReader::new(file.clone(), meta)))
-        };
-        let mut deltas = DeltaState {
-            undo: reader(&footer.undo).into_iter().collect(),
-            redo: reader(&footer.redo).into_iter().collect(),
+        let base_deltas = DeltaState {
+            undo: delta_reader(&file, &footer.undo).into_iter().collect(),
+            redo: delta_reader(&file, &footer.redo).into_iter().collect(),
             frozen: None,
             recent: Arc::default(),
         };
-        for delta in &meta.delta_files {
-            deltas.redo.push(open_deltas(&*data, delta, identity, &cache)?);
-        }
         let base = Arc::new(Base::open(&file, footer)?);
         let frozen_ts = meta.redo_ts;
-        let state = RwLock::new(State { meta: Arc::new(meta), deltas, frozen_ts });
-        Ok(DiskRowSet { data, tablet, cache, base, state })
+        let first = State {
+            meta: Arc::new(meta),
+            base: base.clone(),
+            deltas: base_deltas.clone(),
+            column_file: None,
+            frozen_ts,
+        };
+        let rowset =
+            DiskRowSet { data, tablet, cache, base, base_deltas, state: RwLock::new(first), memory: None };
+        let meta = rowset.meta();
+        rowset.put_on(meta)?;
+        Ok(rowset)
+    }
+
+    /// The same with its changes in memory, of which there are none yet, counted by `memory`.
+    pub fn counted_by(mut self, memory: &Arc<MemTracker>) -> DiskRowSet {
+        self.memory = Some(memory.clone());
+        self.state.get_mut().expect("no holder of the lock panics").deltas.recent = self.no_changes();
+        self
+    }
+
+    fn no_changes(&self) -> Arc<DeltaMemStore> {
+        self.memory.as_ref().map_or_else(Arc::default, |memory| Arc::new(DeltaMemStore::new(memory)))
+    }
+
+    /// Opens the files that a meta names beside the base and puts them in the place of those that were there.
+    fn put_on(&self, meta: Arc<RowSetMeta>) -> Result<()> {
+        let identity = Identity { tablet: self.tablet, rowset: meta.id };
+        let (mut base, mut deltas, mut column_file) = (self.base.clone(), self.base_deltas.clone(), None);
+        if let Some(columns) = &meta.column_file {
+            let (file, footer) = column_file::open(&*self.data, columns, identity, self.base.rows)?;
+            let file = CachedFile::new(file, self.cache.clone());
+            deltas.undo.extend(delta_reader(&file, &footer.undo));
+            deltas.redo.extend(delta_reader(&file, &footer.redo));
+            base = Arc::new(self.base.with_columns(&file, footer.columns)?);
+            column_file = Some(file);
+        }
+        for delta in &meta.delta_files {
+            deltas.redo.push(open_deltas(&*self.data, delta, identity, &self.cache)?);
+        }
+        let mut state = self.state.write().expect("no holder of the lock panics");
+        (deltas.frozen, deltas.recent) = (state.deltas.frozen.take(), state.deltas.recent.clone());
+        (state.meta, state.base, state.deltas, state.column_file) = (meta, base, deltas, column_file);
+        Ok(())
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
@@ -224,6 +290,14 @@ impl DiskRowSet {
         deltas.is_live(row)
     }
 
+    /// Whether the row died before `mark`, so that it counts as not being there.
+    pub fn died_before(&self, row: RowId, mark: Timestamp) -> Result<bool> {
+        if mark == Timestamp::MIN || self.is_live(row)? {
+            return Ok(false);
+        }
+        self.deltas().died_before(row, mark)
+    }
+
     /// The row's columns after every change so far, as a block of one row; `None` if it is dead.
     pub fn row_at_latest(&self, row: RowId, columns: Arc<[ProjectedColumn]>) -> Result<Option<RowBlock>> {
         let spec = RowSetScanSpec {
@@ -236,7 +310,8 @@ impl DiskRowSet {
             want_keys: false,
             block_rows: 1,
         };
-        let mut scan = DiskRowSetScan::over_rows(self.base.clone(), self.deltas(), spec, row..row + 1)?;
+        let (base, deltas) = self.base_and_deltas();
+        let mut scan = DiskRowSetScan::over_rows(base, deltas, spec, row..row + 1)?;
         Ok(scan.next()?.map(|scanned| scanned.block))
     }
 
@@ -255,10 +330,26 @@ impl DiskRowSet {
         self.state().deltas.clone()
     }
 
-    /// A scan of the base as it was written, without any changes.
+    /// The values and the changes that lead on from them, as of one moment.
+    fn base_and_deltas(&self) -> (Arc<Base>, DeltaState) {
+        let state = self.state();
+        (state.base.clone(), state.deltas.clone())
+    }
+
+    /// The changes in files beside the base, and the meta that names them. As long as no job works on the rowset they
+    /// stay what they are.
+    pub(super) fn filed_changes(&self) -> (Arc<RowSetMeta>, DeltaState) {
+        let state = self.state();
+        let newer = |all: &[Arc<DeltaReader>], older: &[Arc<DeltaReader>]| all[older.len()..].to_vec();
+        let undo = newer(&state.deltas.undo, &self.base_deltas.undo);
+        let redo = newer(&state.deltas.redo, &self.base_deltas.redo);
+        (state.meta.clone(), DeltaState { undo, redo, frozen: None, recent: Arc::default() })
+    }
+
+    /// A scan of the columns as they were written, without any changes.
     pub(super) fn scan_base(&self, spec: RowSetScanSpec) -> Result<DiskRowSetScan> {
         let none = DeltaState { undo: Vec::new(), redo: Vec::new(), frozen: None, recent: Arc::default() };
-        DiskRowSetScan::new(self.base.clone(), none, spec)
+        DiskRowSetScan::new(self.state().base.clone(), none, spec)
     }
 
     /// Calls `visit` with every change that is not in a file: by row, and in order of time within a row.
@@ -282,16 +373,29 @@ impl DiskRowSet {
         Ok(index.pages.iter().filter_map(|page| page.bounds.as_ref().map(first)).collect())
     }
 
+    /// Its files by their paths, in the order of [`RowSetMeta::files`]. Whoever holds them can read them, even
+    /// when a compaction has removed their names.
+    pub fn open_files(&self) -> Vec<(String, Arc<dyn File>)> {
+        let (base, state) = (&self.base.keys.stream().file().file, self.state());
+        let columns = state.column_file.iter().map(|file| &file.file);
+        let named = |file: &PageFile| state.meta.delta_files.iter().any(|delta| delta.file == file.path());
+        let deltas = state.deltas.redo.iter().map(|deltas| deltas.file()).filter(|file| named(file));
+        let files = std::iter::once(base).chain(columns).chain(deltas);
+        files.map(|file| (file.path().to_string(), file.handle())).collect()
+    }
+
     /// Bytes that the pages of these columns take; of all columns if none is named.
     pub fn bytes_of(&self, columns: &[ColumnId]) -> u64 {
         let wanted = |stream: u32| columns.is_empty() || columns.contains(&ColumnId(stream));
-        let metas = self.base.columns.iter().map(StreamReader::meta);
+        let state = self.state();
+        let metas = state.base.columns.iter().map(|column| column.meta());
         metas.filter(|meta| wanted(meta.stream)).map(|meta| meta.stored_bytes).sum()
     }
 
     /// Begins a scan in key order.
     pub fn scan(&self, spec: &RowSetScanSpec) -> Result<Box<dyn RowSetScan>> {
-        let scan = DiskRowSetScan::new(self.base.clone(), self.deltas(), spec.clone())?;
+        let (base, deltas) = self.base_and_deltas();
+        let scan = DiskRowSetScan::new(base, deltas, spec.clone())?;
         Ok(Box::new(scan))
     }
 
@@ -310,9 +414,9 @@ impl DiskRowSet {
 
     /// How the base is laid out, stream by stream: for tools and tests.
     pub fn layout(&self) -> Result<Vec<StreamLayout>> {
-        let base = &self.base;
+        let base = self.state().base.clone();
         let keys = Some(base.keys.stream()).filter(|keys| keys.meta().stream == stream::KEYS);
-        let streams = base.columns.iter().chain(keys).chain([&base.bloom]);
+        let streams = base.columns.iter().map(|column| &**column).chain(keys).chain([&base.bloom.stream]);
         let layout = |reader: &StreamReader| {
             Ok(StreamLayout { meta: reader.meta().clone(), pages: reader.index()?.pages.clone() })
         };
@@ -329,7 +433,7 @@ impl DiskRowSet {
         if state.deltas.recent.is_empty() {
             return false;
         }
-        let recent: Arc<DeltaMemStore> = std::mem::take(&mut state.deltas.recent);
+        let recent: Arc<DeltaMemStore> = std::mem::replace(&mut state.deltas.recent, self.no_changes());
         state.frozen_ts = upto.max(recent.newest());
         state.deltas.frozen = Some(recent);
         true
@@ -372,6 +476,16 @@ impl DiskRowSet {
         state.meta = Arc::new(meta);
         Ok(())
     }
+
+    /// Puts the column file of a [`super::delta_merge::DeltaMerge`] in the place of the changes that it took in.
+    pub fn install_columns(&self, meta: RowSetMeta) -> Result<()> {
+        self.put_on(Arc::new(meta))
+    }
+}
+
+fn delta_reader(file: &Arc<CachedFile>, deltas: &Option<DeltaMeta>) -> Option<Arc<DeltaReader>> {
+    let deltas = deltas.clone();
+    deltas.map(|meta| Arc::new(DeltaReader::new(file.clone(), meta)))
 }
 
 fn open_deltas(

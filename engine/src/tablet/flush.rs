@@ -13,16 +13,19 @@ use super::Tablet;
 use super::diskrowset::{DiskRowSet, DiskRowSetWriter, RowSetMeta};
 use super::memrowset::MemRowSet;
 use super::rowset::RowSetId;
-use crate::cfile::frame::Identity;
+use crate::cfile::frame::{Identity, Sealed, sync_all};
 use crate::disk::Disk;
 use crate::error::Result;
 use crate::ids::{RowId, TabletId};
 use crate::schema::Schema;
 use crate::time::Timestamp;
 
+/// The directory of all tablets' rows.
+pub const DATA_DIR: &str = "data";
+
 /// The directory of a tablet's rows.
 pub fn data_dir(tablet: TabletId) -> String {
-    format!("data/{tablet}")
+    format!("{DATA_DIR}/{tablet}")
 }
 
 /// The path of a DiskRowSet's base.
@@ -35,6 +38,11 @@ pub fn delta_path(tablet: TabletId, rowset: RowSetId, number: u64) -> String {
     format!("data/{tablet}/{rowset:08}-{number:08}.deltas")
 }
 
+/// The path of a file of columns written anew; `number` is used for this file only.
+pub fn column_path(tablet: TabletId, rowset: RowSetId, number: u64) -> String {
+    format!("data/{tablet}/{rowset:08}-{number:08}.columns")
+}
+
 /// Writes rows in key order to as many DiskRowSets as their size asks for.
 pub struct Roller {
     data: Arc<dyn Disk>,
@@ -44,13 +52,25 @@ pub struct Roller {
     base_ts: Timestamp,
     writer: Option<DiskRowSetWriter>,
     finished: Vec<RowSetMeta>,
+    /// The finished ones' files, which are made durable together at the end: until then the device writes them in its
+    /// own time.
+    sealed: Vec<Sealed>,
     /// Files begun, whether finished or not.
     files: Vec<String>,
 }
 
 impl Roller {
     pub fn new(data: Arc<dyn Disk>, tablet: Arc<Tablet>, schema: Arc<Schema>, base_ts: Timestamp) -> Roller {
-        Roller { data, tablet, schema, base_ts, writer: None, finished: Vec::new(), files: Vec::new() }
+        Roller {
+            data,
+            tablet,
+            schema,
+            base_ts,
+            writer: None,
+            finished: Vec::new(),
+            sealed: Vec::new(),
+            files: Vec::new(),
+        }
     }
 
     /// The writer to give the next rows to, and which of the rowsets it makes. Rows given to it are counted only
@@ -78,8 +98,15 @@ impl Roller {
     }
 
     fn roll(&mut self) -> Result<()> {
-        if let Some(writer) = self.writer.take() {
-            self.finished.push(writer.finish(self.base_ts)?);
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        if writer.rows() > 0 {
+            let (meta, sealed) = writer.seal(self.base_ts)?;
+            self.finished.push(meta);
+            self.sealed.push(sealed);
+        } else if let Some(file) = self.files.pop() {
+            // Every row was left behind. What cannot be removed now, the next opening removes.
+            drop(writer);
+            let _ = self.data.remove(&file);
         }
         Ok(())
     }
@@ -87,6 +114,7 @@ impl Roller {
     /// Makes everything durable and opens it.
     pub fn finish(&mut self) -> Result<Vec<Arc<DiskRowSet>>> {
         self.roll()?;
+        sync_all(&std::mem::take(&mut self.sealed))?;
         let open = |meta: &RowSetMeta| self.tablet.open_rowset(&self.data, meta.clone()).map(Arc::new);
         self.finished.iter().map(open).collect()
     }
@@ -98,16 +126,23 @@ impl Roller {
 }
 
 /// Where a row went: which of the new rowsets, and which row of it.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NewPlace {
     pub rowset: u32,
     pub row: RowId,
+}
+
+impl NewPlace {
+    /// The row was left behind.
+    pub const NOWHERE: NewPlace = NewPlace { rowset: u32::MAX, row: u32::MAX };
 }
 
 /// The copying part of a flush.
 pub struct MrsCopy {
     mrs: Arc<MemRowSet>,
     at: Timestamp,
+    /// History from before it is left behind. Rows that died before it are not: they may be revived meanwhile.
+    mark: Timestamp,
     roller: Roller,
     /// The key to go on at; `None` when all is copied.
     from: Option<Vec<u8>>,
@@ -119,8 +154,9 @@ impl MrsCopy {
     /// A copy of a MemRowSet that was frozen at `at`.
     pub fn new(data: Arc<dyn Disk>, tablet: Arc<Tablet>, mrs: Arc<MemRowSet>, at: Timestamp) -> MrsCopy {
         let schema = mrs.schema().schema.clone();
-        let places = vec![NewPlace::default(); mrs.rows() as usize];
-        MrsCopy { roller: Roller::new(data, tablet, schema, at), mrs, at, from: Some(Vec::new()), places }
+        let (places, mark) = (vec![NewPlace::default(); mrs.rows() as usize], tablet.history_mark());
+        let roller = Roller::new(data, tablet, schema, at);
+        MrsCopy { roller, mrs, at, mark, from: Some(Vec::new()), places }
     }
 
     /// Copies up to `rows` rows; true if there are more.
@@ -133,7 +169,7 @@ impl MrsCopy {
         let keys: Vec<&[u8]> = histories.rows.iter().map(|row| row.key.as_slice()).collect();
         writer.append(&histories.block, &keys)?;
         for (row, history) in (first..).zip(&histories.rows) {
-            for (ts, change) in &history.undos {
+            for (ts, change) in history.undos.iter().filter(|(ts, _)| *ts >= self.mark) {
                 writer.undo(row, *ts, change)?;
             }
             if let Some((ts, change)) = &history.redo {

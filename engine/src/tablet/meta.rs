@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::column_file::ColumnFileMeta;
 use super::diskrowset::RowSetMeta;
 use super::rowset::RowSetId;
 use crate::codec;
@@ -21,12 +22,13 @@ use crate::ids::{ColumnId, OpId, TableId, TabletId};
 use crate::schema::change::Change;
 use crate::schema::partition::{Partition, PartitionSchema};
 use crate::schema::row::RowLayout;
-use crate::schema::{ColumnSchema, Schema};
+use crate::schema::{ColumnSchema, DataType, Schema};
 use crate::time::Timestamp;
 
 const DIR: &str = "tablet-meta";
 const MAGIC: [u8; 4] = *b"NYTM";
-const VERSION: u16 = 1;
+/// 2 added the ancient history mark, 3 the column files.
+const VERSION: u16 = 3;
 
 /// Whether a tablet's data is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +38,8 @@ pub enum DataState {
     Tombstoned,
     /// Everything is to go, the superblock last.
     Deleted,
+    /// Being copied from another server: a tombstone, for whoever finds it at start.
+    Copying,
 }
 
 /// The superblock.
@@ -54,7 +58,7 @@ pub struct TabletMeta {
     /// The replicas' configuration, in the words of whoever keeps it.
     pub peers: Vec<u8>,
     pub data_state: DataState,
-    /// The last operation in the log when it was thrown away.
+    /// The last operation in the log when it was thrown away; `None` if nobody knew.
     pub tombstone_last_op: Option<OpId>,
     /// What is on disk.
     pub rowsets: Vec<RowSetMeta>,
@@ -69,6 +73,10 @@ pub struct TabletMeta {
     pub next_rowset: RowSetId,
     /// The last number given to an auto-incrementing column.
     pub auto_increment: i64,
+    /// The ancient history mark: history from before it may be gone, so nothing before it can be read.
+    pub history_mark: Timestamp,
+    /// The rowsets' column files, as they are stored; in memory each rowset has its own.
+    pub(crate) column_files: BTreeMap<RowSetId, ColumnFileMeta>,
 }
 
 impl TabletMeta {
@@ -101,7 +109,18 @@ impl TabletMeta {
             last_timestamp: Timestamp::MIN,
             next_rowset: 1,
             auto_increment: 0,
+            history_mark: Timestamp::MIN,
+            column_files: BTreeMap::new(),
         }
+    }
+
+    /// What is known of a tablet whose superblock cannot be read: its id. Only to be tombstoned; the schema is
+    /// there because a superblock has one.
+    pub fn unreadable(tablet: TabletId) -> TabletMeta {
+        let key = ColumnSchema::new(0, "unknown", DataType::Int64);
+        let schema = Schema::new(vec![key], 1).expect("one key column of integers makes a schema");
+        let (none, all) = (PartitionSchema::default(), Partition::default());
+        TabletMeta::new(tablet, TableId::ZERO, "", schema, 0, none, all)
     }
 
     /// The tablets that have a superblock here, in order.
@@ -121,21 +140,51 @@ impl TabletMeta {
         let file = disk.open(&path).map_err(failed)?;
         let mut bytes = vec![0; file.len().map_err(failed)? as usize];
         file.read_at(0, &mut bytes).map_err(failed)?;
-        let (_, payload) = codec::unseal(MAGIC, VERSION, &bytes).map_err(|e| e.context(&path))?;
-        let meta: TabletMeta = postcard::from_bytes(payload)
-            .map_err(|e| Error::corrupt(format!("{path}: not a superblock: {e}")))?;
+        let meta = TabletMeta::decode(&bytes).map_err(|e| e.context(&path))?;
         if meta.tablet != tablet {
             return Err(Error::corrupt(format!("{path} is the superblock of tablet {}", meta.tablet)));
         }
         Ok(meta)
     }
 
+    /// Reads what [`TabletMeta::encode`] made, in this format or an older one.
+    pub fn decode(bytes: &[u8]) -> Result<TabletMeta> {
+        let (version, payload) = codec::unseal(MAGIC, VERSION, bytes)?;
+        let mut payload = payload.to_vec();
+        if version < 2 {
+            // The mark comes last; history was never dropped.
+            payload = postcard::to_extend(&Timestamp::MIN, payload).expect("a number can be written");
+        }
+        if version < 3 {
+            let none: BTreeMap<RowSetId, ColumnFileMeta> = BTreeMap::new();
+            payload = postcard::to_extend(&none, payload).expect("an empty list can be written");
+        }
+        let mut meta: TabletMeta =
+            postcard::from_bytes(&payload).map_err(|e| Error::corrupt(format!("not a superblock: {e}")))?;
+        for rowset in &mut meta.rowsets {
+            rowset.column_file = meta.column_files.remove(&rowset.id);
+        }
+        if let Some(rowset) = meta.column_files.keys().next() {
+            return Err(Error::corrupt(format!(
+                "a superblock has columns of rowset {rowset}, but not the rowset"
+            )));
+        }
+        Ok(meta)
+    }
+
+    /// The superblock as bytes, checksummed.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut stored = self.clone();
+        let file = |rowset: &RowSetMeta| Some((rowset.id, rowset.column_file.clone()?));
+        stored.column_files = self.rowsets.iter().filter_map(file).collect();
+        codec::seal(MAGIC, VERSION, &postcard::to_stdvec(&stored).expect("every field can be written"))
+    }
+
     /// Puts this superblock in place of the tablet's last one. When it returns, it will be found after a crash;
     /// when it fails, either may be.
     pub fn store(&self, disk: &dyn Disk) -> Result<()> {
         let path = path(self.tablet);
-        let payload = postcard::to_stdvec(self).expect("every field can be written");
-        let bytes = codec::seal(MAGIC, VERSION, &payload);
+        let bytes = self.encode();
         let stored =
             disk::create_dir_durably(disk, DIR).and_then(|()| disk::replace_file(disk, &path, &bytes));
         stored.map_err(|e| Error::io(format_args!("replace {path}"), &e))

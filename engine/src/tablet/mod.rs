@@ -18,14 +18,18 @@ use std::sync::{Arc, RwLock};
 use crate::cfile::cache::PageCache;
 use crate::config::TabletConfig;
 use crate::disk::Disk;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{TableId, TabletId};
+use crate::memory::{MemTracker, Memory};
 use crate::schema::Schema;
 use crate::schema::partition::{Partition, PartitionSchema};
+use crate::time::Timestamp;
 
 pub mod apply;
+pub mod column_file;
 pub mod compact;
 mod decide;
+pub mod delta_merge;
 pub mod delta_tracker;
 pub mod deltafile;
 pub mod deltamemstore;
@@ -33,8 +37,10 @@ pub mod diskrowset;
 #[cfg(test)]
 mod diskrowset_tests;
 pub mod flush;
+mod growth;
 pub mod memrowset;
-mod merge_policy;
+mod memstore;
+pub mod merge_policy;
 pub mod meta;
 pub mod mvcc;
 pub mod prepare;
@@ -48,14 +54,18 @@ mod split;
 pub mod writer;
 
 use diskrowset::{DiskRowSet, RowSetMeta};
+pub use growth::Counting;
 pub use split::KeyRange;
 
 use memrowset::{MemRowSet, MemRowSetScan};
 use meta::{TabletMeta, TabletSchema};
 use mvcc::Mvcc;
-use rowset::{RowSetId, RowSetScan};
+use rowset::{ProbeStats, RowSetId, RowSetScan};
 use rowset_tree::RowSetTree;
 use scan::{Scan, ScanSpec, SnapshotAt};
+
+/// Rows in a block of a scan that only counts: of rows on disk no page is read, so many are counted at once.
+const COUNTED_ROWS: usize = 1 << 16;
 
 /// A tablet as its readers see it.
 pub struct Tablet {
@@ -66,8 +76,29 @@ pub struct Tablet {
     config: TabletConfig,
     mvcc: Mvcc,
     cache: Arc<PageCache>,
+    memory: TabletMemory,
+    /// Bloom filters consulted, and key indexes searched, by all writes so far.
+    probes: [AtomicU64; 2],
     next_rowset: AtomicU64,
+    /// See [`Tablet::history_mark`].
+    history_mark: AtomicU64,
     state: RwLock<Arc<TabletState>>,
+}
+
+/// Where a tablet's memory is counted.
+struct TabletMemory {
+    all: Arc<MemTracker>,
+    /// Of MemRowSets.
+    rows: Arc<MemTracker>,
+    /// Of DeltaMemStores.
+    changes: Arc<MemTracker>,
+}
+
+impl TabletMemory {
+    fn new(memory: &Memory, tablet: TabletId) -> TabletMemory {
+        let all = memory.child(&format!("tablet-{tablet}"));
+        TabletMemory { rows: all.child("recent-rows"), changes: all.child("recent-deltas"), all }
+    }
 }
 
 /// The row sets and the schema at one moment.
@@ -104,7 +135,8 @@ impl Tablet {
         cache: Arc<PageCache>,
     ) -> Result<Tablet> {
         let schema = Arc::new(TabletSchema::of(meta));
-        let active = Arc::new(MemRowSet::new(schema.clone()));
+        let memory = TabletMemory::new(&config.memory, meta.tablet);
+        let active = Arc::new(MemRowSet::new(schema.clone(), &memory.rows));
         let (frozen, disk, tree) = (Vec::new(), Vec::new(), RowSetTree::default());
         let state = TabletState { schema, active, frozen, disk, tree };
         let tablet = Tablet {
@@ -115,7 +147,10 @@ impl Tablet {
             config,
             mvcc: Mvcc::new(meta.last_timestamp),
             cache,
+            memory,
+            probes: Default::default(),
             next_rowset: AtomicU64::new(meta.next_rowset),
+            history_mark: AtomicU64::new(meta.history_mark.0),
             state: RwLock::new(Arc::new(state)),
         };
         let open = |rowset: &RowSetMeta| tablet.open_rowset(data, rowset.clone()).map(Arc::new);
@@ -127,7 +162,8 @@ impl Tablet {
 
     pub(crate) fn open_rowset(&self, data: &Arc<dyn Disk>, meta: RowSetMeta) -> Result<DiskRowSet> {
         let schema = self.schema();
-        DiskRowSet::open(data.clone(), self.tablet, meta, &schema, self.cache.clone())
+        let rowset = DiskRowSet::open(data.clone(), self.tablet, meta, &schema, self.cache.clone())?;
+        Ok(rowset.counted_by(&self.memory.changes))
     }
 
     /// A number for a rowset or another file, never given before.
@@ -138,6 +174,19 @@ impl Tablet {
     /// What [`Tablet::new_rowset_id`] would give.
     pub(crate) fn next_rowset_id(&self) -> RowSetId {
         self.next_rowset.load(Ordering::Relaxed)
+    }
+
+    /// The ancient history mark: snapshots from before it are refused, and the history that only they would need may
+    /// be gone. A flushed row that died before it is as good as not there.
+    pub fn history_mark(&self) -> Timestamp {
+        Timestamp(self.history_mark.load(Ordering::Acquire))
+    }
+
+    /// History from before `mark` is not wanted any more: from now on snapshots before it are refused, and flushes and
+    /// compactions that begin drop what they come across. The mark never goes back, nor beyond what is applied.
+    pub fn raise_history_mark(&self, mark: Timestamp) {
+        let mark = mark.min(self.mvcc.last_applied().next());
+        self.history_mark.fetch_max(mark.0, Ordering::AcqRel);
     }
 
     pub fn schema(&self) -> Arc<Schema> {
@@ -153,6 +202,23 @@ impl Tablet {
         self.state().schema.clone()
     }
 
+    /// What looking for the keys of writes has cost since the tablet was opened.
+    pub fn probes(&self) -> ProbeStats {
+        let [blooms, keys] = &self.probes;
+        ProbeStats { blooms: blooms.load(Ordering::Relaxed), keys: keys.load(Ordering::Relaxed) }
+    }
+
+    /// For the writer: its sums.
+    fn set_probes(&self, sums: ProbeStats) {
+        self.probes[0].store(sums.blooms, Ordering::Relaxed);
+        self.probes[1].store(sums.keys, Ordering::Relaxed);
+    }
+
+    /// Counts all memory of this tablet.
+    pub fn memory(&self) -> &Arc<MemTracker> {
+        &self.memory.all
+    }
+
     pub fn config(&self) -> &TabletConfig {
         &self.config
     }
@@ -163,13 +229,10 @@ impl Tablet {
 
     /// Begins a scan. `Invalid` if the spec contradicts itself or the schema.
     pub fn scan(&self, spec: &ScanSpec) -> Result<Scan> {
-        let snapshot = match spec.snapshot {
-            SnapshotAt::Latest => self.mvcc.latest(),
-            SnapshotAt::At(before) => rowset::Snapshot { before },
-        };
-        // The state is taken after the snapshot: what the snapshot sees was in memory by then.
-        let state = self.state();
-        let block_rows = self.config.scan_block_rows.min(spec.block_rows_max.unwrap_or(usize::MAX)).max(1);
+        let (snapshot, state) = self.snapshot_and_state(spec)?;
+        self.mark_scan(spec, &state);
+        let rows = if spec.only_counts() { COUNTED_ROWS } else { self.config.scan_block_rows };
+        let block_rows = rows.min(spec.block_rows_max.unwrap_or(usize::MAX)).max(1);
         let wanted = scan::row_set_spec(spec, &state.schema.schema, snapshot, block_rows)?;
         let mut row_sets: Vec<Box<dyn RowSetScan>> = Vec::new();
         if let Some(wanted) = wanted {
@@ -184,6 +247,46 @@ impl Tablet {
             }
         }
         Ok(Scan::new(spec, snapshot, row_sets))
+    }
+
+    fn mark_scan(&self, spec: &ScanSpec, state: &TabletState) {
+        let watch = &self.config.watch;
+        watch.mark_if(!state.frozen.is_empty(), "scan: while a MemRowSet is flushed");
+        watch.mark_if(state.disk.len() > 1, "scan: over several rowsets");
+        watch.mark_if(state.active.rows() > 0 && !state.disk.is_empty(), "scan: over memory and disk");
+        watch.mark_if(state.disk.iter().any(|rowset| rowset.dms_len() > 0), "scan: over changes in memory");
+        let files = |rowset: &Arc<DiskRowSet>| !rowset.meta().delta_files.is_empty();
+        watch.mark_if(state.disk.iter().any(files), "scan: over files of changes");
+        watch.mark_if(spec.ordered && spec.last_key.is_some(), "scan: goes on after a key");
+        let past = matches!(spec.snapshot, SnapshotAt::At(at) if at <= self.mvcc.last_applied());
+        watch.mark_if(past, "scan: reads the past");
+        watch.mark_if(spec.diff_from.is_some(), "scan: between two times");
+        watch.mark_if(spec.only_counts(), "scan: rows are only counted");
+        watch.mark_if(!spec.predicates.is_empty(), "scan: by a predicate");
+        watch.mark_if(self.mvcc.earliest_in_flight().is_some(), "scan: while an operation is in flight");
+    }
+
+    /// The moment a scan reads at, and row sets that have all of it.
+    fn snapshot_and_state(&self, spec: &ScanSpec) -> Result<(rowset::Snapshot, Arc<TabletState>)> {
+        loop {
+            let snapshot = match spec.snapshot {
+                SnapshotAt::Latest => self.mvcc.latest(),
+                SnapshotAt::At(before) => rowset::Snapshot { before },
+            };
+            // The state is taken after the snapshot: what the snapshot sees was in memory by then. And before the mark:
+            // row sets that lack history come after the mark that allows it.
+            let (state, mark) = (self.state(), self.history_mark());
+            let oldest = spec.diff_from.unwrap_or(snapshot.before).min(snapshot.before);
+            if oldest >= mark {
+                return Ok((snapshot, state));
+            }
+            if spec.snapshot != SnapshotAt::Latest || spec.diff_from.is_some() {
+                return Err(Error::invalid(format!(
+                    "the snapshot at {oldest} is older than the ancient history mark {mark}: its history is no \
+                     longer kept; read a later one, or keep more history"
+                )));
+            }
+        }
     }
 
     pub fn stats(&self) -> TabletStats {

@@ -16,7 +16,7 @@ use super::diskrowset::Base;
 use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use crate::cfile::cache::Worth;
 use crate::cfile::index::PageIndex;
-use crate::cfile::page::{Cells, Dictionary, Page};
+use crate::cfile::page::{Cells, Dictionary, Page, runs_within};
 use crate::cfile::reader::StreamReader;
 use crate::cfile::stats::may_match;
 use crate::error::{Error, Result};
@@ -299,6 +299,20 @@ impl DiskRowSetScan {
                     for (at, row) in in_page.zip(batch..) {
                         if !(if null(at) { null_passes } else { cell_passes }) {
                             keep.set(row, false);
+                        }
+                    }
+                }
+                Cells::Runs { width, ends, cells } => {
+                    let start = in_page.start;
+                    for (rows, cell) in runs_within((*width, ends, cells), in_page.start, in_page.end) {
+                        let cell_passes = predicate.matches_cell(ty, Some(cell));
+                        if cell_passes && (page.validity.is_none() || null_passes) {
+                            continue;
+                        }
+                        for at in rows {
+                            if !(if null(at) { null_passes } else { cell_passes }) {
+                                keep.set(batch + at - start, false);
+                            }
                         }
                     }
                 }

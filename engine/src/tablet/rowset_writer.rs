@@ -15,11 +15,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::column_file::ColumnFileMeta;
 use super::deltafile::{DeltaMeta, DeltaWriter, Direction};
 use super::rowset::RowSetId;
 use crate::cfile::bloom::BloomWriter;
 use crate::cfile::encoding::resolve;
-use crate::cfile::frame::{FileKind, Identity, PageWriter, stream};
+use crate::cfile::frame::{FileKind, Identity, PageWriter, Sealed, stream, sync_all};
 use crate::cfile::writer::{StreamMeta, StreamSpec, StreamWriter};
 pub use crate::config::ColumnFileConfig;
 use crate::disk::Disk;
@@ -58,13 +59,17 @@ pub struct RowSetMeta {
     /// Files of REDOs, oldest first.
     pub delta_files: Vec<DeltaFileMeta>,
     pub columns: Vec<ColumnId>,
+    /// Columns that were written anew since. The superblock keeps it beside the rowsets: older ones did not have it.
+    #[serde(skip)]
+    pub column_file: Option<ColumnFileMeta>,
 }
 
 impl RowSetMeta {
     /// Every file it is made of.
     pub fn files(&self) -> impl Iterator<Item = &str> {
+        let columns = self.column_file.iter().map(|columns| columns.file.as_str());
         let deltas = self.delta_files.iter().map(|delta| delta.file.as_str());
-        std::iter::once(self.file.as_str()).chain(deltas)
+        std::iter::once(self.file.as_str()).chain(columns).chain(deltas)
     }
 }
 
@@ -188,9 +193,16 @@ impl DiskRowSetWriter {
         self.out.len() + (pending + deltas) as u64
     }
 
-    /// Writes what is pending and makes the file durable. Every operation up to and including `base_ts` is in
-    /// it. `Invalid` if there are no rows.
-    pub fn finish(mut self, base_ts: Timestamp) -> Result<RowSetMeta> {
+    /// Writes what is pending and makes the file durable; see [`DiskRowSetWriter::seal`].
+    pub fn finish(self, base_ts: Timestamp) -> Result<RowSetMeta> {
+        let (meta, sealed) = self.seal(base_ts)?;
+        sync_all(&[sealed])?;
+        Ok(meta)
+    }
+
+    /// Writes what is pending. Every operation up to and including `base_ts` is in the file, which has yet to be made
+    /// durable. `Invalid` if there are no rows.
+    pub fn seal(mut self, base_ts: Timestamp) -> Result<(RowSetMeta, Sealed)> {
         if self.rows == 0 {
             return Err(Error::invalid(format!("{}: a rowset needs a row", self.out.path())));
         }
@@ -208,23 +220,30 @@ impl DiskRowSetWriter {
         };
         let footer = postcard::to_stdvec(&footer).expect("numbers and names always encode");
         let (id, file) = (self.out.identity().rowset, self.out.path().to_string());
-        Ok(RowSetMeta {
+        let sealed = self.out.seal(&footer)?;
+        let meta = RowSetMeta {
             id,
             file,
             rows: self.rows,
             live_rows: u64::from(self.rows) - self.ghosts,
             min_key: self.min_key,
             max_key: self.max_key,
-            bytes: self.out.finish(&footer)?,
+            bytes: sealed.len(),
             base_ts,
             redo_ts: base_ts,
             delta_files: Vec::new(),
             columns: self.column_ids,
-        })
+            column_file: None,
+        };
+        Ok((meta, sealed))
     }
 }
 
-fn column_spec(column: &ColumnSchema, is_key: bool, config: &ColumnFileConfig) -> Result<StreamSpec> {
+pub(super) fn column_spec(
+    column: &ColumnSchema,
+    is_key: bool,
+    config: &ColumnFileConfig,
+) -> Result<StreamSpec> {
     let physical = column.ty.physical();
     let encoding = match (column.encoding, physical) {
         // A dictionary of values that are all different is of no use, and they come in order.

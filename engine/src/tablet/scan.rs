@@ -50,6 +50,30 @@ pub struct ScanSpec {
     pub block_rows_max: Option<usize>,
 }
 
+impl ScanSpec {
+    /// Everything as it is now, in no order: what is wanted less or otherwise is said with `..`.
+    pub fn latest(projection: Vec<ProjectedColumn>) -> ScanSpec {
+        ScanSpec {
+            projection,
+            predicates: Vec::new(),
+            lower_key: None,
+            upper_key: None,
+            last_key: None,
+            snapshot: SnapshotAt::Latest,
+            diff_from: None,
+            ordered: false,
+            limit: None,
+            block_rows_max: None,
+        }
+    }
+
+    /// Whether nothing is asked of the rows but how many there are. Then rows on disk are counted from what is known of
+    /// their rowsets, and only their changes are looked at.
+    pub fn only_counts(&self) -> bool {
+        self.projection.is_empty() && self.predicates.is_empty() && !self.ordered && self.diff_from.is_none()
+    }
+}
+
 /// A scan in progress: it owns what it reads and is not disturbed by writes, flushes or compactions.
 pub struct Scan {
     sources: Sources,

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::apply::{Mode, Outcome, Scratch, apply};
+use super::apply::{Applied, Mode, Outcome, Scratch, apply};
 use super::diskrowset::DiskRowSet;
 use super::memrowset::MemRowSet;
 use super::meta::TabletSchema;
@@ -66,7 +66,9 @@ impl TabletWriter {
     /// An error means that the tablet's files cannot be read or contradict its log; it is not fit for use.
     pub fn apply(&mut self, batch: Prepared, ts: Timestamp, index: u64, mode: Mode<'_>) -> Result<Outcome> {
         let state = self.tablet.state();
-        let applied = apply(&state, batch, ts, mode, &mut self.scratch)?;
+        let applied = apply((&state, self.tablet.history_mark()), batch, ts, mode, &mut self.scratch)?;
+        self.tablet.set_probes(self.scratch.probes);
+        self.mark_applied(&state, &applied);
         if state.active.rows() > 0 {
             self.anchors.active.get_or_insert(index);
         }
@@ -74,6 +76,21 @@ impl TabletWriter {
             self.anchors.deltas.entry(rowset).or_insert(index);
         }
         Ok(applied.outcome)
+    }
+
+    fn mark_applied(&self, state: &TabletState, applied: &Applied) {
+        let (watch, counts) = (&self.tablet.config().watch, &applied.outcome.counts);
+        watch.mark_if(counts.inserts > 0, "write: rows were inserted");
+        watch.mark_if(counts.updates > 0, "write: rows were updated");
+        watch.mark_if(counts.upserts > 0, "write: rows were upserted");
+        watch.mark_if(counts.deletes > 0, "write: rows were deleted");
+        watch.mark_if(counts.insert_ignore_errors > 0, "write: INSERT_IGNORE met a row");
+        watch.mark_if(counts.update_ignore_errors > 0, "write: UPDATE_IGNORE met none");
+        watch.mark_if(counts.delete_ignore_errors > 0, "write: DELETE_IGNORE met none");
+        watch.mark_if(!applied.outcome.errors.is_empty(), "write: a row was refused, others were not");
+        watch.mark_if(!applied.touched.is_empty(), "write: rows on disk were changed");
+        watch.mark_if(applied.touched.len() > 1, "write: one batch changed several rowsets");
+        watch.mark_if(!state.frozen.is_empty(), "write: while a MemRowSet is flushed");
     }
 
     /// What looking for keys on disk has cost so far.
@@ -106,7 +123,8 @@ impl TabletWriter {
     }
 
     fn replace_active(&mut self, mut state: TabletState, index: u64, timestamp: Timestamp) {
-        let active = std::mem::replace(&mut state.active, Arc::new(MemRowSet::new(state.schema.clone())));
+        let empty = MemRowSet::new(state.schema.clone(), &self.tablet.memory.rows);
+        let active = std::mem::replace(&mut state.active, Arc::new(empty));
         let from = self.anchors.active.take();
         if active.rows() > 0 {
             let mutations = active.mutation_count();

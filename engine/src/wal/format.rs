@@ -10,7 +10,8 @@ use crate::ids::OpId;
 use crate::time::Timestamp;
 
 const SEGMENT_MAGIC: [u8; 4] = *b"NYWS";
-const SEGMENT_VERSION: u16 = 1;
+/// 1: batches as they are. 2: batches may be compressed.
+pub(super) const SEGMENT_VERSION: u16 = 2;
 /// No segment header is longer.
 pub(super) const SEGMENT_HEADER_MAX: usize = 256;
 
@@ -28,16 +29,18 @@ pub(super) fn encode_header(header: &SegmentHeader) -> Vec<u8> {
     codec::seal(SEGMENT_MAGIC, SEGMENT_VERSION, &payload)
 }
 
-/// The header at the start of `bytes`, and its length.
-pub(super) fn decode_header(bytes: &[u8]) -> Result<(SegmentHeader, usize)> {
-    let (_version, payload, len) = codec::unseal_prefix(SEGMENT_MAGIC, SEGMENT_VERSION, bytes)?;
+/// The header at the start of `bytes`, its length, and the segment's format.
+pub(super) fn decode_header(bytes: &[u8]) -> Result<(SegmentHeader, usize, u16)> {
+    let (version, payload, len) = codec::unseal_prefix(SEGMENT_MAGIC, SEGMENT_VERSION, bytes)?;
     let header = postcard::from_bytes(payload)
         .map_err(|error| Error::corrupt(format!("the segment header is not what it should be: {error}")))?;
-    Ok((header, len))
+    Ok((header, len, version))
 }
 
 /// First bytes of each batch.
 pub(super) const BATCH_MAGIC: [u8; 4] = *b"NYWB";
+/// First bytes of one that is compressed: its payload is the length it had (u32 LE), then an LZ4 block.
+pub(super) const PACKED_MAGIC: [u8; 4] = *b"NYWC";
 pub(super) const BATCH_HEADER: usize = 40;
 const BATCH_CRC_AT: usize = BATCH_HEADER - 4;
 /// The payload of a batch is no longer, whatever its length says.
@@ -48,6 +51,7 @@ const TAG_COMMIT: u8 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BatchHeader {
+    pub packed: bool,
     pub payload_len: usize,
     pub payload_crc: u32,
     /// The segment was durable up to here when this was written.
@@ -77,16 +81,26 @@ fn entry_len(entry: &Entry) -> usize {
     id + fixed + codec::varint_len(payload.len() as u64) + payload.len()
 }
 
+/// Where a batch is put, and how far the segment is durable.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub sequence: u64,
+    pub offset: u64,
+    pub synced: u64,
+}
+
 /// Puts the batch into `out`, which is empty: one copy of each payload, one pass of the checksum.
-pub(super) fn encode_batch(out: &mut Vec<u8>, entries: &[Entry], sequence: u64, offset: u64, synced: u64) {
+pub(super) fn encode_batch(out: &mut Vec<u8>, entries: &[Entry], compress: bool, place: Place) {
     out.resize(BATCH_HEADER, 0);
     codec::put_varint(out, entries.len() as u64);
     for entry in entries {
         encode_entry(out, entry);
     }
+    let packed = compress && pack(out);
+    let Place { sequence, offset, synced } = place;
     let payload = &out[BATCH_HEADER..];
     let (len, crc) = (payload.len() as u32, crc32c::crc32c(payload));
-    out[0..4].copy_from_slice(&BATCH_MAGIC);
+    out[0..4].copy_from_slice(if packed { &PACKED_MAGIC } else { &BATCH_MAGIC });
     out[4..8].copy_from_slice(&len.to_le_bytes());
     out[8..12].copy_from_slice(&crc.to_le_bytes());
     out[12..20].copy_from_slice(&sequence.to_le_bytes());
@@ -94,6 +108,47 @@ pub(super) fn encode_batch(out: &mut Vec<u8>, entries: &[Entry], sequence: u64, 
     out[28..36].copy_from_slice(&synced.to_le_bytes());
     let crc = crc32c::crc32c(&out[..BATCH_CRC_AT]);
     out[BATCH_CRC_AT..BATCH_HEADER].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// A payload that is shorter is not worth the work.
+const PACKED_BYTES_MIN: usize = 256;
+
+/// Replaces the payload in `out` by its compressed form; false, and nothing happens, unless that saves an eighth.
+fn pack(out: &mut Vec<u8>) -> bool {
+    let payload = &out[BATCH_HEADER..];
+    if payload.len() < PACKED_BYTES_MIN {
+        return false;
+    }
+    let (len, packed) = (payload.len() as u32, lz4_flex::block::compress(payload));
+    if packed.len() + 4 > payload.len() - payload.len() / 8 {
+        return false;
+    }
+    out.truncate(BATCH_HEADER);
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&packed);
+    true
+}
+
+/// The payload that [`pack`] compressed.
+pub(super) fn unpack(payload: &Bytes) -> Result<Bytes, &'static str> {
+    let Some((len, packed)) = payload.split_first_chunk::<4>() else {
+        return Err("a compressed batch is too short for its length");
+    };
+    let len = u32::from_le_bytes(*len) as usize;
+    // An LZ4 block grows at most by this factor.
+    if len > packed.len().saturating_mul(255) || len > BATCH_BYTES_MAX {
+        return Err("a compressed batch claims to be longer than it can be");
+    }
+    let mut out = vec![0; len];
+    match lz4_flex::block::decompress_into(packed, &mut out) {
+        Ok(got) if got == len => Ok(out.into()),
+        _ => Err("a compressed batch does not decompress"),
+    }
+}
+
+/// Whether a batch may begin with these bytes.
+pub(super) fn begins_batch(bytes: &[u8]) -> bool {
+    bytes.starts_with(&BATCH_MAGIC) || bytes.starts_with(&PACKED_MAGIC)
 }
 
 fn encode_entry(out: &mut Vec<u8>, entry: &Entry) {
@@ -124,7 +179,7 @@ pub(super) fn decode_batch_header(
     sequence: u64,
     offset: u64,
 ) -> Result<BatchHeader, &'static str> {
-    if bytes[..4] != BATCH_MAGIC {
+    if !begins_batch(bytes) {
         return Err("no batch begins here");
     }
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -135,7 +190,8 @@ pub(super) fn decode_batch_header(
     if long(12) != sequence || long(20) != offset {
         return Err("the batch belongs elsewhere");
     }
-    Ok(BatchHeader { payload_len: word(4) as usize, payload_crc: word(8), synced: long(28) })
+    let packed = bytes.starts_with(&PACKED_MAGIC);
+    Ok(BatchHeader { packed, payload_len: word(4) as usize, payload_crc: word(8), synced: long(28) })
 }
 
 /// Gives the entries of a batch, whose payloads share its memory.

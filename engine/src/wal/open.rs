@@ -71,6 +71,20 @@ pub(super) fn open(
     Ok((wal, report))
 }
 
+/// Whether `dir` holds no segment, or a first one that is no more than its header.
+pub(super) fn is_unused(disk: &dyn Disk, dir: &str) -> Result<bool> {
+    let path = match list_segments(disk, dir)?.as_slice() {
+        [] => return Ok(true),
+        [1] => segment_path(dir, 1),
+        _ => return Ok(false),
+    };
+    let failed = |error: io::Error| Error::io(format_args!("read {path}"), &error);
+    let file = disk.open(&path).map_err(failed)?;
+    let len = file.len().map_err(failed)?;
+    // One whose header cannot be read may be anything.
+    Ok(read_header(&*file, len).is_ok_and(|(_, header, _)| header == len))
+}
+
 /// Sequences of the segments in `dir`, rising. Removes what a crash left half made.
 pub(super) fn list_segments(disk: &dyn Disk, dir: &str) -> Result<Vec<u64>> {
     let names = match disk.list(dir) {
@@ -127,11 +141,12 @@ impl Opening<'_> {
         let path = segment_path(self.dir, sequence);
         let io = |error: io::Error| Error::io(format_args!("read {path}"), &error);
         let len = file.len().map_err(io)?;
-        let (header, header_bytes) = read_header(&*file, len).map_err(|error| error.context(&path))?;
+        let (header, header_bytes, format) =
+            read_header(&*file, len).map_err(|error| error.context(&path))?;
         self.check_header(&path, &header, sequence)?;
         let base = self.voids.base(sequence, header.last_op);
         self.last_op.get_or_insert(base);
-        let mut segment = Segment { sequence, file, bytes: len, header_bytes, base, max_index: 0 };
+        let mut segment = Segment { sequence, file, bytes: len, header_bytes, format, base, max_index: 0 };
         let file = segment.file.clone();
         let mut scanner = Scanner::new(&*file, sequence, header_bytes, len);
         loop {
@@ -216,9 +231,9 @@ impl Opening<'_> {
     }
 }
 
-fn read_header(file: &dyn File, len: u64) -> Result<(SegmentHeader, u64)> {
+fn read_header(file: &dyn File, len: u64) -> Result<(SegmentHeader, u64, u16)> {
     let mut bytes = vec![0; SEGMENT_HEADER_MAX.min(len as usize)];
     file.read_at(0, &mut bytes).map_err(|error| Error::io("read the header", &error))?;
-    let (header, used) = format::decode_header(&bytes)?;
-    Ok((header, used as u64))
+    let (header, used, format) = format::decode_header(&bytes)?;
+    Ok((header, used as u64, format))
 }

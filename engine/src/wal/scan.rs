@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 
-use super::format::{self, BATCH_HEADER, BATCH_MAGIC};
+use super::format::{self, BATCH_HEADER};
 use crate::disk::File;
 
 /// How much is read at once.
@@ -64,6 +64,13 @@ impl<'a> Scanner<'a> {
         if crc32c::crc32c(&payload) != header.payload_crc {
             return Ok(Step::Damaged("the batch fails its checksum"));
         }
+        let payload = match header.packed {
+            true => match format::unpack(&payload) {
+                Ok(payload) => payload,
+                Err(why) => return Ok(Step::Damaged(why)),
+            },
+            false => payload,
+        };
         self.offset += (BATCH_HEADER + header.payload_len) as u64;
         Ok(Step::Batch(Batch { payload }))
     }
@@ -76,7 +83,7 @@ impl<'a> Scanner<'a> {
             let len = (self.end - at).min(WINDOW) as usize;
             let bytes = self.bytes(at, len)?;
             for start in 0..=len - BATCH_HEADER {
-                if bytes[start..start + 4] != BATCH_MAGIC {
+                if !format::begins_batch(&bytes[start..]) {
                     continue;
                 }
                 let head = bytes[start..start + BATCH_HEADER].try_into().expect("as long as a header");

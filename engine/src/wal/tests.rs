@@ -7,7 +7,7 @@ use crate::disk::mem::MemDisk;
 use crate::error::ErrorKind;
 
 const DIR: &str = "wals/t";
-const CONFIG: WalConfig = WalConfig { segment_bytes_max: 300, preallocate: true };
+const CONFIG: WalConfig = WalConfig { segment_bytes_max: 300, preallocate: true, compress: true };
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
@@ -278,4 +278,73 @@ proptest! {
             wal.sync().unwrap();
         }
     }
+}
+
+/// A log that a build without compression began: it is read, continued as it is, and compressed from its next
+/// segment on.
+#[test]
+fn segments_of_the_first_format_are_read_and_continued() {
+    let disk = Arc::new(MemDisk::new(1));
+    disk::create_dir_durably(&*disk, DIR).unwrap();
+    let header = SegmentHeader { sequence: 1, last_op: OpId::MIN, previous_bytes: 0 };
+    let mut bytes = crate::codec::seal(*b"NYWS", 1, &postcard::to_stdvec(&header).unwrap());
+    let first = [replicate(op(1, 1)), commit(op(1, 1))];
+    let mut batch = Vec::new();
+    format::encode_batch(
+        &mut batch,
+        &first,
+        false,
+        Place { sequence: 1, offset: bytes.len() as u64, synced: 0 },
+    );
+    bytes.extend(batch);
+    let file = disk.create(&segment_path(DIR, 1)).unwrap();
+    file.append(&bytes).unwrap();
+    file.sync().unwrap();
+    disk.sync_dir(DIR).unwrap();
+
+    let config = WalConfig { segment_bytes_max: 3000, ..CONFIG };
+    let mut found = Vec::new();
+    let mut keep = |entry| {
+        found.push(entry);
+        Ok(())
+    };
+    let (mut wal, _) = Wal::open(disk.clone(), DIR, config, &mut keep).unwrap();
+    for index in 2..=16 {
+        wal.append(&[replicate(op(1, index))]).unwrap();
+    }
+    wal.sync().unwrap();
+    drop(wal);
+    let has = |sequence: u64, magic: &[u8]| {
+        let bytes = disk::read_file(&*disk, &segment_path(DIR, sequence)).unwrap();
+        bytes.windows(4).any(|window| window == magic)
+    };
+    assert!(has(1, b"NYWB") && !has(1, b"NYWC"), "an older build must still read what it began");
+    assert!(has(2, b"NYWC"));
+    let mut again = Vec::new();
+    let mut keep = |entry| {
+        again.push(entry);
+        Ok(())
+    };
+    Wal::open(disk.clone(), DIR, config, &mut keep).unwrap();
+    let expected: Vec<Entry> =
+        first.into_iter().chain((2..=16).map(|index| replicate(op(1, index)))).collect();
+    assert_eq!((found.as_slice(), again.as_slice()), (&expected[..2], &expected[..]));
+}
+
+#[test]
+fn what_members_need_is_spared_up_to_a_limit() {
+    let disk = Arc::new(MemDisk::new(1));
+    let mut wal = Wal::create(disk, DIR, CONFIG).unwrap();
+    for index in 1..=40 {
+        wal.append(&[replicate(op(1, index))]).unwrap();
+    }
+    let bytes = wal.bytes();
+    assert_eq!(wal.gc_sparing(30, 10, u64::MAX).unwrap(), bytes - wal.bytes());
+    let first = wal.first_index().unwrap();
+    assert!((2..=10).contains(&first), "{first}");
+    wal.gc_sparing(30, 10, wal.bytes() / 2).unwrap();
+    let first = wal.first_index().unwrap();
+    assert!((11..=30).contains(&first), "{first}");
+    wal.gc_sparing(30, 1, 0).unwrap();
+    assert!(wal.first_index().unwrap() > 24);
 }

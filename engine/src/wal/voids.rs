@@ -9,6 +9,8 @@ use crate::disk::{self, Disk};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
 
+/// The file beside the segments that keeps them.
+pub const FILE: &str = "truncations";
 const MAGIC: [u8; 4] = *b"NYWT";
 const VERSION: u16 = 1;
 
@@ -54,9 +56,17 @@ impl Voids {
         self.list.last().map_or((0, 0), |void| (void.sequence, void.offset))
     }
 
-    pub fn write(&self, disk: &dyn Disk, dir: &str) -> io::Result<()> {
+    /// The bytes of the file that keeps them; none if there is nothing to keep.
+    pub fn encode(&self) -> Vec<u8> {
+        if self.list.is_empty() {
+            return Vec::new();
+        }
         let payload = postcard::to_stdvec(self).expect("numbers can be encoded");
-        disk::replace_file(disk, &path(dir), &codec::seal(MAGIC, VERSION, &payload))
+        codec::seal(MAGIC, VERSION, &payload)
+    }
+
+    pub fn write(&self, disk: &dyn Disk, dir: &str) -> io::Result<()> {
+        disk::replace_file(disk, &path(dir), &self.encode())
     }
 
     /// What [`Voids::write`] wrote last; nothing if it never did.
@@ -74,5 +84,5 @@ impl Voids {
 }
 
 fn path(dir: &str) -> String {
-    format!("{dir}/truncations")
+    format!("{dir}/{FILE}")
 }

@@ -6,18 +6,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::cfile::cache::PageCache;
 use engine::config::TabletConfig;
+use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::error::Result;
 use engine::ids::{TableId, TabletId, Uuid};
 use engine::note::Note;
+use engine::raft::{self, Config, Peer, RaftOptions};
 use engine::replica::{
-    BootstrapReport, Done, Effects, Event, JobKind, JobStep, Op, OpResult, Replica, RequestId, WriteOp,
+    BootstrapReport, Done, Effects, Event, GroupSetup, JobKind, JobStep, Op, OpResult, Replica, RequestId,
+    WriteOp, cmeta, write_log,
 };
 use engine::schema::ops::{RowOpKind, WireColumn};
 use engine::schema::partition::{Partition, PartitionSchema};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::meta::TabletMeta;
-use engine::time::Timestamp;
+use engine::time::{Now, Timestamp};
 use engine::wal::Wal;
 
 pub const TABLET: TabletId = Uuid([7; 16]);
@@ -97,6 +100,11 @@ pub fn plain_schema() -> Schema {
     Schema::new(columns, 1).expect("it is a good schema")
 }
 
+/// The replica as the only one of its group.
+pub fn setup() -> GroupSetup {
+    GroupSetup { me: Peer::voter(Uuid([1; 16]), "here", 7050), options: RaftOptions::tiny(), seed: 1 }
+}
+
 /// One replica, what it lives on, and the clock it reads.
 pub struct World {
     pub disk: MemDisk,
@@ -105,6 +113,10 @@ pub struct World {
     pub clock: u64,
     pub notes: Vec<Note>,
     pub report: BootstrapReport,
+    /// Of the page cache that the next creation or opening gets.
+    pub cache_bytes: usize,
+    /// Timestamps of the operations that clients had done, in order.
+    times: Vec<Timestamp>,
     tickets: u64,
 }
 
@@ -112,7 +124,18 @@ impl World {
     pub fn new(seed: u64, config: TabletConfig) -> World {
         let report = BootstrapReport::default();
         let (disk, notes) = (MemDisk::new(seed), Vec::new());
-        World { disk, config, open: None, clock: 0, notes, report, tickets: 0 }
+        let cache_bytes = 1 << 20;
+        World {
+            disk,
+            config,
+            open: None,
+            clock: 0,
+            notes,
+            report,
+            cache_bytes,
+            times: Vec::new(),
+            tickets: 0,
+        }
     }
 
     pub fn create(&mut self, schema: Schema) -> Result<()> {
@@ -124,56 +147,94 @@ impl World {
     pub fn create_in(&mut self, schema: Schema, how: PartitionSchema, part: Partition) -> Result<()> {
         let meta = TabletMeta::new(TABLET, TABLE, "t", schema, 0, how, part);
         let disk = Arc::new(self.disk.clone());
-        let cache = PageCache::new(1 << 20);
-        self.open = Some(Replica::create(disk.clone(), disk, meta, self.config.clone(), cache)?);
-        Ok(())
+        let cache = PageCache::new(self.cache_bytes);
+        let members = Config::initial(vec![setup().me]);
+        let config = self.config.clone();
+        self.open = Some(Replica::create(disk.clone(), disk, meta, members, setup(), config, cache)?);
+        self.settle()
     }
 
     /// Closes the replica if it is open, and opens it from what is on the disk.
     pub fn reopen(&mut self) -> Result<()> {
         self.open = None;
         let disk = Arc::new(self.disk.clone());
-        let cache = PageCache::new(1 << 20);
-        let (replica, wal, report) = Replica::open(disk.clone(), disk, TABLET, self.config.clone(), cache)?;
+        let cache = PageCache::new(self.cache_bytes);
+        let config = self.config.clone();
+        let (replica, wal, report) = Replica::open(disk.clone(), disk, TABLET, setup(), config, cache)?;
         self.clock = self.clock.max(report.last_timestamp.0);
         self.notes.extend(report.notes.iter().cloned());
         self.report = report;
         self.open = Some((replica, wal));
-        Ok(())
+        self.settle()
     }
 
     pub fn replica(&self) -> &Replica {
         &self.open.as_ref().expect("the replica is open").0
     }
 
-    /// Proposes an operation; nothing is durable or applied yet.
-    pub fn propose(&mut self, op: Op, request: Option<RequestId>, out: &mut Effects) -> u64 {
+    /// Steps the replica; timestamps count up.
+    fn step(&mut self, event: impl Into<Event>, out: &mut Effects) {
         let (replica, _) = self.open.as_mut().expect("the replica is open");
-        self.tickets += 1;
         let clock = &mut self.clock;
         let mut assign = || {
             *clock += 1;
             Timestamp(*clock)
         };
-        replica.step(Event::Propose { ticket: self.tickets, op, request }, &mut assign, out);
+        replica.step(Now::default(), event, &mut assign, out);
+    }
+
+    /// Lets the replica begin its term; it is alone and leads at once.
+    fn settle(&mut self) -> Result<()> {
+        let mut out = Effects::default();
+        let (replica, _) = self.open.as_mut().expect("the replica is open");
+        let clock = &mut self.clock;
+        let mut assign = || {
+            *clock += 1;
+            Timestamp(*clock)
+        };
+        replica.start(Now::default(), &mut assign, &mut out);
+        self.persist(&mut out);
+        self.replica().failure().cloned().map_or(Ok(()), Err)
+    }
+
+    /// Proposes an operation; nothing is durable or applied yet.
+    pub fn propose(&mut self, op: Op, request: Option<RequestId>, out: &mut Effects) -> u64 {
+        self.tickets += 1;
+        self.step(Event::Propose { ticket: self.tickets, op, request }, out);
         self.tickets
     }
 
-    /// Appends what a step wants appended, syncs, and tells the replica, until nothing is left to append.
+    /// Does to the disk what steps want done, and tells the replica, until nothing is left to do.
     pub fn persist(&mut self, out: &mut Effects) {
-        let (replica, wal) = self.open.as_mut().expect("the replica is open");
-        let appended = wal.append(&out.append).and_then(|()| wal.sync());
-        out.append.clear();
-        let event = match appended {
-            Ok(()) => Event::Persisted(wal.last_op()),
-            Err(error) => Event::LogFailed(error),
-        };
-        replica.step(event, &mut || unreachable!("nothing is proposed"), out);
-        // Commits need not be durable before the answer.
-        if let Err(error) = wal.append(&out.append) {
-            replica.step(Event::LogFailed(error), &mut || unreachable!("nothing is proposed"), out);
+        while !out.log.is_empty() || out.meta.is_some() {
+            if let Some((number, meta)) = out.meta.take() {
+                match cmeta::store(&self.disk, &meta) {
+                    Ok(()) => self.step(raft::Event::MetaPersisted(number), out),
+                    Err(error) => self.step(Event::MetaFailed(error), out),
+                }
+            }
+            let (_, wal) = self.open.as_mut().expect("the replica is open");
+            let before = wal.last_op();
+            let written = write_log(wal, out.log.drain(..)).and_then(|()| {
+                // What operations did need not be durable before the answer.
+                if wal.last_op() == before { Ok(()) } else { wal.sync() }
+            });
+            match written {
+                Ok(()) if wal.last_op() == before => {}
+                Ok(()) => {
+                    let last = wal.last_op();
+                    self.step(raft::Event::Persisted(last), out);
+                }
+                Err(error) => self.step(Event::LogFailed(error), out),
+            }
         }
-        out.append.clear();
+    }
+
+    /// When the n-th operation of a client happened, from 1; terms begin with operations of nobody. The one after the
+    /// last has yet to happen.
+    pub fn moment(&self, n: u64) -> Timestamp {
+        let known = (n as usize).checked_sub(1).and_then(|at| self.times.get(at));
+        known.copied().unwrap_or(Timestamp(self.clock + n.saturating_sub(self.times.len() as u64)))
     }
 
     /// One operation from proposal to answer.
@@ -185,7 +246,11 @@ impl World {
         }
         self.notes.append(&mut out.notes);
         assert_eq!(out.done.len(), 1);
-        out.done.pop().expect("every proposal is answered")
+        let done = out.done.pop().expect("every proposal is answered");
+        if done.timestamp > Timestamp::MIN {
+            self.times.push(done.timestamp);
+        }
+        done
     }
 
     pub fn write(&mut self, ops: &[(RowOpKind, Vec<Value>)]) -> Result<OpResult> {
@@ -220,4 +285,22 @@ impl World {
         self.notes.append(&mut out.notes);
         ended
     }
+}
+
+/// Files of rows that no superblock names, and files that one names but are not there. None of either may ever be
+/// left by a job, a copy or a deletion that has ended.
+pub fn misplaced_files(disk: &dyn Disk) -> Vec<String> {
+    let mut wanted = Vec::new();
+    for tablet in TabletMeta::list(disk).expect("listed") {
+        let meta = TabletMeta::load(disk, tablet).expect("readable");
+        wanted.extend(meta.rowsets.iter().flat_map(|rowset| rowset.files()).map(str::to_string));
+    }
+    let mut found = Vec::new();
+    for dir in disk.list("data").unwrap_or_default() {
+        let names = disk.list(&format!("data/{dir}")).expect("a directory");
+        found.extend(names.iter().map(|name| format!("data/{dir}/{name}")));
+    }
+    let leaked = found.iter().filter(|file| !wanted.contains(file)).map(|file| format!("leaked {file}"));
+    let missing = wanted.iter().filter(|file| !found.contains(file)).map(|file| format!("missing {file}"));
+    leaked.chain(missing).collect()
 }

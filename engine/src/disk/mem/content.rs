@@ -42,6 +42,19 @@ impl Content {
         }
     }
 
+    /// The bytes appended last are in the cache only, whatever is synced.
+    pub fn lose_last(&mut self, len: usize) {
+        let end = self.live.len();
+        if len > 0 {
+            self.phantom.push(end - len..end);
+        }
+    }
+
+    /// Puts foreign bytes over those from `start` on; there are as many.
+    pub fn overwrite(&mut self, start: usize, bytes: &[u8]) {
+        self.live[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let bytes = self.live.get(start..).and_then(|rest| rest.get(..out.len()));

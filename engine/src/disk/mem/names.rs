@@ -75,6 +75,17 @@ impl Names {
         self.live.values().map(file_len).sum()
     }
 
+    /// Some file in this directory or below that is not empty.
+    pub fn random_file(&self, dir: &str, rng: &mut SplitMix) -> Option<Arc<Mutex<Content>>> {
+        let content = |node: &Node| match node {
+            Node::File(content) if super::content(content).len() > 0 => Some(content.clone()),
+            _ => None,
+        };
+        let below = self.live.iter().filter(|(path, _)| path.starts_with(dir));
+        let mut files: Vec<_> = below.filter_map(|(_, node)| content(node)).collect();
+        if files.is_empty() { None } else { Some(files.swap_remove(rng.up_to(files.len() - 1))) }
+    }
+
     pub fn file(&self, path: &str) -> io::Result<Arc<Mutex<Content>>> {
         if path.is_empty() {
             return Err(Errno::INVAL.into());

@@ -212,6 +212,29 @@ fn a_crash_frees_locks() {
     assert_eq!(errno(disk.lock("lock")), Some(Errno::WOULDBLOCK.raw_os_error()));
 }
 
+#[test]
+fn a_process_that_ends_frees_locks_and_keeps_what_it_wrote() {
+    let disk = MemDisk::new(1);
+    let (old, file) = (disk.lock("lock").unwrap(), disk.create("f").unwrap());
+    file.append(b"written").unwrap();
+    disk.end_process();
+    let _new = disk.lock("lock").unwrap();
+    drop(old);
+    assert_eq!(errno(disk.lock("lock")), Some(Errno::WOULDBLOCK.raw_os_error()));
+    assert_eq!(errno(file.append(b"by the dead")), Some(Errno::STALE.raw_os_error()));
+    assert_eq!(read_file(&disk, "f").unwrap(), b"written");
+}
+
+#[test]
+fn the_power_goes_away_while_a_lock_is_taken() {
+    let disk = MemDisk::new(1);
+    disk.cut_power_at(1);
+    assert_eq!(errno(disk.lock("lock")), Some(Errno::IO.raw_os_error()));
+    assert!(disk.lost_power());
+    disk.crash();
+    drop(disk.lock("lock").unwrap());
+}
+
 proptest! {
     /// Whatever a file went through, a crash leaves what was synced, if nothing was cut since.
     #[test]
@@ -253,4 +276,67 @@ proptest! {
         let cut = old.len() as u64 == keep && new.iter().all(|byte| [0, 2].contains(byte));
         prop_assert!(cut || after == [1; 900]);
     }
+}
+
+#[test]
+fn the_power_goes_away_within_a_sync() {
+    let disk = MemDisk::new(5);
+    let file = durable_file(&disk, "f", b"kept");
+    disk.cut_power_at_nth(OpKind::Sync, 1);
+    file.append(b" or not").unwrap();
+    assert_eq!(errno(file.sync()), Some(Errno::IO.raw_os_error()));
+    assert!(file.append(b"x").is_err(), "there is no power");
+    disk.crash();
+    assert!(read_file(&disk, "f").unwrap().starts_with(b"kept"));
+    assert_eq!(disk.fault_counts().power_cuts_in_sync, 1);
+}
+
+#[test]
+fn the_nth_of_a_kind_fails_and_some_of_all() {
+    let disk = MemDisk::new(5);
+    let file = durable_file(&disk, "f", b"a");
+    disk.fail_nth(OpKind::Append, 2, Errno::IO.raw_os_error());
+    file.append(b"b").unwrap();
+    file.sync().unwrap();
+    assert!(file.append(b"c").is_err());
+    file.append(b"d").unwrap();
+    disk.fail_some(OpKind::Read, 500, Errno::IO.raw_os_error());
+    let mut byte = [0];
+    let failed = (0..200).filter(|_| file.read_at(0, &mut byte).is_err()).count();
+    assert!((50..150).contains(&failed), "{failed} of 200");
+    disk.fail_some(OpKind::Read, 0, 0);
+    file.read_at(0, &mut byte).unwrap();
+    assert_eq!(disk.fault_counts().ops_failed, 1 + failed as u64);
+}
+
+#[test]
+fn a_device_that_lies_loses_what_was_synced() {
+    for seed in 0..20 {
+        let disk = MemDisk::new(seed);
+        create_dir_durably(&disk, "data").unwrap();
+        durable_file(&disk, "data/other", &[1; 100]);
+        let file = durable_file(&disk, "f", b"first ");
+        let damage = if seed % 2 == 0 { Damage::Lost } else { Damage::Misdirected };
+        disk.damage_append(1, damage);
+        file.append(b"second").unwrap();
+        file.sync().unwrap();
+        disk.crash();
+        let after = read_file(&disk, "f").unwrap();
+        assert!(!after.ends_with(b"second"), "seed {seed}: {after:?}");
+        let counts = disk.fault_counts();
+        assert_eq!(counts.writes_phantom + counts.writes_misdirected, 1);
+    }
+}
+
+#[test]
+fn bits_rot_somewhere() {
+    let disk = MemDisk::new(1);
+    assert_eq!(disk.rot_bits(3), 0, "there is no file");
+    durable_file(&disk, "spared", &[0; 64]);
+    assert_eq!(disk.rot_bits(3), 0, "there are no rows");
+    create_dir_durably(&disk, "data").unwrap();
+    durable_file(&disk, "data/f", &[0; 64]);
+    assert_eq!(disk.rot_bits(1), 1);
+    let ones: u32 = read_file(&disk, "data/f").unwrap().iter().map(|byte| byte.count_ones()).sum();
+    assert_eq!(ones, 1);
 }

@@ -6,7 +6,7 @@
 //!
 //! A row that is dead at the moment keeps its last values as base, since a base has no way to say "dead".
 
-use super::{Inner, Keys, MemRowSet};
+use super::{MemRowSet, Store};
 use crate::ids::ColumnId;
 use crate::schema::block::{ProjectedColumn, RowBlock};
 use crate::schema::change::{Change, encode_delete};
@@ -33,17 +33,17 @@ impl MemRowSet {
     /// Up to `limit` rows from key `from` on, as of the operations before `before`; and the key to go on at,
     /// `None` at the end. Every row must have been inserted before that.
     pub fn histories(&self, from: &[u8], before: Timestamp, limit: usize) -> (RowHistories, Option<Vec<u8>>) {
-        let inner = self.read();
+        let store = &self.store;
         let columns = self.schema().schema.columns();
         let projection: Vec<ProjectedColumn> = columns.iter().map(ProjectedColumn::from).collect();
         let non_key = self.schema().non_key_ids();
         let mut out = RowHistories { block: RowBlock::new(&projection), rows: Vec::new() };
-        let mut cursor = inner.seek(from);
-        while let Some(row) = inner.tree.next(&mut cursor) {
+        let mut cursor = store.seek(from);
+        while let Some(row) = store.next(&mut cursor) {
             if out.rows.len() == limit {
-                return (out, Some(inner.store.key(row).to_vec()));
+                return (out, Some(store.key(row).to_vec()));
             }
-            let history = self.add_row(&inner, row, before, &non_key, &mut out.block);
+            let history = self.add_row(store, row, before, &non_key, &mut out.block);
             out.rows.push(history);
         }
         (out, None)
@@ -51,20 +51,20 @@ impl MemRowSet {
 
     fn add_row(
         &self,
-        inner: &Inner,
+        store: &Store,
         row: u32,
         before: Timestamp,
         non_key: &[ColumnId],
         block: &mut RowBlock,
     ) -> RowHistory {
-        let (store, schema) = (&inner.store, self.schema());
+        let schema = self.schema();
         let mut cells: Vec<Option<&[u8]>> = schema.layout.cells(store.cells(row)).collect();
         let inserted = store.inserted_at(row);
         debug_assert!(inserted < before, "a frozen MemRowSet has no rows from after its freeze");
         let mut undos = vec![(inserted, delete())];
         let mut died = None;
         for mutation in store.history(row, before) {
-            let change = Change::parse(store.change(mutation)).expect("the writer encoded it");
+            let change = Change::parse(mutation.change).expect("the writer encoded it");
             let mut undo = Vec::new();
             let cell = |id| schema.schema.index_of_id(id).and_then(|index| cells[index]);
             change.encode_inverse(non_key, cell, &mut undo);

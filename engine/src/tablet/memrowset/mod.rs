@@ -6,55 +6,51 @@
 //!             └──► mutation ──► mutation                   oldest first: ts, and a change in an arena
 //! ```
 //!
-//! One writer, many readers. Both take the lock for one batch of rows; neither holds it across a disk call.
-//! Rows and mutations only ever get more, so a reader that comes back finds its place again by key.
+//! One writer, many readers, and no reader waits (`memstore`). Rows and mutations only ever get more, so a reader
+//! that comes back finds its place again by key.
 //!
 //! A frozen MemRowSet gets no more rows, but its rows can still be mutated until its flush ends. What came
 //! after the freeze is the tail of the list of mutations, and moves to the new DiskRowSets.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::cmp::Ordering as Compared;
+use std::sync::{Arc, OnceLock};
 
+use super::memstore::arena::Arena;
+use super::memstore::chain::{Chain, Mutation, Mutations};
+use super::memstore::node::Keys;
+use super::memstore::tree::{Cursor, Tree};
 use super::meta::TabletSchema;
+use crate::memory::{Held, MemTracker};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 
 mod history;
 mod scan;
-mod tree;
 
+pub use super::memstore::tree::Slot;
 pub use history::{RowHistories, RowHistory};
 pub use scan::MemRowSetScan;
-pub use tree::Slot;
-
-use tree::{Cursor, Keys, Tree};
-
-const NONE: u32 = u32::MAX;
-const CHANGE_CHUNK_BYTES: usize = 64 << 10;
 
 /// Rows in memory, in key order, with their history.
 pub struct MemRowSet {
     schema: Arc<TabletSchema>,
-    inner: RwLock<Inner>,
-    bytes: AtomicUsize,
-    live: AtomicU64,
-    rows: AtomicU64,
-}
-
-#[derive(Default)]
-struct Inner {
-    tree: Tree,
     store: Store,
-    live: u64,
+    /// Held by the one writer; readers never ask for it.
+    writer: Mutex<()>,
+    live: AtomicU64,
+    /// [`MemRowSet::bytes`], as they were when the writer last left.
+    held: Held,
 }
 
-/// What the tree's row numbers mean.
+/// What readers and the writer share.
 #[derive(Default)]
 struct Store {
-    batches: Vec<Batch>,
-    batch_bytes: usize,
-    rows: Vec<Row>,
-    mutations: Vec<Mutation>,
-    changes: Changes,
+    tree: Tree,
+    batches: Arena<OnceLock<Batch>>,
+    /// Bytes of all batches.
+    batch_bytes: AtomicUsize,
+    rows: Arena<Row>,
+    mutations: Mutations,
 }
 
 struct Batch {
@@ -63,43 +59,28 @@ struct Batch {
 }
 
 /// One row: its key and, right behind it, its cells as inserted, in a batch.
-struct Row {
-    batch: u32,
-    at: u32,
-    key_len: u32,
-    row_len: u32,
-    first: u32,
-    last: u32,
-}
-
-struct Mutation {
-    ts: Timestamp,
-    row: u32,
-    next: u32,
-    chunk: u32,
-    at: u32,
-    len: u32,
-    deletes: bool,
-}
-
-/// Bytes of changes, in chunks so that they never move.
 #[derive(Default)]
-struct Changes {
-    chunks: Vec<Vec<u8>>,
-    bytes: usize,
+struct Row {
+    batch: AtomicU32,
+    at: AtomicU32,
+    key_len: AtomicU32,
+    row_len: AtomicU32,
+    chain: Chain,
 }
 
 impl MemRowSet {
-    pub fn new(schema: Arc<TabletSchema>) -> MemRowSet {
-        let mrs = MemRowSet {
-            schema,
-            inner: RwLock::default(),
-            bytes: AtomicUsize::new(0),
-            live: AtomicU64::new(0),
-            rows: AtomicU64::new(0),
-        };
-        mrs.bytes.store(mrs.read().bytes(), Ordering::Relaxed);
+    /// An empty one, whose bytes `memory` counts for as long as anyone has it.
+    pub fn new(schema: Arc<TabletSchema>, memory: &Arc<MemTracker>) -> MemRowSet {
+        let (store, held) = (Store::default(), Held::new(memory));
+        let mrs = MemRowSet { schema, store, writer: Mutex::new(()), live: AtomicU64::new(0), held };
+        mrs.count_bytes();
         mrs
+    }
+
+    fn count_bytes(&self) {
+        let store = &self.store;
+        let next = store.tree.next_bytes() + store.batches.next_bytes() + store.rows.next_bytes();
+        self.held.set(self.bytes() as u64, (next + store.mutations.next_bytes()) as u64);
     }
 
     /// The schema of its rows as inserted; mutations of a frozen one may be of a later schema.
@@ -109,7 +90,9 @@ impl MemRowSet {
 
     /// Memory taken, in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        let store = &self.store;
+        let lists = store.batches.bytes() + store.rows.bytes() + store.mutations.bytes();
+        size_of::<MemRowSet>() + lists + store.batch_bytes.load(Ordering::Relaxed) + store.tree.bytes()
     }
 
     /// Rows alive after everything applied.
@@ -119,24 +102,23 @@ impl MemRowSet {
 
     /// Rows, dead or alive.
     pub fn rows(&self) -> u64 {
-        self.rows.load(Ordering::Relaxed)
+        self.store.rows.len() as u64
     }
 
-    /// Lets the one writer in; readers wait until the guard is dropped.
+    /// Lets the one writer in; another one waits until it is dropped.
     pub fn write(&self) -> Writer<'_> {
-        let inner = self.inner.write().expect("a writer that panics takes the process with it");
-        Writer { mrs: self, inner }
+        let guard = self.writer.lock().expect("a writer that panics takes the process with it");
+        Writer { mrs: self, staged: None, _guard: guard }
     }
 
     /// Whether a row has this key, dead or alive.
     pub fn contains(&self, key: &[u8]) -> bool {
-        let inner = self.read();
-        inner.tree.find(key, &inner.store).is_ok()
+        self.store.tree.find(key, &self.store).is_some()
     }
 
     /// How many mutations there are: with [`MemRowSet::mutations_after`], what came after a moment.
     pub fn mutation_count(&self) -> usize {
-        self.read().store.mutations.len()
+        self.store.mutations.len()
     }
 
     /// Calls `each` with row number, timestamp and change of every mutation from number `count` on, in the
@@ -146,175 +128,151 @@ impl MemRowSet {
         count: usize,
         mut each: impl FnMut(u32, Timestamp, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let inner = self.read();
-        let store = &inner.store;
-        store.mutations[count..].iter().try_for_each(|m| each(m.row, m.ts, store.change(m)))
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Inner> {
-        self.inner.read().expect("a writer that panics takes the process with it")
+        let mutations = &self.store.mutations;
+        let mut after = (count..mutations.len()).map(|number| mutations.get(number as u32));
+        after.try_for_each(|mutation| each(mutation.row, mutation.ts, mutation.change))
     }
 }
 
-/// The writer's view, while it holds the lock.
+/// What the one writer may do.
 pub struct Writer<'a> {
     mrs: &'a MemRowSet,
-    inner: RwLockWriteGuard<'a, Inner>,
-}
-
-impl Writer<'_> {
-    /// Gives the rows of an operation at `ts` to this set: `bytes` holds their keys and cells.
-    pub fn add_batch(&mut self, ts: Timestamp, bytes: Vec<u8>) -> u32 {
-        let store = &mut self.inner.store;
-        store.batch_bytes += bytes.capacity();
-        store.batches.push(Batch { ts, bytes });
-        store.batches.len() as u32 - 1
-    }
-
-    pub fn batch(&self, batch: u32) -> &[u8] {
-        &self.inner.store.batches[batch as usize].bytes
-    }
-
-    /// The row with this key, or the slot to insert it at next.
-    pub fn find(&self, key: &[u8]) -> Result<u32, Slot> {
-        self.inner.tree.find(key, &self.inner.store)
-    }
-
-    /// Like [`Writer::find`] for the key at `at` of a batch.
-    pub fn find_in_batch(&self, batch: u32, at: u32, key_len: u32) -> Result<u32, Slot> {
-        let key = &self.batch(batch)[at as usize..(at + key_len) as usize];
-        self.find(key)
-    }
-
-    /// Adds the row whose key, `key_len` bytes, is at `at` of its batch, followed by `row_len` bytes of cells.
-    pub fn insert(&mut self, slot: Slot, batch: u32, at: u32, key_len: u32, row_len: u32) {
-        let Inner { tree, store, live } = &mut *self.inner;
-        let row = store.rows.len() as u32;
-        store.rows.push(Row { batch, at, key_len, row_len, first: NONE, last: NONE });
-        tree.insert(slot, row, store);
-        *live += 1;
-    }
-
-    /// Lets go of the newest batch if none of its rows was inserted.
-    pub fn drop_if_unused(&mut self, batch: u32) {
-        let store = &mut self.inner.store;
-        let used = store.rows.last().is_some_and(|row| row.batch == batch);
-        if !used && store.batches.len() == batch as usize + 1 {
-            let dropped = store.batches.pop().expect("the newest batch is there");
-            store.batch_bytes -= dropped.bytes.capacity();
-        }
-    }
-
-    pub fn is_live(&self, row: u32) -> bool {
-        self.inner.store.is_live(row)
-    }
-
-    /// Appends a change to a row's history. The caller has checked that it makes sense.
-    pub fn mutate(&mut self, row: u32, ts: Timestamp, change: &[u8], deletes: bool) {
-        let Inner { store, live, .. } = &mut *self.inner;
-        match (store.is_live(row), deletes) {
-            (true, true) => *live -= 1,
-            (false, false) => *live += 1,
-            _ => {}
-        }
-        store.mutate(row, ts, change, deletes);
-    }
+    /// The newest batch as long as no row of it was inserted: it goes with the writer then.
+    staged: Option<Batch>,
+    _guard: MutexGuard<'a, ()>,
 }
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
-        self.mrs.bytes.store(self.inner.bytes(), Ordering::Relaxed);
-        self.mrs.live.store(self.inner.live, Ordering::Relaxed);
-        self.mrs.rows.store(self.inner.store.rows.len() as u64, Ordering::Relaxed);
+        self.mrs.count_bytes();
     }
 }
 
-impl Inner {
-    fn bytes(&self) -> usize {
-        let store = &self.store;
-        let lists = store.batches.capacity() * size_of::<Batch>()
-            + store.rows.capacity() * size_of::<Row>()
-            + store.mutations.capacity() * size_of::<Mutation>();
-        lists + store.batch_bytes + store.changes.bytes + self.tree.bytes()
+impl Writer<'_> {
+    /// Brings the keys and cells of an operation's rows, at `ts`. The set keeps them once one is inserted.
+    pub fn add_batch(&mut self, ts: Timestamp, mut bytes: Vec<u8>) -> u32 {
+        bytes.shrink_to_fit();
+        self.staged = Some(Batch { ts, bytes });
+        self.mrs.store.batches.len() as u32
     }
 
-    /// The first row at or after `key`.
-    fn seek(&self, key: &[u8]) -> Cursor {
-        self.tree.seek(key, &self.store)
+    pub fn batch(&self, batch: u32) -> &[u8] {
+        let staged = self.staged.as_ref().filter(|_| batch as usize == self.mrs.store.batches.len());
+        staged.map_or_else(|| &self.mrs.store.batch(batch).bytes[..], |staged| &staged.bytes)
+    }
+
+    /// The row with this key, or the slot to insert it at next.
+    pub fn find(&self, key: &[u8]) -> Result<u32, Slot> {
+        self.mrs.store.tree.slot_of(key, &self.mrs.store)
+    }
+
+    /// Like [`Writer::find`] for the key at `at` of a batch.
+    pub fn find_in_batch(&self, batch: u32, at: u32, key_len: u32) -> Result<u32, Slot> {
+        self.find(&self.batch(batch)[at as usize..(at + key_len) as usize])
+    }
+
+    /// Adds the row whose key, `key_len` bytes, is at `at` of its batch, followed by `row_len` bytes of cells.
+    pub fn insert(&mut self, slot: Slot, batch: u32, at: u32, key_len: u32, row_len: u32) {
+        let store = &self.mrs.store;
+        if let Some(staged) = self.staged.take() {
+            store.batch_bytes.fetch_add(staged.bytes.capacity(), Ordering::Relaxed);
+            store
+                .batches
+                .push(|place| place.set(staged).unwrap_or_else(|_| unreachable!("the place is new")));
+        }
+        let row = store.rows.push(|row| {
+            row.batch.store(batch, Ordering::Relaxed);
+            row.at.store(at, Ordering::Relaxed);
+            row.key_len.store(key_len, Ordering::Relaxed);
+            row.row_len.store(row_len, Ordering::Relaxed);
+        });
+        store.tree.insert(slot, row, store.key(row), store);
+        self.mrs.live.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn is_live(&self, row: u32) -> bool {
+        let store = &self.mrs.store;
+        store.mutations.last(&store.rows.get(row).chain).is_none_or(|last| !last.deletes)
+    }
+
+    /// Adds a change to a row's history. The caller has checked that it makes sense.
+    pub fn mutate(&mut self, row: u32, ts: Timestamp, change: &[u8], deletes: bool) {
+        match (self.is_live(row), deletes) {
+            (true, true) => self.mrs.live.fetch_sub(1, Ordering::Relaxed),
+            (false, false) => self.mrs.live.fetch_add(1, Ordering::Relaxed),
+            _ => 0,
+        };
+        let store = &self.mrs.store;
+        store.mutations.add(&store.rows.get(row).chain, row, ts, change, deletes);
     }
 }
 
 impl Store {
-    fn is_live(&self, row: u32) -> bool {
-        match self.rows[row as usize].last {
-            NONE => true,
-            last => !self.mutations[last as usize].deletes,
-        }
+    /// The first row at or after `key`.
+    fn seek(&self, key: &[u8]) -> Cursor {
+        self.tree.seek(key, self)
     }
 
-    fn mutate(&mut self, row: u32, ts: Timestamp, change: &[u8], deletes: bool) {
-        let new = self.mutations.len() as u32;
-        let (chunk, at) = self.changes.push(change);
-        let len = change.len() as u32;
-        self.mutations.push(Mutation { ts, row, next: NONE, chunk, at, len, deletes });
-        let record = &mut self.rows[row as usize];
-        match record.last {
-            NONE => record.first = new,
-            last => self.mutations[last as usize].next = new,
-        }
-        record.last = new;
+    fn next(&self, cursor: &mut Cursor) -> Option<u32> {
+        self.tree.next(cursor, self)
+    }
+
+    fn batch(&self, batch: u32) -> &Batch {
+        self.batches.get(batch).get().expect("a batch is there before its rows")
     }
 
     fn inserted_at(&self, row: u32) -> Timestamp {
-        self.batches[self.rows[row as usize].batch as usize].ts
+        self.batch(self.rows.get(row).batch.load(Ordering::Relaxed)).ts
+    }
+
+    #[inline]
+    fn key(&self, row: u32) -> &[u8] {
+        let row = self.rows.get(row);
+        let at = row.at.load(Ordering::Relaxed) as usize;
+        let key_len = row.key_len.load(Ordering::Relaxed) as usize;
+        &self.batch(row.batch.load(Ordering::Relaxed)).bytes[at..at + key_len]
     }
 
     /// The row's cells as inserted.
     fn cells(&self, row: u32) -> &[u8] {
-        let row = &self.rows[row as usize];
-        let at = (row.at + row.key_len) as usize;
-        &self.batches[row.batch as usize].bytes[at..at + row.row_len as usize]
-    }
-
-    fn change(&self, mutation: &Mutation) -> &[u8] {
-        let at = mutation.at as usize;
-        &self.changes.chunks[mutation.chunk as usize][at..at + mutation.len as usize]
+        let row = self.rows.get(row);
+        let at = (row.at.load(Ordering::Relaxed) + row.key_len.load(Ordering::Relaxed)) as usize;
+        let row_len = row.row_len.load(Ordering::Relaxed) as usize;
+        &self.batch(row.batch.load(Ordering::Relaxed)).bytes[at..at + row_len]
     }
 
     /// The mutations of a row before a moment, oldest first.
-    fn history(&self, row: u32, before: Timestamp) -> impl Iterator<Item = &Mutation> {
-        let mut at = self.rows[row as usize].first;
-        std::iter::from_fn(move || {
-            let mutation = self.mutations.get(at as usize).filter(|m| m.ts < before)?;
-            at = mutation.next;
-            Some(mutation)
-        })
+    fn history(&self, row: u32, before: Timestamp) -> impl Iterator<Item = Mutation<'_>> {
+        self.mutations.of(&self.rows.get(row).chain).take_while(move |mutation| mutation.ts < before)
     }
 }
 
 impl Keys for Store {
+    type Key = [u8];
+
+    fn prefix(key: &[u8]) -> u64 {
+        key_prefix(key)
+    }
+
     #[inline]
-    fn key(&self, row: u32) -> &[u8] {
-        let row = &self.rows[row as usize];
-        let at = row.at as usize;
-        &self.batches[row.batch as usize].bytes[at..at + row.key_len as usize]
+    fn compare(&self, row: u32, key: &[u8]) -> Compared {
+        self.key(row).cmp(key)
+    }
+
+    fn compare_rows(&self, row: u32, other: u32) -> Compared {
+        self.key(row).cmp(self.key(other))
     }
 }
 
-impl Changes {
-    fn push(&mut self, change: &[u8]) -> (u32, u32) {
-        let full = |chunk: &Vec<u8>| chunk.capacity() - chunk.len() < change.len();
-        if self.chunks.last().is_none_or(full) {
-            // Small at first: most tablets of a wide table see few mutations.
-            let grown = (self.bytes / 4).clamp(256, CHANGE_CHUNK_BYTES);
-            let chunk = Vec::with_capacity(change.len().max(grown));
-            self.bytes += chunk.capacity();
-            self.chunks.push(chunk);
+/// The first eight bytes of a key as a number that compares as they do; shorter keys are padded with zeros,
+/// so equal prefixes decide nothing.
+pub(super) fn key_prefix(key: &[u8]) -> u64 {
+    match key.first_chunk::<8>() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => {
+            let mut padded = [0; 8];
+            padded[..key.len()].copy_from_slice(key);
+            u64::from_be_bytes(padded)
         }
-        let number = self.chunks.len() - 1;
-        let chunk = &mut self.chunks[number];
-        let at = chunk.len() as u32;
-        chunk.extend_from_slice(change);
-        (number as u32, at)
     }
 }

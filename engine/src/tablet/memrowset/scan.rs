@@ -1,8 +1,8 @@
-//! Reading a MemRowSet: batches of rows copied under the lock, predicates applied outside it.
+//! Reading a MemRowSet: batches of rows copied, then predicates applied to them.
 
 use std::sync::Arc;
 
-use super::{Inner, MemRowSet, Store};
+use super::{MemRowSet, Store};
 use crate::error::Result;
 use crate::ids::ColumnId;
 use crate::schema::block::{Bitmap, RowBlock};
@@ -11,7 +11,7 @@ use crate::tablet::meta::TabletSchema;
 use crate::tablet::read::keep_matching;
 use crate::tablet::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 
-/// Rows looked at under one hold of the lock, per row wanted in a block.
+/// Rows looked at in one step, per row wanted in a block.
 const LOOK_FACTOR: usize = 4;
 
 /// A scan of a MemRowSet.
@@ -50,14 +50,14 @@ impl MemRowSetScan {
     /// Copies the next rows that the snapshot sees, and says where to go on.
     fn copy_batch(&mut self, from: &[u8]) -> ScannedBlock {
         let mrs = self.mrs.clone();
-        let inner = mrs.read();
-        let mut cursor = inner.seek(from);
+        let store = &mrs.store;
+        let mut cursor = store.seek(from);
         let mut out = ScannedBlock { block: RowBlock::new(&self.spec.columns), ..ScannedBlock::default() };
         out.deleted = self.spec.diff_from.map(|_| Bitmap::default());
         let mut looked = 0;
         self.from = loop {
-            let Some(row) = inner.tree.next(&mut cursor) else { break None };
-            let key = super::Keys::key(&inner.store, row);
+            let Some(row) = store.next(&mut cursor) else { break None };
+            let key = store.key(row);
             if self.spec.upper_key.as_deref().is_some_and(|upper| key >= upper) {
                 break None;
             }
@@ -65,18 +65,18 @@ impl MemRowSetScan {
                 break Some(key.to_vec());
             }
             looked += 1;
-            self.copy_row(&inner, row, key, &mut out);
+            self.copy_row(store, row, key, &mut out);
         };
         out
     }
 
-    fn copy_row(&self, inner: &Inner, row: u32, key: &[u8], out: &mut ScannedBlock) {
-        let deleted = match self.look(&inner.store, row) {
+    fn copy_row(&self, store: &Store, row: u32, key: &[u8], out: &mut ScannedBlock) {
+        let deleted = match self.look(store, row) {
             Seen::Hidden => return,
             Seen::Live => false,
             Seen::Deleted => true,
         };
-        self.copy_cells(&inner.store, row, &mut out.block);
+        self.copy_cells(store, row, &mut out.block);
         out.block.rows += 1;
         if self.spec.want_keys {
             out.keys.push(key.to_vec());
@@ -143,7 +143,7 @@ impl MemRowSetScan {
             return cell;
         }
         for mutation in store.history(row, self.spec.snapshot.before) {
-            let change = Change::parse(store.change(mutation)).expect("the writer encoded it");
+            let change = Change::parse(mutation.change).expect("the writer encoded it");
             match (change.get(source.id), change) {
                 (Some(new), _) => cell = new,
                 (None, Change::Reinsert(_)) => cell = source.default.as_deref(),

@@ -1,0 +1,249 @@
+//! Who takes part: the members of one tablet's Raft group, and what one change may do to them.
+//!
+//! A configuration is in force from the moment its entry is appended (Raft dissertation §4.1). Two configurations
+//! that follow each other differ by at most one voter, so any majority of the one meets any majority of the other.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::ids::PeerId;
+
+/// Whether a replica's vote and acknowledgements count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Member {
+    Voter,
+    /// Receives everything, decides nothing (a learner).
+    NonVoter,
+}
+
+/// One replica of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    pub id: PeerId,
+    pub member: Member,
+    pub host: String,
+    pub port: u16,
+    /// A non-voter that the leader makes a voter once it has caught up.
+    pub promote: bool,
+    /// To be evicted as soon as there are enough replicas without it.
+    pub replace: bool,
+}
+
+impl Peer {
+    /// A voter without marks.
+    pub fn voter(id: PeerId, host: impl Into<String>, port: u16) -> Peer {
+        Peer { id, member: Member::Voter, host: host.into(), port, promote: false, replace: false }
+    }
+
+    pub fn is_voter(&self) -> bool {
+        self.member == Member::Voter
+    }
+}
+
+/// The members of a group, as one log entry made them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Config {
+    /// Index of the entry that made it; `None` for the one a tablet was created with.
+    pub opid_index: Option<u64>,
+    pub peers: Vec<Peer>,
+}
+
+const FORMAT: u8 = 1;
+/// More voters agree on nothing faster or safer.
+pub const VOTERS_MAX: usize = 15;
+
+impl Config {
+    /// The configuration of a new tablet.
+    pub fn initial(peers: Vec<Peer>) -> Config {
+        Config { opid_index: None, peers }
+    }
+
+    pub fn peer(&self, id: PeerId) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.id == id)
+    }
+
+    pub fn is_voter(&self, id: PeerId) -> bool {
+        self.peer(id).is_some_and(Peer::is_voter)
+    }
+
+    pub fn voters(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().filter(|peer| peer.is_voter())
+    }
+
+    pub fn voter_count(&self) -> usize {
+        self.voters().count()
+    }
+
+    /// How many voters make a majority.
+    pub fn majority(&self) -> usize {
+        self.voter_count() / 2 + 1
+    }
+
+    /// Whether `id` decides everything alone.
+    pub fn is_only_voter(&self, id: PeerId) -> bool {
+        self.is_voter(id) && self.voter_count() == 1
+    }
+
+    /// Its index as Kudu writes it: -1 for the initial one.
+    pub fn kudu_index(&self) -> i64 {
+        self.opid_index.map_or(-1, |index| index as i64)
+    }
+
+    /// The payload of its entry in the log.
+    pub fn encode(&self) -> Bytes {
+        postcard::to_extend(self, vec![FORMAT]).expect("every field can be written").into()
+    }
+
+    /// Reads the payload of a CONFIG entry; `Corrupt` if it is none, `Unsupported` if a newer build wrote it.
+    pub fn decode(payload: &[u8]) -> Result<Config> {
+        match payload.split_first() {
+            Some((&FORMAT, rest)) => postcard::from_bytes(rest)
+                .map_err(|error| Error::corrupt(format!("not a Raft configuration: {error}"))),
+            Some((format, _)) => Err(Error::unsupported(format!(
+                "a Raft configuration of format {format}, newer than this build reads ({FORMAT}); \
+                 use the build that wrote it or a later one"
+            ))),
+            None => Err(Error::corrupt("a Raft configuration of no bytes")),
+        }
+    }
+
+    /// Refuses a configuration that could never be in force: no voter, a member twice, a member without address.
+    pub fn check(&self) -> Result<()> {
+        if self.voter_count() == 0 {
+            return Err(Error::invalid("a Raft configuration needs at least one voter"));
+        }
+        if self.voter_count() > VOTERS_MAX {
+            let count = self.voter_count();
+            return Err(Error::invalid(format!(
+                "{count} voters are more than a group may have ({VOTERS_MAX})"
+            )));
+        }
+        for (at, peer) in self.peers.iter().enumerate() {
+            if self.peers[..at].iter().any(|other| other.id == peer.id) {
+                return Err(Error::invalid(format!("peer {} is named twice in the configuration", peer.id)));
+            }
+            if peer.host.is_empty() || peer.port == 0 {
+                return Err(Error::invalid(format!("peer {} has no address in the configuration", peer.id)));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many voters are in one of the two configurations only.
+    pub fn voters_changed(&self, other: &Config) -> usize {
+        let missing = |a: &Config, b: &Config| a.voters().filter(|peer| !b.is_voter(peer.id)).count();
+        missing(self, other) + missing(other, self)
+    }
+
+    /// What this configuration becomes by `change`, asked of the leader `leader`; `Invalid` says why it may not.
+    ///
+    /// Not checked here: that no other change is pending and that the leader may change anything yet.
+    pub fn changed(&self, change: &Change, leader: PeerId) -> Result<Config> {
+        if let Some(cas) = change.cas_opid_index
+            && cas != self.kudu_index()
+        {
+            return Err(Error::invalid(format!(
+                "the change was asked for configuration {cas}, but the committed one is {}; look again",
+                self.kudu_index()
+            )));
+        }
+        let mut next = Config { opid_index: None, peers: self.peers.clone() };
+        for part in &change.parts {
+            next.apply(part, leader)?;
+        }
+        next.check()?;
+        if next.peers == self.peers {
+            return Err(Error::invalid("the change would leave the configuration as it is"));
+        }
+        match self.voters_changed(&next) {
+            0 | 1 => Ok(next),
+            many => Err(Error::invalid(format!(
+                "the change touches {many} voters, but at most one may join, leave or change at a time"
+            ))),
+        }
+    }
+
+    fn apply(&mut self, part: &ChangePart, leader: PeerId) -> Result<()> {
+        let id = part.peer();
+        let at = self.peers.iter().position(|peer| peer.id == id);
+        match (part, at) {
+            (ChangePart::Add(peer), None) => self.peers.push(peer.clone()),
+            (ChangePart::Add(_), Some(_)) => {
+                return Err(Error::invalid(format!("peer {id} is already in the configuration")));
+            }
+            (_, None) => return Err(Error::invalid(format!("peer {id} is not in the configuration"))),
+            (ChangePart::Remove(_), Some(_)) if id == leader => {
+                return Err(Error::invalid(format!(
+                    "peer {id} is the leader and cannot be removed; transfer the leadership first"
+                )));
+            }
+            (ChangePart::Remove(_), Some(at)) => drop(self.peers.remove(at)),
+            (ChangePart::Modify { member: Some(Member::NonVoter), .. }, Some(_)) if id == leader => {
+                return Err(Error::invalid(format!(
+                    "peer {id} is the leader and must stay a voter; transfer the leadership first"
+                )));
+            }
+            (ChangePart::Modify { member, promote, replace, .. }, Some(at)) => {
+                let peer = &mut self.peers[at];
+                peer.member = member.unwrap_or(peer.member);
+                peer.promote = promote.unwrap_or(peer.promote) && !peer.is_voter();
+                peer.replace = replace.unwrap_or(peer.replace);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Config {
+    /// `[<id> voter, <id> non-voter promote] made by 17`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (at, peer) in self.peers.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            let member = if peer.is_voter() { "voter" } else { "non-voter" };
+            write!(f, "{comma}{} {member}", peer.id)?;
+            for (mark, set) in [(" promote", peer.promote), (" replace", peer.replace)] {
+                f.write_str(if set { mark } else { "" })?;
+            }
+        }
+        match self.opid_index {
+            Some(index) => write!(f, "] made by {index}"),
+            None => f.write_str("] initial"),
+        }
+    }
+}
+
+/// One part of a change of configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangePart {
+    Add(Peer),
+    Remove(PeerId),
+    /// What is `None` stays.
+    Modify {
+        id: PeerId,
+        member: Option<Member>,
+        promote: Option<bool>,
+        replace: Option<bool>,
+    },
+}
+
+impl ChangePart {
+    /// The peer it is about.
+    pub fn peer(&self) -> PeerId {
+        match self {
+            ChangePart::Add(peer) => peer.id,
+            ChangePart::Remove(id) | ChangePart::Modify { id, .. } => *id,
+        }
+    }
+}
+
+/// A change of configuration: all its parts or none, at most one voter more, less or other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub parts: Vec<ChangePart>,
+    /// Refuse it unless the committed configuration has this index (-1: the initial one).
+    pub cas_opid_index: Option<i64>,
+}

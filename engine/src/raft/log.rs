@@ -1,0 +1,234 @@
+//! What the core holds of the log: the newest entries, and the term of every entry since the start.
+//!
+//! ```text
+//!     terms known, entries on disk only      entries in memory
+//!   ├──────────────────────────────────┼──────────────────────────────┤ last
+//!                                          ▲ committed   ▲ durable        (in either order)
+//! ```
+//!
+//! An entry leaves memory when it is both committed and durable here, and either every peer has it or the cache is
+//! full; a peer that needs it later gets it from the disk.
+
+use std::collections::VecDeque;
+
+use crate::ids::{OpId, Term};
+use crate::wal::Replicate;
+
+/// Invariant: `entries` are contiguous and end with `last`; `runs` is ascending in both, and its first run begins
+/// at or before the first entry.
+pub(super) struct RaftLog {
+    entries: VecDeque<Replicate>,
+    /// Payload bytes of `entries`.
+    bytes: usize,
+    /// From this index on (up to the next run), entries are of this term.
+    runs: VecDeque<(u64, Term)>,
+    last: OpId,
+    /// Everything up to here is durable.
+    durable: u64,
+}
+
+/// So many terms are remembered; a peer that is further behind is asked by entries read from the disk.
+const RUNS_MAX: usize = 1024;
+
+impl RaftLog {
+    /// A log that ends with `base`, all of it on disk.
+    pub fn new(base: OpId) -> RaftLog {
+        RaftLog {
+            entries: VecDeque::new(),
+            bytes: 0,
+            runs: VecDeque::from([(base.index, base.term)]),
+            last: base,
+            durable: base.index,
+        }
+    }
+
+    pub fn last(&self) -> OpId {
+        self.last
+    }
+
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// Everything held is on disk already.
+    pub fn set_durable(&mut self) {
+        self.durable = self.last.index;
+    }
+
+    /// The term of an entry; `None` if there is none, or none known any more.
+    pub fn term_at(&self, index: u64) -> Option<Term> {
+        if index == 0 {
+            return Some(0);
+        }
+        if index > self.last.index {
+            return None;
+        }
+        let after = self.runs.partition_point(|run| run.0 <= index);
+        after.checked_sub(1).map(|at| self.runs[at].1)
+    }
+
+    /// The entry's OpId, if its term is known.
+    pub fn op_at(&self, index: u64) -> Option<OpId> {
+        self.term_at(index).map(|term| OpId { term, index })
+    }
+
+    /// Whether this very entry is in the log.
+    pub fn holds(&self, op: OpId) -> bool {
+        self.term_at(op.index) == Some(op.term)
+    }
+
+    /// The last entry that a log ending with `theirs` can have too: not after its end, and not of a later term.
+    /// `None` if no entry whose term is known qualifies.
+    pub fn last_shareable(&self, theirs: OpId) -> Option<u64> {
+        let mut limit = theirs.index.min(self.last.index);
+        for (first, term) in self.runs.iter().rev() {
+            if *first <= limit {
+                if *term <= theirs.term {
+                    return Some(limit);
+                }
+                limit = first.saturating_sub(1);
+            }
+        }
+        None
+    }
+
+    fn first_held(&self) -> u64 {
+        self.last.index + 1 - self.entries.len() as u64
+    }
+
+    pub fn get(&self, index: u64) -> Option<&Replicate> {
+        let at = index.checked_sub(self.first_held())?;
+        self.entries.get(at as usize)
+    }
+
+    pub fn append(&mut self, entry: Replicate) {
+        assert_eq!(entry.op.index, self.last.index + 1, "entries follow each other");
+        if self.last.term != entry.op.term {
+            self.runs.push_back((entry.op.index, entry.op.term));
+        }
+        self.last = entry.op;
+        self.bytes += entry.payload.len();
+        self.entries.push_back(entry);
+    }
+
+    /// Takes back everything after `index`, which must be in memory or right before it.
+    pub fn truncate_after(&mut self, index: u64) {
+        while self.last.index > index {
+            let entry = self.entries.pop_back().expect("what is not committed is in memory");
+            self.bytes -= entry.payload.len();
+            self.last.index -= 1;
+            if self.runs.back().is_some_and(|run| run.0 > self.last.index) {
+                self.runs.pop_back();
+            }
+            self.last.term = self.runs.back().expect("a run begins before every entry in memory").1;
+        }
+        self.durable = self.durable.min(index);
+    }
+
+    /// The disk says it has everything up to `op`. True if that is news: an entry that was taken back since tells
+    /// nothing about the one in its place.
+    pub fn persisted(&mut self, op: OpId) -> bool {
+        let news = op.index > self.durable && self.holds(op);
+        if news {
+            self.durable = op.index;
+        }
+        news
+    }
+
+    /// Entries from `from` on that fit into `max_bytes`, at least one; `None` if the first is not in memory.
+    pub fn slice(&self, from: u64, max_bytes: usize) -> Option<Vec<Replicate>> {
+        let start = from.checked_sub(self.first_held())? as usize;
+        let (mut bytes, mut end) = (0, start);
+        while let Some(entry) = self.entries.get(end) {
+            bytes += entry.payload.len();
+            if bytes > max_bytes && end > start {
+                break;
+            }
+            end += 1;
+        }
+        (end > start).then(|| self.entries.range(start..end).cloned().collect())
+    }
+
+    /// Payload bytes of the entries after `index` up to and with `to`; `None` if some are not in memory.
+    pub fn bytes_between(&self, index: u64, to: u64) -> Option<usize> {
+        let start = (index + 1).checked_sub(self.first_held())? as usize;
+        let end = (to + 1).checked_sub(self.first_held())? as usize;
+        (start <= end).then(|| self.entries.range(start..end).map(|entry| entry.payload.len()).sum())
+    }
+
+    /// Lets go of entries that are committed and durable: those up to `all_have`, and more while they are more than
+    /// `max_bytes`.
+    pub fn evict(&mut self, committed: u64, all_have: u64, max_bytes: usize) {
+        let limit = committed.min(self.durable);
+        while let Some(first) = self.entries.front()
+            && first.op.index <= limit
+            && (first.op.index <= all_have || self.bytes > max_bytes)
+        {
+            self.bytes -= first.payload.len();
+            self.entries.pop_front();
+        }
+        while self.runs.len() > RUNS_MAX && self.runs[1].0 <= limit.min(self.first_held()) {
+            self.runs.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::time::Timestamp;
+
+    fn op(term: Term, index: u64) -> OpId {
+        OpId { term, index }
+    }
+
+    fn log(ops: &[(Term, u64)]) -> RaftLog {
+        let mut log = RaftLog::new(op(1, 4));
+        for (term, index) in ops {
+            let payload = Bytes::from_static(b"1234567890");
+            log.append(Replicate { op: op(*term, *index), timestamp: Timestamp(*index), kind: 1, payload });
+        }
+        log
+    }
+
+    #[test]
+    fn terms_are_known_from_the_start_on() {
+        let log = log(&[(1, 5), (3, 6), (3, 7)]);
+        let terms: Vec<_> = [0, 3, 4, 5, 6, 7, 8].map(|index| log.term_at(index)).to_vec();
+        assert_eq!(terms, [Some(0), None, Some(1), Some(1), Some(3), Some(3), None]);
+    }
+
+    #[test]
+    fn what_is_taken_back_cannot_become_durable() {
+        let mut log = log(&[(1, 5), (2, 6)]);
+        log.truncate_after(5);
+        assert_eq!(log.last(), op(1, 5));
+        log.append(Replicate { op: op(3, 6), timestamp: Timestamp(9), kind: 1, payload: Bytes::new() });
+        assert!(!log.persisted(op(2, 6)));
+        assert_eq!(log.durable(), 4);
+        assert!(log.persisted(op(3, 6)));
+    }
+
+    #[test]
+    fn a_log_of_older_terms_shares_at_most_what_is_as_old() {
+        let log = log(&[(1, 5), (3, 6), (3, 7)]);
+        assert_eq!(log.last_shareable(op(2, 9)), Some(5));
+        assert_eq!(log.last_shareable(op(3, 6)), Some(6));
+        assert_eq!(log.last_shareable(op(9, 9)), Some(7));
+        assert_eq!(log.last_shareable(op(1, 3)), None, "nothing is known of 3");
+    }
+
+    #[test]
+    fn only_what_is_safe_elsewhere_is_let_go() {
+        let mut log = log(&[(1, 5), (1, 6), (1, 7)]);
+        log.persisted(op(1, 6));
+        log.evict(7, 5, 1000);
+        assert_eq!((log.first_held(), log.slice(5, 100)), (6, None));
+        log.evict(7, 5, 0);
+        assert_eq!(log.first_held(), 7, "7 is committed, but not durable here");
+        assert_eq!(log.term_at(5), Some(1));
+        assert_eq!(log.slice(7, 0).unwrap().len(), 1, "one entry goes, however large");
+    }
+}

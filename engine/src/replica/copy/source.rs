@@ -1,0 +1,118 @@
+//! The source of a tablet copy: a replica's files and log as they were at one moment.
+
+use std::sync::Arc;
+
+use super::super::Replica;
+use super::{Chunk, Manifest, Part, Segment};
+use crate::disk::File;
+use crate::error::{Error, Result};
+use crate::ids::OpId;
+use crate::raft::ConsensusMeta;
+use crate::tablet::meta::TabletMeta;
+use crate::wal::WalView;
+
+/// The replica's part of a copy: its superblock and the files that it names, open.
+pub struct CopyView {
+    superblock: TabletMeta,
+    consensus: ConsensusMeta,
+    files: Vec<Arc<dyn File>>,
+}
+
+impl Replica {
+    /// Pins what the superblock names. To be called between two steps, and the log's view taken after it.
+    pub fn copy_view(&self, consensus: ConsensusMeta) -> Result<CopyView> {
+        if let Some(error) = self.failure() {
+            return Err(error.clone());
+        }
+        let superblock = self.meta().clone();
+        let open: Vec<_> = self.tablet().state().disk.iter().flat_map(|rowset| rowset.open_files()).collect();
+        let mut files = Vec::with_capacity(open.len());
+        for path in superblock.rowsets.iter().flat_map(|rowset| rowset.files()) {
+            let found = open.iter().find(|(name, _)| name == path);
+            let (_, file) = found.ok_or_else(|| Error::not_ready(format!("{path} is being replaced")))?;
+            files.push(file.clone());
+        }
+        Ok(CopyView { superblock, consensus, files })
+    }
+}
+
+/// What one copy may fetch. It stays the same, and readable, for as long as this lives.
+pub struct CopySource {
+    manifest: Manifest,
+    encoded: Vec<u8>,
+    files: Vec<Arc<dyn File>>,
+    segments: Vec<Arc<dyn File>>,
+}
+
+impl CopySource {
+    /// Joins a replica's view with its log's; `committed` is the highest index that the replica knows to be committed.
+    /// `NotReady` if the log was cut between the two beyond what the superblock
+    /// needs: then both are to be taken again.
+    pub fn new(replica: CopyView, log: WalView, committed: u64) -> Result<CopySource> {
+        let CopyView { superblock, consensus, files } = replica;
+        let first = log.first_index.unwrap_or(log.last_op.index + 1);
+        if first > superblock.replay_from {
+            return Err(Error::not_ready(format!(
+                "the log begins with {first}, but the superblock needs it from {}: it was cut meanwhile",
+                superblock.replay_from
+            )));
+        }
+        let bytes = |file: &Arc<dyn File>| {
+            file.len().map_err(|error| Error::io(format_args!("the size of a file to copy"), &error))
+        };
+        let manifest = Manifest {
+            superblock,
+            consensus,
+            last_op: log.last_op,
+            committed: committed.min(log.last_op.index),
+            file_bytes: files.iter().map(bytes).collect::<Result<_>>()?,
+            segments: log.segments.iter().map(|s| Segment { sequence: s.sequence, bytes: s.bytes }).collect(),
+            truncations: log.truncations,
+        };
+        manifest.check()?;
+        let segments = log.segments.into_iter().map(|segment| segment.file).collect();
+        Ok(CopySource { encoded: manifest.encode(), manifest, files, segments })
+    }
+
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The last operation that the copy will hold.
+    pub fn last_op(&self) -> OpId {
+        self.manifest.last_op
+    }
+
+    /// Up to `max` bytes of a part from `offset` on; none at its end. `NotFound` if there is no such part, `Invalid` if
+    /// it ends before `offset`.
+    pub fn read(&self, part: Part, offset: u64, max: usize) -> Result<Chunk> {
+        let missing = || Error::not_found(format!("the copy has no {part:?}"));
+        let (file, total) = match part {
+            Part::Manifest => (None, self.encoded.len() as u64),
+            Part::File(number) => {
+                let at = usize::try_from(number).map_err(|_| missing())?;
+                let file = self.files.get(at).ok_or_else(missing)?;
+                (Some(file), self.manifest.file_bytes[at])
+            }
+            Part::Segment(sequence) => {
+                let found = self.manifest.segments.binary_search_by_key(&sequence, |s| s.sequence);
+                let at = found.map_err(|_| missing())?;
+                (Some(&self.segments[at]), self.manifest.segments[at].bytes)
+            }
+        };
+        let left = total.checked_sub(offset).ok_or_else(|| {
+            Error::invalid(format!("{part:?} has {total} bytes, and none at offset {offset}"))
+        })?;
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(max);
+        let data = match file {
+            Some(file) => {
+                let mut data = vec![0; len];
+                file.read_at(offset, &mut data)
+                    .map_err(|error| Error::io(format_args!("read {part:?} at {offset}"), &error))?;
+                data
+            }
+            None => self.encoded[offset as usize..][..len].to_vec(),
+        };
+        Ok(Chunk::new(offset, data, total))
+    }
+}

@@ -1,0 +1,219 @@
+//! What readers see while the writer is halfway, in every order of their steps that loom finds.
+//!
+//! Run with `cargo ci loom`. Nodes hold three entries and chunks few elements here, so that a handful of inserts
+//! splits leaves and branches and makes the root grow. `LOOM_MAX_PREEMPTIONS` bounds how often a thread is interrupted.
+
+use std::cmp::Ordering as Compared;
+use std::sync::Arc;
+
+use ::loom::thread;
+
+use super::arena::Arena;
+use super::chain::{Chain, Mutations};
+use super::node::Keys;
+use super::tree::Tree;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::tablet::mvcc::Mvcc;
+use crate::time::Timestamp;
+
+/// Rows whose keys are numbers, each with the time it was inserted at.
+#[derive(Default)]
+struct Store {
+    tree: Tree,
+    rows: Arena<Row, 1>,
+    mutations: Mutations,
+}
+
+#[derive(Default)]
+struct Row {
+    key: AtomicU32,
+    ts: AtomicU64,
+    chain: Chain,
+}
+
+impl Keys for Store {
+    type Key = u32;
+
+    /// Few prefixes, so that rows are compared, too.
+    fn prefix(key: &u32) -> u64 {
+        u64::from(key / 4)
+    }
+
+    fn compare(&self, row: u32, key: &u32) -> Compared {
+        self.key(row).cmp(key)
+    }
+
+    fn compare_rows(&self, row: u32, other: u32) -> Compared {
+        self.key(row).cmp(&self.key(other))
+    }
+}
+
+impl Store {
+    fn with(keys: &[u32]) -> Arc<Store> {
+        let store = Store::default();
+        keys.iter().for_each(|key| store.insert(*key, 1));
+        Arc::new(store)
+    }
+
+    fn insert(&self, key: u32, ts: u64) {
+        let slot = self.tree.slot_of(&key, self).expect_err("every key is inserted once");
+        let row = self.rows.push(|row| {
+            row.key.store(key, Ordering::Relaxed);
+            row.ts.store(ts, Ordering::Relaxed);
+        });
+        self.tree.insert(slot, row, &key, self);
+    }
+
+    fn mutate(&self, key: u32, ts: u64, change: &[u8]) {
+        let row = self.tree.slot_of(&key, self).expect("the key is there");
+        self.mutations.add(&self.rows.get(row).chain, row, Timestamp(ts), change, false);
+    }
+
+    fn key(&self, row: u32) -> u32 {
+        self.rows.get(row).key.load(Ordering::Relaxed)
+    }
+
+    /// The keys from `from` on.
+    fn scan(&self, from: u32) -> Vec<u32> {
+        let mut cursor = self.tree.seek(&from, self);
+        std::iter::from_fn(|| self.tree.next(&mut cursor, self)).map(|row| self.key(row)).collect()
+    }
+}
+
+/// A reader that began when all of `before` were there sees them and perhaps some of `during`, in order, each once.
+fn assert_seen(seen: &[u32], before: &[u32], during: &[u32]) {
+    assert!(seen.is_sorted_by(|a, b| a < b), "in order, each once: {seen:?}");
+    assert!(before.iter().all(|key| seen.contains(key)), "{seen:?} lacks some of {before:?}");
+    assert!(seen.iter().all(|key| before.contains(key) || during.contains(key)), "{seen:?}");
+}
+
+/// loom's settings are those of the environment, but for the length of a run: a descent takes many steps.
+fn model(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = ::loom::model::Builder::new();
+    builder.max_branches = 20_000;
+    builder.check(run);
+}
+
+/// One thread inserts `during`, another reads; `before` is there already.
+///
+/// The first thread is the writer, as loom lets it run ahead and then looks for what readers could have met earlier.
+/// The other way round it overlooks much: a store counts as in order with a load if its own thread loaded last.
+fn explore(before: &'static [u32], during: &'static [u32], read: fn(&Store, &[u32], &[u32])) {
+    model(move || {
+        let store = Store::with(before);
+        let reader = {
+            let store = store.clone();
+            thread::spawn(move || read(&store, before, during))
+        };
+        during.iter().for_each(|key| store.insert(*key, 2));
+        reader.join().expect("the reader does not panic");
+        let mut all = [before, during].concat();
+        all.sort();
+        assert_eq!(store.scan(0), all);
+        assert!(all.iter().all(|key| store.tree.find(key, &*store).is_some()));
+    });
+}
+
+fn scan_all(store: &Store, before: &[u32], during: &[u32]) {
+    assert_seen(&store.scan(0), before, during);
+}
+
+fn find_all(store: &Store, before: &[u32], during: &[u32]) {
+    for key in before {
+        let row = store.tree.find(key, store).expect("it was inserted before");
+        assert_eq!(store.key(row), *key);
+    }
+    for key in during {
+        assert!(store.tree.find(key, store).is_none_or(|row| store.key(row) == *key));
+    }
+}
+
+#[test]
+fn loom_rows_appear_whole() {
+    explore(&[20], &[10, 30], scan_all);
+}
+
+#[test]
+fn loom_a_leaf_is_split_under_a_scan() {
+    explore(&[10, 20, 30], &[15], scan_all);
+}
+
+/// The slots that a split freed are used again: a scan that read the old order must notice.
+#[test]
+fn loom_slots_are_used_again_under_a_scan() {
+    explore(&[10, 20, 30], &[15, 12], scan_all);
+}
+
+#[test]
+fn loom_a_leaf_is_split_under_lookups() {
+    explore(&[10, 20, 30], &[5], find_all);
+}
+
+#[test]
+fn loom_a_tree_grows_at_its_end_under_a_scan() {
+    explore(&[10, 20, 30], &[40], scan_all);
+}
+
+/// Four leaves, and a fifth makes the branch split and the root grow.
+#[test]
+fn loom_a_branch_is_split_under_lookups() {
+    explore(&[10, 20, 30, 40, 50, 60, 70, 80, 90], &[100], |store, before, _| {
+        for key in [before[0], before[8]] {
+            assert_eq!(store.tree.find(&key, store).map(|row| store.key(row)), Some(key));
+        }
+    });
+}
+
+#[test]
+fn loom_a_branch_is_split_in_its_middle_under_a_seek() {
+    explore(&[10, 20, 30, 40, 50, 60, 70, 80, 90], &[15], |store, before, during| {
+        assert_seen(&store.scan(60), &before[5..], during);
+    });
+}
+
+/// A chain gets longer at its end and in its middle, and changes are lent while others are written behind them.
+#[test]
+fn loom_mutations_appear_whole_and_in_order() {
+    model(|| {
+        let store = Store::with(&[7]);
+        store.mutate(7, 10, b"10");
+        let reader = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let of = store.mutations.of(&store.rows.get(0).chain);
+                let seen: Vec<_> = of.map(|m| (m.ts.0, m.change.to_vec())).collect();
+                assert!(seen.iter().all(|(ts, change)| ts.to_string().as_bytes() == change), "{seen:?}");
+                let times: Vec<u64> = seen.iter().map(|(ts, _)| *ts).collect();
+                assert!(matches!(times[..], [10] | [10, 30] | [10, 20, 30]), "{times:?}");
+            })
+        };
+        store.mutate(7, 30, b"30");
+        store.mutate(7, 20, b"20");
+        reader.join().expect("the reader does not panic");
+        assert_eq!(store.mutations.last(&store.rows.get(0).chain).map(|last| last.ts.0), Some(30));
+    });
+}
+
+/// What a snapshot includes is in memory for whoever has taken it: the operation is applied before it is said to be.
+#[test]
+fn loom_a_snapshot_sees_all_of_what_is_applied() {
+    model(|| {
+        let (store, mvcc) = (Store::with(&[]), Arc::new(Mvcc::new(Timestamp(1))));
+        let reader = {
+            let (store, mvcc) = (store.clone(), mvcc.clone());
+            thread::spawn(move || {
+                let snapshot = mvcc.latest();
+                let visible = |row: &u32| store.rows.get(*row).ts.load(Ordering::Relaxed) < snapshot.before.0;
+                let mut cursor = store.tree.seek(&0, &*store);
+                let rows = std::iter::from_fn(|| store.tree.next(&mut cursor, &*store));
+                assert_eq!(rows.filter(visible).count(), if snapshot.before.0 > 5 { 2 } else { 0 });
+            })
+        };
+        let ts = mvcc.begin(&mut || Timestamp(5));
+        store.insert(10, ts.0);
+        store.insert(20, ts.0);
+        mvcc.applied(ts);
+        reader.join().expect("the reader does not panic");
+        assert_eq!(mvcc.latest().before, Timestamp(6));
+    });
+}

@@ -1,0 +1,377 @@
+//! A B+tree of row numbers in key order, for one writer and any number of readers that never wait.
+//!
+//! ```text
+//!          branch   ─  │ k1 │ k2 │ ─▶             lowest key of each child but the first
+//!                   ↓    ↓    ↓
+//!   leaf  r7 r3 r9 ─▶ r1 r4 ─▶ r2 r8 …            rows in key order, every level linked to the right
+//! ```
+//!
+//! Keys live elsewhere ([`Keys`]); a node keeps each key's prefix beside the row, which decides most comparisons. Rows
+//! are never removed. Ascending keys cost one comparison and a few stores: the leaf of the last insert is tried first,
+//! and a full node that grows at its end leaves its entries where they are.
+//!
+//! A node is split so that at every step all rows can be reached (Lehman and Yao's links):
+//!
+//! ```text
+//!   1  a b c d ───────▶ x      upper entries are copied to a new node, whose `next` is x
+//!   2  a b c d ─▶ c d ─▶ x     the full node links to it: entries are there twice, scans pass over the second
+//!   3                          the new node is entered above, by the same steps, up to the root
+//!   4  a b ─────▶ c d ─▶ x     the full node gives its upper entries up
+//! ```
+//!
+//! Whoever came to the left node by an old branch, or an old root, finds that its key is not below the next node's
+//! lowest, and goes right.
+
+use super::NONE;
+use super::arena::Arena;
+use super::node::{Branch, CAPACITY, Entry, Found, Keys, Node, Rows};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// More levels than 2^32 rows can need when every node is as empty as a split leaves it.
+const LEVELS_MAX: usize = if cfg!(loom) { 32 } else { 16 };
+
+/// Bytes that one more row takes in the tree at most: it splits a leaf and the branch above, and as good as never more.
+pub const ENTRY_BYTES_MAX: usize = size_of::<Node>() + size_of::<Branch>() * 5 / 4;
+
+/// Row numbers in the order of their keys.
+pub struct Tree {
+    leaves: Arena<Node, 1>,
+    branches: Arena<Branch, 1>,
+    /// Levels of branches above the leaves, and the number of the topmost node.
+    root: AtomicU64,
+    /// The leaf of the last insert; the writer's.
+    hint: AtomicU32,
+}
+
+/// A place between rows, for reading on.
+#[derive(Debug, Clone, Copy)]
+pub struct Cursor {
+    /// A leaf's rows as they were when the cursor came to it.
+    leaf: Rows,
+    at: usize,
+}
+
+/// Where a key that is not there belongs.
+#[derive(Debug, Clone, Copy)]
+pub struct Slot {
+    leaf: u32,
+    at: usize,
+}
+
+/// The branches passed on the way down, and the place of the child taken in each.
+#[derive(Default)]
+struct Path {
+    steps: [(u32, usize); LEVELS_MAX],
+}
+
+impl Default for Tree {
+    fn default() -> Tree {
+        let leaves = Arena::default();
+        leaves.push(|_: &Node| {});
+        let (root, hint) = (AtomicU64::new(0), AtomicU32::new(0));
+        Tree { leaves, branches: Arena::default(), root, hint }
+    }
+}
+
+/// What every reader may do.
+impl Tree {
+    /// The row with this key. It is found if it was inserted before the call.
+    pub fn find<K: Keys>(&self, key: &K::Key, keys: &K) -> Option<u32> {
+        match self.locate(key, keys).1 {
+            Found::Row(row) => Some(row),
+            Found::At { .. } => None,
+        }
+    }
+
+    /// The first row whose key is not below `key`. From there on the cursor gives every row that was inserted before
+    /// this call, and perhaps later ones.
+    pub fn seek<K: Keys>(&self, key: &K::Key, keys: &K) -> Cursor {
+        let prefix = K::prefix(key);
+        let mut number = self.descend(prefix, key, keys, &mut Path::default());
+        loop {
+            let leaf = self.leaves.get(number).rows();
+            let at = leaf.rows[..leaf.len].partition_point(|row| keys.compare(*row, key).is_lt());
+            match leaf.next {
+                next if at == leaf.len && self.begins_by(next, prefix, key, keys) => number = next,
+                _ => return Cursor { leaf, at },
+            }
+        }
+    }
+
+    /// The row at the cursor, which moves on; `None` at the end.
+    pub fn next<K: Keys>(&self, cursor: &mut Cursor, keys: &K) -> Option<u32> {
+        loop {
+            if cursor.at < cursor.leaf.len {
+                cursor.at += 1;
+                return Some(cursor.leaf.rows[cursor.at - 1]);
+            }
+            if cursor.leaf.next == NONE {
+                return None;
+            }
+            let last = cursor.leaf.rows[..cursor.leaf.len].last().copied();
+            let leaf = self.leaves.get(cursor.leaf.next).rows();
+            // A leaf read before it gave its upper entries up has rows of the one to the right.
+            let seen = |row: &&u32| last.is_some_and(|last| keys.compare_rows(**row, last).is_le());
+            let at = leaf.rows[..leaf.len].iter().take_while(seen).count();
+            *cursor = Cursor { leaf, at };
+        }
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> usize {
+        self.leaves.bytes() + self.branches.bytes()
+    }
+
+    /// Bytes that may be allocated next.
+    pub fn next_bytes(&self) -> usize {
+        self.leaves.next_bytes() + self.branches.next_bytes()
+    }
+
+    /// The leaf where `key` is or belongs, and how it stands to that leaf's entries.
+    fn locate<K: Keys>(&self, key: &K::Key, keys: &K) -> (u32, Found) {
+        let prefix = K::prefix(key);
+        let mut leaf = self.descend(prefix, key, keys, &mut Path::default());
+        loop {
+            let node = self.leaves.get(leaf);
+            let found = node.search(prefix, key, keys);
+            if !matches!(found, Found::At { is_last: true, .. }) {
+                return (leaf, found);
+            }
+            match node.next() {
+                next if self.begins_by(next, prefix, key, keys) => leaf = next,
+                _ => return (leaf, found),
+            }
+        }
+    }
+
+    /// A leaf that is not right of the key's place, and if no split is under way is that place.
+    fn descend<K: Keys>(&self, prefix: u64, key: &K::Key, keys: &K, path: &mut Path) -> u32 {
+        let (height, mut node) = split_root(self.root.load(Ordering::Acquire));
+        for step in &mut path.steps[..height] {
+            loop {
+                let branch = self.branches.get(node);
+                let (child, at, is_last) = branch.child_of(prefix, key, keys);
+                let next = if is_last { branch.node().next() } else { NONE };
+                if next == NONE || self.branches.get(next).node().is_above(prefix, key, keys) {
+                    (*step, node) = ((node, at), child);
+                    break;
+                }
+                node = next;
+            }
+        }
+        node
+    }
+
+    /// Whether there is a leaf `next` and its lowest key is not above `key`.
+    fn begins_by<K: Keys>(&self, next: u32, prefix: u64, key: &K::Key, keys: &K) -> bool {
+        next != NONE && !self.leaves.get(next).is_above(prefix, key, keys)
+    }
+}
+
+/// What only the writer may do.
+impl Tree {
+    /// The row with this key, or the slot to give to [`Tree::insert`] next.
+    pub fn slot_of<K: Keys>(&self, key: &K::Key, keys: &K) -> Result<u32, Slot> {
+        let prefix = K::prefix(key);
+        let (leaf, found) = match self.hinted(prefix, key, keys) {
+            Some(leaf) => (leaf, self.leaves.get(leaf).search(prefix, key, keys)),
+            None => self.locate(key, keys),
+        };
+        match found {
+            Found::Row(row) => Ok(row),
+            Found::At { at, .. } => Err(Slot { leaf, at }),
+        }
+    }
+
+    /// Puts `row`, whose key is `key`, where [`Tree::slot_of`] found no such key. Nothing was inserted in between.
+    pub fn insert<K: Keys>(&self, slot: Slot, row: u32, key: &K::Key, keys: &K) {
+        let entry = Entry { prefix: K::prefix(key), row };
+        let leaf = self.leaves.get(slot.leaf);
+        if leaf.len() < CAPACITY {
+            self.hint.store(slot.leaf, Ordering::Relaxed);
+            return leaf.insert(slot.at, entry);
+        }
+        let mut path = Path::default();
+        let found = self.descend(entry.prefix, key, keys, &mut path);
+        debug_assert_eq!(found, slot.leaf, "the writer finds no split under way");
+        self.split_leaf(slot, entry, &path);
+    }
+
+    /// The leaf of the last insert, if it is where `key` belongs.
+    fn hinted<K: Keys>(&self, prefix: u64, key: &K::Key, keys: &K) -> Option<u32> {
+        let hint = self.hint.load(Ordering::Relaxed);
+        let leaf = self.leaves.get(hint);
+        // Leaf 0 is the leftmost: nothing is below it.
+        if hint != 0 && leaf.is_above(prefix, key, keys) {
+            return None;
+        }
+        (!self.begins_by(leaf.next(), prefix, key, keys)).then_some(hint)
+    }
+
+    fn split_leaf(&self, slot: Slot, entry: Entry, path: &Path) {
+        let leaf = self.leaves.get(slot.leaf);
+        let split = Split::of(leaf.len(), slot.at);
+        let upper = self.leaves.push(|upper| {
+            (split.keep..leaf.len()).for_each(|at| upper.insert(at - split.keep, leaf.entry(at)));
+            if !split.goes_left {
+                upper.insert(slot.at - split.keep, entry);
+            }
+            upper.set_next(leaf.next());
+        });
+        leaf.set_next(upper);
+        let height = split_root(self.root.load(Ordering::Relaxed)).0;
+        self.add_child(path, height, self.leaves.get(upper).entry(0), upper);
+        if split.keep < leaf.len() {
+            leaf.keep_first(split.keep);
+        }
+        if split.goes_left {
+            leaf.insert(slot.at, entry);
+        }
+        self.hint.store(if split.goes_left { slot.leaf } else { upper }, Ordering::Relaxed);
+    }
+
+    /// Enters `child`, whose lowest key is that of `lowest`, beside the node of `level` that it was split off.
+    fn add_child(&self, path: &Path, level: usize, lowest: Entry, child: u32) {
+        if level == 0 {
+            return self.grow_root(lowest, child);
+        }
+        let (number, taken) = path.steps[level - 1];
+        let (branch, at) = (self.branches.get(number), taken + 1);
+        let node = branch.node();
+        if node.len() < CAPACITY {
+            return branch.insert(at, lowest, child);
+        }
+        let split = Split::of(node.len(), at);
+        let upper = self.branches.push(|upper| {
+            (split.keep..node.len())
+                .for_each(|at| upper.insert(at - split.keep, node.entry(at), branch.child(at)));
+            if !split.goes_left {
+                upper.insert(at - split.keep, lowest, child);
+            }
+            upper.node().set_next(node.next());
+        });
+        node.set_next(upper);
+        self.add_child(path, level - 1, self.branches.get(upper).node().entry(0), upper);
+        if split.keep < node.len() {
+            node.keep_first(split.keep);
+        }
+        if split.goes_left {
+            branch.insert(at, lowest, child);
+        }
+    }
+
+    fn grow_root(&self, lowest: Entry, right: u32) {
+        let (height, left) = split_root(self.root.load(Ordering::Relaxed));
+        let root = self.branches.push(|root| {
+            root.insert(0, Entry { prefix: 0, row: NONE }, left);
+            root.insert(1, lowest, right);
+        });
+        self.root.store((height as u64 + 1) << 32 | u64::from(root), Ordering::Release);
+    }
+}
+
+/// How a full node is split for an entry that belongs before entry `at`. What grows at its end keeps all it has, so
+/// that ascending keys leave full nodes behind.
+struct Split {
+    keep: usize,
+    goes_left: bool,
+}
+
+impl Split {
+    fn of(len: usize, at: usize) -> Split {
+        let keep = if at == len { len } else { len / 2 };
+        // The upper node's lowest entry is the one that the lower node had: the new one goes before it on the left.
+        Split { keep, goes_left: at < len && at <= keep }
+    }
+}
+
+/// The height of the tree and its topmost node.
+fn split_root(root: u64) -> (usize, u32) {
+    ((root >> 32) as usize, root as u32)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cmp::Ordering as Compared;
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tablet::memrowset::key_prefix;
+
+    #[derive(Default)]
+    struct Stored(Vec<Vec<u8>>);
+
+    impl Keys for Stored {
+        type Key = [u8];
+
+        fn prefix(key: &[u8]) -> u64 {
+            key_prefix(key)
+        }
+
+        fn compare(&self, row: u32, key: &[u8]) -> Compared {
+            self.0[row as usize][..].cmp(key)
+        }
+
+        fn compare_rows(&self, row: u32, other: u32) -> Compared {
+            self.0[row as usize].cmp(&self.0[other as usize])
+        }
+    }
+
+    /// Inserts what is not there and checks order, lookups and seeks against a map.
+    fn check(keys: impl IntoIterator<Item = Vec<u8>>) -> Tree {
+        let (tree, mut stored, mut model) = (Tree::default(), Stored::default(), BTreeMap::new());
+        for key in keys {
+            match tree.slot_of(&key[..], &stored) {
+                Ok(row) => assert_eq!(model.get(&key), Some(&row)),
+                Err(slot) => {
+                    let row = stored.0.len() as u32;
+                    stored.0.push(key.clone());
+                    tree.insert(slot, row, &key[..], &stored);
+                    assert_eq!(model.insert(key, row), None);
+                }
+            }
+        }
+        let mut cursor = tree.seek(&b""[..], &stored);
+        for row in model.values() {
+            assert_eq!(tree.next(&mut cursor, &stored), Some(*row));
+        }
+        assert_eq!(tree.next(&mut cursor, &stored), None);
+        for (key, row) in &model {
+            assert_eq!(tree.find(&key[..], &stored), Some(*row));
+            let above = [key, &[0][..]].concat();
+            let after = model.range(above.clone()..).next().map(|(_, row)| *row);
+            let mut cursor = tree.seek(&above[..], &stored);
+            assert_eq!(tree.next(&mut cursor, &stored), after);
+        }
+        tree
+    }
+
+    const MANY: u32 = if cfg!(miri) { 300 } else { 20_000 };
+
+    #[test]
+    fn ascending_keys_fill_their_nodes() {
+        let tree = check((0..MANY).map(|i| i.to_be_bytes().to_vec()));
+        let leaves = (MANY as usize).div_ceil(CAPACITY);
+        assert_eq!(tree.leaves.len(), leaves);
+        assert!(tree.branches.len() <= leaves.div_ceil(CAPACITY - 1) + CAPACITY);
+    }
+
+    #[test]
+    fn other_orders_work_too() {
+        check((0..MANY).rev().map(|i| i.to_be_bytes().to_vec()));
+        check((0..MANY).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()));
+        check((0..MANY).map(|i| (((i % 2) << 16) | (i / 2)).to_be_bytes().to_vec()));
+        check((0..MANY).map(|i| format!("a long common prefix {:05}", i * 7_919 % 9_001).into_bytes()));
+    }
+
+    proptest! {
+        #![proptest_config(super::super::testing())]
+
+        #[test]
+        fn agrees_with_a_map(keys in prop::collection::vec(prop::collection::vec(0u8..3, 0..12), 0..600)) {
+            check(keys);
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Replicas of one tablet together: transcripts of what each does (`tests/group/*.txt`), and storms in which every
+//! acknowledged operation must take effect once and snapshots must agree.
+//!
+//! Servers are `a`, `b`, `c`. `write on=a [request=N]` is one operation, proposed by client request N; its lines are
+//! rows. After each command messages are delivered and disks written until nothing is left to do, unless `hold` is
+//! given. Answers are shown as they come.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+mod support;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use cluster::Cluster;
+use engine::config::TabletConfig;
+use engine::error::{ErrorKind, Result};
+use engine::note::Note;
+use engine::raft;
+use engine::replica::{JobKind, Op, OpResult, RequestId};
+use engine::schema::block::ProjectedColumn;
+use engine::schema::ops::RowOpKind;
+use engine::schema::{ColumnSchema, DataType, Schema, format_cell};
+use engine::tablet::Tablet;
+use engine::tablet::scan::{ScanSpec, SnapshotAt};
+use engine::time::Timestamp;
+use support::{Rows, Value, plain_schema, wire_columns};
+
+#[test]
+fn transcripts() {
+    datadriven::walk("tests/group", |file| {
+        let mut cluster = Cluster::new(3, plain_schema(), TabletConfig::tiny()).unwrap();
+        cluster.settle();
+        file.run(|case| {
+            let result = run(&mut cluster, case);
+            let mut text = String::new();
+            for (server, note) in cluster.notes.drain(..).filter(|(_, note)| !matches!(note, Note::Raft(_))) {
+                writeln!(text, "{}: note {note}", name(server)).unwrap();
+            }
+            for (server, done) in cluster.done.drain(..) {
+                writeln!(text, "{}: {}", name(server), show_done(&done.result)).unwrap();
+            }
+            match result {
+                Ok(result) => text += &result,
+                Err(error) => writeln!(text, "{:?}: {error}", error.kind).unwrap(),
+            }
+            if text.is_empty() { "ok\n".to_string() } else { text }
+        });
+    });
+}
+
+fn name(server: usize) -> char {
+    (b'a' + server as u8) as char
+}
+
+fn run(cluster: &mut Cluster, case: &datadriven::TestCase) -> Result<String> {
+    let word = |name: &str| case.args.get(name).map(|values| values[0].clone());
+    let server = |name: &str| word(name).map(|name| usize::from(name.as_bytes()[0] - b'a'));
+    let on = server("on").unwrap_or(0);
+    let mut shown = String::new();
+    match case.directive.as_str() {
+        "elect" => {
+            let event = raft::Event::Elect { ignore_live_leader: true };
+            cluster.step(on, event);
+        }
+        "write" => {
+            let request = word("request").map(|seq| request(seq.parse().unwrap()));
+            let op = write_op(&cluster.replica(on).tablet().schema(), &case.input);
+            cluster.propose(on, op, request);
+        }
+        "alter" => {
+            let op = add_column(cluster.replica(on).tablet(), &case.input);
+            cluster.propose(on, op, None);
+        }
+        "cut" => drop(cluster.cut.insert(on)),
+        "heal" => drop(cluster.cut.remove(&on)),
+        "stall" => cluster.servers[on].stalled = true,
+        "resume" => cluster.servers[on].stalled = false,
+        "crash" => cluster.crash(on),
+        "restart" => cluster.restart(on)?,
+        "pass" => cluster.pass(Duration::from_millis(word("ms").unwrap().parse().unwrap())),
+        "flush" => drop(cluster.job(on, JobKind::FlushRows)?),
+        "checkpoint" => drop(cluster.job(on, JobKind::Checkpoint)?),
+        "scan" => {
+            let rows = rows(cluster.replica(on).tablet(), SnapshotAt::Latest)?;
+            shown = if rows.is_empty() { "no rows\n".to_string() } else { rows.join("\n") + "\n" };
+        }
+        "status" => shown = status(cluster),
+        "log" => shown = log(cluster),
+        "snapshot" => {
+            let at = Timestamp::from_micros(cluster.now.as_micros() as u64);
+            cluster.step(on, engine::replica::Event::WantSnapshot { at });
+        }
+        "safe" => shown = safe(cluster),
+        other => panic!("unknown directive {other}"),
+    }
+    if !case.args.contains_key("hold") {
+        cluster.settle();
+    }
+    Ok(shown)
+}
+
+fn request(seq: i64) -> RequestId {
+    RequestId { client: b"client".to_vec(), seq, first_incomplete: 0, attempt: 1 }
+}
+
+/// Rows `kind key value n`, `-` for what is not set.
+fn write_op(schema: &Schema, input: &str) -> Op {
+    let columns = wire_columns(schema);
+    let mut rows = Rows::default();
+    for line in input.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let kinds = [1, 2, 3, 5].map(|n| RowOpKind::from_number(n).unwrap());
+        let kind = kinds.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(words[0])).expect("a kind");
+        let cell = |(column, word): (&ColumnSchema, &&str)| match (*word, column.ty) {
+            ("-", _) => Value::Unset,
+            (word, DataType::String) => Value::text(word),
+            (word, DataType::Int64) => Value::Bytes(word.parse::<i64>().unwrap().to_le_bytes().to_vec()),
+            (word, _) => Value::int(word.parse().unwrap()),
+        };
+        let named = schema.columns().iter().filter(|column| !column.auto_incrementing);
+        let cells: Vec<Value> = named.zip(&words[1..]).map(cell).collect();
+        rows.add(&columns, kind, &cells);
+    }
+    rows.op(&columns)
+}
+
+/// `name version`: adds an INT32.
+fn add_column(tablet: &Tablet, input: &str) -> Op {
+    let words: Vec<&str> = input.split_whitespace().collect();
+    let schema = tablet.schema();
+    let mut columns = schema.columns().to_vec();
+    let id = 1 + columns.iter().map(|column| column.id.0).max().unwrap();
+    columns.push(ColumnSchema::new(id, words[0], DataType::Int32).nullable());
+    let schema = Box::new(Schema::new(columns, schema.num_key_columns()).unwrap());
+    let (version, table_name) = (words[1].parse().unwrap(), "t".to_string());
+    Op::AlterSchema { schema, version, table_name, extra: BTreeMap::new() }
+}
+
+fn show_done(result: &Result<OpResult>) -> String {
+    match result {
+        Ok(OpResult::Write { errors, counts }) => {
+            let failed: String =
+                errors.iter().map(|(row, error)| format!(" row {row}: {:?}", error.code)).collect();
+            let done = counts.inserts + counts.updates + counts.upserts + counts.deletes;
+            format!("wrote {done}{failed}")
+        }
+        Ok(other) => format!("{other:?}"),
+        Err(error) => format!("{:?}: {error}", error.kind),
+    }
+}
+
+fn rows(tablet: &Tablet, snapshot: SnapshotAt) -> Result<Vec<String>> {
+    let schema = tablet.schema();
+    let projection: Vec<ProjectedColumn> = schema.columns().iter().map(Into::into).collect();
+    let spec = ScanSpec { snapshot, ordered: true, ..ScanSpec::latest(projection) };
+    let mut scan = tablet.scan(&spec)?;
+    let mut shown = Vec::new();
+    while let Some(block) = scan.next_block()? {
+        for row in 0..block.rows {
+            let cells = schema.columns().iter().zip(&block.columns);
+            let cell = |(column, cells): (&ColumnSchema, &engine::schema::block::ColumnBlock)| {
+                cells
+                    .cell(row)
+                    .map_or("NULL".to_string(), |cell| format_cell(column.ty, column.attributes, cell))
+            };
+            shown.push(cells.map(cell).collect::<Vec<_>>().join(" "));
+        }
+    }
+    Ok(shown)
+}
+
+fn status(cluster: &Cluster) -> String {
+    let mut text = String::new();
+    for server in 0..cluster.servers.len() {
+        if !cluster.is_up(server) {
+            writeln!(text, "{}: down", name(server)).unwrap();
+            continue;
+        }
+        let replica = cluster.replica(server);
+        let status = replica.status(cluster.reading());
+        let (role, term, last, committed) = (status.role, status.term, status.last, status.committed);
+        let applied = replica.last_applied();
+        writeln!(
+            text,
+            "{}: {role} term={term} last={last} committed={committed} applied={applied}",
+            name(server)
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// From where each log is needed: by its own restart, and by the others.
+fn log(cluster: &Cluster) -> String {
+    let up = (0..cluster.servers.len()).filter(|server| cluster.is_up(*server));
+    let line = |server| {
+        let replica = cluster.replica(server);
+        let (keep, wanted) = (replica.log_keep_from(), replica.log_wanted_from());
+        format!("{}: needed from {keep}, wanted from {wanted}\n", name(server))
+    };
+    up.map(line).collect()
+}
+
+/// Whether snapshots of one second ago are complete, server by server.
+fn safe(cluster: &Cluster) -> String {
+    let at = Timestamp::from_micros((cluster.now - Duration::from_millis(100)).as_micros() as u64);
+    let up = (0..cluster.servers.len()).filter(|server| cluster.is_up(*server));
+    let line = |server| {
+        let mvcc = cluster.replica(server).tablet().mvcc();
+        let complete = if mvcc.all_applied_before(at) { "complete" } else { "not complete" };
+        let caught_up = if mvcc.is_caught_up() { "" } else { ", catching up" };
+        format!("{}: {complete}{caught_up}\n", name(server))
+    };
+    up.map(line).collect()
+}
+
+/// A generator of the tests' own, so that a seed is a run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+/// One client's write of one row, sent until it is answered.
+struct Pending {
+    seq: i64,
+    key: i32,
+    /// Servers that were asked, with the ticket there and which of their lives it was.
+    asked: Vec<(usize, u64, u64)>,
+}
+
+struct Storm {
+    cluster: Cluster,
+    dice: Dice,
+    pending: Vec<Pending>,
+    next: i32,
+    acknowledged: BTreeMap<i32, Timestamp>,
+    /// What snapshots showed when they were complete.
+    snapshots: Vec<(Timestamp, Vec<String>)>,
+    aborted: u64,
+}
+
+impl Storm {
+    fn new(seed: u64) -> Storm {
+        let mut cluster = Cluster::new(3, plain_schema(), TabletConfig::tiny()).unwrap();
+        cluster.settle();
+        let (pending, acknowledged, snapshots) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Storm { cluster, dice: Dice(seed), pending, next: 0, acknowledged, snapshots, aborted: 0 }
+    }
+
+    fn advance(&mut self) {
+        let server = self.dice.below(3) as usize;
+        match self.dice.below(100) {
+            0..40 => self.deliver(),
+            40..58 => self.cluster.carry_out(server),
+            58..70 => self.send(server),
+            70..80 => self.pass(),
+            80..83 => drop(self.cluster.cut.insert(server)),
+            83..88 => self.cluster.cut.clear(),
+            88 => self.cluster.crash(server),
+            89..93 => self.restart(server),
+            93 => self.cluster.servers[server].stalled = true,
+            94..96 => self.cluster.servers[server].stalled = false,
+            96 => self.flush(server),
+            97 => self.cluster.step(server, raft::Event::Elect { ignore_live_leader: true }),
+            _ => self.look(server),
+        }
+        self.take_answers();
+    }
+
+    /// A parcel arrives, in any order; or never, or twice.
+    fn deliver(&mut self) {
+        if self.cluster.wires.is_empty() {
+            return;
+        }
+        let at = self.dice.below(self.cluster.wires.len() as u64) as usize;
+        let parcel = self.cluster.wires.remove(at).expect("it is there");
+        self.cluster.deliver(parcel);
+    }
+
+    fn pass(&mut self) {
+        let until = self.cluster.now + Duration::from_millis(self.dice.below(20));
+        self.cluster.now = until;
+        for server in 0..3 {
+            if self.cluster.is_up(server) {
+                self.cluster.step(server, raft::Event::Tick);
+            }
+        }
+    }
+
+    /// A client begins a write, or sends one again, to whoever.
+    fn send(&mut self, server: usize) {
+        if !self.cluster.is_up(server) {
+            return;
+        }
+        if self.pending.len() < 4 {
+            let (seq, key) = (i64::from(self.next), self.next);
+            self.next += 1;
+            self.pending.push(Pending { seq, key, asked: Vec::new() });
+        }
+        let at = self.dice.below(self.pending.len() as u64) as usize;
+        let (seq, key) = (self.pending[at].seq, self.pending[at].key);
+        // A node's tracker holds a retry back while the first attempt is on its way there.
+        let life = self.cluster.servers[server].life;
+        if self.pending[at].asked.iter().any(|(asked, _, then)| (*asked, *then) == (server, life)) {
+            return;
+        }
+        let schema = plain_schema();
+        let op = write_op(&schema, &format!("insert {key} v{key} {key}"));
+        let ticket = self.cluster.propose(server, op, Some(request(seq)));
+        self.pending[at].asked.push((server, ticket, life));
+    }
+
+    fn take_answers(&mut self) {
+        for (server, done) in std::mem::take(&mut self.cluster.done) {
+            let this = |asked: &(usize, u64, u64)| (asked.0, asked.1) == (server, done.ticket);
+            let asked = |pending: &Pending| pending.asked.iter().any(this);
+            let Some(at) = self.pending.iter().position(asked) else { continue };
+            match done.result {
+                Ok(OpResult::Write { errors, counts }) => {
+                    assert!(errors.is_empty() && counts.inserts == 1, "applied twice: {errors:?}");
+                    let pending = self.pending.remove(at);
+                    self.acknowledged.insert(pending.key, done.timestamp);
+                }
+                Ok(other) => panic!("a write came to {other:?}"),
+                Err(error) => {
+                    self.aborted += u64::from(error.kind == ErrorKind::Aborted);
+                    self.pending[at].asked.retain(|asked| !this(asked));
+                }
+            }
+        }
+    }
+
+    fn restart(&mut self, server: usize) {
+        if !self.cluster.is_up(server) {
+            self.cluster.restart(server).unwrap();
+        }
+    }
+
+    fn flush(&mut self, server: usize) {
+        let servers = &self.cluster.servers[server];
+        let quiet = servers.out.log.is_empty() && !servers.stalled;
+        if self.cluster.is_up(server) && quiet && self.cluster.replica(server).failure().is_none() {
+            self.cluster.job(server, JobKind::FlushRows).unwrap();
+        }
+    }
+
+    /// Looks at a snapshot that is complete here, and at an earlier one that was complete anywhere.
+    fn look(&mut self, server: usize) {
+        if !self.cluster.is_up(server) {
+            return;
+        }
+        let tablet = self.cluster.replica(server).tablet().clone();
+        let safe = tablet.mvcc().safe_time(Timestamp::MIN);
+        if safe > Timestamp::MIN {
+            assert!(tablet.mvcc().all_applied_before(safe.next()));
+            let shown = rows(&tablet, SnapshotAt::At(safe.next())).unwrap();
+            self.snapshots.push((safe.next(), shown));
+        }
+        for (at, shown) in self.snapshots.iter().rev().take(20) {
+            if tablet.mvcc().all_applied_before(*at) {
+                let again = rows(&tablet, SnapshotAt::At(*at)).unwrap();
+                assert_eq!(&again, shown, "the snapshot of {at} on {}", name(server));
+            }
+        }
+    }
+
+    /// Everybody comes back, and everything that was begun ends.
+    fn calm_down(&mut self) {
+        self.cluster.cut.clear();
+        for server in 0..3 {
+            self.cluster.servers[server].stalled = false;
+            self.restart(server);
+        }
+        self.cluster.settle();
+        for _ in 0..400 {
+            self.cluster.pass(Duration::from_millis(20));
+            self.take_answers();
+            let Some(leader) = self.cluster.leader() else { continue };
+            self.send(leader);
+            self.cluster.settle();
+            self.take_answers();
+            if self.next > 4 && self.pending.len() < 2 {
+                break;
+            }
+        }
+        self.cluster.pass(Duration::from_millis(200));
+        let leader = self.cluster.leader().expect("somebody leads in the end");
+        let expected = rows(self.cluster.replica(leader).tablet(), SnapshotAt::Latest).unwrap();
+        for server in 0..3 {
+            assert_eq!(self.cluster.replica(server).failure(), None);
+            let shown = rows(self.cluster.replica(server).tablet(), SnapshotAt::Latest).unwrap();
+            assert_eq!(shown, expected, "{} and the leader {}", name(server), name(leader));
+            self.look(server);
+        }
+        for key in self.acknowledged.keys() {
+            assert!(
+                expected.contains(&format!("{key} \"v{key}\" {key}")),
+                "{key} was acknowledged: {expected:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn storms_lose_nothing_and_do_nothing_twice() {
+    let (mut acknowledged, mut aborted) = (0, 0);
+    for seed in 0..20 {
+        let result = std::panic::catch_unwind(|| {
+            let mut storm = Storm::new(seed);
+            (0..1_500).for_each(|_| storm.advance());
+            storm.calm_down();
+            (storm.acknowledged.len() as u64, storm.aborted)
+        });
+        let (more, gave_way) = result.unwrap_or_else(|_| panic!("the storm of seed {seed}, see above"));
+        (acknowledged, aborted) = (acknowledged + more, aborted + gave_way);
+    }
+    assert!(acknowledged > 150 && aborted > 1, "{acknowledged} acknowledged, {aborted} aborted");
+}

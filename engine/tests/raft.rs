@@ -1,0 +1,457 @@
+//! Transcripts of the Raft core: `tests/raft/*.txt`.
+//!
+//! Servers are `a` to `g`. Disks do what they are told at once, except those that are stalled; messages wait until they
+//! are delivered. What is printed: notes (`a | BecomeLeader | ...`), messages (`a -> b ...`), answers of operators'
+//! requests (`a : ...`).
+
+#[path = "support/group/node.rs"]
+mod node;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::time::Duration;
+
+use bytes::Bytes;
+use datadriven::TestCase;
+use engine::error::Error;
+use engine::ids::{OpId, PeerId, TabletId, Term, Uuid};
+use engine::raft::message::{UpdateRequest, VoteRequest};
+use engine::raft::{
+    Change, ChangePart, Config, ConsensusMeta, Event, Member, Message, Peer, RaftOptions, Reply, kind,
+};
+use engine::time::{Instant, Now, Timestamp, WallTime};
+use engine::wal::Replicate;
+
+use node::{Disk, Node};
+
+const TABLET: TabletId = Uuid([7; 16]);
+
+fn name(id: PeerId) -> String {
+    (id.0[0] as char).to_string()
+}
+
+fn id(name: &str) -> PeerId {
+    Uuid([name.as_bytes()[0]; 16])
+}
+
+struct Asked {
+    from: PeerId,
+    sent: u64,
+    term: Term,
+    pre_election: bool,
+}
+
+#[derive(Default)]
+struct World {
+    nodes: BTreeMap<PeerId, Node>,
+    /// Disks that do nothing.
+    stalled: BTreeSet<PeerId>,
+    messages: Vec<(PeerId, PeerId, Message)>,
+    /// Answers on their way: to, from, event.
+    answers: Vec<(PeerId, PeerId, Event)>,
+    asked: BTreeMap<u64, Asked>,
+    ticket: u64,
+    ms: u64,
+    text: String,
+}
+
+#[test]
+fn transcripts() {
+    datadriven::walk("tests/raft", |file| {
+        let mut world = World::default();
+        file.run(|case| {
+            world.command(case);
+            let text = std::mem::take(&mut world.text);
+            // Ids are one letter sixteen times over.
+            let short = shorten(&text);
+            if short.is_empty() { "ok\n".to_string() } else { short }
+        });
+    });
+}
+
+fn shorten(text: &str) -> String {
+    let mut short = text.to_string();
+    for letter in b'a'..=b'z' {
+        short = short.replace(&Uuid([letter; 16]).to_string(), &(letter as char).to_string());
+    }
+    short
+}
+
+impl World {
+    fn command(&mut self, case: &TestCase) {
+        let words: Vec<String> = case.args.keys().cloned().collect();
+        // In no order: the parser keeps none.
+        let mut named: Vec<PeerId> =
+            words.iter().filter(|word| word.len() == 1).map(|word| id(word)).collect();
+        named.sort();
+        let text = |name: &str| case.args.get(name).map(|v| v.first().cloned().unwrap_or_default());
+        let first = named.first().copied();
+        match case.directive.as_str() {
+            "group" => self.group(&named, text("learners")),
+            "tick" => self.tick(first.unwrap()),
+            "wait" => self.ms += text("ms").unwrap().parse::<u64>().unwrap(),
+            "propose" => self.propose(first.unwrap(), &text("op").unwrap()),
+            "deliver" => {
+                self.deliver(&named, text("count").map_or(usize::MAX, |count| count.parse().unwrap()))
+            }
+            "drop" => self.drop(&named),
+            "run" => self.run_until_quiet(&named),
+            "stall" => self.stalled.extend(named),
+            "unstall" => named.iter().for_each(|at| {
+                self.stalled.remove(at);
+                self.write(*at);
+            }),
+            "crash" => named.iter().for_each(|at| self.crash(*at)),
+            "start" => named.iter().for_each(|at| self.start(*at, false)),
+            "status" => self.status(),
+            "change" => {
+                self.change(first.unwrap(), &text("how").unwrap(), &text("who").unwrap(), text("cas"))
+            }
+            "step_down" => {
+                let (to, abrupt) = (text("to").map(|to| id(&to)), text("abrupt").is_some());
+                self.step(first.unwrap(), Event::StepDown { ticket: 0, to, abrupt });
+            }
+            "elect" => self.step(first.unwrap(), Event::Elect { ignore_live_leader: true }),
+            "unsafe" => {
+                let voters = text("voters").unwrap().chars().map(|c| id(&c.to_string())).collect();
+                let caller = "an operator".to_string();
+                self.step(first.unwrap(), Event::UnsafeConfig { ticket: 0, voters, caller });
+            }
+            "update" => self.raw_update(case),
+            "vote" => self.raw_vote(case),
+            other => panic!("{other} is not a command"),
+        }
+    }
+
+    fn reading(&self) -> Now {
+        let wall = WallTime { micros: 1_000_000 + self.ms * 1_000, error_micros: 1_000 };
+        Now { mono: Instant(self.ms * 1_000_000), wall }
+    }
+
+    fn group(&mut self, voters: &[PeerId], learners: Option<String>) {
+        *self = World { ms: 1_000, ..World::default() };
+        let mut peers: Vec<Peer> = voters.iter().map(|at| peer(&name(*at), Member::Voter)).collect();
+        peers.extend(learners.iter().flat_map(|l| l.chars()).map(|c| peer(&c.to_string(), Member::NonVoter)));
+        let meta = ConsensusMeta::new(TABLET, Config::initial(peers.clone()));
+        for peer in &peers {
+            self.nodes.insert(peer.id, Node::new(peer.id, Disk::with(meta.clone()), 0));
+            self.start(peer.id, true);
+        }
+    }
+
+    fn start(&mut self, at: PeerId, fresh: bool) {
+        let now = self.reading();
+        let node = self.nodes.get_mut(&at).unwrap();
+        // Odd: not elected by its metadata. Its timer: by its letter.
+        let boot = node.boot(u64::from(at.0[0]), 1, fresh).unwrap();
+        let times = RaftOptions { batch_bytes_max: 3, cache_bytes_max: 1 << 20, ..RaftOptions::tiny() };
+        node.start(now, boot, RaftOptions { heartbeat_interval: Duration::from_millis(100), ..times });
+        self.settle(at);
+    }
+
+    fn crash(&mut self, at: PeerId) {
+        self.nodes.get_mut(&at).unwrap().crash(0);
+        self.asked.retain(|_, asked| asked.from != at);
+        self.messages.retain(|(from, _, _)| *from != at);
+    }
+
+    fn step(&mut self, at: PeerId, event: Event) {
+        let now = self.reading();
+        let node = self.nodes.get_mut(&at).unwrap();
+        if node.step(now, event) {
+            self.settle(at);
+        }
+    }
+
+    fn propose(&mut self, at: PeerId, op: &str) {
+        let now = self.reading();
+        if self.nodes.get_mut(&at).unwrap().propose(now, Bytes::from(op.to_string())) {
+            self.settle(at);
+        } else {
+            let error = self.nodes[&at].raft().map(|raft| raft.check_leader());
+            writeln!(self.text, "{} : refused: {error:?}", name(at)).unwrap();
+        }
+    }
+
+    fn tick(&mut self, at: PeerId) {
+        let due = self.nodes[&at].deadline().0.div_ceil(1_000_000);
+        assert!(due < 1 << 40, "{} waits for nothing", name(at));
+        self.ms = self.ms.max(due);
+        self.step(at, Event::Tick);
+    }
+
+    fn settle(&mut self, at: PeerId) {
+        let output = self.nodes.get_mut(&at).unwrap().take_output();
+        for note in &output.notes {
+            writeln!(self.text, "{} | {note}", name(at)).unwrap();
+        }
+        for (to, message) in output.messages {
+            writeln!(self.text, "{} -> {} {}", name(at), name(to.id), show(&message)).unwrap();
+            self.messages.push((at, to.id, message));
+        }
+        for (ticket, reply) in output.replies {
+            self.answer(at, ticket, reply);
+        }
+        for read in output.read_log {
+            let result = self.nodes[&at].disk.read(read.from, read.max_bytes);
+            writeln!(self.text, "{} reads its log from {} for {}", name(at), read.from, name(read.peer))
+                .unwrap();
+            self.step(at, Event::LogRead { peer: read.peer, from: read.from, result });
+        }
+        if !self.stalled.contains(&at) {
+            self.write(at);
+        }
+    }
+
+    fn write(&mut self, at: PeerId) {
+        for pick in [0, 0, 0x7fff_fff9, 0x7fff_fff9] {
+            while let Some(event) = self.nodes.get_mut(&at).unwrap().write(pick) {
+                self.step(at, event);
+            }
+        }
+    }
+
+    fn answer(&mut self, at: PeerId, ticket: u64, reply: Reply) {
+        let asked = self.asked.remove(&ticket);
+        let text = match &reply {
+            Reply::Update(r) => {
+                let (last, own) = (r.last_received, r.last_received_current_leader);
+                let error = r.error.as_ref().map_or(String::new(), |e| format!(" {e}"));
+                format!("term={} last={last} agreed={own} commit={}{error}", r.term, r.last_committed)
+            }
+            Reply::Vote(r) => {
+                let error = r.error.as_ref().map_or("yes".to_string(), |e| format!("no: {e}"));
+                format!("term={} {error}", r.term)
+            }
+            Reply::Config(result) | Reply::StepDown(result) => match result {
+                Ok(()) => "done".to_string(),
+                Err(error) => format!("{:?}: {error}", error.kind),
+            },
+        };
+        let Some(asked) = asked else {
+            writeln!(self.text, "{} : {text}", name(at)).unwrap();
+            return;
+        };
+        writeln!(self.text, "{} => {} {text}", name(at), name(asked.from)).unwrap();
+        let event = match reply {
+            Reply::Update(response) => Event::Updated { peer: at, sent: asked.sent, result: Ok(response) },
+            Reply::Vote(response) => {
+                let (term, pre_election) = (asked.term, asked.pre_election);
+                Event::Voted { peer: at, term, pre_election, result: Ok(response) }
+            }
+            other => panic!("{other:?} answers no peer"),
+        };
+        self.answers.push((asked.from, at, event));
+    }
+
+    /// Delivers what is on its way between the named servers (all, if none is named), and the answers to it.
+    fn deliver(&mut self, named: &[PeerId], count: usize) {
+        let among = |a: &PeerId, b: &PeerId| named.is_empty() || (named.contains(a) && named.contains(b));
+        let mut arriving = Vec::new();
+        self.messages.retain(|(from, to, message)| {
+            let arrives = among(from, to) && arriving.len() < count;
+            if arrives {
+                arriving.push((*from, *to, message.clone()));
+            }
+            !arrives
+        });
+        for (from, to, message) in arriving {
+            self.arrive(from, to, message);
+        }
+        let answers: Vec<_> = self.answers.extract_if(.., |(to, from, _)| among(to, from)).collect();
+        for (to, _, event) in answers {
+            self.step(to, event);
+        }
+    }
+
+    fn arrive(&mut self, from: PeerId, to: PeerId, message: Message) {
+        self.ticket += 1;
+        let ticket = self.ticket;
+        let up = self.nodes.get(&to).is_some_and(Node::is_up);
+        match message {
+            Message::Update(request) | Message::Heartbeat(request) if up => {
+                let asked = Asked { from, sent: request.sent, term: request.term, pre_election: false };
+                self.asked.insert(ticket, asked);
+                self.step(to, Event::Update { ticket, request });
+            }
+            Message::Vote(request) if up => {
+                let (term, pre_election) = (request.term, request.pre_election);
+                self.asked.insert(ticket, Asked { from, sent: 0, term, pre_election });
+                self.step(to, Event::Vote { ticket, request });
+            }
+            Message::RunElection => self.step(to, Event::Elect { ignore_live_leader: true }),
+            lost => self.lose(from, to, &lost),
+        }
+    }
+
+    fn lose(&mut self, from: PeerId, to: PeerId, message: &Message) {
+        let gone = || Error::not_ready("the peer cannot be reached");
+        match message {
+            Message::Update(request) | Message::Heartbeat(request) => {
+                self.step(from, Event::Updated { peer: to, sent: request.sent, result: Err(gone()) });
+            }
+            Message::StartCopy { .. } => {
+                self.step(from, Event::CopyStarted { peer: to, result: Err(gone()) })
+            }
+            _ => {}
+        }
+    }
+
+    /// What is on its way between the named servers gets lost.
+    fn drop(&mut self, named: &[PeerId]) {
+        let among = |a: &PeerId, b: &PeerId| named.is_empty() || (named.contains(a) && named.contains(b));
+        let lost: Vec<_> = self.messages.extract_if(.., |(from, to, _)| among(from, to)).collect();
+        for (from, to, message) in lost {
+            self.lose(from, to, &message);
+        }
+    }
+
+    fn run_until_quiet(&mut self, named: &[PeerId]) {
+        let among = |a: &PeerId, b: &PeerId| named.is_empty() || (named.contains(a) && named.contains(b));
+        for _ in 0..50 {
+            let waiting = self.messages.iter().any(|(a, b, _)| among(a, b))
+                || self.answers.iter().any(|(a, b, _)| among(a, b));
+            if !waiting {
+                break;
+            }
+            self.deliver(named, usize::MAX);
+        }
+        // The steps in between are told by other transcripts.
+        self.text.clear();
+        self.status();
+    }
+
+    fn status(&mut self) {
+        let now = self.reading();
+        for node in self.nodes.values() {
+            let Some(raft) = node.raft() else {
+                writeln!(self.text, "{} down", name(node.id)).unwrap();
+                continue;
+            };
+            let status = raft.status(now);
+            let log: Vec<String> = node.log.iter().map(|entry| entry.op.to_string()).collect();
+            let (role, term, commit) = (status.role, status.term, status.committed.index);
+            write!(self.text, "{} {role} term={term} log=[{}] commit={commit}", name(node.id), log.join(" "))
+                .unwrap();
+            if raft.durable() < raft.last().index {
+                write!(self.text, " durable={}", raft.durable()).unwrap();
+            }
+            if let Some(pending) = &status.pending_config {
+                write!(self.text, " pending {pending}").unwrap();
+            } else if status.committed_config.opid_index.is_some() {
+                write!(self.text, " config {}", status.committed_config).unwrap();
+            }
+            for peer in status.peers.iter().filter(|p| format!("{:?}", p.health).starts_with("Failed")) {
+                write!(self.text, " {} {:?}", name(peer.id), peer.health).unwrap();
+            }
+            self.text.push('\n');
+        }
+    }
+
+    fn change(&mut self, at: PeerId, how: &str, who: &str, cas: Option<String>) {
+        let promoted = |member, promote| Peer { promote, ..peer(who, member) };
+        let modify =
+            |member| ChangePart::Modify { id: id(who), member: Some(member), promote: None, replace: None };
+        let part = match how {
+            "add" => ChangePart::Add(promoted(Member::Voter, false)),
+            "learn" => ChangePart::Add(promoted(Member::NonVoter, true)),
+            "remove" => ChangePart::Remove(id(who)),
+            "promote" => modify(Member::Voter),
+            "demote" => modify(Member::NonVoter),
+            other => panic!("{other} is not a change"),
+        };
+        let cas_opid_index = cas.map(|index| index.parse().unwrap());
+        if matches!(how, "add" | "learn") {
+            self.nodes.entry(id(who)).or_insert_with(|| {
+                let meta = ConsensusMeta::new(TABLET, Config::initial(vec![peer("z", Member::Voter)]));
+                Node::new(id(who), Disk::with(meta), 0)
+            });
+            if !self.nodes[&id(who)].is_up() {
+                let text = std::mem::take(&mut self.text);
+                self.start(id(who), false);
+                self.text = text;
+            }
+        }
+        self.step(
+            at,
+            Event::ChangeConfig { ticket: 0, change: Change { parts: vec![part], cas_opid_index } },
+        );
+    }
+
+    /// A request as somebody might make it up.
+    fn raw_update(&mut self, case: &TestCase) {
+        let text = |name: &str| case.args.get(name).map(|v| v.first().cloned().unwrap_or_default());
+        let to = id(&text("to").unwrap());
+        let caller = id(&text("from").unwrap());
+        let term = text("term").unwrap().parse().unwrap();
+        let entries = case.args.get("entries").cloned().unwrap_or_default();
+        let entry = |text: &String| Replicate {
+            op: op(text.trim_end_matches('c')),
+            timestamp: Timestamp::from_micros(9_000_000 + op(text.trim_end_matches('c')).index),
+            kind: if text.ends_with('c') { kind::CONFIG } else { kind::WRITE },
+            payload: Bytes::from_static(b"made up"),
+        };
+        let request = UpdateRequest {
+            tablet: if text("tablet").is_some() { Uuid::ZERO } else { TABLET },
+            caller,
+            dest: text("dest").map_or(to, |dest| id(&dest)),
+            term,
+            sent: 0,
+            preceding: op(&text("preceding").unwrap_or("0.0".to_string())),
+            entries: entries.iter().map(entry).collect(),
+            committed: text("commit").map_or(0, |commit| commit.parse().unwrap()),
+            all_replicated: 0,
+            safe_time: None,
+        };
+        self.step(to, Event::Update { ticket: u64::MAX, request });
+    }
+
+    fn raw_vote(&mut self, case: &TestCase) {
+        let text = |name: &str| case.args.get(name).map(|v| v.first().cloned().unwrap_or_default());
+        let to = id(&text("to").unwrap());
+        let request = VoteRequest {
+            tablet: if text("tablet").is_some() { Uuid::ZERO } else { TABLET },
+            candidate: id(&text("from").unwrap()),
+            dest: text("dest").map_or(to, |dest| id(&dest)),
+            term: text("term").unwrap().parse().unwrap(),
+            last_op: op(&text("last").unwrap()),
+            pre_election: text("pre").is_some(),
+            ignore_live_leader: text("asked").is_some(),
+        };
+        self.step(to, Event::Vote { ticket: u64::MAX, request });
+    }
+}
+
+fn op(text: &str) -> OpId {
+    let (term, index) = text.split_once('.').expect("term.index");
+    OpId { term: term.parse().unwrap(), index: index.parse().unwrap() }
+}
+
+fn peer(name: &str, member: Member) -> Peer {
+    Peer { member, ..Peer::voter(id(name), name, 7050) }
+}
+
+fn show(message: &Message) -> String {
+    match message {
+        Message::Update(request) | Message::Heartbeat(request) => {
+            let entries: Vec<String> = request.entries.iter().map(show_entry).collect();
+            let (term, preceding, commit) = (request.term, request.preceding, request.committed);
+            format!("update term={term} after={preceding} [{}] commit={commit}", entries.join(" "))
+        }
+        Message::Vote(request) => {
+            let what = if request.pre_election { "would you vote" } else { "vote" };
+            let asked = if request.ignore_live_leader { " asked" } else { "" };
+            format!("{what} term={} last={}{asked}", request.term, request.last_op)
+        }
+        Message::RunElection => "run an election".to_string(),
+        Message::StartCopy { source, term } => format!("copy from {} term={term}", name(source.id)),
+    }
+}
+
+fn show_entry(entry: &Replicate) -> String {
+    match entry.kind {
+        kind::NO_OP => format!("{} no-op", entry.op),
+        kind::CONFIG => format!("{} config", entry.op),
+        _ => format!("{} {}", entry.op, String::from_utf8_lossy(&entry.payload)),
+    }
+}

@@ -1,0 +1,174 @@
+//! Columns of a table through alterations, against a list of names: an alteration happens as a whole or not at all, and
+//! a column's id is its own for good.
+
+use std::collections::BTreeSet;
+
+use engine::catalog::{
+    AlterStep, AlterTable, Answer, Catalog, CatalogConfig, Command, CreateTable, DoneResult, Effects, Event,
+    Heartbeat, HostPort, Registration, RequestedColumn, TableRef, TabletReport,
+};
+use engine::ids::{ColumnId, Uuid};
+use engine::schema::{ColumnSchema, DataType};
+use engine::time::{Instant, Now, WallTime};
+use proptest::prelude::*;
+
+const COLUMNS_MAX: usize = 5;
+
+/// One step of an alteration, with columns by number; column 0 is the key.
+#[derive(Debug, Clone)]
+enum Step {
+    Add { name: u8, nullable: bool, default: bool },
+    Drop(u8),
+    Rename(u8, u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..7u8, any::<bool>(), any::<bool>())
+            .prop_map(|(name, nullable, default)| Step::Add { name, nullable, default }),
+        2 => (0..7u8).prop_map(Step::Drop),
+        2 => (0..7u8, 0..7u8).prop_map(|(from, to)| Step::Rename(from, to)),
+    ]
+}
+
+fn name(number: u8) -> String {
+    if number == 0 { "k".to_string() } else { format!("c{number}") }
+}
+
+fn requested(name: &str, nullable: bool, default: bool, is_key: bool) -> RequestedColumn {
+    let mut column = ColumnSchema::new(0, name, DataType::Int32);
+    column.nullable = nullable;
+    column.read_default = default.then(|| 7i32.to_le_bytes().to_vec());
+    RequestedColumn { column, is_key, has_id: false }
+}
+
+impl Step {
+    fn request(&self) -> AlterStep {
+        match self {
+            Step::Add { name: number, nullable, default } => {
+                AlterStep::AddColumn(requested(&name(*number), *nullable, *default, false))
+            }
+            Step::Drop(number) => AlterStep::DropColumn(name(*number)),
+            Step::Rename(from, to) => AlterStep::RenameColumn { from: name(*from), to: name(*to) },
+        }
+    }
+}
+
+/// Names and ids, in order; the first is the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Model {
+    columns: Vec<(String, ColumnId)>,
+    next_id: u32,
+}
+
+impl Model {
+    /// `None` if the step is to be refused.
+    fn step(&mut self, step: &Step) -> Option<()> {
+        let at = |columns: &[(String, ColumnId)], number: u8| {
+            columns.iter().position(|(known, _)| *known == name(number))
+        };
+        match step {
+            Step::Add { name: number, nullable, default } => {
+                let free = at(&self.columns, *number).is_none();
+                if !free || !(*nullable || *default) || self.columns.len() == COLUMNS_MAX {
+                    return None;
+                }
+                self.columns.push((name(*number), ColumnId(self.next_id)));
+                self.next_id += 1;
+            }
+            Step::Drop(number) => {
+                let at = at(&self.columns, *number).filter(|at| *at > 0)?;
+                self.columns.remove(at);
+            }
+            Step::Rename(from, to) => {
+                let at_from = at(&self.columns, *from)?;
+                if from != to {
+                    at(&self.columns, *to).is_none().then_some(())?;
+                    self.columns[at_from].0 = name(*to);
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+fn now() -> Now {
+    Now { mono: Instant(1), wall: WallTime { micros: 1_600_000_000_000_000, error_micros: 0 } }
+}
+
+fn run(catalog: &mut Catalog, event: Event) -> DoneResult {
+    let mut out = Effects::default();
+    catalog.step(now(), event, &mut out);
+    out.answers.pop().expect("an answer").result
+}
+
+fn command(catalog: &mut Catalog, command: Command) -> engine::catalog::Result<Answer> {
+    match run(catalog, Event::Command { ticket: 1, caller: "me".to_string(), command }) {
+        DoneResult::Command(answer) => answer,
+        other => panic!("{other:?} answers no command"),
+    }
+}
+
+/// A catalog with the table `t`, which has the key and one more column.
+fn catalog() -> Catalog {
+    let config = CatalogConfig { columns_max: COLUMNS_MAX, replicas_default: 1, ..CatalogConfig::default() };
+    let mut catalog = Catalog::load(config, [1, 2], now(), []).expect("nothing to load");
+    let rpc = vec![HostPort { host: "s".to_string(), port: 7050 }];
+    let heartbeat = Heartbeat {
+        server: Uuid([1; 16]),
+        instance: 1,
+        registration: Some(Registration { rpc, ..Registration::default() }),
+        location: None,
+        report: Some(TabletReport::default()),
+    };
+    run(&mut catalog, Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) });
+    let columns = vec![requested("k", false, false, true), requested("c1", true, false, false)];
+    let create = CreateTable { name: "t".to_string(), columns, ..CreateTable::default() };
+    command(&mut catalog, Command::Create(Box::new(create))).expect("a lawful table");
+    catalog
+}
+
+fn columns(catalog: &Catalog) -> Vec<(String, ColumnId)> {
+    let table = catalog.table(&TableRef::by_name("t")).expect("it is there");
+    let schema = &table.record.schema;
+    assert_eq!(schema.num_key_columns(), 1);
+    schema.columns().iter().map(|column| (column.name.clone(), column.id)).collect()
+}
+
+proptest! {
+    #[test]
+    fn alterations_happen_as_a_whole_or_not_at_all(
+        alterations in prop::collection::vec(prop::collection::vec(step(), 1..4), 1..8),
+    ) {
+        let mut catalog = catalog();
+        let mut model = Model { columns: columns(&catalog), next_id: 2 };
+        let mut ids: BTreeSet<ColumnId> = model.columns.iter().map(|(_, id)| *id).collect();
+        for steps in &alterations {
+            let mut after = model.clone();
+            let lawful = steps.iter().try_for_each(|step| after.step(step)).is_some();
+            let request = AlterTable {
+                table: TableRef::by_name("t"),
+                steps: steps.iter().map(Step::request).collect(),
+                ..AlterTable::default()
+            };
+            let version = catalog.table(&TableRef::by_name("t")).expect("it is there").record.version;
+            let answer = command(&mut catalog, Command::Alter(Box::new(request)));
+            prop_assert_eq!(answer.is_ok(), lawful, "{:?}: {:?}", steps, answer);
+            if lawful {
+                if after.columns == model.columns {
+                    // Nothing came of it and nothing is recorded: the ids that it gave were seen by nobody.
+                    after.next_id = model.next_id;
+                }
+                // No id is ever given to another column, also of those that were dropped since.
+                let fresh = after.columns.iter().filter(|(_, id)| !model.columns.iter().any(|(_, old)| old == id));
+                for (_, id) in fresh {
+                    prop_assert!(ids.insert(*id), "column id {} is given twice", id.0);
+                }
+                let new_version = catalog.table(&TableRef::by_name("t")).expect("it is there").record.version;
+                prop_assert!(new_version > version || model.columns == after.columns, "{steps:?}");
+                model = after;
+            }
+            prop_assert_eq!(&columns(&catalog), &model.columns);
+        }
+    }
+}

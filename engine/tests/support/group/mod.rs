@@ -1,0 +1,691 @@
+//! A group of Raft cores in lockstep: one bag of messages, one queue of writes per server, and a seed that decides
+//! what happens next. Loss, duplication, reordering, cut links, crashes that lose what was not durable, skewed clocks,
+//! changes of members, tablet copies, tombstones; the invariants are checked after every step.
+#![allow(dead_code)] // each test uses a part
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::ids::{OpId, PeerId, TabletId, Uuid};
+use engine::note::raft::{Action, DataState, Post, RaftNote, Role as NoteRole, Trace};
+use engine::raft::message::{
+    PeerStatus, UpdateErrorKind, UpdateResponse, VoteError, VoteErrorKind, VoteResponse,
+};
+use engine::raft::{
+    Change, ChangePart, Config, ConsensusMeta, Event, Health, Member, Message, Peer, RaftOptions, Reply,
+    Role, decide_vote,
+};
+use engine::replica::copy::Manifest;
+use engine::schema::partition::{Partition, PartitionSchema};
+use engine::schema::{ColumnSchema, DataType, Schema};
+use engine::tablet::meta::TabletMeta;
+use engine::time::{Instant, Now, WallTime};
+
+pub mod check;
+pub mod node;
+pub mod script;
+
+use check::Checks;
+use node::{Disk, Node};
+
+pub const TABLET: TabletId = Uuid([7; 16]);
+
+pub fn id(number: u8) -> PeerId {
+    Uuid([number; 16])
+}
+
+/// What may go wrong, each in so many of a thousand steps.
+#[derive(Debug, Clone)]
+pub struct Weather {
+    pub lose: u64,
+    pub duplicate: u64,
+    pub crash: u64,
+    pub cut: u64,
+    pub change: u64,
+    pub step_down: u64,
+    /// A write of a server's disk is delayed rather than done, this often.
+    pub slow_disk: u64,
+    pub error_micros: u64,
+}
+
+impl Weather {
+    pub fn stormy() -> Weather {
+        Weather {
+            lose: 60,
+            duplicate: 30,
+            crash: 4,
+            cut: 4,
+            change: 8,
+            step_down: 3,
+            slow_disk: 500,
+            error_micros: 2_000,
+        }
+    }
+
+    pub fn calm() -> Weather {
+        Weather {
+            lose: 0,
+            duplicate: 0,
+            crash: 0,
+            cut: 0,
+            change: 0,
+            step_down: 0,
+            slow_disk: 0,
+            error_micros: 500,
+        }
+    }
+}
+
+/// Something on its way.
+#[derive(Debug, Clone)]
+pub enum Parcel {
+    Request {
+        from: PeerId,
+        life: u64,
+        to: PeerId,
+        message: Message,
+    },
+    /// For the server's life that asked.
+    Answer {
+        to: PeerId,
+        life: u64,
+        event: Event,
+    },
+}
+
+/// Whom a ticket's reply goes to.
+pub struct Asked {
+    from: PeerId,
+    life: u64,
+    what: What,
+}
+
+enum What {
+    Update { sent: u64 },
+    Vote { term: u64, pre_election: bool },
+}
+
+pub struct Group {
+    pub nodes: BTreeMap<PeerId, Node>,
+    pub bag: Vec<Parcel>,
+    pub now: Instant,
+    pub weather: Weather,
+    pub checks: Checks,
+    /// Goes on when the checks object, so that somebody else may judge the trace.
+    pub lenient: bool,
+    pub trace: Trace,
+    /// Ordered pairs between which nothing passes.
+    pub cuts: BTreeSet<(PeerId, PeerId)>,
+    tickets: BTreeMap<(PeerId, u64), Asked>,
+    next_ticket: u64,
+    /// What is drawn before the seed decides.
+    pub decisions: VecDeque<u64>,
+    rand: u64,
+    proposed: u64,
+}
+
+impl Group {
+    /// `voters` servers that begin with a replica, and `spares` that have none.
+    pub fn new(seed: u64, voters: u8, spares: u8, weather: Weather) -> Group {
+        let peers = (1..=voters).map(|n| Peer::voter(id(n), format!("s{n}"), 7050)).collect();
+        let meta = ConsensusMeta::new(TABLET, Config::initial(peers));
+        let mut group = Group {
+            nodes: BTreeMap::new(),
+            bag: Vec::new(),
+            now: Instant(1_000_000_000),
+            checks: Checks::new(meta.committed.clone()),
+            lenient: false,
+            trace: Trace::new(TABLET, &format!("lockstep seed {seed}")),
+            weather,
+            cuts: BTreeSet::new(),
+            tickets: BTreeMap::new(),
+            next_ticket: 1,
+            decisions: VecDeque::new(),
+            rand: seed,
+            proposed: 0,
+        };
+        for n in 1..=voters + spares {
+            let disk = if n <= voters { Disk::with(meta.clone()) } else { Disk::default() };
+            let error = group.weather.error_micros.max(1);
+            let skew = group.below(2 * error) as i64 - error as i64;
+            group.nodes.insert(id(n), Node::new(id(n), disk, skew));
+        }
+        for n in 1..=voters {
+            group.start(id(n), true);
+        }
+        group
+    }
+
+    /// A group whose size and weather are the seed's.
+    pub fn storm(seed: u64) -> Group {
+        let (voters, spares) = [(3, 0), (3, 2), (5, 0), (1, 3), (2, 1), (4, 1)][seed as usize % 6];
+        let mut weather = Weather::stormy();
+        if seed % 4 == 3 {
+            // Clocks that do not know how wrong they are.
+            weather.error_micros = 5_000_000;
+        }
+        match seed % 5 {
+            0 => weather.crash *= 4,
+            1 => weather.slow_disk = 950,
+            2 => (weather.cut, weather.step_down) = (15, 10),
+            3 => weather.change = 30,
+            _ => (weather.lose, weather.duplicate) = (200, 100),
+        }
+        Group::new(seed, voters, spares, weather)
+    }
+
+    pub fn random(&mut self) -> u64 {
+        if let Some(drawn) = self.decisions.pop_front() {
+            return drawn;
+        }
+        self.rand = self.rand.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.rand;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.random() % limit.max(1)
+    }
+
+    fn chance(&mut self, of_thousand: u64) -> bool {
+        self.below(1000) < of_thousand
+    }
+
+    fn any_node(&mut self) -> PeerId {
+        let at = self.below(self.nodes.len() as u64) as usize;
+        *self.nodes.keys().nth(at).expect("it is below their number")
+    }
+
+    pub fn reading(&self, node: &Node) -> Now {
+        let micros = (self.now.0 / 1000) as i64 + 1_000_000 + node.skew;
+        let wall = WallTime { micros: micros as u64, error_micros: self.weather.error_micros };
+        Now { mono: self.now, wall }
+    }
+
+    /// Boots the replica on a server's disk.
+    pub fn start(&mut self, at: PeerId, fresh: bool) {
+        let seed = self.random();
+        let commit = self.random();
+        let now = self.reading(&self.nodes[&at]);
+        let node = self.nodes.get_mut(&at).expect("a server");
+        let Some(boot) = node.boot(seed, commit, fresh) else { return };
+        node.start(now, boot, options());
+        self.settle(at);
+    }
+
+    pub fn step(&mut self, at: PeerId, event: Event) {
+        let now = self.reading(&self.nodes[&at]);
+        let node = self.nodes.get_mut(&at).expect("a server");
+        if node.step(now, event) {
+            self.settle(at);
+        }
+    }
+
+    /// Spreads what a step of `at` gave out, and checks everything.
+    fn settle(&mut self, at: PeerId) {
+        let node = self.nodes.get_mut(&at).expect("a server");
+        let output = node.take_output();
+        for note in &output.notes {
+            self.trace.push(at, note);
+        }
+        let judged = catch_unwind(AssertUnwindSafe(|| self.checks.step(&self.nodes, at, &output)));
+        if let (Err(cause), false) = (judged, self.lenient) {
+            resume_unwind(cause);
+        }
+        let life = self.nodes[&at].life;
+        for (to, message) in output.messages {
+            self.bag.push(Parcel::Request { from: at, life, to: to.id, message });
+        }
+        for (ticket, reply) in output.replies {
+            let Some(asked) = self.tickets.remove(&(at, ticket)) else { continue };
+            let event = answer(at, asked.what, reply);
+            self.bag.push(Parcel::Answer { to: asked.from, life: asked.life, event });
+        }
+        for read in output.read_log {
+            let node = &self.nodes[&at];
+            let event = Event::LogRead {
+                peer: read.peer,
+                from: read.from,
+                result: node.disk.read(read.from, read.max_bytes),
+            };
+            self.bag.push(Parcel::Answer { to: at, life, event });
+        }
+    }
+
+    /// One thing happens.
+    pub fn advance(&mut self) {
+        match self.below(1000) {
+            0..400 => self.carry(),
+            400..700 => self.write_something(),
+            700..800 => self.propose(),
+            800..900 => self.pass_time(),
+            900..920 => self.gc_something(),
+            _ => self.mishap(),
+        }
+    }
+
+    fn mishap(&mut self) {
+        let Weather { crash, cut, change, step_down, .. } = self.weather;
+        // This is one of twelve or so steps.
+        if self.chance(12 * crash) {
+            let at = self.any_node();
+            self.crash(at);
+        }
+        // Most servers are up most of the time, or nothing would happen.
+        let at = self.any_node();
+        if self.nodes[&at].is_down() && self.chance(150) {
+            self.start(at, false);
+        }
+        if self.chance(12 * cut) {
+            let pair = (self.any_node(), self.any_node());
+            self.cuts.insert(pair);
+        }
+        if self.chance(120) {
+            self.cuts.pop_first();
+        }
+        if self.chance(12 * change) {
+            self.change_members();
+        }
+        if self.chance(12 * step_down)
+            && let Some(leader) = self.leader()
+        {
+            let to = self.any_node();
+            let (to, abrupt) = (self.chance(500).then_some(to), self.chance(300));
+            self.step(leader, Event::StepDown { ticket: 0, to, abrupt });
+        }
+    }
+
+    /// The leader of the newest term, if any server thinks it is one.
+    pub fn leader(&self) -> Option<PeerId> {
+        let leads = |node: &&Node| node.raft().is_some_and(|raft| raft.is_leader());
+        self.nodes.values().filter(leads).max_by_key(|node| node.raft().map(|raft| raft.term())).map(|n| n.id)
+    }
+
+    /// A parcel arrives, or not, or twice.
+    fn carry(&mut self) {
+        if self.bag.is_empty() {
+            return;
+        }
+        let at = if self.chance(700) { 0 } else { self.below(self.bag.len() as u64) as usize };
+        let parcel = self.bag.remove(at);
+        if self.chance(self.weather.duplicate) {
+            self.bag.push(parcel.clone());
+        }
+        let lost = self.chance(self.weather.lose);
+        self.deliver(parcel, lost);
+    }
+
+    pub fn deliver(&mut self, parcel: Parcel, lost: bool) {
+        match parcel {
+            Parcel::Answer { to, life, event } => {
+                if self.nodes[&to].life != life || !self.nodes[&to].is_up() {
+                    return;
+                }
+                let event = if lost { lose(event) } else { event };
+                self.step(to, event);
+            }
+            Parcel::Request { from, life, to, message } => {
+                let cut = self.cuts.contains(&(from, to));
+                if lost || cut || !self.nodes.contains_key(&to) || self.nodes[&to].is_down() {
+                    if let Some(event) = unanswered(to, &message) {
+                        self.bag.push(Parcel::Answer { to: from, life, event });
+                    }
+                    return;
+                }
+                self.receive(from, life, to, message);
+            }
+        }
+    }
+
+    fn receive(&mut self, from: PeerId, life: u64, to: PeerId, message: Message) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let up = self.nodes[&to].is_up();
+        match message {
+            Message::Update(mut request) | Message::Heartbeat(mut request) => {
+                let sent = std::mem::take(&mut request.sent);
+                if !up {
+                    let message = "no replica".to_string();
+                    let refusal = UpdateResponse::refusal(to, 0, UpdateErrorKind::TabletNotFound, message);
+                    let event = Event::Updated { peer: to, sent, result: Ok(refusal) };
+                    return self.bag.push(Parcel::Answer { to: from, life, event });
+                }
+                self.tickets.insert((to, ticket), Asked { from, life, what: What::Update { sent } });
+                self.step(to, Event::Update { ticket, request });
+            }
+            Message::Vote(request) => {
+                let (term, pre_election) = (request.term, request.pre_election);
+                if up {
+                    let what = What::Vote { term, pre_election };
+                    self.tickets.insert((to, ticket), Asked { from, life, what });
+                    return self.step(to, Event::Vote { ticket, request });
+                }
+                let response = self.tombstone_votes(to, &request);
+                let event = Event::Voted { peer: to, term, pre_election, result: Ok(response) };
+                self.bag.push(Parcel::Answer { to: from, life, event });
+            }
+            Message::RunElection => self.step(to, Event::Elect { ignore_live_leader: true }),
+            Message::StartCopy { source, term } => {
+                let result = self.copy(source.id, to, term);
+                let event = Event::CopyStarted { peer: to, result };
+                self.bag.push(Parcel::Answer { to: from, life, event });
+            }
+        }
+    }
+
+    fn tombstone_votes(&mut self, at: PeerId, request: &engine::raft::message::VoteRequest) -> VoteResponse {
+        let node = self.nodes.get_mut(&at).expect("a server");
+        let Some(meta) = &node.disk.meta else {
+            let error = VoteError { kind: VoteErrorKind::TabletNotFound, message: String::new() };
+            return VoteResponse { responder: at, term: 0, granted: false, error: Some(error) };
+        };
+        let decision = decide_vote(meta, node.disk.tombstone, request, false);
+        let response = decision.response(at, meta);
+        let before = meta.term;
+        if let Some(meta) = decision.meta {
+            let (term, vote) = (meta.term, meta.voted_for);
+            node.disk.meta = Some(meta);
+            if term > before {
+                self.tell(at, Action::SeeTerm { term });
+            }
+            if response.granted {
+                self.tell(at, Action::GrantVote { candidate: request.candidate, term });
+            }
+            self.tell(at, Action::MetaPersist { term, vote });
+        } else if response.granted && request.pre_election {
+            self.tell(at, Action::GrantPreVote { candidate: request.candidate, term: request.term });
+        }
+        if response.granted && !request.pre_election {
+            self.checks.voted(at, request.term, request.candidate);
+        }
+        response
+    }
+
+    /// A note of a server without a running replica.
+    fn tell(&mut self, at: PeerId, action: Action) {
+        let disk = &self.nodes[&at].disk;
+        let (term, last) = (disk.meta.as_ref().map_or(0, |m| m.term), disk.tombstone.unwrap_or_default());
+        let post = Post { term, last, commit: 0, role: NoteRole::Follower, data: DataState::Tombstoned };
+        self.trace.push(at, &RaftNote { action, post });
+    }
+
+    /// What the source of a copy offers.
+    fn tell_source(&mut self, source: PeerId, sink: PeerId, upto: OpId) {
+        let raft = self.nodes[&source].raft().expect("a source runs");
+        let role = match raft.role() {
+            Role::Leader => NoteRole::Leader,
+            Role::Candidate => NoteRole::Candidate,
+            _ => NoteRole::Follower,
+        };
+        let (term, last, commit) = (raft.term(), raft.last(), raft.committed().index);
+        let post = Post { term, last, commit, role, data: DataState::Ready };
+        self.trace.push(source, &RaftNote { action: Action::CopyOpen { sink, upto }, post });
+    }
+
+    /// A tablet copy in one step: what `source` has durably becomes `sink`'s, if the code that copies admits it.
+    fn copy(&mut self, source: PeerId, sink: PeerId, term: u64) -> engine::error::Result<()> {
+        if !self.nodes[&source].is_up() || self.nodes[&sink].is_down() {
+            return Err(engine::error::Error::not_ready("no copy here now"));
+        }
+        let mine = self.nodes[&sink].disk.tombstone.unwrap_or_default();
+        let local = self.nodes[&sink].local();
+        let from = &self.nodes[&source].disk;
+        let source_meta = from.meta.clone().expect("a running replica has metadata");
+        let log = from.log.clone();
+        let fetched = log.last().map_or(Default::default(), |entry| entry.op);
+        let committed =
+            self.nodes[&source].raft().map_or(0, |raft| raft.committed().index).min(fetched.index);
+        local.admit_term(term)?;
+        local.admit(&manifest(source_meta.clone(), fetched, committed))?;
+        let gc_before = from.gc_before;
+        self.tell_source(source, sink, fetched);
+        let sink_node = self.nodes.get_mut(&sink).expect("a server");
+        let mut meta =
+            sink_node.disk.meta.take().unwrap_or_else(|| ConsensusMeta::new(TABLET, Config::default()));
+        meta.merge(&source_meta);
+        // The configuration as of what was fetched.
+        let configs = log.iter().filter(|e| e.kind == engine::raft::kind::CONFIG && e.op.index <= committed);
+        if let Some(entry) = configs.last() {
+            meta.committed = Config::decode(&entry.payload).expect("the source decoded it");
+        }
+        let merged = meta.term;
+        sink_node.disk = Disk { meta: Some(meta), log, committed, tombstone: None, gc_before };
+        let post = |last, commit, data| Post { term: merged, last, commit, role: NoteRole::Follower, data };
+        let begun =
+            RaftNote { action: Action::CopyStart { source, term }, post: post(mine, 0, DataState::Copying) };
+        self.trace.push(sink, &begun);
+        let ready = post(fetched, committed, DataState::Ready);
+        self.trace.push(sink, &RaftNote { action: Action::CopyFinish, post: ready });
+        self.start(sink, false);
+        Ok(())
+    }
+
+    /// A server's disk does some of what it was asked to.
+    fn write_something(&mut self) {
+        let at = self.any_node();
+        if self.chance(self.weather.slow_disk) {
+            return;
+        }
+        let pick = self.random();
+        let Some(event) = self.nodes.get_mut(&at).expect("a server").write(pick) else { return };
+        self.step(at, event);
+    }
+
+    fn gc_something(&mut self) {
+        let at = self.any_node();
+        // A policy that lets at most one replica fall behind what the logs have.
+        let behind = self.chance(100) && self.checks.newest_config().voter_count() > 2;
+        let replicas = self.nodes.values().filter(|node| !node.is_empty_handed());
+        let mut lengths: Vec<u64> = replicas.map(|node| node.disk.log.len() as u64).collect();
+        lengths.sort_unstable();
+        let second = lengths.get(1).copied().unwrap_or(0);
+        let node = self.nodes.get_mut(&at).expect("a server");
+        if let Some(raft) = node.raft() {
+            let upto = if behind { second } else { raft.log_keep_from() };
+            node.disk.gc_before = node.disk.gc_before.max(upto.min(node.disk.committed));
+        }
+    }
+
+    pub fn propose(&mut self) {
+        let Some(at) = self.leader() else { return };
+        // Sometimes an old leader that does not know it yet.
+        let at = if self.chance(100) { self.any_node() } else { at };
+        self.propose_at(at);
+    }
+
+    fn propose_at(&mut self, at: PeerId) -> bool {
+        self.proposed += 1;
+        let now = self.reading(&self.nodes[&at]);
+        let payload = Bytes::from(format!("{}-{}", self.proposed, "x".repeat((self.proposed % 13) as usize)));
+        let taken = self.nodes.get_mut(&at).expect("a server").propose(now, payload);
+        if taken {
+            self.settle(at);
+        }
+        taken
+    }
+
+    fn pass_time(&mut self) {
+        let step = 1 + self.below(4_000_000);
+        self.now = self.now.after(Duration::from_nanos(step));
+        let due: Vec<PeerId> =
+            self.nodes.values().filter(|node| node.deadline() <= self.now).map(|n| n.id).collect();
+        for at in due {
+            self.step(at, Event::Tick);
+        }
+    }
+
+    /// The master adds, removes, promotes; and deletes what was removed.
+    fn change_members(&mut self) {
+        let newest = self.checks.newest_config().clone();
+        let at = self.any_node();
+        let member = newest.peer(at).is_some();
+        if !member && self.nodes[&at].is_up() && self.chance(500) {
+            return self.tombstone(at, &newest);
+        }
+        let Some(leader) = self.leader() else { return };
+        let part = match (member, self.below(4)) {
+            // With fewer, a crash of the leader before the copy would leave nobody to lead.
+            (false, 0) if newest.voter_count() > 2 => ChangePart::Add(Peer::voter(at, "s", 1)),
+            (false, _) => {
+                let peer = Peer { member: Member::NonVoter, promote: true, ..Peer::voter(at, "s", 1) };
+                ChangePart::Add(peer)
+            }
+            (true, 0) => ChangePart::Modify { id: at, member: None, promote: None, replace: Some(true) },
+            (true, 1) => {
+                ChangePart::Modify { id: at, member: Some(Member::Voter), promote: None, replace: None }
+            }
+            (true, _) => ChangePart::Remove(at),
+        };
+        let cas = self.chance(500).then(|| newest.kudu_index());
+        self.step(
+            leader,
+            Event::ChangeConfig { ticket: 0, change: Change { parts: vec![part], cas_opid_index: cas } },
+        );
+    }
+
+    fn tombstone(&mut self, at: PeerId, newest: &Config) {
+        let node = self.nodes.get_mut(&at).expect("a server");
+        let config = node.raft().map(|raft| raft.meta().committed.kudu_index());
+        if config.is_some_and(|index| index > newest.kudu_index()) {
+            return;
+        }
+        node.tombstone();
+        self.tickets.retain(|(to, _), _| *to != at);
+        self.tell(at, Action::Tombstone { cas: newest.opid_index });
+    }
+
+    pub fn crash(&mut self, at: PeerId) {
+        if !self.nodes[&at].is_up() {
+            return;
+        }
+        let luck = self.random();
+        self.nodes.get_mut(&at).expect("a server").crash(luck);
+        let lost: Vec<_> = self.tickets.extract_if(.., |(to, _), _| *to == at).collect();
+        for ((to, _), asked) in lost {
+            let event = match asked.what {
+                What::Update { sent } => Event::Updated { peer: to, sent, result: Err(gone()) },
+                What::Vote { term, pre_election } => {
+                    Event::Voted { peer: to, term, pre_election, result: Err(gone()) }
+                }
+            };
+            self.bag.push(Parcel::Answer { to: asked.from, life: asked.life, event });
+        }
+    }
+
+    /// All faults end; after that a leader must be found and take a proposal. Gives its index.
+    pub fn heal(&mut self) -> u64 {
+        self.weather = Weather { error_micros: self.weather.error_micros, ..Weather::calm() };
+        self.cuts.clear();
+        for at in self.nodes.keys().copied().collect::<Vec<_>>() {
+            if self.nodes[&at].is_down() {
+                self.start(at, false);
+            }
+        }
+        let mut goal = None;
+        for turn in 0..60_000 {
+            match self.below(10) {
+                0..5 => self.carry(),
+                5..8 => self.write_something(),
+                _ => self.pass_time(),
+            }
+            // A leader that is deposed meanwhile takes its proposal along: again, now and then.
+            if (goal.is_none() || u64::is_multiple_of(turn, 5_000))
+                && let Some(at) = self.leader()
+                && self.propose_at(at)
+            {
+                goal = self.nodes[&at].raft().map(|raft| raft.last().index);
+            }
+            if goal.is_some_and(|goal| self.agreed() >= goal) {
+                return goal.unwrap_or(0);
+            }
+        }
+        let show = |node: &Node| {
+            node.raft().map_or("-".into(), |raft| format!("{:?}", raft.status(self.reading(node))))
+        };
+        let states: Vec<String> = self.nodes.values().map(|n| format!("{}: {}", n.id, show(n))).collect();
+        panic!(
+            "no agreement after everything was healed: {states:#?}\nnewest {}",
+            self.checks.newest_config()
+        );
+    }
+
+    /// Up to where every voter of the newest configuration knows everything to be committed; without those that the
+    /// leader says cannot be helped.
+    fn agreed(&self) -> u64 {
+        let status =
+            self.leader().map(|at| self.nodes[&at].raft().unwrap().status(self.reading(&self.nodes[&at])));
+        let lost = |id: PeerId| {
+            let lost = |peer: &PeerStatus| peer.id == id && peer.health == Health::FailedUnrecoverable;
+            status.as_ref().is_some_and(|status| status.peers.iter().any(lost))
+        };
+        let committed = |peer: &Peer| self.nodes[&peer.id].raft().map_or(0, |raft| raft.committed().index);
+        self.checks.newest_config().voters().filter(|peer| !lost(peer.id)).map(committed).min().unwrap_or(0)
+    }
+}
+
+/// What a source shows of itself, as far as it is judged: there are no files behind it.
+fn manifest(consensus: ConsensusMeta, last_op: OpId, committed: u64) -> Manifest {
+    let schema = Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int32)], 1).expect("a key is enough");
+    let (how, range) = (PartitionSchema::default(), Partition::default());
+    let superblock = TabletMeta::new(TABLET, TABLET, "t", schema, 0, how, range);
+    Manifest {
+        superblock,
+        consensus,
+        last_op,
+        committed,
+        file_bytes: Vec::new(),
+        segments: Vec::new(),
+        truncations: Vec::new(),
+    }
+}
+
+fn gone() -> engine::error::Error {
+    engine::error::Error::not_ready("the peer cannot be reached")
+}
+
+/// The sender's view of a request that got lost.
+fn unanswered(to: PeerId, message: &Message) -> Option<Event> {
+    match message {
+        Message::Update(request) | Message::Heartbeat(request) => {
+            Some(Event::Updated { peer: to, sent: request.sent, result: Err(gone()) })
+        }
+        Message::Vote(request) => Some(Event::Voted {
+            peer: to,
+            term: request.term,
+            pre_election: request.pre_election,
+            result: Err(gone()),
+        }),
+        Message::StartCopy { .. } => Some(Event::CopyStarted { peer: to, result: Err(gone()) }),
+        Message::RunElection => None,
+    }
+}
+
+fn lose(event: Event) -> Event {
+    match event {
+        Event::Updated { peer, sent, .. } => Event::Updated { peer, sent, result: Err(gone()) },
+        Event::Voted { peer, term, pre_election, .. } => {
+            Event::Voted { peer, term, pre_election, result: Err(gone()) }
+        }
+        other => other,
+    }
+}
+
+fn answer(at: PeerId, what: What, reply: Reply) -> Event {
+    match (what, reply) {
+        (What::Update { sent }, Reply::Update(response)) => {
+            Event::Updated { peer: at, sent, result: Ok(response) }
+        }
+        (What::Vote { term, pre_election }, Reply::Vote(response)) => {
+            Event::Voted { peer: at, term, pre_election, result: Ok(response) }
+        }
+        (_, reply) => panic!("{reply:?} answers another question"),
+    }
+}
+
+pub fn options() -> RaftOptions {
+    RaftOptions { follower_failed_after: Duration::from_millis(300), ..RaftOptions::tiny() }
+}
