@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use engine::error::{Error, Result};
+use engine::raft::RaftOptions;
 use toml::{Spanned, Value};
 
 use crate::dirs::ServerKind;
@@ -154,6 +155,24 @@ pub fn rpc(flags: &Flags) -> Result<RpcConfig> {
     })
 }
 
+/// How patient groups of replicas are: a profile, and what is given beside it.
+pub fn raft(flags: &Flags) -> RaftOptions {
+    let mut options = match flags.text("raft_profile").as_str() {
+        "fast" => RaftOptions::fast(),
+        _ => RaftOptions::default(),
+    };
+    if flags.is_given("raft_heartbeat_interval_ms") {
+        options.heartbeat_interval = Duration::from_millis(flags.number("raft_heartbeat_interval_ms"));
+    }
+    if flags.is_given("leader_failure_max_missed_heartbeat_periods") {
+        options.missed_heartbeats_max = flags.fraction("leader_failure_max_missed_heartbeat_periods");
+    }
+    options.follower_failed_after =
+        Duration::from_secs(flags.number("follower_unavailable_considered_failed_sec"));
+    options.batch_bytes_max = flags.number("consensus_max_batch_size_bytes") as usize;
+    options
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,6 +225,14 @@ mod tests {
     fn masters_get_the_default_port() {
         let flags = apply("tserver_master_addrs = [\"a\", \"b:7\"]").unwrap();
         assert_eq!(masters(&flags, "tserver_master_addrs").unwrap(), ["a:7051", "b:7"]);
+    }
+
+    #[test]
+    fn a_profile_gives_the_times_that_are_not_given() {
+        assert_eq!(raft(&Flags::new()), RaftOptions::default());
+        let flags = apply("raft_profile = \"fast\"\nraft_heartbeat_interval_ms = 70").unwrap();
+        let heartbeat_interval = Duration::from_millis(70);
+        assert_eq!(raft(&flags), RaftOptions { heartbeat_interval, ..RaftOptions::fast() });
     }
 
     #[test]

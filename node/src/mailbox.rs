@@ -16,12 +16,57 @@ pub enum Received {
     Closed,
 }
 
+/// A deadline that moves: one sleep serves many waits.
+#[derive(Default)]
+pub struct Alarm {
+    /// The sleep last begun and when it ends; kept from wait to wait, for deadlines mostly move a little.
+    timer: Option<(Instant, BoxFuture<'static, ()>)>,
+}
+
+impl Alarm {
+    /// What `future` gives, or `None` once `deadline` has passed. The future is polled first.
+    pub async fn until<T>(
+        &mut self,
+        env: &Env,
+        deadline: Option<Instant>,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::pin!(future);
+        loop {
+            self.arm(env, deadline);
+            let armed = self.timer.is_some() && deadline.is_some();
+            let timer = async {
+                match &mut self.timer {
+                    Some((_, sleep)) if armed => sleep.await,
+                    _ => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                done = &mut future => return Some(done),
+                () = timer => {}
+            }
+            self.timer = None;
+            if deadline.is_some_and(|deadline| env.now().mono >= deadline) {
+                return None;
+            }
+        }
+    }
+
+    /// Begins a sleep that ends at `deadline` or before; one that ends before is begun again when it does.
+    fn arm(&mut self, env: &Env, deadline: Option<Instant>) {
+        let Some(deadline) = deadline else { return };
+        if self.timer.as_ref().is_none_or(|(until, _)| *until > deadline) {
+            self.timer = Some((deadline, env.clock.sleep_until(deadline)));
+        }
+    }
+}
+
 /// The reading end, owned by one loop.
 pub struct Mailbox<T> {
     env: Env,
     inbox: mpsc::Receiver<T>,
-    /// The sleep last begun and when it ends; kept from wait to wait, for deadlines mostly move a little.
-    timer: Option<(Instant, BoxFuture<'static, ()>)>,
+    alarm: Alarm,
 }
 
 /// The writing end; clone it freely.
@@ -47,7 +92,7 @@ pub enum Refused<T> {
 /// A mailbox that holds up to `capacity` unread messages.
 pub fn mailbox<T: Send>(env: &Env, capacity: usize) -> (Sender<T>, Mailbox<T>) {
     let (outbox, inbox) = mpsc::channel(capacity.max(1));
-    (Sender { outbox }, Mailbox { env: env.clone(), inbox, timer: None })
+    (Sender { outbox }, Mailbox { env: env.clone(), inbox, alarm: Alarm::default() })
 }
 
 impl<T: Send> Sender<T> {
@@ -78,29 +123,11 @@ impl<T: Send> Mailbox<T> {
         batch: &mut Vec<T>,
         limit: usize,
     ) -> Received {
-        let limit = limit.max(1);
-        loop {
-            self.arm(deadline);
-            let armed = self.timer.is_some() && deadline.is_some();
-            let timer = async {
-                match &mut self.timer {
-                    Some((_, sleep)) if armed => sleep.await,
-                    _ => std::future::pending().await,
-                }
-            };
-            let count = tokio::select! {
-                biased;
-                count = self.inbox.recv_many(batch, limit) => Some(count),
-                () = timer => None,
-            };
-            match count {
-                Some(0) => return Received::Closed,
-                Some(_) => return Received::Messages,
-                None => self.timer = None,
-            }
-            if deadline.is_some_and(|deadline| self.env.now().mono >= deadline) {
-                return Received::Deadline;
-            }
+        let received = self.inbox.recv_many(batch, limit.max(1));
+        match self.alarm.until(&self.env, deadline, received).await {
+            Some(0) => Received::Closed,
+            Some(_) => Received::Messages,
+            None => Received::Deadline,
         }
     }
 
@@ -112,14 +139,6 @@ impl<T: Send> Mailbox<T> {
     /// Takes nothing more; what was sent before can still be read.
     pub fn close(&mut self) {
         self.inbox.close();
-    }
-
-    /// Begins a sleep that ends at `deadline` or before; one that ends before is begun again when it does.
-    fn arm(&mut self, deadline: Option<Instant>) {
-        let Some(deadline) = deadline else { return };
-        if self.timer.as_ref().is_none_or(|(until, _)| *until > deadline) {
-            self.timer = Some((deadline, self.env.clock.sleep_until(deadline)));
-        }
     }
 }
 

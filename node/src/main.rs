@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::error::Error;
 use node::cli::{self, Failure, Invocation};
 use node::env::BoxFuture;
-use node::env::os::{OsEnv, OsOptions};
+use node::env::os::{OsEnv, OsOptions, decline_huge_pages};
 use node::server::logging;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,6 +23,7 @@ const INTERRUPTED: i32 = 130;
 
 fn main() -> ExitCode {
     end_on_panic();
+    decline_huge_pages();
     let matches = cli::command().get_matches_from(cli::normalise(std::env::args_os()));
     #[allow(clippy::disallowed_methods, reason = "the settings are read before there is a world")]
     let read_file = |path: &str| std::fs::read(path);

@@ -162,6 +162,23 @@ async fn a_fault_tolerant_scan_keeps_its_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_goes_on_when_a_table_has_other_columns() {
+    let mut world = world().await;
+    let table = hashed(&world.client, "grows").await;
+    let session = world.client.session(SessionConfig::new(FlushMode::Manual));
+    let (k, more, w) = (1i64.to_le_bytes(), 2i64.to_le_bytes(), 8i16.to_le_bytes());
+    let cells = [Cell::Value(&k), Cell::Null, Cell::Unset];
+    session.apply(&table, RowOpKind::Insert, &cells, 1).await.expect("there is room");
+    let step = AlterStep::AddColumn(ColumnSchema::new(9, "w", DataType::Int16).nullable());
+    let wider = world.client.alter_table(&table, &[step], None).await.expect("a legal step");
+    let cells = [Cell::Value(&more), Cell::Null, Cell::Unset, Cell::Value(&w)];
+    session.apply(&wider, RowOpKind::Insert, &cells, 2).await.expect("there is room");
+    assert_eq!(session.flush().await, []);
+    assert_eq!(wider.count(vec![]).await.expect("a running cluster"), 2);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_are_altered_and_gaps_are_noticed() {
     let mut world = world().await;
     let key = |k: i64| (k as u64 ^ 1 << 63).to_be_bytes().to_vec();

@@ -3,26 +3,22 @@
 //! Rows that cannot be read or that the cluster refuses either end the import with their lines and reasons,
 //! or go to a file of rejects (`--rejects`) that has the same columns and can be mended and imported.
 
+pub mod read;
+
 use std::collections::BTreeMap;
 
 use clap::{Arg, ArgMatches, Command};
-use csv::{ByteRecord, Position, Reader, ReaderBuilder};
+use csv::{ByteRecord, Position};
 use engine::error::{Error, Result};
-use engine::schema::block::ColumnBlock;
 use engine::schema::ops::RowOpKind;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
+use self::read::{Csv, For, Input, Parquet, Rows, csv_reader};
 use super::files::{Format, Sink, Source};
 use super::out::{Unit, grouped, print, progress};
 use super::table::{connect, named, open, option, text};
-use super::words;
-use crate::client::arrow::column_to_block;
-use crate::client::value::parse_cell;
 use crate::client::{FlushMode, Session, SessionConfig, Table};
 use crate::env::Env;
 
-/// Rows read at once.
-const BLOCK_ROWS: usize = 4096;
 /// Bad rows shown when an import ends because of them.
 const SHOWN: usize = 10;
 /// Bad rows kept for the file of rejects.
@@ -52,42 +48,12 @@ pub fn command() -> Command {
         ))
 }
 
-/// Some rows, by the table's columns.
-struct Rows {
-    columns: Vec<Option<ColumnBlock>>,
-    /// The line (CSV) or number (Parquet) of each row, from 1.
-    tags: Vec<u64>,
-    /// How far into the file they reach: bytes or rows.
-    position: u64,
-}
-
-/// What was read, and the rows that cannot be, with the reason.
-type Block = (Rows, Vec<(u64, String)>);
-
-enum Input {
-    Csv(Box<Csv>),
-    Parquet(Box<Parquet>),
-}
-
-struct Csv {
-    reader: Reader<Source>,
-    /// By the file's columns: the table's.
-    targets: Vec<usize>,
-    null: Vec<u8>,
-    record: ByteRecord,
-}
-
-struct Parquet {
-    reader: ParquetRecordBatchReader,
-    targets: Vec<usize>,
-    rows: u64,
-}
-
 pub async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
     let path = text(matches, "file").expect("it is required");
     let format = Format::of(text(matches, "format"), path)?;
     let source = Source::open(env, path)?;
     let table = open(&connect(env, matches).await?, matches).await?;
+    let rows_for = For { schema: table.schema(), name: table.name() };
     let kind = match text(matches, "mode") {
         Some("upsert") => RowOpKind::Upsert,
         Some("insert-ignore") => RowOpKind::InsertIgnore,
@@ -95,9 +61,13 @@ pub async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
     };
     let (total, unit) = (source.bytes(), Unit::Bytes);
     let (mut input, total, unit) = match format {
-        Format::Csv => (Input::Csv(Box::new(Csv::open(source.clone(), &table, matches)?)), total, unit),
+        Format::Csv => {
+            let null = text(matches, "null").unwrap_or_default().as_bytes();
+            let csv = Csv::open(source.clone(), rows_for, delimiter(matches)?, null)?;
+            (Input::Csv(Box::new(csv)), total, unit)
+        }
         Format::Parquet => {
-            let (parquet, rows) = Parquet::open(source.clone(), &table)?;
+            let (parquet, rows) = Parquet::open(source.clone(), rows_for)?;
             (Input::Parquet(Box::new(parquet)), rows, Unit::Rows)
         }
     };
@@ -112,7 +82,8 @@ pub async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
     };
     let bar = progress(total, unit);
     loop {
-        let read = env.run(|| input.next(&import.table)).await?;
+        let rows_for = For { schema: import.table.schema(), name: import.table.name() };
+        let read = env.run(|| input.next(rows_for)).await?;
         let Some((rows, unreadable)) = read else { break };
         import.bad(unreadable);
         import.send(&rows).await?;
@@ -235,134 +206,10 @@ fn write_rejects(
     sink.finish().map(drop)
 }
 
-fn csv_reader(source: Source, delimiter: u8) -> Reader<Source> {
-    ReaderBuilder::new().flexible(true).delimiter(delimiter).buffer_capacity(1 << 20).from_reader(source)
-}
-
 fn delimiter(matches: &ArgMatches) -> Result<u8> {
     match text(matches, "delimiter").unwrap_or(",").as_bytes() {
         [one] => Ok(*one),
         b"\\t" => Ok(b'\t'),
         _ => Err(Error::invalid("--delimiter is one ASCII character, or \\t")),
-    }
-}
-
-/// The table's columns that the file's columns of these names go to.
-fn targets<'a>(names: impl Iterator<Item = &'a str>, table: &Table) -> Result<Vec<usize>> {
-    let schema = table.schema();
-    let mut targets: Vec<usize> = Vec::new();
-    for name in names {
-        let column = words::find(schema, name.trim(), table.name())?;
-        let index = schema.index_of_name(&column.name).expect("just found");
-        if targets.contains(&index) {
-            return Err(Error::invalid(format!("the file has two columns named {name:?}")));
-        }
-        targets.push(index);
-    }
-    for (index, key) in schema.key_columns().iter().enumerate() {
-        if !targets.contains(&index) && !key.auto_incrementing {
-            return Err(Error::invalid(format!(
-                "the file has no column {:?}, which is in the key",
-                key.name
-            )));
-        }
-    }
-    Ok(targets)
-}
-
-impl Input {
-    /// The next rows; `None` at the end.
-    fn next(&mut self, table: &Table) -> Result<Option<Block>> {
-        match self {
-            Input::Csv(csv) => csv.next(table),
-            Input::Parquet(parquet) => Ok(parquet.next(table)?.map(|rows| (rows, Vec::new()))),
-        }
-    }
-}
-
-impl Csv {
-    fn open(source: Source, table: &Table, matches: &ArgMatches) -> Result<Csv> {
-        let mut reader = csv_reader(source, delimiter(matches)?);
-        let header =
-            reader.headers().map_err(|error| Error::invalid(format!("the line of names: {error}")))?;
-        let targets = targets(header.iter(), table)?;
-        let null = text(matches, "null").unwrap_or_default().as_bytes().to_vec();
-        Ok(Csv { reader, targets, null, record: ByteRecord::new() })
-    }
-
-    fn next(&mut self, table: &Table) -> Result<Option<Block>> {
-        let columns = table.schema().columns();
-        let mut blocks: Vec<Option<ColumnBlock>> = vec![None; columns.len()];
-        for index in &self.targets {
-            let column = &columns[*index];
-            blocks[*index] = Some(ColumnBlock::new(column.ty.physical(), column.nullable));
-        }
-        let (mut tags, mut bad) = (Vec::new(), Vec::new());
-        let mut cells: Vec<Option<Vec<u8>>> = Vec::new();
-        while tags.len() + bad.len() < BLOCK_ROWS {
-            let more = self.reader.read_byte_record(&mut self.record);
-            if !more.map_err(|error| Error::invalid(error.to_string()))? {
-                break;
-            }
-            let line = self.record.position().map_or(0, Position::line);
-            match self.parse(table, &mut cells) {
-                Ok(()) => {
-                    for (index, cell) in self.targets.iter().zip(&cells) {
-                        blocks[*index].as_mut().expect("made above").push(cell.as_deref());
-                    }
-                    tags.push(line);
-                }
-                Err(error) => bad.push((line, error.message)),
-            }
-        }
-        if tags.is_empty() && bad.is_empty() {
-            return Ok(None);
-        }
-        let position = self.reader.position().byte();
-        Ok(Some((Rows { columns: blocks, tags, position }, bad)))
-    }
-
-    fn parse(&self, table: &Table, cells: &mut Vec<Option<Vec<u8>>>) -> Result<()> {
-        let (want, got) = (self.targets.len(), self.record.len());
-        if want != got {
-            return Err(Error::invalid(format!("{got} cells instead of {want}")));
-        }
-        cells.clear();
-        for (index, cell) in self.targets.iter().zip(&self.record) {
-            let column = &table.schema().columns()[*index];
-            if column.nullable && cell == self.null {
-                cells.push(None);
-                continue;
-            }
-            let in_column = |error: Error| error.context(format!("column {:?}", column.name));
-            let text = std::str::from_utf8(cell).map_err(|_| in_column(Error::invalid("not UTF-8 text")))?;
-            cells.push(Some(parse_cell(column, text).map_err(in_column)?));
-        }
-        Ok(())
-    }
-}
-
-impl Parquet {
-    fn open(source: Source, table: &Table) -> Result<(Parquet, u64)> {
-        let bad = |error| Error::invalid(format!("not a Parquet file that can be read: {error}"));
-        let builder = ParquetRecordBatchReaderBuilder::try_new(source).map_err(bad)?;
-        let targets = targets(builder.schema().fields().iter().map(|field| field.name().as_str()), table)?;
-        let total = builder.metadata().file_metadata().num_rows().max(0) as u64;
-        let reader = builder.with_batch_size(BLOCK_ROWS).build().map_err(bad)?;
-        Ok((Parquet { reader, targets, rows: 0 }, total))
-    }
-
-    fn next(&mut self, table: &Table) -> Result<Option<Rows>> {
-        let Some(batch) = self.reader.next() else { return Ok(None) };
-        let from = self.rows + 1;
-        let near = |error: Error| error.context(format!("near row {from}"));
-        let batch = batch.map_err(|error| near(Error::invalid(error.to_string())))?;
-        let columns = table.schema().columns();
-        let mut blocks: Vec<Option<ColumnBlock>> = vec![None; columns.len()];
-        for (index, array) in self.targets.iter().zip(batch.columns()) {
-            blocks[*index] = Some(column_to_block(array, &columns[*index]).map_err(near)?);
-        }
-        self.rows += batch.num_rows() as u64;
-        Ok(Some(Rows { columns: blocks, tags: (from..=self.rows).collect(), position: self.rows }))
     }
 }

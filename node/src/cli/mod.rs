@@ -4,6 +4,7 @@
 //! nyala up              a whole cluster in this process, for trying things out
 //! nyala master          one master
 //! nyala tablet-server   one tablet server
+//! nyala cluster         servers of a running cluster: list them, spread replicas over them
 //! nyala table           tables of a running cluster: list, create, import, export, scan, ...
 //! nyala demo            load and query TPC-H data in a cluster of its own
 //! ```
@@ -23,22 +24,24 @@ use crate::env::{BoxFuture, Env};
 use crate::server::flags::Flags;
 use crate::server::logging::LogFormat;
 
+mod cluster;
 mod demo;
 mod export;
 mod files;
-mod import;
-mod lineitem;
+pub mod import;
+pub mod lineitem;
 mod out;
 mod queries;
 mod serve;
 mod settings;
 mod table;
-mod words;
+pub mod words;
 
 /// What the command line asks for.
 pub enum Invocation {
     Serve(serve::Serve),
     Table(table::TableCommand),
+    Cluster(cluster::ClusterCommand),
     Demo(demo::Demo),
 }
 
@@ -50,7 +53,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(serve::commands())
-        .subcommands([table::command(), demo::command()])
+        .subcommands([table::command(), cluster::command(), demo::command()])
 }
 
 /// Arguments as `clap` likes them: Kudu's spellings of settings (`--a_b`, `-a_b=c`, `--noa_b`) become one.
@@ -66,6 +69,7 @@ pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Invocation
     let (name, matches) = matches.subcommand().expect("clap asks for a command");
     match name {
         "table" => Ok(Invocation::Table(table::parse(matches))),
+        "cluster" => Ok(Invocation::Cluster(cluster::parse(matches))),
         "demo" => Ok(Invocation::Demo(demo::parse(matches))),
         _ => serve::parse(name, matches, read_file).map(Invocation::Serve).map_err(Failure::usage),
     }
@@ -84,7 +88,7 @@ impl Invocation {
     pub fn process_settings(&self) -> ProcessSettings {
         match self {
             Invocation::Serve(serve) => process_settings(serve.flags()),
-            Invocation::Table(_) | Invocation::Demo(_) => ProcessSettings {
+            Invocation::Table(_) | Invocation::Cluster(_) | Invocation::Demo(_) => ProcessSettings {
                 log_format: LogFormat::Text,
                 log_level: "warn".to_string(),
                 memory_limit_bytes: None,
@@ -97,6 +101,7 @@ impl Invocation {
         match self {
             Invocation::Serve(serve) => serve.run(env, stop).await,
             Invocation::Table(table) => unless_stopped(stop, table.run(&env)).await,
+            Invocation::Cluster(cluster) => unless_stopped(stop, cluster.run(&env)).await,
             Invocation::Demo(demo) => demo.run(&env, stop).await,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engine::error::{Error, ErrorKind, Result};
 use engine::time::Instant;
-use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 
 use super::backoff::Backoff;
@@ -16,8 +16,8 @@ use crate::proto::kudu::master::master_error_pb::Code;
 use crate::proto::kudu::master::{
     AlterTableResponsePb, ConnectToMasterRequestPb, ConnectToMasterResponsePb, CreateTableResponsePb,
     DeleteTableResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
-    GetTableStatisticsResponsePb, IsAlterTableDoneResponsePb, IsCreateTableDoneResponsePb,
-    ListTablesResponsePb, ListTabletServersResponsePb, MasterErrorPb,
+    GetTableStatisticsResponsePb, GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
+    IsCreateTableDoneResponsePb, ListTablesResponsePb, ListTabletServersResponsePb, MasterErrorPb,
 };
 use crate::rpc::client::{CallOptions, Proxy, RpcError};
 use crate::wire::status::error_from_status;
@@ -50,6 +50,7 @@ replies!(
     GetTableLocationsResponsePb,
     GetTableSchemaResponsePb,
     GetTableStatisticsResponsePb,
+    GetTabletLocationsResponsePb,
     IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb,
     ListTablesResponsePb,
@@ -140,40 +141,50 @@ impl Masters {
                 }
                 known.masters.clone()
             };
-            let asked = masters.iter().map(|master| async move {
-                let request = ConnectToMasterRequestPb {};
-                let asked = self.attempt(master, "ConnectToMaster", &request, deadline, &[]).await;
-                (master, asked)
-            });
-            let answers: Vec<(&Proxy, Result<ConnectToMasterResponsePb, Failure>)> = join_all(asked).await;
-            match self.choose(&answers) {
+            match self.ask_all(&masters, deadline).await {
                 Ok(leader) => return Ok(leader),
                 Err(error) => backoff.failed(&self.env, "looking for the leading master", error).await?,
             }
         }
     }
 
-    fn choose(&self, answers: &[(&Proxy, Result<ConnectToMasterResponsePb, Failure>)]) -> Result<Proxy> {
+    /// Asks all of `masters` at once. The first that leads is taken: one that hangs holds up nobody.
+    async fn ask_all(&self, masters: &[Proxy], deadline: Instant) -> Result<Proxy> {
+        let mut answers: FuturesUnordered<_> = masters
+            .iter()
+            .map(|master| async move {
+                let request = ConnectToMasterRequestPb {};
+                // One that hangs must not hold up the next round: another may be elected meanwhile.
+                let until = deadline.min(self.env.now().mono.after(self.rpc_timeout / 4));
+                let asked = self.attempt(master, "ConnectToMaster", &request, until, &[]).await;
+                (master, asked)
+            })
+            .collect();
         let mut last = Error::not_ready("no master leads");
-        let mut known = lock(&self.known);
-        for (master, answer) in answers {
+        while let Some((master, answer)) = answers.next().await {
             match answer {
-                Ok(answer) if answer.role() == Role::Leader => {
-                    known.leader = Some((*master).clone());
-                    return Ok((*master).clone());
-                }
                 Ok(answer) => {
-                    for address in &answer.master_addrs {
-                        let target = format!("{}:{}", address.host, address.port);
-                        if !known.masters.iter().any(|master| master.target().to_string() == target) {
-                            known.masters.push(Proxy::new(self.env.clone(), target.as_str(), &self.user));
-                        }
+                    self.learn(&answer);
+                    if answer.role() == Role::Leader {
+                        lock(&self.known).leader = Some(master.clone());
+                        return Ok(master.clone());
                     }
                 }
-                Err(Failure::Final(error) | Failure::Retry(error, _)) => last = error.clone(),
+                Err(Failure::Final(error) | Failure::Retry(error, _)) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// Remembers the masters that one of them names.
+    fn learn(&self, answer: &ConnectToMasterResponsePb) {
+        let mut known = lock(&self.known);
+        for address in &answer.master_addrs {
+            let target = format!("{}:{}", address.host, address.port);
+            if !known.masters.iter().any(|master| master.target().to_string() == target) {
+                known.masters.push(Proxy::new(self.env.clone(), target.as_str(), &self.user));
+            }
+        }
     }
 }
 

@@ -26,6 +26,7 @@ pub mod ddl;
 pub mod locations;
 mod masters;
 pub mod predicate;
+pub mod replicas;
 mod requests;
 pub mod scan;
 pub mod session;
@@ -38,7 +39,7 @@ mod write;
 pub use ddl::{CreateTable, TableInfo, TableStatistics};
 pub use engine::error::{Error, ErrorKind, Result};
 pub use scan::{ReadMode, ScanSpec, Scanner};
-pub use session::{FlushMode, RowFailure, Session, SessionConfig};
+pub use session::{FlushMode, Receipt, RowFailure, Session, SessionConfig};
 pub use table::Table;
 pub use token::ScanToken;
 

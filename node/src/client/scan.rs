@@ -240,7 +240,10 @@ impl Scanner {
                     self.open = Some(Open::new(tablet));
                     return Ok(true);
                 }
-                Lookup::Gap { end } => self.advance(&end),
+                Lookup::Gap { end } => {
+                    self.table.client.env().watch.mark("client: a scan skips a range that no tablet holds");
+                    self.advance(&end);
+                }
                 Lookup::Unknown => return Err(Error::not_ready("the master does not say who holds a key")),
             }
         }
@@ -279,12 +282,21 @@ impl Scanner {
             let may_restart = self.spec.fault_tolerant || !open.gave_rows;
             let what = format!("scanning table {}", self.table.name());
             match failure {
-                TabletFailure::Busy(error) => backoff.failed(client.env(), &what, error).await?,
+                TabletFailure::Busy(error) => {
+                    client.env().watch.mark("client: a scan tries again");
+                    backoff.failed(client.env(), &what, error).await?;
+                    if open.server.is_none() && self.spec.any_replica {
+                        // A follower may learn too late what a scan as of now asks for: another may know it.
+                        open.failed += 1;
+                    }
+                }
                 TabletFailure::Scanner(error) if may_restart => {
+                    client.env().watch.mark("client: a scanner is gone, the scan begins anew");
                     backoff.failed(client.env(), &what, error).await?;
                     open.restart();
                 }
                 TabletFailure::Elsewhere(error) if may_restart => {
+                    client.env().watch.mark("client: a scan goes on at another server");
                     backoff.failed(client.env(), &what, error).await?;
                     let tablet = client.relocate(&self.table, &open.tablet, deadline).await?;
                     open.failed = tablet.failed_since(&open.tablet, open.failed);

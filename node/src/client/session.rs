@@ -23,7 +23,7 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 
 use super::locations::{Lookup, TabletLocation};
-use super::write::Batch;
+use super::write::{Batch, Written};
 use super::{Client, Table, lock};
 
 /// When a session sends what is applied.
@@ -47,6 +47,8 @@ pub struct SessionConfig {
     pub flush_interval: Duration,
     /// How long a flush may take, retries included.
     pub timeout: Duration,
+    /// Whether each row that a tablet answered is kept for [`Session::take_receipts`].
+    pub receipts: bool,
 }
 
 impl SessionConfig {
@@ -56,6 +58,7 @@ impl SessionConfig {
             buffer_bytes: 7 << 20,
             flush_interval: Duration::from_secs(1),
             timeout: Duration::from_secs(60),
+            receipts: false,
         }
     }
 
@@ -74,6 +77,16 @@ pub struct RowFailure {
     /// What the row was applied with.
     pub tag: u64,
     pub error: Error,
+}
+
+/// A tablet's answer to one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// What the row was applied with.
+    pub tag: u64,
+    /// When it was written or refused, as a hybrid timestamp.
+    pub timestamp: u64,
+    pub refused: Option<Error>,
 }
 
 /// Rows on their way to tables. Cheap to clone; clones share the buffer. Rows that are buffered when the last
@@ -101,6 +114,7 @@ struct State {
     epoch: u64,
     failures: Vec<RowFailure>,
     failures_dropped: u64,
+    receipts: Vec<Receipt>,
     written: u64,
     ignored: u64,
 }
@@ -136,6 +150,8 @@ impl Client {
 
 impl Session {
     /// Takes a row: its cells in the order of the table's columns, and a tag to recognise it by if it fails.
+    ///
+    /// When a table was opened anew after its columns changed, what was applied to it before is sent first.
     ///
     /// In [`FlushMode::AutoSync`] the error is the row's own. Otherwise an error means the row was not taken:
     /// `Invalid` for a row without its key, `Throttled` for a full buffer in [`FlushMode::Manual`].
@@ -218,6 +234,12 @@ impl Session {
         std::mem::take(&mut lock(&self.shared.state).failures)
     }
 
+    /// Answers since the last call, if the session keeps them, in the order of their batches. A row without one may
+    /// have been written or not.
+    pub fn take_receipts(&self) -> Vec<Receipt> {
+        std::mem::take(&mut lock(&self.shared.state).receipts)
+    }
+
     fn deadline(&self) -> Instant {
         self.shared.client.env().now().mono.after(self.shared.config.timeout)
     }
@@ -228,6 +250,11 @@ impl Session {
         let state = &mut *state;
         if state.buffered + state.in_flight >= config.buffer_bytes {
             return Ok(Put::Full(state.in_flight > 0));
+        }
+        if state.tables.get(table.id()).is_some_and(|buffer| !buffer.is_of(table)) {
+            // What was buffered goes out as the table was when it was applied.
+            self.send(state);
+            state.tables.remove(table.id());
         }
         if !state.tables.contains_key(table.id()) {
             let partitioner = Partitioner::new(table.partition_schema(), table.schema())?;
@@ -256,7 +283,7 @@ impl Session {
     fn open_buffer(&self, table: &Table, tablet: Arc<TabletLocation>) -> Result<()> {
         let mut state = lock(&self.shared.state);
         let buffer = state.tables.get_mut(table.id()).expect("put made it");
-        let writer = RowOpsWriter::new(table.schema());
+        let writer = RowOpsWriter::new(buffer.table.schema());
         let start = tablet.partition.start.clone();
         buffer.tablets.entry(start).or_insert(TabletBuffer { tablet, writer, tags: Vec::new() });
         Ok(())
@@ -335,6 +362,9 @@ impl Session {
         let mut state = lock(&self.shared.state);
         match written {
             Ok(done) => {
+                if self.shared.config.receipts {
+                    state.keep_receipts(&tags, &done);
+                }
                 let failed = done.refused.len() as u64 + done.ignored;
                 state.written += (tags.len() as u64).saturating_sub(failed);
                 state.ignored += done.ignored;
@@ -348,6 +378,17 @@ impl Session {
 }
 
 impl State {
+    fn keep_receipts(&mut self, tags: &[u64], done: &Written) {
+        let Some(timestamp) = done.timestamp else { return };
+        let first = self.receipts.len();
+        self.receipts.extend(tags.iter().map(|&tag| Receipt { tag, timestamp, refused: None }));
+        for (row, error) in &done.refused {
+            if let Some(receipt) = self.receipts.get_mut(first + row) {
+                receipt.refused = Some(error.clone());
+            }
+        }
+    }
+
     fn fail(&mut self, tag: u64, error: Error) {
         if self.failures.len() < FAILURES_MAX {
             self.failures.push(RowFailure { tag, error });
@@ -358,6 +399,11 @@ impl State {
 }
 
 impl TableBuffer {
+    /// Whether rows of this table, as it was opened, can join those buffered.
+    fn is_of(&self, table: &Table) -> bool {
+        Arc::ptr_eq(&self.table.info, &table.info) || self.table.schema() == table.schema()
+    }
+
     /// The buffer of the row's tablet, if there is one; leaves the row's partition key in `key`.
     fn tablet_of(&mut self, cells: &[Cell<'_>]) -> Result<Option<&mut TabletBuffer>> {
         let keys = self.table.schema().key_columns();

@@ -59,7 +59,7 @@ fn shorten(text: &str) -> String {
 
 fn parse_binary(text: &str) -> Option<Vec<u8>> {
     let Some(digits) = text.strip_prefix("0x") else { return Some(text.as_bytes().to_vec()) };
-    if !digits.is_ascii() || !digits.len().is_multiple_of(2) {
+    if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) || !digits.len().is_multiple_of(2) {
         return None;
     }
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect()
@@ -182,6 +182,7 @@ mod tests {
             again(DataType::Decimal32, "10000000"),
             again(DataType::Varchar, "éabc"),
             again(DataType::Binary, "0x00ff"),
+            again(DataType::Binary, "0x+1"),
             again(DataType::Date, "2020-02-29"),
             again(DataType::Date, "2021-02-29"),
             again(DataType::UnixtimeMicros, "1969-12-31T23:59:59.5Z"),
@@ -203,6 +204,7 @@ mod tests {
         "10000000" is not a DECIMAL(9, 2)
         "éab"
         "\x00\xff"
+        "0x+1" is not a BINARY
         2020-02-29
         "2021-02-29" is not a DATE
         1969-12-31T23:59:59.500000Z

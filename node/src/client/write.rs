@@ -22,6 +22,8 @@ pub(super) struct Written {
     pub(super) refused: Vec<(usize, Error)>,
     /// How many rows an IGNORE operation passed over.
     pub(super) ignored: u64,
+    /// The batch's hybrid timestamp.
+    pub(super) timestamp: Option<u64>,
 }
 
 /// Encoded row operations over a table's whole schema.
@@ -64,12 +66,16 @@ impl Client {
             {
                 Ok(response) => return Ok(outcome(&response)),
                 Err(TabletFailure::Elsewhere(error)) => {
+                    self.env().watch.mark("client: a write tries another server");
                     backoff.failed(self.env(), &what, error).await?;
                     let found = self.relocate(table, &tablet, deadline).await?;
                     elsewhere = found.failed_since(&tablet, elsewhere);
                     tablet = found;
                 }
-                Err(TabletFailure::Busy(error)) => backoff.failed(self.env(), &what, error).await?,
+                Err(TabletFailure::Busy(error)) => {
+                    self.env().watch.mark("client: a write tries again");
+                    backoff.failed(self.env(), &what, error).await?;
+                }
                 Err(failure) => return Err(failure.error().context(what)),
             }
         }
@@ -126,5 +132,6 @@ fn outcome(response: &WriteResponsePb) -> Written {
     Written {
         refused: response.per_row_errors.iter().map(row).collect(),
         ignored: ignored.iter().map(|count| count.max(&0).unsigned_abs()).sum(),
+        timestamp: response.timestamp,
     }
 }

@@ -9,6 +9,8 @@ pub(crate) mod memory;
 pub mod os;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+pub(crate) mod wires;
 
 use std::future::Future;
 use std::io;
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 use engine::disk::Disk;
 use engine::time::{Instant, Now};
+use engine::watch::Watch;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -32,6 +35,7 @@ pub struct Env {
     pub tasks: Arc<dyn Tasks>,
     pub memory: Arc<dyn MemoryBudget>,
     pub rng: Arc<dyn Rng>,
+    pub watch: Watch,
 }
 
 pub trait Clock: Send + Sync {
@@ -46,6 +50,10 @@ pub trait Disks: Send + Sync {
     fn open(&self, dir: &str) -> io::Result<Arc<dyn Disk>>;
     /// Reads a file outside any disk: a configuration or an import.
     fn read_file(&self, path: &str) -> io::Result<Vec<u8>>;
+    /// What a program of the machine prints, once it has ended well. Only the real world has any.
+    fn program_output(&self, program: &str, _arguments: &[String]) -> io::Result<Vec<u8>> {
+        Err(io::Error::new(io::ErrorKind::NotFound, format!("there is no program {program}")))
+    }
 }
 
 /// A byte stream to one peer. Reading gives end-of-file after the peer closed its half in order,

@@ -6,8 +6,44 @@ use std::sync::{Arc, Mutex};
 
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
+use engine::time::{Instant, Now, WallTime};
 
-use super::Disks;
+use super::{BoxFuture, Clock, Disks, Rng};
+
+/// A wall clock that goes with the monotonic one: where time is paused, both stand still.
+pub(crate) struct SteadyClock(pub Arc<dyn Clock>);
+
+impl Clock for SteadyClock {
+    fn now(&self) -> Now {
+        let mono = self.0.now().mono;
+        let micros = 1_700_000_000_000_000 + mono.0 / 1_000;
+        Now { mono, wall: WallTime { micros, error_micros: 100 } }
+    }
+
+    fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(until)
+    }
+}
+
+/// The same numbers in every run: a splitmix64 sequence.
+pub(crate) struct SeededRng(Mutex<u64>);
+
+impl SeededRng {
+    pub(crate) fn new(seed: u64) -> SeededRng {
+        SeededRng(Mutex::new(seed))
+    }
+}
+
+impl Rng for SeededRng {
+    fn next_u64(&self) -> u64 {
+        let mut state = self.0.lock().expect("no panic");
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
 
 /// Every directory is a disk in memory.
 #[derive(Clone, Default)]

@@ -36,7 +36,7 @@ pub(super) enum Message {
     Heartbeat { heartbeat: Box<Heartbeat>, answer: oneshot::Sender<HeartbeatReply> },
     Answered { task: TaskKey, result: Result<()> },
     Read(Read),
-    Stop(oneshot::Sender<()>),
+    Stop(Option<oneshot::Sender<()>>),
 }
 
 /// A way to the loop; clone it freely.
@@ -51,6 +51,11 @@ pub struct CatalogHandle {
 pub struct CatalogCounts(Mutex<Counts>);
 
 impl CatalogCounts {
+    /// Nothing is known any more.
+    pub(super) fn clear(&self) {
+        self.set(Counts::default());
+    }
+
     fn set(&self, counts: Counts) {
         *self.0.lock().expect("nobody panics while holding it") = counts;
     }
@@ -65,6 +70,9 @@ impl Collect for CatalogCounts {
         gauge("catalog_tablets_not_running", "Tablets that are not up.", counts.tablets_not_running);
         gauge("catalog_tablet_servers", "Tablet servers that have registered.", counts.servers);
         gauge("catalog_tablet_servers_alive", "Tablet servers heard of lately.", counts.servers_alive);
+        let help = "Tablets with fewer good replicas than wanted.";
+        gauge("catalog_tablets_under_replicated", help, counts.tablets_under_replicated);
+        gauge("catalog_tombstones", "Tombstones that tablet servers keep.", counts.tombstones);
         gauge("catalog_requests_pending", "Requests to tablet servers not done.", counts.requests);
     }
 }
@@ -72,6 +80,7 @@ impl Collect for CatalogCounts {
 /// Set and rung when the loop has ended.
 #[derive(Default)]
 struct Ended {
+    deposed: AtomicBool,
     flag: AtomicBool,
     bell: Notify,
 }
@@ -106,7 +115,9 @@ pub fn start(
         reads: Vec::new(),
         counts,
         next_count: Instant::default(),
-        stopping: None,
+        stopping: false,
+        stopped: None,
+        ended: handle.ended.clone(),
     };
     let ended = handle.ended.clone();
     env.spawn("catalog", async move {
@@ -147,16 +158,24 @@ impl CatalogHandle {
         self.inbox.send(message).await.map_err(|_| gone())
     }
 
-    /// Ends the loop after what was asked before, and closes the system tablet.
+    /// Ends the loop as another master leads: what it knows may be out of date, so that nobody is told of it any
+    /// more. Only those whose changes turn out to be stored hear of that.
+    pub fn depose(&self) {
+        self.ended.deposed.store(true, Ordering::Release);
+        // If it has no room, it looks anyway before it answers.
+        let _full = self.inbox.try_send(Message::Stop(None));
+    }
+
+    /// Ends the loop after what was asked before.
     pub async fn stop(&self) {
         let (answer, answered) = oneshot::channel();
-        if self.send(Message::Stop(answer)).await.is_ok() {
+        if self.send(Message::Stop(Some(answer))).await.is_ok() {
             // An error means that the loop ended by itself, which is as good.
             drop(answered.await);
         }
     }
 
-    /// Returns when the loop has ended, by [`CatalogHandle::stop`] or because the system tablet failed.
+    /// Returns when the loop has ended: it was told to, or the system tablet took no more writes from it.
     pub async fn ended(&self) {
         let bell = self.ended.bell.notified();
         tokio::pin!(bell);
@@ -190,7 +209,9 @@ struct CatalogLoop {
     reads: Vec<Read>,
     counts: Arc<CatalogCounts>,
     next_count: Instant,
-    stopping: Option<oneshot::Sender<()>>,
+    stopping: bool,
+    stopped: Option<oneshot::Sender<()>>,
+    ended: Arc<Ended>,
 }
 
 impl CatalogLoop {
@@ -206,8 +227,7 @@ impl CatalogLoop {
             }
         }
         self.inbox.close();
-        self.system.stop(&self.env).await;
-        if let Some(answer) = self.stopping.take() {
+        if let Some(answer) = self.stopped.take() {
             let _gone = answer.send(());
         }
     }
@@ -223,12 +243,12 @@ impl CatalogLoop {
         if !self.out.writes.is_empty() {
             let writes = std::mem::take(&mut self.out.writes);
             if let Err(error) = self.system.write(&writes).await {
-                tracing::error!(%error, "the system tablet failed; this master can no longer serve its catalog");
+                tracing::warn!(%error, "the system tablet did not take a change; this catalog ends");
                 return false;
             }
         }
         self.release();
-        self.stopping.is_none()
+        !self.stopping
     }
 
     fn message(&mut self, message: Message) {
@@ -243,7 +263,10 @@ impl CatalogLoop {
             }
             Message::Answered { task, result } => self.step(Event::Answered { task, result }),
             Message::Read(read) => self.reads.push(read),
-            Message::Stop(answer) => self.stopping = Some(answer),
+            Message::Stop(answer) => {
+                self.stopping = true;
+                self.stopped = answer;
+            }
         }
     }
 
@@ -269,6 +292,10 @@ impl CatalogLoop {
                 (Some(Waiter::Heartbeat(answer)), DoneResult::Heartbeat(reply)) => drop(answer.send(reply)),
                 _ => {}
             }
+        }
+        if self.ended.deposed.load(Ordering::Acquire) {
+            self.stopping = true;
+            return;
         }
         for request in self.out.requests.drain(..) {
             let answers = self.answers_to.clone();

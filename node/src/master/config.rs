@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::catalog::CatalogConfig;
 use engine::config::TabletConfig;
+use engine::raft::RaftOptions;
 
 use crate::rpc::RpcConfig;
 use crate::server::flags::Flags;
@@ -19,6 +20,8 @@ pub struct MasterConfig {
     pub rpc_advertised_addrs: Vec<String>,
     /// `host:port` of every master, this one included; empty for a master alone (`master_addresses`).
     pub masters: Vec<String>,
+    /// Whether a new master of a cluster that is there has itself added (`master_auto_join_cluster`).
+    pub auto_join: bool,
     /// Where to serve metrics and health, if at all.
     pub web_addr: Option<SocketAddr>,
     /// The directory of the system tablet's log (`fs_wal_dir`).
@@ -44,8 +47,18 @@ pub struct MasterConfig {
     pub support_auto_incrementing: bool,
     /// Whether ranges may have hash buckets of their own (`enable_per_range_hash_schemas`).
     pub support_range_hash: bool,
+    /// A program that prints the location of the host given to it; empty for none (`location_mapping_cmd`).
+    pub location_command: String,
+    /// `ID=/LOCATION` of tablet servers; goes before the program.
+    pub locations: Vec<String>,
+    /// Whether clients are told their location (`master_client_location_assignment_enabled`).
+    pub locate_clients: bool,
     /// For tests: time every lookup of locations takes (`master_inject_latency_on_tablet_lookups_ms`).
     pub lookup_delay: Duration,
+    /// Times and sizes of the masters' agreement.
+    pub raft: RaftOptions,
+    /// How long another master may take for a message of some length (`consensus_rpc_timeout_ms`).
+    pub consensus_timeout: Duration,
     /// Limits and times of the catalog.
     pub catalog: CatalogConfig,
     /// Limits of the system tablet.
@@ -71,6 +84,7 @@ impl MasterConfig {
             rpc_addr,
             rpc_advertised_addrs: Vec::new(),
             masters: Vec::new(),
+            auto_join: true,
             web_addr: None,
             wal_dir: wal_dir.into(),
             data_dirs,
@@ -83,7 +97,12 @@ impl MasterConfig {
             support_immutable_columns: true,
             support_auto_incrementing: true,
             support_range_hash: true,
+            location_command: String::new(),
+            locations: Vec::new(),
+            locate_clients: false,
             lookup_delay: Duration::ZERO,
+            raft: RaftOptions::default(),
+            consensus_timeout: Duration::from_secs(30),
             catalog: CatalogConfig::default(),
             tablet: TabletConfig {
                 cell_bytes_max: RECORD_BYTES_MAX,
@@ -102,8 +121,8 @@ impl MasterConfig {
 }
 
 /// The features that clients may require (`MasterFeatures`). Not among them: GENERATE_AUTHZ_TOKEN (5), as tablet
-/// servers ask for no tokens, and DYNAMIC_MULTI_MASTER (6).
-const FEATURES: [u32; 9] = [1, 2, 3, 4, 7, 8, 9, 10, 11];
+/// servers ask for no tokens.
+const FEATURES: [u32; 10] = [1, 2, 3, 4, 6, 7, 8, 9, 10, 11];
 
 impl MasterConfig {
     /// The features that this master offers: all there are, without those that are switched off.

@@ -1,13 +1,17 @@
 //! The master's messages: protobuf ↔ what the catalog asks for and answers.
 
+use std::collections::BTreeMap;
+
 use engine::catalog::{
     AlterStep, AlterTable, Code, ColumnChange, ColumnRef, Consensus, CreateTable, DataState, ExtraConfig,
-    Heartbeat, HostPort, Peer, RangeOps, Refusal, Registration, ReplicaState, ReplicaStats, ReportedTablet,
-    RequestedColumn, RequestedHash, RequestedPartitioning, RequestedRange, TableRef, TabletReport,
+    Health, Heartbeat, HostPort, Peer, RangeOps, Refusal, Registration, ReplicaState, ReplicaStats,
+    ReportedTablet, RequestedColumn, RequestedHash, RequestedPartitioning, RequestedRange, TableRef,
+    TabletReport,
 };
 use engine::error::Error;
 use engine::ids::{ColumnId, PeerId, Uuid};
 
+use crate::proto::kudu::consensus::health_report_pb::HealthStatus;
 use crate::proto::kudu::consensus::raft_peer_pb::MemberType;
 use crate::proto::kudu::consensus::{ConsensusStatePb, RaftConfigPb, RaftPeerAttrsPb, RaftPeerPb};
 use crate::proto::kudu::master::alter_table_request_pb::{Step, StepType};
@@ -234,6 +238,7 @@ pub fn heartbeat(pb: &TsHeartbeatRequestPb) -> Result<Heartbeat, Error> {
         server: Uuid::parse(&pb.common.ts_instance.permanent_uuid)?,
         instance: pb.common.ts_instance.instance_seqno,
         registration: pb.registration.as_ref().map(registration).transpose()?,
+        location: None,
         report: pb.tablet_report.as_ref().map(tablet_report).transpose()?,
     })
 }
@@ -278,7 +283,24 @@ fn reported_tablet(pb: &ReportedTabletPb) -> Result<ReportedTablet, Error> {
             disk_bytes: stats.on_disk_size.unwrap_or_default(),
             live_rows: stats.live_row_count,
         }),
+        health: pb.consensus_state.as_ref().map(health).transpose()?.unwrap_or_default(),
     })
+}
+
+/// How the members are, where the report says it: only leaders know.
+fn health(pb: &ConsensusStatePb) -> Result<BTreeMap<PeerId, Health>, Error> {
+    let mut health = BTreeMap::new();
+    for peer in &pb.committed_config.peers {
+        let Some(report) = &peer.health_report else { continue };
+        let state = match report.overall_health() {
+            HealthStatus::Unknown => Health::Unknown,
+            HealthStatus::Failed => Health::Failed,
+            HealthStatus::Healthy => Health::Healthy,
+            HealthStatus::FailedUnrecoverable => Health::FailedUnrecoverable,
+        };
+        health.insert(Uuid::parse(peer.permanent_uuid.as_deref().unwrap_or_default())?, state);
+    }
+    Ok(health)
 }
 
 fn consensus(pb: &ConsensusStatePb) -> Result<Consensus, Error> {
@@ -303,20 +325,23 @@ fn peer(pb: &RaftPeerPb) -> Result<Peer, Error> {
     })
 }
 
-pub fn config_to_pb(consensus: &Consensus) -> RaftConfigPb {
-    let peer = |peer: &Peer| RaftPeerPb {
+pub fn peer_to_pb(peer: &Peer) -> RaftPeerPb {
+    RaftPeerPb {
         permanent_uuid: Some(id(peer.server)),
         member_type: Some(if peer.voter { MemberType::Voter } else { MemberType::NonVoter } as i32),
         last_known_addr: Some(host_port_to_pb(&peer.address)),
         attrs: (peer.promote || peer.replace)
             .then_some(RaftPeerAttrsPb { promote: Some(peer.promote), replace: Some(peer.replace) }),
         health_report: None,
-    };
+    }
+}
+
+pub fn config_to_pb(consensus: &Consensus) -> RaftConfigPb {
     RaftConfigPb {
         opid_index: Some(consensus.config_index),
         obsolete_local: None,
         unsafe_config_change: None,
-        peers: consensus.peers.iter().map(peer).collect(),
+        peers: consensus.peers.iter().map(peer_to_pb).collect(),
     }
 }
 

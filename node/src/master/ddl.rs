@@ -1,10 +1,11 @@
 //! The calls that change the catalog.
 
-use engine::catalog::{Answer, Command, ServerStateChange};
+use engine::catalog::{Answer, Command, HeartbeatReply, ServerStateChange};
 use engine::error::Error;
 use engine::ids::{TableId, Uuid};
 
 use super::convert::{self, id, refusal_to_pb, table_ref};
+use super::reign::{Absent, absent};
 use super::service::{MasterService, Refused, refused, unavailable};
 use crate::proto::kudu::consensus::replica_management_info_pb::ReplacementScheme;
 use crate::proto::kudu::master::change_t_server_state_request_pb::HandleMissingTs;
@@ -104,7 +105,19 @@ impl MasterService {
     ) -> Result<UnregisterTServerResponsePb> {
         let server = Uuid::parse(request.uuid.as_deref().unwrap_or_default().as_bytes()).map_err(invalid)?;
         let force = request.force_unregister_live_tserver();
-        self.run(call, Command::UnregisterServer { server, force }).await?;
+        // Tools tell every master: each forgets for itself, and the one that leads forgets for the catalog.
+        if matches!(self.standing.catalog(), Err(Absent::NotLeader)) {
+            let limit = self.config.server_unresponsive_after;
+            let silent =
+                self.acquaintances.silence(self.env.now().mono, server).is_none_or(|for_| for_ > limit);
+            if !force && !silent {
+                let message = format!("tablet server {server} is alive; stop it first, or force it");
+                return Err(invalid(Error::not_leader(message)));
+            }
+        } else {
+            self.run(call, Command::UnregisterServer { server, force }).await?;
+        }
+        self.acquaintances.forget(server);
         Ok(UnregisterTServerResponsePb { error: None })
     }
 
@@ -116,19 +129,47 @@ impl MasterService {
 
     pub(super) async fn ts_heartbeat(&self, request: TsHeartbeatRequestPb) -> Result<TsHeartbeatResponsePb> {
         check_replica_management(&request)?;
-        let heartbeat = convert::heartbeat(&request).map_err(invalid)?;
-        let reply = self.loaded()?.heartbeat(heartbeat).await.map_err(|error| unavailable(&error))?;
+        let mut heartbeat = convert::heartbeat(&request).map_err(invalid)?;
+        if let Some(host) = heartbeat.registration.as_ref().and_then(|registration| registration.rpc.first())
+        {
+            let location = self.locator.server(heartbeat.server, &host.host).await;
+            heartbeat.location = location.map_err(|error| unavailable(&error))?;
+        }
+        let catalog = self.standing.catalog();
+        if !self.acquaintances.heard(self.env.now().mono, &heartbeat) {
+            let reply = HeartbeatReply { needs_registration: true, ..HeartbeatReply::default() };
+            return Ok(self.heard(&request, reply, catalog.is_ok()));
+        }
+        match catalog {
+            Ok(catalog) => {
+                let reply = catalog.heartbeat(heartbeat).await.map_err(|error| unavailable(&error))?;
+                Ok(self.heard(&request, reply, true))
+            }
+            // A master that does not lead only remembers who is there.
+            Err(Absent::NotLeader | Absent::Loading) => {
+                Ok(self.heard(&request, HeartbeatReply::default(), false))
+            }
+            Err(Absent::NotOpen) => Err(unavailable(&absent(Absent::NotOpen))),
+        }
+    }
+
+    fn heard(
+        &self,
+        request: &TsHeartbeatRequestPb,
+        reply: HeartbeatReply,
+        leads: bool,
+    ) -> TsHeartbeatResponsePb {
         let acknowledged =
             |tablet: &Uuid| ReportedTabletUpdatesPb { tablet_id: id(*tablet), state_msg: None };
         let tablets: Vec<_> = reply.tablets.iter().map(acknowledged).collect();
-        Ok(TsHeartbeatResponsePb {
+        TsHeartbeatResponsePb {
             master_instance: Some(self.status.node_instance()),
             needs_reregister: Some(reply.needs_registration),
             needs_full_tablet_report: Some(reply.needs_full_report),
-            tablet_report: request.tablet_report.map(|_| TabletReportUpdatesPb { tablets }),
-            leader_master: Some(true),
+            tablet_report: request.tablet_report.as_ref().map(|_| TabletReportUpdatesPb { tablets }),
+            leader_master: Some(leads),
             ..TsHeartbeatResponsePb::default()
-        })
+        }
     }
 }
 

@@ -237,7 +237,7 @@ fn server_entry(server: ServerView<'_>, states: bool) -> list_tablet_servers_res
         instance_id: NodeInstancePb { permanent_uuid: id(server.id), instance_seqno: server.instance },
         registration: Some(registration_to_pb(server.registration)),
         millis_since_heartbeat: Some(i32::try_from(server.millis_since_heartbeat).unwrap_or(i32::MAX)),
-        location: None,
+        location: server.location.map(str::to_string),
         state: states.then_some(state as i32),
     }
 }
@@ -312,7 +312,7 @@ impl<'a> Locations<'a> {
         TsInfoPb {
             permanent_uuid: id(peer.server),
             rpc_addresses,
-            location: None,
+            location: self.catalog.location(peer.server).map(str::to_string),
             unix_domain_socket_path: None,
         }
     }

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use engine::catalog::{Call, CreateTabletCall, HostPort, Request, TaskKey};
+use engine::catalog::{Call, CreateTabletCall, HostPort, MemberChange, Request, TaskKey};
 use engine::error::{Error, Result};
 use engine::time::Instant;
 
-use super::convert::{config_to_pb, extra_to_pb, id};
+use super::convert::{config_to_pb, extra_to_pb, id, peer_to_pb};
 use crate::env::Env;
+use crate::proto::kudu::consensus::{
+    ChangeConfigRequestPb, ChangeConfigResponsePb, ChangeConfigType, RaftPeerPb,
+};
 use crate::proto::kudu::tablet::TabletDataState;
 use crate::proto::kudu::tserver::tablet_server_error_pb::Code;
 use crate::proto::kudu::tserver::{
@@ -22,6 +25,7 @@ use crate::wire::partition;
 use crate::wire::status::error_from_status;
 
 const SERVICE: &str = "kudu.tserver.TabletServerAdminService";
+const CONSENSUS_SERVICE: &str = "kudu.consensus.ConsensusService";
 
 /// The user that masters name to tablet servers.
 pub const MASTER_USER: &str = "kudu";
@@ -85,18 +89,48 @@ async fn perform(proxy: &Proxy, request: Request, deadline: Instant) -> Result<(
                 call_method(proxy, "AlterSchema", &message, deadline).await?;
             outcome(response.error)
         }
-        Call::DeleteTablet { reason } => {
+        Call::DeleteTablet { reason, tombstone, config_index_max } => {
+            let left = if tombstone {
+                TabletDataState::TabletDataTombstoned
+            } else {
+                TabletDataState::TabletDataDeleted
+            };
             let message = DeleteTabletRequestPb {
                 dest_uuid: Some(id(task.server)),
                 tablet_id: id(task.tablet),
                 reason: Some(reason),
-                delete_type: Some(TabletDataState::TabletDataDeleted as i32),
-                cas_config_opid_index_less_or_equal: None,
+                delete_type: Some(left as i32),
+                cas_config_opid_index_less_or_equal: config_index_max,
             };
             let response: DeleteTabletResponsePb =
                 call_method(proxy, "DeleteTablet", &message, deadline).await?;
+            outcome(response.error)?;
+            tracing::info!(tablet = %task.tablet, server = %task.server, tombstone, "successfully deleted");
+            Ok(())
+        }
+        Call::ChangeConfig { config_index, change } => {
+            let message = change_config(task, config_index, &change);
+            let response: ChangeConfigResponsePb =
+                call_service(proxy, CONSENSUS_SERVICE, "ChangeConfig", &message, deadline).await?;
             outcome(response.error)
         }
+    }
+}
+
+fn change_config(task: TaskKey, config_index: i64, change: &MemberChange) -> ChangeConfigRequestPb {
+    let (kind, server) = match change {
+        MemberChange::Add(peer) => (ChangeConfigType::AddPeer, peer_to_pb(peer)),
+        MemberChange::Evict(server) => {
+            let peer = RaftPeerPb { permanent_uuid: Some(id(*server)), ..RaftPeerPb::default() };
+            (ChangeConfigType::RemovePeer, peer)
+        }
+    };
+    ChangeConfigRequestPb {
+        dest_uuid: Some(id(task.server)),
+        tablet_id: id(task.tablet),
+        r#type: Some(kind as i32),
+        server: Some(server),
+        cas_config_opid_index: Some(config_index),
     }
 }
 
@@ -123,7 +157,21 @@ where
     Q: prost::Message,
     R: prost::Message + Default,
 {
-    let response = proxy.call(SERVICE, method, message, deadline, CallOptions::default()).await;
+    call_service(proxy, SERVICE, method, message, deadline).await
+}
+
+async fn call_service<Q, R>(
+    proxy: &Proxy,
+    service: &str,
+    method: &str,
+    message: &Q,
+    deadline: Instant,
+) -> Result<R>
+where
+    Q: prost::Message,
+    R: prost::Message + Default,
+{
+    let response = proxy.call(service, method, message, deadline, CallOptions::default()).await;
     // Whatever went wrong on the way, the request may be repeated.
     response.map(|response| response.message).map_err(|error| Error::not_ready(error.to_string()))
 }
@@ -134,6 +182,7 @@ fn outcome(error: Option<TabletServerErrorPb>) -> Result<()> {
     let said = error_from_status(&error.status);
     match Code::try_from(error.code) {
         Ok(Code::TabletNotFound) => Err(Error::not_found(said.message)),
+        Ok(Code::CasFailed) => Err(Error::aborted(said.message)),
         Ok(Code::TabletAlreadyExists) => Err(Error::already_present(said.message)),
         Ok(Code::TabletHasANewerSchema) => Ok(()),
         _ => Err(Error::not_ready(said.message)),

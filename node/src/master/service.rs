@@ -8,34 +8,43 @@ use engine::error::Error;
 use engine::time::Now;
 use prost::Message;
 
+use super::acquaintances::Acquaintances;
 use super::catalog::CatalogHandle;
 use super::convert::{id, refusal_to_pb, table_ref};
+use super::locator::Locator;
+use super::reign::{Absent, Standing, absent};
 use crate::env::{BoxFuture, Env};
-use crate::proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
 use crate::proto::kudu::master::master_error_pb::Code;
 use crate::proto::kudu::master::*;
-use crate::proto::kudu::{HostPortPb, ServerEntryPb};
 use crate::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
 use crate::server::ServerStatus;
-use crate::wire::status::status_from_error;
+use crate::tserver::replica::ReplicaHandle;
+use crate::wire::status::{error_from_status, status_from_error};
 
 /// The settings that calls need.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct ServiceConfig {
     pub locations_ttl_ms: u32,
     pub lookup_delay: Duration,
+    pub server_unresponsive_after: Duration,
+    /// The masters as configured; empty for one alone.
+    pub masters: Vec<String>,
     pub features: &'static [u32],
 }
 
 pub(super) struct MasterService {
     pub(super) env: Env,
     pub(super) status: Arc<ServerStatus>,
-    /// The masters of the cluster.
-    pub(super) masters: Vec<HostPortPb>,
-    /// Empty until the catalog is loaded.
-    pub(super) catalog: Arc<OnceLock<CatalogHandle>>,
+    pub(super) standing: Arc<Standing>,
+    pub(super) acquaintances: Arc<Acquaintances>,
+    /// The system tablet; empty until it is open.
+    pub(super) opened: Arc<OnceLock<ReplicaHandle>>,
+    pub(super) locator: Locator,
     pub(super) config: ServiceConfig,
 }
+
+/// The name under which masters offer their calls.
+pub(super) const MASTER_SERVICE: &str = "kudu.master.MasterService";
 
 /// A refusal in its wire form, on its way into a response.
 pub(super) type Refused = MasterErrorPb;
@@ -57,16 +66,22 @@ macro_rules! responses {
 }
 
 responses! {
-    AlterTableResponsePb, ChangeTServerStateResponsePb, ConnectToMasterResponsePb, CreateTableResponsePb,
-    DeleteTableResponsePb, GetMasterRegistrationResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
-    GetTableStatisticsResponsePb, GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
+    AddMasterResponsePb, AlterTableResponsePb, ChangeTServerStateResponsePb, ConnectToMasterResponsePb,
+    CreateTableResponsePb, DeleteTableResponsePb, GetMasterRegistrationResponsePb,
+    GetTableLocationsResponsePb, GetTableSchemaResponsePb, GetTableStatisticsResponsePb,
+    GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb, ListInFlightTablesResponsePb, ListMastersResponsePb, ListTablesResponsePb,
-    ListTabletServersResponsePb, RecallDeletedTableResponsePb, RefreshAuthzCacheResponsePb, ReplaceTabletResponsePb,
-    TsHeartbeatResponsePb, UnregisterTServerResponsePb,
+    ListTabletServersResponsePb, RecallDeletedTableResponsePb, RefreshAuthzCacheResponsePb, RemoveMasterResponsePb,
+    ReplaceTabletResponsePb, TsHeartbeatResponsePb, UnregisterTServerResponsePb,
 }
 
 pub(super) fn refused(code: Code, error: &Error) -> Refused {
     MasterErrorPb { code: code as i32, status: status_from_error(error) }
+}
+
+/// The error inside a refusal.
+pub(super) fn said(refused: &Refused) -> Error {
+    error_from_status(&refused.status)
 }
 
 /// Anything that keeps the catalog from answering looks to clients like a master that is still loading.
@@ -79,6 +94,7 @@ const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
 }
 
 static METHODS: &[MethodInfo] = &[
+    method("AddMaster", &[]),
     method("AlterTable", &[1]),
     method("ChangeTServerState", &[]),
     method("ConnectToMaster", &[]),
@@ -98,6 +114,7 @@ static METHODS: &[MethodInfo] = &[
     method("Ping", &[]),
     method("RecallDeletedTable", &[1]),
     method("RefreshAuthzCache", &[]),
+    method("RemoveMaster", &[]),
     method("ReplaceTablet", &[]),
     method("TSHeartbeat", &[1]),
     method("UnregisterTServer", &[]),
@@ -105,7 +122,7 @@ static METHODS: &[MethodInfo] = &[
 
 impl Service for MasterService {
     fn name(&self) -> &'static str {
-        "kudu.master.MasterService"
+        MASTER_SERVICE
     }
 
     fn features(&self) -> &'static [u32] {
@@ -124,9 +141,10 @@ impl Service for MasterService {
 impl MasterService {
     async fn dispatch(&self, call: Call) -> Result<Reply, Reply> {
         Ok(match call.method {
+            "AddMaster" => reply(self.add_master(call.decode()?).await),
             "AlterTable" => self.alter_table(&call, call.decode()?).await,
             "ChangeTServerState" => reply(self.change_tserver_state(&call, call.decode()?).await),
-            "ConnectToMaster" => reply(self.connect_to_master().await),
+            "ConnectToMaster" => reply(self.connect_to_master(&call).await),
             "CreateTable" => reply(self.create_table(&call, call.decode()?).await),
             "DeleteTable" => reply(self.delete_table(&call, call.decode()?).await),
             "GetMasterRegistration" => reply(self.get_master_registration().await),
@@ -143,6 +161,7 @@ impl MasterService {
             "Ping" => Reply::message(&PingResponsePb {}),
             "RecallDeletedTable" => reply(self.recall_deleted_table(&call, call.decode()?).await),
             "RefreshAuthzCache" => reply(self.refresh_authz_cache()),
+            "RemoveMaster" => reply(self.remove_master(call.decode()?).await),
             "ReplaceTablet" => reply(self.replace_tablet(&call, call.decode()?).await),
             "TSHeartbeat" => reply(self.ts_heartbeat(call.decode()?).await),
             "UnregisterTServer" => reply(self.unregister_tserver(&call, call.decode()?).await),
@@ -150,9 +169,15 @@ impl MasterService {
         })
     }
 
-    /// The catalog, or the answer that it is still loading.
-    pub(super) fn loaded(&self) -> Result<&CatalogHandle> {
-        self.catalog.get().ok_or_else(|| unavailable(&Error::not_ready("the catalog is still being loaded")))
+    /// The catalog, or the answer that sends clients to the master that leads.
+    pub(super) fn loaded(&self) -> Result<CatalogHandle> {
+        self.standing.catalog().map_err(|why| {
+            let code = match why {
+                Absent::NotLeader => Code::NotTheLeader,
+                Absent::NotOpen | Absent::Loading => Code::CatalogManagerNotInitialized,
+            };
+            refused(code, &absent(why))
+        })
     }
 
     /// Runs a command in the name of the caller.
@@ -168,43 +193,6 @@ impl MasterService {
     ) -> Result<R> {
         let result = self.loaded()?.read(look).await;
         result.map_err(|error| unavailable(&error))?.map_err(|refusal| refusal_to_pb(&refusal))
-    }
-
-    async fn connect_to_master(&self) -> Result<ConnectToMasterResponsePb> {
-        let master_addrs = self.masters.clone();
-        let cluster = self.read(|catalog, _| Ok(catalog.cluster_id())).await?;
-        Ok(ConnectToMasterResponsePb {
-            role: Some(Role::Leader as i32),
-            master_addrs,
-            cluster_id: Some(cluster.to_string()),
-            ..ConnectToMasterResponsePb::default()
-        })
-    }
-
-    async fn get_master_registration(&self) -> Result<GetMasterRegistrationResponsePb> {
-        let cluster = self.read(|catalog, _| Ok(catalog.cluster_id())).await;
-        let role = if cluster.is_ok() { Role::Leader } else { Role::Follower };
-        Ok(GetMasterRegistrationResponsePb {
-            instance_id: self.status.node_instance(),
-            registration: Some(self.status.registration()),
-            role: Some(role as i32),
-            error: cluster.as_ref().err().cloned(),
-            cluster_id: cluster.ok().map(|id| id.to_string()),
-            member_type: Some(MemberType::Voter as i32),
-        })
-    }
-
-    async fn list_masters(&self) -> Result<ListMastersResponsePb> {
-        let cluster = self.read(|catalog, _| Ok(catalog.cluster_id())).await?;
-        let entry = ServerEntryPb {
-            error: None,
-            instance_id: Some(self.status.node_instance()),
-            registration: Some(self.status.registration()),
-            role: Some(Role::Leader as i32),
-            cluster_id: Some(cluster.to_string()),
-            member_type: Some(MemberType::Voter as i32),
-        };
-        Ok(ListMastersResponsePb { masters: vec![entry], deprecated_error: None, error: None })
     }
 
     /// The error reply names the table, too, if there is one.

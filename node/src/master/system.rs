@@ -6,20 +6,20 @@ use bytes::Bytes;
 use engine::catalog::{RowKey, RowWrite};
 use engine::cfile::cache::PageCache;
 use engine::config::TabletConfig;
-use engine::error::{Error, ErrorKind, Result};
-use engine::ids::{ColumnId, Uuid};
-use engine::replica::{Op, OpResult, Replica, WriteOp};
+use engine::error::{Error, Result};
+use engine::ids::{ColumnId, Term, Uuid};
+use engine::raft::Config;
+use engine::replica::{GroupSetup, Op, OpResult, Replica, WriteOp};
 use engine::schema::block::ProjectedColumn;
 use engine::schema::ops::{RowOpKind, WireColumn};
 use engine::schema::partition::{Partition, PartitionSchema};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::Tablet;
 use engine::tablet::meta::TabletMeta;
-use engine::tablet::scan::{ScanSpec, SnapshotAt};
+use engine::tablet::scan::ScanSpec;
 use engine::wal::Wal;
 
 use crate::dirs::ServerDirs;
-use crate::env::{Env, TaskHandle};
 use crate::tserver::replica::ReplicaHandle;
 
 const TYPE: WireColumn = WireColumn { id: ColumnId(0), ty: DataType::Int8, nullable: false };
@@ -39,42 +39,50 @@ pub fn schema() -> Schema {
 /// The system tablet's id: 32 zeros.
 pub const TABLET_ID: Uuid = Uuid::ZERO;
 
-/// Opens the system tablet in these directories, or makes an empty one if they hold none. Does disk work.
-pub fn open(dirs: &ServerDirs, config: &TabletConfig, cache: Arc<PageCache>) -> Result<(Replica, Wal)> {
+/// Opens the system tablet. Does disk work.
+pub fn open(
+    dirs: &ServerDirs,
+    setup: GroupSetup,
+    config: &TabletConfig,
+    cache: Arc<PageCache>,
+) -> Result<(Replica, Wal)> {
     let (wal_disk, data_disk) = (dirs.wal.disk.clone(), dirs.data[0].disk.clone());
-    match TabletMeta::load(&*data_disk, TABLET_ID) {
-        Ok(_) => {
-            let (replica, wal, report) =
-                Replica::open(wal_disk, data_disk, TABLET_ID, config.clone(), cache)?;
-            for note in &report.notes {
-                tracing::info!(tablet = TABLE_NAME, %note);
-            }
-            Ok((replica, wal))
-        }
-        Err(error) if error.kind == ErrorKind::NotFound => {
-            let (partition_schema, partition) = (PartitionSchema::default(), Partition::default());
-            let meta =
-                TabletMeta::new(TABLET_ID, TABLET_ID, TABLE_NAME, schema(), 0, partition_schema, partition);
-            Replica::create(wal_disk, data_disk, meta, config.clone(), cache)
-        }
-        Err(error) => Err(error),
+    let (replica, wal, report) = Replica::open(wal_disk, data_disk, TABLET_ID, setup, config.clone(), cache)?;
+    for note in &report.notes {
+        tracing::info!(tablet = TABLE_NAME, %note);
     }
+    Ok((replica, wal))
+}
+
+/// Makes an empty system tablet, replicated by `members`. Does disk work.
+pub fn create(
+    dirs: &ServerDirs,
+    members: Config,
+    setup: GroupSetup,
+    config: &TabletConfig,
+    cache: Arc<PageCache>,
+) -> Result<(Replica, Wal)> {
+    let (wal_disk, data_disk) = (dirs.wal.disk.clone(), dirs.data[0].disk.clone());
+    let (partition_schema, partition) = (PartitionSchema::default(), Partition::default());
+    let meta = TabletMeta::new(TABLET_ID, TABLET_ID, TABLE_NAME, schema(), 0, partition_schema, partition);
+    Replica::create(wal_disk, data_disk, meta, members, setup, config.clone(), cache)
 }
 
 /// The running system tablet.
 pub struct SystemTablet {
     replica: ReplicaHandle,
+    /// The only term in which it is written to from here.
+    term: Term,
     columns: Arc<[WireColumn]>,
-    maintenance: Box<dyn TaskHandle>,
 }
 
 impl SystemTablet {
-    /// `maintenance` looks after the replica and ends with it.
-    pub fn new(replica: ReplicaHandle, maintenance: Box<dyn TaskHandle>) -> SystemTablet {
-        SystemTablet { replica, columns: Arc::new([TYPE, ID, METADATA]), maintenance }
+    pub fn new(replica: ReplicaHandle, term: Term) -> SystemTablet {
+        SystemTablet { replica, term, columns: Arc::new([TYPE, ID, METADATA]) }
     }
 
-    /// Makes all these writes durable, or none of them.
+    /// Makes all these writes durable on a majority of the masters, or none of them. After `NotLeader` none is; after
+    /// any other error they may be, and whoever leads next finds out.
     pub async fn write(&self, writes: &[RowWrite]) -> Result<()> {
         let (rows, indirect) = encode(writes);
         let op = Op::Write(WriteOp {
@@ -82,7 +90,7 @@ impl SystemTablet {
             rows: Bytes::from(rows),
             indirect: Bytes::from(indirect),
         });
-        let applied = self.replica.propose(op, None).await?;
+        let applied = self.replica.propose_in(self.term, op, None).await?;
         match applied.result {
             OpResult::Write { errors, .. } if errors.is_empty() => Ok(()),
             OpResult::Write { errors, .. } => {
@@ -91,13 +99,6 @@ impl SystemTablet {
             }
             other => Err(Error::corrupt(format!("the system tablet answered a write with {other:?}"))),
         }
-    }
-
-    /// Closes the log in order. When this returns, nothing here uses the directories any more.
-    pub async fn stop(&self, env: &Env) {
-        self.maintenance.abort();
-        drop(self.replica.stop().await);
-        env.end(std::slice::from_ref(&self.maintenance)).await;
     }
 }
 
@@ -127,18 +128,7 @@ fn encode(writes: &[RowWrite]) -> (Vec<u8>, Vec<u8>) {
 /// Every row of the system tablet.
 pub fn read_rows(tablet: &Tablet) -> Result<Vec<(RowKey, Vec<u8>)>> {
     let schema = tablet.schema();
-    let spec = ScanSpec {
-        projection: schema.columns().iter().map(ProjectedColumn::from).collect(),
-        predicates: Vec::new(),
-        lower_key: None,
-        upper_key: None,
-        last_key: None,
-        snapshot: SnapshotAt::Latest,
-        diff_from: None,
-        ordered: false,
-        limit: None,
-        block_rows_max: None,
-    };
+    let spec = ScanSpec::latest(schema.columns().iter().map(ProjectedColumn::from).collect());
     let mut scan = tablet.scan(&spec)?;
     let mut rows = Vec::new();
     while let Some(block) = scan.next_block()? {

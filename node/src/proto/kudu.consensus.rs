@@ -304,6 +304,89 @@ pub struct NoOpRequestPb {
     #[prost(bool, optional, tag = "2")]
     pub timestamp_in_opid_order: ::core::option::Option<bool>,
 }
+/// An entry of the log on its way to another replica. What Kudu puts into fields 5 to 9 by kind of operation is here
+/// the log's own record: its kind and its payload, as `engine::wal` writes them.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReplicateMsg {
+    #[prost(message, required, tag = "1")]
+    pub id: OpId,
+    /// hybrid time
+    #[prost(fixed64, required, tag = "2")]
+    pub timestamp: u64,
+    #[prost(enumeration = "OperationType", required, tag = "4")]
+    pub op_type: i32,
+    #[prost(uint32, optional, tag = "100")]
+    pub record_kind: ::core::option::Option<u32>,
+    #[prost(bytes = "bytes", optional, tag = "101")]
+    pub record: ::core::option::Option<::prost::bytes::Bytes>,
+    /// instead of record: which sidecar of the call holds it
+    #[prost(uint32, optional, tag = "102")]
+    pub record_sidecar: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConsensusStatusPb {
+    #[prost(message, required, tag = "1")]
+    pub last_received: OpId,
+    #[prost(message, optional, tag = "4")]
+    pub last_received_current_leader: ::core::option::Option<OpId>,
+    #[prost(int64, optional, tag = "2")]
+    pub last_committed_idx: ::core::option::Option<i64>,
+    #[prost(message, optional, tag = "3")]
+    pub error: ::core::option::Option<ConsensusErrorPb>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConsensusRequestPb {
+    #[prost(bytes = "bytes", optional, tag = "7")]
+    pub dest_uuid: ::core::option::Option<::prost::bytes::Bytes>,
+    #[prost(string, required, tag = "1")]
+    pub tablet_id: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", required, tag = "2")]
+    pub caller_uuid: ::prost::bytes::Bytes,
+    #[prost(int64, required, tag = "3")]
+    pub caller_term: i64,
+    #[prost(message, optional, tag = "4")]
+    pub preceding_id: ::core::option::Option<OpId>,
+    #[prost(int64, optional, tag = "8")]
+    pub committed_index: ::core::option::Option<i64>,
+    #[prost(message, repeated, tag = "6")]
+    pub ops: ::prost::alloc::vec::Vec<ReplicateMsg>,
+    #[prost(int64, optional, tag = "9")]
+    pub all_replicated_index: ::core::option::Option<i64>,
+    /// leader safe time when queue drained
+    #[prost(fixed64, optional, tag = "10")]
+    pub safe_timestamp: ::core::option::Option<u64>,
+    #[prost(int64, optional, tag = "11")]
+    pub last_idx_appended_to_leader: ::core::option::Option<i64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConsensusResponsePb {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    pub responder_uuid: ::core::option::Option<::prost::bytes::Bytes>,
+    #[prost(int64, optional, tag = "2")]
+    pub responder_term: ::core::option::Option<i64>,
+    #[prost(message, optional, tag = "3")]
+    pub status: ::core::option::Option<ConsensusStatusPb>,
+    #[prost(bool, optional, tag = "4")]
+    pub server_quiescing: ::core::option::Option<bool>,
+    #[prost(message, optional, tag = "999")]
+    pub error: ::core::option::Option<super::tserver::TabletServerErrorPb>,
+}
+/// Ours: updates without operations for many tablets of one server, so that idle tablets cost little.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeartbeatsRequestPb {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    pub dest_uuid: ::core::option::Option<::prost::bytes::Bytes>,
+    #[prost(message, repeated, tag = "2")]
+    pub updates: ::prost::alloc::vec::Vec<ConsensusRequestPb>,
+}
+/// Ours: one response for each update, in their order.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeartbeatsResponsePb {
+    #[prost(message, repeated, tag = "1")]
+    pub responses: ::prost::alloc::vec::Vec<ConsensusResponsePb>,
+    #[prost(message, optional, tag = "999")]
+    pub error: ::core::option::Option<super::tserver::TabletServerErrorPb>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VoteRequestPb {
     #[prost(bytes = "bytes", optional, tag = "6")]
@@ -314,6 +397,8 @@ pub struct VoteRequestPb {
     pub candidate_uuid: ::prost::bytes::Bytes,
     #[prost(int64, required, tag = "3")]
     pub candidate_term: i64,
+    #[prost(message, required, tag = "4")]
+    pub candidate_status: ConsensusStatusPb,
     #[prost(bool, optional, tag = "5", default = "false")]
     pub ignore_live_leader: ::core::option::Option<bool>,
     #[prost(bool, optional, tag = "7", default = "false")]

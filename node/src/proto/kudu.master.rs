@@ -972,6 +972,28 @@ pub struct GetMasterRegistrationResponsePb {
     #[prost(enumeration = "super::consensus::raft_peer_pb::MemberType", optional, tag = "6")]
     pub member_type: ::core::option::Option<i32>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddMasterRequestPb {
+    #[prost(message, optional, tag = "1")]
+    pub rpc_addr: ::core::option::Option<super::HostPortPb>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddMasterResponsePb {
+    #[prost(message, optional, tag = "1")]
+    pub error: ::core::option::Option<MasterErrorPb>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveMasterRequestPb {
+    #[prost(message, optional, tag = "1")]
+    pub rpc_addr: ::core::option::Option<super::HostPortPb>,
+    #[prost(string, optional, tag = "2")]
+    pub master_uuid: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveMasterResponsePb {
+    #[prost(message, optional, tag = "1")]
+    pub error: ::core::option::Option<MasterErrorPb>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListMastersRequestPb {}
 #[derive(Clone, PartialEq, ::prost::Message)]

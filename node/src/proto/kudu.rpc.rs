@@ -187,6 +187,9 @@ pub struct ErrorStatusPb {
     /// filled when required flag unknown
     #[prost(uint32, repeated, packed = "false", tag = "3")]
     pub unsupported_feature_flags: ::prost::alloc::vec::Vec<u32>,
+    /// an encoded kudu.tserver.TabletCopyErrorPB; upstream, an extension
+    #[prost(bytes = "bytes", optional, tag = "102")]
+    pub tablet_copy_error: ::core::option::Option<::prost::bytes::Bytes>,
 }
 /// Nested message and enum types in `ErrorStatusPB`.
 pub mod error_status_pb {

@@ -865,6 +865,11 @@ pub mod columnar_row_block_pb {
         pub non_null_bitmap_sidecar: ::core::option::Option<i32>,
     }
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BlockIdPb {
+    #[prost(fixed64, required, tag = "1")]
+    pub id: u64,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MemTrackerPb {
     #[prost(string, optional, tag = "1")]

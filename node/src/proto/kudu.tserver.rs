@@ -426,6 +426,175 @@ impl TabletServerFeatures {
         }
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TabletCopyErrorPb {
+    #[prost(enumeration = "tablet_copy_error_pb::Code", required, tag = "1", default = "UnknownError")]
+    pub code: i32,
+    #[prost(message, required, tag = "2")]
+    pub status: super::AppStatusPb,
+}
+/// Nested message and enum types in `TabletCopyErrorPB`.
+pub mod tablet_copy_error_pb {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[repr(i32)]
+    pub enum Code {
+        UnknownError = 1,
+        NoSession = 2,
+        TabletNotFound = 3,
+        BlockNotFound = 4,
+        WalSegmentNotFound = 5,
+        InvalidTabletCopyRequest = 6,
+        IoError = 7,
+    }
+    impl Code {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::UnknownError => "UNKNOWN_ERROR",
+                Self::NoSession => "NO_SESSION",
+                Self::TabletNotFound => "TABLET_NOT_FOUND",
+                Self::BlockNotFound => "BLOCK_NOT_FOUND",
+                Self::WalSegmentNotFound => "WAL_SEGMENT_NOT_FOUND",
+                Self::InvalidTabletCopyRequest => "INVALID_TABLET_COPY_REQUEST",
+                Self::IoError => "IO_ERROR",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "UNKNOWN_ERROR" => Some(Self::UnknownError),
+                "NO_SESSION" => Some(Self::NoSession),
+                "TABLET_NOT_FOUND" => Some(Self::TabletNotFound),
+                "BLOCK_NOT_FOUND" => Some(Self::BlockNotFound),
+                "WAL_SEGMENT_NOT_FOUND" => Some(Self::WalSegmentNotFound),
+                "INVALID_TABLET_COPY_REQUEST" => Some(Self::InvalidTabletCopyRequest),
+                "IO_ERROR" => Some(Self::IoError),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BeginTabletCopySessionRequestPb {
+    #[prost(bytes = "bytes", required, tag = "1")]
+    pub requestor_uuid: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", required, tag = "2")]
+    pub tablet_id: ::prost::bytes::Bytes,
+    #[prost(bool, optional, tag = "3", default = "false")]
+    pub auto_download_superblock_in_batch: ::core::option::Option<bool>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BeginTabletCopySessionResponsePb {
+    #[prost(bytes = "bytes", required, tag = "1")]
+    pub session_id: ::prost::bytes::Bytes,
+    #[prost(uint64, required, tag = "2")]
+    pub session_idle_timeout_millis: u64,
+    #[prost(uint64, repeated, packed = "false", tag = "4")]
+    pub wal_segment_seqnos: ::prost::alloc::vec::Vec<u64>,
+    #[prost(message, required, tag = "5")]
+    pub initial_cstate: super::consensus::ConsensusStatePb,
+    #[prost(bytes = "bytes", optional, tag = "6")]
+    pub responder_uuid: ::core::option::Option<::prost::bytes::Bytes>,
+    #[prost(bool, optional, tag = "7", default = "false")]
+    pub superblock_is_too_large: ::core::option::Option<bool>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckTabletCopySessionActiveRequestPb {
+    #[prost(bytes = "bytes", required, tag = "1")]
+    pub session_id: ::prost::bytes::Bytes,
+    #[prost(bool, optional, tag = "2", default = "false")]
+    pub keepalive: ::core::option::Option<bool>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckTabletCopySessionActiveResponsePb {
+    #[prost(bool, required, tag = "1")]
+    pub session_is_active: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DataIdPb {
+    #[prost(enumeration = "data_id_pb::IdType", required, tag = "1")]
+    pub r#type: i32,
+    #[prost(message, optional, tag = "2")]
+    pub block_id: ::core::option::Option<super::BlockIdPb>,
+    #[prost(uint64, optional, tag = "3")]
+    pub wal_segment_seqno: ::core::option::Option<u64>,
+}
+/// Nested message and enum types in `DataIdPB`.
+pub mod data_id_pb {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[repr(i32)]
+    pub enum IdType {
+        Unknown = 0,
+        Block = 1,
+        LogSegment = 2,
+        SuperBlock = 3,
+    }
+    impl IdType {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unknown => "UNKNOWN",
+                Self::Block => "BLOCK",
+                Self::LogSegment => "LOG_SEGMENT",
+                Self::SuperBlock => "SUPER_BLOCK",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "UNKNOWN" => Some(Self::Unknown),
+                "BLOCK" => Some(Self::Block),
+                "LOG_SEGMENT" => Some(Self::LogSegment),
+                "SUPER_BLOCK" => Some(Self::SuperBlock),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FetchDataRequestPb {
+    #[prost(bytes = "bytes", required, tag = "1")]
+    pub session_id: ::prost::bytes::Bytes,
+    #[prost(message, required, tag = "2")]
+    pub data_id: DataIdPb,
+    #[prost(uint64, optional, tag = "3", default = "0")]
+    pub offset: ::core::option::Option<u64>,
+    #[prost(int64, optional, tag = "4", default = "0")]
+    pub max_length: ::core::option::Option<i64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DataChunkPb {
+    #[prost(uint64, required, tag = "1")]
+    pub offset: u64,
+    #[prost(bytes = "bytes", required, tag = "2")]
+    pub data: ::prost::bytes::Bytes,
+    #[prost(fixed32, required, tag = "3")]
+    pub crc32: u32,
+    #[prost(int64, required, tag = "4")]
+    pub total_data_length: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FetchDataResponsePb {
+    #[prost(message, required, tag = "1")]
+    pub chunk: DataChunkPb,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndTabletCopySessionRequestPb {
+    #[prost(bytes = "bytes", required, tag = "1")]
+    pub session_id: ::prost::bytes::Bytes,
+    #[prost(bool, required, tag = "2")]
+    pub is_success: bool,
+    #[prost(message, optional, tag = "3")]
+    pub error: ::core::option::Option<super::AppStatusPb>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndTabletCopySessionResponsePb {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AlterSchemaRequestPb {
     #[prost(bytes = "bytes", optional, tag = "5")]

@@ -35,6 +35,8 @@ pub enum RpcError {
         message: String,
         /// The required feature flags the server does not know.
         unsupported_features: Vec<u32>,
+        /// Of the tablet copy service: its own error, encoded.
+        copy_error: Option<Bytes>,
     },
     /// There was no connection, or it broke. `sent`: the server may have the call, and may even have executed it.
     Network { message: String, sent: bool },
@@ -68,7 +70,7 @@ impl RpcError {
 impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RpcError::Remote { code, message, unsupported_features } => {
+            RpcError::Remote { code, message, unsupported_features, .. } => {
                 write!(f, "{}: {message}", code.as_str_name())?;
                 if unsupported_features.is_empty() {
                     return Ok(());
@@ -175,13 +177,26 @@ impl Connection {
         deadline: Instant,
         options: &CallOptions,
     ) -> Result<Response<Resp>, RpcError> {
+        self.call_with_sidecars(service, method, request, Vec::new(), deadline, options).await
+    }
+
+    /// As [`Connection::call`], with bytes beside the request that are sent from where they are.
+    pub async fn call_with_sidecars<Req: Message, Resp: Message + Default>(
+        &self,
+        service: &str,
+        method: &str,
+        request: &Req,
+        sidecars: Vec<Bytes>,
+        deadline: Instant,
+        options: &CallOptions,
+    ) -> Result<Response<Resp>, RpcError> {
         let left = deadline.since(self.env.now().mono);
         if left.is_zero() {
             let message = format!("{method}: the deadline passed before the call was sent");
             return Err(RpcError::TimedOut { message, sent: false });
         }
         let header = request_header(service, method, left, options);
-        let (id, reply) = self.send(header, request)?;
+        let (id, reply) = self.send(header, request, sidecars)?;
         let _forget = Forget { connection: self, id };
         match self.env.timeout(left, reply).await {
             Some(response) => decode(method, response.unwrap_or_else(|_| Err(ended_before(method)))?),
@@ -196,8 +211,13 @@ impl Connection {
         &self,
         mut header: RequestHeader,
         request: &impl Message,
+        sidecars: Vec<Bytes>,
     ) -> Result<(i32, oneshot::Receiver<RawResponse>), RpcError> {
         let (reply, response) = oneshot::channel();
+        let message_bytes = request.encoded_len();
+        header.sidecar_offsets = frame::sidecar_offsets(message_bytes, &sidecars)
+            .ok_or_else(|| RpcError::network("the call does not fit into a frame", false))?;
+        let body_bytes = message_bytes + sidecars.iter().map(Bytes::len).sum::<usize>();
         {
             let mut calls = self.calls();
             if let Some(why) = &calls.ended {
@@ -210,7 +230,11 @@ impl Connection {
             }
             calls.waiting.insert(header.call_id, reply);
         }
-        self.outbox.put(|put| frame::put_frame(&header, request, put.small()));
+        self.outbox.put(|put| {
+            frame::put_head(&header, body_bytes, put.small());
+            request.encode(put.small()).expect("a buffer grows as it is written");
+            sidecars.into_iter().for_each(|sidecar| put.part(sidecar));
+        });
         Ok((header.call_id, response))
     }
 
@@ -292,7 +316,8 @@ fn remote_error(body: &Bytes) -> RpcError {
     match ErrorStatusPb::decode(body.clone()) {
         Ok(status) => RpcError::Remote {
             code: status.code(),
-            unsupported_features: status.unsupported_feature_flags,
+            unsupported_features: status.unsupported_feature_flags.clone(),
+            copy_error: status.tablet_copy_error.clone(),
             message: status.message,
         },
         Err(error) => RpcError::Malformed { message: format!("an error status: {error}") },
@@ -320,7 +345,8 @@ async fn negotiate(stream: &mut Stream, reader: &mut FrameReader, user: &str) ->
                 return stream.flush().await.map_err(broke);
             }
             Step::Failed { code, message, .. } => {
-                return Err(RpcError::Remote { code, message, unsupported_features: Vec::new() });
+                let unsupported_features = Vec::new();
+                return Err(RpcError::Remote { code, message, unsupported_features, copy_error: None });
             }
         }
     }

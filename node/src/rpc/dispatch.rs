@@ -103,6 +103,7 @@ impl Answer {
             message: message.into(),
             code: Some(code.into()),
             unsupported_feature_flags,
+            tablet_copy_error: None,
         })
     }
 }
@@ -111,7 +112,12 @@ impl From<Reply> for Answer {
     fn from(reply: Reply) -> Answer {
         match reply {
             Reply::Ok { body, sidecars, .. } => Answer::Ok(Remembered { body: body.into(), sidecars }),
-            Reply::Err { code, message } => Answer::error(code, message),
+            Reply::Err { code, message, copy_error } => Answer::Err(ErrorStatusPb {
+                message,
+                code: Some(code.into()),
+                tablet_copy_error: copy_error,
+                ..Default::default()
+            }),
         }
     }
 }
@@ -207,6 +213,7 @@ impl Queued {
                 Next::Idle => return None,
                 Next::Expired(job) => {
                     count(&shared.counters.calls_expired);
+                    shared.env.watch.mark("rpc: a deadline passed in the queue");
                     let message = format!("{}: the deadline passed while the call was queued", job.method());
                     job.responder.send(Answer::error(RpcErrorCodePb::ErrorServerTooBusy, message));
                 }
@@ -223,6 +230,7 @@ fn shutting_down() -> Answer {
 pub(super) fn dispatch(shared: &Arc<Shared>, job: Job) {
     count(&shared.counters.calls_received);
     if shared.stopping.load(Ordering::Relaxed) {
+        shared.env.watch.mark("rpc: a call met a stopping server");
         return job.responder.send(shutting_down());
     }
     let service_name = job.header.remote_method.as_ref().map_or("", |method| &method.service_name);
@@ -236,9 +244,10 @@ pub(super) fn dispatch(shared: &Arc<Shared>, job: Job) {
     let admission = queued.queue().admit(job.deadline(), job);
     match admission {
         Admission::Run(job) => spawn(shared, queued, job),
-        Admission::Queued => {}
+        Admission::Queued => shared.env.watch.mark("rpc: a call had to wait"),
         Admission::QueuedInsteadOf(job) | Admission::Rejected(job) => {
             count(&shared.counters.calls_rejected);
+            shared.env.watch.mark("rpc: a queue was full");
             let message = format!("the queue of service {} is full", queued.service.name());
             job.responder.send(Answer::error(RpcErrorCodePb::ErrorServerTooBusy, message));
         }
@@ -253,7 +262,7 @@ fn check_features(header: &RequestHeader, supported: &[u32]) -> Option<Answer> {
     }
     let message = "unsupported feature flags".to_string();
     let code = Some(RpcErrorCodePb::ErrorInvalidRequest.into());
-    Some(Answer::Err(ErrorStatusPb { message, code, unsupported_feature_flags }))
+    Some(Answer::Err(ErrorStatusPb { message, code, unsupported_feature_flags, tablet_copy_error: None }))
 }
 
 fn spawn(shared: &Arc<Shared>, queued: &Arc<Queued>, job: Job) {

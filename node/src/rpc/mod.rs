@@ -125,6 +125,8 @@ pub enum Reply {
     Err {
         code: RpcErrorCodePb,
         message: String,
+        /// What failed, in the words of the tablet copy service; an encoded message.
+        copy_error: Option<Bytes>,
     },
 }
 
@@ -138,7 +140,7 @@ impl Reply {
     }
 
     pub fn error(code: RpcErrorCodePb, message: impl Into<String>) -> Reply {
-        Reply::Err { code, message: message.into() }
+        Reply::Err { code, message: message.into(), copy_error: None }
     }
 
     /// The caller should try the same server again, later.

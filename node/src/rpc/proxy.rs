@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use bytes::Bytes;
 use engine::time::Instant;
 use prost::Message;
 use tokio::sync::oneshot;
@@ -94,6 +95,20 @@ impl Proxy {
     ) -> Result<Response<Resp>, RpcError> {
         let connection = self.connection(deadline).await?;
         connection.call(service, method, request, deadline, &options).await
+    }
+
+    /// As [`Proxy::call`], with bytes beside the request.
+    pub async fn call_with_sidecars<Req: Message, Resp: Message + Default>(
+        &self,
+        service: &str,
+        method: &str,
+        request: &Req,
+        sidecars: Vec<Bytes>,
+        deadline: Instant,
+    ) -> Result<Response<Resp>, RpcError> {
+        let connection = self.connection(deadline).await?;
+        let options = CallOptions::default();
+        connection.call_with_sidecars(service, method, request, sidecars, deadline, &options).await
     }
 
     /// Closes the connection, if there is one; the next call makes a new one.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::error::{Error, Result};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::flags::Flags;
 use super::run::{self, Running};
@@ -40,15 +41,42 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// `Unsupported` if this build cannot run such a cluster.
+    /// `Invalid` if no such cluster should be run.
     pub fn check(&self) -> Result<()> {
-        if self.masters == 1 {
+        if self.masters % 2 == 1 {
             return Ok(());
         }
-        Err(Error::unsupported(format!(
-            "a cluster of {} masters cannot be made: this build runs one, as tablets are not replicated",
-            self.masters
+        Err(Error::invalid(format!(
+            "a cluster has an odd number of masters, 1, 3 or 5: {} can lose no more than {} can",
+            self.masters,
+            self.masters.saturating_sub(1)
         )))
+    }
+
+    /// The settings of one server of a cluster on Kudu's ports.
+    #[cfg(test)]
+    pub(crate) fn server_flags(&self, kind: ServerKind, at: usize) -> Result<Flags> {
+        let flags = settings(self, kind, at)?;
+        let masters = self.master_names().join(",");
+        match kind {
+            ServerKind::Master if self.masters > 1 => flags.set("master_addresses", &masters)?,
+            ServerKind::Master => {}
+            ServerKind::TabletServer => flags.set("tserver_master_addrs", &masters)?,
+        }
+        Ok(flags)
+    }
+
+    /// Where the masters of a cluster on Kudu's ports are.
+    #[cfg(test)]
+    pub(crate) fn master_names(&self) -> Vec<String> {
+        let (base, _) = crate::config::default_ports(ServerKind::Master);
+        let name = |at: usize| SocketAddr::new(self.ip, base + 100 * at as u16).to_string();
+        (0..self.masters).map(name).collect()
+    }
+
+    /// Replicas of tables that name no number: Kudu's three, or as many as so few tablet servers can hold.
+    fn replicas_default(&self) -> usize {
+        if self.tablet_servers < 3 { 1 } else { 3 }
     }
 }
 
@@ -74,8 +102,14 @@ impl Cluster {
     }
 
     async fn start_all(&mut self, env: &Env, config: &ClusterConfig) -> Result<()> {
+        let reserved = reserve(env, config).await?;
         for at in 0..config.masters {
             let flags = settings(config, ServerKind::Master, at)?;
+            if let Some(address) = reserved.get(at) {
+                flags.set("rpc_bind_addresses", &address.to_string())?;
+                let all: Vec<String> = reserved.iter().map(SocketAddr::to_string).collect();
+                flags.set("master_addresses", &all.join(","))?;
+            }
             let master = run::start(env, ServerKind::Master, Arc::new(flags)).await;
             self.masters.push(master.map_err(|error| error.context(format_args!("master-{}", at + 1)))?);
         }
@@ -91,12 +125,15 @@ impl Cluster {
         met.unwrap_or_else(|| Err(Error::not_ready("the tablet servers do not reach the masters")))
     }
 
-    /// Waits until every master has heard of every tablet server.
+    /// Waits until every master has heard of every tablet server, and one of them leads.
     async fn meet(&self, env: &Env) -> Result<()> {
         for master in &self.masters {
             while master.tablet_servers().await? < self.tablet_servers.len() {
                 env.sleep(Duration::from_millis(1)).await;
             }
+        }
+        while !self.masters.iter().any(Running::leads) {
+            env.sleep(Duration::from_millis(1)).await;
         }
         Ok(())
     }
@@ -114,11 +151,12 @@ impl Cluster {
         &self.tablet_servers
     }
 
-    /// Ready, with why, when the cluster cannot do its work any more.
+    /// Ready, with why, when a master cannot do its work any more.
     pub async fn failed(&self) -> Error {
-        match self.masters.first() {
-            Some(master) => master.failed().await,
-            None => std::future::pending().await,
+        let all: FuturesUnordered<_> = self.masters.iter().map(Running::failed).collect();
+        match all.into_future().await {
+            (Some(error), _) => error,
+            (None, _) => std::future::pending().await,
         }
     }
 
@@ -128,6 +166,28 @@ impl Cluster {
             server.shutdown().await;
         }
     }
+}
+
+/// Where several masters will listen: each has to know all before it starts. Free ports are taken and given back, so
+/// that another program may just get one; then the master says so.
+async fn reserve(env: &Env, config: &ClusterConfig) -> Result<Vec<SocketAddr>> {
+    if config.masters == 1 {
+        return Ok(Vec::new());
+    }
+    let (base, _) = crate::config::default_ports(ServerKind::Master);
+    let mut addresses = Vec::new();
+    let mut held = Vec::new();
+    for at in 0..config.masters {
+        match config.ports {
+            Ports::Kudus => addresses.push(SocketAddr::new(config.ip, base + 100 * at as u16)),
+            Ports::Free => {
+                let listener = super::listen(env, SocketAddr::new(config.ip, 0), "host").await?;
+                addresses.push(listener.local_addr());
+                held.push(listener);
+            }
+        }
+    }
+    Ok(addresses)
 }
 
 /// The settings of one server.
@@ -150,6 +210,9 @@ fn settings(config: &ClusterConfig, kind: ServerKind, at: usize) -> Result<Flags
         ServerKind::TabletServer => "tserver",
     };
     let dir = format!("{}/{name}-{}", config.dir.trim_end_matches('/'), at + 1);
+    if kind == ServerKind::Master && !flags.is_given("default_num_replicas") {
+        flags.set("default_num_replicas", &config.replicas_default().to_string())?;
+    }
     flags.set("rpc_bind_addresses", &SocketAddr::new(config.ip, rpc).to_string())?;
     flags.set("webserver_port", &web.to_string())?;
     flags.set("fs_wal_dir", &format!("{dir}/wal"))?;

@@ -44,6 +44,8 @@ pub static TABLE: &[FlagSpec] = &[
     F::list("master_addresses", "", "host:port of every master, when there are several")
         .of(Master)
         .tagged(STABLE),
+    F::bool("master_auto_join_cluster", "true", "a new master of a cluster that is there has itself added")
+        .of(Master),
     // Directories.
     F::text("fs_wal_dir", "", "directory of the write-ahead logs; required").tagged(STABLE),
     F::list("fs_data_dirs", "", "directories of the data; the directory of the logs by default")
@@ -67,6 +69,12 @@ pub static TABLE: &[FlagSpec] = &[
     F::number("log_segment_size_mb", "8", "size at which a segment of a write-ahead log is closed")
         .within(1, 1024),
     F::bool("log_preallocate_segments", "true", "reserve a segment's space when it is begun"),
+    F::choice(
+        "log_compression_codec",
+        &["NO_COMPRESSION", "LZ4"],
+        "NO_COMPRESSION",
+        "compression of the write-ahead log",
+    ),
     // Memory.
     F::number("memory_limit_hard_bytes", "0", "memory the server may use; 0 is four fifths of the machine's")
         .tagged(STABLE),
@@ -82,8 +90,9 @@ pub static TABLE: &[FlagSpec] = &[
     // RPC.
     F::number("rpc_service_queue_length", "50", "calls of a service that may wait").within(1, 1 << 20),
     F::number("rpc_num_service_threads", "20", "calls of a service that may run at once").within(1, 1 << 20),
+    // A replicated operation has to fit one message, with room for what surrounds its rows.
     F::number("rpc_max_message_size", "52428800", "bytes of the longest message accepted")
-        .within(1 << 16, 1 << 31),
+        .within(1 << 20, 1 << 31),
     F::number(
         "rpc_default_keepalive_time_ms",
         "65000",
@@ -129,6 +138,65 @@ pub static TABLE: &[FlagSpec] = &[
         .of(TabletServer)
         .tagged(UNSAFE)
         .runtime(),
+    // Replication.
+    F::choice(
+        "raft_profile",
+        &["kudu", "fast"],
+        "kudu",
+        "times of replication: kudu's, or for servers close to each other, where a dead leader is replaced \
+        within 300 ms; settings that are given go before it",
+    )
+    .tagged(STABLE),
+    F::number("raft_heartbeat_interval_ms", "500", "how often a leader lets its followers hear from it")
+        .within(1, 1 << 40)
+        .tagged(EXPERIMENTAL),
+    F::fraction(
+        "leader_failure_max_missed_heartbeat_periods",
+        "3",
+        "heartbeats a follower misses before it thinks its leader gone",
+    )
+    .tagged(EXPERIMENTAL),
+    F::number(
+        "follower_unavailable_considered_failed_sec",
+        "300",
+        "a replica silent for this long is replaced",
+    )
+    .within(1, 1 << 40)
+    .tagged(EVOLVING),
+    // Copies of tablets.
+    F::number("num_tablets_to_open_simultaneously", "4", "tablets whose logs are replayed at once")
+        .within(1, 1024)
+        .of(TabletServer)
+        .tagged(EVOLVING),
+    F::number("num_tablets_to_copy_simultaneously", "10", "tablets copied to this server at once")
+        .within(1, 1024)
+        .of(TabletServer)
+        .tagged(EVOLVING),
+    F::number("tablet_copy_sessions_max", "64", "copies from this server at once; no setting of Kudu's")
+        .within(1, 1 << 20)
+        .tagged(EVOLVING),
+    F::number(
+        "tablet_copy_bytes_per_second",
+        "0",
+        "bytes that all copies from this server together may take in a second; 0 is no bound; no setting of Kudu's",
+    )
+    .within(0, 1 << 40)
+    .tagged(EVOLVING),
+    F::number("tablet_copy_idle_timeout_sec", "180", "a copy that asks for nothing for so long is given up")
+        .within(1, 1 << 20)
+        .tagged(EVOLVING),
+    F::number("tablet_copy_timeout_poll_period_ms", "10000", "how often such copies are looked for")
+        .within(1, 1 << 40)
+        .tagged(EVOLVING),
+    F::number("tablet_copy_transfer_chunk_size_bytes", "4194304", "bytes fetched at once by a copy")
+        .within(1, 16 << 20)
+        .tagged(EVOLVING),
+    F::number("consensus_rpc_timeout_ms", "30000", "how long a replica may take to answer entries")
+        .within(1, 1 << 40)
+        .tagged(EVOLVING),
+    F::number("consensus_max_batch_size_bytes", "1048576", "bytes of entries sent to a replica at once")
+        .within(1024, 1 << 30)
+        .tagged(EVOLVING),
     // Heartbeats, maintenance, flushes.
     F::number("heartbeat_interval_ms", "1000", "how often the masters hear from a tablet server")
         .of(TabletServer)
@@ -152,14 +220,42 @@ pub static TABLE: &[FlagSpec] = &[
     F::number("max_cell_size_bytes", "65536", "bytes of the longest cell").tagged(UNSAFE),
     F::number("max_encoded_key_size_bytes", "16384", "bytes of the longest primary key").tagged(UNSAFE),
     // Master.
-    F::number(
-        "default_num_replicas",
-        "1",
-        "replicas of a table whose creator names no number; Kudu's default is 3",
-    )
-    .of(Master)
+    F::number("default_num_replicas", "3", "replicas of a table whose creator names no number")
+        .of(Master)
     .within(1, 7),
     F::number("max_num_replicas", "7", "replicas that a table may have").of(Master).within(1, 7),
+    F::number("min_num_replicas", "1", "replicas that a table has at least").of(Master).within(1, 7),
+    F::bool("allow_unsafe_replication_factor", "false", "let tables have an even number of replicas")
+        .of(Master)
+        .tagged(UNSAFE),
+    F::bool(
+        "allow_creating_under_replicated_tables",
+        "false",
+        "make tables while only a majority of their replicas finds a tablet server",
+    )
+    .of(Master),
+    F::bool("master_add_server_when_underreplicated", "true", "replace failed replicas")
+        .of(Master)
+        .tagged(UNSAFE),
+    F::bool(
+        "master_tombstone_evicted_tablet_replicas",
+        "true",
+        "remove replicas that their tablets no longer count",
+    )
+    .of(Master)
+    .tagged(UNSAFE),
+    F::text(
+        "location_mapping_cmd",
+        "",
+        "program that is given a host and prints its location, as /room2/rack7; replicas are spread over locations",
+    )
+    .of(Master)
+    .tagged(EVOLVING),
+    F::list("location_mapping_by_uuid", "", "locations of tablet servers: UUID=/LOCATION, and so on")
+        .of(Master)
+        .tagged(EVOLVING),
+    F::bool("master_client_location_assignment_enabled", "true", "tell clients their location")
+        .of(Master),
     F::number("max_create_tablets_per_ts", "60", "new tablets of one table, per tablet server").of(Master),
     F::number("max_num_columns", "300", "columns that a table may have").of(Master).tagged(UNSAFE),
     F::number("max_identifier_length", "256", "bytes of a table's or column's name")
@@ -253,13 +349,6 @@ pub static TABLE: &[FlagSpec] = &[
     F::number("ipki_server_key_size", "2048", "there is no TLS").tagged(EXPERIMENTAL).inert(),
     F::number("ipki_ca_key_size", "2048", "there is no TLS").tagged(EXPERIMENTAL).inert(),
     F::number("tsk_num_rsa_bits", "2048", "there are no tokens").tagged(EXPERIMENTAL).inert(),
-    F::bool("master_client_location_assignment_enabled", "false", "locations are not assigned")
-        .of(Master)
-        .inert(),
-    F::text("location_mapping_cmd", "", "locations are not assigned").of(Master).inert(),
-    F::number("raft_heartbeat_interval_ms", "500", "there is one replica of each tablet").inert(),
-    F::fraction("leader_failure_max_missed_heartbeat_periods", "3", "there is one replica of each tablet")
-        .inert(),
     F::bool("txn_manager_enabled", "false", "there are no transactions").of(Master).inert(),
     F::bool("enable_txn_system_client_init", "false", "there are no transactions").of(TabletServer).inert(),
     F::number("txn_keepalive_interval_ms", "30000", "there are no transactions").inert(),

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use engine::memory::MemUsage;
+
 use crate::env::BoxFuture;
 use crate::proto::kudu::MemTrackerPb;
 use crate::proto::kudu::server::get_flags_response_pb::Flag;
@@ -16,7 +18,6 @@ use crate::server_clock::ServerClock;
 
 use super::Common;
 use super::flags::{Current, Flags, Refusal};
-use super::memory::MemUsage;
 
 /// Serves one server's [`Common`] parts and its clock.
 pub struct GenericService {
@@ -131,8 +132,8 @@ fn to_pb(usage: MemUsage) -> MemTrackerPb {
         id: Some(usage.id),
         parent_id: usage.parent_id,
         limit: Some(limit),
-        current_consumption: Some(usage.bytes),
-        peak_consumption: Some(usage.peak_bytes),
+        current_consumption: Some(usage.bytes as i64),
+        peak_consumption: Some(usage.peak_bytes as i64),
         child_trackers: usage.children.into_iter().map(to_pb).collect(),
     }
 }

@@ -7,11 +7,12 @@
 //! ```
 
 pub mod cluster;
+#[cfg(test)]
+mod cluster_tests;
 mod flag_table;
 pub mod flags;
 pub mod generic;
 pub mod logging;
-pub mod memory;
 pub mod run;
 pub mod web;
 
@@ -29,8 +30,8 @@ use crate::metrics::{Metrics, Samples};
 use crate::proto::kudu::server::ServerStatusPb;
 use crate::proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
 use crate::rpc::server::RpcHandle;
+use engine::memory::{MemTracker, MemUsage};
 use flags::Flags;
-use memory::MemTracker;
 
 /// What this build calls itself to clients and tools.
 pub const VERSION: &str = concat!("nyala ", env!("CARGO_PKG_VERSION"));
@@ -66,7 +67,8 @@ pub struct Common {
 impl Common {
     /// `uuid` is that of the server's directories.
     pub fn new(env: &Env, kind: ServerKind, uuid: Uuid, flags: Arc<Flags>) -> Common {
-        let memory = MemTracker::root(Some(env.memory.limit_bytes()));
+        let budget = env.memory.clone();
+        let memory = MemTracker::root("server", Some(Arc::new(move || budget.limit_bytes())));
         let status = Arc::new(ServerStatus::new(env, uuid));
         let metrics = Metrics::new();
         let shown = memory.clone();
@@ -105,7 +107,7 @@ pub fn watch_rpc(metrics: &Metrics, rpc: &RpcHandle) {
     });
 }
 
-fn collect_memory(usage: &memory::MemUsage, out: &mut Samples) {
+fn collect_memory(usage: &MemUsage, out: &mut Samples) {
     let labels = [("tracker", usage.id.as_str())];
     out.gauge("memory_tracked_bytes", "Memory by its consumer.", &labels, usage.bytes as f64);
     // Below the first level there is one tracker per tablet: too many names for a metric.
@@ -173,6 +175,11 @@ impl ServerStatus {
     /// `host:port` of the RPC addresses.
     pub fn rpc_addresses(&self) -> Vec<String> {
         self.state().rpc.iter().map(|(host, port)| join_host_port(host, *port)).collect()
+    }
+
+    /// The first of them: how other servers reach this one.
+    pub fn rpc_address(&self) -> (String, u16) {
+        self.state().rpc.first().cloned().unwrap_or_default()
     }
 
     pub fn node_instance(&self) -> NodeInstancePb {

@@ -16,12 +16,13 @@ use crate::dirs::ServerKind;
 use crate::env::Env;
 use crate::master::{self, MasterConfig, RunningMaster};
 use crate::proto::kudu::HostPortPb;
+use crate::tserver::copy::CopyConfig;
 use crate::tserver::{self, RunningTserver, TserverConfig};
 
 /// A running server of either kind.
 pub enum Running {
-    Master(RunningMaster),
-    TabletServer(RunningTserver),
+    Master(Box<RunningMaster>),
+    TabletServer(Box<RunningTserver>),
 }
 
 impl Running {
@@ -54,6 +55,11 @@ impl Running {
             Running::Master(master) => master.catalog_ended().await,
             Running::TabletServer(_) => std::future::pending().await,
         }
+        if let Running::Master(master) = self
+            && let Some(error) = master.failure()
+        {
+            return error.context("the master cannot go on");
+        }
         match self.status().health() {
             super::Health::Failed(why) => Error::aborted(format!("the master cannot go on: {why}")),
             _ => Error::aborted("the master cannot go on: its catalog has stopped"),
@@ -63,11 +69,18 @@ impl Running {
     /// How many tablet servers this master has heard of since it started; none for a tablet server.
     pub async fn tablet_servers(&self) -> Result<usize> {
         match self {
-            Running::Master(master) => {
-                master.catalog.read(|catalog, now| catalog.servers(now.mono).count()).await
-            }
+            Running::Master(master) => match master.catalog() {
+                // As the leader's catalog has them, tables can be made.
+                Ok(catalog) => catalog.read(|catalog, now| catalog.servers(now.mono).count()).await,
+                Err(_) => Ok(master.acquaintances.count()),
+            },
             Running::TabletServer(_) => Ok(0),
         }
+    }
+
+    /// Whether this is the master that leads.
+    pub fn leads(&self) -> bool {
+        matches!(self, Running::Master(master) if master.leads())
     }
 
     fn status(&self) -> &ServerStatus {
@@ -91,11 +104,11 @@ pub async fn start(env: &Env, kind: ServerKind, flags: Arc<Flags>) -> Result<Run
     let running = match kind {
         ServerKind::Master => {
             let config = master_config(env, &flags).await?;
-            Running::Master(master::run(env.clone(), config).await?)
+            Running::Master(Box::new(master::run(env.clone(), config).await?))
         }
         ServerKind::TabletServer => {
             let config = tserver_config(env, &flags).await?;
-            Running::TabletServer(tserver::run(env.clone(), config).await?)
+            Running::TabletServer(Box::new(tserver::run(env.clone(), config).await?))
         }
     };
     let path = flags.text("server_dump_info_path");
@@ -128,6 +141,10 @@ pub async fn tserver_config(env: &Env, flags: &Arc<Flags>) -> Result<TserverConf
         history_max_age_s: flags.number("tablet_history_max_age_sec"),
         heartbeat_interval_ms: flags.number("heartbeat_interval_ms"),
         heartbeat_timeout_ms: flags.number("heartbeat_rpc_timeout_ms"),
+        raft: config::raft(flags),
+        consensus_timeout_ms: flags.number("consensus_rpc_timeout_ms"),
+        opening_max: flags.number("num_tablets_to_open_simultaneously") as usize,
+        copy: copy(flags),
         tablet_stats_interval_ms: flags.number("update_tablet_stats_interval_ms"),
         maintenance_interval_ms: flags.number("maintenance_manager_polling_interval_ms"),
         page_cache_bytes: mebibytes(flags, "block_cache_capacity_mb"),
@@ -152,11 +169,6 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
     let addresses = config::addresses(env, flags, ServerKind::Master).await?;
     let (wal_dir, data_dirs) = config::directories(flags)?;
     let masters = config::masters(flags, "master_addresses")?;
-    if masters.len() > 1 {
-        return Err(Error::unsupported(
-            "master_addresses: this build runs one master, as tablets are not replicated",
-        ));
-    }
     let config = MasterConfig::new(addresses.rpc, wal_dir, data_dirs);
     let mut catalog = config.catalog.clone();
     catalog.columns_max = flags.number("max_num_columns") as usize;
@@ -168,20 +180,31 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
     catalog.deleted_table_reserve = Duration::from_secs(reserve);
     catalog.replicas_default = flags.number("default_num_replicas") as i32;
     catalog.replicas_max = flags.number("max_num_replicas") as i32;
+    catalog.replicas_min = flags.number("min_num_replicas") as i32;
+    catalog.replicas_even = flags.bool("allow_unsafe_replication_factor");
+    catalog.create_under_replicated = flags.bool("allow_creating_under_replicated_tables");
+    catalog.repair = flags.bool("master_add_server_when_underreplicated");
+    catalog.remove_evicted = flags.bool("master_tombstone_evicted_tablet_replicas");
     let locations_ttl = flags.number("table_locations_ttl_ms");
     Ok(MasterConfig {
         rpc_advertised_addrs: addresses.advertised,
         web_addr: addresses.web,
         masters,
+        auto_join: flags.bool("master_auto_join_cluster"),
         log_sync: flags.bool("log_sync"),
         max_clock_ahead_us: flags.number("max_clock_sync_error_usec"),
         table_locations_ttl_ms: u32::try_from(locations_ttl).unwrap_or(u32::MAX),
+        raft: config::raft(flags),
+        consensus_timeout: millis(flags, "consensus_rpc_timeout_ms"),
         tserver_rpc_timeout: millis(flags, "master_ts_rpc_timeout_ms"),
         support_connect_to_master: flags.bool("master_support_connect_to_master_rpc"),
         support_ignore_operations: flags.bool("master_support_ignore_operations"),
         support_immutable_columns: flags.bool("master_support_immutable_column_attribute"),
         support_auto_incrementing: flags.bool("master_support_auto_incrementing_column"),
         support_range_hash: flags.bool("enable_per_range_hash_schemas"),
+        location_command: flags.text("location_mapping_cmd"),
+        locations: flags.list("location_mapping_by_uuid"),
+        locate_clients: flags.bool("master_client_location_assignment_enabled"),
         lookup_delay: millis(flags, "master_inject_latency_on_tablet_lookups_ms"),
         catalog,
         // Cells of the catalog are records of whole tables: the limits of users' cells are not theirs.
@@ -201,7 +224,21 @@ fn tablet(flags: &Flags, defaults: TabletConfig) -> TabletConfig {
         wal_retain_bytes: mebibytes(flags, "log_target_replay_size_mb") as u64,
         wal_segment_bytes_max: mebibytes(flags, "log_segment_size_mb") as u64,
         wal_preallocate: flags.bool("log_preallocate_segments"),
+        wal_compress: flags.text("log_compression_codec") == "LZ4",
         ..defaults
+    }
+}
+
+/// Limits and times of tablet copies.
+fn copy(flags: &Flags) -> CopyConfig {
+    CopyConfig {
+        sessions_max: flags.number("tablet_copy_sessions_max") as usize,
+        idle_timeout: Duration::from_secs(flags.number("tablet_copy_idle_timeout_sec")),
+        expiry_interval: Duration::from_millis(flags.number("tablet_copy_timeout_poll_period_ms")),
+        chunk_bytes: flags.number("tablet_copy_transfer_chunk_size_bytes") as usize,
+        bytes_per_second: flags.number("tablet_copy_bytes_per_second"),
+        copies_max: flags.number("num_tablets_to_copy_simultaneously") as usize,
+        ..CopyConfig::default()
     }
 }
 

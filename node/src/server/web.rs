@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::Result;
+use engine::memory::MemUsage;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -16,7 +17,6 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::sync::Semaphore;
 
-use super::memory::MemUsage;
 use super::{Common, Health, VERSION};
 use crate::env::{Env, Listener, Stream, TaskHandle};
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use engine::error::{Error, Result};
 use engine::ids::{TableId, TabletId};
+use engine::raft::Config;
 use engine::replica::Op;
 use engine::schema::Schema;
 use engine::tablet::meta::TabletMeta;
 use engine::time::Timestamp;
 use prost::Message;
 
-use super::consensus;
 use super::server::Server;
 use super::service::FEATURES;
 use super::write::refused;
@@ -24,6 +24,7 @@ use crate::proto::kudu::tserver::{
 };
 use crate::proto::kudu::{PartitionPb, PartitionSchemaPb};
 use crate::rpc::{Call, MethodInfo, Reply, Service};
+use crate::wire::consensus as wire;
 use crate::wire::status::{TabletError, TabletErrorCode};
 use crate::wire::{convert, partition};
 
@@ -73,9 +74,9 @@ async fn create_tablet(server: &Server, call: Call) -> Reply {
     };
     let invalid = |error: Error| TabletError::of(TabletErrorCode::InvalidSchema, &error);
     let created = match server.check_destination(request.dest_uuid.as_ref()) {
-        Ok(()) => match new_tablet(&request).map_err(invalid) {
-            Ok(meta) => server.tablets.create(meta).await,
-            Err(error) => Err(error),
+        Ok(()) => match (new_tablet(&request).map_err(invalid), members(&request)) {
+            (Ok(meta), Ok(members)) => server.tablets.create(meta, members).await,
+            (Err(error), _) | (_, Err(error)) => Err(error),
         },
         Err(error) => Err(error),
     };
@@ -99,8 +100,16 @@ fn new_tablet(request: &CreateTabletRequestPb) -> Result<TabletMeta> {
         TabletMeta::new(tablet, table, &request.table_name, schema, 0, partition_schema, partition);
     meta.extra = request.extra_config.as_ref().map(convert::extra_config).unwrap_or_default();
     meta.peers = request.config.encode_to_vec();
-    consensus::check_config(&meta)?;
     Ok(meta)
+}
+
+/// The first members of the tablet's group. The master knows them: this server need not be one.
+fn members(request: &CreateTabletRequestPb) -> Result<Config, TabletError> {
+    let members = wire::config_from_pb(&request.config).and_then(|config| match config.voter_count() {
+        0 => Err(Error::invalid("a tablet needs a replica that votes")),
+        _ => Ok(config),
+    });
+    members.map_err(|error| TabletError::of(TabletErrorCode::InvalidConfig, &error))
 }
 
 async fn delete_tablet(server: &Server, call: Call) -> Reply {
@@ -122,18 +131,20 @@ async fn delete(server: &Server, request: &DeleteTabletRequestPb) -> Result<(), 
             return Err(Error::invalid(what).into());
         }
     };
-    let entry = server.tablets.find(&request.tablet_id)?;
-    if let Some(limit) = request.cas_config_opid_index_less_or_equal {
-        let committed = consensus::config(&entry).opid_index();
-        if committed > limit {
-            let what = format!("the configuration at index {committed} is newer than {limit}");
-            return Err(TabletError::new(TabletErrorCode::CasFailed, ErrorCode::IllegalState, what));
+    let entry = server.tablets.find(&request.tablet_id).inspect_err(|_| {
+        // A leader's order to copy it may still be on its way.
+        if let (false, Ok(tablet)) = (tombstone, TabletId::parse(&request.tablet_id)) {
+            server.tablets.bury(tablet);
         }
-    }
+    })?;
     let reason = request.reason();
-    tracing::info!(tablet = %entry.id, tombstone, reason, "deleting a tablet");
-    server.tablets.delete(&entry, tombstone).await?;
-    server.scanners().drop_where(|scanner| scanner.tablet == entry.id);
+    // The words that operators of Kudu look for, here and at the masters.
+    tracing::info!(tablet = %entry.id, tombstone, reason, "Deleting tablet data");
+    server.tablets.delete(&entry, tombstone, request.cas_config_opid_index_less_or_equal).await?;
+    if let Some(copies) = server.copy_service() {
+        copies.end_all_of(entry.id);
+    }
+    // Open scanners hold what they read, and go on to their end.
     Ok(())
 }
 
@@ -201,8 +212,7 @@ fn quiesce(server: &Server, call: &Call) -> Reply {
     let mut response =
         QuiesceTabletServerResponsePb { is_quiescing: Some(server.is_quiescing()), ..Default::default() };
     if request.return_stats() {
-        let leaders = server.tablets.all().iter().filter(|entry| entry.running().is_ok()).count();
-        response.num_leaders = Some(leaders as i32);
+        response.num_leaders = Some(super::quiesce::leaders(server) as i32);
         response.num_active_scanners = Some(server.scanners().len() as i32);
     }
     Reply::message(&response)

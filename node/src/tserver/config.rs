@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use engine::config::TabletConfig;
+use engine::raft::RaftOptions;
 
+use super::copy::CopyConfig;
 use crate::rpc::RpcConfig;
 use crate::server::flags::Flags;
 
@@ -45,6 +47,10 @@ pub struct TserverConfig {
     pub heartbeat_interval_ms: u64,
     /// How long a master may take to answer (`heartbeat_rpc_timeout_ms`).
     pub heartbeat_timeout_ms: u64,
+    /// Times and sizes of the groups that tablets' replicas form.
+    pub raft: RaftOptions,
+    /// How long another replica may take to answer entries (`consensus_rpc_timeout_ms`).
+    pub consensus_timeout_ms: u64,
     /// How often row counts and sizes are looked at for the next report (`update_tablet_stats_interval_ms`).
     pub tablet_stats_interval_ms: u64,
     /// How often the maintenance loop looks for work (`maintenance_manager_polling_interval_ms`).
@@ -56,6 +62,10 @@ pub struct TserverConfig {
     /// Share of the memory budget above which memory is flushed first and writes begin to be refused
     /// (`memory_limit_soft_percentage`).
     pub memory_soft_percent: u64,
+    /// Tablets whose logs are replayed at once (`num_tablets_to_open_simultaneously`).
+    pub opening_max: usize,
+    /// Copies of tablets, from here and to here.
+    pub copy: CopyConfig,
     /// Limits of each tablet.
     pub tablet: TabletConfig,
     /// Limits and times of the RPC layer.
@@ -85,11 +95,15 @@ impl TserverConfig {
             history_max_age_s: 7 * 24 * 3600,
             heartbeat_interval_ms: 1_000,
             heartbeat_timeout_ms: 15_000,
+            raft: RaftOptions::default(),
+            consensus_timeout_ms: 30_000,
             tablet_stats_interval_ms: 5_000,
             maintenance_interval_ms: 250,
             replica_pending_bytes_max: 64 << 20,
             page_cache_bytes: 512 << 20,
             memory_soft_percent: 80,
+            opening_max: 4,
+            copy: CopyConfig::default(),
             tablet: TabletConfig::default(),
             rpc: RpcConfig::default(),
             flags: Arc::new(Flags::new()),

@@ -1,38 +1,103 @@
-//! `kudu.consensus.ConsensusService`, as far as a replica that is alone can answer.
+//! `kudu.consensus.ConsensusService`: what replicas, masters and tools ask of the replicas of one server.
 //!
-//! A tablet with one replica has one leader for ever: its only voter. Its configuration is the one it was created
-//! with. Calls that need a second voter say so.
+//! ```text
+//! UpdateConsensus, Heartbeats, RequestConsensusVote ◀── other replicas        all of them only post to a replica's
+//! ChangeConfig, BulkChangeConfig, LeaderStepDown …  ◀── masters, tools        loop and wait, in no slot of the service
+//! ```
+//!
+//! Whose replicas these are is the [`Host`]'s business: a tablet server's, or the one of a master.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use engine::error::{Error, Result};
-use engine::ids::OpId;
-use engine::tablet::meta::TabletMeta;
-use prost::Message;
+use engine::error::{Error, ErrorKind};
+use engine::ids::{OpId, TabletId, Uuid};
+use engine::memory::Promise;
+use engine::raft::message::{VoteRequest, VoteResponse};
+use engine::raft::{Change, Role};
+use engine::time::Timestamp;
+use engine::wal::Replicate;
 
-use super::entry::{EntryState, TabletEntry};
-use super::server::Server;
-use crate::env::BoxFuture;
+use super::replica::{PendingUpdate, ReplicaHandle};
+use crate::env::{BoxFuture, Env};
+use crate::proto::kudu::NodeInstancePb;
 use crate::proto::kudu::app_status_pb::ErrorCode;
 use crate::proto::kudu::consensus::get_consensus_state_response_pb::TabletConsensusInfoPb;
 use crate::proto::kudu::consensus::replica_management_info_pb::ReplacementScheme;
 use crate::proto::kudu::consensus::{
-    BulkChangeConfigRequestPb, ChangeConfigRequestPb, ChangeConfigResponsePb, ConsensusStatePb,
-    GetConsensusStateRequestPb, GetConsensusStateResponsePb, GetLastOpIdRequestPb, GetLastOpIdResponsePb,
-    GetNodeInstanceResponsePb, LeaderStepDownRequestPb, LeaderStepDownResponsePb, OpId as OpIdPb,
-    RaftConfigPb, ReplicaManagementInfoPb, RunLeaderElectionRequestPb, RunLeaderElectionResponsePb,
-    raft_peer_pb,
+    BulkChangeConfigRequestPb, ChangeConfigRequestPb, ChangeConfigResponsePb, ConsensusRequestPb,
+    ConsensusResponsePb, ConsensusStatePb, GetConsensusStateRequestPb, GetConsensusStateResponsePb,
+    GetLastOpIdRequestPb, GetLastOpIdResponsePb, GetNodeInstanceResponsePb, HeartbeatsRequestPb,
+    HeartbeatsResponsePb, IncludeHealthReport, LeaderStepDownMode, LeaderStepDownRequestPb,
+    LeaderStepDownResponsePb, OpIdType, ReplicaManagementInfoPb, RunLeaderElectionRequestPb,
+    RunLeaderElectionResponsePb, StartTabletCopyRequestPb, StartTabletCopyResponsePb,
+    UnsafeChangeConfigRequestPb, UnsafeChangeConfigResponsePb, VoteRequestPb, VoteResponsePb,
 };
 use crate::rpc::{Call, MethodInfo, Reply, Service};
+use crate::server_clock::ServerClock;
+use crate::wire::consensus as wire;
 use crate::wire::convert;
 use crate::wire::status::{TabletError, TabletErrorCode};
+
+/// Whose replicas a service speaks for.
+pub trait Host: Send + Sync + 'static {
+    fn env(&self) -> &Env;
+    fn clock(&self) -> &ServerClock;
+    fn uuid(&self) -> Uuid;
+    fn instance(&self) -> NodeInstancePb;
+    /// Room for a leader's operations on a replica, where memory is counted; an error says why there is none.
+    fn make_room(&self, _replica: &ReplicaHandle, _entries: &[Replicate]) -> Result<Option<Promise>, String> {
+        Ok(None)
+    }
+    /// `TABLET_NOT_FOUND` if there is none of this name.
+    fn find(&self, tablet: &[u8]) -> Result<Hosted, TabletError>;
+    /// How each replica that runs sees its group.
+    fn states(&self, with_health: bool) -> Vec<(TabletId, ConsensusStatePb)>;
+    /// The vote of a replica that keeps nothing but what it promised.
+    fn vote_of_tombstone(
+        self: Arc<Self>,
+        request: VoteRequest,
+    ) -> BoxFuture<'static, Result<VoteResponse, TabletError>>;
+    /// Begins to copy a tablet from another server.
+    fn start_copy(
+        self: Arc<Self>,
+        request: StartTabletCopyRequestPb,
+    ) -> BoxFuture<'static, Result<(), TabletError>>;
+}
+
+/// A replica that somebody asks for.
+pub enum Hosted {
+    Running(ReplicaHandle),
+    /// Its data is gone; the last operation is remembered.
+    Tombstoned(Option<OpId>),
+    /// It is being copied, and goes on voting by what it remembered before. For the rest it cannot be asked.
+    Copying(TabletError),
+    /// It cannot be asked now, or ever.
+    Not(TabletError),
+}
+
+impl Hosted {
+    fn running(self, tablet: &[u8]) -> Result<ReplicaHandle, TabletError> {
+        match self {
+            Hosted::Running(replica) => Ok(replica),
+            Hosted::Tombstoned(_) => {
+                let what = format!("Tablet {} is tombstoned", String::from_utf8_lossy(tablet));
+                Err(TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what))
+            }
+            Hosted::Copying(error) | Hosted::Not(error) => Err(error),
+        }
+    }
+}
 
 const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
     MethodInfo { name, tracked: false, required }
 }
 
-static METHODS: [MethodInfo; 7] = [
+static METHODS: [MethodInfo; 12] = [
+    method("UpdateConsensus", &[1, 2, 3]),
+    method("Heartbeats", &[]),
+    method("RequestConsensusVote", &[1, 2, 3, 4]),
     method("GetNodeInstance", &[]),
     method("GetConsensusState", &[]),
     method("GetLastOpId", &[1]),
@@ -40,17 +105,16 @@ static METHODS: [MethodInfo; 7] = [
     method("LeaderStepDown", &[1]),
     method("ChangeConfig", &[1]),
     method("BulkChangeConfig", &[2]),
+    method("UnsafeChangeConfig", &[2, 3, 4]),
+    method("StartTabletCopy", &[1, 2, 3]),
 ];
 
-/// The term of a replica that is alone: it was elected once.
-const ONLY_TERM: i64 = 1;
-
 /// The service of one server.
-pub struct ConsensusService(pub Arc<Server>);
+pub struct ConsensusService(pub Arc<dyn Host>);
 
 impl Service for ConsensusService {
     fn name(&self) -> &'static str {
-        "kudu.consensus.ConsensusService"
+        super::peers::SERVICE
     }
 
     fn features(&self) -> &'static [u32] {
@@ -62,93 +126,283 @@ impl Service for ConsensusService {
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
-        let reply = self.answer(&call).unwrap_or_else(|reply| reply);
-        Box::pin(std::future::ready(reply))
+        // A call only waits for a replica's loop: it needs no slot, and heartbeats must not wait for one.
+        call.release_slot();
+        Box::pin(async move { self.answer(&call).await.unwrap_or_else(|reply| reply) })
     }
 }
 
 impl ConsensusService {
-    fn answer(&self, call: &Call) -> std::result::Result<Reply, Reply> {
-        let server = &*self.0;
-        let error = |result: std::result::Result<(), TabletError>| result.err().map(|error| error.to_pb());
+    async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
+        let host = &self.0;
+        let error = |result: Result<(), TabletError>| result.err().map(|error| error.to_pb());
         Ok(match call.method {
-            "GetConsensusState" => consensus_states(server, &call.decode()?),
-            "GetLastOpId" => Reply::message(&last_op_id(server, &call.decode()?)),
+            "UpdateConsensus" => Reply::message(&update(host, call.decode()?, &call.sidecars).await),
+            "Heartbeats" => Reply::message(&heartbeats(host, call, call.decode()?).await),
+            "RequestConsensusVote" => Reply::message(&vote(host, &call.decode()?).await),
+            "GetConsensusState" => Reply::message(&consensus_states(&**host, &call.decode()?)),
+            "GetLastOpId" => Reply::message(&last_op_id(&**host, &call.decode()?).await),
             "RunLeaderElection" => {
-                let request: RunLeaderElectionRequestPb = call.decode()?;
-                let ran = find(server, request.dest_uuid.as_ref(), &request.tablet_id)
-                    .and_then(|entry| entry.running().map(drop));
-                Reply::message(&RunLeaderElectionResponsePb { error: error(ran) })
+                let error = error(run_election(&**host, &call.decode()?));
+                Reply::message(&RunLeaderElectionResponsePb { error })
             }
             "LeaderStepDown" => {
-                let request: LeaderStepDownRequestPb = call.decode()?;
-                let refused = refuse_alone(server, request.dest_uuid.as_ref(), &request.tablet_id);
-                Reply::message(&LeaderStepDownResponsePb { error: error(refused) })
+                let error = error(step_down(&**host, &call.decode()?).await);
+                Reply::message(&LeaderStepDownResponsePb { error })
             }
-            "ChangeConfig" => {
-                let request: ChangeConfigRequestPb = call.decode()?;
-                refuse_change(server, request.dest_uuid.as_ref(), &request.tablet_id)
+            "ChangeConfig" => Reply::message(&change_config(&**host, &call.decode()?).await),
+            "BulkChangeConfig" => Reply::message(&bulk_change_config(&**host, &call.decode()?).await),
+            "UnsafeChangeConfig" => {
+                let error = error(unsafe_config(&**host, call.decode()?).await);
+                Reply::message(&UnsafeChangeConfigResponsePb { error })
             }
-            "BulkChangeConfig" => {
-                let request: BulkChangeConfigRequestPb = call.decode()?;
-                refuse_change(server, request.dest_uuid.as_ref(), &request.tablet_id)
+            "StartTabletCopy" => {
+                let error = error(start_copy(host, call.decode()?).await);
+                Reply::message(&StartTabletCopyResponsePb { error })
             }
-            _ => Reply::message(&GetNodeInstanceResponsePb {
-                node_instance: server.common.status.node_instance(),
-            }),
+            _ => Reply::message(&GetNodeInstanceResponsePb { node_instance: host.instance() }),
         })
     }
 }
 
-fn find(
-    server: &Server,
-    dest_uuid: Option<&Bytes>,
-    tablet: &[u8],
-) -> std::result::Result<Arc<TabletEntry>, TabletError> {
-    server.check_destination(dest_uuid)?;
-    server.tablets.find(tablet)
+/// An error if the request is meant for another server.
+pub fn check_destination(uuid: Uuid, dest_uuid: Option<&Bytes>) -> Result<(), TabletError> {
+    let uuid = uuid.to_string();
+    match dest_uuid {
+        Some(dest) if dest.as_ref() != uuid.as_bytes() => Err(TabletError::new(
+            TabletErrorCode::WrongServerUuid,
+            ErrorCode::InvalidArgument,
+            format!("this is server {uuid}, not {}", String::from_utf8_lossy(dest)),
+        )),
+        _ => Ok(()),
+    }
 }
 
-/// Leadership cannot go to anybody else.
-fn refuse_alone(
-    server: &Server,
-    dest: Option<&Bytes>,
-    tablet: &[u8],
-) -> std::result::Result<(), TabletError> {
-    find(server, dest, tablet)?.running()?;
-    let what = "this replica is the only voter: nobody else can lead";
-    Err(TabletError::new(TabletErrorCode::UnknownError, ErrorCode::IllegalState, what))
+fn find(host: &dyn Host, dest: Option<&Bytes>, tablet: &[u8]) -> Result<ReplicaHandle, TabletError> {
+    check_destination(host.uuid(), dest)?;
+    host.find(tablet)?.running(tablet)
 }
 
-fn refuse_change(server: &Server, dest_uuid: Option<&Bytes>, tablet: &[u8]) -> Reply {
-    let what = "changing a tablet's replicas is not supported: tablets have one replica";
-    let refused = find(server, dest_uuid, tablet)
-        .and_then(|entry| entry.running())
-        .map_or_else(|error| error, |_| Error::unsupported(what).into());
-    Reply::message(&ChangeConfigResponsePb { error: Some(refused.to_pb()), ..Default::default() })
+// Between replicas.
+
+async fn update(host: &Arc<dyn Host>, pb: ConsensusRequestPb, sidecars: &[Bytes]) -> ConsensusResponsePb {
+    match begin_update(&**host, pb, sidecars) {
+        Ok((replica, pending)) => match pending.answer().await {
+            Ok(response) => wire::update_response_to_pb(&response),
+            Err(error) => wire::update_refused(host.uuid(), &unanswered(&replica, &error)),
+        },
+        Err(error) => wire::update_refused(host.uuid(), &error),
+    }
 }
 
-fn consensus_states(server: &Server, request: &GetConsensusStateRequestPb) -> Reply {
-    if let Err(error) = server.check_destination(request.dest_uuid.as_ref()) {
-        return Reply::message(&GetConsensusStateResponsePb {
-            error: Some(error.to_pb()),
-            ..Default::default()
+/// Whom an update is for. From here on this server gives no timestamp that its leader has given.
+fn begin_update(
+    host: &dyn Host,
+    pb: ConsensusRequestPb,
+    sidecars: &[Bytes],
+) -> Result<(ReplicaHandle, PendingUpdate), TabletError> {
+    let replica = find(host, pb.dest_uuid.as_ref(), pb.tablet_id.as_bytes())?;
+    let request = wire::update_from_pb(pb, sidecars)?;
+    let room = match &request.entries[..] {
+        [] => None,
+        entries => host.make_room(&replica, entries).map_err(|why| {
+            TabletError::new(TabletErrorCode::Throttled, ErrorCode::ServiceUnavailable, why)
+        })?,
+    };
+    let newest = request.entries.iter().map(|entry| entry.timestamp).chain(request.safe_time).max();
+    host.clock().update(newest.unwrap_or(Timestamp::MIN))?;
+    let pending = replica.begin_update(request, room).map_err(|error| unanswered(&replica, &error))?;
+    Ok((replica, pending))
+}
+
+/// A replica that failed says so; one that goes away is asked again later.
+fn unanswered(replica: &ReplicaHandle, error: &Error) -> TabletError {
+    let code = match replica.failure() {
+        Some(_) => TabletErrorCode::TabletFailed,
+        None => TabletErrorCode::TabletNotRunning,
+    };
+    TabletError::of(code, error)
+}
+
+/// A replica that does not answer in time holds up the answers of the others no longer than this share of the
+/// caller's patience.
+const HEARTBEAT_PATIENCE_SHARE: u32 = 2;
+
+async fn heartbeats(host: &Arc<dyn Host>, call: &Call, pb: HeartbeatsRequestPb) -> HeartbeatsResponsePb {
+    if let Err(error) = check_destination(host.uuid(), pb.dest_uuid.as_ref()) {
+        return HeartbeatsResponsePb { responses: Vec::new(), error: Some(error.to_pb()) };
+    }
+    let begin = |update| begin_update(&**host, update, &[]);
+    let begun: Vec<Result<_, TabletError>> = pb.updates.into_iter().map(begin).collect();
+    let patience =
+        call.deadline.map_or(Duration::MAX, |end| end.since(call.received)) / HEARTBEAT_PATIENCE_SHARE;
+    let until = call.received.after(patience);
+    let mut responses = Vec::with_capacity(begun.len());
+    for begun in begun {
+        responses.push(match begun {
+            Ok((replica, pending)) => {
+                let left = until.since(host.env().now().mono);
+                match host.env().timeout(left, pending.answer()).await {
+                    Some(Ok(response)) => wire::update_response_to_pb(&response),
+                    Some(Err(error)) => wire::update_refused(host.uuid(), &unanswered(&replica, &error)),
+                    None => wire::update_refused(host.uuid(), &slow()),
+                }
+            }
+            Err(error) => wire::update_refused(host.uuid(), &error),
         });
     }
+    HeartbeatsResponsePb { responses, error: None }
+}
+
+fn slow() -> TabletError {
+    let what = "the replica did not answer in time";
+    TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable, what)
+}
+
+async fn vote(host: &Arc<dyn Host>, pb: &VoteRequestPb) -> VoteResponsePb {
+    match try_vote(host, pb).await {
+        Ok(response) => wire::vote_response_to_pb(&response),
+        Err(error) => VoteResponsePb {
+            responder_uuid: Some(convert::id_bytes(&host.uuid())),
+            error: Some(error.to_pb()),
+            ..Default::default()
+        },
+    }
+}
+
+async fn try_vote(host: &Arc<dyn Host>, pb: &VoteRequestPb) -> Result<VoteResponse, TabletError> {
+    check_destination(host.uuid(), pb.dest_uuid.as_ref())?;
+    let request = wire::vote_from_pb(pb)?;
+    match host.find(pb.tablet_id.as_bytes())? {
+        Hosted::Running(replica) => replica.vote(request).await.map_err(|error| unanswered(&replica, &error)),
+        Hosted::Tombstoned(_) | Hosted::Copying(_) => host.clone().vote_of_tombstone(request).await,
+        Hosted::Not(error) => Err(error),
+    }
+}
+
+async fn start_copy(host: &Arc<dyn Host>, request: StartTabletCopyRequestPb) -> Result<(), TabletError> {
+    check_destination(host.uuid(), request.dest_uuid.as_ref())?;
+    host.clone().start_copy(request).await
+}
+
+// For masters and tools.
+
+/// Why a replica did not do what only a leader can.
+fn leader_error(replica: &ReplicaHandle, error: &Error) -> TabletError {
+    if replica.failure().is_some() || replica.is_stopping() {
+        return unanswered(replica, error);
+    }
+    let code = match error.kind {
+        ErrorKind::NotLeader => TabletErrorCode::NotTheLeader,
+        ErrorKind::Invalid | ErrorKind::AlreadyPresent | ErrorKind::NotFound => {
+            TabletErrorCode::InvalidConfig
+        }
+        _ => TabletErrorCode::UnknownError,
+    };
+    TabletError::of(code, error)
+}
+
+fn run_election(host: &dyn Host, request: &RunLeaderElectionRequestPb) -> Result<(), TabletError> {
+    find(host, request.dest_uuid.as_ref(), &request.tablet_id)?.elect(true);
+    Ok(())
+}
+
+async fn step_down(host: &dyn Host, request: &LeaderStepDownRequestPb) -> Result<(), TabletError> {
+    let replica = find(host, request.dest_uuid.as_ref(), &request.tablet_id)?;
+    let abrupt = request.mode.is_none_or(|mode| mode == LeaderStepDownMode::Abrupt as i32);
+    let to = match &request.new_leader_uuid {
+        Some(_) if abrupt => {
+            return Err(Error::invalid("an abrupt step-down cannot name the next leader").into());
+        }
+        Some(uuid) => Some(Uuid::parse(uuid).map_err(|error| error.context("new_leader_uuid"))?),
+        None => None,
+    };
+    let status = replica.status();
+    if status.role != Role::Leader {
+        let what =
+            format!("Not currently leader: this replica is a {:?} of term {}", status.role, status.term);
+        return Err(TabletError::new(TabletErrorCode::NotTheLeader, ErrorCode::IllegalState, what));
+    }
+    if status.active_config().voter_count() <= 1 {
+        let what = "this replica is the only voter: nobody else can lead";
+        return Err(TabletError::new(TabletErrorCode::UnknownError, ErrorCode::IllegalState, what));
+    }
+    replica.step_down(to, abrupt).await.map_err(|error| match error.kind {
+        ErrorKind::Invalid => error.into(),
+        _ => leader_error(&replica, &error),
+    })
+}
+
+async fn change_config(host: &dyn Host, request: &ChangeConfigRequestPb) -> ChangeConfigResponsePb {
+    let parts = [(request.r#type, request.server.as_ref())];
+    let change = wire::change(parts, request.cas_config_opid_index);
+    change_of(host, request.dest_uuid.as_ref(), &request.tablet_id, change).await
+}
+
+async fn bulk_change_config(host: &dyn Host, request: &BulkChangeConfigRequestPb) -> ChangeConfigResponsePb {
+    let parts = request.config_changes.iter().map(|item| (item.r#type, item.peer.as_ref()));
+    let change = wire::change(parts, request.cas_config_opid_index);
+    change_of(host, request.dest_uuid.as_ref(), &request.tablet_id, change).await
+}
+
+async fn change_of(
+    host: &dyn Host,
+    dest: Option<&Bytes>,
+    tablet: &[u8],
+    change: engine::error::Result<Change>,
+) -> ChangeConfigResponsePb {
+    let changed = match (find(host, dest, tablet), change) {
+        (Ok(replica), Ok(change)) => run_change(&replica, change).await,
+        (Err(error), _) => Err(error),
+        (_, Err(error)) => Err(TabletError::of(TabletErrorCode::InvalidConfig, &error)),
+    };
+    match changed {
+        Ok(()) => ChangeConfigResponsePb { timestamp: Some(host.clock().now().0), ..Default::default() },
+        Err(error) => ChangeConfigResponsePb { error: Some(error.to_pb()), ..Default::default() },
+    }
+}
+
+async fn run_change(replica: &ReplicaHandle, change: Change) -> Result<(), TabletError> {
+    let cas = change.cas_opid_index;
+    let Err(error) = replica.change_config(change).await else { return Ok(()) };
+    let committed = replica.status().committed_config.kudu_index();
+    if error.kind == ErrorKind::Invalid && cas.is_some_and(|cas| cas != committed) {
+        // The same kind of refusal, but one that looking again mends.
+        return Err(TabletError::new(TabletErrorCode::CasFailed, ErrorCode::IllegalState, error.message));
+    }
+    Err(leader_error(replica, &error))
+}
+
+async fn unsafe_config(host: &dyn Host, request: UnsafeChangeConfigRequestPb) -> Result<(), TabletError> {
+    let replica = find(host, request.dest_uuid.as_ref(), &request.tablet_id)?;
+    let caller = String::from_utf8_lossy(&request.caller_id).into_owned();
+    let invalid = |error: Error| TabletError::of(TabletErrorCode::InvalidConfig, &error);
+    let voters = wire::kept_from_pb(&request.new_config).map_err(invalid)?;
+    tracing::warn!(tablet = %replica.tablet().tablet, caller, ?voters, "a configuration is put in force by hand");
+    replica.unsafe_config(voters, caller).await.map_err(|error| match error.kind {
+        ErrorKind::Invalid => invalid(error),
+        _ => leader_error(&replica, &error),
+    })
+}
+
+fn consensus_states(host: &dyn Host, request: &GetConsensusStateRequestPb) -> GetConsensusStateResponsePb {
+    if let Err(error) = check_destination(host.uuid(), request.dest_uuid.as_ref()) {
+        return GetConsensusStateResponsePb { error: Some(error.to_pb()), ..Default::default() };
+    }
+    let with_health = request.report_health == Some(IncludeHealthReport::IncludeHealthReport as i32);
+    let info = |(id, state): (TabletId, ConsensusStatePb)| TabletConsensusInfoPb {
+        tablet_id: convert::id_bytes(&id),
+        cstate: Some(state),
+    };
     // Tablets that are not known are left out; no ids mean all tablets.
-    let entries = match request.tablet_ids.is_empty() {
-        true => server.tablets.all(),
-        false => request.tablet_ids.iter().filter_map(|id| server.tablets.find(id).ok()).collect(),
+    let asked = |id: &TabletId| {
+        request.tablet_ids.is_empty() || request.tablet_ids.iter().any(|asked| Uuid::parse(asked) == Ok(*id))
     };
-    let info = |entry: &Arc<TabletEntry>| TabletConsensusInfoPb {
-        tablet_id: convert::id_bytes(&entry.id),
-        cstate: Some(state(server, entry)),
-    };
-    Reply::message(&GetConsensusStateResponsePb {
-        tablets: entries.iter().map(info).collect(),
+    GetConsensusStateResponsePb {
+        tablets: host.states(with_health).into_iter().filter(|(id, _)| asked(id)).map(info).collect(),
         replica_management_info: Some(replica_management()),
         error: None,
-    })
+    }
 }
 
 /// How replicas are replaced: a new one is ready before the old one goes. Masters refuse servers that differ.
@@ -157,50 +411,26 @@ pub fn replica_management() -> ReplicaManagementInfoPb {
     ReplicaManagementInfoPb { replacement_scheme: Some(scheme as i32) }
 }
 
-/// A replica's view of its consensus.
-pub fn state(server: &Server, entry: &TabletEntry) -> ConsensusStatePb {
-    let leads = entry.running().is_ok();
-    ConsensusStatePb {
-        current_term: ONLY_TERM,
-        leader_uuid: leads.then(|| server.uuid().to_string()),
-        committed_config: config(entry),
-        pending_config: None,
-    }
-}
-
-/// The configuration a replica was created with. It counts as committed by the first operation.
-pub fn config(entry: &TabletEntry) -> RaftConfigPb {
-    let mut config = RaftConfigPb::decode(&*entry.meta.peers).unwrap_or_default();
-    config.opid_index = Some(config.opid_index.unwrap_or(-1));
-    config
-}
-
-/// `Unsupported` unless the configuration has exactly one voter.
-pub fn check_config(meta: &TabletMeta) -> Result<()> {
-    let config = RaftConfigPb::decode(&*meta.peers)
-        .map_err(|error| Error::invalid(format!("the replicas' configuration cannot be decoded: {error}")))?;
-    let voter = raft_peer_pb::MemberType::Voter as i32;
-    let voters = config.peers.iter().filter(|peer| peer.member_type.unwrap_or(voter) == voter).count();
-    if voters > 1 {
-        let what = format!("a tablet with {voters} replicas is not supported: replication is not there yet");
-        return Err(Error::unsupported(what));
-    }
-    Ok(())
-}
-
-fn last_op_id(server: &Server, request: &GetLastOpIdRequestPb) -> GetLastOpIdResponsePb {
-    let found =
-        find(server, request.dest_uuid.as_ref(), &request.tablet_id).and_then(|entry| match entry.state() {
-            EntryState::Running(replica) => Ok(replica.last_op()),
-            EntryState::Tombstoned(last) => Ok(last),
-            _ => entry.running().map(|replica| replica.last_op()),
-        });
-    match found {
-        Ok(last) => GetLastOpIdResponsePb { opid: Some(op_id_pb(last)), error: None },
+async fn last_op_id(host: &dyn Host, request: &GetLastOpIdRequestPb) -> GetLastOpIdResponsePb {
+    match try_last_op_id(host, request).await {
+        Ok(op) => GetLastOpIdResponsePb { opid: Some(wire::op_id_to_pb(op)), error: None },
         Err(error) => GetLastOpIdResponsePb { opid: None, error: Some(error.to_pb()) },
     }
 }
 
-fn op_id_pb(op: OpId) -> OpIdPb {
-    OpIdPb { term: op.term as i64, index: op.index as i64 }
+async fn try_last_op_id(host: &dyn Host, request: &GetLastOpIdRequestPb) -> Result<OpId, TabletError> {
+    check_destination(host.uuid(), request.dest_uuid.as_ref())?;
+    let replica = match host.find(&request.tablet_id)? {
+        Hosted::Tombstoned(last) => {
+            return last
+                .ok_or_else(|| Error::not_found("the tombstone does not know its last operation").into());
+        }
+        other => other.running(&request.tablet_id)?,
+    };
+    let status = replica.status_now().await.map_err(|error| unanswered(&replica, &error))?;
+    match request.opid_type() {
+        OpIdType::ReceivedOpid => Ok(status.last),
+        OpIdType::CommittedOpid => Ok(status.committed),
+        OpIdType::UnknownOpidType => Err(Error::invalid("no such type of operation id").into()),
+    }
 }

@@ -23,6 +23,10 @@ pub struct TabletEntry {
     pub meta: TabletMeta,
     pub data_dir: Arc<Directory>,
     state: Mutex<EntryState>,
+    /// The last operation of a log that is closed, or gone.
+    last_op: Mutex<Option<OpId>>,
+    /// Held by whoever changes the consensus metadata of a replica that does not run: votes of its tombstone, a copy.
+    pub promises: tokio::sync::Mutex<()>,
     bound: Mutex<Option<BoundSchema>>,
 }
 
@@ -35,8 +39,10 @@ pub enum EntryState {
     /// It could not be opened.
     Failed(Error),
     Stopping,
-    /// The data is gone; the last operation is remembered.
-    Tombstoned(OpId),
+    /// Being copied from another server.
+    Copying,
+    /// The data is gone; the last operation is remembered, if it was known.
+    Tombstoned(Option<OpId>),
     /// The server is going down, or the tablet is deleted.
     Stopped,
 }
@@ -53,11 +59,38 @@ impl TabletEntry {
     pub fn new(meta: TabletMeta, data_dir: Arc<Directory>) -> TabletEntry {
         let state = match meta.data_state {
             DataState::Ready => EntryState::Bootstrapping,
-            DataState::Tombstoned | DataState::Deleted => {
-                EntryState::Tombstoned(meta.tombstone_last_op.unwrap_or(OpId::MIN))
+            DataState::Tombstoned | DataState::Deleted | DataState::Copying => {
+                EntryState::Tombstoned(meta.tombstone_last_op)
             }
         };
-        TabletEntry { id: meta.tablet, meta, data_dir, state: Mutex::new(state), bound: Mutex::new(None) }
+        TabletEntry {
+            id: meta.tablet,
+            data_dir,
+            state: Mutex::new(state),
+            last_op: Mutex::new(meta.tombstone_last_op),
+            promises: tokio::sync::Mutex::default(),
+            bound: Mutex::new(None),
+            meta,
+        }
+    }
+
+    /// A tablet of which little is known and nothing can be used.
+    pub fn failed(meta: TabletMeta, data_dir: Arc<Directory>, error: Error) -> TabletEntry {
+        let entry = TabletEntry::new(meta, data_dir);
+        entry.set_state(EntryState::Failed(error));
+        entry
+    }
+
+    /// The last operation of the log when it was closed, if that is known.
+    pub fn last_op(&self) -> Option<OpId> {
+        *self.last_op.lock().expect("nobody panics while holding it")
+    }
+
+    /// A deletion that fails must not forget it. Not knowing is no news.
+    pub fn remember_last_op(&self, last_op: Option<OpId>) {
+        if last_op.is_some() {
+            *self.last_op.lock().expect("nobody panics while holding it") = last_op;
+        }
     }
 
     pub fn state(&self) -> EntryState {
@@ -86,7 +119,7 @@ impl TabletEntry {
     pub fn running(&self) -> Result<ReplicaHandle, TabletError> {
         let state = self.state();
         if let Some(error) = failure_of(&state) {
-            return Err(TabletError::of(TabletErrorCode::TabletFailed, &error));
+            return Err(TabletError::failed(&error));
         }
         match state {
             EntryState::Running(replica) => Ok(replica),
@@ -121,6 +154,7 @@ impl TabletEntry {
     pub fn data_state_pb(&self) -> TabletDataState {
         match self.state() {
             EntryState::Tombstoned(_) => TabletDataState::TabletDataTombstoned,
+            EntryState::Copying => TabletDataState::TabletDataCopying,
             _ => TabletDataState::TabletDataReady,
         }
     }
@@ -172,6 +206,7 @@ fn state_pb(state: &EntryState) -> TabletStatePb {
         EntryState::Running(replica) if replica.failure().is_some() => TabletStatePb::Failed,
         EntryState::Running(_) => TabletStatePb::Running,
         EntryState::Failed(_) => TabletStatePb::Failed,
+        EntryState::Copying => TabletStatePb::Initialized,
         EntryState::Stopping => TabletStatePb::Stopping,
         EntryState::Tombstoned(_) | EntryState::Stopped => TabletStatePb::Stopped,
     }

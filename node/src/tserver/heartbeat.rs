@@ -6,7 +6,8 @@
 //!     ◀── who it is, whether it leads, whether it wants a registration or a full report
 //! ```
 //!
-//! Only the leader takes in reports, so only its reply counts as an acknowledgement.
+//! Only the leader takes in reports, so only its reply counts as an acknowledgement, and only the master that led when
+//! it answered last is sent any. A master that is elected says so in its next reply, and is sent what it lacks at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 
 use super::consensus;
 use super::entry::TabletEntry;
+use super::host;
 use super::reports::Pending;
 use super::server::Server;
 use crate::proto::kudu::master::{
@@ -34,6 +36,8 @@ pub struct Heartbeater {
     server: Arc<Server>,
     master: Proxy,
     registered: bool,
+    /// Whether the master leads, as it said last; a new one may.
+    leads: bool,
     /// Up to where the leader knows this server's tablets; `None`: it wants a full report.
     acknowledged: Option<u64>,
     sequence_number: i32,
@@ -44,30 +48,45 @@ pub struct Heartbeater {
 impl Heartbeater {
     pub fn new(server: Arc<Server>, master: &str) -> Heartbeater {
         let master = Proxy::new(server.env.clone(), master, USER);
-        Heartbeater { server, master, registered: false, acknowledged: None, sequence_number: 0, well: true }
+        Heartbeater {
+            server,
+            master,
+            registered: false,
+            leads: true,
+            acknowledged: None,
+            sequence_number: 0,
+            well: true,
+        }
     }
 
     pub async fn run(mut self) {
         loop {
-            let again = match self.beat().await {
-                Ok(again) => again,
+            let interval = Duration::from_millis(self.server.config.heartbeat_interval_ms);
+            let server = self.server.clone();
+            match self.beat().await {
+                Ok(true) => {}
+                Ok(false) => drop(server.env.timeout(interval, self.news()).await),
+                // News would make it call a master that is away again and again.
                 Err(error) => {
-                    if std::mem::replace(&mut self.well, false) {
-                        tracing::warn!(master = %self.master.target(), %error, "a heartbeat failed; trying on");
-                    }
-                    false
+                    self.failed(&error);
+                    server.env.sleep(interval).await;
                 }
-            };
-            if !again {
-                let interval = Duration::from_millis(self.server.config.heartbeat_interval_ms);
-                let server = self.server.clone();
-                server.env.timeout(interval, self.news()).await;
             }
+        }
+    }
+
+    fn failed(&mut self, error: &RpcError) {
+        self.server.env.watch.mark("heartbeat: failed");
+        if std::mem::replace(&mut self.well, false) {
+            tracing::warn!(master = %self.master.target(), %error, "a heartbeat failed; trying on");
         }
     }
 
     /// Ready when there is something new to tell a master that takes in reports.
     async fn news(&self) {
+        if !self.leads {
+            std::future::pending::<()>().await;
+        }
         let hint = self.server.tablets.hint().notified();
         let waiting = |pending: Pending| pending.updated.is_empty() && pending.removed.is_empty();
         // A change between the last report and now rang nobody.
@@ -82,6 +101,7 @@ impl Heartbeater {
         let pending = server.tablets.news_since(self.acknowledged);
         let (up_to, full) = (pending.up_to, !pending.incremental);
         let registering = !self.registered;
+        let reporting = self.leads;
         let request = self.request(pending);
         let timeout = Duration::from_millis(server.config.heartbeat_timeout_ms);
         let deadline = server.env.now().mono.after(timeout);
@@ -99,14 +119,25 @@ impl Heartbeater {
         if !std::mem::replace(&mut self.well, true) || registering {
             tracing::info!(master = %self.master.target(), "a master hears this server");
         }
+        let watch = &server.env.watch;
+        watch.mark_if(registering, "heartbeat: the server registers");
+        watch.mark_if(
+            reply.needs_reregister() && !registering,
+            "heartbeat: the master has forgotten the server",
+        );
+        watch.mark_if(reply.needs_full_tablet_report(), "heartbeat: the master wants a full report");
+        watch.mark_if(self.leads && !reply.leader_master(), "heartbeat: the master leads no longer");
+        watch.mark_if(reporting && full, "heartbeat: a full report");
+        watch.mark_if(reporting && !full, "heartbeat: a report of what changed");
         self.registered = !reply.needs_reregister();
-        if reply.leader_master() {
+        self.leads = reply.leader_master();
+        if self.leads && reporting {
             self.acknowledged = Some(up_to);
         }
         if reply.needs_full_tablet_report() {
             self.acknowledged = None;
         }
-        let wants_report = reply.needs_full_tablet_report() && !full;
+        let wants_report = self.leads && !reporting || reply.needs_full_tablet_report() && !full;
         Ok(reply.needs_reregister() && !registering || wants_report)
     }
 
@@ -125,7 +156,7 @@ impl Heartbeater {
         TsHeartbeatRequestPb {
             common: TsToMasterCommonPb { ts_instance: status.node_instance() },
             registration: (!self.registered).then(|| status.registration()),
-            tablet_report: Some(report),
+            tablet_report: self.leads.then_some(report),
             num_live_tablets: Some(live as i32),
             replica_management_info: (!self.registered).then(consensus::replica_management),
             ..Default::default()
@@ -140,7 +171,7 @@ fn reported(server: &Server, entry: &TabletEntry) -> ReportedTabletPb {
         tablet_id: Bytes::from(entry.id.to_string()),
         state: Some(entry.state_pb() as i32),
         tablet_data_state: Some(entry.data_state_pb() as i32),
-        consensus_state: Some(consensus::state(server, entry)),
+        consensus_state: Some(host::state(server.uuid(), entry, true)),
         error: entry.failure().map(|error| status_from_error(&error)),
         schema_version: Some(entry.schema_version()),
         stats: stats.map(|stats| ReportedTabletStatsPb {

@@ -6,6 +6,8 @@
 //!                        ▲────── persisted up to OpId ─────┘    whatever came meanwhile goes with the next sync
 //! ```
 //!
+//! Entries that peers lack and nobody holds in memory any more are read back here too, between two groups.
+//!
 //! Commit entries say what an applied operation did. They need no sync of their own: without one, a restart decides
 //! the operation afresh from the same state. So they travel with the next operation.
 
@@ -14,7 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::error::{Error, Result};
 use engine::ids::OpId;
-use engine::wal::{Entry, Wal};
+use engine::raft::message::ReadLog;
+use engine::replica::{LogWrite, write_log};
+use engine::wal::{Entry, Replicate, Wal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::env::Env;
@@ -29,8 +33,10 @@ pub enum Log {
 
 /// What the log task is asked to do, in this order.
 pub enum LogWork {
-    /// Append, sync, and report the last operation as persisted.
-    Append { entries: Vec<Entry>, last: Option<OpId> },
+    /// Write, sync, and report the last operation as persisted.
+    Append { writes: Vec<LogWrite>, last: Option<OpId> },
+    /// Read operations back, those of every write before included.
+    Read(ReadLog),
     /// Make everything before durable, let `work` have the log, and answer.
     With(WithWal),
     /// Make everything before durable and give the log back.
@@ -41,14 +47,21 @@ pub enum LogWork {
 pub type WithWal = Box<dyn FnOnce(&mut Wal) + Send>;
 
 /// What the log task reports to the replica.
-pub type Persisted = Box<dyn Fn(Result<OpId>) + Send>;
+pub enum LogDone {
+    /// Everything up to this operation is durable, or nothing is certain any more.
+    Persisted(Result<OpId>),
+    Read(ReadLog, Result<Vec<Replicate>>),
+}
 
-/// Starts the task that syncs what it appends. `persisted` is called for every group.
+/// Takes what the log task reports.
+pub type Report = Box<dyn Fn(LogDone) + Send>;
+
+/// Starts the task that syncs what it appends. `report` is called for every group and every read.
 ///
 /// `bytes` is kept at the size of the log.
-pub fn start(env: &Env, wal: Wal, bytes: Arc<AtomicU64>, persisted: Persisted) -> Log {
+pub fn start(env: &Env, wal: Wal, bytes: Arc<AtomicU64>, report: Report) -> Log {
     let (works, inbox) = mpsc::unbounded_channel();
-    env.spawn("log", LogTask { env: env.clone(), wal: Box::new(wal), bytes, inbox, persisted }.run());
+    env.spawn("log", LogTask { env: env.clone(), wal: Box::new(wal), bytes, inbox, report }.run());
     Log::Beside(works)
 }
 
@@ -57,7 +70,7 @@ struct LogTask {
     wal: Box<Wal>,
     bytes: Arc<AtomicU64>,
     inbox: mpsc::UnboundedReceiver<LogWork>,
-    persisted: Persisted,
+    report: Report,
 }
 
 /// How many hand-overs go into one group at most.
@@ -72,7 +85,10 @@ impl LogTask {
             let outcome = env.run(|| write_group(wal, group)).await;
             self.bytes.store(self.wal.bytes(), Ordering::Relaxed);
             if let Some(result) = outcome.persisted {
-                (self.persisted)(result);
+                (self.report)(LogDone::Persisted(result));
+            }
+            for (read, result) in outcome.reads {
+                (self.report)(LogDone::Read(read, result));
             }
             if let Some(answer) = outcome.stop {
                 // Nobody waiting for the log any more is fine: it is closed by being dropped.
@@ -86,51 +102,57 @@ impl LogTask {
 #[derive(Default)]
 struct GroupOutcome {
     persisted: Option<Result<OpId>>,
+    reads: Vec<(ReadLog, Result<Vec<Replicate>>)>,
     stop: Option<oneshot::Sender<Box<Wal>>>,
 }
 
 fn write_group(wal: &mut Wal, group: Vec<LogWork>) -> GroupOutcome {
     let mut outcome = GroupOutcome::default();
-    let mut entries = Vec::new();
+    let mut writes = Vec::new();
     let mut last = None;
-    let mut then = Vec::new();
+    let (mut then, mut reads) = (Vec::new(), Vec::new());
     for work in group {
         match work {
-            LogWork::Append { entries: more, last: op } => {
-                if entries.is_empty() {
-                    entries = more
+            LogWork::Append { writes: more, last: op } => {
+                if writes.is_empty() {
+                    writes = more
                 } else {
-                    entries.extend(more)
+                    writes.extend(more)
                 }
                 last = op.or(last);
             }
+            LogWork::Read(read) => reads.push(read),
             LogWork::With(work) => then.push(work),
             LogWork::Stop(answer) => outcome.stop = Some(answer),
         }
     }
-    let written = append_and_sync(wal, &entries);
+    let written = write_and_sync(wal, writes);
     outcome.persisted = match written {
         Ok(()) => last.map(Ok),
         Err(error) => Some(Err(error)),
     };
     then.into_iter().for_each(|work| work(wal));
+    outcome.reads = reads.into_iter().map(|read| (read, wal.read(read.from, read.max_bytes))).collect();
     outcome
 }
 
-/// Appends and makes durable.
-pub fn append_and_sync(wal: &mut Wal, entries: &[Entry]) -> Result<()> {
-    if !entries.is_empty() {
-        wal.append(entries)?;
-    }
+/// Writes and makes durable.
+pub fn write_and_sync(wal: &mut Wal, writes: Vec<LogWrite>) -> Result<()> {
+    write_log(wal, writes)?;
     wal.sync()
 }
 
-/// The last operation among `entries`, if any is one.
-pub fn last_op(entries: &[Entry]) -> Option<OpId> {
-    entries.iter().rev().find_map(|entry| match entry {
-        Entry::Replicate(replicate) => Some(replicate.op),
-        Entry::Commit(_) => None,
+/// The last operation that `writes` append, if they do.
+pub fn last_op(writes: &[LogWrite]) -> Option<OpId> {
+    writes.iter().rev().find_map(|write| match write {
+        LogWrite::Append(Entry::Replicate(replicate)) => Some(replicate.op),
+        LogWrite::Append(Entry::Commit(_)) | LogWrite::Truncate(_) => None,
     })
+}
+
+/// Whether `writes` have to reach the log now.
+pub fn has_operations(writes: &[LogWrite]) -> bool {
+    writes.iter().any(|write| !matches!(write, LogWrite::Append(Entry::Commit(_))))
 }
 
 /// The log task is gone, which only happens when the node goes down.

@@ -1,4 +1,4 @@
-//! Keeping tablets in shape beside their work: flushing memory, cutting logs; and watching memory.
+//! Keeping tablets in shape beside their work: flushing memory, cutting logs; and letting go of pages.
 //!
 //! One job runs at a time, in steps that writers and readers go on between:
 //!
@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::config::TabletConfig;
@@ -17,66 +16,16 @@ use engine::error::{Error, Result};
 use engine::ids::TabletId;
 use engine::replica::{Job, JobKind, JobStep};
 use engine::tablet::rowset::RowSetId;
-use engine::time::Instant;
+use engine::time::{Instant, Timestamp};
 use engine::wal::Wal;
 
 use super::entry::{EntryState, TabletEntry};
 use super::policy::{self, DeltasView, TabletView};
 use super::replica::ReplicaHandle;
 use super::server::Server;
-use crate::env::{Env, MemoryBudget};
+use crate::env::Env;
 
-/// How much of its memory a server uses, and whether that leaves room for writes.
-///
-/// Up to the soft limit every write may begin. From there to the hard limit more and more are refused, so that
-/// clients slow down before everything stops. Source: Kudu's `memory_limit_soft_percentage`.
-pub struct MemoryPressure {
-    budget: Arc<dyn MemoryBudget>,
-    soft_percent: u64,
-    used_bytes: AtomicU64,
-}
-
-impl MemoryPressure {
-    pub fn new(env: &Env, soft_percent: u64) -> MemoryPressure {
-        MemoryPressure { budget: env.memory.clone(), soft_percent, used_bytes: AtomicU64::new(0) }
-    }
-
-    /// What was counted last.
-    pub fn used_bytes(&self) -> u64 {
-        self.used_bytes.load(Ordering::Relaxed)
-    }
-
-    fn set_used_bytes(&self, bytes: u64) {
-        self.used_bytes.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Counts bytes that a write is about to take, until the next count of everything.
-    pub fn add(&self, bytes: u64) {
-        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Bytes above which memory has to be freed.
-    pub fn soft_limit_bytes(&self) -> u64 {
-        self.budget.limit_bytes() / 100 * self.soft_percent.min(100)
-    }
-
-    pub fn is_above_soft_limit(&self) -> bool {
-        self.used_bytes() > self.soft_limit_bytes()
-    }
-
-    /// Why a write may not begin now, if it may not. `random` decides between the limits.
-    pub fn refuse(&self, random: u64) -> Option<String> {
-        let (used, soft) = (self.used_bytes(), self.soft_limit_bytes());
-        if used <= soft {
-            return None;
-        }
-        let room = self.budget.limit_bytes().saturating_sub(soft).max(1);
-        let refused = used - soft >= room || random % room < used - soft;
-        refused.then(|| format!("Soft memory limit exceeded: {used} bytes are used, {soft} may be"))
-    }
-}
-
-/// Counts memory and does what is due, for as long as the server runs.
+/// Does what is due, for as long as the server runs.
 pub async fn run(server: Arc<Server>) {
     let mut watch = Watch::default();
     loop {
@@ -91,10 +40,11 @@ pub async fn run(server: Arc<Server>) {
     }
 }
 
+/// Lets go of pages where memory is short, and tells what is held.
 fn count_memory(server: &Server) {
-    let tablets = server.tablets.all();
-    let bytes = tablets.iter().filter_map(|entry| entry.tablet()).map(|tablet| tablet.stats().memory_bytes);
-    server.memory.set_used_bytes(bytes.sum::<u64>() + server.tablets.cached_bytes());
+    let memory = &server.memory;
+    server.tablets.give_back_pages(memory.excess_bytes());
+    server.env.watch.memory(memory.used_bytes(), memory.limit_bytes());
 }
 
 /// Since when there has been something to flush where, as far as was noticed.
@@ -126,24 +76,40 @@ impl Watch {
             let EntryState::Running(replica) = entry.state() else { continue };
             let since = self.tablets.entry(entry.id).or_default();
             if replica.failure().is_none() && now >= since.not_before {
+                replica.tablet().raise_history_mark(history_mark(server, &entry));
                 views.push(since.view(&replica, now));
                 open.push((entry, replica));
             }
         }
-        let memory_short = server.memory.is_above_soft_limit();
+        let memory_short = server.memory.excess_bytes() > 0;
         let (i, kind) = policy::choose(&views, &server.config.tablet, memory_short)?;
+        server.env.watch.mark_if(memory_short, "maintenance: memory is short");
         let (entry, replica) = open.swap_remove(i);
         Some((entry, replica, kind))
     }
 }
 
+/// Before it no snapshot is served any more (see the check in `scan.rs`).
+fn history_mark(server: &Server, entry: &TabletEntry) -> Timestamp {
+    let age_s = entry.history_max_age_s().unwrap_or(server.config.history_max_age_s);
+    let now = server.clock.reading().wall.micros;
+    Timestamp::from_micros(now.saturating_sub(age_s.saturating_mul(1_000_000)))
+}
+
 impl Since {
     /// Runs one job to its end and cuts the log behind it; whether there was something to do.
     async fn run(&mut self, env: &Env, replica: &ReplicaHandle, kind: JobKind) -> bool {
+        env.watch.mark(match kind {
+            JobKind::FlushRows => "maintenance: a flush",
+            JobKind::FlushDeltas(_) => "maintenance: a flush of changes",
+            JobKind::Compact(_) => "maintenance: a merge",
+            JobKind::MergeDeltas(_) => "maintenance: a merge of changes",
+            JobKind::Checkpoint => "maintenance: a checkpoint",
+        });
         match kind {
             JobKind::FlushRows => self.rows = None,
             JobKind::FlushDeltas(rowset) => drop(self.deltas.remove(&rowset)),
-            JobKind::Compact(_) | JobKind::Checkpoint => {}
+            JobKind::Compact(_) | JobKind::MergeDeltas(_) | JobKind::Checkpoint => {}
         }
         let outcome = match run_job(env, replica, kind.clone()).await {
             Ok(true) => cut_log(replica).await.map(|()| true),
@@ -152,6 +118,7 @@ impl Since {
         self.log_bytes_at_checkpoint = replica.log_bytes();
         outcome.unwrap_or_else(|error| {
             tracing::warn!(tablet = %replica.tablet().tablet, ?kind, %error, "maintenance failed");
+            env.watch.mark("maintenance: a job failed");
             self.not_before = env.now().mono.after(PAUSE_AFTER_FAILURE);
             false
         })
@@ -263,39 +230,19 @@ async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>
 /// than the writes that clients have in flight to one tablet.
 const LOG_OPS_KEPT: u64 = 64;
 
-/// Removes segments of the log that a restart will not look at.
+/// Removes segments of the log that a restart will not look at, and that no member of the group still needs, unless
+/// there are too many of those.
 async fn cut_log(replica: &ReplicaHandle) -> Result<()> {
-    let keep_from = replica.with(|replica, _| replica.log_keep_from()).await?;
-    let cut =
-        move |wal: &mut Wal| wal.gc(keep_from.min(wal.last_op().index.saturating_sub(LOG_OPS_KEPT - 1)));
+    let (keep_from, wanted_from) =
+        replica.with(|replica, _| (replica.log_keep_from(), replica.log_wanted_from())).await?;
+    let spared_bytes_max = replica.tablet().config().wal_spared_bytes_max;
+    let cut = move |wal: &mut Wal| {
+        let keep_from = keep_from.min(wal.last_op().index.saturating_sub(LOG_OPS_KEPT - 1));
+        wal.gc_sparing(keep_from, wanted_from, spared_bytes_max)
+    };
     let cut = replica.with_wal(cut).await?;
     match cut {
         Ok(_) => Ok(()),
         Err(error) => Err(Error::context(error, "cut the log")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Budget(u64);
-
-    impl MemoryBudget for Budget {
-        fn limit_bytes(&self) -> u64 {
-            self.0
-        }
-    }
-
-    #[test]
-    fn writes_are_refused_more_and_more_between_the_limits() {
-        let budget = Arc::new(Budget(1000));
-        let memory = MemoryPressure { budget, soft_percent: 80, used_bytes: AtomicU64::new(800) };
-        assert!((0..200).all(|random| memory.refuse(random).is_none()));
-        memory.add(50);
-        let refused = (0..200).filter(|random| memory.refuse(*random).is_some()).count();
-        assert_eq!(refused, 50, "a quarter of the way, a quarter of the writes");
-        memory.add(150);
-        assert!((0..200).all(|random| memory.refuse(random).is_some()));
     }
 }

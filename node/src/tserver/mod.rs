@@ -11,24 +11,31 @@
 //! ```
 
 pub mod admin;
+mod buried;
 mod checksum;
 pub mod config;
 pub mod consensus;
+pub mod copy;
 pub mod entry;
 mod heartbeat;
+mod host;
 pub mod live;
 mod log;
 pub mod maintenance;
+mod memory;
 pub mod numbers;
+pub mod peers;
 mod policy;
+mod quiesce;
 pub mod replica;
 mod reports;
 mod scan;
-mod scan_spec;
+pub mod scan_spec;
 pub mod scanners;
 pub mod server;
 pub mod service;
 pub mod tablets;
+pub mod tombstones;
 mod write;
 
 use std::net::SocketAddr;
@@ -46,11 +53,12 @@ use crate::dirs::{self, ServerKind};
 use crate::env::{Env, TaskHandle};
 use crate::rpc::server::{RpcHandle, RpcServer};
 use crate::server::generic::GenericService;
-use crate::server::memory::MemTracker;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, Common, Health};
 use crate::server_clock::ServerClock;
+use copy::CopyService;
 use heartbeat::Heartbeater;
+use memory::MemoryPressure;
 use server::Server;
 use tablets::Tablets;
 
@@ -67,7 +75,6 @@ pub struct RunningTserver {
     rpc: RpcHandle,
     web: Mutex<Option<WebHandle>>,
     tasks: Vec<Box<dyn TaskHandle>>,
-    _trackers: Vec<Arc<MemTracker>>,
     stopped: Notify,
     done: std::sync::atomic::AtomicBool,
 }
@@ -75,11 +82,14 @@ pub struct RunningTserver {
 /// Opens the server's directories, begins to serve, and replays the logs of its tablets beside that.
 ///
 /// Fails if the directories are not this server's, an address is taken, or a superblock cannot be read.
-pub async fn run(env: Env, config: TserverConfig) -> Result<RunningTserver> {
+pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserver> {
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
     let dirs =
         env.run(|| dirs::open(&env, ServerKind::TabletServer, &config.wal_dir, &config.data_dirs)).await?;
+    env.watch = env.watch.of(dirs.uuid);
+    config.tablet.watch = env.watch.clone();
     let common = Common::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
+    config.tablet.memory = MemoryPressure::of_tablets(&common.memory);
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
     common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
     let web = match config.web_addr {
@@ -87,38 +97,49 @@ pub async fn run(env: Env, config: TserverConfig) -> Result<RunningTserver> {
         None => None,
     };
     let rpc = RpcServer::new(env.clone(), config.rpc.clone());
-    let (results, restored_at) = (rpc.results(), env.now().mono);
-    let restore = move |id: &RequestId, timestamp: Timestamp, result: &OpResult| {
+    let results = rpc.results();
+    let at = env.clock.clone();
+    let completed = move |id: &RequestId, timestamp: Timestamp, result: &OpResult| {
         if let Some(id) = write::request_id_pb(id) {
-            results.restore(&id, write::remembered_of(timestamp, result), restored_at);
+            results.restore(&id, write::remembered_of(timestamp, result), at.now().mono);
         }
     };
-    let tablets = Tablets::new(&env, &clock, dirs, &config, Box::new(restore));
+    let addr = common.status.rpc_address();
+    let tablets = Tablets::new(&env, &clock, dirs, addr, &config, &common.memory, Arc::new(completed));
     env.run(|| tablets.load()).await?;
     let server = Arc::new(Server::new(&env, config, common.clone(), clock.clone(), tablets)?);
+    let copies = CopyService::new(server.clone(), server.config.copy);
+    server.set_copy_service(&copies);
     let rpc = rpc
         .add(Arc::new(service::TabletServerService(server.clone())))
         .add(Arc::new(admin::AdminService(server.clone())))
         .add(Arc::new(consensus::ConsensusService(server.clone())))
+        .add(copies)
         .add(Arc::new(GenericService::new(common.clone(), clock)))
         .serve(listener);
     common::watch_rpc(&common.metrics, &rpc);
-    let trackers = numbers::show(&server);
+    numbers::show(&server);
     let tasks = start_tasks(&env, &server);
     common.status.set_health(Health::Healthy);
     let rpc_addr = rpc.local_addr();
     let web_addr = web.as_ref().map(WebHandle::local_addr);
     tracing::info!(uuid = %server.uuid(), %rpc_addr, "the tablet server serves");
     let (web, stopped, done) = (Mutex::new(web), Notify::new(), false.into());
-    Ok(RunningTserver { rpc_addr, web_addr, server, rpc, web, tasks, _trackers: trackers, stopped, done })
+    Ok(RunningTserver { rpc_addr, web_addr, server, rpc, web, tasks, stopped, done })
 }
 
 fn start_tasks(env: &Env, server: &Arc<Server>) -> Vec<Box<dyn TaskHandle>> {
     let mut tasks = Vec::new();
-    let of = server.clone();
-    tasks.push(env.spawn("bootstrap", async move { of.tablets.bootstrap().await }));
+    for _ in 0..server.config.opening_max.max(1) {
+        let of = server.clone();
+        tasks.push(env.spawn("bootstrap", async move { of.tablets.bootstrap().await }));
+    }
+    if let Some(copies) = server.copy_service() {
+        tasks.push(env.spawn("copy sessions", copies.expire()));
+    }
     tasks.push(env.spawn("scanners", expire_scanners(server.clone())));
     tasks.push(env.spawn("tablet stats", heartbeat::watch_stats(server.clone())));
+    tasks.push(env.spawn("quiescing", quiesce::run(server.clone())));
     tasks.push(env.spawn("maintenance", maintenance::run(server.clone())));
     for master in &server.config.masters {
         tasks.push(env.spawn("heartbeat", Heartbeater::new(server.clone(), master).run()));
@@ -137,10 +158,13 @@ async fn expire_scanners(server: Arc<Server>) {
 }
 
 impl RunningTserver {
-    /// Stops in order: no new calls, running ones are answered, logs are closed. Stopping twice is fine.
+    /// Stops in order: others lead its tablets, no new calls, running ones are answered, logs are closed. Stopping
+    /// twice is fine.
     pub async fn shutdown(&self) {
+        quiesce::leave(&self.server).await;
         self.tasks.iter().for_each(|task| task.abort());
         self.rpc.shutdown(SHUTDOWN_GRACE).await;
+        self.server.env.end(&self.server.copies.take()).await;
         self.server.tablets.stop().await;
         // A flush in the middle of a step must not write into directories that others may have.
         self.server.env.end(&self.tasks).await;

@@ -1,15 +1,14 @@
 //! What a tablet server tells of itself: counts and times of its calls, its tablets, where its memory is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use engine::replica::OpResult;
 
 use super::entry::EntryState;
 use super::server::Server;
 use crate::metrics::{Histogram, Samples};
-use crate::server::memory::MemTracker;
 
 /// Counts that the calls keep.
 #[derive(Default)]
@@ -65,8 +64,8 @@ fn add(counter: &AtomicU64, more: u64) {
     }
 }
 
-/// Shows `server` among the metrics and memory trackers of its process. The trackers live as long as what is given.
-pub fn show(server: &Arc<Server>) -> Vec<Arc<MemTracker>> {
+/// Shows `server` among the metrics of its process.
+pub fn show(server: &Arc<Server>) {
     let weak = Arc::downgrade(server);
     server.common.metrics.keep(move |out: &mut Samples| {
         if let Some(server) = weak.upgrade() {
@@ -75,22 +74,6 @@ pub fn show(server: &Arc<Server>) -> Vec<Arc<MemTracker>> {
             collect_cache(&server, out);
         }
     });
-    let cache_limit = Some(server.config.page_cache_bytes as u64);
-    let root = &server.common.memory;
-    let of_tablets = |weak: &Weak<Server>, bytes: fn(&engine::tablet::TabletStats) -> u64| {
-        let weak = weak.clone();
-        move || weak.upgrade().map_or(0, |server| tablets_sum(&server, bytes))
-    };
-    let weak = Arc::downgrade(server);
-    let rows = root.child_asked("recent-rows", None, of_tablets(&weak, |stats| stats.mrs_bytes));
-    let deltas = root.child_asked("recent-deltas", None, of_tablets(&weak, |stats| stats.dms_bytes));
-    let cache = move || weak.upgrade().map_or(0, |server| server.tablets.cached_bytes());
-    vec![rows, deltas, root.child_asked("page-cache", cache_limit, cache)]
-}
-
-fn tablets_sum(server: &Server, bytes: fn(&engine::tablet::TabletStats) -> u64) -> u64 {
-    let tablets = server.tablets.all();
-    tablets.iter().filter_map(|entry| entry.tablet()).map(|tablet| bytes(&tablet.stats())).sum()
 }
 
 fn collect_tablets(server: &Server, out: &mut Samples) {
@@ -105,18 +88,40 @@ fn collect_tablets(server: &Server, out: &mut Samples) {
         gauge("tablet_disk_bytes", "Bytes of a tablet on disk.", stats.disk_bytes);
         gauge("tablet_memory_bytes", "Bytes of a tablet's rows in memory.", stats.memory_bytes);
         gauge("tablet_disk_rowsets", "DiskRowSets of a tablet.", stats.disk_rowsets);
+        let (probes, name) = (tablet.probes(), "tablet_write_lookups_total");
+        let help = "Lookups of the keys of writes, in Bloom filters and in key indexes.";
+        for (place, count) in [("bloom", probes.blooms), ("keys", probes.keys)] {
+            let labels = [("tablet", id.as_str()), ("table", table.as_str()), ("in", place)];
+            out.counter(name, help, &labels, count);
+        }
     }
     for (state, count) in states {
         out.gauge("tablets", "Tablets by state.", &[("state", state)], count as f64);
     }
+    let (finished, failed) = server.copies.ended();
+    let (name, help) = ("tablet_copies_total", "Copies of tablets onto this server that ended.");
+    out.counter(name, help, &[("result", "finished")], finished);
+    out.counter(name, help, &[("result", "failed")], failed);
+    out.gauge("tablet_copies", "Tablets being copied onto this server.", &[], server.copies.count() as f64);
+    let (name, help) = ("tablet_copy_bytes_total", "Bytes of tablets copied between servers.");
+    out.counter(name, help, &[("way", "received")], server.copies.bytes_received());
+    if let Some(service) = server.copy_service() {
+        out.counter(name, help, &[("way", "sent")], service.bytes_sent());
+        let sessions = service.session_count() as f64;
+        out.gauge("tablet_copy_sessions", "Sessions of servers that copy from here.", &[], sessions);
+    }
+    let help = "Writes and messages of leaders refused as memory was short.";
+    out.counter("memory_refusals_total", help, &[], server.memory.refused());
     out.gauge("scanners_open", "Scanners that are open.", &[], server.scanners().len() as f64);
 }
 
-const STATES: [&str; 6] = ["bootstrapping", "running", "failed", "stopping", "tombstoned", "stopped"];
+const STATES: [&str; 7] =
+    ["bootstrapping", "copying", "running", "failed", "stopping", "tombstoned", "stopped"];
 
 fn state_name(state: &EntryState) -> &'static str {
     match state {
         EntryState::Bootstrapping => "bootstrapping",
+        EntryState::Copying => "copying",
         EntryState::Running(_) => "running",
         EntryState::Failed(_) => "failed",
         EntryState::Stopping => "stopping",

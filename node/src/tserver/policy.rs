@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use engine::config::TabletConfig;
 use engine::replica::JobKind;
+use engine::tablet::merge_policy;
 use engine::tablet::rowset::RowSetId;
 
 /// What is known of one tablet, at one moment.
@@ -22,7 +23,7 @@ pub struct TabletView {
     /// Changes of flushed rows that are in memory only.
     pub deltas: Vec<DeltasView>,
     /// DiskRowSets that are worth merging.
-    pub merge: Vec<RowSetId>,
+    pub merge: Option<merge_policy::Choice>,
     pub log_bytes: u64,
     /// The log's size when a checkpoint last let go of what it could.
     pub log_bytes_at_checkpoint: u64,
@@ -48,14 +49,17 @@ pub fn choose(tablets: &[TabletView], config: &TabletConfig, memory_short: bool)
         .or_else(|| first(tablets, |tablet| log_holder(tablet, config)))
         .or_else(|| too_large(tablets, config))
         .or_else(|| first(tablets, |tablet| too_old(tablet, config)))
-        .or_else(|| largest_merge(tablets))
+        .or_else(|| best_merge(tablets))
 }
 
-/// The merge of the most rowsets.
-fn largest_merge(tablets: &[TabletView]) -> Option<Choice> {
-    let merges = tablets.iter().enumerate().filter(|(_, tablet)| !tablet.merge.is_empty());
-    let largest = merges.min_by_key(|(i, tablet)| (Reverse(tablet.merge.len()), *i));
-    largest.map(|(i, tablet)| (i, JobKind::Compact(tablet.merge.clone())))
+/// The merge that saves the most lookups.
+fn best_merge(tablets: &[TabletView]) -> Option<Choice> {
+    let merges = tablets.iter().enumerate().filter_map(|(i, tablet)| Some((i, tablet.merge.as_ref()?)));
+    let best = merges.min_by_key(|(i, merge)| (Reverse(merge.gain), *i));
+    best.map(|(i, merge)| match (merge.only_changes, &merge.rowsets[..]) {
+        (true, [rowset]) => (i, JobKind::MergeDeltas(*rowset)),
+        (_, rowsets) => (i, JobKind::Compact(rowsets.to_vec())),
+    })
 }
 
 fn first(tablets: &[TabletView], due: impl Fn(&TabletView) -> Option<JobKind>) -> Option<Choice> {
@@ -167,9 +171,14 @@ mod tests {
 
     #[test]
     fn rowsets_are_merged_when_nothing_else_is_due() {
-        let merging = |merge: &[u64]| TabletView { merge: merge.to_vec(), ..view(99, 1) };
-        let tablets = [merging(&[1, 2, 3]), merging(&[1, 4, 5, 6]), merging(&[])];
-        assert_eq!(choose(&tablets, &config(), false), Some((1, JobKind::Compact(vec![1, 4, 5, 6]))));
+        let merge = |rowsets: &[u64], gain| merge_policy::Choice {
+            rowsets: rowsets.to_vec(),
+            gain,
+            only_changes: false,
+        };
+        let merging = |merge| TabletView { merge, ..view(99, 1) };
+        let tablets = [merging(Some(merge(&[1, 2, 3], 7))), merging(Some(merge(&[1, 4], 9))), merging(None)];
+        assert_eq!(choose(&tablets, &config(), false), Some((1, JobKind::Compact(vec![1, 4]))));
         let with_old_rows = TabletView { rows_age: Some(Duration::from_secs(60)), ..tablets[0].clone() };
         assert_eq!(choose(&[with_old_rows], &config(), false), Some((0, JobKind::FlushRows)));
     }

@@ -1,30 +1,40 @@
 //! The replica loop: one task per replica, which alone touches its [`Replica`].
 //!
 //! ```text
-//!   write, alter ──▶ inbox ──▶ Replica::step ──▶ log ──▶ Persisted ──▶ Replica::step (apply) ──▶ answers
-//!                      ▲                          │
-//!                      └──────────────────────────┘         scans read the Tablet and never come here
+//!   write, alter ──▶ inbox ──▶ Replica::step ──▶ log ──▶ Persisted ──┐    scans read the Tablet
+//!   other servers ──▶  ▲            ├──▶ peers ──▶ other servers      │    and never come here
+//!   deadlines ───────▶ │            ├──▶ consensus metadata ──▶ stored┤
+//!                      │            └──▶ answers                      │
+//!                      └──────────────────────────────────────────────┘
 //! ```
 //!
 //! One turn takes everything that waits in the inbox, so that the log is written and synced for many operations
 //! at once. A storage error fails the replica: all that wait and all that come later are told, and the process
 //! goes on with its other tablets.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+mod turns;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use engine::error::{Error, Result};
-use engine::ids::OpId;
-use engine::replica::{Effects, Event, Op, OpResult, Replica, RequestId};
+use engine::ids::{OpId, PeerId, Term};
+use engine::memory::Promise;
+use engine::raft::message::{UpdateRequest, UpdateResponse, VoteRequest, VoteResponse};
+use engine::raft::{self, Change, Reply, Role, Status};
+use engine::replica::{Effects, Op, OpResult, Replica, RequestId};
 use engine::tablet::Tablet;
 use engine::time::{Instant, Timestamp};
 use engine::wal::Wal;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::log::{self, Log, LogWork};
+use super::log;
+use super::peers::Peers;
 use crate::env::Env;
 use crate::server_clock::ServerClock;
+
+/// Told of a tracked request that took effect, when, and what it did.
+pub type OnCompleted = Arc<dyn Fn(&RequestId, Timestamp, &OpResult) + Send + Sync>;
 
 /// How one replica is run.
 #[derive(Clone)]
@@ -33,8 +43,17 @@ pub struct ReplicaConfig {
     pub log_sync: bool,
     /// Bytes of proposals that may wait; more are refused as throttled.
     pub pending_bytes_max: usize,
+    /// The longest frame that the tablet's other servers accept, in bytes: an operation has to fit.
+    pub frame_bytes_max: usize,
+    /// The way to the tablet's other replicas.
+    pub peers: Peers,
     /// Told when the replica fails.
     pub on_failure: Arc<dyn Fn() + Send + Sync>,
+    /// Told when a report to the masters would show something else: another leader, other members, another health
+    /// of one.
+    pub on_change: Arc<dyn Fn() + Send + Sync>,
+    /// Told of requests that took effect though this replica was not asked.
+    pub on_completed: OnCompleted,
 }
 
 /// An operation that took effect.
@@ -52,75 +71,104 @@ pub struct ReplicaHandle {
     inbox: mpsc::UnboundedSender<Command>,
 }
 
+/// A leader's message that a replica has.
+pub struct PendingUpdate {
+    replica: ReplicaHandle,
+    answered: oneshot::Receiver<Reply>,
+}
+
+impl PendingUpdate {
+    pub async fn answer(self) -> Result<UpdateResponse> {
+        match self.answered.await.map_err(|_| self.replica.unanswered())? {
+            Reply::Update(response) => Ok(response),
+            other => Err(odd_reply(&other)),
+        }
+    }
+}
+
 struct Shared {
     env: Env,
     clock: ServerClock,
     tablet: Arc<Tablet>,
+    config: ReplicaConfig,
     /// Bytes of proposals that are not answered yet.
     pending_bytes: AtomicUsize,
-    pending_bytes_max: usize,
     failure: Mutex<Option<Error>>,
-    on_failure: Arc<dyn Fn() + Send + Sync>,
-    /// Rung when operations were applied or the replica failed.
+    /// [`ReplicaHandle::stop`] was called.
+    stopping: AtomicBool,
+    /// Rung when operations were applied, safe time moved, or the replica failed.
     progress: Notify,
-    /// The operation applied last.
-    last_op: Mutex<OpId>,
+    /// Where the replica stood when something last changed that is worth a report.
+    status: Mutex<Arc<Status>>,
+    /// Rung when that changes.
+    turned: Notify,
     /// Size of the log.
     log_bytes: Arc<AtomicU64>,
 }
 
 type Answer = oneshot::Sender<Result<Applied>>;
 type WithReplica = Box<dyn FnOnce(&mut Replica, &mut Effects) + Send>;
+type MakeEvent = Box<dyn FnOnce(u64) -> raft::Event + Send>;
 
 enum Command {
-    Propose { op: Op, request: Option<RequestId>, bytes: usize, answer: Answer },
+    Propose {
+        op: Op,
+        request: Option<RequestId>,
+        /// The only term in which it may be taken.
+        term: Option<Term>,
+        /// Room for what it will hold, kept until it is applied.
+        room: Option<Promise>,
+        bytes: usize,
+        answer: Answer,
+    },
+    /// Something that is answered by a [`Reply`]; `bytes` of operations come with it.
+    Ask {
+        event: MakeEvent,
+        bytes: usize,
+        answer: oneshot::Sender<Reply>,
+        /// Room for what the operations up to this index will hold, kept until they are applied.
+        room: Option<(u64, Promise)>,
+    },
+    /// What became of a message or of a read of the log.
+    Event(raft::Event),
+    /// Somebody waits until everything before this is applied.
+    WantSnapshot(Timestamp),
     Persisted(Result<OpId>),
+    MetaStored(u64, Result<()>),
     With(WithReplica),
     WithWal(log::WithWal),
     Stop(oneshot::Sender<Replica>),
 }
 
 impl ReplicaHandle {
-    /// Runs an opened replica until [`ReplicaHandle::stop`].
-    pub fn start(env: &Env, clock: &ServerClock, replica: Replica, wal: Wal, config: ReplicaConfig) -> Self {
+    /// Runs an opened replica until [`ReplicaHandle::stop`]. One that decides alone leads when this returns.
+    pub fn start(
+        env: &Env,
+        clock: &ServerClock,
+        mut replica: Replica,
+        wal: Wal,
+        config: ReplicaConfig,
+    ) -> Self {
         let (inbox, commands) = mpsc::unbounded_channel();
         let tablet = replica.tablet().clone();
         // What was once given must not be given again, even if the wall clock was set back meanwhile.
-        clock.pass(tablet.mvcc().last_applied());
+        clock.pass(tablet.mvcc().newest());
+        let mut out = Effects::default();
+        replica.start(env.now(), &mut || clock.now(), &mut out);
         let shared = Arc::new(Shared {
             env: env.clone(),
             clock: clock.clone(),
             tablet,
+            config,
             pending_bytes: AtomicUsize::new(0),
-            pending_bytes_max: config.pending_bytes_max,
             failure: Mutex::new(None),
-            on_failure: config.on_failure,
+            stopping: AtomicBool::new(false),
             progress: Notify::new(),
-            last_op: Mutex::new(replica.last_applied()),
+            status: Mutex::new(Arc::new(replica.status(env.now()))),
+            turned: Notify::new(),
             log_bytes: Arc::new(AtomicU64::new(wal.bytes())),
         });
-        let log = if config.log_sync {
-            let persisted = inbox.downgrade();
-            let post = move |result| {
-                if let Some(inbox) = persisted.upgrade() {
-                    // A loop that ended needs no news.
-                    let _ended = inbox.send(Command::Persisted(result));
-                }
-            };
-            log::start(env, wal, shared.log_bytes.clone(), Box::new(post))
-        } else {
-            Log::Here(Box::new(wal))
-        };
-        let looped = ReplicaLoop {
-            shared: shared.clone(),
-            replica,
-            log,
-            inbox: commands,
-            waiting: BTreeMap::new(),
-            next_ticket: 0,
-            out: Effects::default(),
-            stopping: None,
-        };
+        let looped = turns::ReplicaLoop::new(shared.clone(), (replica, out), wal, &inbox, commands);
         env.spawn("replica", looped.run());
         ReplicaHandle { shared, inbox }
     }
@@ -134,9 +182,51 @@ impl ReplicaHandle {
         self.shared.failure()
     }
 
-    /// The operation applied last.
-    pub fn last_op(&self) -> OpId {
-        *self.shared.last_op.lock().expect("nobody panics while holding it")
+    /// Whether the replica was told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Where the replica stood when its role, its members or their health last changed. Operation numbers in it
+    /// are of that moment; [`ReplicaHandle::status_now`] has today's.
+    pub fn status(&self) -> Arc<Status> {
+        self.shared.status()
+    }
+
+    pub fn is_leader(&self) -> bool {
+        self.shared.status().role == Role::Leader
+    }
+
+    /// Where the replica stands.
+    pub async fn status_now(&self) -> Result<Status> {
+        let now = self.shared.env.now();
+        self.with(move |replica, _| replica.status(now)).await
+    }
+
+    /// Waits until `met` holds for the status, or `deadline`; gives the last one looked at.
+    pub async fn wait_status(&self, deadline: Instant, met: impl Fn(&Status) -> bool) -> Arc<Status> {
+        let shared = &self.shared;
+        loop {
+            let turned = shared.turned.notified();
+            tokio::pin!(turned);
+            turned.as_mut().enable();
+            let status = shared.status();
+            let left = deadline.since(shared.env.now().mono);
+            if met(&status) || left.is_zero() || self.inbox.is_closed() || shared.failure().is_some() {
+                return status;
+            }
+            shared.env.timeout(left, turned).await;
+        }
+    }
+
+    /// Whether the loop has ended, or had to give up.
+    pub fn is_stopped(&self) -> bool {
+        self.inbox.is_closed() || self.shared.failure().is_some()
+    }
+
+    /// The operation logged last; asks the replica.
+    pub async fn last_op(&self) -> Result<OpId> {
+        self.with(|replica, _| replica.last_op()).await
     }
 
     /// Bytes of the log.
@@ -144,31 +234,163 @@ impl ReplicaHandle {
         self.shared.log_bytes.load(Ordering::Relaxed)
     }
 
-    /// Proposes an operation and waits until it is applied (and durable, if the server is set so).
+    /// `Invalid` if the operation is larger than what other servers accept.
+    pub fn check_fits(&self, op: &Op) -> Result<()> {
+        let most = self.shared.config.frame_bytes_max.saturating_sub(FRAME_OVERHEAD);
+        match op_bytes(op) {
+            bytes if bytes <= most => Ok(()),
+            bytes => Err(Error::invalid(format!(
+                "an operation of {bytes} bytes is too large to be replicated: at most {most} fit a message of \
+                 rpc_max_message_size; write fewer rows at once"
+            ))),
+        }
+    }
+
+    /// Proposes an operation and waits until it is agreed and applied (and durable, if the server is set so).
     ///
-    /// `Throttled` if too much is waiting already; the replica's own error if it failed.
+    /// `Invalid` if it is too large; `Throttled` if too much is waiting already; `NotLeader` if another replica must
+    /// be asked; `Aborted` if another leader came before it was agreed; the replica's own error if it failed.
     pub async fn propose(&self, op: Op, request: Option<RequestId>) -> Result<Applied> {
+        self.propose_when(op, request, None, None).await
+    }
+
+    /// The same with room for what the operation will hold in memory.
+    pub async fn propose_within(&self, op: Op, request: Option<RequestId>, room: Promise) -> Result<Applied> {
+        self.propose_when(op, request, None, Some(room)).await
+    }
+
+    /// The same, in this term only: `NotLeader` if the replica leads in another one by now.
+    pub async fn propose_in(&self, term: Term, op: Op, request: Option<RequestId>) -> Result<Applied> {
+        self.propose_when(op, request, Some(term), None).await
+    }
+
+    async fn propose_when(
+        &self,
+        op: Op,
+        request: Option<RequestId>,
+        term: Option<Term>,
+        room: Option<Promise>,
+    ) -> Result<Applied> {
+        self.check_fits(&op)?;
         let bytes = op_bytes(&op);
         let waiting = self.shared.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         let _owed = Owed { shared: &self.shared, bytes };
-        if waiting > self.shared.pending_bytes_max {
+        if waiting > self.shared.config.pending_bytes_max {
             return Err(Error::throttled(format!("{waiting} bytes of writes wait for this tablet already")));
         }
         let (answer, answered) = oneshot::channel();
-        let command = Command::Propose { op, request, bytes, answer };
+        let command = Command::Propose { op, request, term, room, bytes, answer };
         self.inbox.send(command).map_err(|_| self.unanswered())?;
         answered.await.map_err(|_| self.unanswered())?
     }
 
-    /// Waits until every operation below `before` is applied. The caller has moved the clock past `before`, so no
-    /// more of them can begin. `Throttled` at the deadline. Spec: SafeTime.tla Serve.
+    /// Gives a leader's message to the replica, with room for what its operations will hold in memory; its answer can
+    /// be waited for later.
+    pub fn begin_update(&self, request: UpdateRequest, room: Option<Promise>) -> Result<PendingUpdate> {
+        let bytes = request.entries.iter().map(|entry| entry.payload.len()).sum();
+        let room = request.entries.last().map(|last| last.op.index).zip(room);
+        let answered = self.begin(bytes, room, |ticket| raft::Event::Update { ticket, request })?;
+        Ok(PendingUpdate { replica: self.clone(), answered })
+    }
+
+    /// Takes a candidate's question.
+    pub async fn vote(&self, request: VoteRequest) -> Result<VoteResponse> {
+        match self.ask(0, |ticket| raft::Event::Vote { ticket, request }).await? {
+            Reply::Vote(response) => Ok(response),
+            other => Err(odd_reply(&other)),
+        }
+    }
+
+    /// Changes the members and waits until that is agreed.
+    pub async fn change_config(&self, change: Change) -> Result<()> {
+        self.ask_config(|ticket| raft::Event::ChangeConfig { ticket, change }).await
+    }
+
+    /// Keeps of the members `voters` alone, without a majority; waits until that is in the log.
+    pub async fn unsafe_config(&self, voters: Vec<PeerId>, caller: String) -> Result<()> {
+        self.ask_config(|ticket| raft::Event::UnsafeConfig { ticket, voters, caller }).await
+    }
+
+    async fn ask_config(&self, event: impl FnOnce(u64) -> raft::Event + Send + 'static) -> Result<()> {
+        match self.ask(0, event).await? {
+            Reply::Config(result) => result,
+            other => Err(odd_reply(&other)),
+        }
+    }
+
+    /// Gives up leadership, to `to` if given; `abrupt`: at once, whoever comes.
+    pub async fn step_down(&self, to: Option<PeerId>, abrupt: bool) -> Result<()> {
+        match self.ask(0, move |ticket| raft::Event::StepDown { ticket, to, abrupt }).await? {
+            Reply::StepDown(result) => result,
+            other => Err(odd_reply(&other)),
+        }
+    }
+
+    /// Begins to let another replica lead, if this one does and a majority still answers it. False if nobody will.
+    pub async fn begin_hand_over(&self) -> bool {
+        let Ok(status) = self.status_now().await else { return false };
+        let others = status.committed_config.voter_count() > 1 && status.quorum_heard;
+        let leads = status.role == Role::Leader && others;
+        leads && (status.transferring || self.step_down(None, false).await.is_ok())
+    }
+
+    /// Waits until this replica leads no longer, or `deadline`.
+    pub async fn until_handed_over(&self, deadline: Instant) {
+        self.wait_status(deadline, |status| status.role != Role::Leader).await;
+    }
+
+    /// Begins an election.
+    pub fn elect(&self, ignore_live_leader: bool) {
+        // A loop that ended elects nobody.
+        let _ended = self.inbox.send(Command::Event(raft::Event::Elect { ignore_live_leader }));
+    }
+
+    async fn ask(
+        &self,
+        bytes: usize,
+        event: impl FnOnce(u64) -> raft::Event + Send + 'static,
+    ) -> Result<Reply> {
+        self.begin(bytes, None, event)?.await.map_err(|_| self.unanswered())
+    }
+
+    fn begin(
+        &self,
+        bytes: usize,
+        room: Option<(u64, Promise)>,
+        event: impl FnOnce(u64) -> raft::Event + Send + 'static,
+    ) -> Result<oneshot::Receiver<Reply>> {
+        let (answer, answered) = oneshot::channel();
+        let command = Command::Ask { event: Box::new(event), bytes, answer, room };
+        self.inbox.send(command).map_err(|_| self.unanswered())?;
+        Ok(answered)
+    }
+
+    /// Waits until every operation below `before` is applied and no more of them can come. The caller has moved the
+    /// clock past `before`. `Throttled` at the deadline. Spec: SafeTime.tla Serve.
     pub async fn wait_applied_before(&self, before: Timestamp, deadline: Instant) -> Result<()> {
+        let mvcc = self.shared.tablet.mvcc();
+        let met = || mvcc.all_applied_before(before);
+        if !met() {
+            // A loop that ended cannot help; the wait ends at its deadline.
+            let _ended = self.inbox.send(Command::WantSnapshot(before));
+        }
+        self.wait(met, deadline, || format!("the tablet did not reach the timestamp {before} in time")).await
+    }
+
+    /// Waits until a replica that leads has applied everything that leaders before it may have acknowledged.
+    /// `Throttled` at the deadline.
+    pub async fn wait_caught_up(&self, deadline: Instant) -> Result<()> {
+        let met = || self.shared.tablet.mvcc().is_caught_up();
+        self.wait(met, deadline, || "the new leader of the tablet did not catch up in time".to_string()).await
+    }
+
+    async fn wait(&self, met: impl Fn() -> bool, deadline: Instant, what: impl Fn() -> String) -> Result<()> {
         let shared = &self.shared;
         loop {
             let progress = shared.progress.notified();
             tokio::pin!(progress);
             progress.as_mut().enable();
-            if shared.tablet.mvcc().all_applied_before(before) {
+            if met() {
                 return Ok(());
             }
             if let Some(error) = shared.failure() {
@@ -176,9 +398,7 @@ impl ReplicaHandle {
             }
             let now = shared.env.now().mono;
             if now >= deadline || shared.env.timeout(deadline.since(now), progress).await.is_none() {
-                return Err(Error::throttled(format!(
-                    "the tablet did not reach the timestamp {before} in time"
-                )));
+                return Err(Error::throttled(what()));
             }
         }
     }
@@ -224,15 +444,27 @@ impl ReplicaHandle {
     /// Finishes what was proposed, closes the log in order, and gives the replica back. `None` if somebody
     /// else stopped it.
     pub async fn stop(&self) -> Option<Replica> {
+        self.shared.stopping.store(true, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.inbox.send(Command::Stop(answer)).ok()?;
         answered.await.ok()
     }
 }
 
+fn odd_reply(reply: &Reply) -> Error {
+    Error::invalid(format!("the replica answered something else: {reply:?}"))
+}
+
 fn stopped() -> Error {
     Error::aborted("the tablet is shutting down")
 }
+
+fn other_term(term: Term) -> Error {
+    Error::not_leader(format!("this replica leads no longer in term {term}"))
+}
+
+/// Bytes of a message to another replica beside the rows of its one operation, at most: columns, ids, headers.
+const FRAME_OVERHEAD: usize = 64 << 10;
 
 /// What an operation weighs while it waits.
 fn op_bytes(op: &Op) -> usize {
@@ -262,207 +494,22 @@ impl Shared {
     fn fail(&self, error: &Error) {
         let mut failure = self.failure.lock().expect("nobody panics while holding it");
         if failure.is_none() {
-            tracing::error!(%error, "a replica failed");
+            tracing::error!(tablet = %self.tablet.tablet, %error, "a replica failed");
             *failure = Some(error.clone());
             drop(failure);
-            (self.on_failure)();
+            (self.config.on_failure)();
         }
         self.progress.notify_waiters();
-    }
-}
-
-/// Commands taken in one turn at most.
-const TURN_MAX: usize = 1024;
-/// A turn with more bytes of proposals than this runs where it does not hold up other tasks.
-const LIGHT_TURN_BYTES: usize = 64 << 10;
-
-struct ReplicaLoop {
-    shared: Arc<Shared>,
-    replica: Replica,
-    log: Log,
-    inbox: mpsc::UnboundedReceiver<Command>,
-    waiting: BTreeMap<u64, Answer>,
-    next_ticket: u64,
-    out: Effects,
-    stopping: Option<oneshot::Sender<Replica>>,
-}
-
-impl ReplicaLoop {
-    async fn run(mut self) {
-        let mut commands = Vec::new();
-        while self.inbox.recv_many(&mut commands, TURN_MAX).await > 0 {
-            if self.is_light(&commands) {
-                self.turn(&mut commands);
-            } else {
-                let env = self.shared.env.clone();
-                env.run(|| self.turn(&mut commands)).await;
-            }
-            self.deliver();
-            if let Some(error) = self.shared.failure() {
-                self.refuse_waiting(&error);
-            }
-            if self.stopping.is_some() && self.waiting.is_empty() {
-                return self.close().await;
-            }
-        }
+        self.turned.notify_waiters();
     }
 
-    /// A light turn is over in microseconds: small writes to a tablet that is all in memory. Handing it over to
-    /// another thread would cost more than it takes.
-    fn is_light(&self, commands: &[Command]) -> bool {
-        let bytes: usize = commands
-            .iter()
-            .map(|command| match command {
-                Command::Propose { bytes, .. } => *bytes,
-                Command::Persisted(_) => self.shared.pending_bytes.load(Ordering::Relaxed),
-                _ => usize::MAX / (2 * TURN_MAX),
-            })
-            .sum();
-        bytes <= LIGHT_TURN_BYTES && self.replica.tablet().state().disk.is_empty()
+    fn status(&self) -> Arc<Status> {
+        self.status.lock().expect("nobody panics while holding it").clone()
     }
 
-    /// Steps the replica through `commands` and logs what comes of it.
-    fn turn(&mut self, commands: &mut Vec<Command>) {
-        for command in commands.drain(..) {
-            self.check(|this| this.command(command));
-        }
-        self.check(ReplicaLoop::write_log);
-    }
-
-    /// Does `work`; if it fails, so has the replica.
-    fn check(&mut self, work: impl FnOnce(&mut ReplicaLoop) -> Result<()>) {
-        if let Err(error) = work(self) {
-            self.shared.fail(&error);
-        }
-    }
-
-    fn command(&mut self, command: Command) -> Result<()> {
-        let failed = self.shared.failure().is_some();
-        match command {
-            Command::Propose { op, request, answer, .. } => return self.propose(op, request, answer),
-            Command::Stop(answer) => self.stopping = Some(answer),
-            // Whoever asked finds the replica failed when the work is dropped.
-            _ if failed => {}
-            Command::Persisted(Ok(op)) => self.step(Event::Persisted(op)),
-            Command::Persisted(Err(error)) => self.step(Event::LogFailed(error)),
-            Command::With(work) => work(&mut self.replica, &mut self.out),
-            Command::WithWal(work) => return self.with_wal(work),
-        }
-        Ok(())
-    }
-
-    fn propose(&mut self, op: Op, request: Option<RequestId>, answer: Answer) -> Result<()> {
-        let refusal = match self.shared.failure() {
-            Some(error) => Some(error),
-            None => self.stopping.is_some().then(stopped),
-        };
-        if let Some(error) = refusal {
-            // Whoever asked may have given up; then nobody needs the answer.
-            let _gone = answer.send(Err(error));
-            return Ok(());
-        }
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        self.waiting.insert(ticket, answer);
-        self.step(Event::Propose { ticket, op, request });
-        Ok(())
-    }
-
-    fn step(&mut self, event: Event) {
-        let clock = &self.shared.clock;
-        self.replica.step(event, &mut || clock.now(), &mut self.out);
-        if let Some(error) = self.replica.failure() {
-            self.shared.fail(error);
-        }
-    }
-
-    /// Gives new operations to the log. Entries that only say what was done wait for the next operation.
-    fn write_log(&mut self) -> Result<()> {
-        if self.shared.failure().is_some() {
-            return Ok(());
-        }
-        let Some(last) = log::last_op(&self.out.append) else { return Ok(()) };
-        let entries = std::mem::take(&mut self.out.append);
-        match &mut self.log {
-            Log::Here(wal) => {
-                wal.append(&entries)?;
-                self.shared.log_bytes.store(wal.bytes(), Ordering::Relaxed);
-                self.step(Event::Persisted(last));
-                Ok(())
-            }
-            Log::Beside(works) => {
-                works.send(LogWork::Append { entries, last: Some(last) }).map_err(|_| log::gone())
-            }
-        }
-    }
-
-    fn with_wal(&mut self, work: log::WithWal) -> Result<()> {
-        self.write_log()?;
-        let entries = std::mem::take(&mut self.out.append);
-        match &mut self.log {
-            Log::Here(wal) => {
-                log::append_and_sync(wal, &entries)?;
-                work(wal);
-                self.shared.log_bytes.store(wal.bytes(), Ordering::Relaxed);
-                Ok(())
-            }
-            Log::Beside(works) => {
-                let append = LogWork::Append { entries, last: None };
-                works.send(append).and_then(|()| works.send(LogWork::With(work))).map_err(|_| log::gone())
-            }
-        }
-    }
-
-    /// Answers those whose operations are done.
-    fn deliver(&mut self) {
-        for note in self.out.notes.drain(..) {
-            tracing::info!(tablet = %self.shared.tablet.tablet, %note);
-        }
-        if self.out.done.is_empty() {
-            return;
-        }
-        for done in self.out.done.drain(..) {
-            let Some(answer) = self.waiting.remove(&done.ticket) else { continue };
-            let (op_id, timestamp) = (done.op_id, done.timestamp);
-            if done.result.is_ok() {
-                *self.shared.last_op.lock().expect("nobody panics while holding it") = op_id;
-            }
-            let _gone = answer.send(done.result.map(|result| Applied { op_id, timestamp, result }));
-        }
-        self.shared.progress.notify_waiters();
-    }
-
-    fn refuse_waiting(&mut self, error: &Error) {
-        for (_, answer) in std::mem::take(&mut self.waiting) {
-            let _gone = answer.send(Err(error.clone()));
-        }
-    }
-
-    /// Closes the log with everything in it and hands the replica to whoever stopped it.
-    async fn close(mut self) {
-        let entries = std::mem::take(&mut self.out.append);
-        let failed = self.shared.failure().is_some();
-        match self.log {
-            Log::Here(mut wal) if !failed => {
-                let env = self.shared.env.clone();
-                let closed = env.run(|| log::append_and_sync(&mut wal, &entries)).await;
-                if let Err(error) = closed {
-                    tracing::warn!(%error, "a log could not be closed in order; a restart replays it");
-                }
-            }
-            Log::Here(_) => {}
-            Log::Beside(works) => {
-                let (answer, closed) = oneshot::channel();
-                let append = LogWork::Append { entries, last: None };
-                if works.send(append).and_then(|()| works.send(LogWork::Stop(answer))).is_ok() {
-                    // An error means that the log task ended with the node.
-                    drop(closed.await);
-                }
-            }
-        }
-        if let Some(answer) = self.stopping.take() {
-            // A caller that went away leaves the replica to be dropped, which closes it too.
-            drop(answer.send(self.replica));
-        }
+    fn set_status(&self, status: Status) {
+        *self.status.lock().expect("nobody panics while holding it") = Arc::new(status);
+        self.turned.notify_waiters();
+        (self.config.on_change)();
     }
 }

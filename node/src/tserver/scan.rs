@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
-use engine::ids::{TabletId, Uuid};
+use engine::ids::Uuid;
 use engine::schema::block::{ProjectedColumn, RowBlock};
 use engine::tablet::scan::{Scan, SnapshotAt};
 use engine::time::{Instant, Timestamp};
@@ -36,7 +36,6 @@ use crate::wire::status::{TabletError, TabletErrorCode};
 
 /// A scan between two calls.
 pub struct OpenScanner {
-    pub tablet: TabletId,
     replica: ReplicaHandle,
     scan: Scan,
     projection: Arc<[ProjectedColumn]>,
@@ -68,11 +67,12 @@ impl From<Refusal> for Refused {
             let code = TabletErrorCode::InvalidScanCallSeqId;
             Refused::Tablet(TabletError::new(code, ErrorCode::InvalidArgument, what))
         };
+        let not_found = |what| {
+            Refused::Tablet(TabletError::new(TabletErrorCode::ScannerExpired, ErrorCode::NotFound, what))
+        };
         match refusal {
-            Refusal::Gone => {
-                let what = "Scanner with this id not found: it expired, was closed, or never was";
-                Refused::Tablet(TabletError::new(TabletErrorCode::ScannerExpired, ErrorCode::NotFound, what))
-            }
+            Refusal::Gone(id) => not_found(format!("Scanner {id} not found (it may have expired)")),
+            Refusal::NotAnId => not_found("Scanner with an ill-formed id not found".to_string()),
             Refusal::WrongSequence(expected) => {
                 invalid(format!("Invalid call sequence ID: {expected} was expected; the scanner is closed"))
             }
@@ -104,8 +104,12 @@ pub async fn scan(server: &Server, call: Call) -> Reply {
     };
     match answer {
         Ok(reply) => reply,
-        Err(Refused::Rpc(reply)) => reply,
+        Err(Refused::Rpc(reply)) => {
+            server.env.watch.mark("scan call: refused for now");
+            reply
+        }
         Err(Refused::Tablet(error)) => {
+            server.env.watch.mark("scan call: refused by its tablet");
             Reply::message(&ScanResponsePb { error: Some(error.to_pb()), ..Default::default() })
         }
     }
@@ -152,6 +156,7 @@ async fn continue_scan(
     let began = server.env.now().mono;
     let id = Uuid::parse(id);
     if request.close_scanner() && request.batch_size_bytes == Some(0) {
+        server.env.watch.mark("scan call: closed early");
         // What cannot be an id is no open scanner either, and closing is always fine.
         if let Ok(id) = id {
             server.scanners().close(id, &call.user)?;
@@ -159,8 +164,9 @@ async fn continue_scan(
         let response = ScanResponsePb { has_more_results: Some(false), ..Default::default() };
         return Ok(finish(server, call, began, response, Vec::new()));
     }
-    let id = id.map_err(|_| Refusal::Gone)?;
+    let id = id.map_err(|_| Refusal::NotAnId)?;
     let mut scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
+    server.env.watch.mark("scan call: goes on");
     let mut taken = Taken { server, id, keep: false };
     let limit = server.live.batch_bytes(request.batch_size_bytes).max(1);
     let batch = fill(server, &mut scanner, limit).await.map_err(|error| scan_failed(&scanner, &error))?;
@@ -203,11 +209,18 @@ async fn open(
     let replica = entry.running()?;
     if server.is_quiescing() {
         let (code, status) = (TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable);
+        server.env.watch.mark("scan call: met a quiescing server");
         return Err(TabletError::new(code, status, "Tablet server is quiescing").into());
     }
     let mut parsed = scan_spec::parse(new, &replica.tablet().schema())?;
     let small = batch_bytes.is_some_and(|bytes| (1..SMALL_BATCH_BYTES).contains(&bytes));
     parsed.spec.block_rows_max = small.then_some(SMALL_BLOCK_ROWS);
+    server.env.watch.mark(match parsed.read_at {
+        ReadAt::Latest => "scan call: the latest",
+        ReadAt::Snapshot(None) => "scan call: a snapshot of now",
+        ReadAt::Snapshot(Some(_)) => "scan call: a snapshot that the client names",
+        ReadAt::YourWrites { .. } => "scan call: what the client has written",
+    });
     let snapshot = choose_snapshot(server, call, &entry, &replica, &parsed).await?;
     if let Some(at) = snapshot {
         parsed.spec.snapshot = SnapshotAt::At(at);
@@ -216,7 +229,7 @@ async fn open(
     let ParsedScan { spec, projection, layout, .. } = parsed;
     let opened = server.env.run(|| replica.tablet().scan(&spec)).await;
     let scan = opened.map_err(|error| storage_failed(&replica, &error))?;
-    let scanner = OpenScanner { tablet: entry.id, replica, scan, projection, layout, ordered };
+    let scanner = OpenScanner { replica, scan, projection, layout, ordered };
     Ok((scanner, snapshot))
 }
 
@@ -231,6 +244,16 @@ async fn choose_snapshot(
     let bad = |error: Error| Refused::from(TabletError::of(TabletErrorCode::InvalidSnapshot, &error));
     if let Some(seen) = parsed.propagated {
         server.clock.update(seen).map_err(bad)?;
+    }
+    let waited = |waited: Result<(), Error>| {
+        waited.map_err(|error| match error.kind {
+            ErrorKind::Throttled => Refused::Rpc(Reply::too_busy(error.message)),
+            _ => storage_failed(replica, &error),
+        })
+    };
+    if !matches!(parsed.read_at, ReadAt::Snapshot(_)) && !replica.tablet().mvcc().is_caught_up() {
+        call.release_slot();
+        waited(replica.wait_caught_up(snapshot_deadline(server, call)).await)?;
     }
     let at = match parsed.read_at {
         ReadAt::Latest => return Ok(None),
@@ -247,12 +270,8 @@ async fn choose_snapshot(
     // From here on no operation can begin below the snapshot. Spec: SafeTime.tla Observe.
     server.clock.update(at).map_err(bad)?;
     call.release_slot();
-    let deadline = snapshot_deadline(server, call);
-    match replica.wait_applied_before(at, deadline).await {
-        Ok(()) => Ok(Some(at)),
-        Err(error) if error.kind == ErrorKind::Throttled => Err(Refused::Rpc(Reply::too_busy(error.message))),
-        Err(error) => Err(storage_failed(replica, &error)),
-    }
+    waited(replica.wait_applied_before(at, snapshot_deadline(server, call)).await)?;
+    Ok(Some(at))
 }
 
 /// A little is left of the caller's time, so that the reply can still reach it.
@@ -274,9 +293,10 @@ fn check_history(server: &Server, entry: &TabletEntry, at: Timestamp) -> Result<
     )))
 }
 
-/// Reading failed: so has the replica, unless the request is to blame.
+/// Reading failed: so has the replica, unless the request is to blame, or the replica was deleted meanwhile.
 pub fn read_failed(replica: &ReplicaHandle, error: &Error) -> TabletError {
     match error.kind {
+        _ if replica.is_stopping() => TabletError::of(TabletErrorCode::TabletNotRunning, error),
         ErrorKind::Io | ErrorKind::Corrupt => {
             replica.fail(error);
             TabletError::of(TabletErrorCode::TabletFailed, error)
@@ -379,7 +399,7 @@ pub fn keep_alive(server: &Server, call: &Call) -> Reply {
     };
     let now = server.env.now().mono;
     let kept = Uuid::parse(&request.scanner_id)
-        .map_err(|_| Refusal::Gone)
+        .map_err(|_| Refusal::NotAnId)
         .and_then(|id| server.scanners().keep_alive(id, &call.user, now));
     match kept.map_err(Refused::from) {
         Ok(()) => Reply::message(&ScannerKeepAliveResponsePb { error: None }),
@@ -415,7 +435,7 @@ async fn checksum_batch(server: &Server, call: &Call, request: &ChecksumRequestP
             (None, scanner, 0)
         }
         (None, Some(old)) => {
-            let id = Uuid::parse(&old.scanner_id).map_err(|_| Refusal::Gone)?;
+            let id = Uuid::parse(&old.scanner_id).map_err(|_| Refusal::NotAnId)?;
             let scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
             (Some(id), scanner, old.previous_checksum)
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::error::Error;
 use engine::schema::block::ProjectedColumn;
 use engine::schema::{ColumnSchema, DataType, Schema, key};
-use engine::tablet::scan::{ScanSpec, SnapshotAt};
+use engine::tablet::scan::ScanSpec;
 use engine::time::Timestamp;
 
 use crate::proto::kudu::app_status_pb::ErrorCode;
@@ -60,16 +60,14 @@ pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, 
         return Err(bad_spec("a scan can begin at start_primary_key or after last_primary_key, not both"));
     }
     let spec = ScanSpec {
-        projection: projection.clone(),
         predicates,
         lower_key: bound(&request.start_primary_key)?,
         upper_key: bound(&request.stop_primary_key)?,
         last_key: bound(&request.last_primary_key)?,
-        snapshot: SnapshotAt::Latest,
         diff_from,
         ordered,
         limit: request.limit,
-        block_rows_max: None,
+        ..ScanSpec::latest(projection.clone())
     };
     Ok(ParsedScan { spec, projection: projection.into(), layout, read_at, propagated })
 }

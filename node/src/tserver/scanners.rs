@@ -23,7 +23,9 @@ use engine::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// Unknown, expired, closed or destroyed.
-    Gone,
+    Gone(Uuid),
+    /// No scanner can have such an id.
+    NotAnId,
     /// The call is out of order; the scanner is destroyed. Carries the number that was expected.
     WrongSequence(u32),
     /// It belongs to another user.
@@ -71,7 +73,7 @@ impl<S> ScannerTable<S> {
     /// [`ScannerTable::remove`].
     pub fn take(&mut self, id: Uuid, user: &str, seq: u32, now: Instant) -> Result<S, Refusal> {
         self.expire(id, now);
-        let slot = self.slots.get_mut(&id).ok_or(Refusal::Gone)?;
+        let slot = self.slots.get_mut(&id).ok_or(Refusal::Gone(id))?;
         if *slot.user != *user {
             return Err(Refusal::Foreign);
         }
@@ -125,7 +127,7 @@ impl<S> ScannerTable<S> {
     /// Counts as a use.
     pub fn keep_alive(&mut self, id: Uuid, user: &str, now: Instant) -> Result<(), Refusal> {
         self.expire(id, now);
-        let slot = self.slots.get_mut(&id).ok_or(Refusal::Gone)?;
+        let slot = self.slots.get_mut(&id).ok_or(Refusal::Gone(id))?;
         if *slot.user != *user {
             return Err(Refusal::Foreign);
         }
@@ -139,11 +141,6 @@ impl<S> ScannerTable<S> {
         let ttl = self.ttl;
         self.slots.retain(|_, slot| !slot.is_expired(ttl, now));
         before - self.slots.len()
-    }
-
-    /// Drops the idle scanners that `gone` picks, for example those of a deleted tablet.
-    pub fn drop_where(&mut self, gone: impl Fn(&S) -> bool) {
-        self.slots.retain(|_, slot| !matches!(&slot.state, State::Idle(scanner) if gone(scanner)));
     }
 
     pub fn len(&self) -> usize {
@@ -191,7 +188,7 @@ mod tests {
             table.put_back(ID, scanner, at(1));
         }
         assert_eq!(table.take(ID, "ann", 3, at(2)), Err(Refusal::WrongSequence(4)), "a repeated call");
-        assert_eq!(table.take(ID, "ann", 4, at(2)), Err(Refusal::Gone), "and the scanner is destroyed");
+        assert_eq!(table.take(ID, "ann", 4, at(2)), Err(Refusal::Gone(ID)), "and the scanner is destroyed");
     }
 
     #[test]
@@ -220,7 +217,7 @@ mod tests {
         let scanner = table.take(ID, "ann", 1, at(100)).expect("kept alive");
         assert_eq!(table.drop_expired(at(1000)), 0, "somebody works on it");
         table.put_back(ID, scanner, at(1000));
-        assert_eq!(table.keep_alive(ID, "ann", at(1061)), Err(Refusal::Gone));
+        assert_eq!(table.keep_alive(ID, "ann", at(1061)), Err(Refusal::Gone(ID)));
         assert!(table.is_empty());
     }
 
@@ -231,12 +228,5 @@ mod tests {
         assert_eq!(table.close(ID, "bob"), Err(Refusal::Foreign));
         assert_eq!(table.keep_alive(ID, "bob", at(1)), Err(Refusal::Foreign));
         assert!(table.take(ID, "ann", 1, at(1)).is_ok(), "and is not harmed by others");
-    }
-
-    #[test]
-    fn scanners_go_with_their_tablet() {
-        let mut table = table();
-        table.drop_where(|scanner| *scanner == "scan");
-        assert!(table.is_empty());
     }
 }

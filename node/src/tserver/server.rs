@@ -1,7 +1,7 @@
 //! What the calls of one tablet server share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,17 +10,18 @@ use engine::ids::Uuid;
 use engine::time::Timestamp;
 
 use super::config::TserverConfig;
+use super::consensus;
+use super::copy::{Copies, CopyService};
 use super::live::Live;
-use super::maintenance::MemoryPressure;
+use super::memory::MemoryPressure;
 use super::numbers::Numbers;
 use super::scan::OpenScanner;
 use super::scanners::ScannerTable;
 use super::tablets::Tablets;
 use crate::env::Env;
-use crate::proto::kudu::app_status_pb::ErrorCode;
 use crate::server::Common;
 use crate::server_clock::ServerClock;
-use crate::wire::status::{TabletError, TabletErrorCode};
+use crate::wire::status::TabletError;
 
 /// One tablet server.
 pub struct Server {
@@ -32,6 +33,9 @@ pub struct Server {
     pub memory: MemoryPressure,
     pub numbers: Numbers,
     pub live: Live,
+    /// Copies onto this server.
+    pub copies: Copies,
+    copy_service: OnceLock<Weak<CopyService>>,
     scanners: Mutex<ScannerTable<OpenScanner>>,
     quiescing: AtomicBool,
 }
@@ -48,16 +52,28 @@ impl Server {
         let scanners = Mutex::new(ScannerTable::new(live.scanner_ttl()));
         Ok(Server {
             env: env.clone(),
-            memory: MemoryPressure::new(env, config.memory_soft_percent),
+            memory: MemoryPressure::new(&common.memory, config.memory_soft_percent),
             common,
             clock,
             tablets,
             config,
             numbers: Numbers::default(),
             live,
+            copies: Copies::default(),
+            copy_service: OnceLock::new(),
             scanners,
             quiescing: AtomicBool::new(false),
         })
+    }
+
+    /// Copies from this server, if it serves.
+    pub fn copy_service(&self) -> Option<Arc<CopyService>> {
+        self.copy_service.get().and_then(Weak::upgrade)
+    }
+
+    /// The service refers to the server, so it is not owned by it.
+    pub fn set_copy_service(&self, service: &Arc<CopyService>) {
+        self.copy_service.get_or_init(|| Arc::downgrade(service));
     }
 
     pub fn uuid(&self) -> Uuid {
@@ -81,18 +97,10 @@ impl Server {
 
     /// An error if the request is meant for another server.
     pub fn check_destination(&self, dest_uuid: Option<&Bytes>) -> Result<(), TabletError> {
-        let uuid = self.uuid().to_string();
-        match dest_uuid {
-            Some(dest) if dest.as_ref() != uuid.as_bytes() => Err(TabletError::new(
-                TabletErrorCode::WrongServerUuid,
-                ErrorCode::InvalidArgument,
-                format!("this is server {uuid}, not {}", String::from_utf8_lossy(dest)),
-            )),
-            _ => Ok(()),
-        }
+        consensus::check_destination(self.uuid(), dest_uuid)
     }
 
-    /// Why no write may begin now, if none may: memory is short.
+    /// Why a write may not begin now, if it may not: memory is short.
     pub fn refuse_write(&self) -> Option<String> {
         self.memory.refuse(self.env.rng.next_u64())
     }

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use engine::tablet::KeyRange;
 
 use super::entry::TabletEntry;
+use super::host;
 use super::scan_spec;
 use super::server::Server;
 use super::{scan, write};
 use crate::env::BoxFuture;
 use crate::proto::kudu::KeyRangePb;
 use crate::proto::kudu::app_status_pb::ErrorCode;
-use crate::proto::kudu::consensus::raft_peer_pb::Role;
 use crate::proto::kudu::tablet::TabletStatusPb;
 use crate::proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
 use crate::proto::kudu::tserver::{
@@ -104,7 +104,7 @@ fn status_and_schema(entry: &TabletEntry, schema: bool) -> StatusAndSchemaPb {
     let meta = &entry.meta;
     let current = tablet.as_ref().map(|tablet| tablet.schema());
     let current = current.as_deref().unwrap_or(&meta.schema);
-    let role = if tablet.is_some() { Role::Leader } else { Role::NonParticipant };
+    let role = host::role(entry);
     StatusAndSchemaPb {
         tablet_status: status(entry),
         schema: schema.then(|| convert::schema_to_pb(current)),

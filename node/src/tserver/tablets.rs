@@ -1,37 +1,41 @@
 //! The tablet table: every tablet that has a superblock here, opened at start, created, altered and deleted.
 //!
 //! ```text
-//!  start ──▶ BOOTSTRAPPING ──▶ RUNNING ──▶ STOPPING ──▶ tombstoned, or gone
+//!  start ──▶ BOOTSTRAPPING ──▶ RUNNING ──▶ STOPPING ──▶ tombstoned, or gone       (tombstones.rs)
 //!  create ──────┘     └──▶ FAILED ◀──┘ (storage error; the master is told)
+//!  StartTabletCopy ──▶ COPYING ──▶ BOOTSTRAPPING, or back                         (copy/)
 //! ```
 //!
-//! What a crash leaves: a superblock without data is an empty tablet; one marked deleted is deleted on start; data
-//! without a superblock is removed when its tablet is created again, and cannot be reached before.
+//! What a crash leaves: a superblock without data is an empty tablet; one marked deleted is deleted on start, one
+//! marked copying becomes the tombstone it was; rows and empty logs without a superblock are removed on start. A
+//! superblock that cannot be read fails its tablet alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use engine::cfile::cache::{CacheStats, PageCache};
-use engine::error::{Error, ErrorKind, Result};
-use engine::ids::{OpId, TabletId};
-use engine::replica::{OpResult, Replica, RequestId};
+use engine::error::{Error, Result};
+use engine::ids::TabletId;
+use engine::memory::MemTracker;
+use engine::raft::{Config, Peer};
+use engine::replica::{GroupSetup, Replica, tombstone};
 use engine::tablet::meta::{DataState, TabletMeta};
-use engine::time::Timestamp;
 use engine::wal::Wal;
 use tokio::sync::Notify;
 
+use super::buried::Buried;
 use super::config::TserverConfig;
 use super::entry::{EntryState, TabletEntry};
-use super::replica::{ReplicaConfig, ReplicaHandle};
+use super::memory;
+use super::peers::{Peers, PeersConfig};
+use super::replica::{OnCompleted, ReplicaConfig, ReplicaHandle};
 use super::reports::{Pending, ReportLog};
 use crate::dirs::{Directory, ServerDirs};
 use crate::env::Env;
 use crate::proto::kudu::app_status_pb::ErrorCode;
 use crate::server_clock::ServerClock;
 use crate::wire::status::{TabletError, TabletErrorCode};
-
-/// Told of every tracked request that a log shows to have taken effect.
-pub type RestoreRequest = Box<dyn Fn(&RequestId, Timestamp, &OpResult) + Send + Sync>;
 
 /// All tablets of one server.
 pub struct Tablets {
@@ -40,31 +44,47 @@ pub struct Tablets {
     dirs: ServerDirs,
     config: TserverConfig,
     cache: Arc<PageCache>,
-    restore: RestoreRequest,
+    completed: OnCompleted,
+    peers: Peers,
+    /// This server as a member of groups.
+    me: Peer,
     entries: Mutex<BTreeMap<TabletId, Arc<TabletEntry>>>,
+    /// Tablets whose logs nobody replays yet.
+    opening: Mutex<VecDeque<TabletId>>,
     reports: Arc<Mutex<ReportLog>>,
     /// Rung when the masters should hear something soon.
     hint: Arc<Notify>,
+    buried: Mutex<Buried>,
 }
 
 impl Tablets {
+    /// `addr` is where others reach this server. `completed` is told of every tracked request that took effect though
+    /// its client did not ask here, or not since this server began.
     pub fn new(
         env: &Env,
         clock: &ServerClock,
         dirs: ServerDirs,
+        addr: (String, u16),
         config: &TserverConfig,
-        restore: RestoreRequest,
+        memory: &Arc<MemTracker>,
+        completed: OnCompleted,
     ) -> Tablets {
+        let me = Peer::voter(dirs.uuid, addr.0, addr.1);
+        let timeout = Duration::from_millis(config.consensus_timeout_ms);
         Tablets {
             env: env.clone(),
             clock: clock.clone(),
             dirs,
             config: config.clone(),
-            cache: PageCache::new(config.page_cache_bytes),
-            restore,
+            cache: page_cache(config, memory),
+            completed,
+            peers: Peers::new(env, PeersConfig::of(&config.raft, timeout)),
+            me,
             entries: Mutex::default(),
+            opening: Mutex::default(),
             reports: Arc::default(),
             hint: Arc::default(),
+            buried: Mutex::default(),
         }
     }
 
@@ -72,9 +92,9 @@ impl Tablets {
         &self.dirs
     }
 
-    /// Bytes of decoded pages in memory.
-    pub fn cached_bytes(&self) -> u64 {
-        self.cache.stats().bytes
+    /// Lets go of pages, as far as keys can be looked up without: so many bytes should not be held.
+    pub fn give_back_pages(&self, bytes: u64) {
+        self.cache.give_back(bytes);
     }
 
     /// How the cache of pages does.
@@ -103,47 +123,97 @@ impl Tablets {
         })
     }
 
-    /// Reads every superblock. A tablet whose superblock cannot be read fails the start: nothing is known of it,
-    /// so nobody could be told that it failed.
+    /// Reads every superblock, completes what a crash interrupted, and removes what belongs to no tablet. A tablet
+    /// for which that fails has failed, alone: the master replaces it.
     pub fn load(&self) -> Result<()> {
+        let mut known = Vec::new();
         for dir in &self.dirs.data {
-            let at = |error: Error| error.context(format!("the directory {}", dir.path));
-            for id in TabletMeta::list(&*dir.disk).map_err(at)? {
-                let meta = TabletMeta::load(&*dir.disk, id).map_err(at)?;
-                if meta.data_state == DataState::Deleted {
-                    Replica::delete(&*self.dirs.wal.disk, &*dir.disk, id, None).map_err(at)?;
+            let loaded = self.load_dir(dir);
+            known.extend(loaded.map_err(|error| error.context(format!("the directory {}", dir.path)))?);
+        }
+        self.remove_stray_logs(&known)
+            .map_err(|error| error.context(format!("the directory {}", self.dirs.wal.path)))
+    }
+
+    /// The tablets that had a superblock in a data directory.
+    fn load_dir(&self, dir: &Arc<Directory>) -> Result<Vec<TabletId>> {
+        let ids = TabletMeta::list(&*dir.disk)?;
+        for id in &ids {
+            let entry = match tombstone::recover(&*self.dirs.wal.disk, &*dir.disk, *id) {
+                Ok(Some(meta)) => TabletEntry::new(meta, dir.clone()),
+                Ok(None) => {
+                    self.bury(*id);
                     continue;
                 }
-                self.entries().insert(id, Arc::new(TabletEntry::new(meta, dir.clone())));
-                self.report_log().changed(id);
+                Err(error) => failed_entry(*id, dir, error),
+            };
+            if entry.meta.data_state == DataState::Deleted {
+                self.bury(*id);
             }
+            self.note_back(&entry);
+            if matches!(entry.state(), EntryState::Bootstrapping) {
+                self.opening().push_back(*id);
+            }
+            self.put(Arc::new(entry));
+            self.report_log().changed(*id);
+        }
+        let removed = tombstone::remove_strays(&*dir.disk, &ids)?;
+        if removed > 0 {
+            tracing::warn!(dir = dir.path, removed, "removed rows of tablets that have no superblock");
+        }
+        Ok(ids)
+    }
+
+    fn remove_stray_logs(&self, known: &[TabletId]) -> Result<()> {
+        let strays = tombstone::remove_stray_logs(&*self.dirs.wal.disk, known)?;
+        if strays.removed > 0 {
+            tracing::warn!(removed = strays.removed, "removed empty logs of tablets that have no superblock");
+        }
+        for tablet in strays.kept {
+            tracing::error!(
+                %tablet,
+                "there is a log but no superblock of this tablet; is a data directory missing? The log stays"
+            );
         }
         Ok(())
     }
 
-    /// Replays the log of every tablet that [`Tablets::load`] found, one after the other.
+    fn opening(&self) -> MutexGuard<'_, VecDeque<TabletId>> {
+        self.opening.lock().expect("nobody panics while holding it")
+    }
+
+    /// Replays the logs of tablets that [`Tablets::load`] found and that nobody else replays. Several may do this at
+    /// once.
     pub async fn bootstrap(&self) {
-        for entry in self.all() {
+        loop {
+            let Some(id) = self.opening().pop_front() else { return };
+            let Some(entry) = self.get(id) else { continue };
             if matches!(entry.state(), EntryState::Bootstrapping) {
-                let opened = self.env.run(|| self.open_replica(&entry)).await;
-                self.settle(&entry, opened);
+                self.open(&entry).await;
             }
         }
+    }
+
+    /// Opens a replica and starts it; what fails that is kept for the master to see.
+    pub(super) async fn open(&self, entry: &Arc<TabletEntry>) {
+        let opened = self.env.run(|| self.open_replica(entry)).await;
+        self.settle(entry, opened);
     }
 
     fn open_replica(&self, entry: &TabletEntry) -> Result<(Replica, Wal)> {
         let (wal_disk, data_disk) = (self.dirs.wal.disk.clone(), entry.data_dir.disk.clone());
         let config = self.config.tablet.clone();
         let (replica, wal, report) =
-            Replica::open(wal_disk, data_disk, entry.id, config, self.cache.clone())?;
+            Replica::open(wal_disk, data_disk, entry.id, self.setup(), config, self.cache.clone())?;
         for (request, timestamp, result) in &report.completed_requests {
             // An operation that could not be done is none that a retry must not repeat.
             if let Ok(result) = result {
-                (self.restore)(request, *timestamp, result);
+                (self.completed)(request, *timestamp, result);
             }
         }
         for note in &report.notes {
             tracing::info!(tablet = %entry.id, %note);
+            self.env.watch.note(entry.id, note);
         }
         Ok((replica, wal))
     }
@@ -163,21 +233,26 @@ impl Tablets {
 
     fn start_replica(&self, entry: &TabletEntry, replica: Replica, wal: Wal) -> ReplicaHandle {
         let (id, reports, hint) = (entry.id, self.reports.clone(), self.hint.clone());
-        let on_failure = move || {
+        let changed: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
             reports.lock().expect("nobody panics while holding it").changed(id);
             hint.notify_waiters();
-        };
+        });
         let config = ReplicaConfig {
             log_sync: self.config.log_sync,
             pending_bytes_max: self.config.replica_pending_bytes_max,
-            on_failure: Arc::new(on_failure),
+            frame_bytes_max: self.config.rpc.max_message_bytes,
+            peers: self.peers.clone(),
+            on_failure: changed.clone(),
+            on_change: changed,
+            on_completed: self.completed.clone(),
         };
         ReplicaHandle::start(&self.env, &self.clock, replica, wal, config)
     }
 
     /// Makes a tablet without rows and starts it.
-    pub async fn create(&self, meta: TabletMeta) -> Result<(), TabletError> {
+    pub async fn create(&self, meta: TabletMeta, members: Config) -> Result<(), TabletError> {
         let id = meta.tablet;
+        self.buried().remove(id);
         let dir = self.emptiest_data_dir();
         let entry = {
             let mut entries = self.entries();
@@ -189,7 +264,7 @@ impl Tablets {
             entry
         };
         self.mark_changed(id);
-        let created = self.env.run(|| self.create_replica(meta, &dir)).await;
+        let created = self.env.run(|| self.create_replica(meta, members, &dir)).await;
         if let Err(error) = &created {
             let error = TabletError::of(TabletErrorCode::UnknownError, error);
             self.entries().remove(&id);
@@ -200,9 +275,15 @@ impl Tablets {
         Ok(())
     }
 
-    fn create_replica(&self, meta: TabletMeta, dir: &Directory) -> Result<(Replica, Wal)> {
+    fn create_replica(&self, meta: TabletMeta, members: Config, dir: &Directory) -> Result<(Replica, Wal)> {
         let (wal_disk, data_disk) = (self.dirs.wal.disk.clone(), dir.disk.clone());
-        Replica::create(wal_disk, data_disk, meta, self.config.tablet.clone(), self.cache.clone())
+        let (config, cache) = (self.config.tablet.clone(), self.cache.clone());
+        Replica::create(wal_disk, data_disk, meta, members, self.setup(), config, cache)
+    }
+
+    /// Who a replica of this server is in its group, for one life of the replica.
+    fn setup(&self) -> GroupSetup {
+        GroupSetup { me: self.me.clone(), options: self.config.raft.clone(), seed: self.env.rng.next_u64() }
     }
 
     /// Spreads tablets evenly over the data directories.
@@ -214,51 +295,51 @@ impl Tablets {
         emptiest.expect("a server has a data directory").clone()
     }
 
-    /// Deletes a tablet's data. A tombstone keeps what the replica must never forget: how far its log went.
-    pub async fn delete(&self, entry: &Arc<TabletEntry>, tombstone: bool) -> Result<(), TabletError> {
-        let found = entry.transition(|state| match state {
-            EntryState::Bootstrapping | EntryState::Stopping => None,
-            EntryState::Tombstoned(_) if tombstone => None,
-            _ => Some(EntryState::Stopping),
-        });
-        let last_op = match found {
-            EntryState::Running(replica) => {
-                drop(replica.stop().await);
-                replica.last_op()
-            }
-            EntryState::Tombstoned(_) if tombstone => return Ok(()),
-            EntryState::Tombstoned(last) => last,
-            EntryState::Failed(_) | EntryState::Stopped => OpId::MIN,
-            EntryState::Bootstrapping | EntryState::Stopping => {
-                let what = format!("Tablet {} is {}", entry.id, entry.state_pb().as_str_name());
-                let code = TabletErrorCode::AlreadyInprogress;
-                return Err(TabletError::new(code, ErrorCode::AlreadyPresent, what));
-            }
-        };
-        let deleted = self.env.run(|| self.delete_data(entry, tombstone, last_op)).await;
-        if let Err(error) = deleted {
-            entry.set_state(EntryState::Failed(error.clone()));
-            self.mark_changed(entry.id);
-            return Err(error.into());
-        }
-        if tombstone {
-            entry.set_state(EntryState::Tombstoned(last_op));
-            self.mark_changed(entry.id);
-        } else {
-            entry.set_state(EntryState::Stopped);
-            self.entries().remove(&entry.id);
-            self.report_log().removed(entry.id);
-            self.hint.notify_waiters();
-        }
-        Ok(())
+    pub(super) fn env(&self) -> &Env {
+        &self.env
     }
 
-    fn delete_data(&self, entry: &TabletEntry, tombstone: bool, last_op: OpId) -> Result<()> {
-        let (wal, data) = (&*self.dirs.wal.disk, &*entry.data_dir.disk);
-        match Replica::delete(wal, data, entry.id, tombstone.then_some(last_op)) {
-            Err(error) if error.kind == ErrorKind::NotFound && !tombstone => Ok(()),
-            deleted => deleted,
+    /// The tablet of this id; or a place for it, new and kept for a copy, and true.
+    pub(super) fn get_or_reserve(&self, id: TabletId) -> (Arc<TabletEntry>, bool) {
+        let dir = self.emptiest_data_dir();
+        let mut entries = self.entries();
+        if let Some(known) = entries.get(&id) {
+            return (known.clone(), false);
         }
+        let entry = Arc::new(TabletEntry::new(TabletMeta::unreadable(id), dir));
+        entry.set_state(EntryState::Copying);
+        entries.insert(id, entry.clone());
+        (entry, true)
+    }
+
+    /// Puts an entry in the place of the tablet's last one.
+    pub(super) fn put(&self, entry: Arc<TabletEntry>) {
+        self.entries().insert(entry.id, entry);
+    }
+
+    /// The tablet is gone without a trace.
+    pub(super) fn forget(&self, id: TabletId) {
+        self.entries().remove(&id);
+        self.report_log().removed(id);
+        self.hint.notify_waiters();
+    }
+
+    /// The tablet's table was dropped: no leader is to have it copied here again.
+    pub(super) fn bury(&self, id: TabletId) {
+        self.buried().insert(id);
+    }
+
+    fn buried(&self) -> MutexGuard<'_, Buried> {
+        self.buried.lock().expect("nobody panics while holding it")
+    }
+
+    /// `TABLET_NOT_FOUND` for a tablet that was deleted for good.
+    pub(super) fn check_not_buried(&self, id: TabletId) -> Result<(), TabletError> {
+        if !self.buried().contains(id) {
+            return Ok(());
+        }
+        let what = format!("Tablet {id} was deleted here for good, as its table was dropped");
+        Err(TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what))
     }
 
     fn report_log(&self) -> MutexGuard<'_, ReportLog> {
@@ -269,6 +350,13 @@ impl Tablets {
     pub fn mark_changed(&self, id: TabletId) {
         self.report_log().changed(id);
         self.hint.notify_waiters();
+    }
+
+    /// The masters should hear what became of this tablet, which may be gone.
+    pub(super) fn mark_changed_if_here(&self, id: TabletId) {
+        if self.get(id).is_some() {
+            self.mark_changed(id);
+        }
     }
 
     /// The masters should hear of this tablet with the next heartbeat.
@@ -297,9 +385,23 @@ impl Tablets {
     }
 }
 
+/// The cache of a server's pages, which become more only while memory is not short.
+fn page_cache(config: &TserverConfig, memory: &Arc<MemTracker>) -> Arc<PageCache> {
+    let (root, soft_percent) = (memory.clone(), config.memory_soft_percent);
+    let soft = move || memory::soft_limit(root.limit_bytes(), soft_percent);
+    PageCache::within(config.page_cache_bytes, &memory.child("page-cache"), soft)
+}
+
+/// What is left of a tablet that could not be recovered.
+fn failed_entry(id: TabletId, dir: &Arc<Directory>, error: Error) -> TabletEntry {
+    tracing::error!(tablet = %id, dir = dir.path, %error, "a tablet's superblock is of no use");
+    let meta = TabletMeta::load(&*dir.disk, id).unwrap_or_else(|_| TabletMeta::unreadable(id));
+    TabletEntry::failed(meta, dir.clone(), error)
+}
+
 fn already_there(entry: &TabletEntry) -> TabletError {
     let (code, what) = match entry.state() {
-        EntryState::Bootstrapping | EntryState::Stopping => {
+        EntryState::Bootstrapping | EntryState::Copying | EntryState::Stopping => {
             (TabletErrorCode::AlreadyInprogress, format!("Tablet {} is being worked on", entry.id))
         }
         _ => (TabletErrorCode::TabletAlreadyExists, format!("Tablet already exists: {}", entry.id)),

@@ -53,25 +53,32 @@ pub async fn write(server: &Server, call: Call) -> Reply {
         Err(reply) => return reply,
     };
     if let Some(busy) = server.refuse_write() {
+        server.env.watch.mark("write call: refused for memory");
         return Reply::too_busy(busy);
     }
-    server.memory.add(call.body.len() as u64);
     // From here on the call mostly waits for its log; others may run meanwhile.
     call.release_slot();
     let request_id = call.request_id.as_ref().map(request_id);
-    match write_rows(server, &request, request_id).await {
+    match write_rows(server, &request, call.body.len(), request_id).await {
         Ok(applied) => {
             server.numbers.count_write(&applied.result);
             reply_of(applied.timestamp, &applied.result)
         }
-        Err(error) if error.is_busy() => Reply::too_busy(error.status.message.unwrap_or_default()),
-        Err(error) => Reply::message(&WriteResponsePb { error: Some(error.to_pb()), ..Default::default() }),
+        Err(error) if error.is_busy() => {
+            server.env.watch.mark("write call: refused for now");
+            Reply::too_busy(error.status.message.unwrap_or_default())
+        }
+        Err(error) => {
+            server.env.watch.mark("write call: refused by its tablet");
+            Reply::message(&WriteResponsePb { error: Some(error.to_pb()), ..Default::default() })
+        }
     }
 }
 
 async fn write_rows(
     server: &Server,
     request: &WriteRequest,
+    body_bytes: usize,
     request_id: Option<RequestId>,
 ) -> Result<Applied, TabletError> {
     let entry = server.tablets.find(&request.tablet_id)?;
@@ -84,13 +91,20 @@ async fn write_rows(
     }
     let columns = bind(&entry, replica.tablet(), request.schema.as_ref())?;
     let rows = request.row_operations.clone().unwrap_or_default();
-    let op = Op::Write(WriteOp {
+    let write = WriteOp {
         columns,
         rows: rows.rows.unwrap_or_default(),
         indirect: rows.indirect_data.unwrap_or_default(),
-    });
-    let applied = replica.propose(op, request_id).await.map_err(|error| refused(&replica, &error))?;
+    };
+    let admitted = server.memory.admit(replica.tablet(), &write, body_bytes as u64);
+    let admitted = admitted.map_err(|why| TabletError::from(Error::throttled(why)))?;
+    let op = Op::Write(write);
+    replica.check_fits(&op)?;
+    let applied = replica.propose_within(op, request_id, admitted.growth).await;
+    let applied = applied.map_err(|error| refused(&replica, &error))?;
+    drop(admitted.body);
     if request.external_consistency_mode() == ExternalConsistencyMode::CommitWait {
+        server.env.watch.mark("write call: waits until its time has surely passed");
         server.wait_until_past(applied.timestamp).await;
     }
     Ok(applied)
@@ -125,7 +139,7 @@ fn bind(
 /// Why an operation was not done: the replica failed, or something is wrong with the request.
 pub fn refused(replica: &ReplicaHandle, error: &Error) -> TabletError {
     if replica.failure().is_some() {
-        return TabletError::of(TabletErrorCode::TabletFailed, error);
+        return TabletError::failed(error);
     }
     match error.kind {
         // Bytes that are no row operations, kinds of operations nobody knows, columns that are not the tablet's.
@@ -133,13 +147,25 @@ pub fn refused(replica: &ReplicaHandle, error: &Error) -> TabletError {
             TabletError::of(TabletErrorCode::MismatchedSchema, error)
         }
         ErrorKind::Throttled => TabletError::of(TabletErrorCode::Throttled, error),
-        ErrorKind::Aborted => TabletError::new(
+        ErrorKind::Aborted if replica.is_stopping() => TabletError::new(
             TabletErrorCode::TabletNotRunning,
             ErrorCode::IllegalState,
             error.message.as_str(),
         ),
+        ErrorKind::NotLeader => TabletError::of(TabletErrorCode::UnknownError, &not_leader(replica, error)),
         _ => TabletError::of(TabletErrorCode::UnknownError, error),
     }
+}
+
+/// With who leads instead, as far as this replica knows, so that whoever reads it knows where to go.
+fn not_leader(replica: &ReplicaHandle, error: &Error) -> Error {
+    let status = replica.status();
+    let leader = status.leader.map_or_else(|| "nobody".to_string(), |leader| leader.to_string());
+    let config = status.active_config();
+    Error::not_leader(format!(
+        "{} Consensus state: term {}, leader {leader}, configuration {config}",
+        error.message, status.term
+    ))
 }
 
 /// The reply to a write that took effect.

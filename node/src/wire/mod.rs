@@ -3,11 +3,12 @@
 //! ```text
 //! convert.rs     schemas, ids                         predicates.rs  column predicates
 //! partition.rs   partition schemas, partitions        rows.rs        row blocks as reply sidecars
-//! status.rs      errors and row errors
+//! status.rs      errors and row errors                consensus.rs   replication
 //! ```
 //!
 //! *Not here:* framing and negotiation (`rpc`), the bytes of row operations and keys (`engine::schema`).
 
+pub mod consensus;
 pub mod convert;
 pub mod partition;
 pub mod predicates;

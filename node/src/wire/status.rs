@@ -74,6 +74,13 @@ impl TabletError {
         TabletError { code, status: status_from_error(error) }
     }
 
+    /// The tablet cannot go on here, for what `error` says. Clients take the status, not the code, for a reason to
+    /// go on at another replica: theirs is to retry, with the same request id, what was underway when it failed.
+    pub fn failed(error: &Error) -> TabletError {
+        let what = format!("Tablet not RUNNING: FAILED: {}", error.message);
+        TabletError::new(TabletErrorCode::TabletFailed, ErrorCode::IllegalState, what)
+    }
+
     /// Whether the protocol wants this turned into a call that failed as too busy, so that clients back off:
     /// throttled tablets, and anything unavailable that has no code of its own.
     pub fn is_busy(&self) -> bool {

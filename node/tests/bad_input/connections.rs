@@ -123,21 +123,21 @@ async fn lengths_that_lie_end_their_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_above_the_limit_is_refused_by_its_first_bytes() {
-    let world = World::start(&[("rpc_max_message_size", "65536")]).await;
+    let world = World::start(&[("rpc_max_message_size", "1048576")]).await;
     // An unknown field, to be skipped, that makes the frame as long as we like.
     let of_length = |length: usize| {
         let body = |bytes: usize| [&[0x7a][..], &varint(bytes), &vec![7; bytes]].concat();
-        let over = call_bytes(1, TABLETS, "Ping", &[], &body(60_000)).len() - 4 - 60_000;
+        let over = call_bytes(1, TABLETS, "Ping", &[], &body(1_000_000)).len() - 4 - 1_000_000;
         call_bytes(1, TABLETS, "Ping", &[], &body(length - over))
     };
-    for (length, wanted) in [(65_536, Some("ok")), (65_537, None)] {
+    for (length, wanted) in [(1 << 20, Some("ok")), ((1 << 20) + 1, None)] {
         let mut raw = Raw::negotiated(&world.env, world.tserver()).await;
         let bytes = of_length(length);
         assert_eq!(bytes[..4], (length as u32).to_be_bytes());
         raw.write(&bytes).await;
         assert_eq!(raw.reply().await.as_deref(), wanted, "{length} bytes");
     }
-    for announced in [65_537, 1 << 30, u32::MAX] {
+    for announced in [(1 << 20) + 1, 1 << 30, u32::MAX] {
         let mut raw = Raw::negotiated(&world.env, world.tserver()).await;
         raw.write(&announced.to_be_bytes()).await;
         assert_eq!(raw.reply().await, None, "nobody waits for {announced} bytes");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use bytes::Bytes;
 use engine::codec;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
@@ -64,10 +65,8 @@ async fn a_full_log_disk_refuses_writes_and_loses_none() {
     };
     assert!((10..20).contains(&acknowledged), "{acknowledged}");
     let refused = refused.replace(std::str::from_utf8(&world.tablet).unwrap(), "TABLET");
-    expect![
-        "TABLET_FAILED + IO_ERROR: append to the log in wals/TABLET: No space left on device (os error 28)"
-    ]
-    .assert_eq(&refused);
+    let full = "append to the log in wals/TABLET: No space left on device (os error 28)";
+    assert_eq!(refused, format!("TABLET_FAILED + ILLEGAL_STATE: Tablet not RUNNING: FAILED: {full}"));
     disks.disk("tserver-1/wal").set_free(PLENTY);
     world.restart().await;
     assert_eq!(world.count().await, acknowledged);
@@ -98,9 +97,7 @@ async fn a_full_data_disk_stops_flushes_only() {
 
 /// Puts the next higher version into a sealed file's head.
 fn make_newer(disk: &MemDisk, path: &str) {
-    let file = disk.open(path).unwrap();
-    let mut old = vec![0; file.len().unwrap() as usize];
-    file.read_at(0, &mut old).unwrap();
+    let old = content(disk, path);
     let magic = old[..4].try_into().unwrap();
     let version = u16::from_le_bytes([old[4], old[5]]);
     let (_, payload, used) = codec::unseal_prefix(magic, version, &old).unwrap();
@@ -109,23 +106,45 @@ fn make_newer(disk: &MemDisk, path: &str) {
     disk.create(path).unwrap().append(&new).unwrap();
 }
 
-/// Why the cluster does not start.
-async fn start_error(world: &World) -> String {
-    let failed = Cluster::start(&world.env, &world.config).await.err().expect("it should not start");
-    let tablet = std::str::from_utf8(&world.tablet).unwrap();
-    failed.to_string().replace(tablet, "TABLET").replace(&world.config.dir, "DIR")
+/// What a write to the tablet is refused with, once it is not merely still being opened.
+async fn refusal(world: &World, tablet: &Bytes) -> String {
+    loop {
+        let refused = told(&world.write(&insert(tablet, &schema(), &[])).await.error);
+        if !refused.contains("TABLET_NOT_RUNNING") {
+            return refused.replace(std::str::from_utf8(tablet).unwrap(), "TABLET");
+        }
+        world.env.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn superblock(tablet: &[u8]) -> String {
+    format!("tablet-meta/{}", std::str::from_utf8(tablet).unwrap())
+}
+
+fn content(disk: &MemDisk, path: &str) -> Vec<u8> {
+    let file = disk.open(path).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tablet_of_a_newer_format_is_not_touched() {
     let disks = MemDisks::default();
     let mut world = World::in_env(disks.env(), &[]).await;
+    let other = create(&world.client, "other", schema()).await;
+    let other = only_tablet(&world.env, &world.cluster, &other).await;
     world.still_served().await;
     world.cluster.shutdown().await;
-    let tablet = std::str::from_utf8(&world.tablet).unwrap().to_string();
-    make_newer(&disks.disk("tserver-1/data"), &format!("tablet-meta/{tablet}"));
-    expect![[r#"tserver-1: the directory DIR/tserver-1/data: tablet-meta/TABLET: "NYTM" record has format 2, newer than the newest this build reads (1); use the build that wrote it or a later one"#]]
-    .assert_eq(&start_error(&world).await);
+    let (data, path) = (disks.disk("tserver-1/data"), superblock(&other));
+    make_newer(&data, &path);
+    let before = content(&data, &path);
+    world.restart().await;
+    let refused = refusal(&world, &other).await;
+    expect![[r#"TABLET_FAILED + ILLEGAL_STATE: Tablet not RUNNING: FAILED: tablet-meta/TABLET: "NYTM" record has format 4, newer than the newest this build reads (3); use the build that wrote it or a later one"#]].assert_eq(&refused);
+    world.still_served().await;
+    world.stop().await;
+    assert_eq!(content(&data, &path), before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,14 +160,8 @@ async fn a_log_of_a_newer_format_fails_its_tablet_alone() {
         make_newer(&wal, &format!("{dir}/{segment}"));
     }
     world.restart().await;
-    let refused = loop {
-        let refused = told(&world.write(&insert(&other, &schema(), &[])).await.error);
-        if !refused.contains("TABLET_NOT_RUNNING") {
-            break refused.replace(std::str::from_utf8(&other).unwrap(), "TABLET");
-        }
-        world.env.sleep(Duration::from_millis(1)).await;
-    };
-    expect![[r#"TABLET_FAILED + NOT_SUPPORTED: wals/TABLET/0000000001.wal: "NYWS" record has format 2, newer than the newest this build reads (1); use the build that wrote it or a later one"#]].assert_eq(&refused);
+    let refused = refusal(&world, &other).await;
+    expect![[r#"TABLET_FAILED + ILLEGAL_STATE: Tablet not RUNNING: FAILED: wals/TABLET/0000000001.wal: "NYWS" record has format 3, newer than the newest this build reads (2); use the build that wrote it or a later one"#]].assert_eq(&refused);
     world.still_served().await;
     world.stop().await;
 }

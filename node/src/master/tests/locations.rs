@@ -182,7 +182,7 @@ async fn features_can_be_withheld() {
         config.support_auto_incrementing = false;
     })
     .await;
-    for feature in [3, 5, 6, 7, 8, 9, 10, 11, 12] {
+    for feature in [3, 5, 7, 8, 9, 10, 11, 12] {
         let refused: RpcError = master
             .try_call::<_, PingResponsePb>(SERVICE, "Ping", &PingRequestPb {}, &[1, 2, 4, feature])
             .await

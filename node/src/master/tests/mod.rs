@@ -4,6 +4,7 @@ mod cluster;
 mod ddl;
 mod faults;
 mod locations;
+mod masters;
 
 use std::time::Duration;
 
@@ -148,6 +149,7 @@ async fn run(env: &Env, dir: &tempfile::TempDir, change: fn(&mut MasterConfig)) 
     let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_string();
     let addr = "127.0.0.1:0".parse().expect("an address");
     let mut config = MasterConfig::new(addr, path("wal"), vec![path("data")]);
+    config.catalog.replicas_default = 1;
     change(&mut config);
     super::run(env.clone(), config).await.expect("the master starts")
 }

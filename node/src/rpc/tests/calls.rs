@@ -56,6 +56,17 @@ async fn calls_overtake_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn sidecars_travel_beside_the_request() {
+    let world = World::new(RpcConfig::default()).await;
+    let proxy = Proxy::new(world.env.clone(), world.addr, "root");
+    let sidecars = vec![Bytes::from(vec![3; 1 << 20]), Bytes::new(), Bytes::from_static(b"end")];
+    let (text, deadline) = (&String::from("s"), world.after(1_000));
+    let echoed = proxy.call_with_sidecars::<_, String>(ECHO, "Echo", text, sidecars.clone(), deadline);
+    let echoed = echoed.await.expect("answered");
+    assert_eq!((echoed.message.as_str(), echoed.sidecars), ("s", sidecars));
+}
+
+#[tokio::test(start_paused = true)]
 async fn sidecars_travel_beside_the_message() {
     let world = World::new(RpcConfig::default()).await;
     let connection = world.connect().await;

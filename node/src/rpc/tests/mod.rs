@@ -114,7 +114,7 @@ impl Service for Echo {
                 }
                 _ => {}
             }
-            Reply::message(&text)
+            Reply::with_sidecars(&text, call.sidecars)
         })
     }
 }

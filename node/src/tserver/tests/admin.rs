@@ -66,7 +66,7 @@ async fn a_tablets_life() {
         t STOPPED TABLET_DATA_TOMBSTONED columns=4 version=0
         TABLET_NOT_RUNNING + ILLEGAL_STATE: Tablet abababababababababababababababab is tombstoned: its data was deleted here
         t STOPPED TABLET_DATA_TOMBSTONED columns=4 version=0
-        tombstone remembers Some((1, 1))
+        tombstone remembers Some((1, 2))
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: abababababababababababababababab
     "#]].assert_eq(&(lines.join("\n") + "\n"));
 }

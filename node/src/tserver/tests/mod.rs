@@ -1,7 +1,10 @@
 //! The whole server over loopback, driven with raw protobufs as clients send them.
 
 mod admin;
+mod copy;
 mod faults;
+mod group;
+mod heartbeats;
 mod restart;
 mod scans;
 mod writes;
@@ -102,6 +105,16 @@ impl Fixture {
         let created: CreateTabletResponsePb =
             self.admin("CreateTablet", &create_request(self, &schema())).await;
         assert_eq!(created.error, None);
+        self.settled(TABLET).await;
+    }
+
+    /// Waits until a tablet's first operation, that of its leader, is over: nothing goes on in it then.
+    async fn settled(&self, tablet: Uuid) {
+        let entry = self.running.server.tablets.get(tablet).expect("it was made");
+        let replica = entry.running().expect("it runs");
+        while replica.status_now().await.expect("it runs").committed == engine::ids::OpId::MIN {
+            self.env.sleep(Duration::from_millis(1)).await;
+        }
     }
 
     async fn write(&self, ops: &[Op<'_>]) -> WriteResponsePb {

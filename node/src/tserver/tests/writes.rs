@@ -70,7 +70,7 @@ async fn every_kind_of_row_operation() {
 
         row 0: IMMUTABLE UPDATE not allowed for immutable column: im INT32 NULLABLE IMMUTABLE
         row 1: IMMUTABLE UPDATE not allowed for immutable column: im INT32 NULLABLE IMMUTABLE
-        row 4: INVALID_ARGUMENT No fields updated
+        row 4: INVALID_ARGUMENT No fields updated, key is: (int32 key=<redacted>)
         upserts 1, updates 1, upsert ignores 1, update ignores 1
 
 

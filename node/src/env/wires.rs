@@ -1,0 +1,177 @@
+//! A network in memory between numbered hosts, for tests: any host can be cut off, and joined again.
+//!
+//! What was under way when a host is cut off stays under way: streams stall, as they do when a cable is pulled, and
+//! go on when it is put back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use engine::time::Instant;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::sync::mpsc;
+
+use super::{BoxFuture, Listener, Net, Stream};
+
+type Accepted = (Stream, SocketAddr);
+
+/// Bytes in flight in one direction of a stream.
+const WINDOW_BYTES: usize = 256 << 10;
+
+/// All hosts and what is between them. Clones are the same network.
+#[derive(Clone, Default)]
+pub(crate) struct Wires(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    listening: BTreeMap<SocketAddr, (usize, mpsc::UnboundedSender<Accepted>)>,
+    ports: u16,
+    cut: BTreeSet<usize>,
+    stalled: Vec<Waker>,
+}
+
+impl Wires {
+    /// The network as one host sees it.
+    pub(crate) fn host(&self, number: usize) -> Arc<dyn Net> {
+        Arc::new(Host { wires: self.clone(), number })
+    }
+
+    /// Nothing gets to this host or from it any more.
+    pub(crate) fn cut(&self, host: usize) {
+        self.lock().cut.insert(host);
+    }
+
+    pub(crate) fn join(&self, host: usize) {
+        let mut state = self.lock();
+        state.cut.remove(&host);
+        state.stalled.drain(..).for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no one panics holding this lock")
+    }
+}
+
+impl State {
+    fn is_cut(&self, a: usize, b: usize) -> bool {
+        a != b && (self.cut.contains(&a) || self.cut.contains(&b))
+    }
+}
+
+struct Host {
+    wires: Wires,
+    number: usize,
+}
+
+impl Net for Host {
+    fn listen(&self, mut addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
+        let mut state = self.wires.lock();
+        if addr.port() == 0 {
+            state.ports += 1;
+            addr.set_port(10_000 + state.ports);
+        }
+        let taken = state.listening.get(&addr).is_some_and(|(_, sender)| !sender.is_closed());
+        let result = if taken {
+            Err(io::ErrorKind::AddrInUse.into())
+        } else {
+            let (sender, accepted) = mpsc::unbounded_channel();
+            state.listening.insert(addr, (self.number, sender));
+            Ok(Box::new(HostListener { addr, accepted }) as Box<dyn Listener>)
+        };
+        Box::pin(std::future::ready(result))
+    }
+
+    fn connect(&self, addr: SocketAddr, _deadline: Instant) -> BoxFuture<'_, io::Result<Stream>> {
+        let mut state = self.wires.lock();
+        state.ports += 1;
+        let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_000 + state.ports));
+        let result = match state.listening.get(&addr) {
+            Some((to, _)) if state.is_cut(self.number, *to) => Err(io::ErrorKind::TimedOut.into()),
+            Some((to, listener)) => {
+                let (ours, theirs) = tokio::io::duplex(WINDOW_BYTES);
+                let wire = |stream| Wire { stream, wires: self.wires.clone(), ends: (self.number, *to) };
+                match listener.send((Box::new(wire(theirs)), from)) {
+                    Ok(()) => Ok(Box::new(wire(ours)) as Stream),
+                    Err(_) => Err(io::ErrorKind::ConnectionRefused.into()),
+                }
+            }
+            None => Err(io::ErrorKind::ConnectionRefused.into()),
+        };
+        Box::pin(std::future::ready(result))
+    }
+
+    fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
+        let parsed = host_port.parse().map_err(|_| io::Error::from(io::ErrorKind::NotFound));
+        Box::pin(std::future::ready(parsed.map(|addr| vec![addr])))
+    }
+}
+
+struct HostListener {
+    addr: SocketAddr,
+    accepted: mpsc::UnboundedReceiver<Accepted>,
+}
+
+impl Listener for HostListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Accepted>> {
+        Box::pin(async move { self.accepted.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into()) })
+    }
+}
+
+/// One end of a stream; it stalls while one of its hosts is cut off.
+struct Wire {
+    stream: DuplexStream,
+    wires: Wires,
+    ends: (usize, usize),
+}
+
+impl Wire {
+    fn stalls(&self, context: &Context<'_>) -> bool {
+        let mut state = self.wires.lock();
+        let cut = state.is_cut(self.ends.0, self.ends.1);
+        if cut {
+            state.stalled.push(context.waker().clone());
+        }
+        cut
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.stalls(context) {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.stalls(context) {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,200 @@
+//! Several masters: added one by one, whatever is left of the log, and shut down in order. Time is paused.
+
+use std::sync::Arc;
+
+use engine::config::TabletConfig;
+use engine::error::ErrorKind;
+use engine::raft::Role;
+
+use super::*;
+use crate::env::testing::{MemDisks, SeededRng, SteadyClock};
+use crate::env::wires::Wires;
+
+struct Masters {
+    envs: Vec<Env>,
+    masters: Vec<RunningMaster>,
+    proxies: Vec<Proxy>,
+    auto_join: bool,
+}
+
+fn addr_of(number: usize) -> std::net::SocketAddr {
+    std::net::SocketAddr::from(([127, 0, 0, 1], 7_051 + number as u16))
+}
+
+impl Masters {
+    /// The first master, and room for others that wait until they are added.
+    async fn start(room: usize) -> Masters {
+        Masters::with(room, false).await
+    }
+
+    async fn with(room: usize, auto_join: bool) -> Masters {
+        let wires = Wires::default();
+        let os = OsEnv::new(&OsOptions::default()).expect("there is entropy");
+        let os = Env { clock: Arc::new(SteadyClock(os.clock.clone())), ..os };
+        let host = |number| Env {
+            net: wires.host(number),
+            disks: Arc::new(MemDisks::default()),
+            rng: Arc::new(SeededRng::new(1 + number as u64)),
+            ..os.clone()
+        };
+        let envs: Vec<Env> = (0..room).map(host).collect();
+        let client = host(room);
+        let proxies = (0..room).map(|number| Proxy::new(client.clone(), addr_of(number), "ann")).collect();
+        let mut masters = Masters { envs, masters: Vec::new(), proxies, auto_join };
+        masters.run().await;
+        masters
+    }
+
+    /// Starts the next master, which is told of all before it.
+    async fn run(&mut self) {
+        let number = self.masters.len();
+        let mut config = MasterConfig::new(addr_of(number), "wal", vec!["data".to_string()]);
+        config.masters = (0..=number).map(|number| addr_of(number).to_string()).collect();
+        config.auto_join = self.auto_join;
+        config.tablet = TabletConfig::tiny();
+        config.maintenance_interval = Duration::from_millis(20);
+        config.catalog.replicas_default = 1;
+        let master = crate::master::run(self.envs[number].clone(), config).await.expect("the master starts");
+        self.masters.push(master);
+    }
+
+    async fn call<Q: Message, R: Message + Default>(&self, at: usize, method: &str, request: &Q) -> R {
+        let deadline = self.envs[0].now().mono.after(Duration::from_secs(20));
+        let called = self.proxies[at].call(SERVICE, method, request, deadline, CallOptions::default());
+        called.await.expect("the call succeeds").message
+    }
+
+    async fn until(&self, what: &str, met: impl Fn(&Masters) -> bool) {
+        for _ in 0..6_000 {
+            if met(self) {
+                return;
+            }
+            self.envs[0].sleep(Duration::from_millis(10)).await;
+        }
+        panic!("waited in vain: {what}");
+    }
+
+    /// Starts the next master and has `leader` add it.
+    async fn add(&mut self, leader: usize) {
+        let number = self.masters.len();
+        self.run().await;
+        let address = HostPortPb { host: "127.0.0.1".to_string(), port: u32::from(addr_of(number).port()) };
+        let request = AddMasterRequestPb { rpc_addr: Some(address) };
+        let added: AddMasterResponsePb = self.call(leader, "AddMaster", &request).await;
+        assert_eq!(shown(&added.error), "ok");
+        self.promoted(leader, number).await;
+    }
+
+    async fn promoted(&self, leader: usize, number: usize) {
+        let uuid = self.masters[number].uuid;
+        self.until("the promotion of a new master", |masters| {
+            let replica = masters.masters[leader].opened.get().expect("it leads");
+            replica.status().committed_config.is_voter(uuid) && masters.masters[number].opened.get().is_some()
+        })
+        .await;
+    }
+
+    async fn create(&self, at: usize, name: &str) {
+        let created: CreateTableResponsePb = self.call(at, "CreateTable", &table(name)).await;
+        assert_eq!(shown(&created.error), "ok");
+    }
+
+    async fn names(&self, at: usize) -> Vec<String> {
+        let listed: ListTablesResponsePb = self.call(at, "ListTables", &ListTablesRequestPb::default()).await;
+        assert_eq!(shown(&listed.error), "ok");
+        listed.tables.into_iter().map(|table| table.name).collect()
+    }
+
+    async fn beat(&self, at: usize) {
+        let registration = ServerRegistrationPb {
+            rpc_addresses: vec![HostPortPb { host: "127.0.0.1".to_string(), port: 1 }],
+            ..Default::default()
+        };
+        let request = TsHeartbeatRequestPb {
+            common: TsToMasterCommonPb {
+                ts_instance: NodeInstancePb { permanent_uuid: id(SERVER), instance_seqno: 1 },
+            },
+            registration: Some(registration),
+            ..Default::default()
+        };
+        let beat: TsHeartbeatResponsePb = self.call(at, "TSHeartbeat", &request).await;
+        assert_eq!(shown(&beat.error), "ok");
+    }
+
+    /// Whether the beginning of a master's log is gone.
+    async fn begins_late(&self, at: usize) -> bool {
+        let replica = self.masters[at].opened.get().expect("it runs");
+        let read = replica.with_wal(|wal| wal.read(1, 100)).await.expect("it runs");
+        read.is_err_and(|error| error.kind == ErrorKind::NotFound)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_master_has_itself_added() {
+    let mut masters = Masters::with(3, true).await;
+    masters.beat(0).await;
+    masters.create(0, "before").await;
+    for number in 1..3 {
+        masters.run().await;
+        masters.promoted(0, number).await;
+    }
+    masters.create(0, "after").await;
+    masters.masters[0].shutdown().await;
+    masters.until("another leads", |masters| masters.masters[1..].iter().any(|m| m.catalog().is_ok())).await;
+    let leader = (1..3).find(|at| masters.masters[*at].catalog().is_ok()).expect("one leads");
+    assert_eq!(masters.names(leader).await, ["after", "before"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_master_that_lost_its_disk_is_added_once_the_old_one_is_removed() {
+    let mut masters = Masters::with(3, true).await;
+    for number in 1..3 {
+        masters.run().await;
+        masters.promoted(0, number).await;
+    }
+    let lost = masters.masters.pop().expect("the third");
+    lost.shutdown().await;
+    masters.envs[2].disks = Arc::new(MemDisks::default());
+    masters.run().await;
+    masters.envs[0].sleep(Duration::from_secs(10)).await;
+    let replica = masters.masters[0].opened.get().expect("it leads");
+    assert!(
+        replica.status().committed_config.peer(masters.masters[2].uuid).is_none(),
+        "its address is taken"
+    );
+    let request = RemoveMasterRequestPb { rpc_addr: None, master_uuid: Some(lost.uuid.to_string()) };
+    let removed: RemoveMasterResponsePb = masters.call(0, "RemoveMaster", &request).await;
+    assert_eq!(shown(&removed.error), "ok");
+    masters.promoted(0, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn masters_are_added_by_copy_and_hand_over_when_they_stop() {
+    let mut masters = Masters::start(3).await;
+    masters.beat(0).await;
+    let mut names = Vec::new();
+    while names.len() < 5 || !masters.begins_late(0).await {
+        names.push(format!("table{:03}", names.len()));
+        masters.create(0, names.last().expect("just pushed")).await;
+        masters.envs[0].sleep(Duration::from_millis(50)).await;
+        assert!(names.len() < 500, "the log is never cut");
+    }
+    masters.add(0).await;
+    masters.add(0).await;
+    let waits = masters.call::<_, AddMasterResponsePb>(0, "AddMaster", &AddMasterRequestPb::default()).await;
+    assert!(shown(&waits.error).contains("does not say which master"), "{waits:?}");
+
+    // The first stops: another leads at once, with all there was, and goes on.
+    let began = masters.envs[0].now().mono;
+    masters.masters[0].shutdown().await;
+    let leads = |masters: &Masters| masters.masters[1..].iter().position(|master| master.leads());
+    masters.until("another leader", |masters| leads(masters).is_some()).await;
+    let took = masters.envs[0].now().mono.since(began);
+    assert!(took < Duration::from_millis(400), "{took:?} to the next leader");
+    let next = 1 + leads(&masters).expect("it was just so");
+    assert_eq!(masters.names(next).await, names);
+    masters.beat(next).await;
+    masters.create(next, "zoo").await;
+    let status = masters.masters[next].opened.get().expect("it runs").status();
+    assert_eq!((status.role, status.committed_config.voter_count()), (Role::Leader, 3));
+}

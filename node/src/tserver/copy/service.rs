@@ -1,0 +1,344 @@
+//! `kudu.tserver.TabletCopyService`: what other servers fetch to copy a replica from here.
+//!
+//! ```text
+//! BeginTabletCopySession ──▶ the replica's files and log are fixed and pinned
+//! FetchData ───────────────▶ SUPER_BLOCK: the manifest   BLOCK n: file n of it   LOG_SEGMENT n: a segment of the log
+//! CheckSessionActive, EndTabletCopySession
+//! ```
+//!
+//! The methods and messages are Kudu's; what the bytes mean is this project's own (see `engine::replica::copy`). So the
+//! superblock is always fetched, never part of a reply.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::error::{Error, ErrorKind};
+use engine::ids::{OpId, PeerId, TabletId, Uuid};
+use engine::note::Note;
+use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
+use engine::raft::{self, ConsensusMeta, Status};
+use engine::replica::copy::{CopySource, Part};
+use engine::replica::{Effects, Replica};
+use prost::Message;
+
+use super::CopyConfig;
+use super::sessions::Sessions;
+use super::throttle::Throttle;
+use crate::env::{BoxFuture, Env};
+use crate::proto::kudu::tserver::data_id_pb::IdType;
+use crate::proto::kudu::tserver::tablet_copy_error_pb::Code;
+use crate::proto::kudu::tserver::{
+    BeginTabletCopySessionRequestPb, BeginTabletCopySessionResponsePb, CheckTabletCopySessionActiveRequestPb,
+    CheckTabletCopySessionActiveResponsePb, DataChunkPb, DataIdPb, EndTabletCopySessionRequestPb,
+    EndTabletCopySessionResponsePb, FetchDataRequestPb, FetchDataResponsePb, TabletCopyErrorPb,
+};
+use crate::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use crate::tserver::consensus::{Host, Hosted};
+use crate::tserver::replica::ReplicaHandle;
+use crate::wire::consensus as wire;
+use crate::wire::convert::id_bytes;
+use crate::wire::status::status_from_error;
+
+pub const SERVICE: &str = "kudu.tserver.TabletCopyService";
+
+const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
+    MethodInfo { name, tracked: false, required }
+}
+
+static METHODS: [MethodInfo; 4] = [
+    method("BeginTabletCopySession", &[1, 2]),
+    method("CheckSessionActive", &[1]),
+    method("FetchData", &[1, 2]),
+    method("EndTabletCopySession", &[1, 2]),
+];
+
+/// The sessions of one server, and what they may use.
+pub struct CopyService {
+    host: Arc<dyn Host>,
+    config: CopyConfig,
+    sessions: Mutex<Sessions>,
+    throttle: Mutex<Throttle>,
+    bytes_sent: AtomicU64,
+}
+
+/// Why a call failed, by Kudu's code.
+struct Refusal {
+    code: Code,
+    error: Error,
+}
+
+impl Refusal {
+    fn new(code: Code, error: Error) -> Refusal {
+        Refusal { code, error }
+    }
+
+    fn reply(self) -> Reply {
+        let error = TabletCopyErrorPb { code: self.code as i32, status: status_from_error(&self.error) };
+        Reply::Err {
+            code: RpcErrorCodePb::ErrorApplication,
+            message: self.error.message,
+            copy_error: Some(error.encode_to_vec().into()),
+        }
+    }
+}
+
+impl CopyService {
+    pub fn new(host: Arc<dyn Host>, config: CopyConfig) -> Arc<CopyService> {
+        Arc::new(CopyService {
+            host,
+            config,
+            sessions: Mutex::new(Sessions::new(config.sessions_max, config.idle_timeout)),
+            throttle: Mutex::new(Throttle::new(config.bytes_per_second)),
+            bytes_sent: AtomicU64::new(0),
+        })
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().expect("nobody panics while holding the sessions")
+    }
+
+    pub fn session_count(&self) -> usize {
+        self.sessions().count()
+    }
+
+    pub fn bytes_sent(&self) -> u64 {
+        self.bytes_sent.load(Ordering::Relaxed)
+    }
+
+    /// Ends the sessions of a tablet that goes away.
+    pub fn end_all_of(&self, tablet: TabletId) {
+        self.sessions().end_all_of(tablet);
+    }
+
+    /// Ends sessions that nobody uses any more, for as long as the server runs.
+    pub async fn expire(self: Arc<Self>) {
+        loop {
+            self.host.env().sleep(self.config.expiry_interval).await;
+            let dropped = self.sessions().drop_expired(self.host.env().now().mono);
+            if dropped > 0 {
+                tracing::warn!(dropped, "sessions of tablet copies were not used any more");
+            }
+        }
+    }
+
+    async fn begin(&self, request: BeginTabletCopySessionRequestPb) -> Result<Reply, Refusal> {
+        let invalid = |error| Refusal::new(Code::InvalidTabletCopyRequest, error);
+        let requestor = Uuid::parse(&request.requestor_uuid).map_err(invalid)?;
+        let tablet = Uuid::parse(&request.tablet_id).map_err(invalid)?;
+        let env = self.host.env();
+        let throttled = |error| Refusal::new(Code::UnknownError, error);
+        self.sessions().admit(env.now().mono, requestor, tablet).map_err(throttled)?;
+        let replica = self.replica(&request.tablet_id)?;
+        let (source, status) = fix(env, &replica, requestor).await.map_err(|error| {
+            let code = if error.kind == ErrorKind::Io { Code::IoError } else { Code::UnknownError };
+            Refusal::new(code, error.context(format_args!("fix the state of tablet {tablet}")))
+        })?;
+        let response = BeginTabletCopySessionResponsePb {
+            session_id: Bytes::new(),
+            session_idle_timeout_millis: self.config.idle_timeout.as_millis() as u64,
+            wal_segment_seqnos: source.manifest().segments.iter().map(|segment| segment.sequence).collect(),
+            initial_cstate: wire::state_to_pb(&status, self.host.uuid(), false),
+            responder_uuid: Some(id_bytes(&self.host.uuid())),
+            superblock_is_too_large: Some(true),
+        };
+        let (id, bytes, last) = (env.random_uuid(), source.manifest().total_bytes(), source.last_op());
+        let begun = self.sessions().begin(env.now().mono, id, requestor, tablet, Arc::new(source));
+        begun.map_err(throttled)?;
+        tracing::info!(%tablet, %requestor, session = %id, bytes, %last, "a tablet is copied from here");
+        Ok(Reply::message(&BeginTabletCopySessionResponsePb { session_id: id_bytes(&id), ..response }))
+    }
+
+    fn replica(&self, tablet: &[u8]) -> Result<ReplicaHandle, Refusal> {
+        let not_found = |message: String| Refusal::new(Code::TabletNotFound, Error::not_found(message));
+        match self.host.find(tablet) {
+            Ok(Hosted::Running(replica)) => Ok(replica),
+            Ok(Hosted::Tombstoned(_)) => Err(not_found("the tablet is a tombstone here".to_string())),
+            Ok(Hosted::Copying(error) | Hosted::Not(error)) | Err(error) => Err(not_found(error.to_string())),
+        }
+    }
+
+    async fn fetch(&self, request: &FetchDataRequestPb) -> Result<Reply, Refusal> {
+        let env = self.host.env();
+        let source = self.session(&request.session_id)?;
+        let (part, missing) = part(&request.data_id)?;
+        let asked = usize::try_from(request.max_length()).unwrap_or(0);
+        let max = if asked == 0 { self.config.chunk_bytes } else { asked.min(CHUNK_BYTES_MAX) };
+        let offset = request.offset();
+        let chunk = env.run(|| source.read(part, offset, max)).await.map_err(|error| match error.kind {
+            ErrorKind::NotFound => Refusal::new(missing, error),
+            ErrorKind::Io => Refusal::new(Code::IoError, error),
+            _ => Refusal::new(Code::InvalidTabletCopyRequest, error),
+        })?;
+        let bytes = chunk.data.len() as u64;
+        let taken = {
+            let mut throttle = self.throttle.lock().expect("nobody panics while holding it");
+            throttle.take(env.now().mono, bytes, PATIENCE)
+        };
+        match taken {
+            Some(wait) if wait.is_zero() => {}
+            Some(wait) => env.sleep(wait).await,
+            None => return Ok(Reply::too_busy("tablet copies use all the bandwidth they may")),
+        }
+        self.bytes_sent.fetch_add(bytes, Ordering::Relaxed);
+        let chunk = DataChunkPb {
+            offset: chunk.offset,
+            crc32: chunk.crc32c,
+            total_data_length: chunk.total as i64,
+            data: chunk.data.into(),
+        };
+        Ok(Reply::message(&FetchDataResponsePb { chunk }))
+    }
+
+    fn session(&self, id: &[u8]) -> Result<Arc<CopySource>, Refusal> {
+        let now = self.host.env().now().mono;
+        let found = Uuid::parse(id).ok().and_then(|id| self.sessions().use_one(now, id));
+        found.ok_or_else(|| {
+            let what = format!("there is no session {} of a tablet copy", String::from_utf8_lossy(id));
+            Refusal::new(Code::NoSession, Error::not_found(what))
+        })
+    }
+
+    fn check_active(&self, request: &CheckTabletCopySessionActiveRequestPb) -> Reply {
+        let now = self.host.env().now().mono;
+        let active = Uuid::parse(&request.session_id).is_ok_and(|id| match request.keepalive() {
+            true => self.sessions().use_one(now, id).is_some(),
+            false => self.sessions().is_active(now, id),
+        });
+        Reply::message(&CheckTabletCopySessionActiveResponsePb { session_is_active: active })
+    }
+
+    fn end(&self, request: &EndTabletCopySessionRequestPb) -> Result<Reply, Refusal> {
+        self.session(&request.session_id)?;
+        if let Ok(id) = Uuid::parse(&request.session_id) {
+            self.sessions().end(id);
+            let error = request.error.as_ref().and_then(|error| error.message.as_deref()).unwrap_or_default();
+            tracing::info!(session = %id, success = request.is_success, error, "a tablet copy ended");
+        }
+        Ok(Reply::message(&EndTabletCopySessionResponsePb {}))
+    }
+
+    async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
+        let answered = match call.method {
+            "BeginTabletCopySession" => self.begin(call.decode()?).await,
+            "FetchData" => self.fetch(&call.decode()?).await,
+            "CheckSessionActive" => Ok(self.check_active(&call.decode()?)),
+            _ => self.end(&call.decode()?),
+        };
+        Ok(answered.unwrap_or_else(Refusal::reply))
+    }
+}
+
+impl Service for CopyService {
+    fn name(&self) -> &'static str {
+        SERVICE
+    }
+
+    fn features(&self) -> &'static [u32] {
+        &[]
+    }
+
+    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
+        METHODS.iter().find(|method| method.name == name)
+    }
+
+    fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
+        // How many there are is bounded by the sessions, and most of the time they wait for the bandwidth.
+        call.release_slot();
+        Box::pin(async move { self.answer(&call).await.unwrap_or_else(|reply| reply) })
+    }
+}
+
+/// No reply carries more, whatever the caller asks for.
+const CHUNK_BYTES_MAX: usize = 16 << 20;
+/// A caller that would have to wait longer for the bandwidth is told to come again.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a state is fixed anew because the log was cut meanwhile.
+const ATTEMPTS: usize = 5;
+
+/// Fixes a replica's state for one session: the superblock and its files first, then the log, which has at least all
+/// that the superblock needs unless it was cut in between.
+async fn fix(
+    env: &Env,
+    replica: &ReplicaHandle,
+    sink: PeerId,
+) -> engine::error::Result<(CopySource, Status)> {
+    let mut last = Error::not_ready("it was never tried");
+    for _ in 0..ATTEMPTS {
+        let now = env.now();
+        let view = move |replica: &mut Replica, _: &mut Effects| {
+            let status = replica.status(now);
+            let members = status.committed_config.clone();
+            let meta =
+                ConsensusMeta { term: status.term, ..ConsensusMeta::new(replica.tablet().tablet, members) };
+            replica.copy_view(meta).map(|view| (view, status))
+        };
+        let (view, status) = replica.with(view).await??;
+        let log = replica.with_wal(|wal| wal.view()).await??;
+        let committed = note_open(env, replica, sink, log.last_op).await?;
+        match CopySource::new(view, log, committed) {
+            Ok(source) => return Ok((source, status)),
+            Err(error) if error.kind == ErrorKind::NotReady => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
+/// Tells whoever watches replication what the session may fetch; how much of it the replica knows to be committed.
+async fn note_open(
+    env: &Env,
+    replica: &ReplicaHandle,
+    sink: PeerId,
+    upto: OpId,
+) -> engine::error::Result<u64> {
+    let now = env.now();
+    let note = move |replica: &mut Replica, out: &mut Effects| {
+        let status = replica.status(now);
+        let role = match status.role {
+            raft::Role::Leader => Role::Leader,
+            raft::Role::Candidate => Role::Candidate,
+            _ => Role::Follower,
+        };
+        let (term, last, commit) = (status.term, status.last, status.committed.index);
+        let post = Post { term, last, commit, role, data: DataState::Ready };
+        out.notes.push(Note::Raft(RaftNote { action: Action::CopyOpen { sink, upto }, post }));
+        commit
+    };
+    replica.with(note).await
+}
+
+/// What a data id names, and the code for there being none.
+fn part(id: &DataIdPb) -> Result<(Part, Code), Refusal> {
+    let lacks = |what: &str| {
+        let error = Error::invalid(format!("the data id of a tablet copy lacks {what}"));
+        Refusal::new(Code::InvalidTabletCopyRequest, error)
+    };
+    match id.r#type() {
+        IdType::SuperBlock => Ok((Part::Manifest, Code::UnknownError)),
+        IdType::Block => {
+            let id = id.block_id.as_ref().ok_or_else(|| lacks("block_id"))?.id;
+            Ok((Part::File(id), Code::BlockNotFound))
+        }
+        IdType::LogSegment => {
+            let sequence = id.wal_segment_seqno.ok_or_else(|| lacks("wal_segment_seqno"))?;
+            Ok((Part::Segment(sequence), Code::WalSegmentNotFound))
+        }
+        IdType::Unknown => Err(lacks("a type")),
+    }
+}
+
+/// The data id of a part.
+pub fn data_id(part: Part) -> DataIdPb {
+    let plain = |r#type: IdType| DataIdPb { r#type: r#type as i32, ..Default::default() };
+    match part {
+        Part::Manifest => plain(IdType::SuperBlock),
+        Part::File(id) => {
+            DataIdPb { block_id: Some(crate::proto::kudu::BlockIdPb { id }), ..plain(IdType::Block) }
+        }
+        Part::Segment(sequence) => {
+            DataIdPb { wal_segment_seqno: Some(sequence), ..plain(IdType::LogSegment) }
+        }
+    }
+}

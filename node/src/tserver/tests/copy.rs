@@ -1,0 +1,330 @@
+use super::*;
+use crate::env::testing::MemDisks;
+use crate::proto::kudu::HostPortPb;
+use crate::proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResponsePb};
+use crate::proto::kudu::tablet::TabletDataState;
+use crate::proto::kudu::tserver::data_id_pb::IdType;
+use crate::proto::kudu::tserver::{
+    BeginTabletCopySessionRequestPb, BeginTabletCopySessionResponsePb, CheckTabletCopySessionActiveRequestPb,
+    CheckTabletCopySessionActiveResponsePb, DataIdPb, DeleteTabletRequestPb, DeleteTabletResponsePb,
+    EndTabletCopySessionRequestPb, EndTabletCopySessionResponsePb, FetchDataRequestPb, FetchDataResponsePb,
+    TabletCopyErrorPb,
+};
+use crate::tserver::copy::service;
+use crate::tserver::entry::EntryState;
+
+/// Two servers in one world, whose directories are disks in memory.
+struct Pair {
+    disks: MemDisks,
+    from: Fixture,
+    to: Fixture,
+}
+
+impl Pair {
+    async fn start(change: fn(&mut TserverConfig)) -> Pair {
+        let mut env = OsEnv::new(&OsOptions::default()).expect("the real world");
+        let disks = MemDisks::default();
+        env.disks = Arc::new(disks.clone());
+        let from = Fixture::in_env(env.clone(), change).await;
+        Pair { disks, from, to: Fixture::in_env(env, change).await }
+    }
+
+    /// With a tablet of 200 rows on the first server, most of them flushed.
+    async fn with_rows(change: fn(&mut TserverConfig)) -> Pair {
+        let pair = Pair::start(change).await;
+        pair.from.create_tablet().await;
+        for batch in 0..20 {
+            let value = "x".repeat(50);
+            let rows: Vec<_> = (batch * 10..batch * 10 + 10).map(|key| insert(key, &value)).collect();
+            let written = pair.from.write(&rows).await;
+            assert_eq!((written.error, written.per_row_errors.len()), (None, 0));
+        }
+        pair
+    }
+
+    fn order(&self, term: Option<i64>) -> StartTabletCopyRequestPb {
+        let source = &self.from.running;
+        StartTabletCopyRequestPb {
+            dest_uuid: Some(convert::id_bytes(&self.to.running.server.uuid())),
+            tablet_id: convert::id_bytes(&TABLET),
+            copy_peer_uuid: convert::id_bytes(&source.server.uuid()),
+            copy_peer_addr: HostPortPb { host: "127.0.0.1".to_string(), port: source.rpc_addr.port().into() },
+            caller_term: term,
+        }
+    }
+
+    async fn copy(&self, order: &StartTabletCopyRequestPb) -> StartTabletCopyResponsePb {
+        let answer = self.to.call(CONSENSUS_SERVICE, "StartTabletCopy", order, CallOptions::default()).await;
+        answer.expect("the call succeeds").message
+    }
+
+    /// Waits until the copy has ended; how the tablet is then.
+    async fn settled(&self) -> String {
+        loop {
+            match self.to.running.server.tablets.get(TABLET).map(|entry| (entry.state(), entry)) {
+                Some((EntryState::Copying | EntryState::Bootstrapping, _)) => {}
+                Some((_, entry)) => {
+                    let (state, data) = (entry.state_pb().as_str_name(), entry.data_state_pb().as_str_name());
+                    return format!("{} {state} {data}", entry.table_name());
+                }
+                None => return "nothing".to_string(),
+            }
+            self.to.env.sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    async fn copied(&self) -> String {
+        assert_eq!(self.copy(&self.order(None)).await.error, None);
+        self.settled().await
+    }
+}
+
+async fn delete(fixture: &Fixture, how: TabletDataState, cas: Option<i64>) -> DeleteTabletResponsePb {
+    let request = DeleteTabletRequestPb {
+        tablet_id: convert::id_bytes(&TABLET),
+        delete_type: Some(how as i32),
+        cas_config_opid_index_less_or_equal: cas,
+        ..Default::default()
+    };
+    fixture.admin("DeleteTablet", &request).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_dropped_is_brought_back_by_no_leader() {
+    let pair = Pair::with_rows(|_| {}).await;
+    let gone = "TABLET_NOT_FOUND + NOT_FOUND: Tablet abababababababababababababababab was deleted here for good, \
+                as its table was dropped";
+    let missing = delete(&pair.to, TabletDataState::TabletDataDeleted, None).await;
+    assert_eq!(
+        told(&missing.error),
+        "TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: abababababababababababababababab"
+    );
+    assert_eq!(told(&pair.copy(&pair.order(Some(7))).await.error), gone);
+    assert_eq!(pair.copied().await, "t RUNNING TABLET_DATA_READY", "an operator may");
+    assert_eq!(delete(&pair.to, TabletDataState::TabletDataDeleted, None).await.error, None);
+    assert_eq!(told(&pair.copy(&pair.order(Some(7))).await.error), gone);
+    assert_eq!(pair.settled().await, "nothing");
+}
+
+fn all_keys() -> Vec<i32> {
+    (0..200).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tablet_is_copied_and_opened() {
+    let mut pair = Pair::with_rows(|config| {
+        config.copy.chunk_bytes = 700;
+        config.tablet = engine::config::TabletConfig::tiny();
+    })
+    .await;
+    assert_eq!(pair.copied().await, "t RUNNING TABLET_DATA_READY");
+    assert_eq!(pair.to.keys(new_scan(&["key"])).await, all_keys());
+    let again = pair.copy(&pair.order(None)).await;
+    assert_eq!(
+        told(&again.error),
+        "TABLET_ALREADY_EXISTS + ALREADY_PRESENT: Tablet abababababababababababababababab has a replica in use here"
+    );
+    let sessions = pair.from.running.server.copy_service().expect("it serves").session_count();
+    assert_eq!(sessions, 0, "it was ended");
+    pair.to.restart().await;
+    assert_eq!(pair.to.keys(new_scan(&["key"])).await, all_keys());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tombstone_refuses_old_leaders_and_is_copied_over_by_new_ones() {
+    let mut pair = Pair::with_rows(|_| {}).await;
+    pair.copied().await;
+    // The copy goes on alone; then it is evicted.
+    let cas = delete(&pair.to, TabletDataState::TabletDataTombstoned, Some(-2)).await;
+    let mut lines = vec![told(&cas.error)];
+    let deleted = delete(&pair.to, TabletDataState::TabletDataTombstoned, Some(1 << 40)).await;
+    assert_eq!(deleted.error, None);
+    lines.push(pair.settled().await);
+    let refused = pair.copy(&pair.order(Some(0))).await;
+    lines.push(told(&refused.error));
+    lines.push(pair.settled().await);
+    // Another server answers at that address.
+    let mut order = pair.order(None);
+    order.copy_peer_uuid = convert::id_bytes(&TABLE);
+    assert_eq!(pair.copy(&order).await.error, None);
+    lines.push(pair.settled().await);
+    let itself = StartTabletCopyRequestPb { copy_peer_uuid: order.dest_uuid.clone().expect("set"), ..order };
+    lines.push(told(&pair.copy(&itself).await.error));
+    lines.push(pair.copied().await);
+    pair.to.restart().await;
+    assert_eq!(pair.to.keys(new_scan(&["key"])).await, all_keys());
+    expect_test::expect![[r#"
+        CAS_FAILED + ILLEGAL_STATE: the configuration at index -1 is newer than -2
+        t STOPPED TABLET_DATA_TOMBSTONED
+        INVALID_CONFIG + INVALID_ARGUMENT: the leader's term 0 is over: for tablet abababababababababababababababab this server remembers term 1, that of the last operation it had
+        t STOPPED TABLET_DATA_TOMBSTONED
+        t STOPPED TABLET_DATA_TOMBSTONED
+        UNKNOWN_ERROR + INVALID_ARGUMENT: a tablet cannot be copied from the server that it is copied to
+        t RUNNING TABLET_DATA_READY
+    "#]].assert_eq(&(lines.join("\n") + "\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_that_dies_leaves_what_was_there() {
+    let mut pair = Pair::with_rows(|config| {
+        config.copy.chunk_bytes = 64;
+        config.copy.bytes_per_second = 2000;
+    })
+    .await;
+    assert_eq!(pair.copy(&pair.order(None)).await.error, None);
+    let in_progress = pair.copy(&pair.order(None)).await;
+    let mut lines = vec![told(&in_progress.error)];
+    lines.push(told(&delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error));
+    let entry = pair.to.running.server.tablets.get(TABLET).expect("its place is kept");
+    lines.push(format!("{} {}", entry.state_pb().as_str_name(), entry.data_state_pb().as_str_name()));
+    while pair.to.running.server.copies.bytes_received() == 0 {
+        pair.to.env.sleep(Duration::from_millis(1)).await;
+    }
+    // The sessions go with the tablet, and with them what the sink could ask for.
+    assert_eq!(delete(&pair.from, TabletDataState::TabletDataTombstoned, None).await.error, None);
+    lines.push(pair.settled().await);
+    pair.to.restart().await;
+    lines.push(pair.settled().await);
+    // There is nothing to be copied any more.
+    lines.push(pair.copied().await);
+    assert_eq!(delete(&pair.to, TabletDataState::TabletDataDeleted, None).await.error, None);
+    lines.push(pair.copied().await);
+    expect_test::expect![[r#"
+        ALREADY_INPROGRESS + ALREADY_PRESENT: Tablet abababababababababababababababab is INITIALIZED
+        ALREADY_INPROGRESS + ALREADY_PRESENT: Tablet abababababababababababababababab is INITIALIZED
+        INITIALIZED TABLET_DATA_COPYING
+        t STOPPED TABLET_DATA_TOMBSTONED
+        t STOPPED TABLET_DATA_TOMBSTONED
+        t STOPPED TABLET_DATA_TOMBSTONED
+        nothing
+    "#]]
+    .assert_eq(&(lines.join("\n") + "\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_dies_leaves_a_tombstone() {
+    let mut pair = Pair::with_rows(|config| {
+        config.copy.chunk_bytes = 64;
+        config.copy.bytes_per_second = 2000;
+    })
+    .await;
+    assert_eq!(pair.copy(&pair.order(None)).await.error, None);
+    while pair.to.running.server.copies.bytes_received() == 0 {
+        pair.to.env.sleep(Duration::from_millis(1)).await;
+    }
+    let disk = |name: &str| pair.disks.disk(pair.to.dir.path().join(name).to_str().expect("UTF-8"));
+    let both = [disk("wal"), disk("data")];
+    both.iter().for_each(|disk| disk.cut_power_at(1));
+    pair.to.running.shutdown().await;
+    both.iter().for_each(|disk| disk.crash());
+    pair.to.start_again().await;
+    assert_eq!(pair.settled().await, "t STOPPED TABLET_DATA_TOMBSTONED");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_superblock_fails_its_tablet_which_is_copied_over() {
+    let mut pair = Pair::with_rows(|_| {}).await;
+    pair.copied().await;
+    let data = pair.disks.disk(pair.to.dir.path().join("data").to_str().expect("UTF-8"));
+    pair.to.running.shutdown().await;
+    data.flip_bit(&format!("tablet-meta/{TABLET}"), 40).expect("it is there");
+    pair.to.start_again().await;
+    let mut lines = vec![pair.settled().await];
+    lines.push(pair.copied().await);
+    assert_eq!(pair.to.keys(new_scan(&["key"])).await, all_keys());
+    pair.to.running.shutdown().await;
+    data.flip_bit(&format!("tablet-meta/{TABLET}"), 40).expect("it is there");
+    pair.to.start_again().await;
+    let deleted = delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await;
+    assert_eq!(deleted.error, None);
+    lines.push(pair.settled().await);
+    pair.to.restart().await;
+    lines.push(pair.settled().await);
+    lines.push(pair.copied().await);
+    expect_test::expect![[r#"
+         FAILED TABLET_DATA_READY
+        t RUNNING TABLET_DATA_READY
+         STOPPED TABLET_DATA_TOMBSTONED
+         STOPPED TABLET_DATA_TOMBSTONED
+        t RUNNING TABLET_DATA_READY
+    "#]]
+    .assert_eq(&(lines.join("\n") + "\n"));
+}
+
+/// What the copy service of the first server answers.
+async fn ask<Q: Message, R: Message + Default>(pair: &Pair, method: &str, request: &Q) -> Result<R, String> {
+    let answer = pair.from.call(service::SERVICE, method, request, CallOptions::default()).await;
+    answer.map(|response| response.message).map_err(|error| {
+        let RpcError::Remote { copy_error: Some(bytes), .. } = &error else { return error.to_string() };
+        let told = TabletCopyErrorPb::decode(bytes.clone()).expect("an error of the copy service");
+        format!("{}: {}", told.code().as_str_name(), told.status.message())
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_copy_service_says_what_is_wrong() {
+    let pair = Pair::with_rows(|config| config.copy.sessions_max = 1).await;
+    let begin = |server: u8, tablet: Uuid| BeginTabletCopySessionRequestPb {
+        requestor_uuid: convert::id_bytes(&Uuid([server; 16])),
+        tablet_id: convert::id_bytes(&tablet),
+        auto_download_superblock_in_batch: None,
+    };
+    type Begun = BeginTabletCopySessionResponsePb;
+    let mut lines = Vec::new();
+    let none: Result<Begun, _> = ask(&pair, "BeginTabletCopySession", &begin(1, TABLE)).await;
+    lines.push(none.expect_err("there is no such tablet"));
+    let begun: Begun = ask(&pair, "BeginTabletCopySession", &begin(1, TABLET)).await.expect("begun");
+    let full: Result<Begun, _> = ask(&pair, "BeginTabletCopySession", &begin(2, TABLET)).await;
+    lines.push(full.expect_err("one is enough"));
+    let again: Begun = ask(&pair, "BeginTabletCopySession", &begin(1, TABLET)).await.expect("begun again");
+    assert_ne!(begun.session_id, again.session_id);
+    let fetch = |session: &Bytes, r#type: IdType, number: Option<u64>, offset| FetchDataRequestPb {
+        session_id: session.clone(),
+        data_id: DataIdPb {
+            r#type: r#type as i32,
+            block_id: number.map(|id| crate::proto::kudu::BlockIdPb { id }),
+            wal_segment_seqno: number,
+        },
+        offset: Some(offset),
+        max_length: None,
+    };
+    let session = &again.session_id;
+    for request in [
+        fetch(&begun.session_id, IdType::SuperBlock, None, 0),
+        fetch(session, IdType::Block, None, 0),
+        fetch(session, IdType::Block, Some(77), 0),
+        fetch(session, IdType::LogSegment, Some(77), 0),
+        fetch(session, IdType::SuperBlock, None, 1 << 40),
+        fetch(session, IdType::Unknown, None, 0),
+    ] {
+        let failed: Result<FetchDataResponsePb, _> = ask(&pair, "FetchData", &request).await;
+        lines.push(
+            failed.expect_err("refused").replace(&String::from_utf8_lossy(&begun.session_id)[..], "ID"),
+        );
+    }
+    let check = CheckTabletCopySessionActiveRequestPb { session_id: session.clone(), keepalive: Some(true) };
+    let end = EndTabletCopySessionRequestPb { session_id: session.clone(), is_success: true, error: None };
+    for _ in 0..2 {
+        let active: CheckTabletCopySessionActiveResponsePb =
+            ask(&pair, "CheckSessionActive", &check).await.expect("told");
+        let ended: Result<EndTabletCopySessionResponsePb, _> = ask(&pair, "EndTabletCopySession", &end).await;
+        lines.push(format!("active {} ended {}", active.session_is_active, ended.is_ok()));
+    }
+    let lines = lines.join("\n");
+    let (before, after) = lines.split_once("Manifest has ").expect("its size is told");
+    let (_size, after) = after.split_once(' ').expect("and its unit");
+    let lines = format!("{before}Manifest has SIZE {after}\n");
+    expect_test::expect![[r#"
+        TABLET_NOT_FOUND: TABLET_NOT_FOUND: Tablet not found: cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd
+        UNKNOWN_ERROR: 1 servers copy tablets from here already; ask again later
+        NO_SESSION: there is no session ID of a tablet copy
+        INVALID_TABLET_COPY_REQUEST: the data id of a tablet copy lacks block_id
+        BLOCK_NOT_FOUND: the copy has no File(77)
+        WAL_SEGMENT_NOT_FOUND: the copy has no Segment(77)
+        INVALID_TABLET_COPY_REQUEST: Manifest has SIZE bytes, and none at offset 1099511627776
+        INVALID_TABLET_COPY_REQUEST: the data id of a tablet copy lacks a type
+        active true ended true
+        active false ended false
+    "#]]
+    .assert_eq(&lines);
+}

@@ -1,0 +1,175 @@
+//! A fourth server joins: it is copied while the group goes on writing, whoever dies meanwhile.
+
+use super::*;
+use crate::tserver::entry::EntryState;
+use engine::config::TabletConfig;
+use engine::raft::Member;
+
+/// Small files, and copies that take seconds.
+fn slowly(config: &mut TserverConfig) {
+    config.tablet = TabletConfig::tiny();
+    config.maintenance_interval_ms = 20;
+    config.copy.chunk_bytes = 256;
+    config.copy.bytes_per_second = 4_000;
+    config.copy.call_timeout = Duration::from_secs(2);
+}
+
+const FRESH: usize = 3;
+
+/// Three servers with a tablet of a hundred rows, and a fourth.
+async fn with_fresh() -> (Group, usize) {
+    let group = Group::with(4, slowly).await;
+    group.create(&ALL).await;
+    let leader = group.leader(&ALL).await;
+    for key in 0..100 {
+        write_row(&group, leader, key).await;
+    }
+    (group, leader)
+}
+
+async fn write_row(group: &Group, leader: usize, key: i32) -> u64 {
+    let written = group.write(leader, &[insert(key, "some words that take place")]).await;
+    assert_eq!((&written.error, written.per_row_errors.len()), (&None, 0));
+    written.timestamp()
+}
+
+/// Asks the leader to make the fresh server a voter once it has caught up.
+async fn add_fresh(group: &Group, leader: usize) {
+    let mut peer = group.peer(FRESH);
+    peer.member_type = Some(crate::proto::kudu::consensus::raft_peer_pb::MemberType::NonVoter as i32);
+    peer.attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
+    let changed = group.change_config(leader, ChangeConfigType::AddPeer, peer, None).await;
+    assert_eq!(changed.error, None);
+}
+
+fn is_voter(group: &Group, on: usize) -> bool {
+    let fresh = group.uuid(FRESH);
+    group.status(on).is_some_and(|status| status.committed_config.is_voter(fresh))
+}
+
+fn is_copying(group: &Group) -> bool {
+    let entry = group.server(FRESH).server.tablets.get(TABLET);
+    entry.is_some_and(|entry| matches!(entry.state(), EntryState::Copying))
+        && group.server(FRESH).server.copies.bytes_received() > 500
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_learner_is_copied_under_writes_and_promoted() {
+    let (group, leader) = with_fresh().await;
+    add_fresh(&group, leader).await;
+    let mut key = 100;
+    let mut last = 0;
+    while !is_voter(&group, leader) {
+        last = write_row(&group, leader, key).await;
+        key += 1;
+        group.env.sleep(Duration::from_millis(50)).await;
+        assert!(key < 2_000, "it is never promoted");
+    }
+    let copied = group.server(FRESH).server.copies.ended();
+    assert_eq!(copied, (1, 0), "one copy was enough");
+    group.caught_up(FRESH, leader).await;
+    assert_eq!(group.keys(FRESH, snapshot_scan(last + 1)).await, (0..key).collect::<Vec<_>>());
+    let status = group.status(FRESH).expect("it runs");
+    assert!(status.committed_config.peers.iter().all(|peer| peer.member == Member::Voter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_dies_in_the_middle_is_copied_again() {
+    let (mut group, leader) = with_fresh().await;
+    add_fresh(&group, leader).await;
+    for _ in 0..2 {
+        group.until("a copy under way", is_copying).await;
+        group.stop(FRESH).await;
+        write_row(&group, leader, 500 + group.last_op(leader, OpIdType::CommittedOpid).await as i32).await;
+        group.run(FRESH).await;
+    }
+    group.until("a promotion", |group| is_voter(group, leader)).await;
+    group.caught_up(FRESH, leader).await;
+    let at = write_row(&group, leader, 400).await;
+    assert_eq!(group.keys(FRESH, snapshot_scan(at + 1)).await.len(), 103);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_dies_in_the_middle_is_replaced_by_the_next_leader() {
+    let (mut group, leader) = with_fresh().await;
+    add_fresh(&group, leader).await;
+    group.until("a copy under way", is_copying).await;
+    group.stop(leader).await;
+    let rest = others(&ALL, leader);
+    let next = group.leader(&rest).await;
+    group.until("a promotion", |group| is_voter(group, next)).await;
+    group.caught_up(FRESH, next).await;
+    let at = write_row(&group, next, 400).await;
+    assert_eq!(group.keys(FRESH, snapshot_scan(at + 1)).await.len(), 101);
+    let (finished, failed) = group.server(FRESH).server.copies.ended();
+    assert_eq!((finished, failed > 0), (1, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_replica_comes_back_from_its_tombstone() {
+    let (group, leader) = with_fresh().await;
+    let gone = others(&ALL, leader)[0];
+    let mut peer = group.peer(gone);
+    let removed = group.change_config(leader, ChangeConfigType::RemovePeer, peer.clone(), None).await;
+    assert_eq!(removed.error, None);
+    let index = group.status(leader).expect("it runs").committed_config.kudu_index();
+    let request = |cas| DeleteTabletRequestPb {
+        tablet_id: convert::id_bytes(&TABLET),
+        delete_type: Some(TabletDataState::TabletDataTombstoned as i32),
+        cas_config_opid_index_less_or_equal: Some(cas),
+        ..Default::default()
+    };
+    let refused: DeleteTabletResponsePb = group.call(gone, ADMIN_SERVICE, "DeleteTablet", &request(-2)).await;
+    assert!(told(&refused.error).starts_with("CAS_FAILED"));
+    let deleted: DeleteTabletResponsePb =
+        group.call(gone, ADMIN_SERVICE, "DeleteTablet", &request(index)).await;
+    assert_eq!(deleted.error, None);
+    write_row(&group, leader, 100).await;
+    peer.member_type = Some(crate::proto::kudu::consensus::raft_peer_pb::MemberType::NonVoter as i32);
+    peer.attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
+    assert_eq!(group.change_config(leader, ChangeConfigType::AddPeer, peer, None).await.error, None);
+    let uuid = group.uuid(gone);
+    group
+        .until("a promotion", |group| {
+            group.status(leader).is_some_and(|status| status.committed_config.is_voter(uuid))
+        })
+        .await;
+    let at = write_row(&group, leader, 101).await;
+    assert_eq!(group.keys(gone, snapshot_scan(at + 1)).await, (0..102).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tombstone_votes_while_it_is_copied_over() {
+    let patiently = |config: &mut TserverConfig| {
+        slowly(config);
+        config.copy.call_timeout = Duration::from_secs(10);
+    };
+    let group = Group::with(3, patiently).await;
+    group.create(&ALL).await;
+    let source = group.leader(&ALL).await;
+    for key in 0..100 {
+        write_row(&group, source, key).await;
+    }
+    let [gone, next] = others(&ALL, source)[..] else { panic!("two followers") };
+    group.caught_up(next, source).await;
+    let request = DeleteTabletRequestPb {
+        tablet_id: convert::id_bytes(&TABLET),
+        delete_type: Some(TabletDataState::TabletDataTombstoned as i32),
+        ..Default::default()
+    };
+    let deleted: DeleteTabletResponsePb = group.call(gone, ADMIN_SERVICE, "DeleteTablet", &request).await;
+    assert_eq!(deleted.error, None);
+    let copying = |group: &Group| {
+        let entry = group.server(gone).server.tablets.get(TABLET);
+        entry.is_some_and(|entry| matches!(entry.state(), EntryState::Copying))
+            && group.server(gone).server.copies.bytes_received() > 500
+    };
+    group.until("a copy under way", copying).await;
+    group.wires.cut(source);
+    let leads = |group: &Group| group.replica(next).is_some_and(|replica| replica.is_leader());
+    group.until("a leader elected by the tombstone", leads).await;
+    assert!(copying(&group), "the copy has not been given up yet");
+    group.caught_up(gone, next).await;
+    let at = write_row(&group, next, 100).await;
+    assert_eq!(group.keys(gone, snapshot_scan(at + 1)).await, (0..101).collect::<Vec<_>>());
+}

@@ -1,0 +1,45 @@
+use std::sync::Mutex;
+
+use engine::ids::{PeerId, TabletId};
+use engine::note::Note;
+use engine::time::Instant;
+use engine::watch::{Watch, Watcher};
+use tokio::sync::mpsc;
+
+use super::*;
+
+/// When heartbeats failed.
+struct Failures {
+    env: Env,
+    told: Mutex<mpsc::UnboundedSender<Instant>>,
+}
+
+impl Watcher for Failures {
+    fn mark(&self, mark: &'static str) {
+        if mark == "heartbeat: failed" {
+            let _ = self.told.lock().expect("unpoisoned").send(self.env.now().mono);
+        }
+    }
+
+    fn note(&self, _: PeerId, _: TabletId, _: &Note) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_away_is_not_called_in_a_loop_by_a_server_with_news() {
+    let env = OsEnv::new(&OsOptions::default()).expect("the real world");
+    let (told, mut failures) = mpsc::unbounded_channel();
+    let watch = Watch::new(Arc::new(Failures { env: env.clone(), told: Mutex::new(told) }));
+    // Nobody listens there.
+    let away = |config: &mut TserverConfig| {
+        config.masters = vec!["127.0.0.1:1".to_string()];
+        config.heartbeat_interval_ms = 20;
+    };
+    let fixture = Fixture::in_env(Env { watch, ..env }, away).await;
+    fixture.create_tablet().await;
+    let mut at = Vec::new();
+    while at.len() < 5 {
+        at.push(failures.recv().await.expect("it tries on"));
+    }
+    let pauses = at.windows(2).map(|pair| pair[1].since(pair[0]));
+    assert!(pauses.min().expect("four") >= Duration::from_millis(20), "{at:?}");
+}

@@ -1,0 +1,370 @@
+//! Deleting replicas, and making room for their copies: what this server never forgets of a tablet.
+//!
+//! ```text
+//!   RUNNING, FAILED ── DeleteTablet ──▶ STOPPING ──▶ TOMBSTONED, or gone
+//!   nothing, TOMBSTONED, FAILED ── vacate ──▶ COPYING ──▶ open_copied ──▶ RUNNING
+//!                                               └──▶ give_back ──▶ what was there, or the tombstone
+//! ```
+//!
+//! Whoever takes a tablet to STOPPING or COPYING is alone with it; everybody else is told that it is being worked on.
+//! But a copy over a tombstone goes on voting by what the tombstone remembers until it is complete: it may take long,
+//! and its leader may die meanwhile.
+
+use std::sync::Arc;
+
+use engine::disk::Disk;
+use engine::error::{Error, ErrorKind, Result};
+use engine::ids::{OpId, TabletId, Term};
+use engine::note::Note;
+use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
+use engine::raft::message::{VoteRequest, VoteResponse};
+use engine::raft::{ConsensusMeta, VoteDecision, decide_vote};
+use engine::replica::copy::{Has, Local};
+use engine::replica::{cmeta, tombstone};
+use engine::tablet::meta::TabletMeta;
+
+use super::entry::{EntryState, TabletEntry};
+use super::tablets::Tablets;
+use crate::dirs::Directory;
+use crate::env::Env;
+use crate::proto::kudu::app_status_pb::ErrorCode;
+use crate::wire::status::{TabletError, TabletErrorCode};
+
+/// A tablet's place on this server, kept for its copy.
+pub struct Vacant {
+    /// What the server knows of the tablet.
+    pub local: Local,
+    pub data_dir: Arc<Directory>,
+    entry: Arc<TabletEntry>,
+    /// What had failed the replica that was here.
+    failure: Option<Error>,
+}
+
+impl Vacant {
+    /// A place that nothing failed in. The entry is its caller's alone.
+    pub fn new(local: Local, data_dir: Arc<Directory>, entry: Arc<TabletEntry>) -> Vacant {
+        Vacant { local, data_dir, entry, failure: None }
+    }
+
+    /// Does what changes the promises of the replica that is being copied: no vote is given meanwhile.
+    pub async fn alone<R>(&self, work: impl Future<Output = R>) -> R {
+        let _alone = self.entry.promises.lock().await;
+        work.await
+    }
+
+    /// From here on no vote is given: somebody else is about to. The term that was reached.
+    pub async fn end_votes(&self, env: &Env) -> Term {
+        end_votes(&self.entry).await;
+        term_of(env, &self.entry).await
+    }
+}
+
+impl Tablets {
+    /// Deletes a tablet's data. A tombstone keeps what the replica must never forget: its term, its vote, and how far
+    /// its log went. `cas`: the index of the newest configuration that the order knows of; a replica that knows a newer
+    /// one may be needed in it.
+    ///
+    /// `CAS_FAILED` for that, `ALREADY_INPROGRESS` if somebody works on it. After any other error it may be deleted
+    /// again.
+    pub async fn delete(
+        &self,
+        entry: &Arc<TabletEntry>,
+        tombstone: bool,
+        cas: Option<i64>,
+    ) -> Result<(), TabletError> {
+        self.check_cas(entry, cas).await?;
+        let found = entry.transition(|state| match state {
+            EntryState::Bootstrapping | EntryState::Copying | EntryState::Stopping => None,
+            EntryState::Tombstoned(_) if tombstone => None,
+            _ => Some(EntryState::Stopping),
+        });
+        let last_op = match found {
+            EntryState::Running(replica) => {
+                entry.remember_last_op(replica.stop().await.map(|replica| replica.last_op()));
+                if let Err(newer) = self.check_cas(entry, cas).await {
+                    // It was agreed on while the replica stopped.
+                    entry.set_state(EntryState::Bootstrapping);
+                    self.open(entry).await;
+                    return Err(newer);
+                }
+                entry.last_op()
+            }
+            EntryState::Tombstoned(_) if tombstone => return Ok(()),
+            EntryState::Tombstoned(last) => last,
+            EntryState::Failed(_) | EntryState::Stopped => entry.last_op(),
+            EntryState::Bootstrapping | EntryState::Copying | EntryState::Stopping => {
+                return Err(in_progress(entry));
+            }
+        };
+        if !tombstone {
+            self.bury(entry.id);
+        }
+        let (wal, data) = (&*self.dirs().wal.disk, &*entry.data_dir.disk);
+        let deleted = self.env().run(|| match tombstone {
+            true => tombstone::tombstone(wal, data, entry.id, last_op),
+            false => tombstone::delete(wal, data, entry.id).or_else(fine_if_gone),
+        });
+        if let Err(error) = deleted.await {
+            entry.set_state(EntryState::Failed(error.clone()));
+            self.mark_changed(entry.id);
+            return Err(error.into());
+        }
+        let action = match tombstone {
+            true => Action::Tombstone { cas: cas.and_then(|index| u64::try_from(index).ok()) },
+            false => Action::Delete,
+        };
+        self.note_end(entry, action, last_op).await;
+        if tombstone {
+            entry.set_state(EntryState::Tombstoned(last_op));
+            self.mark_changed(entry.id);
+        } else {
+            entry.set_state(EntryState::Stopped);
+            self.forget(entry.id);
+        }
+        Ok(())
+    }
+
+    async fn check_cas(&self, entry: &TabletEntry, cas: Option<i64>) -> Result<(), TabletError> {
+        let Some(limit) = cas else { return Ok(()) };
+        let committed = self.committed_config_index(entry).await;
+        if committed <= limit {
+            return Ok(());
+        }
+        let what = format!("the configuration at index {committed} is newer than {limit}");
+        Err(TabletError::new(TabletErrorCode::CasFailed, ErrorCode::IllegalState, what))
+    }
+
+    /// Tells whoever watches replication what became of a replica that does not run.
+    pub(super) fn note(&self, tablet: TabletId, action: Action, post: Post) {
+        let note = Note::Raft(RaftNote { action, post });
+        tracing::info!(%tablet, %note);
+        self.env().watch.note(tablet, &note);
+    }
+
+    async fn note_end(&self, entry: &TabletEntry, action: Action, last_op: Option<OpId>) {
+        let gone = action == Action::Delete;
+        let term = term_of(self.env(), entry).await;
+        let post = match gone {
+            true => Post { data: DataState::Gone, ..tombstone_post(0, None) },
+            false => tombstone_post(term, last_op),
+        };
+        self.note(entry.id, action, post);
+    }
+
+    /// A tombstone has come back with its server. Does disk work.
+    pub(super) fn note_back(&self, entry: &TabletEntry) {
+        let EntryState::Tombstoned(last) = entry.state() else { return };
+        if let Ok(meta) = cmeta::load(&*entry.data_dir.disk, entry.id) {
+            self.note(entry.id, Action::Restart { vote: meta.voted_for }, tombstone_post(meta.term, last));
+        }
+    }
+
+    /// The vote of a tombstone, or of one that a copy is about to replace: both know what the superblock remembers.
+    /// What is promised is durable before anybody hears of it. Nothing else changes what is stored meanwhile.
+    ///
+    /// Spec: Raft.tla GrantVote of a replica that is "T" or "Y".
+    pub async fn vote(
+        &self,
+        entry: &TabletEntry,
+        request: &VoteRequest,
+    ) -> Result<VoteResponse, TabletError> {
+        let _alone = entry.promises.lock().await;
+        if !matches!(entry.state(), EntryState::Tombstoned(_) | EntryState::Copying) {
+            return Err(Error::not_ready("the tablet is being made anew here").into());
+        }
+        let (me, tablet, disk) = (self.dirs().uuid, entry.id, &*entry.data_dir.disk);
+        let vote = || -> Result<_> {
+            let Promises { known, standing } = promises(disk, tablet)?;
+            let decision = decide_vote(&known, standing.last, request, false);
+            if let Some(changed) = &decision.meta {
+                cmeta::store(disk, changed)?;
+            }
+            Ok((decision, known, standing))
+        };
+        let (decision, known, standing) = self.env().run(vote).await?;
+        self.note_vote(tablet, standing, request, &known, &decision);
+        Ok(decision.response(me, &known))
+    }
+
+    fn note_vote(
+        &self,
+        tablet: TabletId,
+        standing: Standing,
+        request: &VoteRequest,
+        known: &ConsensusMeta,
+        decision: &VoteDecision,
+    ) {
+        let VoteRequest { candidate, term, .. } = *request;
+        let granted = decision.error.is_none();
+        let post = |term: Term| Post { data: standing.data, ..tombstone_post(term, standing.last) };
+        if granted && request.pre_election {
+            let action = Action::GrantPreVote { candidate, term };
+            return self.note(tablet, action, post(known.term));
+        }
+        let Some(changed) = &decision.meta else { return };
+        let post = post(changed.term);
+        if changed.term > known.term {
+            self.note(tablet, Action::SeeTerm { term }, post);
+        }
+        if granted {
+            self.note(tablet, Action::GrantVote { candidate, term }, post);
+        }
+        let action = Action::MetaPersist { term: changed.term, vote: changed.voted_for };
+        self.note(tablet, action, post);
+    }
+
+    /// Index of the newest configuration that a replica knows to be committed, as Kudu writes it. One that does not
+    /// run has it stored; -1 if nobody knows any more.
+    pub async fn committed_config_index(&self, entry: &TabletEntry) -> i64 {
+        if let EntryState::Running(replica) = entry.state() {
+            return replica.status().committed_config.kudu_index();
+        }
+        let disk = &*entry.data_dir.disk;
+        let load = || cmeta::load(disk, entry.id).map_or(-1, |meta| meta.committed.kudu_index());
+        self.env().run(load).await
+    }
+
+    /// Keeps a tablet's place for a copy. What is there now stays as it is until the copy begins.
+    ///
+    /// `TABLET_ALREADY_EXISTS` over a replica in use, `ALREADY_INPROGRESS` if somebody works on it.
+    pub async fn vacate(&self, tablet: TabletId) -> Result<Vacant, TabletError> {
+        let (entry, reserved) = self.get_or_reserve(tablet);
+        if reserved {
+            let local = Local { tablet, has: Has::Nothing, last_op: None, at_least: OpId::MIN, term: 0 };
+            return Ok(Vacant { local, data_dir: entry.data_dir.clone(), entry, failure: None });
+        }
+        let mut taken = false;
+        let found = entry.transition(|state| {
+            taken = match state {
+                EntryState::Tombstoned(_) | EntryState::Failed(_) => true,
+                EntryState::Running(replica) => replica.failure().is_some(),
+                _ => false,
+            };
+            taken.then_some(EntryState::Copying)
+        });
+        let (has, failure) = match found {
+            EntryState::Tombstoned(last) => {
+                entry.remember_last_op(last);
+                (Has::Tombstone, None)
+            }
+            EntryState::Failed(error) => (Has::Failed, Some(error)),
+            EntryState::Running(replica) if taken => {
+                let failure = replica.failure();
+                entry.remember_last_op(replica.stop().await.map(|replica| replica.last_op()));
+                (Has::Failed, failure)
+            }
+            EntryState::Running(_) => {
+                let what = format!("Tablet {tablet} has a replica in use here");
+                let code = TabletErrorCode::TabletAlreadyExists;
+                return Err(TabletError::new(code, ErrorCode::AlreadyPresent, what));
+            }
+            _ => return Err(in_progress(&entry)),
+        };
+        self.mark_changed(tablet);
+        let term = term_of(self.env(), &entry).await;
+        let local = Local { tablet, has, last_op: entry.last_op(), at_least: entry.meta.last_op, term };
+        Ok(Vacant { local, data_dir: entry.data_dir.clone(), entry, failure })
+    }
+
+    /// Ends a copy that failed: what the disk says now is what is here.
+    pub async fn give_back(&self, vacant: Vacant) {
+        let Vacant { local, data_dir, entry, failure } = vacant;
+        end_votes(&entry).await;
+        let (wal, data) = (&*self.dirs().wal.disk, &*data_dir.disk);
+        let mut aborted = false;
+        let recovered = self.env().run(|| {
+            use engine::tablet::meta::DataState::Copying;
+            aborted = TabletMeta::load(data, local.tablet).is_ok_and(|meta| meta.data_state == Copying);
+            tombstone::recover(wal, data, local.tablet)
+        });
+        match (recovered.await, failure) {
+            (Ok(Some(meta)), failure) => {
+                let ready = meta.data_state == engine::tablet::meta::DataState::Ready;
+                let last_op = meta.tombstone_last_op;
+                let back = Arc::new(TabletEntry::new(meta, data_dir));
+                back.remember_last_op(entry.last_op());
+                if ready {
+                    let why = failure.unwrap_or_else(|| Error::corrupt("it was being replaced by a copy"));
+                    back.set_state(EntryState::Failed(why));
+                }
+                if aborted {
+                    self.note_end(&back, Action::CopyAbort, last_op).await;
+                }
+                self.put(back);
+            }
+            (Ok(None), _) => self.forget(local.tablet),
+            (Err(error), None) if error.kind == ErrorKind::NotFound => self.forget(local.tablet),
+            (Err(error), failure) => entry.set_state(EntryState::Failed(failure.unwrap_or(error))),
+        }
+        self.mark_changed_if_here(local.tablet);
+    }
+
+    /// Opens what was copied.
+    pub async fn open_copied(&self, vacant: Vacant) {
+        let Vacant { local, data_dir, entry, .. } = vacant;
+        let disk = &*data_dir.disk;
+        match self.env().run(|| TabletMeta::load(disk, local.tablet)).await {
+            Ok(meta) => {
+                let opened = Arc::new(TabletEntry::new(meta, data_dir));
+                self.put(opened.clone());
+                self.open(&opened).await;
+            }
+            Err(error) => {
+                entry.set_state(EntryState::Failed(error));
+                self.mark_changed(local.tablet);
+            }
+        }
+    }
+}
+
+/// From here on this entry votes no more.
+async fn end_votes(entry: &TabletEntry) {
+    let _alone = entry.promises.lock().await;
+    entry.set_state(EntryState::Bootstrapping);
+}
+
+/// The term that is stored of a replica that does not run; 0 if there is none, or none that can be read.
+async fn term_of(env: &Env, entry: &TabletEntry) -> Term {
+    let disk = &*entry.data_dir.disk;
+    env.run(|| cmeta::load(disk, entry.id).map_or(0, |meta| meta.term)).await
+}
+
+/// What a replica without data promised, and what it is judged by.
+struct Promises {
+    known: ConsensusMeta,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy)]
+struct Standing {
+    last: Option<OpId>,
+    data: DataState,
+}
+
+/// `NotReady` for a replica that has data: it failed and has yet to give way to a copy.
+fn promises(disk: &dyn Disk, tablet: TabletId) -> Result<Promises> {
+    use engine::tablet::meta::DataState as Stored;
+    let meta = TabletMeta::load(disk, tablet)?;
+    let data = match meta.data_state {
+        Stored::Tombstoned => DataState::Tombstoned,
+        Stored::Copying => DataState::Copying,
+        Stored::Ready | Stored::Deleted => return Err(Error::not_ready("the replica has failed")),
+    };
+    let standing = Standing { last: meta.tombstone_last_op, data };
+    Ok(Promises { known: cmeta::load(disk, tablet)?, standing })
+}
+
+/// Where a tombstone stands.
+fn tombstone_post(term: Term, last_op: Option<OpId>) -> Post {
+    let (last, role) = (last_op.unwrap_or(OpId::MIN), Role::Follower);
+    Post { term, last, commit: 0, role, data: DataState::Tombstoned }
+}
+
+fn fine_if_gone(error: Error) -> Result<()> {
+    if error.kind == ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+fn in_progress(entry: &TabletEntry) -> TabletError {
+    let what = format!("Tablet {} is {}", entry.id, entry.state_pb().as_str_name());
+    TabletError::new(TabletErrorCode::AlreadyInprogress, ErrorCode::AlreadyPresent, what)
+}

@@ -1,0 +1,265 @@
+//! Tablet servers as processes of their own, without a master.
+#![allow(dead_code, reason = "each program uses a part")]
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::ids::Uuid;
+use engine::schema::ops::RowOpKind;
+use engine::schema::{ColumnSchema, DataType, Schema};
+use node::env::Env;
+use node::env::os::{OsEnv, OsOptions};
+use node::proto::kudu::consensus::{
+    GetConsensusStateRequestPb, GetConsensusStateResponsePb, RaftConfigPb, RaftPeerPb,
+};
+use node::proto::kudu::server::{GetStatusRequestPb, GetStatusResponsePb};
+use node::proto::kudu::tserver::{
+    CreateTabletRequestPb, CreateTabletResponsePb, NewScanRequestPb, ScanRequestPb, ScanResponsePb,
+    WriteRequestPb, WriteResponsePb,
+};
+use node::proto::kudu::{HostPortPb, PartitionPb, PartitionSchemaPb, ReadMode, RowOperationsPb};
+use node::rpc::RequestIdPb;
+use node::rpc::client::{CallOptions, Proxy, RpcError};
+use node::wire::convert;
+use prost::Message;
+
+const CLIENT: &str = "kudu.tserver.TabletServerService";
+const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
+const CONSENSUS: &str = "kudu.consensus.ConsensusService";
+const GENERIC: &str = "kudu.server.GenericService";
+pub const COUNT: usize = 3;
+
+/// Three tablet servers as processes, and connections to them.
+pub struct Servers {
+    pub env: Env,
+    dir: tempfile::TempDir,
+    settings: Vec<String>,
+    addrs: Vec<SocketAddr>,
+    pub children: Vec<Option<Child>>,
+    proxies: Vec<Proxy>,
+    uuids: Vec<Bytes>,
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _gone = child.kill();
+            let _gone = child.wait();
+        }
+    }
+}
+
+impl Servers {
+    pub async fn start(settings: &[&str]) -> Servers {
+        let mut servers = Servers::planned(settings);
+        servers.launch().await;
+        servers
+    }
+
+    /// Servers that do not run yet.
+    pub fn planned(settings: &[&str]) -> Servers {
+        let env = OsEnv::new(&OsOptions::default()).unwrap();
+        let free: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let addrs: Vec<SocketAddr> = free.iter().map(|listener| listener.local_addr().unwrap()).collect();
+        drop(free);
+        let proxies = addrs.iter().map(|addr| Proxy::new(env.clone(), *addr, "ann")).collect();
+        Servers {
+            env,
+            dir: tempfile::tempdir().unwrap(),
+            settings: settings.iter().map(ToString::to_string).collect(),
+            addrs,
+            children: (0..COUNT).map(|_| None).collect(),
+            proxies,
+            uuids: Vec::new(),
+        }
+    }
+
+    /// Starts them all.
+    pub async fn launch(&mut self) {
+        for number in 0..COUNT {
+            self.run(number);
+        }
+        for number in 0..COUNT {
+            let uuid = self.uuid(number).await;
+            self.uuids.push(uuid);
+        }
+    }
+
+    /// Where a server keeps its files.
+    pub fn dir(&self, number: usize) -> PathBuf {
+        self.dir.path().join(number.to_string())
+    }
+
+    pub fn run(&mut self, number: usize) {
+        let (dir, addr) = (format!("--fs-wal-dir={}", self.dir(number).display()), self.addrs[number]);
+        let addr = format!("--rpc-bind-addresses={addr}");
+        let mut command =
+            super::common::nyala(&["tserver", &dir, &addr, "--webserver-enabled=false", "--log-level=warn"]);
+        // Nobody listens there: these servers have no master.
+        command.arg("--tserver-master-addrs=127.0.0.1:1").args(&self.settings);
+        self.children[number] = Some(command.spawn().unwrap());
+    }
+
+    pub fn kill(&mut self, number: usize) {
+        let mut child = self.children[number].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    async fn call<Q: Message, R: Message + Default>(
+        &self,
+        number: usize,
+        (service, method): (&str, &str),
+        request: &Q,
+        request_id: Option<RequestIdPb>,
+    ) -> Result<R, RpcError> {
+        let deadline = self.env.now().mono.after(Duration::from_secs(5));
+        let options = CallOptions { features: Vec::new(), request_id };
+        let called = self.proxies[number].call(service, method, request, deadline, options).await;
+        called.map(|response| response.message)
+    }
+
+    /// Waits until the server serves.
+    pub async fn uuid(&self, number: usize) -> Bytes {
+        loop {
+            let request = GetStatusRequestPb {};
+            let status: Result<GetStatusResponsePb, _> =
+                self.call(number, (GENERIC, "GetStatus"), &request, None).await;
+            match status {
+                Ok(response) => return response.status.node_instance.permanent_uuid,
+                Err(_) => self.env.sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    pub async fn create(&self, tablet: Uuid) {
+        let peers: Vec<RaftPeerPb> = (0..COUNT)
+            .map(|number| RaftPeerPb {
+                permanent_uuid: Some(self.uuids[number].clone()),
+                member_type: Some(1),
+                last_known_addr: Some(HostPortPb {
+                    host: "127.0.0.1".to_string(),
+                    port: self.addrs[number].port().into(),
+                }),
+                ..Default::default()
+            })
+            .collect();
+        for number in 0..COUNT {
+            let request = CreateTabletRequestPb {
+                dest_uuid: Some(self.uuids[number].clone()),
+                table_id: convert::id_bytes(&Uuid([1; 16])),
+                tablet_id: convert::id_bytes(&tablet),
+                partition: Some(PartitionPb::default()),
+                table_name: "t".to_string(),
+                schema: convert::schema_to_pb(&schema()),
+                partition_schema: Some(PartitionSchemaPb::default()),
+                config: RaftConfigPb { opid_index: Some(-1), peers: peers.clone(), ..Default::default() },
+                ..Default::default()
+            };
+            let created: CreateTabletResponsePb =
+                self.call(number, (ADMIN, "CreateTablet"), &request, None).await.unwrap();
+            assert_eq!(created.error, None);
+        }
+    }
+
+    /// Who says that it leads, in the newest term that anybody knows of.
+    pub async fn leader(&self, tablet: Uuid) -> usize {
+        loop {
+            let mut newest = (-1, None);
+            for number in (0..COUNT).filter(|number| self.children[*number].is_some()) {
+                let request = GetConsensusStateRequestPb {
+                    tablet_ids: vec![convert::id_bytes(&tablet)],
+                    ..Default::default()
+                };
+                let state: Result<GetConsensusStateResponsePb, _> =
+                    self.call(number, (CONSENSUS, "GetConsensusState"), &request, None).await;
+                let Ok(state) = state else { continue };
+                let Some(state) = state.tablets.into_iter().next().and_then(|tablet| tablet.cstate) else {
+                    continue;
+                };
+                let leads = state.leader_uuid().as_bytes() == self.uuids[number];
+                if state.current_term > newest.0 || leads && state.current_term == newest.0 {
+                    newest = (state.current_term, leads.then_some(number));
+                }
+            }
+            match newest.1 {
+                Some(leader) => return leader,
+                None => self.env.sleep(Duration::from_millis(5)).await,
+            }
+        }
+    }
+
+    /// Inserts a row, asking one server after the other until one has it.
+    pub async fn insert(&self, tablet: Uuid, key: i64) -> usize {
+        self.insert_at(tablet, key, 0, 1).await
+    }
+
+    /// The same as one of several clients, asking the server `number` first. A client inserts ever larger keys.
+    pub async fn insert_at(&self, tablet: Uuid, key: i64, client: u8, mut number: usize) -> usize {
+        let mut attempt_no = 0;
+        loop {
+            attempt_no += 1;
+            let client_id = format!("0123456789abcdef0123456789abcd{client:02x}");
+            let id = RequestIdPb { client_id, seq_no: key, first_incomplete_seq_no: key, attempt_no };
+            let written: Result<WriteResponsePb, _> =
+                self.call(number, (CLIENT, "Write"), &insert(tablet, key), Some(id)).await;
+            match written {
+                Ok(response) if response.error.is_none() => {
+                    assert_eq!(response.per_row_errors, [], "row {key} was written once");
+                    return number;
+                }
+                _ => self.env.sleep(Duration::from_millis(1)).await,
+            }
+            number = (number + 1) % COUNT;
+        }
+    }
+
+    /// All keys on one server, at a moment of its choice.
+    pub async fn keys(&self, number: usize, tablet: Uuid) -> Vec<i64> {
+        let new = NewScanRequestPb {
+            tablet_id: convert::id_bytes(&tablet),
+            projected_columns: convert::schema_to_client_pb(&schema()).columns,
+            read_mode: Some(ReadMode::ReadAtSnapshot as i32),
+            ..Default::default()
+        };
+        let open = ScanRequestPb { new_scan_request: Some(new), call_seq_id: Some(0), ..Default::default() };
+        loop {
+            let deadline = self.env.now().mono.after(Duration::from_secs(5));
+            let options = CallOptions::default();
+            let scanned = self.proxies[number].call(CLIENT, "Scan", &open, deadline, options).await;
+            match scanned {
+                Ok(response) => {
+                    let message: ScanResponsePb = response.message;
+                    if message.error.is_none() {
+                        assert!(!message.has_more_results());
+                        let key = |key: &[u8]| i64::from_le_bytes(key.try_into().unwrap());
+                        return response.sidecars[0].chunks(8).map(key).collect();
+                    }
+                }
+                Err(error) => assert!(error.is_busy() || error.is_unreachable(), "{error}"),
+            }
+            self.env.sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn schema() -> Schema {
+    Schema::new(vec![ColumnSchema::new(0, "key", DataType::Int64)], 1).unwrap()
+}
+
+fn insert(tablet: Uuid, key: i64) -> WriteRequestPb {
+    let mut rows = vec![RowOpKind::Insert as u8, 1];
+    rows.extend(key.to_le_bytes());
+    WriteRequestPb {
+        tablet_id: convert::id_bytes(&tablet),
+        schema: Some(convert::schema_to_client_pb(&schema())),
+        row_operations: Some(RowOperationsPb { rows: Some(Bytes::from(rows)), indirect_data: None }),
+        ..Default::default()
+    }
+}
+
+/// A tablet for those that need one.
+pub const TABLET: Uuid = Uuid([7; 16]);
