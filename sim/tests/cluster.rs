@@ -25,6 +25,7 @@ async fn serve_master(env: Env) -> Ended {
     let (wal, data) = dirs();
     let mut config = MasterConfig::new("0.0.0.0:7051".parse()?, wal, data);
     config.masters = vec!["master:7051".to_string()];
+    config.catalog.replicas_default = 1;
     let _master = master::run(env, config).await?;
     std::future::pending().await
 }

@@ -10,37 +10,35 @@
 //! - Segments lost to a partition are never sent again, and the stream is stuck for ever: calls must have
 //!   deadlines. [`TurmoilWorld::hold`] delays instead, as TCP would.
 //! - Any write is taken whole, as one segment: writes are cut here, so that partial ones happen.
+//!
+//! What other worlds can do and this one cannot, and what it does instead: a link blocked one way is held both ways;
+//! loss is a delay; a host that lets nobody in is held; a paused process goes on, but its links are held.
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, ready};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, UNIX_EPOCH};
 
-use ::turmoil::net::{TcpListener, TcpStream};
 use ::turmoil::{Builder, Sim};
-use engine::time::{Instant, Now};
-use node::env::{BoxFuture, Clock, Env, Listener, Net, Rng, Stream, TaskHandle, Tasks};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::runtime::Handle;
+use node::env::Env;
 
+use super::{EPOCH, Failure, LinkRule, LinkRuleId, Program, Stopped, World};
 use crate::machine::Machine;
-use crate::trace::{EventLog, Fingerprint};
+use crate::net::rules::Effect;
+use crate::trace::{At, EventLog, Fingerprint};
+use host::{Fate, Host, Names, Signal, Signals, Streams, lock};
 
-/// When simulated time begins: 2026-01-01, UTC.
-const EPOCH: Duration = Duration::from_secs(1_767_225_600);
+mod host;
+
 const TICK: Duration = Duration::from_millis(1);
-/// Where clocks start. Not at zero: the first moments of a machine's life are nobody's special case.
-const BOOTED: Duration = Duration::from_secs(100);
+const LATENCY_MAX: Duration = Duration::from_millis(4);
+/// What a lost segment takes longer, as this world has it.
+const RETRANSMISSION: Duration = Duration::from_millis(200);
 
 /// How a host's program or a client ends: an error ends the run.
 pub type Ended = Result<(), Box<dyn std::error::Error>>;
-
-type Names = Arc<Mutex<BTreeMap<String, IpAddr>>>;
 
 /// One simulated network of machines.
 pub struct TurmoilWorld {
@@ -49,6 +47,15 @@ pub struct TurmoilWorld {
     log: EventLog,
     machines: BTreeMap<String, Arc<Machine>>,
     names: Names,
+    signals: Signals,
+    clients_left: usize,
+    rules: BTreeMap<LinkRuleId, LinkRule>,
+    next_rule: u64,
+    paused: Vec<String>,
+    /// Pairs between which nothing passes now.
+    held: Vec<(String, String)>,
+    streams: Streams,
+    cost: Option<engine::disk::mem::DiskCost>,
 }
 
 impl TurmoilWorld {
@@ -60,11 +67,30 @@ impl TurmoilWorld {
             .tick_duration(TICK)
             .simulation_duration(limit)
             .min_message_latency(Duration::from_micros(100))
-            .max_message_latency(Duration::from_millis(4))
+            .max_message_latency(LATENCY_MAX)
             .tcp_capacity(1024)
             .enable_random_order()
             .build();
-        TurmoilWorld { sim, seed, log, machines: BTreeMap::new(), names: Names::default() }
+        TurmoilWorld {
+            sim,
+            seed,
+            log,
+            machines: BTreeMap::new(),
+            names: Names::default(),
+            signals: Signals::default(),
+            clients_left: 0,
+            rules: BTreeMap::new(),
+            next_rule: 0,
+            paused: Vec::new(),
+            held: Vec::new(),
+            streams: Streams::default(),
+            cost: None,
+        }
+    }
+
+    /// What every device costs that is made from now on.
+    pub fn set_cost(&mut self, cost: engine::disk::mem::DiskCost) {
+        self.cost = Some(cost);
     }
 
     /// The machine of this name, made when it is first asked for.
@@ -75,6 +101,9 @@ impl TurmoilWorld {
         let number = self.machines.len() as u64 + 1;
         let seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number);
         let machine = Arc::new(Machine::new(name, seed, self.log.clone()));
+        if let Some(cost) = self.cost {
+            machine.set_cost(cost);
+        }
         let ip = self.sim.lookup(name);
         self.names.lock().expect("nothing panics while it holds the names").insert(name.to_string(), ip);
         self.machines.insert(name.to_string(), machine.clone());
@@ -125,6 +154,7 @@ impl TurmoilWorld {
     pub fn kill(&mut self, name: &str) {
         self.note(name, "kill");
         self.sim.crash(name);
+        self.machine(name).end_process();
     }
 
     /// The power fails: peers hear nothing, disks keep what was synced and perhaps some of the rest.
@@ -169,260 +199,216 @@ impl TurmoilWorld {
         self.machines.keys().filter(|other| *other != name).cloned().collect()
     }
 
-    fn env(&mut self, name: &str) -> Env {
+    fn host_state(&mut self, name: &str) -> Arc<Host> {
         let machine = self.machine(name);
         let ip = self.ip(name);
-        let host = Arc::new(Host {
-            machine: machine.clone(),
+        Arc::new(Host {
+            machine,
             ip,
             names: self.names.clone(),
             last: AtomicU64::new(0),
+            signals: self.signals.clone(),
+            streams: self.streams.clone(),
+        })
+    }
+
+    fn env(&mut self, name: &str) -> Env {
+        self.host_state(name).env()
+    }
+
+    fn moment(&self, name: &str, what: &str) {
+        self.log.moment(self.sim.elapsed().as_nanos() as u64, name, "world", what);
+    }
+
+    /// The pairs of hosts that a rule is about.
+    fn pairs(&self, rule: &LinkRule) -> Vec<(String, String)> {
+        let names: Vec<String> = self.machines.keys().cloned().collect();
+        let mut pairs = Vec::new();
+        for from in names.iter().filter(|name| rule.from.as_ref().is_none_or(|from| from == *name)) {
+            for to in names.iter().filter(|name| rule.to.as_ref().is_none_or(|to| to == *name)) {
+                if from != to {
+                    pairs.push((from.clone().min(to.clone()), from.clone().max(to.clone())));
+                }
+            }
+        }
+        pairs.sort();
+        pairs.dedup();
+        pairs
+    }
+
+    /// Holds and releases links as rules and pauses now have it.
+    fn apply_rules(&mut self) {
+        let mut wanted = Vec::new();
+        for rule in self.rules.values() {
+            if matches!(rule.effect, Effect::Block | Effect::Ignore | Effect::Refuse) {
+                wanted.extend(self.pairs(rule));
+            }
+        }
+        for paused in &self.paused {
+            let all = LinkRule { from: Some(paused.clone()), to: None, effect: Effect::Block };
+            wanted.extend(self.pairs(&all));
+        }
+        wanted.sort();
+        wanted.dedup();
+        let before = std::mem::replace(&mut self.held, wanted);
+        for (one, other) in before.iter().filter(|pair| !self.held.contains(pair)) {
+            self.sim.release(one.as_str(), other.as_str());
+        }
+        for (one, other) in self.held.iter().filter(|pair| !before.contains(pair)) {
+            self.sim.hold(one.as_str(), other.as_str());
+        }
+    }
+
+    fn set_latency(&mut self, rule: &LinkRule, latency: Duration) {
+        for (one, other) in self.pairs(rule) {
+            self.sim.set_link_latency(one.as_str(), other.as_str(), latency);
+        }
+    }
+}
+
+/// How a program's end is told.
+fn told(ended: super::Ended, name: &str, client: bool) -> Signal {
+    let (host, error) = (name.to_string(), ended.err().map(|error| error.to_string()));
+    match (client, error) {
+        (true, None) => Ok(Stopped::ClientsEnded),
+        (true, Some(message)) => Err(Failure { host, message }),
+        (false, error) => Ok(Stopped::Exited { host, error }),
+    }
+}
+
+impl World for TurmoilWorld {
+    fn machine(&mut self, host: &str) -> Arc<Machine> {
+        TurmoilWorld::machine(self, host)
+    }
+
+    fn boot(&mut self, name: &str, program: Program) {
+        let host = self.host_state(name);
+        self.sim.host(name, move || {
+            let (here, program) = (host.clone(), program.clone());
+            let future = Box::pin(async move {
+                let ended = program(here.env()).await;
+                lock(&here.signals).push_back(told(ended, &here.machine.name, false));
+                std::future::pending::<()>().await
+            });
+            let at = At { here: host.clone(), future };
+            async move {
+                at.await;
+                Ok(())
+            }
         });
-        Env {
-            clock: Arc::new(HostClock { host: host.clone() }),
-            disks: machine.clone(),
-            net: Arc::new(HostNet { host: host.clone() }),
-            tasks: Arc::new(HostTasks { host }),
-            memory: machine.clone(),
-            rng: Arc::new(HostRng { machine }),
-        }
-    }
-}
-
-/// One machine within this world.
-struct Host {
-    machine: Arc<Machine>,
-    ip: IpAddr,
-    names: Names,
-    /// The last time read, in nanoseconds since the run began.
-    last: AtomicU64,
-}
-
-impl Host {
-    /// Nanoseconds since the run began.
-    fn elapsed(&self) -> u64 {
-        let in_task = Handle::try_current().is_ok();
-        match ::turmoil::sim_elapsed().filter(|_| in_task) {
-            Some(elapsed) => {
-                let elapsed = elapsed.as_nanos() as u64;
-                self.last.fetch_max(elapsed, Ordering::Relaxed).max(elapsed)
-            }
-            None => self.last.load(Ordering::Relaxed),
-        }
     }
 
-    fn now(&self) -> Instant {
-        Instant(BOOTED.as_nanos() as u64 + self.elapsed())
+    fn client(&mut self, name: &str, program: Program) {
+        self.clients_left += 1;
+        let host = self.host_state(name);
+        let here = host.clone();
+        let future = Box::pin(async move {
+            let ended = program(here.env()).await;
+            lock(&here.signals).push_back(told(ended, &here.machine.name, true));
+            // A client's machine goes on when its program has ended.
+            std::future::pending::<()>().await
+        });
+        let at = At { here: host, future };
+        self.sim.client(name, async move {
+            at.await;
+            Ok(())
+        });
     }
 
-    fn record(&self, what: &str, bytes: &[u8]) {
-        self.machine.log.record(self.elapsed(), &self.machine.name, what, bytes);
+    fn now(&self) -> Duration {
+        self.sim.elapsed()
     }
 
-    async fn sleep_until(&self, until: Instant) {
+    fn run_until(&mut self, at: Duration) -> Result<Stopped, Failure> {
         loop {
-            let now = self.now();
-            if now >= until {
-                return;
+            let signal = lock(&self.signals).pop_front();
+            match signal {
+                Some(Ok(Stopped::ClientsEnded)) => {
+                    self.clients_left -= 1;
+                    if self.clients_left == 0 {
+                        return Ok(Stopped::ClientsEnded);
+                    }
+                }
+                Some(signal) => return signal,
+                None if self.sim.elapsed() >= at => return Ok(Stopped::Reached),
+                None => {
+                    let step = self.sim.step();
+                    step.map_err(|error| Failure { host: "turmoil".into(), message: error.to_string() })?;
+                }
             }
-            tokio::time::sleep(until.since(now)).await;
         }
     }
-}
 
-struct HostClock {
-    host: Arc<Host>,
-}
-
-impl Clock for HostClock {
-    fn now(&self) -> Now {
-        let true_micros = EPOCH.as_micros() as u64 + self.host.elapsed() / 1_000;
-        Now { mono: self.host.now(), wall: self.host.machine.wall(true_micros) }
+    fn kill(&mut self, host: &str) {
+        self.moment(host, "kill");
+        self.sim.crash(host);
+        self.machine(host).end_process();
     }
 
-    fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()> {
-        let host = self.host.clone();
-        Box::pin(async move { host.sleep_until(until).await })
-    }
-}
-
-struct HostRng {
-    machine: Arc<Machine>,
-}
-
-impl Rng for HostRng {
-    fn next_u64(&self) -> u64 {
-        let drawn = self.machine.next_u64();
-        // Without a time: randomness may be drawn where there is none.
-        self.machine.log.record(0, &self.machine.name, "random", &drawn.to_le_bytes());
-        drawn
-    }
-}
-
-struct HostTasks {
-    host: Arc<Host>,
-}
-
-struct HostTask(tokio::task::JoinHandle<()>);
-
-impl TaskHandle for HostTask {
-    fn abort(&self) {
-        self.0.abort();
+    fn cut_power(&mut self, host: &str) {
+        self.moment(host, "power cut");
+        TurmoilWorld::cut_power(self, host);
     }
 
-    fn is_finished(&self) -> bool {
-        self.0.is_finished()
-    }
-}
-
-impl Tasks for HostTasks {
-    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
-        self.host.record("spawn", name.as_bytes());
-        Box::new(HostTask(tokio::task::spawn_local(future)))
-    }
-
-    fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            work();
-            let owed = self.host.machine.take_owed_latency();
-            self.host.record("run", &(owed.as_nanos() as u64).to_le_bytes());
-            self.host.sleep_until(self.host.now().after(owed)).await;
-        })
-    }
-}
-
-struct HostNet {
-    host: Arc<Host>,
-}
-
-impl Net for HostNet {
-    fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
-        Box::pin(async move {
-            // turmoil knows the machine's own address only as "any".
-            let any = SocketAddr::new([0, 0, 0, 0].into(), addr.port());
-            let bind = if addr.ip().is_loopback() { addr } else { any };
-            let listener = TcpListener::bind(bind).await?;
-            let ip = if addr.ip().is_loopback() { addr.ip() } else { self.host.ip };
-            let local_addr = SocketAddr::new(ip, listener.local_addr()?.port());
-            self.host.record("listen", local_addr.to_string().as_bytes());
-            Ok(Box::new(HostListener { host: self.host.clone(), listener, local_addr }) as Box<dyn Listener>)
-        })
+    fn restart(&mut self, host: &str) {
+        self.moment(host, "restart");
+        TurmoilWorld::restart(self, host);
+        // Who died while paused does not come back paused.
+        self.paused.retain(|paused| paused != host);
+        // Repairing its links has released them as well.
+        self.held.retain(|(one, other)| one != host && other != host);
+        self.apply_rules();
     }
 
-    fn connect(&self, addr: SocketAddr, deadline: Instant) -> BoxFuture<'_, io::Result<Stream>> {
-        Box::pin(async move {
-            let known = addr.ip().is_loopback()
-                || self
-                    .host
-                    .names
-                    .lock()
-                    .expect("nothing panics holding it")
-                    .values()
-                    .any(|ip| *ip == addr.ip());
-            if !known {
-                return Err(io::Error::new(io::ErrorKind::HostUnreachable, format!("{addr} is no machine")));
-            }
-            let left = deadline.since(self.host.now());
-            let connected = match tokio::time::timeout(left, TcpStream::connect(addr)).await {
-                Ok(connected) => connected,
-                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer before the deadline")),
-            };
-            let outcome = match &connected {
-                Ok(_) => "connected",
-                Err(_) => "not connected",
-            };
-            self.host.record(outcome, addr.to_string().as_bytes());
-            Ok(HostStream::new(&self.host, connected?))
-        })
+    fn pause(&mut self, host: &str) {
+        self.moment(host, "pause");
+        self.paused.push(host.to_string());
+        self.apply_rules();
     }
 
-    fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
-        let resolved = self.host.resolve(host_port);
-        let not_found = || io::Error::new(io::ErrorKind::NotFound, format!("{host_port:?} has no address"));
-        Box::pin(std::future::ready(resolved.map(|addr| vec![addr]).ok_or_else(not_found)))
+    fn resume(&mut self, host: &str) {
+        self.moment(host, "resume");
+        self.paused.retain(|paused| paused != host);
+        self.apply_rules();
     }
-}
 
-impl Host {
-    fn resolve(&self, host_port: &str) -> Option<SocketAddr> {
-        if let Ok(addr) = host_port.parse() {
-            return Some(addr);
+    fn add_rule(&mut self, rule: LinkRule) -> LinkRuleId {
+        self.moment("network", &format!("begins {rule:?}"));
+        let id = LinkRuleId(self.next_rule);
+        self.next_rule += 1;
+        match rule.effect {
+            Effect::Delay(nanos) => self.set_latency(&rule, Duration::from_nanos(nanos)),
+            Effect::Lose(_) => self.set_latency(&rule, RETRANSMISSION),
+            _ => {}
         }
-        let (name, port) = host_port.rsplit_once(':')?;
-        let ip = *self.names.lock().expect("nothing panics while it holds the names").get(name)?;
-        Some(SocketAddr::new(ip, port.parse().ok()?))
-    }
-}
-
-struct HostListener {
-    host: Arc<Host>,
-    listener: TcpListener,
-    local_addr: SocketAddr,
-}
-
-impl Listener for HostListener {
-    fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+        self.rules.insert(id, rule);
+        self.apply_rules();
+        id
     }
 
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>> {
-        Box::pin(async move {
-            let (stream, remote) = self.listener.accept().await?;
-            self.host.record("accept", remote.to_string().as_bytes());
-            Ok((HostStream::new(&self.host, stream), remote))
-        })
-    }
-}
-
-/// A stream whose traffic is recorded and whose writes are cut at random lengths.
-struct HostStream {
-    host: Arc<Host>,
-    stream: TcpStream,
-}
-
-/// The longest segment, and how often a write is cut to a random part of that.
-const SEGMENT_BYTES_MAX: usize = 16 << 10;
-const CUT_ONE_IN: u64 = 8;
-
-impl HostStream {
-    #[allow(clippy::new_ret_no_self, reason = "a stream is known by its trait")]
-    fn new(host: &Arc<Host>, stream: TcpStream) -> Stream {
-        Box::new(HostStream { host: host.clone(), stream })
-    }
-}
-
-impl AsyncRead for HostStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        out: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = out.filled().len();
-        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, out));
-        self.host.record("read", &out.filled()[before..]);
-        Poll::Ready(read)
-    }
-}
-
-impl AsyncWrite for HostStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut length = bytes.len().min(SEGMENT_BYTES_MAX);
-        let drawn = self.host.machine.next_u64();
-        if length > 1 && drawn.is_multiple_of(CUT_ONE_IN) {
-            length = 1 + (drawn / CUT_ONE_IN) as usize % (length - 1);
+    fn remove_rule(&mut self, id: LinkRuleId) {
+        self.moment("network", &format!("ends rule {}", id.0));
+        if let Some(rule) = self.rules.remove(&id)
+            && matches!(rule.effect, Effect::Delay(_) | Effect::Lose(_))
+        {
+            self.set_latency(&rule, LATENCY_MAX);
         }
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[..length]));
-        if let Ok(written) = &written {
-            self.host.record("write", &bytes[..*written]);
-        }
-        Poll::Ready(written)
+        self.apply_rules();
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn reset_between(&mut self, one: &str, other: &str) -> usize {
+        self.moment(one, &format!("reset connections with {other}"));
+        let ips = [self.ip(one), self.ip(other)];
+        let mut streams = lock(&self.streams);
+        streams.retain(|fate| Arc::strong_count(fate) > 1);
+        let between = |fate: &&Arc<Fate>| fate.ips == ips || fate.ips == [ips[1], ips[0]];
+        let reset: Vec<Arc<Fate>> = streams.iter().filter(between).cloned().collect();
+        drop(streams);
+        reset.iter().for_each(|fate| fate.reset());
+        reset.len()
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn log(&self) -> &EventLog {
+        &self.log
     }
 }

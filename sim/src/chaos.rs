@@ -1,0 +1,482 @@
+//! Makes a plan's faults happen, and heals them.
+//!
+//! Each fault begins with what it does to the world and leaves behind what must be done later to undo it. A fault
+//! that finds nothing to do, a kill of a server that is down for one, is not counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use engine::disk::mem::{Damage, OpKind};
+
+use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
+use crate::draw::Draw;
+use crate::net::rules::Effect;
+use crate::plan::faults::Dir;
+use crate::plan::{Fault, Host, Plan, Way};
+use crate::world::{LinkRule, LinkRuleId, World};
+
+/// How long a supervisor waits before it starts a process again that ended by itself.
+const SUPERVISOR_PAUSE: Duration = Duration::from_millis(500);
+/// How often somebody looks whether a server must be started again, once faults of its disks have begun: one may wait
+/// long for the operation that it strikes.
+const OPERATOR_PAUSE: Duration = Duration::from_secs(2);
+/// What fits on a disk that is not full.
+const DISK_FREE: u64 = 1 << 40;
+
+/// Something that is to be done at a time.
+#[derive(Debug, Clone)]
+enum Action {
+    /// The plan's fault of this number begins.
+    Begin(usize),
+    /// The host starts again, if it has not since that many starts.
+    Start(Host, u64),
+    Resume(Host),
+    AddRule(LinkRule, Duration),
+    RemoveRule(LinkRuleId),
+    DiskSpeed(Host, Dir),
+    DiskSpace(Host, Dir),
+    ReadErrors(Host, Dir),
+    ClockDrift(Host, i64),
+    ClockError(Host, u64),
+    Memory(Host),
+    Cpu(Host),
+    /// Somebody looks whether the server's disks failed, and goes on looking.
+    Look(Host),
+}
+
+/// Kinds of faults that wait for an operation of a device, with what the device counts when they strike.
+pub const STRIKES: &[(&str, &str)] = &[
+    ("bit-rot", "disk: bits flipped"),
+    ("disk-error", "disk: operations failed"),
+    ("disk-full", "disk: full"),
+    ("lost-write", "disk: writes never made"),
+    ("misdirected-write", "disk: writes misdirected"),
+    ("power-cut", "disk: names lost"),
+    ("power-cut", "disk: writes lost"),
+    ("power-cut", "disk: writes torn"),
+    ("power-cut-in-sync", "disk: power cuts in sync"),
+    ("sync-error", "disk: syncs failed"),
+];
+
+/// How a server is.
+#[derive(Debug, Clone, Default)]
+struct State {
+    down: bool,
+    paused: bool,
+    starts: u64,
+    /// A power cut within a disk operation that has not come yet: its kind, and how long it lasts.
+    fuse: Option<(&'static str, Duration)>,
+    /// Operations of its disks that had failed when it was started last.
+    failed_before: u64,
+    /// What its disks hold was damaged.
+    damaged: bool,
+    /// Somebody looks after its disks.
+    looked_after: bool,
+}
+
+/// The faults of one run.
+pub struct Chaos {
+    plan: Plan,
+    draw: Draw,
+    /// By time since the run began.
+    due: BTreeMap<(Duration, u64), Action>,
+    next: u64,
+    hosts: BTreeMap<Host, State>,
+    rules: BTreeSet<LinkRuleId>,
+    /// How often each kind of fault struck.
+    pub fired: BTreeMap<String, u64>,
+}
+
+impl Chaos {
+    /// `start`: the time since the run began from which the plan counts.
+    pub fn new(plan: &Plan, start: Duration) -> Chaos {
+        let hosts = plan.servers().into_iter().map(|host| (host, State::default())).collect();
+        let mut chaos = Chaos {
+            plan: plan.clone(),
+            draw: Draw::new(plan.seed, "chaos"),
+            due: BTreeMap::new(),
+            next: 0,
+            hosts,
+            rules: BTreeSet::new(),
+            fired: BTreeMap::new(),
+        };
+        for (number, fault) in plan.faults.iter().enumerate() {
+            chaos.at(start + fault.at, Action::Begin(number));
+        }
+        chaos
+    }
+
+    fn at(&mut self, at: Duration, action: Action) {
+        self.due.insert((at, self.next), action);
+        self.next += 1;
+    }
+
+    /// When something is next to be done.
+    pub fn next_at(&self) -> Option<Duration> {
+        self.due.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Does what is due.
+    pub fn act(&mut self, world: &mut dyn World) {
+        while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= world.now()) {
+            let action = entry.remove();
+            self.perform(world, action);
+        }
+    }
+
+    /// How often servers were started again.
+    pub fn restarts(&self) -> u64 {
+        self.hosts.values().map(|state| state.starts).sum()
+    }
+
+    fn count(&mut self, what: &str) {
+        *self.fired.entry(what.to_string()).or_default() += 1;
+    }
+
+    fn state(&mut self, host: Host) -> &mut State {
+        self.hosts.entry(host).or_default()
+    }
+
+    fn perform(&mut self, world: &mut dyn World, action: Action) {
+        let true_micros = world.true_micros();
+        match action {
+            Action::Begin(number) => self.begin(world, number),
+            Action::Start(host, starts) => {
+                if self.state(host).starts == starts && self.state(host).down {
+                    self.start(world, host);
+                }
+            }
+            Action::Resume(host) => {
+                if std::mem::take(&mut self.state(host).paused) {
+                    world.resume(&host.name());
+                }
+            }
+            Action::AddRule(rule, until) => self.rule(world, rule, until),
+            Action::RemoveRule(id) => {
+                if self.rules.remove(&id) {
+                    world.remove_rule(id);
+                }
+            }
+            Action::DiskSpeed(host, dir) => world.machine(&host.name()).slow_disk(name(dir), 1),
+            Action::DiskSpace(host, dir) => world.machine(&host.name()).disk(name(dir)).set_free(DISK_FREE),
+            Action::ReadErrors(host, dir) => {
+                world.machine(&host.name()).disk(name(dir)).fail_some(OpKind::Read, 0, EIO);
+            }
+            Action::ClockDrift(host, ppm) => world.machine(&host.name()).drift_clock(ppm, true_micros),
+            Action::ClockError(host, micros) => world.machine(&host.name()).set_clock_error(micros),
+            Action::Memory(host) => world.machine(&host.name()).set_memory_bytes(self.plan.cluster.memory),
+            Action::Cpu(host) => world.machine(&host.name()).slow_cpu(1),
+            Action::Look(host) => self.look(world, host),
+        }
+    }
+
+    /// What failed once is given up by a server until someone starts it anew, as its operator does here.
+    fn look(&mut self, world: &mut dyn World, host: Host) {
+        if disk_failures(world, host) > self.state(host).failed_before {
+            self.take_down(world, host, SUPERVISOR_PAUSE, |world, host| world.kill(host));
+        }
+        self.at(world.now() + OPERATOR_PAUSE, Action::Look(host));
+    }
+
+    fn look_after(&mut self, host: Host, from: Duration) {
+        if !std::mem::replace(&mut self.state(host).looked_after, true) {
+            self.at(from, Action::Look(host));
+        }
+    }
+
+    fn start(&mut self, world: &mut dyn World, host: Host) {
+        let failed_before = disk_failures(world, host);
+        let state = self.state(host);
+        (state.down, state.paused, state.failed_before) = (false, false, failed_before);
+        state.starts += 1;
+        world.restart(&host.name());
+    }
+
+    /// Takes a server down, if it is up, and has it started again after `down`.
+    fn take_down(
+        &mut self,
+        world: &mut dyn World,
+        host: Host,
+        down: Duration,
+        how: impl FnOnce(&mut dyn World, &str),
+    ) -> bool {
+        let state = self.state(host);
+        if state.down {
+            return false;
+        }
+        (state.down, state.paused, state.fuse) = (true, false, None);
+        let starts = state.starts;
+        how(world, &host.name());
+        self.at(world.now() + down, Action::Start(host, starts));
+        true
+    }
+
+    fn begin(&mut self, world: &mut dyn World, number: usize) {
+        let fault = self.plan.faults[number].clone();
+        let (target, kind) = (fault.target, &fault.kind);
+        let (now, text) = (world.now(), crate::plan::record::Record::line(kind));
+        world.log().moment(now.as_nanos() as u64, &target.name(), "fault", &text);
+        let struck = self.process(world, target, kind)
+            || self.network(world, target, kind)
+            || self.disk(world, target, kind)
+            || self.node(world, target, kind);
+        if struck {
+            self.count(kind.word());
+        }
+    }
+
+    fn process(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
+        match kind {
+            Fault::Kill { down } => self.take_down(world, target, *down, |world, host| world.kill(host)),
+            Fault::PowerCut { down } => {
+                self.take_down(world, target, *down, |world, host| world.cut_power(host))
+            }
+            Fault::ZonePowerCut { others, down } => {
+                let mut struck = 0;
+                for host in others.iter().copied().chain([target]) {
+                    let cut = self.take_down(world, host, *down, |world, host| world.cut_power(host));
+                    struck += u32::from(cut);
+                }
+                struck > 0
+            }
+            Fault::Wipe { down } => self.take_down(world, target, *down, |world, host| {
+                world.cut_power(host);
+                world.machine(host).wipe_disks();
+            }),
+            Fault::PowerCutInDisk { dir, op, down } => {
+                if !self.state(target).down {
+                    self.state(target).fuse = Some((kind.word(), *down));
+                    world.machine(&target.name()).disk(name(*dir)).cut_power_at(u64::from(*op));
+                }
+                // Counted when it strikes.
+                false
+            }
+            Fault::PowerCutInSync { dir, sync, down } => {
+                if !self.state(target).down {
+                    self.state(target).fuse = Some((kind.word(), *down));
+                    let disk = world.machine(&target.name()).disk(name(*dir));
+                    disk.cut_power_at_nth(OpKind::Sync, u64::from(*sync));
+                }
+                // Counted when it strikes.
+                false
+            }
+            Fault::Pause { span } => {
+                let state = self.state(target);
+                if state.down || std::mem::replace(&mut state.paused, true) {
+                    return false;
+                }
+                world.pause(&target.name());
+                self.at(world.now() + *span, Action::Resume(target));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A host's power failed within a disk operation.
+    pub fn lost_power(&mut self, world: &mut dyn World, host: &str) {
+        let Some(host) = self.host(host) else { return };
+        let (kind, down) = self.state(host).fuse.take().unwrap_or(("power-cut-in-disk", SUPERVISOR_PAUSE));
+        if self.take_down(world, host, down, |world, host| world.cut_power(host)) {
+            self.count(kind);
+        }
+    }
+
+    /// A server's process ended by itself: a supervisor starts it again.
+    pub fn exited(&mut self, world: &mut dyn World, host: &str, error: Option<&str>) {
+        let now = world.now().as_nanos() as u64;
+        world.log().moment(now, host, "exit", error.unwrap_or("in order"));
+        let Some(host) = self.host(host) else { return };
+        if self.take_down(world, host, SUPERVISOR_PAUSE, |world, host| world.kill(host)) {
+            self.count("exit");
+        }
+    }
+
+    fn host(&self, name: &str) -> Option<Host> {
+        self.hosts.keys().copied().find(|host| host.name() == name)
+    }
+
+    fn rule(&mut self, world: &mut dyn World, rule: LinkRule, until: Duration) {
+        let id = world.add_rule(rule);
+        self.rules.insert(id);
+        self.at(until, Action::RemoveRule(id));
+    }
+
+    /// Rules for what passes between a host and one other, or any other.
+    fn rules_between(
+        &mut self,
+        world: &mut dyn World,
+        target: Host,
+        peer: Option<Host>,
+        way: Way,
+        effect: Effect,
+        span: Duration,
+    ) {
+        let (target, peer) = (Some(target.name()), peer.map(Host::name));
+        let until = world.now() + span;
+        if way != Way::In {
+            self.rule(world, LinkRule { from: target.clone(), to: peer.clone(), effect }, until);
+        }
+        if way != Way::Out {
+            self.rule(world, LinkRule { from: peer, to: target, effect }, until);
+        }
+    }
+
+    fn network(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
+        match kind {
+            Fault::Isolate { way, span } => {
+                self.rules_between(world, target, None, *way, Effect::Block, *span);
+            }
+            Fault::CutLink { peer, way, span } => {
+                self.rules_between(world, target, Some(*peer), *way, Effect::Block, *span);
+            }
+            Fault::SlowLink { peer, latency, span } => {
+                let effect = Effect::Delay(latency.as_nanos() as u64);
+                self.rules_between(world, target, Some(*peer), Way::Both, effect, *span);
+            }
+            Fault::Loss { percent, span } => {
+                self.rules_between(world, target, None, Way::Both, Effect::Lose(*percent), *span);
+            }
+            Fault::NoConnect { hang, span } => {
+                let effect = if *hang { Effect::Ignore } else { Effect::Refuse };
+                self.rules_between(world, target, None, Way::In, effect, *span);
+            }
+            Fault::Swizzle { span } => self.swizzle(world, target, *span),
+            Fault::Reset { peer } => return world.reset_between(&target.name(), &peer.name()) > 0,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Clogs the links one after the other, and unclogs them in another order.
+    fn swizzle(&mut self, world: &mut dyn World, target: Host, span: Duration) {
+        let (now, half) = (world.now(), span.as_micros() as u64 / 2);
+        for peer in self.plan.hosts().into_iter().filter(|peer| *peer != target) {
+            let begin = now + Duration::from_micros(self.draw.below(half + 1));
+            let end = now + Duration::from_micros(half + self.draw.below(half + 1));
+            for (from, to) in [(target, peer), (peer, target)] {
+                let (from, to) = (Some(from.name()), Some(to.name()));
+                self.at(begin, Action::AddRule(LinkRule { from, to, effect: Effect::Block }, end));
+            }
+        }
+    }
+
+    fn disk(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
+        let (now, mono) = (world.now(), world.mono());
+        let machine = world.machine(&target.name());
+        match kind {
+            Fault::DiskStall { dir, span } => machine.stall(name(*dir), mono.after(*span)),
+            Fault::DiskSlow { dir, factor, span } => {
+                machine.slow_disk(name(*dir), *factor);
+                self.at(now + *span, Action::DiskSpeed(target, *dir));
+            }
+            Fault::DiskError { dir, op } => {
+                machine.disk(name(*dir)).fail_op(u64::from(*op), EIO);
+                self.look_after(target, now + OPERATOR_PAUSE);
+            }
+            Fault::DiskFull { dir, free, span } => {
+                machine.disk(name(*dir)).set_free(*free);
+                self.at(now + *span, Action::DiskSpace(target, *dir));
+                self.look_after(target, now + *span);
+            }
+            Fault::SyncError { dir, sync } => {
+                machine.disk(name(*dir)).fail_nth(OpKind::Sync, u64::from(*sync), EIO);
+                self.look_after(target, now + OPERATOR_PAUSE);
+            }
+            Fault::ReadErrors { dir, per_mille, span } => {
+                machine.disk(name(*dir)).fail_some(OpKind::Read, *per_mille, EIO);
+                self.at(now + *span, Action::ReadErrors(target, *dir));
+                self.look_after(target, now + *span);
+            }
+            Fault::BitRot { bits } => {
+                self.state(target).damaged = true;
+                return machine.disk(DATA_DIR).rot_bits(u64::from(*bits)) > 0;
+            }
+            Fault::LostWrite { write } => {
+                machine.disk(DATA_DIR).damage_append(u64::from(*write), Damage::Lost);
+                self.state(target).damaged = true;
+            }
+            Fault::MisdirectedWrite { write } => {
+                machine.disk(DATA_DIR).damage_append(u64::from(*write), Damage::Misdirected);
+                self.state(target).damaged = true;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn node(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
+        let (now, true_micros) = (world.now(), world.true_micros());
+        let machine = world.machine(&target.name());
+        let usual = self.plan.clocks.iter().find(|clock| clock.host == target);
+        let (drift, error) = usual.map_or((0, 1_000), |clock| (clock.drift_ppm, clock.error_us));
+        match kind {
+            Fault::ClockJump { micros } => machine.jump_clock(*micros),
+            Fault::ClockDrift { ppm, span } => {
+                machine.drift_clock(*ppm, true_micros);
+                self.at(now + *span, Action::ClockDrift(target, drift));
+            }
+            Fault::ClockError { micros, span } => {
+                machine.set_clock_error(*micros);
+                self.at(now + *span, Action::ClockError(target, error));
+            }
+            Fault::Memory { bytes, span } => {
+                machine.set_memory_bytes(*bytes);
+                self.at(now + *span, Action::Memory(target));
+            }
+            Fault::SlowCpu { factor, span } => {
+                machine.slow_cpu(u64::from(*factor));
+                self.at(now + *span, Action::Cpu(target));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Undoes all that is still wrong: links, disks, clocks, memory. Who is down or hurt is started again.
+    pub fn heal(&mut self, world: &mut dyn World) {
+        for (_, action) in std::mem::take(&mut self.due) {
+            let begins = matches!(
+                action,
+                Action::Begin(_) | Action::AddRule(..) | Action::Start(..) | Action::Look(..)
+            );
+            if !begins {
+                self.perform(world, action);
+            }
+        }
+        let hosts: Vec<Host> = self.hosts.keys().copied().collect();
+        for host in hosts {
+            let machine = world.machine(&host.name());
+            [WAL_DIR, DATA_DIR].iter().for_each(|dir| machine.disk(dir).heal());
+            machine.set_cost(device_cost(&self.plan));
+            let failures = disk_failures(world, host);
+            let state = self.state(host);
+            state.fuse = None;
+            if (failures > state.failed_before || state.damaged) && !state.down {
+                state.down = true;
+                world.kill(&host.name());
+            }
+            if self.state(host).down {
+                self.start(world, host);
+            }
+        }
+        let note = "all faults have healed";
+        world.log().moment(world.now().as_nanos() as u64, "network", "world", note);
+    }
+}
+
+/// The operating system's number of an input/output error.
+const EIO: i32 = 5;
+
+/// Operations of a host's disks that have failed so far.
+fn disk_failures(world: &mut dyn World, host: Host) -> u64 {
+    let counts = world.machine(&host.name()).fault_counts();
+    counts.iter().map(|counts| counts.ops_failed + counts.syncs_failed + counts.full).sum()
+}
+
+fn name(dir: Dir) -> &'static str {
+    match dir {
+        Dir::Wal => WAL_DIR,
+        Dir::Data => DATA_DIR,
+    }
+}

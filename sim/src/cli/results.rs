@@ -1,0 +1,325 @@
+//! What runs came to: printed, stored, merged, reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use rusqlite::{Connection, params};
+
+use super::{How, Which};
+use crate::chaos::STRIKES;
+use crate::plan::Profile;
+use crate::plan::generate::drawn_by;
+use crate::run::Outcome;
+
+/// All runs of one command.
+pub struct Results {
+    pub runs: Vec<(Which, Outcome)>,
+    pub elapsed: Duration,
+}
+
+/// The most lines of a story that are printed.
+const STORY_LINES: usize = 30;
+
+/// Prints what was wrong with a run, and the line to paste.
+pub fn print_failures(outcome: &Outcome, which: &Which) {
+    for failure in &outcome.failures {
+        println!("FAIL {} {}: {}: {}", which.what, outcome.world, failure.oracle, failure.message);
+        for line in failure.story.iter().take(STORY_LINES) {
+            println!("     {line}");
+        }
+        if std::env::var_os("GITHUB_ACTIONS").is_some() {
+            println!("::error title=sim seed {}::{}: {}", which.what, failure.oracle, failure.message);
+        }
+    }
+    if !outcome.failures.is_empty() {
+        let words = which.words().join(" ");
+        println!("     replay: cargo sim replay {words}");
+        println!("     shrink: cargo sim shrink {words}");
+    }
+}
+
+impl Results {
+    /// Runs that failed.
+    pub fn failures(&self) -> usize {
+        self.runs.iter().filter(|(_, outcome)| !outcome.failures.is_empty()).count()
+    }
+
+    fn sum(&self, of: impl Fn(&Outcome) -> u64) -> u64 {
+        self.runs.iter().map(|(_, outcome)| of(outcome)).sum()
+    }
+
+    fn tally(&self, of: impl Fn(&Outcome) -> &BTreeMap<String, u64>) -> BTreeMap<String, (u64, u64)> {
+        let mut tally: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for (_, outcome) in &self.runs {
+            for (name, count) in of(outcome) {
+                let entry = tally.entry(name.clone()).or_default();
+                *entry = (entry.0 + count, entry.1 + 1);
+            }
+        }
+        tally
+    }
+
+    /// Kinds of faults that plans of these runs draw from, and what devices count of them, that never struck.
+    pub fn never_struck(&self) -> Vec<&'static str> {
+        let seeds = self.runs.iter().filter(|(which, _)| which.what.parse::<u64>().is_ok());
+        let profiles: BTreeSet<Profile> = seeds.map(|(which, _)| which.how.profile).collect();
+        let drawn: BTreeSet<&str> = profiles.into_iter().flat_map(drawn_by).collect();
+        let counted = STRIKES.iter().filter(|(kind, _)| drawn.contains(kind)).map(|(_, count)| *count);
+        let fired = self.tally(|outcome| &outcome.fired);
+        drawn.iter().copied().chain(counted).filter(|name| !fired.contains_key(*name)).collect()
+    }
+
+    /// The summary.
+    pub fn print(&self) {
+        let runs = self.runs.len();
+        let seconds = self.elapsed.as_secs_f64();
+        let cpu = self.sum(|outcome| outcome.cpu_ms) as f64 / 1e3;
+        let simulated = self.sum(|outcome| outcome.simulated_ms) as f64 / 1e3;
+        let ops = self.sum(|outcome| outcome.answered + outcome.unanswered);
+        let judged = 100.0 * self.sum(|outcome| outcome.judge_ms) as f64 / 1e3 / cpu.max(1e-3);
+        println!(
+            "runs        {runs}, {} failed, {:.0} a minute",
+            self.failures(),
+            runs as f64 * 60.0 / seconds.max(1e-3)
+        );
+        println!("CPU         {cpu:.1} s, {:.2} s a run; judges {judged:.0} %", cpu / runs.max(1) as f64);
+        println!("simulated   {simulated:.0} s, {:.0} s per CPU second", simulated / cpu.max(1e-3));
+        println!(
+            "operations  {ops}, {} unanswered; {} rows written, {} read",
+            self.sum(|outcome| outcome.unanswered),
+            self.sum(|outcome| outcome.rows_written),
+            self.sum(|outcome| outcome.rows_read),
+        );
+        println!(
+            "checked     {} facts, {} rows undecided",
+            self.sum(|outcome| outcome.checked),
+            self.sum(|outcome| outcome.undecided)
+        );
+        let most = self.runs.iter().map(|(_, outcome)| outcome.rss_kib).max().unwrap_or(0);
+        println!("memory      {} MiB at most", most / 1024);
+        print_tally("faults", &self.tally(|outcome| &outcome.fired));
+        let silent = self.never_struck();
+        println!("never       {} kinds of faults: {}", silent.len(), silent.join("; "));
+        let marks = self.tally(|outcome| &outcome.marks);
+        print_tally("marks", &marks);
+        let never = crate::marks::never(&marks);
+        println!("never       {} of {} marks: {}", never.len(), crate::marks::MARKS.len(), never.join("; "));
+        for (which, outcome) in self.runs.iter().filter(|(_, outcome)| !outcome.failures.is_empty()) {
+            let first = &outcome.failures[0];
+            println!("FAIL {} {}: {}", which.what, first.oracle, first.message);
+            println!("     cargo sim replay {}", which.words().join(" "));
+        }
+    }
+}
+
+fn print_tally(what: &str, tally: &BTreeMap<String, (u64, u64)>) {
+    if tally.is_empty() {
+        return;
+    }
+    println!("{what:<12}{:<28}{:>10}{:>10}", "", "times", "runs");
+    for (name, (times, runs)) in tally {
+        println!("{:<12}{name:<28}{times:>10}{runs:>10}", "");
+    }
+}
+
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS runs (
+    what TEXT NOT NULL, world TEXT NOT NULL, profile TEXT NOT NULL, size TEXT NOT NULL,
+    hash TEXT NOT NULL, events INTEGER NOT NULL, simulated_ms INTEGER NOT NULL, answered INTEGER NOT NULL,
+    unanswered INTEGER NOT NULL, cpu_ms INTEGER NOT NULL, judge_ms INTEGER NOT NULL, rss_kib INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    PRIMARY KEY (what, world, profile, size));
+CREATE TABLE IF NOT EXISTS failures (
+    what TEXT NOT NULL, world TEXT NOT NULL, profile TEXT NOT NULL, size TEXT NOT NULL,
+    oracle TEXT NOT NULL, message TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS fired (
+    what TEXT NOT NULL, world TEXT NOT NULL, fault TEXT NOT NULL, times INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS marks (
+    what TEXT NOT NULL, world TEXT NOT NULL, mark TEXT NOT NULL, times INTEGER NOT NULL);
+";
+
+/// Puts results into a SQLite file; a run that is there already is replaced.
+pub fn store(path: &Path, how: &How, results: &Results) -> Result<()> {
+    let mut db = Connection::open(path).with_context(|| format!("opening {}", path.display()))?;
+    db.execute_batch(SCHEMA)?;
+    let transaction = db.transaction()?;
+    for (which, outcome) in &results.runs {
+        insert(&transaction, &which.what, how, outcome)?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+/// As SQLite has numbers.
+fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn insert(db: &Connection, what: &str, how: &How, outcome: &Outcome) -> Result<()> {
+    let (world, profile, size) = (how.world.word(), how.profile.word(), how.size.word());
+    db.execute(
+        "INSERT OR REPLACE INTO runs VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        params![
+            what,
+            world,
+            profile,
+            size,
+            outcome.hash,
+            int(outcome.events),
+            int(outcome.simulated_ms),
+            int(outcome.answered),
+            int(outcome.unanswered),
+            int(outcome.cpu_ms),
+            int(outcome.judge_ms),
+            int(outcome.rss_kib),
+            serde_json::to_string(outcome)?
+        ],
+    )?;
+    for table in ["failures", "fired", "marks"] {
+        db.execute(&format!("DELETE FROM {table} WHERE what = ? AND world = ?"), params![what, world])?;
+    }
+    for failure in &outcome.failures {
+        let row = params![what, world, profile, size, failure.oracle, failure.message];
+        db.execute("INSERT INTO failures VALUES (?,?,?,?,?,?)", row)?;
+    }
+    for (fault, times) in &outcome.fired {
+        db.execute("INSERT INTO fired VALUES (?,?,?,?)", params![what, world, fault, int(*times)])?;
+    }
+    for (mark, times) in &outcome.marks {
+        db.execute("INSERT INTO marks VALUES (?,?,?,?)", params![what, world, mark, int(*times)])?;
+    }
+    Ok(())
+}
+
+#[derive(Args)]
+pub struct MergeArgs {
+    /// The file that gets everything
+    into: PathBuf,
+    /// The shards' files
+    #[arg(required = true)]
+    from: Vec<PathBuf>,
+}
+
+/// Puts shards together and prints their sum.
+pub fn merge(args: &MergeArgs) -> Result<bool> {
+    let db = Connection::open(&args.into).with_context(|| format!("opening {}", args.into.display()))?;
+    db.execute_batch(SCHEMA)?;
+    for path in &args.from {
+        let name = path.display().to_string();
+        anyhow::ensure!(path.is_file(), "{name} is no file");
+        db.execute("ATTACH DATABASE ? AS shard", params![name]).with_context(|| format!("reading {name}"))?;
+        for table in ["runs", "failures", "fired", "marks"] {
+            db.execute(&format!("INSERT OR REPLACE INTO main.{table} SELECT * FROM shard.{table}"), [])?;
+        }
+        db.execute("DETACH DATABASE shard", [])?;
+    }
+    let mut rows = db.prepare("SELECT what, world, profile, size, outcome FROM runs ORDER BY what, world")?;
+    let rows = rows.query_map([], |row| {
+        Ok([row.get::<_, String>(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?])
+    })?;
+    let mut runs = Vec::new();
+    for row in rows {
+        runs.push(stored(row?)?);
+    }
+    let cpu = runs.iter().map(|(_, outcome)| outcome.cpu_ms).sum();
+    let results = Results { runs, elapsed: Duration::from_millis(cpu) };
+    results.print();
+    Ok(results.failures() == 0)
+}
+
+fn stored([what, world, profile, size, outcome]: [String; 5]) -> Result<(Which, Outcome)> {
+    use crate::plan::record::Field;
+    let unknown = |word: &str| anyhow::anyhow!("{word:?} is not known to this version");
+    let how = How {
+        world: Field::parse(&world).ok_or_else(|| unknown(&world))?,
+        profile: Field::parse(&profile).ok_or_else(|| unknown(&profile))?,
+        size: Field::parse(&size).ok_or_else(|| unknown(&size))?,
+    };
+    Ok((Which { what, how }, serde_json::from_str(&outcome)?))
+}
+
+/// Writes the report that CI systems read.
+pub fn junit(path: &Path, results: &Results) -> Result<()> {
+    let mut xml = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"sim\" tests=\"{}\" failures=\"{}\">\n",
+        results.runs.len(),
+        results.failures()
+    );
+    for (which, outcome) in &results.runs {
+        let (name, class) = (escape(&which.what), escape(&outcome.world));
+        let seconds = outcome.cpu_ms as f64 / 1e3;
+        xml.push_str(&format!("  <testcase name=\"{name}\" classname=\"{class}\" time=\"{seconds}\">\n"));
+        for failure in &outcome.failures {
+            let message = escape(&format!("{}: {}", failure.oracle, failure.message));
+            let story = escape(&failure.story.join("\n"));
+            xml.push_str(&format!("    <failure message=\"{message}\">{story}</failure>\n"));
+        }
+        xml.push_str("  </testcase>\n");
+    }
+    xml.push_str("</testsuite>\n");
+    std::fs::write(path, xml).with_context(|| format!("writing {}", path.display()))
+}
+
+/// As text of XML or HTML.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Size;
+    use crate::run::{Fault, WorldKind};
+
+    fn results(what: &str, failures: Vec<Fault>) -> (How, Results) {
+        let how = How { world: WorldKind::Turmoil, profile: Profile::Calm, size: Size::Smoke };
+        let which = Which { what: what.to_string(), how: how.clone() };
+        let fired = BTreeMap::from([("kill".to_string(), 2)]);
+        let outcome = Outcome { answered: 7, fired, failures, ..Outcome::default() };
+        (how, Results { runs: vec![(which, outcome)], elapsed: Duration::from_secs(1) })
+    }
+
+    #[test]
+    fn a_fault_that_never_struck_is_named() {
+        let run = |profile, fired: &[&str]| {
+            let how = How { world: WorldKind::Madsim, profile, size: Size::Smoke };
+            let fired = fired.iter().map(|name| (name.to_string(), 1)).collect();
+            (Which { what: "1".to_string(), how }, Outcome { fired, ..Outcome::default() })
+        };
+        let never = |runs| Results { runs, elapsed: Duration::ZERO }.never_struck();
+        assert_eq!(never(vec![run(Profile::Calm, &[])]), [""; 0]);
+        assert_eq!(never(vec![run(Profile::Memory, &["memory"])]), ["slow-cpu"]);
+        let clock = run(Profile::Clock, &["clock-jump", "clock-drift"]);
+        assert_eq!(never(vec![clock.clone()]), ["clock-error"]);
+        let disk = never(vec![clock, run(Profile::Disk, &["disk-full"])]);
+        assert!(disk.contains(&"disk: full") && disk.contains(&"sync-error"), "{disk:?}");
+    }
+
+    #[test]
+    fn shards_are_stored_and_merged() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| dir.path().join(name);
+        let wrong = Fault { oracle: "once".into(), message: "<twice>".into(), story: vec!["a & b".into()] };
+        let (how, clean) = results("1", Vec::new());
+        let (_, failed) = results("2", vec![wrong]);
+        store(&path("a.db"), &how, &clean).expect("a new file");
+        store(&path("a.db"), &how, &clean).expect("a run may be stored again");
+        store(&path("b.db"), &how, &failed).expect("a new file");
+        let from = vec![path("a.db"), path("b.db")];
+        let merged = merge(&MergeArgs { into: path("all.db"), from }).expect("both are there");
+        assert!(!merged, "one run failed");
+        let db = Connection::open(path("all.db")).expect("it was made");
+        let sum =
+            |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a table of the schema");
+        assert_eq!(sum("SELECT SUM(answered) FROM runs"), 14);
+        assert_eq!(sum("SELECT SUM(times) FROM fired"), 4);
+        assert_eq!(sum("SELECT COUNT(*) FROM failures"), 1);
+        assert!(merge(&MergeArgs { into: path("all.db"), from: vec![path("none.db")] }).is_err());
+        junit(&path("j.xml"), &failed).expect("a new file");
+        let xml = std::fs::read_to_string(path("j.xml")).expect("it was written");
+        assert!(xml.contains("once: &lt;twice&gt;") && xml.contains("a &amp; b"), "{xml}");
+    }
+}

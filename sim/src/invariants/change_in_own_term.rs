@@ -1,0 +1,43 @@
+//! ChangeInOwnTerm: a leader changes the configuration only after an entry of its own term is committed, and makes
+//! voters only of those that hold a log (Raft dissertation §4.1 and its erratum; §4.2.1).
+
+use engine::ids::PeerId;
+use engine::note::raft::{Action, DataState};
+
+use super::{Event, Invariant, Model};
+
+#[derive(Debug)]
+pub struct ChangeInOwnTerm;
+
+impl Invariant for ChangeInOwnTerm {
+    fn name(&self) -> &'static str {
+        "ChangeInOwnTerm"
+    }
+
+    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
+        let Action::ConfigAppend { op, voters, .. } = &event.note.action else { return Ok(()) };
+        let (commit, replica) = (event.note.post.commit, before.replicas.get(&event.at));
+        let committed = replica.and_then(|replica| replica.log.term(commit));
+        if committed.is_some_and(|term| term < op.term) {
+            return Err(format!(
+                "{op} changes the configuration, though nothing of term {} is committed",
+                op.term
+            ));
+        }
+        let Some(old) = before.config_of(event.at) else { return Ok(()) };
+        let empty = |voter: &&PeerId| !old.voters.contains(*voter) && !holds_a_log(before, **voter);
+        match voters.iter().find(empty) {
+            Some(voter) => Err(format!("{op} makes a voter of {voter}, which holds no log")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn holds_a_log(model: &Model, peer: PeerId) -> bool {
+    let ready = |data| data == DataState::Ready;
+    model.excused.contains(&peer)
+        || model
+            .replicas
+            .get(&peer)
+            .is_some_and(|replica| replica.durable > 0 && replica.post.is_some_and(|post| ready(post.data)))
+}

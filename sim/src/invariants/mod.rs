@@ -1,0 +1,196 @@
+//! What must hold of replication at every moment, by the names that `spec/` gives it; one file each.
+//!
+//! ```text
+//! notes of all replicas ──► Watchdog ──► a model per tablet, before and after the event   [`model`]
+//!                              └───────► each invariant looks at both, and may object
+//! ```
+//!
+//! Nothing of the engine is reused but the types of its notes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use engine::ids::{PeerId, TabletId};
+use engine::note::raft::{Action, RaftNote};
+
+pub use model::{Event, Model};
+
+use crate::oracle::Finding;
+
+pub mod applied_agree;
+pub mod change_in_own_term;
+pub mod commit_by_majority;
+pub mod commit_within_log;
+pub mod copy_is_prefix;
+pub mod leader_completeness;
+pub mod leader_undisturbed;
+pub mod log_matching;
+pub mod model;
+pub mod no_committed_truncation;
+pub mod no_revival;
+pub mod one_leader_per_term;
+pub mod one_vote_per_term;
+pub mod quorum_keeps;
+pub mod quorums_meet;
+pub mod repeatable_snapshot;
+pub mod safe_time_monotone;
+pub mod state_machine_safety;
+#[cfg(test)]
+mod tests;
+
+/// Something that must hold of every event of one tablet.
+pub trait Invariant {
+    fn name(&self) -> &'static str;
+
+    /// Looks at an event and the model before it; an error says in words what does not hold.
+    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
+        let _ = (event, before);
+        Ok(())
+    }
+
+    /// Looks at an event and the model after it.
+    fn see(&mut self, event: &Event, after: &Model) -> Result<(), String> {
+        let _ = (event, after);
+        Ok(())
+    }
+}
+
+/// Whether the replica is another from this action on, whatever it was.
+pub fn begins_anew(action: &Action) -> bool {
+    use Action::{CopyAbort, CopyFinish, CopyStart, Create, Delete, Restart, Tombstone};
+    matches!(
+        action,
+        Create { .. }
+            | Restart { .. }
+            | CopyStart { .. }
+            | CopyFinish
+            | CopyAbort
+            | Tombstone { .. }
+            | Delete
+    )
+}
+
+/// Events of a story before the one that broke something.
+const STORY_EVENTS: usize = 30;
+
+/// The invariants of every tablet of a run.
+#[derive(Default)]
+pub struct Watchdog {
+    tablets: BTreeMap<TabletId, Tablet>,
+    findings: Vec<Finding>,
+    events: u64,
+    log_sync_off: bool,
+    /// How long a follower waits for its leader.
+    patience: Duration,
+    excused: Vec<PeerId>,
+}
+
+struct Tablet {
+    model: Model,
+    invariants: Vec<Box<dyn Invariant + Send>>,
+    recent: VecDeque<Event>,
+}
+
+impl Tablet {
+    fn new() -> Tablet {
+        Tablet {
+            model: Model::default(),
+            invariants: vec![
+                Box::new(one_vote_per_term::OneVotePerTerm::default()),
+                Box::new(one_leader_per_term::OneLeaderPerTerm::default()),
+                Box::new(log_matching::LogMatching),
+                Box::new(leader_completeness::LeaderCompleteness),
+                Box::new(state_machine_safety::StateMachineSafety),
+                Box::new(no_committed_truncation::NoCommittedTruncation),
+                Box::new(commit_within_log::CommitWithinLog),
+                Box::new(applied_agree::AppliedAgree),
+                Box::new(quorums_meet::QuorumsMeet),
+                Box::new(no_revival::NoRevival),
+                Box::new(copy_is_prefix::CopyIsPrefix),
+                Box::new(safe_time_monotone::SafeTimeMonotone::default()),
+                Box::new(quorum_keeps::QuorumKeeps),
+                Box::new(commit_by_majority::CommitByMajority),
+                Box::new(change_in_own_term::ChangeInOwnTerm),
+                Box::new(leader_undisturbed::LeaderUndisturbed::default()),
+            ],
+            recent: VecDeque::new(),
+        }
+    }
+}
+
+impl Watchdog {
+    /// `log_sync`: whether what is acknowledged is synced first; without that a power cut may take a majority's copy.
+    /// `patience`: how long a follower waits for its leader; zero if that is not known.
+    pub fn new(log_sync: bool, patience: Duration) -> Watchdog {
+        Watchdog { log_sync_off: !log_sync, patience, ..Watchdog::default() }
+    }
+
+    /// This server's disks have lost what was durable, and it is not its fault.
+    pub fn excuse(&mut self, server: PeerId) {
+        self.excused.push(server);
+        for tablet in self.tablets.values_mut() {
+            tablet.model.excused.insert(server);
+        }
+    }
+
+    /// Takes a note of a moment in, in the order in which notes are made across all servers.
+    pub fn see(&mut self, server: PeerId, tablet: TabletId, note: &RaftNote, nanos: u64) {
+        self.events += 1;
+        let (excused, off, patience) = (&self.excused, self.log_sync_off, self.patience);
+        let state = self.tablets.entry(tablet).or_insert_with(|| {
+            let mut state = Tablet::new();
+            state.model.excused = excused.iter().copied().collect();
+            (state.model.log_sync_off, state.model.patience) = (off, patience);
+            state
+        });
+        let event = Event { at: server, nanos, note: note.clone() };
+        let objections = state.see(&event);
+        for (oracle, what) in objections {
+            if self.findings.len() < 20 {
+                let message = format!("tablet {tablet}, event {}: {what}", self.events);
+                let story = state.recent.iter().map(|event| format!("{} {}", event.at, event.note));
+                self.findings.push(Finding { oracle, message, story: story.collect() });
+            }
+        }
+    }
+
+    /// These tablets were not dropped: no voter of theirs may have been deleted.
+    pub fn alive(&mut self, tablets: &[TabletId]) {
+        for tablet in tablets {
+            let Some(state) = self.tablets.get(tablet) else { continue };
+            for event in &state.model.deleted_voters {
+                let message = format!("tablet {tablet} lives, and {}, a voter, was deleted", event.at);
+                let story = vec![format!("{} {}", event.at, event.note)];
+                self.findings.push(Finding { oracle: "VotersStay", message, story });
+            }
+        }
+    }
+
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+}
+
+impl Tablet {
+    fn see(&mut self, event: &Event) -> Vec<(&'static str, String)> {
+        if self.recent.len() == STORY_EVENTS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(event.clone());
+        let mut objections = Vec::new();
+        for invariant in &mut self.invariants {
+            let seen = invariant.foresee(event, &self.model);
+            objections.extend(seen.err().map(|what| (invariant.name(), what)));
+        }
+        self.model.take(event);
+        for invariant in &mut self.invariants {
+            let seen = invariant.see(event, &self.model);
+            objections.extend(seen.err().map(|what| (invariant.name(), what)));
+        }
+        objections
+    }
+}

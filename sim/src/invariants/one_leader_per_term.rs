@@ -1,0 +1,33 @@
+//! OneLeaderPerTerm: a term has one leader at most, and only the leader appends (Raft §5.2, Election Safety).
+
+use std::collections::BTreeMap;
+
+use engine::ids::{PeerId, Term};
+use engine::note::raft::Action;
+
+use super::{Event, Invariant, Model};
+
+/// Leaders by term.
+#[derive(Debug, Default)]
+pub struct OneLeaderPerTerm {
+    leaders: BTreeMap<Term, PeerId>,
+}
+
+impl Invariant for OneLeaderPerTerm {
+    fn name(&self) -> &'static str {
+        "OneLeaderPerTerm"
+    }
+
+    fn foresee(&mut self, event: &Event, _: &Model) -> Result<(), String> {
+        let term = match &event.note.action {
+            Action::BecomeLeader => event.note.post.term,
+            Action::ClientAppend { op, .. } | Action::ConfigAppend { op, .. } => op.term,
+            _ => return Ok(()),
+        };
+        let leader = *self.leaders.entry(term).or_insert(event.at);
+        if leader == event.at {
+            return Ok(());
+        }
+        Err(format!("{} acts as leader of term {term}, whose leader is {leader}", event.at))
+    }
+}

@@ -1,0 +1,72 @@
+//! OneVotePerTerm: in one term a server votes for one candidate, whatever it forgets in between (Raft §5.2).
+//!
+//! A vote counts when it is durable: only then does its answer leave. One that a crash took back was never given.
+//! A replica deleted for good forgets its votes, as its table is dropped; a leader not yet deleted may copy the tablet
+//! to it once more. A tombstone forgets none.
+
+use std::collections::BTreeMap;
+
+use engine::ids::{PeerId, Term};
+use engine::note::raft::Action;
+
+use super::{Event, Invariant, Model};
+
+/// Votes by server and term.
+#[derive(Debug, Default)]
+pub struct OneVotePerTerm {
+    durable: BTreeMap<(PeerId, Term), PeerId>,
+    pending: BTreeMap<PeerId, (Term, PeerId)>,
+}
+
+impl Invariant for OneVotePerTerm {
+    fn name(&self) -> &'static str {
+        "OneVotePerTerm"
+    }
+
+    fn foresee(&mut self, event: &Event, _: &Model) -> Result<(), String> {
+        let at = event.at;
+        match &event.note.action {
+            Action::StartElection { term, .. } => self.vote(at, *term, at),
+            Action::GrantVote { candidate, term } => self.vote(at, *term, *candidate),
+            Action::MetaPersist { term, vote: Some(vote) } => {
+                self.check(at, *term, *vote)?;
+                self.durable.insert((at, *term), *vote);
+                Ok(())
+            }
+            Action::Delete => {
+                self.pending.remove(&at);
+                self.durable.retain(|(voter, _), _| *voter != at);
+                Ok(())
+            }
+            Action::Restart { vote } => {
+                self.pending.remove(&at);
+                let term = event.note.post.term;
+                match self.durable.get(&(at, term)) {
+                    Some(given) if *vote != Some(*given) => {
+                        Err(format!("{at} has forgotten that it voted for {given} in term {term}"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl OneVotePerTerm {
+    fn vote(&mut self, at: PeerId, term: Term, candidate: PeerId) -> Result<(), String> {
+        self.check(at, term, candidate)?;
+        self.pending.insert(at, (term, candidate));
+        Ok(())
+    }
+
+    fn check(&self, at: PeerId, term: Term, candidate: PeerId) -> Result<(), String> {
+        let pending = self.pending.get(&at).filter(|(pending, _)| *pending == term).map(|(_, given)| given);
+        match self.durable.get(&(at, term)).or(pending) {
+            Some(given) if *given != candidate => {
+                Err(format!("{at} votes for {candidate} in term {term}, in which it has voted for {given}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! RepeatableSnapshot: two scans of one snapshot see the same rows.
+//!
+//! The only invariant here that is about what clients see: it compares answers with answers and needs no model.
+
+use std::collections::BTreeMap;
+
+use crate::history::{Operation, Outcome, Request, Seen, Stamp, TableNo};
+use crate::oracle::{Finding, Report};
+use crate::view::View;
+
+const NAME: &str = "RepeatableSnapshot";
+
+/// Compares every scan with the first of the same snapshot of the same view, on the keys that both asked for.
+pub fn check(operations: &[Operation], report: &mut Report) {
+    type Scanned<'a> = (usize, (i64, i64), &'a [Seen]);
+    let mut first: BTreeMap<(TableNo, Stamp, View), Scanned> = BTreeMap::new();
+    for (index, operation) in operations.iter().enumerate() {
+        let Request::Scan(scan) = &operation.request else { continue };
+        let Outcome::Rows { at: Some(at), rows } = &operation.outcome else { continue };
+        if scan.diff_from.is_some() {
+            continue;
+        }
+        let (other, keys, seen) =
+            *first.entry((scan.table, *at, scan.view)).or_insert((index, scan.keys, rows));
+        let both = scan.keys.0.max(keys.0)..scan.keys.1.min(keys.1);
+        let (before, now) = (cut(seen, &both), cut(rows, &both));
+        report.checked += 1;
+        if before != now {
+            let differ = |key: &&i64| before.get(*key) != now.get(*key);
+            let keys: Vec<_> = before.keys().chain(now.keys()).filter(differ).take(5).collect();
+            let message = format!(
+                "ops {other} and {index} read table {} at {at} and differ in keys {keys:?}",
+                scan.table
+            );
+            report.add(Finding::new(NAME, message));
+        }
+    }
+}
+
+fn cut<'a>(rows: &'a [Seen], keys: &std::ops::Range<i64>) -> BTreeMap<i64, &'a Seen> {
+    rows.iter().filter(|seen| keys.contains(&seen.key)).map(|seen| (seen.key, seen)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::testing::history;
+
+    fn is_clean(text: &str) -> bool {
+        let mut report = Report::default();
+        check(&history(text), &mut report);
+        report.is_clean()
+    }
+
+    #[test]
+    fn answers_that_differ_are_noticed() {
+        let text = "0 1-2 snapshot @9 1=5 2=6\n1 3-4 snapshot @9 1=5 2=6\n1 5-6 snapshot @10 1=5";
+        assert!(is_clean(text));
+        assert!(!is_clean(&text.replace("@10", "@9")));
+        assert!(!is_clean(&text.replacen("2=6", "2=7", 1)));
+    }
+}

@@ -1,0 +1,475 @@
+use engine::ids::{OpId, Uuid};
+use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
+use engine::time::Timestamp;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_nanos(1_000);
+const TABLET: Uuid = Uuid([9; 16]);
+
+fn peer(name: char) -> PeerId {
+    Uuid([name as u8; 16])
+}
+
+fn op(text: &str) -> OpId {
+    let (term, index) = text.split_once('.').expect("TERM.INDEX");
+    OpId { term: term.parse().expect("a term"), index: index.parse().expect("an index") }
+}
+
+/// Replicas whose states the notes carry on.
+struct Cluster {
+    dog: Watchdog,
+    posts: BTreeMap<char, Post>,
+    nanos: u64,
+    /// The time between two notes.
+    step: u64,
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        let mut cluster =
+            Cluster { dog: Watchdog::new(true, PATIENCE), posts: BTreeMap::new(), nanos: 0, step: 1_000 };
+        let voters: Vec<PeerId> = ['a', 'b', 'c'].map(peer).to_vec();
+        for name in ['a', 'b', 'c'] {
+            let last = OpId::MIN;
+            let post = Post { term: 0, last, commit: 0, role: Role::Follower, data: DataState::Ready };
+            cluster.posts.insert(name, post);
+            cluster.note(name, Action::Create { voters: voters.clone(), learners: Vec::new() });
+        }
+        cluster
+    }
+
+    fn post(&mut self, name: char) -> &mut Post {
+        self.posts.get_mut(&name).expect("a, b or c")
+    }
+
+    fn note(&mut self, name: char, action: Action) -> &mut Cluster {
+        let note = RaftNote { action, post: self.posts[&name] };
+        self.nanos += self.step;
+        self.dog.see(peer(name), TABLET, &note, self.nanos);
+        self
+    }
+
+    /// `name` is elected in `term` by the votes of `voters`.
+    fn elect(&mut self, name: char, term: u64, voters: &[char]) -> &mut Cluster {
+        self.post(name).term = term;
+        self.note(name, Action::StartElection { term, asked: false });
+        self.note(name, Action::MetaPersist { term, vote: Some(peer(name)) });
+        for voter in voters {
+            self.post(*voter).term = term;
+            self.post(*voter).role = Role::Follower;
+            self.note(*voter, Action::GrantVote { candidate: peer(name), term });
+            self.note(*voter, Action::MetaPersist { term, vote: Some(peer(name)) });
+        }
+        self.post(name).role = Role::Leader;
+        self.note(name, Action::BecomeLeader)
+    }
+
+    /// The leader appends an entry at a time.
+    fn append(&mut self, name: char, index: u64, at: u64) -> &mut Cluster {
+        let op = OpId { term: self.post(name).term, index };
+        self.post(name).last = op;
+        self.note(name, Action::ClientAppend { op, timestamp: Timestamp(at) });
+        self.note(name, Action::LeaderPersist { upto: op })
+    }
+
+    fn follow(&mut self, name: char, leader: char, prev: &str, upto: &str) -> &mut Cluster {
+        let (prev, upto) = (op(prev), op(upto));
+        let term = self.post(leader).term;
+        self.post(name).term = term;
+        self.post(name).last = upto;
+        self.note(name, Action::FollowerAppend { leader: peer(leader), prev, upto });
+        self.note(name, Action::FollowerPersist { upto })
+    }
+
+    /// `name` got a copy of what the leader a has committed.
+    fn learn(&mut self, name: char) -> &mut Cluster {
+        let (last, data) = (OpId::MIN, DataState::Copying);
+        self.posts.insert(name, Post { term: 1, last, commit: 0, role: Role::Follower, data });
+        self.note('a', Action::CopyOpen { sink: peer(name), upto: op("1.2") });
+        self.note(name, Action::CopyStart { source: peer('a'), term: 1 });
+        self.post(name).data = DataState::Ready;
+        self.post(name).last = op("1.2");
+        self.note(name, Action::CopyFinish)
+    }
+
+    fn commit(&mut self, name: char, index: u64) -> &mut Cluster {
+        self.post(name).commit = index;
+        let leads = self.post(name).role == Role::Leader;
+        self.note(name, if leads { Action::AdvanceCommit } else { Action::FollowerCommit })
+    }
+
+    /// A leader with two entries, committed by a and b.
+    fn usual() -> Cluster {
+        let mut cluster = Cluster::new();
+        cluster.elect('a', 1, &['b']).append('a', 1, 10).follow('b', 'a', "0.0", "1.1").commit('a', 1);
+        cluster.append('a', 2, 11).follow('b', 'a', "1.1", "1.2").commit('a', 2).commit('b', 2);
+        cluster
+    }
+
+    fn objections(&self) -> Vec<&'static str> {
+        let mut names: Vec<_> = self.dog.findings().iter().map(|finding| finding.oracle).collect();
+        names.dedup();
+        names
+    }
+}
+
+fn said(cluster: &Cluster) -> String {
+    cluster.dog.findings().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn what_is_right_is_not_objected_to() {
+    let mut cluster = Cluster::usual();
+    cluster.follow('c', 'a', "0.0", "1.2").commit('c', 2);
+    cluster.append('a', 3, 12);
+    // a is cut off, c leads and writes over what a alone has.
+    cluster.elect('c', 2, &['b']).append('c', 3, 13).follow('b', 'c', "1.2", "2.3").commit('c', 3);
+    cluster.post('a').role = Role::Follower;
+    cluster.post('a').term = 2;
+    cluster.note('a', Action::SeeTerm { term: 2 });
+    cluster.post('a').last = op("1.2");
+    cluster.note('a', Action::AbortPending { leader: peer('c'), after: 2 });
+    cluster.follow('a', 'c', "1.2", "2.3").commit('a', 3);
+    cluster.note('a', Action::SafeTimeAdvance { safe: Timestamp(13) });
+    // A crash takes what b never synced, and b has forgotten what was committed.
+    cluster.append('c', 4, 14);
+    cluster.post('b').last = op("2.4");
+    let (leader, prev, upto) = (peer('c'), op("2.3"), op("2.4"));
+    cluster.note('b', Action::FollowerAppend { leader, prev, upto });
+    cluster.post('b').last = op("2.3");
+    cluster.post('b').commit = 0;
+    cluster.note('b', Action::Restart { vote: Some(peer('c')) });
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+    assert!(cluster.dog.events() > 20);
+}
+
+#[test]
+fn a_second_vote_is_rejected() {
+    let mut cluster = Cluster::usual();
+    cluster.elect('c', 2, &['b']);
+    cluster.note('b', Action::GrantVote { candidate: peer('a'), term: 2 });
+    assert_eq!(cluster.objections(), ["LeaderCompleteness", "OneVotePerTerm"], "{}", said(&cluster));
+    let mut cluster = Cluster::usual();
+    cluster.note('b', Action::Restart { vote: None });
+    assert_eq!(cluster.objections(), ["OneVotePerTerm"]);
+    // A vote that was not durable was never given.
+    let mut cluster = Cluster::usual();
+    cluster.post('b').term = 2;
+    cluster.note('b', Action::GrantVote { candidate: peer('a'), term: 2 });
+    cluster.post('b').commit = 0;
+    cluster.note('b', Action::Restart { vote: None });
+    cluster.note('b', Action::GrantVote { candidate: peer('c'), term: 2 });
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+}
+
+#[test]
+fn a_second_leader_is_rejected() {
+    let mut cluster = Cluster::usual();
+    cluster.post('b').term = 1;
+    cluster.post('b').role = Role::Leader;
+    cluster.note('b', Action::BecomeLeader);
+    assert_eq!(cluster.objections(), ["OneLeaderPerTerm"]);
+}
+
+#[test]
+fn a_log_that_is_not_its_leaders_is_rejected() {
+    let mut cluster = Cluster::usual();
+    // c has nothing, and yet takes what comes after the first entry.
+    cluster.follow('c', 'a', "1.1", "1.2");
+    assert_eq!(cluster.objections(), ["LogMatching"]);
+    let mut cluster = Cluster::usual();
+    // The old tail was kept after a conflict.
+    cluster.append('a', 3, 12).elect('b', 2, &['c']);
+    cluster.follow('a', 'b', "1.2", "1.2");
+    cluster.post('a').last = op("1.3");
+    cluster.follow('a', 'b', "1.3", "1.3");
+    assert!(cluster.objections().contains(&"LogMatching"));
+}
+
+#[test]
+fn a_leader_without_a_committed_entry_is_rejected() {
+    let mut cluster = Cluster::usual();
+    cluster.elect('c', 2, &['b']);
+    assert_eq!(cluster.objections(), ["LeaderCompleteness"]);
+}
+
+#[test]
+fn two_entries_committed_at_one_index_are_rejected() {
+    let mut cluster = Cluster::usual();
+    cluster.elect('c', 2, &['b']).append('c', 1, 20).commit('c', 1);
+    assert!(cluster.objections().contains(&"StateMachineSafety"), "{}", said(&cluster));
+}
+
+#[test]
+fn a_committed_entry_that_is_cut_off_is_rejected() {
+    let mut cluster = Cluster::usual();
+    cluster.post('b').last = op("1.1");
+    cluster.post('b').commit = 1;
+    cluster.note('b', Action::AbortPending { leader: peer('c'), after: 1 });
+    let names = cluster.objections();
+    for name in ["NoCommittedTruncation", "CommitWithinLog", "QuorumKeeps"] {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+    }
+}
+
+#[test]
+fn a_commit_beyond_the_log_is_rejected() {
+    let mut cluster = Cluster::usual();
+    cluster.commit('b', 3);
+    assert_eq!(cluster.objections(), ["CommitWithinLog"]);
+}
+
+#[test]
+fn timestamps_that_go_back_are_rejected() {
+    let mut cluster = Cluster::usual();
+    cluster.append('a', 3, 11);
+    assert_eq!(cluster.objections(), ["AppliedAgree"]);
+}
+
+#[test]
+fn an_entry_that_too_few_hold_is_rejected() {
+    // Counted, but only the leader's is durable.
+    let mut cluster = Cluster::usual();
+    cluster.append('a', 3, 12);
+    cluster.post('b').last = op("1.3");
+    let (prev, upto) = (op("1.2"), op("1.3"));
+    cluster.note('b', Action::FollowerAppend { leader: peer('a'), prev, upto });
+    cluster.commit('a', 3);
+    assert_eq!(cluster.objections(), ["QuorumKeeps", "CommitByMajority"]);
+    // Two forget what was synced.
+    let forget = |excused: bool| {
+        let mut cluster = Cluster::usual();
+        if excused {
+            cluster.dog.excuse(peer('b'));
+        }
+        cluster.post('b').last = op("1.1");
+        cluster.post('b').commit = 0;
+        cluster.note('b', Action::Restart { vote: Some(peer('a')) });
+        cluster.objections().len()
+    };
+    assert_eq!((forget(false), forget(true)), (1, 0));
+}
+
+#[test]
+fn two_of_four_meet_every_majority() {
+    let mut cluster = Cluster::usual();
+    cluster.learn('d');
+    let change = |cluster: &mut Cluster, index: u64, voters: &[char]| {
+        let op = OpId { term: 1, index };
+        cluster.post('a').last = op;
+        let voters = voters.iter().map(|name| peer(*name)).collect();
+        cluster.note('a', Action::ConfigAppend { op, voters, learners: Vec::new(), cas: None });
+        cluster.note('a', Action::LeaderPersist { upto: op });
+    };
+    change(&mut cluster, 3, &['a', 'b', 'c', 'd']);
+    cluster.follow('b', 'a', "1.2", "1.3").follow('c', 'a', "0.0", "1.3").commit('a', 3);
+    cluster.append('a', 4, 12).follow('b', 'a', "1.3", "1.4");
+    change(&mut cluster, 5, &['a', 'b', 'c']);
+    cluster.commit('a', 4);
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+    // One of four does not.
+    cluster.append('a', 6, 13).commit('a', 4);
+    cluster.post('b').last = op("1.3");
+    cluster.post('b').commit = 3;
+    cluster.note('b', Action::Restart { vote: Some(peer('a')) });
+    assert_eq!(cluster.objections(), ["QuorumKeeps"], "{}", said(&cluster));
+}
+
+#[test]
+fn two_of_four_are_too_few_while_all_four_stay() {
+    let mut cluster = Cluster::usual();
+    cluster.learn('d');
+    let op = OpId { term: 1, index: 3 };
+    cluster.post('a').last = op;
+    let voters = ['a', 'b', 'c', 'd'].map(peer).to_vec();
+    cluster.note('a', Action::ConfigAppend { op, voters, learners: Vec::new(), cas: None });
+    cluster.note('a', Action::LeaderPersist { upto: op });
+    cluster.follow('b', 'a', "1.2", "1.3").follow('c', 'a', "0.0", "1.3").commit('a', 3);
+    cluster.append('a', 4, 12).follow('b', 'a', "1.3", "1.4");
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+    cluster.commit('a', 4);
+    assert_eq!(cluster.objections(), ["CommitByMajority"], "{}", said(&cluster));
+}
+
+#[test]
+fn a_voter_of_a_living_tablet_is_not_deleted() {
+    let mut cluster = Cluster::usual();
+    cluster.dog.alive(&[TABLET]);
+    let gone = Post { data: DataState::Gone, last: OpId::MIN, commit: 0, ..*cluster.post('c') };
+    *cluster.post('c') = gone;
+    cluster.note('c', Action::Delete);
+    assert!(cluster.objections().is_empty(), "the tablet may have been dropped: {}", said(&cluster));
+    cluster.dog.alive(&[TABLET]);
+    assert_eq!(cluster.objections(), ["VotersStay"]);
+}
+
+#[test]
+fn a_dropped_tablet_has_lost_nothing() {
+    let mut cluster = Cluster::usual();
+    let gone = Post { data: DataState::Gone, last: OpId::MIN, commit: 0, ..*cluster.post('a') };
+    for name in ['a', 'b'] {
+        *cluster.post(name) = gone;
+        cluster.note(name, Action::Delete);
+    }
+    // c was down meanwhile, and is the last to be deleted.
+    cluster.note('c', Action::Restart { vote: None });
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+    // c has not heard of it, and copies what it has to a; nothing is lost if that is given up.
+    cluster.note('c', Action::CopyOpen { sink: peer('a'), upto: op("1.1") });
+    cluster.post('a').data = DataState::Copying;
+    cluster.note('a', Action::CopyStart { source: peer('c'), term: 1 });
+    cluster.note('c', Action::Restart { vote: None });
+    cluster.post('a').data = DataState::Tombstoned;
+    cluster.note('a', Action::CopyAbort);
+    cluster.note('c', Action::Restart { vote: None });
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+}
+
+#[test]
+fn a_copy_that_a_crash_kept_from_its_note_is_a_copy() {
+    let mut cluster = Cluster::usual();
+    cluster.note('a', Action::CopyOpen { sink: peer('c'), upto: op("1.2") });
+    cluster.post('c').data = DataState::Copying;
+    cluster.note('c', Action::CopyStart { source: peer('a'), term: 1 });
+    cluster.post('c').data = DataState::Ready;
+    cluster.post('c').last = op("1.2");
+    cluster.note('c', Action::Restart { vote: None });
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+}
+
+#[test]
+fn configurations_whose_majorities_need_not_meet_are_rejected() {
+    let change = |voters: &[char], index: u64| {
+        let mut cluster = Cluster::usual();
+        cluster.learn('d').learn('e');
+        let op = OpId { term: 1, index };
+        cluster.post('a').last = op;
+        let voters = voters.iter().map(|name| peer(*name)).collect();
+        cluster.note('a', Action::ConfigAppend { op, voters, learners: Vec::new(), cas: None });
+        cluster
+    };
+    assert!(change(&['a', 'b', 'c', 'd'], 3).objections().is_empty());
+    assert!(change(&['a', 'b'], 3).objections().is_empty());
+    assert_eq!(change(&['a', 'd', 'e'], 3).objections(), ["QuorumsMeet"]);
+    // A second one while the first is pending.
+    let mut cluster = change(&['a', 'b', 'c', 'd'], 3);
+    let op = OpId { term: 1, index: 4 };
+    cluster.post('a').last = op;
+    let voters = ['a', 'b', 'c', 'd', 'e'].map(peer).to_vec();
+    cluster.note('a', Action::ConfigAppend { op, voters, learners: Vec::new(), cas: None });
+    assert_eq!(cluster.objections(), ["QuorumsMeet"]);
+}
+
+#[test]
+fn a_tombstone_replaced_from_the_past_is_rejected() {
+    let tombstone = || {
+        let mut cluster = Cluster::usual();
+        cluster.elect('b', 3, &['c']).append('b', 3, 20).follow('c', 'b', "0.0", "3.3");
+        cluster.post('c').data = DataState::Tombstoned;
+        cluster.note('c', Action::Tombstone { cas: None });
+        cluster
+    };
+    let mut cluster = tombstone();
+    cluster.post('c').data = DataState::Copying;
+    cluster.note('c', Action::CopyStart { source: peer('a'), term: 1 });
+    assert_eq!(cluster.objections(), ["NoRevival"]);
+    let mut cluster = tombstone();
+    cluster.note('a', Action::CopyOpen { sink: peer('c'), upto: op("1.2") });
+    cluster.post('c').data = DataState::Copying;
+    cluster.note('c', Action::CopyStart { source: peer('a'), term: 3 });
+    cluster.post('c').data = DataState::Ready;
+    cluster.post('c').last = op("1.2");
+    cluster.note('c', Action::CopyFinish);
+    assert_eq!(cluster.objections(), ["NoRevival"]);
+}
+
+#[test]
+fn a_tombstone_keeps_its_vote_and_a_deleted_replica_forgets_it() {
+    let copied_after = |removal: Action, data: DataState| {
+        let mut cluster = Cluster::usual();
+        cluster.post('b').data = data;
+        cluster.note('b', removal);
+        cluster.note('a', Action::CopyOpen { sink: peer('b'), upto: op("1.2") });
+        cluster.post('b').data = DataState::Copying;
+        cluster.note('b', Action::CopyStart { source: peer('a'), term: 1 });
+        cluster.post('b').data = DataState::Ready;
+        cluster.note('b', Action::CopyFinish);
+        cluster.note('b', Action::Restart { vote: None });
+        cluster.objections()
+    };
+    assert!(copied_after(Action::Delete, DataState::Gone).is_empty());
+    assert_eq!(copied_after(Action::Tombstone { cas: None }, DataState::Tombstoned), ["OneVotePerTerm"]);
+}
+
+#[test]
+fn a_copy_that_is_no_prefix_is_rejected() {
+    let copy = |last: &str| {
+        let mut cluster = Cluster::usual();
+        cluster.post('c').data = DataState::Tombstoned;
+        cluster.note('c', Action::Tombstone { cas: None });
+        cluster.note('a', Action::CopyOpen { sink: peer('c'), upto: op("1.2") });
+        cluster.post('c').data = DataState::Copying;
+        cluster.note('c', Action::CopyStart { source: peer('a'), term: 1 });
+        cluster.post('c').data = DataState::Ready;
+        cluster.post('c').last = op(last);
+        cluster.note('c', Action::CopyFinish);
+        cluster.objections()
+    };
+    assert!(copy("1.2").is_empty());
+    assert!(copy("1.1").is_empty());
+    assert_eq!(copy("1.3"), ["CopyIsPrefix"]);
+}
+
+#[test]
+fn safe_time_that_passed_an_operation_is_rejected() {
+    let mut cluster = Cluster::usual();
+    cluster.note('b', Action::SafeTimeAdvance { safe: Timestamp(20) });
+    cluster.append('a', 3, 15).follow('b', 'a', "1.2", "1.3");
+    assert_eq!(cluster.objections(), ["SafeTimeMonotone"]);
+    let mut cluster = Cluster::usual();
+    cluster.note('b', Action::SafeTimeAdvance { safe: Timestamp(20) });
+    cluster.note('b', Action::SafeTimeAdvance { safe: Timestamp(19) });
+    assert_eq!(cluster.objections(), ["SafeTimeMonotone"]);
+}
+
+#[test]
+fn a_change_before_anything_of_the_term_is_committed_is_rejected() {
+    let voters = || ['a', 'b'].map(peer).to_vec();
+    let change = |cluster: &mut Cluster, text: &str| {
+        let action = Action::ConfigAppend { op: op(text), voters: voters(), learners: Vec::new(), cas: None };
+        cluster.post('a').last = op(text);
+        cluster.note('a', action);
+    };
+    let mut cluster = Cluster::usual();
+    change(&mut cluster, "1.3");
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+    let mut cluster = Cluster::usual();
+    cluster.elect('a', 2, &['b']);
+    change(&mut cluster, "2.3");
+    assert_eq!(cluster.objections(), ["ChangeInOwnTerm"], "{}", said(&cluster));
+}
+
+#[test]
+fn a_voter_without_a_log_is_rejected() {
+    let mut cluster = Cluster::usual();
+    let voters = ['a', 'b', 'c', 'd'].map(peer).to_vec();
+    cluster.post('a').last = op("1.3");
+    cluster.note('a', Action::ConfigAppend { op: op("1.3"), voters, learners: Vec::new(), cas: None });
+    assert_eq!(cluster.objections(), ["ChangeInOwnTerm"], "{}", said(&cluster));
+}
+
+#[test]
+fn a_vote_while_the_leader_lives_is_rejected() {
+    let vote = |step: u64, asked: bool| {
+        let mut cluster = Cluster::usual();
+        cluster.step = step;
+        cluster.append('a', 3, 12).follow('b', 'a', "1.2", "1.3");
+        cluster.note('c', Action::StartElection { term: 2, asked });
+        cluster.note('b', Action::GrantVote { candidate: peer('c'), term: 2 });
+        cluster.objections().contains(&"LeaderUndisturbed")
+    };
+    assert!(vote(10, false));
+    // The leader asked for it, or has not been heard of for long.
+    assert!(!vote(10, true) && !vote(1_000, false));
+}

@@ -1,0 +1,174 @@
+//! Marks: situations that runs should reach, of engine and node. One that no run reaches has not been tested.
+//!
+//! `raft:` are the actions of the specification, `note:` what tablets tell, all others are set where they happen.
+
+use std::collections::BTreeMap;
+
+/// Every mark, sorted.
+pub const MARKS: &[&str] = &[
+    "checkpoint: a superblock without a flush",
+    "client: a scan goes on at another server",
+    "client: a scan skips a range that no tablet holds",
+    "client: a scan tries again",
+    "client: a scanner is gone, the scan begins anew",
+    "client: a write tries again",
+    "client: a write tries another server",
+    "flush of changes: others came meanwhile",
+    "flush: another MemRowSet waits",
+    "flush: new rows were inserted meanwhile",
+    "flush: nothing was left to write",
+    "flush: operations came meanwhile",
+    "flush: the rows make several rowsets",
+    "heartbeat: a full report",
+    "heartbeat: a report of what changed",
+    "heartbeat: failed",
+    "heartbeat: the master has forgotten the server",
+    "heartbeat: the master leads no longer",
+    "heartbeat: the master wants a full report",
+    "heartbeat: the server registers",
+    "job: failed before its superblock",
+    "maintenance: a checkpoint",
+    "maintenance: a flush",
+    "maintenance: a flush of changes",
+    "maintenance: a job failed",
+    "maintenance: a merge",
+    "maintenance: a merge of changes",
+    "maintenance: memory is short",
+    "merge of changes: into columns written anew before",
+    "merge of changes: others came meanwhile",
+    "merge: a rowset takes its changes in",
+    "merge: an input was changed meanwhile",
+    "merge: more than two rowsets",
+    "merge: nothing was left",
+    "merge: rows are in memory beside it",
+    "merge: the rows make several rowsets",
+    "note: altered",
+    "note: compacted",
+    "note: flushed",
+    "note: removed",
+    "note: replayed",
+    "opening: a torn tail was cut off the log",
+    "opening: answers of requests are remembered",
+    "opening: entries that were taken back are passed over",
+    "opening: operations are applied again",
+    "opening: operations are on disk already",
+    "opening: outcomes outlived their operations",
+    "opening: the group has yet to decide on operations",
+    "opening: the log has several segments",
+    "opening: the log holds a configuration",
+    "opening: the log is empty",
+    "opening: the superblock knew of a commit that the log lacks",
+    "raft: AbortPending",
+    "raft: AdvanceCommit",
+    "raft: BecomeLeader",
+    "raft: ClientAppend",
+    "raft: ConfigAppend",
+    "raft: CopyAbort",
+    "raft: CopyFinish",
+    "raft: CopyOpen",
+    "raft: CopyStart",
+    "raft: Create",
+    "raft: Delete",
+    "raft: FollowerAppend",
+    "raft: FollowerCommit",
+    "raft: FollowerPersist",
+    "raft: GrantPreVote",
+    "raft: GrantVote",
+    "raft: LeaderPersist",
+    "raft: MetaPersist",
+    "raft: Restart",
+    "raft: SafeTimeAdvance",
+    "raft: SeeTerm",
+    "raft: StartElection",
+    "raft: StartPreElection",
+    "raft: StepDown",
+    "raft: Tombstone",
+    "rpc: a call had to wait",
+    "rpc: a call met a stopping server",
+    "rpc: a deadline passed in the queue",
+    "rpc: a queue was full",
+    "scan call: a snapshot of now",
+    "scan call: a snapshot that the client names",
+    "scan call: closed early",
+    "scan call: goes on",
+    "scan call: met a quiescing server",
+    "scan call: refused by its tablet",
+    "scan call: refused for now",
+    "scan call: the latest",
+    "scan call: what the client has written",
+    "scan: between two times",
+    "scan: by a predicate",
+    "scan: goes on after a key",
+    "scan: over changes in memory",
+    "scan: over files of changes",
+    "scan: over memory and disk",
+    "scan: over several rowsets",
+    "scan: reads the past",
+    "scan: rows are only counted",
+    "scan: while a MemRowSet is flushed",
+    "scan: while an operation is in flight",
+    "write call: refused by its tablet",
+    "write call: refused for memory",
+    "write call: refused for now",
+    "write call: waits until its time has surely passed",
+    "write: DELETE_IGNORE met none",
+    "write: INSERT_IGNORE met a row",
+    "write: UPDATE_IGNORE met none",
+    "write: a row was refused, others were not",
+    "write: one batch changed several rowsets",
+    "write: rows on disk were changed",
+    "write: rows were deleted",
+    "write: rows were inserted",
+    "write: rows were updated",
+    "write: rows were upserted",
+    "write: while a MemRowSet is flushed",
+];
+
+/// The marks that were not reached, of those in `reached`.
+pub fn never(reached: &BTreeMap<String, (u64, u64)>) -> Vec<&'static str> {
+    MARKS.iter().copied().filter(|mark| !reached.contains_key(*mark)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The texts within the calls that set marks.
+    fn marks_in(source: &str, marks: &mut BTreeSet<String>) {
+        for (at, _) in source.match_indices("watch.mark") {
+            let call = &source[at..];
+            let end = call.find(";\n").unwrap_or(call.len());
+            let texts = call[..end].split('"').skip(1).step_by(2);
+            marks.extend(texts.map(str::to_string));
+        }
+    }
+
+    fn walk(dir: &Path, marks: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(dir).expect("a folder of sources") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                walk(&path, marks);
+            } else if path.extension().is_some_and(|ext| ext == "rs") {
+                marks_in(&std::fs::read_to_string(&path).expect("a source"), marks);
+            }
+        }
+    }
+
+    #[test]
+    fn the_list_is_what_the_sources_set() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut found = BTreeSet::new();
+        ["engine/src", "node/src"].iter().for_each(|dir| walk(&root.join(dir), &mut found));
+        let listed: BTreeSet<String> = MARKS.iter().map(|mark| mark.to_string()).collect();
+        let missing: Vec<_> = found.difference(&listed).collect();
+        assert!(missing.is_empty(), "not in the list: {missing:?}");
+        let told = |mark: &&String| !mark.starts_with("raft: ") && !mark.starts_with("note: ");
+        let stale: Vec<_> = listed.difference(&found).filter(told).collect();
+        assert!(stale.is_empty(), "set nowhere: {stale:?}");
+        assert!(MARKS.len() >= 100, "only {} marks", MARKS.len());
+        assert!(MARKS.windows(2).all(|pair| pair[0] < pair[1]), "the list is sorted");
+    }
+}

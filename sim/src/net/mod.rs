@@ -1,0 +1,467 @@
+//! SimNet: hosts, links and connections as TCP makes them appear, over a clock that someone else moves.
+//!
+//! ```text
+//!  writer ──► Pipe: window │ under way │ unread ──► reader      one pipe for each direction
+//!                          ▲           ▲
+//!             latency, jitter,      rules: blocked, slower, lossy       [`rules`]
+//!             bandwidth, order
+//! ```
+//!
+//! - **Backpressure**: a write takes what fits into the window, or waits.
+//! - **Loss is delay**: what is lost is sent again after a time, and all that follows waits behind it. What a
+//!   blocked link holds up goes on some time after the link is free: at the next retransmission.
+//! - **A process that dies** says goodbye as its kernel would: FIN, or RST if bytes were left unread; both travel
+//!   like bytes do, and wait at a blocked link.
+//! - **A machine without power** says nothing. Who writes to it when it is back is reset; who only waits, waits
+//!   for ever: half-open.
+//! - **Connecting** needs a way there and back, and is tried again each second; nobody listening refuses.
+//!
+//! Nothing here knows what runs on top: times are nanoseconds, and wakers are collected for the caller to wake
+//! when it holds no lock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::task::Waker;
+
+use crate::draw::Draw;
+use crate::plan::Network as Profile;
+use pipe::{Arrived, Pipe};
+use rules::{Effect, HostId, Rule, RuleId, Rules};
+
+mod connect;
+pub mod pipe;
+pub mod rules;
+#[cfg(test)]
+mod tests;
+
+/// What a loopback takes.
+const LOOPBACK_NANOS: u64 = 5_000;
+/// The first retransmission comes after this, each further one after twice the time before.
+const RETRANSMIT_NANOS: u64 = 200_000_000;
+/// After a blocked link is free, nothing waits for its retransmission longer than this.
+const RETRANSMIT_NANOS_MAX: u64 = 3_000_000_000;
+/// Connections that nobody has accepted yet; further ones get no answer.
+const BACKLOG_MAX: usize = 128;
+/// The longest piece that one write takes.
+const SEGMENT_BYTES_MAX: usize = 16 << 10;
+const FIRST_PORT: u16 = 32_768;
+
+/// A connection, or the attempt to make one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnId(u64);
+
+/// One end of a connection: 0 connected, 1 accepted.
+pub type Side = usize;
+
+struct End {
+    host: HostId,
+    addr: SocketAddr,
+    /// Someone holds it: it was neither dropped nor lost with its machine.
+    open: bool,
+    /// It ended without a goodbye.
+    error: Option<io::ErrorKind>,
+}
+
+struct Conn {
+    ends: [End; 2],
+    /// `pipes[side]` is written by that side.
+    pipes: [Pipe; 2],
+}
+
+struct HostState {
+    name: String,
+    ip: IpAddr,
+    powered: bool,
+    next_port: u16,
+    listeners: BTreeMap<u16, Accepting>,
+}
+
+#[derive(Default)]
+struct Accepting {
+    backlog: VecDeque<ConnId>,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// The first segment of this side's pipe is due.
+    Deliver(ConnId, Side),
+    /// This side learns that its connection is gone.
+    Reset(ConnId, Side),
+    Syn(ConnId),
+    SynAck(ConnId),
+    /// The attempt is refused.
+    Refused(ConnId),
+}
+
+/// All hosts and what is between them.
+pub struct Network {
+    hosts: Vec<HostState>,
+    names: BTreeMap<String, HostId>,
+    conns: BTreeMap<ConnId, Conn>,
+    attempts: BTreeMap<ConnId, connect::Attempt>,
+    rules: Rules,
+    events: BTreeMap<(u64, u64), Event>,
+    next_event: u64,
+    next_conn: u64,
+    profile: Profile,
+    draw: Draw,
+    /// Wakers of those for whom something changed; the caller wakes them.
+    pub wakes: Vec<Waker>,
+    /// What happened, for whoever counts.
+    pub counts: Counts,
+}
+
+/// How often what happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub connected: u64,
+    pub refused: u64,
+    pub segments: u64,
+    pub bytes: u64,
+    pub retransmitted: u64,
+    pub resets: u64,
+    /// A segment found its link blocked.
+    pub stalled: u64,
+}
+
+impl Network {
+    pub fn new(seed: u64, profile: Profile) -> Network {
+        Network {
+            hosts: Vec::new(),
+            names: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            rules: Rules::default(),
+            events: BTreeMap::new(),
+            next_event: 0,
+            next_conn: 0,
+            profile,
+            draw: Draw::new(seed, "net"),
+            wakes: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Adds a machine, or finds it.
+    pub fn host(&mut self, name: &str) -> HostId {
+        if let Some(id) = self.names.get(name) {
+            return *id;
+        }
+        let id = self.hosts.len();
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, (id >> 8) as u8, (id & 0xff) as u8 + 1));
+        let listeners = BTreeMap::new();
+        let name = name.to_string();
+        self.names.insert(name.clone(), id);
+        self.hosts.push(HostState { name, ip, powered: true, next_port: FIRST_PORT, listeners });
+        id
+    }
+
+    pub fn ip(&self, host: HostId) -> IpAddr {
+        self.hosts[host].ip
+    }
+
+    pub fn name(&self, host: HostId) -> &str {
+        &self.hosts[host].name
+    }
+
+    /// The address of a machine by its name.
+    pub fn resolve(&self, name: &str) -> Option<IpAddr> {
+        self.names.get(name).map(|id| self.hosts[*id].ip)
+    }
+
+    fn host_at(&self, ip: IpAddr, from: HostId) -> Option<HostId> {
+        if ip.is_loopback() { Some(from) } else { self.hosts.iter().position(|host| host.ip == ip) }
+    }
+
+    /// When something is next due.
+    pub fn next_at(&self) -> Option<u64> {
+        self.events.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Lets happen what is due.
+    pub fn advance(&mut self, now: u64) {
+        while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= now) {
+            let ((at, _), event) = entry.remove_entry();
+            match event {
+                Event::Deliver(conn, side) => self.deliver(at, conn, side),
+                Event::Reset(conn, side) => self.reset_arrives(at, conn, side),
+                Event::Syn(attempt) => self.syn(at, attempt),
+                Event::SynAck(attempt) => self.syn_ack(at, attempt),
+                Event::Refused(attempt) => self.refused(at, attempt),
+            }
+        }
+    }
+
+    fn schedule(&mut self, at: u64, event: Event) {
+        self.events.insert((at, self.next_event), event);
+        self.next_event += 1;
+    }
+
+    /// How long something of this size takes from one host to another that are connected.
+    fn latency(&mut self, from: HostId, to: HostId, bytes: usize) -> u64 {
+        if from == to {
+            return LOOPBACK_NANOS;
+        }
+        let least = self.profile.latency.as_nanos() as u64;
+        let jitter = self.draw.below(self.profile.jitter.as_nanos() as u64 + 1);
+        let transfer = bytes as u64 * 1_000_000 / u64::from(self.profile.bytes_per_ms.max(1));
+        let mut nanos = least + jitter + transfer + self.rules.delay(from, to);
+        let per_mille = u64::from(self.profile.loss_per_mille) + 10 * self.rules.loss(from, to);
+        let mut again = RETRANSMIT_NANOS;
+        while per_mille > 0 && again < RETRANSMIT_NANOS_MAX && self.draw.below(1000) < per_mille {
+            self.counts.retransmitted += 1;
+            nanos += again;
+            again *= 2;
+        }
+        nanos
+    }
+
+    /// Whether what arrives now gets through.
+    fn passes(&self, from: HostId, to: HostId) -> bool {
+        self.hosts[to].powered && !self.rules.blocked(from, to)
+    }
+
+    // Streams.
+
+    /// Writes some of `bytes`; `None` and a waker kept if nothing fits.
+    pub fn write(
+        &mut self,
+        now: u64,
+        (id, side): (ConnId, Side),
+        bytes: &[u8],
+        waker: &Waker,
+    ) -> Option<io::Result<usize>> {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return Some(Err(io::ErrorKind::NotConnected.into()));
+        };
+        if let Some(error) = conn.ends[side].error {
+            return Some(Err(error.into()));
+        }
+        if conn.pipes[side].finished() {
+            return Some(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let room = conn.pipes[side].room();
+        if room == 0 && !bytes.is_empty() {
+            conn.pipes[side].writer = Some(waker.clone());
+            return None;
+        }
+        let count = self.cut(bytes.len().min(room).min(SEGMENT_BYTES_MAX));
+        self.send(now, id, side, Some(&bytes[..count]));
+        Some(Ok(count))
+    }
+
+    /// A random part of a write, now and then.
+    fn cut(&mut self, length: usize) -> usize {
+        if length > 1 && self.draw.below(u64::from(self.profile.cut_one_in)) == 0 {
+            return self.draw.between(1, length as u64 - 1) as usize;
+        }
+        length
+    }
+
+    /// Sends bytes, or the end.
+    fn send(&mut self, now: u64, id: ConnId, side: Side, bytes: Option<&[u8]>) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (from, to) = (conn.ends[side].host, conn.ends[1 - side].host);
+        let size = bytes.map_or(0, <[u8]>::len);
+        let arrives = now + self.latency(from, to, size);
+        self.counts.segments += 1;
+        self.counts.bytes += size as u64;
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let pipe = &mut conn.pipes[side];
+        match bytes {
+            Some(bytes) => pipe.send(bytes, arrives),
+            None => pipe.finish(arrives),
+        }
+        if !pipe.scheduled && pipe.stalled_since.is_none() {
+            pipe.scheduled = true;
+            self.schedule(arrives, Event::Deliver(id, side));
+        }
+    }
+
+    /// Reads what is there; `None` and a waker kept if nothing is yet. 0 bytes: the end.
+    pub fn read(
+        &mut self,
+        (id, side): (ConnId, Side),
+        out: &mut [u8],
+        waker: &Waker,
+    ) -> Option<io::Result<usize>> {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return Some(Err(io::ErrorKind::NotConnected.into()));
+        };
+        if let Some(error) = conn.ends[side].error {
+            return Some(Err(error.into()));
+        }
+        let pipe = &mut conn.pipes[1 - side];
+        let count = pipe.take(out);
+        if count > 0 {
+            self.wakes.extend(pipe.writer.take());
+            return Some(Ok(count));
+        }
+        if pipe.at_end() {
+            return Some(Ok(0));
+        }
+        pipe.reader = Some(waker.clone());
+        None
+    }
+
+    /// This side has nothing more to say.
+    pub fn finish(&mut self, now: u64, (id, side): (ConnId, Side)) {
+        let open = self.conns.get(&id).is_some_and(|conn| !conn.pipes[side].finished());
+        if open {
+            self.send(now, id, side, None);
+        }
+    }
+
+    /// This side is dropped: by its owner, or because the process died.
+    pub fn close(&mut self, now: u64, (id, side): (ConnId, Side)) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if !std::mem::replace(&mut conn.ends[side].open, false) {
+            return;
+        }
+        let unread = conn.pipes[1 - side].unread_bytes() > 0;
+        let gone = conn.ends[side].error.is_some();
+        if !conn.ends[1 - side].open {
+            self.conns.remove(&id);
+        } else if unread && !gone {
+            self.send_reset(now, id, 1 - side);
+        } else if !gone {
+            self.finish(now, (id, side));
+        }
+    }
+
+    fn send_reset(&mut self, now: u64, id: ConnId, to_side: Side) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (from, to) = (conn.ends[1 - to_side].host, conn.ends[to_side].host);
+        let at = now + self.latency(from, to, 0);
+        self.schedule(at, Event::Reset(id, to_side));
+    }
+
+    fn deliver(&mut self, now: u64, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (from, to) = (conn.ends[side].host, conn.ends[1 - side].host);
+        let passes = self.passes(from, to);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let sender_lives = conn.ends[side].open || self.hosts[from].powered;
+        let receiver_lives = conn.ends[1 - side].open;
+        let pipe = &mut conn.pipes[side];
+        pipe.scheduled = false;
+        if !passes {
+            self.counts.stalled += 1;
+            if sender_lives {
+                pipe.stalled_since = Some(now)
+            } else {
+                pipe.lose()
+            }
+            return;
+        }
+        if !receiver_lives {
+            pipe.lose();
+            self.send_reset(now, id, side);
+            return;
+        }
+        if pipe.arrive(now) == Arrived::Something {
+            self.wakes.extend(pipe.reader.take());
+        }
+        if let Some(due) = pipe.next_arrival() {
+            pipe.scheduled = true;
+            self.schedule(due, Event::Deliver(id, side));
+        }
+    }
+
+    fn reset_arrives(&mut self, now: u64, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        if !self.passes(conn.ends[1 - side].host, conn.ends[side].host) {
+            self.schedule(now + RETRANSMIT_NANOS, Event::Reset(id, side));
+            return;
+        }
+        self.break_end(id, side);
+    }
+
+    /// One side finds its connection reset.
+    fn break_end(&mut self, id: ConnId, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if !conn.ends[side].open || conn.ends[side].error.is_some() {
+            return;
+        }
+        self.counts.resets += 1;
+        conn.ends[side].error = Some(io::ErrorKind::ConnectionReset);
+        self.wakes.extend(conn.pipes[1 - side].reader.take());
+        self.wakes.extend(conn.pipes[side].writer.take());
+    }
+
+    pub fn peer_addr(&self, (id, side): (ConnId, Side)) -> Option<SocketAddr> {
+        self.conns.get(&id).map(|conn| conn.ends[1 - side].addr)
+    }
+
+    // Faults.
+
+    /// Makes a rule hold until it is removed.
+    pub fn add_rule(&mut self, rule: Rule) -> RuleId {
+        self.rules.add(rule)
+    }
+
+    /// What a rule held up goes on.
+    pub fn remove_rule(&mut self, now: u64, id: RuleId) {
+        if self.rules.remove(id).is_some_and(|rule| rule.effect == Effect::Block) {
+            self.go_on(now);
+        }
+    }
+
+    /// Sends again what waits at links that are no longer blocked.
+    fn go_on(&mut self, now: u64) {
+        let mut again = Vec::new();
+        for (id, conn) in &self.conns {
+            for side in 0..2 {
+                let (from, to) = (conn.ends[side].host, conn.ends[1 - side].host);
+                if let Some(since) = conn.pipes[side].stalled_since
+                    && self.passes(from, to)
+                {
+                    again.push((*id, side, since));
+                }
+            }
+        }
+        for (id, side, since) in again {
+            let wait = self.draw.below((now - since).min(RETRANSMIT_NANOS_MAX) + 1);
+            let Some(conn) = self.conns.get_mut(&id) else { continue };
+            conn.pipes[side].stalled_since = None;
+            conn.pipes[side].scheduled = true;
+            self.counts.retransmitted += 1;
+            self.schedule(now + wait, Event::Deliver(id, side));
+        }
+    }
+
+    /// Every connection between two hosts is reset, at both ends at once. How many there were.
+    pub fn reset_between(&mut self, one: HostId, other: HostId) -> usize {
+        let between = |conn: &Conn| {
+            let hosts = (conn.ends[0].host, conn.ends[1].host);
+            hosts == (one, other) || hosts == (other, one)
+        };
+        let ids: Vec<ConnId> =
+            self.conns.iter().filter(|(_, conn)| between(conn)).map(|(id, _)| *id).collect();
+        for id in &ids {
+            self.break_end(*id, 0);
+            self.break_end(*id, 1);
+        }
+        ids.len()
+    }
+
+    /// The machine loses power: what it held is gone, and nobody is told.
+    pub fn power_off(&mut self, host: HostId) {
+        self.hosts[host].powered = false;
+        self.hosts[host].listeners.clear();
+        self.attempts.retain(|_, attempt| attempt.from != host);
+        for conn in self.conns.values_mut() {
+            conn.ends.iter_mut().filter(|end| end.host == host).for_each(|end| end.open = false);
+        }
+        self.conns.retain(|_, conn| conn.ends.iter().any(|end| end.open));
+    }
+
+    /// The machine has power again; it knows nothing of what was before.
+    pub fn power_on(&mut self, now: u64, host: HostId) {
+        if !std::mem::replace(&mut self.hosts[host].powered, true) {
+            self.go_on(now);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Who watches every server of a run: counts marks, has the invariants look at each note of replication, and keeps
+//! the notes as traces if somebody wants them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::{fmt, io};
+
+use engine::ids::{PeerId, TabletId};
+use engine::note::Note;
+use engine::note::raft::{Action, RaftNote, Trace};
+use engine::watch::{Watch, Watcher};
+
+use crate::cluster;
+use crate::invariants::Watchdog;
+use crate::oracle::Finding;
+use crate::oracle::memory::Counted;
+use crate::plan::Plan;
+use crate::trace::{self, Lane};
+
+/// The kind of moments that tell the daily business of logs.
+pub const LOG_ENTRY: &str = "log entry";
+
+/// What was seen of one run. Clones share it.
+#[derive(Clone)]
+pub struct Observer {
+    seen: Arc<Seen>,
+}
+
+struct Seen {
+    marks: Mutex<BTreeMap<String, u64>>,
+    dog: Mutex<Watchdog>,
+    memory: Mutex<Memory>,
+    clients: usize,
+    /// None if nobody wants them.
+    traces: Option<Mutex<Traces>>,
+}
+
+/// What the replicas of each tablet did, in the form that `spec/README.md` tells.
+struct Traces {
+    origin: String,
+    tablets: BTreeMap<TabletId, Trace>,
+}
+
+impl Traces {
+    fn push(&mut self, server: PeerId, tablet: TabletId, note: &RaftNote) {
+        let origin = &self.origin;
+        self.tablets.entry(tablet).or_insert_with(|| Trace::new(tablet, origin)).push(server, note);
+    }
+}
+
+/// What servers count of their memory.
+#[derive(Default)]
+struct Memory {
+    by_server: BTreeMap<PeerId, Counted>,
+    findings: Vec<Finding>,
+}
+
+impl Observer {
+    /// `origin`: where traces say that they come from; without it none are kept.
+    pub fn new(plan: &Plan, origin: Option<String>) -> Observer {
+        let patience = cluster::raft(plan).election_timeout();
+        let dog = Mutex::new(Watchdog::new(plan.cluster.log_sync, patience));
+        let traces = origin.map(|origin| Mutex::new(Traces { origin, tablets: BTreeMap::new() }));
+        let (memory, clients) = (Mutex::default(), plan.clients.len());
+        Observer { seen: Arc::new(Seen { marks: Mutex::default(), dog, memory, clients, traces }) }
+    }
+
+    /// Writes each tablet's trace into `dir`, as `NAME-TABLET.trace`.
+    pub fn write_traces(&self, dir: &Path, name: &str) -> io::Result<()> {
+        let Some(traces) = &self.seen.traces else { return Ok(()) };
+        std::fs::create_dir_all(dir)?;
+        let traces = traces.lock().expect("nothing panics while it holds the traces");
+        for (tablet, trace) in &traces.tablets {
+            let path = dir.join(format!("{name}-{tablet}.trace"));
+            std::fs::write(path, trace.clone().finish())?;
+        }
+        Ok(())
+    }
+
+    /// For the environment of a server.
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.seen.clone())
+    }
+
+    /// How often each mark was reached.
+    pub fn marks(&self) -> BTreeMap<String, u64> {
+        self.seen.marks().clone()
+    }
+
+    /// Tells the invariants which tablets are there in the end.
+    pub fn alive(&self, tablets: &[TabletId]) {
+        self.seen.dog().alive(tablets);
+    }
+
+    /// What the invariants object to.
+    pub fn findings(&self) -> Vec<Finding> {
+        self.seen.dog().findings().to_vec()
+    }
+
+    /// Who held too much memory.
+    pub fn memory_findings(&self) -> Vec<Finding> {
+        self.seen.memory().findings.clone()
+    }
+
+    /// Notes of replication that were looked at.
+    pub fn events(&self) -> u64 {
+        self.seen.dog().events()
+    }
+}
+
+impl Seen {
+    fn marks(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.marks.lock().expect("nothing panics while it holds the marks")
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().expect("nothing panics while it holds what was counted")
+    }
+
+    fn dog(&self) -> MutexGuard<'_, Watchdog> {
+        self.dog.lock().expect("nothing panics while it holds the invariants")
+    }
+
+    fn count(&self, mark: &str) {
+        let mut marks = self.marks();
+        match marks.get_mut(mark) {
+            Some(count) => *count += 1,
+            None => drop(marks.insert(mark.to_string(), 1)),
+        }
+    }
+}
+
+/// Where a page shows it: what decides who leads and who belongs, or the daily business of logs.
+fn kind_of(action: &Action) -> &'static str {
+    use Action::{AdvanceCommit, ClientAppend, FollowerAppend, FollowerCommit, FollowerPersist};
+    use Action::{LeaderPersist, SafeTimeAdvance};
+    match action {
+        ClientAppend { .. }
+        | FollowerAppend { .. }
+        | LeaderPersist { .. }
+        | FollowerPersist { .. }
+        | AdvanceCommit
+        | FollowerCommit
+        | SafeTimeAdvance { .. } => LOG_ENTRY,
+        _ => "role",
+    }
+}
+
+/// `before` and the first word of what `shown` shows; the rest is not even written.
+fn first_word(before: &str, shown: &impl fmt::Display) -> String {
+    struct Word(String);
+    impl fmt::Write for Word {
+        fn write_str(&mut self, more: &str) -> fmt::Result {
+            let word = more.split(' ').next().unwrap_or_default();
+            self.0.push_str(word);
+            if word.len() < more.len() { Err(fmt::Error) } else { Ok(()) }
+        }
+    }
+    let mut word = Word(before.to_string());
+    // It ends early, at the first space.
+    let _ended = fmt::Write::write_fmt(&mut word, format_args!("{shown}"));
+    word.0
+}
+
+impl Watcher for Seen {
+    fn mark(&self, mark: &'static str) {
+        self.count(mark);
+    }
+
+    fn memory(&self, server: PeerId, bytes: u64, limit: u64) {
+        trace::lane_here(Lane::Memory, bytes);
+        let mut memory = self.memory();
+        let counted = memory.by_server.entry(server).or_default();
+        let found = counted.take(&server.to_string(), bytes, limit, self.clients);
+        memory.findings.extend(found);
+    }
+
+    fn note(&self, server: PeerId, tablet: TabletId, note: &Note) {
+        let name = match note {
+            Note::Raft(raft) => {
+                trace::aside_here(kind_of(&raft.action), || format!("{tablet} {raft}"));
+                self.dog().see(server, tablet, raft, trace::nanos_here());
+                if let Some(traces) = &self.traces {
+                    let mut traces = traces.lock().expect("nothing panics while it holds the traces");
+                    traces.push(server, tablet, raft);
+                }
+                // Its action's name: what stands before the parameters.
+                first_word("raft: ", &raft.action)
+            }
+            other => first_word("note: ", other),
+        };
+        self.count(&name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_action_is_its_first_word() {
+        assert_eq!(first_word("raft: ", &Action::BecomeLeader), "raft: BecomeLeader");
+        assert_eq!(
+            first_word("raft: ", &Action::StartElection { term: 3, asked: true }),
+            "raft: StartElection"
+        );
+        assert_eq!(first_word("", &"one two three"), "one");
+    }
+}

@@ -1,0 +1,111 @@
+//! O7: HybridTime respects what clients can know.
+//!
+//! - A write's timestamp is above every timestamp that its client had seen when it called (external consistency
+//!   with propagated timestamps).
+//! - Of two writes to one row, if the first had returned before the second was called, the second's timestamp is the
+//!   greater, whoever wrote them.
+//! - No two clients' writes of one row have the same timestamp; one client's may, if it sent them together.
+//! - A client that chooses no snapshot is given one that includes all it has seen.
+
+use std::collections::BTreeMap;
+
+use super::touch::{RowKey, Touch, What};
+use super::{Finding, Report};
+use crate::history::{Mode, Nanos, Operation, Outcome, Request, RowAnswer, RowOutcome, Stamp};
+
+const NAME: &str = "hybrid time";
+
+/// Checks calls one by one, then each row.
+pub fn check(operations: &[Operation], rows: &BTreeMap<RowKey, Vec<Touch>>, report: &mut Report) {
+    for (index, operation) in operations.iter().enumerate() {
+        check_call(index, operation, report);
+    }
+    for (key, touches) in rows {
+        check_row(*key, touches, report);
+    }
+}
+
+fn check_call(index: usize, operation: &Operation, report: &mut Report) {
+    let (Request::Write { .. }, Outcome::Written(answers)) = (&operation.request, &operation.outcome) else {
+        return;
+    };
+    for answer in answers {
+        let RowAnswer::At { at, outcome } = answer else { continue };
+        if *outcome == RowOutcome::Refused {
+            continue;
+        }
+        report.checked += 1;
+        if *at <= operation.after {
+            let what = format!(
+                "op {index} was written at {at}, not after {}, which its client had seen: {operation}",
+                operation.after
+            );
+            report.add(Finding::new(NAME, what));
+        }
+    }
+}
+
+fn check_row(key: RowKey, touches: &[Touch], report: &mut Report) {
+    let mut writes: Vec<(&Touch, Stamp)> = touches.iter().filter_map(stamped).collect();
+    // In order of return, those that have returned before a call are a prefix.
+    let mut returned = writes.clone();
+    returned.sort_by_key(|(touch, _)| touch.settled);
+    writes.sort_by_key(|(touch, _)| touch.invoked);
+    let mut newest: Option<(&Touch, Stamp)> = None;
+    let mut ended = returned.into_iter().peekable();
+    for (touch, at) in &writes {
+        let before = |other: &Touch| other.settled.is_some_and(|settled: Nanos| settled < touch.invoked);
+        while let Some((other, stamp)) = ended.next_if(|(other, _)| before(other)) {
+            if newest.is_none_or(|(_, newest)| stamp > newest) {
+                newest = Some((other, stamp));
+            }
+        }
+        report.checked += 1;
+        if let Some((other, stamp)) = newest.filter(|(_, stamp)| at <= stamp) {
+            let what =
+                format!("op {} at {stamp} had returned before a call written at {at}", other.operation);
+            report.add(Finding::of_row(NAME, key, &what, touches, touch.operation));
+            return;
+        }
+    }
+    check_unique(key, touches, &writes, report);
+}
+
+fn check_unique(key: RowKey, touches: &[Touch], writes: &[(&Touch, Stamp)], report: &mut Report) {
+    let mut by_stamp: BTreeMap<Stamp, &Touch> = BTreeMap::new();
+    for (touch, at) in writes {
+        let first = *by_stamp.entry(*at).or_insert(touch);
+        if first.client != touch.client {
+            let first = first.operation;
+            let what = format!("op {first} and op {} have one timestamp, {at}", touch.operation);
+            report.add(Finding::of_row(NAME, key, &what, touches, touch.operation));
+            return;
+        }
+    }
+}
+
+fn stamped(touch: &Touch) -> Option<(&Touch, Stamp)> {
+    match &touch.what {
+        What::Write { answer: Some((_, RowOutcome::Refused)), .. } => None,
+        What::Write { answer: Some((at, _)), .. } => Some((touch, *at)),
+        _ => None,
+    }
+}
+
+/// Whether snapshots chosen by servers include what their clients had seen.
+pub fn check_snapshots(operations: &[Operation], report: &mut Report) {
+    for (index, operation) in operations.iter().enumerate() {
+        let Request::Scan(scan) = &operation.request else { continue };
+        let Outcome::Rows { at: Some(at), .. } = &operation.outcome else { continue };
+        // A snapshot that the client named may be of any time.
+        if scan.mode == Mode::Snapshot {
+            continue;
+        }
+        report.checked += 1;
+        if *at <= operation.after {
+            let seen = operation.after;
+            let what = format!("op {index} read a snapshot at {at} though its client had seen {seen}");
+            report.add(Finding::new(NAME, what));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A history cut by row: all that touched one key of one table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::row::State;
+use crate::history::{
+    ClientNo, Mode, Nanos, Operation, Outcome, Request, RowAnswer, RowOp, RowOutcome, Scan, Stamp, TableNo,
+};
+use crate::view::View;
+
+/// A row of a table, there or not.
+pub type RowKey = (TableNo, i64);
+
+/// One operation as one row met it.
+#[derive(Debug, Clone)]
+pub struct Touch {
+    /// Its operation, by its place in the history, and its place within that.
+    pub operation: usize,
+    pub order: usize,
+    pub client: ClientNo,
+    pub invoked: Nanos,
+    /// `None` if its effect may come at any later time.
+    pub settled: Option<Nanos>,
+    /// The newest timestamp its client had seen before.
+    pub after: Stamp,
+    pub what: What,
+}
+
+#[derive(Debug, Clone)]
+pub enum What {
+    /// `answer`: its timestamp and outcome; `None` if nobody knows.
+    Write { row: RowOp, answer: Option<(Stamp, RowOutcome)> },
+    /// `at`: the snapshot that was read, for snapshot reads.
+    /// `view`: what of the row it asked for.
+    Read { mode: Mode, at: Option<Stamp>, state: State, view: View },
+    /// A diff scan from `from` to `at`; `seen`: what it gave of this row, if anything.
+    Diff { from: Stamp, at: Stamp, seen: Option<State> },
+}
+
+impl What {
+    pub fn is_unknown_write(&self) -> bool {
+        matches!(self, What::Write { answer: None, .. })
+    }
+}
+
+/// What touched each row, in the order of calls.
+pub fn by_row(operations: &[Operation]) -> BTreeMap<RowKey, Vec<Touch>> {
+    let mut rows: BTreeMap<RowKey, Vec<Touch>> =
+        keys(operations).into_iter().map(|key| (key, Vec::new())).collect();
+    for (index, operation) in operations.iter().enumerate() {
+        match &operation.request {
+            Request::Write { table, rows: ops } => {
+                for (order, row) in ops.iter().enumerate() {
+                    let touches = rows.get_mut(&(*table, row.key)).expect("each key was listed");
+                    touches.push(write(index, order, operation, row));
+                }
+            }
+            Request::Scan(scan) => {
+                if let Outcome::Rows { at, .. } = &operation.outcome {
+                    read(index, operation, scan, *at, &mut rows);
+                }
+            }
+            Request::Other(_) => {}
+        }
+    }
+    rows
+}
+
+/// Every key that was written or seen.
+fn keys(operations: &[Operation]) -> BTreeSet<RowKey> {
+    let mut keys = BTreeSet::new();
+    for operation in operations {
+        match (&operation.request, &operation.outcome) {
+            (Request::Write { table, rows }, _) => keys.extend(rows.iter().map(|row| (*table, row.key))),
+            (Request::Scan(scan), Outcome::Rows { rows, .. }) => {
+                keys.extend(rows.iter().map(|seen| (scan.table, seen.key)));
+            }
+            _ => {}
+        }
+    }
+    keys
+}
+
+fn write(index: usize, order: usize, operation: &Operation, row: &RowOp) -> Touch {
+    let answer = match &operation.outcome {
+        Outcome::Written(answers) => match answers.get(order) {
+            Some(RowAnswer::At { at, outcome }) => Some((*at, *outcome)),
+            Some(RowAnswer::Unknown) | None => None,
+        },
+        // What had no effect answers like a row that was refused.
+        Outcome::Failed(_) => Some((0, RowOutcome::Refused)),
+        _ => None,
+    };
+    let settled = answer.and(operation.returned);
+    let what = What::Write { row: row.clone(), answer };
+    let Operation { client, invoked, after, .. } = *operation;
+    Touch { operation: index, order, client, invoked, settled, after, what }
+}
+
+fn read(
+    index: usize,
+    operation: &Operation,
+    scan: &Scan,
+    at: Option<Stamp>,
+    rows: &mut BTreeMap<RowKey, Vec<Touch>>,
+) {
+    let Outcome::Rows { rows: seen, .. } = &operation.outcome else { return };
+    let seen: BTreeMap<i64, &State> = seen.iter().map(|seen| (seen.key, &seen.row)).collect();
+    let (from, to) = scan.keys;
+    for ((_, key), touches) in rows.range_mut((scan.table, from)..(scan.table, to.max(from))) {
+        let state = seen.get(key).copied();
+        if state.is_none() && !scan.view.filter.is_none_or(|filter| filter.may_hold(*key)) {
+            continue;
+        }
+        let what = match (scan.diff_from, at) {
+            (Some(from), Some(at)) => What::Diff { from, at, seen: state.cloned() },
+            _ => What::Read { mode: scan.mode, at, state: state.cloned().flatten(), view: scan.view },
+        };
+        let Operation { client, invoked, after, .. } = *operation;
+        let settled = operation.settled();
+        touches.push(Touch { operation: index, order: 0, client, invoked, settled, after, what });
+    }
+}

@@ -1,0 +1,173 @@
+//! A plan: all that a run does, as data. The same plan drives every world.
+//!
+//! ```text
+//! seed ──generate──► Plan ◄──parse/print──► sim/plans/NAME.plan
+//!                     │ cluster   how many of what, limits, devices, network, clocks
+//!                     │ clients   what each does, op by op            [`ops`]
+//!                     │ faults    what goes wrong, when and where     [`faults`]
+//! ```
+//!
+//! The plan leaves open what only its `seed` decides: the order in which tasks run, latencies within their
+//! profile, what a crash leaves of unsynced bytes. Taking ops and faults away leaves a plan that still runs,
+//! which is what shrinking does.
+
+use std::time::Duration;
+
+pub mod faults;
+pub mod generate;
+mod more;
+pub mod ops;
+pub mod record;
+mod text;
+
+pub use faults::{Fault, Host, TimedFault, Way};
+pub use generate::{Profile, Size};
+pub use ops::{ClientProgram, Op};
+use record::{records, words};
+
+words! {
+    /// How soon the engine flushes, rolls and compacts.
+    pub enum Limits {
+        /// Every rollover within a few rows.
+        Tiny = "tiny",
+        Normal = "normal",
+    }
+}
+
+records! {
+    /// The cluster and its settings.
+    pub struct Cluster = "cluster" {
+        pub masters: u8,
+        pub tservers: u8,
+        /// Copies of each tablet.
+        pub replicas: u8,
+        /// Tables that are there from the beginning.
+        pub tables: u8,
+        /// Tablets of each of them.
+        pub tablets: u8,
+        pub limits: Limits,
+        /// Whether a write is acknowledged only after it is synced.
+        pub log_sync: bool,
+        /// What a node may use.
+        pub memory: u64,
+        /// How often leaders and servers are heard of.
+        pub raft_heartbeat: Duration,
+        pub heartbeat: Duration,
+        /// How long a follower may be silent until its leader asks for another.
+        pub follower_failed: Duration,
+        /// How often maintenance looks for work.
+        pub maintenance: Duration,
+        /// How long one attempt of a client may take, and an operation with its retries.
+        pub rpc_timeout: Duration,
+        pub op_timeout: Duration,
+    }
+}
+
+records! {
+    /// What tables hold, and how.
+    pub struct Data = "data" {
+        /// Encodings and compressions of columns follow from it, and the columns of keys; 0 for the usual ones.
+        pub encodings: u32,
+        /// Whether cells of some columns take few different values.
+        pub few: bool,
+        /// How long history is kept; 0 for as long as servers do by themselves.
+        pub history: Duration,
+    }
+}
+
+impl Default for Data {
+    fn default() -> Data {
+        Data { encodings: 0, few: false, history: Duration::ZERO }
+    }
+}
+
+records! {
+    /// What every device is like.
+    pub struct Devices = "disk" {
+        /// Each operation, each KiB, each sync.
+        pub op: Duration,
+        pub kib: Duration,
+        pub sync: Duration,
+    }
+}
+
+records! {
+    /// What the network is like while nothing is wrong.
+    pub struct Network = "net" {
+        /// The least time a segment takes, and how much more it may.
+        pub latency: Duration,
+        pub jitter: Duration,
+        pub bytes_per_ms: u32,
+        /// Bytes that may be under way or unread in one direction of a connection.
+        pub window: u32,
+        /// Of segments, so many in a thousand are lost and sent again.
+        pub loss_per_mille: u16,
+        /// One write in so many is cut at a random length.
+        pub cut_one_in: u16,
+    }
+}
+
+records! {
+    /// How one machine's clock errs.
+    pub struct ClockError = "clock" {
+        pub host: Host,
+        pub offset_us: i64,
+        pub drift_ppm: i64,
+        /// How far off it believes it may be.
+        pub error_us: u64,
+    }
+}
+
+/// All that a run does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub seed: u64,
+    pub cluster: Cluster,
+    pub data: Data,
+    pub devices: Devices,
+    pub network: Network,
+    /// Machines whose clock errs; that of any other is right to a millisecond.
+    pub clocks: Vec<ClockError>,
+    pub clients: Vec<ClientProgram>,
+    /// In the order of their times.
+    pub faults: Vec<TimedFault>,
+    /// Time for the clients to end, faults included.
+    pub limit: Duration,
+    /// Time after that within which the cluster must be whole again.
+    pub quiet: Duration,
+}
+
+impl Plan {
+    /// Every machine that serves.
+    pub fn servers(&self) -> Vec<Host> {
+        let masters = (0..self.cluster.masters).map(Host::Master);
+        masters.chain((0..self.cluster.tservers).map(Host::Tserver)).collect()
+    }
+
+    /// Every machine.
+    pub fn hosts(&self) -> Vec<Host> {
+        let mut hosts = self.servers();
+        hosts.extend(self.clients.iter().map(|client| Host::Client(client.setup.number)));
+        hosts
+    }
+
+    pub fn op_count(&self) -> usize {
+        self.clients.iter().map(|client| client.ops.len()).sum()
+    }
+
+    /// Whether clients keep lists.
+    pub fn has_lists(&self) -> bool {
+        self.clients.iter().flat_map(|client| &client.ops).any(Op::is_of_lists)
+    }
+
+    /// Whether clients take columns away or rename them.
+    pub fn alters(&self) -> bool {
+        let alters = |op: &Op| matches!(op, Op::OwnColumn { .. });
+        self.clients.iter().flat_map(|client| &client.ops).any(alters)
+    }
+
+    /// When the last fault has healed.
+    pub fn healed_at(&self) -> Duration {
+        self.faults.iter().map(|fault| fault.at + fault.kind.span()).max().unwrap_or_default()
+    }
+}

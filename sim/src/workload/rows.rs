@@ -1,0 +1,282 @@
+//! How the workload's rows look in a table: one number is written down in three ways.
+//!
+//! ```text
+//! k INT64 key | v INT64 null | s STRING null: the number, then padding that follows from it | d INT32 null
+//! ```
+//!
+//! Text that does not follow from its number was damaged on the way, and reading it back notices.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type};
+use arrow_array::{Array, RecordBatch};
+use engine::ids::ColumnId;
+use engine::schema::ops::{Cell, RowOpKind};
+use engine::schema::predicate::{Predicate, PredicateKind};
+use engine::schema::range::Range;
+use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema, key};
+
+use crate::draw::Draw;
+use crate::history::{Row, RowOp, Seen};
+use crate::plan::ops::WriteKind;
+use crate::view::{Filter, Test, View, text};
+
+/// Names of the columns that every table begins with.
+pub const COLUMNS: [&str; 4] = ["k", "v", "s", "d"];
+
+/// Ways to lay columns out that numbers and text have in common, and those that each has alone.
+const OF_NUMBERS: [Encoding; 4] = [Encoding::Auto, Encoding::Plain, Encoding::BitShuffle, Encoding::Rle];
+const OF_TEXT: [Encoding; 4] = [Encoding::Auto, Encoding::Plain, Encoding::Prefix, Encoding::Dict];
+const COMPRESSIONS: [Compression; 5] =
+    [Compression::Default, Compression::None, Compression::Snappy, Compression::Lz4, Compression::Zlib];
+
+/// Some tables' keys have a second column, which follows from the first: rows are still told apart by their number.
+pub const PAIR: &str = "h";
+
+/// The cell of the second key column, where there is one.
+pub fn pair_of(key: i64) -> [u8; 4] {
+    (key.rem_euclid(7) as i32 - 3).to_le_bytes()
+}
+
+pub fn has_pair(schema: &Schema) -> bool {
+    schema.key_columns().iter().any(|column| column.name == PAIR)
+}
+
+/// The columns of a table, laid out as `encodings` says: see [`crate::plan::Data`]. `pair`: whether its key may have a
+/// second column.
+pub fn laid_out(encodings: u32, table: &str, pair: bool) -> Schema {
+    let mut columns = schema().columns().to_vec();
+    if encodings == 0 {
+        return schema();
+    }
+    let pair = pair && encodings % 3 == 1;
+    if pair {
+        columns.insert(1, ColumnSchema::new(1, PAIR, DataType::Int32));
+        columns.iter_mut().zip(0..).for_each(|(column, id)| column.id = ColumnId(id));
+    }
+    let mut draw = Draw::new(u64::from(encodings), table);
+    for column in &mut columns {
+        column.encoding = draw.pick(if column.ty == DataType::String { &OF_TEXT } else { &OF_NUMBERS });
+        column.compression = draw.pick(&COMPRESSIONS);
+    }
+    Schema::new(columns, 1 + usize::from(pair)).expect("a legal schema")
+}
+
+pub fn schema() -> Schema {
+    let columns = vec![
+        ColumnSchema::new(0, "k", DataType::Int64),
+        ColumnSchema::new(1, "v", DataType::Int64).nullable(),
+        ColumnSchema::new(2, "s", DataType::String).nullable(),
+        ColumnSchema::new(3, "d", DataType::Int32).nullable(),
+    ];
+    Schema::new(columns, 1).expect("a legal schema")
+}
+
+pub fn kind(kind: WriteKind) -> RowOpKind {
+    match kind {
+        WriteKind::Insert => RowOpKind::Insert,
+        WriteKind::InsertIgnore => RowOpKind::InsertIgnore,
+        WriteKind::Upsert => RowOpKind::Upsert,
+        WriteKind::UpsertIgnore => RowOpKind::UpsertIgnore,
+        WriteKind::Update => RowOpKind::Update,
+        WriteKind::UpdateIgnore => RowOpKind::UpdateIgnore,
+        WriteKind::Delete => RowOpKind::Delete,
+        WriteKind::DeleteIgnore => RowOpKind::DeleteIgnore,
+    }
+}
+
+/// How many different values a column has where it has few, and how many keys side by side have the same.
+pub const FEW_TEXTS: i64 = 7;
+pub const FEW_SMALL: i64 = 5;
+const RUN_KEYS: i64 = 16;
+
+/// An operation that writes `number`; `choice` says which columns it sets and which to NULL. Where cells take few
+/// values, only `v` tells all of the number, and sometimes the text; half of the others follow from the key, so that
+/// neighbours are equal.
+pub fn op(kind: RowOpKind, key: i64, number: i64, choice: u32, few: bool) -> RowOp {
+    let set = |number| Some(Some(number));
+    let of_few = if choice % 7 < 4 { key / RUN_KEYS } else { number };
+    let v = set(number);
+    let s = set(if few && choice / 6 % 2 == 1 { of_few % FEW_TEXTS } else { number });
+    let d = set(if few { of_few % FEW_SMALL } else { number });
+    let cells = match (kind.base(), choice % 6) {
+        (RowOpKind::Delete, _) => vec![None; 3],
+        (_, 0) => vec![v, None, None],
+        (_, 1) => vec![v, s, None],
+        (_, 2) => vec![None, s, d],
+        (_, 3) => vec![v, Some(None), d],
+        _ => vec![v, s, d],
+    };
+    RowOp { kind, key, cells }
+}
+
+/// A row operation's cells as bytes.
+pub struct Encoded {
+    cells: Vec<Option<Option<Vec<u8>>>>,
+    pair: [u8; 4],
+}
+
+impl Encoded {
+    pub fn new(op: &RowOp) -> Encoded {
+        let cell = |(column, cell): (usize, &Option<Option<i64>>)| {
+            cell.map(|cell| cell.map(|number| bytes(column + 1, number)))
+        };
+        let mut cells = vec![Some(Some(op.key.to_le_bytes().to_vec()))];
+        cells.extend(op.cells.iter().enumerate().map(cell));
+        Encoded { cells, pair: pair_of(op.key) }
+    }
+
+    /// By column of a table; those it got later are not set.
+    pub fn cells_of(&self, schema: &Schema) -> Vec<Cell<'_>> {
+        let pair = has_pair(schema);
+        let mut cells = self.cells(schema.columns().len() - usize::from(pair));
+        if pair {
+            cells.insert(1, Cell::Value(&self.pair));
+        }
+        cells
+    }
+
+    /// By column of a table that has `columns` of them; those it got later are not set.
+    pub fn cells(&self, columns: usize) -> Vec<Cell<'_>> {
+        let mut cells: Vec<Cell<'_>> = self.cells.iter().map(cell).collect();
+        cells.resize(columns.max(cells.len()), Cell::Unset);
+        cells
+    }
+}
+
+/// How a column writes a number down.
+fn bytes(column: usize, number: i64) -> Vec<u8> {
+    match column {
+        0 | 1 => number.to_le_bytes().to_vec(),
+        2 => text(number).into_bytes(),
+        _ => (number as i32).to_le_bytes().to_vec(),
+    }
+}
+
+/// The names of the columns that a view shows, the key first.
+pub fn names(view: &View) -> Vec<String> {
+    let shown = COLUMNS[1..].iter().enumerate().filter(|(at, _)| view.shows_column(*at));
+    COLUMNS[..1].iter().chain(shown.map(|(_, name)| name)).map(ToString::to_string).collect()
+}
+
+/// A condition as a scan carries it; none if the table has lost the column.
+pub fn predicate(filter: &Filter, schema: &Schema) -> Option<Predicate> {
+    let column = usize::from(filter.column);
+    let of = &schema.columns()[schema.index_of_name(COLUMNS[column])?];
+    let cell = |number| bytes(column, number);
+    let range = |lower: Option<i64>, upper: Option<i64>| PredicateKind::Range {
+        lower: lower.map(cell),
+        upper: upper.map(cell),
+    };
+    let kind = match filter.test {
+        Test::Equal(value) => PredicateKind::Equal(cell(value)),
+        Test::Between(from, to) => range(Some(from), Some(to)),
+        Test::Below(to) => range(None, Some(to)),
+        Test::AtLeast(from) => range(Some(from), None),
+        Test::OneOf(values) => PredicateKind::in_list(of.ty, values.map(cell).to_vec()),
+        Test::Null => PredicateKind::IsNull,
+        Test::NotNull => PredicateKind::IsNotNull,
+    };
+    Some(Predicate::new(of.id, kind))
+}
+
+fn cell(cell: &Option<Option<Vec<u8>>>) -> Cell<'_> {
+    match cell {
+        None => Cell::Unset,
+        Some(None) => Cell::Null,
+        Some(Some(bytes)) => Cell::Value(bytes),
+    }
+}
+
+/// Rows of a batch with the columns of a view, and IS_DELETED after them if it is a diff scan's.
+pub fn decode(batch: &RecordBatch, view: &View, diff: bool) -> Result<Vec<Seen>, String> {
+    let shown: Vec<usize> = (1..COLUMNS.len()).filter(|column| view.shows_column(column - 1)).collect();
+    let wanted = 1 + shown.len() + usize::from(diff);
+    if batch.num_columns() != wanted {
+        return Err(format!("{} columns were read instead of {wanted}", batch.num_columns()));
+    }
+    let keys = batch.column(0).as_primitive::<Int64Type>();
+    let mut rows = Vec::with_capacity(batch.num_rows());
+    for i in 0..batch.num_rows() {
+        let deleted = diff && batch.column(wanted - 1).as_boolean().value(i);
+        let cells = shown.iter().enumerate();
+        let row: Row =
+            cells.map(|(at, column)| number(batch, at + 1, *column, i)).collect::<Result<_, _>>()?;
+        rows.push(Seen { key: keys.value(i), row: (!deleted).then_some(row) });
+    }
+    Ok(rows)
+}
+
+/// The number that a cell stands for: of the batch's column at `at`, which is the workload's `column`.
+fn number(batch: &RecordBatch, at: usize, column: usize, row: usize) -> Result<Option<i64>, String> {
+    let array = batch.column(at);
+    if array.is_null(row) {
+        return Ok(None);
+    }
+    Ok(Some(match column {
+        1 => array.as_primitive::<Int64Type>().value(row),
+        2 => number_of(array.as_string::<i32>().value(row))?,
+        _ => i64::from(array.as_primitive::<Int32Type>().value(row)),
+    }))
+}
+
+fn number_of(read: &str) -> Result<i64, String> {
+    let number = read.split_once(':').and_then(|(digits, _)| digits.parse().ok());
+    match number {
+        Some(number) if text(number) == read => Ok(number),
+        _ => Err(format!("a row holds the text {read:?}, which nobody wrote")),
+    }
+}
+
+/// Encoded primary keys from `low` up to but not `high`.
+pub fn key_range(low: i64, high: i64) -> Range {
+    Range::new(encode(low), encode(high)).unwrap_or_default()
+}
+
+/// Encoded primary keys of a table from `low` up to but not `high`.
+pub fn keys_of(schema: &Schema, low: i64, high: i64) -> Range {
+    // The least second column of a key is written down as zeros.
+    let rest: &[u8] = if has_pair(schema) { &[0; 4] } else { &[] };
+    let bound = |number| [&encode(number), rest].concat();
+    Range::new(bound(low), bound(high)).unwrap_or_default()
+}
+
+fn encode(number: i64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    key::encode_cell(DataType::Int64.physical(), &number.to_le_bytes(), true, &mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_tells_its_number_or_is_refused() {
+        for number in [0, 1, 60, 61, 123_456, -5] {
+            assert_eq!(number_of(&text(number)), Ok(number));
+        }
+        for damaged in ["", "5", "5:xxxx", "5:xxxxy", "x:"] {
+            assert!(number_of(damaged).is_err(), "{damaged:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_two_columns_has_both() {
+        let op = op(RowOpKind::Upsert, 9, 7, 5, false);
+        let (one, two) = (laid_out(3, "t", true), laid_out(4, "t", true));
+        assert_eq!((one.num_key_columns(), two.num_key_columns()), (1, 2));
+        let encoded = Encoded::new(&op);
+        assert_eq!(encoded.cells_of(&one).len(), 4);
+        assert_eq!(encoded.cells_of(&two)[1], Cell::Value(&pair_of(9)));
+        assert_eq!(laid_out(4, "t", false).num_key_columns(), 1);
+    }
+
+    #[test]
+    fn every_choice_sets_something() {
+        for choice in 0..6 {
+            let op = op(RowOpKind::Update, 1, 7, choice, false);
+            assert!(op.cells.iter().any(|cell| cell.is_some()));
+            assert_eq!(Encoded::new(&op).cells(6).len(), 6);
+        }
+    }
+}

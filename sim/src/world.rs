@@ -1,3 +1,0 @@
-//! Worlds: what simulates time, network and death.
-
-pub mod turmoil;
