@@ -72,6 +72,7 @@ Register(w) ==
 \* Operations are applied in the order of their timestamps.
 Apply ==
     /\ inFlight # {}
+    /\ Off("drain") => Cardinality(inFlight) > 1
     /\ LET first == CHOOSE t \in inFlight : \A u \in inFlight : t <= u
            next == IF Off("order") THEN inFlight ELSE {first}
        IN \E t \in next :

@@ -1,0 +1,131 @@
+------------------------------ MODULE Directed ------------------------------
+(***************************************************************************)
+(* Behaviours that the code can be driven along: `did` says what the last  *)
+(* step was and what it made of the server that took it.                   *)
+(*                                                                         *)
+(* The steps are those of the models, with what the code does at once in   *)
+(* one go: a new leader appends its no-op before anything else happens,    *)
+(* and a copy that begins ends.  `did` is left out of the view, so that a  *)
+(* search here finds what a search of the model finds.                     *)
+(*                                                                         *)
+(* Code: engine/tests/support/group/script.rs drives a group of Raft       *)
+(* cores along a script, one function for each of these steps.             *)
+(***************************************************************************)
+EXTENDS Seeds
+
+VARIABLE did    \* <<action, server, parameters, the server's state after it>>
+
+dvars == <<vars, at, did>>
+DirectedView == <<vars, at>>
+
+Terms0(lg) == [n \in 1..Len(lg) |-> lg[n][1]]
+StateOf(s) ==
+    <<Term(s), Voted(s), role[s], data[s], Position(s), commit[s], Terms0(log[s]),
+      Voters(Config(log[s])), Learners(Config(log[s]))>>
+Tell(action, s, x) == did' = <<action, s, x, StateOf(s)'>>
+
+-----------------------------------------------------------------------------
+(* What the code does in one go.                                            *)
+
+WithoutNoOp == {i \in Server : IsLeader(i) /\ \A n \in 1..Len(log[i]) : log[i][n][1] # Term(i)}
+Copying == {s \in Server : data[s] = "Y"}
+AtOnce(s) == WithoutNoOp \union Copying \in {{}, {s}}
+
+-----------------------------------------------------------------------------
+DElect ==
+    \/ \E s \in Server : PreVote /\ StartPreElection(s) /\ Tell("StartPreElection", s, <<>>)
+    \/ \E s, i \in Server, t \in Terms :
+        /\ GrantPreVote(s, t, i) /\ s \notin pre[t][i].yes /\ s \in Voters(Config(log[i]))
+        /\ Tell("GrantPreVote", s, <<i, t>>)
+    \/ \E s \in Server : StartElection(s, FALSE) /\ Tell("StartElection", s, <<~PreVote>>)
+    \/ \E s, i \in Server, t \in Terms :
+        GrantVote(s, t, i) /\ s \in cand[t][i].voters /\ Tell("GrantVote", s, <<i, t>>)
+    \/ \E i \in Server : Len(log[i]) < MaxLen /\ BecomeLeader(i) /\ Tell("BecomeLeader", i, <<>>)
+    \/ \E s \in Server, t \in Terms : role[s] # "F" /\ SeeTerm(s, t) /\ Tell("SeeTerm", s, <<t>>)
+
+\* A request of the leader of term t: what it has after `prev`, up to n, and that c is committed.
+Takes(s, t, n) ==
+    LET lg == sent[t].log
+        prev == IF On("prevcheck") THEN Agree(log[s], lg) ELSE Min(Min(Len(log[s]), Len(lg)), n)
+    IN Receive(s, t, Agree(log[s], lg), n, told[t]) /\ Tell("Receive", s, <<Sender(t), t, prev, n, told[t]>>)
+
+DReceive(s, t) ==
+    /\ Sender(t) # Nil /\ data[s] = "R"
+    /\ LET k == Agree(log[s], sent[t].log) IN
+       \E n \in IF On("prevcheck") THEN {k, k + 1} ELSE k..Len(sent[t].log) :
+           n <= Len(sent[t].log) /\ SentTo(s, t, n) /\ Takes(s, t, n)
+    \* What changes nothing is no step worth driving.
+    /\ <<meta, role, log, commit, ack>>' # <<meta, role, log, commit, ack>>
+
+DReplicate ==
+    \/ \E i \in Server : ClientAppend(i, 0) /\ Tell("ClientAppend", i, <<>>)
+    \/ \E s \in Server, t \in Terms : DReceive(s, t)
+    \/ \E i \in Server : CommitMost(i) /\ Tell("AdvanceCommit", i, <<>>)
+
+DPersist ==
+    /\ ~Eager
+    /\ \E s \in Server :
+        \/ MetaPersist(s, Len(meta[s])) /\ Tell("MetaPersist", s, <<>>)
+        \/ LeaderPersist(s, Len(log[s])) /\ Tell("LogPersist", s, <<>>)
+        \/ FollowerPersist(s, Len(log[s])) /\ Tell("LogPersist", s, <<>>)
+
+\* A crash while the log is being truncated can leave more than one log: which, a script does not say.  Nor what a
+\* replica makes of entries that are newer than the term on its disk.
+DLose == \E s \in Server :
+    /\ ghosts[s] = {} /\ data[s] = "R" /\ DurableTerm(s) >= OpIdAt(log[s], dur[s])[1]
+    /\ Crash(s) /\ Tell("Restart", s, <<>>)
+
+Changed(i, cas) ==
+    LET new == Config(log'[i]) IN Tell("ConfigAppend", i, <<Voters(new), Learners(new), cas>>)
+
+DFree == \E i \in Server : (FreeChange(i) \/ Exchange(i)) /\ Changed(i, Nil)
+DGuided == \E i \in Server :
+    \/ Promote(i) /\ Changed(i, Index(Config(log[i])))
+    \/ \E r \in Reported : (AddsAsOf(i, r) \/ EvictsAsOf(i, r)) /\ Changed(i, Index(r))
+
+DCopy ==
+    \/ \E t \in Terms : LET i == Sender(t) IN
+        /\ i # Nil /\ data[i] = "R"
+        /\ \E s \in Members(Config(sent[t].log)) \ {i} :
+            CopyStart(s, Offer(i, dur[i]), t) /\ Tell("CopyStart", s, <<i, t>>)
+    \/ \E s \in Server : CopyFinish(s) /\ Tell("CopyFinish", s, <<>>)
+    \/ \E s \in Server, n \in 1..Len(committed) :
+        /\ Index(committed[n][1][2]) = n /\ s \notin Members(committed[n][1][2])
+        /\ Tombstone(s, n) /\ Tell("Tombstone", s, <<n>>)
+
+\* Of all steps those that may come now.
+Together(next) == next /\ AtOnce(did'[2]) /\ (WithoutNoOp # {} => did'[1] = "ClientAppend")
+                       /\ (Copying # {} => did'[1] = "CopyFinish")
+
+DRaft == DElect \/ DReplicate \/ DPersist \/ DLose
+DAny == Together(DRaft \/ DFree \/ DGuided \/ DCopy
+                 \/ \E s \in Server : StartElection(s, TRUE) /\ Tell("StartElection", s, <<TRUE>>))
+
+-----------------------------------------------------------------------------
+(* The models' behaviours, told.                                            *)
+
+\* A step of a script of Seeds.
+DStep(e) ==
+    CASE e[1] = "elect"   -> StartElection(e[2], TRUE) /\ Tell("StartElection", e[2], <<TRUE>>)
+      [] e[1] = "see"     -> SeeTerm(e[2], e[3]) /\ Tell("SeeTerm", e[2], <<e[3]>>)
+      [] e[1] = "vote"    -> GrantVote(e[2], e[3], e[4]) /\ Tell("GrantVote", e[2], <<e[4], e[3]>>)
+      [] e[1] = "lead"    -> BecomeLeader(e[2]) /\ Tell("BecomeLeader", e[2], <<>>)
+      [] e[1] = "write"   -> ClientAppend(e[2], 0) /\ Tell("ClientAppend", e[2], <<>>)
+      [] e[1] = "receive" -> Takes(e[2], e[3], e[4])
+      [] e[1] = "commit"  -> CommitMost(e[2]) /\ Tell("AdvanceCommit", e[2], <<>>)
+
+Told(script, next) ==
+    IF at <= Len(script)
+    \* Bound, not passed: what is passed would be primed with what it is used in.
+    THEN \E e \in {script[at]} : DStep(e) /\ at' = at + 1
+    ELSE Together(next) /\ at' = at
+
+DInit == SeedInit /\ did = <<"Init", Nil, <<>>, <<>>>>
+DirectedRaft == DInit /\ [][Told(<<>>, DRaft)]_dvars
+DirectedFree == DInit /\ [][Told(<<>>, DRaft \/ DFree)]_dvars
+DirectedGuided == DInit /\ [][Told(<<>>, DRaft \/ DGuided)]_dvars
+DirectedCopy == DInit /\ [][Told(<<>>, DRaft \/ DFree \/ DCopy)]_dvars
+DirectedFigure8 == DInit /\ [][Told(Figure8c, DRaft)]_dvars
+DirectedStale == DInit /\ [][Told(Stale, DRaft \/ DFree \/ DCopy)]_dvars
+DirectedLead == DInit /\ [][Told(Lead, DRaft \/ DFree)]_dvars
+=============================================================================

@@ -1,0 +1,120 @@
+--------------------------- MODULE FollowerReads ---------------------------
+(***************************************************************************)
+(* Safe time beyond the leader: when may a follower answer a snapshot?     *)
+(*                                                                         *)
+(* Servers have clocks that are wrong by at most Error.  A leader picks a  *)
+(* time T that is surely past; once a majority has answered it after that, *)
+(* nobody was elected before the pick, so T is safe: this leader's later   *)
+(* operations are above T, and a later leader first moves its clock past   *)
+(* all that its own clock can mean.  No lease, no bound on anything but    *)
+(* the clocks' stated error.                                               *)
+(*                                                                         *)
+(* Code: engine/src/raft/safe_time.rs.  Pick is Raft::pick_safe_time's,    *)
+(* Confirm happens when answers come in, Elected's first move is           *)
+(* Raft::pass_predecessors, Serve is the Scan call.                        *)
+(***************************************************************************)
+EXTENDS Naturals, FiniteSets, TLC
+
+CONSTANTS Server, Error, MaxTime, MaxTerm, Mut
+
+VARIABLES
+    now,        \* true time, which nobody knows
+    ahead,      \* by how much each clock is ahead of it, plus Error: 0 .. 2 * Error
+    seen,       \* the newest term each server has heard of
+    term,       \* the term a server leads, 0 if it never did
+    clock,      \* the last timestamp each server's hybrid clock gave or was moved past
+    pick,       \* a leader's pick, 0 if it has none
+    heard,      \* who answered the leader since then
+    safe,       \* what is promised: no operation at or below it will come
+    committed,  \* timestamps of committed operations
+    answers     \* what was told to clients
+
+vars == <<now, ahead, seen, term, clock, pick, heard, safe, committed, answers>>
+
+On(guard) == guard \notin Mut
+Max(a, b) == IF a >= b THEN a ELSE b
+Biggest(S) == IF S = {} THEN 0 ELSE CHOOSE t \in S : \A u \in S : u <= t
+\* A clock's reading, with Error added so that it is a natural number; the truth is within reading - 2 * Error and reading.
+Reading(s) == now + ahead[s]
+Majority(Q) == 2 * Cardinality(Q) > Cardinality(Server)
+
+Init ==
+    /\ now = 1
+    /\ ahead \in [Server -> {0, 2 * Error}]
+    /\ seen = [s \in Server |-> 0]
+    /\ term = [s \in Server |-> 0]
+    /\ clock = [s \in Server |-> 0]
+    /\ pick = [s \in Server |-> 0]
+    /\ heard = [s \in Server |-> {}]
+    /\ safe = 0
+    /\ committed = {}
+    /\ answers = {}
+
+Tick == now < MaxTime /\ now' = now + 1 /\ UNCHANGED <<ahead, seen, term, clock, pick, heard, safe, committed, answers>>
+
+\* A leader of a new term; its log has all that is committed, and its clock goes past all that it can mean now.
+Elected(s) ==
+    /\ seen[s] < MaxTerm
+    /\ \E Q \in SUBSET Server :
+       /\ Majority(Q) /\ s \in Q /\ \A x \in Q : seen[x] <= seen[s]
+       /\ seen' = [x \in Server |-> IF x \in Q THEN seen[s] + 1 ELSE seen[x]]
+    /\ term' = [term EXCEPT ![s] = seen[s] + 1]
+    /\ clock' = [clock EXCEPT ![s] =
+           Max(Max(@, Biggest(committed)), IF On("pass") THEN Reading(s) ELSE 0)]
+    /\ pick' = [pick EXCEPT ![s] = 0]
+    /\ heard' = [heard EXCEPT ![s] = {}]
+    /\ UNCHANGED <<now, ahead, safe, committed, answers>>
+
+\* An operation gets the next timestamp, and a majority that still follows this leader makes it committed.  A clock's
+\* middle is what it shows: half of what it can mean.
+Write(s) ==
+    LET t == Max(clock[s] + 1, IF Reading(s) > Error THEN Reading(s) - Error ELSE 0) IN
+    /\ term[s] > 0 /\ Majority({x \in Server : seen[x] = term[s]})
+    /\ t <= MaxTime + 2 * Error
+    /\ committed' = committed \union {t}
+    /\ clock' = [clock EXCEPT ![s] = t]
+    /\ UNCHANGED <<now, ahead, seen, term, pick, heard, safe, answers>>
+
+\* A time that is surely past; the leader's later operations are above it.
+Pick(s) ==
+    LET margin == IF On("past") THEN 2 * Error ELSE 0
+        t == IF Reading(s) > margin THEN Reading(s) - margin ELSE 0
+    IN
+    /\ term[s] > 0 /\ t > pick[s]
+    /\ pick' = [pick EXCEPT ![s] = t]
+    /\ heard' = [heard EXCEPT ![s] = {s} \intersect {x \in Server : seen[x] = term[s]}]
+    /\ clock' = [clock EXCEPT ![s] = Max(@, t)]
+    /\ UNCHANGED <<now, ahead, seen, term, safe, committed, answers>>
+
+Answer(s, x) ==
+    /\ pick[s] > 0 /\ seen[x] = term[s] /\ x \notin heard[s]
+    /\ heard' = [heard EXCEPT ![s] = @ \union {x}]
+    /\ UNCHANGED <<now, ahead, seen, term, clock, pick, safe, committed, answers>>
+
+Confirm(s) ==
+    /\ pick[s] > safe
+    /\ On("confirm") => Majority(heard[s])
+    /\ safe' = pick[s]
+    /\ UNCHANGED <<now, ahead, seen, term, clock, pick, heard, committed, answers>>
+
+\* A follower that has everything up to the safe time answers a snapshot at it.
+Serve ==
+    /\ safe > 0
+    /\ answers' = answers \union {[at |-> safe, shown |-> {t \in committed : t <= safe}]}
+    /\ UNCHANGED <<now, ahead, seen, term, clock, pick, heard, safe, committed>>
+
+Next ==
+    \/ Tick
+    \/ Serve
+    \/ \E s \in Server : Elected(s) \/ Write(s) \/ Pick(s) \/ Confirm(s) \/ \E x \in Server : Answer(s, x)
+
+Spec == Init /\ [][Next]_vars
+
+Symmetric == Permutations(Server)
+
+-----------------------------------------------------------------------------
+RepeatableSnapshot == \A a \in answers : a.shown = {t \in committed : t <= a.at}
+
+\* What was promised stays promised: no operation comes at or below the safe time.
+SafeTimeMonotone == [][safe' >= safe /\ \A t \in committed' \ committed : t > safe]_vars
+=============================================================================

@@ -1,0 +1,93 @@
+----------------------------- MODULE Properties -----------------------------
+(***************************************************************************)
+(* What must always hold.  The simulator's oracles bear the same names:    *)
+(* OneVotePerTerm is sim/src/invariants/one_vote_per_term.rs, and so on.   *)
+(* Those without an oracle there are of the models alone: QuorumInForce,   *)
+(* OnlyVotersLead, EnoughMembers, TermsAreElected, PreVoteFirst,           *)
+(* NoAmnesia, NoStaleDelete.                                               *)
+(***************************************************************************)
+EXTENDS TabletCopy
+
+\* No server's votes of one term go to two candidates, whatever it forgot in between.
+OneVotePerTerm == "two votes" \notin bad
+
+OneLeaderPerTerm == "two leaders" \notin bad
+
+\* Two logs with an entry of the same index and term are the same up to it.
+LogMatching ==
+    \A s, r \in Server : s # r =>
+        \A n \in 1..Min(Len(log[s]), Len(log[r])) :
+            log[s][n][1] = log[r][n][1] => SubSeq(log[s], 1, n) = SubSeq(log[r], 1, n)
+
+\* A new leader holds everything committed in earlier terms.
+LeaderCompleteness == "incomplete leader" \notin bad
+
+\* No two different entries are ever committed at one index.
+StateMachineSafety == "diverged" \notin bad
+
+NoCommittedTruncation == "truncated" \notin bad
+
+CommitWithinLog == \A s \in Server : commit[s] <= Len(log[s])
+
+\* What a replica has applied is what was committed.
+AppliedAgree ==
+    \A s \in Server : \A n \in 1..Min(commit[s], Len(log[s])) :
+        n <= Len(committed) /\ log[s][n] = committed[n][1]
+
+\* Each committed entry is on the disks of so many that no majority of the newest committed configuration is without
+\* it; a tombstone knows what its OpId says.  So no acknowledged write is lost as long as a majority lives.  (Half of
+\* an even configuration may be enough: a leader counts by a smaller one as soon as it has appended it.)
+Knows(s, n) ==
+    IF data[s] = "R" THEN n <= dur[s] /\ log[s][n] = committed[n][1]
+    ELSE Geq(tomb[s], <<committed[n][1][1], n>>)
+NewestConfig == IF committed = <<>> THEN FirstConfig ELSE committed[Len(committed)][1][2]
+QuorumKeeps ==
+    \A n \in 1..Len(committed) : ~IsMajority({s \in Server : ~Knows(s, n)}, Voters(NewestConfig))
+
+\* The same for the configuration that the newest leader works with: no promotion and no eviction may leave it unable
+\* to commit with those that are up to date.
+NewestTerm == IF \E t \in Terms : Sender(t) # Nil
+              THEN CHOOSE t \in Terms : Sender(t) # Nil /\ \A u \in Terms : Sender(u) # Nil => u <= t ELSE 0
+QuorumInForce ==
+    NewestTerm > 0 =>
+        \A n \in 1..Min(Len(committed), told[NewestTerm]) :
+            IsMajority({s \in Server : Knows(s, n)}, Voters(Config(sent[NewestTerm].log)))
+
+\* Any two majorities that could elect a leader now have a voter in common, whichever configurations they are of.
+Electors(s) ==
+    IF data[s] = "R" /\ s \in Voters(Config(log[s]))
+    THEN {x \in Voters(Config(log[s])) : Exists(x) /\ Geq(Last(log[s]), Position(x))} ELSE {}
+Missing(need, own) == IF need > own THEN need - own ELSE 0
+Apart(s, r) ==
+    LET a == Electors(s)
+        b == Electors(r)
+        needA == Cardinality(Voters(Config(log[s]))) \div 2 + 1
+        needB == Cardinality(Voters(Config(log[r]))) \div 2 + 1
+    IN /\ Cardinality(a) >= needA /\ Cardinality(b) >= needB
+       /\ Missing(needA, Cardinality(a \ b)) + Missing(needB, Cardinality(b \ a)) <= Cardinality(a \intersect b)
+QuorumsMeet == \A s, r \in Server : s # r => ~Apart(s, r)
+
+\* Only a member with a vote leads; one whose removal is committed leads no more.
+OnlyVotersLead == \A s \in Server : IsLeader(s) => s \in Voters(ConfigAt(log[s], commit[s]))
+
+\* The master's replacements never leave fewer members than the table asks for, nor pile them up.
+EnoughMembers ==
+    \A t \in Terms : Sender(t) # Nil =>
+        Cardinality(Members(Config(sent[t].log))) \in Replication..Replication + 1
+
+\* Every term in use was begun by an election, and every election by a pre-election with a majority.
+TermsAreElected == \A s \in Server : Term(s) > 0 => \E x \in Server : cand[Term(s)][x] # NotAsked
+PreVoteFirst == \A t \in Terms, s \in Server : PreVote /\ cand[t][s] # NotAsked => cand[t][s].fair
+
+\* A tombstone, and a copy that failed, keep term, vote and OpId.
+NoAmnesia == "amnesia" \notin bad
+
+\* A tombstone is never replaced from a state older than itself.
+NoRevival == "revived" \notin bad
+
+\* A replica that turns READY holds a prefix of a leader's log, and all that others count on it for.
+CopyIsPrefix == bad \intersect {"not a prefix", "forgot"} = {}
+
+\* An old order to delete does not hit a replica that knows it was taken back.
+NoStaleDelete == "stale delete" \notin bad
+=============================================================================

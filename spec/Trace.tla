@@ -1,0 +1,110 @@
+------------------------------- MODULE Trace -------------------------------
+(***************************************************************************)
+(* Does the spec allow what the code did?  TraceData is generated from     *)
+(* trace files (see README.md, Traces): Traces is a tuple of traces, each  *)
+(* a tuple of events <<action, server, parameters, state after it>>.       *)
+(*                                                                         *)
+(* An event fixes the action and its parameters, so every state has one    *)
+(* successor at most, and the view <<trace, place in it>> tells all states *)
+(* apart.  A trace is followed to its end, or it stops before the first    *)
+(* event that the spec does not allow.                                     *)
+(***************************************************************************)
+EXTENDS Properties, TraceData
+
+VARIABLES
+    tr,     \* which trace
+    at,     \* its next event
+    safe    \* the safe time each replica has claimed; times are ranks, in the order of the timestamps
+
+tvars == <<vars, tr, at, safe>>
+View == <<tr, at>>
+
+\* TLC would evaluate a big constant again at each use.
+ASSUME TLCSet(1, Traces)
+Events == TLCGet(1)
+
+-----------------------------------------------------------------------------
+(* Restarts: the disk gives back what it did, within what it may.           *)
+
+\* An only voter elects itself while it boots, and stores that before it tells anything: if it crashes in between, it
+\* comes back in a term that nobody heard of.
+OpenedUnheard(s, m) ==
+    /\ data[s] = "R" /\ Voters(ConfigAt(log[s], commit[s])) = {s}
+    /\ m[1] > Term(s) /\ m[2] = s
+
+CameBack(s, v, post) ==
+    LET m == <<post[1], v>>
+        n == post[2][2]
+    IN
+    /\ (\E j \in 1..Len(meta[s]) : meta[s][j] = m) \/ OpenedUnheard(s, m)
+    /\ IF data[s] = "R"
+       THEN \E x \in Surviving(s) :
+                /\ n \in x.atleast..Len(x.old) /\ OpIdAt(x.old, n) = post[2]
+                /\ Restart(s, m, SubSeq(x.old, 1, n), post[3])
+       ELSE Restart(s, m, <<>>, 0)
+
+\* The replica as it was made.
+Create(s, voters, learners) ==
+    /\ voters = InitVoters /\ learners = InitLearners /\ s \in First
+    /\ data[s] = "R" /\ meta[s] = <<<<0, Nil>>>> /\ log[s] = <<>>
+    /\ UNCHANGED vars
+
+\* A safe time is a promise: no entry at or below it comes later.
+KeepsPromise(s) == \A n \in Len(log[s]) + 1..Len(log'[s]) : log'[s][n][3] = 0 \/ log'[s][n][3] > safe[s]
+
+Act(a, s, x, post) ==
+    CASE a = "StartPreElection" -> x[1] = Term(s) + 1 /\ StartPreElection(s)
+      [] a = "GrantPreVote"     -> GrantPreVote(s, x[2], x[1])
+      [] a = "StartElection"    -> x[1] = Term(s) + 1 /\ StartElection(s, x[2])
+      [] a = "GrantVote"        -> GrantVote(s, x[2], x[1])
+      [] a = "SeeTerm"          -> SeeTerm(s, x[1])
+      [] a = "MetaPersist"      -> \E k \in 2..Len(meta[s]) : meta[s][k] = <<x[1], x[2]>> /\ MetaPersist(s, k)
+      [] a = "BecomeLeader"     -> BecomeLeader(s)
+      [] a = "StepDown"         -> StepDown(s)
+      [] a = "ClientAppend"     -> ClientAppend(s, x[2]) /\ Last(log'[s]) = x[1]
+      [] a = "ConfigAppend"     -> ConfigAppend(s, x[2], x[3], x[4]) /\ Last(log'[s]) = x[1]
+      [] a = "LeaderPersist"    -> OpIdAt(log[s], x[1][2]) = x[1] /\ LeaderPersist(s, x[1][2])
+      [] a = "AbortPending"     -> Sender(Term(s)) = x[1] /\ AbortPending(s, Term(s), x[2])
+      [] a = "FollowerAppend"   -> /\ Sender(Term(s)) = x[1]
+                                   /\ x[3][2] <= Len(sent[Term(s)].log)
+                                   /\ OpIdAt(sent[Term(s)].log, x[2][2]) = x[2]
+                                   /\ OpIdAt(sent[Term(s)].log, x[3][2]) = x[3]
+                                   /\ FollowerAppend(s, Term(s), x[2][2], x[3][2])
+                                   /\ KeepsPromise(s)
+      [] a = "FollowerPersist"  -> OpIdAt(log[s], x[1][2]) = x[1] /\ FollowerPersist(s, x[1][2])
+      [] a = "AdvanceCommit"    -> AdvanceCommit(s, post[3])
+      [] a = "FollowerCommit"   -> FollowerCommit(s, post[3])
+      [] a = "CopyOpen"         -> OpIdAt(log[s], x[2][2]) = x[2] /\ CopyOpen(s, x[1], x[2][2])
+      [] a = "CopyStart"        -> open[s] # Nil /\ open[s].source = x[1] /\ CopyStart(s, open[s], x[2])
+      [] a = "CopyFinish"       -> CopyFinish(s)
+      [] a = "CopyAbort"        -> CopyAbort(s)
+      [] a = "Tombstone"        -> Tombstone(s, x[1])
+      [] a = "Delete"           -> Delete(s)
+      [] a = "Restart"          -> CameBack(s, x[1], post)
+      [] a = "Create"           -> Create(s, x[1], x[2])
+      [] a = "SafeTimeAdvance"  -> data[s] = "R" /\ x[1] >= safe[s] /\ UNCHANGED vars
+
+-----------------------------------------------------------------------------
+\* The state after an event as the code tells it: term, last OpId, commit index, role, data state.
+After(s) == <<Term(s)', Position(s)', commit'[s], role'[s], data'[s]>>
+Same(s, post) == IF After(s) = post THEN TRUE ELSE PrintT(<<"told", tr, at, post, "spec", After(s)>>) /\ FALSE
+Harmless == IF bad' = {} THEN TRUE ELSE PrintT(<<"violates", tr, at, bad'>>) /\ FALSE
+
+TraceInit == Init /\ tr \in 1..Len(Events) /\ at = 1 /\ safe = [s \in Server |-> 0]
+TraceNext ==
+    /\ at <= Len(Events[tr])
+    \* Bound, not defined: a definition would be primed with what it is used in.
+    /\ \E e \in {Events[tr][at]} : \E s \in {e[2]} :
+       /\ Act(e[1], s, e[3], e[4])
+       /\ Same(s, e[4])
+       /\ Harmless
+       /\ safe' = IF e[1] = "SafeTimeAdvance" THEN [safe EXCEPT ![s] = e[3][1]]
+                  ELSE IF e[1] \in {"Restart", "CopyFinish"} THEN [safe EXCEPT ![s] = 0] ELSE safe
+    /\ at' = at + 1 /\ tr' = tr
+TraceSpec == TraceInit /\ [][TraceNext]_tvars
+
+\* Not properties but reports: which traces were followed to the end, and, of those that were not, the way they went.
+Followed == IF at <= Len(Events[tr]) THEN TRUE ELSE PrintT(<<"followed", tr>>)
+Told == PrintT(<<"at", tr, at, [s \in Server |->
+            <<Term(s), Voted(s), role[s], Last(log[s]), dur[s], commit[s], data[s], tomb[s], Config(log[s])>>]>>)
+=============================================================================
