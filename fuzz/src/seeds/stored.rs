@@ -1,0 +1,203 @@
+//! What the engine stores, as it writes it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::catalog::{ClusterRecord, Record};
+use engine::cfile::encoding::{encode, encode_dictionary};
+use engine::cfile::page::Dictionary;
+use engine::codec;
+use engine::disk::mem::MemDisk;
+use engine::ids::{ColumnId, Uuid};
+use engine::raft::{Config, ConsensusMeta, Peer};
+use engine::replica::payload::{Applied, Logged};
+use engine::replica::{Op, RequestId, WriteOp};
+use engine::schema::block::ColumnBlock;
+use engine::schema::change::{ChangeBuilder, encode_delete};
+use engine::schema::ops::WireColumn;
+use engine::schema::partition::{Partition, PartitionSchema};
+use engine::schema::{DataType, Encoding, Physical};
+use engine::tablet::apply::{Outcome, WriteCounts};
+use engine::tablet::deltafile::Direction;
+use engine::tablet::meta::TabletMeta;
+use engine::time::Timestamp;
+
+use super::Seed;
+use crate::targets::{PHYSICAL, page_bodies, put_changes, put_columns, table};
+
+fn seed(target: &'static str, name: &str, bytes: Vec<u8>) -> Seed {
+    (target, name.to_string(), bytes)
+}
+
+pub fn seeds() -> Vec<Seed> {
+    [metadata(), log_records(), pages(), column_files(), delta_files(), structured()].concat()
+}
+
+/// What is inside an envelope.
+fn unsealed(magic: [u8; 4], sealed: &[u8]) -> Vec<u8> {
+    codec::unseal(magic, u16::MAX, sealed).expect("just sealed").1.to_vec()
+}
+
+fn metadata() -> Vec<Seed> {
+    let partition = PartitionSchema { range_columns: vec![ColumnId(0)], ..PartitionSchema::default() };
+    let (tablet, id) = (Uuid([7; 16]), Uuid([9; 16]));
+    let meta = TabletMeta::new(tablet, id, "t", table(), 0, partition, Partition::default());
+    let superblock = unsealed(*b"NYTM", &meta.encode());
+    let peers = (1..=3).map(|n| Peer::voter(Uuid([n; 16]), "host", 7050)).collect();
+    let config = Config::initial(peers);
+    let consensus = unsealed(*b"NYCM", &ConsensusMeta::new(tablet, config.clone()).encode());
+    let cluster = unsealed(ClusterRecord::MAGIC, &ClusterRecord { id, created: 5 }.seal());
+    let update = |build: &dyn Fn(&mut ChangeBuilder<'_>)| {
+        let mut out = Vec::new();
+        build(&mut ChangeBuilder::update(&mut out));
+        out
+    };
+    let set = update(&|change| {
+        change.set(ColumnId(1), Some(b"text")).set(ColumnId(300), None);
+    });
+    vec![
+        seed("superblock", "fresh", [&[3][..], &superblock].concat()),
+        seed("consensus_meta", "three", consensus),
+        seed("consensus_meta", "config", config.encode().to_vec()),
+        seed("catalog_row", "cluster", [&[3][..], &cluster].concat()),
+        seed("catalog_row", "key", [&[1][..], id.to_string().as_bytes()].concat()),
+        seed("change", "update", set),
+    ]
+}
+
+fn log_records() -> Vec<Seed> {
+    let columns: Arc<[WireColumn]> =
+        [WireColumn { id: ColumnId(300), ty: DataType::Int32, nullable: true }].into();
+    let write = WriteOp { columns, rows: Bytes::from_static(b"rows"), indirect: Bytes::from_static(b"x") };
+    let request = RequestId { client: b"me".to_vec(), seq: 4, first_incomplete: 3, attempt: 0 };
+    let ops = [
+        ("write", Op::Write(write)),
+        ("no-op", Op::NoOp),
+        (
+            "alter",
+            Op::AlterSchema {
+                schema: Box::new(table()),
+                version: 2,
+                table_name: "t".to_string(),
+                extra: Default::default(),
+            },
+        ),
+    ];
+    let logged = |(name, op)| {
+        let logged = Logged { op, request: Some(request.clone()), auto_increment: 5 };
+        let (kind, payload) = logged.encode();
+        seed("log_record", name, [&[kind][..], &payload].concat())
+    };
+    let counts = WriteCounts { inserts: 3, deletes: 200, ..WriteCounts::default() };
+    let outcome = Outcome { counts, ignored: vec![2, 7], ..Outcome::default() };
+    let applied = Applied::Written(outcome).encode();
+    let mut seeds: Vec<Seed> = ops.into_iter().map(logged).collect();
+    seeds.push(seed("log_record", "outcome", [&[0][..], &applied].concat()));
+    seeds
+}
+
+fn number_of(physical: Physical) -> u8 {
+    PHYSICAL.iter().position(|known| *known == physical).expect("all are listed") as u8
+}
+
+/// The first byte of a page's input.
+fn page_seed(name: &str, physical: Physical, nullable: bool, body: &[u8]) -> Seed {
+    let what = number_of(physical) + if nullable { 130 } else { 0 };
+    seed("page", name, [&[what][..], body].concat())
+}
+
+fn pages() -> Vec<Seed> {
+    let mut ints = ColumnBlock::new(Physical::Int32, false);
+    (0..50i32).for_each(|i| ints.push(Some(&(i / 9 * 1000).to_le_bytes())));
+    let mut texts = ColumnBlock::new(Physical::Binary, false);
+    (0..30).for_each(|i| texts.push(Some(format!("value {}", i / 2).as_bytes())));
+    let mut nulls = ColumnBlock::new(Physical::Bool, true);
+    (0..30).for_each(|i| nulls.push((i % 5 > 0).then_some(&[i / 16][..])));
+    let codes: Vec<u32> = (0..30).map(|i| i % 3).collect();
+    let dictionary = Dictionary { offsets: vec![0, 1, 1, 4], bytes: b"aabc".to_vec() };
+    let page = |name, block: &ColumnBlock, physical, encoding, codes: Option<&[u32]>| {
+        page_seed(name, physical, false, &encode(block, physical, encoding, codes))
+    };
+    let nullable = encode(&nulls, Physical::Bool, Encoding::Rle, None);
+    vec![
+        page("shuffle", &ints, Physical::Int32, Encoding::BitShuffle, None),
+        page("rle", &ints, Physical::Int32, Encoding::Rle, None),
+        page("plain", &ints, Physical::Int32, Encoding::Plain, None),
+        page("prefix", &texts, Physical::Binary, Encoding::Prefix, None),
+        page("strings", &texts, Physical::Binary, Encoding::Plain, None),
+        page("codes", &texts, Physical::Binary, Encoding::Dict, Some(&codes)),
+        page_seed("dictionary", Physical::Binary, false, &encode_dictionary(&dictionary)),
+        // 130 is ten times 13: the type stays, and 128 means nullable.
+        page_seed("nulls", Physical::Bool, true, &nullable),
+    ]
+}
+
+/// Pieces as the targets take them apart.
+fn joined(pieces: &[Vec<u8>]) -> Vec<u8> {
+    let len = |piece: &Vec<u8>| (piece.len() as u16).to_le_bytes();
+    pieces.iter().flat_map(|piece| [&len(piece)[..], piece].concat()).collect()
+}
+
+fn column_files() -> Vec<Seed> {
+    let cells: Vec<_> = (0..60u32).map(|i| (i % 7 != 0).then(|| vec![i as u8 / 9; 4])).collect();
+    let mut seeds = Vec::new();
+    for (name, physical) in [("texts", Physical::Binary), ("numbers", Physical::Uint32)] {
+        let disk = MemDisk::new(1);
+        let meta = put_columns(&disk, &cells, physical);
+        let mut pieces = page_bodies(&disk, &meta);
+        if pieces[1].is_empty() {
+            pieces[1] = b"none".to_vec();
+        }
+        let nullable_with_dictionary = if meta.dictionary.is_some() { 64 } else { 0 };
+        // 128 and more means nullable, the sixth bit that there is a dictionary; both keep the type.
+        let what = (128..=255u8)
+            .find(|what| what % 13 == number_of(physical) && what & 64 == nullable_with_dictionary);
+        let head = [what.expect("one of the many"), cells.len() as u8];
+        let index_seed =
+            [&[cells.len() as u8, if physical == Physical::Binary { 0 } else { 2 }][..], &pieces[0]];
+        seeds.push(seed("page_index", name, index_seed.concat()));
+        seeds.push(seed("column_file", name, [&head[..], &joined(&pieces)].concat()));
+    }
+    seeds
+}
+
+fn delta_files() -> Vec<Seed> {
+    let mut delete = Vec::new();
+    encode_delete(&mut delete);
+    let mut update = Vec::new();
+    ChangeBuilder::update(&mut update).set(ColumnId(1), Some(b"new"));
+    let changes: Vec<_> = (0..20u32)
+        .map(|i| {
+            (i / 2, Timestamp(100 + u64::from(i)), if i % 5 == 0 { delete.clone() } else { update.clone() })
+        })
+        .collect();
+    let disk = MemDisk::new(1);
+    let meta = put_changes(&disk, Direction::Redo, &changes).expect("there are changes");
+    let bodies = crate::targets::delta_bodies(&disk, &meta);
+    vec![seed("delta_file", "redo", [&[0][..], &joined(&bodies)].concat())]
+}
+
+/// Bytes that `arbitrary` makes something of: patterns are as good as any.
+fn structured() -> Vec<Seed> {
+    let pattern = |len: usize, step: usize| -> Vec<u8> { (0..len).map(|i| (i * step + 7) as u8).collect() };
+    let targets = [
+        "predicate",
+        "key_order",
+        "partition_key",
+        "encoding",
+        "delta_order",
+        "wal_damage",
+        "tablet",
+        "raft",
+        "page_file",
+        "compression",
+        "bloom",
+    ];
+    let mut seeds = Vec::new();
+    for target in targets {
+        for (name, len, step) in [("short", 40, 37), ("long", 300, 101)] {
+            seeds.push(seed(target, name, pattern(len, step)));
+        }
+    }
+    seeds
+}

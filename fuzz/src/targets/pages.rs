@@ -1,0 +1,155 @@
+//! The insides of column files: encoded pages, compression, Bloom filters.
+
+use std::sync::Arc;
+
+use arbitrary::{Arbitrary, Unstructured};
+use engine::cfile::bitshuffle::{Sign, pack, unpack};
+use engine::cfile::bloom::Chunk;
+use engine::cfile::compress::{compress, decompress};
+use engine::cfile::encoding::{decode, decode_dictionary, encode, encode_dictionary, resolve};
+use engine::cfile::page::{Cells, Dictionary, Page};
+use engine::codec::Reader;
+use engine::schema::block::ColumnBlock;
+use engine::schema::bloom::BloomFilter;
+use engine::schema::{Compression, Encoding, Physical};
+
+pub const PHYSICAL: [Physical; 13] = [
+    Physical::Bool,
+    Physical::Int8,
+    Physical::Int16,
+    Physical::Int32,
+    Physical::Int64,
+    Physical::Int128,
+    Physical::Uint8,
+    Physical::Uint16,
+    Physical::Uint32,
+    Physical::Uint64,
+    Physical::Float,
+    Physical::Double,
+    Physical::Binary,
+];
+const ENCODINGS: [Encoding; 6] =
+    [Encoding::Auto, Encoding::Plain, Encoding::Prefix, Encoding::Rle, Encoding::Dict, Encoding::BitShuffle];
+const COMPRESSIONS: [Compression; 4] =
+    [Compression::Snappy, Compression::Lz4, Compression::Zlib, Compression::Zstd];
+
+/// First byte: the column's type, and whether it is nullable; then a page, or a dictionary.
+pub fn page(data: &[u8]) {
+    let Some((&what, body)) = data.split_first() else { return };
+    let physical = PHYSICAL[usize::from(what) % PHYSICAL.len()];
+    let dictionary = Arc::new(Dictionary { offsets: vec![0, 1, 1, 4], bytes: b"aabc".to_vec() });
+    if let Ok(page) = decode(body, physical, what >= 128, Some(&dictionary)) {
+        check_page(&page, physical);
+    }
+    if let Ok(dictionary) = decode_dictionary(body) {
+        let again = decode_dictionary(&encode_dictionary(&dictionary)).expect("what was just encoded");
+        assert_eq!(again, dictionary);
+    }
+}
+
+/// Every way of reading a page gives the same cells.
+pub fn check_page(page: &Page, physical: Physical) {
+    let mut copied = ColumnBlock::new(physical, true);
+    page.copy_range(0, page.rows, &mut copied);
+    let mut gathered = ColumnBlock::new(physical, true);
+    page.gather(0..page.rows, &mut gathered);
+    assert_eq!(copied, gathered, "{page:?}");
+    assert_eq!(copied.len(), page.rows);
+    // Pages of equal cells are looked at in some places only.
+    let step = if matches!(page.cells, Cells::Same(_)) { 1 + page.rows / 100 } else { 1 };
+    for row in (0..page.rows).step_by(step) {
+        assert_eq!(copied.cell(row), page.cell(row), "row {row}");
+    }
+}
+
+/// Cells to encode: which of a few values, or NULL.
+#[derive(Debug, Arbitrary)]
+struct Column {
+    physical: u8,
+    encoding: u8,
+    values: Vec<Vec<u8>>,
+    /// How often each comes.
+    rows: Vec<(u8, u8)>,
+    nulls: bool,
+}
+
+/// Cells given to a page and read from it again, whatever the encoding; and packed words.
+pub fn encoding(data: &[u8]) {
+    let Ok(column) = Column::arbitrary(&mut Unstructured::new(data)) else { return };
+    let physical = PHYSICAL[usize::from(column.physical) % PHYSICAL.len()];
+    let Ok(encoding) = resolve(physical, ENCODINGS[usize::from(column.encoding) % 6]) else { return };
+    let mut block = ColumnBlock::new(physical, column.nulls);
+    for (value, times) in &column.rows {
+        let value = column.values.get(usize::from(*value) % (column.values.len() + 1));
+        let cell = value.map(|value| fit(value, physical));
+        let cell = if column.nulls { cell } else { Some(cell.unwrap_or_else(|| fit(&[], physical))) };
+        block.push_many(cell.as_deref(), usize::from(*times));
+    }
+    let page = decode(&encode(&block, physical, encoding, None), physical, column.nulls, None);
+    let page = page.expect("what was just encoded");
+    assert_eq!(page.rows, block.len());
+    for row in 0..block.len() {
+        assert_eq!(page.cell(row), block.cell(row), "row {row}");
+    }
+    check_page(&page, physical);
+    words(&column.values.concat(), physical);
+}
+
+/// `value` at the width of the type.
+fn fit(value: &[u8], physical: Physical) -> Vec<u8> {
+    let mut cell = value.to_vec();
+    if let Some(width) = physical.width() {
+        cell.resize(width, 0);
+    }
+    cell
+}
+
+fn words(bytes: &[u8], physical: Physical) {
+    let Some(width) = physical.width() else { return };
+    let bytes = &bytes[..bytes.len() - bytes.len() % width];
+    for sign in [Sign::Signed, Sign::Unsigned] {
+        let (mut packed, mut unpacked) = (Vec::new(), Vec::new());
+        pack(bytes, width, sign, &mut packed);
+        let mut input = Reader::new(&packed);
+        unpack(&mut input, bytes.len() / width, width, &mut unpacked).expect("what was just packed");
+        assert!(input.is_empty() && unpacked == bytes);
+    }
+}
+
+/// First bytes: which compression, and to how many bytes it claims to grow; then the stream.
+pub fn compression(data: &[u8]) {
+    let [number, low, high, stored @ ..] = data else { return };
+    let size = usize::from(u16::from_le_bytes([*low, *high]));
+    let number = [2, 3, 4, 100, 1][usize::from(*number) % 5];
+    if let Ok(body) = decompress(number, stored, size) {
+        assert_eq!(body.len(), size);
+    }
+    let _ = decompress(number, stored, size << 12);
+    for compression in COMPRESSIONS {
+        if let Some((number, packed)) = compress(compression, stored) {
+            assert_eq!(decompress(number, &packed, stored.len()).expect("what was just compressed"), stored);
+            assert!(decompress(number, &packed, stored.len() + 1).is_err(), "a size that is not so");
+        }
+    }
+}
+
+/// A rowset's filter and a client's: never one that loses what was put into it.
+pub fn bloom(data: &[u8]) {
+    if let Ok(chunk) = Chunk::decode(data) {
+        let _ = chunk.may_contain((data.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+    let Some((&log, bytes)) = data.split_first() else { return };
+    if let Ok(mut filter) = BloomFilter::from_bytes(u32::from(log), bytes, 7, bytes.len() % 2 == 1) {
+        filter.contains(Some(bytes));
+        if log < 12 {
+            filter.insert(Some(bytes));
+            assert!(filter.contains(Some(bytes)));
+        }
+    }
+    let mut filter = BloomFilter::new(5 + u32::from(log % 4), 1).expect("a lawful size");
+    let cells = bytes.chunks(3).map(Some).chain([None]);
+    cells.clone().for_each(|cell| filter.insert(cell));
+    assert!(cells.clone().all(|cell| filter.contains(cell)));
+    let sent = BloomFilter::from_bytes(filter.log_space_bytes(), &filter.to_bytes(), 1, false);
+    assert_eq!(sent.expect("as clients send it"), filter);
+}
