@@ -1,0 +1,178 @@
+//! What a scan of flushed rows costs as changes pile up, and after each way of taking them in; and what a scan costs
+//! that needs few rows, few pages or none.
+//!
+//! Run with `cargo bench -p benches --bench deltas`. Everything is in memory, on one core; pages are cached.
+
+#[path = "../engine/tests/support/mod.rs"]
+mod support;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use engine::config::TabletConfig;
+use engine::ids::ColumnId;
+use engine::replica::{JobKind, Op, OpResult};
+use engine::schema::ops::RowOpKind;
+use engine::schema::predicate::{Predicate, PredicateKind};
+use engine::schema::{ColumnSchema, DataType, Encoding, Schema};
+use engine::tablet::scan::ScanSpec;
+use support::{Rows, Value, World, wire_columns};
+
+const ROWS: u64 = 200_000;
+const OP_ROWS: u64 = 1_000;
+/// Files of changes, each of a tenth of the rows.
+const FILES: u64 = 10;
+
+/// A clustered number, a scattered one, a word of few, a flag in runs, a text.
+fn schema() -> Schema {
+    let mut flag = ColumnSchema::new(4, "flag", DataType::Int32);
+    flag.encoding = Encoding::Rle;
+    let columns = vec![
+        ColumnSchema::new(0, "k", DataType::Int64),
+        ColumnSchema::new(1, "at", DataType::Int64),
+        ColumnSchema::new(2, "n", DataType::Int64),
+        ColumnSchema::new(3, "word", DataType::String),
+        flag,
+        ColumnSchema::new(5, "text", DataType::String),
+    ];
+    Schema::new(columns, 1).expect("the schema is sound")
+}
+
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn row(key: u64) -> Vec<Value> {
+    let number = |n: u64| Value::Bytes(n.to_le_bytes().to_vec());
+    let word = ["north", "east", "south", "west"][mix(key) as usize % 4];
+    vec![
+        number(key),
+        number(1_000_000 + key * 3),
+        number(mix(key) % 100_000),
+        Value::text(word),
+        Value::int((key / 5_000 % 7) as i32),
+        Value::text(&format!("text number {} of many", mix(key + 1) % 1_000_000)),
+    ]
+}
+
+fn op(kind: RowOpKind, rows: impl Iterator<Item = Vec<Value>>) -> Op {
+    let columns = wire_columns(&schema());
+    let mut encoded = Rows::default();
+    rows.for_each(|row| encoded.add(&columns, kind, &row));
+    encoded.op(&columns)
+}
+
+fn write(world: &mut World, op: Op) {
+    match world.run(op).result {
+        Ok(OpResult::Write { errors, .. }) if errors.is_empty() => {}
+        other => panic!("every row is taken, not {other:?}"),
+    }
+}
+
+fn job(world: &mut World, kind: JobKind) {
+    assert!(world.job(kind, &mut |_| {}).expect("the disk does not fail"));
+}
+
+fn only_rowset(world: &World) -> u64 {
+    world.replica().tablet().state().disk[0].meta().id
+}
+
+fn flushed() -> World {
+    let mut world = World::new(1, TabletConfig::default());
+    world.cache_bytes = 256 << 20;
+    world.create(schema()).expect("the disk does not fail");
+    for first in (0..ROWS).step_by(OP_ROWS as usize) {
+        write(&mut world, op(RowOpKind::Insert, (first..first + OP_ROWS).map(row)));
+    }
+    job(&mut world, JobKind::FlushRows);
+    world
+}
+
+/// Sets `n` of a tenth of the rows, and writes the changes to a file.
+fn change_some(world: &mut World, round: u64) {
+    let update = |key: u64| {
+        let mut row = row(key);
+        row[1] = Value::Unset;
+        row[2] = Value::Bytes(round.to_le_bytes().to_vec());
+        row.truncate(3);
+        row
+    };
+    for first in (0..ROWS).step_by(10 * OP_ROWS as usize) {
+        let keys = (first..first + 10 * OP_ROWS).filter(|key| (mix(*key) + round).is_multiple_of(10));
+        write(world, op(RowOpKind::Update, keys.map(update)));
+    }
+    let rowset = only_rowset(world);
+    job(world, JobKind::FlushDeltas(rowset));
+}
+
+fn scan(world: &World, columns: &[&str], predicates: &[Predicate]) -> usize {
+    let tablet = world.replica().tablet();
+    let schema = tablet.schema();
+    let wanted = schema.columns().iter().filter(|column| columns.contains(&column.name.as_str()));
+    let spec =
+        ScanSpec { predicates: predicates.to_vec(), ..ScanSpec::latest(wanted.map(Into::into).collect()) };
+    let mut scan = tablet.scan(&spec).expect("the tablet is sound");
+    let mut rows = 0;
+    while let Some(block) = scan.next_block().expect("the tablet is sound") {
+        rows += std::hint::black_box(block).rows;
+    }
+    rows
+}
+
+/// All columns, of a rowset with more and more files of changes, and after they were taken in.
+fn piling_up(c: &mut Criterion) {
+    let mut group = c.benchmark_group("changes");
+    group.sample_size(10);
+    group.throughput(Throughput::Elements(ROWS));
+    let mut world = flushed();
+    let mut measure = |name: &str, world: &World, column: &str| {
+        group.bench_function(format!("{name}, {column}"), |b| {
+            b.iter(|| assert_eq!(scan(world, &["at", column], &[]), ROWS as usize));
+        });
+    };
+    let mut both = |name: &str, world: &World| {
+        measure(name, world, "n");
+        measure(name, world, "text");
+    };
+    both("none", &world);
+    for round in 1..=FILES {
+        change_some(&mut world, round);
+        if [1, 3, FILES].contains(&round) {
+            both(&format!("{round} files"), &world);
+        }
+    }
+    let rowset = only_rowset(&world);
+    job(&mut world, JobKind::MergeDeltas(rowset));
+    both("taken into the column", &world);
+    job(&mut world, JobKind::Compact(vec![rowset]));
+    both("rowset written anew", &world);
+    group.finish();
+}
+
+/// Scans that need few rows.
+fn selective(c: &mut Criterion) {
+    let mut group = c.benchmark_group("selective");
+    group.sample_size(10);
+    group.throughput(Throughput::Elements(ROWS));
+    let world = flushed();
+    let number = |n: u64| n.to_le_bytes().to_vec();
+    let range =
+        |low: u64, high: u64| PredicateKind::Range { lower: Some(number(low)), upper: Some(number(high)) };
+    let kinds = [
+        ("all rows", 1, range(0, u64::MAX >> 1)),
+        ("clustered number, 1 %: pages are passed by", 1, range(1_060_000, 1_066_000)),
+        ("scattered number, 1 %", 2, range(0, 1_000)),
+        ("word, a quarter: asked of the dictionary", 3, PredicateKind::Equal(b"west".to_vec())),
+        ("word that is nowhere", 3, PredicateKind::Equal(b"down".to_vec())),
+        ("flag, a seventh: asked of runs", 4, PredicateKind::Equal(3i32.to_le_bytes().to_vec())),
+    ];
+    for (name, column, kind) in kinds {
+        let predicate = [Predicate::new(ColumnId(column), kind)];
+        group.bench_function(name, |b| b.iter(|| scan(&world, &["n", "text"], &predicate)));
+    }
+    group.bench_function("count", |b| b.iter(|| assert_eq!(scan(&world, &[], &[]), ROWS as usize)));
+    group.finish();
+}
+
+criterion_group!(benches, piling_up, selective);
+criterion_main!(benches);
