@@ -1,13 +1,19 @@
 import java.io.PrintWriter;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Set;
 
 import org.junit.runner.Description;
 import org.junit.runner.JUnitCore;
+import org.junit.runner.Request;
 import org.junit.runner.Result;
+import org.junit.runner.manipulation.Filter;
 import org.junit.runner.notification.Failure;
 import org.junit.runner.notification.RunListener;
 
 /**
- * Runs one JUnit class and writes a line per test to a file, as soon as the test ends:
+ * Runs one JUnit class, or only the tests of it that are named, and writes a line per test to a file, as soon as the
+ * test ends: {@code RunClass CLASS FILE [TEST...]}. A line is
  * name, pass or fail or ignored, milliseconds, first line of the failure; separated by tabs.
  */
 public final class RunClass extends RunListener {
@@ -24,9 +30,28 @@ public final class RunClass extends RunListener {
     try (PrintWriter results = new PrintWriter(args[1], "UTF-8")) {
       JUnitCore core = new JUnitCore();
       core.addListener(new RunClass(results));
-      result = core.run(Class.forName(args[0]));
+      Request request = Request.aClass(Class.forName(args[0]));
+      if (args.length > 2) {
+        request = request.filterWith(only(new HashSet<>(Arrays.asList(args).subList(2, args.length))));
+      }
+      result = core.run(request);
     }
     System.exit(result.wasSuccessful() ? 0 : 1);
+  }
+
+  /** A class is kept for the sake of its tests. */
+  private static Filter only(Set<String> tests) {
+    return new Filter() {
+      @Override
+      public boolean shouldRun(Description description) {
+        return description.isSuite() || tests.contains(description.getMethodName());
+      }
+
+      @Override
+      public String describe() {
+        return "only " + tests;
+      }
+    };
   }
 
   @Override

@@ -7,13 +7,18 @@
 
 mod arrows;
 mod command;
+mod explore;
+mod fuzz;
 mod interop;
+mod mutants;
+mod overload;
 /// The wire's messages, as the node has them.
 #[allow(dead_code, clippy::all, rustdoc::all)]
 #[rustfmt::skip]
 #[path = "../../node/src/proto/mod.rs"]
 mod pb;
 mod proto;
+mod sim;
 mod spec;
 mod steps;
 mod tidy;
@@ -47,12 +52,22 @@ enum Word {
     Arrows,
     /// Every test of the workspace
     Test,
+    /// What threads share, in every order of their steps: loom, further than `cargo ci` goes
+    Loom,
+    /// The tests of unsafe code under Miri, which needs a nightly toolchain
+    Miri,
+    /// Searches for inputs that break the fuzz targets, which needs a nightly toolchain and cargo-fuzz
+    Fuzz(fuzz::Options),
     /// The real kudu tool and the real Java client against nyala's servers
     Interop(interop::Options),
-    /// Model-checks spec/ and its mutants with TLC
-    Spec,
+    /// Model-checks spec/ with TLC, its mutants, and the code's traces against it
+    Spec(spec::Options),
+    /// Seeds in both simulated worlds, every kept plan, and seeds run twice
+    Sim,
     /// Measures nyala beside real Kudu and writes benches/VERSUS.md
     Versus(versus::Options),
+    /// More writes than a server can take, and a folder with the figures of that
+    Overload(overload::Options),
     /// What upstream's harness starts under the name of `kudu`
     #[command(hide = true)]
     StandIn(interop::stand_in::Options),
@@ -76,9 +91,14 @@ fn main() -> ExitCode {
         Some(Word::Tidy) => tidy_steps(&root, &mut steps),
         Some(Word::Arrows) => steps.run("arrows", || arrows::check(&root)),
         Some(Word::Test) => test(&root, &mut steps),
+        Some(Word::Loom) => steps.run("loom", || explore::loom(&root, true)),
+        Some(Word::Miri) => steps.run("miri", || explore::miri(&root)),
+        Some(Word::Fuzz(options)) => fuzz::run(&root, &options, &mut steps),
         Some(Word::Interop(options)) => interop::run(&root, &options, &mut steps),
-        Some(Word::Spec) => spec_step(&root, &mut steps),
+        Some(Word::Spec(options)) => spec::run(&root, &options, &mut steps),
+        Some(Word::Sim) => sim::run(&root, &mut steps),
         Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),
+        Some(Word::Overload(options)) => steps.run("overload", || overload::run(&root, &options)),
         Some(Word::Fix) => fix(&root, &mut steps),
         Some(Word::Bless) => bless(&root, &mut steps),
     }
@@ -108,8 +128,10 @@ fn checks(root: &Path, steps: &mut Steps) {
     tidy_steps(root, steps);
     steps.run("arrows", || arrows::check(root));
     clippy(root, steps);
-    spec_step(root, steps);
+    spec::smoke(root, steps);
     test(root, steps);
+    steps.run("loom", || explore::loom(root, false));
+    sim::run(root, steps);
     interop::run(root, &interop::Options::parse_from(["interop"]), steps);
 }
 
@@ -125,10 +147,7 @@ fn clippy(root: &Path, steps: &mut Steps) {
 fn tidy_steps(root: &Path, steps: &mut Steps) {
     steps.run("tidy", || tidy::check(root));
     steps.run("proto", || proto::check(root));
-}
-
-fn spec_step(root: &Path, steps: &mut Steps) {
-    steps.run("spec", || spec::run(root));
+    steps.run("mutants", || mutants::check(root));
 }
 
 fn test(root: &Path, steps: &mut Steps) {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::daemon::{Daemon, Role, Server, Spec, free_addresses};
+use super::links::{Links, Node};
 use super::rpc;
 use crate::pb::kudu::master::{ListTabletServersRequestPb, ListTabletServersResponsePb};
 use crate::pb::kudu::server::{SetFlagRequestPb, SetFlagResponsePb, set_flag_response_pb};
@@ -21,10 +22,16 @@ pub struct Plan {
     pub tablet_servers: usize,
     pub master_gflags: Vec<String>,
     pub tserver_gflags: Vec<String>,
+    /// [`Spec::heard`] of all of them.
+    pub heard: bool,
+    /// Whether servers are reached through doors.
+    pub doors: bool,
 }
 
 pub struct Cluster {
     server: Server,
+    /// The doors, if there are any.
+    pub links: Option<Links>,
     pub masters: Vec<Daemon>,
     pub tservers: Vec<Daemon>,
 }
@@ -33,22 +40,33 @@ impl Cluster {
     /// Plans a cluster with data under `dir`; nothing runs yet.
     pub fn new(server: Server, dir: &Path, plan: &Plan) -> Result<Cluster> {
         let addresses = free_addresses(2 * (plan.masters + plan.tablet_servers))?;
+        let links = plan.doors.then(Links::default);
         let mut pairs = addresses.chunks(2);
-        let masters: Vec<SocketAddr> = addresses.chunks(2).take(plan.masters).map(|pair| pair[0]).collect();
-        let mut daemons = |role, name: &str, count, gflags: &Vec<String>| -> Vec<Daemon> {
-            let spec = |(index, pair): (usize, &[SocketAddr])| Spec {
-                role,
-                dir: dir.join(format!("{name}-{index}")),
-                rpc: pair[0],
-                web: pair[1],
-                masters: masters.clone(),
-                gflags: gflags.clone(),
+        let mut daemons = |role, name: &str, count, gflags: &Vec<String>| -> Result<Vec<Daemon>> {
+            let spec = |(index, pair): (usize, &[SocketAddr])| {
+                let dir = dir.join(format!("{name}-{index}"));
+                let spec = Spec {
+                    role,
+                    disk: dir.clone(),
+                    dir,
+                    rpc: pair[0],
+                    advertised: advertised(links.as_ref(), (role, index), pair[0])?,
+                    web: pair[1],
+                    masters: Vec::new(),
+                    gflags: gflags.clone(),
+                    heard: plan.heard,
+                };
+                Ok(Daemon::new(spec))
             };
-            pairs.by_ref().take(count).enumerate().map(spec).map(Daemon::new).collect()
+            pairs.by_ref().take(count).enumerate().map(spec).collect()
         };
-        let master_daemons = daemons(Role::Master, "master", plan.masters, &plan.master_gflags);
-        let tservers = daemons(Role::TabletServer, "tserver", plan.tablet_servers, &plan.tserver_gflags);
-        Ok(Cluster { server, masters: master_daemons, tservers })
+        let mut masters = daemons(Role::Master, "master", plan.masters, &plan.master_gflags)?;
+        let mut tservers = daemons(Role::TabletServer, "tserver", plan.tablet_servers, &plan.tserver_gflags)?;
+        let addresses: Vec<SocketAddr> = masters.iter().map(|master| master.spec.address()).collect();
+        for daemon in masters.iter_mut().chain(&mut tservers) {
+            daemon.spec.masters = addresses.clone();
+        }
+        Ok(Cluster { server, links, masters, tservers })
     }
 
     /// Starts a planned cluster and waits for it.
@@ -60,18 +78,38 @@ impl Cluster {
 
     /// Starts what does not run and waits until every tablet server is known to a master that leads.
     pub fn start(&mut self) -> Result<()> {
-        for daemon in self.masters.iter_mut().chain(&mut self.tservers) {
-            daemon.start(&self.server)?;
+        let of = |role, count| (0..count).map(move |index| (role, index));
+        let masters = of(Role::Master, self.masters.len());
+        for (role, index) in masters.chain(of(Role::TabletServer, self.tservers.len())) {
+            self.launch(role, index)?;
         }
         self.wait_ready()
     }
 
-    /// Starts one daemon and waits until its server answers.
-    pub fn start_daemon(&mut self, role: Role, index: usize) -> Result<()> {
+    fn launch(&mut self, role: Role, index: usize) -> Result<()> {
         let server = self.server.clone();
         let daemon = self.daemon(role, index)?;
         daemon.start(&server)?;
-        let addr = daemon.spec.rpc;
+        let process = daemon.pid();
+        if let (Some(links), Some(process)) = (&self.links, process) {
+            links.runs((role, index), process);
+        }
+        Ok(())
+    }
+
+    /// Gives a stopped daemon other addresses.
+    pub fn move_daemon(&mut self, role: Role, index: usize) -> Result<()> {
+        let addresses = free_addresses(2)?;
+        let advertised = advertised(self.links.as_ref(), (role, index), addresses[0])?;
+        let spec = &mut self.daemon(role, index)?.spec;
+        (spec.rpc, spec.web, spec.advertised) = (addresses[0], addresses[1], advertised);
+        Ok(())
+    }
+
+    /// Starts one daemon and waits until its server answers.
+    pub fn start_daemon(&mut self, role: Role, index: usize) -> Result<()> {
+        self.launch(role, index)?;
+        let addr = self.daemon(role, index)?.spec.rpc;
         wait(|| {
             self.check_all_run()?;
             Ok(std::net::TcpStream::connect(addr).map(drop).map_err(|error| format!("{addr}: {error}")))
@@ -93,7 +131,7 @@ impl Cluster {
 
     /// What clients connect to.
     pub fn master_addresses(&self) -> String {
-        self.masters.iter().map(|master| master.spec.rpc.to_string()).collect::<Vec<_>>().join(",")
+        self.masters.iter().map(|master| master.spec.address().to_string()).collect::<Vec<_>>().join(",")
     }
 
     /// Changes a flag of a running daemon, whether or not it is tagged as changeable.
@@ -146,6 +184,11 @@ impl Cluster {
     fn check_all_run(&mut self) -> Result<()> {
         self.masters.iter_mut().chain(&mut self.tservers).try_for_each(Daemon::check_runs)
     }
+}
+
+/// What a server bound to `rpc` is to advertise.
+fn advertised(links: Option<&Links>, node: Node, rpc: SocketAddr) -> Result<Option<SocketAddr>> {
+    Ok(links.map(|links| links.door(node, rpc)).transpose()?)
 }
 
 /// Asks again and again; an error of `ready` itself ends the wait.

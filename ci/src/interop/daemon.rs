@@ -1,7 +1,7 @@
 //! One master or tablet server as a process: of nyala, or of real Kudu as the reference.
 //!
 //! A daemon keeps its directory, its flags and its addresses over stop and start. Its output goes to `log` in its
-//! directory; dropping it kills the process.
+//! directory, unless it is to be heard; dropping it kills the process.
 
 use std::fs::{self, OpenOptions};
 use std::net::{SocketAddr, TcpListener};
@@ -21,7 +21,7 @@ pub enum Server {
     Kudu(PathBuf, Vec<(&'static str, PathBuf)>),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
     Master,
     TabletServer,
@@ -31,18 +31,32 @@ pub enum Role {
 #[derive(Clone)]
 pub struct Spec {
     pub role: Role,
+    /// Its log goes here.
     pub dir: PathBuf,
+    /// Its files go here.
+    pub disk: PathBuf,
     pub rpc: SocketAddr,
+    /// What others connect to, if that is not `rpc`.
+    pub advertised: Option<SocketAddr>,
     pub web: SocketAddr,
-    /// All masters of the cluster, this one included.
+    /// What others connect to of all masters of the cluster, this one included.
     pub masters: Vec<SocketAddr>,
     /// gflags text, as Kudu's harness gives it: `--name=value` or `--name`.
     pub gflags: Vec<String>,
+    /// Whether it logs to this program's standard error, as the daemons of Kudu's own mini cluster do.
+    pub heard: bool,
 }
 
 pub struct Daemon {
     pub spec: Spec,
     child: Option<Child>,
+}
+
+impl Spec {
+    /// What others connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.advertised.unwrap_or(self.rpc)
+    }
 }
 
 impl Server {
@@ -76,9 +90,10 @@ fn nyala_command(program: &Path, spec: &Spec) -> Command {
     if spec.role == Role::Master && spec.masters.len() > 1 {
         command.arg(format!("--master-addresses={masters}"));
     }
-    let dir = spec.dir.display();
-    command.arg(format!("--fs-wal-dir={dir}/wal")).arg(format!("--fs-data-dirs={dir}/data"));
+    let disk = spec.disk.display();
+    command.arg(format!("--fs-wal-dir={disk}/wal")).arg(format!("--fs-data-dirs={disk}/data"));
     command.arg(format!("--rpc-bind-addresses={}", spec.rpc));
+    command.args(spec.advertised.map(|addr| format!("--rpc-advertised-addresses={addr}")));
     command.arg(format!("--webserver-interface={}", spec.web.ip()));
     command.arg(format!("--webserver-port={}", spec.web.port()));
     command.args(&spec.gflags);
@@ -101,8 +116,9 @@ fn kudu_command(program: &Path, env: &[(&'static str, PathBuf)], spec: &Spec) ->
                 .arg(format!("--tserver_master_addrs={}", addresses(&spec.masters)));
         }
     }
-    let dir = spec.dir.display();
-    command.arg(format!("--fs_wal_dir={dir}/wal")).arg(format!("--fs_data_dirs={dir}/data"));
+    let (dir, disk) = (spec.dir.display(), spec.disk.display());
+    command.arg(format!("--fs_wal_dir={disk}/wal")).arg(format!("--fs_data_dirs={disk}/data"));
+    command.args(spec.advertised.map(|addr| format!("--rpc_advertised_addresses={addr}")));
     command.arg(format!("--log_dir={dir}")).arg(format!("--rpc_bind_addresses={}", spec.rpc));
     command.arg(format!("--webserver_interface={}", spec.web.ip()));
     command.arg(format!("--webserver_port={}", spec.web.port()));
@@ -126,10 +142,7 @@ impl Daemon {
         let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let mut command = server.command(&self.spec);
         command.stdin(Stdio::null()).stdout(log.try_clone()?);
-        // Who asks for the trace of negotiations reads it on the harness's stderr, as from the real tool.
-        let traced =
-            self.spec.gflags.iter().any(|flag| flag.replace('_', "-").contains("rpc-trace-negotiation"));
-        command.stderr(if traced { Stdio::inherit() } else { log.into() });
+        command.stderr(if self.spec.heard { Stdio::inherit() } else { log.into() });
         self.child = Some(command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?);
         Ok(())
     }

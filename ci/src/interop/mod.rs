@@ -3,25 +3,29 @@
 //! ```text
 //!   packages.rs   fetches them            tool.rs      the real kudu tool's commands
 //!   daemon.rs     one server process      java.rs      our program on the real Java client
-//!   cluster.rs    several of them
-//!   up.rs         nyala up
+//!   cluster.rs    several of them           links.rs     the ways between them, held and cut
+//!   up.rs         nyala up                nemesis.rs   faults under load, replicated
 //!   rpc.rs        one call to a server    stand_in.rs  `kudu test mini_cluster` for upstream's harness
 //!                 upstream.rs  upstream's own tests     page.rs  what became of them
 //! ```
 //!
-//! With `--server kudu` the same checks run against the real servers: what is expected here holds there.
+//! With `--server kudu` the same checks run against the real servers: what is expected here holds there. `record` runs
+//! upstream's tests against both, and its page has a column for each.
 
 pub mod cluster;
 pub mod daemon;
 mod java;
+mod links;
+mod nemesis;
 pub mod packages;
 mod page;
-mod rpc;
+pub mod rpc;
 pub mod stand_in;
 mod tool;
 mod up;
 mod upstream;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -38,9 +42,10 @@ use up::Up;
 pub struct Options {
     /// The parts to run; all of them if none is named
     parts: Vec<Part>,
-    /// Whose servers to judge
-    #[arg(long, value_enum, default_value = "nyala")]
-    server: Which,
+    /// Whose servers to judge: nyala's if it is not said, and with record both. With record, the other column of the
+    /// page is what the last runs left
+    #[arg(long, value_enum)]
+    server: Option<Which>,
     /// A nyala program that is already built
     #[arg(long, value_name = "PROGRAM")]
     nyala: Option<PathBuf>,
@@ -48,7 +53,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     class: Vec<String>,
     /// With upstream or record: at most this many masters, where the tests ask for three
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 3)]
     masters_max: usize,
     /// With record: write the page from what each class's last run left, and run nothing
     #[arg(long)]
@@ -61,9 +66,11 @@ enum Part {
     Tool,
     /// Our program on the real Java client
     Java,
+    /// A replicated cluster under load, while servers fail
+    Nemesis,
     /// Upstream's own tests that are to pass
     Upstream,
-    /// Upstream's own tests, all of them, and the compatibility page; only if it is named
+    /// Upstream's own tests, all of them, against nyala and real Kudu, and the compatibility page; only if it is named
     Record,
 }
 
@@ -82,6 +89,12 @@ struct Interop {
     server: Server,
 }
 
+impl Interop {
+    fn real(&self) -> Server {
+        real(&self.packages)
+    }
+}
+
 /// Runs the parts, each as its own steps.
 pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
     let mut prepared = None;
@@ -94,31 +107,40 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
     if wanted(Part::Tool) || wanted(Part::Java) {
         on_one_cluster(&context, wanted(Part::Tool), wanted(Part::Java), steps);
     }
+    if wanted(Part::Nemesis) {
+        let Interop { root, target, packages, server } = &context;
+        nemesis::run(root, target, packages, server, steps);
+    }
     if wanted(Part::Upstream) {
-        upstream(&context, options, steps, false);
+        upstream(&context, options, steps);
     }
     if options.parts.contains(&Part::Record) {
-        upstream(&context, options, steps, true);
+        record(&context, options, steps);
     }
 }
 
 fn prepare(root: &Path, options: &Options) -> Result<Interop> {
     let target = target_dir()?.join("interop");
     let packages = Packages::fetch(root, &target)?;
-    let server = server(root, options.server, options.nyala.as_deref(), &packages)?;
+    let server = server(root, options.server.unwrap_or(Which::Nyala), options.nyala.as_deref(), &packages)?;
     Ok(Interop { root: root.to_path_buf(), target, packages, server })
 }
 
 /// The servers to start; nyala is built if its program was not given.
 pub fn server(root: &Path, which: Which, nyala: Option<&Path>, packages: &Packages) -> Result<Server> {
     if which == Which::Kudu {
-        return Ok(Server::Kudu(kudu_program(&packages.kudu()), kudu_env(&packages.kudu()).to_vec()));
+        return Ok(real(packages));
     }
     if let Some(program) = nyala {
         return Ok(Server::Nyala(program.to_path_buf()));
     }
     cargo(root, &["build", "--quiet", "--release", "--package", "node"])?;
     Ok(Server::Nyala(target_dir()?.join("release/nyala")))
+}
+
+/// The servers of the real package.
+fn real(packages: &Packages) -> Server {
+    Server::Kudu(kudu_program(&packages.kudu()), kudu_env(&packages.kudu()).to_vec())
 }
 
 /// Cargo's target folder: this program lies in its `debug`.
@@ -182,63 +204,96 @@ fn on_one_cluster(context: &Interop, tool: bool, java: bool, steps: &mut Steps) 
     steps.run("interop: stop", || cluster.stop());
 }
 
-/// Upstream's classes: the required ones checked, or all of them recorded.
-fn upstream(context: &Interop, options: &Options, steps: &mut Steps, record: bool) {
-    let mut compiled = None;
-    steps.run("upstream: compile its tests", || {
-        compiled = Some((suite(context, options.masters_max)?, upstream::classes(&context.root)?));
-        Ok(())
-    });
-    let Some((suite, classes)) = compiled else { return };
-    let named = |class: &String| options.class.is_empty() || options.class.contains(class);
-    let mut rows = Vec::new();
-    for (class, expected) in classes.into_iter().filter(|(class, _)| named(class)) {
-        if !(record || expected.required || !options.class.is_empty()) {
-            continue;
+/// Upstream's classes that are to pass, or those that were named.
+fn upstream(context: &Interop, options: &Options, steps: &mut Steps) {
+    let Some((suite, classes)) = compile(context, steps) else { return };
+    let Some(harness) = harness(context, &context.server, options.masters_max, steps) else { return };
+    for (class, expected) in chosen(classes, options) {
+        if expected.required || !options.class.is_empty() {
+            steps.run(&format!("upstream: {class}"), || {
+                suite.run(&harness, &class, &expected.known)?.check(&expected)
+            });
         }
-        let run = match options.last {
-            true => suite.last(&class),
-            false => run_class(&suite, &class, &expected, record, steps),
-        };
-        rows.push(page::Row { class, expected, run });
-    }
-    if record {
-        steps.run("upstream: the page", || {
-            page::write(&context.root, context.server.name(), &setting(options.masters_max), &rows)
-        });
     }
 }
 
-/// Runs a class as a step; when it is only recorded, failing tests are no failure of the step.
+/// All of upstream's classes, against nyala and against real Kudu, one after another; failing tests are written down
+/// and fail no step.
+fn record(context: &Interop, options: &Options, steps: &mut Steps) {
+    let Some((suite, classes)) = compile(context, steps) else { return };
+    let sides = [(Which::Nyala, &context.server), (Which::Kudu, &context.real())];
+    let mut harnesses = Vec::new();
+    for (which, server) in sides {
+        let Some(harness) = harness(context, server, options.masters_max, steps) else { return };
+        let fresh = !options.last && options.server.is_none_or(|only| only == which);
+        harnesses.push((harness, fresh));
+    }
+    let mut rows = Vec::new();
+    for (class, expected) in chosen(classes, options) {
+        let mut runs = harnesses.iter().map(|(harness, fresh)| match fresh {
+            true => run_class(&suite, harness, &class, steps),
+            false => suite.last(harness, &class),
+        });
+        let (Some(nyala), Some(kudu)) = (runs.next(), runs.next()) else { continue };
+        rows.push(page::Row { class, expected, nyala, kudu });
+    }
+    steps.run("upstream: the page", || page::write(&context.root, &setting(options.masters_max), &rows));
+}
+
 fn run_class(
     suite: &upstream::Suite<'_>,
+    harness: &upstream::Harness,
     class: &str,
-    expected: &upstream::Class,
-    record: bool,
     steps: &mut Steps,
 ) -> Result<upstream::ClassRun> {
     let mut ran = None;
-    steps.run(&format!("upstream: {class}"), || {
-        let run = suite.run(class)?;
-        let verdict = if record { Ok(()) } else { run.check(expected) };
+    steps.run(&format!("upstream: {class} against {}", harness.name), || {
+        let run = suite.run(harness, class, &BTreeMap::new())?;
+        println!("{} of {} tests passed", run.passed(), run.outcomes.len());
         ran = Some(run);
-        verdict
+        Ok(())
     });
     ran.context("it could not be run")
 }
 
-fn suite(context: &Interop, masters_max: usize) -> Result<upstream::Suite<'_>> {
-    let bin = context.target.join("bin");
-    stand_in::install(&bin, &context.server, &context.packages.kudu(), masters_max)?;
-    upstream::Suite::compile(&context.root, &context.target, &context.packages, bin)
+type Classes = BTreeMap<String, upstream::Class>;
+
+fn chosen(classes: Classes, options: &Options) -> impl Iterator<Item = (String, upstream::Class)> {
+    let named = |class: &String| options.class.is_empty() || options.class.contains(class);
+    classes.into_iter().filter(move |(class, _)| named(class))
+}
+
+fn compile<'a>(context: &'a Interop, steps: &mut Steps) -> Option<(upstream::Suite<'a>, Classes)> {
+    let mut compiled = None;
+    steps.run("upstream: compile its tests", || {
+        let suite = upstream::Suite::compile(&context.root, &context.target, &context.packages)?;
+        compiled = Some((suite, upstream::classes(&context.root)?));
+        Ok(())
+    });
+    compiled
+}
+
+fn harness(
+    context: &Interop,
+    server: &Server,
+    masters_max: usize,
+    steps: &mut Steps,
+) -> Option<upstream::Harness> {
+    let name = server.name();
+    let bin_dir = context.target.join(format!("bin-{name}"));
+    let mut installed = None;
+    steps.run(&format!("upstream: a program called kudu for {name}"), || {
+        stand_in::install(&bin_dir, server, &context.packages.kudu(), masters_max)?;
+        installed = Some(upstream::Harness { name, bin_dir });
+        Ok(())
+    });
+    installed
 }
 
 /// What the page says of how the clusters differ from what the tests asked for.
 fn setting(masters_max: usize) -> String {
     if masters_max < 3 {
-        return format!(
-            "Tests that ask for three masters get {masters_max}, and tables one replica by default."
-        );
+        return format!("Tests that ask for three masters get {masters_max} of nyala's.");
     }
     "Clusters are as the tests ask for them.".to_owned()
 }

@@ -20,6 +20,7 @@ use crate::command::Run;
 const POM: &str = "ci/java/pom.xml";
 
 /// The fetched packages.
+#[derive(Clone)]
 pub struct Packages {
     dir: PathBuf,
 }

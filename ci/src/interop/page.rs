@@ -1,4 +1,5 @@
-//! The compatibility page, `ci/COMPATIBILITY.md`, written by a run.
+//! The compatibility page, `ci/COMPATIBILITY.md`, written by a run. What one did not run stays as the page has it: a
+//! run of all classes at both takes an hour.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::upstream::{Class, ClassRun, Verdict};
+use super::upstream::{Class, ClassRun, Outcome, Verdict};
 
 const PAGE: &str = "ci/COMPATIBILITY.md";
 
@@ -21,65 +22,168 @@ The Python client (`kudu-python` 1.18.1) is not run: it is published as sources 
 package of Debian and none of the `kudu-binary` artifacts has. It is built on the same C++ library as the `kudu` tool.
 ";
 
-/// A class and how it went; a class that could not be run has the reason.
+/// A class and how it went at either; a run that could not be made has the reason.
 pub struct Row {
     pub class: String,
     pub expected: Class,
-    pub run: Result<ClassRun>,
+    pub nyala: Result<ClassRun>,
+    pub kudu: Result<ClassRun>,
 }
 
 /// Replaces the page.
-pub fn write(root: &Path, server: &str, setting: &str, rows: &[Row]) -> Result<()> {
+pub fn write(root: &Path, setting: &str, rows: &[Row]) -> Result<()> {
     let commit = crate::command::Run::new("git").args(["rev-parse", "--short", "HEAD"]).dir(root).output()?;
     let date = crate::command::Run::new("date").args(["-u", "+%F"]).output()?;
-    let page = page(server, setting, commit.stdout.trim(), date.stdout.trim(), rows)?;
-    Ok(fs::write(root.join(PAGE), page)?)
+    let path = root.join(PAGE);
+    let before = Before(fs::read_to_string(&path)?);
+    let page = page(&before, setting, commit.stdout.trim(), date.stdout.trim(), rows)?;
+    Ok(fs::write(path, page)?)
 }
 
-fn page(server: &str, setting: &str, commit: &str, date: &str, rows: &[Row]) -> Result<String> {
+/// Who was tested: the name, the column, and the runs.
+struct Side {
+    name: &'static str,
+    column: usize,
+    run: fn(&Row) -> &Result<ClassRun>,
+}
+
+const SIDES: [Side; 2] = [
+    Side { name: "nyala", column: 2, run: |row| &row.nyala },
+    Side { name: "Kudu", column: 3, run: |row| &row.kudu },
+];
+
+/// The page that is replaced.
+struct Before(String);
+
+impl Before {
+    /// What stood in a class's row for one side; `None` if it did not run then either.
+    fn cells(&self, class: &str, side: &Side) -> Option<(String, String)> {
+        let mut rows = self.0.lines().filter(|line| line.starts_with("| "));
+        let row = rows.find(|row| row.split(" | ").next() == Some(&format!("| {class}")))?;
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let (said, seconds) = (cells.get(side.column)?, cells.get(side.column + 2)?);
+        said.starts_with(|first: char| first.is_ascii_digit())
+            .then(|| (said.to_string(), seconds.to_string()))
+    }
+
+    /// The rows that say what failed of a class at one side.
+    fn failures<'a>(&'a self, class: &'a str, side: &'a Side) -> impl Iterator<Item = &'a str> {
+        let (of, at) = (format!("| {class}."), format!(" | {}", side.name));
+        self.0.lines().filter(move |line| line.starts_with(&of) && line.contains(&at))
+    }
+
+    /// When and of what the side's column was recorded.
+    fn recorded(&self, side: &Side) -> Option<&str> {
+        let kept = format!("{KEPT}{}: ", side.name);
+        let line = self.0.lines().find_map(|line| line.strip_prefix(&kept));
+        let fresh = || {
+            let line = self.0.lines().find(|line| line.starts_with("Written by"))?;
+            line.split_once(" on ")?.1.split_once(';').map(|(recorded, _)| recorded)
+        };
+        line.map(|line| line.trim_end_matches('.')).or_else(fresh)
+    }
+}
+
+/// Begins the line that says so.
+const KEPT: &str = "Not run then, and kept from the page before, of ";
+
+fn page(before: &Before, setting: &str, commit: &str, date: &str, rows: &[Row]) -> Result<String> {
     let mut page = String::new();
-    let runs = || rows.iter().filter_map(|row| row.run.as_ref().ok());
-    let passed: usize = runs().map(|run| run.count(Verdict::Pass)).sum();
-    let failed: usize = runs().map(|run| run.count(Verdict::Fail)).sum();
-    writeln!(page, "# Upstream's tests of the Java client against {server}\n")?;
-    writeln!(page, "Written by `cargo ci interop record` on {date} at {commit}; do not edit. {setting}\n")?;
-    writeln!(page, "{} classes, {passed} tests passed, {failed} failed.\n", rows.len())?;
-    writeln!(page, "| class | passed | failed | ignored | seconds | in `cargo ci` | note |")?;
+    writeln!(page, "# Upstream's tests of the Java client against nyala and Kudu\n")?;
+    writeln!(page, "Written by `cargo ci interop record` on {date} at {commit}; do not edit. {setting}")?;
+    writeln!(
+        page,
+        "Kudu's column is its own 1.18.1 servers, started by its own `kudu test mini_cluster`.\n"
+    )?;
+    writeln!(
+        page,
+        "A test that fails is run once more by itself; one that passes then counts as passed, and is flaky.\n"
+    )?;
+    for side in &SIDES {
+        let kept = |row: &Row| (side.run)(row).is_err() && before.cells(&row.class, side).is_some();
+        if let (true, Some(recorded)) = (rows.iter().any(kept), before.recorded(side)) {
+            writeln!(page, "{KEPT}{}: {recorded}.\n", side.name)?;
+        }
+    }
+    let [ours, theirs] = SIDES.each_ref().map(|side| sum(before, rows, side));
+    writeln!(page, "{} classes. nyala: {ours}. Kudu: {theirs}.\n", rows.len())?;
+    writeln!(page, "| class | nyala passed | Kudu passed | nyala s | Kudu s | in `cargo ci` | note |")?;
     writeln!(page, "|---|---|---|---|---|---|---|")?;
     for row in rows {
         let required = if row.expected.required { "yes" } else { "" };
+        let [(nyala, nyala_s), (kudu, kudu_s)] = SIDES.each_ref().map(|side| cells(before, row, side));
         let waits = &row.expected.waits_for;
-        match &row.run {
-            Ok(run) => {
-                let [pass, fail, ignored] =
-                    [Verdict::Pass, Verdict::Fail, Verdict::Ignored].map(|verdict| run.count(verdict));
-                let note = if run.timed_out { "stopped: took too long" } else { waits };
-                writeln!(
-                    page,
-                    "| {} | {pass} | {fail} | {ignored} | {:.0} | {required} | {note} |",
-                    row.class,
-                    run.seconds()
-                )?;
-            }
-            Err(error) => {
-                writeln!(page, "| {} | | | | | {required} | {} |", row.class, cell(&error.to_string()))?
-            }
-        }
+        writeln!(page, "| {} | {nyala} | {kudu} | {nyala_s} | {kudu_s} | {required} | {waits} |", row.class)?;
     }
-    failures(&mut page, rows)?;
+    failures(&mut page, before, rows)?;
     page.push_str(OTHER_CLIENTS);
     Ok(page)
 }
 
-fn failures(page: &mut String, rows: &[Row]) -> Result<()> {
-    writeln!(page, "\n## What failed\n\n| test | what it said | reason |\n|---|---|---|")?;
+fn sum(before: &Before, rows: &[Row], side: &Side) -> String {
+    let mut sums = [0, 0, 0];
     for row in rows {
-        for failure in row.run.iter().flat_map(ClassRun::failures) {
-            let reason = row.expected.known.get(&failure.test).unwrap_or(&row.expected.waits_for);
-            writeln!(page, "| {}.{} | {} | {reason} |", row.class, failure.test, cell(&failure.message))?;
+        let counts = counts(&cells(before, row, side).0);
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let [passed, flaky, failed] = sums;
+    format!("{passed} tests passed ({flaky} of them flaky), {failed} failed")
+}
+
+/// How many tests passed, were flaky and failed, as a cell of [`cells`] says.
+fn counts(cell: &str) -> [usize; 3] {
+    let mut parts = cell.split(", ");
+    let number = |text: &str| text.split(' ').next().and_then(|number| number.parse().ok());
+    let ran = parts.next().unwrap_or_default();
+    let passed: usize = number(ran).unwrap_or(0);
+    let all = ran.split_once(" of ").and_then(|(_, all)| number(all)).unwrap_or(passed);
+    let flaky = parts.find(|part| part.ends_with(" flaky")).and_then(number).unwrap_or(0);
+    [passed, flaky, all - passed]
+}
+
+/// How many tests passed, and the seconds it took: of this run, or else of the page before.
+fn cells(before: &Before, row: &Row, side: &Side) -> (String, String) {
+    let run = match (side.run)(row) {
+        Ok(run) => run,
+        Err(error) => {
+            let kept = before.cells(&row.class, side);
+            return kept.unwrap_or_else(|| (cell(&error.to_string()), String::new()));
+        }
+    };
+    let (passed, all) = (run.passed(), run.outcomes.len() - run.count(Verdict::Ignored));
+    let mut said = if passed == all { passed.to_string() } else { format!("{passed} of {all}") };
+    if run.count(Verdict::Flaky) > 0 {
+        said += &format!(", {} flaky", run.count(Verdict::Flaky));
+    }
+    if run.timed_out {
+        said += ", stopped: took too long";
+    }
+    (said, format!("{:.0}", run.seconds()))
+}
+
+fn failures(page: &mut String, before: &Before, rows: &[Row]) -> Result<()> {
+    writeln!(page, "\n## What failed\n\n| test | at | what it said | reason |\n|---|---|---|---|")?;
+    for row in rows {
+        for side in &SIDES {
+            match (side.run)(row) {
+                Ok(run) => {
+                    run.outcomes.iter().try_for_each(|outcome| failure(page, row, side.name, outcome))?
+                }
+                Err(_) => before.failures(&row.class, side).try_for_each(|line| writeln!(page, "{line}"))?,
+            }
         }
     }
     Ok(())
+}
+
+fn failure(page: &mut String, row: &Row, name: &str, outcome: &Outcome) -> std::fmt::Result {
+    let at = match outcome.verdict {
+        Verdict::Fail => name.to_owned(),
+        Verdict::Flaky => format!("{name}, flaky"),
+        Verdict::Pass | Verdict::Ignored => return Ok(()),
+    };
+    let reason = row.expected.known.get(&outcome.test).unwrap_or(&row.expected.waits_for);
+    writeln!(page, "| {}.{} | {at} | {} | {reason} |", row.class, outcome.test, cell(&outcome.message))
 }
 
 /// Text that fits a cell of the table. Addresses and ids differ from run to run and say nothing.
@@ -91,7 +195,6 @@ fn cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interop::upstream::Outcome;
 
     #[test]
     fn a_page_has_a_row_per_class_and_one_per_failure() {
@@ -102,21 +205,44 @@ mod tests {
             message: message.to_owned(),
         };
         let outcomes = vec![outcome("testA", Verdict::Pass, ""), outcome("testB", Verdict::Fail, "a | b")];
-        let run = ClassRun { outcomes, timed_out: false };
-        let expected = Class { required: true, ..Class::default() };
+        let nyala = ClassRun { outcomes, timed_out: false };
+        let outcomes = vec![outcome("testA", Verdict::Flaky, "slow"), outcome("testB", Verdict::Pass, "")];
+        let kudu = ClassRun { outcomes, timed_out: false };
+        let known = [("testB".to_owned(), "its words".to_owned())].into();
+        let expected = Class { required: true, known, ..Class::default() };
         let rows = [
-            Row { class: "TestX".to_owned(), expected, run: Ok(run) },
+            Row { class: "TestX".to_owned(), expected, nyala: Ok(nyala), kudu: Ok(kudu) },
             Row {
                 class: "TestY".to_owned(),
-                expected: Class::default(),
-                run: Err(anyhow::anyhow!("no such class")),
+                expected: Class { waits_for: "TLS".to_owned(), ..Class::default() },
+                nyala: Err(anyhow::anyhow!("no such class")),
+                kudu: Err(anyhow::anyhow!("not run")),
             },
         ];
-        let page = page("nyala", "One master.", "abc1234", "2026-11-21", &rows).unwrap();
+        let page = page(&Before(String::new()), "One master.", "abc1234", "2026-11-21", &rows).unwrap();
         assert!(page.contains("on 2026-11-21 at abc1234; do not edit. One master."), "{page}");
-        assert!(page.contains("2 classes, 1 tests passed, 1 failed."), "{page}");
-        assert!(page.contains("| TestX | 1 | 1 | 0 | 2 | yes |  |"), "{page}");
-        assert!(page.contains("| TestY | | | | |  | no such class |"), "{page}");
-        assert!(page.contains("| TestX.testB | a \\| b |  |"), "{page}");
+        let sums = "2 classes. nyala: 1 tests passed (0 of them flaky), 1 failed. \
+            Kudu: 2 tests passed (1 of them flaky), 0 failed.";
+        assert!(page.contains(sums), "{page}");
+        assert!(page.contains("| TestX | 1 of 2 | 2, 1 flaky | 2 | 2 | yes |  |"), "{page}");
+        assert!(page.contains("| TestY | no such class | not run |  |  |  | TLS |"), "{page}");
+        assert!(page.contains("| TestX.testB | nyala | a \\| b | its words |"), "{page}");
+        assert!(page.contains("| TestX.testA | Kudu, flaky | slow |  |"), "{page}");
+        kept(page, rows);
+    }
+
+    /// A run of nyala alone leaves Kudu's column as it was, and says so; so does the next.
+    fn kept(mut page: String, rows: [Row; 2]) {
+        let [mut row, _] = rows;
+        row.kudu = Err(anyhow::anyhow!("not run"));
+        let rows = [row];
+        for commit in ["def5678", "0123456"] {
+            page = super::page(&Before(page), "One master.", commit, "2026-11-22", &rows).unwrap();
+            assert!(page.contains("page before, of Kudu: 2026-11-21 at abc1234.\n"), "{page}");
+            assert!(!page.contains("page before, of nyala"), "{page}");
+            assert!(page.contains("| TestX | 1 of 2 | 2, 1 flaky | 2 | 2 | yes |  |"), "{page}");
+            assert!(page.contains("| TestX.testA | Kudu, flaky | slow |  |"), "{page}");
+            assert!(page.contains("Kudu: 2 tests passed (1 of them flaky), 0 failed."), "{page}");
+        }
     }
 }

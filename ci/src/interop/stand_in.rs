@@ -20,7 +20,7 @@ use prost::Message;
 
 use super::cluster::{Cluster, Plan};
 use super::daemon::{Daemon, Role, Server};
-use super::packages::{kudu_env, kudu_program, kudu_tool};
+use super::packages::kudu_tool;
 use crate::pb::kudu::app_status_pb::ErrorCode;
 use crate::pb::kudu::tools::control_shell_request_pb::Request;
 use crate::pb::kudu::tools::control_shell_response_pb::Response;
@@ -35,13 +35,13 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Parser)]
 pub struct Options {
-    /// The nyala program; without it the servers are the real ones
+    /// The nyala program whose servers are started
     #[arg(long, value_name = "PROGRAM")]
-    nyala: Option<PathBuf>,
+    nyala: PathBuf,
     /// Start this many masters where the harness asks for more
     #[arg(long)]
     masters_max: usize,
-    /// The folder of the real package, for its servers and for every other command
+    /// The folder of the real package, for every other command
     #[arg(long, value_name = "DIR")]
     kudu: PathBuf,
     /// The words given to `kudu`
@@ -49,21 +49,24 @@ pub struct Options {
     words: Vec<String>,
 }
 
-/// Writes an executable called `kudu` into `dir` that runs this program as the stand-in.
+/// Writes an executable called `kudu` into `dir`: this program as the stand-in, or the real one, whose own
+/// `test mini_cluster` then starts the servers. `kudu` is the folder of the real package.
 pub fn install(dir: &Path, server: &Server, kudu: &Path, masters_max: usize) -> Result<()> {
     fs::create_dir_all(dir)?;
-    let nyala = match server {
-        Server::Nyala(program) => format!("--nyala '{}' ", program.display()),
-        Server::Kudu(..) => String::new(),
+    let script = match server {
+        Server::Nyala(program) => format!(
+            "exec '{}' stand-in --nyala '{}' --masters-max {masters_max} --kudu '{}' --",
+            std::env::current_exe()?.display(),
+            program.display(),
+            kudu.display()
+        ),
+        Server::Kudu(program, env) => {
+            let env = env.iter().map(|(name, value)| format!("{name}='{}' ", value.display()));
+            format!("exec env {}'{}'", env.collect::<String>(), program.display())
+        }
     };
-    let this = std::env::current_exe()?;
-    let script = format!(
-        "#!/bin/sh\nexec '{}' stand-in {nyala}--masters-max {masters_max} --kudu '{}' -- \"$@\"\n",
-        this.display(),
-        kudu.display()
-    );
     let path = dir.join("kudu");
-    fs::write(&path, script)?;
+    fs::write(&path, format!("#!/bin/sh\n{script} \"$@\"\n"))?;
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
 }
 
@@ -85,10 +88,7 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Answers requests until the input ends.
 fn serve(options: &Options, input: &mut impl Read, output: &mut impl Write) -> Result<()> {
-    let server = match &options.nyala {
-        Some(program) => Server::Nyala(program.clone()),
-        None => Server::Kudu(kudu_program(&options.kudu), kudu_env(&options.kudu).to_vec()),
-    };
+    let server = Server::Nyala(options.nyala.clone());
     let mut shell = Shell { server, masters_max: options.masters_max, created: None };
     while let Some(request) = read_request(input)? {
         let response = match request.request {
@@ -223,6 +223,9 @@ impl Shell {
             tablet_servers: count(request.num_tservers, 3)?,
             master_gflags: request.extra_master_flags.clone(),
             tserver_gflags: request.extra_tserver_flags.clone(),
+            // Tests look for what servers log: of negotiations, of tablets that are deleted.
+            heard: true,
+            doors: false,
         };
         let cluster = Cluster::new(self.server.clone(), dir.path(), &plan)?;
         self.created = Some(Created { cluster, kerberos, dir, root });
@@ -296,7 +299,7 @@ mod tests {
             input.extend(request.encode_to_vec());
         }
         let options = Options {
-            nyala: Some(PathBuf::from("/no/such/nyala")),
+            nyala: PathBuf::from("/no/such/nyala"),
             masters_max: 1,
             kudu: PathBuf::new(),
             words: Vec::new(),

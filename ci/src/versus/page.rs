@@ -1,6 +1,5 @@
 //! Samples to a table of medians and spreads.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -9,91 +8,91 @@ use anyhow::Result;
 
 use crate::command::Run;
 
-const PAGE: &str = "benches/VERSUS.md";
-
-/// What was measured.
+/// What was measured: a row of the table and a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Cell {
     pub workload: &'static str,
     pub log_sync: bool,
+    pub measure: Measure,
     pub server: &'static str,
 }
 
+/// What it is called, with its unit, and how many digits of it matter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Measure(pub &'static str, pub usize);
+
 /// One measurement.
+#[derive(Clone, Copy)]
 pub struct Sample {
     pub cell: Cell,
-    pub rows_per_second: f64,
-    /// Server CPU seconds per million rows.
-    pub cpu_per_million: f64,
-    pub peak_rss_bytes: u64,
-    pub disk_bytes: u64,
+    pub value: f64,
 }
 
-/// A column of the table: what it is called and how it is read off a sample.
-type Measure = (&'static str, fn(&Sample) -> f64, usize);
+/// A page: where it lies, what it is called, and what a turn is.
+pub struct Page {
+    pub path: &'static str,
+    pub title: &'static str,
+    pub turn: &'static str,
+}
 
-const MEASURES: [Measure; 4] = [
-    ("rows/s", |sample| sample.rows_per_second, 0),
-    ("server CPU s per million rows", |sample| sample.cpu_per_million, 2),
-    ("peak RSS, MB", |sample| sample.peak_rss_bytes as f64 / 1e6, 0),
-    ("on disk, MB", |sample| sample.disk_bytes as f64 / 1e6, 0),
-];
-
-/// Prints the table and, unless it is a dry run, replaces the page.
-pub fn write(root: &Path, samples: &[Sample], rounds: usize, dry: bool) -> Result<()> {
-    let table = table(samples)?;
-    println!("{table}");
-    if dry {
-        return Ok(());
+impl Page {
+    /// Prints the table and, unless it is a dry run, replaces the page.
+    pub fn write(&self, root: &Path, samples: &[Sample], rounds: usize, dry: bool) -> Result<()> {
+        let table = table(samples)?;
+        println!("{table}");
+        if dry {
+            return Ok(());
+        }
+        let date = Run::new("date").args(["-u", "+%F"]).output()?;
+        let commit = Run::new("git").args(["rev-parse", "--short", "HEAD"]).dir(root).output()?;
+        let page = format!(
+            "# {}\n\nWritten by `cargo ci versus` on {} at {}; do not edit. Medians of {rounds} turns each, A B A B, \
+             with the smallest and the largest in brackets. {}\n\n{}\n\n{table}",
+            self.title,
+            date.stdout.trim(),
+            commit.stdout.trim(),
+            self.turn,
+            machine()?,
+        );
+        Ok(fs::write(root.join(self.path), page)?)
     }
-    let date = Run::new("date").args(["-u", "+%F"]).output()?;
-    let commit = Run::new("git").args(["rev-parse", "--short", "HEAD"]).dir(root).output()?;
-    let page = format!(
-        "# nyala and Kudu 1.18.1 side by side\n\n\
-         Written by `cargo ci versus` on {} at {}; do not edit. Medians of {rounds} turns each, A B A B, with the \
-         smallest and the largest in brackets; each turn on fresh directories with one master and one tablet server, \
-         replication 1, the real `kudu` tool as the client of both on the same machine. CPU is that of master and \
-         tablet server together, memory the tablet server's, disk what its files occupy, the log's preallocation \
-         included. A smaller figure is better but for rows/s.\n\n{}\n\n{table}",
-        date.stdout.trim(),
-        commit.stdout.trim(),
-        machine()?,
-    );
-    Ok(fs::write(root.join(PAGE), page)?)
 }
 
 fn table(samples: &[Sample]) -> Result<String> {
     let mut table = String::new();
     writeln!(table, "| workload | log sync | measure | nyala | kudu | nyala / kudu |")?;
     writeln!(table, "|---|---|---|---|---|---|")?;
-    for (workload, log_sync) in workloads(samples) {
-        let sync = if log_sync { "on" } else { "off" };
-        for (name, read, digits) in MEASURES {
-            let of = |server| spread(samples, Cell { workload, log_sync, server }, read);
-            let (nyala, kudu) = (of("nyala"), of("kudu"));
-            let ratio = match (&nyala, &kudu) {
-                (Some(nyala), Some(kudu)) if kudu.median > 0.0 => {
-                    format!("{:.2}", nyala.median / kudu.median)
-                }
-                _ => String::new(),
-            };
-            let show = |spread: Option<Spread>| spread.map_or(String::new(), |spread| spread.show(digits));
-            writeln!(table, "| {workload} | {sync} | {name} | {} | {} | {ratio} |", show(nyala), show(kudu))?;
-        }
+    for row in rows(samples) {
+        let sync = if row.log_sync { "on" } else { "off" };
+        let of = |server| spread(samples, Cell { server, ..row });
+        let (nyala, kudu) = (of("nyala"), of("kudu"));
+        let ratio = match (&nyala, &kudu) {
+            (Some(nyala), Some(kudu)) if kudu.median > 0.0 => format!("{:.2}", nyala.median / kudu.median),
+            _ => String::new(),
+        };
+        let Measure(name, digits) = row.measure;
+        let show = |spread: Option<Spread>| spread.map_or(String::new(), |spread| spread.show(digits));
+        writeln!(
+            table,
+            "| {} | {sync} | {name} | {} | {} | {ratio} |",
+            row.workload,
+            show(nyala),
+            show(kudu)
+        )?;
     }
     Ok(table)
 }
 
-/// In the order they were first measured, log sync off before on.
-fn workloads(samples: &[Sample]) -> Vec<(&'static str, bool)> {
-    let mut order = BTreeMap::new();
-    for (at, sample) in samples.iter().enumerate() {
-        order.entry((sample.cell.log_sync, sample.cell.workload)).or_insert(at);
+/// One cell of each row, in the order they were first measured, log sync off before on.
+fn rows(samples: &[Sample]) -> Vec<Cell> {
+    let mut rows: Vec<Cell> = Vec::new();
+    for Sample { cell, .. } in samples {
+        if !rows.iter().any(|row| Cell { server: cell.server, ..*row } == *cell) {
+            rows.push(*cell);
+        }
     }
-    let mut workloads: Vec<_> =
-        order.into_iter().map(|((sync, workload), at)| (sync, at, workload)).collect();
-    workloads.sort();
-    workloads.into_iter().map(|(sync, _, workload)| (workload, sync)).collect()
+    rows.sort_by_key(|row| row.log_sync);
+    rows
 }
 
 struct Spread {
@@ -108,8 +107,9 @@ impl Spread {
     }
 }
 
-fn spread(samples: &[Sample], cell: Cell, read: fn(&Sample) -> f64) -> Option<Spread> {
-    let mut values: Vec<f64> = samples.iter().filter(|sample| sample.cell == cell).map(read).collect();
+fn spread(samples: &[Sample], cell: Cell) -> Option<Spread> {
+    let of_cell = samples.iter().filter(|sample| sample.cell == cell);
+    let mut values: Vec<f64> = of_cell.map(|sample| sample.value).collect();
     values.sort_by(f64::total_cmp);
     let (least, most) = (*values.first()?, *values.last()?);
     let middle = values.len() / 2;
@@ -138,26 +138,19 @@ fn machine() -> Result<String> {
 mod tests {
     use super::*;
 
-    fn sample(server: &'static str, rows_per_second: f64) -> Sample {
-        let cell = Cell { workload: "load", log_sync: false, server };
-        Sample {
-            cell,
-            rows_per_second,
-            cpu_per_million: 1.5,
-            peak_rss_bytes: 3_000_000,
-            disk_bytes: 4_000_000,
-        }
+    fn sample(server: &'static str, name: &'static str, value: f64) -> Sample {
+        let cell = Cell { workload: "load", log_sync: false, measure: Measure(name, 1), server };
+        Sample { cell, value }
     }
 
     #[test]
     fn the_table_has_medians_spreads_and_ratios() {
-        let samples =
-            [sample("nyala", 300.0), sample("nyala", 100.0), sample("nyala", 200.0), sample("kudu", 100.0)];
+        let mut samples = Vec::from([300.0, 100.0, 200.0].map(|value| sample("nyala", "rows/s", value)));
+        samples.push(sample("kudu", "rows/s", 100.0));
+        samples.push(sample("kudu", "ms", 7.0));
         let table = table(&samples).unwrap();
-        assert!(table.contains("| load | off | rows/s | 200 (100–300) | 100 (100–100) | 2.00 |"), "{table}");
-        assert!(
-            table.contains("| load | off | server CPU s per million rows | 1.50 (1.50–1.50) |"),
-            "{table}"
-        );
+        let rows: Vec<&str> = table.lines().skip(2).collect();
+        let rates = "| load | off | rows/s | 200.0 (100.0–300.0) | 100.0 (100.0–100.0) | 2.00 |";
+        assert_eq!(rows, [rates, "| load | off | ms |  | 7.0 (7.0–7.0) |  |"]);
     }
 }

@@ -1,0 +1,51 @@
+//! What threads share, under loom and under Miri: every order of their steps, and every rule of unsafe code.
+//!
+//! Both build the engine once more, each into a folder of its own under the target folder: loom's types stand in for
+//! std's there, and Miri needs a nightly toolchain. A machine without one is told how to get it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::command::Run;
+
+/// Tests that loom drives are named so.
+const LOOM_TESTS: &str = "loom_";
+/// How often loom interrupts a thread, for a pull request and when asked for more.
+const PREEMPTIONS: [(&str, &str); 2] = [("2", "a pull request's"), ("3", "all that is affordable")];
+/// Tests that Miri runs: those of the modules with unsafe code and of what is built on them.
+const MIRI_TESTS: &str = "memstore";
+
+/// Explores what threads share, further if `far`.
+pub fn loom(root: &Path, far: bool) -> Result<()> {
+    let (preemptions, whose) = PREEMPTIONS[usize::from(far)];
+    println!("loom: up to {preemptions} preemptions, {whose} bound");
+    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    flags.push_str(" --cfg loom");
+    Run::cargo(root)
+        .args(["test", "--quiet", "--package", "engine", "--lib", "--target-dir"])
+        .args([target(root, "loom")])
+        .args([LOOM_TESTS])
+        .env("RUSTFLAGS", flags.trim())
+        .env("LOOM_MAX_PREEMPTIONS", preemptions)
+        .run()
+}
+
+/// Runs the unit tests of unsafe code under Miri.
+pub fn miri(root: &Path) -> Result<()> {
+    let found = Run::new("cargo").args(["+nightly", "miri", "--version"]).dir(root).output();
+    if !found.is_ok_and(|found| found.success) {
+        bail!("Miri is not installed: rustup component add --toolchain nightly miri rust-src");
+    }
+    Run::new("cargo")
+        .args(["+nightly", "miri", "test", "--quiet", "--package", "engine", "--lib", "--target-dir"])
+        .args([target(root, "miri")])
+        .args(["--", MIRI_TESTS])
+        .dir(root)
+        .run()
+}
+
+fn target(root: &Path, name: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    target.join(name)
+}

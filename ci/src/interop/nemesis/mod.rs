@@ -1,0 +1,150 @@
+//! A replicated cluster of real processes while servers fail: 3 masters, 4 tablet servers, 3 replicas.
+//!
+//! ```text
+//!   load     the Java client, one insert after another; the kudu tool's loadgen, again and again
+//!   faults   kill -9, SIGSTOP, a wiped directory, replicas added and removed, a leader asked to step down,
+//!            ways between servers held in one direction, cut, and reset, a full disk
+//!   verdict  every acknowledged row is there once, the counts are right, `ksck --checksum_scan` finds nothing
+//! ```
+
+mod disk;
+mod faults;
+mod load;
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::cluster::{Cluster, Plan};
+use super::daemon::Server;
+use super::packages::Packages;
+use crate::command::Output;
+use crate::steps::Steps;
+use disk::SmallDisk;
+use load::{Loadgen, Writer};
+
+/// What makes failures be noticed within seconds; Kudu has these settings, too.
+const TSERVER_FLAGS: [&str; 3] = [
+    "--heartbeat_interval_ms=300",
+    "--follower_unavailable_considered_failed_sec=5",
+    "--raft_heartbeat_interval_ms=200",
+];
+const MASTER_FLAGS: [&str; 2] =
+    ["--tserver_unresponsive_timeout_ms=6000", "--raft_heartbeat_interval_ms=200"];
+
+const LOADGEN_TABLE: &str = "nemesis_loadgen";
+/// The tablet server whose disk is small.
+const CRAMPED: usize = 2;
+const HEALED_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What the faults and the verdict need.
+struct Arena<'a> {
+    packages: &'a Packages,
+    cluster: Cluster,
+    masters: String,
+    /// `None` where none could be mounted.
+    disk: Option<SmallDisk>,
+}
+
+/// All of it, as steps.
+pub fn run(root: &Path, target: &Path, packages: &Packages, server: &Server, steps: &mut Steps) {
+    steps.run("nemesis: faults under load, then everything is there", || {
+        let dir = tempfile::tempdir_in(target)?;
+        let result = play(root, target, packages, server, dir.path());
+        if result.is_err() {
+            eprintln!("what the servers left is in {}", dir.keep().display());
+        }
+        result
+    });
+}
+
+fn play(root: &Path, target: &Path, packages: &Packages, server: &Server, dir: &Path) -> Result<()> {
+    let flags = |flags: &[&str]| flags.iter().map(|flag| flag.to_string()).collect();
+    let plan = Plan {
+        masters: 3,
+        tablet_servers: 4,
+        master_gflags: flags(&MASTER_FLAGS),
+        tserver_gflags: flags(&TSERVER_FLAGS),
+        doors: true,
+        ..Plan::default()
+    };
+    let mut cluster = Cluster::new(server.clone(), dir, &plan)?;
+    let disk = SmallDisk::mount(&dir.join("small"))?;
+    if let Some(disk) = &disk {
+        cluster.tservers[CRAMPED].spec.disk = disk.dir.clone();
+    }
+    cluster.start()?;
+    let masters = cluster.master_addresses();
+    let mut arena = Arena { packages, cluster, masters, disk };
+    arena.create_table()?;
+    let writer = Writer::start(root, target, packages, &arena.masters, dir)?;
+    let loadgen = Loadgen::start(packages, &arena.masters);
+    let faults = arena.faults();
+    let loaded = loadgen.stop();
+    let written = writer.stop();
+    faults?;
+    let rows = loaded?;
+    written?;
+    arena.healed()?;
+    arena.count(rows)
+}
+
+impl Arena<'_> {
+    fn kudu(&self, words: &[&str]) -> Result<Output> {
+        self.packages.kudu_tool().args(words).output()
+    }
+
+    /// Runs a command of the tool that has to end well.
+    fn done(&self, words: &[&str]) -> Result<String> {
+        let output = self.kudu(words)?;
+        ensure!(output.success, "kudu {}:\n{}\n{}", words.join(" "), output.stdout, output.stderr);
+        Ok(output.stdout)
+    }
+
+    /// Runs a command whose work a fault may be in the way of: what counts is the state at the end.
+    fn tried(&self, words: &[&str]) {
+        match self.kudu(words) {
+            Ok(output) if output.success => {}
+            Ok(output) => println!("    kudu {}: {}", words.join(" "), output.stderr.trim()),
+            Err(error) => println!("    kudu {}: {error}", words.join(" ")),
+        }
+    }
+
+    fn create_table(&self) -> Result<()> {
+        let json = format!(
+            r#"{{"table_name": "{LOADGEN_TABLE}", "schema": {{"columns": [
+                {{"column_name": "key", "column_type": "INT64", "is_nullable": false}},
+                {{"column_name": "int_val", "column_type": "INT32", "is_nullable": false}},
+                {{"column_name": "string_val", "column_type": "STRING", "is_nullable": true}}],
+                "key_column_names": ["key"]}},
+                "partition": {{"hash_partitions": [{{"columns": ["key"], "num_buckets": 4, "seed": 0}}]}},
+                "num_replicas": 3}}"#
+        );
+        self.done(&["table", "create", &self.masters, &json]).map(drop)
+    }
+
+    /// Waits until nothing is wrong any more: every tablet has its replicas, and they hold the same rows.
+    fn healed(&self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let output = self.kudu(&["cluster", "ksck", &self.masters, "--checksum_scan"])?;
+            if output.success {
+                println!("    ksck finds nothing after {} s", start.elapsed().as_secs());
+                return Ok(());
+            }
+            let said = format!("{}\n{}", output.stdout, output.stderr);
+            ensure!(start.elapsed() < HEALED_TIMEOUT, "ksck still finds:\n{said}");
+            thread::sleep(Duration::from_secs(2));
+        }
+    }
+
+    fn count(&self, rows: u64) -> Result<()> {
+        let said = self.done(&["perf", "table_scan", &self.masters, LOADGEN_TABLE])?;
+        let wanted = format!("Total count {rows} ");
+        ensure!(said.contains(&wanted), "{wanted:?} rows were loaded, but the scan says:\n{said}");
+        println!("    {rows} rows loaded, all there");
+        Ok(())
+    }
+}

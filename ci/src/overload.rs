@@ -1,0 +1,43 @@
+//! `cargo ci overload`: a server under more writes than it can take, and a folder with the figures of that.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::command::Run;
+
+#[derive(Args)]
+pub struct Options {
+    /// How long
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Memory that the tablet server may use, in MiB
+    #[arg(long, default_value_t = 192)]
+    memory_mib: u64,
+    /// Clients that write at once
+    #[arg(long, default_value_t = 16)]
+    clients: u64,
+    /// Rows of each write
+    #[arg(long, default_value_t = 20)]
+    batch: u64,
+    /// The folder of the report
+    #[arg(long, default_value = "target/overload")]
+    out: PathBuf,
+}
+
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let numbers = [
+        ("--seconds", options.seconds),
+        ("--memory-mib", options.memory_mib),
+        ("--clients", options.clients),
+        ("--batch", options.batch),
+    ];
+    let words = numbers.iter().flat_map(|(name, number)| [name.to_string(), number.to_string()]);
+    Run::cargo(root)
+        .args(["bench", "--quiet", "--package", "benches", "--bench", "overload", "--"])
+        .args(words)
+        .args(["--out"])
+        .args([root.join(&options.out)])
+        .run()
+}

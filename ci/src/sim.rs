@@ -1,0 +1,29 @@
+//! The simulator's part of a pull request: some seeds in both worlds, every kept plan, and seeds run twice.
+//!
+//! Bounded to a few minutes; long runs are `cargo sim run`'s, on as many machines as there are (`ci/sim-farm.yaml`).
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::command::cargo;
+use crate::steps::Steps;
+
+/// What is run, by name.
+const RUNS: [(&str, &[&str]); 5] = [
+    ("sim madsim", &["sim", "run", "--seeds", "1..119", "--size", "smoke", "--minutes", "1"]),
+    ("sim madsim full", &["sim", "run", "--seeds", "121..151", "--minutes", "1"]),
+    (
+        "sim turmoil",
+        &["sim", "run", "--seeds", "1..21", "--size", "smoke", "--minutes", "1", "--world", "turmoil"],
+    ),
+    ("sim twice", &["sim", "twice", "--seeds", "1..11", "--size", "smoke"]),
+    ("sim plans", &["sim", "plans"]),
+];
+
+/// Runs all of it.
+pub fn run(root: &Path, steps: &mut Steps) {
+    for (name, words) in RUNS {
+        steps.run(name, || -> Result<()> { cargo(root, words) });
+    }
+}

@@ -1,0 +1,162 @@
+//! The models: `spec/MC*.cfg`, each a configuration of TLC whose first line says which module it is of and how big.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// How long a model may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Size {
+    /// Seconds: checked with every pull request.
+    Smoke,
+    /// Minutes: checked by `cargo ci spec`.
+    Full,
+    /// Random walks as long as there is time: `cargo ci spec --deep`.
+    Deep,
+    /// Not checked as it is, only with guards switched off.
+    Mutants,
+}
+
+/// One `spec/MC*.cfg`.
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub name: String,
+    pub module: String,
+    pub size: Size,
+    /// What it is, in a few words.
+    pub about: String,
+    config: String,
+}
+
+const SECTIONS: [&str; 4] = ["INVARIANTS", "INVARIANT", "PROPERTIES", "PROPERTY"];
+
+impl Model {
+    /// All models of the folder, the small ones first.
+    pub fn all(spec: &Path) -> Result<Vec<Model>> {
+        let mut models = Vec::new();
+        for entry in fs::read_dir(spec)? {
+            let path = entry?.path();
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if let Some(name) = file.strip_suffix(".cfg").filter(|name| name.starts_with("MC")) {
+                models.push(Model::parse(name, &fs::read_to_string(&path)?)?);
+            }
+        }
+        ensure!(!models.is_empty(), "no MC*.cfg in {}", spec.display());
+        models.sort_by(|a, b| (a.size, &a.name).cmp(&(b.size, &b.name)));
+        Ok(models)
+    }
+
+    fn parse(name: &str, config: &str) -> Result<Model> {
+        let first = config.lines().next().unwrap_or_default();
+        let wanted = || format!("{name}.cfg begins with {first:?}, not `\\* Module size: words`");
+        let (head, about) =
+            first.strip_prefix("\\* ").and_then(|l| l.split_once(": ")).with_context(wanted)?;
+        let (module, size) = head.split_once(' ').with_context(wanted)?;
+        let size = match size {
+            "smoke" => Size::Smoke,
+            "full" => Size::Full,
+            "deep" => Size::Deep,
+            "mutants" => Size::Mutants,
+            other => bail!("{name}.cfg: size {other:?} is none of smoke, full, deep, mutants"),
+        };
+        ensure!(config.contains("Mut = {}"), "{name}.cfg has no line `Mut = {{}}`");
+        let (about, config) = (about.to_owned(), config.to_owned());
+        Ok(Model { name: name.to_owned(), module: module.to_owned(), size, about, config })
+    }
+
+    pub fn config(&self) -> &str {
+        &self.config
+    }
+
+    /// The names under INVARIANTS and PROPERTIES.
+    pub fn properties(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for (section, words) in sections(&self.config) {
+            if SECTIONS.contains(&section) {
+                names.extend(words.iter().map(|word| (*word).to_owned()));
+            }
+        }
+        names
+    }
+
+    /// The same model with these constants, checked for this property alone.
+    pub fn with(&self, constants: &[(String, String)], property: &str) -> Result<String> {
+        let temporal = sections(&self.config)
+            .iter()
+            .any(|(section, words)| section.starts_with("PROPERT") && words.contains(&property));
+        let mut missing: Vec<&str> = constants.iter().map(|(key, _)| key.as_str()).collect();
+        let mut lines = Vec::new();
+        let mut skip = false;
+        for line in self.config.lines() {
+            if let Some(section) = keyword(line) {
+                skip = SECTIONS.contains(&section);
+            }
+            let key = line.split_once(" = ").map(|(key, _)| key.trim());
+            match constants.iter().find(|(name, _)| Some(name.as_str()) == key) {
+                Some((name, value)) => {
+                    missing.retain(|key| key != name);
+                    lines.push(format!("    {name} = {value}"));
+                }
+                None if !skip => lines.push(line.to_owned()),
+                None => {}
+            }
+        }
+        ensure!(missing.is_empty(), "{}.cfg has no constant {}", self.name, missing.join(", "));
+        let section = if temporal { "PROPERTY" } else { "INVARIANT" };
+        Ok(lines.join("\n") + &format!("\n{section} {property}\n"))
+    }
+}
+
+/// A line's section keyword, if it begins a section: TLC's are in capitals, at the line's start.
+fn keyword(line: &str) -> Option<&str> {
+    let word = line.split_whitespace().next()?;
+    let capitals = word.len() > 3 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    (capitals && line.starts_with(word)).then_some(word)
+}
+
+/// Each section with its words, in order.
+fn sections(config: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in config.lines().filter(|line| !line.starts_with("\\*")) {
+        match (keyword(line), found.last_mut()) {
+            (Some(word), _) => found.push((word, line.split_whitespace().skip(1).collect())),
+            (None, Some((_, words))) => words.extend(line.split_whitespace()),
+            (None, None) => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\\* Nyala smoke: three servers\nSPECIFICATION Spec\nCONSTANTS\n    MaxTerm = 2\n    \
+                        Mut = {}\nINVARIANTS LogMatching\n    OneVotePerTerm\nPROPERTY Elects\n\
+                        CHECK_DEADLOCK FALSE\n";
+
+    #[test]
+    fn a_model_says_what_it_is_and_what_it_checks() {
+        let model = Model::parse("MCRaft", TEXT).expect("well formed");
+        assert_eq!(
+            (model.module.as_str(), model.size, model.about.as_str()),
+            ("Nyala", Size::Smoke, "three servers")
+        );
+        assert_eq!(model.properties(), ["LogMatching", "OneVotePerTerm", "Elects"]);
+        assert!(Model::parse("MCRaft", "SPECIFICATION Spec\n").is_err());
+    }
+
+    #[test]
+    fn a_mutant_has_one_property_and_its_constants() {
+        let model = Model::parse("MCRaft", TEXT).expect("well formed");
+        let constants = [("Mut".to_owned(), "{\"vote\"}".to_owned()), ("MaxTerm".to_owned(), "3".to_owned())];
+        let config = model.with(&constants, "OneVotePerTerm").expect("both constants are there");
+        assert!(config.contains("    MaxTerm = 3\n    Mut = {\"vote\"}\n"));
+        assert!(config.ends_with("CHECK_DEADLOCK FALSE\nINVARIANT OneVotePerTerm\n"));
+        assert!(!config.contains("LogMatching") && !config.contains("Elects"));
+        assert!(model.with(&[], "Elects").expect("no constants").ends_with("PROPERTY Elects\n"));
+        let unknown = [("MaxLen".to_owned(), "3".to_owned())];
+        assert!(model.with(&unknown, "Elects").is_err());
+    }
+}

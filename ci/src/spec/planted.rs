@@ -1,0 +1,160 @@
+//! `cargo ci spec --planted`: planted bugs that traces alone give away.
+//!
+//! Each patch of `sim/mutants` with a line `# Traces: lockstep` is applied to a scratch copy of the working tree, and
+//! groups of Raft cores run through storms there. Their own checks are not asked: the bug is caught if TLC finds an
+//! event in one of the traces that the specification does not allow.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command::Run;
+
+use super::replay::replay;
+use super::report;
+use super::tlc::Tlc;
+use super::trace::TraceFile;
+
+const FOLDER: &str = "sim/mutants";
+const MARK: &str = "# Traces: lockstep";
+/// Storms are tried in batches of this size until one is refused: one start of TLC for each.
+const BATCH: usize = 12;
+const BATCHES_MAX: usize = 6;
+
+pub struct PlantedRow {
+    pub name: String,
+    pub about: String,
+    /// Storms until the bug was caught, or all.
+    pub storms: usize,
+    /// The action that the specification refused.
+    pub action: Option<&'static str>,
+}
+
+/// Plants each bug in turn, the names of which have `only` in them; `steps` are those of a storm.
+pub fn run(root: &Path, tlc: &Tlc, only: Option<&str>, steps: u64, write: bool) -> Result<()> {
+    let patches = patches(root, only)?;
+    let scratch = root.join("target/planted");
+    let tree = scratch.join("tree");
+    let mut rows = Vec::new();
+    for (path, about) in &patches {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        copy_tree(root, &tree)?;
+        let applied = Run::new("git").dir(&tree).args([Path::new("apply"), path.as_path()]).output()?;
+        ensure!(applied.success, "{name} does not apply: {}", applied.stderr);
+        let program = build(&tree, &scratch.join("target")).with_context(|| name.clone())?;
+        let (storms, action) = storms(root, tlc, &program, steps)?;
+        let row = PlantedRow { name, about: about.clone(), storms, action };
+        println!("{}", report::planted_line(&row));
+        rows.push(row);
+    }
+    if write {
+        report::write(root, "planted", &report::planted(&rows))?;
+    }
+    let missed: Vec<&str> =
+        rows.iter().filter(|row| row.action.is_none()).map(|row| row.name.as_str()).collect();
+    ensure!(missed.is_empty(), "allowed by the specification in {BATCHES_MAX} x {BATCH} storms: {missed:?}");
+    Ok(())
+}
+
+/// The marked patches with what their bugs are: their first lines.
+fn patches(root: &Path, only: Option<&str>) -> Result<Vec<(PathBuf, String)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root.join(FOLDER)).with_context(|| format!("listing {FOLDER}"))? {
+        let path = entry?.path();
+        let name = path.to_string_lossy().into_owned();
+        if !name.ends_with(".patch") || only.is_some_and(|text| !name.contains(text)) {
+            continue;
+        }
+        let text = fs::read_to_string(&path)?;
+        if text.lines().any(|line| line == MARK) {
+            let about = text.lines().next().unwrap_or_default().trim_start_matches("# ").to_owned();
+            found.push((path, about));
+        }
+    }
+    found.sort();
+    ensure!(!found.is_empty(), "no patch in {FOLDER} has such a name and a line `{MARK}`");
+    Ok(found)
+}
+
+/// Makes the scratch copy equal to the working tree. Equal files are left alone, so that a build only sees what
+/// changed.
+fn copy_tree(root: &Path, tree: &Path) -> Result<()> {
+    fs::create_dir_all(tree)?;
+    if !tree.join(".git").exists() {
+        // A repository of its own: in someone else's, git would take paths for that one's.
+        Run::new("git").dir(tree).args(["init", "--quiet", "."]).run()?;
+    }
+    let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let listed = Run::new("git").dir(root).args(words).output()?;
+    ensure!(listed.success, "git ls-files: {}", listed.stderr);
+    for file in listed.stdout.split('\0').filter(|file| !file.is_empty()) {
+        let Ok(content) = fs::read(root.join(file)) else { continue };
+        let copy = tree.join(file);
+        if fs::read(&copy).is_ok_and(|old| old == content) {
+            continue;
+        }
+        if let Some(parent) = copy.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&copy, content).with_context(|| format!("writing {}", copy.display()))?;
+    }
+    Ok(())
+}
+
+/// The patched tree's program that writes the traces of storms.
+fn build(tree: &Path, target: &Path) -> Result<PathBuf> {
+    let words = ["build", "--quiet", "--package", "engine", "--example", "raft_trace"];
+    let built = Run::cargo(tree).env("CARGO_TARGET_DIR", target).args(words).output()?;
+    ensure!(built.success, "does not build:\n{}", built.stderr);
+    Ok(target.join("debug/examples/raft_trace"))
+}
+
+/// Storm after storm until the specification refuses one: how many, and the action it refused. Storms of groups that
+/// begin with three voters (`Group::storm`), which one TLC takes together.
+fn storms(root: &Path, tlc: &Tlc, program: &Path, steps: u64) -> Result<(usize, Option<&'static str>)> {
+    let seeds: Vec<u64> = (1..).filter(|seed| seed % 6 < 2).take(BATCH * BATCHES_MAX).collect();
+    for (number, batch) in seeds.chunks(BATCH).enumerate() {
+        let mut traces = Vec::new();
+        for seed in batch {
+            let said = Run::new(program).args([seed.to_string(), steps.to_string()]).output()?;
+            ensure!(said.success, "raft_trace, seed {seed}: {}", said.stderr);
+            traces.push(TraceFile::parse(&format!("seed {seed}"), &said.stdout)?);
+        }
+        let refused = replay(root, tlc, &traces)?;
+        let place = |name: &str| traces.iter().position(|trace| trace.name == name).unwrap_or_default();
+        if let Some(refusal) = refused.iter().min_by_key(|refusal| place(&refusal.trace)) {
+            return Ok((number * BATCH + place(&refusal.trace) + 1, Some(refusal.action)));
+        }
+    }
+    Ok((seeds.len(), None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marked_patches_are_found_and_unmarked_ones_are_not() {
+        let root = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(root.path().join(FOLDER)).expect("a folder in it");
+        let write = |name: &str, text: &str| fs::write(root.path().join(FOLDER).join(name), text);
+        write("1-a.patch", "# Forgets a vote.\n# Traces: lockstep\ndiff\n").expect("written");
+        write("2-b.patch", "# Something else.\ndiff\n").expect("written");
+        let found = patches(root.path(), None).expect("one is marked");
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].1, "Forgets a vote.");
+        assert!(patches(root.path(), Some("2-b")).is_err());
+    }
+
+    #[test]
+    fn a_scratch_copy_is_made_equal_again() {
+        let (root, tree) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        Run::new("git").dir(root.path()).args(["init", "--quiet", "."]).run().expect("a repository");
+        fs::write(root.path().join("x"), "as it is").expect("written");
+        copy_tree(root.path(), tree.path()).expect("copied");
+        fs::write(tree.path().join("x"), "patched").expect("written");
+        copy_tree(root.path(), tree.path()).expect("copied");
+        assert_eq!(fs::read_to_string(tree.path().join("x")).expect("read"), "as it is");
+    }
+}

@@ -1,0 +1,171 @@
+//! What was found, as lines on the screen and as tables in `spec/README.md`.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::directed::DirectedRow;
+use super::model::Model;
+use super::mutant::Mutant;
+use super::planted::PlantedRow;
+use super::tlc::Outcome;
+
+#[derive(Clone)]
+pub struct ModelRow {
+    pub model: Model,
+    pub outcome: Outcome,
+}
+
+pub struct MutantRow {
+    pub mutant: Mutant,
+    pub outcome: Outcome,
+    pub rejected: bool,
+}
+
+impl ModelRow {
+    pub fn line(&self) -> String {
+        let Outcome { distinct, depth, seconds, .. } = &self.outcome;
+        format!("{}: holds, {distinct} distinct states, depth {depth}, {seconds:.0} s", self.model.name)
+    }
+}
+
+impl MutantRow {
+    pub fn line(&self) -> String {
+        let Mutant { model, guard, property, .. } = &self.mutant;
+        let Outcome { distinct, seconds, .. } = &self.outcome;
+        let verdict = if self.rejected { "rejected by" } else { "NOT REJECTED by" };
+        format!("{model} without {guard}: {verdict} {property}, {distinct} distinct states, {seconds:.0} s")
+    }
+}
+
+pub fn models(rows: &[ModelRow]) -> String {
+    let mut text = "| spec | model | what | distinct states | depth | CPU s | properties |\n".to_owned();
+    text.push_str("|---|---|---|---|---|---|---|\n");
+    for ModelRow { model, outcome } in rows {
+        text.push_str(&format!(
+            "| {} | {} | {:?}: {} | {} | {} | {} | {} |\n",
+            model.module,
+            model.name,
+            model.size,
+            model.about,
+            outcome.distinct,
+            outcome.depth,
+            cpu(outcome),
+            model.properties().join(" ")
+        ));
+    }
+    text
+}
+
+pub fn mutants(rows: &[MutantRow]) -> String {
+    let mut text = "| guard off | which is | rejected by | in model | distinct states | CPU s |\n".to_owned();
+    text.push_str("|---|---|---|---|---|---|\n");
+    for MutantRow { mutant, outcome, .. } in rows {
+        text.push_str(&format!(
+            "| {} | {} | {} | {} | {} | {} |\n",
+            mutant.guard,
+            mutant.about,
+            mutant.property,
+            mutant.model,
+            outcome.distinct,
+            cpu(outcome)
+        ));
+    }
+    text
+}
+
+fn cpu(outcome: &Outcome) -> String {
+    outcome.cpu.map_or_else(|| "?".to_owned(), |seconds| format!("{seconds:.0}"))
+}
+
+/// Behaviours that the code was driven along; walks of one model in one line.
+pub fn directed(rows: &[DirectedRow]) -> String {
+    let mut text = "| behaviour | steps that agree | then refused |\n|---|---|---|\n".to_owned();
+    for row in rows.iter().filter(|row| row.refused != "nothing") {
+        text.push_str(&format!("| {} | {} | {} |\n", row.origin, row.steps, row.refused));
+    }
+    let walks: Vec<&DirectedRow> = rows.iter().filter(|row| row.refused == "nothing").collect();
+    let mut models: Vec<&str> = walks.iter().map(|row| row.origin.as_str()).collect();
+    models.dedup();
+    for model in models {
+        let (mut count, mut steps) = (0, 0);
+        for row in walks.iter().filter(|row| row.origin == model) {
+            (count, steps) = (count + 1, steps + row.steps);
+        }
+        text.push_str(&format!("| {count} times {model} | {steps} | |\n"));
+    }
+    text
+}
+
+pub fn planted_line(row: &PlantedRow) -> String {
+    match row.action {
+        Some(action) => format!("{}: storm {}, {action} refused", row.name, row.storms),
+        None => format!("{}: NOT CAUGHT in {} storms", row.name, row.storms),
+    }
+}
+
+pub fn planted(rows: &[PlantedRow]) -> String {
+    let mut text = "| planted bug | what it is | caught in storm | refused |\n|---|---|---|---|\n".to_owned();
+    for row in rows {
+        let (storm, action) = match row.action {
+            Some(action) => (row.storms.to_string(), action),
+            None => ("none".to_owned(), ""),
+        };
+        text.push_str(&format!("| {} | {} | {storm} | {action} |\n", row.name, row.about));
+    }
+    text
+}
+
+/// How often each action was seen.
+pub fn counts_line(counts: &[(&str, usize)]) -> String {
+    let all: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    let unseen: Vec<&str> = counts.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect();
+    let unseen = if unseen.is_empty() { "none".to_owned() } else { unseen.join(" ") };
+    format!("{}\nactions in no trace: {unseen}", all.join(", "))
+}
+
+pub fn counts(counts: &[(&str, usize)], traces: usize, events: usize) -> String {
+    let mut text = format!("{traces} traces of {events} events together:\n\n| action | times |\n|---|---|\n");
+    for (name, count) in counts {
+        text.push_str(&format!("| {name} | {count} |\n"));
+    }
+    text
+}
+
+/// How far random walks came, from TLC's last progress line.
+pub fn walked(outcome: &Outcome) -> String {
+    let progress = outcome.output.lines().rfind(|line| line.contains("states checked"));
+    let progress =
+        progress.or_else(|| outcome.output.lines().rfind(|line| line.contains("states generated")));
+    format!("{}, {:.0} s", progress.unwrap_or("no progress told").trim(), outcome.seconds)
+}
+
+/// Replaces the text between `<!-- NAME -->` and `<!-- end of NAME -->` in spec/README.md.
+pub fn write(root: &Path, name: &str, table: &str) -> Result<()> {
+    let path = root.join("spec/README.md");
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, replace(&text, name, table)?)?;
+    Ok(())
+}
+
+fn replace(text: &str, name: &str, table: &str) -> Result<String> {
+    let (from, to) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+    let missing = || format!("spec/README.md has no `<!-- {name} -->` with its end");
+    let (before, rest) = text.split_once(&from).with_context(missing)?;
+    let (_, after) = rest.split_once(&to).with_context(missing)?;
+    Ok(format!("{before}{from}{table}{to}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_replaced_in_its_place() {
+        let text = "a\n<!-- models -->\nold\n<!-- end of models -->\nb\n";
+        let new = replace(text, "models", "new\n").expect("both marks are there");
+        assert_eq!(new, "a\n<!-- models -->\nnew\n<!-- end of models -->\nb\n");
+        assert!(replace("a\n", "models", "new\n").is_err());
+    }
+}
