@@ -72,7 +72,7 @@ pub static TABLE: &[FlagSpec] = &[
     F::choice(
         "log_compression_codec",
         &["NO_COMPRESSION", "LZ4"],
-        "NO_COMPRESSION",
+        "LZ4",
         "compression of the write-ahead log",
     ),
     // Memory.
