@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::error::{Error, Result};
 
 use super::consensus;
 use super::entry::TabletEntry;
@@ -24,7 +25,7 @@ use crate::proto::kudu::master::{
     TsToMasterCommonPb,
 };
 use crate::proto::kudu::tablet::ReportedTabletStatsPb;
-use crate::rpc::client::{CallOptions, Proxy, RpcError};
+use crate::rpc::client::{CallOptions, Proxy};
 use crate::wire::convert;
 use crate::wire::status::status_from_error;
 
@@ -75,7 +76,7 @@ impl Heartbeater {
         }
     }
 
-    fn failed(&mut self, error: &RpcError) {
+    fn failed(&mut self, error: &Error) {
         self.server.env.watch.mark("heartbeat: failed");
         if std::mem::replace(&mut self.well, false) {
             tracing::warn!(master = %self.master.target(), %error, "a heartbeat failed; trying on");
@@ -96,7 +97,7 @@ impl Heartbeater {
     }
 
     /// One heartbeat; whether the next should follow at once.
-    async fn beat(&mut self) -> Result<bool, RpcError> {
+    async fn beat(&mut self) -> Result<bool> {
         let server = self.server.clone();
         let pending = server.tablets.news_since(self.acknowledged);
         let (up_to, full) = (pending.up_to, !pending.incremental);
@@ -108,13 +109,12 @@ impl Heartbeater {
         let features = if registering { vec![MasterFeatures::ReplicaManagement as u32] } else { Vec::new() };
         let options = CallOptions { features, request_id: None };
         let service = "kudu.master.MasterService";
-        let response = self.master.call(service, "TSHeartbeat", &request, deadline, options).await?;
+        let response = self.master.call(service, "TSHeartbeat", &request, deadline, options).await;
+        let response = response.map_err(|error| Error::not_ready(error.to_string()))?;
         let reply: TsHeartbeatResponsePb = response.message;
         if let Some(error) = &reply.error {
             let message = error.status.message.clone().unwrap_or_default();
-            return Err(RpcError::Malformed {
-                message: format!("the master refused the heartbeat: {message}"),
-            });
+            return Err(Error::not_ready(format!("the master refuses it: {message}")));
         }
         if !std::mem::replace(&mut self.well, true) || registering {
             tracing::info!(master = %self.master.target(), "a master hears this server");

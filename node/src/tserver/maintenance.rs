@@ -35,8 +35,21 @@ pub async fn run(server: Arc<Server>) {
             None => false,
         };
         if !did {
-            server.env.sleep(Duration::from_millis(server.config.maintenance_interval_ms)).await;
+            server.env.sleep(pause(&server, watch.tablets.len())).await;
         }
+    }
+}
+
+/// How much longer the time between looks is for each tablet, so that a server with thousands of idle ones spends
+/// less than a hundredth of a core on looking.
+const PAUSE_PER_TABLET: Duration = Duration::from_millis(1);
+
+/// Until tablets are looked at again when nothing was due. Where memory is short that does not wait for their number.
+fn pause(server: &Server, tablets: usize) -> Duration {
+    let interval = Duration::from_millis(server.config.maintenance_interval_ms);
+    match server.memory.excess_bytes() {
+        0 => interval.max(PAUSE_PER_TABLET.saturating_mul(tablets as u32)),
+        _ => interval,
     }
 }
 
