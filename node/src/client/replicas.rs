@@ -149,15 +149,22 @@ impl Client {
         let target = servers.iter().find(|server| server.id == to);
         let target = target.ok_or_else(|| Error::not_found(format!("there is no tablet server {to}")))?;
         let mut backoff = Backoff::new(deadline);
+        let mut asked = false;
         loop {
             let seen = self.tablet_replicas(tablet, deadline).await?;
+            if asked && seen.replicas.iter().any(|replica| replica.server == to) {
+                return Ok(());
+            }
             let result = match seen.replicas.iter().find(|replica| replica.leader) {
                 Some(leader) => self.change_members(tablet, leader, from, target, deadline).await,
                 None => Err(Error::not_ready(format!("tablet {tablet} has no leader"))),
             };
             match result {
                 Ok(()) => return Ok(()),
-                Err(error) if passes(&error) => {
+                // A leader that did not answer may have made the change: it then refuses to make it again, and
+                // the masters will soon know of it.
+                Err(error) if asked || passes(&error) => {
+                    asked = true;
                     backoff.failed(self.env(), "changing a tablet's replicas", error).await?;
                 }
                 Err(error) => return Err(error),

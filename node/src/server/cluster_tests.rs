@@ -1,4 +1,5 @@
-//! Whole clusters on a network and disks in memory: several masters, several replicas, servers that go away.
+//! Whole clusters on a network and disks in memory: several masters, several replicas, servers that go away. Time passes
+//! only while every task waits, so that how busy the machine is plays no part.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -15,7 +16,7 @@ use super::flags::Flags;
 use super::run::{self, Running};
 use crate::client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
 use crate::dirs::ServerKind;
-use crate::env::testing::MemDisks;
+use crate::env::testing::{MemDisks, SteadyClock};
 use crate::env::{Env, memory};
 use crate::proto::kudu::HostPortPb;
 use crate::proto::kudu::app_status_pb::ErrorCode;
@@ -54,7 +55,9 @@ fn flags() -> Flags {
 
 impl Cluster {
     async fn start(masters: usize, tablet_servers: usize) -> Cluster {
-        let env = Env { disks: Arc::new(MemDisks::default()), ..memory::env() };
+        let env = memory::env();
+        let clock = Arc::new(SteadyClock(env.clock.clone()));
+        let env = Env { disks: Arc::new(MemDisks::default()), clock, ..env };
         let ip = Ipv4Addr::LOCALHOST.into();
         let (dir, ports) = ("cluster".to_string(), Ports::Kudus);
         let config = ClusterConfig { dir, masters, tablet_servers, ip, ports, flags: flags() };
@@ -161,7 +164,7 @@ async fn homes(client: &Client, table: &str) -> Result<Vec<BTreeSet<Uuid>>> {
     Ok(tablets.iter().map(voters).collect())
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn another_master_goes_on_where_the_leader_stopped() {
     let mut cluster = Cluster::start(3, 3).await;
     let client = cluster.client().await;
@@ -184,7 +187,7 @@ async fn another_master_goes_on_where_the_leader_stopped() {
     cluster.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_lost_replica_is_made_anew_elsewhere() {
     let mut cluster = Cluster::start(1, 4).await;
     let client = cluster.client().await;
@@ -212,7 +215,7 @@ async fn a_lost_replica_is_made_anew_elsewhere() {
     cluster.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_replica_moves() {
     let cluster = Cluster::start(1, 4).await;
     let client = cluster.client().await;
@@ -258,7 +261,7 @@ fn host_port(name: &str) -> Option<HostPortPb> {
     Some(HostPortPb { host, port: u32::from(port) })
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn masters_are_added_and_removed() {
     let mut cluster = Cluster::start(3, 1).await;
     let client = cluster.client().await;
@@ -309,7 +312,7 @@ async fn masters_are_added_and_removed() {
     cluster.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn too_many_replicas_are_refused() {
     let cluster = Cluster::start(1, 1).await;
     let client = cluster.client().await;
