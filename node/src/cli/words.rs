@@ -9,6 +9,7 @@ use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema};
 use crate::client::Table;
 use crate::client::predicate::{Comparison, Simplified};
 use crate::client::value::parse_cell;
+use crate::server::flags::did_you_mean;
 
 /// A column such as `price decimal(15,2) null default=1.00 encoding=dict compression=lz4 comment=net`.
 pub fn column(id: u32, text: &str) -> Result<ColumnSchema> {
@@ -192,9 +193,7 @@ pub fn find<'a>(schema: &'a Schema, name: &str, table: &str) -> Result<&'a Colum
     if let Some(index) = schema.index_of_name(name) {
         return Ok(&schema.columns()[index]);
     }
-    let distance = |column: &&ColumnSchema| strsim::damerau_levenshtein(&column.name, name);
-    let near = schema.columns().iter().min_by_key(distance);
-    let hint = near.map_or(String::new(), |column| format!("; did you mean {:?}?", column.name));
+    let hint = did_you_mean(schema.columns().iter().map(|column| column.name.as_str()), name);
     Err(Error::invalid(format!("table {table} has no column {name:?}{hint}")))
 }
 

@@ -157,12 +157,21 @@ pub fn spec(name: &str) -> Option<&'static FlagSpec> {
 /// `Invalid`: there is no such setting; names the nearest one there is.
 pub fn unknown(name: &str) -> Error {
     let name = name.replace('-', "_");
-    let near = TABLE.iter().max_by(|a, b| {
-        let likeness = |spec: &FlagSpec| strsim::jaro_winkler(spec.name, &name);
-        likeness(a).total_cmp(&likeness(b))
-    });
-    let hint = near.map_or(String::new(), |spec| format!("; did you mean {:?}?", spec.name));
+    let hint = did_you_mean(TABLE.iter().map(|spec| spec.name), &name);
     Error::invalid(format!("there is no setting {name:?}{hint}"))
+}
+
+/// Longer names than this are nobody's slip of the pen, and comparing names takes the product of their lengths.
+const LIKELY_NAME_BYTES_MAX: usize = 256;
+
+/// The end of an error about a name that does not exist: the nearest one that does.
+pub fn did_you_mean<'a>(names: impl Iterator<Item = &'a str>, name: &str) -> String {
+    if name.len() > LIKELY_NAME_BYTES_MAX {
+        return String::new();
+    }
+    let likeness = |known: &str| strsim::jaro_winkler(known, name);
+    let near = names.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    near.map_or(String::new(), |near| format!("; did you mean {near:?}?"))
 }
 
 /// Why a setting cannot be changed at run time.
@@ -332,6 +341,8 @@ mod tests {
         let error = Flags::new().set("scaner-ttl-ms", "1").unwrap_err();
         expect_test::expect![[r#"there is no setting "scaner_ttl_ms"; did you mean "scanner_ttl_ms"?"#]]
             .assert_eq(&error.message);
+        let error = Flags::new().set(&"s".repeat(1 << 20), "1").unwrap_err();
+        assert!(!error.message.contains("did you mean"), "nobody meant a megabyte");
     }
 
     #[test]
