@@ -99,6 +99,33 @@ async fn a_cluster_that_has_started_can_make_tables() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_background_flush_begins_at_the_watermark() {
+    let mut world = world().await;
+    let table = hashed(&world.client, "watermark").await;
+    let mut keys = 0i64..;
+    for watermark_percent in [50, 80] {
+        let session = world.client.session(SessionConfig {
+            buffer_bytes: 20_000,
+            watermark_percent,
+            flush_interval: std::time::Duration::from_secs(3600),
+            ..SessionConfig::new(FlushMode::AutoBackground)
+        });
+        let (mut held, mut row_bytes) = (0, 0);
+        while session.buffered_bytes() >= held {
+            row_bytes = session.buffered_bytes() - held;
+            held = session.buffered_bytes();
+            let key = keys.next().expect("there are more").to_le_bytes();
+            let cells = [Cell::Value(&key), Cell::Null, Cell::Null];
+            session.apply(&table, RowOpKind::Insert, &cells, 0).await.expect("there is room");
+        }
+        let watermark = 20_000 * watermark_percent / 100;
+        assert!((watermark - row_bytes..watermark).contains(&held), "{held} of {watermark}");
+        assert_eq!(session.flush().await, []);
+    }
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_written_in_every_mode_are_scanned() {
     let mut world = world().await;
     let table = hashed(&world.client, "modes").await;

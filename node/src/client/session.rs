@@ -1,7 +1,7 @@
 //! Writing rows: a buffer per tablet, flushed by hand, row by row, or in the background.
 //!
 //! ```text
-//! apply ─► buffer ──(half full, or old enough)──► in flight: one Write per tablet
+//! apply ─► buffer ──(full enough, or old enough)─► in flight: one Write per tablet
 //!              └────────── together never more than `buffer_bytes` ─────────┘
 //! ```
 //!
@@ -31,8 +31,8 @@ use super::{Client, Table, lock};
 pub enum FlushMode {
     /// At once; `apply` returns when the row is written or refused.
     AutoSync,
-    /// When the buffer is half full or the flush interval is over; `apply` waits only while the buffer is
-    /// full.
+    /// When the buffer is filled up to the watermark or the flush interval is over; `apply` waits only while
+    /// the buffer is full.
     AutoBackground,
     /// When [`Session::flush`] is called; `apply` fails when the buffer is full.
     Manual,
@@ -43,6 +43,9 @@ pub struct SessionConfig {
     pub mode: FlushMode,
     /// Rows buffered and in flight, together, in encoded bytes.
     pub buffer_bytes: usize,
+    /// The share of `buffer_bytes` that begins a background flush when it is buffered. The lower, the more room
+    /// is left for rows while others are in flight; above 100, a full buffer is what begins one.
+    pub watermark_percent: usize,
     /// How old a buffered row may get in the background.
     pub flush_interval: Duration,
     /// How long a flush may take, retries included.
@@ -56,6 +59,7 @@ impl SessionConfig {
         SessionConfig {
             mode,
             buffer_bytes: 7 << 20,
+            watermark_percent: 50,
             flush_interval: Duration::from_secs(1),
             timeout: Duration::from_secs(60),
             receipts: false,
@@ -64,7 +68,7 @@ impl SessionConfig {
 
     /// A background flush begins when this much is buffered.
     fn watermark(&self) -> usize {
-        self.buffer_bytes / 2
+        self.buffer_bytes.saturating_mul(self.watermark_percent) / 100
     }
 }
 
@@ -212,6 +216,11 @@ impl Session {
             }
             landed.await;
         }
+    }
+
+    /// Encoded bytes of rows that were taken and not sent yet.
+    pub fn buffered_bytes(&self) -> usize {
+        lock(&self.shared.state).buffered
     }
 
     /// Rows that were written.
