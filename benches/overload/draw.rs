@@ -3,16 +3,14 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
-use plotters::prelude::*;
+use benches::chart::{self, BLUE, GRAY, GREEN, Line, ORANGE, RED};
+use plotters::style::RGBColor;
 
 use crate::Options;
 use crate::look::{EVERY, Sample};
 
 type Series = (&'static str, RGBColor, fn(&Sample) -> f64);
 
-const BLUE_LINE: RGBColor = RGBColor(31, 119, 180);
-const ORANGE: RGBColor = RGBColor(255, 127, 14);
-const GRAY: RGBColor = RGBColor(120, 120, 120);
 const MIB: f64 = (1 << 20) as f64;
 
 fn mib(bytes: u64) -> f64 {
@@ -27,36 +25,29 @@ fn per_second(count: f64) -> f64 {
 pub fn report(options: &Options, samples: &[Sample]) -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(&options.out)?;
     let figures: [(&str, &str, Vec<Series>); 6] = [
-        ("throughput", "rows per second", vec![("rows", BLUE_LINE, |s| per_second(s.rows as f64))]),
-        (
-            "latency",
-            "99th percentile of a batch, ms",
-            vec![("p99", BLUE_LINE, |s| s.p99.as_secs_f64() * 1e3)],
-        ),
+        ("throughput", "rows per second", vec![("rows", BLUE, |s| per_second(s.rows as f64))]),
+        ("latency", "99th percentile of a batch, ms", vec![("p99", BLUE, |s| s.p99.as_secs_f64() * 1e3)]),
         (
             "memory",
             "memory, MiB",
             vec![
                 ("limit", RED, |s| mib(s.limit)),
                 ("resident", GRAY, |s| mib(s.resident)),
-                ("tracked", BLUE_LINE, |s| mib(s.tracked)),
+                ("tracked", BLUE, |s| mib(s.tracked)),
                 ("rows and changes", GREEN, |s| mib(s.tablets)),
                 ("pages", ORANGE, |s| mib(s.pages)),
             ],
         ),
-        ("refusals", "writes refused per second", vec![("refused", BLUE_LINE, |s| per_second(s.refused))]),
+        ("refusals", "writes refused per second", vec![("refused", BLUE, |s| per_second(s.refused))]),
         (
             "written",
             "MiB written to disk per second",
-            vec![("written", BLUE_LINE, |s| per_second(mib(s.bytes_written)))],
+            vec![("written", BLUE, |s| per_second(mib(s.bytes_written)))],
         ),
         (
             "lookups",
             "lookups per row",
-            vec![
-                ("Bloom filters", BLUE_LINE, |s| s.bloom_lookups),
-                ("key indexes", ORANGE, |s| s.key_lookups),
-            ],
+            vec![("Bloom filters", BLUE, |s| s.bloom_lookups), ("key indexes", ORANGE, |s| s.key_lookups)],
         ),
     ];
     for (name, title, series) in &figures {
@@ -76,29 +67,12 @@ fn draw(
     samples: &[Sample],
     series: &[Series],
 ) -> Result<(), Box<dyn Error>> {
-    let path = options.out.join(format!("{name}.svg"));
-    let root = SVGBackend::new(&path, (900, 320)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let top = series.iter().flat_map(|(_, _, of)| samples.iter().map(*of)).fold(1e-3, f64::max) * 1.1;
-    let end = samples.last().map_or(1.0, |sample| sample.at.as_secs_f64());
-    let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 18))
-        .margin(10)
-        .x_label_area_size(30)
-        .y_label_area_size(70)
-        .build_cartesian_2d(0.0..end, 0.0..top)?;
-    chart.configure_mesh().x_desc("seconds").light_line_style(TRANSPARENT).draw()?;
-    for (label, colour, of) in series {
-        let points = samples.iter().map(|sample| (sample.at.as_secs_f64(), of(sample)));
-        let drawn = chart.draw_series(LineSeries::new(points, colour))?;
-        let colour = *colour;
-        drawn.label(*label).legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour));
-    }
-    if series.len() > 1 {
-        chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(GRAY).draw()?;
-    }
-    root.present()?;
-    Ok(())
+    let line = |(label, colour, of): &Series| {
+        let points = samples.iter().map(|sample| (sample.at.as_secs_f64(), of(sample))).collect();
+        Line { label, colour: *colour, points }
+    };
+    let lines: Vec<Line<'_>> = series.iter().map(line).collect();
+    chart::draw(&options.out.join(format!("{name}.svg")), title, &lines)
 }
 
 fn page(options: &Options, samples: &[Sample], figures: &[&str]) -> String {

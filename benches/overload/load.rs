@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use engine::schema::ops::{Cell, RowOpKind};
-use engine::schema::{ColumnSchema, DataType, Schema};
+use benches::ycsb;
+use engine::schema::ops::RowOpKind;
 use node::client::{FlushMode, SessionConfig, Table};
 use node::env::{Env, TaskHandle};
 
@@ -23,27 +23,6 @@ pub struct Load {
     counts: Arc<Counts>,
     stop: Arc<AtomicBool>,
     tasks: Vec<Box<dyn TaskHandle>>,
-}
-
-/// A string key and ten strings of 100 bytes.
-pub fn schema() -> Schema {
-    let field = |id: u32| match id {
-        0 => ColumnSchema::new(0, "key", DataType::String),
-        id => ColumnSchema::new(id, &format!("field{}", id - 1), DataType::String).nullable(),
-    };
-    Schema::new((0..11).map(field).collect(), 1).expect("the schema is sound")
-}
-
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-/// The ten fields of a row, as they lie one behind the other.
-fn fields(number: u64) -> Vec<u8> {
-    let words = (0..125).flat_map(|i| mix(number.wrapping_mul(125) + i).to_le_bytes());
-    words.map(|byte| b' ' + byte % 94).collect()
 }
 
 impl Load {
@@ -79,10 +58,8 @@ async fn write(
     let session = table.client().session(SessionConfig::new(FlushMode::Manual));
     while !stop.load(Ordering::Relaxed) {
         for number in numbers.by_ref().take(batch) {
-            let (key, fields) = (format!("user{:020}", mix(number)), fields(number));
-            let cells =
-                std::iter::once(Cell::Value(key.as_bytes())).chain(fields.chunks(100).map(Cell::Value));
-            let cells: Vec<Cell<'_>> = cells.collect();
+            let (key, fields) = (ycsb::key(number), ycsb::fields(number));
+            let cells = ycsb::cells(&key, &fields);
             let applied = session.apply(table, RowOpKind::Insert, &cells, number).await;
             applied.expect("the buffer has room for a batch");
         }

@@ -90,7 +90,7 @@ async fn run(options: &Options) -> Result<Vec<Sample>> {
     env.memory = budget.clone();
     let mut cluster = start(&env, place.path().to_str().expect("a plain path")).await?;
     let client = Client::connect(env.clone(), ClientConfig::new(cluster.master_addresses())).await?;
-    let create = CreateTable::new("usertable", load::schema()).hash(&["key"], 4)?;
+    let create = CreateTable::new("usertable", benches::ycsb::schema()).hash(&["key"], 4)?;
     let table = client.create_table(&create).await?;
     let load = Load::start(&table, options.clients, options.batch);
     let web = cluster.tablet_servers()[0].web_addr().expect("it has a web port");

@@ -1,1 +1,6 @@
 //! What the benchmarks share.
+
+pub mod chart;
+pub mod process;
+pub mod web;
+pub mod ycsb;

@@ -1,0 +1,49 @@
+//! What the kernel knows of a process. Zero if it is gone or does not say.
+
+use std::fs;
+
+/// A process, by its name under `/proc`.
+pub struct Process(String);
+
+impl Process {
+    /// This one.
+    pub fn own() -> Process {
+        Process("self".to_string())
+    }
+
+    pub fn of(pid: u32) -> Process {
+        Process(pid.to_string())
+    }
+
+    /// Bytes that it has handed to devices.
+    pub fn written_bytes(&self) -> u64 {
+        field(&self.read("io"), "write_bytes:")
+    }
+
+    /// Bytes of memory that it holds.
+    pub fn resident_bytes(&self) -> u64 {
+        field(&self.read("status"), "VmRSS:") << 10
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(format!("/proc/{}/{file}", self.0)).unwrap_or_default()
+    }
+}
+
+/// The number after a label at a line's start; a unit may follow it.
+fn field(text: &str, label: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(label));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_with_and_without_a_unit() {
+        assert_eq!(field("wchar: 7\nwrite_bytes: 4096\n", "write_bytes:"), 4096);
+        assert_eq!(field("VmHWM:\t  9 kB\nVmRSS:\t  12 kB\n", "VmRSS:"), 12);
+        assert_eq!(field("", "VmRSS:"), 0);
+    }
+}

@@ -1,0 +1,63 @@
+//! YCSB's table: a string key and ten strings of 100 bytes, all made from the row's number.
+
+use engine::schema::ops::Cell;
+use engine::schema::{ColumnSchema, DataType, Schema};
+
+pub const FIELDS: usize = 10;
+pub const FIELD_BYTES: usize = 100;
+
+pub fn schema() -> Schema {
+    let field = |id: u32| match id {
+        0 => ColumnSchema::new(0, "key", DataType::String),
+        id => ColumnSchema::new(id, &format!("field{}", id - 1), DataType::String).nullable(),
+    };
+    Schema::new((0..=FIELDS as u32).map(field).collect(), 1).expect("the schema is sound")
+}
+
+/// Spreads numbers evenly over all of `u64`, each to a place of its own.
+pub fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The key at a place: keys are in the order of their places.
+pub fn key_at(place: u64) -> String {
+    format!("user{place:020}")
+}
+
+/// A row's key.
+pub fn key(number: u64) -> String {
+    key_at(mix(number))
+}
+
+/// The ten fields of a row, as they lie one behind the other.
+pub fn fields(number: u64) -> Vec<u8> {
+    let words = (0..125).flat_map(|i| mix(number.wrapping_mul(125) + i).to_le_bytes());
+    words.map(|byte| b' ' + byte % 94).collect()
+}
+
+/// The cells of a row.
+pub fn cells<'a>(key: &'a str, fields: &'a [u8]) -> Vec<Cell<'a>> {
+    let fields = fields.chunks(FIELD_BYTES).map(Cell::Value);
+    std::iter::once(Cell::Value(key.as_bytes())).chain(fields).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_a_cell_for_each_column() {
+        let (key, fields) = (key(7), fields(7));
+        assert_eq!(fields.len(), FIELDS * FIELD_BYTES);
+        assert_eq!(cells(&key, &fields).len(), schema().columns().len());
+        assert!(fields.is_ascii() && key.starts_with("user") && key.len() == 24);
+    }
+
+    #[test]
+    fn numbers_have_keys_of_their_own() {
+        let keys: std::collections::BTreeSet<String> = (0..10_000).map(key).collect();
+        assert_eq!(keys.len(), 10_000);
+    }
+}
