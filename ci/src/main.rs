@@ -64,7 +64,7 @@ enum Word {
     Spec(spec::Options),
     /// Seeds in both simulated worlds, every kept plan, and seeds run twice
     Sim,
-    /// Measures nyala beside real Kudu and writes benches/VERSUS.md
+    /// Measures nyala beside real Kudu and writes the pages benches/VERSUS*.md
     Versus(versus::Options),
     /// More writes than a server can take, and a folder with the figures of that
     Overload(overload::Options),

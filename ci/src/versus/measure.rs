@@ -17,11 +17,20 @@ pub struct Cpu {
 
 impl Cpu {
     pub fn of(cluster: &Cluster) -> Result<Cpu> {
-        let ticks_per_second: f64 = Run::new("getconf").args(["CLK_TCK"]).output()?.stdout.trim().parse()?;
         let mut ticks = 0;
         for pid in pids(cluster) {
-            ticks += cpu_ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?)?;
+            ticks += cpu_ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?, OWN)?;
         }
+        Cpu::of_ticks(ticks)
+    }
+
+    /// What programs that this one started and waited for have used.
+    pub fn of_ended() -> Result<Cpu> {
+        Cpu::of_ticks(cpu_ticks(&fs::read_to_string("/proc/self/stat")?, ENDED_CHILDREN)?)
+    }
+
+    fn of_ticks(ticks: u64) -> Result<Cpu> {
+        let ticks_per_second: f64 = Run::new("getconf").args(["CLK_TCK"]).output()?.stdout.trim().parse()?;
         Ok(Cpu { seconds: ticks as f64 / ticks_per_second })
     }
 
@@ -34,24 +43,39 @@ fn pids(cluster: &Cluster) -> impl Iterator<Item = u32> {
     cluster.masters.iter().chain(&cluster.tservers).filter_map(|daemon| daemon.pid())
 }
 
+/// Where a stat line has a process's utime, and its children's, after the name. Each stime follows its utime.
+const OWN: usize = 11;
+const ENDED_CHILDREN: usize = 13;
+
 /// utime + stime of a `/proc/PID/stat` line, in clock ticks. The name before them may hold spaces and brackets.
-fn cpu_ticks(stat: &str) -> Result<u64> {
+fn cpu_ticks(stat: &str, user: usize) -> Result<u64> {
     let after_name = stat.rsplit_once(')').context("a stat line without a name")?.1;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
     let field = |at: usize| -> Result<u64> { Ok(fields.get(at).context("a short stat line")?.parse()?) };
-    Ok(field(11)? + field(12)?)
+    Ok(field(user)? + field(user + 1)?)
+}
+
+/// The process of the first tablet server.
+pub fn tserver_pid(cluster: &Cluster) -> Result<u32> {
+    cluster.tservers.first().and_then(|tserver| tserver.pid()).context("no tablet server runs")
 }
 
 /// The most memory the tablet server ever held.
 pub fn peak_rss_bytes(cluster: &Cluster) -> Result<u64> {
-    let pid = cluster.tservers.first().and_then(|tserver| tserver.pid()).context("no tablet server runs")?;
-    peak_of(&fs::read_to_string(format!("/proc/{pid}/status"))?)
+    let status = fs::read_to_string(format!("/proc/{}/status", tserver_pid(cluster)?))?;
+    Ok(number(&status, "VmHWM:")? << 10)
 }
 
-fn peak_of(status: &str) -> Result<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kib << 10)
+/// Bytes that the tablet server has handed to devices.
+pub fn written_bytes(cluster: &Cluster) -> Result<u64> {
+    number(&fs::read_to_string(format!("/proc/{}/io", tserver_pid(cluster)?))?, "write_bytes:")
+}
+
+/// The number on the line with this label, its unit left out.
+fn number(text: &str, label: &str) -> Result<u64> {
+    let rest =
+        text.lines().find_map(|line| line.strip_prefix(label)).with_context(|| format!("no {label}"))?;
+    Ok(rest.trim().trim_end_matches(" kB").parse()?)
 }
 
 /// Bytes that the files under `dir` take on the disk, preallocated ones included.
@@ -101,14 +125,17 @@ mod tests {
 
     #[test]
     fn a_stat_line_is_read_after_its_name() {
-        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 900 0 0 0 123 45 0 0 20 0 1 0 5 6 7";
-        assert_eq!(cpu_ticks(stat).unwrap(), 168);
-        assert!(cpu_ticks("7 (x) S 1").is_err());
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 900 0 0 0 123 45 30 4 20 0 1 0 5 6 7";
+        assert_eq!(cpu_ticks(stat, OWN).unwrap(), 168);
+        assert_eq!(cpu_ticks(stat, ENDED_CHILDREN).unwrap(), 34);
+        assert!(cpu_ticks("7 (x) S 1", OWN).is_err());
     }
 
     #[test]
-    fn the_peak_is_in_bytes() {
-        assert_eq!(peak_of("Name:\tx\nVmHWM:\t    2048 kB\n").unwrap(), 2 << 20);
+    fn labelled_numbers_are_read() {
+        assert_eq!(number("Name:\tx\nVmHWM:\t    2048 kB\n", "VmHWM:").unwrap(), 2048);
+        assert_eq!(number("cancelled_write_bytes: 1\nwrite_bytes: 70\n", "write_bytes:").unwrap(), 70);
+        assert!(number("", "VmHWM:").is_err());
     }
 
     #[test]

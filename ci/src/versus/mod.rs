@@ -1,32 +1,40 @@
 //! `cargo ci versus`: nyala and real Kudu under the same load, in the same run, turn by turn.
 //!
-//! Each turn starts on fresh directories, with the real `kudu` tool as the client. The log's sync is off for both, then
-//! on for both. A B A B …: whatever else the machine does falls on both alike.
+//! Each turn starts on fresh directories, with one client for both: the real `kudu` tool, or `benches/drive`. The log's
+//! sync is off for both, then on for both. A B A B …: whatever else the machine does falls on both alike.
 //!
 //! ```text
 //!   single.rs      one replica: the default load, two million rows with their scan, a table scan
 //!   replicated.rs  three replicas: a load, a master's failover, a tablet copied to a server that has none
+//!   ycsb.rs        YCSB's loads, and its workloads on what was loaded
+//!   flush.rs       rows flushed in the background, by how many clients and from which watermark on
+//!   latency.rs     insert, update and read by key: one client and many, the WAL beside the data and elsewhere
+//!   drive.rs       runs `benches/drive` against a turn's cluster: what it did, and what that cost
 //!   measure.rs     processes and folders → CPU, memory, bytes; the tool's output → rows and seconds
 //!   page.rs        samples → medians, spreads, a page under benches/
 //! ```
 
+mod drive;
+mod flush;
+mod latency;
 mod measure;
 mod page;
 mod replicated;
 mod single;
+mod ycsb;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 
-use crate::command::Output;
+use crate::command::{Output, cargo};
 use crate::interop::cluster::{Cluster, Plan};
 use crate::interop::daemon::Server;
 use crate::interop::packages::Packages;
 use crate::interop::{Which, server, target_dir};
 use crate::steps::Steps;
-use page::{Cell, Measure, Page, Sample};
+use page::{Cell, Measure, Page, Run, Sample};
 
 #[derive(Parser)]
 pub struct Options {
@@ -38,6 +46,24 @@ pub struct Options {
     /// A nyala program that is already built
     #[arg(long, value_name = "PROGRAM")]
     nyala: Option<PathBuf>,
+    /// A program of benches/drive that is already built
+    #[arg(long, value_name = "PROGRAM")]
+    drive: Option<PathBuf>,
+    /// With ycsb and flush: rows to load
+    #[arg(long)]
+    rows: Option<u64>,
+    /// With ycsb and latency: how long each workload takes
+    #[arg(long, default_value_t = 4.0)]
+    seconds: f64,
+    /// With ycsb: memory that the tablet server may use, in MiB
+    #[arg(long, default_value_t = 1024)]
+    memory_mib: u64,
+    /// With latency: a folder on another device than the target folder's, for the WAL
+    #[arg(long, default_value = "/dev/shm")]
+    wal_dir: PathBuf,
+    /// What else to say on the pages
+    #[arg(long, default_value = "")]
+    note: String,
     /// Print the tables only, leave the pages alone
     #[arg(long)]
     dry: bool,
@@ -49,6 +75,12 @@ enum Part {
     Single,
     /// Three replicas
     Replicated,
+    /// YCSB
+    Ycsb,
+    /// Flushes in the background
+    Flush,
+    /// Latency of operations by key
+    Latency,
 }
 
 impl Part {
@@ -56,14 +88,41 @@ impl Part {
         match self {
             Part::Single => single::PAGE,
             Part::Replicated => replicated::PAGE,
+            Part::Ycsb => ycsb::PAGE,
+            Part::Flush => flush::PAGE,
+            Part::Latency => latency::PAGE,
         }
+    }
+
+    /// What its turns were asked for.
+    fn settings(self, options: &Options) -> String {
+        match self {
+            Part::Single | Part::Replicated => String::new(),
+            Part::Ycsb => ycsb::settings(options),
+            Part::Flush => flush::settings(options),
+            Part::Latency => latency::settings(options),
+        }
+    }
+
+    /// Whether `benches/drive` is its client.
+    fn is_driven(self) -> bool {
+        matches!(self, Part::Ycsb | Part::Flush | Part::Latency)
     }
 
     fn turn(self, turn: &Turn<'_>) -> Result<Vec<Sample>> {
         match self {
             Part::Single => single::turn(turn),
             Part::Replicated => replicated::turn(turn),
+            Part::Ycsb => ycsb::turn(turn),
+            Part::Flush => flush::turn(turn),
+            Part::Latency => latency::turn(turn),
         }
+    }
+}
+
+impl Options {
+    fn wants(&self, part: Part) -> bool {
+        self.parts.is_empty() || self.parts.contains(&part)
     }
 }
 
@@ -75,10 +134,8 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
         Ok(())
     });
     let Some(prepared) = prepared else { return };
-    for part in [Part::Single, Part::Replicated] {
-        if options.parts.is_empty() || options.parts.contains(&part) {
-            measure(root, options, part, &prepared, steps);
-        }
+    for part in Part::value_variants().iter().copied().filter(|part| options.wants(*part)) {
+        measure(root, options, part, &prepared, steps);
     }
 }
 
@@ -90,8 +147,9 @@ fn measure(root: &Path, options: &Options, part: Part, prepared: &Prepared, step
                 let name = server.name();
                 let sync = if log_sync { "on" } else { "off" };
                 steps.run(&format!("versus: round {}, {name}, log sync {sync}", round + 1), || {
-                    let Prepared { packages, target, .. } = prepared;
-                    samples.extend(part.turn(&Turn { packages, server, log_sync, target })?);
+                    let Prepared { packages, drive, target, .. } = prepared;
+                    let turn = Turn { packages, drive, options, server, log_sync, target };
+                    samples.extend(part.turn(&turn)?);
                     Ok(())
                 });
             }
@@ -100,7 +158,10 @@ fn measure(root: &Path, options: &Options, part: Part, prepared: &Prepared, step
     let page = part.page();
     steps.run(&format!("versus: {}", page.path), || {
         ensure!(!samples.is_empty(), "nothing was measured");
-        page.write(root, &samples, options.rounds, options.dry)
+        let note = if options.note.is_empty() { String::new() } else { format!(" {}", options.note) };
+        let settings = part.settings(options) + &note;
+        page.write(root, &Run { samples: &samples, rounds: options.rounds, settings }, options.dry)?;
+        if part == Part::Ycsb && !options.dry { ycsb::draw(root, prepared) } else { Ok(()) }
     });
 }
 
@@ -108,6 +169,8 @@ struct Prepared {
     packages: Packages,
     nyala: Server,
     kudu: Server,
+    /// The program of `benches/drive`; not there if no part wants it.
+    drive: PathBuf,
     target: PathBuf,
 }
 
@@ -116,26 +179,43 @@ fn prepare(root: &Path, options: &Options) -> Result<Prepared> {
     let packages = Packages::fetch(root, &target.join("interop"))?;
     let nyala = server(root, Which::Nyala, options.nyala.as_deref(), &packages)?;
     let kudu = server(root, Which::Kudu, None, &packages)?;
-    Ok(Prepared { packages, nyala, kudu, target })
+    let drive = match &options.drive {
+        Some(program) => program.clone(),
+        None => target.join("release/drive"),
+    };
+    if options.drive.is_none()
+        && Part::value_variants().iter().any(|part| part.is_driven() && options.wants(*part))
+    {
+        cargo(root, &["build", "--quiet", "--release", "--package", "benches", "--bin", "drive"])?;
+    }
+    Ok(Prepared { packages, nyala, kudu, drive, target })
 }
 
 /// One server's turn.
 struct Turn<'a> {
     packages: &'a Packages,
+    drive: &'a Path,
+    options: &'a Options,
     server: &'a Server,
     log_sync: bool,
     target: &'a Path,
 }
 
 impl Turn<'_> {
-    /// A fresh cluster and where its files are.
-    fn cluster(&self, masters: usize, tablet_servers: usize) -> Result<(Cluster, tempfile::TempDir)> {
+    /// A fresh cluster and where its files are; the tablet servers get these flags too.
+    fn cluster(
+        &self,
+        masters: usize,
+        tablet_servers: usize,
+        flags: &[String],
+    ) -> Result<(Cluster, tempfile::TempDir)> {
         let dir = tempfile::tempdir_in(self.target)?;
         let sync = match self.server {
             Server::Nyala(_) => format!("--log_sync={}", self.log_sync),
             Server::Kudu(..) => format!("--log_force_fsync_all={}", self.log_sync),
         };
-        let plan = Plan { masters, tablet_servers, tserver_gflags: vec![sync], ..Plan::default() };
+        let tserver_gflags = [&[sync], flags].concat();
+        let plan = Plan { masters, tablet_servers, tserver_gflags, ..Plan::default() };
         Ok((Cluster::started(self.server.clone(), dir.path(), &plan)?, dir))
     }
 
@@ -146,8 +226,9 @@ impl Turn<'_> {
         Ok(stdout)
     }
 
-    fn sample(&self, workload: &'static str, measure: Measure, value: f64) -> Sample {
-        let cell = Cell { workload, log_sync: self.log_sync, measure, server: self.server.name() };
+    fn sample(&self, workload: &str, measure: Measure, value: f64) -> Sample {
+        let (log_sync, server) = (self.log_sync, self.server.name());
+        let cell = Cell { workload: workload.to_string(), log_sync, measure, server };
         Sample { cell, value }
     }
 }

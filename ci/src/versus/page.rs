@@ -6,12 +6,12 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::command::Run;
+use crate::command::Run as Command;
 
 /// What was measured: a row of the table and a column.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Cell {
-    pub workload: &'static str,
+    pub workload: String,
     pub log_sync: bool,
     pub measure: Measure,
     pub server: &'static str,
@@ -22,7 +22,7 @@ pub struct Cell {
 pub struct Measure(pub &'static str, pub usize);
 
 /// One measurement.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Sample {
     pub cell: Cell,
     pub value: f64,
@@ -33,26 +33,40 @@ pub struct Page {
     pub path: &'static str,
     pub title: &'static str,
     pub turn: &'static str,
+    /// Figures that lie beside it, by their paths.
+    pub figures: &'static [&'static str],
+}
+
+/// What a page is written from.
+pub struct Run<'a> {
+    pub samples: &'a [Sample],
+    pub rounds: usize,
+    /// What else is to be said of it.
+    pub settings: String,
 }
 
 impl Page {
     /// Prints the table and, unless it is a dry run, replaces the page.
-    pub fn write(&self, root: &Path, samples: &[Sample], rounds: usize, dry: bool) -> Result<()> {
-        let table = table(samples)?;
+    pub fn write(&self, root: &Path, run: &Run<'_>, dry: bool) -> Result<()> {
+        let table = table(run.samples)?;
         println!("{table}");
         if dry {
             return Ok(());
         }
-        let date = Run::new("date").args(["-u", "+%F"]).output()?;
-        let commit = Run::new("git").args(["rev-parse", "--short", "HEAD"]).dir(root).output()?;
+        let date = Command::new("date").args(["-u", "+%F"]).output()?;
+        let commit = Command::new("git").args(["rev-parse", "--short", "HEAD"]).dir(root).output()?;
         let page = format!(
-            "# {}\n\nWritten by `cargo ci versus` on {} at {}; do not edit. Medians of {rounds} turns each, A B A B, \
-             with the smallest and the largest in brackets. {}\n\n{}\n\n{table}",
+            "# {}\n\nWritten by `cargo ci versus` on {} at {}; do not edit. Medians of {} turns each, A B A B, with \
+             the smallest and the largest in brackets; a ratio is called level where these ranges meet. {}\n\n\
+             {}{}\n\n{table}{}",
             self.title,
             date.stdout.trim(),
             commit.stdout.trim(),
+            run.rounds,
             self.turn,
             machine()?,
+            run.settings,
+            self.figures.iter().map(|path| format!("\n![{path}]({path})\n")).collect::<String>(),
         );
         Ok(fs::write(root.join(self.path), page)?)
     }
@@ -64,10 +78,10 @@ fn table(samples: &[Sample]) -> Result<String> {
     writeln!(table, "|---|---|---|---|---|---|")?;
     for row in rows(samples) {
         let sync = if row.log_sync { "on" } else { "off" };
-        let of = |server| spread(samples, Cell { server, ..row });
+        let of = |server| spread(samples, &Cell { server, ..row.clone() });
         let (nyala, kudu) = (of("nyala"), of("kudu"));
         let ratio = match (&nyala, &kudu) {
-            (Some(nyala), Some(kudu)) if kudu.median > 0.0 => format!("{:.2}", nyala.median / kudu.median),
+            (Some(nyala), Some(kudu)) => nyala.beside(kudu),
             _ => String::new(),
         };
         let Measure(name, digits) = row.measure;
@@ -87,8 +101,8 @@ fn table(samples: &[Sample]) -> Result<String> {
 fn rows(samples: &[Sample]) -> Vec<Cell> {
     let mut rows: Vec<Cell> = Vec::new();
     for Sample { cell, .. } in samples {
-        if !rows.iter().any(|row| Cell { server: cell.server, ..*row } == *cell) {
-            rows.push(*cell);
+        if !rows.iter().any(|row| Cell { server: cell.server, ..row.clone() } == *cell) {
+            rows.push(cell.clone());
         }
     }
     rows.sort_by_key(|row| row.log_sync);
@@ -105,10 +119,18 @@ impl Spread {
     fn show(&self, digits: usize) -> String {
         format!("{:.digits$} ({:.digits$}–{:.digits$})", self.median, self.least, self.most)
     }
+
+    /// The ratio of the medians; level if either range holds some of the other.
+    fn beside(&self, other: &Spread) -> String {
+        if self.least <= other.most && other.least <= self.most {
+            return "level".to_string();
+        }
+        if other.median > 0.0 { format!("{:.2}", self.median / other.median) } else { String::new() }
+    }
 }
 
-fn spread(samples: &[Sample], cell: Cell) -> Option<Spread> {
-    let of_cell = samples.iter().filter(|sample| sample.cell == cell);
+fn spread(samples: &[Sample], cell: &Cell) -> Option<Spread> {
+    let of_cell = samples.iter().filter(|sample| sample.cell == *cell);
     let mut values: Vec<f64> = of_cell.map(|sample| sample.value).collect();
     values.sort_by(f64::total_cmp);
     let (least, most) = (*values.first()?, *values.last()?);
@@ -139,18 +161,24 @@ mod tests {
     use super::*;
 
     fn sample(server: &'static str, name: &'static str, value: f64) -> Sample {
-        let cell = Cell { workload: "load", log_sync: false, measure: Measure(name, 1), server };
+        let cell = Cell { workload: "load".to_string(), log_sync: false, measure: Measure(name, 1), server };
         Sample { cell, value }
     }
 
     #[test]
     fn the_table_has_medians_spreads_and_ratios() {
         let mut samples = Vec::from([300.0, 100.0, 200.0].map(|value| sample("nyala", "rows/s", value)));
-        samples.push(sample("kudu", "rows/s", 100.0));
+        samples.push(sample("kudu", "rows/s", 50.0));
         samples.push(sample("kudu", "ms", 7.0));
         let table = table(&samples).unwrap();
         let rows: Vec<&str> = table.lines().skip(2).collect();
-        let rates = "| load | off | rows/s | 200.0 (100.0–300.0) | 100.0 (100.0–100.0) | 2.00 |";
+        let rates = "| load | off | rows/s | 200.0 (100.0–300.0) | 50.0 (50.0–50.0) | 4.00 |";
         assert_eq!(rows, [rates, "| load | off | ms |  | 7.0 (7.0–7.0) |  |"]);
+    }
+    #[test]
+    fn ranges_that_meet_are_level() {
+        let samples = [("nyala", 90.0), ("nyala", 110.0), ("kudu", 105.0), ("kudu", 120.0)];
+        let samples = samples.map(|(server, value)| sample(server, "rows/s", value));
+        assert!(table(&samples).unwrap().ends_with("| level |\n"));
     }
 }

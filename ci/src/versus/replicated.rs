@@ -26,6 +26,7 @@ pub const PAGE: Page = Page {
            replica to the other server: the times are those from that command's start until the new replica \
            has all its files and until it runs, the bytes what its files occupy. A smaller figure is better \
            but for rows/s and MB/s.",
+    figures: &[],
 };
 
 const LOAD: &str = "loadgen, 2 threads × 500 000 rows, 8 hash buckets, 3 replicas";
@@ -56,7 +57,7 @@ pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
 
 /// The load, and the master's failover after it.
 fn loaded(turn: &Turn<'_>) -> Result<Vec<Sample>> {
-    let (mut cluster, _dir) = turn.cluster(3, 3)?;
+    let (mut cluster, _dir) = turn.cluster(3, 3, &[])?;
     let masters = cluster.master_addresses();
     let before = Cpu::of(&cluster)?;
     let words: Vec<&str> = ["perf", "loadgen", &masters].into_iter().chain(LOAD_WORDS).collect();
@@ -86,7 +87,7 @@ fn leading(masters: &[Daemon]) -> Option<usize> {
 }
 
 fn copied(turn: &Turn<'_>) -> Result<Vec<Sample>> {
-    let (cluster, dir) = turn.cluster(1, 2)?;
+    let (cluster, dir) = turn.cluster(1, 2, &[])?;
     let masters = cluster.master_addresses();
     let words: Vec<&str> = ["perf", "loadgen", &masters].into_iter().chain(COPIED_WORDS).collect();
     let table = measure::auto_table(&turn.kudu(&words)?).context("loadgen did not name its table")?;

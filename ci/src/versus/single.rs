@@ -16,6 +16,7 @@ pub const PAGE: Page = Page {
            `kudu` tool as the client of both on the same machine. CPU is that of master and tablet server \
            together, memory the tablet server's, disk what its files occupy, the log's preallocation \
            included. A smaller figure is better but for rows/s.",
+    figures: &[],
 };
 
 /// The loads, and the table scan that follows them.
@@ -32,7 +33,7 @@ const BIG_WORDS: [&str; 5] = [
 
 /// One server's turn, on fresh directories.
 pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
-    let (cluster, dir) = turn.cluster(1, 1)?;
+    let (cluster, dir) = turn.cluster(1, 1, &[])?;
     let masters = cluster.master_addresses();
     let measured = |workload, words: &[&str]| measured(turn, &cluster, dir.path(), workload, words);
     let (default, _) = measured(DEFAULT, &["perf", "loadgen", &masters])?;

@@ -1,0 +1,138 @@
+//! What is done next, and to which row.
+
+use std::str::FromStr;
+
+use benches::ycsb;
+use clap::ValueEnum;
+use rand::distr::weighted::WeightedIndex;
+use rand::distr::{Distribution, Uniform};
+use rand_chacha::ChaCha12Rng;
+use rand_distr::Zipf;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Operation {
+    Insert,
+    /// Of one field.
+    Update,
+    /// Of a whole row.
+    Read,
+    /// Of up to a hundred rows from a key on.
+    Scan,
+    /// A read, and an update of the same row.
+    ReadModifyWrite,
+}
+
+/// Operations and how often each is done, as `read:95,update:5`.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    operations: Vec<Operation>,
+    shares: WeightedIndex<u32>,
+}
+
+impl FromStr for Mix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mix, String> {
+        let (mut operations, mut shares) = (Vec::new(), Vec::new());
+        for part in text.split(',') {
+            let (name, share) = part.split_once(':').ok_or(format!("{part:?} is not as `read:95`"))?;
+            operations.push(Operation::from_str(name, false)?);
+            shares.push(share.parse::<u32>().map_err(|error| format!("{share:?}: {error}"))?);
+        }
+        let shares = WeightedIndex::new(shares).map_err(|error| error.to_string())?;
+        Ok(Mix { operations, shares })
+    }
+}
+
+impl Mix {
+    pub fn pick(&self, rng: &mut ChaCha12Rng) -> Operation {
+        self.operations[self.shares.sample(rng)]
+    }
+}
+
+/// YCSB's constant: how much more popular the popular are.
+const ZIPF_EXPONENT: f64 = 0.99;
+
+/// Picks rows of those that were loaded.
+#[derive(Clone, Debug)]
+pub enum Rows {
+    /// All alike.
+    Uniform(Uniform<u64>),
+    /// Few are popular, and they lie anywhere.
+    Zipfian { ranks: Zipf<f64>, count: u64 },
+}
+
+impl Rows {
+    /// `count` is at least 1.
+    pub fn new(count: u64, zipfian: bool) -> Rows {
+        if zipfian {
+            let ranks = Zipf::new(count as f64, ZIPF_EXPONENT).expect("there are rows");
+            Rows::Zipfian { ranks, count }
+        } else {
+            Rows::Uniform(Uniform::new(0, count).expect("there are rows"))
+        }
+    }
+
+    /// A row's number.
+    pub fn pick(&self, rng: &mut ChaCha12Rng) -> u64 {
+        match self {
+            Rows::Uniform(numbers) => numbers.sample(rng),
+            Rows::Zipfian { ranks, count } => ycsb::mix(ranks.sample(rng) as u64) % count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rand_chacha::rand_core::SeedableRng;
+
+    use super::*;
+
+    const DRAWS: u64 = 100_000;
+
+    fn counts<T: Ord>(mut draw: impl FnMut(&mut ChaCha12Rng) -> T) -> BTreeMap<T, u64> {
+        let mut rng = ChaCha12Rng::seed_from_u64(7);
+        let mut counts = BTreeMap::new();
+        (0..DRAWS).for_each(|_| *counts.entry(draw(&mut rng)).or_default() += 1);
+        counts
+    }
+
+    #[test]
+    fn popular_rows_are_picked_as_often_as_zipf_says() {
+        let rows = 1000;
+        let picked = Rows::new(rows, true);
+        let counts = counts(|rng| picked.pick(rng));
+        assert!(counts.keys().all(|row| *row < rows));
+        let harmonic: f64 = (1..=rows).map(|rank| (rank as f64).powf(-ZIPF_EXPONENT)).sum();
+        // Several ranks may fall on one row: it is as popular as they are together.
+        let mut expected: BTreeMap<u64, f64> = BTreeMap::new();
+        for rank in 1..=rows {
+            let share = (rank as f64).powf(-ZIPF_EXPONENT) / harmonic;
+            *expected.entry(ycsb::mix(rank) % rows).or_default() += share * DRAWS as f64;
+        }
+        for (row, expected) in expected.into_iter().filter(|(_, expected)| *expected > 400.0) {
+            let picked = counts[&row] as f64;
+            assert!((picked / expected - 1.0).abs() < 0.15, "row {row}: {picked}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn uniform_rows_are_picked_alike() {
+        let picked = Rows::new(10, false);
+        let counts = counts(|rng| picked.pick(rng));
+        assert_eq!(counts.len(), 10);
+        assert!(counts.values().all(|count| count.abs_diff(DRAWS / 10) < DRAWS / 100), "{counts:?}");
+    }
+
+    #[test]
+    fn a_mix_is_read_and_kept_to() {
+        let mix: Mix = "read:75,read-modify-write:25".parse().unwrap();
+        let counts = counts(|rng| mix.pick(rng) == Operation::Read);
+        assert!(counts[&true].abs_diff(75_000) < 1_000 && counts[&false].abs_diff(25_000) < 1_000);
+        for wrong in ["read", "read:x", "fly:1", "read:0", ""] {
+            assert!(wrong.parse::<Mix>().is_err(), "{wrong:?}");
+        }
+    }
+}
