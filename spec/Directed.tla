@@ -4,9 +4,9 @@
 (* step was and what it made of the server that took it.                   *)
 (*                                                                         *)
 (* The steps are those of the models, with what the code does at once in   *)
-(* one go: a new leader appends its no-op before anything else happens,    *)
-(* and a copy that begins ends.  `did` is left out of the view, so that a  *)
-(* search here finds what a search of the model finds.                     *)
+(* one go: a new leader appends its no-op before anything else happens.    *)
+(* `did` is left out of the view, so that a search here finds what a       *)
+(* search of the model finds.                                              *)
 (*                                                                         *)
 (* Code: engine/tests/support/group/script.rs drives a group of Raft       *)
 (* cores along a script, one function for each of these steps.             *)
@@ -20,7 +20,7 @@ DirectedView == <<vars, at>>
 
 Terms0(lg) == [n \in 1..Len(lg) |-> lg[n][1]]
 StateOf(s) ==
-    <<Term(s), Voted(s), role[s], data[s], Position(s), commit[s], Terms0(log[s]),
+    <<Term(s), Voted(s), role[s], data[s], Known(s), commit[s], Terms0(log[s]),
       Voters(Config(log[s])), Learners(Config(log[s]))>>
 Tell(action, s, x) == did' = <<action, s, x, StateOf(s)'>>
 
@@ -28,8 +28,7 @@ Tell(action, s, x) == did' = <<action, s, x, StateOf(s)'>>
 (* What the code does in one go.                                            *)
 
 WithoutNoOp == {i \in Server : IsLeader(i) /\ \A n \in 1..Len(log[i]) : log[i][n][1] # Term(i)}
-Copying == {s \in Server : data[s] = "Y"}
-AtOnce(s) == WithoutNoOp \union Copying \in {{}, {s}}
+AtOnce(s) == WithoutNoOp \in {{}, {s}}
 
 -----------------------------------------------------------------------------
 DElect ==
@@ -72,7 +71,7 @@ DPersist ==
 \* A crash while the log is being truncated can leave more than one log: which, a script does not say.  Nor what a
 \* replica makes of entries that are newer than the term on its disk.
 DLose == \E s \in Server :
-    /\ ghosts[s] = {} /\ data[s] = "R" /\ DurableTerm(s) >= OpIdAt(log[s], dur[s])[1]
+    /\ data[s] = "Y" \/ (ghosts[s] = {} /\ data[s] = "R" /\ DurableTerm(s) >= OpIdAt(log[s], dur[s])[1])
     /\ Crash(s) /\ Tell("Restart", s, <<>>)
 
 Changed(i, cas) ==
@@ -89,13 +88,13 @@ DCopy ==
         /\ \E s \in Members(Config(sent[t].log)) \ {i} :
             CopyStart(s, Offer(i, dur[i]), t) /\ Tell("CopyStart", s, <<i, t>>)
     \/ \E s \in Server : CopyFinish(s) /\ Tell("CopyFinish", s, <<>>)
+    \/ \E s \in Server : CopyAbort(s) /\ Tell("CopyAbort", s, <<>>)
     \/ \E s \in Server, n \in 1..Len(committed) :
         /\ Index(committed[n][1][2]) = n /\ s \notin Members(committed[n][1][2])
         /\ Tombstone(s, n) /\ Tell("Tombstone", s, <<n>>)
 
 \* Of all steps those that may come now.
 Together(next) == next /\ AtOnce(did'[2]) /\ (WithoutNoOp # {} => did'[1] = "ClientAppend")
-                       /\ (Copying # {} => did'[1] = "CopyFinish")
 
 DRaft == DElect \/ DReplicate \/ DPersist \/ DLose
 DAny == Together(DRaft \/ DFree \/ DGuided \/ DCopy

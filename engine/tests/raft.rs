@@ -6,6 +6,8 @@
 
 #[path = "support/group/node.rs"]
 mod node;
+#[path = "support/group/shelf.rs"]
+mod shelf;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -8,24 +8,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::ids::{OpId, PeerId, TabletId, Uuid};
-use engine::note::raft::{Action, DataState, Post, RaftNote, Role as NoteRole, Trace};
-use engine::raft::message::{
-    PeerStatus, UpdateErrorKind, UpdateResponse, VoteError, VoteErrorKind, VoteResponse,
-};
+use engine::ids::{PeerId, TabletId, Uuid};
+use engine::note::raft::Trace;
+use engine::raft::message::{PeerStatus, UpdateErrorKind, UpdateResponse};
 use engine::raft::{
     Change, ChangePart, Config, ConsensusMeta, Event, Health, Member, Message, Peer, RaftOptions, Reply,
-    Role, decide_vote,
 };
-use engine::replica::copy::Manifest;
-use engine::schema::partition::{Partition, PartitionSchema};
-use engine::schema::{ColumnSchema, DataType, Schema};
-use engine::tablet::meta::TabletMeta;
 use engine::time::{Instant, Now, WallTime};
 
 pub mod check;
+mod copies;
 pub mod node;
 pub mod script;
+mod shelf;
 
 use check::Checks;
 use node::{Disk, Node};
@@ -377,93 +372,6 @@ impl Group {
         }
     }
 
-    fn tombstone_votes(&mut self, at: PeerId, request: &engine::raft::message::VoteRequest) -> VoteResponse {
-        let node = self.nodes.get_mut(&at).expect("a server");
-        let Some(meta) = &node.disk.meta else {
-            let error = VoteError { kind: VoteErrorKind::TabletNotFound, message: String::new() };
-            return VoteResponse { responder: at, term: 0, granted: false, error: Some(error) };
-        };
-        let decision = decide_vote(meta, node.disk.tombstone, request, false);
-        let response = decision.response(at, meta);
-        let before = meta.term;
-        if let Some(meta) = decision.meta {
-            let (term, vote) = (meta.term, meta.voted_for);
-            node.disk.meta = Some(meta);
-            if term > before {
-                self.tell(at, Action::SeeTerm { term });
-            }
-            if response.granted {
-                self.tell(at, Action::GrantVote { candidate: request.candidate, term });
-            }
-            self.tell(at, Action::MetaPersist { term, vote });
-        } else if response.granted && request.pre_election {
-            self.tell(at, Action::GrantPreVote { candidate: request.candidate, term: request.term });
-        }
-        if response.granted && !request.pre_election {
-            self.checks.voted(at, request.term, request.candidate);
-        }
-        response
-    }
-
-    /// A note of a server without a running replica.
-    fn tell(&mut self, at: PeerId, action: Action) {
-        let disk = &self.nodes[&at].disk;
-        let (term, last) = (disk.meta.as_ref().map_or(0, |m| m.term), disk.tombstone.unwrap_or_default());
-        let post = Post { term, last, commit: 0, role: NoteRole::Follower, data: DataState::Tombstoned };
-        self.trace.push(at, &RaftNote { action, post });
-    }
-
-    /// What the source of a copy offers.
-    fn tell_source(&mut self, source: PeerId, sink: PeerId, upto: OpId) {
-        let raft = self.nodes[&source].raft().expect("a source runs");
-        let role = match raft.role() {
-            Role::Leader => NoteRole::Leader,
-            Role::Candidate => NoteRole::Candidate,
-            _ => NoteRole::Follower,
-        };
-        let (term, last, commit) = (raft.term(), raft.last(), raft.committed().index);
-        let post = Post { term, last, commit, role, data: DataState::Ready };
-        self.trace.push(source, &RaftNote { action: Action::CopyOpen { sink, upto }, post });
-    }
-
-    /// A tablet copy in one step: what `source` has durably becomes `sink`'s, if the code that copies admits it.
-    fn copy(&mut self, source: PeerId, sink: PeerId, term: u64) -> engine::error::Result<()> {
-        if !self.nodes[&source].is_up() || self.nodes[&sink].is_down() {
-            return Err(engine::error::Error::not_ready("no copy here now"));
-        }
-        let mine = self.nodes[&sink].disk.tombstone.unwrap_or_default();
-        let local = self.nodes[&sink].local();
-        let from = &self.nodes[&source].disk;
-        let source_meta = from.meta.clone().expect("a running replica has metadata");
-        let log = from.log.clone();
-        let fetched = log.last().map_or(Default::default(), |entry| entry.op);
-        let committed =
-            self.nodes[&source].raft().map_or(0, |raft| raft.committed().index).min(fetched.index);
-        local.admit_term(term)?;
-        local.admit(&manifest(source_meta.clone(), fetched, committed))?;
-        let gc_before = from.gc_before;
-        self.tell_source(source, sink, fetched);
-        let sink_node = self.nodes.get_mut(&sink).expect("a server");
-        let mut meta =
-            sink_node.disk.meta.take().unwrap_or_else(|| ConsensusMeta::new(TABLET, Config::default()));
-        meta.merge(&source_meta);
-        // The configuration as of what was fetched.
-        let configs = log.iter().filter(|e| e.kind == engine::raft::kind::CONFIG && e.op.index <= committed);
-        if let Some(entry) = configs.last() {
-            meta.committed = Config::decode(&entry.payload).expect("the source decoded it");
-        }
-        let merged = meta.term;
-        sink_node.disk = Disk { meta: Some(meta), log, committed, tombstone: None, gc_before };
-        let post = |last, commit, data| Post { term: merged, last, commit, role: NoteRole::Follower, data };
-        let begun =
-            RaftNote { action: Action::CopyStart { source, term }, post: post(mine, 0, DataState::Copying) };
-        self.trace.push(sink, &begun);
-        let ready = post(fetched, committed, DataState::Ready);
-        self.trace.push(sink, &RaftNote { action: Action::CopyFinish, post: ready });
-        self.start(sink, false);
-        Ok(())
-    }
-
     /// A server's disk does some of what it was asked to.
     fn write_something(&mut self) {
         let at = self.any_node();
@@ -471,6 +379,9 @@ impl Group {
             return;
         }
         let pick = self.random();
+        if self.nodes[&at].is_copying() {
+            return self.copy_goes_on(at, pick);
+        }
         let Some(event) = self.nodes.get_mut(&at).expect("a server").write(pick) else { return };
         self.step(at, event);
     }
@@ -547,17 +458,6 @@ impl Group {
         );
     }
 
-    fn tombstone(&mut self, at: PeerId, newest: &Config) {
-        let node = self.nodes.get_mut(&at).expect("a server");
-        let config = node.raft().map(|raft| raft.meta().committed.kudu_index());
-        if config.is_some_and(|index| index > newest.kudu_index()) {
-            return;
-        }
-        node.tombstone();
-        self.tickets.retain(|(to, _), _| *to != at);
-        self.tell(at, Action::Tombstone { cas: newest.opid_index });
-    }
-
     pub fn crash(&mut self, at: PeerId) {
         if !self.nodes[&at].is_up() {
             return;
@@ -624,22 +524,6 @@ impl Group {
         };
         let committed = |peer: &Peer| self.nodes[&peer.id].raft().map_or(0, |raft| raft.committed().index);
         self.checks.newest_config().voters().filter(|peer| !lost(peer.id)).map(committed).min().unwrap_or(0)
-    }
-}
-
-/// What a source shows of itself, as far as it is judged: there are no files behind it.
-fn manifest(consensus: ConsensusMeta, last_op: OpId, committed: u64) -> Manifest {
-    let schema = Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int32)], 1).expect("a key is enough");
-    let (how, range) = (PartitionSchema::default(), Partition::default());
-    let superblock = TabletMeta::new(TABLET, TABLET, "t", schema, 0, how, range);
-    Manifest {
-        superblock,
-        consensus,
-        last_op,
-        committed,
-        file_bytes: Vec::new(),
-        segments: Vec::new(),
-        truncations: Vec::new(),
     }
 }
 

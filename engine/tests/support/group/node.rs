@@ -11,6 +11,8 @@ use engine::replica::copy::{Has, Local};
 use engine::time::{HybridClock, Instant, Now, Timestamp, WallTime};
 use engine::wal::Replicate;
 
+use super::shelf::Shelf;
+
 /// What survives a crash.
 #[derive(Default)]
 pub struct Disk {
@@ -20,6 +22,7 @@ pub struct Disk {
     pub log: Vec<Replicate>,
     /// The last commit record.
     pub committed: u64,
+    /// What a tombstone, or a copy under way, remembers.
     pub tombstone: Option<OpId>,
     /// Entries below can no longer be read for peers.
     pub gc_before: u64,
@@ -71,6 +74,8 @@ pub struct Node {
     /// The log as the core believes it to be.
     pub log: Vec<Replicate>,
     state: Life,
+    /// Where things are while there is no replica.
+    shelf: Option<Shelf>,
     clock: HybridClock,
     log_queue: VecDeque<LogChange>,
     meta_queue: VecDeque<(u64, ConsensusMeta)>,
@@ -98,9 +103,11 @@ impl Clock for NodeClock<'_> {
 
 impl Node {
     pub fn new(id: PeerId, disk: Disk, skew: i64) -> Node {
+        let shelf = disk.meta.is_none().then(Shelf::empty);
         Node {
             id,
             disk,
+            shelf,
             skew,
             life: 0,
             log: Vec::new(),
@@ -128,18 +135,33 @@ impl Node {
         !self.is_up() && !self.is_empty_handed()
     }
 
-    /// No replica: never, or a tombstone.
+    /// No replica: never, not yet, or a tombstone.
     pub fn is_empty_handed(&self) -> bool {
-        self.disk.tombstone.is_some() || self.disk.meta.is_none()
+        self.shelf.is_some()
+    }
+
+    pub fn is_copying(&self) -> bool {
+        self.shelf.as_ref().is_some_and(Shelf::is_copying)
+    }
+
+    /// Does something with what a server without a replica has.
+    pub fn on_shelf<R>(&mut self, work: impl FnOnce(&mut Shelf) -> R) -> R {
+        let shelf = self.shelf.as_mut().expect("there is no replica here");
+        let done = work(shelf);
+        self.disk = Disk { meta: shelf.meta(), tombstone: shelf.last_op(), ..Disk::default() };
+        done
+    }
+
+    /// The copy is complete: whether there is a replica now.
+    pub fn unshelve(&mut self) -> bool {
+        let Some(disk) = self.shelf.as_mut().and_then(Shelf::finish) else { return false };
+        (self.disk, self.shelf) = (disk, None);
+        true
     }
 
     /// What it would say of itself when it is told to copy.
     pub fn local(&self) -> Local {
-        let has = match (self.is_empty_handed(), self.disk.tombstone) {
-            (false, _) => Has::Replica,
-            (true, Some(_)) => Has::Tombstone,
-            (true, None) => Has::Nothing,
-        };
+        let has = self.shelf.as_ref().map_or(Has::Replica, Shelf::has);
         let term = self.disk.meta.as_ref().map_or(0, |meta| meta.term);
         Local { tablet: super::TABLET, has, last_op: self.disk.tombstone, at_least: OpId::MIN, term }
     }
@@ -300,7 +322,8 @@ impl Node {
         let Some(raft) = self.raft() else { return };
         let (last, meta) = (raft.last(), raft.meta().clone());
         self.stop();
-        self.disk = Disk { meta: Some(meta), tombstone: Some(last), ..Disk::default() };
+        self.shelf = Some(Shelf::tombstone(&meta, last));
+        self.on_shelf(|_| ());
         self.log.clear();
     }
 }

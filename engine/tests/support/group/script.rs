@@ -21,6 +21,7 @@ use std::time::Duration;
 use engine::ids::{OpId, PeerId, Term};
 use engine::raft::message::{UpdateErrorKind, UpdateRequest, UpdateResponse, VoteRequest, VoteResponse};
 use engine::raft::{Change, ChangePart, Config, ConsensusMeta, Event, Member, Message, Peer, Role};
+use engine::replica::copy::Has;
 use engine::wal::Replicate;
 
 use super::node::{Disk, Node};
@@ -215,7 +216,8 @@ impl Driver {
                 let (source, term) = (server_of(get(params, "source")?)?, number(params, "term")?);
                 self.group.copy(source, at, term).map_err(|error| error.to_string())?;
             }
-            "CopyFinish" => {}
+            "CopyFinish" => self.group.finish_copy(at),
+            "CopyAbort" => self.group.abort_copy(at),
             "Tombstone" => {
                 let newest = Config { opid_index: Some(number(params, "cas")?), peers: Vec::new() };
                 self.group.tombstone(at, &newest);
@@ -377,15 +379,30 @@ impl Driver {
             _ => Some(number(params, "cas")? as i64),
         };
         self.acknowledge(leader, commit);
-        self.hear_of_all(leader);
+        // An operator asks when all are alive; the master names the configuration that it judged.
+        let caught_up = self.caught_up(leader, commit);
+        self.hear_of(leader, |peer| cas.is_none() || caught_up.contains(&peer));
         let change = Change { parts, cas_opid_index: cas };
         self.group.step(leader, Event::ChangeConfig { ticket: 0, change });
         Ok(())
     }
 
-    /// Every peer is alive, for all that the leader knows: they answered something that says nothing of their logs.
-    fn hear_of_all(&mut self, leader: PeerId) {
-        for peer in self.group.nodes.keys().copied().filter(|id| *id != leader).collect::<Vec<_>>() {
+    /// The peers whose acknowledgements reach the leader's commit index.
+    fn caught_up(&self, leader: PeerId, commit: u64) -> Vec<PeerId> {
+        let term = self.group.nodes[&leader].raft().map_or(0, |raft| raft.term());
+        let reaches = |(to, answer): &&(PeerId, UpdateResponse)| {
+            let fits = *to == leader && answer.error.is_none() && answer.term == term;
+            fits && answer.last_received_current_leader.index >= commit
+        };
+        self.answers.iter().filter(reaches).map(|(_, answer)| answer.responder).collect()
+    }
+
+    /// These are alive, for all that the leader knows: they answer something that says nothing of their logs. Of the
+    /// others it has not heard for long.
+    fn hear_of(&mut self, leader: PeerId, alive: impl Fn(PeerId) -> bool) {
+        self.group.now = self.group.now.after(super::options().follower_failed_after * 2);
+        let peers = self.group.nodes.keys().copied().filter(|id| *id != leader && alive(*id));
+        for peer in peers.collect::<Vec<_>>() {
             let Some(sent) = self.envelope(leader, peer) else { continue };
             let response = UpdateResponse::refusal(peer, 0, UpdateErrorKind::InvalidTerm, String::new());
             self.group.step(leader, Event::Updated { peer, sent, result: Ok(response) });
@@ -407,6 +424,9 @@ impl Driver {
 
     /// The worst that a crash can do: nothing that was not durable is there again, but for the commit record.
     fn restart(&mut self, at: PeerId) {
+        if self.group.nodes[&at].is_empty_handed() {
+            return self.group.crash_shelf(at);
+        }
         let node = self.group.nodes.get_mut(&at).expect("a server");
         let committed = node.raft().map_or(0, |raft| raft.committed().index);
         node.disk.committed = committed.min(node.disk.log.len() as u64);
@@ -461,8 +481,8 @@ impl Driver {
 
     /// Whether the server is where the specification has it.
     fn agrees(&self, step: &Step) -> Told<()> {
-        // Between these and the next step the code has gone on already.
-        let ahead = matches!(step.action.as_str(), "BecomeLeader" | "CopyStart");
+        // Between this and the next step the code has gone on already.
+        let ahead = step.action == "BecomeLeader";
         // An only voter commits what it appends at once.
         let alone =
             step.action == "ConfigAppend" && step.after.get("voters").is_some_and(|v| !v.contains(','));
@@ -486,7 +506,11 @@ impl Driver {
         let vote = |vote: Option<PeerId>| vote.map_or("none".to_owned(), name);
         let Some(raft) = node.raft() else {
             let (term, voted) = node.disk.meta.as_ref().map_or((0, None), |m| (m.term, m.voted_for));
-            let data = if node.disk.tombstone.is_some() { "tombstoned" } else { "none" };
+            let data = match node.local().has {
+                _ if node.is_copying() => "copying",
+                Has::Tombstone => "tombstoned",
+                _ => "none",
+            };
             let last = node.disk.tombstone.unwrap_or_default();
             let words = [("term", term.to_string()), ("vote", vote(voted)), ("data", data.into())];
             return words.into_iter().chain([("last", last.to_string())]).collect();
