@@ -9,6 +9,8 @@ mod mutant;
 mod planted;
 mod replay;
 mod report;
+#[path = "../../../sim/src/cli/scratch.rs"]
+mod scratch;
 mod tla;
 mod tlc;
 mod trace;

@@ -13,6 +13,7 @@ use crate::command::Run;
 
 use super::replay::replay;
 use super::report;
+use super::scratch::{apply, copy_tree};
 use super::tlc::Tlc;
 use super::trace::TraceFile;
 
@@ -40,8 +41,7 @@ pub fn run(root: &Path, tlc: &Tlc, only: Option<&str>, steps: u64, write: bool) 
     for (path, about) in &patches {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         copy_tree(root, &tree)?;
-        let applied = Run::new("git").dir(&tree).args([Path::new("apply"), path.as_path()]).output()?;
-        ensure!(applied.success, "{name} does not apply: {}", applied.stderr);
+        apply(&tree, path).with_context(|| name.clone())?;
         let program = build(&tree, &scratch.join("target")).with_context(|| name.clone())?;
         let (storms, action) = storms(root, tlc, &program, steps)?;
         let row = PlantedRow { name, about: about.clone(), storms, action };
@@ -75,31 +75,6 @@ fn patches(root: &Path, only: Option<&str>) -> Result<Vec<(PathBuf, String)>> {
     found.sort();
     ensure!(!found.is_empty(), "no patch in {FOLDER} has such a name and a line `{MARK}`");
     Ok(found)
-}
-
-/// Makes the scratch copy equal to the working tree. Equal files are left alone, so that a build only sees what
-/// changed.
-fn copy_tree(root: &Path, tree: &Path) -> Result<()> {
-    fs::create_dir_all(tree)?;
-    if !tree.join(".git").exists() {
-        // A repository of its own: in someone else's, git would take paths for that one's.
-        Run::new("git").dir(tree).args(["init", "--quiet", "."]).run()?;
-    }
-    let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
-    let listed = Run::new("git").dir(root).args(words).output()?;
-    ensure!(listed.success, "git ls-files: {}", listed.stderr);
-    for file in listed.stdout.split('\0').filter(|file| !file.is_empty()) {
-        let Ok(content) = fs::read(root.join(file)) else { continue };
-        let copy = tree.join(file);
-        if fs::read(&copy).is_ok_and(|old| old == content) {
-            continue;
-        }
-        if let Some(parent) = copy.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(&copy, content).with_context(|| format!("writing {}", copy.display()))?;
-    }
-    Ok(())
 }
 
 /// The patched tree's program that writes the traces of storms.
@@ -145,16 +120,5 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].1, "Forgets a vote.");
         assert!(patches(root.path(), Some("2-b")).is_err());
-    }
-
-    #[test]
-    fn a_scratch_copy_is_made_equal_again() {
-        let (root, tree) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        Run::new("git").dir(root.path()).args(["init", "--quiet", "."]).run().expect("a repository");
-        fs::write(root.path().join("x"), "as it is").expect("written");
-        copy_tree(root.path(), tree.path()).expect("copied");
-        fs::write(tree.path().join("x"), "patched").expect("written");
-        copy_tree(root.path(), tree.path()).expect("copied");
-        assert_eq!(fs::read_to_string(tree.path().join("x")).expect("read"), "as it is");
     }
 }

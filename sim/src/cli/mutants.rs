@@ -23,6 +23,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::child::Job;
+use super::scratch::{apply, copy_tree};
 use super::verdicts::{Verdict, Verdicts};
 use super::{How, Which, parse_range};
 use crate::plan::record::Field;
@@ -97,7 +98,7 @@ pub fn mutants(args: &MutantsArgs) -> Result<bool> {
         let verdict = match known {
             Some(verdict) => verdict,
             None => {
-                copy_tree(&tree)?;
+                copy_tree(Path::new("."), &tree)?;
                 apply(&tree, &mutant.path)?;
                 let program = build(args, &tree).with_context(|| format!("building {}", mutant.name))?;
                 let verdict = judge(args, mutant, &program)?;
@@ -150,35 +151,6 @@ fn output(command: &mut Command) -> Result<String> {
         bail!("{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Makes the scratch copy equal to the working tree. Files that are equal are left alone, so that a build only sees
-/// what changed.
-fn copy_tree(tree: &Path) -> Result<()> {
-    fs::create_dir_all(tree).with_context(|| format!("making {}", tree.display()))?;
-    if !tree.join(".git").exists() {
-        // A repository of its own: in someone else's, git would take paths for that one's.
-        output(Command::new("git").args(["init", "--quiet"]).arg(tree))?;
-    }
-    let files =
-        output(Command::new("git").args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
-    for file in files.split('\0').filter(|file| !file.is_empty()) {
-        let Ok(content) = fs::read(file) else { continue };
-        let copy = tree.join(file);
-        if fs::read(&copy).is_ok_and(|old| old == content) {
-            continue;
-        }
-        if let Some(parent) = copy.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(&copy, content).with_context(|| format!("writing {}", copy.display()))?;
-    }
-    Ok(())
-}
-
-fn apply(tree: &Path, patch: &Path) -> Result<()> {
-    let patch = fs::canonicalize(patch)?;
-    output(Command::new("git").current_dir(tree).arg("apply").arg(patch)).map(drop)
 }
 
 /// The program of the patched tree.

@@ -1,0 +1,70 @@
+//! A scratch copy of the working tree, for patches to be tried in. `ci` takes this file too.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Makes the scratch copy `tree` equal to the working tree `root`. Files that are equal are left alone, so that a build
+/// only sees what changed.
+pub fn copy_tree(root: &Path, tree: &Path) -> Result<()> {
+    fs::create_dir_all(tree).with_context(|| format!("making {}", tree.display()))?;
+    if !tree.join(".git").exists() {
+        // A repository of its own: in someone else's, git would take paths for that one's.
+        git(tree, &["init", "--quiet", "."])?;
+    }
+    let files = git(root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
+    for file in files.split('\0').filter(|file| !file.is_empty()) {
+        let Ok(content) = fs::read(root.join(file)) else { continue };
+        let copy = tree.join(file);
+        if fs::read(&copy).is_ok_and(|old| old == content) {
+            continue;
+        }
+        if let Some(parent) = copy.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&copy, content).with_context(|| format!("writing {}", copy.display()))?;
+    }
+    Ok(())
+}
+
+/// Applies a patch to the copy.
+pub fn apply(tree: &Path, patch: &Path) -> Result<()> {
+    let patch = fs::canonicalize(patch).with_context(|| format!("reading {}", patch.display()))?;
+    git(tree, &["apply", &patch.to_string_lossy()]).map(drop)
+}
+
+fn git(dir: &Path, words: &[&str]) -> Result<String> {
+    let output = Command::new("git").current_dir(dir).args(words).output().context("starting git")?;
+    if !output.status.success() {
+        bail!("git {} in {}:\n{}", words.join(" "), dir.display(), String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scratch_copy_is_made_equal_again() {
+        let (root, tree) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        git(root.path(), &["init", "--quiet", "."]).expect("a repository");
+        fs::write(root.path().join("x"), "as it is").expect("written");
+        copy_tree(root.path(), tree.path()).expect("copied");
+        fs::write(tree.path().join("x"), "patched").expect("written");
+        copy_tree(root.path(), tree.path()).expect("copied");
+        assert_eq!(fs::read_to_string(tree.path().join("x")).expect("read"), "as it is");
+    }
+
+    #[test]
+    fn a_patch_that_does_not_fit_is_an_error_that_says_so() {
+        let tree = tempfile::tempdir().expect("a folder");
+        git(tree.path(), &["init", "--quiet", "."]).expect("a repository");
+        let patch = tree.path().join("x.patch");
+        fs::write(&patch, "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n").expect("written");
+        let said = apply(tree.path(), &patch).expect_err("there is no x").to_string();
+        assert!(said.contains("git apply") && said.contains("x.patch"), "{said}");
+    }
+}
