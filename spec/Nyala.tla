@@ -20,7 +20,7 @@ SentTo(s, t, n) == \E k \in n..Len(sent[t].log) : s \in Members(ConfigAt(sent[t]
 
 \* One entry at a time, after the last one that agrees; of the commit indexes told, the newest.
 ReceiveNext(s, t) ==
-    /\ Sender(t) # Nil /\ data[s] = "R"
+    /\ Sender(t) # Nil /\ Runs(s)
     /\ LET k == Agree(log[s], sent[t].log) IN
        \E n \in IF On("prevcheck") THEN {k, k + 1} ELSE k..Len(sent[t].log) :
            /\ n <= Len(sent[t].log) /\ SentTo(s, t, n)
@@ -50,6 +50,15 @@ Copy ==
     \/ \E s \in Server : CopyFinish(s)
     \/ \E s \in Server : MasterDeletes(s)
 
+\* One replica at a time is failed, or does not know how far its log went: with more of them a majority may be gone.  Who
+\* looks after the tablet deletes what failed.
+Fails ==
+    \E s \in Server :
+        \/ /\ \A x \in Server : down[x] = "up" /\ ~IsBlind(x)
+           /\ \/ Fail(s)
+              \/ FailOpen(s, meta[s][1], FALSE)
+        \/ down[s] # "up" /\ Tombstone(s, Nil)
+
 FreeChanges == \E i \in Server : FreeChange(i) \/ Exchange(i)
 GuidedChanges == \E i \in Server : MasterAdds(i) \/ Promote(i) \/ MasterEvicts(i)
 
@@ -57,12 +66,14 @@ NextRaft == Elect \/ Replicate \/ Persist \/ Lose
 NextFree == NextRaft \/ FreeChanges
 NextGuided == NextRaft \/ GuidedChanges
 NextCopy == NextRaft \/ FreeChanges \/ Copy
-Next == NextRaft \/ FreeChanges \/ GuidedChanges \/ Copy
+NextFails == NextRaft \/ Copy \/ Fails
+Next == NextRaft \/ FreeChanges \/ GuidedChanges \/ Copy \/ Fails
 
 SpecRaft == Init /\ [][NextRaft]_vars
 SpecFree == Init /\ [][NextFree]_vars
 SpecGuided == Init /\ [][NextGuided]_vars
 SpecCopy == Init /\ [][NextCopy]_vars
+SpecFails == Init /\ [][NextFails]_vars
 Spec == Init /\ [][Next]_vars
 
 \* Servers are told apart only by their place in the first configuration, and no action orders them.

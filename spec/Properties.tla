@@ -4,7 +4,7 @@
 (* OneVotePerTerm is sim/src/invariants/one_vote_per_term.rs, and so on.   *)
 (* Those without an oracle there are of the models alone: QuorumInForce,   *)
 (* OnlyVotersLead, EnoughMembers, TermsAreElected, PreVoteFirst,           *)
-(* NoAmnesia, NoStaleDelete.                                               *)
+(* NoBlindVote, NoStaleDelete.                                             *)
 (***************************************************************************)
 EXTENDS TabletCopy
 
@@ -36,13 +36,14 @@ AppliedAgree ==
 
 \* Each committed entry is on the disks of so many that no majority of the newest committed configuration is without
 \* it; a tombstone knows what its OpId says.  So no acknowledged write is lost as long as a majority lives.  (Half of
-\* an even configuration may be enough: a leader counts by a smaller one as soon as it has appended it.)
+\* an even configuration may be enough: a leader counts by a smaller one as soon as it has appended it.)  Who does not
+\* know how far its log went elects nobody, so it may have lost it.
 Knows(s, n) ==
     IF data[s] = "R" THEN n <= dur[s] /\ log[s][n] = committed[n][1]
-    ELSE Geq(tomb[s], <<committed[n][1][1], n>>)
+    ELSE Geq(Known(s), <<committed[n][1][1], n>>)
 NewestConfig == IF committed = <<>> THEN FirstConfig ELSE committed[Len(committed)][1][2]
 QuorumKeeps ==
-    \A n \in 1..Len(committed) : ~IsMajority({s \in Server : ~Knows(s, n)}, Voters(NewestConfig))
+    \A n \in 1..Len(committed) : ~IsMajority({s \in Server : ~IsBlind(s) /\ ~Knows(s, n)}, Voters(NewestConfig))
 
 \* The same for the configuration that the newest leader works with: no promotion and no eviction may leave it unable
 \* to commit with those that are up to date.
@@ -55,8 +56,8 @@ QuorumInForce ==
 
 \* Any two majorities that could elect a leader now have a voter in common, whichever configurations they are of.
 Electors(s) ==
-    IF data[s] = "R" /\ s \in Voters(Config(log[s]))
-    THEN {x \in Voters(Config(log[s])) : Exists(x) /\ Geq(Last(log[s]), Position(x))} ELSE {}
+    IF Runs(s) /\ s \in Voters(Config(log[s]))
+    THEN {x \in Voters(Config(log[s])) : Answers(x) /\ ~IsBlind(x) /\ Geq(Last(log[s]), Known(x))} ELSE {}
 Missing(need, own) == IF need > own THEN need - own ELSE 0
 Apart(s, r) ==
     LET a == Electors(s)
@@ -81,6 +82,9 @@ PreVoteFirst == \A t \in Terms, s \in Server : PreVote /\ cand[t][s] # NotAsked 
 
 \* A tombstone, and a copy that failed, keep term, vote and OpId.
 NoAmnesia == "amnesia" \notin bad
+
+\* Who does not know how far its log went never votes.
+NoBlindVote == "blind vote" \notin bad
 
 \* A tombstone is never replaced from a state older than itself.
 NoRevival == "revived" \notin bad

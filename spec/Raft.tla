@@ -15,19 +15,22 @@ EXTENDS Replicas
 \* Code: Raft::start_pre_election, election.rs.
 StartPreElection(s) ==
     LET t == Term(s) + 1 IN
-    /\ data[s] = "R" /\ role[s] # "L" /\ t <= MaxTerm
+    /\ Runs(s) /\ role[s] # "L" /\ t <= MaxTerm
     /\ On("candidate") => s \in Voters(Config(log[s]))
     /\ pre' = [pre EXCEPT ![t][s] =
            [last |-> Last(log[s]), yes |-> IF @ = NotAsked THEN {s} ELSE @.yes]]
     /\ UNCHANGED <<replica, tablet, cand, vote, sent, told, ack, history>>
 
+\* Who does not know how far its log went must not vote.
+Sighted(s) == On("blindvote") => ~IsBlind(s)
+
 \* Says yes to a pre-election; promises nothing.
 \* Code: Raft::decide, election.rs; decide_vote, vote.rs.
 GrantPreVote(s, t, i) ==
-    /\ pre[t][i] # NotAsked /\ s # i /\ Exists(s)
+    /\ pre[t][i] # NotAsked /\ s # i /\ Answers(s) /\ Sighted(s)
     /\ t >= Term(s)
     /\ t = Term(s) => Voted(s) \in {Nil, i}
-    /\ Geq(pre[t][i].last, Position(s))
+    /\ Geq(pre[t][i].last, Known(s))
     /\ pre' = [pre EXCEPT ![t][i].yes = @ \union {s}]
     /\ IF On("prevoteterm") THEN UNCHANGED meta
        ELSE meta' = IF t > Term(s) THEN Metadata(s, <<t, Nil>>) ELSE meta
@@ -41,7 +44,7 @@ StartElection(s, asked) ==
         voters == Voters(Config(log[s]))
         won == pre[t][s] # NotAsked /\ IsMajority(pre[t][s].yes, voters)
     IN
-    /\ data[s] = "R" /\ role[s] # "L" /\ t <= MaxTerm
+    /\ Runs(s) /\ role[s] # "L" /\ t <= MaxTerm
     /\ On("candidate") => s \in voters
     /\ (PreVote /\ On("prevote")) => asked \/ won
     /\ meta' = Metadata(s, m)
@@ -55,22 +58,22 @@ StartElection(s, asked) ==
 \* Code: Raft::decide, election.rs; decide_vote, vote.rs.
 GrantVote(s, t, i) ==
     LET m == <<t, i>> IN
-    /\ cand[t][i] # NotAsked /\ vote[t][i] = i /\ s # i /\ Exists(s)
+    /\ cand[t][i] # NotAsked /\ vote[t][i] = i /\ s # i /\ Answers(s) /\ Sighted(s)
     /\ t >= Term(s)
     /\ On("onevote") => (t = Term(s) => Voted(s) = Nil)
-    /\ On("uptodate") => Geq(cand[t][i].last, Position(s))
+    /\ On("uptodate") => Geq(cand[t][i].last, Known(s))
     /\ ~(t = Term(s) /\ Voted(s) = i)
     /\ meta' = Metadata(s, m)
     /\ role' = [role EXCEPT ![s] = "F"]
     /\ vote' = IF Eager \/ ~On("votedurable") THEN Released(s, <<m>>, 1) ELSE vote
-    /\ bad' = bad \union Flag("two votes", VotedTwice(s, vote'))
+    /\ bad' = bad \union Flag("two votes", VotedTwice(s, vote')) \union Flag("blind vote", IsBlind(s))
     /\ UNCHANGED <<log, dur, ghosts, commit, tablet, pre, cand, sent, told, ack, committed, copies>>
 
 \* The k-th version of the metadata is on the disk; answers that waited for it leave.
 \* Code: Raft::store_meta and Raft::meta_persisted, hold.rs.
 MetaPersist(s, k) ==
     LET m == SubSeq(meta[s], k, Len(meta[s])) IN
-    /\ k \in 2..Len(meta[s])
+    /\ k \in 2..Len(meta[s]) /\ down[s] = "up"
     /\ meta' = [meta EXCEPT ![s] = m]
     /\ vote' = Released(s, meta[s], k)
     /\ bad' = bad \union Flag("two votes", VotedTwice(s, vote'))
@@ -80,7 +83,7 @@ MetaPersist(s, k) ==
 \* A message of a later term: adopt the term, follow.
 \* Code: Raft::see_term, election.rs.
 SeeTerm(s, t) ==
-    /\ Exists(s) /\ t > Term(s)
+    /\ Answers(s) /\ t > Term(s)
     /\ \E x \in Server : cand[t][x] # NotAsked
     /\ meta' = Metadata(s, <<t, Nil>>)
     /\ role' = [role EXCEPT ![s] = "F"]
@@ -96,7 +99,7 @@ BecomeLeader(i) ==
     LET t == Term(i)
         extra == IF On("majority") THEN 0 ELSE 2
     IN
-    /\ data[i] = "R" /\ role[i] = "C"
+    /\ Runs(i) /\ role[i] = "C"
     /\ On("candidate") => i \in Voters(Config(log[i]))
     /\ LET yes == {x \in cand[t][i].voters : vote[t][x] = i} IN
        2 * Cardinality(yes) + extra > Cardinality(cand[t][i].voters)
@@ -110,7 +113,7 @@ BecomeLeader(i) ==
 \* Gives up in its own term: asked to, or no majority answers.
 \* Code: Raft::step_down, leader.rs; Raft::leave_office, election.rs.
 StepDown(s) ==
-    /\ data[s] = "R" /\ role[s] # "F"
+    /\ Runs(s) /\ role[s] # "F"
     /\ role' = [role EXCEPT ![s] = "F"]
     /\ UNCHANGED <<meta, log, dur, ghosts, commit, tablet, network, history>>
 
@@ -142,7 +145,7 @@ LeaderPersist(i, n) ==
 
 \* Code: Raft::persisted and Raft::answer_updates, follower.rs.
 FollowerPersist(s, n) ==
-    /\ data[s] = "R" /\ role[s] # "L" /\ n \in 1..Len(log[s])
+    /\ Runs(s) /\ role[s] # "L" /\ n \in 1..Len(log[s])
     /\ n > dur[s] \/ \E g \in ghosts[s] : g.after < n
     /\ Durable(s, n)
     /\ ack' = Acknowledged(s, meta[s], log[s], Max(dur[s], n))
@@ -157,7 +160,7 @@ Dropped(s, n) ==
 \* Code: Raft::truncate_after, follower.rs.
 AbortPending(s, t, n) ==
     LET lg == sent[t].log IN
-    /\ data[s] = "R" /\ t = Term(s) /\ Sender(t) \notin {Nil, s}
+    /\ Runs(s) /\ t = Term(s) /\ Sender(t) \notin {Nil, s}
     /\ n < Len(log[s]) /\ n < Len(lg) /\ log[s][n + 1] # lg[n + 1]
     /\ log' = [log EXCEPT ![s] = SubSeq(@, 1, n)]
     /\ dur' = [dur EXCEPT ![s] = Min(@, n)]
@@ -179,7 +182,7 @@ Receive(s, t, prev, n, c) ==
         synced == IF ~fresh THEN dur[s] ELSE IF Eager THEN n ELSE Min(dur[s], k)
         cap == IF On("commitmatch") THEN Min(n, c) ELSE c
     IN
-    /\ data[s] = "R" /\ Sender(t) \notin {Nil, s}
+    /\ Runs(s) /\ Sender(t) \notin {Nil, s}
     /\ On("termcheck") => t >= Term(s)
     /\ prev <= k /\ prev <= n /\ n <= Len(lg) /\ c <= told[t]
     /\ meta' = m
@@ -203,7 +206,7 @@ FollowerAppend(s, t, prev, n) ==
 \* Code: Raft::set_committed, leader.rs, called by Raft::take_update.
 FollowerCommit(s, n) ==
     LET t == Term(s) IN
-    /\ data[s] = "R" /\ role[s] # "L" /\ t > 0 /\ Sender(t) \notin {Nil, s}
+    /\ Runs(s) /\ role[s] # "L" /\ t > 0 /\ Sender(t) \notin {Nil, s}
     /\ n > commit[s] /\ n <= told[t]
     /\ n <= Agree(log[s], sent[t].log)
     /\ commit' = [commit EXCEPT ![s] = n]
@@ -250,12 +253,36 @@ Restart(s, m, lg, c) ==
     /\ vote' = Released(s, <<m>>, 1)
     /\ data' = [data EXCEPT ![s] = IF @ = "Y" THEN "T" ELSE @]
     /\ tomb' = IF data[s] = "Y" /\ ~On("keeptomb") THEN [tomb EXCEPT ![s] = <<0, 0>>] ELSE tomb
+    /\ down' = [down EXCEPT ![s] = "up"]
     /\ copy' = [copy EXCEPT ![s] = Nil]
     /\ bad' = bad \union Flag("amnesia", data[s] # "R" /\ tomb'[s] # tomb[s])
     /\ UNCHANGED <<open, pre, cand, sent, told, ack, committed, copies>>
 
 \* The worst that a crash can do: all that was not synced is lost.
 Crash(s) ==
-    /\ data[s] = "Y" \/ role[s] # "F" \/ dur[s] < Len(log[s]) \/ Len(meta[s]) > 1
+    /\ data[s] = "Y" \/ role[s] # "F" \/ dur[s] < Len(log[s]) \/ Len(meta[s]) > 1 \/ down[s] # "up"
     /\ Restart(s, meta[s][1], SubSeq(log[s], 1, dur[s]), Min(commit[s], dur[s]))
+
+-----------------------------------------------------------------------------
+(* Failures.  A disk's error ends a replica and nothing else: it stays in    *)
+(* the configuration, answers nothing, and what is on the disk stays there   *)
+(* until the server restarts, the replica is deleted, or it is copied over.  *)
+
+\* In use: it still knows how far its log went.  `s` may also be a tombstone or a copy whose deletion failed.
+\* Code: Replica::fail, engine/src/replica/mod.rs; Tablets::delete and Tablets::give_back, node/src/tserver.
+Fail(s) ==
+    /\ Answers(s)
+    /\ down' = [down EXCEPT ![s] = "failed"]
+    /\ role' = [role EXCEPT ![s] = "F"]
+    /\ UNCHANGED <<meta, log, dur, ghosts, commit, data, tomb, copy, open, network, history>>
+
+\* At a restart: the metadata m was read, the log was not.  How far it went may be known all the same (`knows`): of a
+\* tombstone, or of a replica that was closed a moment ago.
+\* Code: Tablets::open and Tablets::load, node/src/tserver/tablets.rs.
+FailOpen(s, m, knows) ==
+    /\ Exists(s)
+    /\ down' = [down EXCEPT ![s] = IF knows THEN "failed" ELSE "unopened"]
+    /\ role' = [role EXCEPT ![s] = "F"]
+    /\ meta' = [meta EXCEPT ![s] = <<m>>]
+    /\ UNCHANGED <<log, dur, ghosts, commit, data, tomb, copy, open, network, history>>
 =============================================================================

@@ -35,7 +35,8 @@ VARIABLES
     ghosts,         \* older logs that a crash may bring back: truncated in memory, not yet on the disk
     commit,         \* how many of them are known to be committed
     data,           \* the superblock's data state: "N" nothing, "R" ready, "Y" copying, "T" tombstone, "D" dropped
-    tomb,           \* the last OpId a tombstone remembers
+    tomb,           \* the last OpId a tombstone remembers; Nil: nobody could read it any more
+    down,           \* "up", or why it takes part in nothing: "failed" in use, or "unopened", so its log is not known
     copy,           \* what a copy under way will install
     open,           \* what a source offered to a sink
     pre,            \* pre-elections: what was asked and who said yes
@@ -49,7 +50,7 @@ VARIABLES
     bad             \* history: what must never happen, and did
 
 replica == <<meta, role, log, dur, ghosts, commit>>
-tablet  == <<data, tomb, copy, open>>
+tablet  == <<data, tomb, down, copy, open>>
 network == <<pre, cand, vote, sent, told, ack>>
 history == <<committed, copies, bad>>
 vars    == <<replica, tablet, network, history>>
@@ -100,11 +101,15 @@ DurableTerm(s) == meta[s][1][1]
 Metadata(s, m) ==
     IF Eager THEN [meta EXCEPT ![s] = <<m>>]
     ELSE IF m = Newest(meta[s]) THEN meta ELSE [meta EXCEPT ![s] = Append(@, m)]
-\* What a replica is judged by when it votes or is copied over.
-Position(s) == IF data[s] = "R" THEN Last(log[s]) ELSE tomb[s]
+\* What a replica is judged by when it votes or is copied over; Nil if it does not know.
+Position(s) == IF down[s] = "unopened" THEN Nil ELSE IF data[s] = "R" THEN Last(log[s]) ELSE tomb[s]
+IsBlind(s) == Position(s) = Nil
+Known(s) == IF IsBlind(s) THEN <<0, 0>> ELSE Position(s)
 Exists(s) == data[s] \notin {"N", "D"}
+Answers(s) == Exists(s) /\ down[s] = "up"
+Runs(s) == data[s] = "R" /\ down[s] = "up"
 Sender(t) == sent[t].leader
-IsLeader(s) == data[s] = "R" /\ role[s] = "L"
+IsLeader(s) == Runs(s) /\ role[s] = "L"
 
 \* Votes that leave when the metadata up to its k-th version is durable: each at most once in its term.
 Released(s, m, k) ==
@@ -135,6 +140,7 @@ Init ==
     /\ commit = [s \in Server |-> 0]
     /\ data = [s \in Server |-> IF s \in First THEN "R" ELSE "N"]
     /\ tomb = [s \in Server |-> <<0, 0>>]
+    /\ down = [s \in Server |-> "up"]
     /\ copy = [s \in Server |-> Nil]
     /\ open = [s \in Server |-> Nil]
     /\ pre = [t \in Terms |-> [s \in Server |-> NotAsked]]

@@ -41,6 +41,7 @@ Follow(script, next) ==
 SeedInit == Init /\ at = 1
 SpecFigure8 == SeedInit /\ [][Follow(Figure8c, NextRaft)]_<<vars, at>>
 SpecStale == SeedInit /\ [][Follow(Stale, NextCopy)]_<<vars, at>>
+SpecStaleFails == SeedInit /\ [][Follow(Stale, NextFails)]_<<vars, at>>
 SpecLead == SeedInit /\ [][Follow(Lead, NextFree)]_<<vars, at>>
 
 \* The servers of a script are no longer alike; the others are.

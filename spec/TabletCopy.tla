@@ -13,28 +13,32 @@ EXTENDS RaftReconfig
 \* Source: a session fixes what may be fetched, n entries of the log.
 \* Code: Replica::copy_view and CopySource::new, engine/src/replica/copy/source.rs.
 CopyOpen(i, s, n) ==
-    /\ data[i] = "R" /\ s # i /\ n <= Len(log[i])
+    /\ Runs(i) /\ s # i /\ n <= Len(log[i])
     /\ On("syncedtail") => n <= dur[i]
     /\ open' = [open EXCEPT ![s] = Offer(i, n)]
-    /\ UNCHANGED <<replica, data, tomb, copy, network, history>>
+    /\ UNCHANGED <<replica, data, tomb, down, copy, network, history>>
 
 \* History: the source does not know a committed entry that the tombstone knew.
 Older(s, i) ==
     \E n \in 1..Len(committed) :
-        /\ Geq(Position(s), <<committed[n][1][1], n>>)
+        /\ Geq(Known(s), <<committed[n][1][1], n>>)
         /\ ~(n <= Len(log[i]) /\ log[i][n] = committed[n][1])
 
 \* Sink: accepts the offer o, for which the leader of term t asked.  The superblock says COPYING and still holds what
 \* the tombstone remembered; the metadata is merged: the higher term wins, the vote survives unless the term grew.
+\* A replica that failed gives way as a tombstone does.  Who does not know how far its log went has its term to go by: a
+\* leader of that term or a later one has all that it ever acknowledged.
 \* Code: Local::admit_term and Local::admit, copy/mod.rs; CopySink::begin, copy/sink.rs; ConsensusMeta::merge, raft/cmeta.rs.
 CopyStart(s, o, t) ==
     /\ copies < MaxCopies
     /\ o # Nil /\ o.log # <<>>
-    /\ data[s] \in {"N", "T"} \/ (~On("readycopy") /\ data[s] = "R" /\ role[s] = "F")
-    /\ On("tombterm") => t >= Position(s)[1] /\ o.term >= Position(s)[1]
-    /\ On("tombindex") => Geq(Last(o.log), Position(s))
+    /\ data[s] \in {"N", "T"} \/ down[s] # "up" \/ (~On("readycopy") /\ data[s] = "R" /\ role[s] = "F")
+    /\ LET least == IF IsBlind(s) THEN Term(s) ELSE Position(s)[1] IN
+       On(IF IsBlind(s) THEN "blindterm" ELSE "tombterm") => t >= least /\ o.term >= least
+    /\ On("tombindex") => Geq(Last(o.log), Known(s))
     /\ data' = [data EXCEPT ![s] = "Y"]
     /\ tomb' = [tomb EXCEPT ![s] = Position(s)]
+    /\ down' = [down EXCEPT ![s] = "up"]
     /\ copy' = [copy EXCEPT ![s] = o]
     /\ open' = [open EXCEPT ![s] = Nil]
     /\ meta' = [meta EXCEPT ![s] =
@@ -47,7 +51,8 @@ CopyStart(s, o, t) ==
     /\ commit' = [commit EXCEPT ![s] = 0]
     /\ copies' = copies + 1
     /\ bad' = bad \union Flag("revived", Older(s, o.source))
-    /\ UNCHANGED <<role, pre, cand, sent, told, ack, committed>>
+    /\ role' = [role EXCEPT ![s] = "F"]
+    /\ UNCHANGED <<pre, cand, sent, told, ack, committed>>
 
 \* Does a log hold what leaders sent, and nothing else?
 IsSent(lg) == lg = <<>> \/ LET t == lg[Len(lg)][1] IN Len(lg) <= Len(sent[t].log) /\ sent[t].log[Len(lg)] = lg[Len(lg)]
@@ -63,7 +68,7 @@ Owes(s, lg) ==
 \* Code: CopySink::finish, copy/sink.rs.
 CopyFinish(s) ==
     LET lg == copy[s].log IN
-    /\ data[s] = "Y"
+    /\ data[s] = "Y" /\ down[s] = "up"
     /\ data' = [data EXCEPT ![s] = "R"]
     /\ tomb' = [tomb EXCEPT ![s] = <<0, 0>>]
     /\ log' = [log EXCEPT ![s] = lg]
@@ -72,22 +77,23 @@ CopyFinish(s) ==
     /\ copy' = [copy EXCEPT ![s] = Nil]
     /\ role' = [role EXCEPT ![s] = "F"]
     /\ bad' = bad \union Flag("not a prefix", ~IsSent(lg)) \union Flag("forgot", Owes(s, SubSeq(lg, 1, dur'[s])))
-    /\ UNCHANGED <<meta, ghosts, open, network, committed, copies>>
+    /\ UNCHANGED <<meta, ghosts, down, open, network, committed, copies>>
 
 \* The copy fails while the server lives on: back to the tombstone.
 \* Code: CopySink::abort, copy/sink.rs.
 CopyAbort(s) ==
-    /\ data[s] = "Y"
+    /\ data[s] = "Y" /\ down[s] = "up"
     /\ data' = [data EXCEPT ![s] = "T"]
     /\ tomb' = IF On("keeptomb") THEN tomb ELSE [tomb EXCEPT ![s] = <<0, 0>>]
     /\ copy' = [copy EXCEPT ![s] = Nil]
     /\ bad' = bad \union Flag("amnesia", tomb'[s] # tomb[s])
-    /\ UNCHANGED <<replica, open, network, committed, copies>>
+    /\ UNCHANGED <<replica, down, open, network, committed, copies>>
 
 \* What a deleted replica keeps, and what it forgets.
 LeaveTombstone(s) ==
     /\ data' = [data EXCEPT ![s] = IF On("tombstone") THEN "T" ELSE "N"]
     /\ tomb' = [tomb EXCEPT ![s] = IF On("tombstone") /\ On("tombopid") THEN Position(s) ELSE <<0, 0>>]
+    /\ down' = [down EXCEPT ![s] = "up"]
     /\ meta' = [meta EXCEPT ![s] = IF On("tombstone") THEN <<Newest(@)>> ELSE <<<<0, Nil>>>>]
     /\ vote' = Released(s, meta[s], Len(meta[s]))
     /\ role' = [role EXCEPT ![s] = "F"]
@@ -98,16 +104,17 @@ LeaveTombstone(s) ==
     /\ copy' = [copy EXCEPT ![s] = Nil]
 
 \* The master's order: delete the replica if its committed configuration is not newer than index n (Nil: no condition).
+\* Of one that could not be opened it is not known.
 \* Code: node/src/tserver/tombstones.rs; replica::tombstone::tombstone.
 Tombstone(s, n) ==
     LET mine == Index(ConfigAt(log[s], commit[s]))
         newer == {k \in 1..commit[s] : Index(log[s][k][2]) = k /\ k > n /\ s \in Members(log[s][k][2])}
     IN
-    /\ data[s] = "R"
-    /\ (On("deletecas") /\ n # Nil) => mine <= n
+    /\ data[s] = "R" \/ (Exists(s) /\ down[s] # "up")
+    /\ (On("deletecas") /\ n # Nil /\ ~IsBlind(s)) => mine <= n
     /\ LeaveTombstone(s)
-    /\ bad' = bad \union Flag("stale delete", n # Nil /\ newer # {})
-                  \union Flag("amnesia", tomb'[s] # Last(log[s]) \/ Newest(meta'[s]) # Newest(meta[s]))
+    /\ bad' = bad \union Flag("stale delete", n # Nil /\ ~IsBlind(s) /\ newer # {})
+                  \union Flag("amnesia", tomb'[s] # Position(s) \/ Newest(meta'[s]) # Newest(meta[s]))
     /\ UNCHANGED <<open, pre, cand, sent, told, ack, committed, copies>>
 
 \* The table is dropped: the replica forgets everything, and nothing may ever be heard of it again ("D").
@@ -116,6 +123,7 @@ Delete(s) ==
     /\ data[s] \in {"R", "T", "Y"}
     /\ data' = [data EXCEPT ![s] = "D"]
     /\ tomb' = [tomb EXCEPT ![s] = <<0, 0>>]
+    /\ down' = [down EXCEPT ![s] = "up"]
     /\ copy' = [copy EXCEPT ![s] = Nil]
     /\ meta' = [meta EXCEPT ![s] = <<<<0, Nil>>>>]
     /\ role' = [role EXCEPT ![s] = "F"]
@@ -132,7 +140,7 @@ Delete(s) ==
 \* something else by now.
 LeaderCopies(t) ==
     LET i == Sender(t) IN
-    /\ i # Nil /\ data[i] = "R"
+    /\ i # Nil /\ Runs(i)
     /\ \E s \in Members(Config(sent[t].log)) \ {i} : CopyStart(s, Offer(i, dur[i]), t)
 
 \* The master deletes who is in no committed configuration that it has seen last, the n-th entry's.

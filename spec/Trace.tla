@@ -5,19 +5,24 @@
 (* a tuple of events <<action, server, parameters, state after it>>.       *)
 (*                                                                         *)
 (* An event fixes the action and its parameters, so every state has one    *)
-(* successor at most, and the view <<trace, place in it>> tells all states *)
-(* apart.  A trace is followed to its end, or it stops before the first    *)
-(* event that the spec does not allow.                                     *)
+(* successor at most, and the view tells all states apart by the place in  *)
+(* the trace.  A trace is followed to its end, or it stops before the      *)
+(* first event that the spec does not allow.                               *)
+(*                                                                         *)
+(* What the server does around a replica that does not run is noted when   *)
+(* it is durable.  A crash may come between the two: before a restart the  *)
+(* spec may take one such action that nobody was told of (`cut`).          *)
 (***************************************************************************)
 EXTENDS Properties, TraceData
 
 VARIABLES
     tr,     \* which trace
     at,     \* its next event
+    cut,    \* the action before the next event of which there is no note, or Nil
     safe    \* the safe time each replica has claimed; times are ranks, in the order of the timestamps
 
-tvars == <<vars, tr, at, safe>>
-View == <<tr, at>>
+tvars == <<vars, tr, at, cut, safe>>
+View == <<tr, at, cut>>
 
 \* TLC would evaluate a big constant again at each use.
 ASSUME TLCSet(1, Traces)
@@ -42,6 +47,13 @@ CameBack(s, v, post) ==
                 /\ n \in x.atleast..Len(x.old) /\ OpIdAt(x.old, n) = post[2]
                 /\ Restart(s, m, SubSeq(x.old, 1, n), post[3])
        ELSE Restart(s, m, <<>>, 0)
+
+\* The disk gives back the metadata, but not the replica.
+\* Where the metadata can not be read either, the code tells term 0, and forgets nothing that it could use.
+NotOpened(s, v, post) ==
+    LET m == IF \E j \in 1..Len(meta[s]) : meta[s][j] = <<post[1], v>> THEN <<post[1], v>> ELSE Newest(meta[s]) IN
+    /\ post[1] = m[1] \/ post[1] = 0
+    /\ FailOpen(s, m, post[2] # <<0, 0>>)
 
 \* The replica as it was made.
 Create(s, voters, learners) ==
@@ -81,17 +93,24 @@ Act(a, s, x, post) ==
       [] a = "Tombstone"        -> Tombstone(s, x[1])
       [] a = "Delete"           -> Delete(s)
       [] a = "Restart"          -> CameBack(s, x[1], post)
+      [] a = "Fail"             -> Fail(s)
+      [] a = "FailOpen"         -> NotOpened(s, x[1], post)
       [] a = "Create"           -> Create(s, x[1], x[2])
-      [] a = "SafeTimeAdvance"  -> data[s] = "R" /\ x[1] >= safe[s] /\ UNCHANGED vars
+      [] a = "SafeTimeAdvance"  -> Runs(s) /\ x[1] >= safe[s] /\ UNCHANGED vars
 
 -----------------------------------------------------------------------------
 \* The state after an event as the code tells it: term, last OpId, commit index, role, data state.
-After(s) == <<Term(s)', Position(s)', commit'[s], role'[s], data'[s]>>
-Same(s, post) == IF After(s) = post THEN TRUE ELSE PrintT(<<"told", tr, at, post, "spec", After(s)>>) /\ FALSE
+Shown(s) == IF down[s] = "up" THEN data[s] ELSE "F"
+After(s) == <<Term(s)', Known(s)', IF down'[s] = "up" THEN commit'[s] ELSE 0, role'[s], Shown(s)'>>
+\* Metadata that can not be read tells no term.
+Matches(s, post) ==
+    \/ After(s) = post
+    \/ IsBlind(s)' /\ post[1] = 0 /\ After(s) = [post EXCEPT ![1] = Term(s)']
+Same(s, post) == IF Matches(s, post) THEN TRUE ELSE PrintT(<<"told", tr, at, post, "spec", After(s)>>) /\ FALSE
 Harmless == IF bad' = {} THEN TRUE ELSE PrintT(<<"violates", tr, at, bad'>>) /\ FALSE
 
-TraceInit == Init /\ tr \in 1..Len(Events) /\ at = 1 /\ safe = [s \in Server |-> 0]
-TraceNext ==
+TraceInit == Init /\ tr \in 1..Len(Events) /\ at = 1 /\ cut = Nil /\ safe = [s \in Server |-> 0]
+Noted ==
     /\ at <= Len(Events[tr])
     \* Bound, not defined: a definition would be primed with what it is used in.
     /\ \E e \in {Events[tr][at]} : \E s \in {e[2]} :
@@ -100,11 +119,31 @@ TraceNext ==
        /\ Harmless
        /\ safe' = IF e[1] = "SafeTimeAdvance" THEN [safe EXCEPT ![s] = e[3][1]]
                   ELSE IF e[1] \in {"Restart", "CopyFinish"} THEN [safe EXCEPT ![s] = 0] ELSE safe
-    /\ at' = at + 1 /\ tr' = tr
+    /\ at' = at + 1 /\ tr' = tr /\ cut' = Nil
+
+\* What became durable at s before the crash that e tells the end of: e is the restart.
+CutOff(s, e) ==
+    LET t == e[4][1]
+        v == e[3][1]
+        now == e[4][5]
+    IN
+    \/ now = "R" /\ CopyFinish(s) /\ cut' = "CopyFinish"
+    \/ now = "T" /\ data[s] = "R" /\ Tombstone(s, Nil) /\ cut' = "Tombstone"
+    \/ now = "T" /\ (data[s] = "N" \/ t > Term(s)) /\ CopyStart(s, open[s], t) /\ cut' = "CopyStart"
+    \/ now = "T" /\ data[s] # "R" /\ v # Nil /\ GrantVote(s, t, v) /\ cut' = "GrantVote"
+    \/ now = "T" /\ data[s] # "R" /\ v = Nil /\ SeeTerm(s, t) /\ cut' = "SeeTerm"
+Unnoted ==
+    /\ at <= Len(Events[tr]) /\ cut = Nil
+    /\ Events[tr][at][1] = "Restart"
+    /\ \E e \in {Events[tr][at]} : \E s \in {e[2]} : CutOff(s, e)
+    /\ bad' = {}
+    /\ UNCHANGED <<tr, at, safe>>
+
+TraceNext == Noted \/ Unnoted
 TraceSpec == TraceInit /\ [][TraceNext]_tvars
 
 \* Not properties but reports: which traces were followed to the end, and, of those that were not, the way they went.
 Followed == IF at <= Len(Events[tr]) THEN TRUE ELSE PrintT(<<"followed", tr>>)
-Told == PrintT(<<"at", tr, at, [s \in Server |->
-            <<Term(s), Voted(s), role[s], Last(log[s]), dur[s], commit[s], data[s], tomb[s], Config(log[s])>>]>>)
+Told == IF cut # Nil THEN TRUE ELSE PrintT(<<"at", tr, at, [s \in Server |->
+            <<Term(s), Voted(s), role[s], Last(log[s]), dur[s], commit[s], Shown(s), tomb[s], Config(log[s])>>]>>)
 =============================================================================

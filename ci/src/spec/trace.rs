@@ -75,7 +75,7 @@ const fn action(name: &'static str, params: &'static [(&'static str, Kind)]) -> 
 }
 
 /// The actions of `spec/README.md`, in its order.
-pub static ACTIONS: [Action; 25] = [
+pub static ACTIONS: [Action; 27] = [
     action("Create", &[("voters", Kind::Peers), ("learners", Kind::Peers)]),
     action("StartPreElection", &[("term", Kind::Number)]),
     action("GrantPreVote", &[("candidate", Kind::Peer), ("term", Kind::Number)]),
@@ -107,6 +107,8 @@ pub static ACTIONS: [Action; 25] = [
     action("CopyAbort", &[]),
     action("Tombstone", &[("cas", Kind::NumberOrNone)]),
     action("Delete", &[]),
+    action("Fail", &[]),
+    action("FailOpen", &[("vote", Kind::PeerOrNone)]),
     action("Restart", &[("vote", Kind::PeerOrNone)]),
     action("SafeTimeAdvance", &[("safe", Kind::Time)]),
 ];
@@ -225,7 +227,7 @@ fn post_state(text: &str) -> Result<Post> {
     };
     let role =
         letter(get(3, "role", Kind::Peer)?, &[("leader", "L"), ("candidate", "C"), ("follower", "F")])?;
-    let states = [("ready", "R"), ("copying", "Y"), ("tombstoned", "T"), ("gone", "D")];
+    let states = [("ready", "R"), ("copying", "Y"), ("tombstoned", "T"), ("failed", "F"), ("gone", "D")];
     let data = letter(get(4, "data", Kind::Peer)?, &states)?;
     ensure!(words.len() == 5, "{text:?} has more than a state");
     Ok(Post { term, last: (t, i), commit, role, data })

@@ -99,6 +99,12 @@ pub enum Action {
         cas: Option<u64>,
     },
     Delete,
+    /// An error of the disk ended the replica: it takes part in nothing from here on.
+    Fail,
+    /// The server came back and could not open the replica. `vote`: as stored, if that could be read.
+    FailOpen {
+        vote: Option<PeerId>,
+    },
     Restart {
         vote: Option<PeerId>,
     },
@@ -111,9 +117,10 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Post {
     pub term: Term,
-    /// The last entry of the log, durable or not; of a tombstone or a copy under way, the one it remembers.
+    /// The last entry of the log, durable or not; of a tombstone or a copy under way, the one it remembers. 0.0 if that
+    /// is not known any more.
     pub last: OpId,
-    /// The highest index known to be committed; 0 without a log.
+    /// The highest index known to be committed; 0 without a log that can be used.
     pub commit: u64,
     pub role: Role,
     pub data: DataState,
@@ -127,12 +134,14 @@ pub enum Role {
     Follower,
 }
 
-/// What the superblock says about the replica's data.
+/// What the superblock says about the replica's data, or that it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataState {
     Ready,
     Copying,
     Tombstoned,
+    /// Whatever the superblock says: nothing can be done with it.
+    Failed,
     Gone,
 }
 
@@ -153,6 +162,7 @@ impl fmt::Display for Post {
             DataState::Ready => "ready",
             DataState::Copying => "copying",
             DataState::Tombstoned => "tombstoned",
+            DataState::Failed => "failed",
             DataState::Gone => "gone",
         };
         let Post { term, last, commit, .. } = self;
@@ -201,6 +211,7 @@ impl Action {
             Action::CopyOpen { sink, upto } => write!(f, "CopyOpen sink={sink} upto={upto}"),
             Action::CopyStart { source, term } => write!(f, "CopyStart source={source} term={term}"),
             Action::Tombstone { cas } => write!(f, "Tombstone cas={}", OrNone(cas)),
+            Action::FailOpen { vote } => write!(f, "FailOpen vote={}", OrNone(vote)),
             Action::Restart { vote } => write!(f, "Restart vote={}", OrNone(vote)),
             Action::SafeTimeAdvance { safe } => write!(f, "SafeTimeAdvance safe={}", safe.0),
             // Those without parameters print as they are named.

@@ -353,6 +353,13 @@ impl Raft {
         out.notes.push(RaftNote { action, post });
     }
 
+    /// The replica failed: whatever it was, it takes part in nothing more.
+    pub fn note_failure(&self, out: &mut Output) {
+        let (term, last, role) = (self.meta.term, self.log.last(), NoteRole::Follower);
+        let post = Post { term, last, commit: 0, role, data: DataState::Failed };
+        out.notes.push(RaftNote { action: Action::Fail, post });
+    }
+
     fn note_start(&self, ctx: &mut Ctx<'_>) {
         if !self.holds.fresh {
             return self.note(ctx, Action::Restart { vote: self.meta.voted_for });

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::ids::OpId;
+use crate::note::Note;
 use crate::raft::message::{UpdateErrorKind, UpdateResponse, VoteError, VoteErrorKind, VoteResponse};
 use crate::raft::{self, Raft, Reply, Status};
 use crate::tablet::Tablet;
@@ -176,7 +177,14 @@ impl Replica {
     }
 
     /// Ends the replica: everything pending and everything to come is answered with `error`.
+    ///
+    /// Spec: Raft.tla Fail.
     fn fail(&mut self, error: Error, out: &mut Effects) {
+        if self.failed.is_none() {
+            // What the step did before it failed comes first.
+            self.raft.note_failure(&mut self.agreed);
+            out.notes.extend(self.agreed.notes.drain(..).map(Note::Raft));
+        }
         for pending in self.pending.drain(..) {
             pending.answer(Err(error.clone()), out);
         }

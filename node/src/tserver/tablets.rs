@@ -196,7 +196,8 @@ impl Tablets {
 
     /// Opens a replica and starts it; what fails that is kept for the master to see.
     pub(super) async fn open(&self, entry: &Arc<TabletEntry>) {
-        let opened = self.env.run(|| self.open_replica(entry)).await;
+        let open = || self.open_replica(entry).inspect_err(|_| self.note_not_opened(entry));
+        let opened = self.env.run(open).await;
         self.settle(entry, opened);
     }
 

@@ -106,6 +106,7 @@ impl Tablets {
         });
         if let Err(error) = deleted.await {
             entry.set_state(EntryState::Failed(error.clone()));
+            self.env().run(|| self.note_failure(entry, Action::Fail)).await;
             self.mark_changed(entry.id);
             return Err(error.into());
         }
@@ -141,6 +142,25 @@ impl Tablets {
         self.env().watch.note(tablet, &note);
     }
 
+    /// Something failed a replica that does not run. What is here is as it was, as far as anybody knows. Does disk
+    /// work.
+    ///
+    /// Spec: Raft.tla Fail.
+    pub(super) fn note_failure(&self, entry: &TabletEntry, action: Action) {
+        let term = cmeta::load(&*entry.data_dir.disk, entry.id).map_or(0, |meta| meta.term);
+        let post = Post { data: DataState::Failed, ..tombstone_post(term, entry.last_op()) };
+        self.note(entry.id, action, post);
+    }
+
+    /// A replica, or what was left of one, could not be opened. Does disk work.
+    ///
+    /// Spec: Raft.tla FailOpen.
+    pub(super) fn note_not_opened(&self, entry: &TabletEntry) {
+        let meta = cmeta::load(&*entry.data_dir.disk, entry.id).ok();
+        let vote = meta.and_then(|meta| meta.voted_for);
+        self.note_failure(entry, Action::FailOpen { vote });
+    }
+
     async fn note_end(&self, entry: &TabletEntry, action: Action, last_op: Option<OpId>) {
         let gone = action == Action::Delete;
         let term = term_of(self.env(), entry).await;
@@ -151,9 +171,13 @@ impl Tablets {
         self.note(entry.id, action, post);
     }
 
-    /// A tombstone has come back with its server. Does disk work.
+    /// A tombstone has come back with its server, or nobody knows what. Does disk work.
     pub(super) fn note_back(&self, entry: &TabletEntry) {
-        let EntryState::Tombstoned(last) = entry.state() else { return };
+        let last = match entry.state() {
+            EntryState::Tombstoned(last) => last,
+            EntryState::Failed(_) => return self.note_not_opened(entry),
+            _ => return,
+        };
         if let Ok(meta) = cmeta::load(&*entry.data_dir.disk, entry.id) {
             self.note(entry.id, Action::Restart { vote: meta.voted_for }, tombstone_post(meta.term, last));
         }
@@ -294,7 +318,13 @@ impl Tablets {
             }
             (Ok(None), _) => self.forget(local.tablet),
             (Err(error), None) if error.kind == ErrorKind::NotFound => self.forget(local.tablet),
-            (Err(error), failure) => entry.set_state(EntryState::Failed(failure.unwrap_or(error))),
+            (Err(error), failure) => {
+                let known = failure.is_some() && !aborted;
+                entry.set_state(EntryState::Failed(failure.unwrap_or(error)));
+                if !known {
+                    self.env().run(|| self.note_failure(&entry, Action::Fail)).await;
+                }
+            }
         }
         self.mark_changed_if_here(local.tablet);
     }
@@ -311,6 +341,7 @@ impl Tablets {
             }
             Err(error) => {
                 entry.set_state(EntryState::Failed(error));
+                self.env().run(|| self.note_not_opened(&entry)).await;
                 self.mark_changed(local.tablet);
             }
         }

@@ -34,7 +34,8 @@ impl Invariant for ChangeInOwnTerm {
 }
 
 fn holds_a_log(model: &Model, peer: PeerId) -> bool {
-    let ready = |data| data == DataState::Ready;
+    // A disk may have failed since the leader heard of the log.
+    let ready = |data| matches!(data, DataState::Ready | DataState::Failed);
     model.excused.contains(&peer)
         || model
             .replicas

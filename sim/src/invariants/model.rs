@@ -87,6 +87,8 @@ impl Replica {
         let knows = match self.post.map(|post| post.data) {
             Some(DataState::Ready) => self.log.has(op) && self.durable >= op.index,
             Some(DataState::Tombstoned | DataState::Copying) => self.remembers >= op,
+            // What is on its disk is there again when its server is.
+            Some(DataState::Failed) => self.log.has(op) && self.durable >= op.index || self.remembers >= op,
             Some(DataState::Gone) | None => false,
         };
         knows || self.deleted_at >= op
@@ -94,11 +96,13 @@ impl Replica {
 
     /// The last entry that it knows.
     fn last_known(&self) -> OpId {
-        if self.post.map(|post| post.data) != Some(DataState::Ready) {
-            return self.remembers;
-        }
         let index = self.durable.min(self.log.last().index);
-        OpId { term: self.log.term(index).unwrap_or_default(), index }
+        let durable = OpId { term: self.log.term(index).unwrap_or_default(), index };
+        match self.post.map(|post| post.data) {
+            Some(DataState::Ready) => durable,
+            Some(DataState::Failed) => durable.max(self.remembers),
+            _ => self.remembers,
+        }
     }
 }
 
