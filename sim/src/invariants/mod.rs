@@ -26,6 +26,7 @@ pub mod leader_completeness;
 pub mod leader_undisturbed;
 pub mod log_matching;
 pub mod model;
+pub mod no_amnesia;
 pub mod no_committed_truncation;
 pub mod no_revival;
 pub mod one_leader_per_term;
@@ -57,7 +58,7 @@ pub trait Invariant {
 
 /// Whether the replica is another from this action on, whatever it was.
 pub fn begins_anew(action: &Action) -> bool {
-    use Action::{CopyAbort, CopyFinish, CopyStart, Create, Delete, Restart, Tombstone};
+    use Action::{CopyAbort, CopyFinish, CopyStart, Create, Delete, Fail, FailOpen, Restart, Tombstone};
     matches!(
         action,
         Create { .. }
@@ -67,6 +68,8 @@ pub fn begins_anew(action: &Action) -> bool {
             | CopyAbort
             | Tombstone { .. }
             | Delete
+            | Fail
+            | FailOpen { .. }
     )
 }
 
@@ -105,6 +108,7 @@ impl Tablet {
                 Box::new(commit_within_log::CommitWithinLog),
                 Box::new(applied_agree::AppliedAgree),
                 Box::new(quorums_meet::QuorumsMeet),
+                Box::new(no_amnesia::NoAmnesia),
                 Box::new(no_revival::NoRevival),
                 Box::new(copy_is_prefix::CopyIsPrefix),
                 Box::new(safe_time_monotone::SafeTimeMonotone::default()),

@@ -385,6 +385,21 @@ fn a_tombstone_replaced_from_the_past_is_rejected() {
 }
 
 #[test]
+fn a_tombstone_that_forgets_the_log_is_rejected() {
+    let tombstone = |last: &str, later: &str| {
+        let mut cluster = Cluster::usual();
+        (cluster.post('c').data, cluster.post('c').last) = (DataState::Tombstoned, op(last));
+        cluster.note('c', Action::Tombstone { cas: None });
+        cluster.post('c').last = op(later);
+        cluster.note('c', Action::Restart { vote: None });
+        cluster.objections()
+    };
+    assert!(!tombstone("1.2", "1.2").contains(&"NoAmnesia"));
+    assert!(tombstone("0.0", "0.0").contains(&"NoAmnesia"));
+    assert!(tombstone("1.2", "0.0").contains(&"NoAmnesia"));
+}
+
+#[test]
 fn a_tombstone_keeps_its_vote_and_a_deleted_replica_forgets_it() {
     let copied_after = |removal: Action, data: DataState| {
         let mut cluster = Cluster::usual();
