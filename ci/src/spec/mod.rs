@@ -278,8 +278,16 @@ fn sim_traces(root: &Path, tlc: &Tlc, options: &Options, count: u64) -> Result<(
         *events.entry(seed(trace)).or_default() += trace.events.len();
     }
     let small = events.values().filter(|events| **events < SEED_EVENTS).count();
-    println!("{small} of {} seeds have less than {SEED_EVENTS} events", events.len());
-    judge(root, tlc, &traces, options.write.then_some("traces"))
+    let origin = format!(
+        "`cargo ci spec --traces {count} --seed {} --profile {} --size {}`: {small} of {} seeds have less than \
+         {SEED_EVENTS} events",
+        options.seed,
+        options.profile,
+        options.size,
+        events.len()
+    );
+    println!("{origin}");
+    judge(root, tlc, &traces, options.write.then_some(origin.as_str()))
 }
 
 /// Lets groups of Raft cores run through storms and checks their traces.
@@ -307,15 +315,21 @@ fn trace_files(root: &Path, tlc: &Tlc, path: &Path) -> Result<()> {
     judge(root, tlc, &traces, None)
 }
 
-/// All traces must be followed; says which actions they took.
+/// All traces must be followed; says which actions they took. `write`: where they come from, for the table, in which
+/// every action must have been seen.
 fn judge(root: &Path, tlc: &Tlc, traces: &[TraceFile], write: Option<&str>) -> Result<()> {
+    let (start, before_cpu) = (Instant::now(), tlc::children_cpu());
     let refused: Vec<Refusal> = replay(root, tlc, traces)?;
+    let cpu = tlc::children_cpu().zip(before_cpu).map(|(after, before)| after - before);
     let events: usize = traces.iter().map(|trace| trace.events.len()).sum();
     let counts = counts(traces);
     println!("{}", report::counts_line(&counts));
-    println!("{} traces, {events} events", traces.len());
-    if let Some(table) = write {
-        report::write(root, table, &report::counts(&counts, traces.len(), events))?;
+    let sum = report::traces_line(traces.len(), events, refused.len(), start.elapsed(), cpu);
+    println!("{sum}");
+    if let Some(origin) = write {
+        report::write(root, "traces", &report::counts(&counts, &format!("{origin}; {sum}")))?;
+        let unseen = report::unseen(&counts);
+        ensure!(unseen.is_empty(), "actions in no trace: {}", unseen.join(" "));
     }
     if refused.is_empty() {
         return Ok(());

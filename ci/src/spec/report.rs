@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -120,13 +121,25 @@ pub fn planted(rows: &[PlantedRow]) -> String {
 /// How often each action was seen.
 pub fn counts_line(counts: &[(&str, usize)]) -> String {
     let all: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    let unseen: Vec<&str> = counts.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect();
+    let unseen = unseen(counts);
     let unseen = if unseen.is_empty() { "none".to_owned() } else { unseen.join(" ") };
     format!("{}\nactions in no trace: {unseen}", all.join(", "))
 }
 
-pub fn counts(counts: &[(&str, usize)], traces: usize, events: usize) -> String {
-    let mut text = format!("{traces} traces of {events} events together:\n\n| action | times |\n|---|---|\n");
+/// The actions that no trace has.
+pub fn unseen<'a>(counts: &[(&'a str, usize)]) -> Vec<&'a str> {
+    counts.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect()
+}
+
+/// How much was checked and what it took.
+pub fn traces_line(traces: usize, events: usize, refused: usize, time: Duration, cpu: Option<f64>) -> String {
+    let cpu = cpu.map_or("untold".to_owned(), |cpu| format!("{cpu:.0}"));
+    let seconds = time.as_secs();
+    format!("{traces} traces of {events} events, {refused} refused, checked in {seconds} s ({cpu} CPU s)")
+}
+
+pub fn counts(counts: &[(&str, usize)], about: &str) -> String {
+    let mut text = format!("{about}.\n\n| action | times |\n|---|---|\n");
     for (name, count) in counts {
         text.push_str(&format!("| {name} | {count} |\n"));
     }

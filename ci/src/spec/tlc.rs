@@ -164,7 +164,7 @@ impl Tlc {
 }
 
 /// CPU seconds of all children that have ended, as Linux counts them.
-fn children_cpu() -> Option<f64> {
+pub fn children_cpu() -> Option<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();

@@ -388,10 +388,10 @@ fn a_tombstone_replaced_from_the_past_is_rejected() {
 fn a_tombstone_that_forgets_the_log_is_rejected() {
     let tombstone = |last: &str, later: &str| {
         let mut cluster = Cluster::usual();
-        (cluster.post('c').data, cluster.post('c').last) = (DataState::Tombstoned, op(last));
-        cluster.note('c', Action::Tombstone { cas: None });
-        cluster.post('c').last = op(later);
-        cluster.note('c', Action::Restart { vote: None });
+        (cluster.post('b').data, cluster.post('b').last) = (DataState::Tombstoned, op(last));
+        cluster.note('b', Action::Tombstone { cas: None });
+        cluster.post('b').last = op(later);
+        cluster.note('b', Action::Restart { vote: None });
         cluster.objections()
     };
     assert!(!tombstone("1.2", "1.2").contains(&"NoAmnesia"));
