@@ -132,10 +132,19 @@ CutOff(s, e) ==
     \/ now = "T" /\ (data[s] = "N" \/ t > Term(s)) /\ CopyStart(s, open[s], t) /\ cut' = "CopyStart"
     \/ now = "T" /\ data[s] # "R" /\ v # Nil /\ GrantVote(s, t, v) /\ cut' = "GrantVote"
     \/ now = "T" /\ data[s] # "R" /\ v = Nil /\ SeeTerm(s, t) /\ cut' = "SeeTerm"
+
+\* The master's CreateTablet did not reach s, of which nothing has been heard: a copy is the first it has of the tablet.
+NeverMade(s) ==
+    /\ data[s] = "R" /\ \A k \in 1..at - 1 : Events[tr][k][2] # s
+    /\ data' = [data EXCEPT ![s] = "N"]
+    /\ cut' = "Create"
+    /\ UNCHANGED <<replica, tomb, down, copy, open, network, history>>
+
 Unnoted ==
     /\ at <= Len(Events[tr]) /\ cut = Nil
-    /\ Events[tr][at][1] = "Restart"
-    /\ \E e \in {Events[tr][at]} : \E s \in {e[2]} : CutOff(s, e)
+    /\ \E e \in {Events[tr][at]} : \E s \in {e[2]} :
+        \/ e[1] = "Restart" /\ CutOff(s, e)
+        \/ e[1] = "CopyStart" /\ NeverMade(s)
     /\ bad' = {}
     /\ UNCHANGED <<tr, at, safe>>
 

@@ -269,6 +269,8 @@ fn sim_traces(root: &Path, tlc: &Tlc, options: &Options, count: u64) -> Result<(
     let jobs = options.workers.to_string();
     let start = Instant::now();
     let said = Run::cargo(root).args(words).args(["--jobs", &jobs, "--trace"]).args([&dir]).output()?;
+    let left_out = remove_unmade(&dir)?;
+    println!("{left_out} traces left out: a crash cut the creation of their tablets off");
     let traces = read_traces(&dir)?;
     ensure!(!traces.is_empty(), "cargo {} wrote no traces: {}", words.join(" "), said.stderr);
     println!("{count} seeds run in {:.0} s", start.elapsed().as_secs_f64());
@@ -288,6 +290,21 @@ fn sim_traces(root: &Path, tlc: &Tlc, options: &Options, count: u64) -> Result<(
     );
     println!("{origin}");
     judge(root, tlc, &traces, options.write.then_some(origin.as_str()))
+}
+
+/// Removes the traces that begin with a restart and never tell the first configuration: the power went before anybody
+/// was told that the tablet is there. How many they were.
+fn remove_unmade(dir: &Path) -> Result<usize> {
+    let mut removed = 0;
+    for path in files(dir)? {
+        let text = fs::read_to_string(&path)?;
+        let mut actions = text.lines().filter_map(|line| line.split(' ').nth(2));
+        if trace::begins_with(&text, "Restart") && !actions.any(|action| action == "Create") {
+            fs::remove_file(&path)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 /// Lets groups of Raft cores run through storms and checks their traces.

@@ -162,6 +162,12 @@ impl TraceFile {
     }
 }
 
+/// Whether the first event of a file's text is this action.
+pub fn begins_with(text: &str, action: &str) -> bool {
+    let first = text.lines().find(|line| line.starts_with("1 "));
+    first.and_then(|line| line.split(' ').nth(2)) == Some(action)
+}
+
 /// One line, which must be event number `number`.
 fn event(line: usize, text: &str, number: usize) -> Result<Event> {
     let (action, post) =
@@ -267,6 +273,14 @@ mod tests {
         assert_eq!((event.line, event.peer.as_str(), event.action.name), (6, "b", "MetaPersist"));
         assert_eq!(event.params, [Value::Number(3), Value::Nothing]);
         assert_eq!(event.post, Post { term: 3, last: (2, 7), commit: 5, role: "L", data: "R" });
+    }
+
+    #[test]
+    fn the_first_event_is_looked_up_without_reading_the_rest() {
+        let text = "nyala-trace 1\ntablet t\norigin by hand\n1 a Restart vote=none | ...\n2 a Create |\n";
+        assert!(begins_with(text, "Restart"));
+        assert!(!begins_with(text, "Create"));
+        assert!(!begins_with("nyala-trace 1\n", "Restart"));
     }
 
     #[test]
