@@ -18,10 +18,13 @@ pub mod leftovers;
 pub mod linear;
 pub mod lists;
 pub mod logs;
+pub mod membership;
 pub mod memory;
 pub mod once;
+pub mod quiescing;
 pub mod replicas;
 pub mod row;
+pub mod searches;
 pub mod touch;
 pub mod versions;
 

@@ -26,13 +26,12 @@ use super::scans::spec;
 use super::{TSERVER_PORT, Workload, until};
 use crate::history::{Outcome, Request, TableNo};
 use crate::oracle::Finding;
+use crate::oracle::membership::{self, NO_CONFIG};
 use crate::oracle::memory::{self, Held};
 use crate::plan::Op;
 
 const CONSENSUS: &str = "kudu.consensus.ConsensusService";
 const GENERIC: &str = "kudu.server.GenericService";
-/// Above the index of any configuration.
-const NO_CONFIG: i64 = 1 << 40;
 pub(super) const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
 
 /// One call to a server, on a connection of its own.
@@ -137,10 +136,8 @@ impl Actor {
         let method = "BulkChangeConfig";
         let response: ChangeConfigResponsePb =
             call(&self.env, &leader.address, CONSENSUS, method, &request, within).await?;
-        if response.error.is_none() {
-            let what = format!("tablet {} changed a configuration that it has not", tablet.id);
-            self.workload.object(Finding::new("membership", what));
-        }
+        let found = membership::check_refused(&tablet.id, NO_CONFIG, response.error.is_some());
+        found.into_iter().for_each(|finding| self.workload.object(finding));
         request.cas_config_opid_index = None;
         let response: ChangeConfigResponsePb =
             call(&self.env, &leader.address, CONSENSUS, method, &request, within).await?;

@@ -6,16 +6,14 @@ use engine::error::Error;
 use node::client::{ReadMode, ScanSpec, Table};
 
 use super::actor::Actor;
-use super::scans::{Read, spec};
+use super::rows;
+use super::scans::spec;
 use super::tables::KEYS_END;
-use super::{Workload, rows};
 use crate::history::{Mode, Scan, Stamp, TableNo};
-use crate::oracle::Finding;
+use crate::oracle::searches;
 use crate::plan::Op;
 use crate::plan::ops::{ReadAt, Replicas, TestKind, Wanted};
 use crate::view::{Column, Filter, KEY, SMALL, TEXT, Test, View};
-
-const NAME: &str = "searches";
 
 /// How far back the numbers lie that a test asks for, at most.
 const RECENT: u32 = 24;
@@ -98,30 +96,16 @@ impl Actor {
         let none = ScanSpec { columns: Some(Vec::new()), ..spec.clone() };
         let Ok(count) = count(table, none).await else { return };
         let Some(read) = self.read(table, scan, spec).await else { return };
-        let rows = read.rows.len() as u64;
-        if rows != count {
-            let what = format!("{scan:?} counted {count} rows, and then gave {rows} at the same snapshot");
-            self.workload.object(Finding::new(NAME, what));
-        }
+        let found = searches::check_count(&scan, count, &read.rows);
+        found.into_iter().for_each(|finding| self.workload.object(finding));
     }
 
     async fn few(&mut self, table: &Table, scan: Scan, spec: ScanSpec, limit: u64) {
         let limited = ScanSpec { limit: Some(limit), ..spec.clone() };
         let Ok(few) = self.workload.read(table, scan, limited).await else { return };
         let Some(all) = self.read(table, scan, spec).await else { return };
-        self.workload.check_few(&scan, &few, &all, limit);
-    }
-}
-
-impl Workload {
-    fn check_few(&self, scan: &Scan, few: &Read, all: &Read, limit: u64) {
-        let expected = limit.min(all.rows.len() as u64);
-        let stray = few.rows.iter().find(|seen| !all.rows.contains(seen));
-        if few.rows.len() as u64 != expected || stray.is_some() {
-            let (given, of) = (few.rows.len(), all.rows.len());
-            let what = format!("{scan:?} limited to {limit} gave {given} of {of} rows, {stray:?} among them");
-            self.object(Finding::new(NAME, what));
-        }
+        let found = searches::check_few(&scan, &few.rows, &all.rows, limit);
+        found.into_iter().for_each(|finding| self.workload.object(finding));
     }
 }
 

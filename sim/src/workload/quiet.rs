@@ -12,10 +12,8 @@ use node::proto::kudu::tserver::{QuiesceTabletServerRequestPb, QuiesceTabletServ
 use super::admin::{ADMIN, call};
 use super::scans::spec;
 use super::{TSERVER_PORT, Workload, tables, until};
-use crate::oracle::Finding;
+use crate::oracle::quiescing;
 use crate::plan::Op;
-
-const NAME: &str = "quiescing";
 
 impl Workload {
     /// Has the first server that the plan quiesced do so once more. Others can take over: nothing is wrong any more.
@@ -32,10 +30,8 @@ impl Workload {
             let request = QuiesceTabletServerRequestPb { quiesce: Some(true), return_stats: Some(true) };
             let response: QuiesceTabletServerResponsePb =
                 call(env, &address, ADMIN, "Quiesce", &request, self.plan().cluster.rpc_timeout).await?;
-            match response.num_leaders() {
-                0 => Ok(()),
-                leads => Err(Error::not_ready(format!("{address} quiesces and still leads {leads} tablets"))),
-            }
+            quiescing::still_leads(&address, response.num_leaders())
+                .map_or(Ok(()), |what| Err(Error::not_ready(what)))
         })
         .await?;
         self.begin_scan(env, client, &address, left()).await
@@ -56,10 +52,10 @@ impl Workload {
             if !tablet.replicas.iter().any(|replica| replica.address == address) {
                 continue;
             }
-            if self.checksum(env, &table, &tablet.id, address, at).await.is_ok() {
-                let what = format!("{address} quiesces and began a scan of tablet {}", tablet.id);
-                self.object(Finding::new(NAME, what));
-            }
+            let began = self.checksum(env, &table, &tablet.id, address, at).await.is_ok();
+            quiescing::check_scan(address, &tablet.id, began)
+                .into_iter()
+                .for_each(|found| self.object(found));
         }
         Ok(())
     }
