@@ -22,6 +22,7 @@ pub mod change_in_own_term;
 pub mod commit_by_majority;
 pub mod commit_within_log;
 pub mod copy_is_prefix;
+pub mod elected_by_votes;
 pub mod leader_completeness;
 pub mod leader_undisturbed;
 pub mod log_matching;
@@ -100,6 +101,7 @@ impl Tablet {
             model: Model::default(),
             invariants: vec![
                 Box::new(one_vote_per_term::OneVotePerTerm::default()),
+                Box::new(elected_by_votes::ElectedByVotes::default()),
                 Box::new(one_leader_per_term::OneLeaderPerTerm::default()),
                 Box::new(log_matching::LogMatching),
                 Box::new(leader_completeness::LeaderCompleteness),

@@ -488,3 +488,41 @@ fn a_vote_while_the_leader_lives_is_rejected() {
     // The leader asked for it, or has not been heard of for long.
     assert!(!vote(10, true) && !vote(1_000, false));
 }
+
+#[test]
+fn a_leader_whose_voters_have_not_stored_their_votes_is_rejected() {
+    let elected = |stored: bool| {
+        let mut cluster = Cluster::usual();
+        for name in ['b', 'c'] {
+            cluster.post(name).term = 2;
+        }
+        cluster.note('b', Action::StartElection { term: 2, asked: true });
+        cluster.note('b', Action::MetaPersist { term: 2, vote: Some(peer('b')) });
+        cluster.note('c', Action::GrantVote { candidate: peer('b'), term: 2 });
+        if stored {
+            cluster.note('c', Action::MetaPersist { term: 2, vote: Some(peer('b')) });
+        }
+        cluster.post('b').role = Role::Leader;
+        cluster.note('b', Action::BecomeLeader);
+        cluster.objections()
+    };
+    assert!(elected(true).is_empty());
+    assert_eq!(elected(false), ["ElectedByVotes"]);
+}
+
+#[test]
+fn a_vote_of_a_term_that_its_voter_has_left_is_as_good_as_stored() {
+    let mut cluster = Cluster::usual();
+    for name in ['b', 'c'] {
+        cluster.post(name).term = 2;
+    }
+    cluster.note('b', Action::StartElection { term: 2, asked: true });
+    cluster.note('b', Action::MetaPersist { term: 2, vote: Some(peer('b')) });
+    cluster.note('c', Action::GrantVote { candidate: peer('b'), term: 2 });
+    cluster.post('c').term = 3;
+    cluster.note('c', Action::SeeTerm { term: 3 });
+    cluster.note('c', Action::MetaPersist { term: 3, vote: None });
+    cluster.post('b').role = Role::Leader;
+    cluster.note('b', Action::BecomeLeader);
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+}
