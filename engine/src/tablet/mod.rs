@@ -232,8 +232,7 @@ impl Tablet {
         let (snapshot, state) = self.snapshot_and_state(spec)?;
         self.mark_scan(spec, &state);
         let rows = if spec.only_counts() { COUNTED_ROWS } else { self.config.scan_block_rows };
-        let block_rows = rows.min(spec.block_rows_max.unwrap_or(usize::MAX)).max(1);
-        let wanted = scan::row_set_spec(spec, &state.schema.schema, snapshot, block_rows)?;
+        let wanted = scan::row_set_spec(spec, &state.schema.schema, snapshot, spec.block_rows(rows))?;
         let mut row_sets: Vec<Box<dyn RowSetScan>> = Vec::new();
         if let Some(wanted) = wanted {
             for rowset in &state.disk {

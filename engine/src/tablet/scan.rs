@@ -67,12 +67,24 @@ impl ScanSpec {
         }
     }
 
+    /// How many rows to read at a time, where a scan of everything reads `own`: not many more than are wanted, as cells
+    /// of rows beyond the limit would be copied for nothing. Predicates may let few rows pass, and some may be deleted.
+    pub(super) fn block_rows(&self, own: usize) -> usize {
+        let least = if self.predicates.is_empty() { ROWS_MIN } else { FILTERED_ROWS_MIN };
+        let wanted = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        own.min(self.block_rows_max.unwrap_or(usize::MAX)).min(wanted.max(least)).max(1)
+    }
+
     /// Whether nothing is asked of the rows but how many there are. Then rows on disk are counted from what is known of
     /// their rowsets, and only their changes are looked at.
     pub fn only_counts(&self) -> bool {
         self.projection.is_empty() && self.predicates.is_empty() && !self.ordered && self.diff_from.is_none()
     }
 }
+
+/// Rows that a scan reads at a time even if it wants fewer; and one with predicates.
+const ROWS_MIN: usize = 16;
+const FILTERED_ROWS_MIN: usize = 128;
 
 /// A scan in progress: it owns what it reads and is not disturbed by writes, flushes or compactions.
 pub struct Scan {
@@ -388,6 +400,18 @@ mod tests {
 
     fn some(lower: &[u8], upper: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
         (Some(lower.to_vec()), Some(upper.to_vec()))
+    }
+
+    #[test]
+    fn not_many_more_rows_are_read_at_a_time_than_are_wanted() {
+        let all = ScanSpec::latest(Vec::new());
+        let few = ScanSpec { limit: Some(50), ..all.clone() };
+        let filtered = ScanSpec { predicates: vec![equal(0, &[5])], ..few.clone() };
+        let small = ScanSpec { block_rows_max: Some(4), ..few.clone() };
+        let none = ScanSpec { limit: Some(0), ..all.clone() };
+        let rows = [&all, &few, &filtered, &small, &none].map(|spec| spec.block_rows(1024));
+        assert_eq!(rows, [1024, 50, FILTERED_ROWS_MIN, 4, ROWS_MIN]);
+        assert_eq!(filtered.block_rows(100), 100);
     }
 
     #[test]
