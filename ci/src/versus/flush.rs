@@ -19,7 +19,7 @@ pub const PAGE: Page = Page {
     figures: &[],
 };
 
-const ROWS: u64 = 400_000;
+const ROWS: u64 = 1_000_000;
 const CLIENTS: [u64; 3] = [1, 2, 4];
 const WATERMARKS: [u64; 2] = [50, 80];
 
