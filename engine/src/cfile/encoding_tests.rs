@@ -15,28 +15,13 @@ use crate::ids::Uuid;
 use crate::schema::block::ColumnBlock;
 use crate::schema::{Compression, Encoding, Physical};
 
-const PHYSICAL: [Physical; 13] = [
-    Physical::Bool,
-    Physical::Int8,
-    Physical::Int16,
-    Physical::Int32,
-    Physical::Int64,
-    Physical::Int128,
-    Physical::Uint8,
-    Physical::Uint16,
-    Physical::Uint32,
-    Physical::Uint64,
-    Physical::Float,
-    Physical::Double,
-    Physical::Binary,
-];
 const ENCODINGS: [Encoding; 6] =
     [Encoding::Auto, Encoding::Plain, Encoding::Prefix, Encoding::Rle, Encoding::Dict, Encoding::BitShuffle];
 
 #[test]
 fn each_type_has_its_encodings_and_default() {
     let mut table = String::new();
-    for physical in PHYSICAL {
+    for physical in Physical::ALL {
         let legal = ENCODINGS.iter().filter(|e| resolve(physical, **e).is_ok()).map(|e| format!("{e:?}"));
         let default = resolve(physical, Encoding::Auto).unwrap();
         table += &format!("{physical:?}: {} = {default:?}\n", legal.collect::<Vec<_>>().join(" "));
@@ -92,7 +77,7 @@ fn copy(page: &Page, physical: Physical, nullable: bool, cuts: &[usize]) -> Colu
 }
 
 fn columns() -> impl Strategy<Value = (Physical, Encoding, bool, Vec<u64>, u64)> {
-    let pairs: Vec<(Physical, Encoding)> = PHYSICAL
+    let pairs: Vec<(Physical, Encoding)> = Physical::ALL
         .iter()
         .flat_map(|physical| ENCODINGS.map(|encoding| (*physical, encoding)))
         .filter(|(physical, encoding)| resolve(*physical, *encoding).is_ok())
@@ -181,7 +166,7 @@ proptest! {
     fn arbitrary_bytes_never_panic(
         mut body in prop::collection::vec(any::<u8>(), 0..200),
         tag in 0u8..8,
-        physical in prop::sample::select(PHYSICAL.to_vec()),
+        physical in prop::sample::select(Physical::ALL.to_vec()),
     ) {
         let _ = decode_dictionary(&body);
         if body.len() > 6 {

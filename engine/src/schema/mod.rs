@@ -69,6 +69,22 @@ pub enum Physical {
 }
 
 impl Physical {
+    pub const ALL: [Physical; 13] = [
+        Physical::Bool,
+        Physical::Int8,
+        Physical::Int16,
+        Physical::Int32,
+        Physical::Int64,
+        Physical::Int128,
+        Physical::Uint8,
+        Physical::Uint16,
+        Physical::Uint32,
+        Physical::Uint64,
+        Physical::Float,
+        Physical::Double,
+        Physical::Binary,
+    ];
+
     /// Bytes of one cell, little-endian; `None` for [`Physical::Binary`].
     pub fn width(self) -> Option<usize> {
         match self {

@@ -23,7 +23,7 @@ use engine::tablet::meta::TabletMeta;
 use engine::time::Timestamp;
 
 use super::Seed;
-use crate::targets::{PHYSICAL, page_bodies, put_changes, put_columns, table};
+use crate::targets::{page_bodies, put_changes, put_columns, table};
 
 fn seed(target: &'static str, name: &str, bytes: Vec<u8>) -> Seed {
     (target, name.to_string(), bytes)
@@ -97,7 +97,7 @@ fn log_records() -> Vec<Seed> {
 }
 
 fn number_of(physical: Physical) -> u8 {
-    PHYSICAL.iter().position(|known| *known == physical).expect("all are listed") as u8
+    Physical::ALL.iter().position(|known| *known == physical).expect("all are listed") as u8
 }
 
 /// The first byte of a page's input.

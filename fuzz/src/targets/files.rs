@@ -18,7 +18,7 @@ use engine::schema::{Compression, Encoding, Physical};
 use engine::tablet::deltafile::{DeltaBatch, DeltaMeta, DeltaReader, DeltaWriter, Direction, TimeRange};
 use engine::time::Timestamp;
 
-use super::pages::{PHYSICAL, check_page};
+use super::pages::check_page;
 
 const PATH: &str = "f";
 const IDENTITY: Identity = Identity { tablet: Uuid([7; 16]), rowset: 3 };
@@ -51,7 +51,7 @@ fn pieces(mut data: &[u8]) -> Vec<&[u8]> {
 /// First: type, number of rows; then pieces: the index, the dictionary, the pages.
 pub fn column_file(data: &[u8]) {
     let [what, rows, rest @ ..] = data else { return };
-    let physical = PHYSICAL[usize::from(*what) % PHYSICAL.len()];
+    let physical = Physical::ALL[usize::from(*what) % Physical::ALL.len()];
     let pieces = pieces(rest);
     let (Some(index), Some(dictionary)) = (pieces.first(), pieces.get(1)) else { return };
     let disk = MemDisk::new(1);

@@ -16,7 +16,6 @@ mod tablet;
 mod text;
 
 pub use files::{delta_bodies, page_bodies, put_changes, put_columns};
-pub use pages::PHYSICAL;
 pub use rows::table;
 
 use crate::guard::Memory;

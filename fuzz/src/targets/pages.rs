@@ -13,21 +13,6 @@ use engine::schema::block::ColumnBlock;
 use engine::schema::bloom::BloomFilter;
 use engine::schema::{Compression, Encoding, Physical};
 
-pub const PHYSICAL: [Physical; 13] = [
-    Physical::Bool,
-    Physical::Int8,
-    Physical::Int16,
-    Physical::Int32,
-    Physical::Int64,
-    Physical::Int128,
-    Physical::Uint8,
-    Physical::Uint16,
-    Physical::Uint32,
-    Physical::Uint64,
-    Physical::Float,
-    Physical::Double,
-    Physical::Binary,
-];
 const ENCODINGS: [Encoding; 6] =
     [Encoding::Auto, Encoding::Plain, Encoding::Prefix, Encoding::Rle, Encoding::Dict, Encoding::BitShuffle];
 const COMPRESSIONS: [Compression; 4] =
@@ -36,7 +21,7 @@ const COMPRESSIONS: [Compression; 4] =
 /// First byte: the column's type, and whether it is nullable; then a page, or a dictionary.
 pub fn page(data: &[u8]) {
     let Some((&what, body)) = data.split_first() else { return };
-    let physical = PHYSICAL[usize::from(what) % PHYSICAL.len()];
+    let physical = Physical::ALL[usize::from(what) % Physical::ALL.len()];
     let dictionary = Arc::new(Dictionary { offsets: vec![0, 1, 1, 4], bytes: b"aabc".to_vec() });
     if let Ok(page) = decode(body, physical, what >= 128, Some(&dictionary)) {
         check_page(&page, physical);
@@ -76,7 +61,7 @@ struct Column {
 /// Cells given to a page and read from it again, whatever the encoding; and packed words.
 pub fn encoding(data: &[u8]) {
     let Ok(column) = Column::arbitrary(&mut Unstructured::new(data)) else { return };
-    let physical = PHYSICAL[usize::from(column.physical) % PHYSICAL.len()];
+    let physical = Physical::ALL[usize::from(column.physical) % Physical::ALL.len()];
     let Ok(encoding) = resolve(physical, ENCODINGS[usize::from(column.encoding) % 6]) else { return };
     let mut block = ColumnBlock::new(physical, column.nulls);
     for (value, times) in &column.rows {
