@@ -4,10 +4,17 @@
 mod model;
 mod support;
 
+use std::sync::{Arc, Mutex};
+
 use engine::config::TabletConfig;
+use engine::ids::{PeerId, TabletId};
+use engine::note::Note;
 use engine::replica::{Effects, JobKind, JobStep};
 use engine::schema::ops::RowOpKind;
-use model::{Change, Model, OpenScan, Step, check, count_rows, job, run, workload, write};
+use engine::tablet::scan::{ScanSpec, SnapshotAt};
+use engine::time::Timestamp;
+use engine::watch::{Watch, Watcher};
+use model::{Change, Model, OpenScan, Step, check, count_rows, job, run, scan_rows, workload, write};
 use proptest::prelude::*;
 use support::{World, plain_schema};
 
@@ -137,4 +144,48 @@ fn rows_on_disk_are_counted_without_reading_them() {
     assert_eq!(world.disk.op_count(), before, "nothing was asked of the disk");
     assert_eq!(count_rows(&world, 1), 0, "before they were inserted: their history tells");
     assert!(world.disk.op_count() > before);
+}
+
+/// Stands beside a scan: when that has looked at the rowsets and is about to open them, all history is given up, and a
+/// job takes a rowset's changes in without it.
+#[derive(Default)]
+struct Meanwhile {
+    world: Mutex<Option<World>>,
+    after: Mutex<Option<World>>,
+}
+
+impl Watcher for Meanwhile {
+    fn mark(&self, mark: &'static str) {
+        let world = (mark == "scan: over files of changes").then(|| self.world.lock().unwrap().take());
+        let Some(mut world) = world.flatten() else { return };
+        world.replica().tablet().raise_history_mark(Timestamp(world.clock + 1));
+        let rowset = world.replica().tablet().state().disk[0].meta().id;
+        assert!(world.job(JobKind::MergeDeltas(rowset), &mut |_| {}).unwrap());
+        *self.after.lock().unwrap() = Some(world);
+    }
+
+    fn note(&self, _: PeerId, _: TabletId, _: &Note) {}
+}
+
+#[test]
+fn history_that_goes_while_a_scan_opens_is_not_missed() {
+    let meanwhile = Arc::new(Meanwhile::default());
+    let config = TabletConfig { watch: Watch::new(meanwhile.clone()), ..TabletConfig::tiny() };
+    let (mut world, mut model) = (World::new(1, config), Model::new());
+    world.create(plain_schema()).unwrap();
+    let upsert = |v| [Change { kind: RowOpKind::Upsert, key: 1, v: Some(Some(v)), n: None }];
+    write(&mut world, &mut model, &upsert(0)).unwrap();
+    job(&mut world, &mut model, JobKind::FlushRows, &[]).unwrap();
+    write(&mut world, &mut model, &upsert(1)).unwrap();
+    let then = Timestamp(world.clock + 1);
+    write(&mut world, &mut model, &upsert(2)).unwrap();
+    run(&mut world, &mut model, &Step::FlushDeltas(0, Vec::new())).unwrap();
+    let tablet = world.replica().tablet().clone();
+    let columns = tablet.schema().columns().iter().map(Into::into).collect();
+    let spec = ScanSpec { snapshot: SnapshotAt::At(then), ..ScanSpec::latest(columns) };
+    *meanwhile.world.lock().unwrap() = Some(world);
+    let error = tablet.scan(&spec).err().expect("what the row was then is not known any more");
+    assert!(error.message.contains("ancient history mark"), "{error}");
+    let world = meanwhile.after.lock().unwrap().take().expect("the job has run");
+    assert_eq!(scan_rows(&world, world.clock + 1, true), model.shown(world.clock + 1));
 }

@@ -229,8 +229,19 @@ impl Tablet {
 
     /// Begins a scan. `Invalid` if the spec contradicts itself or the schema.
     pub fn scan(&self, spec: &ScanSpec) -> Result<Scan> {
-        let (snapshot, state) = self.snapshot_and_state(spec)?;
-        self.mark_scan(spec, &state);
+        loop {
+            let (snapshot, state) = self.snapshot_and_state(spec)?;
+            self.mark_scan(spec, &state);
+            let scan = self.scan_at(spec, snapshot, &state)?;
+            // A rowset takes files that lack old history without leaving the state: if that was after the mark had
+            // been looked at, it may lack what this snapshot needs.
+            if spec.oldest(snapshot) >= self.history_mark() {
+                return Ok(scan);
+            }
+        }
+    }
+
+    fn scan_at(&self, spec: &ScanSpec, snapshot: rowset::Snapshot, state: &TabletState) -> Result<Scan> {
         let rows = if spec.only_counts() { COUNTED_ROWS } else { self.config.scan_block_rows };
         let wanted = scan::row_set_spec(spec, &state.schema.schema, snapshot, spec.block_rows(rows))?;
         let mut row_sets: Vec<Box<dyn RowSetScan>> = Vec::new();
@@ -275,7 +286,7 @@ impl Tablet {
             // The state is taken after the snapshot: what the snapshot sees was in memory by then. And before the mark:
             // row sets that lack history come after the mark that allows it.
             let (state, mark) = (self.state(), self.history_mark());
-            let oldest = spec.diff_from.unwrap_or(snapshot.before).min(snapshot.before);
+            let oldest = spec.oldest(snapshot);
             if oldest >= mark {
                 return Ok((snapshot, state));
             }

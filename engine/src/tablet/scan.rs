@@ -75,6 +75,11 @@ impl ScanSpec {
         own.min(self.block_rows_max.unwrap_or(usize::MAX)).min(wanted.max(least)).max(1)
     }
 
+    /// The oldest moment whose history it needs.
+    pub(super) fn oldest(&self, snapshot: Snapshot) -> Timestamp {
+        self.diff_from.unwrap_or(snapshot.before).min(snapshot.before)
+    }
+
     /// Whether nothing is asked of the rows but how many there are. Then rows on disk are counted from what is known of
     /// their rowsets, and only their changes are looked at.
     pub fn only_counts(&self) -> bool {
