@@ -98,13 +98,33 @@ fn survive(steps: &[Step], what: &str, k: u64, arm: impl Fn(&World)) {
     check_after(&mut world, &model, &failed);
 }
 
-#[test]
-fn power_cut_at_every_operation_loses_nothing_acknowledged() {
-    for (name, steps) in workloads() {
-        let (total, _) = operations(&steps);
-        assert!(total > 100, "{name} meets the disk often: {total}");
-        (1..=total).for_each(|k| survive(&steps, name, k, |world| world.disk.cut_power_at(k)));
-    }
+/// One test for each workload, so that they run side by side.
+macro_rules! of_each_workload {
+    ($($name:ident: $workload:literal, $check:ident;)*) => {
+        $(#[test] fn $name() { let (name, steps) = &workloads()[$workload]; $check(name, steps); })*
+    };
+}
+
+of_each_workload! {
+    power_cut_at_every_operation_of_every_job: 0, power_cuts;
+    power_cut_at_every_operation_with_many_changes: 1, power_cuts;
+    power_cut_at_every_operation_with_many_rowsets: 2, power_cuts;
+    every_operation_of_every_job_fails: 0, broken_disk;
+    every_operation_with_many_changes_fails: 1, broken_disk;
+    every_operation_with_many_rowsets_fails: 2, broken_disk;
+    every_operation_of_every_job_finds_the_disk_full: 0, full_disk;
+    every_operation_with_many_changes_finds_the_disk_full: 1, full_disk;
+    every_operation_with_many_rowsets_finds_the_disk_full: 2, full_disk;
+    a_failed_sync_is_final_in_every_job: 0, failed_syncs;
+    a_failed_sync_is_final_with_many_changes: 1, failed_syncs;
+    a_failed_sync_is_final_with_many_rowsets: 2, failed_syncs;
+}
+
+/// Nothing acknowledged is lost.
+fn power_cuts(name: &str, steps: &[Step]) {
+    let (total, _) = operations(steps);
+    assert!(total > 100, "{name} meets the disk often: {total}");
+    (1..=total).for_each(|k| survive(steps, name, k, |world| world.disk.cut_power_at(k)));
 }
 
 #[test]
@@ -133,69 +153,68 @@ fn a_crash_while_recovering_from_a_crash_loses_nothing() {
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-#[test]
-fn an_operation_that_fails_is_reported_and_loses_nothing_acknowledged() {
-    for (name, steps) in workloads() {
-        let (total, _) = operations(&steps);
-        let places = |errno, every| (1..=total).step_by(every).map(move |k| (errno, k));
-        // A full disk is found at appends; the code does not look at which error it was.
-        for (errno, k) in places(EIO, 1).chain(places(ENOSPC, 7)) {
-            let mut world = World::new(k, TabletConfig::tiny());
-            world.create(plain_schema()).unwrap();
-            world.disk.fail_op(k, errno);
-            let (model, failed) = run_until_fault(&mut world, &steps);
-            if let Some((step, error)) = &failed {
-                let named = error.kind == ErrorKind::Io && error.errno == Some(errno);
-                assert!(named, "{name} at {k}: {step:?} failed with {error:?}");
-            }
-            world.open = None;
-            world.disk.crash();
-            world
-                .reopen()
-                .unwrap_or_else(|error| panic!("{name}: {errno} at {k} during {failed:?}: {error}"));
-            check_after(&mut world, &model, &failed);
+fn broken_disk(name: &str, steps: &[Step]) {
+    every_operation_fails(name, steps, EIO);
+}
+
+/// The disk is full for a moment, and has room again at once: what follows must not build on what was not written.
+fn full_disk(name: &str, steps: &[Step]) {
+    every_operation_fails(name, steps, ENOSPC);
+}
+
+/// A failure is reported as what it was, and loses nothing acknowledged.
+fn every_operation_fails(name: &str, steps: &[Step], errno: i32) {
+    let (total, _) = operations(steps);
+    for k in 1..=total {
+        let mut world = World::new(k, TabletConfig::tiny());
+        world.create(plain_schema()).unwrap();
+        world.disk.fail_op(k, errno);
+        let (model, failed) = run_until_fault(&mut world, steps);
+        if let Some((step, error)) = &failed {
+            let named = error.kind == ErrorKind::Io && error.errno == Some(errno);
+            assert!(named, "{name} at {k}: {step:?} failed with {error:?}");
         }
+        world.open = None;
+        world.disk.crash();
+        world.reopen().unwrap_or_else(|error| panic!("{name}: {errno} at {k} during {failed:?}: {error}"));
+        check_after(&mut world, &model, &failed);
     }
 }
 
 /// A sync that failed may have lost what it should have kept, although the device is fine again: MemDisk drops it, and
 /// a second sync of the same file would report success. A job that goes on as if nothing had happened is found out by
 /// the power failure at the end.
-#[test]
-fn a_failed_sync_is_final() {
-    for (name, steps) in workloads() {
-        let (_, syncs) = operations(&steps);
-        let mut went_on = 0;
-        for k in 1..=syncs {
-            let mut world = World::new(k, TabletConfig::tiny());
-            world.create(plain_schema()).unwrap();
-            world.disk.fail_nth(OpKind::Sync, k, EIO);
-            let (mut model, mut failed) = (Model::new(), None);
-            for step in &steps {
-                let mut attempt = model.clone();
-                let outcome = run(&mut world, &mut attempt, step);
-                model = attempt;
-                let Err(error) = outcome else { continue };
-                assert_eq!((error.kind, error.errno), (ErrorKind::Io, Some(EIO)), "{name} at {k}: {error}");
-                let job_alone = world.open.as_ref().is_some_and(|(replica, _)| replica.failure().is_none())
-                    && !matches!(step, Step::Write(_) | Step::AddColumn | Step::DropColumn | Step::Gc);
-                if !job_alone {
-                    failed = Some((step.clone(), error));
-                    break;
-                }
-                // The tablet is whole, and the same job may be tried again with files of its own.
-                went_on += 1;
-                run(&mut world, &mut model, &Step::FlushRows(Vec::new())).unwrap();
+fn failed_syncs(name: &str, steps: &[Step]) {
+    let (_, syncs) = operations(steps);
+    let mut went_on = 0;
+    for k in 1..=syncs {
+        let mut world = World::new(k, TabletConfig::tiny());
+        world.create(plain_schema()).unwrap();
+        world.disk.fail_nth(OpKind::Sync, k, EIO);
+        let (mut model, mut failed) = (Model::new(), None);
+        for step in steps {
+            let mut attempt = model.clone();
+            let outcome = run(&mut world, &mut attempt, step);
+            model = attempt;
+            let Err(error) = outcome else { continue };
+            assert_eq!((error.kind, error.errno), (ErrorKind::Io, Some(EIO)), "{name} at {k}: {error}");
+            let job_alone = world.open.as_ref().is_some_and(|(replica, _)| replica.failure().is_none())
+                && !matches!(step, Step::Write(_) | Step::AddColumn | Step::DropColumn | Step::Gc);
+            if !job_alone {
+                failed = Some((step.clone(), error));
+                break;
             }
-            world.open = None;
-            world.disk.crash();
-            world
-                .reopen()
-                .unwrap_or_else(|error| panic!("{name}: sync {k} failed during {failed:?}: {error}"));
-            check_after(&mut world, &model, &failed);
+            // The tablet is whole, and the same job may be tried again with files of its own.
+            went_on += 1;
+            run(&mut world, &mut model, &Step::FlushRows(Vec::new())).unwrap();
         }
-        assert!(went_on > 0, "{name}: some job failed alone");
+        assert_eq!(world.disk.fault_counts().syncs_repeated, 0, "{name} at {k}: nobody asks again");
+        world.open = None;
+        world.disk.crash();
+        world.reopen().unwrap_or_else(|error| panic!("{name}: sync {k} failed during {failed:?}: {error}"));
+        check_after(&mut world, &model, &failed);
     }
+    assert!(went_on > 0, "{name}: some job failed alone");
 }
 
 #[test]

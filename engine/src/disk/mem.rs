@@ -87,6 +87,8 @@ pub struct FaultCounts {
     pub ops_failed: u64,
     /// Syncs that failed and left bytes marked clean that are not on the device.
     pub syncs_failed: u64,
+    /// Syncs of files one of whose syncs had failed: they tell nothing, so nobody should ask.
+    pub syncs_repeated: u64,
     /// Appends and reservations refused because the device was full.
     pub full: u64,
     pub bits_flipped: u64,
@@ -456,6 +458,7 @@ impl File for MemFile {
     fn sync(&self) -> io::Result<()> {
         let (mut state, fate) = self.begin(OpKind::Sync, 0)?;
         state.owe_sync();
+        state.counts.syncs_repeated += u64::from(content(&self.content).has_failed());
         match fate {
             Fate::Proceed => content(&self.content).synced(),
             Fate::Fail(errno) => {

@@ -23,6 +23,7 @@ pub(super) struct Content {
     pending: Vec<Pending>,
     /// Bytes that a failed sync marked clean: in the cache, never on the device.
     phantom: Vec<Range<usize>>,
+    sync_failed: bool,
 }
 
 enum Pending {
@@ -83,8 +84,14 @@ impl Content {
         self.pending.clear();
     }
 
+    /// Whether a sync failed since the last power failure.
+    pub fn has_failed(&self) -> bool {
+        self.sync_failed
+    }
+
     /// The kernel tried, failed, and now takes the pages for clean.
     pub fn sync_failed(&mut self) {
+        self.sync_failed = true;
         let mut len = self.live.len();
         let mut clean = len;
         for change in self.pending.drain(..).rev() {
@@ -117,6 +124,7 @@ impl Content {
             self.tear_last(rng, counts);
         }
         self.pending.clear();
+        self.sync_failed = false;
         self.lose_phantoms(rng, counts);
     }
 
