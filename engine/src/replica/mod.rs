@@ -41,6 +41,7 @@ pub mod cmeta;
 pub mod copy;
 mod job;
 pub mod payload;
+pub mod policy;
 mod propose;
 mod requests;
 pub mod tombstone;

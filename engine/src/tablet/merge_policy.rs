@@ -78,6 +78,8 @@ pub struct Choice {
     pub rowsets: Vec<RowSetId>,
     /// Lookups that a random key will cost less, in parts of [`WHOLE`].
     pub gain: i64,
+    /// What is read for it, and about what is written.
+    pub bytes: u64,
     /// Whether it is enough to take the one rowset's files of changes into the columns that they changed.
     pub only_changes: bool,
 }
@@ -252,6 +254,7 @@ fn best_merge(rowsets: &[Seen], spans: &[Span], limits: &Limits) -> Option<Choic
     (gain >= limits.gain_min).then(|| Choice {
         rowsets: chosen.iter().map(|item| rowsets[item.at].id).collect(),
         gain,
+        bytes: chosen.iter().map(|item| rowsets[item.at].bytes).sum(),
         only_changes: false,
     })
 }
@@ -274,9 +277,10 @@ fn best_rewrite(rowsets: &[Seen], spans: &[Span], limits: &Limits) -> Option<Cho
     if let Some((seen, span)) = gathered.max_by_key(|(seen, _)| seen.delta_files) {
         let files = span.width().saturating_mul(seen.delta_files as i64);
         let gain = files.max(limits.gain_min);
-        return Some(Choice { rowsets: vec![seen.id], gain, only_changes: true });
+        return Some(Choice { rowsets: vec![seen.id], gain, bytes: seen.bytes, only_changes: true });
     }
     let worth = |seen: &&Seen| seen.ancient > 0 && seen.ancient * ANCIENT_PER_ROWS >= seen.rows;
     let ancient = rowsets.iter().filter(worth).max_by_key(|seen| seen.ancient)?;
-    Some(Choice { rowsets: vec![ancient.id], gain: limits.gain_min, only_changes: false })
+    let (rowsets, bytes) = (vec![ancient.id], ancient.bytes);
+    Some(Choice { rowsets, gain: limits.gain_min, bytes, only_changes: false })
 }

@@ -12,8 +12,9 @@
 //!
 //! Not here: the log, operations' places in it, and answers to clients (`replica`).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::cfile::cache::PageCache;
 use crate::config::TabletConfig;
@@ -82,7 +83,18 @@ pub struct Tablet {
     next_rowset: AtomicU64,
     /// See [`Tablet::history_mark`].
     history_mark: AtomicU64,
+    /// Kept by the writer, told to who chooses what to flush.
+    anchors: Mutex<writer::Anchors>,
     state: RwLock<Arc<TabletState>>,
+}
+
+/// From which operation on the log is needed by what is in memory only.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogAnchors {
+    /// By rows that were never flushed.
+    pub rows: Option<u64>,
+    /// By the changes of DiskRowSets.
+    pub deltas: BTreeMap<RowSetId, u64>,
 }
 
 /// Where a tablet's memory is counted.
@@ -151,6 +163,7 @@ impl Tablet {
             probes: Default::default(),
             next_rowset: AtomicU64::new(meta.next_rowset),
             history_mark: AtomicU64::new(meta.history_mark.0),
+            anchors: Mutex::default(),
             state: RwLock::new(Arc::new(state)),
         };
         let open = |rowset: &RowSetMeta| tablet.open_rowset(data, rowset.clone()).map(Arc::new);
@@ -212,6 +225,16 @@ impl Tablet {
     fn set_probes(&self, sums: ProbeStats) {
         self.probes[0].store(sums.blooms, Ordering::Relaxed);
         self.probes[1].store(sums.keys, Ordering::Relaxed);
+    }
+
+    fn anchors(&self) -> MutexGuard<'_, writer::Anchors> {
+        self.anchors.lock().expect("nothing panics while it holds the anchors")
+    }
+
+    /// What needs the log from which operation on.
+    pub fn log_anchors(&self) -> LogAnchors {
+        let anchors = self.anchors();
+        LogAnchors { rows: anchors.rows(), deltas: anchors.deltas().clone() }
     }
 
     /// Counts all memory of this tablet.

@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use super::apply::{Applied, Mode, Outcome, Scratch, apply};
 use super::diskrowset::DiskRowSet;
@@ -24,12 +24,11 @@ use crate::time::Timestamp;
 pub struct TabletWriter {
     tablet: Arc<Tablet>,
     scratch: Scratch,
-    anchors: Anchors,
 }
 
 /// From which operation on the log is needed, by what needs it: the first one whose effect is only in memory.
 #[derive(Debug, Default)]
-struct Anchors {
+pub(super) struct Anchors {
     active: Option<u64>,
     /// As [`TabletState::frozen`].
     frozen: VecDeque<Frozen>,
@@ -57,7 +56,11 @@ pub struct Freeze {
 
 impl TabletWriter {
     pub fn new(tablet: Arc<Tablet>) -> TabletWriter {
-        TabletWriter { tablet, scratch: Scratch::default(), anchors: Anchors::default() }
+        TabletWriter { tablet, scratch: Scratch::default() }
+    }
+
+    fn anchors(&self) -> MutexGuard<'_, Anchors> {
+        self.tablet.anchors()
     }
 
     /// Applies the batch that is operation `index` of the log, at `ts`, which is above every timestamp applied
@@ -69,12 +72,14 @@ impl TabletWriter {
         let applied = apply((&state, self.tablet.history_mark()), batch, ts, mode, &mut self.scratch)?;
         self.tablet.set_probes(self.scratch.probes);
         self.mark_applied(&state, &applied);
+        let mut anchors = self.anchors();
         if state.active.rows() > 0 {
-            self.anchors.active.get_or_insert(index);
+            anchors.active.get_or_insert(index);
         }
         for rowset in applied.touched {
-            self.anchors.deltas.entry(rowset).or_insert(index);
+            anchors.deltas.entry(rowset).or_insert(index);
         }
+        drop(anchors);
         Ok(applied.outcome)
     }
 
@@ -125,28 +130,32 @@ impl TabletWriter {
     fn replace_active(&mut self, mut state: TabletState, index: u64, timestamp: Timestamp) {
         let empty = MemRowSet::new(state.schema.clone(), &self.tablet.memory.rows);
         let active = std::mem::replace(&mut state.active, Arc::new(empty));
-        let from = self.anchors.active.take();
+        let mut anchors = self.anchors();
+        let from = anchors.active.take();
         if active.rows() > 0 {
             let mutations = active.mutation_count();
             let from = from.expect("an operation brought the rows");
-            self.anchors.frozen.push_back(Frozen { from, at: Freeze { index, timestamp, mutations } });
+            anchors.frozen.push_back(Frozen { from, at: Freeze { index, timestamp, mutations } });
             state.frozen.push(active);
         }
+        drop(anchors);
         self.tablet.set_state(state);
     }
 
     /// The oldest frozen MemRowSet, and when it was frozen.
     pub fn oldest_frozen(&self) -> Option<(Arc<MemRowSet>, Freeze)> {
-        let frozen = self.anchors.frozen.front()?;
-        Some((self.tablet.state().frozen[0].clone(), frozen.at))
+        let frozen = self.anchors().frozen.front()?.at;
+        Some((self.tablet.state().frozen[0].clone(), frozen))
     }
 
     /// Puts DiskRowSets, complete with all changes, in place of the oldest frozen MemRowSet.
     pub fn swap_frozen(&mut self, into: Vec<Arc<DiskRowSet>>) {
-        let frozen = self.anchors.frozen.pop_front().expect("a flush replaces a frozen MemRowSet");
+        let mut anchors = self.anchors();
+        let frozen = anchors.frozen.pop_front().expect("a flush replaces a frozen MemRowSet");
         for rowset in into.iter().filter(|rowset| rowset.dms_len() > 0) {
-            self.anchors.deltas.insert(rowset.meta().id, frozen.at.index + 1);
+            anchors.deltas.insert(rowset.meta().id, frozen.at.index + 1);
         }
+        drop(anchors);
         let mut state = (*self.tablet.state()).clone();
         state.frozen.remove(0);
         let disk = state.disk.iter().cloned().chain(into).collect();
@@ -160,29 +169,32 @@ impl TabletWriter {
         if !rowset.freeze(timestamp) {
             return None;
         }
-        Some(*self.anchors.delta_freezes.entry(id).or_insert(index))
+        Some(*self.anchors().delta_freezes.entry(id).or_insert(index))
     }
 
     /// The changes of a DiskRowSet that were set aside are in a file, and it has taken their place.
     pub fn deltas_flushed(&mut self, rowset: &DiskRowSet) {
         let id = rowset.meta().id;
-        let index = self.anchors.delta_freezes.remove(&id).expect("the changes were frozen");
+        let mut anchors = self.anchors();
+        let index = anchors.delta_freezes.remove(&id).expect("the changes were frozen");
         match rowset.dms_len() {
-            0 => self.anchors.deltas.remove(&id),
-            _ => self.anchors.deltas.insert(id, index + 1),
+            0 => anchors.deltas.remove(&id),
+            _ => anchors.deltas.insert(id, index + 1),
         };
     }
 
     /// Puts DiskRowSets, complete with all changes, in the place of others whose changes up to operation `index`
     /// they have in their files.
     pub fn swap_disk(&mut self, from: &[RowSetId], into: Vec<Arc<DiskRowSet>>, index: u64) {
+        let mut anchors = self.anchors();
         for id in from {
-            self.anchors.deltas.remove(id);
-            self.anchors.delta_freezes.remove(id);
+            anchors.deltas.remove(id);
+            anchors.delta_freezes.remove(id);
         }
         for rowset in into.iter().filter(|rowset| rowset.dms_len() > 0) {
-            self.anchors.deltas.insert(rowset.meta().id, index + 1);
+            anchors.deltas.insert(rowset.meta().id, index + 1);
         }
+        drop(anchors);
         let state = (*self.tablet.state()).clone();
         let kept = state.disk.iter().filter(|rowset| !from.contains(&rowset.meta().id)).cloned();
         let disk = kept.chain(into).collect();
@@ -192,9 +204,21 @@ impl TabletWriter {
     /// The first operation whose effect is only in memory, leaving out a frozen MemRowSet or DiskRowSets whose
     /// changes are about to be on disk.
     pub fn needed_from(&self, oldest_frozen: bool, deltas: &[RowSetId]) -> Option<u64> {
-        let frozen = self.anchors.frozen.iter().skip(oldest_frozen.into()).map(|frozen| frozen.from);
-        let changes =
-            self.anchors.deltas.iter().filter(|(id, _)| !deltas.contains(id)).map(|(_, from)| *from);
-        frozen.chain(changes).chain(self.anchors.active).min()
+        let anchors = self.anchors();
+        let frozen = anchors.frozen.iter().skip(oldest_frozen.into()).map(|frozen| frozen.from);
+        let changes = anchors.deltas.iter().filter(|(id, _)| !deltas.contains(id)).map(|(_, from)| *from);
+        frozen.chain(changes).chain(anchors.active).min()
+    }
+}
+
+impl Anchors {
+    /// The first operation that unflushed rows are needed from.
+    pub fn rows(&self) -> Option<u64> {
+        self.frozen.front().map(|frozen| frozen.from).or(self.active)
+    }
+
+    /// The same of the changes of each DiskRowSet that has any.
+    pub fn deltas(&self) -> &BTreeMap<RowSetId, u64> {
+        &self.deltas
     }
 }

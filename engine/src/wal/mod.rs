@@ -249,25 +249,41 @@ impl Wal {
         spared_bytes_max: u64,
     ) -> Result<u64> {
         self.check_usable()?;
-        let mut freed = 0;
-        while self.segments.len() > 1 && self.segments[0].max_index < keep_from_index {
-            if self.segments[0].max_index >= wanted_from_index && self.bytes() <= spared_bytes_max {
-                break;
-            }
+        let (segments, freed) = self.superfluous(keep_from_index, wanted_from_index, spared_bytes_max);
+        for _ in 0..segments {
             // Oldest first, so that what a crash brings back still joins what is left.
             let path = segment_path(&self.dir, self.segments[0].sequence);
             self.disk.remove(&path).map_err(|error| Error::io(format_args!("remove {path}"), &error))?;
-            let gone = self.segments.pop_front().expect("the loop saw it");
+            let gone = self.segments.pop_front().expect("it was counted");
             while self.marks.front().is_some_and(|mark| mark.sequence == gone.sequence) {
                 self.marks.pop_front();
             }
             self.voids.forget_before(self.segments[0].sequence);
-            freed += gone.bytes;
         }
-        if freed > 0 {
+        if segments > 0 {
             sync_dir(&*self.disk, &self.dir)?;
         }
         Ok(freed)
+    }
+
+    /// How many of the oldest segments [`Wal::gc_sparing`] would remove, and their bytes.
+    pub fn superfluous(
+        &self,
+        keep_from_index: u64,
+        wanted_from_index: u64,
+        spared_bytes_max: u64,
+    ) -> (usize, u64) {
+        let (mut freed, all) = (0, self.bytes());
+        let mut count = 0;
+        for segment in self.segments.iter().take(self.segments.len() - 1) {
+            let spared = segment.max_index >= wanted_from_index && all - freed <= spared_bytes_max;
+            if segment.max_index >= keep_from_index || spared {
+                break;
+            }
+            count += 1;
+            freed += segment.bytes;
+        }
+        (count, freed)
     }
 
     /// Takes back all replicates after `index`; durable when this returns. Commits stay.

@@ -14,13 +14,13 @@ use std::time::Duration;
 use engine::config::TabletConfig;
 use engine::error::{Error, Result};
 use engine::ids::TabletId;
+use engine::replica::policy::{self, DeltasView, TabletView};
 use engine::replica::{Job, JobKind, JobStep};
 use engine::tablet::rowset::RowSetId;
 use engine::time::{Instant, Timestamp};
 use engine::wal::Wal;
 
 use super::entry::{EntryState, TabletEntry};
-use super::policy::{self, DeltasView, TabletView};
 use super::replica::ReplicaHandle;
 use super::server::Server;
 use crate::env::Env;
@@ -30,7 +30,7 @@ pub async fn run(server: Arc<Server>) {
     let mut watch = Watch::default();
     loop {
         count_memory(&server);
-        let did = match watch.next_job(&server) {
+        let did = match watch.next_job(&server).await {
             Some((entry, replica, kind)) => do_job(&server, &mut watch, &entry, &replica, kind).await,
             None => false,
         };
@@ -79,7 +79,7 @@ struct Since {
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
 impl Watch {
-    fn next_job(&mut self, server: &Server) -> Option<(Arc<TabletEntry>, ReplicaHandle, JobKind)> {
+    async fn next_job(&mut self, server: &Server) -> Option<(Arc<TabletEntry>, ReplicaHandle, JobKind)> {
         let now = server.env.now().mono;
         let entries = server.tablets.all();
         self.tablets.retain(|id, _| entries.binary_search_by_key(id, |entry| entry.id).is_ok());
@@ -90,7 +90,7 @@ impl Watch {
             let since = self.tablets.entry(entry.id).or_default();
             if replica.failure().is_none() && now >= since.not_before {
                 replica.tablet().raise_history_mark(history_mark(server, &entry));
-                views.push(since.view(&replica, now));
+                views.push(since.view(&replica, now).await);
                 open.push((entry, replica));
             }
         }
@@ -137,8 +137,9 @@ impl Since {
         })
     }
 
-    fn view(&mut self, replica: &ReplicaHandle, now: Instant) -> TabletView {
-        let state = replica.tablet().state();
+    async fn view(&mut self, replica: &ReplicaHandle, now: Instant) -> TabletView {
+        let log_held_bytes = log_held(replica).await;
+        let (state, anchors) = (replica.tablet().state(), replica.tablet().log_anchors());
         let in_memory = || state.frozen.iter().chain([&state.active]);
         let has_rows = in_memory().any(|mrs| mrs.rows() > 0);
         self.rows = has_rows.then(|| self.rows.unwrap_or(now));
@@ -156,14 +157,17 @@ impl Since {
             rowset: *rowset,
             bytes: changed(rowset),
             age: now.since(*since),
+            from: anchors.deltas.get(rowset).copied().unwrap_or(u64::MAX),
         };
         TabletView {
             rows_bytes: in_memory().map(|mrs| mrs.bytes() as u64).sum(),
             rows_age: self.rows.map(|since| now.since(since)),
+            rows_from: anchors.rows.unwrap_or(u64::MAX),
             frozen: !state.frozen.is_empty(),
             deltas: self.deltas.iter().map(view).collect(),
             merge: replica.tablet().worth_merging(),
             log_bytes: replica.log_bytes(),
+            log_held_bytes,
             log_bytes_at_checkpoint: self.log_bytes_at_checkpoint,
         }
     }
@@ -189,7 +193,7 @@ pub async fn run_alone(env: Env, replica: ReplicaHandle, config: TabletConfig, i
     loop {
         let now = env.now().mono;
         let idle = replica.failure().is_some() || now < since.not_before;
-        let views = if idle { Vec::new() } else { vec![since.view(&replica, now)] };
+        let views = if idle { Vec::new() } else { vec![since.view(&replica, now).await] };
         let did = match policy::choose(&views, &config, false) {
             Some((_, kind)) => since.run(&env, &replica, kind).await,
             None => false,
@@ -243,19 +247,33 @@ async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>
 /// than the writes that clients have in flight to one tablet.
 const LOG_OPS_KEPT: u64 = 64;
 
+/// The first of the operations that are kept for their request ids.
+fn retried_from(wal: &Wal) -> u64 {
+    wal.last_op().index.saturating_sub(LOG_OPS_KEPT - 1)
+}
+
 /// Removes segments of the log that a restart will not look at, and that no member of the group still needs, unless
 /// there are too many of those.
 async fn cut_log(replica: &ReplicaHandle) -> Result<()> {
     let (keep_from, wanted_from) =
         replica.with(|replica, _| (replica.log_keep_from(), replica.log_wanted_from())).await?;
-    let spared_bytes_max = replica.tablet().config().wal_spared_bytes_max;
-    let cut = move |wal: &mut Wal| {
-        let keep_from = keep_from.min(wal.last_op().index.saturating_sub(LOG_OPS_KEPT - 1));
-        wal.gc_sparing(keep_from, wanted_from, spared_bytes_max)
-    };
+    let spared = replica.tablet().config().wal_spared_bytes_max;
+    let cut = move |wal: &mut Wal| wal.gc_sparing(keep_from.min(retried_from(wal)), wanted_from, spared);
     let cut = replica.with_wal(cut).await?;
     match cut {
         Ok(_) => Ok(()),
         Err(error) => Err(Error::context(error, "cut the log")),
     }
+}
+
+/// Bytes of the log that could go if nothing were in memory only; not asked for while the log is short anyway.
+async fn log_held(replica: &ReplicaHandle) -> u64 {
+    let config = replica.tablet().config();
+    if replica.log_bytes() <= config.wal_retain_bytes {
+        return 0;
+    }
+    let spared = config.wal_spared_bytes_max;
+    let Ok(wanted_from) = replica.with(|replica, _| replica.log_wanted_from()).await else { return 0 };
+    let held = move |wal: &mut Wal| wal.superfluous(retried_from(wal), wanted_from, spared).1;
+    replica.with_wal(held).await.unwrap_or(0)
 }

@@ -25,7 +25,6 @@ pub mod maintenance;
 mod memory;
 pub mod numbers;
 pub mod peers;
-mod policy;
 mod quiesce;
 pub mod replica;
 mod reports;
