@@ -14,7 +14,7 @@ use engine::ids::{ColumnId, Uuid};
 use engine::schema::block::{ProjectedColumn, RowBlock};
 use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use engine::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMeta};
+use engine::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMemory, RowSetMeta};
 use engine::tablet::rowset::{ProbeStats, RowSetScanSpec, Snapshot};
 use engine::time::Timestamp;
 
@@ -122,7 +122,8 @@ fn rowset(c: &mut Criterion) {
     let meta = fixture.write(&disk);
     let open = || {
         let (data, cache) = (Arc::new(disk.clone()), PageCache::new(1 << 30));
-        DiskRowSet::open(data, TABLET, meta.clone(), &fixture.schema, cache).expect("the rowset is sound")
+        DiskRowSet::open(data, TABLET, meta.clone(), &fixture.schema, cache, RowSetMemory::default())
+            .expect("the rowset is sound")
     };
     let spec = RowSetScanSpec {
         columns: fixture.schema.columns().iter().map(ProjectedColumn::from).collect(),

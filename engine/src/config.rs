@@ -32,8 +32,9 @@ pub struct TabletConfig {
     pub merge_min: usize,
     /// Rows in a block of a scan.
     pub scan_block_rows: usize,
-    /// Rows a job handles in one step.
+    /// Rows a job handles in one step, and about how many bytes of them.
     pub job_step_rows: usize,
+    pub job_step_bytes: usize,
     /// Size at which a segment of the log is closed.
     pub wal_segment_bytes_max: u64,
     /// Reserve a segment's space when it is begun.
@@ -66,6 +67,7 @@ impl Default for TabletConfig {
             merge_min: 8,
             scan_block_rows: 1024,
             job_step_rows: 4096,
+            job_step_bytes: 1 << 20,
             wal_segment_bytes_max: 8 << 20,
             wal_preallocate: true,
             wal_compress: false,
@@ -77,7 +79,17 @@ impl Default for TabletConfig {
     }
 }
 
+/// Rows are not handled one by one, however long they are.
+const STEP_ROWS_MIN: u64 = 64;
+
 impl TabletConfig {
+    /// How many of some rows, of `bytes` bytes in all, a job handles in one step.
+    pub fn step_rows(&self, rows: u64, bytes: u64) -> usize {
+        let fitting = (self.job_step_bytes as u64).saturating_mul(rows).checked_div(bytes);
+        let fitting = fitting.map_or(u64::MAX, |rows| rows.max(STEP_ROWS_MIN));
+        self.job_step_rows.min(usize::try_from(fitting).unwrap_or(usize::MAX))
+    }
+
     /// Every rollover within a few rows.
     pub fn tiny() -> TabletConfig {
         TabletConfig {
@@ -94,6 +106,7 @@ impl TabletConfig {
             merge_min: 3,
             scan_block_rows: 4,
             job_step_rows: 3,
+            job_step_bytes: 1 << 20,
             wal_segment_bytes_max: 1 << 10,
             wal_preallocate: false,
             wal_compress: true,

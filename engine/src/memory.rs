@@ -14,6 +14,9 @@
 //! what it really took is told. A store that allocates in chunks promises its next one all the time ([`Held::set`]), as
 //! nobody knows whose row will need it. Then held memory never passes the limit, unless the limit shrinks below it.
 //!
+//! When memory is short it is flushes that help, and they need some themselves: a share of all there is is promised to
+//! nobody else ([`WORK_SHARE`]).
+//!
 //! Trackers are counters: nothing here waits. Not here: what is done about memory being short (the maintenance of
 //! servers), and how consumers count.
 
@@ -21,6 +24,9 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// What is left for flushes and merges to work with: one part in so many.
+pub const WORK_SHARE: u64 = 16;
 
 /// How many bytes may be held now.
 pub type Limit = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -34,6 +40,8 @@ pub struct MemTracker {
     /// At the root only: the limit, and how much of it is held or promised.
     limit: Option<Limit>,
     spoken_for: AtomicU64,
+    /// At the root only: how much of that flushes and merges hold.
+    work: AtomicU64,
     children: Mutex<Vec<Weak<MemTracker>>>,
 }
 
@@ -63,6 +71,7 @@ impl MemTracker {
             peak: AtomicU64::new(0),
             limit,
             spoken_for: AtomicU64::new(0),
+            work: AtomicU64::new(0),
             children: Mutex::default(),
         }
     }
@@ -108,10 +117,16 @@ impl MemTracker {
         self.top().limit.as_ref().map_or(u64::MAX, |limit| limit())
     }
 
+    /// What may be held and promised when something new begins: all but what flushes and merges may still need.
+    pub fn open_bytes(&self) -> u64 {
+        let limit = self.limit_bytes();
+        limit - (limit / WORK_SHARE).saturating_sub(self.top().work.load(Ordering::Relaxed))
+    }
+
     /// Promises `bytes` to somebody, if there is room.
     pub fn promise(self: &Arc<MemTracker>, bytes: u64) -> Option<Promise> {
         let promise = || Promise { tracker: self.clone(), bytes };
-        self.speak_for(bytes, self.limit_bytes()).then(promise)
+        self.speak_for(bytes, self.open_bytes()).then(promise)
     }
 
     /// Takes `bytes` of what is left below `most`; whether there were so many.
@@ -179,12 +194,24 @@ pub struct Held {
     tracker: Option<Arc<MemTracker>>,
     bytes: AtomicU64,
     promised: AtomicU64,
+    /// It is what a flush or a merge works with.
+    works: bool,
 }
 
 impl Held {
     /// Nothing yet, to be counted by `tracker`.
     pub fn new(tracker: &Arc<MemTracker>) -> Held {
-        Held { tracker: Some(tracker.clone()), bytes: AtomicU64::new(0), promised: AtomicU64::new(0) }
+        Held::made(tracker, false)
+    }
+
+    /// The same, of what a flush or a merge works with.
+    pub fn of_work(tracker: &Arc<MemTracker>) -> Held {
+        Held::made(tracker, true)
+    }
+
+    fn made(tracker: &Arc<MemTracker>, works: bool) -> Held {
+        let (bytes, promised) = (AtomicU64::new(0), AtomicU64::new(0));
+        Held { tracker: Some(tracker.clone()), bytes, promised, works }
     }
 
     /// Bytes held.
@@ -203,6 +230,9 @@ impl Held {
             Some(more) => spoken_for.fetch_add(more, Ordering::Relaxed),
             None => spoken_for.fetch_sub(sum_before - sum, Ordering::Relaxed),
         };
+        if self.works {
+            tracker.top().work.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        }
         match bytes.checked_sub(before) {
             Some(0) => {}
             Some(more) => tracker.add_held(more),
@@ -219,6 +249,17 @@ impl Held {
             tracker.add_held(more);
         }
         taken
+    }
+
+    /// Holds `more` bytes, if there is room below the limit; whether there was.
+    pub fn try_keep(&self, more: u64) -> bool {
+        let limit = self.tracker.as_ref().map_or(u64::MAX, |tracker| tracker.limit_bytes());
+        self.try_add(more, limit)
+    }
+
+    /// Holds `more` bytes, for which there has to be room.
+    pub fn add(&self, more: u64) {
+        self.try_add(more, u64::MAX);
     }
 
     /// Holds `less` bytes less.
@@ -307,7 +348,8 @@ mod tests {
 
     #[test]
     fn a_promise_is_kept_until_what_it_was_for_is_held() {
-        let (root, _) = limited(100);
+        // Six of them are left for flushes.
+        let (root, _) = limited(106);
         let rows = Held::new(&root.child("rows"));
         rows.set(50, 10);
         assert!(root.promise(41).is_none(), "60 of 100 are spoken for");
@@ -330,6 +372,21 @@ mod tests {
         assert!(root.promise(1).is_none() && !rows.try_add(1, root.limit_bytes()));
         rows.set(30, 0);
         assert!(rows.try_add(10, root.limit_bytes()) && root.promise(1).is_none());
+    }
+
+    #[test]
+    fn a_share_is_left_for_flushes() {
+        let (root, _) = limited(1600);
+        let (rows, work) = (Held::new(&root.child("rows")), Held::of_work(&root.child("work")));
+        rows.set(1400, 0);
+        assert!(root.promise(100).is_some() && root.promise(101).is_none());
+        work.set(60, 0);
+        assert!(root.promise(100).is_some() && root.promise(101).is_none(), "it takes of its share");
+        work.set(100, 0);
+        rows.set(1500, 0);
+        assert_eq!((root.bytes(), root.open_bytes()), (1600, 1600), "so there is room for both");
+        drop(work);
+        assert_eq!((root.bytes(), root.open_bytes()), (1500, 1500));
     }
 
     #[test]

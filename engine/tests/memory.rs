@@ -4,15 +4,18 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::config::TabletConfig;
-use engine::memory::{MemTracker, Memory, Promise};
-use engine::replica::{JobKind, Op, WriteOp};
+use engine::config::{ColumnFileConfig, TabletConfig};
+use engine::memory::{MemTracker, MemUsage, Memory, Promise};
+use engine::replica::{Effects, JobKind, JobStep, Op, WriteOp};
 use engine::schema::ops::{RowOpKind, WireColumn};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::Counting;
+use engine::tablet::scan::ScanSpec;
 use support::{Rows, Value, World, plain_schema, wire_columns};
 
 /// Counts what the test's own thread has allocated and not freed.
@@ -82,7 +85,12 @@ fn write(world: &mut World, kind: RowOpKind, batch: usize, rows: impl Iterator<I
 
 /// Compares what a tablet counts with what closing it frees.
 fn compare(what: &str, cache_bytes: usize, fill: impl Fn(&mut World)) {
-    let (config, root, _) = limited(u64::MAX);
+    compare_with(TabletConfig::default(), what, cache_bytes, fill);
+}
+
+fn compare_with(config: TabletConfig, what: &str, cache_bytes: usize, fill: impl Fn(&mut World)) {
+    let (limited, root, _) = limited(u64::MAX);
+    let config = TabletConfig { memory: limited.memory, ..config };
     let mut world = World::new(1, config);
     world.cache_bytes = cache_bytes;
     world.create(plain_schema()).unwrap();
@@ -121,7 +129,80 @@ fn changes_are_counted_as_they_are_allocated() {
     });
 }
 
-/// What no store accounts for itself: a copy of each operation is in the core's log until its group has it.
+#[test]
+fn open_files_are_counted_by_what_they_keep() {
+    let config = TabletConfig {
+        rowset_roll_bytes: 64 << 10,
+        columns: ColumnFileConfig { key_page_bytes: 256, page_bytes: 256, ..ColumnFileConfig::default() },
+        ..TabletConfig::default()
+    };
+    compare_with(config, "indexes of open files", 0, |world| {
+        write(world, RowOpKind::Insert, 1000, (0..40_000).map(|key| row(key, 20)));
+        assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap());
+        write(world, RowOpKind::InsertIgnore, 1000, (0..40_000).step_by(100).map(|key| row(key, 20)));
+        let files = bytes_of(&world.config.memory.usage(), "open-files");
+        assert!(files > 100_000, "most of what is held: {files}");
+    });
+}
+
+#[test]
+fn operations_on_their_way_are_counted() {
+    compare("operations that are not durable", 1 << 20, |world| {
+        let columns = wire_columns(&world.replica().tablet().schema());
+        let mut out = Effects::default();
+        for round in 0..200 {
+            let rows: Vec<_> = (0..50).map(|i| (RowOpKind::Insert, row(50 * round + i, 40))).collect();
+            world.propose(Op::Write(op(&columns, &rows)), None, &mut out);
+        }
+        let usage = world.config.memory.usage();
+        assert!(bytes_of(&usage, "log-entries") > 500_000 && bytes_of(&usage, "operations") > 500_000);
+    });
+}
+
+/// Stops jobs in the middle: what they say they work with is what is freed then, but for what a step takes and gives
+/// back.
+#[test]
+fn what_jobs_work_with_is_counted() {
+    let columns = ColumnFileConfig { page_bytes: 64 << 10, ..ColumnFileConfig::default() };
+    let config = |root: &Arc<MemTracker>| TabletConfig {
+        memory: Memory::of(&root.child("tablets")),
+        columns: columns.clone(),
+        job_step_bytes: 1,
+        ..TabletConfig::default()
+    };
+    for kind in ["flush", "merge"] {
+        let root = MemTracker::root("server", None);
+        let mut world = World::new(1, config(&root));
+        world.cache_bytes = 0;
+        world.create(plain_schema()).unwrap();
+        write(&mut world, RowOpKind::Insert, 1000, shuffled(40_000).map(|key| row(key, 30)));
+        if kind == "merge" {
+            assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap());
+            write(&mut world, RowOpKind::Upsert, 1000, shuffled(40_000).step_by(9).map(|key| row(key, 31)));
+        }
+        let rowsets = world.replica().tablet().state().disk.iter().map(|rowset| rowset.meta().id).collect();
+        let job = if kind == "merge" { JobKind::Compact(rowsets) } else { JobKind::FlushRows };
+        let (replica, _) = world.open.as_mut().unwrap();
+        let mut job = replica.start_job(job).unwrap().unwrap();
+        (0..400).for_each(|_| assert_eq!(job.step().unwrap(), JobStep::More));
+        let (counted, before) = (bytes_of(&root.usage(), "maintenance"), allocated());
+        drop(job);
+        let freed = before - allocated();
+        let apart = (counted as f64 / freed as f64 - 1.0) * 100.0;
+        assert!(
+            counted > 300_000 && apart.abs() <= 10.0,
+            "{kind}: {counted} counted, {freed} freed, {apart:+.1} %"
+        );
+        assert_eq!(bytes_of(&root.usage(), "maintenance"), 0);
+    }
+}
+
+/// Bytes of all consumers of this name.
+fn bytes_of(usage: &MemUsage, name: &str) -> u64 {
+    let own = if usage.id == name { usage.bytes } else { 0 };
+    own + usage.children.iter().map(|child| bytes_of(child, name)).sum::<u64>()
+}
+
 fn promise(world: &World, op: &WriteOp, root: &Arc<MemTracker>) -> Option<Promise> {
     let grows = |counting| world.replica().tablet().growth_max(&op.columns, &op.rows, &op.indirect, counting);
     let (quick, exact) = (grows(Counting::Quick), grows(Counting::Exact));
@@ -228,4 +309,120 @@ fn the_limit_is_never_exceeded() {
     }
     assert!(refused > 3 && written > 400, "{refused} refused, {written} written");
     assert_eq!(world.replica().tablet().stats().live_rows, 50 * written);
+}
+
+/// Writes as much as memory takes, upserts of rows that are being flushed and merged among it, while jobs work one after
+/// the other and some of them meet a failing disk: the limit holds between all of their steps, and in the end everything
+/// that was acknowledged is there.
+#[test]
+fn the_limit_holds_while_flushes_and_merges_work() {
+    let (limited, root, limit) = limited(8 << 20);
+    let config = TabletConfig {
+        rowset_roll_bytes: 128 << 10,
+        merge_budget_bytes: 512 << 10,
+        job_step_bytes: 32 << 10,
+        columns: ColumnFileConfig {
+            page_bytes: 4 << 10,
+            key_page_bytes: 2 << 10,
+            ..ColumnFileConfig::default()
+        },
+        ..limited
+    };
+    let mut world = World::new(4, config);
+    world.cache_bytes = 0;
+    world.create(plain_schema()).unwrap();
+    let mut writer = Writer { root: Memory::of(&root), ..Writer::default() };
+    let mut jobs = BTreeMap::new();
+    for round in 0..12u64 {
+        if round == 6 {
+            // What is held is more than that for a while; what is written then makes it no worse.
+            limit.store(7 << 20, Ordering::Relaxed);
+        }
+        while writer.write(&mut world) {}
+        if round % 5 == 4 {
+            world.disk.fail_op(3 + 7 * round, 5);
+        }
+        let kind = job_of(&world, round);
+        let most = Cell::new(root.bytes().max(limit.load(Ordering::Relaxed)));
+        let done = world.job(kind.clone(), &mut |world| {
+            writer.write(world);
+            assert!(root.bytes() <= most.get(), "round {round}, {kind:?}: {} bytes", root.bytes());
+        });
+        world.disk.heal();
+        assert!(root.bytes() <= most.get(), "round {round}, after {kind:?}: {} bytes", root.bytes());
+        *jobs.entry((round % 3, done.is_ok())).or_insert(0) += 1;
+        if world.replica().failure().is_some() {
+            world.open = None;
+            world.disk.crash();
+            world.reopen().unwrap();
+        }
+    }
+    assert!(jobs.len() >= 4, "flushes and merges, and some that failed: {jobs:?}");
+    assert!(writer.refused > 12 && writer.next > 10_000, "{} refused, {} rows", writer.refused, writer.next);
+    world.open = None;
+    world.disk.crash();
+    world.reopen().unwrap();
+    let columns = world.replica().tablet().schema().columns()[..2].iter().map(Into::into).collect();
+    let mut scan = world.replica().tablet().scan(&ScanSpec::latest(columns)).unwrap();
+    let mut found = BTreeMap::new();
+    while let Some(block) = scan.next_block().unwrap() {
+        for row in 0..block.rows {
+            let key = i32::from_le_bytes(block.columns[0].raw(row).try_into().unwrap());
+            found.insert(key, block.columns[1].raw(row).len());
+        }
+    }
+    for keys in [&mut found, &mut writer.acknowledged] {
+        keys.retain(|key, _| !writer.unsure.contains(key));
+    }
+    assert!(found == writer.acknowledged, "{} rows of {}", found.len(), writer.acknowledged.len());
+}
+
+/// In turn a flush of rows, one of the changes that take the most memory, and a merge of three that have such.
+fn job_of(world: &World, round: u64) -> JobKind {
+    let state = world.replica().tablet().state();
+    let mut rowsets: Vec<_> = state.disk.iter().collect();
+    rowsets.sort_by_key(|rowset| Reverse(rowset.dms_bytes()));
+    let ids = |most| rowsets.iter().take(most).map(|rowset| rowset.meta().id).collect::<Vec<_>>();
+    match (round % 3, &ids(1)[..]) {
+        (1, [most]) => JobKind::FlushDeltas(*most),
+        (2, [_]) => JobKind::Compact(ids(3)),
+        _ => JobKind::FlushRows,
+    }
+}
+
+/// Somebody who writes new rows and old ones anew.
+#[derive(Default)]
+struct Writer {
+    root: Memory,
+    /// How long the text of each row is.
+    acknowledged: BTreeMap<i32, usize>,
+    /// Rows that a write was for whose answer was an error.
+    unsure: BTreeSet<i32>,
+    refused: u64,
+    next: i32,
+}
+
+impl Writer {
+    /// One write, if memory is promised to it; whether it was.
+    fn write(&mut self, world: &mut World) -> bool {
+        let columns = wire_columns(&world.replica().tablet().schema());
+        let old =
+            (0..20).map(|i| self.next.wrapping_mul(7).wrapping_add(i * 131).rem_euclid(self.next.max(1)));
+        let keys: Vec<i32> = (self.next..self.next + 30).chain(old).collect();
+        let len = |key: i32| 100 + (key as usize + self.next as usize) % 300;
+        let rows: Vec<_> = keys.iter().map(|key| (RowOpKind::Upsert, row(*key, len(*key)))).collect();
+        let op = op(&columns, &rows);
+        let Some(promise) = promise(world, &op, &self.root) else {
+            self.refused += 1;
+            return false;
+        };
+        let done = world.run(Op::Write(op)).result;
+        drop(promise);
+        match &done {
+            Ok(_) => self.acknowledged.extend(keys.iter().map(|key| (*key, len(*key)))),
+            Err(_) => self.unsure.extend(&keys),
+        }
+        self.next += 30;
+        done.is_ok()
+    }
 }

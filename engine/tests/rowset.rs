@@ -15,7 +15,7 @@ use engine::schema::change::{ChangeBuilder, encode_delete};
 use engine::schema::key::encode_key;
 use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema};
-use engine::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMeta};
+use engine::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMemory, RowSetMeta};
 use engine::tablet::rowset::{ProbeStats, RowSetScanSpec, Snapshot};
 use engine::time::Timestamp;
 
@@ -147,7 +147,14 @@ impl World {
         self.set = None;
         let meta = self.meta.clone().unwrap();
         let data = Arc::new(self.disk.clone());
-        self.set = Some(DiskRowSet::open(data, TABLET, meta, &self.schema, PageCache::new(1 << 20))?);
+        self.set = Some(DiskRowSet::open(
+            data,
+            TABLET,
+            meta,
+            &self.schema,
+            PageCache::new(1 << 20),
+            RowSetMemory::default(),
+        )?);
         Ok(())
     }
 

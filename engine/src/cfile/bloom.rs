@@ -94,6 +94,12 @@ pub struct BloomWriter {
 }
 
 impl BloomWriter {
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        let keys = self.first_key.capacity() + self.last_key.capacity();
+        self.hashes.capacity() * size_of::<u64>() + keys + self.index.allocated()
+    }
+
     /// Adds the next key.
     pub fn push(&mut self, key: &[u8], out: &mut PageWriter) -> Result<()> {
         if self.hashes.is_empty() {

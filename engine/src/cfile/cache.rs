@@ -181,6 +181,14 @@ impl PageCache {
         }
     }
 
+    /// Drops one page, if it is kept.
+    pub fn forget_page(&self, file: u64, offset: u64) {
+        let mut shard = self.shard((file, offset));
+        let before = shard.bytes;
+        shard.remove((file, offset));
+        self.held.sub((before - shard.bytes) as u64);
+    }
+
     /// Drops all pages of a file that is closed.
     pub fn forget_file(&self, file: u64) {
         for shard in &self.shards {

@@ -104,8 +104,13 @@ pub struct PageWriter {
 impl PageWriter {
     pub fn create(disk: Arc<dyn Disk>, path: &str, kind: FileKind, identity: Identity) -> Result<PageWriter> {
         let file = disk.create(path).map_err(|e| Error::io(format_args!("create {path}"), &e))?;
-        let buffer = Vec::with_capacity(2 * APPEND_BYTES);
+        let buffer = Vec::new();
         Ok(PageWriter { disk, file, path: path.to_string(), kind, identity, buffer, flushed: 0 })
+    }
+
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        self.buffer.capacity()
     }
 
     pub fn path(&self) -> &str {
@@ -142,6 +147,9 @@ impl PageWriter {
             Some((number, stored)) => (*number, &stored[..]),
             None => (NO_COMPRESSION, body),
         };
+        if !self.buffer.is_empty() && self.buffer.len() + HEADER + stored.len() > APPEND_BYTES {
+            self.flush()?;
+        }
         let at = PageRef { offset: self.len(), len: (HEADER + stored.len()) as u32 };
         let start = self.buffer.len();
         self.buffer.extend_from_slice(&[0; 4]);
@@ -155,9 +163,6 @@ impl PageWriter {
         self.buffer.extend_from_slice(stored);
         let crc = crc32c::crc32c(&self.buffer[start + 4..]);
         self.buffer[start..start + 4].copy_from_slice(&crc.to_le_bytes());
-        if self.buffer.len() >= APPEND_BYTES {
-            self.flush()?;
-        }
         Ok(at)
     }
 

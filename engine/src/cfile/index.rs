@@ -58,7 +58,16 @@ impl PageIndex {
     }
 
     pub fn byte_size(&self) -> usize {
+        self.bounds_bytes() + size_of_val(&self.pages[..])
+    }
+
+    /// Bytes of memory taken while it grows.
+    pub fn allocated(&self) -> usize {
+        self.bounds_bytes() + self.pages.capacity() * size_of::<PageEntry>()
+    }
+
+    fn bounds_bytes(&self) -> usize {
         let bounds = |page: &PageEntry| page.bounds.as_ref().map_or(0, |(low, high)| low.len() + high.len());
-        self.pages.iter().map(|page| size_of::<PageEntry>() + bounds(page)).sum()
+        self.pages.iter().map(bounds).sum()
     }
 }

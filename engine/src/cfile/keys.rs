@@ -3,16 +3,14 @@
 //! A key of one column is searched in that column's own pages; encoded keys of several columns have a stream of
 //! their own. Either way the cells are in order, pages' bounds are exact, and a lookup is two binary searches.
 
-use std::cmp::Ordering;
-use std::sync::OnceLock;
-
 use super::cache::Worth;
-use super::index::PageIndex;
+use super::index::PageEntry;
 use super::page::{Cells, Page};
 use super::reader::StreamReader;
 use crate::error::Result;
 use crate::ids::RowId;
 use crate::schema::Physical;
+use std::cmp::Ordering;
 
 /// What the cells of the searched stream are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +90,12 @@ impl Separators {
         Separators { prefixes: keys.iter().map(|key| key_prefix(key)).collect(), keys }
     }
 
+    /// Bytes of memory taken.
+    pub fn byte_size(&self) -> usize {
+        let key = |key: &Vec<u8>| size_of::<Vec<u8>>() + key.capacity();
+        self.keys.iter().map(key).sum::<usize>() + size_of_val(&self.prefixes[..])
+    }
+
     /// The last page whose first key is not above `key`; `None` if `key` is before all.
     pub fn page_of(&self, key: &[u8]) -> Option<usize> {
         let wanted = key_prefix(key);
@@ -118,12 +122,11 @@ pub fn key_prefix(key: &[u8]) -> u64 {
 pub struct KeyIndex {
     stream: StreamReader,
     form: KeyForm,
-    separators: OnceLock<Separators>,
 }
 
 impl KeyIndex {
     pub fn new(stream: StreamReader, form: KeyForm) -> KeyIndex {
-        KeyIndex { stream, form, separators: OnceLock::new() }
+        KeyIndex { stream, form }
     }
 
     pub fn stream(&self) -> &StreamReader {
@@ -145,25 +148,20 @@ impl KeyIndex {
         Ok(self.seek(key)?.0)
     }
 
-    fn separators(&self, index: &PageIndex) -> &Separators {
-        self.separators.get_or_init(|| {
-            Separators::new(index.pages.iter().map(|page| {
-                let mut key = Vec::new();
-                if let Some((low, _)) = &page.bounds {
-                    self.form.encode(low, &mut key);
-                }
-                key
-            }))
-        })
-    }
-
     fn seek(&self, key: &[u8]) -> Result<(RowId, bool)> {
-        let index = self.stream.resident_index()?;
+        let first_key = |page: &PageEntry| {
+            let mut key = Vec::new();
+            if let Some((low, _)) = &page.bounds {
+                self.form.encode(low, &mut key);
+            }
+            key
+        };
+        let lookup = self.stream.lookup(first_key)?;
         // Before the first page, in the page whose first key is the last not above it, or after that page.
-        let Some(ordinal) = self.separators(index).page_of(key) else { return Ok((0, false)) };
-        let cells = self.stream.page(index, ordinal, Worth::Lookup)?;
+        let Some(ordinal) = lookup.separators.page_of(key) else { return Ok((0, false)) };
+        let cells = self.stream.page(&lookup.index, ordinal, Worth::Lookup)?;
         let (at, exact) = self.form.search(&cells, key);
-        Ok((index.pages[ordinal].first_row + at as u32, exact))
+        Ok((lookup.index.pages[ordinal].first_row + at as u32, exact))
     }
 }
 

@@ -1,26 +1,47 @@
 //! Reads the pages of a stream, through the cache.
 
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use super::cache::{PageCache, Worth};
 use super::encoding::{decode, decode_dictionary};
 use super::frame::{PageFile, PageRef, index_of, stream};
-use super::index::PageIndex;
+use super::index::{PageEntry, PageIndex};
+use super::keys::Separators;
 use super::page::{Dictionary, Page};
 use super::writer::StreamMeta;
 use crate::error::{Error, Result};
+use crate::memory::{Held, MemTracker};
 
 /// An open file and its place in the cache, which it leaves when it is closed.
 pub struct CachedFile {
     pub file: PageFile,
     cache: Arc<PageCache>,
     name: u64,
+    /// What stays in memory as long as the file is open.
+    held: Held,
 }
 
 impl CachedFile {
     pub fn new(file: PageFile, cache: Arc<PageCache>) -> Arc<CachedFile> {
-        let name = cache.name_file();
-        Arc::new(CachedFile { file, cache, name })
+        CachedFile::counted(file, cache, None)
+    }
+
+    /// The same; what stays in memory with it is counted by `memory`.
+    pub fn counted(
+        file: PageFile,
+        cache: Arc<PageCache>,
+        memory: Option<&Arc<MemTracker>>,
+    ) -> Arc<CachedFile> {
+        let (name, held) = (cache.name_file(), memory.map_or_else(Held::default, Held::new));
+        let file = CachedFile { file, cache, name, held };
+        file.holds(size_of::<CachedFile>() + file.file.path().len());
+        Arc::new(file)
+    }
+
+    /// Says that so many more bytes stay in memory with the file: those of its readers.
+    pub fn holds(&self, bytes: usize) {
+        self.held.add(bytes as u64);
     }
 
     /// The page in its decoded form, from the cache or else from the file. `decode` also says its size.
@@ -49,17 +70,69 @@ impl Drop for CachedFile {
     }
 }
 
+/// What is read once and kept for as long as its file is open, if memory has room for it.
+pub struct Resident<T>(OnceLock<T>);
+
+/// What [`Resident::get`] gives.
+pub enum Kept<'a, T> {
+    Staying(&'a T),
+    /// There was no room to keep it.
+    Passing(T),
+}
+
+impl<T> Default for Resident<T> {
+    fn default() -> Resident<T> {
+        Resident(OnceLock::new())
+    }
+}
+
+impl<T> Resident<T> {
+    /// What is kept, or what `read` gives; that also says its size in bytes.
+    pub fn get(&self, file: &CachedFile, read: impl FnOnce() -> Result<(T, usize)>) -> Result<Kept<'_, T>> {
+        if let Some(kept) = self.0.get() {
+            return Ok(Kept::Staying(kept));
+        }
+        let (value, bytes) = read()?;
+        if !file.held.try_keep(bytes as u64) {
+            return Ok(Kept::Passing(value));
+        }
+        if self.0.set(value).is_err() {
+            // Another thread was first; its copy, which is equal, stays.
+            file.held.sub(bytes as u64);
+        }
+        Ok(Kept::Staying(self.0.get().expect("it has just been set")))
+    }
+}
+
+impl<T> Deref for Kept<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self {
+            Kept::Staying(kept) => kept,
+            Kept::Passing(read) => read,
+        }
+    }
+}
+
+/// What keys are looked up with: a page index, and the first key of each page.
+pub struct Lookup {
+    pub index: Arc<PageIndex>,
+    pub separators: Separators,
+}
+
 /// One stream of an open file.
 pub struct StreamReader {
     file: Arc<CachedFile>,
     meta: StreamMeta,
-    /// Kept for good once read by lookups, which cannot afford to look for it; scans go through the cache.
-    resident_index: OnceLock<Arc<PageIndex>>,
+    /// Lookups cannot afford to look for it in the cache; scans can.
+    lookup: Resident<Lookup>,
 }
 
 impl StreamReader {
     pub fn new(file: Arc<CachedFile>, meta: StreamMeta) -> StreamReader {
-        StreamReader { file, meta, resident_index: OnceLock::new() }
+        file.holds(size_of::<StreamReader>() + 2 * size_of::<usize>());
+        StreamReader { file, meta, lookup: Resident::default() }
     }
 
     pub fn meta(&self) -> &StreamMeta {
@@ -72,8 +145,8 @@ impl StreamReader {
 
     /// The stream's page index.
     pub fn index(&self) -> Result<Arc<PageIndex>> {
-        if let Some(index) = self.resident_index.get() {
-            return Ok(index.clone());
+        if let Some(lookup) = self.lookup.0.get() {
+            return Ok(lookup.index.clone());
         }
         let (rows, width) = (self.meta.rows, self.meta.physical.width());
         self.file.page(index_of(self.meta.stream), 0, self.meta.index, Worth::Lookup, |body| {
@@ -83,14 +156,17 @@ impl StreamReader {
         })
     }
 
-    /// The stream's page index, which from now on stays in memory as long as the file is open.
-    pub fn resident_index(&self) -> Result<&PageIndex> {
-        if self.resident_index.get().is_none() {
+    /// What keys are looked up with, pages being told apart by their `first_key`. Where there is room it stays in memory
+    /// as long as the file is open.
+    pub fn lookup(&self, first_key: impl Fn(&PageEntry) -> Vec<u8>) -> Result<Kept<'_, Lookup>> {
+        self.lookup.get(&self.file, || {
             let index = self.index()?;
-            // Another thread may have been first; then its copy, which is equal, stays.
-            let _ = self.resident_index.set(index);
-        }
-        Ok(self.resident_index.get().expect("it has just been set"))
+            let separators = Separators::new(index.pages.iter().map(first_key));
+            // It is counted here from now on.
+            self.file.cache.forget_page(self.file.name, self.meta.index.offset);
+            let bytes = index.byte_size() + separators.byte_size();
+            Ok((Lookup { index, separators }, bytes))
+        })
     }
 
     fn dictionary(&self) -> Result<Option<Arc<Dictionary>>> {

@@ -83,6 +83,12 @@ impl StreamWriter {
         self.pending.byte_size()
     }
 
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        let dictionary = self.dictionary.as_ref().map_or(0, DictionaryBuilder::allocated);
+        size_of::<StreamWriter>() + self.pending.allocated() + self.index.allocated() + dictionary
+    }
+
     /// Appends the cells of a block of the stream's type.
     pub fn append(&mut self, block: &ColumnBlock, out: &mut PageWriter) -> Result<()> {
         let rows = block.len();
@@ -196,6 +202,11 @@ struct DictionaryBuilder {
 }
 
 impl DictionaryBuilder {
+    fn allocated(&self) -> usize {
+        let Dictionary { offsets, bytes } = &self.values;
+        bytes.capacity() + 4 * (offsets.capacity() + self.slots.capacity())
+    }
+
     /// Codes of a page's cells; `None` once a dictionary does not pay.
     fn encode(&mut self, block: &ColumnBlock) -> Option<Vec<u32>> {
         if self.closed {

@@ -27,6 +27,12 @@ pub(super) struct RaftLog {
     durable: u64,
 }
 
+/// Places for entries that are not given back.
+const ENTRIES_KEPT: usize = 64;
+
+/// What an entry's payload takes besides its bytes: the count of who shares it.
+const BUFFER_BYTES: usize = 3 * size_of::<usize>();
+
 /// So many terms are remembered; a peer that is further behind is asked by entries read from the disk.
 const RUNS_MAX: usize = 1024;
 
@@ -90,6 +96,12 @@ impl RaftLog {
             }
         }
         None
+    }
+
+    /// Bytes of memory that entries take.
+    pub fn byte_size(&self) -> usize {
+        let shared = self.entries.len() * BUFFER_BYTES;
+        self.bytes + shared + self.entries.capacity() * size_of::<Replicate>()
     }
 
     fn first_held(&self) -> u64 {
@@ -166,6 +178,9 @@ impl RaftLog {
         {
             self.bytes -= first.payload.len();
             self.entries.pop_front();
+        }
+        if self.entries.capacity() > ENTRIES_KEPT.max(4 * self.entries.len()) {
+            self.entries.shrink_to(ENTRIES_KEPT.max(2 * self.entries.len()));
         }
         while self.runs.len() > RUNS_MAX && self.runs[1].0 <= limit.min(self.first_held()) {
             self.runs.pop_front();

@@ -281,6 +281,11 @@ impl Raft {
         self.committed
     }
 
+    /// Bytes of memory that entries of the log take.
+    pub fn log_bytes(&self) -> usize {
+        self.log.byte_size()
+    }
+
     /// The last entry in the log, durable or not.
     pub fn last(&self) -> OpId {
         self.log.last()

@@ -50,6 +50,7 @@ impl Replica {
     pub fn start(&mut self, now: Now, assign: &mut dyn FnMut() -> Timestamp, out: &mut Effects) {
         self.with_raft(assign, out, |raft, clock, agreed| raft.start(now, clock, agreed));
         self.settle(out);
+        self.count_log();
     }
 
     /// Sends what was proposed since the last step or flush. Steps other than proposals do it themselves: call it once

@@ -83,7 +83,7 @@ impl Replica {
         }
         remove_dir(&*wal, &wal_dir(tablet))?;
         remove_dir(&*data, &data_dir(tablet))?;
-        let log = Wal::create(wal, &wal_dir(tablet), wal_config(&config))?;
+        let mut log = Wal::create(wal, &wal_dir(tablet), wal_config(&config))?;
         let made = disk::create_dir_durably(&*data, &data_dir(tablet));
         made.map_err(|e| Error::io(format_args!("make directory {}", data_dir(tablet)), &e))?;
         let mut group = ConsensusMeta::new(tablet, members);
@@ -91,6 +91,7 @@ impl Replica {
         cmeta::store(&*data, &group)?;
         meta.store(&*data)?;
         let tablet = Arc::new(Tablet::open(&data, &meta, config, cache)?);
+        log.counted_by(tablet.hold_log());
         let boot = boot(&setup, group, elected);
         let raft = Raft::new(setup.options, Boot { fresh: true, ..boot });
         Ok((Replica::new(data, Applier::new(tablet, meta), raft), log))
@@ -142,11 +143,13 @@ impl Replica {
         };
         let mut replica = Replica::new(data, applier, Raft::new(setup.options, boot));
         replica.resume(waiting)?;
+        log.counted_by(replica.tablet().hold_log());
         Ok((replica, log, report))
     }
 
     fn new(data: Arc<dyn Disk>, applier: Applier, raft: Raft) -> Replica {
         Replica {
+            log_held: applier.tablet.hold_log(),
             raft,
             agreed: Output::default(),
             pending: VecDeque::new(),

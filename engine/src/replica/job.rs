@@ -27,8 +27,10 @@
 use std::sync::Arc;
 
 use super::{Effects, Replica};
+use crate::config::TabletConfig;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
+use crate::memory::Held;
 use crate::note::Note;
 use crate::tablet::Tablet;
 use crate::tablet::compact::Merge;
@@ -72,6 +74,8 @@ pub struct Job {
     meta: Option<TabletMeta>,
     notes: Vec<Note>,
     rows_per_step: usize,
+    /// What it works with.
+    held: Held,
     columns: ColumnFileConfig,
 }
 
@@ -96,6 +100,32 @@ enum Stage {
     Swapped,
 }
 
+impl Work {
+    /// Bytes of memory taken.
+    fn allocated(&self) -> usize {
+        match self {
+            Work::Rows { copy, .. } => copy.allocated(),
+            Work::Merge { merge, .. } => merge.allocated(),
+            Work::Columns { merge, .. } => merge.allocated(),
+            Work::Deltas { .. } | Work::Nothing => 0,
+        }
+    }
+
+    /// Rows to handle in one step.
+    fn step_rows(&self, config: &TabletConfig) -> usize {
+        match self {
+            Work::Rows { copy, rows, .. } => config.step_rows(*rows, copy.source_bytes()),
+            Work::Merge { merge, rows, .. } => {
+                config.step_rows(*rows, merge.inputs().map(|rowset| rowset.raw_bytes()).sum())
+            }
+            Work::Columns { merge, .. } => {
+                config.step_rows(merge.rowset().meta().rows.into(), merge.rowset().raw_bytes())
+            }
+            Work::Deltas { .. } | Work::Nothing => config.job_step_rows,
+        }
+    }
+}
+
 impl Job {
     pub fn kind(&self) -> &JobKind {
         &self.kind
@@ -105,7 +135,9 @@ impl Job {
     pub fn step(&mut self) -> Result<JobStep> {
         match self.stage {
             Stage::Writing => {
-                if self.write()? {
+                let more = self.write()?;
+                self.held.set(self.work.allocated() as u64, 0);
+                if more {
                     return Ok(JobStep::More);
                 }
                 self.stage = Stage::Written;
@@ -190,15 +222,18 @@ impl Replica {
         }
         let Some(work) = self.work(&kind)? else { return Ok(None) };
         self.job_running = true;
-        let config = self.applier.tablet.config();
+        let tablet = &self.applier.tablet;
+        let (config, held) = (tablet.config(), tablet.hold_work());
+        held.set(work.allocated() as u64, 0);
         Ok(Some(Job {
             kind,
             data: self.data.clone(),
+            rows_per_step: work.step_rows(config),
             work,
             stage: Stage::Writing,
             meta: None,
             notes: Vec::new(),
-            rows_per_step: config.job_step_rows,
+            held,
             columns: config.columns.clone(),
         }))
     }

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::ids::OpId;
+use crate::memory::Held;
 use crate::note::Note;
 use crate::raft::message::{UpdateErrorKind, UpdateResponse, VoteError, VoteErrorKind, VoteResponse};
 use crate::raft::{self, Raft, Reply, Status};
@@ -71,6 +72,8 @@ pub struct Replica {
     /// Timestamps given from here on are above it.
     passed: Timestamp,
     failed: Option<Error>,
+    /// Entries of the log that are in memory.
+    log_held: Held,
 }
 
 /// An operation that is in the log or on its way there.
@@ -82,6 +85,8 @@ struct Pending {
     tickets: Tickets,
     /// Writes proposed here: decoded under the schema of the moment.
     prepared: Option<Prepared>,
+    /// The decoded write's bytes.
+    held: Held,
 }
 
 /// Tickets of one operation: nearly always at most one.
@@ -175,6 +180,12 @@ impl Replica {
             Event::Raft(event) if self.failed.is_some() => self.refuse(event, out),
             Event::Raft(event) => self.agree(now, event, assign, out),
         }
+        self.count_log();
+    }
+
+    /// Tells how much of the log is in memory.
+    fn count_log(&self) {
+        self.log_held.set(self.raft.log_bytes() as u64, 0);
     }
 
     /// Ends the replica: everything pending and everything to come is answered with `error`.
@@ -219,7 +230,8 @@ impl Replica {
 
 impl Pending {
     fn new(entry: Replicate, request: Option<RequestId>) -> Pending {
-        Pending { entry, request, tickets: Tickets::default(), prepared: None }
+        let (tickets, held) = (Tickets::default(), Held::default());
+        Pending { entry, request, tickets, prepared: None, held }
     }
 
     fn answer(&self, result: crate::error::Result<OpResult>, out: &mut Effects) {

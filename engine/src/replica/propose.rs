@@ -70,6 +70,9 @@ impl Replica {
         let pending = self.pending.back_mut().filter(|pending| pending.entry.op == proposed.op);
         let pending = pending.expect("what was proposed is last, and nothing applies it yet");
         pending.tickets.add(ticket);
+        if let Some(prepared) = &prepared {
+            pending.held = self.applier.tablet.hold_operation(prepared.byte_size());
+        }
         pending.prepared = prepared;
         Ok(())
     }

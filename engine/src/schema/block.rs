@@ -249,6 +249,16 @@ impl ColumnBlock {
         }
     }
 
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        let validity = self.validity.as_ref().map_or(0, |valid| valid.bytes.capacity());
+        validity
+            + match &self.values {
+                Values::Fixed { bytes, .. } => bytes.capacity(),
+                Values::Var { offsets, bytes } => bytes.capacity() + 4 * offsets.capacity(),
+            }
+    }
+
     pub fn is_null(&self, row: usize) -> bool {
         self.validity.as_ref().is_some_and(|valid| !valid.get(row))
     }
@@ -409,6 +419,12 @@ impl RowBlock {
 
     pub fn byte_size(&self) -> usize {
         self.columns.iter().map(ColumnBlock::byte_size).sum()
+    }
+
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        let columns = self.columns.iter().map(ColumnBlock::allocated).sum::<usize>();
+        columns + self.columns.capacity() * size_of::<ColumnBlock>()
     }
 
     /// Appends one row; one cell per column, `None` is NULL.

@@ -96,6 +96,12 @@ impl ColumnFileWriter {
         self.rows
     }
 
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        let streams: usize = self.columns.iter().map(StreamWriter::allocated).sum();
+        streams + self.undo.allocated() + self.redo.allocated() + self.out.allocated()
+    }
+
     /// Appends the columns' cells of the next rows.
     pub fn append(&mut self, block: &RowBlock) -> Result<()> {
         for (writer, column) in self.columns.iter_mut().zip(&block.columns) {

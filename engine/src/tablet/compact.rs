@@ -38,6 +38,8 @@ pub struct Merge {
     mark: Timestamp,
     sources: Vec<Source>,
     roller: Roller,
+    /// What the last step took besides.
+    step_bytes: usize,
 }
 
 /// One of the rowsets being merged.
@@ -81,12 +83,17 @@ impl Merge {
         let schema = tablet.table_schema();
         let projection: Arc<[ProjectedColumn]> =
             schema.schema.columns().iter().map(ProjectedColumn::from).collect();
-        let block_rows = tablet.config().job_step_rows;
-        let source = |rowset| Source::new(rowset, projection.clone(), block_rows);
+        let inputs = rowsets.len() as u64;
+        let source = |rowset: Arc<DiskRowSet>| {
+            // Each of them has a block in memory.
+            let bytes = inputs * rowset.raw_bytes();
+            let block_rows = tablet.config().step_rows(rowset.meta().rows.into(), bytes);
+            Source::new(rowset, projection.clone(), block_rows)
+        };
         let sources = rowsets.into_iter().map(source).collect::<Result<_>>()?;
         let roller = Roller::new(data, tablet.clone(), schema.schema.clone(), at);
         let (non_key, mark) = (schema.non_key_ids(), tablet.history_mark());
-        Ok(Merge { non_key, schema, projection, at, mark, sources, roller })
+        Ok(Merge { non_key, schema, projection, at, mark, sources, roller, step_bytes: 0 })
     }
 
     /// Merges up to `rows` rows; true if there are more.
@@ -117,6 +124,7 @@ impl Merge {
             first.places.push(NewPlace { rowset: rowset as u32, row });
             row += 1;
         }
+        self.step_bytes = out.allocated();
         let first = writer.rows();
         writer.append(&out, &keys.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
         for (row, history) in (first..).zip(&histories) {
@@ -128,6 +136,12 @@ impl Merge {
             }
         }
         Ok(true)
+    }
+
+    /// Bytes of memory taken by a step and between steps.
+    pub fn allocated(&self) -> usize {
+        let sources: usize = self.sources.iter().map(Source::allocated).sum();
+        sources + self.roller.allocated() + self.step_bytes
     }
 
     /// Makes the new rowsets durable and opens them.
@@ -172,9 +186,11 @@ impl Source {
             want_keys: true,
             block_rows,
         };
+        let deltas = rowset.deltas();
+        deltas.recent.begin_merge();
         Ok(Source {
             scan: rowset.scan_base(spec)?,
-            deltas: rowset.deltas(),
+            deltas,
             rowset,
             rows: ScannedBlock::default(),
             undo: Changes::default(),
@@ -184,6 +200,13 @@ impl Source {
             done: false,
             places: Vec::new(),
         })
+    }
+
+    fn allocated(&self) -> usize {
+        let places = self.places.capacity() * size_of::<NewPlace>();
+        let keys: usize = self.rows.keys.iter().map(|key| size_of::<Vec<u8>>() + key.capacity()).sum();
+        let changes = self.undo.allocated() + self.redo.allocated();
+        places + self.rows.block.allocated() + keys + changes + self.scan.allocated()
     }
 
     /// Makes the next row and its changes up to `upto` there, if there is one.
@@ -273,6 +296,11 @@ fn replay<'a>(
 impl Changes {
     fn new(batch: &DeltaBatch) -> Changes {
         Changes { list: batch.iter().map(|(row, ts, change)| (row, ts, change.to_vec())).collect(), at: 0 }
+    }
+
+    fn allocated(&self) -> usize {
+        let changes: usize = self.list.iter().map(|(_, _, change)| change.capacity()).sum();
+        changes + self.list.capacity() * size_of::<(RowId, Timestamp, Vec<u8>)>()
     }
 
     /// The changes of `row`; rows are asked for in order.

@@ -47,6 +47,8 @@ pub struct DeltaMerge {
     /// Columns that are written, by their place in the table.
     columns: BTreeSet<usize>,
     stage: Stage,
+    /// What the last step took besides.
+    step_bytes: usize,
 }
 
 enum Stage {
@@ -75,7 +77,7 @@ impl DeltaMerge {
         let of = |id: &ColumnId| schema.schema.index_of_id(*id);
         let columns = meta.column_file.iter().flat_map(|file| &file.columns).filter_map(of).collect();
         let (tablet, mark, stage) = (tablet.clone(), tablet.history_mark(), Stage::Looking(0));
-        DeltaMerge { data, tablet, rowset, schema, mark, deltas, meta, path, columns, stage }
+        DeltaMerge { data, tablet, rowset, schema, mark, deltas, meta, path, columns, stage, step_bytes: 0 }
     }
 
     pub fn rowset(&self) -> &Arc<DiskRowSet> {
@@ -101,13 +103,20 @@ impl DeltaMerge {
             }
             Stage::Looking(_) => self.stage = self.begin(rows)?,
             Stage::Writing { mut scan, mut writer } => {
-                let more = self.write(scan.as_deref_mut(), &mut writer, rows)?;
+                let (more, bytes) = self.write(scan.as_deref_mut(), &mut writer, rows)?;
+                self.step_bytes = bytes;
                 self.stage = Stage::Writing { scan, writer };
                 return Ok(more);
             }
             Stage::Done => {}
         }
         Ok(true)
+    }
+
+    /// Bytes of memory taken by a step and between steps.
+    pub fn allocated(&self) -> usize {
+        let Stage::Writing { scan, writer } = &self.stage else { return self.step_bytes };
+        self.step_bytes + writer.allocated() + scan.as_ref().map_or(0, |scan| scan.allocated())
     }
 
     /// Makes the file durable; the rowset's meta as it will be with it. After the last step.
@@ -144,7 +153,8 @@ impl DeltaMerge {
     }
 
     fn look(&mut self, rows: Range<RowId>) -> Result<()> {
-        let (_, redo) = self.changes(rows)?;
+        let (undo, redo) = self.changes(rows)?;
+        self.step_bytes = undo.allocated() + redo.allocated();
         let entries: Vec<Entry<'_>> = redo.iter().collect();
         for changes in entries.chunk_by(|a, b| a.0 == b.0) {
             if self.is_foldable(changes)? {
@@ -179,13 +189,13 @@ impl DeltaMerge {
         Ok(Stage::Writing { scan, writer: Box::new(writer) })
     }
 
-    /// Writes the next rows; false when there are none left.
+    /// Writes the next rows; false when there are none left. And the bytes that it took in memory.
     fn write(
         &self,
         scan: Option<&mut DiskRowSetScan>,
         writer: &mut ColumnFileWriter,
         rows: usize,
-    ) -> Result<bool> {
+    ) -> Result<(bool, usize)> {
         let first = writer.rows();
         let old = match scan {
             Some(scan) => scan.next()?.map(|scanned| scanned.block),
@@ -194,9 +204,10 @@ impl DeltaMerge {
                 (left > 0).then(|| RowBlock { rows: left, columns: Vec::new() })
             }
         };
-        let Some(old) = old else { return Ok(false) };
+        let Some(old) = old else { return Ok((false, 0)) };
         let rows = first..first + old.rows as u32;
         let (undo, redo) = self.changes(rows.clone())?;
+        let changes = undo.allocated() + redo.allocated();
         let (undo, redo): (Vec<_>, Vec<_>) = (undo.iter().collect(), redo.iter().collect());
         let (mut undo, mut redo) = (&undo[..], &redo[..]);
         let mut new =
@@ -217,7 +228,7 @@ impl DeltaMerge {
             }
         }
         writer.append(&new)?;
-        Ok(true)
+        Ok((true, changes + old.allocated() + new.allocated()))
     }
 
     /// Puts a row's newest cells into `new`, and what leads back from them into `undos`, oldest first.

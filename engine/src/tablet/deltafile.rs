@@ -11,7 +11,7 @@
 //! UNDO streams lie in the rowset's own file, each flush of recent changes makes a file with a REDO stream.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use crate::cfile::bitshuffle::{Sign, pack, pack_u32, unpack, unpack_u32};
 use crate::cfile::cache::Worth;
 use crate::cfile::compress::PAGE_BYTES_MAX;
 use crate::cfile::frame::{PageFile, PageRef, PageWriter, index_of, stream};
-use crate::cfile::reader::CachedFile;
+use crate::cfile::reader::{CachedFile, Kept, Resident};
 use crate::codec::Reader;
 use crate::error::{Error, Result};
 use crate::ids::RowId;
@@ -81,6 +81,11 @@ pub struct DeltaBatch {
 }
 
 impl DeltaBatch {
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        self.entries.capacity() * size_of::<(RowId, Timestamp, u32, u32)>() + self.bytes.capacity()
+    }
+
     pub fn push(&mut self, row: RowId, ts: Timestamp, change: &[u8]) {
         self.entries.push((row, ts, self.bytes.len() as u32, change.len() as u32));
         self.bytes.extend_from_slice(change);
@@ -169,6 +174,13 @@ impl DeltaWriter {
 
     pub fn is_empty(&self) -> bool {
         self.total.count == 0
+    }
+
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        let words = self.rows.capacity() + self.lengths.capacity();
+        let index = self.index.capacity() * size_of::<DeltaEntry>();
+        4 * words + self.times.capacity() + self.changes.capacity() + index
     }
 
     /// Bytes that wait for their page to fill up.
@@ -295,12 +307,13 @@ impl DeltaPage {
 pub struct DeltaReader {
     file: Arc<CachedFile>,
     meta: DeltaMeta,
-    index: OnceLock<Vec<DeltaEntry>>,
+    index: Resident<Vec<DeltaEntry>>,
 }
 
 impl DeltaReader {
     pub fn new(file: Arc<CachedFile>, meta: DeltaMeta) -> DeltaReader {
-        DeltaReader { file, meta, index: OnceLock::new() }
+        file.holds(size_of::<DeltaReader>() + 2 * size_of::<usize>());
+        DeltaReader { file, meta, index: Resident::default() }
     }
 
     pub fn meta(&self) -> &DeltaMeta {
@@ -316,18 +329,17 @@ impl DeltaReader {
         self.meta.direction.stream()
     }
 
-    fn index(&self) -> Result<&[DeltaEntry]> {
-        if self.index.get().is_none() {
+    fn index(&self) -> Result<Kept<'_, Vec<DeltaEntry>>> {
+        self.index.get(&self.file, || {
             let (stream, at) = (index_of(self.stream()), self.meta.index);
             let body = self.file.file.read(stream, 0, at)?;
             let index: Vec<DeltaEntry> = postcard::from_bytes(&body).map_err(|error| {
                 let error = Error::corrupt(format!("an index of changes does not decode: {error}"));
                 self.file.file.in_page(stream, 0, at, error)
             })?;
-            // Another thread may have been first; then its copy, which is equal, stays.
-            let _ = self.index.set(index);
-        }
-        Ok(self.index.get().expect("it has just been set"))
+            let bytes = size_of_val(&index[..]);
+            Ok((index, bytes))
+        })
     }
 
     fn page(&self, ordinal: usize, at: PageRef) -> Result<Arc<DeltaPage>> {

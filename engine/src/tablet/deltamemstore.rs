@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::deltafile::{DeltaBatch, TimeRange};
+use super::memrowset::COPY_SHARE;
 use super::memstore::NONE;
 use super::memstore::arena::Arena;
 use super::memstore::chain::{Chain, Mutation, Mutations};
@@ -31,6 +32,8 @@ pub struct DeltaMemStore {
     /// Held by the one writer; readers never ask for it.
     writer: Mutex<()>,
     held: Held,
+    /// Bytes that it had when a merge of its rowset began: what comes later is copied to what takes the rowset's place.
+    merged_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -55,7 +58,17 @@ impl DeltaMemStore {
     pub fn new(memory: &Arc<MemTracker>) -> DeltaMemStore {
         let (held, first) = (Held::new(memory), Store::default());
         held.set(0, (first.byte_size() + first.next_bytes()) as u64);
-        DeltaMemStore { store: OnceLock::new(), writer: Mutex::new(()), held }
+        DeltaMemStore {
+            store: OnceLock::new(),
+            writer: Mutex::new(()),
+            held,
+            merged_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Changes from here on are promised room for a copy.
+    pub fn begin_merge(&self) {
+        self.merged_bytes.store(self.byte_size().max(1) as u64, Ordering::Relaxed);
     }
 
     /// Adds a change. One operation may change a row several times; the order of the calls counts then.
@@ -83,7 +96,9 @@ impl DeltaMemStore {
             Change::Reinsert(_) => 1,
         };
         store.net_rows.fetch_add(net, Ordering::Relaxed);
-        self.held.set(self.byte_size() as u64, store.next_bytes() as u64);
+        let (bytes, merged) = (self.byte_size() as u64, self.merged_bytes.load(Ordering::Relaxed));
+        let copies = if merged > 0 { COPY_SHARE as u64 * bytes.saturating_sub(merged) } else { 0 };
+        self.held.set(bytes, store.next_bytes() as u64 + copies);
         Ok(())
     }
 

@@ -14,7 +14,7 @@
 //! *Not here:* writing the base ([`super::rowset_writer`]), scanning ([`super::rowset_scan`]), which operations
 //! may change a row (the caller has checked).
 
-use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use super::column_file;
 use super::delta_tracker::DeltaState;
@@ -29,7 +29,7 @@ use crate::cfile::cache::{PageCache, Worth};
 use crate::cfile::frame::{FileKind, Identity, PageFile, PageWriter, stream};
 use crate::cfile::hash::hash64;
 use crate::cfile::index::PageEntry;
-use crate::cfile::keys::{KeyForm, KeyIndex, Separators};
+use crate::cfile::keys::{KeyForm, KeyIndex};
 use crate::cfile::reader::{CachedFile, StreamReader};
 use crate::cfile::writer::StreamMeta;
 use crate::disk::{Disk, File};
@@ -48,13 +48,8 @@ pub(super) struct Base {
     pub columns: Vec<Arc<StreamReader>>,
     pub key_columns: usize,
     pub keys: Arc<KeyIndex>,
-    bloom: Arc<Bloom>,
-}
-
-/// The Bloom filter, in chunks by key.
-struct Bloom {
-    stream: StreamReader,
-    separators: OnceLock<Separators>,
+    /// The Bloom filter, in chunks by key.
+    bloom: Arc<StreamReader>,
 }
 
 impl Base {
@@ -96,7 +91,7 @@ impl Base {
             columns: footer.columns.into_iter().map(reader).map(Arc::new).collect(),
             key_columns,
             keys: Arc::new(KeyIndex::new(reader(key), form)),
-            bloom: Arc::new(Bloom { stream: reader(footer.bloom), separators: OnceLock::new() }),
+            bloom: Arc::new(reader(footer.bloom)),
         })
     }
 
@@ -121,14 +116,11 @@ impl Base {
 
     /// Whether the Bloom filter lets the key pass.
     fn may_contain(&self, key: &[u8]) -> Result<bool> {
-        let bloom = &self.bloom.stream;
-        let index = bloom.resident_index()?;
-        let separators = self.bloom.separators.get_or_init(|| {
-            let first_key = |page: &PageEntry| page.bounds.clone().map_or(Vec::new(), |(first, _)| first);
-            Separators::new(index.pages.iter().map(first_key))
-        });
-        let Some(ordinal) = separators.page_of(key) else { return Ok(false) };
-        let entry = &index.pages[ordinal];
+        let first_key = |page: &PageEntry| page.bounds.clone().map_or(Vec::new(), |(first, _)| first);
+        let bloom = &self.bloom;
+        let lookup = bloom.lookup(first_key)?;
+        let Some(ordinal) = lookup.separators.page_of(key) else { return Ok(false) };
+        let entry = &lookup.index.pages[ordinal];
         if entry.bounds.as_ref().is_none_or(|(_, last)| key > &last[..]) {
             return Ok(false);
         }
@@ -170,8 +162,16 @@ pub struct DiskRowSet {
     /// The changes that the base's own file has.
     base_deltas: DeltaState,
     state: RwLock<State>,
-    /// Counts the changes in memory, if anyone does.
-    memory: Option<Arc<MemTracker>>,
+    memory: RowSetMemory,
+}
+
+/// Who counts what a rowset holds in memory, if anyone does.
+#[derive(Clone, Default)]
+pub struct RowSetMemory {
+    /// Its recent changes.
+    pub changes: Option<Arc<MemTracker>>,
+    /// Footers and indexes of its open files.
+    pub files: Option<Arc<MemTracker>>,
 }
 
 impl DiskRowSet {
@@ -182,6 +182,7 @@ impl DiskRowSet {
         meta: RowSetMeta,
         schema: &Schema,
         cache: Arc<PageCache>,
+        memory: RowSetMemory,
     ) -> Result<DiskRowSet> {
         let identity = Identity { tablet, rowset: meta.id };
         let (file, footer) = PageFile::open(&*data, &meta.file, FileKind::RowSet, identity)?;
@@ -191,7 +192,8 @@ impl DiskRowSet {
         if footer.rows != meta.rows || footer.key != key {
             return Err(Error::corrupt(format!("{}: it is not the rowset of the superblock", meta.file)));
         }
-        let file = CachedFile::new(file, cache.clone());
+        let file = CachedFile::counted(file, cache.clone(), memory.files.as_ref());
+        file.holds(size_of::<DiskRowSet>() + 2 * meta.byte_size());
         let base_deltas = DeltaState {
             undo: delta_reader(&file, &footer.undo).into_iter().collect(),
             redo: delta_reader(&file, &footer.redo).into_iter().collect(),
@@ -203,26 +205,14 @@ impl DiskRowSet {
         let first = State {
             meta: Arc::new(meta),
             base: base.clone(),
-            deltas: base_deltas.clone(),
+            deltas: DeltaState { recent: no_changes(&memory), ..base_deltas.clone() },
             column_file: None,
             frozen_ts,
         };
-        let rowset =
-            DiskRowSet { data, tablet, cache, base, base_deltas, state: RwLock::new(first), memory: None };
+        let rowset = DiskRowSet { data, tablet, cache, base, base_deltas, state: RwLock::new(first), memory };
         let meta = rowset.meta();
         rowset.put_on(meta)?;
         Ok(rowset)
-    }
-
-    /// The same with its changes in memory, of which there are none yet, counted by `memory`.
-    pub fn counted_by(mut self, memory: &Arc<MemTracker>) -> DiskRowSet {
-        self.memory = Some(memory.clone());
-        self.state.get_mut().expect("no holder of the lock panics").deltas.recent = self.no_changes();
-        self
-    }
-
-    fn no_changes(&self) -> Arc<DeltaMemStore> {
-        self.memory.as_ref().map_or_else(Arc::default, |memory| Arc::new(DeltaMemStore::new(memory)))
     }
 
     /// Opens the files that a meta names beside the base and puts them in the place of those that were there.
@@ -231,19 +221,31 @@ impl DiskRowSet {
         let (mut base, mut deltas, mut column_file) = (self.base.clone(), self.base_deltas.clone(), None);
         if let Some(columns) = &meta.column_file {
             let (file, footer) = column_file::open(&*self.data, columns, identity, self.base.rows)?;
-            let file = CachedFile::new(file, self.cache.clone());
+            let file = CachedFile::counted(file, self.cache.clone(), self.memory.files.as_ref());
             deltas.undo.extend(delta_reader(&file, &footer.undo));
             deltas.redo.extend(delta_reader(&file, &footer.redo));
             base = Arc::new(self.base.with_columns(&file, footer.columns)?);
             column_file = Some(file);
         }
         for delta in &meta.delta_files {
-            deltas.redo.push(open_deltas(&*self.data, delta, identity, &self.cache)?);
+            deltas.redo.push(self.open_deltas(delta, identity)?);
         }
         let mut state = self.state.write().expect("no holder of the lock panics");
         (deltas.frozen, deltas.recent) = (state.deltas.frozen.take(), state.deltas.recent.clone());
         (state.meta, state.base, state.deltas, state.column_file) = (meta, base, deltas, column_file);
         Ok(())
+    }
+
+    fn open_deltas(&self, delta: &DeltaFileMeta, identity: Identity) -> Result<Arc<DeltaReader>> {
+        let (file, footer) = PageFile::open(&*self.data, &delta.file, FileKind::Delta, identity)?;
+        if footer[..] != postcard::to_stdvec(&delta.deltas).expect("numbers always encode") {
+            return Err(Error::corrupt(format!(
+                "{}: it is not the delta file of the superblock",
+                delta.file
+            )));
+        }
+        let file = CachedFile::counted(file, self.cache.clone(), self.memory.files.as_ref());
+        Ok(Arc::new(DeltaReader::new(file, delta.deltas.clone())))
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
@@ -392,6 +394,11 @@ impl DiskRowSet {
         metas.filter(|meta| wanted(meta.stream)).map(|meta| meta.stored_bytes).sum()
     }
 
+    /// Bytes of its cells before they were encoded.
+    pub fn raw_bytes(&self) -> u64 {
+        self.state().base.columns.iter().map(|column| column.meta().raw_bytes).sum()
+    }
+
     /// Begins a scan in key order.
     pub fn scan(&self, spec: &RowSetScanSpec) -> Result<Box<dyn RowSetScan>> {
         let (base, deltas) = self.base_and_deltas();
@@ -416,7 +423,7 @@ impl DiskRowSet {
     pub fn layout(&self) -> Result<Vec<StreamLayout>> {
         let base = self.state().base.clone();
         let keys = Some(base.keys.stream()).filter(|keys| keys.meta().stream == stream::KEYS);
-        let streams = base.columns.iter().map(|column| &**column).chain(keys).chain([&base.bloom.stream]);
+        let streams = base.columns.iter().map(|column| &**column).chain(keys).chain([&*base.bloom]);
         let layout = |reader: &StreamReader| {
             Ok(StreamLayout { meta: reader.meta().clone(), pages: reader.index()?.pages.clone() })
         };
@@ -433,7 +440,8 @@ impl DiskRowSet {
         if state.deltas.recent.is_empty() {
             return false;
         }
-        let recent: Arc<DeltaMemStore> = std::mem::replace(&mut state.deltas.recent, self.no_changes());
+        let recent: Arc<DeltaMemStore> =
+            std::mem::replace(&mut state.deltas.recent, no_changes(&self.memory));
         state.frozen_ts = upto.max(recent.newest());
         state.deltas.frozen = Some(recent);
         true
@@ -469,7 +477,7 @@ impl DiskRowSet {
             return Err(Error::invalid("a flushed rowset has a delta file"));
         };
         let identity = Identity { tablet: self.tablet, rowset: meta.id };
-        let reader = open_deltas(&*self.data, delta, identity, &self.cache)?;
+        let reader = self.open_deltas(delta, identity)?;
         let mut state = self.state.write().expect("no holder of the lock panics");
         state.deltas.redo.push(reader);
         state.deltas.frozen = None;
@@ -488,16 +496,6 @@ fn delta_reader(file: &Arc<CachedFile>, deltas: &Option<DeltaMeta>) -> Option<Ar
     deltas.map(|meta| Arc::new(DeltaReader::new(file.clone(), meta)))
 }
 
-fn open_deltas(
-    data: &dyn Disk,
-    delta: &DeltaFileMeta,
-    identity: Identity,
-    cache: &Arc<PageCache>,
-) -> Result<Arc<DeltaReader>> {
-    let (file, footer) = PageFile::open(data, &delta.file, FileKind::Delta, identity)?;
-    if footer[..] != postcard::to_stdvec(&delta.deltas).expect("numbers always encode") {
-        return Err(Error::corrupt(format!("{}: it is not the delta file of the superblock", delta.file)));
-    }
-    let file = CachedFile::new(file, cache.clone());
-    Ok(Arc::new(DeltaReader::new(file, delta.deltas.clone())))
+fn no_changes(memory: &RowSetMemory) -> Arc<DeltaMemStore> {
+    memory.changes.as_ref().map_or_else(Arc::default, |memory| Arc::new(DeltaMemStore::new(memory)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMeta};
+use super::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMemory, RowSetMeta};
 use super::rowset::{ProbeStats, RowSetScanSpec, Snapshot};
 use crate::cfile::cache::PageCache;
 use crate::cfile::frame::Identity;
@@ -227,7 +227,17 @@ fn play(
     let base_ts = Timestamp(ts(flush_at).0 - 1);
     let (meta, rows) = model.flush(&disk, config, base_ts)?;
     let cache = PageCache::new(1 << 16);
-    let open = |meta| DiskRowSet::open(Arc::new(disk.clone()), TABLET, meta, &schema, cache.clone()).unwrap();
+    let open = |meta| {
+        DiskRowSet::open(
+            Arc::new(disk.clone()),
+            TABLET,
+            meta,
+            &schema,
+            cache.clone(),
+            RowSetMemory::default(),
+        )
+        .unwrap()
+    };
     let mut set = open(meta);
     for (i, op) in ops.iter().enumerate().skip(flush_at) {
         if delta_at.contains(&i) && set.freeze(Timestamp(ts(i).0 - 1)) {
@@ -416,7 +426,14 @@ proptest! {
 /// Opens the rowset afresh and reads every page of it.
 fn read_everything(case: &Case, disk: &MemDisk) -> crate::error::Result<()> {
     let (schema, meta) = (&case.model.schema, RowSetMeta::clone(&case.set.meta()));
-    let set = DiskRowSet::open(Arc::new(disk.clone()), TABLET, meta, schema, PageCache::new(1 << 20))?;
+    let set = DiskRowSet::open(
+        Arc::new(disk.clone()),
+        TABLET,
+        meta,
+        schema,
+        PageCache::new(1 << 20),
+        RowSetMemory::default(),
+    )?;
     for row in &case.rows {
         set.find(&case.model.key(*row), &mut ProbeStats::default())?;
     }
@@ -577,7 +594,8 @@ fn a_rowset_of_many_pages_gives_back_every_row() {
     }
     let meta = writer.finish(Timestamp(9)).unwrap();
     let cache = PageCache::new(1 << 22);
-    let set = DiskRowSet::open(Arc::new(disk), TABLET, meta, &schema, cache.clone()).unwrap();
+    let set = DiskRowSet::open(Arc::new(disk), TABLET, meta, &schema, cache.clone(), RowSetMemory::default())
+        .unwrap();
     let pages: Vec<usize> = set.layout().unwrap().iter().map(|stream| stream.pages.len()).collect();
     assert!(pages.iter().all(|pages| *pages > 1), "{pages:?}");
     let mut spec = spec(schema.columns(), Timestamp::MAX);

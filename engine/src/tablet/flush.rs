@@ -119,6 +119,11 @@ impl Roller {
         self.finished.iter().map(open).collect()
     }
 
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        self.writer.as_ref().map_or(0, DiskRowSetWriter::allocated)
+    }
+
     /// Files that nothing will refer to if the job ends here.
     pub fn files(&self) -> &[String] {
         &self.files
@@ -148,6 +153,8 @@ pub struct MrsCopy {
     from: Option<Vec<u8>>,
     /// By the row's number in the MemRowSet.
     places: Vec<NewPlace>,
+    /// What the last step took besides.
+    step_bytes: usize,
 }
 
 impl MrsCopy {
@@ -156,7 +163,17 @@ impl MrsCopy {
         let schema = mrs.schema().schema.clone();
         let (places, mark) = (vec![NewPlace::default(); mrs.rows() as usize], tablet.history_mark());
         let roller = Roller::new(data, tablet, schema, at);
-        MrsCopy { roller, mrs, at, mark, from: Some(Vec::new()), places }
+        MrsCopy { roller, mrs, at, mark, from: Some(Vec::new()), places, step_bytes: 0 }
+    }
+
+    /// Bytes of the MemRowSet.
+    pub fn source_bytes(&self) -> u64 {
+        self.mrs.bytes() as u64
+    }
+
+    /// Bytes of memory taken by a step and between steps.
+    pub fn allocated(&self) -> usize {
+        self.roller.allocated() + self.places.capacity() * size_of::<NewPlace>() + self.step_bytes
     }
 
     /// Copies up to `rows` rows; true if there are more.
@@ -164,6 +181,7 @@ impl MrsCopy {
         let Some(from) = self.from.take() else { return Ok(false) };
         let (histories, next) = self.mrs.histories(&from, self.at.next(), rows);
         self.from = next;
+        self.step_bytes = histories.block.allocated();
         let (rowset, writer) = self.roller.writer()?;
         let first = writer.rows();
         let keys: Vec<&[u8]> = histories.rows.iter().map(|row| row.key.as_slice()).collect();

@@ -9,6 +9,7 @@
 //! high: as many rows as the bytes could be. Where that is too much, the rows are counted.
 
 use super::Tablet;
+use super::memrowset::COPY_SHARE;
 use super::memstore::arena::CHUNK_BYTES_MAX;
 use super::memstore::chain::RECORD_BYTES;
 use super::memstore::tree::ENTRY_BYTES_MAX;
@@ -25,6 +26,8 @@ const LISTS: usize = 6;
 const CHANGED_COLUMN_BYTES_MAX: usize = 8;
 /// What a batch keeps of itself.
 const BATCH_BYTES_MAX: usize = 256;
+/// What an entry of the log keeps besides rows and columns: its place, and who asked for it.
+const LOG_ENTRY_BYTES_MAX: usize = 512;
 
 /// How the rows of a write are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,11 +68,15 @@ fn growth_max(
     let defaults = schema.schema.columns().iter().filter_map(|column| column.write_default.as_deref());
     let defaults: usize = defaults.map(<[u8]>::len).sum();
     let per_row = INDEX_BYTES_MAX
+        + COPY_SHARE * RECORD_BYTES
         + 2 * (schema.layout.fixed_len() + defaults)
         + CHANGED_COLUMN_BYTES_MAX * schema.schema.columns().len();
-    // The batch as it is kept, with keys twice and their zeros escaped, and its changes once more.
-    let copies = 3 * rows.len() + 5 * indirect.len();
+    // The batch as it is kept, with keys twice and their zeros escaped, and its changes once more, and as often as
+    // they are copied when what they change is flushed; and the log's copies.
+    let copies = (6 + COPY_SHARE) * (rows.len() + indirect.len())
+        + 2 * indirect.len()
+        + CHANGED_COLUMN_BYTES_MAX * columns.len();
     // Of a list that begins a second chunk, that may be twice as large as what the rows have filled.
     let chunks = (2 * (count * INDEX_BYTES_MAX + rows.len() + indirect.len())).min(LISTS * CHUNK_BYTES_MAX);
-    Ok((count * per_row + copies + chunks + BATCH_BYTES_MAX) as u64)
+    Ok((count * per_row + copies + chunks + BATCH_BYTES_MAX + LOG_ENTRY_BYTES_MAX) as u64)
 }

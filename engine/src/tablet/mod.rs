@@ -21,7 +21,7 @@ use crate::config::TabletConfig;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{TableId, TabletId};
-use crate::memory::{MemTracker, Memory};
+use crate::memory::{Held, MemTracker, Memory};
 use crate::schema::Schema;
 use crate::schema::partition::{Partition, PartitionSchema};
 use crate::time::Timestamp;
@@ -54,7 +54,7 @@ pub mod scan;
 mod split;
 pub mod writer;
 
-use diskrowset::{DiskRowSet, RowSetMeta};
+use diskrowset::{DiskRowSet, RowSetMemory, RowSetMeta};
 pub use growth::Counting;
 pub use split::KeyRange;
 
@@ -102,14 +102,29 @@ struct TabletMemory {
     all: Arc<MemTracker>,
     /// Of MemRowSets.
     rows: Arc<MemTracker>,
-    /// Of DeltaMemStores.
-    changes: Arc<MemTracker>,
+    /// Of DeltaMemStores, and of what open files keep.
+    rowsets: RowSetMemory,
+    /// Of operations that are not applied yet, and of entries of the log.
+    operations: Arc<MemTracker>,
+    log: Arc<MemTracker>,
+    /// Of flushes and merges.
+    work: Arc<MemTracker>,
 }
 
 impl TabletMemory {
     fn new(memory: &Memory, tablet: TabletId) -> TabletMemory {
         let all = memory.child(&format!("tablet-{tablet}"));
-        TabletMemory { rows: all.child("recent-rows"), changes: all.child("recent-deltas"), all }
+        let rowsets =
+            RowSetMemory { changes: Some(all.child("recent-deltas")), files: Some(all.child("open-files")) };
+        let (operations, log) = (all.child("operations"), all.child("log-entries"));
+        TabletMemory {
+            rows: all.child("recent-rows"),
+            rowsets,
+            operations,
+            log,
+            work: all.child("maintenance"),
+            all,
+        }
     }
 }
 
@@ -175,8 +190,8 @@ impl Tablet {
 
     pub(crate) fn open_rowset(&self, data: &Arc<dyn Disk>, meta: RowSetMeta) -> Result<DiskRowSet> {
         let schema = self.schema();
-        let rowset = DiskRowSet::open(data.clone(), self.tablet, meta, &schema, self.cache.clone())?;
-        Ok(rowset.counted_by(&self.memory.changes))
+        let memory = self.memory.rowsets.clone();
+        DiskRowSet::open(data.clone(), self.tablet, meta, &schema, self.cache.clone(), memory)
     }
 
     /// A number for a rowset or another file, never given before.
@@ -235,6 +250,23 @@ impl Tablet {
     pub fn log_anchors(&self) -> LogAnchors {
         let anchors = self.anchors();
         LogAnchors { rows: anchors.rows(), deltas: anchors.deltas().clone() }
+    }
+
+    /// Counts an operation that was decoded and is not applied yet.
+    pub(crate) fn hold_operation(&self, bytes: usize) -> Held {
+        let held = Held::new(&self.memory.operations);
+        held.add(bytes as u64);
+        held
+    }
+
+    /// To count the entries of the log that are in memory.
+    pub(crate) fn hold_log(&self) -> Held {
+        Held::new(&self.memory.log)
+    }
+
+    /// To count what a flush or a merge works with.
+    pub(crate) fn hold_work(&self) -> Held {
+        Held::of_work(&self.memory.work)
     }
 
     /// Counts all memory of this tablet.

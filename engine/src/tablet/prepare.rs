@@ -48,6 +48,13 @@ pub struct Prepared {
     pub auto_increment: i64,
 }
 
+impl Prepared {
+    /// Bytes of memory taken.
+    pub fn byte_size(&self) -> usize {
+        self.arena.capacity() + self.rows.capacity() * size_of::<PreparedRow>()
+    }
+}
+
 impl PreparedRow {
     pub fn key<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
         &arena[self.at as usize..][..self.key_len as usize]

@@ -69,6 +69,10 @@ impl Cursor {
         Ok(Cursor { index: stream.index()?, page: None })
     }
 
+    fn allocated(&self) -> usize {
+        self.page.as_ref().map_or(0, |(_, page)| page.byte_size())
+    }
+
     /// The page that has `row`, and its first row.
     fn page(&mut self, stream: &StreamReader, row: RowId) -> Result<(&Page, RowId)> {
         let at = match &self.page {
@@ -164,6 +168,16 @@ impl DiskRowSetScan {
         let predicates = predicates.collect::<Result<_>>()?;
         let keys = if spec.want_keys { Some(Cursor::new(base.keys.stream())?) } else { None };
         Ok(DiskRowSetScan { base, deltas, spec, columns, predicates, keys, next: rows.start, end: rows.end })
+    }
+
+    /// Bytes of memory that the pages read last take.
+    pub fn allocated(&self) -> usize {
+        let cursor = |source: &Source| match source {
+            Source::Stored { cursor, .. } => cursor.allocated(),
+            Source::Default => 0,
+        };
+        let keys = self.keys.as_ref().map_or(0, Cursor::allocated);
+        keys + self.columns.iter().map(cursor).sum::<usize>()
     }
 
     /// The next rows to look at: what is left after passing by pages that no predicate lets through.

@@ -65,6 +65,14 @@ pub struct RowSetMeta {
 }
 
 impl RowSetMeta {
+    /// Bytes of memory taken.
+    pub fn byte_size(&self) -> usize {
+        let names: usize = self.files().map(str::len).sum();
+        let deltas = self.delta_files.len() * size_of::<DeltaFileMeta>();
+        let columns = size_of_val(&self.columns[..]);
+        size_of::<RowSetMeta>() + self.min_key.len() + self.max_key.len() + names + deltas + columns
+    }
+
     /// Every file it is made of.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let columns = self.column_file.iter().map(|columns| columns.file.as_str());
@@ -184,6 +192,13 @@ impl DiskRowSetWriter {
     pub fn redo(&mut self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         self.ghosts += 1;
         self.redo.push(row, ts, change, &mut self.out)
+    }
+
+    /// Bytes of memory taken.
+    pub fn allocated(&self) -> usize {
+        let streams: usize = self.columns.iter().chain(&self.keys).map(StreamWriter::allocated).sum();
+        let deltas = self.undo.allocated() + self.redo.allocated();
+        streams + deltas + self.bloom.allocated() + self.out.allocated()
     }
 
     /// Bytes written and waiting: about what the file would have if it were finished now.

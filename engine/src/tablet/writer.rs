@@ -136,6 +136,7 @@ impl TabletWriter {
             let mutations = active.mutation_count();
             let from = from.expect("an operation brought the rows");
             anchors.frozen.push_back(Frozen { from, at: Freeze { index, timestamp, mutations } });
+            active.freeze();
             state.frozen.push(active);
         }
         drop(anchors);

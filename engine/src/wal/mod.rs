@@ -32,6 +32,7 @@ use bytes::Bytes;
 use crate::disk::{self, Disk, File};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
+use crate::memory::Held;
 use crate::time::Timestamp;
 use format::{Place, SegmentHeader};
 use scan::{Scanner, Step};
@@ -98,6 +99,8 @@ pub struct Wal {
     /// Why this log must not be used any more.
     failed: Option<Error>,
     buffer: Vec<u8>,
+    /// Counts the buffer.
+    held: Held,
 }
 
 struct Segment {
@@ -150,6 +153,7 @@ impl Wal {
             last_op: OpId::MIN,
             failed: None,
             buffer: Vec::new(),
+            held: Held::default(),
         })
     }
 
@@ -164,6 +168,12 @@ impl Wal {
         replay: &mut dyn FnMut(Entry) -> Result<()>,
     ) -> Result<(Wal, WalRecovery)> {
         open::open(disk, dir, config, replay)
+    }
+
+    /// From now on what it keeps in memory is counted by `held`.
+    pub fn counted_by(&mut self, held: Held) {
+        held.set(self.buffer.capacity() as u64, 0);
+        self.held = held;
     }
 
     /// Whether the log in `dir` was begun at most: nothing was ever written to it.
@@ -188,9 +198,11 @@ impl Wal {
         format::encode_batch(&mut buffer, entries, compress, place);
         debug_assert!(buffer.len() as u64 <= len);
         let len = buffer.len() as u64;
+        self.held.set(buffer.capacity() as u64, 0);
         let written = active.file.append(&buffer);
         buffer.clear();
         buffer.shrink_to(BUFFER_BYTES_KEPT);
+        self.held.set(buffer.capacity() as u64, 0);
         self.buffer = buffer;
         match written {
             Ok(()) => self.note_batch(entries, len, last_op),

@@ -11,6 +11,7 @@ use super::{Entry, Mark, Segment, TMP, Wal, WalConfig, check_follows, mark, segm
 use crate::disk::{Disk, File};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
+use crate::memory::Held;
 
 /// What opening a log found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -67,6 +68,7 @@ pub(super) fn open(
         voids,
         failed: None,
         buffer: Vec::new(),
+        held: Held::default(),
     };
     Ok((wal, report))
 }

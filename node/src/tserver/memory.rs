@@ -89,7 +89,7 @@ impl MemoryPressure {
     /// Makes room for a write whose call has `body` bytes; an error says why there is none.
     pub fn admit(&self, tablet: &Tablet, write: &WriteOp, body: u64) -> Result<Admitted, String> {
         let held = Held::new(&self.calls);
-        let growth = match held.try_add(body, self.limit_bytes()) {
+        let growth = match held.try_add(body, self.root.open_bytes()) {
             true => self.promise(&[(tablet, write)]),
             false => None,
         };
@@ -121,7 +121,7 @@ impl MemoryPressure {
             writes.iter().map(of).sum::<u64>()
         };
         let (quick, left) =
-            (growth(Counting::Quick), self.limit_bytes().saturating_sub(self.root.spoken_for()));
+            (growth(Counting::Quick), self.root.open_bytes().saturating_sub(self.root.spoken_for()));
         match quick <= left / QUICK_SHARE {
             true => self.root.promise(quick),
             false => self.root.promise(growth(Counting::Exact)),

@@ -40,7 +40,12 @@ pub struct MemRowSet {
     live: AtomicU64,
     /// [`MemRowSet::bytes`], as they were when the writer last left.
     held: Held,
+    /// Bytes that its mutations had when it was frozen: later ones are copied to what it is flushed to before it goes.
+    frozen_bytes: OnceLock<usize>,
 }
+
+/// A copy of a change takes at most so many times its bytes here: it has an entry of its own there.
+pub const COPY_SHARE: usize = 2;
 
 /// What readers and the writer share.
 #[derive(Default)]
@@ -72,7 +77,8 @@ impl MemRowSet {
     /// An empty one, whose bytes `memory` counts for as long as anyone has it.
     pub fn new(schema: Arc<TabletSchema>, memory: &Arc<MemTracker>) -> MemRowSet {
         let (store, held) = (Store::default(), Held::new(memory));
-        let mrs = MemRowSet { schema, store, writer: Mutex::new(()), live: AtomicU64::new(0), held };
+        let (live, frozen_bytes) = (AtomicU64::new(0), OnceLock::new());
+        let mrs = MemRowSet { schema, store, writer: Mutex::new(()), live, held, frozen_bytes };
         mrs.count_bytes();
         mrs
     }
@@ -80,7 +86,14 @@ impl MemRowSet {
     fn count_bytes(&self) {
         let store = &self.store;
         let next = store.tree.next_bytes() + store.batches.next_bytes() + store.rows.next_bytes();
-        self.held.set(self.bytes() as u64, (next + store.mutations.next_bytes()) as u64);
+        let later = |frozen: &usize| store.mutations.bytes() - frozen;
+        let copies = COPY_SHARE * self.frozen_bytes.get().map_or(0, later);
+        self.held.set(self.bytes() as u64, (next + copies + store.mutations.next_bytes()) as u64);
+    }
+
+    /// No row is inserted any more; mutations from here on are promised room for a copy.
+    pub fn freeze(&self) {
+        self.frozen_bytes.get_or_init(|| self.store.mutations.bytes());
     }
 
     /// The schema of its rows as inserted; mutations of a frozen one may be of a later schema.
