@@ -156,8 +156,8 @@ impl StreamReader {
         })
     }
 
-    /// What keys are looked up with, pages being told apart by their `first_key`. Where there is room it stays in memory
-    /// as long as the file is open.
+    /// What keys are looked up with, pages being told apart by their `first_key`. Where there is room it stays in
+    /// memory as long as the file is open.
     pub fn lookup(&self, first_key: impl Fn(&PageEntry) -> Vec<u8>) -> Result<Kept<'_, Lookup>> {
         self.lookup.get(&self.file, || {
             let index = self.index()?;
