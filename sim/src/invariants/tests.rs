@@ -169,7 +169,8 @@ fn a_second_leader_is_rejected() {
     cluster.post('b').term = 1;
     cluster.post('b').role = Role::Leader;
     cluster.note('b', Action::BecomeLeader);
-    assert_eq!(cluster.objections(), ["OneLeaderPerTerm"]);
+    // Nor has anybody voted for it.
+    assert_eq!(cluster.objections(), ["OneLeaderPerTerm", "ElectedByVotes"]);
 }
 
 #[test]
