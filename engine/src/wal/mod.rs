@@ -1,8 +1,9 @@
 //! The log of one tablet: operations as agreed, and what applying them did, durable before anyone is told.
 //!
 //! ```text
-//! wals/<tablet>/0000000001.wal   0000000002.wal   0000000003.wal     truncations
-//!               |--------------  one log  ---------------------->    what was taken back, if ever
+//! wals/<tablet>/0000000001.wal   0000000002.wal   0000000003.wal     truncations   unsynced
+//!               |--------------  one log  ---------------------->    what was      there once a
+//!                                                                    taken back    sync failed
 //!
 //! segment   sealed header { sequence, last op before it, length of the segment before it } | batch | batch | ...
 //! batch     magic | length | CRC32C of payload | sequence | offset | synced | CRC32C of this header | payload
@@ -19,7 +20,8 @@
 //!   once: that is `Corrupt`. Damage above all marks is the torn tail of a crash: it is cut.
 //! - Taking operations back ([`Wal::truncate_after`]) rewrites nothing: it notes, durably, that replicates above
 //!   an index and before a place in the log are void.
-//! - A sync that failed ends the use of the log: what it should have kept may be gone, and no later sync tells.
+//! - A sync that failed ends the use of the log: what it should have kept may be gone, and no later sync tells. A
+//!   process that starts again writes the last segment anew ([`unsynced`]).
 //!
 //! *Not here:* what the payloads mean, and which operations are committed (see `replica`).
 
@@ -41,6 +43,7 @@ use voids::Voids;
 mod format;
 mod open;
 mod scan;
+mod unsynced;
 mod view;
 mod voids;
 
@@ -440,6 +443,7 @@ impl Wal {
 
     fn fail(&mut self, what: &str, cause: &io::Error) -> Error {
         let error = Error::io(format_args!("{what} the log in {}", self.dir), cause);
+        let error = unsynced::note(&*self.disk, &self.dir, error);
         self.failed = Some(error.clone());
         error
     }

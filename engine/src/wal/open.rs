@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::format::{self, SEGMENT_HEADER_MAX, SegmentHeader};
 use super::scan::{Scanner, Step};
 use super::voids::Voids;
-use super::{Entry, Mark, Segment, TMP, Wal, WalConfig, check_follows, mark, segment_path, sync_dir};
+use super::{Entry, Mark, Segment, TMP, Wal, WalConfig, check_follows, mark, segment_path, unsynced};
 use crate::disk::{Disk, File};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
@@ -51,12 +51,9 @@ pub(super) fn open(
         let file = disk.open(&path).map_err(|error| Error::io(format_args!("open {path}"), &error))?;
         opening.segment(file, *sequence, last)?;
     }
-    // What was replayed may have been in the page cache only.
-    sync_dir(&*disk, dir)?;
-    let Opening { segments, marks, last_op, report, .. } = opening;
-    let active = segments.back().expect("at least one sequence was listed");
-    let path = segment_path(dir, active.sequence);
-    active.file.sync().map_err(|error| Error::io(format_args!("sync {path}"), &error))?;
+    let Opening { mut segments, marks, last_op, report, .. } = opening;
+    let active = segments.back_mut().expect("at least one sequence was listed");
+    unsynced::settle(&disk, dir, &segment_path(dir, active.sequence), active)?;
     let wal = Wal {
         synced: active.bytes,
         segments,
