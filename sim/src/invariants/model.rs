@@ -143,10 +143,6 @@ pub struct Model {
     pub log_sync_off: bool,
     /// How long a follower waits for its leader; zero if that is not known.
     pub patience: Duration,
-    /// How long a server may be silent until its leaders give it up; zero if that is not known.
-    pub given_up: Duration,
-    /// Servers that do nothing, each since that moment.
-    pub silent: BTreeMap<PeerId, u64>,
     /// The log of a copy's source when the copy was opened, by source and sink.
     opened: BTreeMap<(PeerId, PeerId), Log>,
 }

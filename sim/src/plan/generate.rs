@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::faults::{Dir, Fault, Host, Moment, TimedFault, Way};
+use super::faults::{Dir, Fault, Host, TimedFault, Way};
 use super::ops::{ClientProgram, ClientSetup, Flush, Op, ReadAt, Replicas, WriteKind};
 use super::record::words;
 use super::{ClockError, Cluster, Devices, Limits, Network, Plan};
@@ -64,11 +64,10 @@ impl Plan {
         let mut cluster = cluster(draw, size);
         let network = network(draw);
         let mut clients = clients(draw, &cluster, profile, size);
-        super::more::ops(&mut Draw::new(seed, "more ops"), &mut cluster, &mut clients);
+        more_ops(&mut Draw::new(seed, "more ops"), &mut cluster, &mut clients);
         let data = super::more::data(&mut Draw::new(seed, "data"));
         super::more::owned(&mut Draw::new(seed, "owned"), &cluster, &mut clients, size);
         super::more::searches(&mut Draw::new(seed, "searches"), &cluster, &mut clients);
-        super::more::ancient(&mut Draw::new(seed, "ancient"), &data, &mut clients);
         let work = clients.iter().map(working_time).max().unwrap_or_default();
         let faults = FaultDraw::new(draw, &cluster, profile, clients.len() as u8).faults(work, size);
         let mut plan = Plan {
@@ -91,26 +90,11 @@ impl Plan {
         if plan.faults.iter().any(|fault| matches!(fault.kind, Fault::Wipe { .. })) {
             plan.cluster.follower_failed = plan.cluster.follower_failed.min(REPAIRED_WITHIN);
         }
-        // Of two copies one must be sound: who may lose what it has must not be one of too few.
-        if plan.faults.iter().any(|fault| LOSES_DATA.contains(&fault.kind.word())) {
-            plan.keep_everyone();
-        }
         // A power cut takes what nobody waited to be synced.
         plan.cluster.log_sync |= plan.faults.iter().any(|fault| cuts_power(&fault.kind));
         plan.limit = plan.healed_at() + work * 4 + disk_time(&plan) + 120 * SECOND;
         plan.quiet = 60 * SECOND + (plan.devices.op + plan.devices.sync) * LOOKING_OPS;
         plan
-    }
-}
-
-impl Plan {
-    /// Nobody takes replicas away.
-    fn keep_everyone(&mut self) {
-        for op in self.clients.iter_mut().flat_map(|client| &mut client.ops) {
-            if let Op::Evict { table, tablet } = *op {
-                *op = Op::StepDown { table, tablet };
-            }
-        }
     }
 }
 
@@ -121,10 +105,8 @@ fn disk_time(plan: &Plan) -> Duration {
 }
 
 fn cuts_power(fault: &Fault) -> bool {
-    use Fault::{
-        DiskError, PowerCut, PowerCutAfter, PowerCutInDisk, PowerCutInSync, SyncError, ZonePowerCut,
-    };
-    let within = matches!(fault, PowerCutInDisk { .. } | PowerCutInSync { .. } | PowerCutAfter { .. });
+    use Fault::{DiskError, PowerCut, PowerCutInDisk, PowerCutInSync, SyncError, ZonePowerCut};
+    let within = matches!(fault, PowerCutInDisk { .. } | PowerCutInSync { .. });
     within || matches!(fault, PowerCut { .. } | ZonePowerCut { .. } | DiskError { .. } | SyncError { .. })
 }
 
@@ -330,25 +312,58 @@ fn client(draw: &mut Draw, kinds: &OpDraw, number: u8, ops: u64, pace: Duration)
     ClientProgram { setup, ops }
 }
 
+/// Lists in some plans, quiescing servers in some, looks at memory in some, in the place of other ops. Who is looked at
+/// may have little memory.
+fn more_ops(draw: &mut Draw, cluster: &mut Cluster, clients: &mut [ClientProgram]) {
+    let mut kinds = Vec::new();
+    if draw.percent(25) {
+        kinds.extend([("link", 16), ("walk", 4)]);
+    }
+    if cluster.replicas > 1 && draw.percent(15) {
+        kinds.push(("quiesce", 1));
+    }
+    if draw.percent(25) {
+        kinds.push(("inspect", 2));
+        cluster.memory = draw.pick(&[1 << 20, 4 << 20, cluster.memory]);
+    }
+    if kinds.is_empty() {
+        return;
+    }
+    kinds.push(("keep", draw.pick(&[50, 100, 200])));
+    // Whether a session is flushed is for the others to say.
+    let ops = clients.iter_mut().flat_map(|client| &mut client.ops).filter(|op| **op != Op::Flush {});
+    for op in ops {
+        if let Some(more) = more_op(draw, cluster, &kinds) {
+            *op = more;
+        }
+    }
+}
+
+fn more_op(draw: &mut Draw, cluster: &Cluster, kinds: &[(&'static str, u32)]) -> Option<Op> {
+    let server = draw.below(u64::from(cluster.tservers)) as u8;
+    Some(match draw.weighted(kinds) {
+        "link" => Op::Link {},
+        "walk" => {
+            let back = if draw.percent(50) { rounded(draw.span(MS, 3 * SECOND)) } else { Duration::ZERO };
+            Op::Walk { back, from: replicas(draw) }
+        }
+        "quiesce" => Op::Quiesce { server, span: rounded(draw.span(10 * MS, 3 * SECOND)) },
+        "inspect" => Op::Inspect { server },
+        _ => return None,
+    })
+}
+
 /// Kinds of faults with their usual weights, by the profile that is about them.
 const KINDS: [(Profile, &[(&str, u32)]); 6] = [
     (
         Profile::Crash,
-        &[
-            ("kill", 4),
-            ("power-cut", 4),
-            ("power-cut-in-disk", 6),
-            ("power-cut-after", 8),
-            ("zone-power-cut", 2),
-            ("pause", 3),
-        ],
+        &[("kill", 4), ("power-cut", 4), ("power-cut-in-disk", 6), ("zone-power-cut", 2), ("pause", 3)],
     ),
     (
         Profile::Network,
         &[
             ("isolate", 4),
             ("cut-link", 4),
-            ("cut-peers", 4),
             ("swizzle", 3),
             ("slow-link", 3),
             ("loss", 2),
@@ -495,16 +510,6 @@ impl<'a> FaultDraw<'a> {
             "power-cut-in-disk" => {
                 Fault::PowerCutInDisk { dir: self.dir(), op: self.draw.between(1, 200) as u32, down }
             }
-            "power-cut-after" => {
-                let (moment, nth) = (self.draw.pick(Moment::ALL), self.draw.between(1, 6) as u32);
-                Fault::PowerCutAfter {
-                    moment,
-                    nth,
-                    dir: self.dir(),
-                    op: self.draw.between(1, 25) as u32,
-                    down,
-                }
-            }
             "zone-power-cut" => {
                 let others = (0..self.tservers).map(Host::Tserver).filter(|other| *other != target);
                 let others = others.filter(|_| self.draw.percent(60)).collect();
@@ -520,7 +525,6 @@ impl<'a> FaultDraw<'a> {
         let span = self.brief();
         Some(match word {
             "isolate" => Fault::Isolate { way: self.way(), span },
-            "cut-peers" => Fault::CutPeers { way: self.way(), span },
             "cut-link" => Fault::CutLink { peer: self.peer(target), way: self.way(), span },
             "swizzle" => Fault::Swizzle { span },
             "slow-link" => {
@@ -586,7 +590,7 @@ mod tests {
             seen.extend(plan.clients.iter().flat_map(|client| &client.ops).map(Op::word));
         }
         let copies_only =
-            ["wipe", "step-down", "move", "evict", "quiesce", "bit-rot", "lost-write", "misdirected-write"];
+            ["wipe", "step-down", "move", "quiesce", "bit-rot", "lost-write", "misdirected-write"];
         let words = Fault::WORDS.iter().chain(Op::WORDS).filter(|word| !copies_only.contains(word));
         let missing: Vec<_> = words.filter(|word| !seen.contains(**word)).collect();
         assert!(missing.is_empty(), "no seed draws {missing:?}");
