@@ -16,7 +16,7 @@ use super::actor::Actor;
 use super::tables::KEYS_END;
 use super::{Workload, rows};
 use crate::history::{Mode, Outcome, Request, Scan, Seen, Stamp, TableNo};
-use crate::oracle::{Finding, ancient};
+use crate::oracle::Finding;
 use crate::plan::Op;
 use crate::plan::ops::{ReadAt, Replicas};
 use crate::view::WHOLE;
@@ -118,12 +118,8 @@ impl Actor {
 
     pub async fn read(&self, table: &Table, scan: Scan, spec: ScanSpec) -> Option<Read> {
         let call = self.invoke(Request::Scan(scan));
-        let (named, begun) = (named(&spec), self.env.now().wall.micros);
         match self.workload.read(table, scan, spec).await {
             Ok(read) => {
-                let history = self.workload.plan().data.history;
-                let forgotten = named.and_then(|at| ancient::check(&scan, at, begun, history));
-                forgotten.into_iter().for_each(|finding| self.workload.object(finding));
                 self.workload.count(|counts| counts.rows_read += read.rows.len() as u64);
                 self.answer(call, Outcome::Rows { at: read.at, rows: read.rows.clone() });
                 Some(read)
@@ -134,15 +130,6 @@ impl Actor {
             }
         }
     }
-}
-
-/// The oldest moment that a scan asks for by name.
-fn named(spec: &ScanSpec) -> Option<Stamp> {
-    let at = match spec.read_mode {
-        ReadMode::AtSnapshot(at) => at,
-        ReadMode::Latest | ReadMode::YourWrites => None,
-    };
-    spec.diff_from.or(at)
 }
 
 /// What every scan of the workload has in common.
