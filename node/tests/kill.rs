@@ -42,6 +42,7 @@ const BUSY: &[&str] = &[
     "--flush-threshold-secs=0",
     "--maintenance-manager-polling-interval-ms=1",
     "--log-segment-size-mb=1",
+    "--log-compression-codec=NO_COMPRESSION",
     "--log-target-replay-size-mb=0",
 ];
 /// Tablets that keep everything in memory and in their logs.

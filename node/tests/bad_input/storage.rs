@@ -44,6 +44,9 @@ impl Disks for MemDisks {
 }
 
 const PLENTY: u64 = 1 << 40;
+/// A log that takes as many bytes as its rows.
+const UNSQUEEZED: [(&str, &str); 2] =
+    [("log_preallocate_segments", "false"), ("log_compression_codec", "NO_COMPRESSION")];
 
 fn a_row(world: &World, key: i32) -> WriteRequestPb {
     let (k, n) = (key.to_le_bytes(), 1i64.to_le_bytes());
@@ -53,7 +56,7 @@ fn a_row(world: &World, key: i32) -> WriteRequestPb {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_log_disk_refuses_writes_and_loses_none() {
     let disks = MemDisks::default();
-    let mut world = World::in_env(disks.env(), &[("log_preallocate_segments", "false")]).await;
+    let mut world = World::in_env(disks.env(), &UNSQUEEZED).await;
     disks.disk("tserver-1/wal").set_free(100_000);
     let mut acknowledged = 0;
     let refused = loop {
