@@ -173,6 +173,7 @@ async fn another_master_goes_on_where_the_leader_stopped() {
     for round in 1..=2 {
         let at = cluster.leader().expect("one leads");
         cluster.stop_master(at).await;
+        cluster.wait("the servers meet the next one", || cluster.met()).await;
         let name = format!("after {round}");
         let made = create(&client, &name).await.expect("another master makes tables");
         insert(&client, &made, 0..10).await.expect("rows are written");
