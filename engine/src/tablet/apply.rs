@@ -165,7 +165,9 @@ impl Run<'_> {
     }
 
     /// A flushed row that died before the mark is passed over. A replay does not know whether it was when the operation
-    /// happened: where an insert may have revived it, it does so again.
+    /// happened: where an insert may have revived it, it does so again. Nor does it know which of two rows with one key
+    /// was meant, the one that died before the mark or the one that was inserted after: the first as long as it lives
+    /// in the replay, although the other's row set has all that happened to it.
     fn place(&mut self, row: &PreparedRow, key: &[u8]) -> Result<Place> {
         let state = self.state;
         let mut candidates = state.tree.containing(key).peekable();
@@ -178,19 +180,26 @@ impl Run<'_> {
         if let Some(mrs) = state.frozen.iter().position(|mrs| mrs.contains(key)) {
             return Ok(Place::Frozen(mrs));
         }
-        let mut place = Place::Active;
+        let replays = matches!(self.mode, Mode::Replay { .. });
+        let (mut durable, mut dead, mut revived) = (None, None, None);
         for rowset in candidates {
             let disk = &state.disk[rowset];
             let Some(id) = disk.find(key, &mut self.scratch.probes)? else { continue };
-            if !disk.died_before(id, self.mark)? {
-                return Ok(Place::Disk(rowset, id));
-            }
-            let replays = matches!(self.mode, Mode::Replay { .. });
-            if replays && !row.needs_a_row() && self.ts > disk.meta().redo_ts {
-                place = Place::Disk(rowset, id);
+            let place = Place::Disk(rowset, id);
+            let open = self.ts > disk.meta().redo_ts;
+            if disk.died_before(id, self.mark)? {
+                if replays && open && !row.needs_a_row() {
+                    revived = Some(place);
+                }
+            } else if !replays || (open && disk.is_live(id)?) {
+                return Ok(place);
+            } else if open {
+                dead = Some(place);
+            } else {
+                durable = Some(place);
             }
         }
-        Ok(place)
+        Ok(durable.or(dead).or(revived).unwrap_or(Place::Active))
     }
 
     fn on_disk(&mut self, at: usize, id: RowId, row: &PreparedRow, arena: &[u8]) -> Result<()> {
