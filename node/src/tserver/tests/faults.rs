@@ -145,7 +145,14 @@ async fn writes_are_turned_away_when_memory_is_short() {
         panic!("the server should answer")
     };
     assert_eq!(code, RpcErrorCodePb::ErrorServerTooBusy);
-    assert!(message.starts_with("Soft memory limit exceeded"), "{message}");
+    // Above the soft limit it is a draw who is refused, so that at times nobody was when the hard one comes near.
+    assert!(
+        ["Soft", "Hard"]
+            .map(|which| format!("{which} memory limit exceeded"))
+            .iter()
+            .any(|start| message.starts_with(start)),
+        "{message}"
+    );
     assert!((150..=195).contains(&key), "refused at {key}");
     assert_eq!(fixture.keys(new_scan(&["key"])).await.len() as i32, key, "reading goes on");
 }
