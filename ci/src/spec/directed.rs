@@ -29,7 +29,7 @@ const NOT_DRIVEN: [(&str, &str); 4] = [
     ),
     (
         "deletecas",
-        "the server's: these groups have no master that deletes by configuration, and no planted bug drops that guard yet",
+        "the server's: no master deletes by configuration here, and no planted bug drops that guard",
     ),
     (
         "blindvote",
