@@ -30,7 +30,8 @@ pub trait Disk: Send + Sync {
     fn create(&self, path: &str) -> io::Result<Arc<dyn File>>;
     /// Opens a file for reading and appending; `ENOENT` if there is none.
     fn open(&self, path: &str) -> io::Result<Arc<dyn File>>;
-    /// Gives a file another name, replacing the file that had it, at once or not at all; `EISDIR` for a directory.
+    /// Gives a file another name, replacing the file that had it, at once or not at all; `EISDIR` for a directory,
+    /// `ENOTEMPTY` for one that the file lies in.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file, or an empty directory.
     fn remove(&self, path: &str) -> io::Result<()>;

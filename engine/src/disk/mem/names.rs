@@ -129,6 +129,10 @@ impl Names {
         }
         self.file(from)?;
         let replaced = match self.node(to)? {
+            // As Linux has it: onto a directory that it lies in.
+            Some(Node::Dir) if from.strip_prefix(to).is_some_and(|below| below.starts_with('/')) => {
+                return Err(Errno::NOTEMPTY.into());
+            }
             Some(Node::Dir) => return Err(Errno::ISDIR.into()),
             Some(Node::File(content)) => Some(content.clone()),
             None => None,
