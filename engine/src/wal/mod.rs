@@ -129,6 +129,8 @@ struct Mark {
 
 /// Marks within a segment are at least this far apart: what a read may have to skip.
 const MARK_BYTES: u64 = 64 << 10;
+/// So many bytes at a time go to the device before somebody waits for them.
+const WRITE_AHEAD_BYTES: u64 = 512 << 10;
 /// A buffer for batches that has grown beyond this is given back.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
 
@@ -425,6 +427,11 @@ impl Wal {
         let active = self.segments.back_mut().expect("a log has a segment");
         let offset = active.bytes;
         active.bytes += len;
+        // Whoever does not sync batches waits for a whole segment when it is full: its bytes are sent on their way.
+        let (from, to) = (offset / WRITE_AHEAD_BYTES, active.bytes / WRITE_AHEAD_BYTES);
+        if from < to {
+            active.file.begin_writing(from * WRITE_AHEAD_BYTES, (to - from) * WRITE_AHEAD_BYTES);
+        }
         if let Some(index) = first_replicate(entries) {
             active.max_index = last_op.index;
             mark(&mut self.marks, Mark { index, sequence: active.sequence, offset });
