@@ -179,7 +179,7 @@ impl Raft {
             None | Some(UpdateErrorKind::PrecedingMismatch | UpdateErrorKind::InvalidTerm) => {}
             Some(UpdateErrorKind::TabletNotFound) => progress.lost_everything(),
             Some(UpdateErrorKind::TabletFailed) => {
-                progress.unrecoverable = true;
+                progress.broken = true;
                 progress.failed(now, options);
             }
             Some(UpdateErrorKind::WrongUuid) => {

@@ -48,7 +48,10 @@ pub(super) struct Progress {
     /// What was read, and the entry before it.
     read: Option<(OpId, Vec<Replicate>)>,
     copy: Copy,
+    /// The log here no longer has what it needs.
     pub unrecoverable: bool,
+    /// It said that its replica has failed; a restart of its server may mend that.
+    pub broken: bool,
     /// The end of its log, when it refused an update.
     their_last: OpId,
     /// The log here begins after this one; entries after it are tried instead, from `base` down.
@@ -90,6 +93,7 @@ impl Progress {
             read: None,
             copy: Copy::No,
             unrecoverable: false,
+            broken: false,
             their_last: OpId::MIN,
             gone: None,
             reported: Health::Unknown,
@@ -105,7 +109,7 @@ impl Progress {
 
     /// It took what it was sent.
     pub fn accepted(&mut self, response: &UpdateResponse, log: &RaftLog) {
-        self.failures = 0;
+        (self.failures, self.broken) = (0, false);
         let op = response.last_received_current_leader;
         // An entry whose term is not known here any more is committed, and the same everywhere.
         let same = log.term_at(op.index).is_none_or(|term| term == op.term) && op.index <= log.last().index;
@@ -125,7 +129,7 @@ impl Progress {
         } else {
             response.last_committed.min(log.last().index)
         };
-        self.failures = 0;
+        (self.failures, self.broken) = (0, false);
         self.their_last = response.last_received;
         match self.gone {
             // What agrees at one place agrees before it: halfway down, until it does.
@@ -159,7 +163,7 @@ impl Progress {
     /// It has no replica (any more).
     pub fn lost_everything(&mut self) {
         (self.matched, self.matched_term) = (0, 0);
-        (self.unrecoverable, self.gone) = (false, None);
+        (self.unrecoverable, self.broken, self.gone) = (false, false, None);
         self.inflight.clear();
         if self.copy == Copy::No {
             self.copy = Copy::Wanted;
@@ -223,7 +227,7 @@ impl Progress {
         let since = self.heard.or(self.first_sent).unwrap_or(now);
         let silent = now.since(since) >= options.follower_failed_after;
         match self.heard {
-            _ if self.unrecoverable => Health::FailedUnrecoverable,
+            _ if self.unrecoverable || self.broken => Health::FailedUnrecoverable,
             _ if silent => Health::Failed,
             None => Health::Unknown,
             Some(_) => Health::Healthy,
@@ -251,7 +255,7 @@ impl Progress {
 
     /// A non-voter that is to become a voter.
     pub fn wants_promotion(&self) -> bool {
-        self.peer.member == Member::NonVoter && self.peer.promote && !self.unrecoverable
+        self.peer.member == Member::NonVoter && self.peer.promote && !self.unrecoverable && !self.broken
     }
 
     fn heartbeat_at(&self, options: &RaftOptions) -> Instant {
@@ -336,7 +340,7 @@ impl Queue<'_> {
     /// The next entries for a peer that has room for them; asks for them to be read if they are not in memory.
     fn next_entries(&self, to: &mut Progress, reads: &mut Vec<ReadLog>) -> Option<(OpId, Vec<Replicate>)> {
         let room = if to.probing { 1 } else { self.options.inflight_max };
-        if to.inflight.len() >= room || to.unrecoverable {
+        if to.inflight.len() >= room || to.unrecoverable || to.broken {
             return None;
         }
         if let Some((preceding, entries)) = to.read.take()
