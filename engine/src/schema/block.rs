@@ -276,6 +276,14 @@ impl ColumnBlock {
         }
     }
 
+    /// Makes room for so many more cells, but for the bytes of cells of any length.
+    pub fn reserve(&mut self, cells: usize) {
+        match &mut self.values {
+            Values::Fixed { width, bytes } => bytes.reserve(*width * cells),
+            Values::Var { offsets, .. } => offsets.reserve(cells),
+        }
+    }
+
     /// Appends a cell; `None` is NULL and only for nullable columns.
     ///
     /// Panics if a fixed-width cell has another width.

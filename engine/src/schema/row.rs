@@ -9,6 +9,7 @@
 //! NULL cells keep a slot of zeros.
 
 use super::Schema;
+use super::block::{ColumnBlock, Values};
 use super::ops::Cell;
 
 #[derive(Debug, Clone, Copy)]
@@ -95,18 +96,66 @@ impl RowLayout {
         }
         let slot = self.slots[column];
         let at = slot.offset as usize;
-        if slot.width != VARIABLE {
-            return Some(&row[at..at + slot.width as usize]);
+        Some(if slot.width == VARIABLE { variable(row, at) } else { &row[at..at + slot.width as usize] })
+    }
+
+    /// Appends a column's cells of encoded rows to `out`.
+    pub fn copy_column<'r>(
+        &self,
+        rows: impl ExactSizeIterator<Item = &'r [u8]> + Clone,
+        column: usize,
+        out: &mut ColumnBlock,
+    ) {
+        let at = self.slots[column].offset as usize;
+        match (&mut out.values, &out.validity) {
+            (Values::Fixed { width: 1, bytes }, None) => copy_fixed::<1>(rows, at, bytes),
+            (Values::Fixed { width: 2, bytes }, None) => copy_fixed::<2>(rows, at, bytes),
+            (Values::Fixed { width: 4, bytes }, None) => copy_fixed::<4>(rows, at, bytes),
+            (Values::Fixed { width: 8, bytes }, None) => copy_fixed::<8>(rows, at, bytes),
+            (Values::Var { offsets, bytes }, None) => copy_variable(rows, at, offsets, bytes),
+            _ => {
+                out.reserve(rows.len());
+                rows.for_each(|row| out.push(self.cell(row, column)));
+            }
         }
-        let number = |at: usize| u32::from_le_bytes(row[at..at + 4].try_into().expect("four bytes")) as usize;
-        let (offset, len) = (number(at), number(at + 4));
-        Some(&row[offset..offset + len])
     }
 
     /// All cells of an encoded row, in column order.
     pub fn cells<'r>(&self, row: &'r [u8]) -> impl Iterator<Item = Option<&'r [u8]>> {
         (0..self.slots.len()).map(move |column| self.cell(row, column))
     }
+}
+
+/// Copies cells of a width that the compiler knows: one move each.
+fn copy_fixed<'r, const WIDTH: usize>(rows: impl Iterator<Item = &'r [u8]>, at: usize, out: &mut Vec<u8>) {
+    out.reserve(WIDTH * rows.size_hint().0);
+    for row in rows {
+        let cell: [u8; WIDTH] = row[at..at + WIDTH].try_into().expect("a row has its fixed part");
+        out.extend_from_slice(&cell);
+    }
+}
+
+/// Copies cells of any length: first what they take, so that the bytes grow once.
+fn copy_variable<'r>(
+    rows: impl Iterator<Item = &'r [u8]> + Clone,
+    at: usize,
+    offsets: &mut Vec<u32>,
+    bytes: &mut Vec<u8>,
+) {
+    bytes.reserve(rows.clone().map(|row| variable(row, at).len()).sum());
+    offsets.reserve(rows.size_hint().0);
+    for row in rows {
+        bytes.extend_from_slice(variable(row, at));
+        offsets.push(bytes.len() as u32);
+    }
+}
+
+/// The cell of any length whose slot is at `at`.
+#[inline]
+fn variable(row: &[u8], at: usize) -> &[u8] {
+    let number = |at: usize| u32::from_le_bytes(row[at..at + 4].try_into().expect("four bytes")) as usize;
+    let (offset, len) = (number(at), number(at + 4));
+    &row[offset..offset + len]
 }
 
 #[cfg(test)]

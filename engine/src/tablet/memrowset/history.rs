@@ -58,8 +58,8 @@ impl MemRowSet {
         block: &mut RowBlock,
     ) -> RowHistory {
         let schema = self.schema();
-        let mut cells: Vec<Option<&[u8]>> = schema.layout.cells(store.cells(row)).collect();
-        let inserted = store.inserted_at(row);
+        let (inserted, cells) = store.inserted(row);
+        let mut cells: Vec<Option<&[u8]>> = schema.layout.cells(cells).collect();
         debug_assert!(inserted < before, "a frozen MemRowSet has no rows from after its freeze");
         let mut undos = vec![(inserted, delete())];
         let mut died = None;

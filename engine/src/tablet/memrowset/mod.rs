@@ -234,8 +234,14 @@ impl Store {
         self.batches.get(batch).get().expect("a batch is there before its rows")
     }
 
-    fn inserted_at(&self, row: u32) -> Timestamp {
-        self.batch(self.rows.get(row).batch.load(Ordering::Relaxed)).ts
+    /// When the row came, and its cells as they came.
+    #[inline]
+    fn inserted(&self, row: u32) -> (Timestamp, &[u8]) {
+        let row = self.rows.get(row);
+        let batch = self.batch(row.batch.load(Ordering::Relaxed));
+        let at = (row.at.load(Ordering::Relaxed) + row.key_len.load(Ordering::Relaxed)) as usize;
+        let row_len = row.row_len.load(Ordering::Relaxed) as usize;
+        (batch.ts, &batch.bytes[at..at + row_len])
     }
 
     #[inline]
@@ -244,14 +250,6 @@ impl Store {
         let at = row.at.load(Ordering::Relaxed) as usize;
         let key_len = row.key_len.load(Ordering::Relaxed) as usize;
         &self.batch(row.batch.load(Ordering::Relaxed)).bytes[at..at + key_len]
-    }
-
-    /// The row's cells as inserted.
-    fn cells(&self, row: u32) -> &[u8] {
-        let row = self.rows.get(row);
-        let at = (row.at.load(Ordering::Relaxed) + row.key_len.load(Ordering::Relaxed)) as usize;
-        let row_len = row.row_len.load(Ordering::Relaxed) as usize;
-        &self.batch(row.batch.load(Ordering::Relaxed)).bytes[at..at + row_len]
     }
 
     /// The mutations of a row before a moment, oldest first.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{MemRowSet, Store};
 use crate::error::Result;
 use crate::ids::ColumnId;
-use crate::schema::block::{Bitmap, RowBlock};
+use crate::schema::block::{Bitmap, ColumnBlock, RowBlock};
 use crate::schema::change::Change;
 use crate::tablet::meta::TabletSchema;
 use crate::tablet::read::keep_matching;
@@ -32,12 +32,15 @@ struct Source {
     default: Option<Vec<u8>>,
 }
 
-/// What one row comes to at the scan's snapshot.
-enum Seen {
-    Hidden,
-    Live,
+/// A row that the scan returns.
+struct Picked<'a> {
+    row: u32,
+    /// As inserted.
+    cells: &'a [u8],
+    /// Some mutation is older than the snapshot.
+    changed: bool,
     /// Dead, and to be reported so.
-    Deleted,
+    deleted: bool,
 }
 
 impl MemRowSetScan {
@@ -50,51 +53,56 @@ impl MemRowSetScan {
     /// Copies the next rows that the snapshot sees, and says where to go on.
     fn copy_batch(&mut self, from: &[u8]) -> ScannedBlock {
         let mrs = self.mrs.clone();
-        let store = &mrs.store;
-        let mut cursor = store.seek(from);
         let mut out = ScannedBlock { block: RowBlock::new(&self.spec.columns), ..ScannedBlock::default() };
-        out.deleted = self.spec.diff_from.map(|_| Bitmap::default());
-        let mut looked = 0;
-        self.from = loop {
-            let Some(row) = store.next(&mut cursor) else { break None };
-            let key = store.key(row);
-            if self.spec.upper_key.as_deref().is_some_and(|upper| key >= upper) {
-                break None;
-            }
-            if out.block.rows >= self.spec.block_rows || looked >= LOOK_FACTOR * self.spec.block_rows {
-                break Some(key.to_vec());
-            }
-            looked += 1;
-            self.copy_row(store, row, key, &mut out);
-        };
+        let (picked, next) = self.pick(&mrs.store, from);
+        out.block.rows = picked.len();
+        for (column, source) in out.block.columns.iter_mut().zip(&self.sources) {
+            self.copy_column(&mrs.store, &picked, source, column);
+        }
+        if self.spec.want_keys {
+            out.keys = picked.iter().map(|picked| mrs.store.key(picked.row).to_vec()).collect();
+        }
+        out.deleted = self.spec.diff_from.map(|_| {
+            let mut deleted = Bitmap::default();
+            picked.iter().for_each(|picked| deleted.push(picked.deleted));
+            deleted
+        });
+        self.from = next;
         out
     }
 
-    fn copy_row(&self, store: &Store, row: u32, key: &[u8], out: &mut ScannedBlock) {
-        let deleted = match self.look(store, row) {
-            Seen::Hidden => return,
-            Seen::Live => false,
-            Seen::Deleted => true,
+    /// The next rows that the snapshot sees, from a key on, and the key to go on at.
+    fn pick<'a>(&self, store: &'a Store, from: &[u8]) -> (Vec<Picked<'a>>, Option<Vec<u8>>) {
+        let mut cursor = store.seek(from);
+        let wanted = self.spec.block_rows;
+        let mut picked = Vec::with_capacity(wanted.min(store.rows.len()));
+        let mut looked = 0;
+        let next = loop {
+            let Some(row) = store.next(&mut cursor) else { break None };
+            if self.spec.upper_key.as_deref().is_some_and(|upper| store.key(row) >= upper) {
+                break None;
+            }
+            if picked.len() >= wanted || looked >= LOOK_FACTOR * wanted {
+                break Some(store.key(row).to_vec());
+            }
+            looked += 1;
+            picked.extend(self.look(store, row));
         };
-        self.copy_cells(store, row, &mut out.block);
-        out.block.rows += 1;
-        if self.spec.want_keys {
-            out.keys.push(key.to_vec());
-        }
-        if let Some(flags) = &mut out.deleted {
-            flags.push(deleted);
-        }
+        (picked, next)
     }
 
-    fn look(&self, store: &Store, row: u32) -> Seen {
+    /// The row, if the snapshot sees it.
+    fn look<'a>(&self, store: &'a Store, row: u32) -> Option<Picked<'a>> {
         let before = self.spec.snapshot.before;
-        let inserted = store.inserted_at(row);
+        let (inserted, cells) = store.inserted(row);
         if inserted >= before {
-            return Seen::Hidden;
+            return None;
         }
+        let changed = store.history(row, before).next().is_some();
+        let picked = Picked { row, cells, changed, deleted: false };
         let Some(from) = self.spec.diff_from else {
-            let dead = store.history(row, before).last().is_some_and(|m| m.deletes);
-            return if dead { Seen::Hidden } else { Seen::Live };
+            let dead = changed && store.history(row, before).last().is_some_and(|m| m.deletes);
+            return (!dead).then_some(picked);
         };
         let (mut was_live, mut live, mut touched) = (inserted < from, true, inserted >= from);
         for mutation in store.history(row, before) {
@@ -105,44 +113,40 @@ impl MemRowSetScan {
             }
         }
         match (touched, live, was_live) {
-            (true, true, _) => Seen::Live,
-            (true, false, true) => Seen::Deleted,
-            _ => Seen::Hidden,
+            (true, true, _) => Some(picked),
+            (true, false, true) => Some(Picked { deleted: true, ..picked }),
+            _ => None,
         }
     }
 
-    fn copy_cells(&self, store: &Store, row: u32, block: &mut RowBlock) {
+    /// Appends a column's cells of these rows.
+    fn copy_column(&self, store: &Store, picked: &[Picked<'_>], source: &Source, out: &mut ColumnBlock) {
         let layout = &self.mrs.schema().layout;
-        let base = store.cells(row);
-        let cell = |source: &'_ Source| match source.index {
-            Some(index) => layout.cell(base, index),
-            None => None,
+        let Some(index) = source.index else {
+            let default = source.default.as_deref();
+            return picked.iter().for_each(|row| out.push(self.latest_cell(store, row, source, default)));
         };
-        if store.history(row, self.spec.snapshot.before).next().is_none() {
-            for (column, source) in block.columns.iter_mut().zip(&self.sources) {
-                column.push(if source.index.is_some() { cell(source) } else { source.default.as_deref() });
-            }
-            return;
+        if source.in_key || picked.iter().all(|row| !row.changed) {
+            return layout.copy_column(picked.iter().map(|row| row.cells), index, out);
         }
-        for (column, source) in block.columns.iter_mut().zip(&self.sources) {
-            let base = if source.index.is_some() { cell(source) } else { source.default.as_deref() };
-            column.push(self.latest_cell(store, row, source, base));
+        for row in picked {
+            out.push(self.latest_cell(store, row, source, layout.cell(row.cells, index)));
         }
     }
 
-    /// One column of a row with history, as of the snapshot.
+    /// One column of a row, as of the snapshot.
     fn latest_cell<'a>(
         &self,
         store: &'a Store,
-        row: u32,
+        picked: &Picked<'_>,
         source: &'a Source,
         base: Option<&'a [u8]>,
     ) -> Option<&'a [u8]> {
         let mut cell = base;
-        if source.in_key {
+        if !picked.changed {
             return cell;
         }
-        for mutation in store.history(row, self.spec.snapshot.before) {
+        for mutation in store.history(picked.row, self.spec.snapshot.before) {
             let change = Change::parse(mutation.change).expect("the writer encoded it");
             match (change.get(source.id), change) {
                 (Some(new), _) => cell = new,

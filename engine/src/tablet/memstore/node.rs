@@ -74,6 +74,21 @@ pub struct Rows {
     pub rows: [u32; CAPACITY],
     pub len: usize,
     pub next: u32,
+    /// Prefixes of the first and the last row's keys, if there are rows.
+    pub prefixes: Option<(u64, u64)>,
+}
+
+impl Rows {
+    /// How many rows of the leaf to the right are among these. Some are if this leaf was read before it gave its
+    /// upper entries up. Mostly prefixes tell that none are, and no key needs to be fetched from far.
+    pub fn seen_of<K: Keys>(&self, right: &Rows, keys: &K) -> usize {
+        let (Some((_, ours)), Some((theirs, _))) = (self.prefixes, right.prefixes) else { return 0 };
+        if ours < theirs {
+            return 0;
+        }
+        let last = self.rows[self.len - 1];
+        right.rows[..right.len].iter().take_while(|row| keys.compare_rows(**row, last).is_le()).count()
+    }
 }
 
 /// How many entries a node has, and in which slots, in order; then the free slots. Four bits each.
@@ -165,7 +180,9 @@ impl Node {
         self.read(|order| {
             let (mut rows, len) = ([NONE; CAPACITY], order.len());
             rows.iter_mut().take(len).enumerate().for_each(|(at, row)| *row = self.row(order.slot(at)));
-            Rows { rows, len, next: self.next() }
+            let prefix = |at: usize| self.prefixes[order.slot(at)].load(Ordering::Acquire);
+            let prefixes = (len > 0).then(|| (prefix(0), prefix(len - 1)));
+            Rows { rows, len, next: self.next(), prefixes }
         })
     }
 

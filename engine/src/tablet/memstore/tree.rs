@@ -108,11 +108,8 @@ impl Tree {
             if cursor.leaf.next == NONE {
                 return None;
             }
-            let last = cursor.leaf.rows[..cursor.leaf.len].last().copied();
             let leaf = self.leaves.get(cursor.leaf.next).rows();
-            // A leaf read before it gave its upper entries up has rows of the one to the right.
-            let seen = |row: &&u32| last.is_some_and(|last| keys.compare_rows(**row, last).is_le());
-            let at = leaf.rows[..leaf.len].iter().take_while(seen).count();
+            let at = cursor.leaf.seen_of(&leaf, keys);
             *cursor = Cursor { leaf, at };
         }
     }
