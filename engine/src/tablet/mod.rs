@@ -299,6 +299,7 @@ impl Tablet {
     fn scan_at(&self, spec: &ScanSpec, snapshot: rowset::Snapshot, state: &TabletState) -> Result<Scan> {
         let rows = if spec.only_counts() { COUNTED_ROWS } else { self.config.scan_block_rows };
         let wanted = scan::row_set_spec(spec, &state.schema.schema, snapshot, spec.block_rows(rows))?;
+        let reads_few = wanted.as_ref().is_none_or(|wanted| spec.reads_few(wanted));
         let mut row_sets: Vec<Box<dyn RowSetScan>> = Vec::new();
         if let Some(wanted) = wanted {
             for rowset in &state.disk {
@@ -311,7 +312,7 @@ impl Tablet {
                 row_sets.push(Box::new(MemRowSetScan::new(mrs.clone(), wanted.clone())));
             }
         }
-        Ok(Scan::new(spec, snapshot, row_sets))
+        Ok(Scan::new(spec, snapshot, row_sets, reads_few))
     }
 
     fn mark_scan(&self, spec: &ScanSpec, state: &TabletState) {

@@ -66,6 +66,12 @@ pub struct RowSetScanSpec {
 }
 
 impl RowSetScanSpec {
+    /// Whether it looks up one key: nothing lies between a key and the key with a zero added.
+    pub fn is_one_key(&self) -> bool {
+        let bounds = self.lower_key.as_deref().zip(self.upper_key.as_deref());
+        bounds.is_some_and(|(lower, upper)| upper.strip_prefix(lower) == Some(&[0]))
+    }
+
     /// Whether a row set whose first and last key are these can have rows in the range.
     pub fn may_overlap(&self, min: &[u8], max: &[u8]) -> bool {
         self.lower_key.as_deref().is_none_or(|lower| lower <= max)

@@ -124,10 +124,7 @@ impl Cursor {
 impl DiskRowSetScan {
     /// Begins a scan of the rows within the spec's key bounds.
     pub fn new(base: Arc<Base>, deltas: DeltaState, spec: RowSetScanSpec) -> Result<DiskRowSetScan> {
-        if let (Some(lower), Some(upper)) = (&spec.lower_key, &spec.upper_key)
-            && upper.strip_prefix(&lower[..]) == Some(&[0])
-        {
-            // Nothing lies between a key and the key with a zero added: this looks up one row.
+        if let Some(lower) = spec.lower_key.as_ref().filter(|_| spec.is_one_key()) {
             let rows = base.find(lower)?.map_or(0..0, |row| row..row + 1);
             return DiskRowSetScan::over_rows(base, deltas, spec, rows);
         }

@@ -75,6 +75,12 @@ impl ScanSpec {
         own.min(self.block_rows_max.unwrap_or(usize::MAX)).min(wanted.max(least)).max(1)
     }
 
+    /// Whether no more than a few rows of `within` need to be read: that of one key, or the first ones that are there.
+    pub(super) fn reads_few(&self, within: &RowSetScanSpec) -> bool {
+        let first = self.predicates.is_empty() && self.diff_from.is_none();
+        within.is_one_key() || (first && self.limit.is_some_and(|limit| limit <= FILTERED_ROWS_MIN as u64))
+    }
+
     /// The oldest moment whose history it needs.
     pub(super) fn oldest(&self, snapshot: Snapshot) -> Timestamp {
         self.diff_from.unwrap_or(snapshot.before).min(snapshot.before)
@@ -98,6 +104,7 @@ pub struct Scan {
     snapshot: Snapshot,
     left: u64,
     last_key: Option<Vec<u8>>,
+    reads_few: bool,
 }
 
 enum Sources {
@@ -107,13 +114,23 @@ enum Sources {
 
 impl Scan {
     /// A scan of these row sets, each opened for `spec`'s [`row_set_spec`].
-    pub(super) fn new(spec: &ScanSpec, snapshot: Snapshot, row_sets: Vec<Box<dyn RowSetScan>>) -> Scan {
+    pub(super) fn new(
+        spec: &ScanSpec,
+        snapshot: Snapshot,
+        row_sets: Vec<Box<dyn RowSetScan>>,
+        reads_few: bool,
+    ) -> Scan {
         let sources = match spec.ordered {
             true => Sources::Merge(Merge { heads: row_sets.into_iter().map(Head::new).collect() }),
             false => Sources::Union(row_sets.into()),
         };
-        let left = spec.limit.unwrap_or(u64::MAX);
-        Scan { sources, projection: spec.projection.clone().into(), snapshot, left, last_key: None }
+        let (projection, left) = (spec.projection.clone().into(), spec.limit.unwrap_or(u64::MAX));
+        Scan { sources, projection, snapshot, left, last_key: None, reads_few }
+    }
+
+    /// Whether all that it reads are a few rows: that of one key, or the first ones of a range.
+    pub fn reads_few(&self) -> bool {
+        self.reads_few
     }
 
     /// The next rows, never none of them; `None` at the end.
@@ -417,6 +434,25 @@ mod tests {
         let rows = [&all, &few, &filtered, &small, &none].map(|spec| spec.block_rows(1024));
         assert_eq!(rows, [1024, 50, FILTERED_ROWS_MIN, 4, ROWS_MIN]);
         assert_eq!(filtered.block_rows(100), 100);
+    }
+
+    fn reads_few(spec: &ScanSpec) -> bool {
+        let snapshot = Snapshot { before: Timestamp(9) };
+        let within = row_set_spec(spec, &schema(), snapshot, 1).expect("it is a good spec");
+        spec.reads_few(&within.expect("rows can match"))
+    }
+
+    #[test]
+    fn few_rows_are_read_for_one_key_and_for_the_first_ones_of_a_range() {
+        let all = ScanSpec::latest(Vec::new());
+        let key =
+            ScanSpec { predicates: vec![equal(0, &[5]), equal(1, b"x"), equal(2, &[1])], ..all.clone() };
+        let prefix = ScanSpec { predicates: vec![equal(0, &[5])], ..all.clone() };
+        let first = ScanSpec { lower_key: Some(vec![0x85]), limit: Some(100), ..all.clone() };
+        let searched = ScanSpec { limit: Some(1), ..prefix.clone() };
+        let many = ScanSpec { limit: Some(100_000), ..all.clone() };
+        assert_eq!([&key, &first].map(reads_few), [true, true]);
+        assert_eq!([&all, &prefix, &searched, &many].map(reads_few), [false; 4]);
     }
 
     #[test]

@@ -227,7 +227,7 @@ async fn open(
     }
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, layout, .. } = parsed;
-    let opened = server.env.run(|| replica.tablet().scan(&spec)).await;
+    let opened = server.env.run_brief(|| replica.tablet().scan(&spec)).await;
     let scan = opened.map_err(|error| storage_failed(&replica, &error))?;
     let scanner = OpenScanner { replica, scan, projection, layout, ordered };
     Ok((scanner, snapshot))
@@ -345,15 +345,16 @@ async fn each_block(
         env.sleep(delay).await;
     }
     let until = env.now().mono.after(Duration::from_millis(server.config.scan_batch_time_ms));
-    env.run(|| {
+    let reads_few = scan.reads_few();
+    let read = || {
         loop {
             let Some(block) = scan.next_block()? else { return Ok(false) };
             if !take(block) || env.now().mono >= until {
                 return Ok(true);
             }
         }
-    })
-    .await
+    };
+    if reads_few { env.run_brief(read).await } else { env.run(read).await }
 }
 
 /// Describes the rows in the response; gives their sidecars.

@@ -25,7 +25,17 @@ use crate::tserver::peers::Post;
 /// Commands taken in one turn at most.
 const TURN_MAX: usize = 1024;
 /// A turn with more bytes of operations than this runs where it does not hold up other tasks.
-const LIGHT_TURN_BYTES: usize = 64 << 10;
+const BRIEF_TURN_BYTES: usize = 64 << 10;
+
+/// How long a turn takes, and whether it may have to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    /// Over in microseconds: no operations, or small ones to a tablet that is all in memory.
+    Light,
+    /// Small ones to a tablet with row sets on disk: mostly their filters and indexes are in memory.
+    Brief,
+    Heavy,
+}
 
 pub(super) struct ReplicaLoop {
     shared: Arc<Shared>,
@@ -113,11 +123,11 @@ impl ReplicaLoop {
             if self.alarm.until(&self.shared.env, deadline, received).await == Some(0) {
                 return;
             }
-            if self.is_light(&commands) {
-                self.turn(&mut commands);
-            } else {
-                let env = self.shared.env.clone();
-                env.run(|| self.turn(&mut commands)).await;
+            let env = self.shared.env.clone();
+            match self.weight(&commands) {
+                Weight::Light => self.turn(&mut commands),
+                Weight::Brief => env.run_brief(|| self.turn(&mut commands)).await,
+                Weight::Heavy => env.run(|| self.turn(&mut commands)).await,
             }
             self.deliver();
             if let Some(error) = self.shared.failure() {
@@ -148,9 +158,8 @@ impl ReplicaLoop {
         status.role == Role::Leader && status.active_config().voter_count() == 1
     }
 
-    /// A light turn is over in microseconds: no operations, or small ones to a tablet that is all in memory. Handing
-    /// it over to another thread would cost more than it takes.
-    fn is_light(&mut self, commands: &[Command]) -> bool {
+    /// What a turn of these commands may take.
+    fn weight(&mut self, commands: &[Command]) -> Weight {
         let (mut proposed, mut received, mut heavy) = (0, 0, false);
         for command in commands {
             match command {
@@ -167,11 +176,14 @@ impl ReplicaLoop {
         // What leaders sent and is not committed yet may be applied in this turn, and so may what was proposed here.
         self.received_bytes = received + if idle { 0 } else { self.received_bytes };
         if idle && proposed + received == 0 {
-            return !heavy;
+            return if heavy { Weight::Heavy } else { Weight::Light };
         }
         let pending = self.shared.pending_bytes.load(Ordering::Relaxed).max(proposed);
-        let light = pending + self.received_bytes <= LIGHT_TURN_BYTES;
-        !heavy && light && self.replica.tablet().state().disk.is_empty()
+        match pending + self.received_bytes <= BRIEF_TURN_BYTES {
+            true if !heavy && self.replica.tablet().state().disk.is_empty() => Weight::Light,
+            true if !heavy => Weight::Brief,
+            _ => Weight::Heavy,
+        }
     }
 
     /// Steps the replica through `commands` and starts what comes of it.
