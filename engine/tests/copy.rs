@@ -421,6 +421,29 @@ fn damaged_and_foreign_bytes_are_refused_and_fetched_again() {
     open(&target).expect("a whole replica");
 }
 
+/// Wherever a bit of a file flipped after it was written, its copy does not begin.
+#[test]
+fn what_rotted_at_the_source_is_not_copied() {
+    let mut world = busy_world();
+    let source = world_source(&mut world);
+    let superblock = source.manifest().superblock.clone();
+    let paths = superblock.rowsets.iter().flat_map(|rowset| rowset.files());
+    let mut refused = 0;
+    for (number, path) in paths.enumerate() {
+        let part = Part::File(number as u64);
+        for offset in (0..source.manifest().file_bytes[number]).step_by(61) {
+            world.disk.flip_bit(path, offset).expect("it is there");
+            let error = source.read(part, 0, 100).expect_err("it is damaged");
+            assert_eq!(error.kind, ErrorKind::Corrupt, "{path} at {offset}: {error}");
+            assert!(error.message.contains(path), "{error}");
+            world.disk.flip_bit(path, offset).expect("it is there");
+            refused += 1;
+        }
+        source.read(part, 0, 100).expect("it is sound again");
+    }
+    assert!(refused > 100, "there were {refused} places to damage");
+}
+
 #[test]
 fn a_manifest_that_was_damaged_or_lies_is_refused() {
     let mut world = busy_world();

@@ -107,6 +107,7 @@ pub const MARKS: &[&str] = &[
     "scan: rows are only counted",
     "scan: while a MemRowSet is flushed",
     "scan: while an operation is in flight",
+    "tablet copy: met a damaged file at the source",
     "write call: refused by its tablet",
     "write call: refused for memory",
     "write call: refused for now",

@@ -23,6 +23,8 @@
 //! is *bit rot*; a sound page of another tablet or rowset is a *misplaced file*; a sound page of another stream
 //! or ordinal is a *misdirected write*. A file without its trailer was never finished, and nothing refers to it.
 
+mod whole;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -254,6 +256,7 @@ impl std::ops::Deref for PageBody {
 }
 
 /// A finished file, opened for reading.
+#[derive(Clone)]
 pub struct PageFile {
     file: Arc<dyn File>,
     path: String,
@@ -312,11 +315,7 @@ impl PageFile {
         read.map_err(|e| {
             Error::io(format_args!("read {} bytes at {} of {}", len, at.offset, self.path), &e)
         })?;
-        let header = Header::parse(&bytes);
-        if header.body_len != len - HEADER || crc32c::crc32c(&bytes[4..]) != header.crc {
-            return Err(self.diagnose(stream, ordinal, at, &header, &bytes));
-        }
-        self.check_identity(stream, ordinal, at, &header)?;
+        let header = self.check_page(stream, ordinal, at, &bytes)?;
         if header.compression == NO_COMPRESSION {
             return Ok(PageBody { bytes, start: HEADER });
         }
@@ -324,6 +323,16 @@ impl PageFile {
             Ok(bytes) => Ok(PageBody { bytes, start: 0 }),
             Err(error) => Err(self.in_page(stream, ordinal, at, error)),
         }
+    }
+
+    /// The header of a page whose bytes are these, if it is whole and the one wanted.
+    fn check_page(&self, stream: u32, ordinal: u32, at: PageRef, bytes: &[u8]) -> Result<Header> {
+        let header = Header::parse(bytes);
+        if header.body_len != bytes.len() - HEADER || crc32c::crc32c(&bytes[4..]) != header.crc {
+            return Err(self.diagnose(stream, ordinal, at, &header, bytes));
+        }
+        self.check_identity(stream, ordinal, at, &header)?;
+        Ok(header)
     }
 
     /// Whether so many bytes from `offset` on lie before the footer's end.

@@ -61,6 +61,44 @@ fn every_cut_is_noticed() {
     }
 }
 
+/// Checks the file as one that is handed on as bytes.
+fn check(bytes: &[u8]) -> Result<(), Error> {
+    let (file, _) = PageFile::open(&disk_with(bytes), "f", FileKind::RowSet, IDENTITY)?;
+    file.check_whole()
+}
+
+#[test]
+fn every_flipped_bit_is_noticed_without_knowing_the_pages() {
+    let (bytes, _) = file_of(IDENTITY);
+    check(&bytes).expect("it is sound");
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1 << bit;
+            let error = check(&bad).expect_err("a flipped bit");
+            let kinds = [ErrorKind::Corrupt, ErrorKind::Unsupported];
+            assert!(kinds.contains(&error.kind), "byte {at} bit {bit}: {error}");
+        }
+    }
+}
+
+/// A sound page in the place of another one of the same length.
+#[test]
+fn a_page_that_stands_twice_is_noticed() {
+    let disk = MemDisk::new(1);
+    let mut out = PageWriter::create(Arc::new(disk.clone()), "f", FileKind::RowSet, IDENTITY).unwrap();
+    let first = out.append(3, 0, Compression::None, b"one").unwrap();
+    let second = out.append(3, 1, Compression::None, b"two").unwrap();
+    let len = out.finish(b"footer").unwrap();
+    let mut bytes = vec![0; len as usize];
+    disk.open("f").unwrap().read_at(0, &mut bytes).unwrap();
+    check(&bytes).expect("it is sound");
+    let from = first.offset as usize;
+    bytes.copy_within(from..from + first.len as usize, second.offset as usize);
+    let error = check(&bytes).expect_err("the first page twice").to_string();
+    assert!(error.contains("misdirected write: the file has this page twice"), "{error}");
+}
+
 #[test]
 fn three_kinds_of_damage_are_told_apart() {
     let (bytes, pages) = file_of(IDENTITY);

@@ -32,7 +32,7 @@ use crate::cfile::index::PageEntry;
 use crate::cfile::keys::{KeyForm, KeyIndex};
 use crate::cfile::reader::{CachedFile, StreamReader};
 use crate::cfile::writer::StreamMeta;
-use crate::disk::{Disk, File};
+use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId, TabletId};
 use crate::memory::MemTracker;
@@ -375,15 +375,15 @@ impl DiskRowSet {
         Ok(index.pages.iter().filter_map(|page| page.bounds.as_ref().map(first)).collect())
     }
 
-    /// Its files by their paths, in the order of [`RowSetMeta::files`]. Whoever holds them can read them, even
+    /// Its files, in the order of [`RowSetMeta::files`]. Whoever holds them can read them, even
     /// when a compaction has removed their names.
-    pub fn open_files(&self) -> Vec<(String, Arc<dyn File>)> {
+    pub fn open_files(&self) -> Vec<PageFile> {
         let (base, state) = (&self.base.keys.stream().file().file, self.state());
         let columns = state.column_file.iter().map(|file| &file.file);
         let named = |file: &PageFile| state.meta.delta_files.iter().any(|delta| delta.file == file.path());
         let deltas = state.deltas.redo.iter().map(|deltas| deltas.file()).filter(|file| named(file));
         let files = std::iter::once(base).chain(columns).chain(deltas);
-        files.map(|file| (file.path().to_string(), file.handle())).collect()
+        files.cloned().collect()
     }
 
     /// Bytes that the pages of these columns take; of all columns if none is named.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::Replica;
 use super::{Chunk, Manifest, Part, Segment};
+use crate::cfile::frame::PageFile;
 use crate::disk::File;
 use crate::error::{Error, Result};
 use crate::ids::OpId;
@@ -15,7 +16,7 @@ use crate::wal::WalView;
 pub struct CopyView {
     superblock: TabletMeta,
     consensus: ConsensusMeta,
-    files: Vec<Arc<dyn File>>,
+    files: Vec<PageFile>,
 }
 
 impl Replica {
@@ -28,8 +29,8 @@ impl Replica {
         let open: Vec<_> = self.tablet().state().disk.iter().flat_map(|rowset| rowset.open_files()).collect();
         let mut files = Vec::with_capacity(open.len());
         for path in superblock.rowsets.iter().flat_map(|rowset| rowset.files()) {
-            let found = open.iter().find(|(name, _)| name == path);
-            let (_, file) = found.ok_or_else(|| Error::not_ready(format!("{path} is being replaced")))?;
+            let found = open.iter().find(|file| file.path() == path);
+            let file = found.ok_or_else(|| Error::not_ready(format!("{path} is being replaced")))?;
             files.push(file.clone());
         }
         Ok(CopyView { superblock, consensus, files })
@@ -40,7 +41,7 @@ impl Replica {
 pub struct CopySource {
     manifest: Manifest,
     encoded: Vec<u8>,
-    files: Vec<Arc<dyn File>>,
+    files: Vec<PageFile>,
     segments: Vec<Arc<dyn File>>,
 }
 
@@ -57,8 +58,9 @@ impl CopySource {
                 superblock.replay_from
             )));
         }
-        let bytes = |file: &Arc<dyn File>| {
-            file.len().map_err(|error| Error::io(format_args!("the size of a file to copy"), &error))
+        let bytes = |file: &PageFile| {
+            let len = file.handle().len();
+            len.map_err(|error| Error::io(format_args!("the size of {} to copy", file.path()), &error))
         };
         let manifest = Manifest {
             superblock,
@@ -84,7 +86,8 @@ impl CopySource {
     }
 
     /// Up to `max` bytes of a part from `offset` on; none at its end. `NotFound` if there is no such part, `Invalid` if
-    /// it ends before `offset`.
+    /// it ends before `offset`. `Corrupt` if it is the beginning of a file that is damaged: then the replica has
+    /// failed, and must be replaced by a copy of another one instead.
     pub fn read(&self, part: Part, offset: u64, max: usize) -> Result<Chunk> {
         let missing = || Error::not_found(format!("the copy has no {part:?}"));
         let (file, total) = match part {
@@ -92,12 +95,16 @@ impl CopySource {
             Part::File(number) => {
                 let at = usize::try_from(number).map_err(|_| missing())?;
                 let file = self.files.get(at).ok_or_else(missing)?;
-                (Some(file), self.manifest.file_bytes[at])
+                if offset == 0 {
+                    // The chunks' checksums are made of what is read here: they would vouch for rotten bytes.
+                    file.check_whole()?;
+                }
+                (Some(file.handle()), self.manifest.file_bytes[at])
             }
             Part::Segment(sequence) => {
                 let found = self.manifest.segments.binary_search_by_key(&sequence, |s| s.sequence);
                 let at = found.map_err(|_| missing())?;
-                (Some(&self.segments[at]), self.manifest.segments[at].bytes)
+                (Some(self.segments[at].clone()), self.manifest.segments[at].bytes)
             }
         };
         let left = total.checked_sub(offset).ok_or_else(|| {

@@ -166,9 +166,14 @@ impl CopyService {
         let asked = usize::try_from(request.max_length()).unwrap_or(0);
         let max = if asked == 0 { self.config.chunk_bytes } else { asked.min(CHUNK_BYTES_MAX) };
         let offset = request.offset();
-        let chunk = env.run(|| source.read(part, offset, max)).await.map_err(|error| match error.kind {
+        let read = env.run(|| source.read(part, offset, max)).await;
+        let chunk = read.map_err(|error| match error.kind {
             ErrorKind::NotFound => Refusal::new(missing, error),
             ErrorKind::Io => Refusal::new(Code::IoError, error),
+            ErrorKind::Corrupt => {
+                self.fail(source.manifest().superblock.tablet, &error);
+                Refusal::new(Code::IoError, error)
+            }
             _ => Refusal::new(Code::InvalidTabletCopyRequest, error),
         })?;
         let bytes = chunk.data.len() as u64;
@@ -189,6 +194,14 @@ impl CopyService {
             data: chunk.data.into(),
         };
         Ok(Reply::message(&FetchDataResponsePb { chunk }))
+    }
+
+    /// What is damaged here is to be replaced from another replica, not copied.
+    fn fail(&self, tablet: TabletId, error: &Error) {
+        if let Ok(Hosted::Running(replica)) = self.host.find(&id_bytes(&tablet)) {
+            self.host.env().watch.mark("tablet copy: met a damaged file at the source");
+            replica.fail(error);
+        }
     }
 
     fn session(&self, id: &[u8]) -> Result<Arc<CopySource>, Refusal> {

@@ -12,6 +12,9 @@ use crate::proto::kudu::tserver::{
 };
 use crate::tserver::copy::service;
 use crate::tserver::entry::EntryState;
+use crate::tserver::maintenance::run_job;
+use engine::error::ErrorKind;
+use engine::replica::JobKind;
 
 /// Two servers in one world, whose directories are disks in memory.
 struct Pair {
@@ -249,6 +252,23 @@ async fn a_damaged_superblock_fails_its_tablet_which_is_copied_over() {
         t RUNNING TABLET_DATA_READY
     "#]]
     .assert_eq(&(lines.join("\n") + "\n"));
+}
+
+/// A copy would carry the damage to the next replica, under fresh checksums.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_rotted_at_the_source_fails_there_and_is_not_copied() {
+    let pair = Pair::with_rows(|config| config.maintenance_interval_ms = 1 << 40).await;
+    let source = pair.from.running.server.tablets.get(TABLET).expect("it is there");
+    let replica = source.running().expect("it runs");
+    let flushed = run_job(&pair.from.env, &replica, JobKind::FlushRows).await;
+    assert!(flushed.expect("the job succeeds"));
+    let file = replica.tablet().state().disk[0].open_files().remove(0);
+    let data = pair.disks.disk(pair.from.dir.path().join("data").to_str().expect("UTF-8"));
+    data.flip_bit(file.path(), 100).expect("it is there");
+    assert_eq!(pair.copied().await, "t STOPPED TABLET_DATA_TOMBSTONED", "what a copy that failed leaves");
+    let failure = replica.failure().expect("the source has failed");
+    assert_eq!(failure.kind, ErrorKind::Corrupt);
+    assert!(failure.message.contains(file.path()), "{failure}");
 }
 
 /// What the copy service of the first server answers.
