@@ -285,9 +285,15 @@ impl Scanner {
                 TabletFailure::Busy(error) => {
                     client.env().watch.mark("client: a scan tries again");
                     backoff.failed(client.env(), &what, error).await?;
-                    if open.server.is_none() && self.spec.any_replica {
-                        // A follower may learn too late what a scan as of now asks for: another may know it.
+                    if open.server.is_some() {
+                        continue;
+                    }
+                    // A follower may learn too late what a scan as of now asks for: another may know it, and who led
+                    // when it was last asked may be one by now.
+                    if self.spec.any_replica {
                         open.failed += 1;
+                    } else {
+                        open.tablet = client.relocate(&self.table, &open.tablet, deadline).await?;
                     }
                 }
                 TabletFailure::Scanner(error) if may_restart => {
