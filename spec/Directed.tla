@@ -20,7 +20,7 @@ DirectedView == <<vars, at>>
 
 Terms0(lg) == [n \in 1..Len(lg) |-> lg[n][1]]
 StateOf(s) ==
-    <<Term(s), Voted(s), role[s], data[s], Known(s), commit[s], Terms0(log[s]),
+    <<Term(s), Voted(s), role[s], IF down[s] = "up" THEN data[s] ELSE "F", Known(s), commit[s], Terms0(log[s]),
       Voters(Config(log[s])), Learners(Config(log[s]))>>
 Tell(action, s, x) == did' = <<action, s, x, StateOf(s)'>>
 
@@ -84,7 +84,7 @@ DGuided == \E i \in Server :
 
 DCopy ==
     \/ \E t \in Terms : LET i == Sender(t) IN
-        /\ i # Nil /\ data[i] = "R"
+        /\ i # Nil /\ Runs(i)
         /\ \E s \in Members(Config(sent[t].log)) \ {i} :
             CopyStart(s, Offer(i, dur[i]), t) /\ Tell("CopyStart", s, <<i, t>>)
     \/ \E s \in Server : CopyFinish(s) /\ Tell("CopyFinish", s, <<>>)
@@ -93,11 +93,18 @@ DCopy ==
         /\ Index(committed[n][1][2]) = n /\ s \notin Members(committed[n][1][2])
         /\ Tombstone(s, n) /\ Tell("Tombstone", s, <<n>>)
 
+\* Of what is no replica the superblock says what it is: it fails no further.
+DFails == \E s \in Server :
+    \/ /\ data[s] = "R" /\ \A x \in Server : down[x] = "up" /\ ~IsBlind(x)
+       /\ \/ Fail(s) /\ Tell("Fail", s, <<>>)
+          \/ FailOpen(s, meta[s][1], FALSE) /\ Tell("FailOpen", s, <<>>)
+    \/ down[s] # "up" /\ Tombstone(s, Nil) /\ Tell("Tombstone", s, <<Nil>>)
+
 \* Of all steps those that may come now.
 Together(next) == next /\ AtOnce(did'[2]) /\ (WithoutNoOp # {} => did'[1] = "ClientAppend")
 
 DRaft == DElect \/ DReplicate \/ DPersist \/ DLose
-DAny == Together(DRaft \/ DFree \/ DGuided \/ DCopy
+DAny == Together(DRaft \/ DFree \/ DGuided \/ DCopy \/ DFails
                  \/ \E s \in Server : StartElection(s, TRUE) /\ Tell("StartElection", s, <<TRUE>>))
 
 -----------------------------------------------------------------------------
@@ -126,5 +133,6 @@ DirectedGuided == DInit /\ [][Told(<<>>, DRaft \/ DGuided)]_dvars
 DirectedCopy == DInit /\ [][Told(<<>>, DRaft \/ DFree \/ DCopy)]_dvars
 DirectedFigure8 == DInit /\ [][Told(Figure8c, DRaft)]_dvars
 DirectedStale == DInit /\ [][Told(Stale, DRaft \/ DFree \/ DCopy)]_dvars
+DirectedStaleFails == DInit /\ [][Told(Stale, DRaft \/ DCopy \/ DFails)]_dvars
 DirectedLead == DInit /\ [][Told(Lead, DRaft \/ DFree)]_dvars
 =============================================================================

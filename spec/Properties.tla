@@ -4,7 +4,7 @@
 (* OneVotePerTerm is sim/src/invariants/one_vote_per_term.rs, and so on.   *)
 (* Those without an oracle there are of the models alone: QuorumInForce,   *)
 (* OnlyVotersLead, EnoughMembers, TermsAreElected, PreVoteFirst,           *)
-(* NoBlindVote, NoStaleDelete.                                             *)
+(* NoBlindVote, NoStaleDelete, AcknowledgedStays.                          *)
 (***************************************************************************)
 EXTENDS TabletCopy
 
@@ -91,6 +91,9 @@ NoRevival == "revived" \notin bad
 
 \* A replica that turns READY holds a prefix of a leader's log, and all that others count on it for.
 CopyIsPrefix == bad \intersect {"not a prefix", "forgot"} = {}
+
+\* Who runs has in its log all that others count on it for.
+AcknowledgedStays == \A s \in Server : Runs(s) => ~Owes(s, log[s])
 
 \* An old order to delete does not hit a replica that knows it was taken back.
 NoStaleDelete == "stale delete" \notin bad

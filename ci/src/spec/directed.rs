@@ -21,34 +21,18 @@ use super::report;
 use super::tla::Value;
 use super::tlc::{Tlc, Verdict, Walk};
 
-/// Guards whose place is not in what a group of Raft cores runs, with where else they are seen to hold.
-const NOT_DRIVEN: [(&str, &str); 4] = [
-    (
-        "readylast",
-        "it shows in what a crash leaves of a copy's log, which steps do not tell: engine/tests/copy.rs",
-    ),
-    (
-        "deletecas",
-        "the server's: no master deletes by configuration here, and no planted bug drops that guard",
-    ),
-    (
-        "blindvote",
-        "of replicas that failed, which groups of cores do not know: engine/tests/copy, and the simulator",
-    ),
-    ("blindterm", "the same"),
-];
-
 /// Guards whose first property is of what nobody sees, with one that shows in what replicas do.
-const SHOWN_BY: [(&str, &str); 1] = [("votedurable", "OneLeaderPerTerm")];
+const SHOWN_BY: [(&str, &str); 2] = [("votedurable", "OneLeaderPerTerm"), ("readylast", "AcknowledgedStays")];
 
 /// Models to walk in, and what is larger there than in the model.
-const WALKS: [(&str, &[(&str, &str)]); 6] = [
+const WALKS: [(&str, &[(&str, &str)]); 7] = [
     ("MCRaft", &[("MaxTerm", "4"), ("MaxLen", "6")]),
     ("MCLazy", &[("MaxTerm", "3"), ("MaxLen", "4")]),
     ("MCPreVote", &[("MaxTerm", "3"), ("MaxLen", "3")]),
     ("MCOperator", &[("MaxTerm", "3"), ("MaxLen", "5")]),
     ("MCGuided", &[("MaxTerm", "2"), ("MaxLen", "6"), ("MaxCfg", "3")]),
     ("MCStale", &[("MaxTerm", "4"), ("MaxLen", "6"), ("MaxCfg", "1"), ("MaxCopies", "3")]),
+    ("MCFails", &[("MaxTerm", "4"), ("MaxLen", "6"), ("MaxCopies", "3")]),
 ];
 const WALK_DEPTH: u32 = 60;
 /// For all walks of one model; they take seconds.
@@ -90,8 +74,9 @@ pub fn run(root: &Path, tlc: &Tlc, seed: u64, walks: u64, only: Option<&str>, wr
     for mutant in &mutants {
         let model = find(&models, &mutant.model)?;
         let raft = matches!(model.module.as_str(), "Nyala" | "Seeds");
-        let left_out = mutant.guard.split('+').any(|guard| NOT_DRIVEN.iter().any(|(name, _)| *name == guard));
-        if !raft || left_out || seen.contains(&mutant.guard) || !wanted(&mutant.guard) {
+        let shown = SHOWN_BY.iter().find(|(guard, _)| *guard == mutant.guard);
+        let hidden = shown.is_some_and(|(_, property)| *property != mutant.property);
+        if !raft || hidden || seen.contains(&mutant.guard) || !wanted(&mutant.guard) {
             continue;
         }
         seen.push(mutant.guard.clone());
@@ -162,8 +147,7 @@ fn setup(config: &str) -> String {
 
 fn counterexample(spec: &Path, tlc: &Tlc, model: &Model, mutant: &Mutant) -> Result<Script> {
     let name = mutant.guard.replace('+', "-");
-    let shown = SHOWN_BY.iter().find(|(guard, _)| *guard == mutant.guard);
-    let property = shown.map_or(mutant.property.as_str(), |(_, property)| property);
+    let property = mutant.property.as_str();
     let config = directed(model, &mutant.constants_without_guard(), property, true)?;
     let run = tlc.folder(spec, &format!("directed-{name}"))?;
     let outcome = tlc.check(&run, "Directed", &config)?;
@@ -263,7 +247,7 @@ fn params(action: &str) -> Result<&'static [&'static str]> {
         "CopyStart" => &["source", "term"],
         "Tombstone" => &["cas"],
         "StartPreElection" | "BecomeLeader" | "ClientAppend" | "AdvanceCommit" | "MetaPersist"
-        | "LogPersist" | "Restart" | "CopyFinish" | "CopyAbort" => &[],
+        | "LogPersist" | "Restart" | "CopyFinish" | "CopyAbort" | "Fail" | "FailOpen" => &[],
         other => bail!("spec/Directed.tla has a step {other}, of which no parameters are known here"),
     })
 }
@@ -300,7 +284,7 @@ fn step_line(number: usize, step: &Value) -> Result<String> {
         Ok(found.with_context(|| format!("{word:?} is not known"))?.1.to_owned())
     };
     let role = letter(role, &[("L", "leader"), ("C", "candidate"), ("F", "follower")])?;
-    let states = [("R", "ready"), ("Y", "copying"), ("T", "tombstoned"), ("D", "gone"), ("N", "none")];
+    let states = [("R", "ready"), ("Y", "copying"), ("T", "tombstoned"), ("F", "failed"), ("N", "none")];
     let last = last.items()?.iter().map(shown).collect::<Result<Vec<_>>>()?.join(".");
     let pairs = [
         ("term", shown(term)?),

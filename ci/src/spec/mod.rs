@@ -4,6 +4,7 @@
 //! that the spec allows. TLC does the work; here it is fetched, fed and read.
 
 mod directed;
+mod judge;
 mod model;
 mod mutant;
 mod planted;
@@ -15,30 +16,21 @@ mod tla;
 mod tlc;
 mod trace;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
-use crate::command::Run;
 use crate::steps::Steps;
+use judge::{kept_traces, lockstep_traces, sim_traces, trace_files};
 use model::{Model, Size};
 use mutant::Mutant;
-use replay::{Refusal, replay};
 use report::{ModelRow, MutantRow};
 use tlc::{Outcome, Tlc, Verdict, Walk};
-use trace::{ACTIONS, TraceFile};
 
 /// Steps of one random behaviour in the deep models.
 const WALK_DEPTH: u32 = 120;
-
-/// Events that a seed should have, to be worth its while.
-const SEED_EVENTS: usize = 500;
-
-/// Refused traces of one run that are told of.
-const REFUSALS_TOLD: usize = 6;
 
 /// Steps of one storm: about 600 events.
 const STORM_STEPS: u64 = 12_000;
@@ -61,9 +53,9 @@ pub struct Options {
     /// Traces of this many seeds of the simulator, faults on
     #[arg(long, value_name = "N")]
     traces: Option<u64>,
-    /// With --traces: which faults, as `cargo sim run --profile` has them
-    #[arg(long, default_value = "swarm")]
-    profile: String,
+    /// With --traces: which faults, as `cargo sim run --profile` has them; each gets its share of the seeds
+    #[arg(long, value_delimiter = ',', default_value = "swarm,disk")]
+    profile: Vec<String>,
     /// With --traces: how large the runs are, as `cargo sim run --size` has it
     #[arg(long, default_value = "full")]
     size: String,
@@ -224,173 +216,7 @@ fn deep(root: &Path, tlc: &Tlc, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The traces of `spec/traces`: `good` ones must be followed, `bad` ones refused for the reason that they give.
-fn kept_traces(root: &Path, tlc: &Tlc) -> Result<()> {
-    let good = read_traces(&root.join("spec/traces/good"))?;
-    let bad = read_traces(&root.join("spec/traces/bad"))?;
-    let wanted = expected(&root.join("spec/traces/bad"))?;
-    let all: Vec<TraceFile> = good.iter().chain(&bad).cloned().collect();
-    let refused = replay(root, tlc, &all)?;
-    for refusal in &refused {
-        if good.iter().any(|trace| trace.name == refusal.trace) {
-            bail!("{}", refusal.reason);
-        }
-    }
-    for (name, reason) in wanted {
-        let refusal = refused.iter().find(|refusal| refusal.trace == name);
-        let refusal = refusal.with_context(|| format!("{name}: the spec allows it, and should not"))?;
-        ensure!(refusal.reason.contains(&reason), "{name}: not refused for {reason:?}:\n{}", refusal.reason);
-    }
-    println!("{} good traces followed, {} bad ones refused", good.len(), bad.len());
-    Ok(())
-}
-
-/// Each bad trace's name and its line `# refused: words`.
-fn expected(dir: &Path) -> Result<Vec<(String, String)>> {
-    let mut found = Vec::new();
-    for path in files(dir)? {
-        let text = fs::read_to_string(&path)?;
-        let reason = text.lines().find_map(|line| line.strip_prefix("# refused: "));
-        let reason = reason.with_context(|| format!("{}: no line `# refused: words`", path.display()))?;
-        found.push((name(&path), reason.to_owned()));
-    }
-    Ok(found)
-}
-
-/// Lets the simulator run, and checks the traces that it wrote. What its own judges say is not asked here.
-fn sim_traces(root: &Path, tlc: &Tlc, options: &Options, count: u64) -> Result<()> {
-    let dir = root.join("target/spec/traces");
-    if dir.exists() {
-        fs::remove_dir_all(&dir)?;
-    }
-    fs::create_dir_all(&dir)?;
-    let seeds = format!("{}..{}", options.seed, options.seed + count);
-    let words = ["sim", "run", "--seeds", &seeds, "--profile", &options.profile, "--size", &options.size];
-    let jobs = options.workers.to_string();
-    let start = Instant::now();
-    let said = Run::cargo(root).args(words).args(["--jobs", &jobs, "--trace"]).args([&dir]).output()?;
-    let left_out = remove_unmade(&dir)?;
-    println!("{left_out} traces left out: a crash cut the creation of their tablets off");
-    let traces = read_traces(&dir)?;
-    ensure!(!traces.is_empty(), "cargo {} wrote no traces: {}", words.join(" "), said.stderr);
-    println!("{count} seeds run in {:.0} s", start.elapsed().as_secs_f64());
-    let seed = |trace: &TraceFile| trace.name.rsplit_once('-').map(|(run, _)| run.to_owned());
-    let mut events: BTreeMap<Option<String>, usize> = BTreeMap::new();
-    for trace in &traces {
-        *events.entry(seed(trace)).or_default() += trace.events.len();
-    }
-    let small = events.values().filter(|events| **events < SEED_EVENTS).count();
-    let origin = format!(
-        "`cargo ci spec --traces {count} --seed {} --profile {} --size {}`: {small} of {} seeds have less than \
-         {SEED_EVENTS} events",
-        options.seed,
-        options.profile,
-        options.size,
-        events.len()
-    );
-    println!("{origin}");
-    judge(root, tlc, &traces, options.write.then_some(origin.as_str()))
-}
-
-/// Removes the traces that begin with a restart and never tell the first configuration: the power went before anybody
-/// was told that the tablet is there. How many they were.
-fn remove_unmade(dir: &Path) -> Result<usize> {
-    let mut removed = 0;
-    for path in files(dir)? {
-        let text = fs::read_to_string(&path)?;
-        let mut actions = text.lines().filter_map(|line| line.split(' ').nth(2));
-        if trace::begins_with(&text, "Restart") && !actions.any(|action| action == "Create") {
-            fs::remove_file(&path)?;
-            removed += 1;
-        }
-    }
-    Ok(removed)
-}
-
-/// Lets groups of Raft cores run through storms and checks their traces.
-fn lockstep_traces(root: &Path, tlc: &Tlc, first: u64, count: u64) -> Result<()> {
-    Run::cargo(root).args(["build", "--quiet", "--package", "engine", "--example", "raft_trace"]).run()?;
-    let example = example("raft_trace")?;
-    let mut traces = Vec::new();
-    for seed in first..first + count {
-        let words = [seed.to_string(), STORM_STEPS.to_string()];
-        let said = Run::new(&example).args(words).output()?;
-        ensure!(said.success, "raft_trace, seed {seed}: {}", said.stderr);
-        traces.push(TraceFile::parse(&format!("seed {seed}"), &said.stdout)?);
-    }
-    judge(root, tlc, &traces, None)
-}
-
 /// Where cargo puts an example: beside this program, which the same cargo built.
 fn example(name: &str) -> Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("examples").join(name))
-}
-
-fn trace_files(root: &Path, tlc: &Tlc, path: &Path) -> Result<()> {
-    let traces = read_traces(path)?;
-    ensure!(!traces.is_empty(), "no *.trace in {}", path.display());
-    judge(root, tlc, &traces, None)
-}
-
-/// All traces must be followed; says which actions they took. `write`: where they come from, for the table, in which
-/// every action must have been seen.
-fn judge(root: &Path, tlc: &Tlc, traces: &[TraceFile], write: Option<&str>) -> Result<()> {
-    let (start, before_cpu) = (Instant::now(), tlc::children_cpu());
-    let refused: Vec<Refusal> = replay(root, tlc, traces)?;
-    let cpu = tlc::children_cpu().zip(before_cpu).map(|(after, before)| after - before);
-    let events: usize = traces.iter().map(|trace| trace.events.len()).sum();
-    let counts = counts(traces);
-    println!("{}", report::counts_line(&counts));
-    let sum = report::traces_line(traces.len(), events, refused.len(), start.elapsed(), cpu);
-    println!("{sum}");
-    if let Some(origin) = write {
-        report::write(root, "traces", &report::counts(&counts, &format!("{origin}; {sum}")))?;
-        let unseen = report::unseen(&counts);
-        ensure!(unseen.is_empty(), "actions in no trace: {}", unseen.join(" "));
-    }
-    if refused.is_empty() {
-        return Ok(());
-    }
-    let told: Vec<&str> = refused.iter().take(REFUSALS_TOLD).map(|refusal| refusal.reason.as_str()).collect();
-    bail!("{} of {} traces refused; the first:\n{}", refused.len(), traces.len(), told.join("\n"))
-}
-
-/// How often each action was taken, in the order of the list.
-fn counts(traces: &[TraceFile]) -> Vec<(&'static str, usize)> {
-    let mut counts: Vec<(&str, usize)> = ACTIONS.iter().map(|action| (action.name, 0)).collect();
-    for event in traces.iter().flat_map(|trace| &trace.events) {
-        if let Some(count) = counts.iter_mut().find(|(name, _)| *name == event.action.name) {
-            count.1 += 1;
-        }
-    }
-    counts
-}
-
-fn read_traces(path: &Path) -> Result<Vec<TraceFile>> {
-    let mut traces = Vec::new();
-    for path in files(path)? {
-        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        traces.push(TraceFile::parse(&name(&path), &text)?);
-    }
-    Ok(traces)
-}
-
-fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// `path` itself, or the trace files in it, sorted.
-fn files(path: &Path) -> Result<Vec<PathBuf>> {
-    if path.is_file() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path).with_context(|| format!("reading {}", path.display()))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "trace") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }

@@ -10,7 +10,7 @@ use super::directed::DirectedRow;
 use super::model::Model;
 use super::mutant::Mutant;
 use super::planted::PlantedRow;
-use super::tlc::Outcome;
+use super::tlc::{Outcome, children_cpu};
 
 #[derive(Clone)]
 pub struct ModelRow {
@@ -77,7 +77,16 @@ pub fn mutants(rows: &[MutantRow]) -> String {
 }
 
 fn cpu(outcome: &Outcome) -> String {
-    outcome.cpu.map_or_else(|| "?".to_owned(), |seconds| format!("{seconds:.0}"))
+    whole_seconds(outcome.cpu)
+}
+
+/// CPU seconds that children took since [`children_cpu`] said `before`.
+pub fn cpu_since(before: Option<f64>) -> String {
+    whole_seconds(children_cpu().zip(before).map(|(after, before)| after - before))
+}
+
+fn whole_seconds(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "?".to_owned(), |seconds| format!("{seconds:.0}"))
 }
 
 /// Behaviours that the code was driven along; walks of one model in one line.
@@ -132,8 +141,7 @@ pub fn unseen<'a>(counts: &[(&'a str, usize)]) -> Vec<&'a str> {
 }
 
 /// How much was checked and what it took.
-pub fn traces_line(traces: usize, events: usize, refused: usize, time: Duration, cpu: Option<f64>) -> String {
-    let cpu = cpu.map_or("untold".to_owned(), |cpu| format!("{cpu:.0}"));
+pub fn traces_line(traces: usize, events: usize, refused: usize, time: Duration, cpu: &str) -> String {
     let seconds = time.as_secs();
     format!("{traces} traces of {events} events, {refused} refused, checked in {seconds} s ({cpu} CPU s)")
 }

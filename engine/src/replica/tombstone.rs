@@ -41,6 +41,15 @@ pub fn tombstone(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId, last_op: Opt
     remove_data(wal, data, tablet)
 }
 
+/// Whether a replica may be deleted by an order that was decided on knowing the configuration with index `cas`, if it
+/// names one: a replica whose newest committed configuration is newer may be needed in it. Indexes as Kudu writes them,
+/// -1 for the first configuration.
+///
+/// Spec: TabletCopy.tla Tombstone.
+pub fn may_delete(committed: i64, cas: Option<i64>) -> bool {
+    cas.is_none_or(|newest| committed <= newest)
+}
+
 /// Removes every trace of a replica, or of a tombstone. Nobody may be using it. `NotFound` if there is none; doing it
 /// again after a failure completes it.
 pub fn delete(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<()> {

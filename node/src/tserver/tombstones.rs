@@ -128,7 +128,7 @@ impl Tablets {
     async fn check_cas(&self, entry: &TabletEntry, cas: Option<i64>) -> Result<(), TabletError> {
         let Some(limit) = cas else { return Ok(()) };
         let committed = self.committed_config_index(entry).await;
-        if committed <= limit {
+        if tombstone::may_delete(committed, cas) {
             return Ok(());
         }
         let what = format!("the configuration at index {committed} is newer than {limit}");

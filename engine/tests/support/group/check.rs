@@ -184,14 +184,14 @@ impl Checks {
 
     /// QuorumKeeps: the last committed entry is durable at, or remembered by, a server of every majority of the newest
     /// committed configuration. (It may be one less than a majority of an even number of voters: the configuration in
-    /// force when it was committed can have had one voter less.)
+    /// force when it was committed can have had one voter less.) Who does not know how far its log went elects nobody.
     fn check_quorum(&self, nodes: &BTreeMap<PeerId, Node>) {
         let Some(last) = self.committed.last() else { return };
         let config = self.newest_config();
         let has = |id: PeerId| {
-            let disk = &nodes[&id].disk;
+            let (disk, blind) = (&nodes[&id].disk, nodes[&id].is_blind());
             let own = disk.log.get(last.op.index as usize - 1).is_some_and(|entry| entry.op == last.op);
-            own || disk.tombstone.is_some_and(|op| op >= last.op)
+            blind || own || disk.tombstone.is_some_and(|op| op >= last.op)
         };
         let count = config.voters().filter(|peer| has(peer.id)).count();
         assert!(

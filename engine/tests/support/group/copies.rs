@@ -6,6 +6,7 @@ use engine::note::raft::{Action, DataState, Post, RaftNote, Role as NoteRole};
 use engine::raft::message::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use engine::raft::{Config, ConsensusMeta, Role, decide_vote};
 use engine::replica::copy::Manifest;
+use engine::replica::tombstone::may_delete;
 
 use super::node::Node;
 use super::shelf::{self, Shelf};
@@ -67,15 +68,18 @@ impl Group {
 
     /// A copy of what `source` has durably begins, if the code that copies admits it.
     pub fn copy(&mut self, source: PeerId, sink: PeerId, term: Term) -> Result<()> {
-        if !self.nodes[&source].is_up() || self.nodes[&sink].is_down() || self.nodes[&sink].is_copying() {
+        let to = &self.nodes[&sink];
+        if !self.nodes[&source].is_up() || (to.is_down() && !to.is_failed()) || to.is_copying() {
             return Err(Error::not_ready("no copy here now"));
         }
-        let local = self.nodes[&sink].local();
+        let local = to.local();
         local.admit_term(term)?;
         let from = &self.nodes[&source];
         let (manifest, content) = (manifest(from), (from.disk.log.clone(), from.disk.gc_before));
+        local.admit(&manifest)?;
         self.tell_source(source, sink, manifest.last_op);
         let node = self.nodes.get_mut(&sink).expect("a server");
+        node.give_way();
         node.on_shelf(|shelf| shelf.begin(&local, term, manifest, content))?;
         self.tell(sink, Action::CopyStart { source, term });
         Ok(())
@@ -115,15 +119,31 @@ impl Group {
         self.tell(at, Action::Restart { vote });
     }
 
-    pub(super) fn tombstone(&mut self, at: PeerId, newest: &Config) {
+    /// The master deletes a replica. `cas`: the index of the configuration that it knows of.
+    pub fn tombstone(&mut self, at: PeerId, cas: Option<i64>) {
         let node = self.nodes.get_mut(&at).expect("a server");
-        let config = node.raft().map(|raft| raft.meta().committed.kudu_index());
-        if config.is_some_and(|index| index > newest.kudu_index()) {
+        let committed = match (node.raft(), &node.disk.meta) {
+            (Some(raft), _) => raft.meta().committed.kudu_index(),
+            (None, Some(meta)) => meta.committed.kudu_index(),
+            (None, None) => return,
+        };
+        if !may_delete(committed, cas) {
             return;
         }
         node.tombstone();
         self.tickets.retain(|(to, _), _| *to != at);
-        self.tell(at, Action::Tombstone { cas: newest.opid_index });
+        self.tell(at, Action::Tombstone { cas: cas.and_then(|index| u64::try_from(index).ok()) });
+    }
+
+    /// An error of the disk ends the replica; `at_start`: its server went down, and could not open it again.
+    pub fn fail(&mut self, at: PeerId, at_start: bool) {
+        let node = self.nodes.get_mut(&at).expect("a server");
+        node.fail(!at_start);
+        self.tickets.retain(|(to, _), _| *to != at);
+        let vote = node.disk.meta.as_ref().and_then(|meta| meta.voted_for);
+        let last = node.remembers().unwrap_or_default();
+        let action = if at_start { Action::FailOpen { vote } } else { Action::Fail };
+        self.tell_as(at, action, (last, 0, DataState::Failed));
     }
 }
 

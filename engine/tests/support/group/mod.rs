@@ -435,7 +435,7 @@ impl Group {
         let at = self.any_node();
         let member = newest.peer(at).is_some();
         if !member && self.nodes[&at].is_up() && self.chance(500) {
-            return self.tombstone(at, &newest);
+            return self.tombstone(at, newest.opid_index.map(|index| index as i64));
         }
         let Some(leader) = self.leader() else { return };
         let part = match (member, self.below(4)) {

@@ -62,6 +62,8 @@ impl Disk {
 pub enum Life {
     Up(Box<Raft>),
     Down,
+    /// The server runs, the replica does not: how far its log went, if that is known.
+    Failed(Option<OpId>),
 }
 
 pub struct Node {
@@ -122,7 +124,7 @@ impl Node {
     pub fn raft(&self) -> Option<&Raft> {
         match &self.state {
             Life::Up(raft) => Some(raft),
-            Life::Down => None,
+            Life::Down | Life::Failed(_) => None,
         }
     }
 
@@ -130,7 +132,11 @@ impl Node {
         matches!(self.state, Life::Up(_))
     }
 
-    /// A replica whose server is not running. A server without a replica always runs.
+    pub fn is_failed(&self) -> bool {
+        matches!(self.state, Life::Failed(_))
+    }
+
+    /// A replica whose server is not running, or that failed. A server without a replica always runs.
     pub fn is_down(&self) -> bool {
         !self.is_up() && !self.is_empty_handed()
     }
@@ -159,11 +165,26 @@ impl Node {
         true
     }
 
+    /// How far the log went of what does not run.
+    pub fn remembers(&self) -> Option<OpId> {
+        if let Life::Failed(last) = self.state { last } else { self.disk.tombstone }
+    }
+
+    /// Whether there is or was a replica here of whose log nobody knows any more how far it went.
+    pub fn is_blind(&self) -> bool {
+        let without = self.is_failed() || (self.is_empty_handed() && self.disk.meta.is_some());
+        without && self.remembers().is_none()
+    }
+
     /// What it would say of itself when it is told to copy.
     pub fn local(&self) -> Local {
-        let has = self.shelf.as_ref().map_or(Has::Replica, Shelf::has);
+        let has = match &self.shelf {
+            Some(shelf) => shelf.has(),
+            None if self.is_failed() => Has::Failed,
+            None => Has::Replica,
+        };
         let term = self.disk.meta.as_ref().map_or(0, |meta| meta.term);
-        Local { tablet: super::TABLET, has, last_op: self.disk.tombstone, at_least: OpId::MIN, term }
+        Local { tablet: super::TABLET, has, last_op: self.remembers(), at_least: OpId::MIN, term }
     }
 
     pub fn deadline(&self) -> Instant {
@@ -319,11 +340,34 @@ impl Node {
 
     /// Deletes the data, after everything queued is durable, and keeps the promises.
     pub fn tombstone(&mut self) {
-        let Some(raft) = self.raft() else { return };
-        let (last, meta) = (raft.last(), raft.meta().clone());
+        let (last, meta) = match (&self.state, &self.disk.meta) {
+            (Life::Up(raft), _) => (Some(raft.last()), raft.meta().clone()),
+            (Life::Failed(last), Some(meta)) => (*last, meta.clone()),
+            _ => return,
+        };
         self.stop();
         self.shelf = Some(Shelf::tombstone(&meta, last));
         self.on_shelf(|_| ());
         self.log.clear();
+    }
+
+    /// The replica ends by an error; what is queued may not reach the disk any more. `knows`: its server still knows how
+    /// far its log went.
+    pub fn fail(&mut self, knows: bool) {
+        let Some(raft) = self.raft() else { return };
+        let (last, committed) = (raft.last(), raft.committed().index);
+        self.stop();
+        self.disk.committed = committed.min(self.disk.log.len() as u64);
+        self.state = Life::Failed(knows.then_some(last));
+    }
+
+    /// A copy is about to replace a replica that failed.
+    pub fn give_way(&mut self) {
+        let failed = self.is_failed().then(|| self.disk.meta.as_ref().map(Shelf::failed)).flatten();
+        if failed.is_some() {
+            self.stop();
+            self.shelf = failed;
+            self.log.clear();
+        }
     }
 }

@@ -114,6 +114,15 @@ fn number(map: &BTreeMap<String, String>, key: &str) -> Told<u64> {
     text.parse().map_err(|_| format!("{key}={text} is no number"))
 }
 
+/// The configuration that an order names by its index; the specification calls the first one 0.
+fn config_index(params: &BTreeMap<String, String>) -> Told<Option<i64>> {
+    Ok(match get(params, "cas")? {
+        "none" => None,
+        "0" => Some(-1),
+        _ => Some(number(params, "cas")? as i64),
+    })
+}
+
 fn server_of(name: &str) -> Told<PeerId> {
     let number = name.strip_prefix('s').and_then(|rest| rest.parse().ok());
     number.map(id).ok_or(format!("{name:?} is no server"))
@@ -219,9 +228,10 @@ impl Driver {
             "CopyFinish" => self.group.finish_copy(at),
             "CopyAbort" => self.group.abort_copy(at),
             "Tombstone" => {
-                let newest = Config { opid_index: Some(number(params, "cas")?), peers: Vec::new() };
-                self.group.tombstone(at, &newest);
+                self.group.tombstone(at, config_index(params)?);
             }
+            "Fail" => self.group.fail(at, false),
+            "FailOpen" => self.group.fail(at, true),
             other => return Err(format!("unknown action {other:?}")),
         }
         Ok(())
@@ -372,12 +382,7 @@ impl Driver {
         parts.extend(new.map(|id| ChangePart::Add(peer(*id, Member::NonVoter))));
         let gone = config.peers.iter().filter(|p| !voters.contains(&p.id) && !learners.contains(&p.id));
         parts.extend(gone.map(|peer| ChangePart::Remove(peer.id)));
-        // The specification calls the first configuration 0.
-        let cas = match get(params, "cas")? {
-            "none" => None,
-            "0" => Some(-1),
-            _ => Some(number(params, "cas")? as i64),
-        };
+        let cas = config_index(params)?;
         self.acknowledge(leader, commit);
         // An operator asks when all are alive; the master names the configuration that it judged.
         let caught_up = self.caught_up(leader, commit);
@@ -428,7 +433,7 @@ impl Driver {
             return self.group.crash_shelf(at);
         }
         let node = self.group.nodes.get_mut(&at).expect("a server");
-        let committed = node.raft().map_or(0, |raft| raft.committed().index);
+        let committed = node.raft().map_or(node.disk.committed, |raft| raft.committed().index);
         node.disk.committed = committed.min(node.disk.log.len() as u64);
         node.crash(0);
         self.group.tickets.retain(|(to, _), _| *to != at);
@@ -507,11 +512,12 @@ impl Driver {
         let Some(raft) = node.raft() else {
             let (term, voted) = node.disk.meta.as_ref().map_or((0, None), |m| (m.term, m.voted_for));
             let data = match node.local().has {
+                _ if node.is_failed() => "failed",
                 _ if node.is_copying() => "copying",
                 Has::Tombstone => "tombstoned",
                 _ => "none",
             };
-            let last = node.disk.tombstone.unwrap_or_default();
+            let last = node.remembers().unwrap_or_default();
             let words = [("term", term.to_string()), ("vote", vote(voted)), ("data", data.into())];
             return words.into_iter().chain([("last", last.to_string())]).collect();
         };

@@ -1,19 +1,20 @@
-//! What a server has of the tablet while no replica runs there: nothing, a tombstone, or a copy under way. The engine's
-//! own code keeps it on a disk in memory, so that what it forgets is forgotten here too.
+//! What a server has of the tablet while no replica runs there: nothing, a tombstone, a copy under way, or a replica
+//! that failed. The engine's own code keeps it on a disk in memory, so that what it forgets is forgotten here too.
 #![allow(dead_code)] // each test uses a part
 
 use std::sync::Arc;
 
+use engine::disk;
 use engine::disk::mem::MemDisk;
 use engine::error::Result;
 use engine::ids::{OpId, Term};
 use engine::raft::ConsensusMeta;
-use engine::replica::copy::{CopySink, Has, Local, Manifest};
+use engine::replica::copy::{Chunk, CopySink, Has, Local, Manifest, Part, Segment};
 use engine::replica::{cmeta, tombstone};
 use engine::schema::partition::{Partition, PartitionSchema};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::meta::{DataState, TabletMeta};
-use engine::wal::Replicate;
+use engine::wal::{Replicate, segment_name};
 
 use super::TABLET;
 use super::node::Disk;
@@ -23,7 +24,10 @@ pub struct Shelf {
     arriving: Option<Arriving>,
 }
 
-/// A copy under way. Its log comes beside the engine's files, of which there are none.
+/// The only segment of a log that is copied.
+const SEGMENT: u64 = 1;
+
+/// A copy under way. Its log comes beside the engine's files: the segment there has a byte for each entry.
 struct Arriving {
     sink: CopySink,
     log: Vec<Replicate>,
@@ -35,13 +39,19 @@ impl Shelf {
         Shelf { disk: MemDisk::new(0), arriving: None }
     }
 
-    /// A replica with this metadata is deleted; `last` is the last operation in its log.
-    pub fn tombstone(meta: &ConsensusMeta, last: OpId) -> Shelf {
+    /// A replica with this metadata that cannot be used.
+    pub fn failed(meta: &ConsensusMeta) -> Shelf {
         let shelf = Shelf::empty();
+        let stored = cmeta::store(&shelf.disk, meta).and_then(|()| superblock().store(&shelf.disk));
+        stored.expect("this disk does not fail");
+        shelf
+    }
+
+    /// A replica with this metadata is deleted; `last` is the last operation in its log, if that is known.
+    pub fn tombstone(meta: &ConsensusMeta, last: Option<OpId>) -> Shelf {
+        let shelf = Shelf::failed(meta);
         let disk = &shelf.disk;
-        let stored = cmeta::store(disk, meta).and_then(|()| superblock().store(disk));
-        let deleted = stored.and_then(|()| tombstone::tombstone(disk, disk, TABLET, Some(last)));
-        deleted.expect("this disk does not fail");
+        tombstone::tombstone(disk, disk, TABLET, last).expect("this disk does not fail");
         shelf
     }
 
@@ -62,9 +72,10 @@ impl Shelf {
         self.arriving.is_some()
     }
 
-    /// Whether anything is there at all.
+    /// What is there, if anything is.
     pub fn has(&self) -> Has {
-        match TabletMeta::load(&self.disk, TABLET) {
+        match TabletMeta::load(&self.disk, TABLET).map(|meta| meta.data_state) {
+            Ok(DataState::Ready) => Has::Failed,
             Ok(_) => Has::Tombstone,
             Err(_) => Has::Nothing,
         }
@@ -79,16 +90,24 @@ impl Shelf {
         (log, gc_before): (Vec<Replicate>, u64),
     ) -> Result<()> {
         let disk = Arc::new(self.disk.clone());
-        let sink = CopySink::begin(disk.clone(), disk, local, Some(term), manifest)?;
+        let bytes = log.len() as u64;
+        let manifest = Manifest { segments: vec![Segment { sequence: SEGMENT, bytes }], ..manifest };
+        let mut sink = CopySink::begin(disk.clone(), disk, local, Some(term), manifest)?;
+        let chunk = Chunk::new(0, vec![0; log.len()], bytes);
+        sink.put(Part::Segment(SEGMENT), &chunk).expect("this disk does not fail");
         self.arriving = Some(Arriving { sink, log, gc_before });
         Ok(())
     }
 
-    /// Everything has arrived: the disk of the replica that is there now, if the superblock says that one is.
+    /// Everything has arrived: the disk of the replica that is there now, if the superblock says that one is. Of the log
+    /// it has what would be there if the power went.
     pub fn finish(&mut self) -> Option<Disk> {
-        let Arriving { sink, log, gc_before } = self.arriving.take()?;
+        let Arriving { sink, mut log, gc_before } = self.arriving.take()?;
         sink.finish().expect("this disk does not fail");
-        let ready = TabletMeta::load(&self.disk, TABLET).ok()?.data_state == DataState::Ready;
+        self.disk.crash();
+        let ready = self.has() == Has::Failed;
+        let segment = format!("wals/{TABLET}/{}", segment_name(SEGMENT));
+        log.truncate(disk::read_file(&self.disk, &segment).map_or(0, |bytes| bytes.len()));
         let committed = sink.manifest().committed;
         ready.then(|| Disk { meta: self.meta(), log, committed, tombstone: None, gc_before })
     }
