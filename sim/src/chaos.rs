@@ -10,6 +10,7 @@ use engine::disk::mem::{Damage, OpKind};
 
 use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
 use crate::draw::Draw;
+use crate::fuse::Fuse;
 use crate::net::rules::Effect;
 use crate::plan::faults::Dir;
 use crate::plan::{Fault, Host, Plan, Way};
@@ -63,6 +64,8 @@ pub const STRIKES: &[(&str, &str)] = &[
 struct State {
     down: bool,
     paused: bool,
+    /// Since when it is down or paused.
+    since: Duration,
     starts: u64,
     /// A power cut within a disk operation that has not come yet: its kind, and how long it lasts.
     fuse: Option<(&'static str, Duration)>,
@@ -124,9 +127,10 @@ impl Chaos {
         }
     }
 
-    /// How often servers were started again.
-    pub fn restarts(&self) -> u64 {
-        self.hosts.values().map(|state| state.starts).sum()
+    /// Servers that do nothing, each since then.
+    pub fn silent(&self) -> BTreeMap<Host, Duration> {
+        let silent = self.hosts.iter().filter(|(_, state)| state.down || state.paused);
+        silent.map(|(host, state)| (*host, state.since)).collect()
     }
 
     fn count(&mut self, what: &str) {
@@ -204,8 +208,9 @@ impl Chaos {
         if state.down {
             return false;
         }
-        (state.down, state.paused, state.fuse) = (true, false, None);
+        (state.down, state.paused, state.fuse, state.since) = (true, false, None, world.now());
         let starts = state.starts;
+        world.machine(&host.name()).fuses().clear();
         how(world, &host.name());
         self.at(world.now() + down, Action::Start(host, starts));
         true
@@ -251,6 +256,16 @@ impl Chaos {
                 // Counted when it strikes.
                 false
             }
+            Fault::PowerCutAfter { moment, nth, dir, op, down } => {
+                if !self.state(target).down {
+                    self.state(target).fuse = Some((kind.word(), *down));
+                    let machine = world.machine(&target.name());
+                    let disk = machine.disk(name(*dir));
+                    machine.fuses().lay(Fuse { moment: *moment, nth: *nth, disk, op: *op });
+                }
+                // Counted when it strikes.
+                false
+            }
             Fault::PowerCutInSync { dir, sync, down } => {
                 if !self.state(target).down {
                     self.state(target).fuse = Some((kind.word(), *down));
@@ -265,6 +280,7 @@ impl Chaos {
                 if state.down || std::mem::replace(&mut state.paused, true) {
                     return false;
                 }
+                state.since = world.now();
                 world.pause(&target.name());
                 self.at(world.now() + *span, Action::Resume(target));
                 true
@@ -329,6 +345,11 @@ impl Chaos {
             }
             Fault::CutLink { peer, way, span } => {
                 self.rules_between(world, target, Some(*peer), *way, Effect::Block, *span);
+            }
+            Fault::CutPeers { way, span } => {
+                for peer in self.plan.servers().into_iter().filter(|peer| *peer != target) {
+                    self.rules_between(world, target, Some(peer), *way, Effect::Block, *span);
+                }
             }
             Fault::SlowLink { peer, latency, span } => {
                 let effect = Effect::Delay(latency.as_nanos() as u64);
@@ -448,6 +469,7 @@ impl Chaos {
         for host in hosts {
             let machine = world.machine(&host.name());
             [WAL_DIR, DATA_DIR].iter().for_each(|dir| machine.disk(dir).heal());
+            machine.fuses().clear();
             machine.set_cost(device_cost(&self.plan));
             let failures = disk_failures(world, host);
             let state = self.state(host);

@@ -8,6 +8,7 @@ pub mod chaos;
 pub mod cli;
 pub mod cluster;
 pub mod draw;
+pub mod fuse;
 pub mod history;
 pub mod invariants;
 pub mod machine;

@@ -14,6 +14,7 @@ use node::env::{Disks, MemoryBudget, Rng};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng};
 
+use crate::fuse::Fuses;
 use crate::trace::EventLog;
 
 pub struct Machine {
@@ -26,6 +27,7 @@ pub struct Machine {
     clock: Mutex<WallClock>,
     cpu_factor: AtomicU64,
     watch: Mutex<Watch>,
+    fuses: Fuses,
 }
 
 struct Devices {
@@ -81,6 +83,7 @@ impl Machine {
             clock: Mutex::new(clock),
             cpu_factor: AtomicU64::new(1),
             watch: Mutex::default(),
+            fuses: Fuses::default(),
         }
     }
 
@@ -210,6 +213,11 @@ impl Machine {
         let clock = self.clock();
         let micros = true_micros.saturating_add_signed(clock.offset(true_micros));
         WallTime { micros, error_micros: clock.error_us }
+    }
+
+    /// Power cuts that wait for a moment of its server's.
+    pub fn fuses(&self) -> &Fuses {
+        &self.fuses
     }
 
     /// Who is told what happens in programs that start on this machine from now on.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use std::{fmt, io};
 
 use engine::ids::{PeerId, TabletId};
@@ -12,10 +13,11 @@ use engine::note::raft::{Action, RaftNote, Trace};
 use engine::watch::{Watch, Watcher};
 
 use crate::cluster;
+use crate::fuse::Fuses;
 use crate::invariants::Watchdog;
 use crate::oracle::Finding;
 use crate::oracle::memory::Counted;
-use crate::plan::Plan;
+use crate::plan::{Host, Plan};
 use crate::trace::{self, Lane};
 
 /// The kind of moments that tell the daily business of logs.
@@ -32,6 +34,8 @@ struct Seen {
     dog: Mutex<Watchdog>,
     memory: Mutex<Memory>,
     clients: usize,
+    /// On which machine each server runs.
+    hosts: Mutex<BTreeMap<PeerId, Host>>,
     /// None if nobody wants them.
     traces: Option<Mutex<Traces>>,
 }
@@ -60,10 +64,12 @@ impl Observer {
     /// `origin`: where traces say that they come from; without it none are kept.
     pub fn new(plan: &Plan, origin: Option<String>) -> Observer {
         let patience = cluster::raft(plan).election_timeout();
-        let dog = Mutex::new(Watchdog::new(plan.cluster.log_sync, patience));
+        let dog =
+            Watchdog::new(plan.cluster.log_sync, patience).giving_up_after(plan.cluster.follower_failed);
+        let (dog, hosts) = (Mutex::new(dog), Mutex::default());
         let traces = origin.map(|origin| Mutex::new(Traces { origin, tablets: BTreeMap::new() }));
         let (memory, clients) = (Mutex::default(), plan.clients.len());
-        Observer { seen: Arc::new(Seen { marks: Mutex::default(), dog, memory, clients, traces }) }
+        Observer { seen: Arc::new(Seen { marks: Mutex::default(), dog, memory, clients, hosts, traces }) }
     }
 
     /// Writes each tablet's trace into `dir`, as `NAME-TABLET.trace`.
@@ -78,9 +84,17 @@ impl Observer {
         Ok(())
     }
 
-    /// For the environment of a server.
-    pub fn watch(&self) -> Watch {
-        Watch::new(self.seen.clone())
+    /// For the environment of the server on a machine, whose fuses its notes may burn.
+    pub fn watch(&self, host: Host, fuses: Fuses) -> Watch {
+        Watch::new(Arc::new(Post { seen: self.seen.clone(), host, fuses }))
+    }
+
+    /// These machines do nothing, each since that time of the run.
+    pub fn silent(&self, hosts: &BTreeMap<Host, Duration>) {
+        let servers = self.seen.hosts();
+        let since = |host| hosts.get(host).map(|since| since.as_nanos() as u64);
+        let silent = servers.iter().filter_map(|(server, host)| Some((*server, since(host)?)));
+        self.seen.dog().silent(silent.collect());
     }
 
     /// How often each mark was reached.
@@ -109,7 +123,34 @@ impl Observer {
     }
 }
 
+/// Who watches one machine.
+struct Post {
+    seen: Arc<Seen>,
+    host: Host,
+    fuses: Fuses,
+}
+
+impl Watcher for Post {
+    fn mark(&self, mark: &'static str) {
+        self.seen.count(mark);
+    }
+
+    fn memory(&self, server: PeerId, bytes: u64, limit: u64) {
+        self.seen.memory_counted(server, bytes, limit);
+    }
+
+    fn note(&self, server: PeerId, tablet: TabletId, note: &Note) {
+        self.seen.hosts().entry(server).or_insert(self.host);
+        self.seen.note(server, tablet, note);
+        self.fuses.see(note);
+    }
+}
+
 impl Seen {
+    fn hosts(&self) -> MutexGuard<'_, BTreeMap<PeerId, Host>> {
+        self.hosts.lock().expect("nothing panics while it holds the hosts")
+    }
+
     fn marks(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
         self.marks.lock().expect("nothing panics while it holds the marks")
     }
@@ -163,12 +204,8 @@ fn first_word(before: &str, shown: &impl fmt::Display) -> String {
     word.0
 }
 
-impl Watcher for Seen {
-    fn mark(&self, mark: &'static str) {
-        self.count(mark);
-    }
-
-    fn memory(&self, server: PeerId, bytes: u64, limit: u64) {
+impl Seen {
+    fn memory_counted(&self, server: PeerId, bytes: u64, limit: u64) {
         trace::lane_here(Lane::Memory, bytes);
         let mut memory = self.memory();
         let counted = memory.by_server.entry(server).or_default();

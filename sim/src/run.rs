@@ -137,7 +137,7 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: Keep) -> Result<Ran, String> {
     let chaos = phases.unwrap_or_else(|panic| resume_unwind(panic));
     let (mut failures, simulated) = (run.failures, run.world.now());
     observer.alive(&workload.living_tablets());
-    failures.extend(observer.findings().iter().map(fault));
+    failures.extend(observer.findings().iter().chain(&observer.memory_findings()).map(fault));
     let judging = cpu_ms();
     let outcome = outcome(plan, kind, &log, &workload, chaos, failures, simulated);
     let outcome = Outcome { marks: observer.marks(), ..outcome };
@@ -264,6 +264,7 @@ impl Run<'_> {
             }
             let events = self.world.log().fingerprint().events - before;
             left = aftermath::leftovers(self.world, self.plan);
+            left.extend(aftermath::long_logs(self.world, self.plan));
             left.extend(calm::check(&self.plan.cluster, events, aftermath::IDLE));
             if left.is_empty() {
                 break;
@@ -276,6 +277,7 @@ impl Run<'_> {
     fn pass(&mut self, chaos: &mut Chaos, limit: Duration, what: &str) -> bool {
         let end = self.world.now() + limit;
         while self.world.now() < end {
+            self.observer.silent(&chaos.silent());
             let until = chaos.next_at().map_or(end, |next| next.min(end));
             match self.world.run_until(until) {
                 Ok(Stopped::Reached) => chaos.act(self.world),

@@ -25,6 +25,7 @@ pub mod copy_is_prefix;
 pub mod elected_by_votes;
 pub mod leader_completeness;
 pub mod leader_undisturbed;
+pub mod living_majority;
 pub mod log_matching;
 pub mod model;
 pub mod no_amnesia;
@@ -86,7 +87,11 @@ pub struct Watchdog {
     log_sync_off: bool,
     /// How long a follower waits for its leader.
     patience: Duration,
+    /// How long one may be silent until it is given up.
+    given_up: Duration,
     excused: Vec<PeerId>,
+    /// Who does nothing, since when.
+    silent: BTreeMap<PeerId, u64>,
 }
 
 struct Tablet {
@@ -118,6 +123,7 @@ impl Tablet {
                 Box::new(commit_by_majority::CommitByMajority),
                 Box::new(change_in_own_term::ChangeInOwnTerm),
                 Box::new(leader_undisturbed::LeaderUndisturbed::default()),
+                Box::new(living_majority::LivingMajority::default()),
             ],
             recent: VecDeque::new(),
         }
@@ -129,6 +135,16 @@ impl Watchdog {
     /// `patience`: how long a follower waits for its leader; zero if that is not known.
     pub fn new(log_sync: bool, patience: Duration) -> Watchdog {
         Watchdog { log_sync_off: !log_sync, patience, ..Watchdog::default() }
+    }
+
+    /// A server that is silent for so long is given up by its leaders.
+    pub fn giving_up_after(self, given_up: Duration) -> Watchdog {
+        Watchdog { given_up, ..self }
+    }
+
+    /// These servers do nothing, each since that moment; no others.
+    pub fn silent(&mut self, silent: BTreeMap<PeerId, u64>) {
+        self.silent = silent;
     }
 
     /// This server's disks have lost what was durable, and it is not its fault.
@@ -143,12 +159,17 @@ impl Watchdog {
     pub fn see(&mut self, server: PeerId, tablet: TabletId, note: &RaftNote, nanos: u64) {
         self.events += 1;
         let (excused, off, patience) = (&self.excused, self.log_sync_off, self.patience);
+        let given_up = self.given_up;
         let state = self.tablets.entry(tablet).or_insert_with(|| {
             let mut state = Tablet::new();
             state.model.excused = excused.iter().copied().collect();
             (state.model.log_sync_off, state.model.patience) = (off, patience);
+            state.model.given_up = given_up;
             state
         });
+        if state.model.silent != self.silent {
+            state.model.silent.clone_from(&self.silent);
+        }
         let event = Event { at: server, nanos, note: note.clone() };
         let objections = state.see(&event);
         for (oracle, what) in objections {

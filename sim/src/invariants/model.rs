@@ -69,6 +69,8 @@ pub struct Replica {
     pub log: Log,
     /// How much of the log is durable.
     pub durable: u64,
+    /// What the log was before each cut that a crash may still take back, oldest first.
+    cut: Vec<Log>,
     pub post: Option<Post>,
     /// The last OpId before it became a tombstone.
     pub remembers: OpId,
@@ -143,6 +145,10 @@ pub struct Model {
     pub log_sync_off: bool,
     /// How long a follower waits for its leader; zero if that is not known.
     pub patience: Duration,
+    /// How long a server may be silent until its leaders give it up; zero if that is not known.
+    pub given_up: Duration,
+    /// Servers that do nothing, each since that moment.
+    pub silent: BTreeMap<PeerId, u64>,
     /// The log of a copy's source when the copy was opened, by source and sink.
     opened: BTreeMap<(PeerId, PeerId), Log>,
 }
@@ -180,8 +186,11 @@ impl Model {
             }
             Action::LeaderPersist { upto } | Action::FollowerPersist { upto } => {
                 replica.durable = replica.durable.max(upto.index);
+                // Logs are written in order.
+                replica.cut.clear();
             }
             Action::AbortPending { after, .. } => {
+                replica.cut.push(replica.log.clone());
                 replica.log.truncate(*after);
                 replica.durable = replica.durable.min(*after);
             }
@@ -288,9 +297,15 @@ impl Model {
     }
 }
 
-/// What was not durable may be gone; what is still there is durable.
+/// What was not durable may be gone, a cut of the log too; what is still there is durable.
 fn restart(replica: &mut Replica, post: Post) {
     replica.life += 1;
+    let cut = std::mem::take(&mut replica.cut);
+    if !replica.log.has(post.last)
+        && let Some(before) = cut.into_iter().rev().find(|log| log.has(post.last))
+    {
+        replica.log = before;
+    }
     match post.data {
         DataState::Ready => {
             replica.log.truncate(post.last.index);

@@ -27,8 +27,8 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Cluster {
-        let mut cluster =
-            Cluster { dog: Watchdog::new(true, PATIENCE), posts: BTreeMap::new(), nanos: 0, step: 1_000 };
+        let dog = Watchdog::new(true, PATIENCE).giving_up_after(Duration::from_secs(3));
+        let mut cluster = Cluster { dog, posts: BTreeMap::new(), nanos: 0, step: 1_000 };
         let voters: Vec<PeerId> = ['a', 'b', 'c'].map(peer).to_vec();
         for name in ['a', 'b', 'c'] {
             let last = OpId::MIN;
@@ -142,6 +142,35 @@ fn what_is_right_is_not_objected_to() {
     cluster.note('b', Action::Restart { vote: Some(peer('c')) });
     assert!(cluster.objections().is_empty(), "{}", said(&cluster));
     assert!(cluster.dog.events() > 20);
+}
+
+/// The leader a, cut off with an entry of its own, is made to follow c, and crashes; `durable` is whether it could
+/// store what c sent.
+fn cut_and_crash(durable: bool) -> Cluster {
+    let mut cluster = Cluster::usual();
+    cluster.follow('c', 'a', "0.0", "1.2").commit('c', 2).append('a', 3, 12);
+    cluster.elect('c', 2, &['b']).append('c', 3, 13).follow('b', 'c', "1.2", "2.3").commit('c', 3);
+    (cluster.post('a').role, cluster.post('a').term) = (Role::Follower, 2);
+    cluster.note('a', Action::SeeTerm { term: 2 });
+    cluster.post('a').last = op("1.2");
+    cluster.note('a', Action::AbortPending { leader: peer('c'), after: 2 });
+    cluster.post('a').last = op("2.3");
+    let (leader, prev, upto) = (peer('c'), op("1.2"), op("2.3"));
+    cluster.note('a', Action::FollowerAppend { leader, prev, upto });
+    if durable {
+        cluster.note('a', Action::FollowerPersist { upto });
+    }
+    (cluster.post('a').term, cluster.post('a').last) = (1, op("1.3"));
+    cluster.note('a', Action::Restart { vote: Some(peer('a')) });
+    cluster
+}
+
+#[test]
+fn a_crash_takes_a_cut_of_the_log_back_until_it_is_durable() {
+    let cluster = cut_and_crash(false);
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+    let cluster = cut_and_crash(true);
+    assert!(cluster.objections().contains(&"LogMatching"), "{}", said(&cluster));
 }
 
 #[test]
@@ -526,4 +555,22 @@ fn a_vote_of_a_term_that_its_voter_has_left_is_as_good_as_stored() {
     cluster.post('b').role = Role::Leader;
     cluster.note('b', Action::BecomeLeader);
     assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+}
+
+#[test]
+fn a_voter_taken_away_while_most_of_the_others_are_silent_is_rejected() {
+    let second = 1_000_000_000;
+    let taken_after = |seconds: u64, silent: &[char]| {
+        let mut cluster = Cluster::usual();
+        cluster.elect('a', 2, &['b']).append('a', 3, 12).follow('b', 'a', "1.2", "2.3").commit('a', 3);
+        cluster.dog.silent(silent.iter().map(|name| (peer(*name), cluster.nanos)).collect());
+        cluster.nanos += seconds * second;
+        let voters = ['a', 'b'].map(peer).to_vec();
+        cluster.post('a').last = op("2.4");
+        cluster.note('a', Action::ConfigAppend { op: op("2.4"), voters, learners: Vec::new(), cas: None });
+        cluster.objections()
+    };
+    assert!(taken_after(9, &['c']).is_empty(), "the others can agree");
+    assert!(taken_after(2, &['b', 'c']).is_empty(), "they may be heard again");
+    assert_eq!(taken_after(9, &['b', 'c']), ["LivingMajority"]);
 }

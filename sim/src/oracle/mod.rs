@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use crate::history::Operation;
 use touch::{RowKey, Touch, What};
 
+pub mod ancient;
 pub mod bank;
 pub mod calm;
 pub mod clocks;

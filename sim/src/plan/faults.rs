@@ -65,6 +65,32 @@ words! {
     }
 }
 
+words! {
+    /// What a server tells of itself, as a moment to strike at.
+    pub enum Moment {
+        /// It gives somebody its vote.
+        Vote = "vote",
+        /// It begins to lead.
+        Lead = "lead",
+        /// It learns, or decides, that something is committed.
+        Commit = "commit",
+        /// It takes a change of a group's members into its log.
+        Members = "members",
+        /// It gives up entries that another leader does not have.
+        Abort = "abort",
+        /// It begins or ends a copy of a tablet.
+        Copy = "copy",
+        /// Rows or changes of theirs have gone to disk.
+        Flush = "flush",
+        /// Files have been merged.
+        Merge = "merge",
+        /// Columns have changed.
+        Alter = "alter",
+        /// It has opened a tablet and replayed its log.
+        Replay = "replay",
+    }
+}
+
 records! {
     /// One kind of fault with its parameters.
     pub enum Fault {
@@ -74,6 +100,8 @@ records! {
         PowerCut = "power-cut" { down: Duration },
         /// The same, within the `op`-th disk operation from now.
         PowerCutInDisk = "power-cut-in-disk" { dir: Dir, op: u32, down: Duration },
+        /// The same, within the `op`-th disk operation after the `nth` such moment from now.
+        PowerCutAfter = "power-cut-after" { moment: Moment, nth: u32, dir: Dir, op: u32, down: Duration },
         /// These hosts lose power together with the target.
         ZonePowerCut = "zone-power-cut" { others: Vec<Host>, down: Duration },
         /// The process does nothing for a while, and does not notice.
@@ -83,6 +111,8 @@ records! {
         Isolate = "isolate" { way: Way, span: Duration },
         /// Nothing passes between the target and one other.
         CutLink = "cut-link" { peer: Host, way: Way, span: Duration },
+        /// Nothing passes between the target and any other server; clients reach it still.
+        CutPeers = "cut-peers" { way: Way, span: Duration },
         /// Every link of the target is clogged, and unclogged in another order, one after the other.
         Swizzle = "swizzle" { span: Duration },
         /// Whatever passes between the two takes so much longer.
@@ -149,12 +179,14 @@ impl Fault {
             Fault::Kill { down }
             | Fault::PowerCut { down }
             | Fault::PowerCutInDisk { down, .. }
+            | Fault::PowerCutAfter { down, .. }
             | Fault::PowerCutInSync { down, .. }
             | Fault::ZonePowerCut { down, .. }
             | Fault::Wipe { down } => Some(down),
             Fault::Pause { span }
             | Fault::Isolate { span, .. }
             | Fault::CutLink { span, .. }
+            | Fault::CutPeers { span, .. }
             | Fault::Swizzle { span }
             | Fault::SlowLink { span, .. }
             | Fault::Loss { span, .. }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::faults::{Dir, Fault, Host, TimedFault, Way};
+use super::faults::{Dir, Fault, Host, Moment, TimedFault, Way};
 use super::ops::{ClientProgram, ClientSetup, Flush, Op, ReadAt, Replicas, WriteKind};
 use super::record::words;
 use super::{ClockError, Cluster, Devices, Limits, Network, Plan};
@@ -54,6 +54,8 @@ const REPAIRED_WITHIN: Duration = Duration::from_secs(15);
 const SPINNING: Duration = Duration::from_millis(8);
 /// What looking at the healed cluster asks of a disk, in operations and syncs.
 const LOOKING_OPS: u32 = 5_000;
+/// What the network loses once comes this late, with some time for the way.
+const RETRANSMITTED_WITHIN: Duration = Duration::from_millis(400);
 /// Keys below this are hot; a plan draws its own bound up to here.
 const KEYS_MAX: u64 = 2_000;
 
@@ -64,10 +66,11 @@ impl Plan {
         let mut cluster = cluster(draw, size);
         let network = network(draw);
         let mut clients = clients(draw, &cluster, profile, size);
-        more_ops(&mut Draw::new(seed, "more ops"), &mut cluster, &mut clients);
+        super::more::ops(&mut Draw::new(seed, "more ops"), &mut cluster, &mut clients);
         let data = super::more::data(&mut Draw::new(seed, "data"));
         super::more::owned(&mut Draw::new(seed, "owned"), &cluster, &mut clients, size);
         super::more::searches(&mut Draw::new(seed, "searches"), &cluster, &mut clients);
+        super::more::ancient(&mut Draw::new(seed, "ancient"), &data, &mut clients);
         let work = clients.iter().map(working_time).max().unwrap_or_default();
         let faults = FaultDraw::new(draw, &cluster, profile, clients.len() as u8).faults(work, size);
         let mut plan = Plan {
@@ -86,15 +89,40 @@ impl Plan {
         if plan.devices.sync >= SPINNING {
             plan.cluster.raft_heartbeat = plan.cluster.raft_heartbeat.max(500 * MS);
         }
+        // What is read of a moment is read twice before it is forgotten.
+        if !plan.data.history.is_zero() {
+            let least = if plan.devices.sync >= SPINNING { 5 } else { 2 };
+            plan.data.history = plan.data.history.max(least * SECOND);
+        }
+        // A leader that a lost segment takes down again and again never leads for long enough to give anyone up.
+        if plan.cluster.raft_heartbeat * 3 < RETRANSMITTED_WITHIN {
+            plan.network.loss_per_mille = 0;
+        }
         // A server with empty disks is another server: its tablets are whole again once the old one is given up.
         if plan.faults.iter().any(|fault| matches!(fault.kind, Fault::Wipe { .. })) {
             plan.cluster.follower_failed = plan.cluster.follower_failed.min(REPAIRED_WITHIN);
         }
+        // Of two copies one must be sound: who may lose what it has must not be one of too few.
+        if plan.faults.iter().any(|fault| LOSES_DATA.contains(&fault.kind.word())) {
+            plan.keep_everyone();
+        }
+        plan.fail_where_it_rots();
         // A power cut takes what nobody waited to be synced.
         plan.cluster.log_sync |= plan.faults.iter().any(|fault| cuts_power(&fault.kind));
         plan.limit = plan.healed_at() + work * 4 + disk_time(&plan) + 120 * SECOND;
         plan.quiet = 60 * SECOND + (plan.devices.op + plan.devices.sync) * LOOKING_OPS;
         plan
+    }
+}
+
+impl Plan {
+    /// Nobody takes replicas away.
+    fn keep_everyone(&mut self) {
+        for op in self.clients.iter_mut().flat_map(|client| &mut client.ops) {
+            if let Op::Evict { table, tablet } = *op {
+                *op = Op::StepDown { table, tablet };
+            }
+        }
     }
 }
 
@@ -105,8 +133,10 @@ fn disk_time(plan: &Plan) -> Duration {
 }
 
 fn cuts_power(fault: &Fault) -> bool {
-    use Fault::{DiskError, PowerCut, PowerCutInDisk, PowerCutInSync, SyncError, ZonePowerCut};
-    let within = matches!(fault, PowerCutInDisk { .. } | PowerCutInSync { .. });
+    use Fault::{
+        DiskError, PowerCut, PowerCutAfter, PowerCutInDisk, PowerCutInSync, SyncError, ZonePowerCut,
+    };
+    let within = matches!(fault, PowerCutInDisk { .. } | PowerCutInSync { .. } | PowerCutAfter { .. });
     within || matches!(fault, PowerCut { .. } | ZonePowerCut { .. } | DiskError { .. } | SyncError { .. })
 }
 
@@ -312,58 +342,25 @@ fn client(draw: &mut Draw, kinds: &OpDraw, number: u8, ops: u64, pace: Duration)
     ClientProgram { setup, ops }
 }
 
-/// Lists in some plans, quiescing servers in some, looks at memory in some, in the place of other ops. Who is looked at
-/// may have little memory.
-fn more_ops(draw: &mut Draw, cluster: &mut Cluster, clients: &mut [ClientProgram]) {
-    let mut kinds = Vec::new();
-    if draw.percent(25) {
-        kinds.extend([("link", 16), ("walk", 4)]);
-    }
-    if cluster.replicas > 1 && draw.percent(15) {
-        kinds.push(("quiesce", 1));
-    }
-    if draw.percent(25) {
-        kinds.push(("inspect", 2));
-        cluster.memory = draw.pick(&[1 << 20, 4 << 20, cluster.memory]);
-    }
-    if kinds.is_empty() {
-        return;
-    }
-    kinds.push(("keep", draw.pick(&[50, 100, 200])));
-    // Whether a session is flushed is for the others to say.
-    let ops = clients.iter_mut().flat_map(|client| &mut client.ops).filter(|op| **op != Op::Flush {});
-    for op in ops {
-        if let Some(more) = more_op(draw, cluster, &kinds) {
-            *op = more;
-        }
-    }
-}
-
-fn more_op(draw: &mut Draw, cluster: &Cluster, kinds: &[(&'static str, u32)]) -> Option<Op> {
-    let server = draw.below(u64::from(cluster.tservers)) as u8;
-    Some(match draw.weighted(kinds) {
-        "link" => Op::Link {},
-        "walk" => {
-            let back = if draw.percent(50) { rounded(draw.span(MS, 3 * SECOND)) } else { Duration::ZERO };
-            Op::Walk { back, from: replicas(draw) }
-        }
-        "quiesce" => Op::Quiesce { server, span: rounded(draw.span(10 * MS, 3 * SECOND)) },
-        "inspect" => Op::Inspect { server },
-        _ => return None,
-    })
-}
-
 /// Kinds of faults with their usual weights, by the profile that is about them.
 const KINDS: [(Profile, &[(&str, u32)]); 6] = [
     (
         Profile::Crash,
-        &[("kill", 4), ("power-cut", 4), ("power-cut-in-disk", 6), ("zone-power-cut", 2), ("pause", 3)],
+        &[
+            ("kill", 4),
+            ("power-cut", 4),
+            ("power-cut-in-disk", 6),
+            ("power-cut-after", 8),
+            ("zone-power-cut", 2),
+            ("pause", 3),
+        ],
     ),
     (
         Profile::Network,
         &[
             ("isolate", 4),
             ("cut-link", 4),
+            ("cut-peers", 4),
             ("swizzle", 3),
             ("slow-link", 3),
             ("loss", 2),
@@ -450,6 +447,12 @@ impl<'a> FaultDraw<'a> {
         let end = (work + SECOND).as_micros() as u64;
         let mut faults: Vec<TimedFault> = (0..count).map(|_| self.fault(end)).collect();
         faults.sort_by_key(|fault| fault.at);
+        // Until the group has let the first lost server go, losing its successor loses two of its voters; and masters
+        // believe in a successor that was lost as well for a minute.
+        let mut wiped = false;
+        faults.retain(|fault| {
+            !matches!(fault.kind, Fault::Wipe { .. }) || !std::mem::replace(&mut wiped, true)
+        });
         faults
     }
 
@@ -510,6 +513,16 @@ impl<'a> FaultDraw<'a> {
             "power-cut-in-disk" => {
                 Fault::PowerCutInDisk { dir: self.dir(), op: self.draw.between(1, 200) as u32, down }
             }
+            "power-cut-after" => {
+                let (moment, nth) = (self.draw.pick(Moment::ALL), self.draw.between(1, 6) as u32);
+                Fault::PowerCutAfter {
+                    moment,
+                    nth,
+                    dir: self.dir(),
+                    op: self.draw.between(1, 25) as u32,
+                    down,
+                }
+            }
             "zone-power-cut" => {
                 let others = (0..self.tservers).map(Host::Tserver).filter(|other| *other != target);
                 let others = others.filter(|_| self.draw.percent(60)).collect();
@@ -525,6 +538,7 @@ impl<'a> FaultDraw<'a> {
         let span = self.brief();
         Some(match word {
             "isolate" => Fault::Isolate { way: self.way(), span },
+            "cut-peers" => Fault::CutPeers { way: self.way(), span },
             "cut-link" => Fault::CutLink { peer: self.peer(target), way: self.way(), span },
             "swizzle" => Fault::Swizzle { span },
             "slow-link" => {
@@ -590,7 +604,7 @@ mod tests {
             seen.extend(plan.clients.iter().flat_map(|client| &client.ops).map(Op::word));
         }
         let copies_only =
-            ["wipe", "step-down", "move", "quiesce", "bit-rot", "lost-write", "misdirected-write"];
+            ["wipe", "step-down", "move", "evict", "quiesce", "bit-rot", "lost-write", "misdirected-write"];
         let words = Fault::WORDS.iter().chain(Op::WORDS).filter(|word| !copies_only.contains(word));
         let missing: Vec<_> = words.filter(|word| !seen.contains(**word)).collect();
         assert!(missing.is_empty(), "no seed draws {missing:?}");
@@ -608,8 +622,10 @@ mod tests {
     #[test]
     fn a_server_with_empty_disks_is_given_up_and_replaced_while_the_healed_cluster_is_looked_at() {
         let plans = (0..200).map(|seed| Plan::generate(seed, Profile::Copy, Size::Full));
-        let wipes = |plan: &Plan| plan.faults.iter().any(|fault| matches!(fault.kind, Fault::Wipe { .. }));
-        let wiped: Vec<Plan> = plans.filter(wipes).collect();
+        let wipes =
+            |plan: &Plan| plan.faults.iter().filter(|fault| matches!(fault.kind, Fault::Wipe { .. })).count();
+        let wiped: Vec<Plan> = plans.filter(|plan| wipes(plan) > 0).collect();
+        assert!(wiped.iter().all(|plan| wipes(plan) == 1), "its successor is not lost as well");
         assert!(wiped.len() > 20, "only {} plans wipe a server", wiped.len());
         assert!(wiped.iter().all(|plan| plan.cluster.follower_failed * 3 < plan.quiet));
     }

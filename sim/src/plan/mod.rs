@@ -138,6 +138,13 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// How long servers remember history, if they do not for longer than any run and the time is the same everywhere.
+    pub fn history_kept(&self) -> Option<Duration> {
+        let wrong = |fault: &TimedFault| fault.kind.word().starts_with("clock");
+        let agree = self.clocks.is_empty() && !self.faults.iter().any(wrong);
+        (agree && !self.data.history.is_zero()).then_some(self.data.history)
+    }
+
     /// Every machine that serves.
     pub fn servers(&self) -> Vec<Host> {
         let masters = (0..self.cluster.masters).map(Host::Master);

@@ -4,19 +4,85 @@ use std::time::Duration;
 
 use super::generate::{Size, read_at, replicas, rounded};
 use super::ops::{ClientProgram, Op, ReadAt, TestKind, Wanted};
-use super::{Cluster, Data};
+use super::{Cluster, Data, Host, Plan, TimedFault};
 use crate::draw::Draw;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Clients below this number have ranges for themselves, if any has.
 const RANGE_OWNERS: u8 = 2;
 
+/// Lists in some plans, quiescing servers in some, looks at memory in some, in the place of other ops. Who is looked at
+/// may have little memory.
+pub fn ops(draw: &mut Draw, cluster: &mut Cluster, clients: &mut [ClientProgram]) {
+    let mut kinds = Vec::new();
+    if draw.percent(25) {
+        kinds.extend([("link", 16), ("walk", 4)]);
+    }
+    if cluster.replicas > 1 && draw.percent(15) {
+        kinds.push(("quiesce", 1));
+    }
+    if cluster.replicas > 1 && draw.percent(15) {
+        kinds.push(("evict", 1));
+    }
+    if draw.percent(25) {
+        kinds.push(("inspect", 2));
+        cluster.memory = draw.pick(&[1 << 20, 4 << 20, cluster.memory]);
+    }
+    if kinds.is_empty() {
+        return;
+    }
+    kinds.push(("keep", draw.pick(&[50, 100, 200])));
+    // Whether a session is flushed is for the others to say.
+    let ops = clients.iter_mut().flat_map(|client| &mut client.ops).filter(|op| **op != Op::Flush {});
+    for op in ops {
+        if let Some(more) = other_op(draw, cluster, &kinds) {
+            *op = more;
+        }
+    }
+}
+
+fn other_op(draw: &mut Draw, cluster: &Cluster, kinds: &[(&'static str, u32)]) -> Option<Op> {
+    let server = draw.below(u64::from(cluster.tservers)) as u8;
+    Some(match draw.weighted(kinds) {
+        "link" => Op::Link {},
+        "walk" => {
+            let back = if draw.percent(50) {
+                rounded(draw.span(Duration::from_millis(1), 3 * SECOND))
+            } else {
+                Duration::ZERO
+            };
+            Op::Walk { back, from: replicas(draw) }
+        }
+        "quiesce" => Op::Quiesce { server, span: rounded(draw.span(Duration::from_millis(10), 3 * SECOND)) },
+        "inspect" => Op::Inspect { server },
+        "evict" => {
+            let (table, tablet) =
+                (draw.below(u64::from(cluster.tables)), draw.below(u64::from(cluster.tablets)));
+            Op::Evict { table: table as u8, tablet: tablet as u8 }
+        }
+        _ => return None,
+    })
+}
+
 /// How tables are laid out, and how long they remember.
 pub fn data(draw: &mut Draw) -> Data {
-    let encodings = if draw.percent(60) { draw.between(1, 1_000_000) as u32 } else { 0 };
-    let few = draw.percent(50);
-    let history = if draw.percent(25) { draw.pick(&[3, 5, 10]) * SECOND } else { Duration::ZERO };
+    let encodings = if draw.percent(75) { draw.between(1, 1_000_000) as u32 } else { 0 };
+    let few = draw.percent(60);
+    let history = if draw.percent(30) { draw.pick(&[1, 2, 3, 5]) * SECOND } else { Duration::ZERO };
     Data { encodings, few, history }
+}
+
+/// Where history is short, some reads of the past ask for what is forgotten by then.
+pub fn ancient(draw: &mut Draw, data: &Data, clients: &mut [ClientProgram]) {
+    if data.history.is_zero() {
+        return;
+    }
+    for op in clients.iter_mut().flat_map(|client| &mut client.ops) {
+        let (Op::Scan { at, back, .. } | Op::Find { at, back, .. }) = op else { continue };
+        if *at == ReadAt::Snapshot && !back.is_zero() && draw.percent(40) {
+            *back = data.history + rounded(draw.span(Duration::from_millis(1), 4 * SECOND));
+        }
+    }
 }
 
 /// Columns and ranges that clients have for themselves in some plans, in the place of other ops.
@@ -47,13 +113,19 @@ pub fn searches(draw: &mut Draw, cluster: &Cluster, clients: &mut [ClientProgram
         return;
     }
     let one_in = draw.pick(&[8, 20, 60]);
-    let keys = draw.pick(&[16, 100, 2_000]);
+    let keys = u64::from(keys_written(clients));
     let ops = clients.iter_mut().flat_map(|client| &mut client.ops).filter(|op| **op != Op::Flush {});
     for op in ops {
         if draw.below(one_in) == 0 {
             *op = search(draw, cluster, keys);
         }
     }
+}
+
+/// Rows lie below this key.
+fn keys_written(clients: &[ClientProgram]) -> u32 {
+    let key = |op: &Op| if let Op::Write { key, .. } = op { Some(*key + 1) } else { None };
+    clients.iter().flat_map(|client| &client.ops).filter_map(key).max().unwrap_or(1)
 }
 
 fn search(draw: &mut Draw, cluster: &Cluster, keys: u64) -> Op {
@@ -79,5 +151,23 @@ fn search(draw: &mut Draw, cluster: &Cluster, keys: u64) -> Op {
         columns: draw.pick(&[0b111, 0b111, 0b001, 0b010, 0b100, 0b110]),
         wanted: draw.weighted(&[(Wanted::Rows, 3), (Wanted::Count, 2), (Wanted::Few, 1)]),
         from: replicas(draw),
+    }
+}
+
+/// What the disk does to bytes that it took; reads find it, if ever.
+const ROTS: [&str; 3] = ["bit-rot", "lost-write", "misdirected-write"];
+/// What makes a replica fail, so that it is made anew from another one.
+const FAILS_REPLICAS: [&str; 4] = ["disk-error", "disk-full", "sync-error", "read-errors"];
+
+impl Plan {
+    /// Where bytes rot on one server, replicas fail on that one only: of three replicas two must be sound.
+    pub(super) fn fail_where_it_rots(&mut self) {
+        let rots = |fault: &&TimedFault| ROTS.contains(&fault.kind.word());
+        let Some(frail) = self.faults.iter().find(rots).map(|fault| fault.target) else { return };
+        for fault in &mut self.faults {
+            if FAILS_REPLICAS.contains(&fault.kind.word()) && matches!(fault.target, Host::Tserver(_)) {
+                fault.target = frail;
+            }
+        }
     }
 }

@@ -150,6 +150,8 @@ records! {
         StepDown = "step-down" { table: u8, tablet: u8 },
         /// Moves a replica of a tablet from one tablet server to one that has none.
         Move = "move" { table: u8, tablet: u8 },
+        /// Takes a replica out of a tablet's group, as an operator may who has lost patience. Another is made in time.
+        Evict = "evict" { table: u8, tablet: u8 },
         Wait = "wait" { span: Duration },
         /// Appends a row to this client's list, which points at the one before; the next may go to another tablet.
         Link = "link" {},

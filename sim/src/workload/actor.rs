@@ -113,6 +113,7 @@ impl Actor {
             Op::OwnColumn { table, step } => self.own_column(TableNo::from(*table), *step).await,
             Op::OwnRange { table, step } => self.own_range(TableNo::from(*table), *step).await,
             Op::StepDown { table, tablet } => self.step_down(TableNo::from(*table), *tablet).await,
+            Op::Evict { table, tablet } => self.evict(TableNo::from(*table), *tablet).await,
             Op::Link {} => self.link().await,
             Op::Walk { back, from } => self.walk(*back, *from).await,
             Op::Quiesce { server, span } => self.quiesce(*server, *span).await,

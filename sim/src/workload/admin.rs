@@ -11,8 +11,8 @@ use node::env::Env;
 use node::proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
 use node::proto::kudu::consensus::raft_peer_pb::MemberType;
 use node::proto::kudu::consensus::{
-    BulkChangeConfigRequestPb, ChangeConfigResponsePb, ChangeConfigType, LeaderStepDownMode,
-    LeaderStepDownRequestPb, LeaderStepDownResponsePb, RaftPeerAttrsPb, RaftPeerPb,
+    BulkChangeConfigRequestPb, ChangeConfigRequestPb, ChangeConfigResponsePb, ChangeConfigType,
+    LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb, RaftPeerAttrsPb, RaftPeerPb,
 };
 use node::proto::kudu::server::{
     DumpMemTrackersRequestPb, DumpMemTrackersResponsePb, GetStatusRequestPb, GetStatusResponsePb,
@@ -102,6 +102,43 @@ impl Actor {
         };
         self.workload.count(|counts| counts.changes += u64::from(outcome == Outcome::Done));
         self.answer(what, outcome);
+    }
+
+    pub async fn evict(&mut self, number: TableNo, at: u8) {
+        let what =
+            self.invoke(Request::Other(format!("table {number} tablet {at}: a replica is taken away")));
+        let outcome = match self.try_evict(number, at).await {
+            Ok(()) => Outcome::Done,
+            Err(error) => Outcome::Unknown(error.message),
+        };
+        self.workload.count(|counts| counts.changes += u64::from(outcome == Outcome::Done));
+        self.answer(what, outcome);
+    }
+
+    /// Has the leader remove another voter, as long as nothing is missing.
+    async fn try_evict(&mut self, number: TableNo, at: u8) -> Result<(), Error> {
+        let tablet = self.tablet(number, at).await?;
+        let leader = tablet.replicas.iter().find(|replica| replica.leader);
+        let leader = leader.ok_or_else(|| Error::not_ready("the tablet has no leader"))?;
+        if tablet.replicas.len() < usize::from(self.workload.plan().cluster.replicas) {
+            return Err(Error::not_ready("the tablet lacks a replica already"));
+        }
+        let others = tablet.replicas.iter().filter(|replica| !replica.leader).cycle();
+        let other =
+            others.clone().nth(usize::from(at) % 2).ok_or_else(|| Error::not_found("no other replica"))?;
+        let server =
+            RaftPeerPb { permanent_uuid: Some(Bytes::from(other.server_id.clone())), ..Default::default() };
+        let request = ChangeConfigRequestPb {
+            dest_uuid: Some(Bytes::from(leader.server_id.clone())),
+            tablet_id: Bytes::from(tablet.id.clone()),
+            r#type: Some(ChangeConfigType::RemovePeer as i32),
+            server: Some(server),
+            cas_config_opid_index: None,
+        };
+        let within = self.workload.plan().cluster.rpc_timeout;
+        let response: ChangeConfigResponsePb =
+            call(&self.env, &leader.address, CONSENSUS, "ChangeConfig", &request, within).await?;
+        refused(response.error.map(|error| error.status))
     }
 
     /// Adds a learner that is to be promoted, and marks another replica to be replaced, in one change.

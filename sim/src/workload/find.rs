@@ -86,6 +86,8 @@ impl Actor {
             TestKind::Between => Test::Between(low, low + width),
             TestKind::Below => Test::Below(low),
             TestKind::AtLeast => Test::AtLeast(low),
+            // Keys near one another are likely to be there, and each may be in another tablet.
+            TestKind::OneOf if column == KEY => Test::OneOf([low, low + 1, low + 2 + i64::from(value % 4)]),
             TestKind::OneOf => Test::OneOf([low, low + 1, low + width]),
             TestKind::Null => Test::Null,
             TestKind::NotNull => Test::NotNull,

@@ -25,6 +25,8 @@ pub const COLUMNS: [&str; 4] = ["k", "v", "s", "d"];
 
 /// Ways to lay columns out that numbers and text have in common, and those that each has alone.
 const OF_NUMBERS: [Encoding; 4] = [Encoding::Auto, Encoding::Plain, Encoding::BitShuffle, Encoding::Rle];
+/// Small numbers repeat: their column is often one of runs.
+const OF_SMALL: [Encoding; 4] = [Encoding::Auto, Encoding::Rle, Encoding::BitShuffle, Encoding::Rle];
 const OF_TEXT: [Encoding; 4] = [Encoding::Auto, Encoding::Plain, Encoding::Prefix, Encoding::Dict];
 const COMPRESSIONS: [Compression; 5] =
     [Compression::Default, Compression::None, Compression::Snappy, Compression::Lz4, Compression::Zlib];
@@ -55,7 +57,11 @@ pub fn laid_out(encodings: u32, table: &str, pair: bool) -> Schema {
     }
     let mut draw = Draw::new(u64::from(encodings), table);
     for column in &mut columns {
-        column.encoding = draw.pick(if column.ty == DataType::String { &OF_TEXT } else { &OF_NUMBERS });
+        column.encoding = draw.pick(match column.name.as_str() {
+            "s" => &OF_TEXT,
+            "d" => &OF_SMALL,
+            _ => &OF_NUMBERS,
+        });
         column.compression = draw.pick(&COMPRESSIONS);
     }
     Schema::new(columns, 1 + usize::from(pair)).expect("a legal schema")
@@ -98,8 +104,11 @@ pub fn op(kind: RowOpKind, key: i64, number: i64, choice: u32, few: bool) -> Row
     let v = set(number);
     let s = set(if few && choice / 6 % 2 == 1 { of_few % FEW_TEXTS } else { number });
     let d = set(if few { of_few % FEW_SMALL } else { number });
+    // NULLs among equal neighbours.
+    let null_in_runs = few && choice % 8 == 7;
     let cells = match (kind.base(), choice % 6) {
         (RowOpKind::Delete, _) => vec![None; 3],
+        _ if null_in_runs => vec![v, s, Some(None)],
         (_, 0) => vec![v, None, None],
         (_, 1) => vec![v, s, None],
         (_, 2) => vec![None, s, d],

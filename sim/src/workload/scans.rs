@@ -16,7 +16,7 @@ use super::actor::Actor;
 use super::tables::KEYS_END;
 use super::{Workload, rows};
 use crate::history::{Mode, Outcome, Request, Scan, Seen, Stamp, TableNo};
-use crate::oracle::Finding;
+use crate::oracle::{Finding, ancient};
 use crate::plan::Op;
 use crate::plan::ops::{ReadAt, Replicas};
 use crate::view::WHOLE;
@@ -118,8 +118,14 @@ impl Actor {
 
     pub async fn read(&self, table: &Table, scan: Scan, spec: ScanSpec) -> Option<Read> {
         let call = self.invoke(Request::Scan(scan));
+        let (named, begun) = (named(&spec), self.env.now().wall.micros);
         match self.workload.read(table, scan, spec).await {
             Ok(read) => {
+                // Ranges that no tablet holds are empty at any time: nobody was asked.
+                let history = self.workload.plan().history_kept().filter(|_| !read.rows.is_empty());
+                let forgotten =
+                    named.zip(history).and_then(|(at, kept)| ancient::check(&scan, at, begun, kept));
+                forgotten.into_iter().for_each(|finding| self.workload.object(finding));
                 self.workload.count(|counts| counts.rows_read += read.rows.len() as u64);
                 self.answer(call, Outcome::Rows { at: read.at, rows: read.rows.clone() });
                 Some(read)
@@ -130,6 +136,15 @@ impl Actor {
             }
         }
     }
+}
+
+/// The oldest moment that a scan asks for by name.
+fn named(spec: &ScanSpec) -> Option<Stamp> {
+    let at = match spec.read_mode {
+        ReadMode::AtSnapshot(at) => at,
+        ReadMode::Latest | ReadMode::YourWrites => None,
+    };
+    spec.diff_from.or(at)
 }
 
 /// What every scan of the workload has in common.

@@ -163,10 +163,12 @@ impl Workload {
             sums.clear();
             // A client that has not looked tablets up before.
             let fresh = self.connect(env).await;
-            let at = self.after_everything(env, table.client());
-            let table = fresh.open_table(table.name()).await?;
+            let (seen, table) = (table.client(), fresh.open_table(table.name()).await?);
             for token in table.scan_tokens(&spec()).await? {
                 let tablet = token.tablet();
+                // Each tablet's own, as it may be forgotten soon; followers learn from heartbeats that it is past.
+                let at = self.after_everything(env, seen);
+                env.sleep(self.plan().cluster.raft_heartbeat * 2).await;
                 let (have, want) = (tablet.replicas.len(), usize::from(self.plan().cluster.replicas));
                 if have < want {
                     return Err(Error::not_ready(format!(

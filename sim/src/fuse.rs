@@ -1,0 +1,107 @@
+//! Crashes at moments that matter: a server's power is cut a few disk operations after it told of such a moment.
+//!
+//! A crash at a random time rarely meets the instant between a vote and its being stored. The server's own notes say
+//! when that is.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use engine::disk::mem::MemDisk;
+use engine::note::Note;
+use engine::note::raft::Action;
+
+use crate::plan::faults::Moment;
+
+/// One power cut to come.
+pub struct Fuse {
+    pub moment: Moment,
+    /// Such moments until it burns; the next is 1.
+    pub nth: u32,
+    pub disk: MemDisk,
+    /// Operations of the disk from then until the power is cut.
+    pub op: u32,
+}
+
+/// The fuses of one machine. Clones share them.
+#[derive(Clone, Default)]
+pub struct Fuses {
+    laid: Arc<Mutex<Vec<Fuse>>>,
+}
+
+impl Fuses {
+    pub fn lay(&self, fuse: Fuse) {
+        self.lock().push(fuse);
+    }
+
+    /// None of them burns any more.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    /// The machine's server told of something.
+    pub fn see(&self, note: &Note) {
+        let mut laid = self.lock();
+        // Nearly always there are none.
+        if laid.is_empty() {
+            return;
+        }
+        let Some(moment) = moment_of(note) else { return };
+        laid.retain_mut(|fuse| {
+            if fuse.moment != moment {
+                return true;
+            }
+            fuse.nth = fuse.nth.saturating_sub(1);
+            if fuse.nth == 0 {
+                fuse.disk.cut_power_at(u64::from(fuse.op));
+            }
+            fuse.nth > 0
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Fuse>> {
+        self.laid.lock().expect("nothing panics while it holds the fuses")
+    }
+}
+
+fn moment_of(note: &Note) -> Option<Moment> {
+    Some(match note {
+        Note::Raft(raft) => match raft.action {
+            Action::GrantVote { .. } => Moment::Vote,
+            Action::BecomeLeader => Moment::Lead,
+            Action::AdvanceCommit | Action::FollowerCommit => Moment::Commit,
+            Action::ConfigAppend { .. } => Moment::Members,
+            Action::AbortPending { .. } => Moment::Abort,
+            Action::CopyStart { .. } | Action::CopyFinish => Moment::Copy,
+            _ => return None,
+        },
+        Note::Flushed { .. } | Note::FlushedDeltas { .. } => Moment::Flush,
+        Note::Compacted { .. } | Note::MergedDeltas { .. } => Moment::Merge,
+        Note::Altered { .. } => Moment::Alter,
+        Note::Replayed { .. } => Moment::Replay,
+        Note::RemovedOrphan { .. } => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::disk::Disk;
+
+    use super::*;
+
+    #[test]
+    fn the_power_goes_some_operations_after_the_nth_moment() {
+        let disk = MemDisk::new(1);
+        let fuses = Fuses::default();
+        fuses.lay(Fuse { moment: Moment::Alter, nth: 2, disk: disk.clone(), op: 1 });
+        let work = || disk.create("a");
+        fuses.see(&Note::Altered { version: 1 });
+        fuses.see(&Note::RemovedOrphan { file: "a".to_string() });
+        let _made = work();
+        assert!(!disk.lost_power(), "the first is not meant");
+        fuses.see(&Note::Altered { version: 2 });
+        let _made = work();
+        assert!(disk.lost_power());
+        fuses.lay(Fuse { moment: Moment::Alter, nth: 1, disk: disk.clone(), op: 1 });
+        fuses.clear();
+        assert!(fuses.lock().is_empty());
+    }
+}
