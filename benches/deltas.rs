@@ -3,21 +3,17 @@
 //!
 //! Run with `cargo bench -p benches --bench deltas`. Everything is in memory, on one core; pages are cached.
 
-#[path = "../engine/tests/support/mod.rs"]
-mod support;
-
+use benches::mix;
+use benches::support::{Value, World};
+use benches::tables::{self, OP_ROWS, job, op, run, scan, world};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use engine::config::TabletConfig;
 use engine::ids::ColumnId;
-use engine::replica::{JobKind, Op, OpResult};
+use engine::replica::JobKind;
 use engine::schema::ops::RowOpKind;
 use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::{ColumnSchema, DataType, Encoding, Schema};
-use engine::tablet::scan::ScanSpec;
-use support::{Rows, Value, World, wire_columns};
 
 const ROWS: u64 = 200_000;
-const OP_ROWS: u64 = 1_000;
 /// Files of changes, each of a tenth of the rows.
 const FILES: u64 = 10;
 
@@ -36,12 +32,6 @@ fn schema() -> Schema {
     Schema::new(columns, 1).expect("the schema is sound")
 }
 
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 fn row(key: u64) -> Vec<Value> {
     let number = |n: u64| Value::Bytes(n.to_le_bytes().to_vec());
     let word = ["north", "east", "south", "west"][mix(key) as usize % 4];
@@ -55,35 +45,14 @@ fn row(key: u64) -> Vec<Value> {
     ]
 }
 
-fn op(kind: RowOpKind, rows: impl Iterator<Item = Vec<Value>>) -> Op {
-    let columns = wire_columns(&schema());
-    let mut encoded = Rows::default();
-    rows.for_each(|row| encoded.add(&columns, kind, &row));
-    encoded.op(&columns)
-}
-
-fn write(world: &mut World, op: Op) {
-    match world.run(op).result {
-        Ok(OpResult::Write { errors, .. }) if errors.is_empty() => {}
-        other => panic!("every row is taken, not {other:?}"),
-    }
-}
-
-fn job(world: &mut World, kind: JobKind) {
-    assert!(world.job(kind, &mut |_| {}).expect("the disk does not fail"));
-}
-
 fn only_rowset(world: &World) -> u64 {
     world.replica().tablet().state().disk[0].meta().id
 }
 
 fn flushed() -> World {
-    let mut world = World::new(1, TabletConfig::default());
-    world.cache_bytes = 256 << 20;
-    world.create(schema()).expect("the disk does not fail");
-    for first in (0..ROWS).step_by(OP_ROWS as usize) {
-        write(&mut world, op(RowOpKind::Insert, (first..first + OP_ROWS).map(row)));
-    }
+    let schema = schema();
+    let mut world = world(&schema);
+    tables::insert(&mut world, &schema, row, 0..ROWS);
     job(&mut world, JobKind::FlushRows);
     world
 }
@@ -99,24 +68,10 @@ fn change_some(world: &mut World, round: u64) {
     };
     for first in (0..ROWS).step_by(10 * OP_ROWS as usize) {
         let keys = (first..first + 10 * OP_ROWS).filter(|key| (mix(*key) + round).is_multiple_of(10));
-        write(world, op(RowOpKind::Update, keys.map(update)));
+        run(world, op(&schema(), RowOpKind::Update, keys.map(update)));
     }
     let rowset = only_rowset(world);
     job(world, JobKind::FlushDeltas(rowset));
-}
-
-fn scan(world: &World, columns: &[&str], predicates: &[Predicate]) -> usize {
-    let tablet = world.replica().tablet();
-    let schema = tablet.schema();
-    let wanted = schema.columns().iter().filter(|column| columns.contains(&column.name.as_str()));
-    let spec =
-        ScanSpec { predicates: predicates.to_vec(), ..ScanSpec::latest(wanted.map(Into::into).collect()) };
-    let mut scan = tablet.scan(&spec).expect("the tablet is sound");
-    let mut rows = 0;
-    while let Some(block) = scan.next_block().expect("the tablet is sound") {
-        rows += std::hint::black_box(block).rows;
-    }
-    rows
 }
 
 /// All columns, of a rowset with more and more files of changes, and after they were taken in.

@@ -4,35 +4,27 @@
 //! one core, and end in columns in memory: Arrow arrays there, column blocks of Arrow's layout here. Caches are
 //! of no use: every page is read, checked and decoded again, as the `parquet` crate does.
 
-#[path = "../engine/tests/support/mod.rs"]
-mod support;
-
-use std::sync::Arc;
-
-use arrow_array::types::{Date32Type, Decimal128Type, Int32Type, Int64Type};
-use arrow_array::{ArrayRef, PrimitiveArray, RecordBatch, StringArray};
+use benches::lineitem::{Q1, batch};
+use benches::support::{Rows, Value, World, wire_columns};
+use benches::tables;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use engine::config::TabletConfig;
 use engine::disk::Disk;
-use engine::replica::{JobKind, OpResult};
-use engine::schema::block::{ColumnBlock, ProjectedColumn};
+use engine::replica::JobKind;
+use engine::schema::Compression;
+use engine::schema::block::ColumnBlock;
 use engine::schema::ops::RowOpKind;
-use engine::schema::{ColumnSchema, Compression, DataType};
-use engine::tablet::scan::ScanSpec;
 use node::cli::lineitem::{Part, schema};
 use node::client::arrow::arrow_schema;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression as ParquetCompression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
-use support::{Rows, Value, World, wire_columns};
 
 /// Six million rows are scale 1.
 const SCALE: f64 = 0.05;
 const BATCH: usize = 1_000;
-const Q1: [&str; 6] =
-    ["l_quantity", "l_extendedprice", "l_discount", "l_tax", "l_returnflag", "l_linestatus"];
 
 /// The table's rows, in blocks of columns.
 fn rows() -> Vec<Vec<ColumnBlock>> {
@@ -44,37 +36,14 @@ fn rows() -> Vec<Vec<ColumnBlock>> {
     blocks
 }
 
-fn array(column: &ColumnSchema, block: &ColumnBlock) -> ArrayRef {
-    let cells = (0..block.len()).map(|row| block.raw(row));
-    let eight = |cell: &[u8]| i64::from_le_bytes(cell.try_into().expect("eight bytes"));
-    let four = |cell: &[u8]| i32::from_le_bytes(cell.try_into().expect("four bytes"));
-    match column.ty {
-        DataType::Int64 => Arc::new(PrimitiveArray::<Int64Type>::from_iter_values(cells.map(eight))),
-        DataType::Int32 => Arc::new(PrimitiveArray::<Int32Type>::from_iter_values(cells.map(four))),
-        DataType::Date => Arc::new(PrimitiveArray::<Date32Type>::from_iter_values(cells.map(four))),
-        DataType::Decimal64 => {
-            let values = cells.map(|cell| i128::from(eight(cell)));
-            let array = PrimitiveArray::<Decimal128Type>::from_iter_values(values);
-            Arc::new(array.with_precision_and_scale(15, 2).expect("as TPC-H says"))
-        }
-        _ => {
-            let texts = cells.map(|cell| std::str::from_utf8(cell).expect("TPC-H's texts are ASCII"));
-            Arc::new(StringArray::from_iter_values(texts))
-        }
-    }
-}
-
 fn parquet_file(blocks: &[Vec<ColumnBlock>], compression: ParquetCompression) -> Bytes {
     let schema = schema().expect("the schema is sound");
     let arrow = arrow_schema(schema.columns());
     let properties = WriterProperties::builder().set_compression(compression).build();
     let mut file = Vec::new();
-    let mut writer =
-        ArrowWriter::try_new(&mut file, arrow.clone(), Some(properties)).expect("memory takes it");
+    let mut writer = ArrowWriter::try_new(&mut file, arrow, Some(properties)).expect("memory takes it");
     for block in blocks {
-        let columns = schema.columns().iter().zip(block).map(|(column, block)| array(column, block));
-        let batch = RecordBatch::try_new(arrow.clone(), columns.collect()).expect("types agree");
-        writer.write(&batch).expect("memory takes it");
+        writer.write(&batch(block)).expect("memory takes it");
     }
     writer.close().expect("memory takes it");
     file.into()
@@ -101,12 +70,9 @@ fn tablet(blocks: &[Vec<ColumnBlock>], compression: Compression) -> World {
             let cells: Vec<Value> = block.iter().map(|c| Value::Bytes(c.raw(row).to_vec())).collect();
             rows.add(&columns, RowOpKind::Insert, &cells);
         }
-        match world.run(rows.op(&columns)).result {
-            Ok(OpResult::Write { errors, .. }) if errors.is_empty() => {}
-            other => panic!("every row is taken, not {other:?}"),
-        }
+        tables::run(&mut world, rows.op(&columns));
     }
-    assert!(world.job(JobKind::FlushRows, &mut |_| {}).expect("the disk does not fail"));
+    tables::job(&mut world, JobKind::FlushRows);
     world
 }
 
@@ -116,16 +82,7 @@ fn disk_bytes(world: &World) -> u64 {
 }
 
 fn read_tablet(world: &World) -> usize {
-    let tablet = world.replica().tablet();
-    let schema = tablet.schema();
-    let column = |name: &&str| schema.columns().iter().find(|c| c.name == **name).expect("it is there");
-    let spec = ScanSpec::latest(Q1.iter().map(|name| ProjectedColumn::from(column(name))).collect());
-    let mut scan = tablet.scan(&spec).expect("the tablet is sound");
-    let mut rows = 0;
-    while let Some(block) = scan.next_block().expect("the tablet is sound") {
-        rows += std::hint::black_box(block).rows;
-    }
-    rows
+    tables::scan(world, &Q1, &[])
 }
 
 fn lineitem(c: &mut Criterion) {

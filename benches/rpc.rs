@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use benches::process::Process;
 use node::env::os::{OsEnv, OsOptions};
 use node::env::{BoxFuture, Env};
 use node::rpc::client::{CallOptions, Connection};
@@ -37,16 +38,6 @@ impl Service for Echo {
     }
 }
 
-/// CPU time of this process, from the scheduler's ticks of 10 ms.
-fn cpu() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
-    let after_name = stat.rsplit(')').next().expect("a line of fields");
-    let ticks =
-        |field: usize| after_name.split_whitespace().nth(field).and_then(|text| text.parse::<u64>().ok());
-    let (user, system) = (ticks(11).expect("utime"), ticks(12).expect("stime"));
-    Duration::from_millis((user + system) * 10)
-}
-
 async fn calls(env: Env, connection: Arc<Connection>, count: u64, bytes: usize) {
     let body = vec![7u8; bytes];
     for _ in 0..count {
@@ -65,7 +56,7 @@ async fn measure(
     count: u64,
     bytes: usize,
 ) {
-    let (wall, before) = (Instant::now(), cpu());
+    let (wall, before) = (Instant::now(), Process::own().cpu());
     let running: Vec<_> = (0..callers)
         .map(|caller| {
             let connection = connections[caller as usize % connections.len()].clone();
@@ -78,7 +69,7 @@ async fn measure(
     let per_call = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
     println!(
         "{name:<44} {:6.1} us CPU {:7.1} us wall a call",
-        per_call(cpu() - before),
+        per_call(Process::own().cpu() - before),
         per_call(wall.elapsed())
     );
 }

@@ -3,86 +3,16 @@
 //! Run with `cargo bench -p benches --bench tablet`. Disk and log are in memory, so what is measured is CPU: a
 //! write is decoded, checked, logged, applied and its outcome logged, in operations of 1,000 rows.
 
-#[path = "../engine/tests/support/mod.rs"]
-mod support;
-
+use benches::support::{Value, World};
+use benches::tables::{self, OP_ROWS, narrow, narrow_row, narrow_update, op, run, world, ycsb_row};
+use benches::{mix, ycsb};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use engine::config::TabletConfig;
-use engine::replica::{JobKind, Op, OpResult};
+use engine::replica::{JobKind, Op};
 use engine::schema::block::ProjectedColumn;
 use engine::schema::key::encode_cell;
 use engine::schema::ops::RowOpKind;
-use engine::schema::{ColumnSchema, DataType, Physical, Schema};
+use engine::schema::{Physical, Schema};
 use engine::tablet::scan::ScanSpec;
-use support::{Rows, Value, World, wire_columns};
-
-const OP_ROWS: u64 = 1_000;
-
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-/// YCSB's table: a string key and ten strings of 100 bytes.
-fn ycsb() -> Schema {
-    let field = |id: u32| match id {
-        0 => ColumnSchema::new(0, "key", DataType::String),
-        id => ColumnSchema::new(id, &format!("field{}", id - 1), DataType::String).nullable(),
-    };
-    Schema::new((0..11).map(field).collect(), 1).expect("the schema is sound")
-}
-
-fn ycsb_row(number: u64) -> Vec<Value> {
-    let field = |i: u64| (0..100).map(|at| b' ' + (mix(number * 1_000 + i * 100 + at) % 94) as u8).collect();
-    let key = Value::text(&format!("user{:020}", mix(number)));
-    std::iter::once(key).chain((0..10).map(|i| Value::Bytes(field(i)))).collect()
-}
-
-/// The table of the background-flush study: two numbers, two strings, a number.
-fn narrow() -> Schema {
-    let columns = vec![
-        ColumnSchema::new(0, "k", DataType::Int64),
-        ColumnSchema::new(1, "a", DataType::Int32),
-        ColumnSchema::new(2, "b", DataType::String),
-        ColumnSchema::new(3, "c", DataType::String),
-        ColumnSchema::new(4, "d", DataType::Int32),
-    ];
-    Schema::new(columns, 1).expect("the schema is sound")
-}
-
-fn narrow_row(number: u64) -> Vec<Value> {
-    let int = |n: u64| Value::int((n % 1_000_000) as i32);
-    let text = |n: u64| Value::text(&format!("value {}", n % 10_000));
-    let drawn = mix(number);
-    let key = Value::Bytes(number.to_le_bytes().to_vec());
-    vec![key, int(drawn), text(drawn >> 8), text(drawn >> 16), int(drawn >> 24)]
-}
-
-fn op(schema: &Schema, kind: RowOpKind, rows: impl Iterator<Item = Vec<Value>>) -> Op {
-    let columns = wire_columns(schema);
-    let mut encoded = Rows::default();
-    rows.for_each(|row| encoded.add(&columns, kind, &row));
-    encoded.op(&columns)
-}
-
-fn world(schema: &Schema) -> World {
-    let mut world = World::new(1, TabletConfig::default());
-    world.cache_bytes = 256 << 20;
-    world.create(schema.clone()).expect("the disk does not fail");
-    world
-}
-
-fn run(world: &mut World, op: Op) {
-    match world.run(op).result {
-        Ok(OpResult::Write { errors, .. }) if errors.is_empty() => {}
-        other => panic!("every row is taken, not {other:?}"),
-    }
-}
-
-fn flush(world: &mut World) {
-    assert!(world.job(JobKind::FlushRows, &mut |_| {}).expect("the disk does not fail"));
-}
 
 /// A table's name, columns, rows by number, and how many of them.
 type Table = (&'static str, Schema, fn(u64) -> Vec<Value>, u64);
@@ -92,7 +22,7 @@ fn insert(c: &mut Criterion) {
     let mut group = c.benchmark_group("insert");
     group.sample_size(10);
     let kinds: [Table; 2] =
-        [("ycsb 1 KB", ycsb(), ycsb_row, 50_000), ("narrow", narrow(), narrow_row, 200_000)];
+        [("ycsb 1 KB", ycsb::schema(), ycsb_row, 50_000), ("narrow", narrow(), narrow_row, 200_000)];
     for (name, schema, row, rows) in kinds {
         let batch = |first: u64| op(&schema, RowOpKind::Insert, (first..first + OP_ROWS).map(row));
         let ops: Vec<Op> = (0..rows).step_by(OP_ROWS as usize).map(batch).collect();
@@ -114,11 +44,9 @@ const KNOWN: u64 = 200_000;
 fn filled(flushed: bool) -> World {
     let schema = narrow();
     let mut world = world(&schema);
-    for first in (0..KNOWN).step_by(OP_ROWS as usize) {
-        run(&mut world, op(&schema, RowOpKind::Insert, (first..first + OP_ROWS).map(narrow_row)));
-    }
+    tables::insert(&mut world, &schema, narrow_row, 0..KNOWN);
     if flushed {
-        flush(&mut world);
+        tables::job(&mut world, JobKind::FlushRows);
     }
     world
 }
@@ -133,12 +61,7 @@ fn update(c: &mut Criterion) {
         let mut world = filled(flushed);
         let mut next = 0;
         let mut batch = || {
-            let changed = |i: u64| {
-                let mut row = narrow_row(mix(i) % KNOWN);
-                row[2] = Value::Unset;
-                row[1] = Value::int(i as i32);
-                row
-            };
+            let changed = |i: u64| narrow_update(mix(i) % KNOWN, i as i32);
             next += OP_ROWS;
             op(&schema, RowOpKind::Update, (next..next + OP_ROWS).map(changed))
         };

@@ -6,11 +6,13 @@
 //!                  │ what they did
 //!                  ▼
 //!                watch.rs  four times a second: that, the server's process and its metrics page ──▶ report.rs, as JSON
+//! drive lineitem ──▶ lineitem/  TPC-H's table: load, count, scan, select or find; Parquet files can be the store
 //! drive plot ──▶ plot.rs   reports ──▶ a figure of each kind, a line per system
 //! ```
 //!
 //! Not here: starting servers, and what a run cost them; that is `ci/src/versus`.
 
+mod lineitem;
 mod mix;
 mod plot;
 mod report;
@@ -39,6 +41,8 @@ enum Word {
     Ycsb(ycsb::Options),
     /// Small rows, flushed in the background
     Rows(rows::Options),
+    /// A step with TPC-H's lineitem
+    Lineitem(lineitem::Options),
     /// Figures of reports
     Plot(plot::Options),
 }
@@ -101,6 +105,7 @@ fn run(word: &Word) -> Result<(), Box<dyn Error>> {
     let report = match word {
         Word::Ycsb(options) => runtime.block_on(ycsb::run(options))?,
         Word::Rows(options) => runtime.block_on(rows::run(options))?,
+        Word::Lineitem(options) => return runtime.block_on(lineitem::run(options)),
         Word::Plot(options) => return plot::run(options),
     };
     println!("{}", serde_json::to_string(&report)?);

@@ -1,8 +1,8 @@
 //! What is done next, and to which row.
 
+use benches::mix;
 use std::str::FromStr;
 
-use benches::ycsb;
 use clap::ValueEnum;
 use rand::distr::weighted::WeightedIndex;
 use rand::distr::{Distribution, Uniform};
@@ -77,7 +77,7 @@ impl Rows {
     pub fn pick(&self, rng: &mut ChaCha12Rng) -> u64 {
         match self {
             Rows::Uniform(numbers) => numbers.sample(rng),
-            Rows::Zipfian { ranks, count } => ycsb::mix(ranks.sample(rng) as u64) % count,
+            Rows::Zipfian { ranks, count } => mix(ranks.sample(rng) as u64) % count,
         }
     }
 }
@@ -110,7 +110,7 @@ mod tests {
         let mut expected: BTreeMap<u64, f64> = BTreeMap::new();
         for rank in 1..=rows {
             let share = (rank as f64).powf(-ZIPF_EXPONENT) / harmonic;
-            *expected.entry(ycsb::mix(rank) % rows).or_default() += share * DRAWS as f64;
+            *expected.entry(mix(rank) % rows).or_default() += share * DRAWS as f64;
         }
         for (row, expected) in expected.into_iter().filter(|(_, expected)| *expected > 400.0) {
             let picked = counts[&row] as f64;

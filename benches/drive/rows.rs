@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use benches::ycsb::mix;
+use benches::mix;
 use clap::Args;
 use engine::schema::ops::{Cell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};

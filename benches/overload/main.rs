@@ -19,21 +19,22 @@ mod draw;
 mod load;
 mod look;
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use benches::cluster;
 use engine::error::Result;
 use node::client::{Client, ClientConfig, CreateTable};
+use node::env::MemoryBudget;
 use node::env::os::{OsEnv, OsOptions};
-use node::env::{Env, MemoryBudget};
-use node::server::cluster::{Cluster, ClusterConfig, Ports};
-use node::server::flags::Flags;
 
 use load::Load;
 use look::{Looker, Sample};
+
+/// As the study: acknowledged once in the log, synced by the operating system.
+const SETTINGS: &[(&str, &str)] = &[("log_sync", "false")];
 
 /// What the run is asked for.
 pub struct Options {
@@ -88,7 +89,7 @@ async fn run(options: &Options) -> Result<Vec<Sample>> {
     let budget = Arc::new(Budget(AtomicU64::new(options.memory_mib << 20)));
     let mut env = OsEnv::new(&OsOptions::default()).expect("there is entropy");
     env.memory = budget.clone();
-    let mut cluster = start(&env, place.path().to_str().expect("a plain path")).await?;
+    let mut cluster = cluster::start(&env, place.path().to_str().expect("a plain path"), SETTINGS).await?;
     let client = Client::connect(env.clone(), ClientConfig::new(cluster.master_addresses())).await?;
     let create = CreateTable::new("usertable", benches::ycsb::schema()).hash(&["key"], 4)?;
     let table = client.create_table(&create).await?;
@@ -107,21 +108,6 @@ async fn run(options: &Options) -> Result<Vec<Sample>> {
     load.stop(&env).await;
     cluster.shutdown().await;
     Ok(samples)
-}
-
-async fn start(env: &Env, dir: &str) -> Result<Cluster> {
-    let flags = Flags::new();
-    // As the study: acknowledged once in the log, synced by the operating system.
-    flags.set("log_sync", "false")?;
-    let config = ClusterConfig {
-        dir: dir.to_string(),
-        masters: 1,
-        tablet_servers: 1,
-        ip: Ipv4Addr::LOCALHOST.into(),
-        ports: Ports::Free,
-        flags,
-    };
-    Cluster::start(env, &config).await
 }
 
 /// How long the first rows may take, and memory that became less to be let go.

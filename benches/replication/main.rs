@@ -57,7 +57,7 @@ fn cpu(servers: &Servers) -> Duration {
 
 /// CPU of servers whose tablets only keep in touch.
 async fn idle(count: u16) {
-    let servers = Servers::start(&[]).await;
+    let servers = Servers::start(&["--log-preallocate-segments=false"]).await;
     let tablet = |number: u16| {
         let mut id = [3; 16];
         id[..2].copy_from_slice(&number.to_be_bytes());

@@ -1,6 +1,7 @@
 //! What the kernel knows of a process. Zero if it is gone or does not say.
 
 use std::fs;
+use std::time::Duration;
 
 /// A process, by its name under `/proc`.
 pub struct Process(String);
@@ -23,6 +24,15 @@ impl Process {
     /// Bytes of memory that it holds.
     pub fn resident_bytes(&self) -> u64 {
         field(&self.read("status"), "VmRSS:") << 10
+    }
+
+    /// CPU time that it has taken, in the scheduler's ticks of 10 ms.
+    pub fn cpu(&self) -> Duration {
+        let stat = self.read("stat");
+        // Its name may hold anything but ends at the last bracket; user and system time are the 12th and 13th field
+        // behind it.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+        Duration::from_millis(fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * 10)
     }
 
     fn read(&self, file: &str) -> String {

@@ -3,6 +3,8 @@
 use engine::schema::ops::Cell;
 use engine::schema::{ColumnSchema, DataType, Schema};
 
+use crate::mix;
+
 pub const FIELDS: usize = 10;
 pub const FIELD_BYTES: usize = 100;
 
@@ -12,13 +14,6 @@ pub fn schema() -> Schema {
         id => ColumnSchema::new(id, &format!("field{}", id - 1), DataType::String).nullable(),
     };
     Schema::new((0..=FIELDS as u32).map(field).collect(), 1).expect("the schema is sound")
-}
-
-/// Spreads numbers evenly over all of `u64`, each to a place of its own.
-pub fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// The key at a place: keys are in the order of their places.

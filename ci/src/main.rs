@@ -6,7 +6,9 @@
 //! Not here: what the steps check; each module says so for itself.
 
 mod arrows;
+mod bench;
 mod command;
+mod counts;
 mod explore;
 mod fuzz;
 mod interop;
@@ -17,6 +19,8 @@ mod overload;
 #[rustfmt::skip]
 #[path = "../../node/src/proto/mod.rs"]
 mod pb;
+mod profile;
+mod programs;
 mod proto;
 mod sim;
 mod spec;
@@ -64,6 +68,12 @@ enum Word {
     Spec(spec::Options),
     /// Seeds in both simulated worlds, every kept plan, and seeds run twice
     Sim,
+    /// Instructions of the hot paths, by callgrind, compared with benches/COUNTS.toml
+    Counts(counts::Options),
+    /// Times the hot paths and more, and says what moved since the baseline
+    Bench(bench::Options),
+    /// A flame graph and a summary of allocations of a workload, in a folder under target
+    Profile(profile::Options),
     /// Measures nyala beside real Kudu and writes the pages benches/VERSUS*.md
     Versus(versus::Options),
     /// More writes than a server can take, and a folder with the figures of that
@@ -97,6 +107,9 @@ fn main() -> ExitCode {
         Some(Word::Interop(options)) => interop::run(&root, &options, &mut steps),
         Some(Word::Spec(options)) => spec::run(&root, &options, &mut steps),
         Some(Word::Sim) => sim::run(&root, &mut steps),
+        Some(Word::Counts(options)) => steps.run("counts", || counts::run(&root, &options)),
+        Some(Word::Bench(options)) => steps.run("bench", || bench::run(&root, &options)),
+        Some(Word::Profile(options)) => steps.run("profile", || profile::run(&root, &options)),
         Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),
         Some(Word::Overload(options)) => steps.run("overload", || overload::run(&root, &options)),
         Some(Word::Fix) => fix(&root, &mut steps),
@@ -132,6 +145,7 @@ fn checks(root: &Path, steps: &mut Steps) {
     test(root, steps);
     steps.run("loom", || explore::loom(root, false));
     sim::run(root, steps);
+    steps.run("counts", || counts::check(root));
     interop::run(root, &interop::Options::parse_from(["interop"]), steps);
 }
 

@@ -7,15 +7,15 @@
 //!                           complete                the pom it all came from, written last
 //! ```
 
-use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 
 use crate::command::Run;
+use crate::programs;
 
 const POM: &str = "ci/java/pom.xml";
 
@@ -34,7 +34,8 @@ impl Packages {
         if fs::read(&complete).unwrap_or_default() == pom {
             return Ok(packages);
         }
-        require_java()?;
+        // A JDK of 11 or newer.
+        programs::require(&["javac", "jar", "mvn"], &["default-jdk-headless", "maven"])?;
         if packages.dir.exists() {
             fs::remove_dir_all(&packages.dir)?;
         }
@@ -105,27 +106,4 @@ pub fn kudu_env(kudu: &Path) -> [(&'static str, PathBuf); 2] {
 /// The real tool, its words yet to come.
 pub fn kudu_tool(kudu: &Path) -> Run {
     kudu_env(kudu).iter().fold(Run::new(kudu_program(kudu)), |run, (name, value)| run.env(name, value))
-}
-
-/// Fails with how to install what is missing; as root in CI it installs it.
-fn require_java() -> Result<()> {
-    let missing: Vec<&str> = ["javac", "jar", "mvn"].into_iter().filter(|program| !found(program)).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let words = ["install", "-y", "--no-install-recommends", "default-jdk-headless", "maven"];
-    let fix = format!("apt-get update && apt-get {}", words.join(" "));
-    if env::var_os("CI").is_none() || !found("apt-get") {
-        bail!("{} not found; install a JDK (11 or newer) and Maven: {fix}", missing.join(", "));
-    }
-    println!("{} not found; running {fix}", missing.join(", "));
-    Run::new("apt-get").args(["update", "-q"]).run()?;
-    Run::new("apt-get").args(words).run()?;
-    ensure!(["javac", "jar", "mvn"].into_iter().all(found), "still not found after {fix}");
-    Ok(())
-}
-
-fn found(program: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }

@@ -6,9 +6,11 @@
 //! ```text
 //!   single.rs      one replica: the default load, two million rows with their scan, a table scan
 //!   replicated.rs  three replicas: a load, a master's failover, a tablet copied to a server that has none
+//!   loadgen.rs     more loads with one replica and three: random keys, batches, a hundred columns
 //!   ycsb.rs        YCSB's loads, and its workloads on what was loaded
 //!   flush.rs       rows flushed in the background, by how many clients and from which watermark on
 //!   latency.rs     insert, update and read by key: one client and many, the WAL beside the data and elsewhere
+//!   lineitem.rs    TPC-H's lineitem, beside Parquet files too
 //!   drive.rs       runs `benches/drive` against a turn's cluster: what it did, and what that cost
 //!   measure.rs     processes and folders → CPU, memory, bytes; the tool's output → rows and seconds
 //!   page.rs        samples → medians, spreads, a page under benches/
@@ -17,6 +19,8 @@
 mod drive;
 mod flush;
 mod latency;
+mod lineitem;
+mod loadgen;
 mod measure;
 mod page;
 mod replicated;
@@ -49,7 +53,7 @@ pub struct Options {
     /// A program of benches/drive that is already built
     #[arg(long, value_name = "PROGRAM")]
     drive: Option<PathBuf>,
-    /// With ycsb and flush: rows to load
+    /// With loadgen, ycsb and flush: rows to load
     #[arg(long)]
     rows: Option<u64>,
     /// With ycsb and latency: how long each workload takes
@@ -61,6 +65,9 @@ pub struct Options {
     /// With latency: a folder on another device than the target folder's, for the WAL
     #[arg(long, default_value = "/dev/shm")]
     wal_dir: PathBuf,
+    /// With lineitem: TPC-H's scale factor; 1 is 6 million rows
+    #[arg(long, default_value_t = 0.1)]
+    scale: f64,
     /// What else to say on the pages
     #[arg(long, default_value = "")]
     note: String,
@@ -75,12 +82,16 @@ enum Part {
     Single,
     /// Three replicas
     Replicated,
+    /// More loads with one replica and three
+    Loadgen,
     /// YCSB
     Ycsb,
     /// Flushes in the background
     Flush,
     /// Latency of operations by key
     Latency,
+    /// TPC-H's lineitem
+    Lineitem,
 }
 
 impl Part {
@@ -88,9 +99,11 @@ impl Part {
         match self {
             Part::Single => single::PAGE,
             Part::Replicated => replicated::PAGE,
+            Part::Loadgen => loadgen::PAGE,
             Part::Ycsb => ycsb::PAGE,
             Part::Flush => flush::PAGE,
             Part::Latency => latency::PAGE,
+            Part::Lineitem => lineitem::PAGE,
         }
     }
 
@@ -98,24 +111,28 @@ impl Part {
     fn settings(self, options: &Options) -> String {
         match self {
             Part::Single | Part::Replicated => String::new(),
+            Part::Loadgen => loadgen::settings(options),
             Part::Ycsb => ycsb::settings(options),
             Part::Flush => flush::settings(options),
             Part::Latency => latency::settings(options),
+            Part::Lineitem => lineitem::settings(options),
         }
     }
 
     /// Whether `benches/drive` is its client.
     fn is_driven(self) -> bool {
-        matches!(self, Part::Ycsb | Part::Flush | Part::Latency)
+        !matches!(self, Part::Single | Part::Replicated | Part::Loadgen)
     }
 
     fn turn(self, turn: &Turn<'_>) -> Result<Vec<Sample>> {
         match self {
             Part::Single => single::turn(turn),
             Part::Replicated => replicated::turn(turn),
+            Part::Loadgen => loadgen::turn(turn),
             Part::Ycsb => ycsb::turn(turn),
             Part::Flush => flush::turn(turn),
             Part::Latency => latency::turn(turn),
+            Part::Lineitem => lineitem::turn(turn),
         }
     }
 }

@@ -72,29 +72,41 @@ impl Page {
     }
 }
 
+/// A row for each thing measured; what was measured of others than nyala and Kudu comes behind them.
 fn table(samples: &[Sample]) -> Result<String> {
-    let mut table = String::new();
-    writeln!(table, "| workload | log sync | measure | nyala | kudu | nyala / kudu |")?;
-    writeln!(table, "|---|---|---|---|---|---|")?;
+    let others = others(samples);
+    let mut table = String::from("| workload | log sync | measure | nyala |");
+    others.iter().try_for_each(|other| write!(table, " {other} | nyala / {other} |"))?;
+    writeln!(table, "\n|---|---|---|---|{}", "---|---|".repeat(others.len()))?;
     for row in rows(samples) {
         let sync = if row.log_sync { "on" } else { "off" };
-        let of = |server| spread(samples, &Cell { server, ..row.clone() });
-        let (nyala, kudu) = (of("nyala"), of("kudu"));
-        let ratio = match (&nyala, &kudu) {
-            (Some(nyala), Some(kudu)) => nyala.beside(kudu),
-            _ => String::new(),
-        };
         let Measure(name, digits) = row.measure;
-        let show = |spread: Option<Spread>| spread.map_or(String::new(), |spread| spread.show(digits));
-        writeln!(
-            table,
-            "| {} | {sync} | {name} | {} | {} | {ratio} |",
-            row.workload,
-            show(nyala),
-            show(kudu)
-        )?;
+        let of = |server| spread(samples, &Cell { server, ..row.clone() });
+        let show =
+            |spread: &Option<Spread>| spread.as_ref().map_or(String::new(), |spread| spread.show(digits));
+        let nyala = of("nyala");
+        write!(table, "| {} | {sync} | {name} | {} |", row.workload, show(&nyala))?;
+        for other in others.iter().map(|other| of(other)) {
+            let ratio = match (&nyala, &other) {
+                (Some(nyala), Some(other)) => nyala.beside(other),
+                _ => String::new(),
+            };
+            write!(table, " {} | {ratio} |", show(&other))?;
+        }
+        writeln!(table)?;
     }
     Ok(table)
+}
+
+/// Whom nyala is compared with: Kudu first.
+fn others(samples: &[Sample]) -> Vec<&'static str> {
+    let mut others = vec!["kudu"];
+    for Sample { cell, .. } in samples {
+        if cell.server != "nyala" && !others.contains(&cell.server) {
+            others.push(cell.server);
+        }
+    }
+    others
 }
 
 /// One cell of each row, in the order they were first measured, log sync off before on.
@@ -180,5 +192,18 @@ mod tests {
         let samples = [("nyala", 90.0), ("nyala", 110.0), ("kudu", 105.0), ("kudu", 120.0)];
         let samples = samples.map(|(server, value)| sample(server, "rows/s", value));
         assert!(table(&samples).unwrap().ends_with("| level |\n"));
+    }
+
+    #[test]
+    fn others_come_behind_kudu() {
+        let samples = [("parquet", 1.0), ("nyala", 3.0), ("kudu", 2.0)]
+            .map(|(server, value)| sample(server, "MB", value));
+        let table = table(&samples).unwrap();
+        let lines: Vec<&str> = table.lines().collect();
+        let head =
+            "| workload | log sync | measure | nyala | kudu | nyala / kudu | parquet | nyala / parquet |";
+        assert_eq!(lines[0], head);
+        let row = "| load | off | MB | 3.0 (3.0–3.0) | 2.0 (2.0–2.0) | 1.50 | 1.0 (1.0–1.0) | 3.00 |";
+        assert_eq!(lines[2], row);
     }
 }

@@ -45,11 +45,11 @@ pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
 }
 
 /// What a command of the tool did and cost, and what it said.
-fn measured(
+pub fn measured(
     turn: &Turn<'_>,
     cluster: &Cluster,
     dir: &Path,
-    workload: &'static str,
+    workload: &str,
     words: &[&str],
 ) -> Result<(Vec<Sample>, String)> {
     let before = Cpu::of(cluster)?;

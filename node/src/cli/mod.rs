@@ -31,7 +31,7 @@ mod files;
 pub mod import;
 pub mod lineitem;
 mod out;
-mod queries;
+pub mod queries;
 mod serve;
 mod settings;
 mod table;

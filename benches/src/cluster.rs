@@ -1,0 +1,23 @@
+//! A whole cluster in this process: a master and a tablet server.
+
+use std::net::Ipv4Addr;
+
+use engine::error::Result;
+use node::env::Env;
+use node::server::cluster::{Cluster, ClusterConfig, Ports};
+use node::server::flags::Flags;
+
+/// Starts it in `dir`, with these settings set.
+pub async fn start(env: &Env, dir: &str, settings: &[(&str, &str)]) -> Result<Cluster> {
+    let flags = Flags::new();
+    settings.iter().try_for_each(|(name, value)| flags.set(name, value))?;
+    let config = ClusterConfig {
+        dir: dir.to_string(),
+        masters: 1,
+        tablet_servers: 1,
+        ip: Ipv4Addr::LOCALHOST.into(),
+        ports: Ports::Free,
+        flags,
+    };
+    Cluster::start(env, &config).await
+}

@@ -1,0 +1,72 @@
+//! Frames with writes in them.
+
+use std::hint::black_box;
+
+use bytes::{Bytes, BytesMut};
+use node::proto::kudu::RowOperationsPb;
+use node::proto::kudu::rpc::{RemoteMethodPb, RequestHeader, RequestIdPb};
+use node::rpc::frame::{FrameReader, put_frame};
+use prost::Message;
+
+use super::{Amount, Run};
+use crate::mix;
+
+const FRAMES: u64 = 100;
+const ROWS_BYTES: u64 = 4096;
+/// Of rows; the headers come on top.
+pub const BYTES: Amount = Amount::Bytes(FRAMES * ROWS_BYTES);
+/// What arrives at once.
+const READ_BYTES: usize = 64 << 10;
+const FRAME_BYTES_MAX: usize = 50 << 20;
+
+fn header(call: u64) -> RequestHeader {
+    RequestHeader {
+        call_id: call as i32,
+        remote_method: Some(RemoteMethodPb {
+            service_name: "kudu.tserver.TabletServerService".to_string(),
+            method_name: "Write".to_string(),
+        }),
+        timeout_millis: Some(10_000),
+        required_feature_flags: Vec::new(),
+        request_id: Some(RequestIdPb {
+            client_id: "0123456789abcdef0123456789abcdef".to_string(),
+            seq_no: call as i64,
+            first_incomplete_seq_no: call as i64,
+            attempt_no: 0,
+        }),
+        sidecar_offsets: Vec::new(),
+    }
+}
+
+fn calls() -> Vec<(RequestHeader, RowOperationsPb)> {
+    let rows: Bytes = (0..ROWS_BYTES / 8).flat_map(|word| mix(word).to_le_bytes()).collect();
+    let body = || RowOperationsPb { rows: Some(rows.clone()), indirect_data: Some(Bytes::new()) };
+    (0..FRAMES).map(|call| (header(call), body())).collect()
+}
+
+pub fn encode() -> Run {
+    let calls = calls();
+    Box::new(move || {
+        let mut out = BytesMut::new();
+        calls.iter().for_each(|(header, body)| put_frame(header, body, &mut out));
+        black_box(out);
+    })
+}
+
+/// The stream is cut into frames, and the headers are read.
+pub fn decode() -> Run {
+    let mut stream = BytesMut::new();
+    calls().iter().for_each(|(header, body)| put_frame(header, body, &mut stream));
+    let mut reader = FrameReader::new(FRAME_BYTES_MAX);
+    Box::new(move || {
+        let mut frames = 0;
+        for read in stream.chunks(READ_BYTES) {
+            reader.space().extend_from_slice(read);
+            while let Some(frame) = reader.next_frame().expect("it was just encoded") {
+                frames += 1;
+                black_box(RequestHeader::decode(frame.header).expect("it was just encoded"));
+            }
+        }
+        assert_eq!(frames, FRAMES);
+    })
+}
