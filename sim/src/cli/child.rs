@@ -106,11 +106,13 @@ pub struct Job {
     pub trace: Option<PathBuf>,
     /// The program to run, if it is not this one.
     pub program: Option<PathBuf>,
+    /// The planted bug that it is to run with.
+    pub planted: u32,
 }
 
 impl Job {
     pub fn new(which: Which) -> Job {
-        Job { which, events: None, moments: false, trace: None, program: None }
+        Job { which, events: None, moments: false, trace: None, program: None, planted: 0 }
     }
 
     fn spawn(&self) -> Result<Child> {
@@ -129,7 +131,7 @@ impl Job {
         if let Some(dir) = &self.trace {
             command.arg("--trace").arg(dir);
         }
-        command.env("RUST_BACKTRACE", "1");
+        command.env("RUST_BACKTRACE", "1").env(super::schema::CHOICE, self.planted.to_string());
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         piped.spawn().context("starting a run")
     }

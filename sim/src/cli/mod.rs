@@ -17,6 +17,7 @@ mod child;
 mod farm;
 mod mutants;
 mod results;
+mod schema;
 mod scratch;
 mod show;
 mod shrink;

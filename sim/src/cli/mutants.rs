@@ -1,32 +1,34 @@
 //! Planted bugs: how soon each is caught, and by which judge.
 //!
-//! Each patch of a folder is applied to a scratch copy, built there, and run seed after seed until a judge objects. A
-//! seed that fails without the patch too proves nothing and is passed over. Controls, whose patches change nothing
-//! that matters, must stay clean.
+//! All patches of a folder are built into one program ([`super::schema`]), those that cannot be joined into one each, and
+//! each is run until a judge objects. A run that fails without the patch too proves nothing and is passed over. Controls,
+//! whose patches change nothing that matters, must stay clean.
 //!
-//! What became of each is kept in a file as soon as it is known, so that a run that was broken off goes on where it
-//! ended ([`super::verdicts`]). All patches share one target directory, whose builds only see what differs from the
-//! last, and the profile `mutant`, which compiles faster than it runs: most bugs are caught by the first few seeds.
+//! Every patch has the same runs ([`course`]), as if nobody knew what it is about. What became of each is kept in a page as
+//! soon as it is known ([`super::verdicts`]), so that a search that was broken off goes on where it ended.
 //!
 //! ```text
 //! # What the bug is.              the first lines of a patch
 //! # Caught by: durability         which judges should notice
-//! # Profile: crash                the faults it needs; swarm if it does not say
+//! # Profile: crash                the faults it needs
 //! ```
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 
 use super::child::Job;
+use super::schema::join;
 use super::scratch::{apply, copy_tree};
 use super::verdicts::{Verdict, Verdicts};
-use super::{How, Which, parse_range};
-use crate::plan::record::Field;
+use super::{How, Which};
 use crate::plan::{Profile, Size};
 use crate::run::{Outcome, WorldKind};
 
@@ -38,19 +40,22 @@ pub struct MutantsArgs {
     /// The folder of patches
     #[arg(long, default_value = "sim/mutants")]
     dir: PathBuf,
-    /// Seeds to try in each size, FROM..TO, the end not included
-    #[arg(long, default_value = "1..201")]
-    seeds: String,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    from: u64,
     /// CPU minutes that one mutant may take
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
+    /// Mutants that are tried at the same time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
     /// Where the scratch copy and its target directory are
     #[arg(long, default_value = "target/mutants")]
     scratch: PathBuf,
-    /// Where verdicts are kept [default: verdicts.tsv in the scratch directory]
-    #[arg(long)]
-    verdicts: Option<PathBuf>,
-    /// Judge again what has a verdict already
+    /// The page of verdicts
+    #[arg(long, default_value = "sim/MUTANTS.md")]
+    verdicts: PathBuf,
+    /// Judge again what was caught already, or missed with as much time
     #[arg(long)]
     again: bool,
     /// The profile that mutants are built with
@@ -58,7 +63,11 @@ pub struct MutantsArgs {
     build: String,
     #[arg(long, default_value = "madsim", value_parser = super::parse_field::<WorldKind>)]
     world: WorldKind,
-    /// Sizes of plans, one after the other, with commas between
+    /// Profiles of plans, in turn, with commas between
+    #[arg(long, value_delimiter = ',', value_parser = super::parse_field::<Profile>,
+          default_value = "swarm,crash,disk,network,copy,memory,clock,calm")]
+    profile: Vec<Profile>,
+    /// Sizes of plans, with commas between
     #[arg(long, default_value = "smoke,full", value_delimiter = ',',
           value_parser = super::parse_field::<Size>)]
     size: Vec<Size>,
@@ -68,16 +77,14 @@ pub struct MutantsArgs {
 struct Mutant {
     name: String,
     path: PathBuf,
-    profile: Profile,
+    /// Which of those in the program.
+    number: u32,
 }
 
 impl Mutant {
-    fn read(path: &Path) -> Result<Mutant> {
-        let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    fn read(number: u32, path: PathBuf) -> Mutant {
         let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let word = text.lines().find_map(|line| line.strip_prefix("# Profile: ")).unwrap_or("swarm");
-        let profile = Profile::parse(word.trim()).with_context(|| format!("{name}: no profile {word:?}"))?;
-        Ok(Mutant { name, path: path.to_path_buf(), profile })
+        Mutant { name, path, number }
     }
 
     fn is_control(&self) -> bool {
@@ -85,48 +92,172 @@ impl Mutant {
     }
 }
 
-/// Builds and runs each patch that has no verdict; true if all are caught and no control is.
+/// One run of a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Try {
+    size: Size,
+    profile: Profile,
+    seed: u64,
+}
+
+/// What a run comes to without any bug.
+struct Plain {
+    hash: String,
+    judges: Vec<String>,
+}
+
+/// The search for one mutant after the other.
+struct Search<'a> {
+    args: &'a MutantsArgs,
+    /// The program with all that could be joined, and those of others by their numbers.
+    program: PathBuf,
+    others: HashMap<u32, PathBuf>,
+    plain: Mutex<HashMap<Try, Arc<OnceLock<Plain>>>>,
+    verdicts: Mutex<Verdicts>,
+    day: String,
+}
+
+/// Tries each patch that has no verdict; true if all are caught and no control is.
 pub fn mutants(args: &MutantsArgs) -> Result<bool> {
-    let mutants = find(args)?;
-    let path = args.verdicts.clone().unwrap_or_else(|| args.scratch.join("verdicts.tsv"));
-    let mut verdicts = Verdicts::read(&path)?;
-    let tree = args.scratch.join("tree");
-    println!("{:<36} {:>6} {:>8}  caught by", "mutant", "seeds", "CPU s");
-    let mut right = 0;
-    for mutant in &mutants {
-        let known = verdicts.get(&mutant.name).filter(|_| !args.again).cloned();
-        let verdict = match known {
-            Some(verdict) => verdict,
-            None => {
-                copy_tree(Path::new("."), &tree)?;
-                apply(&tree, &mutant.path)?;
-                let program = build(args, &tree).with_context(|| format!("building {}", mutant.name))?;
-                let verdict = judge(args, mutant, &program)?;
-                verdicts.keep(&mutant.name, verdict.clone())?;
-                verdict
-            }
-        };
-        right += usize::from(verdict.caught.is_some() != mutant.is_control());
-        print(mutant, &verdict);
-    }
-    let share = 100.0 * right as f64 / mutants.len().max(1) as f64;
+    let all = find(args)?;
+    let wanted = |mutant: &&Mutant| {
+        args.only.is_empty() || args.only.iter().any(|part| mutant.name.contains(part.as_str()))
+    };
+    let mutants: Vec<&Mutant> = all.iter().filter(wanted).collect();
+    ensure!(!mutants.is_empty(), "no patch in {} has such a name", args.dir.display());
+    let verdicts = Mutex::new(Verdicts::read(&args.verdicts)?);
+    let day = output(Command::new("date").args(["-u", "+%F"]))?.trim().to_string();
+    let (program, others) = programs(args, &all, &mutants)?;
+    let search = Search { args, program, others, plain: Mutex::default(), verdicts, day };
+    println!("{:<36} {:>6} {:>6} {:>8}  caught by", "mutant", "runs", "differ", "CPU s");
+    let right = search.all(&mutants)?;
+    let share = 100.0 * right as f64 / mutants.len() as f64;
     println!("{right} of {} as they should be: {share:.0} %", mutants.len());
     Ok(right == mutants.len())
 }
 
-fn print(mutant: &Mutant, verdict: &Verdict) {
-    let Verdict { caught, seeds, cpu } = verdict;
-    let said = match caught {
-        Some((judge, what)) => {
-            let what: String = what.chars().take(100).collect();
-            format!("{judge}: {what}")
+impl Search<'_> {
+    /// How many are as they should be.
+    fn all(&self, mutants: &[&Mutant]) -> Result<usize> {
+        let (next, right) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = || -> Result<()> {
+            while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let verdict = self.verdict(mutant)?;
+                let as_it_should = verdict.caught.is_some() != mutant.is_control();
+                right.fetch_add(usize::from(as_it_should), Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.args.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+            let ends =
+                workers.into_iter().map(|worker| worker.join().map_err(|_| anyhow!("a worker died"))?);
+            ends.collect::<Result<Vec<()>>>()
+        })?;
+        Ok(right.into_inner())
+    }
+
+    /// What is known of it, or what comes of trying.
+    fn verdict(&self, mutant: &Mutant) -> Result<Verdict> {
+        let enough = |known: &Verdict| known.caught.is_some() || known.cpu >= self.limit();
+        let known = self.lock()?.get(&mutant.name).filter(|known| !self.args.again && enough(known)).cloned();
+        if let Some(known) = known {
+            print(mutant, &known, "");
+            return Ok(known);
+        }
+        let (verdict, said) = self.judge(mutant)?;
+        print(mutant, &verdict, &said);
+        self.lock()?.keep(&mutant.name, verdict.clone())?;
+        Ok(verdict)
+    }
+
+    fn lock(&self) -> Result<std::sync::MutexGuard<'_, Verdicts>> {
+        self.verdicts.lock().map_err(|_| anyhow!("another worker died"))
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_secs_f64(self.args.minutes * 60.0)
+    }
+
+    /// The verdict, and what the judge said.
+    fn judge(&self, mutant: &Mutant) -> Result<(Verdict, String)> {
+        let mut verdict =
+            Verdict { caught: None, seeds: 0, differ: 0, cpu: Duration::ZERO, day: self.day.clone() };
+        for next in course(self.args) {
+            if verdict.cpu >= self.limit() {
+                break;
+            }
+            let (outcome, cpu) = timed(&self.job(next, mutant))?;
+            let plain = self.plain(next)?;
+            let plain = plain.get().context("it was run")?;
+            verdict.seeds += 1;
+            verdict.cpu += cpu;
+            verdict.differ += u64::from(outcome.hash != plain.hash);
+            let fresh = outcome.failures.into_iter().find(|failure| !plain.judges.contains(&failure.oracle));
+            if let Some(failure) = fresh {
+                let run = format!("{} {} {}", next.profile.word(), next.size.word(), next.seed);
+                verdict.caught = Some((failure.oracle, run));
+                return Ok((verdict, failure.message));
+            }
+        }
+        Ok((verdict, String::new()))
+    }
+
+    fn job(&self, next: Try, mutant: &Mutant) -> Job {
+        let alone = self.others.get(&mutant.number);
+        Job {
+            planted: mutant.number,
+            program: alone.cloned().or(Some(self.program.clone())),
+            ..self.clean(next)
+        }
+    }
+
+    fn clean(&self, next: Try) -> Job {
+        let how = How { world: self.args.world, profile: next.profile, size: next.size };
+        Job { program: Some(self.program.clone()), ..Job::new(Which { what: next.seed.to_string(), how }) }
+    }
+
+    /// The run without any bug; all mutants share it.
+    fn plain(&self, next: Try) -> Result<Arc<OnceLock<Plain>>> {
+        let mut all = self.plain.lock().map_err(|_| anyhow!("another worker died"))?;
+        let plain = all.entry(next).or_default().clone();
+        drop(all);
+        if plain.get().is_none() {
+            let outcome = self.clean(next).run()?;
+            let judges = outcome.failures.into_iter().map(|failure| failure.oracle).collect();
+            // Another worker may have been faster.
+            let _same = plain.set(Plain { hash: outcome.hash, judges });
+        }
+        Ok(plain)
+    }
+}
+
+/// All runs of a search: for each seed one of every profile in the first size, and in each other size one of the profiles
+/// in turn, so that sizes have about as much of the time.
+fn course(args: &MutantsArgs) -> impl Iterator<Item = Try> {
+    let (profiles, sizes, from) = (&args.profile, &args.size, args.from);
+    (from..).flat_map(move |seed| {
+        let small = profiles.iter().map(move |profile| Try { size: sizes[0], profile: *profile, seed });
+        let turn = profiles[(seed - from) as usize % profiles.len()];
+        let large = sizes[1..].iter().map(move |size| Try { size: *size, profile: turn, seed });
+        small.chain(large)
+    })
+}
+
+fn print(mutant: &Mutant, verdict: &Verdict, said: &str) {
+    let Verdict { caught, seeds, differ, cpu, .. } = verdict;
+    let who = match caught {
+        Some((judge, run)) => {
+            let said: String = said.chars().take(100).collect();
+            format!("{judge} ({run}) {said}")
         }
         None if mutant.is_control() => "nobody, as it should be".to_string(),
         None => "NOBODY".to_string(),
     };
-    println!("{:<36} {seeds:>6} {:>8.1}  {said}", mutant.name, cpu.as_secs_f64());
+    println!("{:<36} {seeds:>6} {differ:>6} {:>8.1}  {who}", mutant.name, cpu.as_secs_f64());
 }
 
+/// Every patch of the folder.
 fn find(args: &MutantsArgs) -> Result<Vec<Mutant>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(&args.dir).with_context(|| format!("listing {}", args.dir.display()))? {
@@ -136,13 +267,7 @@ fn find(args: &MutantsArgs) -> Result<Vec<Mutant>> {
         }
     }
     paths.sort();
-    let mutants = paths.iter().map(|path| Mutant::read(path)).collect::<Result<Vec<_>>>()?;
-    let wanted = |mutant: &Mutant| {
-        args.only.is_empty() || args.only.iter().any(|part| mutant.name.contains(part.as_str()))
-    };
-    let mutants: Vec<Mutant> = mutants.into_iter().filter(wanted).collect();
-    ensure!(!mutants.is_empty(), "no patch in {} has such a name", args.dir.display());
-    Ok(mutants)
+    Ok((1..).zip(paths).map(|(number, path)| Mutant::read(number, path)).collect())
 }
 
 fn output(command: &mut Command) -> Result<String> {
@@ -153,9 +278,31 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The program of the patched tree.
-fn build(args: &MutantsArgs, tree: &Path) -> Result<PathBuf> {
-    let target = std::env::current_dir()?.join(&args.scratch).join("target");
+/// The program with all patches that can be joined, and those of wanted ones that cannot.
+fn programs(
+    args: &MutantsArgs,
+    all: &[Mutant],
+    wanted: &[&Mutant],
+) -> Result<(PathBuf, HashMap<u32, PathBuf>)> {
+    let (root, tree) = (Path::new("."), args.scratch.join("tree"));
+    let patches: Vec<(u32, &Path)> =
+        all.iter().map(|mutant| (mutant.number, mutant.path.as_path())).collect();
+    let alone = join(root, &args.scratch.join("plain"), &tree, &patches)?;
+    let program = build(args, &tree, "all").context("building the patched tree")?;
+    let mut others = HashMap::new();
+    for mutant in wanted.iter().filter(|mutant| alone.contains(&mutant.number)) {
+        copy_tree(root, &tree)?;
+        apply(&tree, &mutant.path)?;
+        let built = build(args, &tree, &mutant.name).with_context(|| format!("building {}", mutant.name))?;
+        others.insert(mutant.number, built);
+    }
+    Ok((program, others))
+}
+
+/// The program of the patched tree, under a name of its own.
+fn build(args: &MutantsArgs, tree: &Path, name: &str) -> Result<PathBuf> {
+    let scratch = std::env::current_dir()?.join(&args.scratch);
+    let target = scratch.join("target");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tree).env("CARGO_TARGET_DIR", &target);
     command.args(["build", "--quiet", "--package", "sim", "--profile", &args.build]);
@@ -164,36 +311,9 @@ fn build(args: &MutantsArgs, tree: &Path) -> Result<PathBuf> {
     }
     output(command.stdin(Stdio::null()))?;
     let folder = if args.build == "dev" { "debug" } else { &args.build };
-    Ok(target.join(folder).join("sim"))
-}
-
-fn judge(args: &MutantsArgs, mutant: &Mutant, program: &Path) -> Result<Verdict> {
-    let limit = Duration::from_secs_f64(args.minutes * 60.0);
-    let mut verdict = Verdict { caught: None, seeds: 0, cpu: Duration::ZERO };
-    let seeds = parse_range(&args.seeds)?;
-    let sized = args.size.iter().flat_map(|size| seeds.clone().map(|seed| (*size, seed)));
-    for (size, seed) in sized {
-        if verdict.cpu >= limit {
-            break;
-        }
-        let how = How { world: args.world, profile: mutant.profile, size };
-        let job = Job::new(Which { what: seed.to_string(), how });
-        verdict.seeds += 1;
-        let (outcome, cpu) = timed(&Job { program: Some(program.to_path_buf()), ..job.clone() })?;
-        verdict.cpu += cpu;
-        if outcome.failures.is_empty() {
-            continue;
-        }
-        // The same seed without the bug.
-        let (plain, _) = timed(&job)?;
-        let known = |judge: &str| plain.failures.iter().any(|other| other.oracle == judge);
-        let fresh = outcome.failures.into_iter().find(|failure| !known(&failure.oracle));
-        if let Some(failure) = fresh {
-            verdict.caught = Some((failure.oracle, failure.message));
-            break;
-        }
-    }
-    Ok(verdict)
+    let named = scratch.join(format!("sim-{name}"));
+    fs::copy(target.join(folder).join("sim"), &named).context("keeping the program")?;
+    Ok(named)
 }
 
 /// The outcome, and the CPU time that it took; of a run that died, the time that it took.

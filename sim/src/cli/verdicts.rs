@@ -1,8 +1,4 @@
-//! What became of planted bugs, kept in a file: a line for each, its fields between tabs.
-//!
-//! ```text
-//! NAME    seeds    CPU milliseconds    judge, empty for nobody    what it said
-//! ```
+//! What became of planted bugs, kept in a page: a table with a row for each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,13 +8,18 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 /// What became of one of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The judge who noticed, and what it said.
+    /// The judge who noticed, and in which run.
     pub caught: Option<(String, String)>,
+    /// Runs that were made.
     pub seeds: u64,
+    /// Runs that went another way than without the bug.
+    pub differ: u64,
     /// Of the runs, the one that was caught included.
     pub cpu: Duration,
+    /// The day, as 2026-01-31.
+    pub day: String,
 }
 
 /// All verdicts, by the name of the patch.
@@ -26,6 +27,17 @@ pub struct Verdicts {
     path: PathBuf,
     known: BTreeMap<String, Verdict>,
 }
+
+const HEAD: &str = "# Planted bugs
+
+Written by `cargo sim mutants`, row by row. Every patch has the same runs, whatever it is about: for each seed one small plan
+of every profile, and one large plan of the profiles in turn. A run counts as caught if a judge objects that is silent without
+the patch; `differ` are runs that went another way at all. CPU seconds are those of the runs, up to the catch.
+
+| patch | caught by | in | runs | differ | CPU s | day |
+| --- | --- | --- | --: | --: | --: | --- |
+";
+const NOBODY: &str = "nobody";
 
 impl Verdicts {
     /// What the file has; none if there is no file.
@@ -35,7 +47,8 @@ impl Verdicts {
         } else {
             String::new()
         };
-        let parsed = text.lines().map(|line| {
+        let rows = text.lines().filter(|line| line.starts_with("| ")).skip(2);
+        let parsed = rows.map(|line| {
             parse(line).with_context(|| format!("{line:?} in {} is no verdict: remove it", path.display()))
         });
         Ok(Verdicts { path: path.to_path_buf(), known: parsed.collect::<Result<_>>()? })
@@ -51,29 +64,28 @@ impl Verdicts {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let text: String = self.known.iter().map(|(name, verdict)| line(name, verdict)).collect();
+        let rows: String = self.known.iter().map(|(name, verdict)| line(name, verdict)).collect();
         // Whoever breaks in leaves the old file or the new one.
         let fresh = self.path.with_extension("new");
-        fs::write(&fresh, text).with_context(|| format!("writing {}", fresh.display()))?;
+        fs::write(&fresh, format!("{HEAD}{rows}")).with_context(|| format!("writing {}", fresh.display()))?;
         fs::rename(&fresh, &self.path).with_context(|| format!("renaming {}", fresh.display()))
     }
 }
 
 fn line(name: &str, verdict: &Verdict) -> String {
-    let none = (String::new(), String::new());
-    let (judge, what) = verdict.caught.as_ref().unwrap_or(&none);
-    let what = what.replace(['\t', '\n', '\r'], " ");
-    format!("{name}\t{}\t{}\t{judge}\t{what}\n", verdict.seeds, verdict.cpu.as_millis())
+    let nobody = (NOBODY.to_string(), String::new());
+    let (judge, run) = verdict.caught.as_ref().unwrap_or(&nobody);
+    let Verdict { seeds, differ, cpu, day, .. } = verdict;
+    format!("| {name} | {judge} | {run} | {seeds} | {differ} | {:.1} | {day} |\n", cpu.as_secs_f64())
 }
 
 fn parse(line: &str) -> Option<(String, Verdict)> {
-    let mut fields = line.splitn(5, '\t');
-    let name = fields.next()?.to_string();
-    let seeds = fields.next()?.parse().ok()?;
-    let cpu = Duration::from_millis(fields.next()?.parse().ok()?);
-    let (judge, what) = (fields.next()?.to_string(), fields.next()?.to_string());
-    let caught = (!judge.is_empty()).then_some((judge, what));
-    Some((name, Verdict { caught, seeds, cpu }))
+    let fields: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+    let [name, judge, run, seeds, differ, cpu, day] = fields[..] else { return None };
+    let caught = (judge != NOBODY).then(|| (judge.to_string(), run.to_string()));
+    let cpu = Duration::try_from_secs_f64(cpu.parse().ok()?).ok()?;
+    let (seeds, differ) = (seeds.parse().ok()?, differ.parse().ok()?);
+    Some((name.to_string(), Verdict { caught, seeds, differ, cpu, day: day.to_string() }))
 }
 
 #[cfg(test)]
@@ -83,23 +95,25 @@ mod tests {
     #[test]
     fn verdicts_outlive_the_program() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = dir.path().join("deep/verdicts.tsv");
+        let path = dir.path().join("deep/verdicts.md");
+        let day = "2026-01-31".to_string();
         let caught = Verdict {
-            caught: Some(("rows".to_string(), "two\tand\nthree".to_string())),
+            caught: Some(("rows".to_string(), "swarm smoke 3".to_string())),
             seeds: 3,
+            differ: 2,
             cpu: Duration::from_millis(1_500),
+            day: day.clone(),
         };
-        let missed = Verdict { caught: None, seeds: 400, cpu: Duration::from_secs(60) };
+        let missed = Verdict { caught: None, seeds: 400, differ: 0, cpu: Duration::from_secs(60), day };
         let mut verdicts = Verdicts::read(&path).expect("there is none yet");
         verdicts.keep("02-b", missed.clone()).expect("a new file");
         verdicts.keep("01-a", missed.clone()).expect("another line");
         verdicts.keep("01-a", caught.clone()).expect("another verdict");
         let read = Verdicts::read(&path).expect("what was written");
         assert_eq!(read.get("02-b"), Some(&missed));
-        let said = Some(("rows".to_string(), "two and three".to_string()));
-        assert_eq!(read.get("01-a"), Some(&Verdict { caught: said, ..caught }));
+        assert_eq!(read.get("01-a"), Some(&caught));
         assert_eq!(read.get("03-c"), None);
-        fs::write(&path, "01-a\tmany\n").expect("a file");
+        fs::write(&path, format!("{HEAD}| 01-a | many |\n")).expect("a file");
         assert!(Verdicts::read(&path).is_err());
     }
 }

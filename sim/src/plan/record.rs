@@ -220,7 +220,7 @@ macro_rules! words {
         $($(#[$variant_meta:meta])* $variant:ident = $word:literal),* $(,)?
     }) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         $vis enum $name { $($(#[$variant_meta])* $variant),* }
 
         impl $name {
