@@ -10,10 +10,10 @@ use engine::disk::mem::{Damage, OpKind};
 
 use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
 use crate::draw::Draw;
-use crate::fuse::Fuse;
+use crate::fuse::{Charge, Fuse};
 use crate::net::rules::Effect;
-use crate::plan::faults::Dir;
-use crate::plan::{Fault, Host, Plan, Way};
+use crate::plan::faults::{Blow, Dir};
+use crate::plan::{Ending, Fault, Host, Plan, Way};
 use crate::world::{LinkRule, LinkRuleId, World};
 
 /// How long a supervisor waits before it starts a process again that ended by itself.
@@ -86,6 +86,8 @@ pub struct Chaos {
     next: u64,
     hosts: BTreeMap<Host, State>,
     rules: BTreeSet<LinkRuleId>,
+    /// Nothing goes wrong any more.
+    healed: bool,
     /// How often each kind of fault struck.
     pub fired: BTreeMap<String, u64>,
 }
@@ -101,6 +103,7 @@ impl Chaos {
             next: 0,
             hosts,
             rules: BTreeSet::new(),
+            healed: false,
             fired: BTreeMap::new(),
         };
         for (number, fault) in plan.faults.iter().enumerate() {
@@ -221,12 +224,45 @@ impl Chaos {
         let (target, kind) = (fault.target, &fault.kind);
         let (now, text) = (world.now(), crate::plan::record::Record::line(kind));
         world.log().moment(now.as_nanos() as u64, &target.name(), "fault", &text);
-        let struck = self.process(world, target, kind)
+        let struck = self.at_moment(world, target, kind, number)
+            || self.process(world, target, kind)
             || self.network(world, target, kind)
             || self.disk(world, target, kind)
             || self.node(world, target, kind);
         if struck {
             self.count(kind.word());
+        }
+    }
+
+    /// Lays the fuse of what waits for a moment of its target's. It is counted when it strikes.
+    fn at_moment(&mut self, world: &mut dyn World, target: Host, kind: &Fault, number: usize) -> bool {
+        if let Fault::StrikeAfter { moment, nth, .. } = kind
+            && !self.state(target).down
+        {
+            let fuse = Fuse { moment: *moment, nth: *nth, charge: Charge::Strike(number) };
+            world.machine(&target.name()).fuses().lay(fuse);
+        }
+        false
+    }
+
+    /// The moment has come that the plan's fault of this number waited for.
+    pub fn strike(&mut self, world: &mut dyn World, number: usize) {
+        let fault = self.plan.faults[number].clone();
+        let Fault::StrikeAfter { blow, span, .. } = fault.kind else { return };
+        if self.healed {
+            return;
+        }
+        let kind = match blow {
+            Blow::Kill => Fault::Kill { down: span },
+            Blow::Pause => Fault::Pause { span },
+            Blow::Isolate => Fault::Isolate { way: Way::Both, span },
+            Blow::CutPeers => Fault::CutPeers { way: Way::Both, span },
+            Blow::Deaf => Fault::CutPeers { way: Way::In, span },
+        };
+        let (now, text) = (world.now(), crate::plan::record::Record::line(&kind));
+        world.log().moment(now.as_nanos() as u64, &fault.target.name(), "fault", &text);
+        if self.process(world, fault.target, &kind) || self.network(world, fault.target, &kind) {
+            self.count(fault.kind.word());
         }
     }
 
@@ -261,7 +297,8 @@ impl Chaos {
                     self.state(target).fuse = Some((kind.word(), *down));
                     let machine = world.machine(&target.name());
                     let disk = machine.disk(name(*dir));
-                    machine.fuses().lay(Fuse { moment: *moment, nth: *nth, disk, op: *op });
+                    let charge = Charge::PowerCut(disk, *op);
+                    machine.fuses().lay(Fuse { moment: *moment, nth: *nth, charge });
                 }
                 // Counted when it strikes.
                 false
@@ -454,8 +491,29 @@ impl Chaos {
         true
     }
 
+    /// All servers die at once, and start again.
+    pub fn end(&mut self, world: &mut dyn World) {
+        let cut = self.plan.ending == Ending::PowerCut;
+        if self.plan.ending == Ending::Stay {
+            return;
+        }
+        let note = format!("all servers at once: {}", self.plan.ending.word());
+        world.log().moment(world.now().as_nanos() as u64, "network", "fault", &note);
+        let hosts: Vec<Host> = self.hosts.keys().copied().collect();
+        for host in &hosts {
+            let how = |world: &mut dyn World, host: &str| match cut {
+                true => world.cut_power(host),
+                false => world.kill(host),
+            };
+            self.take_down(world, *host, Duration::ZERO, how);
+        }
+        hosts.into_iter().for_each(|host| self.start(world, host));
+        self.count(if cut { "ending: power cut" } else { "ending: kill" });
+    }
+
     /// Undoes all that is still wrong: links, disks, clocks, memory. Who is down or hurt is started again.
     pub fn heal(&mut self, world: &mut dyn World) {
+        self.healed = true;
         for (_, action) in std::mem::take(&mut self.due) {
             let begins = matches!(
                 action,

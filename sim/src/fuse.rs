@@ -11,20 +11,27 @@ use engine::note::raft::Action;
 
 use crate::plan::faults::Moment;
 
-/// One power cut to come.
+/// Something that is to come at a moment.
 pub struct Fuse {
     pub moment: Moment,
     /// Such moments until it burns; the next is 1.
     pub nth: u32,
-    pub disk: MemDisk,
-    /// Operations of the disk from then until the power is cut.
-    pub op: u32,
+    pub charge: Charge,
+}
+
+/// What comes.
+pub enum Charge {
+    /// The power is cut so many operations of the disk later.
+    PowerCut(MemDisk, u32),
+    /// The plan's fault of this number strikes.
+    Strike(usize),
 }
 
 /// The fuses of one machine. Clones share them.
 #[derive(Clone, Default)]
 pub struct Fuses {
     laid: Arc<Mutex<Vec<Fuse>>>,
+    struck: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Fuses {
@@ -35,6 +42,21 @@ impl Fuses {
     /// None of them burns any more.
     pub fn clear(&self) {
         self.lock().clear();
+        self.struck();
+    }
+
+    /// Faults of the plan whose moment has come since somebody asked last.
+    pub fn struck(&self) -> Vec<usize> {
+        std::mem::take(&mut *self.struck.lock().expect("nothing panics while it holds them"))
+    }
+
+    fn burn(&self, charge: &Charge) {
+        match charge {
+            Charge::PowerCut(disk, op) => disk.cut_power_at(u64::from(*op)),
+            Charge::Strike(fault) => {
+                self.struck.lock().expect("nothing panics while it holds them").push(*fault);
+            }
+        }
     }
 
     /// The machine's server told of something.
@@ -51,7 +73,7 @@ impl Fuses {
             }
             fuse.nth = fuse.nth.saturating_sub(1);
             if fuse.nth == 0 {
-                fuse.disk.cut_power_at(u64::from(fuse.op));
+                self.burn(&fuse.charge);
             }
             fuse.nth > 0
         });
@@ -91,16 +113,19 @@ mod tests {
     fn the_power_goes_some_operations_after_the_nth_moment() {
         let disk = MemDisk::new(1);
         let fuses = Fuses::default();
-        fuses.lay(Fuse { moment: Moment::Alter, nth: 2, disk: disk.clone(), op: 1 });
+        let cut = || Charge::PowerCut(disk.clone(), 1);
+        fuses.lay(Fuse { moment: Moment::Alter, nth: 2, charge: cut() });
+        fuses.lay(Fuse { moment: Moment::Alter, nth: 1, charge: Charge::Strike(7) });
         let work = || disk.create("a");
         fuses.see(&Note::Altered { version: 1 });
         fuses.see(&Note::RemovedOrphan { file: "a".to_string() });
         let _made = work();
         assert!(!disk.lost_power(), "the first is not meant");
+        assert_eq!((fuses.struck(), fuses.struck()), (vec![7], vec![]));
         fuses.see(&Note::Altered { version: 2 });
         let _made = work();
         assert!(disk.lost_power());
-        fuses.lay(Fuse { moment: Moment::Alter, nth: 1, disk: disk.clone(), op: 1 });
+        fuses.lay(Fuse { moment: Moment::Alter, nth: 1, charge: cut() });
         fuses.clear();
         assert!(fuses.lock().is_empty());
     }

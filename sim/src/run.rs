@@ -225,6 +225,7 @@ impl Run<'_> {
         let worked = self.plan.clients.is_empty() || self.pass(&mut chaos, self.plan.limit, "the workload");
         chaos.heal(self.world);
         if worked {
+            chaos.end(self.world);
             self.settle(&mut chaos);
         }
         self.count_disk_faults(&mut chaos);
@@ -283,6 +284,7 @@ impl Run<'_> {
                 Ok(Stopped::Reached) => chaos.act(self.world),
                 Ok(Stopped::ClientsEnded) => return true,
                 Ok(Stopped::LostPower { host }) => chaos.lost_power(self.world, &host),
+                Ok(Stopped::Struck { fault }) => chaos.strike(self.world, fault),
                 Ok(Stopped::Exited { host, error }) => chaos.exited(self.world, &host, error.as_deref()),
                 Err(failure) => {
                     self.fail("client", format!("{what}: {failure}"));

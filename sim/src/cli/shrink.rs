@@ -12,7 +12,7 @@ use clap::Args;
 
 use super::Which;
 use super::child::Job;
-use crate::plan::{Host, Limits, Plan, TimedFault};
+use crate::plan::{Ending, Host, Limits, Plan, TimedFault};
 use crate::run::Outcome;
 
 #[derive(Args)]
@@ -181,7 +181,8 @@ impl Shrinker<'_> {
 }
 
 /// What a plan can do without.
-const PLAIN: [fn(&mut Plan); 7] = [
+const PLAIN: [fn(&mut Plan); 8] = [
+    |plan| plan.ending = Ending::Stay,
     |plan| plan.cluster.tablets = 1,
     |plan| {
         let others = |fault: &TimedFault| !matches!(fault.target, Host::Master(number) if number > 0);

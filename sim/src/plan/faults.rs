@@ -91,6 +91,20 @@ words! {
     }
 }
 
+words! {
+    /// What strikes at a moment.
+    pub enum Blow {
+        Kill = "kill",
+        Pause = "pause",
+        /// Nothing passes between it and anyone else.
+        Isolate = "isolate",
+        /// Nothing passes between it and other servers.
+        CutPeers = "cut-peers",
+        /// It hears nothing from other servers, and they hear it.
+        Deaf = "deaf",
+    }
+}
+
 records! {
     /// One kind of fault with its parameters.
     pub enum Fault {
@@ -104,6 +118,8 @@ records! {
         PowerCutAfter = "power-cut-after" { moment: Moment, nth: u32, dir: Dir, op: u32, down: Duration },
         /// These hosts lose power together with the target.
         ZonePowerCut = "zone-power-cut" { others: Vec<Host>, down: Duration },
+        /// This befalls the target as soon as the `nth` such moment from now has come.
+        StrikeAfter = "strike-after" { moment: Moment, nth: u32, blow: Blow, span: Duration },
         /// The process does nothing for a while, and does not notice.
         Pause = "pause" { span: Duration },
 
@@ -184,6 +200,7 @@ impl Fault {
             | Fault::ZonePowerCut { down, .. }
             | Fault::Wipe { down } => Some(down),
             Fault::Pause { span }
+            | Fault::StrikeAfter { span, .. }
             | Fault::Isolate { span, .. }
             | Fault::CutLink { span, .. }
             | Fault::CutPeers { span, .. }

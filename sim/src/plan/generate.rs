@@ -9,10 +9,10 @@
 
 use std::time::Duration;
 
-use super::faults::{Dir, Fault, Host, Moment, TimedFault, Way};
+use super::faults::{Blow, Dir, Fault, Host, Moment, TimedFault, Way};
 use super::ops::{ClientProgram, ClientSetup, Flush, Op, ReadAt, Replicas, WriteKind};
 use super::record::words;
-use super::{ClockError, Cluster, Devices, Limits, Network, Plan};
+use super::{ClockError, Cluster, Devices, Ending, Limits, Network, Plan};
 use crate::draw::Draw;
 
 words! {
@@ -82,6 +82,7 @@ impl Plan {
             cluster,
             clients,
             faults,
+            ending: Ending::Stay,
             limit: Duration::ZERO,
             quiet: Duration::ZERO,
         };
@@ -109,6 +110,7 @@ impl Plan {
         plan.fail_where_it_rots();
         // A power cut takes what nobody waited to be synced.
         plan.cluster.log_sync |= plan.faults.iter().any(|fault| cuts_power(&fault.kind));
+        plan.ending = super::more::ending(&mut Draw::new(seed, "ending"), &plan.cluster);
         plan.limit = plan.healed_at() + work * 4 + disk_time(&plan) + 120 * SECOND;
         plan.quiet = 60 * SECOND + (plan.devices.op + plan.devices.sync) * LOOKING_OPS;
         plan
@@ -352,12 +354,14 @@ const KINDS: [(Profile, &[(&str, u32)]); 6] = [
             ("power-cut-in-disk", 6),
             ("power-cut-after", 8),
             ("zone-power-cut", 2),
+            ("strike-after", 4),
             ("pause", 3),
         ],
     ),
     (
         Profile::Network,
         &[
+            ("strike-after", 6),
             ("isolate", 4),
             ("cut-link", 4),
             ("cut-peers", 4),
@@ -523,6 +527,12 @@ impl<'a> FaultDraw<'a> {
                     down,
                 }
             }
+            "strike-after" => Fault::StrikeAfter {
+                moment: self.draw.pick(Moment::ALL),
+                nth: self.draw.between(1, 4) as u32,
+                blow: self.draw.pick(Blow::ALL),
+                span: down,
+            },
             "zone-power-cut" => {
                 let others = (0..self.tservers).map(Host::Tserver).filter(|other| *other != target);
                 let others = others.filter(|_| self.draw.percent(60)).collect();

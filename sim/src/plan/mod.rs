@@ -81,6 +81,18 @@ impl Default for Data {
     }
 }
 
+words! {
+    /// What becomes of all servers at once when clients have ended, before the cluster is looked at.
+    pub enum Ending {
+        /// Nothing.
+        Stay = "stay",
+        /// Their processes die and start again.
+        Kill = "kill",
+        /// They lose their power.
+        PowerCut = "power-cut",
+    }
+}
+
 records! {
     /// What every device is like.
     pub struct Devices = "disk" {
@@ -131,6 +143,7 @@ pub struct Plan {
     pub clients: Vec<ClientProgram>,
     /// In the order of their times.
     pub faults: Vec<TimedFault>,
+    pub ending: Ending,
     /// Time for the clients to end, faults included.
     pub limit: Duration,
     /// Time after that within which the cluster must be whole again.

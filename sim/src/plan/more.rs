@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::generate::{Size, read_at, replicas, rounded};
 use super::ops::{ClientProgram, Op, ReadAt, TestKind, Wanted};
-use super::{Cluster, Data, Host, Plan, TimedFault};
+use super::{Cluster, Data, Ending, Host, Plan, TimedFault};
 use crate::draw::Draw;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -62,6 +62,15 @@ fn other_op(draw: &mut Draw, cluster: &Cluster, kinds: &[(&'static str, u32)]) -
         }
         _ => return None,
     })
+}
+
+/// Most runs end with a restart of everything: whatever was not stored, or cannot be read again, is missed then.
+pub fn ending(draw: &mut Draw, cluster: &Cluster) -> Ending {
+    match draw.weighted(&[(Ending::Stay, 1), (Ending::Kill, 2), (Ending::PowerCut, 2)]) {
+        // What nobody waited to be synced may be gone.
+        Ending::PowerCut if !cluster.log_sync => Ending::Kill,
+        ending => ending,
+    }
 }
 
 /// How tables are laid out, and how long they remember.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::ops::{ClientProgram, ClientSetup, Op};
 use super::record::{BadLine, Field, Record};
-use super::{ClockError, Cluster, Data, Devices, Network, Plan, TimedFault};
+use super::{ClockError, Cluster, Data, Devices, Ending, Network, Plan, TimedFault};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,6 +30,9 @@ impl fmt::Display for Plan {
         for fault in &self.faults {
             writeln!(f, "{}", fault.line())?;
         }
+        if self.ending != Ending::Stay {
+            writeln!(f, "ending {}", self.ending.text())?;
+        }
         Ok(())
     }
 }
@@ -46,6 +49,7 @@ struct Parts {
     quiet: Option<std::time::Duration>,
     clients: Vec<ClientProgram>,
     faults: Vec<TimedFault>,
+    ending: Option<Ending>,
 }
 
 impl Parts {
@@ -60,6 +64,7 @@ impl Parts {
             "seed" => self.seed = Some(value(line, rest)?),
             "limit" => self.limit = Some(value(line, rest)?),
             "quiet" => self.quiet = Some(value(line, rest)?),
+            "ending" => self.ending = Some(value(line, rest)?),
             Cluster::WORD => self.cluster = Some(Cluster::parse_line(line)?),
             Data::WORD => self.data = Data::parse_line(line)?,
             Devices::WORD => self.devices = Some(Devices::parse_line(line)?),
@@ -87,6 +92,7 @@ impl Parts {
             clocks: self.clocks,
             clients: self.clients,
             faults,
+            ending: self.ending.unwrap_or(Ending::Stay),
             limit: self.limit.ok_or_else(|| missing("limit"))?,
             quiet: self.quiet.ok_or_else(|| missing("quiet"))?,
         })

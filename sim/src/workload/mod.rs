@@ -28,6 +28,7 @@ mod bank;
 mod ddl;
 mod find;
 mod lists;
+mod look_back;
 mod own;
 mod quiet;
 pub mod rows;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use engine::error::Error;
 use engine::ids::TabletId;
 use engine::time::{Instant, Timestamp};
-use node::client::{Client, FlushMode, ReadMode, ScanSpec, SessionConfig, Table};
+use node::client::{Client, FlushMode, SessionConfig, Table};
 use node::env::Env;
 use node::proto::kudu::tserver::{
     ChecksumRequestPb, ChecksumResponsePb, ContinueChecksumRequestPb, NewScanRequestPb,
@@ -22,16 +22,15 @@ use super::actor::answer_of;
 use super::admin::call;
 use super::scans::spec;
 use super::{Workload, nanos, rows, tables, until};
-use crate::history::{Mode, Outcome, Request, RowOpKind, Scan, Stamp, TableNo};
+use crate::history::{Outcome, Request, RowOpKind, Stamp, TableNo};
 use crate::oracle::Finding;
 use crate::oracle::bank::BANK;
 use crate::oracle::lists::LISTS;
 use crate::oracle::replicas::{self, Checksum};
-use crate::view::WHOLE;
 
 const TSERVER: &str = "kudu.tserver.TabletServerService";
 /// The client whose number stands for this phase.
-const SETTLER: u32 = 63;
+pub(super) const SETTLER: u32 = 63;
 /// The time within which a healed cluster must do everything asked of it here.
 const LIVENESS: &str = "liveness";
 
@@ -79,12 +78,13 @@ impl Workload {
         }
         until(env, left(), async || {
             let at = self.after_everything(env, client);
-            self.read_all(env, &table, number, at).await?;
-            self.read_all(env, &table, number, at).await?;
+            self.read_then(env, &table, number, None, at, false).await?;
+            self.read_then(env, &table, number, None, at, false).await?;
             let fresh = client.open_table(&name).await?;
             self.check_owned(&fresh, number, at).await
         })
         .await?;
+        self.look_back(env, &table, number, left()).await?;
         self.compare_replicas(env, &table, number, deadline).await
     }
 
@@ -126,27 +126,6 @@ impl Workload {
             .await?;
         }
         Ok(())
-    }
-
-    async fn read_all(&self, env: &Env, table: &Table, number: TableNo, at: Stamp) -> Result<(), Error> {
-        let keys = (0, tables::KEYS_END);
-        let scan =
-            Scan { table: number, keys, mode: Mode::Snapshot, diff_from: None, ordered: false, view: WHOLE };
-        let read_mode = ReadMode::AtSnapshot(Some(at));
-        let range = rows::keys_of(table.schema(), 0, tables::KEYS_END);
-        let spec = ScanSpec { keys: range, read_mode, ..spec() };
-        let after = table.client().observed_timestamp().unwrap_or_default();
-        let call = self.history().invoke(SETTLER, nanos(env), after, Request::Scan(scan));
-        match self.read(table, scan, spec).await {
-            Ok(read) => {
-                self.history().answer(call, nanos(env), Outcome::Rows { at: read.at, rows: read.rows });
-                Ok(())
-            }
-            Err(error) => {
-                self.history().answer(call, nanos(env), Outcome::Failed(error.message.clone()));
-                Err(error)
-            }
-        }
     }
 
     /// Waits until each tablet has all its replicas, and compares what they hold.

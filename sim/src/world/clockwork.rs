@@ -31,6 +31,8 @@ use crate::trace::{At, EventLog, Lane, Whereabouts};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signal {
     LostPower(HostId),
+    /// A fault of the plan that waited for a moment.
+    Struck(usize),
     Exited(HostId, Option<String>),
     ClientFailed(HostId, String),
     ClientEnded,
@@ -244,6 +246,9 @@ impl Tasks for NodeTasks {
                 node.clockwork.net(|net, _| net.power_off(node.id));
                 node.clockwork.signal(Signal::LostPower(node.id));
                 return std::future::pending().await;
+            }
+            for fault in node.machine.fuses().struck() {
+                node.clockwork.signal(Signal::Struck(fault));
             }
             let now = node.mono();
             let ends = node.machine.work_ends(now);

@@ -148,6 +148,7 @@ impl MadsimWorld {
     fn stopped_by(&mut self, signal: Signal) -> Option<Result<Stopped, Failure>> {
         match signal {
             Signal::LostPower(id) => Some(Ok(Stopped::LostPower { host: self.name_of(id) })),
+            Signal::Struck(fault) => Some(Ok(Stopped::Struck { fault })),
             Signal::Exited(id, error) => Some(Ok(Stopped::Exited { host: self.name_of(id), error })),
             Signal::ClientFailed(id, message) => Some(Err(Failure { host: self.name_of(id), message })),
             Signal::ClientEnded => {

@@ -44,6 +44,8 @@ pub enum Stopped {
     Exited { host: String, error: Option<String> },
     /// A host's power failed within a disk operation.
     LostPower { host: String },
+    /// The moment has come for the plan's fault of this number.
+    Struck { fault: usize },
 }
 
 /// A client failed, or the world itself.

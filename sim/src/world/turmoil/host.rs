@@ -186,6 +186,9 @@ impl Tasks for HostTasks {
                 lock(&host.signals).push_back(Ok(Stopped::LostPower { host: name }));
                 return std::future::pending().await;
             }
+            for fault in host.machine.fuses().struck() {
+                lock(&host.signals).push_back(Ok(Stopped::Struck { fault }));
+            }
             let now = host.now();
             let ends = host.machine.work_ends(now);
             let took = ends.since(now);
