@@ -1,11 +1,11 @@
 //! Planted bugs: how soon each is caught, and by which judge.
 //!
-//! All patches of a folder are built into one program ([`super::schema`]), those that cannot be joined into one each, and
-//! each is run until a judge objects. A run that fails without the patch too proves nothing and is passed over. Controls,
-//! whose patches change nothing that matters, must stay clean.
+//! All patches of a folder are built into one program ([`super::schema`]), those that cannot be joined into one each,
+//! and each is run until a judge objects. A run that fails without the patch too proves nothing and is passed over.
+//! Controls, whose patches change nothing that matters, must stay clean.
 //!
-//! Every patch has the same runs ([`course`]), as if nobody knew what it is about. What became of each is kept in a page as
-//! soon as it is known ([`super::verdicts`]), so that a search that was broken off goes on where it ended.
+//! Every patch has the same runs ([`course`]), as if nobody knew what it is about. What became of each is kept in a
+//! page as soon as it is known ([`super::verdicts`]), so that a search that was broken off goes on where it ended.
 //!
 //! ```text
 //! # What the bug is.              the first lines of a patch
@@ -232,8 +232,8 @@ impl Search<'_> {
     }
 }
 
-/// All runs of a search: for each seed one of every profile in the first size, and in each other size one of the profiles
-/// in turn, so that sizes have about as much of the time.
+/// All runs of a search: for each seed one of every profile in the first size, and in each other size one of the
+/// profiles in turn, so that sizes have about as much of the time.
 fn course(args: &MutantsArgs) -> impl Iterator<Item = Try> {
     let (profiles, sizes, from) = (&args.profile, &args.size, args.from);
     (from..).flat_map(move |seed| {

@@ -190,6 +190,14 @@ impl Fault {
         }
     }
 
+    /// Whether the machine may lose its power, or what it believes to be synced.
+    pub fn cuts_power(&self) -> bool {
+        use Fault::{PowerCut, PowerCutAfter, PowerCutInDisk, PowerCutInSync, ZonePowerCut};
+        let within = matches!(self, PowerCutInDisk { .. } | PowerCutInSync { .. } | PowerCutAfter { .. });
+        let fails = matches!(self, Fault::DiskError { .. } | Fault::SyncError { .. });
+        within || fails || matches!(self, PowerCut { .. } | ZonePowerCut { .. })
+    }
+
     fn span_mut(&mut self) -> Option<&mut Duration> {
         match self {
             Fault::Kill { down }

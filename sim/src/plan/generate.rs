@@ -109,7 +109,7 @@ impl Plan {
         }
         plan.fail_where_it_rots();
         // A power cut takes what nobody waited to be synced.
-        plan.cluster.log_sync |= plan.faults.iter().any(|fault| cuts_power(&fault.kind));
+        plan.cluster.log_sync |= plan.faults.iter().any(|fault| fault.kind.cuts_power());
         plan.ending = super::more::ending(&mut Draw::new(seed, "ending"), &plan.cluster);
         plan.limit = plan.healed_at() + work * 4 + disk_time(&plan) + 120 * SECOND;
         plan.quiet = 60 * SECOND + (plan.devices.op + plan.devices.sync) * LOOKING_OPS;
@@ -132,14 +132,6 @@ impl Plan {
 fn disk_time(plan: &Plan) -> Duration {
     let most = plan.clients.iter().map(|client| client.ops.len()).max().unwrap_or_default();
     (plan.devices.op + plan.devices.sync) * 50 * most as u32
-}
-
-fn cuts_power(fault: &Fault) -> bool {
-    use Fault::{
-        DiskError, PowerCut, PowerCutAfter, PowerCutInDisk, PowerCutInSync, SyncError, ZonePowerCut,
-    };
-    let within = matches!(fault, PowerCutInDisk { .. } | PowerCutInSync { .. } | PowerCutAfter { .. });
-    within || matches!(fault, PowerCut { .. } | ZonePowerCut { .. } | DiskError { .. } | SyncError { .. })
 }
 
 /// How long a client is at work if nothing holds it up.

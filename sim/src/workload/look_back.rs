@@ -1,5 +1,5 @@
-//! The past of a healed cluster: snapshots and diff scans at the very moments of acknowledged writes, wherever these have
-//! gone since, to files, merged, copied or replayed.
+//! The past of a healed cluster: snapshots and diff scans at the very moments of acknowledged writes, wherever these
+//! have gone since, to files, merged, copied or replayed.
 
 use std::time::Duration;
 
