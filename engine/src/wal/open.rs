@@ -51,6 +51,7 @@ pub(super) fn open(
         let file = disk.open(&path).map_err(|error| Error::io(format_args!("open {path}"), &error))?;
         opening.segment(file, *sequence, last)?;
     }
+    opening.check_end()?;
     let Opening { mut segments, marks, last_op, report, .. } = opening;
     let active = segments.back_mut().expect("at least one sequence was listed");
     unsynced::settle(&disk, dir, &segment_path(dir, active.sequence), active)?;
@@ -175,6 +176,23 @@ impl Opening<'_> {
         self.report.last_op = self.last_op.unwrap_or(OpId::MIN);
         self.segments.push_back(segment);
         Ok(())
+    }
+
+    /// What was durable when the log was last truncated is still there. If it were not, operations would be missing
+    /// unseen, and new ones be taken for those that were taken back.
+    fn check_end(&self) -> Result<()> {
+        let active = self.segments.back().expect("at least one sequence was listed");
+        let (sequence, offset) = self.voids.durable_up_to();
+        if (active.sequence, active.bytes) >= (sequence, offset) {
+            return Ok(());
+        }
+        let path = segment_path(self.dir, active.sequence);
+        let was = segment_path(self.dir, sequence);
+        Err(damage(
+            &path,
+            active.bytes,
+            &format!("the log ends here, but was durable up to {offset} of {was}"),
+        ))
     }
 
     fn check_header(&self, path: &str, header: &SegmentHeader, sequence: u64) -> Result<()> {

@@ -348,3 +348,20 @@ fn what_members_need_is_spared_up_to_a_limit() {
     wal.gc_sparing(30, 1, 0).unwrap();
     assert!(wal.first_index().unwrap() > 24);
 }
+
+#[test]
+fn a_log_that_lost_its_end_after_it_was_truncated_is_damaged() {
+    let disk = Arc::new(MemDisk::new(1));
+    let config = WalConfig { segment_bytes_max: 1 << 20, preallocate: false, compress: true };
+    let mut wal = Wal::create(disk.clone(), DIR, config).unwrap();
+    wal.append(&[replicate(op(1, 1))]).unwrap();
+    let of_one_batch = wal.bytes();
+    wal.append(&[replicate(op(1, 2))]).unwrap();
+    wal.truncate_after(1).unwrap();
+    drop(wal);
+    // A new operation 2 here would be taken for the one that was taken back.
+    disk.open(&segment_path(DIR, 1)).unwrap().truncate(of_one_batch).unwrap();
+    let error = Wal::open(disk, DIR, config, &mut |_| Ok(())).err().expect("its end is missing");
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert!(error.message.contains("the log ends here, but was durable up to"), "{error}");
+}

@@ -79,7 +79,12 @@ impl Voids {
         };
         let (_version, payload) =
             codec::unseal(MAGIC, VERSION, &bytes).map_err(|error| error.context(&path))?;
-        postcard::from_bytes(payload).map_err(|error| Error::corrupt(format!("{path}: {error}")))
+        let voids: Voids =
+            postcard::from_bytes(payload).map_err(|error| Error::corrupt(format!("{path}: {error}")))?;
+        if !voids.list.is_sorted_by_key(|void| (void.sequence, void.offset)) {
+            return Err(Error::corrupt(format!("{path}: truncations are not in order")));
+        }
+        Ok(voids)
     }
 }
 
