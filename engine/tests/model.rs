@@ -14,7 +14,7 @@ use engine::schema::ops::RowOpKind;
 use engine::tablet::scan::{ScanSpec, SnapshotAt};
 use engine::time::Timestamp;
 use engine::watch::{Watch, Watcher};
-use model::{Change, Model, OpenScan, Step, check, count_rows, job, run, scan_rows, workload, write};
+use model::{Change, Model, Step, check, count_rows, follow, job, run, scan_rows, workload, write};
 use proptest::prelude::*;
 use support::{World, plain_schema};
 
@@ -51,25 +51,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
     #[test]
     fn a_tablet_is_a_map_of_versions(seed: u64, steps in prop::collection::vec(step(), 1..24)) {
-        let (mut world, mut model) = (World::new(seed, TabletConfig::tiny()), Model::new());
-        world.create(plain_schema()).unwrap();
-        let mut scans = Vec::new();
-        for (i, step) in steps.iter().enumerate() {
-            if matches!(step, Step::Crash) {
-                // Handles of before a power failure are void.
-                scans.clear();
-            }
-            run(&mut world, &mut model, step).unwrap();
-            check(&world, &model);
-            scans.retain_mut(OpenScan::go_on);
-            scans.push(OpenScan::new(&world, &model, i % 2 == 0));
-        }
-        while !scans.is_empty() {
-            scans.retain_mut(OpenScan::go_on);
-        }
-        world.reopen().unwrap();
-        check(&world, &model);
-        prop_assert_eq!(support::misplaced_files(&world.disk), Vec::<String>::new());
+        follow(seed, &steps);
     }
 }
 

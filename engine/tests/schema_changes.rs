@@ -1,15 +1,17 @@
 //! Columns of a table through alterations, against a list of names: an alteration happens as a whole or not at all, and
 //! a column's id is its own for good.
 
+#[path = "support/one_server.rs"]
+mod one_server;
+
 use std::collections::BTreeSet;
 
 use engine::catalog::{
-    AlterStep, AlterTable, Answer, Catalog, CatalogConfig, Command, CreateTable, DoneResult, Effects, Event,
-    Heartbeat, HostPort, Registration, RequestedColumn, TableRef, TabletReport,
+    AlterStep, AlterTable, Catalog, CatalogConfig, Command, CreateTable, RequestedColumn, TableRef,
 };
-use engine::ids::{ColumnId, Uuid};
+use engine::ids::ColumnId;
 use engine::schema::{ColumnSchema, DataType};
-use engine::time::{Instant, Now, WallTime};
+use one_server::OneServer;
 use proptest::prelude::*;
 
 const COLUMNS_MAX: usize = 5;
@@ -92,40 +94,13 @@ impl Model {
     }
 }
 
-fn now() -> Now {
-    Now { mono: Instant(1), wall: WallTime { micros: 1_600_000_000_000_000, error_micros: 0 } }
-}
-
-fn run(catalog: &mut Catalog, event: Event) -> DoneResult {
-    let mut out = Effects::default();
-    catalog.step(now(), event, &mut out);
-    out.answers.pop().expect("an answer").result
-}
-
-fn command(catalog: &mut Catalog, command: Command) -> engine::catalog::Result<Answer> {
-    match run(catalog, Event::Command { ticket: 1, caller: "me".to_string(), command }) {
-        DoneResult::Command(answer) => answer,
-        other => panic!("{other:?} answers no command"),
-    }
-}
-
 /// A catalog with the table `t`, which has the key and one more column.
-fn catalog() -> Catalog {
-    let config = CatalogConfig { columns_max: COLUMNS_MAX, replicas_default: 1, ..CatalogConfig::default() };
-    let mut catalog = Catalog::load(config, [1, 2], now(), []).expect("nothing to load");
-    let rpc = vec![HostPort { host: "s".to_string(), port: 7050 }];
-    let heartbeat = Heartbeat {
-        server: Uuid([1; 16]),
-        instance: 1,
-        registration: Some(Registration { rpc, ..Registration::default() }),
-        location: None,
-        report: Some(TabletReport::default()),
-    };
-    run(&mut catalog, Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) });
+fn world() -> OneServer {
+    let mut world = OneServer::new(CatalogConfig { columns_max: COLUMNS_MAX, ..CatalogConfig::default() });
     let columns = vec![requested("k", false, false, true), requested("c1", true, false, false)];
     let create = CreateTable { name: "t".to_string(), columns, ..CreateTable::default() };
-    command(&mut catalog, Command::Create(Box::new(create))).expect("a lawful table");
-    catalog
+    world.command(Command::Create(Box::new(create))).expect("a lawful table");
+    world
 }
 
 fn columns(catalog: &Catalog) -> Vec<(String, ColumnId)> {
@@ -135,13 +110,17 @@ fn columns(catalog: &Catalog) -> Vec<(String, ColumnId)> {
     schema.columns().iter().map(|column| (column.name.clone(), column.id)).collect()
 }
 
+fn version(catalog: &Catalog) -> u32 {
+    catalog.table(&TableRef::by_name("t")).expect("it is there").record.version
+}
+
 proptest! {
     #[test]
     fn alterations_happen_as_a_whole_or_not_at_all(
         alterations in prop::collection::vec(prop::collection::vec(step(), 1..4), 1..8),
     ) {
-        let mut catalog = catalog();
-        let mut model = Model { columns: columns(&catalog), next_id: 2 };
+        let mut world = world();
+        let mut model = Model { columns: columns(&world.catalog), next_id: 2 };
         let mut ids: BTreeSet<ColumnId> = model.columns.iter().map(|(_, id)| *id).collect();
         for steps in &alterations {
             let mut after = model.clone();
@@ -151,8 +130,8 @@ proptest! {
                 steps: steps.iter().map(Step::request).collect(),
                 ..AlterTable::default()
             };
-            let version = catalog.table(&TableRef::by_name("t")).expect("it is there").record.version;
-            let answer = command(&mut catalog, Command::Alter(Box::new(request)));
+            let old_version = version(&world.catalog);
+            let answer = world.command(Command::Alter(Box::new(request)));
             prop_assert_eq!(answer.is_ok(), lawful, "{:?}: {:?}", steps, answer);
             if lawful {
                 if after.columns == model.columns {
@@ -164,11 +143,11 @@ proptest! {
                 for (_, id) in fresh {
                     prop_assert!(ids.insert(*id), "column id {} is given twice", id.0);
                 }
-                let new_version = catalog.table(&TableRef::by_name("t")).expect("it is there").record.version;
-                prop_assert!(new_version > version || model.columns == after.columns, "{steps:?}");
+                let new_version = version(&world.catalog);
+                prop_assert!(new_version > old_version || model.columns == after.columns, "{steps:?}");
                 model = after;
             }
-            prop_assert_eq!(&columns(&catalog), &model.columns);
+            prop_assert_eq!(&columns(&world.catalog), &model.columns);
         }
     }
 }

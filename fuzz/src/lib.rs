@@ -19,6 +19,8 @@ mod draw;
 pub mod guard;
 #[path = "../../engine/tests/support/model.rs"]
 mod model;
+#[path = "../../engine/tests/support/one_server.rs"]
+mod one_server;
 #[allow(dead_code, unused_imports)]
 #[path = "../../sim/src/plan/mod.rs"]
 mod plan;

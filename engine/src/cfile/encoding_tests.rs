@@ -15,14 +15,11 @@ use crate::ids::Uuid;
 use crate::schema::block::ColumnBlock;
 use crate::schema::{Compression, Encoding, Physical};
 
-const ENCODINGS: [Encoding; 6] =
-    [Encoding::Auto, Encoding::Plain, Encoding::Prefix, Encoding::Rle, Encoding::Dict, Encoding::BitShuffle];
-
 #[test]
 fn each_type_has_its_encodings_and_default() {
     let mut table = String::new();
     for physical in Physical::ALL {
-        let legal = ENCODINGS.iter().filter(|e| resolve(physical, **e).is_ok()).map(|e| format!("{e:?}"));
+        let legal = Encoding::ALL.iter().filter(|e| resolve(physical, **e).is_ok()).map(|e| format!("{e:?}"));
         let default = resolve(physical, Encoding::Auto).unwrap();
         table += &format!("{physical:?}: {} = {default:?}\n", legal.collect::<Vec<_>>().join(" "));
     }
@@ -79,7 +76,7 @@ fn copy(page: &Page, physical: Physical, nullable: bool, cuts: &[usize]) -> Colu
 fn columns() -> impl Strategy<Value = (Physical, Encoding, bool, Vec<u64>, u64)> {
     let pairs: Vec<(Physical, Encoding)> = Physical::ALL
         .iter()
-        .flat_map(|physical| ENCODINGS.map(|encoding| (*physical, encoding)))
+        .flat_map(|physical| Encoding::ALL.map(|encoding| (*physical, encoding)))
         .filter(|(physical, encoding)| resolve(*physical, *encoding).is_ok())
         .collect();
     let spread = prop::sample::select(vec![1u64, 2, 20, 3000, u64::MAX]);

@@ -206,6 +206,17 @@ pub enum Encoding {
     BitShuffle = 6,
 }
 
+impl Encoding {
+    pub const ALL: [Encoding; 6] = [
+        Encoding::Auto,
+        Encoding::Plain,
+        Encoding::Prefix,
+        Encoding::Rle,
+        Encoding::Dict,
+        Encoding::BitShuffle,
+    ];
+}
+
 /// Compression of a column's encoded blocks; the numbers are Kudu's, ZSTD is ours and not offered on the
 /// wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -219,6 +230,12 @@ pub enum Compression {
     Lz4 = 3,
     Zlib = 4,
     Zstd = 100,
+}
+
+impl Compression {
+    /// Those that make bytes fewer.
+    pub const CODECS: [Compression; 4] =
+        [Compression::Snappy, Compression::Lz4, Compression::Zlib, Compression::Zstd];
 }
 
 /// One column.

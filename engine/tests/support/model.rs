@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use engine::config::TabletConfig;
 use engine::error::ErrorKind;
 use engine::ids::ColumnId;
 use engine::replica::{JobKind, Op, OpResult};
@@ -13,7 +14,7 @@ use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::scan::{Scan, ScanSpec, SnapshotAt};
 use engine::time::Timestamp;
 
-use crate::support::{Rows, Value, World, plain_schema, wire_columns};
+use crate::support::{Rows, Value, World, misplaced_files, plain_schema, wire_columns};
 
 /// What is done to a tablet.
 #[derive(Debug, Clone)]
@@ -419,6 +420,30 @@ pub fn run(world: &mut World, model: &mut Model, step: &Step) -> Result<(), engi
         Step::AddColumn | Step::DropColumn => alter(world, model, matches!(step, Step::AddColumn))?,
     }
     Ok(())
+}
+
+/// Follows `steps` in a new tablet and in the model: every moment that is still remembered reads as the model has it,
+/// after every step and after a restart, also in scans that go on meanwhile, and no file is left over.
+pub fn follow(seed: u64, steps: &[Step]) {
+    let (mut world, mut model) = (World::new(seed, TabletConfig::tiny()), Model::new());
+    world.create(plain_schema()).expect("an empty disk");
+    let mut scans = Vec::new();
+    for (i, step) in steps.iter().enumerate() {
+        if matches!(step, Step::Crash) {
+            // Handles of before a power failure are void.
+            scans.clear();
+        }
+        run(&mut world, &mut model, step).expect("a sound disk");
+        check(&world, &model);
+        scans.retain_mut(OpenScan::go_on);
+        scans.push(OpenScan::new(&world, &model, i % 2 == 0));
+    }
+    while !scans.is_empty() {
+        scans.retain_mut(OpenScan::go_on);
+    }
+    world.reopen().expect("a sound disk");
+    check(&world, &model);
+    assert_eq!(misplaced_files(&world.disk), Vec::<String>::new());
 }
 
 fn alter(world: &mut World, model: &mut Model, add: bool) -> Result<(), engine::error::Error> {

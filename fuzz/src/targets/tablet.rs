@@ -1,95 +1,57 @@
 //! A tablet beside a map of versions: writes, jobs with writes between their steps, power failures, restarts.
 
-use arbitrary::{Arbitrary, Unstructured};
-use engine::config::TabletConfig;
+use arbitrary::{Result, Unstructured};
 use engine::schema::ops::RowOpKind;
 
-use crate::model::{Change, Model, OpenScan, Step, check, run};
-use crate::support::{World, misplaced_files, plain_schema};
+use crate::model::{Change, Step, follow};
 
 /// More steps than this take long and find what fewer do.
 const STEPS_MAX: usize = 24;
+/// Few keys, so that operations meet.
+const KEYS: u8 = 12;
 
-#[derive(Debug, Arbitrary)]
-struct Write {
-    kind: u8,
-    key: u8,
-    v: Option<Option<u8>>,
-    n: Option<Option<i8>>,
+fn change(input: &mut Unstructured<'_>) -> Result<Change> {
+    let kind = RowOpKind::from_number(*input.choose(&[1, 2, 3, 5, 10, 11, 12, 13])?).expect("a write");
+    let n: Option<Option<i8>> = input.arbitrary()?;
+    Ok(Change {
+        kind,
+        key: input.int_in_range(0..=KEYS - 1)?,
+        v: input.arbitrary()?,
+        n: n.map(|n| n.map(i32::from)),
+    })
 }
 
-impl Write {
-    fn change(&self) -> Change {
-        let kinds = [1, 2, 3, 5, 10, 11, 12, 13];
-        let kind = RowOpKind::from_number(kinds[usize::from(self.kind) % kinds.len()]);
-        let kind = kind.expect("a write");
-        Change { kind, key: self.key % 12, v: self.v, n: self.n.map(|n| n.map(i32::from)) }
-    }
+fn changes(input: &mut Unstructured<'_>, most: usize) -> Result<Vec<Change>> {
+    (0..input.int_in_range(0..=most)?).map(|_| change(input)).collect()
 }
 
-fn changes(writes: &[Write]) -> Vec<Change> {
-    writes.iter().take(8).map(Write::change).collect()
+fn step(input: &mut Unstructured<'_>) -> Result<Step> {
+    // Of which rowset a job is.
+    let which = |input: &mut Unstructured<'_>| input.int_in_range(0..=15usize);
+    Ok(match input.int_in_range(0..=18u8)? {
+        0..=3 => Step::Write(changes(input, 8)?),
+        4..=5 => Step::FlushRows(changes(input, 4)?),
+        6..=7 => Step::FlushDeltas(which(input)?, changes(input, 4)?),
+        8..=9 => Step::Compact(which(input)?, input.int_in_range(1..=3)?, changes(input, 4)?),
+        10..=11 => Step::MergeDeltas(which(input)?, changes(input, 4)?),
+        12 => Step::Checkpoint,
+        13 => Step::Gc,
+        14 => Step::CompactDue,
+        15 => Step::Forget(input.int_in_range(0..=99)?),
+        16 => Step::Restart,
+        17 => Step::Crash,
+        _ if input.arbitrary()? => Step::AddColumn,
+        _ => Step::DropColumn,
+    })
 }
 
-#[derive(Debug, Arbitrary)]
-enum Act {
-    Write(Vec<Write>),
-    FlushRows(Vec<Write>),
-    FlushDeltas(u8, Vec<Write>),
-    Compact(u8, u8, Vec<Write>),
-    MergeDeltas(u8, Vec<Write>),
-    Checkpoint,
-    Gc,
-    CompactDue,
-    Forget(u8),
-    Restart,
-    Crash,
-    AddColumn,
-    DropColumn,
-}
-
-impl Act {
-    fn step(&self) -> Step {
-        match self {
-            Act::Write(writes) => Step::Write(changes(writes)),
-            Act::FlushRows(during) => Step::FlushRows(changes(during)),
-            Act::FlushDeltas(n, during) => Step::FlushDeltas((*n).into(), changes(during)),
-            Act::Compact(from, count, during) => {
-                Step::Compact((*from).into(), 1 + usize::from(*count) % 3, changes(during))
-            }
-            Act::MergeDeltas(n, during) => Step::MergeDeltas((*n).into(), changes(during)),
-            Act::Checkpoint => Step::Checkpoint,
-            Act::Gc => Step::Gc,
-            Act::CompactDue => Step::CompactDue,
-            Act::Forget(percent) => Step::Forget(percent % 100),
-            Act::Restart => Step::Restart,
-            Act::Crash => Step::Crash,
-            Act::AddColumn => Step::AddColumn,
-            Act::DropColumn => Step::DropColumn,
-        }
-    }
-}
-
-/// Every moment that is still remembered reads as the model has it, after every step, also in scans that go on.
+/// What the steps do to the tablet, they do to the map.
 pub fn tablet(data: &[u8]) {
-    let Ok(acts) = Vec::<Act>::arbitrary(&mut Unstructured::new(data)) else { return };
-    let (mut world, mut model) = (World::new(data.len() as u64, TabletConfig::tiny()), Model::new());
-    world.create(plain_schema()).expect("an empty disk");
-    let mut scans = Vec::new();
-    for (i, act) in acts.iter().take(STEPS_MAX).enumerate() {
-        if matches!(act, Act::Crash) {
-            // Handles of before a power failure are void.
-            scans.clear();
-        }
-        run(&mut world, &mut model, &act.step()).expect("a sound disk");
-        check(&world, &model);
-        scans.retain_mut(OpenScan::go_on);
-        scans.push(OpenScan::new(&world, &model, i % 2 == 0));
+    let mut input = Unstructured::new(data);
+    let mut steps = Vec::new();
+    while !input.is_empty() && steps.len() < STEPS_MAX {
+        let Ok(step) = step(&mut input) else { return };
+        steps.push(step);
     }
-    while !scans.is_empty() {
-        scans.retain_mut(OpenScan::go_on);
-    }
-    world.reopen().expect("a sound disk");
-    check(&world, &model);
-    assert_eq!(misplaced_files(&world.disk), Vec::<String>::new());
+    follow(data.len() as u64, &steps);
 }

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::time::{Instant, Now, WallTime};
 
-use super::{BoxFuture, Clock, Disks, Rng};
+use super::os::{OsEnv, OsOptions};
+use super::wires::Wires;
+use super::{BoxFuture, Clock, Disks, Env, Rng};
 
 /// A wall clock that goes with the monotonic one: where time is paused, both stand still.
 pub(crate) struct SteadyClock(pub Arc<dyn Clock>);
@@ -23,6 +26,31 @@ impl Clock for SteadyClock {
     fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()> {
         self.0.sleep_until(until)
     }
+}
+
+/// Hosts that can reach each other: one clock, and for each disks and numbers of its own.
+pub(crate) fn hosts(wires: &Wires, count: usize) -> Vec<Env> {
+    let os = OsEnv::new(&OsOptions::default()).expect("there is entropy");
+    let clock: Arc<dyn Clock> = Arc::new(SteadyClock(os.clock.clone()));
+    let host = |number| Env {
+        net: wires.host(number),
+        disks: Arc::new(MemDisks::default()),
+        rng: Arc::new(SeededRng::new(1 + number as u64)),
+        clock: clock.clone(),
+        ..os.clone()
+    };
+    (0..count).map(host).collect()
+}
+
+/// Waits until `met` holds, a minute at most; whether it does.
+pub(crate) async fn becomes(env: &Env, met: impl Fn() -> bool) -> bool {
+    for _ in 0..6_000 {
+        if met() {
+            return true;
+        }
+        env.sleep(Duration::from_millis(10)).await;
+    }
+    false
 }
 
 /// The same numbers in every run: a splitmix64 sequence.

@@ -7,7 +7,7 @@ use engine::error::ErrorKind;
 use engine::raft::Role;
 
 use super::*;
-use crate::env::testing::{MemDisks, SeededRng, SteadyClock};
+use crate::env::testing::{MemDisks, becomes, hosts};
 use crate::env::wires::Wires;
 
 struct Masters {
@@ -29,16 +29,8 @@ impl Masters {
 
     async fn with(room: usize, auto_join: bool) -> Masters {
         let wires = Wires::default();
-        let os = OsEnv::new(&OsOptions::default()).expect("there is entropy");
-        let os = Env { clock: Arc::new(SteadyClock(os.clock.clone())), ..os };
-        let host = |number| Env {
-            net: wires.host(number),
-            disks: Arc::new(MemDisks::default()),
-            rng: Arc::new(SeededRng::new(1 + number as u64)),
-            ..os.clone()
-        };
-        let envs: Vec<Env> = (0..room).map(host).collect();
-        let client = host(room);
+        let mut envs = hosts(&wires, room + 1);
+        let client = envs.pop().expect("the client is a host too");
         let proxies = (0..room).map(|number| Proxy::new(client.clone(), addr_of(number), "ann")).collect();
         let mut masters = Masters { envs, masters: Vec::new(), proxies, auto_join };
         masters.run().await;
@@ -65,13 +57,7 @@ impl Masters {
     }
 
     async fn until(&self, what: &str, met: impl Fn(&Masters) -> bool) {
-        for _ in 0..6_000 {
-            if met(self) {
-                return;
-            }
-            self.envs[0].sleep(Duration::from_millis(10)).await;
-        }
-        panic!("waited in vain: {what}");
+        assert!(becomes(&self.envs[0], || met(self)).await, "waited in vain: {what}");
     }
 
     /// Starts the next master and has `leader` add it.

@@ -5,7 +5,7 @@ mod copy;
 mod messages;
 
 use super::*;
-use crate::env::testing::{MemDisks, SeededRng, SteadyClock};
+use crate::env::testing::{becomes, hosts};
 use crate::env::wires::Wires;
 use crate::proto::kudu::HostPortPb;
 use crate::proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
@@ -42,16 +42,8 @@ impl Group {
 
     async fn with(count: usize, change: fn(&mut TserverConfig)) -> Group {
         let wires = Wires::default();
-        let os = OsEnv::new(&OsOptions::default()).expect("there is entropy");
-        let os = Env { clock: Arc::new(SteadyClock(os.clock.clone())), ..os };
-        let host = |number| Env {
-            net: wires.host(number),
-            disks: Arc::new(MemDisks::default()),
-            rng: Arc::new(SeededRng::new(1 + number as u64)),
-            ..os.clone()
-        };
-        let envs: Vec<Env> = (0..count).map(host).collect();
-        let env = host(count);
+        let mut envs = hosts(&wires, count + 1);
+        let env = envs.pop().expect("the client is a host too");
         let proxies = (0..count).map(|number| Proxy::new(env.clone(), addr_of(number), "ann")).collect();
         let servers = (0..count).map(|_| None).collect();
         let mut group = Group { wires, envs, change, servers, env, proxies };
@@ -145,14 +137,10 @@ impl Group {
 
     /// Waits until `met` holds, a minute at most.
     async fn until(&self, what: &str, met: impl Fn(&Group) -> bool) {
-        for _ in 0..6_000 {
-            if met(self) {
-                return;
-            }
-            self.env.sleep(Duration::from_millis(10)).await;
+        if !becomes(&self.env, || met(self)).await {
+            let states: Vec<_> = (0..self.servers.len()).map(|number| self.status(number)).collect();
+            panic!("waited in vain: {what}; {states:#?}");
         }
-        let states: Vec<_> = (0..self.servers.len()).map(|number| self.status(number)).collect();
-        panic!("waited in vain: {what}; {states:#?}");
     }
 
     /// The leader that all servers that run and can be reached agree on.
