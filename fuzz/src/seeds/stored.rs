@@ -8,8 +8,9 @@ use engine::cfile::encoding::{encode, encode_dictionary};
 use engine::cfile::page::Dictionary;
 use engine::codec;
 use engine::disk::mem::MemDisk;
-use engine::ids::{ColumnId, Uuid};
+use engine::ids::{ColumnId, OpId, Uuid};
 use engine::raft::{Config, ConsensusMeta, Peer};
+use engine::replica::copy::{Manifest, Segment};
 use engine::replica::payload::{Applied, Logged};
 use engine::replica::{Op, RequestId, WriteOp};
 use engine::schema::block::ColumnBlock;
@@ -46,6 +47,15 @@ fn metadata() -> Vec<Seed> {
     let peers = (1..=3).map(|n| Peer::voter(Uuid([n; 16]), "host", 7050)).collect();
     let config = Config::initial(peers);
     let consensus = unsealed(*b"NYCM", &ConsensusMeta::new(tablet, config.clone()).encode());
+    let manifest = Manifest {
+        superblock: meta.clone(),
+        consensus: ConsensusMeta::new(tablet, config.clone()),
+        last_op: OpId { term: 1, index: 9 },
+        committed: 8,
+        file_bytes: Vec::new(),
+        segments: vec![Segment { sequence: 1, bytes: 700 }, Segment { sequence: 2, bytes: 80 }],
+        truncations: Vec::new(),
+    };
     let cluster = unsealed(ClusterRecord::MAGIC, &ClusterRecord { id, created: 5 }.seal());
     let update = |build: &dyn Fn(&mut ChangeBuilder<'_>)| {
         let mut out = Vec::new();
@@ -57,6 +67,7 @@ fn metadata() -> Vec<Seed> {
     });
     vec![
         seed("superblock", "fresh", [&[3][..], &superblock].concat()),
+        seed("manifest", "fresh", unsealed(*b"NYCP", &manifest.encode())),
         seed("consensus_meta", "three", consensus),
         seed("consensus_meta", "config", config.encode().to_vec()),
         seed("catalog_row", "cluster", [&[3][..], &cluster].concat()),
@@ -91,7 +102,10 @@ fn log_records() -> Vec<Seed> {
     let counts = WriteCounts { inserts: 3, deletes: 200, ..WriteCounts::default() };
     let outcome = Outcome { counts, ignored: vec![2, 7], ..Outcome::default() };
     let applied = Applied::Written(outcome).encode();
+    // One: before byte 200 of segment 1, what is above operation 1.3.
+    let truncation = vec![1, 1, 200, 1, 1, 3];
     let mut seeds: Vec<Seed> = ops.into_iter().map(logged).collect();
+    seeds.push(seed("truncations", "one", truncation));
     seeds.push(seed("log_record", "outcome", [&[0][..], &applied].concat()));
     seeds
 }
@@ -185,6 +199,8 @@ fn structured() -> Vec<Seed> {
         "key_order",
         "partition_key",
         "encoding",
+        "column",
+        "scan_answer",
         "delta_order",
         "wal_damage",
         "tablet",

@@ -18,7 +18,7 @@ use engine::schema::{Compression, Encoding, Physical};
 use engine::tablet::deltafile::{DeltaBatch, DeltaMeta, DeltaReader, DeltaWriter, Direction, TimeRange};
 use engine::time::Timestamp;
 
-use super::pages::check_page;
+use super::pages::{Column, check_page};
 
 const PATH: &str = "f";
 const IDENTITY: Identity = Identity { tablet: Uuid([7; 16]), rowset: 3 };
@@ -88,7 +88,6 @@ fn read_column(reader: &StreamReader) {
 
 /// The bytes of a file with a column of these cells.
 pub fn put_columns(disk: &MemDisk, cells: &[Option<Vec<u8>>], physical: Physical) -> StreamMeta {
-    let mut out = writer(disk, FileKind::RowSet);
     let spec = StreamSpec {
         stream: COLUMN,
         physical,
@@ -99,16 +98,63 @@ pub fn put_columns(disk: &MemDisk, cells: &[Option<Vec<u8>>], physical: Physical
         page_bytes: 64,
         exact_bounds: true,
     };
+    put_stream(disk, cells.iter().map(Option::as_deref), spec)
+}
+
+fn put_stream<'a>(
+    disk: &MemDisk,
+    cells: impl Iterator<Item = Option<&'a [u8]>>,
+    spec: StreamSpec,
+) -> StreamMeta {
+    let mut out = writer(disk, FileKind::RowSet);
     let mut column = StreamWriter::new(spec);
     for cell in cells {
-        column.push(cell.as_deref(), &mut out).expect("room");
+        column.push(cell, &mut out).expect("room");
     }
     let meta = column.finish(&mut out).expect("room");
     out.finish(b"footer").expect("room");
     meta
 }
 
-/// A sound file with some bytes changed: every page reads as it was written, or as damaged, and never otherwise.
+/// Cells given to a file and read from it again, whatever the encoding, the compression and where pages end.
+///
+/// First bytes: the compression, the size of pages, whether bounds are kept whole; then the cells.
+pub fn column(data: &[u8]) {
+    let [compression, page_bytes, exact, rest @ ..] = data else { return };
+    let Ok(column) = Column::arbitrary(&mut Unstructured::new(rest)) else { return };
+    let Some((encoding, block)) = column.block() else { return };
+    let (physical, nullable) = (column.physical(), column.nulls);
+    let codecs = Compression::CODECS.get(usize::from(*compression) % 5);
+    let spec = StreamSpec {
+        stream: COLUMN,
+        physical,
+        nullable,
+        encoding,
+        compression: codecs.copied().unwrap_or(Compression::None),
+        page_bytes: 1 + usize::from(*page_bytes) * 8,
+        exact_bounds: *exact % 2 == 1,
+    };
+    let disk = MemDisk::new(1);
+    let meta = put_stream(&disk, (0..block.len()).map(|row| block.cell(row)), spec);
+    let file = opened(&disk, FileKind::RowSet);
+    file.file.check_whole().expect("it was just written");
+    let reader = StreamReader::new(file, meta);
+    let index = reader.index().expect("it was just written");
+    let mut rows = 0;
+    for (ordinal, entry) in index.pages.iter().enumerate() {
+        let page = reader.page(&index, ordinal, Worth::Scan).expect("it was just written");
+        assert_eq!((entry.first_row as usize, entry.rows as usize), (rows, page.rows));
+        check_page(&page, physical);
+        for row in 0..page.rows {
+            assert_eq!(page.cell(row), block.cell(rows + row), "row {row} of page {ordinal}");
+        }
+        rows += page.rows;
+    }
+    assert_eq!(rows, block.len());
+}
+
+/// A sound file with some bytes changed: every page reads as it was written, or as damaged, and never otherwise; and
+/// what is said to be whole is.
 ///
 /// The input: places (two bytes) and what they are xored with (one byte).
 pub fn page_file(data: &[u8]) {
@@ -126,10 +172,14 @@ pub fn page_file(data: &[u8]) {
     damaged.create(PATH).expect("an empty disk").append(&bytes).expect("room");
     let Ok((file, footer)) = PageFile::open(&damaged, PATH, FileKind::RowSet, IDENTITY) else { return };
     assert_eq!(&footer[..], b"footer");
+    let whole = file.check_whole().is_ok();
     let reader = StreamReader::new(CachedFile::new(file, PageCache::new(1 << 20)), meta);
-    let Ok(index) = reader.index() else { return };
+    let Ok(index) = reader.index() else { return assert!(!whole, "a whole file's index") };
     for (ordinal, entry) in index.pages.iter().enumerate() {
-        let Ok(page) = reader.page(&index, ordinal, Worth::Scan) else { continue };
+        let Ok(page) = reader.page(&index, ordinal, Worth::Scan) else {
+            assert!(!whole, "page {ordinal} of a whole file");
+            continue;
+        };
         for row in 0..page.rows {
             assert_eq!(page.cell(row), cells[entry.first_row as usize + row].as_deref());
         }

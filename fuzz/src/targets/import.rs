@@ -7,7 +7,7 @@ use node::cli::import::read::{Csv, For, Input, Parquet};
 /// How many rows a file that was read is looked at for.
 const ROWS_MAX: usize = 1 << 16;
 
-/// A column of every type.
+/// A column of every type but [`DataType::IsDeleted`], which no table has; the first is the key.
 pub fn import_schema() -> Schema {
     let types = DataType::ALL.into_iter().filter(|ty| *ty != DataType::IsDeleted);
     let column = |(id, ty): (u32, DataType)| {

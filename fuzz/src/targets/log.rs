@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use bytes::Bytes;
+use engine::codec;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::ids::OpId;
@@ -101,6 +102,41 @@ impl Logs {
     }
 }
 
+/// A sound log beside whatever list of truncations, in an envelope that is sound: it opens with operations that were
+/// written, or says that it cannot be read; and what opened can be written to and opened again.
+pub fn truncations(data: &[u8]) {
+    let batches = (1..=6).map(|i| (i, 100 * u16::from(i))).collect();
+    let disk = MemDisk::new(1);
+    let written = Logs { batches, truncate: None, damage: Vec::new(), cut: 0 }.write(&disk);
+    let list = disk.create(&format!("{DIR}/truncations")).expect("there was none");
+    list.append(&codec::seal(*b"NYWT", 1, data)).expect("room");
+    list.sync().expect("a sound disk");
+    let Ok((mut log, found)) = operations(&disk) else { return };
+    assert!(found.iter().all(|entry| written.contains(entry)), "operations that nobody wrote: {found:?}");
+    let last = log.last_op();
+    let op = OpId { term: last.term.max(1), index: last.index + 1 };
+    let next =
+        Replicate { op, timestamp: Timestamp(op.index), kind: 1, payload: Bytes::from_static(b"next") };
+    log.append(&[Entry::Replicate(next.clone())]).expect("it follows");
+    log.sync().expect("a sound disk");
+    drop(log);
+    let (_, again) = operations(&disk).expect("it was sound before");
+    assert_eq!(again.last(), Some(&next));
+}
+
+/// Opens a log; gives its operations too.
+fn operations(disk: &MemDisk) -> engine::error::Result<(Wal, Vec<Replicate>)> {
+    let mut found = Vec::new();
+    let mut keep = |entry: Entry| {
+        if let Entry::Replicate(entry) = entry {
+            found.push(entry);
+        }
+        Ok(())
+    };
+    let (log, _) = Wal::open(Arc::new(disk.clone()), DIR, CONFIG, &mut keep)?;
+    Ok((log, found))
+}
+
 fn contents(disk: &MemDisk, name: &str) -> Vec<u8> {
     let file = disk.open(&format!("{DIR}/{name}")).expect("just listed");
     let mut bytes = vec![0; file.len().expect("its length") as usize];
@@ -114,16 +150,9 @@ pub fn damaged(data: &[u8]) {
     let (disk, to) = (MemDisk::new(1), MemDisk::new(2));
     let written = logs.write(&disk);
     let changed = logs.damaged(&disk, &to);
-    let mut found: Vec<Replicate> = Vec::new();
-    let mut keep = |entry: Entry| {
-        if let Entry::Replicate(entry) = entry {
-            found.push(entry);
-        }
-        Ok(())
-    };
-    let opened = Wal::open(Arc::new(to), DIR, CONFIG, &mut keep);
+    let opened = operations(&to);
     assert!(changed || opened.is_ok(), "a sound log cannot be opened: {:?}", opened.err());
-    let Ok((log, _)) = opened else { return };
+    let Ok((log, found)) = opened else { return };
     // What was taken back may lie in the segments still, where the list of truncations was lost with the damage.
     let kept = written.iter().zip(&found).take_while(|(a, b)| a == b).count();
     assert!(changed || kept == written.len(), "{kept} of {} operations", written.len());

@@ -79,7 +79,20 @@ const PLAIN: &[Kind] = plain![
     ReplaceTabletRequestPb,
     UnregisterTServerRequestPb,
     GetFlagsRequestPb,
-    SetFlagRequestPb
+    SetFlagRequestPb,
+    NoOpRequestPb,
+    GetNodeInstanceRequestPb,
+    ListInFlightTablesRequestPb,
+    ConnectToMasterRequestPb,
+    GetMasterRegistrationRequestPb,
+    ListMastersRequestPb,
+    RefreshAuthzCacheRequestPb,
+    FlushCoverageRequestPb,
+    CheckLeaksRequestPb,
+    ServerClockRequestPb,
+    GetStatusRequestPb,
+    SetServerWallClockForTestsRequestPb,
+    DumpMemTrackersRequestPb
 ];
 
 /// Messages that become something else, with the check of that.

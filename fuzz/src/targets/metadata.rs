@@ -10,6 +10,7 @@ use engine::catalog::{ClusterRecord, Record, RowKey, ServerRecord, TableRecord, 
 use engine::cfile::index::PageIndex;
 use engine::codec;
 use engine::raft::{Config, ConsensusMeta};
+use engine::replica::copy::Manifest;
 use engine::replica::payload::{Applied, Logged, request_of};
 use engine::schema::change::{Change, ChangeBuilder, ChangeCells, encode_delete};
 use engine::tablet::meta::TabletMeta;
@@ -75,6 +76,16 @@ pub fn consensus_meta(data: &[u8]) {
         let voters = config.voter_count();
         assert!(config.check().is_err() || config.majority() * 2 > voters, "{config}");
     }
+}
+
+/// What a tablet copy consists of, by its source's word.
+pub fn manifest(data: &[u8]) {
+    let sealed = codec::seal(*b"NYCP", 2, data);
+    let Some(manifest) = survives(&sealed, Manifest::decode, Manifest::encode) else { return };
+    assert_eq!(manifest.files().count(), manifest.file_bytes.len());
+    let segments = manifest.segments.iter().map(|segment| segment.bytes);
+    let most = manifest.file_bytes.iter().copied().chain(segments).max();
+    assert!(Some(manifest.total_bytes()) >= most, "all parts are more than one of them");
 }
 
 /// First byte: the record's kind; then its payload, as an operation and as an outcome.

@@ -1,5 +1,6 @@
 //! All targets, by what they read.
 
+mod answers;
 mod catalog;
 mod files;
 mod import;
@@ -55,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     target("scan", predicates::scan, MESSAGES),
     target("token", predicates::token, MESSAGES),
     target("predicate", predicates::predicate, FILES),
+    target("scan_answer", answers::scan, MESSAGES),
     target("create_table", catalog::create_table, FILES),
     target("alter_table", catalog::alter_table, FILES),
     target("row_ops", rows::row_ops, SMALL),
@@ -67,18 +69,21 @@ pub const TARGETS: &[Target] = &[
     target("superblock", metadata::superblock, MESSAGES),
     target("consensus_meta", metadata::consensus_meta, MESSAGES),
     target("log_record", metadata::log_record, MESSAGES),
+    target("manifest", metadata::manifest, MESSAGES),
     target("page_index", metadata::page_index, MESSAGES),
     target("catalog_row", metadata::catalog_row, MESSAGES),
     target("page", pages::page, PAGES),
     target("encoding", pages::encoding, PAGES),
     target("compression", pages::compression, PAGES),
     target("bloom", pages::bloom, SMALL),
+    target("column", files::column, PAGES),
     target("column_file", files::column_file, PAGES),
     target("page_file", files::page_file, FILES),
     target("delta_file", files::delta_file, PAGES),
     target("delta_order", files::delta_order, FILES),
     target("wal", log::torn, FILES),
     target("wal_damage", log::damaged, FILES),
+    target("truncations", log::truncations, FILES),
     target("plan", text::plan, MESSAGES),
     target("config", text::config, FILES),
     target("cell_text", text::cell, SMALL),

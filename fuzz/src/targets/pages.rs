@@ -13,11 +13,6 @@ use engine::schema::block::ColumnBlock;
 use engine::schema::bloom::BloomFilter;
 use engine::schema::{Compression, Encoding, Physical};
 
-const ENCODINGS: [Encoding; 6] =
-    [Encoding::Auto, Encoding::Plain, Encoding::Prefix, Encoding::Rle, Encoding::Dict, Encoding::BitShuffle];
-const COMPRESSIONS: [Compression; 4] =
-    [Compression::Snappy, Compression::Lz4, Compression::Zlib, Compression::Zstd];
-
 /// First byte: the column's type, and whether it is nullable; then a page, or a dictionary.
 pub fn page(data: &[u8]) {
     let Some((&what, body)) = data.split_first() else { return };
@@ -49,27 +44,41 @@ pub fn check_page(page: &Page, physical: Physical) {
 
 /// Cells to encode: which of a few values, or NULL.
 #[derive(Debug, Arbitrary)]
-struct Column {
+pub struct Column {
     physical: u8,
     encoding: u8,
     values: Vec<Vec<u8>>,
     /// How often each comes.
     rows: Vec<(u8, u8)>,
-    nulls: bool,
+    pub nulls: bool,
+}
+
+impl Column {
+    pub fn physical(&self) -> Physical {
+        Physical::ALL[usize::from(self.physical) % Physical::ALL.len()]
+    }
+
+    /// The encoding and the cells; `None` if the type has no such encoding.
+    pub fn block(&self) -> Option<(Encoding, ColumnBlock)> {
+        let physical = self.physical();
+        let encoding = Encoding::ALL[usize::from(self.encoding) % Encoding::ALL.len()];
+        let encoding = resolve(physical, encoding).ok()?;
+        let mut block = ColumnBlock::new(physical, self.nulls);
+        for (value, times) in &self.rows {
+            let value = self.values.get(usize::from(*value) % (self.values.len() + 1));
+            let cell = value.map(|value| fit(value, physical));
+            let cell = if self.nulls { cell } else { Some(cell.unwrap_or_else(|| fit(&[], physical))) };
+            block.push_many(cell.as_deref(), usize::from(*times));
+        }
+        Some((encoding, block))
+    }
 }
 
 /// Cells given to a page and read from it again, whatever the encoding; and packed words.
 pub fn encoding(data: &[u8]) {
     let Ok(column) = Column::arbitrary(&mut Unstructured::new(data)) else { return };
-    let physical = Physical::ALL[usize::from(column.physical) % Physical::ALL.len()];
-    let Ok(encoding) = resolve(physical, ENCODINGS[usize::from(column.encoding) % 6]) else { return };
-    let mut block = ColumnBlock::new(physical, column.nulls);
-    for (value, times) in &column.rows {
-        let value = column.values.get(usize::from(*value) % (column.values.len() + 1));
-        let cell = value.map(|value| fit(value, physical));
-        let cell = if column.nulls { cell } else { Some(cell.unwrap_or_else(|| fit(&[], physical))) };
-        block.push_many(cell.as_deref(), usize::from(*times));
-    }
+    let physical = column.physical();
+    let Some((encoding, block)) = column.block() else { return };
     let page = decode(&encode(&block, physical, encoding, None), physical, column.nulls, None);
     let page = page.expect("what was just encoded");
     assert_eq!(page.rows, block.len());
@@ -110,7 +119,7 @@ pub fn compression(data: &[u8]) {
         assert_eq!(body.len(), size);
     }
     let _ = decompress(number, stored, size << 12);
-    for compression in COMPRESSIONS {
+    for compression in Compression::CODECS {
         if let Some((number, packed)) = compress(compression, stored) {
             assert_eq!(decompress(number, &packed, stored.len()).expect("what was just compressed"), stored);
             assert!(decompress(number, &packed, stored.len() + 1).is_err(), "a size that is not so");
