@@ -33,7 +33,11 @@ pub fn loom(root: &Path, far: bool) -> Result<()> {
 
 /// Runs the unit tests of unsafe code under Miri.
 pub fn miri(root: &Path) -> Result<()> {
-    let found = Run::new("cargo").args(["+nightly", "miri", "--version"]).dir(root).output();
+    let found = Run::new("cargo")
+        .args(["+nightly", "miri", "--version"])
+        .env("RUSTUP_AUTO_INSTALL", "0")
+        .dir(root)
+        .output();
     if !found.is_ok_and(|found| found.success) {
         bail!("Miri is not installed: rustup component add --toolchain nightly miri rust-src");
     }
