@@ -9,6 +9,7 @@ mod arrows;
 mod bench;
 mod command;
 mod counts;
+mod coverage;
 mod explore;
 mod fuzz;
 mod interop;
@@ -62,6 +63,8 @@ enum Word {
     Miri,
     /// Searches for inputs that break the fuzz targets, which needs a nightly toolchain and cargo-fuzz
     Fuzz(fuzz::Options),
+    /// Which lines the tests run, with bars for engine and wire, which needs cargo-llvm-cov
+    Coverage(coverage::Options),
     /// The real kudu tool and the real Java client against nyala's servers
     Interop(interop::Options),
     /// Model-checks spec/ with TLC, its mutants, and the code's traces against it
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Some(Word::Loom) => steps.run("loom", || explore::loom(&root, true)),
         Some(Word::Miri) => steps.run("miri", || explore::miri(&root)),
         Some(Word::Fuzz(options)) => fuzz::run(&root, &options, &mut steps),
+        Some(Word::Coverage(options)) => steps.run("coverage", || coverage::run(&root, &options)),
         Some(Word::Interop(options)) => interop::run(&root, &options, &mut steps),
         Some(Word::Spec(options)) => spec::run(&root, &options, &mut steps),
         Some(Word::Sim) => sim::run(&root, &mut steps),
