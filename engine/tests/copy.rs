@@ -468,13 +468,15 @@ fn a_manifest_that_was_damaged_or_lies_is_refused() {
     refuse(&|lie| lie.file_bytes.clear());
     refuse(&|lie| lie.superblock.rowsets[0].file = "../../etc/passwd".to_string());
     refuse(&|lie| lie.segments.clear());
+    refuse(&|lie| lie.segments[0].bytes = u64::MAX);
     expect_test::expect![[r#"
         Corrupt: the copy of tablet 07070707070707070707070707070707: its source is Copying
         Corrupt: the copy of tablet 07070707070707070707070707070707: its consensus metadata is of tablet 01010101010101010101010101010101
         Corrupt: the copy of tablet 07070707070707070707070707070707: its log ends with 0.0, but 1.4 was applied
         Corrupt: the copy of tablet 07070707070707070707070707070707: it has 5 files, but 0 sizes
         Corrupt: the copy of tablet 07070707070707070707070707070707: its file "../../etc/passwd" is not in data/07070707070707070707070707070707
-        Corrupt: the copy of tablet 07070707070707070707070707070707: its log segments are not in order"#]].assert_eq(&told.join("\n"));
+        Corrupt: the copy of tablet 07070707070707070707070707070707: its log segments are not in order
+        Corrupt: the copy of tablet 07070707070707070707070707070707: its parts are larger than any disk"#]].assert_eq(&told.join("\n"));
     let other =
         Local { tablet: Uuid([1; 16]), has: Has::Nothing, last_op: None, at_least: OpId::MIN, term: 0 };
     expect_test::expect!["asked for tablet 01010101010101010101010101010101, the source sent tablet 07070707070707070707070707070707"].assert_eq(&other.admit(&manifest).expect_err("another tablet").message);

@@ -214,6 +214,32 @@ mod tests {
         assert!(mvcc.all_applied_before(Timestamp(18)) && !mvcc.all_applied_before(Timestamp(19)));
         assert_eq!(mvcc.begin(&mut || Timestamp(1)), Timestamp(21));
     }
+
+    #[test]
+    fn a_promise_says_whether_it_changed_anything() {
+        let mvcc = Mvcc::new(Timestamp(1));
+        let until = |ts| mvcc.promise(Promise::Until(Timestamp(ts)));
+        assert!(until(5) && !until(5) && !until(4) && until(6));
+        assert!(mvcc.promise(Promise::Clock) && !mvcc.promise(Promise::Clock));
+        assert!(until(2), "nothing is left of what was promised before the clock's turn");
+        assert_eq!(mvcc.safe_time(Timestamp(99)), Timestamp(2));
+    }
+
+    #[test]
+    fn operations_given_up_leave_the_others_in_flight() {
+        let mvcc = Mvcc::new(Timestamp(1));
+        assert!([5, 6, 7, 8].into_iter().all(|ts| mvcc.begin_at(Timestamp(ts))));
+        mvcc.aborted(Timestamp(6));
+        mvcc.aborted(Timestamp(8));
+        assert_eq!((mvcc.earliest_in_flight(), mvcc.newest()), (Some(Timestamp(5)), Timestamp(7)));
+        mvcc.applied(Timestamp(5));
+        assert_eq!(mvcc.earliest_in_flight(), Some(Timestamp(7)));
+        mvcc.set_catching_up(true);
+        assert!(!mvcc.is_caught_up());
+        mvcc.restore(Timestamp(3));
+        assert_eq!((mvcc.earliest_in_flight(), mvcc.last_applied()), (None, Timestamp(3)));
+        assert!(mvcc.is_caught_up() && mvcc.latest().before == Timestamp(4));
+    }
 }
 
 #[cfg(all(test, loom))]

@@ -155,7 +155,7 @@ impl Parts {
             }
             DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => self.decimals(column)?,
             DataType::Int128 => {
-                let bytes = scalars::<u8>(&self.data, self.rows * 16)?.into_inner();
+                let bytes = scalars::<u8>(&self.data, self.rows.saturating_mul(16))?.into_inner();
                 Arc::new(FixedSizeBinaryArray::try_new(16, bytes, self.nulls(column)?).map_err(malformed)?)
             }
             DataType::String | DataType::Varchar | DataType::Binary => self.texts(column)?,

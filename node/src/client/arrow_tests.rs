@@ -81,6 +81,21 @@ fn a_captured_reply_is_understood() {
 }
 
 #[test]
+fn an_answer_that_claims_more_rows_than_it_has_is_refused() {
+    for ty in DataType::ALL {
+        let columns = [ColumnSchema::new(0, "c", ty)];
+        let parts =
+            Column { data_sidecar: Some(0), varlen_data_sidecar: Some(0), non_null_bitmap_sidecar: None };
+        for rows in [65, i64::MAX / 16 + 1, i64::MAX, -1] {
+            let block = ColumnarRowBlockPb { columns: vec![parts], num_rows: Some(rows) };
+            let sidecars = [Bytes::from_static(&[0; 64])];
+            let read = batch_from_pb(&block, &sidecars, &columns, &arrow_schema(&columns));
+            assert!(read.is_err(), "{rows} rows of {ty:?}");
+        }
+    }
+}
+
+#[test]
 fn arrays_are_cast_to_the_columns_type() {
     let array: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![Some(1), None, Some(300)]));
     let nullable = ColumnSchema::new(0, "c", DataType::Int16).nullable();

@@ -155,6 +155,9 @@ impl Manifest {
         if self.segments.is_empty() || !rising {
             return bad("its log segments are not in order".to_string());
         }
+        if self.sizes().try_fold(0u64, u64::checked_add).is_none() {
+            return bad("its parts are larger than any disk".to_string());
+        }
         Ok(())
     }
 
@@ -165,7 +168,12 @@ impl Manifest {
 
     /// Bytes to be fetched beside this.
     pub fn total_bytes(&self) -> u64 {
-        self.file_bytes.iter().chain(self.segments.iter().map(|segment| &segment.bytes)).sum()
+        self.sizes().sum()
+    }
+
+    fn sizes(&self) -> impl Iterator<Item = u64> {
+        let segments = self.segments.iter().map(|segment| segment.bytes);
+        self.file_bytes.iter().copied().chain(segments)
     }
 }
 
