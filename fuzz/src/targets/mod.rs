@@ -33,6 +33,8 @@ pub struct Target {
 
 /// For what copies its input a few times and says what is wrong with it.
 const SMALL: Memory = Memory { fixed: 64 << 10, per_byte: 64 };
+/// For two readers of a stream, with a buffer of 32 KiB each.
+const FRAMES: Memory = Memory { fixed: 96 << 10, per_byte: 64 };
 /// For messages: a field of two bytes becomes a struct of hundreds.
 const MESSAGES: Memory = Memory { fixed: 64 << 10, per_byte: 1024 };
 /// For pages: equal cells and shared prefixes take next to nothing, and a page's cells may have 64 MiB.
@@ -49,7 +51,7 @@ const fn slow(name: &'static str, run: fn(&[u8]), memory: Memory) -> Target {
 }
 
 pub const TARGETS: &[Target] = &[
-    target("frame", rpc::frame, SMALL),
+    target("frame", rpc::frame, FRAMES),
     target("negotiate", rpc::negotiate, SMALL),
     target("negotiate_client", rpc::negotiate_client, SMALL),
     target("message", messages::message, MESSAGES),
