@@ -210,7 +210,8 @@ impl Catalog {
     }
 
     /// Has the replicas removed that the configuration does not name: those of servers it named before, and those
-    /// that servers report.
+    /// that servers report. One that knows as new a configuration may be a copy for the next, which its leader has in
+    /// its log only (Kudu too removes those of older configurations).
     fn remove_evicted(&mut self, now: Now, id: TabletId, before: &[Peer], out: &mut Effects) {
         let tablet = &self.tablets[&id];
         let consensus = &tablet.record.consensus;
@@ -219,7 +220,7 @@ impl Catalog {
         }
         let is_old = |replica: &ReportedTablet| {
             let index = replica.consensus.as_ref().map_or(-1, |consensus| consensus.config_index);
-            replica.data == DataState::Ready && index <= consensus.config_index
+            replica.data == DataState::Ready && index < consensus.config_index
         };
         let reported = tablet.replicas.iter().filter(|(_, replica)| is_old(replica)).map(|(id, _)| *id);
         let mut evicted: Vec<PeerId> = before.iter().map(|peer| peer.server).chain(reported).collect();

@@ -430,9 +430,10 @@ impl File for MemFile {
         };
         state.free -= written as u64;
         content(&self.content).append(&bytes[..written]);
-        if let Some(damage) = state.armed.damage() {
+        let state = &mut *state;
+        if let Some(damage) = state.armed.damage(|| state.names.is_in(faults::ROWS, &self.content)) {
             content(&self.content).lose_last(written);
-            faults::inflict(&mut state, damage, &bytes[..written]);
+            faults::inflict(state, damage, &bytes[..written]);
         }
         Ok(result?)
     }

@@ -156,7 +156,8 @@ records! {
         PowerCutInSync = "power-cut-in-sync" { dir: Dir, sync: u32, down: Duration },
         /// Bits of flushed rows flip.
         BitRot = "bit-rot" { bits: u8 },
-        /// The `write`-th write of the data directory from now never reaches the device, though it says so.
+        /// The `write`-th write of the data directory from now, or the next one of rows, never reaches the device,
+        /// though it says so.
         LostWrite = "lost-write" { write: u32 },
         /// It goes over the rows of some other file.
         MisdirectedWrite = "misdirected-write" { write: u32 },

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::{MemDisk, State, content};
 
 /// Where rows lie. What a server needs to know who it is lies elsewhere, and is spared.
-const ROWS: &str = "data/";
+pub(super) const ROWS: &str = "data/";
 
 /// What an operation asks of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,10 +80,11 @@ impl Armed {
         (draw() < usize::from(per_mille)).then_some(Strike::Fail(errno))
     }
 
-    /// What becomes of the append that was just counted.
-    pub fn damage(&mut self) -> Option<Damage> {
+    /// What becomes of the append that was just counted, if its file holds rows: damage that is due waits for one.
+    pub fn damage(&mut self, holds_rows: impl FnOnce() -> bool) -> Option<Damage> {
         let count = self.count(OpKind::Append);
-        self.damages.remove(&count)
+        let due = self.damages.first_entry().filter(|first| *first.key() <= count)?;
+        holds_rows().then(|| due.remove())
     }
 }
 
@@ -116,7 +117,8 @@ impl MemDisk {
         }
     }
 
-    /// Lets the `k`-th append from now come to harm unnoticed. Data is lost that was reported as durable.
+    /// Lets the `k`-th append from now, or the first one after it to a file that holds rows, come to harm unnoticed.
+    /// Data is lost that was reported as durable. What else is lost so, a vote, nothing can bring back.
     pub fn damage_append(&self, k: u64, damage: Damage) {
         let mut state = self.state();
         let at = state.armed.count(OpKind::Append) + k.max(1);

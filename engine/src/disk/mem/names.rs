@@ -86,6 +86,12 @@ impl Names {
         if files.is_empty() { None } else { Some(files.swap_remove(rng.up_to(files.len() - 1))) }
     }
 
+    /// Whether a file has its name below a directory.
+    pub fn is_in(&self, dir: &str, file: &Arc<Mutex<Content>>) -> bool {
+        let is_it = |node: &Node| matches!(node, Node::File(content) if Arc::ptr_eq(content, file));
+        self.live.iter().any(|(path, node)| path.starts_with(dir) && is_it(node))
+    }
+
     pub fn file(&self, path: &str) -> io::Result<Arc<Mutex<Content>>> {
         if path.is_empty() {
             return Err(Errno::INVAL.into());
