@@ -8,7 +8,9 @@ use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use engine::error::{Error, Result};
 use engine::schema::Schema;
 use engine::schema::block::ColumnBlock;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
 use parquet::file::reader::ChunkReader;
 
 use crate::cli::words;
@@ -159,7 +161,10 @@ impl Parquet {
     /// Reads what the file says of itself; also how many rows it claims to have.
     pub fn open<R: ChunkReader + 'static>(source: R, table: For<'_>) -> Result<(Parquet, u64)> {
         let bad = |error| Error::invalid(format!("not a Parquet file that can be read: {error}"));
-        let builder = ParquetRecordBatchReaderBuilder::try_new(source).map_err(bad)?;
+        // Parquet's own types say all that is needed. The Arrow schema that some writers embed is decoded without care:
+        // a damaged one panics.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(source, options).map_err(bad)?;
         let targets = targets(builder.schema().fields().iter().map(|field| field.name().as_str()), table)?;
         let total = builder.metadata().file_metadata().num_rows().max(0) as u64;
         let reader = builder.with_batch_size(BLOCK_ROWS).build().map_err(bad)?;
