@@ -87,6 +87,11 @@ impl LogTask {
             if let Some(result) = outcome.persisted {
                 (self.report)(LogDone::Persisted(result));
             }
+            // Whoever has the log now finds that the replica was told first what is durable in it.
+            let (wal, works) = (&mut self.wal, outcome.works);
+            if !works.is_empty() {
+                env.run(|| works.into_iter().for_each(|work| work(wal))).await;
+            }
             for (read, result) in outcome.reads {
                 (self.report)(LogDone::Read(read, result));
             }
@@ -102,6 +107,7 @@ impl LogTask {
 #[derive(Default)]
 struct GroupOutcome {
     persisted: Option<Result<OpId>>,
+    works: Vec<WithWal>,
     reads: Vec<(ReadLog, Result<Vec<Replicate>>)>,
     stop: Option<oneshot::Sender<Box<Wal>>>,
 }
@@ -110,7 +116,7 @@ fn write_group(wal: &mut Wal, group: Vec<LogWork>) -> GroupOutcome {
     let mut outcome = GroupOutcome::default();
     let mut writes = Vec::new();
     let mut last = None;
-    let (mut then, mut reads) = (Vec::new(), Vec::new());
+    let mut reads = Vec::new();
     for work in group {
         match work {
             LogWork::Append { writes: more, last: op } => {
@@ -122,7 +128,7 @@ fn write_group(wal: &mut Wal, group: Vec<LogWork>) -> GroupOutcome {
                 last = op.or(last);
             }
             LogWork::Read(read) => reads.push(read),
-            LogWork::With(work) => then.push(work),
+            LogWork::With(work) => outcome.works.push(work),
             LogWork::Stop(answer) => outcome.stop = Some(answer),
         }
     }
@@ -131,7 +137,6 @@ fn write_group(wal: &mut Wal, group: Vec<LogWork>) -> GroupOutcome {
         Ok(()) => last.map(Ok),
         Err(error) => Some(Err(error)),
     };
-    then.into_iter().for_each(|work| work(wal));
     outcome.reads = reads.into_iter().map(|read| (read, wal.read(read.from, read.max_bytes))).collect();
     outcome
 }
@@ -158,4 +163,44 @@ pub fn has_operations(writes: &[LogWrite]) -> bool {
 /// The log task is gone, which only happens when the node goes down.
 pub fn gone() -> Error {
     Error::aborted("the log of this replica is closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc as threads;
+
+    use engine::disk::mem::MemDisk;
+    use engine::wal::WalConfig;
+
+    use super::*;
+    use crate::env::os::{OsEnv, OsOptions};
+
+    const CONFIG: WalConfig = WalConfig { segment_bytes_max: 1 << 20, preallocate: false, compress: false };
+
+    /// A copy's source says what of its log is durable: the replica must have heard of it by then.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_replica_hears_what_is_durable_before_others_have_the_log() {
+        let env = OsEnv::new(&OsOptions::default()).expect("there is entropy");
+        let wal = Wal::create(Arc::new(MemDisk::new(1)), "wal", CONFIG).expect("a log");
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let told = heard.clone();
+        let report = Box::new(move |done| {
+            if let LogDone::Persisted(Ok(op)) = done {
+                told.lock().unwrap().push(op.to_string());
+            }
+        });
+        let Log::Beside(works) = start(&env, wal, Arc::default(), report) else { panic!("it has a task") };
+        let (go_on, wait) = threads::channel();
+        works.send(LogWork::With(Box::new(move |_| wait.recv().unwrap()))).ok().unwrap();
+        // While the task waits in that work, these become one group.
+        let last = Some(OpId { term: 1, index: 7 });
+        works.send(LogWork::Append { writes: Vec::new(), last }).ok().unwrap();
+        let (answer, answered) = oneshot::channel();
+        let seen = heard.clone();
+        let work = move |_: &mut Wal| answer.send(seen.lock().unwrap().clone()).unwrap();
+        works.send(LogWork::With(Box::new(work))).ok().unwrap();
+        go_on.send(()).unwrap();
+        assert_eq!(answered.await.unwrap(), ["1.7"]);
+    }
 }

@@ -78,6 +78,7 @@ impl Tablets {
             EntryState::Tombstoned(_) if tombstone => None,
             _ => Some(EntryState::Stopping),
         });
+        let failed_before = matches!(found, EntryState::Failed(_));
         let last_op = match found {
             EntryState::Running(replica) => {
                 entry.remember_last_op(replica.stop().await.map(|replica| replica.last_op()));
@@ -106,7 +107,9 @@ impl Tablets {
         });
         if let Err(error) = deleted.await {
             entry.set_state(EntryState::Failed(error.clone()));
-            self.env().run(|| self.note_failure(entry, Action::Fail)).await;
+            if !failed_before {
+                self.env().run(|| self.note_failure(entry, Action::Fail)).await;
+            }
             self.mark_changed(entry.id);
             return Err(error.into());
         }
