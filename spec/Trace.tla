@@ -105,7 +105,7 @@ After(s) == <<Term(s)', Known(s)', IF down'[s] = "up" THEN commit'[s] ELSE 0, ro
 \* Metadata that can not be read tells no term.
 Matches(s, post) ==
     \/ After(s) = post
-    \/ IsBlind(s)' /\ post[1] = 0 /\ After(s) = [post EXCEPT ![1] = Term(s)']
+    \/ (IsBlind(s)' \/ Shown(s)' = "F") /\ post[1] = 0 /\ After(s) = [post EXCEPT ![1] = Term(s)']
 Same(s, post) == IF Matches(s, post) THEN TRUE ELSE PrintT(<<"told", tr, at, post, "spec", After(s)>>) /\ FALSE
 Harmless == IF bad' = {} THEN TRUE ELSE PrintT(<<"violates", tr, at, bad'>>) /\ FALSE
 

@@ -8,7 +8,7 @@
 use std::io;
 
 use crate::disk::{self, Disk};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::TabletId;
 use crate::raft::ConsensusMeta;
 
@@ -26,6 +26,16 @@ pub fn load(disk: &dyn Disk, tablet: TabletId) -> Result<ConsensusMeta> {
         return Err(Error::corrupt(format!("{path} is the consensus metadata of tablet {}", meta.tablet)));
     }
     Ok(meta)
+}
+
+/// A tablet's metadata; none if there is none, or none that anybody could ever read. A disk that does not answer is
+/// an error, as is a newer format: what they would have said still holds.
+pub fn load_known(disk: &dyn Disk, tablet: TabletId) -> Result<Option<ConsensusMeta>> {
+    match load(disk, tablet) {
+        Ok(meta) => Ok(Some(meta)),
+        Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Corrupt) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Puts `meta` in place of what was stored before. When it returns, it will be found after a crash; when it fails,

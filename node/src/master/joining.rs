@@ -141,7 +141,7 @@ fn vacant(dirs: &ServerDirs) -> Result<Vacant> {
             has: if meta.data_state == DataState::Ready { Has::Replica } else { Has::Tombstone },
             last_op: meta.tombstone_last_op,
             at_least: meta.last_op,
-            term: cmeta::load(&*dir.disk, TABLET_ID).map_or(0, |meta| meta.term),
+            term: cmeta::load_known(&*dir.disk, TABLET_ID)?.map_or(0, |meta| meta.term),
         },
     };
     let meta = known.unwrap_or_else(|| TabletMeta::unreadable(TABLET_ID));

@@ -53,7 +53,7 @@ impl Vacant {
     }
 
     /// From here on no vote is given: somebody else is about to. The term that was reached.
-    pub async fn end_votes(&self, env: &Env) -> Term {
+    pub async fn end_votes(&self, env: &Env) -> Result<Term> {
         end_votes(&self.entry).await;
         term_of(env, &self.entry).await
     }
@@ -78,10 +78,11 @@ impl Tablets {
             EntryState::Tombstoned(_) if tombstone => None,
             _ => Some(EntryState::Stopping),
         });
-        let failed_before = matches!(found, EntryState::Failed(_));
+        let mut failed_before = matches!(found, EntryState::Failed(_));
         let last_op = match found {
             EntryState::Running(replica) => {
                 entry.remember_last_op(replica.stop().await.map(|replica| replica.last_op()));
+                failed_before = replica.failure().is_some();
                 if let Err(newer) = self.check_cas(entry, cas).await {
                     // It was agreed on while the replica stopped.
                     entry.set_state(EntryState::Bootstrapping);
@@ -100,24 +101,22 @@ impl Tablets {
         if !tombstone {
             self.bury(entry.id);
         }
-        let (wal, data) = (&*self.dirs().wal.disk, &*entry.data_dir.disk);
-        let deleted = self.env().run(|| match tombstone {
-            true => tombstone::tombstone(wal, data, entry.id, last_op),
-            false => tombstone::delete(wal, data, entry.id).or_else(fine_if_gone),
-        });
-        if let Err(error) = deleted.await {
-            entry.set_state(EntryState::Failed(error.clone()));
-            if !failed_before {
-                self.env().run(|| self.note_failure(entry, Action::Fail)).await;
+        let term = match self.remove(entry, tombstone, last_op).await {
+            Ok(term) => term,
+            Err(error) => {
+                entry.set_state(EntryState::Failed(error.clone()));
+                if !failed_before {
+                    self.env().run(|| self.note_failure(entry, Action::Fail)).await;
+                }
+                self.mark_changed(entry.id);
+                return Err(error.into());
             }
-            self.mark_changed(entry.id);
-            return Err(error.into());
-        }
+        };
         let action = match tombstone {
             true => Action::Tombstone { cas: cas.and_then(|index| u64::try_from(index).ok()) },
             false => Action::Delete,
         };
-        self.note_end(entry, action, last_op).await;
+        self.note_end(entry, action, term, last_op);
         if tombstone {
             entry.set_state(EntryState::Tombstoned(last_op));
             self.mark_changed(entry.id);
@@ -128,9 +127,23 @@ impl Tablets {
         Ok(())
     }
 
+    /// Takes the replica's data off the disk; the term that it had reached.
+    async fn remove(&self, entry: &TabletEntry, tombstone: bool, last_op: Option<OpId>) -> Result<Term> {
+        let (wal, data) = (&*self.dirs().wal.disk, &*entry.data_dir.disk);
+        let remove = || {
+            let term = cmeta::load_known(data, entry.id)?.map_or(0, |meta| meta.term);
+            match tombstone {
+                true => tombstone::tombstone(wal, data, entry.id, last_op)?,
+                false => tombstone::delete(wal, data, entry.id).or_else(fine_if_gone)?,
+            }
+            Ok(term)
+        };
+        self.env().run(remove).await
+    }
+
     async fn check_cas(&self, entry: &TabletEntry, cas: Option<i64>) -> Result<(), TabletError> {
         let Some(limit) = cas else { return Ok(()) };
-        let committed = self.committed_config_index(entry).await;
+        let committed = self.committed_config_index(entry).await?;
         if tombstone::may_delete(committed, cas) {
             return Ok(());
         }
@@ -164,9 +177,8 @@ impl Tablets {
         self.note_failure(entry, Action::FailOpen { vote });
     }
 
-    async fn note_end(&self, entry: &TabletEntry, action: Action, last_op: Option<OpId>) {
+    fn note_end(&self, entry: &TabletEntry, action: Action, term: Term, last_op: Option<OpId>) {
         let gone = action == Action::Delete;
-        let term = term_of(self.env(), entry).await;
         let post = match gone {
             true => Post { data: DataState::Gone, ..tombstone_post(0, None) },
             false => tombstone_post(term, last_op),
@@ -241,14 +253,14 @@ impl Tablets {
     }
 
     /// Index of the newest configuration that a replica knows to be committed, as Kudu writes it. One that does not
-    /// run has it stored; -1 if nobody knows any more.
-    pub async fn committed_config_index(&self, entry: &TabletEntry) -> i64 {
+    /// run has it stored; -1 if nobody could ever know any more.
+    pub async fn committed_config_index(&self, entry: &TabletEntry) -> Result<i64> {
         if let EntryState::Running(replica) = entry.state() {
-            return replica.status().committed_config.kudu_index();
+            return Ok(replica.status().committed_config.kudu_index());
         }
         let disk = &*entry.data_dir.disk;
-        let load = || cmeta::load(disk, entry.id).map_or(-1, |meta| meta.committed.kudu_index());
-        self.env().run(load).await
+        let known = self.env().run(|| cmeta::load_known(disk, entry.id)).await?;
+        Ok(known.map_or(-1, |meta| meta.committed.kudu_index()))
     }
 
     /// Keeps a tablet's place for a copy. What is there now stays as it is until the copy begins.
@@ -288,7 +300,17 @@ impl Tablets {
             _ => return Err(in_progress(&entry)),
         };
         self.mark_changed(tablet);
-        let term = term_of(self.env(), &entry).await;
+        let term = match term_of(self.env(), &entry).await {
+            Ok(term) => term,
+            Err(error) => {
+                // By what it does not know nobody may judge whether it may be copied over.
+                entry.set_state(match (has, failure) {
+                    (Has::Tombstone, _) => EntryState::Tombstoned(entry.last_op()),
+                    (_, failure) => EntryState::Failed(failure.unwrap_or_else(|| error.clone())),
+                });
+                return Err(error.into());
+            }
+        };
         let local = Local { tablet, has, last_op: entry.last_op(), at_least: entry.meta.last_op, term };
         Ok(Vacant { local, data_dir: entry.data_dir.clone(), entry, failure })
     }
@@ -315,7 +337,13 @@ impl Tablets {
                     back.set_state(EntryState::Failed(why));
                 }
                 if aborted {
-                    self.note_end(&back, Action::CopyAbort, last_op).await;
+                    match term_of(self.env(), &back).await {
+                        Ok(term) => self.note_end(&back, Action::CopyAbort, term, last_op),
+                        Err(error) => {
+                            back.set_state(EntryState::Failed(error));
+                            self.env().run(|| self.note_not_opened(&back)).await;
+                        }
+                    }
                 }
                 self.put(back);
             }
@@ -357,10 +385,10 @@ async fn end_votes(entry: &TabletEntry) {
     entry.set_state(EntryState::Bootstrapping);
 }
 
-/// The term that is stored of a replica that does not run; 0 if there is none, or none that can be read.
-async fn term_of(env: &Env, entry: &TabletEntry) -> Term {
-    let disk = &*entry.data_dir.disk;
-    env.run(|| cmeta::load(disk, entry.id).map_or(0, |meta| meta.term)).await
+/// The term that is stored of a replica that does not run; 0 if nobody knows it any more.
+async fn term_of(env: &Env, entry: &TabletEntry) -> Result<Term> {
+    let load = || cmeta::load_known(&*entry.data_dir.disk, entry.id);
+    Ok(env.run(load).await?.map_or(0, |meta| meta.term))
 }
 
 /// What a replica without data promised, and what it is judged by.

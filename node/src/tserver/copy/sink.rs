@@ -180,7 +180,7 @@ async fn copy_session(
         target.received.fetch_add(chunk.data.len() as u64, Ordering::Relaxed);
     }
     // It votes again when it runs, by its log then.
-    let term = vacant.end_votes(env).await;
+    let term = vacant.end_votes(env).await?;
     env.run(|| sink.finish()).await?;
     note(env, &sink, vacant, term, Action::CopyFinish);
     Ok(sink.manifest().clone())

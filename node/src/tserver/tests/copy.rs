@@ -13,8 +13,11 @@ use crate::proto::kudu::tserver::{
 use crate::tserver::copy::service;
 use crate::tserver::entry::EntryState;
 use crate::tserver::maintenance::run_job;
+use engine::disk::mem::OpKind;
 use engine::error::ErrorKind;
 use engine::replica::JobKind;
+
+const EIO: i32 = 5;
 
 /// Two servers in one world, whose directories are disks in memory.
 struct Pair {
@@ -163,6 +166,29 @@ async fn a_tombstone_refuses_old_leaders_and_is_copied_over_by_new_ones() {
         t STOPPED TABLET_DATA_TOMBSTONED
         t STOPPED TABLET_DATA_TOMBSTONED
         UNKNOWN_ERROR + INVALID_ARGUMENT: a tablet cannot be copied from the server that it is copied to
+        t RUNNING TABLET_DATA_READY
+    "#]].assert_eq(&(lines.join("\n") + "\n"));
+}
+
+/// What a tombstone promised counts even while its disk does not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tombstone_that_cannot_be_read_is_neither_copied_over_nor_deleted() {
+    let pair = Pair::with_rows(|_| {}).await;
+    pair.copied().await;
+    let deleted = delete(&pair.to, TabletDataState::TabletDataTombstoned, Some(1 << 40)).await;
+    assert_eq!(deleted.error, None);
+    let data = pair.disks.disk(pair.to.dir.path().join("data").to_str().expect("UTF-8"));
+    data.fail_some(OpKind::Read, 1000, EIO);
+    let mut lines = vec![told(&pair.copy(&pair.order(Some(0))).await.error), pair.settled().await];
+    lines.push(told(&delete(&pair.to, TabletDataState::TabletDataDeleted, Some(-2)).await.error));
+    data.heal();
+    lines.push(told(&pair.copy(&pair.order(Some(0))).await.error));
+    lines.push(pair.copied().await);
+    expect_test::expect![[r#"
+        UNKNOWN_ERROR + IO_ERROR: read consensus-meta/abababababababababababababababab: Input/output error (os error 5)
+        t STOPPED TABLET_DATA_TOMBSTONED
+        UNKNOWN_ERROR + IO_ERROR: read consensus-meta/abababababababababababababababab: Input/output error (os error 5)
+        INVALID_CONFIG + INVALID_ARGUMENT: the leader's term 0 is over: for tablet abababababababababababababababab this server remembers term 1, that of the last operation it had
         t RUNNING TABLET_DATA_READY
     "#]].assert_eq(&(lines.join("\n") + "\n"));
 }
