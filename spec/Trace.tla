@@ -51,7 +51,9 @@ CameBack(s, v, post) ==
 \* The disk gives back the metadata, but not the replica.
 \* Where the metadata can not be read either, the code tells term 0, and forgets nothing that it could use.
 NotOpened(s, v, post) ==
-    LET m == IF \E j \in 1..Len(meta[s]) : meta[s][j] = <<post[1], v>> THEN <<post[1], v>> ELSE Newest(meta[s]) IN
+    LET told == <<post[1], v>>
+        m == IF (\E j \in 1..Len(meta[s]) : meta[s][j] = told) \/ OpenedUnheard(s, told) THEN told ELSE Newest(meta[s])
+    IN
     /\ post[1] = m[1] \/ post[1] = 0
     /\ FailOpen(s, m, post[2] # <<0, 0>>)
 
@@ -60,6 +62,23 @@ Create(s, voters, learners) ==
     /\ voters = InitVoters /\ learners = InitLearners /\ s \in First
     /\ data[s] = "R" /\ meta[s] = <<<<0, Nil>>>> /\ log[s] = <<>>
     /\ UNCHANGED vars
+
+\* A copy that failed while it began: what the superblock remembers was replaced, and nobody was told of a beginning.
+\* The metadata may have been merged or not.
+NeverCopied(s, post) ==
+    /\ data[s] # "Y" /\ open[s] # Nil
+    /\ post[1] \in {Term(s), open[s].term} /\ post[1] >= Term(s)
+    /\ data' = [data EXCEPT ![s] = "T"]
+    /\ tomb' = [tomb EXCEPT ![s] = Position(s)]
+    /\ down' = [down EXCEPT ![s] = "up"]
+    /\ meta' = [meta EXCEPT ![s] = IF post[1] > Term(s) THEN <<<<post[1], Nil>>>> ELSE <<Newest(@)>>]
+    /\ vote' = Released(s, meta[s], Len(meta[s]))
+    /\ role' = [role EXCEPT ![s] = "F"]
+    /\ log' = [log EXCEPT ![s] = <<>>]
+    /\ dur' = [dur EXCEPT ![s] = 0]
+    /\ ghosts' = [ghosts EXCEPT ![s] = {}]
+    /\ commit' = [commit EXCEPT ![s] = 0]
+    /\ UNCHANGED <<copy, open, pre, cand, sent, told, ack, committed, copies, bad>>
 
 \* A safe time is a promise: no entry at or below it comes later.
 KeepsPromise(s) == \A n \in Len(log[s]) + 1..Len(log'[s]) : log'[s][n][3] = 0 \/ log'[s][n][3] > safe[s]
@@ -89,7 +108,7 @@ Act(a, s, x, post) ==
       [] a = "CopyOpen"         -> OpIdAt(log[s], x[2][2]) = x[2] /\ CopyOpen(s, x[1], x[2][2])
       [] a = "CopyStart"        -> open[s] # Nil /\ open[s].source = x[1] /\ CopyStart(s, open[s], x[2])
       [] a = "CopyFinish"       -> CopyFinish(s)
-      [] a = "CopyAbort"        -> CopyAbort(s)
+      [] a = "CopyAbort"        -> CopyAbort(s) \/ NeverCopied(s, post)
       [] a = "Tombstone"        -> Tombstone(s, x[1])
       [] a = "Delete"           -> Delete(s)
       [] a = "Restart"          -> CameBack(s, x[1], post)

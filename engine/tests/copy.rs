@@ -465,6 +465,7 @@ fn a_manifest_that_was_damaged_or_lies_is_refused() {
     refuse(&|lie| lie.superblock.data_state = DataState::Copying);
     refuse(&|lie| lie.consensus.tablet = Uuid([1; 16]));
     refuse(&|lie| lie.last_op = OpId::MIN);
+    refuse(&|lie| lie.consensus.term = 0);
     refuse(&|lie| lie.file_bytes.clear());
     refuse(&|lie| lie.superblock.rowsets[0].file = "../../etc/passwd".to_string());
     refuse(&|lie| lie.segments.clear());
@@ -473,6 +474,7 @@ fn a_manifest_that_was_damaged_or_lies_is_refused() {
         Corrupt: the copy of tablet 07070707070707070707070707070707: its source is Copying
         Corrupt: the copy of tablet 07070707070707070707070707070707: its consensus metadata is of tablet 01010101010101010101010101010101
         Corrupt: the copy of tablet 07070707070707070707070707070707: its log ends with 0.0, but 1.4 was applied
+        Corrupt: the copy of tablet 07070707070707070707070707070707: its source is in term 0, but its log ends with 1.4
         Corrupt: the copy of tablet 07070707070707070707070707070707: it has 5 files, but 0 sizes
         Corrupt: the copy of tablet 07070707070707070707070707070707: its file "../../etc/passwd" is not in data/07070707070707070707070707070707
         Corrupt: the copy of tablet 07070707070707070707070707070707: its log segments are not in order
@@ -526,7 +528,7 @@ fn what_was_taken_back_stays_so_in_the_copy() {
     let op = OpId { term: 2, index: 3 };
     let entry = Replicate { op, timestamp: Timestamp(90), kind: 3, payload: vec![0].into() };
     wal.append(&[Entry::Replicate(entry)]).expect("appended");
-    let consensus = cmeta::load(&source, TABLET).expect("there");
+    let consensus = ConsensusMeta { term: op.term, ..cmeta::load(&source, TABLET).expect("there") };
     let session = source_of(&replica, &mut wal, consensus).expect("a session");
     let target = MemDisk::new(2);
     copy_in_chunks(&session, &target, 64).expect("copied");

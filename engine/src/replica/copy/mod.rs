@@ -139,6 +139,10 @@ impl Manifest {
             let (last, applied) = (self.last_op, self.superblock.last_op);
             return bad(format!("its log ends with {last}, but {applied} was applied"));
         }
+        if self.consensus.term < self.last_op.term {
+            let (term, last) = (self.consensus.term, self.last_op);
+            return bad(format!("its source is in term {term}, but its log ends with {last}"));
+        }
         let files = self.files().count();
         if files != self.file_bytes.len() {
             return bad(format!("it has {files} files, but {} sizes", self.file_bytes.len()));

@@ -7,7 +7,7 @@ use super::{Chunk, Manifest, Part, Segment};
 use crate::cfile::frame::PageFile;
 use crate::disk::File;
 use crate::error::{Error, Result};
-use crate::ids::OpId;
+use crate::ids::{OpId, Term};
 use crate::raft::ConsensusMeta;
 use crate::tablet::meta::TabletMeta;
 use crate::wal::WalView;
@@ -17,6 +17,13 @@ pub struct CopyView {
     superblock: TabletMeta,
     consensus: ConsensusMeta,
     files: Vec<PageFile>,
+}
+
+impl CopyView {
+    /// The term moved on while the log was made durable: who holds entries of a term knows of it.
+    pub fn reached(&mut self, term: Term) {
+        self.consensus.term = self.consensus.term.max(term);
+    }
 }
 
 impl Replica {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
-use engine::ids::{OpId, PeerId, TabletId, Uuid};
+use engine::ids::{OpId, PeerId, TabletId, Term, Uuid};
 use engine::note::Note;
 use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
 use engine::raft::{self, ConsensusMeta, Status};
@@ -287,9 +287,10 @@ async fn fix(
                 ConsensusMeta { term: status.term, ..ConsensusMeta::new(replica.tablet().tablet, members) };
             replica.copy_view(meta).map(|view| (view, status))
         };
-        let (view, status) = replica.with(view).await??;
+        let (mut view, status) = replica.with(view).await??;
         let log = replica.with_wal(|wal| wal.view()).await??;
-        let committed = note_open(env, replica, sink, log.last_op).await?;
+        let (term, committed) = note_open(env, replica, sink, log.last_op).await?;
+        view.reached(term);
         match CopySource::new(view, log, committed) {
             Ok(source) => return Ok((source, status)),
             Err(error) if error.kind == ErrorKind::NotReady => last = error,
@@ -299,13 +300,14 @@ async fn fix(
     Err(last)
 }
 
-/// Tells whoever watches replication what the session may fetch; how much of it the replica knows to be committed.
+/// Tells whoever watches replication what the session may fetch; the replica's term, and how much of its log it knows
+/// to be committed.
 async fn note_open(
     env: &Env,
     replica: &ReplicaHandle,
     sink: PeerId,
     upto: OpId,
-) -> engine::error::Result<u64> {
+) -> engine::error::Result<(Term, u64)> {
     let now = env.now();
     let note = move |replica: &mut Replica, out: &mut Effects| {
         let status = replica.status(now);
@@ -317,7 +319,7 @@ async fn note_open(
         let (term, last, commit) = (status.term, status.last, status.committed.index);
         let post = Post { term, last, commit, role, data: DataState::Ready };
         out.notes.push(Note::Raft(RaftNote { action: Action::CopyOpen { sink, upto }, post }));
-        commit
+        (term, commit)
     };
     replica.with(note).await
 }
