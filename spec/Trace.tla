@@ -51,8 +51,8 @@ CameBack(s, v, post) ==
 \* The disk gives back the metadata, but not the replica.
 \* Where the metadata can not be read either, the code tells term 0, and forgets nothing that it could use.
 NotOpened(s, v, post) ==
-    LET told == <<post[1], v>>
-        m == IF (\E j \in 1..Len(meta[s]) : meta[s][j] = told) \/ OpenedUnheard(s, told) THEN told ELSE Newest(meta[s])
+    LET said == <<post[1], v>>
+        m == IF (\E j \in 1..Len(meta[s]) : meta[s][j] = said) \/ OpenedUnheard(s, said) THEN said ELSE Newest(meta[s])
     IN
     /\ post[1] = m[1] \/ post[1] = 0
     /\ FailOpen(s, m, post[2] # <<0, 0>>)
@@ -63,22 +63,33 @@ Create(s, voters, learners) ==
     /\ data[s] = "R" /\ meta[s] = <<<<0, Nil>>>> /\ log[s] = <<>>
     /\ UNCHANGED vars
 
-\* A copy that failed while it began: what the superblock remembers was replaced, and nobody was told of a beginning.
-\* The metadata may have been merged or not.
-NeverCopied(s, post) ==
-    /\ data[s] # "Y" /\ open[s] # Nil
-    /\ post[1] \in {Term(s), open[s].term} /\ post[1] >= Term(s)
+\* A replica without data leaves a tombstone, with the metadata m.
+LeavesWith(s, m) ==
     /\ data' = [data EXCEPT ![s] = "T"]
     /\ tomb' = [tomb EXCEPT ![s] = Position(s)]
     /\ down' = [down EXCEPT ![s] = "up"]
-    /\ meta' = [meta EXCEPT ![s] = IF post[1] > Term(s) THEN <<<<post[1], Nil>>>> ELSE <<Newest(@)>>]
+    /\ meta' = [meta EXCEPT ![s] = <<m>>]
     /\ vote' = Released(s, meta[s], Len(meta[s]))
     /\ role' = [role EXCEPT ![s] = "F"]
     /\ log' = [log EXCEPT ![s] = <<>>]
     /\ dur' = [dur EXCEPT ![s] = 0]
     /\ ghosts' = [ghosts EXCEPT ![s] = {}]
     /\ commit' = [commit EXCEPT ![s] = 0]
-    /\ UNCHANGED <<copy, open, pre, cand, sent, told, ack, committed, copies, bad>>
+    /\ copy' = [copy EXCEPT ![s] = Nil]
+    /\ UNCHANGED <<open, pre, cand, sent, told, ack, committed, copies, bad>>
+
+\* A copy that failed while it began: what the superblock remembers was replaced, and nobody was told of a beginning.
+\* The metadata may have been merged or not.
+NeverCopied(s, post) ==
+    /\ data[s] # "Y" /\ open[s] # Nil
+    /\ post[1] \in {Term(s), open[s].term} /\ post[1] >= Term(s)
+    /\ LeavesWith(s, IF post[1] > Term(s) THEN <<post[1], Nil>> ELSE Newest(meta[s]))
+
+\* The disk's error that failed a replica may have been that its newest metadata was not stored.
+NotStored(s, n, post) ==
+    /\ data[s] = "R" /\ down[s] # "up"
+    /\ n # Nil /\ ~IsBlind(s) => Index(ConfigAt(log[s], commit[s])) <= n
+    /\ \E k \in 1..Len(meta[s]) - 1 : meta[s][k][1] = post[1] /\ LeavesWith(s, meta[s][k])
 
 \* A safe time is a promise: no entry at or below it comes later.
 KeepsPromise(s) == \A n \in Len(log[s]) + 1..Len(log'[s]) : log'[s][n][3] = 0 \/ log'[s][n][3] > safe[s]
@@ -109,7 +120,7 @@ Act(a, s, x, post) ==
       [] a = "CopyStart"        -> open[s] # Nil /\ open[s].source = x[1] /\ CopyStart(s, open[s], x[2])
       [] a = "CopyFinish"       -> CopyFinish(s)
       [] a = "CopyAbort"        -> CopyAbort(s) \/ NeverCopied(s, post)
-      [] a = "Tombstone"        -> Tombstone(s, x[1])
+      [] a = "Tombstone"        -> Tombstone(s, x[1]) \/ NotStored(s, x[1], post)
       [] a = "Delete"           -> Delete(s)
       [] a = "Restart"          -> CameBack(s, x[1], post)
       [] a = "Fail"             -> Fail(s)

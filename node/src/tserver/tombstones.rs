@@ -323,7 +323,10 @@ impl Tablets {
         let mut aborted = false;
         let recovered = self.env().run(|| {
             use engine::tablet::meta::DataState::Copying;
-            aborted = TabletMeta::load(data, local.tablet).is_ok_and(|meta| meta.data_state == Copying);
+            aborted = match TabletMeta::load(data, local.tablet) {
+                Err(error) if error.kind == ErrorKind::Io => return Err(error),
+                loaded => loaded.is_ok_and(|meta| meta.data_state == Copying),
+            };
             tombstone::recover(wal, data, local.tablet)
         });
         match (recovered.await, failure) {
