@@ -232,16 +232,17 @@ impl Search<'_> {
     }
 }
 
-/// All runs of a search: for each seed one of every profile in the first size, and in each other size one of the
-/// profiles in turn, so that sizes have about as much of the time.
+/// All runs of a search: a round has one run of every profile in the first size, and in each other size one of the
+/// profiles in turn, so that sizes have about as much of the time. No two runs have the same seed: the plans of one seed
+/// have the same cluster and the same work, whatever their profiles.
 fn course(args: &MutantsArgs) -> impl Iterator<Item = Try> {
-    let (profiles, sizes, from) = (&args.profile, &args.size, args.from);
-    (from..).flat_map(move |seed| {
-        let small = profiles.iter().map(move |profile| Try { size: sizes[0], profile: *profile, seed });
-        let turn = profiles[(seed - from) as usize % profiles.len()];
-        let large = sizes[1..].iter().map(move |size| Try { size: *size, profile: turn, seed });
+    let (profiles, sizes) = (&args.profile, &args.size);
+    let rounds = (0..).flat_map(move |round: usize| {
+        let small = profiles.iter().map(move |profile| (sizes[0], *profile));
+        let large = sizes[1..].iter().map(move |size| (*size, profiles[round % profiles.len()]));
         small.chain(large)
-    })
+    });
+    (args.from..).zip(rounds).map(|(seed, (size, profile))| Try { size, profile, seed })
 }
 
 fn print(mutant: &Mutant, verdict: &Verdict, said: &str) {

@@ -147,7 +147,8 @@ fn cluster(draw: &mut Draw, size: Size) -> Cluster {
     let (masters, tservers) = match size {
         Size::Bench => (3, 4),
         Size::Full => (draw.pick(&[1, 3]), draw.between(1, 5) as u8),
-        Size::Smoke => (draw.pick(&[1, 1, 3]), draw.between(1, 4) as u8),
+        // Most have groups of three: who never elects anybody tries little.
+        Size::Smoke => (draw.pick(&[1, 1, 3]), draw.weighted(&[(1, 2), (2, 1), (3, 4), (4, 4), (5, 1)])),
     };
     let replicas = if tservers < 3 || size != Size::Bench && draw.percent(20) { 1 } else { 3 };
     let tables = if size == Size::Bench { 2 } else { draw.between(1, 2) as u8 };
@@ -315,7 +316,8 @@ fn clients(draw: &mut Draw, cluster: &Cluster, profile: Profile, size: Size) -> 
         Size::Bench => (8, 2_000),
     };
     let kinds = OpDraw::new(draw, cluster, profile);
-    let pace = draw.span(MS, 40 * MS);
+    // In a hurry much happens in little time; otherwise there is time for elections between two ops.
+    let pace = if draw.percent(40) { draw.span(MS, 40 * MS) } else { draw.span(20 * MS, 200 * MS) };
     (0..count).map(|number| client(draw, &kinds, number as u8, ops / count, pace)).collect()
 }
 
@@ -433,6 +435,7 @@ impl<'a> FaultDraw<'a> {
 
     fn faults(&mut self, work: Duration, size: Size) -> Vec<TimedFault> {
         let count = match size {
+            Size::Smoke if self.draw.percent(30) => self.draw.between(8, 20),
             Size::Smoke => self.draw.between(0, 8),
             Size::Full => self.draw.between(0, 30),
             Size::Bench => 20,
