@@ -18,6 +18,7 @@ pub mod observer;
 pub mod oracle;
 pub mod plan;
 pub mod run;
+pub mod study;
 pub mod trace;
 pub mod view;
 pub mod workload;

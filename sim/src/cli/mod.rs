@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::plan::record::Field;
 use crate::plan::{Plan, Profile, Size};
 use crate::run::WorldKind;
+use crate::study;
 
 mod child;
 mod farm;
@@ -52,6 +53,11 @@ enum Word {
     Merge(results::MergeArgs),
     /// Plants bugs, and says how soon each is caught
     Mutants(mutants::MutantsArgs),
+    /// What the node would reach on machines of paper
+    Study(study::StudyArgs),
+    /// Runs one point of a study in this very process
+    #[command(hide = true)]
+    StudyPoint(study::PointArgs),
     /// Runs one plan in this very process, for the other words
     #[command(hide = true)]
     One(child::OneArgs),
@@ -173,6 +179,8 @@ pub fn main() -> ExitCode {
         }
         Word::Merge(args) => results::merge(&args),
         Word::Mutants(args) => mutants::mutants(&args),
+        Word::Study(args) => study::study(&args),
+        Word::StudyPoint(args) => study::one_point(&args),
         Word::One(args) => child::one(&args),
     };
     match done {

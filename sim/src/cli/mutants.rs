@@ -233,8 +233,8 @@ impl Search<'_> {
 }
 
 /// All runs of a search: a round has one run of every profile in the first size, and in each other size one of the
-/// profiles in turn, so that sizes have about as much of the time. No two runs have the same seed: the plans of one seed
-/// have the same cluster and the same work, whatever their profiles.
+/// profiles in turn, so that sizes have about as much of the time. No two runs have the same seed: the plans of one
+/// seed have the same cluster and the same work, whatever their profiles.
 fn course(args: &MutantsArgs) -> impl Iterator<Item = Try> {
     let (profiles, sizes) = (&args.profile, &args.size);
     let rounds = (0..).flat_map(move |round: usize| {

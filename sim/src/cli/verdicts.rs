@@ -31,9 +31,9 @@ pub struct Verdicts {
 const HEAD: &str = "# Planted bugs
 
 Written by `cargo sim mutants`, row by row. Every patch has the same runs, whatever it is about: a small plan of every
-profile, then a large one of the profiles in turn, each of another seed. A run counts as caught if a judge objects that is
-silent without the patch; `differ` are runs that went another way at all. CPU seconds are those of the runs, up to the
-catch.
+profile, then a large one of the profiles in turn, each of another seed. A run counts as caught if a judge objects that
+is silent without the patch; `differ` are runs that went another way at all. CPU seconds are those of the runs, up to
+the catch.
 
 | patch | caught by | in | runs | differ | CPU s | day |
 | --- | --- | --- | --: | --: | --: | --- |

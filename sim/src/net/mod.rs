@@ -26,9 +26,11 @@ use std::task::Waker;
 
 use crate::draw::Draw;
 use crate::plan::Network as Profile;
+use capacity::{Capacity, Used};
 use pipe::{Arrived, Pipe};
 use rules::{Effect, HostId, Rule, RuleId, Rules};
 
+pub mod capacity;
 mod connect;
 pub mod pipe;
 pub mod rules;
@@ -75,6 +77,7 @@ struct HostState {
     powered: bool,
     next_port: u16,
     listeners: BTreeMap<u16, Accepting>,
+    capacity: Option<Capacity>,
 }
 
 #[derive(Default)]
@@ -154,8 +157,19 @@ impl Network {
         let listeners = BTreeMap::new();
         let name = name.to_string();
         self.names.insert(name.clone(), id);
-        self.hosts.push(HostState { name, ip, powered: true, next_port: FIRST_PORT, listeners });
+        let capacity = None;
+        self.hosts.push(HostState { name, ip, powered: true, next_port: FIRST_PORT, listeners, capacity });
         id
+    }
+
+    /// From now on a host takes no more than this.
+    pub fn set_capacity(&mut self, host: HostId, capacity: Capacity) {
+        self.hosts[host].capacity = Some(capacity);
+    }
+
+    /// What of its capacity a host has used by `now`; nothing if it has no bounds.
+    pub fn used(&self, now: u64, host: HostId) -> Used {
+        self.hosts[host].capacity.as_ref().map_or(Used::default(), |capacity| capacity.used(now))
     }
 
     pub fn ip(&self, host: HostId) -> IpAddr {
@@ -265,7 +279,10 @@ impl Network {
         let Some(conn) = self.conns.get(&id) else { return };
         let (from, to) = (conn.ends[side].host, conn.ends[1 - side].host);
         let size = bytes.map_or(0, <[u8]>::len);
-        let arrives = now + self.latency(from, to, size);
+        let mut arrives = now + self.latency(from, to, size);
+        if let Some(capacity) = self.hosts[to].capacity.as_mut().filter(|_| size > 0) {
+            arrives = capacity.serve(arrives, size);
+        }
         self.counts.segments += 1;
         self.counts.bytes += size as u64;
         let Some(conn) = self.conns.get_mut(&id) else { return };

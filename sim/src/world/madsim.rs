@@ -24,6 +24,7 @@ use super::clockwork::{Clockwork, Node, Signal, nanos};
 use super::{Failure, LinkRule, LinkRuleId, Program, Stopped, World};
 use crate::machine::Machine;
 use crate::net::Network;
+use crate::net::capacity::{Capacity, Used};
 use crate::net::rules::{HostId, Rule, RuleId};
 use crate::plan;
 use crate::trace::{At, EventLog, Whereabouts};
@@ -95,6 +96,18 @@ impl MadsimWorld {
         let node = Arc::new(Node { clockwork: self.clockwork.clone(), machine, id });
         self.hosts.insert(name.to_string(), Host { node: node.clone(), handle: None });
         node
+    }
+
+    /// From now on a machine takes no more than this.
+    pub fn set_capacity(&mut self, host: &str, capacity: Capacity) {
+        let id = self.id(host);
+        self.clockwork.net(|net, _| net.set_capacity(id, capacity));
+    }
+
+    /// What of its capacity a machine has used.
+    pub fn used(&mut self, host: &str) -> Used {
+        let id = self.id(host);
+        self.clockwork.net(|net, now| net.used(now, id))
     }
 
     fn id(&mut self, name: &str) -> HostId {

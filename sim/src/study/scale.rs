@@ -1,0 +1,84 @@
+//! The ingest study: how the rate grows with servers, two tablets on each, and with the tablets on fourteen.
+
+use std::fmt::Write;
+
+use super::{Device, Link, Machine, Operation, Point, Setup, StudyArgs, Work, machines};
+
+/// The study's numbers of servers, and smaller ones.
+const SERVERS: [u8; 7] = [1, 2, 4, 7, 14, 28, 56];
+/// Tablets on [`FEW`] servers.
+const TABLETS: [u32; 7] = [7, 14, 28, 42, 56, 112, 224];
+const FEW: u8 = 14;
+/// Sessions that load, for each server. Several, so that their batches do not come in waves.
+const SESSIONS: usize = 8;
+/// Rows of a batch, as many as the study's bulk inserts had.
+const BATCH: u64 = 1_000;
+/// Rows that all of a point may come to: what it takes to simulate it.
+const ROWS_MAX: u64 = 2_400_000;
+/// A local disk of flash that is not what is slow: 3 GB/s; the log is not synced.
+const DISK: Device = Device { kib_ns: 300, sync_ns: 60_000 };
+/// 10 Gbit/s between machines of one data centre.
+const LINK: Link = Link { latency_ns: 50_000, bytes_per_ms: 1_250_000 };
+
+pub fn setups(args: &StudyArgs) -> Vec<Setup> {
+    let machine = Machine {
+        cores: args.cores,
+        message_ns: args.message_ns,
+        kib_ns: args.kib_ns,
+        wal: DISK,
+        data: DISK,
+    };
+    let by_servers = SERVERS.into_iter().map(|servers| (servers, 2 * u32::from(servers)));
+    let by_tablets = TABLETS.into_iter().filter(|tablets| *tablets != 2 * u32::from(FEW));
+    let points = by_servers.chain(by_tablets.map(|tablets| (FEW, tablets)));
+    points.map(|(servers, tablets)| setup(&machine, servers, tablets)).collect()
+}
+
+fn setup(machine: &Machine, servers: u8, tablets: u32) -> Setup {
+    // A row is about a KiB: no more of them can come to a server's cores in a millisecond.
+    let rows_per_ms = machine.cores as u64 * 1_000_000 / machine.kib_ns.max(1) * u64::from(servers);
+    let ms = (ROWS_MAX / rows_per_ms.max(1)).clamp(100, 400);
+    let clients = SESSIONS * usize::from(servers);
+    let work = Work { operations: vec![Operation::Insert], clients, batch: BATCH, warm_ms: 60, ms };
+    Setup { servers, replicas: 1, tablets, log_sync: false, machine: machine.clone(), link: LINK, work }
+}
+
+/// The curve: a row for each point, with a bar as long as its rate.
+pub fn page(args: &StudyArgs, points: &[Point]) -> String {
+    let mut page = format!(
+        "# Rows loaded by servers and tablets\n\nWritten by `cargo sim study scale --out FILE`; do \
+        not edit. {} {SESSIONS} \
+         sessions for each server load rows of YCSB's (about 1 KB) in batches of {BATCH}; \
+         replication 1, the log is not \
+         synced, links of 10 Gbit/s, disks of 3 GB/s. On a real server of this many cores a row takes {} us of CPU: \
+         {:.0} rows/s, the first line of the table.\n\n| servers | tablets | rows/s | per server | \
+         cores busy | links \
+         busy | a batch, ms (p50) | |\n|---|---|---|---|---|---|---|---|\n",
+        machines(args),
+        args.measured_us,
+        measured(args)
+    );
+    let _ = writeln!(page, "| 1, measured | | {:.0} | {:.0} | | | | |", measured(args), measured(args));
+    let top = points.iter().map(|point| point.measured[0].rows_per_second).fold(1.0, f64::max);
+    for Point { setup, measured } in points {
+        let m = &measured[0];
+        let bar = "#".repeat((m.rows_per_second / top * 60.0).round() as usize);
+        let _ = writeln!(
+            page,
+            "| {} | {} | {:.0} | {:.0} | {:.0} % | {:.0} % | {:.1} | `{bar}` |",
+            setup.servers,
+            setup.tablets,
+            m.rows_per_second,
+            m.rows_per_second / f64::from(setup.servers),
+            m.cores_busy * 100.0,
+            m.link_busy * 100.0,
+            m.p50_us / 1e3
+        );
+    }
+    page
+}
+
+/// Rows a second that all cores of one real server would take.
+fn measured(args: &StudyArgs) -> f64 {
+    args.cores as f64 * 1e6 / args.measured_us
+}
