@@ -110,14 +110,13 @@ fn events_of_runs(traces: &[TraceFile]) -> BTreeMap<&str, usize> {
     events
 }
 
-/// Removes the traces that begin with a restart and never tell the first configuration: the power went before anybody
-/// was told that the tablet is there. How many they were.
+/// Removes the traces that begin with a restart, whether it could open the replica or not: the power went before anybody
+/// was told that the tablet is there, and with what configuration. How many they were.
 fn remove_unmade(dir: &Path) -> Result<usize> {
     let mut removed = 0;
     for path in files(dir)? {
         let text = fs::read_to_string(&path)?;
-        let mut actions = text.lines().filter_map(|line| line.split(' ').nth(2));
-        if begins_with(&text, "Restart") && !actions.any(|action| action == "Create") {
+        if begins_with(&text, "Restart") || begins_with(&text, "FailOpen") {
             fs::remove_file(&path)?;
             removed += 1;
         }
