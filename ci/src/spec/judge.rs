@@ -110,8 +110,8 @@ fn events_of_runs(traces: &[TraceFile]) -> BTreeMap<&str, usize> {
     events
 }
 
-/// Removes the traces that begin with a restart, whether it could open the replica or not: the power went before anybody
-/// was told that the tablet is there, and with what configuration. How many they were.
+/// Removes the traces that begin with a restart, whether it could open the replica or not: the power went before
+/// anybody was told that the tablet is there, and with what configuration. How many they were.
 fn remove_unmade(dir: &Path) -> Result<usize> {
     let mut removed = 0;
     for path in files(dir)? {
