@@ -14,6 +14,7 @@
 //!   like bytes do, and wait at a blocked link.
 //! - **A machine without power** says nothing. Who writes to it when it is back is reset; who only waits, waits
 //!   for ever: half-open.
+//! - **A host may have bounds** ([`capacity`]): a link and cores that serve what arrives in turn.
 //! - **Connecting** needs a way there and back, and is tried again each second; nobody listening refuses.
 //!
 //! Nothing here knows what runs on top: times are nanoseconds, and wakers are collected for the caller to wake

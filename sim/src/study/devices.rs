@@ -50,15 +50,14 @@ fn setup(
 /// All latencies and rates, then the study's ratios beside those found here.
 pub fn page(args: &StudyArgs, points: &[Point]) -> String {
     let mut page = format!(
-        "# Operations by key, by disks and links\n\nWritten by `cargo sim study devices --out \
-        FILE`; do not edit. {} Three \
-         servers, three replicas, a table of {TABLETS} tablets, rows of YCSB's. A write that is not \
-         synced does not wait for the log's disk, as the page cache takes it: what the study saw there, writeback that \
-         gets in the way, is not modelled. HDD: 150 MB/s, 8 ms a sync; SSD: 500 MB/s, 1 ms; NVMe: 3 GB/s, 60 \
-         us. 40 GbE: 25 us there; \
-         100 Gb: 15 us, and a quarter more bytes.\n\n| log sync | WAL, data | link | clients | \
-         insert, us (rows/s) | update | \
-         read |\n|---|---|---|---|---|---|---|\n",
+        "# Operations by key, by disks and links\n\nWritten by `cargo sim study devices --out FILE`; do not edit. {} \
+         Three servers, three replicas, a table of {TABLETS} tablets, rows of YCSB's. A write that is not synced does \
+         not wait for the log's disk, as the page cache takes it: what the study saw there, writeback that gets in \
+         the way, is not modelled. Assumed, as the study does not say: HDD 150 MB/s, 8 ms a sync; SSD 500 MB/s, 1 \
+         ms; NVMe 3 GB/s, 60 us; 40 GbE 25 us there, 100 Gb 15 us. That it carries a quarter more bytes is the \
+         study's. Ratios between links follow from those latencies.\n\n\
+         | log sync | WAL, data | link | clients | insert, us (rows/s) | update | read |\n\
+         |---|---|---|---|---|---|---|\n",
         machines(args)
     );
     for Point { setup, measured } in points {

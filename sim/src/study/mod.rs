@@ -63,11 +63,9 @@ pub struct Machine {
 /// What a page says of the machines.
 fn machines(args: &StudyArgs) -> String {
     format!(
-        "Servers of paper with {} cores, which take {:.1} us for a message and {:.2} us for each \
-        KiB of it, as real ones \
-         take for operations by key and for batches (VERSUS-LATENCY.md, VERSUS-YCSB.md); clients \
-         are never what is slow. \
-         The code is the real one, node and engine; time, disks and links are simulated.",
+        "Servers of paper with {} cores, which take {:.1} us for a message and {:.2} us for each KiB of it, as real \
+         ones take for operations by key and for batches (VERSUS-LATENCY.md, VERSUS-YCSB.md); clients are never \
+         what is slow. The code is the real one, node and engine; time, disks and links are simulated.",
         args.cores,
         args.message_ns as f64 / 1e3,
         args.kib_ns as f64 / 1e3

@@ -46,19 +46,20 @@ fn setup(machine: &Machine, servers: u8, tablets: u32) -> Setup {
 /// The curve: a row for each point, with a bar as long as its rate.
 pub fn page(args: &StudyArgs, points: &[Point]) -> String {
     let mut page = format!(
-        "# Rows loaded by servers and tablets\n\nWritten by `cargo sim study scale --out FILE`; do \
-        not edit. {} {SESSIONS} \
-         sessions for each server load rows of YCSB's (about 1 KB) in batches of {BATCH}; \
-         replication 1, the log is not \
-         synced, links of 10 Gbit/s, disks of 3 GB/s. On a real server of this many cores a row takes {} us of CPU: \
-         {:.0} rows/s, the first line of the table.\n\n| servers | tablets | rows/s | per server | \
-         cores busy | links \
-         busy | a batch, ms (p50) | |\n|---|---|---|---|---|---|---|---|\n",
+        "# Rows loaded by servers and tablets\n\nWritten by `cargo sim study scale --out FILE`; do not edit. {} \
+         {SESSIONS} sessions for each server load rows of YCSB's (about 1 KB) in batches of {BATCH}; replication 1, \
+         the log is not synced, links of 10 Gbit/s, disks of 3 GB/s. On a real server a row takes {} us of CPU \
+         (VERSUS-YCSB.md), so that this many cores would come to {:.0} rows/s if the clients were elsewhere: the \
+         first line of the table. The figures of the model come from there too; that they agree at one server \
+         checks the model's arithmetic, and predicts nothing.\n\n\
+         | servers | tablets | rows/s | per server | cores busy | links busy | a batch, ms (p50) | |\n\
+         |---|---|---|---|---|---|---|---|\n",
         machines(args),
         args.measured_us,
         measured(args)
     );
-    let _ = writeln!(page, "| 1, measured | | {:.0} | {:.0} | | | | |", measured(args), measured(args));
+    let _ =
+        writeln!(page, "| 1, real, by its CPU | | {:.0} | {:.0} | | | | |", measured(args), measured(args));
     let top = points.iter().map(|point| point.measured[0].rows_per_second).fold(1.0, f64::max);
     for Point { setup, measured } in points {
         let m = &measured[0];
