@@ -170,11 +170,19 @@ NeverMade(s) ==
     /\ cut' = "Create"
     /\ UNCHANGED <<replica, tomb, down, copy, open, network, history>>
 
+\* What was deleted for good a server forgets at its restart (node/src/tserver/buried.rs): a leader that the drop of the
+\* table has not reached may copy it there once more, and the master deletes it again.
+Unburied(s) ==
+    /\ data[s] = "D"
+    /\ data' = [data EXCEPT ![s] = "N"]
+    /\ cut' = "Delete"
+    /\ UNCHANGED <<replica, tomb, down, copy, open, network, history>>
+
 Unnoted ==
     /\ at <= Len(Events[tr]) /\ cut = Nil
     /\ \E e \in {Events[tr][at]} : \E s \in {e[2]} :
         \/ e[1] = "Restart" /\ CutOff(s, e)
-        \/ e[1] = "CopyStart" /\ NeverMade(s)
+        \/ e[1] = "CopyStart" /\ (NeverMade(s) \/ Unburied(s))
     /\ bad' = {}
     /\ UNCHANGED <<tr, at, safe>>
 

@@ -17,7 +17,7 @@ use crate::command::Run;
 /// Events that a seed should have, to be worth its while.
 const SEED_EVENTS: usize = 500;
 
-/// Refused traces of one run that are told of.
+/// Refused traces of one run that are told of in full; of the others only what was refused.
 const REFUSALS_TOLD: usize = 6;
 
 /// The traces of `spec/traces`: `good` ones must be followed, `bad` ones refused for the reason that they give.
@@ -163,8 +163,14 @@ fn judge(root: &Path, tlc: &Tlc, traces: &[TraceFile], write: Option<&str>) -> R
     if refused.is_empty() {
         return Ok(());
     }
-    let told: Vec<&str> = refused.iter().take(REFUSALS_TOLD).map(|refusal| refusal.reason.as_str()).collect();
-    bail!("{} of {} traces refused; the first:\n{}", refused.len(), traces.len(), told.join("\n"))
+    bail!("{} of {} traces refused:\n{}", refused.len(), traces.len(), told(&refused))
+}
+
+fn told(refused: &[Refusal]) -> String {
+    let (first, rest) = refused.split_at(refused.len().min(REFUSALS_TOLD));
+    let in_full = first.iter().map(|refusal| refusal.reason.as_str());
+    let in_short = rest.iter().filter_map(|refusal| refusal.reason.lines().next());
+    in_full.chain(in_short).collect::<Vec<&str>>().join("\n")
 }
 
 /// How often each action was taken, in the order of the list.
