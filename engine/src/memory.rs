@@ -17,13 +17,17 @@
 //! When memory is short it is flushes that help, and they need some themselves: a share of all there is is promised to
 //! nobody else ([`WORK_SHARE`]).
 //!
+//! Room is spoken for before it is held, and let go before it is given back: whoever is given it next may be in another
+//! thread, and must not be counted beside its last owner.
+//!
 //! Trackers are counters: nothing here waits. Not here: what is done about memory being short (the maintenance of
 //! servers), and how consumers count.
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
+
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// What is left for flushes and merges to work with: one part in so many.
 pub const WORK_SHARE: u64 = 16;
@@ -132,7 +136,12 @@ impl MemTracker {
     /// Takes `bytes` of what is left below `most`; whether there were so many.
     fn speak_for(&self, bytes: u64, most: u64) -> bool {
         let more = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= most);
-        self.top().spoken_for.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        self.top().spoken_for.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Gives back what is held and promised to nobody any more. Who takes it sees that it is not held.
+    fn give_back(&self, bytes: u64) {
+        self.top().spoken_for.fetch_sub(bytes, Ordering::Release);
     }
 
     fn add_held(&self, bytes: u64) {
@@ -183,7 +192,7 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.tracker.top().spoken_for.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.tracker.give_back(self.bytes);
     }
 }
 
@@ -224,12 +233,10 @@ impl Held {
         let Some(tracker) = &self.tracker else { return };
         let before = self.bytes.swap(bytes, Ordering::Relaxed);
         let sum_before = before + self.promised.swap(next, Ordering::Relaxed);
-        let (sum, spoken_for) = (bytes + next, &tracker.top().spoken_for);
-        match sum.checked_sub(sum_before) {
-            Some(0) => 0,
-            Some(more) => spoken_for.fetch_add(more, Ordering::Relaxed),
-            None => spoken_for.fetch_sub(sum_before - sum, Ordering::Relaxed),
-        };
+        let sum = bytes + next;
+        if sum > sum_before {
+            tracker.top().spoken_for.fetch_add(sum - sum_before, Ordering::Acquire);
+        }
         if self.works {
             tracker.top().work.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
         }
@@ -237,6 +244,9 @@ impl Held {
             Some(0) => {}
             Some(more) => tracker.add_held(more),
             None => tracker.sub_held(before - bytes),
+        }
+        if sum < sum_before {
+            tracker.give_back(sum_before - sum);
         }
     }
 
@@ -267,7 +277,7 @@ impl Held {
         let Some(tracker) = &self.tracker else { return };
         self.bytes.fetch_sub(less, Ordering::Relaxed);
         tracker.sub_held(less);
-        tracker.top().spoken_for.fetch_sub(less, Ordering::Relaxed);
+        tracker.give_back(less);
     }
 }
 
@@ -396,5 +406,85 @@ mod tests {
         assert!(held.try_add(1 << 40, 0));
         held.sub(1 << 40);
         assert_eq!(held.bytes(), 0);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use ::loom::thread;
+
+    use super::*;
+
+    fn limited(bytes: u64) -> Arc<MemTracker> {
+        MemTracker::root("server", Some(Arc::new(move || bytes)))
+    }
+
+    /// One gives back what another is waiting for: never do both hold it, whichever way it was held.
+    #[test]
+    fn loom_what_is_given_back_is_not_held_any_more() {
+        ::loom::model(|| {
+            let root = limited(100);
+            let (rows, pages) = (Held::new(&root), Held::new(&root));
+            rows.set(60, 0);
+            pages.add(40);
+            let other = {
+                let tracker = root.clone();
+                thread::spawn(move || {
+                    let taken = Held::new(&tracker);
+                    let kept = (0..2).filter(|_| taken.try_keep(20)).count() as u64;
+                    assert_eq!(taken.bytes(), 20 * kept);
+                })
+            };
+            pages.sub(20);
+            rows.set(40, 0);
+            other.join().expect("it does not panic");
+            assert_eq!((root.bytes(), root.spoken_for()), (60, 60));
+            assert!(root.peak_bytes() <= 100, "{} bytes were held of 100", root.peak_bytes());
+        });
+    }
+
+    /// Two ask for more than there is for both: at most one is promised it, and what it then holds was promised.
+    #[test]
+    fn loom_the_same_room_is_not_promised_twice() {
+        ::loom::model(|| {
+            // 6 of 106 are left for flushes.
+            let root = limited(106);
+            let write = |root: &Arc<MemTracker>| {
+                let Some(promise) = root.promise(60) else { return false };
+                let rows = Held::new(root);
+                rows.set(60, 0);
+                drop(promise);
+                true
+            };
+            let other = {
+                let root = root.clone();
+                thread::spawn(move || write(&root))
+            };
+            let wrote = write(&root);
+            let other = other.join().expect("it does not panic");
+            assert!(wrote || other, "the first to ask finds room");
+            assert_eq!((root.bytes(), root.spoken_for(), root.peak_bytes()), (0, 0, 60));
+        });
+    }
+
+    /// A reader adds up a tree whose parts come and go: it sees a part whole or not at all.
+    #[test]
+    fn loom_usage_shows_whole_parts() {
+        ::loom::model(|| {
+            let root = limited(100);
+            let kept = root.child("kept");
+            let rows = Held::new(&kept);
+            rows.set(10, 0);
+            let writer = {
+                let root = root.clone();
+                thread::spawn(move || Held::new(&root.child("new")).set(20, 0))
+            };
+            let usage = root.usage();
+            let parts: u64 = usage.children.iter().map(|part| part.bytes).sum();
+            assert_eq!(usage.bytes, parts);
+            assert!([10, 30].contains(&usage.bytes), "{usage:?}");
+            writer.join().expect("it does not panic");
+            assert_eq!((root.bytes(), root.spoken_for()), (10, 10));
+        });
     }
 }
