@@ -7,6 +7,7 @@
 
 mod arrows;
 mod bench;
+mod code_mutants;
 mod command;
 mod counts;
 mod coverage;
@@ -65,6 +66,8 @@ enum Word {
     Fuzz(fuzz::Options),
     /// Which lines the tests run, with bars for engine and wire, which needs cargo-llvm-cov
     Coverage(coverage::Options),
+    /// Small faults planted in encodings, keys, MVCC and Raft, which tests must see; needs cargo-mutants
+    CodeMutants(code_mutants::Options),
     /// The real kudu tool and the real Java client against nyala's servers
     Interop(interop::Options),
     /// Model-checks spec/ with TLC, its mutants, and the code's traces against it
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Some(Word::Miri) => steps.run("miri", || explore::miri(&root)),
         Some(Word::Fuzz(options)) => fuzz::run(&root, &options, &mut steps),
         Some(Word::Coverage(options)) => steps.run("coverage", || coverage::run(&root, &options)),
+        Some(Word::CodeMutants(options)) => code_mutants::run(&root, &options, &mut steps),
         Some(Word::Interop(options)) => interop::run(&root, &options, &mut steps),
         Some(Word::Spec(options)) => spec::run(&root, &options, &mut steps),
         Some(Word::Sim) => sim::run(&root, &mut steps),

@@ -1,0 +1,204 @@
+//! `cargo ci code-mutants`: small faults planted one by one in code that must be tested well; tests must see them.
+//!
+//! Needs cargo-mutants; a machine without it is told how to get it. It plants in a copy of the tree. A mutant that does
+//! not compile says nothing and is left out; one that makes the tests hang is seen.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use crate::command::Run;
+use crate::steps::Steps;
+
+/// The least share of mutants that tests see, in percent.
+const BAR: f64 = 85.0;
+/// Tests that run so much longer than unharmed ones hang.
+const TIMEOUT_TIMES: &str = "5";
+/// What cargo-mutants writes of a run.
+const OUTCOMES: &str = "mutants.out/outcomes.json";
+
+/// Code of the engine, and the tests of the engine that are to see its faults: as few as can, for each mutant builds
+/// and runs them.
+struct Part {
+    name: &'static str,
+    files: &'static [&'static str],
+    tests: &'static [&'static str],
+}
+
+const PARTS: [Part; 5] = [
+    Part { name: "encoding", files: &["cfile/encoding.rs", "cfile/bitshuffle.rs"], tests: &["--lib"] },
+    Part { name: "key", files: &["schema/key.rs"], tests: &["--lib"] },
+    Part { name: "mvcc", files: &["tablet/mvcc.rs"], tests: &["--lib", "--test=group"] },
+    Part { name: "raft-state", files: &RAFT_STATE, tests: &["--lib", "--test=raft"] },
+    Part { name: "raft", files: &RAFT, tests: &["--test=raft", "--test=lockstep", "--test=group"] },
+];
+/// With tests of their own.
+const RAFT_STATE: [&str; 4] = ["raft/cmeta.rs", "raft/log.rs", "raft/queue.rs", "raft/vote.rs"];
+/// Tested as a whole.
+const RAFT: [&str; 9] = [
+    "raft/config.rs",
+    "raft/election.rs",
+    "raft/follower.rs",
+    "raft/hold.rs",
+    "raft/leader.rs",
+    "raft/membership.rs",
+    "raft/mod.rs",
+    "raft/safe_time.rs",
+    "raft/transfer.rs",
+];
+
+#[derive(Args)]
+pub struct Options {
+    /// Only this part: encoding, key, mvcc, raft-state or raft; may be given several times
+    #[arg(long)]
+    part: Vec<String>,
+    /// Only each N-th mutant of a part, as I/N with I from 0: there are more than an hour can test
+    #[arg(long)]
+    shard: Option<String>,
+    /// Only reads the outcomes of the last run
+    #[arg(long)]
+    again: bool,
+}
+
+/// How many mutants there were, and how they ended.
+#[derive(Debug, Default, PartialEq)]
+struct Counts {
+    caught: u64,
+    hung: u64,
+    unviable: u64,
+    missed: Vec<String>,
+}
+
+impl Counts {
+    /// Of those that compile.
+    fn all(&self) -> u64 {
+        self.caught + self.hung + self.missed.len() as u64
+    }
+
+    fn percent(&self) -> f64 {
+        if self.all() == 0 { 100.0 } else { 100.0 * (self.caught + self.hung) as f64 / self.all() as f64 }
+    }
+}
+
+/// A step for each part, and one for their sum.
+pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
+    let mut total = Counts::default();
+    for part in
+        PARTS.iter().filter(|part| options.part.is_empty() || options.part.iter().any(|p| p == part.name))
+    {
+        steps.run(&format!("code mutants: {}", part.name), || {
+            let counts = measure(root, part, options)?;
+            counts.missed.iter().for_each(|mutant| println!("missed: {mutant}"));
+            println!("{}", said(part.name, &counts));
+            total.caught += counts.caught;
+            total.hung += counts.hung;
+            total.unviable += counts.unviable;
+            total.missed.extend(counts.missed);
+            Ok(())
+        });
+    }
+    steps.run("code mutants", || judge(&total));
+}
+
+fn measure(root: &Path, part: &Part, options: &Options) -> Result<Counts> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let (build, output) = (target.join("code-mutants"), target.join("code-mutants-out").join(part.name));
+    if !options.again {
+        plant(root, part, options.shard.as_deref(), &build, &output)?;
+    }
+    let file = output.join(OUTCOMES);
+    let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    counts(&text).with_context(|| format!("reading {}", file.display()))
+}
+
+/// cargo-mutants over a part. Its exit says that mutants were missed, which [`judge`] weighs.
+fn plant(root: &Path, part: &Part, shard: Option<&str>, build: &Path, output: &Path) -> Result<()> {
+    let found = Run::cargo(root).args(["mutants", "--version"]).output();
+    if !found.is_ok_and(|found| found.success) {
+        bail!("not installed: cargo install --locked cargo-mutants");
+    }
+    std::fs::create_dir_all(output).with_context(|| format!("making {}", output.display()))?;
+    let mut words = vec!["mutants", "--package", "engine", "--test-package", "engine", "--jobs", "1"];
+    words.extend(["--timeout-multiplier", TIMEOUT_TIMES, "--no-times", "--colors", "never"]);
+    words.extend(shard.iter().flat_map(|shard| ["--sharding", "round-robin", "--shard", *shard]));
+    let files = part.files.iter().map(|file| format!("--file=engine/src/{file}"));
+    // Tests are chosen for the build, too.
+    let tests = part.tests.iter().map(|test| format!("--cargo-arg={test}"));
+    let run = Run::cargo(root).env("CARGO_TARGET_DIR", build).args(words).args(files).args(tests);
+    let ended = run.args(["--output"]).args([output]).run();
+    let judged = output.join(OUTCOMES).is_file();
+    if judged { Ok(()) } else { ended }
+}
+
+/// What cargo-mutants found. An unharmed tree whose tests fail proves nothing.
+fn counts(outcomes: &str) -> Result<Counts> {
+    let read: Value = serde_json::from_str(outcomes)?;
+    let mut counts = Counts::default();
+    for outcome in read["outcomes"].as_array().context("it lists no outcomes")? {
+        let name = outcome["scenario"]["Mutant"]["name"].as_str();
+        match (outcome["summary"].as_str().context("an outcome without a summary")?, name) {
+            ("CaughtMutant", _) => counts.caught += 1,
+            ("Timeout", Some(_)) => counts.hung += 1,
+            ("Unviable", _) => counts.unviable += 1,
+            ("MissedMutant", name) => counts.missed.push(name.unwrap_or("without a name").to_string()),
+            ("Success", None) => {}
+            (summary, _) => bail!("{}: {summary}", name.unwrap_or("the tests of the unharmed tree")),
+        }
+    }
+    Ok(counts)
+}
+
+fn said(name: &str, counts: &Counts) -> String {
+    format!(
+        "{name}: {:.1} % of {} mutants caught, {} of them by a hang; {} did not compile",
+        counts.percent(),
+        counts.all(),
+        counts.hung,
+        counts.unviable
+    )
+}
+
+fn judge(total: &Counts) -> Result<()> {
+    ensure!(total.all() > 0, "no mutant was tested");
+    let said = said("all", total);
+    println!("{said}");
+    ensure!(total.percent() >= BAR, "{said}; at least {BAR} % must be");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcomes(summaries: &[(&str, &str)]) -> String {
+        let outcome = |(name, summary): &(&str, &str)| {
+            let scenario = match *name {
+                "" => "\"Baseline\"".to_string(),
+                name => format!("{{\"Mutant\":{{\"name\":\"{name}\"}}}}"),
+            };
+            format!("{{\"scenario\":{scenario},\"summary\":\"{summary}\"}}")
+        };
+        format!("{{\"outcomes\":[{}]}}", summaries.iter().map(outcome).collect::<Vec<_>>().join(","))
+    }
+
+    #[test]
+    fn outcomes_are_counted_and_held_against_the_bar() {
+        let mut ended = vec![("", "Success"), ("a", "Timeout"), ("b", "Unviable"), ("c", "MissedMutant")];
+        ended.extend([("d", "CaughtMutant"); 5]);
+        let read = counts(&outcomes(&ended)).expect("outcomes");
+        assert_eq!(read, Counts { caught: 5, hung: 1, unviable: 1, missed: vec!["c".to_string()] });
+        assert_eq!(said("x", &read), "x: 85.7 % of 7 mutants caught, 1 of them by a hang; 1 did not compile");
+        judge(&read).expect("6 of 7");
+        ended.push(("e", "MissedMutant"));
+        judge(&counts(&outcomes(&ended)).expect("outcomes")).expect_err("6 of 8");
+    }
+
+    #[test]
+    fn what_proves_nothing_is_an_error() {
+        judge(&Counts::default()).expect_err("nothing was tested");
+        counts(&outcomes(&[("", "Failure")])).expect_err("the tests fail without a mutant");
+        counts(&outcomes(&[("", "Success"), ("a", "Success")])).expect_err("no word for a mutant");
+    }
+}
