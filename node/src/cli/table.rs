@@ -66,7 +66,7 @@ fn create() -> Command {
             many(
                 "column",
                 "DEF",
-                "A column, e.g. 'price decimal(15,2) null default=0 encoding=dict'; key first",
+                "A column, e.g. 'price decimal(15,2) null default=0 encoding=bitshuffle'; key first",
             )
             .required(true),
         )

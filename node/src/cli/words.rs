@@ -11,7 +11,7 @@ use crate::client::predicate::{Comparison, Simplified};
 use crate::client::value::parse_cell;
 use crate::server::flags::did_you_mean;
 
-/// A column such as `price decimal(15,2) null default=1.00 encoding=dict compression=lz4 comment=net`.
+/// A column such as `price decimal(15,2) null default=1.00 encoding=bitshuffle compression=lz4 comment=net`.
 pub fn column(id: u32, text: &str) -> Result<ColumnSchema> {
     let bad = |what: String| Error::invalid(format!("column {text:?}: {what}"));
     let mut words = text.split_whitespace();

@@ -164,3 +164,31 @@ fn show(layout: &Layout) -> String {
         layout.crowded()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use engine::ids::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_layout_is_shown_with_what_is_wrong_with_it() {
+        let (id, rack) = (|n: u8| Uuid([n; 16]), |n: u8| if n < 3 { "/rack-1" } else { "/rack-2" });
+        let servers: Vec<Server> =
+            (1..=4).map(|n| Server { id: id(n), location: rack(n).to_string() }).collect();
+        let tablet = |n: u8, table: &str, on: &[u8]| Tablet {
+            id: id(100 + n),
+            table: table.to_string(),
+            servers: on.iter().map(|n| id(*n)).collect(),
+        };
+        let tablets = vec![tablet(0, "a", &[1, 2, 3]), tablet(1, "a", &[1, 3, 4]), tablet(2, "b", &[1])];
+        insta::assert_snapshot!(show(&Layout::new(&servers, tablets)), @"
+         server                            location  replicas
+         01010101010101010101010101010101  /rack-1          3
+         02020202020202020202020202020202  /rack-1          1
+         03030303030303030303030303030303  /rack-2          2
+         04040404040404040404040404040404  /rack-2          1
+        largest difference: 2 replicas, 1 of one table; tablets with a needless majority in one location: 0
+        ");
+    }
+}

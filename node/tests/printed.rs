@@ -1,0 +1,177 @@
+//! What the program prints for people, as it stands: help, tables, how replicas lie, errors, names of metrics.
+//!
+//! `cargo ci bless` takes what the program says now; review the diff. Identifiers and addresses differ from run to run
+//! and are shown by their kind.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it is looked at from outside")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Output};
+
+use common::{nyala, stop, up};
+
+mod common;
+
+/// A cluster of two tablet servers.
+struct Running {
+    child: Child,
+    printed: String,
+    masters: String,
+    dir: String,
+}
+
+impl Running {
+    fn new(dir: &Path) -> Running {
+        let data = dir.join("data");
+        let (child, printed) = up(&data, &["--tablet-servers=2"]);
+        let line = printed.lines().find(|line| line.contains("--masters")).expect("an example");
+        let masters = line.rsplit(' ').next().expect("it ends with them").to_string();
+        Running { child, masters, printed, dir: dir.to_str().expect("UTF-8").to_string() }
+    }
+
+    /// What the program says to these words: the command, then what it printed.
+    fn says(&self, words: &[&str]) -> String {
+        let Output { status, stdout, stderr } =
+            nyala(words).args(["--masters", &self.masters]).output().expect("the program");
+        let out = String::from_utf8(stdout).expect("UTF-8") + &String::from_utf8(stderr).expect("UTF-8");
+        let code = status.code().expect("it was not killed");
+        let exit = if code == 0 { String::new() } else { format!("exit code {code}\n") };
+        let text = out.replace(&self.masters, "<masters>").replace(&self.dir, "<dir>");
+        let asked = words.join(" ").replace(" --", " \\\n    --").replace(&self.dir, "<dir>");
+        format!("$ nyala {asked}\n{exit}{}\n", by_kind(&text))
+    }
+
+    /// The page of every server, masters first.
+    fn pages(&self) -> Vec<String> {
+        let urls = self.printed.split_whitespace().filter_map(|word| word.strip_prefix("http://"));
+        let addresses = urls.filter_map(|url| url.strip_suffix("/metrics"));
+        addresses.map(|address| page(address, "/metrics")).collect()
+    }
+}
+
+fn page(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the web port");
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("it listens");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("a page");
+    answer
+}
+
+/// Words of 32 hexadecimal digits are identifiers.
+fn by_kind(text: &str) -> String {
+    let is_id = |word: &str| word.len() == 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut shown = String::new();
+    for line in text.split_inclusive('\n') {
+        let words: Vec<&str> = line.split_inclusive(|c: char| !c.is_ascii_alphanumeric()).collect();
+        for word in words {
+            let bare = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+            shown.push_str(&if is_id(bare) {
+                word.replace(bare, &format!("{:<32}", "<id>"))
+            } else {
+                word.to_string()
+            });
+        }
+    }
+    shown
+}
+
+/// Names of metrics, each with what it is and what it says.
+fn names(page: &str) -> BTreeMap<&str, String> {
+    let mut names: BTreeMap<&str, String> = BTreeMap::new();
+    for line in page.lines().filter_map(|line| line.strip_prefix("# ")) {
+        let (what, rest) = line.split_once(' ').expect("what is said of which name");
+        let (name, said) = rest.split_once(' ').expect("a name and a word");
+        let entry = names.entry(name).or_default();
+        match what {
+            "HELP" => entry.push_str(said),
+            _ => entry.insert_str(0, &format!("{said}: ")),
+        }
+    }
+    names
+}
+
+const CREATE: [&str; 19] = [
+    "table",
+    "create",
+    "prices",
+    "--column",
+    "shop int32",
+    "--column",
+    "item string",
+    "--column",
+    "price decimal(9,2) null default=0 encoding=bitshuffle",
+    "--key",
+    "shop,item",
+    "--hash",
+    "item:2",
+    "--range",
+    "shop",
+    "--bounds",
+    "..100",
+    "--bounds",
+    "100..",
+];
+
+#[test]
+fn help_tells_the_words_and_what_they_do() {
+    let help = |words: &[&str]| {
+        let words = [words, &["--help"]].concat();
+        let out = nyala(&words).output().expect("the program").stdout;
+        format!("$ nyala {}\n{}\n", words.join(" "), String::from_utf8(out).expect("UTF-8"))
+    };
+    let asked: [&[&str]; 6] = [
+        &[],
+        &["table"],
+        &["table", "create"],
+        &["table", "import"],
+        &["table", "export"],
+        &["cluster", "rebalance"],
+    ];
+    insta::assert_snapshot!("help", asked.map(help).concat());
+}
+
+#[test]
+fn a_cluster_is_shown() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let running = Running::new(dir.path());
+    let rows = dir.path().join("rows.csv");
+    let rows = rows.to_str().expect("UTF-8");
+    std::fs::write(rows, "shop,item,price\n7,apple,1.25\n700,pear,\n").expect("a directory of our own");
+    let create = [&CREATE[..], &["--replicas", "1"]].concat();
+    let mut said = running.says(&create);
+    for words in [
+        &["table", "describe", "prices"][..],
+        &["table", "import", "prices", rows],
+        &["table", "scan", "prices"],
+        &["cluster", "rebalance", "--report-only"],
+        &["table", "describe", "nothing"],
+        &["table", "create", "bad", "--column", "k int33"],
+        &["table", "scan", "prices", "--where", "price ~ 1"],
+        &["table", "drop", "prices"],
+        &["table", "list"],
+    ] {
+        said.push_str(&running.says(words));
+    }
+    stop(running.child);
+    insta::assert_snapshot!("cluster", said);
+}
+
+/// Dashboards and alarms name them: none changes by the way.
+#[test]
+fn metrics_keep_their_names() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let running = Running::new(dir.path());
+    running.says(&[&CREATE[..], &["--replicas", "1"]].concat());
+    let pages = running.pages();
+    let (master, tablet_servers) = pages.split_first().expect("three servers");
+    let mut of_both = BTreeMap::new();
+    tablet_servers.iter().for_each(|page| of_both.extend(names(page)));
+    let listed = |names: BTreeMap<&str, String>| {
+        names.iter().map(|(name, said)| format!("{name:<36}{said}\n")).collect::<String>()
+    };
+    let text = format!("master\n\n{}\ntablet server\n\n{}", listed(names(master)), listed(of_both));
+    stop(running.child);
+    insta::assert_snapshot!("metrics", text);
+}
