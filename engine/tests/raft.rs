@@ -2,7 +2,7 @@
 //!
 //! Servers are `a` to `g`. Disks do what they are told at once, except those that are stalled; messages wait until they
 //! are delivered. What is printed: notes (`a | BecomeLeader | ...`), messages (`a -> b ...`), answers of operators'
-//! requests (`a : ...`).
+//! requests (`a : ...`). Safe times are milliseconds of the clocks, whose error is 1 unless they are told another.
 
 #[path = "support/group/node.rs"]
 mod node;
@@ -54,6 +54,8 @@ struct World {
     asked: BTreeMap<u64, Asked>,
     ticket: u64,
     ms: u64,
+    /// How wrong clocks say that they may be.
+    error_ms: u64,
     text: String,
 }
 
@@ -119,6 +121,9 @@ impl World {
                 let caller = "an operator".to_string();
                 self.step(first.unwrap(), Event::UnsafeConfig { ticket: 0, voters, caller });
             }
+            "clocks" => self.error_ms = text("error").unwrap().parse().unwrap(),
+            "want" => self.want(first.unwrap(), text("ms").unwrap().parse().unwrap()),
+            "safe" => self.safe(),
             "update" => self.raw_update(case),
             "vote" => self.raw_vote(case),
             other => panic!("{other} is not a command"),
@@ -126,12 +131,12 @@ impl World {
     }
 
     fn reading(&self) -> Now {
-        let wall = WallTime { micros: 1_000_000 + self.ms * 1_000, error_micros: 1_000 };
+        let wall = WallTime { micros: 1_000_000 + self.ms * 1_000, error_micros: self.error_ms * 1_000 };
         Now { mono: Instant(self.ms * 1_000_000), wall }
     }
 
     fn group(&mut self, voters: &[PeerId], learners: Option<String>) {
-        *self = World { ms: 1_000, ..World::default() };
+        *self = World { ms: 1_000, error_ms: 1, ..World::default() };
         let mut peers: Vec<Peer> = voters.iter().map(|at| peer(&name(*at), Member::Voter)).collect();
         peers.extend(learners.iter().flat_map(|l| l.chars()).map(|c| peer(&c.to_string(), Member::NonVoter)));
         let meta = ConsensusMeta::new(TABLET, Config::initial(peers.clone()));
@@ -172,6 +177,23 @@ impl World {
         } else {
             let error = self.nodes[&at].raft().map(|raft| raft.check_leader());
             writeln!(self.text, "{} : refused: {error:?}", name(at)).unwrap();
+        }
+    }
+
+    /// A reader waits for what is to be safe in so many milliseconds.
+    fn want(&mut self, at: PeerId, ms: u64) {
+        let now = self.reading();
+        let wanted = Timestamp::from_micros(now.wall.micros + ms * 1_000);
+        self.nodes.get_mut(&at).unwrap().want_safe_time(now, wanted);
+        self.settle(at);
+    }
+
+    /// How far safe times are behind the clocks.
+    fn safe(&mut self) {
+        let now = self.reading().wall.micros;
+        for (id, raft) in self.nodes.values().filter_map(|node| Some((node.id, node.raft()?))) {
+            let behind = now as f64 / 1000.0 - raft.safe_time().micros() as f64 / 1000.0;
+            writeln!(self.text, "{} {behind} ms behind", name(id)).unwrap();
         }
     }
 

@@ -249,6 +249,13 @@ impl Node {
         true
     }
 
+    /// A reader here waits until `at` is safe.
+    pub fn want_safe_time(&mut self, now: Now, at: Timestamp) {
+        let Life::Up(raft) = &mut self.state else { return };
+        let mut clock = NodeClock { hybrid: &mut self.clock, wall: now.wall };
+        raft.want_safe_time(now, at, &mut clock, &mut self.output);
+    }
+
     /// What the last step gave out; its writes are queued.
     pub fn take_output(&mut self) -> Output {
         let output = std::mem::take(&mut self.output);
