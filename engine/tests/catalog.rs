@@ -140,6 +140,8 @@ impl World {
                 "replicas_even" => self.config.replicas_even = value == "true",
                 "under_replicated" => self.config.create_under_replicated = value == "true",
                 "replicas_per_server" => self.config.create_replicas_per_server_max = number() as usize,
+                "comment_bytes" => self.config.comment_bytes_max = number() as usize,
+                "owner_bytes" => self.config.owner_bytes_max = number() as usize,
                 "table_write_limits" => self.config.table_write_limits = value == "true",
                 _ => panic!("no setting {key}"),
             }
@@ -276,6 +278,7 @@ impl World {
             new_comment: arg("comment"),
             replicas: number("replicas").map(|number| number as i32),
             row_count_limit: number("rows"),
+            disk_size_limit: number("bytes"),
             client_columns: columns.clone(),
             ..AlterTable::default()
         };
@@ -400,6 +403,10 @@ impl World {
             "{:?} owner={:?} comment={:?} version={} replicas={}\n",
             record.name, record.owner, record.comment, record.version, record.replicas
         );
+        let limits = [("bytes", record.disk_size_limit), ("rows", record.row_count_limit)];
+        for (what, limit) in limits.into_iter().filter_map(|(what, limit)| Some((what, limit?))) {
+            writeln!(text, "at most {limit} {what}").expect("writing to a string");
+        }
         for (key, value) in record.extra.to_map() {
             writeln!(text, "{key}={value}").expect("writing to a string");
         }

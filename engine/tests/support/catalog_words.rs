@@ -59,9 +59,13 @@ pub fn column(words: &[&str], id: u32) -> RequestedColumn {
     column.immutable = words.contains(&"immutable");
     column.auto_incrementing = words.contains(&"auto");
     if matches!(upper.as_str(), "DECIMAL32" | "DECIMAL64" | "DECIMAL128") {
-        column.attributes = TypeAttributes { precision: 5, scale: 2, length: 0 };
+        let digits = |key, usual| option(words, key).map_or(usual, |text| text.parse().expect("a number"));
+        let (precision, scale) = (digits("precision", 5), digits("scale", 2));
+        column.attributes = TypeAttributes { precision, scale, length: 0 };
     }
     column.read_default = option(words, "default").map(|text| cell(ty, &text));
+    column.write_default = option(words, "write-default").map(|text| cell(ty, &text));
+    column.comment = option(words, "comment").unwrap_or_default();
     column.encoding = match option(words, "encoding").as_deref() {
         None => Encoding::Auto,
         Some("rle") => Encoding::Rle,
@@ -206,6 +210,7 @@ pub fn alter_step(words: &[&str], columns: &[RequestedColumn]) -> AlterStep {
             remove_default: rest.contains(&"remove-default"),
             comment: option(rest, "comment"),
             encoding: rest.contains(&"dict").then_some(Encoding::Dict),
+            new_name: option(rest, "name"),
             ..ColumnChange::default()
         }),
         ["add-range", lower, upper] => {
