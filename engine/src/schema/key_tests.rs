@@ -70,6 +70,74 @@ fn the_greatest_values_do_not_grow() {
     assert_eq!(prefix_successor(&[0xff, 0xff]), None);
 }
 
+/// Types of a fixed width, with the attributes that bound them.
+fn fixed() -> impl Strategy<Value = (DataType, TypeAttributes)> {
+    let fixed: Vec<DataType> = DataType::ALL.into_iter().filter(|ty| ty.width().is_some()).collect();
+    (prop::sample::select(fixed), 1u8..=38, any::<bool>()).prop_map(|(ty, precision, bounded)| {
+        let precision = match ty {
+            DataType::Decimal32 => precision.min(9),
+            DataType::Decimal64 => precision.min(18),
+            DataType::Decimal128 => precision,
+            _ => 0,
+        };
+        (ty, TypeAttributes { precision: if bounded { precision } else { 0 }, ..TypeAttributes::default() })
+    })
+}
+
+/// What a cell stands for, as numbers compare.
+fn number(ty: DataType, cell: &[u8]) -> Number {
+    match ty.physical() {
+        Physical::Float => Number::Float(f32::from_le_bytes(array(cell)).into()),
+        Physical::Double => Number::Float(f64::from_le_bytes(array(cell))),
+        physical => Number::Integer(cell_to_i128(physical, cell).expect("an integer of its width")),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+enum Number {
+    Integer(i128),
+    Float(f64),
+}
+
+#[test]
+fn every_type_has_its_range() {
+    let range = |ty, precision| integer_range(ty, TypeAttributes { precision, ..TypeAttributes::default() });
+    let signed = |bits: u32| Some((-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1));
+    assert_eq!(range(DataType::Bool, 0), Some((0, 1)));
+    assert_eq!(range(DataType::Int8, 0), signed(8));
+    assert_eq!(range(DataType::Int16, 0), signed(16));
+    assert_eq!(range(DataType::Int32, 0), signed(32));
+    assert_eq!(range(DataType::Int64, 0), signed(64));
+    assert_eq!(range(DataType::Uint8, 0), Some((0, 255)));
+    assert_eq!(range(DataType::Uint64, 0), Some((0, u64::MAX.into())));
+    assert_eq!(range(DataType::Decimal128, 0), Some((i128::MIN, i128::MAX)));
+    assert_eq!(range(DataType::Decimal64, 2), Some((-99, 99)));
+    assert_eq!(range(DataType::Date, 0), Some((-719_162, 2_932_896)));
+    assert_eq!(range(DataType::String, 0), None);
+    assert_eq!(range(DataType::Double, 0), None);
+    assert_eq!(cell_to_i128(Physical::Int32, &[1, 2]), None, "of another width");
+    assert_eq!(cell_to_i128(Physical::Binary, b"1"), None);
+    assert_eq!(decimal_max(38), 10i128.pow(38) - 1);
+    assert_eq!(min_cell(DataType::String), Vec::<u8>::new());
+}
+
+#[test]
+fn floats_grow_to_infinity() {
+    let plain = TypeAttributes::default();
+    let grow = |cell: f64| {
+        let mut bytes = cell.to_le_bytes().to_vec();
+        let grew = increment_cell(DataType::Double, plain, &mut bytes);
+        (grew, f64::from_le_bytes(array(&bytes)))
+    };
+    assert_eq!(grow(1.0), (true, 1.0 + f64::EPSILON));
+    assert_eq!(grow(-0.0), (true, f64::from_bits(1)));
+    assert_eq!(grow(f64::MAX), (true, f64::INFINITY));
+    assert_eq!(grow(f64::INFINITY), (false, f64::INFINITY));
+    assert!(!grow(f64::NAN).0);
+    let single = |cell: f32| increment_cell(DataType::Float, plain, &mut cell.to_le_bytes().to_vec());
+    assert_eq!([f32::MAX, f32::INFINITY, f32::NAN].map(single), [true, false, false]);
+}
+
 type Row = (i8, Vec<u8>, i64, u16, i128, Vec<u8>);
 
 fn row() -> impl Strategy<Value = Row> {
@@ -115,6 +183,34 @@ proptest! {
         prop_assert_eq!(encode(&a).0.cmp(&encode(&b).0), tails(&a).cmp(&tails(&b)));
         if from == 5 {
             prop_assert_eq!(encode(&a).1.cmp(&encode(&b).1), a.cmp(&b));
+        }
+    }
+
+    /// Nothing lies between a cell and the next one, and what cannot grow is the greatest.
+    #[test]
+    fn cells_grow_by_the_least_step((ty, attributes) in fixed(), bytes in any::<[u8; 16]>()) {
+        let cell = bytes[..ty.width().expect("a fixed width")].to_vec();
+        let value = number(ty, &cell);
+        let within = match (value, integer_range(ty, attributes)) {
+            (Number::Integer(value), Some((least, greatest))) => (least..=greatest).contains(&value),
+            (value, _) => value.partial_cmp(&value).is_some(),
+        };
+        prop_assume!(within);
+        let mut next = cell.clone();
+        if increment_cell(ty, attributes, &mut next) {
+            match (value, number(ty, &next)) {
+                (Number::Integer(value), Number::Integer(next)) => prop_assert_eq!(next, value + 1),
+                (value, next) => prop_assert!(next > value),
+            }
+        } else {
+            let greatest = integer_range(ty, attributes).map_or(Number::Float(f64::INFINITY), |(_, greatest)| {
+                Number::Integer(greatest)
+            });
+            prop_assert_eq!(value, greatest);
+            prop_assert_eq!(&next, &cell, "nothing changed");
+        }
+        if !matches!(ty.physical(), Physical::Float | Physical::Double) {
+            prop_assert!(one(ty.physical(), &min_cell(ty)) <= one(ty.physical(), &cell), "the least comes first");
         }
     }
 
