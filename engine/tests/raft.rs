@@ -17,7 +17,7 @@ use bytes::Bytes;
 use datadriven::TestCase;
 use engine::error::Error;
 use engine::ids::{OpId, PeerId, TabletId, Term, Uuid};
-use engine::raft::message::{UpdateRequest, VoteRequest};
+use engine::raft::message::{UpdateErrorKind, UpdateRequest, UpdateResponse, VoteRequest};
 use engine::raft::{
     Change, ChangePart, Config, ConsensusMeta, Event, Member, Message, Peer, RaftOptions, Reply, kind,
 };
@@ -48,6 +48,8 @@ struct World {
     nodes: BTreeMap<PeerId, Node>,
     /// Disks that do nothing.
     stalled: BTreeSet<PeerId>,
+    /// Disks that cannot be read.
+    spoiled: BTreeSet<PeerId>,
     messages: Vec<(PeerId, PeerId, Message)>,
     /// Answers on their way: to, from, event.
     answers: Vec<(PeerId, PeerId, Event)>,
@@ -105,6 +107,13 @@ impl World {
                 self.stalled.remove(at);
                 self.write(*at);
             }),
+            "spoil" => self.spoiled.extend(named),
+            "mend" => self.spoiled.retain(|at| !named.contains(at)),
+            "gc" => {
+                let before = text("before").unwrap().parse().unwrap();
+                self.nodes.get_mut(&first.unwrap()).unwrap().disk.gc_before = before;
+            }
+            "refuse" => self.refuse(id(&text("from").unwrap()), first.unwrap(), &text("error").unwrap()),
             "crash" => named.iter().for_each(|at| self.crash(*at)),
             "start" => named.iter().for_each(|at| self.start(*at, false)),
             "status" => self.status(),
@@ -217,7 +226,10 @@ impl World {
             self.answer(at, ticket, reply);
         }
         for read in output.read_log {
-            let result = self.nodes[&at].disk.read(read.from, read.max_bytes);
+            let result = match self.spoiled.contains(&at) {
+                true => Err(Error::corrupt("the disk gives back something else")),
+                false => self.nodes[&at].disk.read(read.from, read.max_bytes),
+            };
             writeln!(self.text, "{} reads its log from {} for {}", name(at), read.from, name(read.peer))
                 .unwrap();
             self.step(at, Event::LogRead { peer: read.peer, from: read.from, result });
@@ -306,6 +318,27 @@ impl World {
             Message::RunElection => self.step(to, Event::Elect { ignore_live_leader: true }),
             lost => self.lose(from, to, &lost),
         }
+    }
+
+    /// The oldest update on its way is refused with this error; the replica there never sees it.
+    fn refuse(&mut self, from: PeerId, by: PeerId, error: &str) {
+        let kind = match error {
+            "failed" => UpdateErrorKind::TabletFailed,
+            "not-found" => UpdateErrorKind::TabletNotFound,
+            "not-running" => UpdateErrorKind::TabletNotRunning,
+            "wrong-uuid" => UpdateErrorKind::WrongUuid,
+            other => panic!("{other} is no error of an update"),
+        };
+        let update = |(_, _, message): &(PeerId, PeerId, Message)| match message {
+            Message::Update(request) | Message::Heartbeat(request) => Some((request.sent, request.term)),
+            _ => None,
+        };
+        let between =
+            |sent: &(PeerId, PeerId, Message)| sent.0 == from && sent.1 == by && update(sent).is_some();
+        let at = self.messages.iter().position(between).expect("an update on its way");
+        let (sent, term) = update(&self.messages.remove(at)).expect("it is one");
+        let result = Ok(UpdateResponse::refusal(by, term, kind, "made up".to_string()));
+        self.step(from, Event::Updated { peer: by, sent, result });
     }
 
     fn lose(&mut self, from: PeerId, to: PeerId, message: &Message) {
