@@ -247,3 +247,7 @@ pub struct Change {
     /// Refuse it unless the committed configuration has this index (-1: the initial one).
     pub cas_opid_index: Option<i64>,
 }
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;
