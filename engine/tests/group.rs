@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cluster::Cluster;
 use engine::config::TabletConfig;
-use engine::error::{ErrorKind, Result};
+use engine::error::{Error, ErrorKind, Result};
 use engine::note::Note;
 use engine::raft;
 use engine::replica::{JobKind, Op, OpResult, RequestId};
@@ -77,6 +77,7 @@ fn run(cluster: &mut Cluster, case: &datadriven::TestCase) -> Result<String> {
         "heal" => drop(cluster.cut.remove(&on)),
         "stall" => cluster.servers[on].stalled = true,
         "resume" => cluster.servers[on].stalled = false,
+        "fail" => cluster.step(on, engine::replica::Event::LogFailed(Error::corrupt("the disk is gone"))),
         "crash" => cluster.crash(on),
         "restart" => cluster.restart(on)?,
         "pass" => cluster.pass(Duration::from_millis(word("ms").unwrap().parse().unwrap())),
@@ -182,12 +183,13 @@ fn status(cluster: &Cluster) -> String {
         let status = replica.status(cluster.reading());
         let (role, term, last, committed) = (status.role, status.term, status.last, status.committed);
         let applied = replica.last_applied();
-        writeln!(
-            text,
-            "{}: {role} term={term} last={last} committed={committed} applied={applied}",
-            name(server)
-        )
-        .unwrap();
+        let name = name(server);
+        write!(text, "{name}: {role} term={term} last={last} committed={committed} applied={applied}")
+            .unwrap();
+        match replica.failure() {
+            Some(error) => writeln!(text, " failed: {error}").unwrap(),
+            None => text.push('\n'),
+        }
     }
     text
 }
