@@ -10,8 +10,9 @@
 (* first event that the spec does not allow.                               *)
 (*                                                                         *)
 (* What the server does around a replica that does not run is noted when   *)
-(* it is durable.  A crash may come between the two: before a restart the  *)
-(* spec may take one such action that nobody was told of (`cut`).          *)
+(* it is durable.  A crash may come between the two: before a restart, or  *)
+(* the copy that follows one, the spec may take such an action that nobody *)
+(* was told of (`cut`).                                                    *)
 (***************************************************************************)
 EXTENDS Properties, TraceData
 
@@ -178,11 +179,19 @@ Unburied(s) ==
     /\ cut' = "Delete"
     /\ UNCHANGED <<replica, tomb, down, copy, open, network, history>>
 
+\* A crash came between the delete and its note.  Nothing of s says so: that the table is dropped shows at the others.
+DropCutOff(s) ==
+    /\ data[s] = "R" /\ down[s] = "up"
+    /\ \E k \in at + 1..Len(Events[tr]) : Events[tr][k][1] = "Delete" /\ Events[tr][k][2] # s
+    /\ Delete(s)
+    /\ cut' = "Dropped"
+
 Unnoted ==
-    /\ at <= Len(Events[tr]) /\ cut = Nil
+    /\ at <= Len(Events[tr])
     /\ \E e \in {Events[tr][at]} : \E s \in {e[2]} :
-        \/ e[1] = "Restart" /\ CutOff(s, e)
-        \/ e[1] = "CopyStart" /\ (NeverMade(s) \/ Unburied(s))
+        \/ cut = Nil /\ e[1] = "Restart" /\ CutOff(s, e)
+        \/ cut = Nil /\ e[1] = "CopyStart" /\ (NeverMade(s) \/ DropCutOff(s))
+        \/ cut \in {Nil, "Dropped"} /\ e[1] = "CopyStart" /\ Unburied(s)
     /\ bad' = {}
     /\ UNCHANGED <<tr, at, safe>>
 
