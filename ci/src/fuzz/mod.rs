@@ -23,6 +23,10 @@ const RSS_MB_MAX: u32 = 4096;
 const SHRINK_SECONDS: u32 = 60;
 /// Longer inputs are cut when they are kept.
 const KEPT_BYTES_MAX: u32 = 2048;
+/// No corpus grows beyond so many inputs by itself: every `cargo test` replays them all.
+const KEPT_INPUTS_MAX: usize = 64;
+/// Of the counts in `/proc/self/stat`.
+const TICKS_PER_SECOND: f64 = 100.0;
 /// Lines of libFuzzer's that are shown of a find.
 const FIND_LINES: usize = 40;
 
@@ -50,12 +54,20 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
         ready.as_ref().map(drop).map_err(|error| anyhow!("{error:#}"))
     });
     let Ok((harness, targets)) = ready else { return };
+    let built = cpu_seconds();
     for target in targets {
         steps.run(&format!("fuzz: {target}"), || {
             let searched = harness.search(&target, options.minutes);
             if options.keep { harness.keep(&target).and(searched) } else { searched }
         });
     }
+    println!("{:.0} s of CPU were searched", cpu_seconds() - built);
+}
+
+/// What ended child processes took; nothing is known where there is no `/proc`.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    said::children_ticks(&stat).unwrap_or_default() as f64 / TICKS_PER_SECOND
 }
 
 /// The one program for all targets, and the targets to run.
@@ -181,7 +193,8 @@ impl Harness {
         Ok(if Path::new(&small).is_file() { small } else { file.to_string() })
     }
 
-    /// Adds the fewest new inputs to the corpus in the source tree that reach what it does not.
+    /// Adds the fewest new inputs to the corpus in the source tree that reach what it does not; the longest of them are
+    /// left out, if they are too many.
     fn keep(&self, target: &str) -> Result<()> {
         let (kept, new) = (self.root.join(CORPUS).join(target), self.made(&format!("corpus/{target}"))?);
         let before = files(&kept)?;
@@ -196,14 +209,20 @@ impl Harness {
             show_end(&output.stderr);
             bail!("merging new inputs into {} failed; see above", kept.display());
         }
-        println!("{target}: {} inputs added to {CORPUS}/{target}", files(&kept)? - before);
+        let mut added: Vec<_> = files(&kept)?.into_iter().filter(|file| !before.contains(file)).collect();
+        added.sort_by_key(|file| std::fs::metadata(file).map_or(u64::MAX, |found| found.len()));
+        let room = KEPT_INPUTS_MAX.saturating_sub(before.len()).min(added.len());
+        for file in added.drain(room..) {
+            std::fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
+        }
+        println!("{target}: {room} inputs added to {CORPUS}/{target}");
         Ok(())
     }
 }
 
-fn files(folder: &Path) -> Result<usize> {
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let listed = std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    Ok(listed.count())
+    listed.map(|entry| Ok(entry?.path())).collect()
 }
 
 fn show_end(log: &str) {

@@ -30,6 +30,14 @@ pub fn reason(log: &str) -> String {
     summary.unwrap_or("it did not say why").to_string()
 }
 
+/// What children took, of `/proc/self/stat`: in user mode and for them in the kernel.
+pub fn children_ticks(stat: &str) -> Option<u64> {
+    // The name may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(13);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(user + system)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +73,12 @@ mod tests {
         assert_eq!(reason(log), "engine/src/schema/key.rs:9:5: attempt to add with overflow");
         assert_eq!(reason("SUMMARY: libFuzzer: timeout\n"), "libFuzzer: timeout");
         assert_eq!(reason(""), "it did not say why");
+    }
+
+    #[test]
+    fn ticks_of_children_are_those_after_ones_own() {
+        let stat = "7 (a) b)) S 1 7 7 0 -1 4194304 100 200 3 4 11 12 130 14 20 0 1 0 500 1000 10";
+        assert_eq!(children_ticks(stat), Some(144));
+        assert_eq!(children_ticks(""), None);
     }
 }

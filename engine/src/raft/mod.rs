@@ -325,10 +325,6 @@ impl Raft {
         &self.meta
     }
 
-    pub fn options(&self) -> &RaftOptions {
-        &self.options
-    }
-
     /// The configuration in force: the last one in the log, committed or not.
     pub fn active_config(&self) -> &Config {
         self.pending_configs.back().map_or(&self.meta.committed, |(_, config)| config)

@@ -127,14 +127,6 @@ impl Bitmap {
         }
     }
 
-    /// Adds the bits of `other`.
-    pub fn or(&mut self, other: &Bitmap) {
-        debug_assert_eq!(self.len, other.len);
-        for (mine, theirs) in self.bytes.iter_mut().zip(&other.bytes) {
-            *mine |= theirs;
-        }
-    }
-
     /// Unsets every bit.
     pub fn clear(&mut self) {
         self.bytes.fill(0);

@@ -78,11 +78,6 @@ impl Standing {
         self.until(|state| matches!(state, State::Leading(_) | State::Stopped)).await;
     }
 
-    /// Waits until the system tablet is open.
-    pub async fn until_open(&self) {
-        self.until(|state| !matches!(state, State::Starting)).await;
-    }
-
     /// Waits until the master has stopped, or had to give up.
     pub async fn until_stopped(&self) {
         self.until(|state| matches!(state, State::Stopped)).await;
