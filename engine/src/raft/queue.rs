@@ -411,23 +411,5 @@ impl Queue<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ids::Uuid;
-    use std::time::Duration;
-
-    #[test]
-    fn a_peer_fails_by_its_own_silence_not_by_the_age_of_the_leader() {
-        let options = RaftOptions::default();
-        let at = |seconds: u64| Instant(0).after(Duration::from_secs(seconds));
-        let mut added = Progress::new(Peer::voter(Uuid([2; 16]), "host", 7050), 0);
-        // The leader has led for an hour when it adds the peer.
-        assert_eq!(added.health(at(3600), &options), Health::Unknown);
-        added.first_sent = Some(at(3600));
-        assert_eq!(added.health(at(3899), &options), Health::Unknown);
-        assert_eq!(added.health(at(3900), &options), Health::Failed);
-        added.heard = Some(at(3950));
-        assert_eq!(added.health(at(4000), &options), Health::Healthy);
-        assert_eq!(added.health(at(4250), &options), Health::Failed);
-    }
-}
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,0 +1,232 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::ids::Uuid;
+use crate::raft::message::UpdateError;
+use crate::raft::message::UpdateErrorKind::PrecedingMismatch;
+
+#[test]
+fn a_peer_fails_by_its_own_silence_not_by_the_age_of_the_leader() {
+    let options = RaftOptions::default();
+    let at = |seconds: u64| Instant(0).after(Duration::from_secs(seconds));
+    let mut added = Progress::new(Peer::voter(Uuid([2; 16]), "host", 7050), 0);
+    // The leader has led for an hour when it adds the peer.
+    assert_eq!(added.health(at(3600), &options), Health::Unknown);
+    added.first_sent = Some(at(3600));
+    assert_eq!(added.health(at(3899), &options), Health::Unknown);
+    assert_eq!(added.health(at(3900), &options), Health::Failed);
+    added.heard = Some(at(3950));
+    assert_eq!(added.health(at(4000), &options), Health::Healthy);
+    assert_eq!(added.health(at(4250), &options), Health::Failed);
+}
+
+fn op(term: Term, index: u64) -> OpId {
+    OpId { term, index }
+}
+
+fn entry(at: OpId) -> Replicate {
+    Replicate { op: at, timestamp: Timestamp(at.index), kind: 1, payload: Bytes::from_static(b"x") }
+}
+
+/// Up to 1.20 on disk only, then 2.21 to 2.30 in memory.
+fn log() -> RaftLog {
+    let mut log = RaftLog::new(op(1, 20));
+    (21..=30).for_each(|index| log.append(entry(op(2, index))));
+    log
+}
+
+fn peer() -> Progress {
+    Progress::new(Peer::voter(Uuid([2; 16]), "host", 7050), 30)
+}
+
+fn says(last_received: OpId, agreed: OpId, last_committed: u64, mismatch: bool) -> UpdateResponse {
+    let error = mismatch.then(|| UpdateError { kind: PrecedingMismatch, message: String::new() });
+    let last_received_current_leader = agreed;
+    UpdateResponse {
+        responder: Uuid([2; 16]),
+        term: 2,
+        last_received,
+        last_received_current_leader,
+        last_committed,
+        error,
+    }
+}
+
+/// What the leader would send or read next.
+fn next(peer: &mut Progress, log: &RaftLog) -> (Vec<(OpId, usize)>, Vec<u64>) {
+    let me = Peer::voter(Uuid([1; 16]), "me", 7050);
+    let meta = ConsensusMeta::new(Uuid([7; 16]), crate::raft::Config::initial(vec![me.clone()]));
+    let options = RaftOptions { batch_bytes_max: 4, inflight_max: 2, ..RaftOptions::default() };
+    let queue = Queue {
+        now: Instant(1),
+        options: &options,
+        log,
+        meta: &meta,
+        me: me.id,
+        committed: 30,
+        all_replicated: 0,
+        safe: None,
+        urgent: false,
+    };
+    let (mut sent, mut messages, mut reads) = (0, Vec::new(), Vec::new());
+    queue.fill(peer, &mut sent, &mut messages, &mut reads);
+    let sent = messages.into_iter().filter_map(|(_, message)| match message {
+        Message::Update(request) => Some((request.preceding, request.entries.len())),
+        _ => None,
+    });
+    (sent.collect(), reads.into_iter().map(|read| read.from).collect())
+}
+
+#[test]
+fn a_log_without_its_beginning_is_tried_halfway_down_until_nothing_is_left() {
+    let (log, mut peer) = (log(), peer());
+    let refusal = says(op(1, 28), OpId::MIN, 5, true);
+    peer.jump(&refusal, &log);
+    assert_eq!(next(&mut peer, &log).1, [5], "what it knows to be committed, and what follows");
+    peer.out_of_reach(4, &log);
+    assert!(peer.reading.is_some(), "somebody else's answer");
+    peer.out_of_reach(5, &log);
+    let mut tried = vec![peer.base];
+    while !peer.unrecoverable {
+        peer.inflight.clear();
+        peer.jump(&refusal, &log);
+        tried.push(peer.base);
+    }
+    assert_eq!(tried, [20, 12, 8, 6, 6], "no later than its last entry of a term that the leader can share");
+    assert_eq!(next(&mut peer, &log).1, Vec::<u64>::new(), "it cannot be helped");
+    peer.accepted(&says(op(2, 30), op(2, 30), 30, false), &log);
+    assert!(!peer.unrecoverable && peer.matched == 30, "somebody else did");
+}
+
+#[test]
+fn what_a_peer_shares_is_not_sent_again() {
+    let (log, mut peer) = (log(), peer());
+    peer.jump(&says(op(2, 24), OpId::MIN, 5, true), &log);
+    assert_eq!(next(&mut peer, &log).0, [(op(2, 24), 4)], "one update, as it is not sure yet");
+    peer.inflight.clear();
+    peer.accepted(&says(op(2, 26), op(2, 26), 26, false), &log);
+    assert_eq!((peer.matched, peer.next, peer.probing), (26, 29, false));
+    peer.accepted(&says(op(2, 25), op(2, 25), 25, false), &log);
+    assert_eq!(peer.matched, 26, "an answer that was overtaken");
+    peer.accepted(&says(op(3, 29), op(3, 29), 26, false), &log);
+    assert_eq!(peer.matched, 26, "not an entry of this log");
+    assert_eq!(next(&mut peer, &log).0, [(op(2, 28), 2)]);
+    peer.jump(&says(op(1, 2), OpId::MIN, 2, true), &log);
+    assert_eq!((peer.base, peer.next), (26, 27), "what it had durably it has");
+}
+
+#[test]
+fn updates_on_their_way_are_few_and_full() {
+    let (log, mut peer) = (log(), peer());
+    peer.accepted(&says(op(2, 21), op(2, 21), 21, false), &log);
+    (peer.base, peer.next) = (21, 22);
+    assert_eq!(next(&mut peer, &log).0, [(op(2, 21), 4), (op(2, 25), 4)], "four bytes each, two at once");
+    assert_eq!((peer.inflight.len(), peer.next), (2, 30));
+    assert!(peer.landed(1) && !peer.landed(1), "each is answered once");
+    assert_eq!(next(&mut peer, &log).0, [(op(2, 29), 1)]);
+}
+
+#[test]
+fn what_was_read_is_sent_if_it_is_what_was_asked_for() {
+    let log = log();
+    let entries =
+        |range: std::ops::RangeInclusive<u64>| range.map(|index| entry(op(1, index))).collect::<Vec<_>>();
+    let reading = || {
+        let mut peer = peer();
+        peer.jump(&says(op(1, 10), OpId::MIN, 10, true), &log);
+        assert_eq!(next(&mut peer, &log).1, [10], "with the entry before, whose term is not known");
+        // The heartbeat that went instead was answered.
+        peer.inflight.clear();
+        peer
+    };
+    let mut peer = reading();
+    peer.took(10, entries(10..=13), 12, &log);
+    assert_eq!(next(&mut peer, &log).0, [(op(1, 10), 2)], "13 is not committed: the disk may be behind");
+    for (from, found) in [(9, entries(9..=12)), (10, entries(11..=12)), (10, Vec::new())] {
+        let mut peer = reading();
+        peer.took(from, found, 30, &log);
+        assert!(peer.read.is_none(), "from {from}: not what was asked for");
+    }
+    let mut peer = reading();
+    peer.took(10, vec![entry(op(1, 10)), entry(op(1, 12))], 30, &log);
+    assert!(peer.read.is_none(), "a hole");
+}
+
+#[test]
+fn a_peer_that_fails_is_asked_again_later_and_later() {
+    let (log, mut peer) = (log(), peer());
+    let options = RaftOptions {
+        heartbeat_interval: Duration::from_millis(100),
+        backoff_max: Duration::from_millis(350),
+        ..RaftOptions::default()
+    };
+    let wait = |peer: &mut Progress| {
+        peer.failed(Instant(0), &options);
+        peer.retry_at.0 / 1_000_000
+    };
+    assert_eq!([0; 5].map(|_| wait(&mut peer)), [100, 200, 350, 350, 350]);
+    (peer.retry_at, peer.failures) = (Instant(2), 5);
+    assert_eq!(next(&mut peer, &log), (Vec::new(), Vec::new()), "not before its time");
+    assert_eq!(peer.deadline(&options), peer.retry_at);
+    peer.accepted(&says(op(2, 30), op(2, 30), 30, false), &log);
+    assert_eq!(wait(&mut peer), 100, "it was well in between");
+}
+
+#[test]
+fn nothing_is_due_while_every_place_on_the_way_is_taken() {
+    let mut peer = peer();
+    let options = RaftOptions { inflight_max: 2, ..RaftOptions::default() };
+    assert_eq!(peer.deadline(&options), Instant(0), "it was never sent anything");
+    peer.last_sent = Some(Instant(7));
+    peer.inflight = vec![1, 2, 3];
+    assert_eq!(peer.deadline(&options), Instant(7).after(options.heartbeat_interval));
+    peer.inflight = vec![1, 2, 3, 4];
+    assert_eq!(peer.deadline(&options), Instant(u64::MAX), "an answer will come");
+    peer.lost_everything();
+    assert_eq!(peer.deadline(&options), peer.retry_at, "a copy is to be asked for");
+    peer.copy = Copy::Asked;
+    assert_eq!(peer.deadline(&options), Instant(u64::MAX));
+}
+
+#[test]
+fn only_a_sound_non_voter_with_the_mark_wants_promotion() {
+    let wants = |change: fn(&mut Progress)| {
+        let mut peer = peer();
+        (peer.peer.member, peer.peer.promote) = (Member::NonVoter, true);
+        change(&mut peer);
+        peer.wants_promotion()
+    };
+    assert!(wants(|_| ()));
+    assert!(!wants(|peer| peer.peer.member = Member::Voter));
+    assert!(!wants(|peer| peer.peer.promote = false));
+    assert!(!wants(|peer| peer.unrecoverable = true));
+    assert!(!wants(|peer| peer.broken = true));
+}
+
+#[test]
+fn a_peer_without_a_replica_is_told_once_to_copy_one() {
+    let (log, mut peer) = (log(), peer());
+    peer.lost_everything();
+    assert_eq!(next(&mut peer, &log), (Vec::new(), Vec::new()));
+    assert!(peer.copy == Copy::Asked);
+    assert_eq!(next(&mut peer, &log), (Vec::new(), Vec::new()), "no entries either, until it answers");
+    assert!(peer.inflight.is_empty());
+}
+
+#[test]
+fn a_non_voter_is_caught_up_when_one_update_is_enough() {
+    let (log, mut peer) = (log(), peer());
+    let options = RaftOptions { batch_bytes_max: 4, ..RaftOptions::default() };
+    assert!(!peer.is_caught_up(30, &log, &options), "nothing is known of it");
+    peer.accepted(&says(op(2, 25), op(2, 25), 25, false), &log);
+    assert!(!peer.is_caught_up(30, &log, &options), "five bytes are missing");
+    assert!(peer.is_caught_up(29, &log, &options) && peer.is_caught_up(20, &log, &options));
+    peer.lost_everything();
+    assert!(!peer.is_caught_up(29, &log, &options) && peer.copy == Copy::Wanted);
+    peer.copy_begun(true, Instant(5), &options);
+    assert!(peer.copy == Copy::No && peer.heard == Some(Instant(5)) && peer.failures == 0);
+    peer.copy_begun(false, Instant(9), &options);
+    assert!(peer.heard == Some(Instant(5)) && peer.failures == 1);
+}
