@@ -83,11 +83,7 @@ impl Mvcc {
 
     /// An operation in flight will not happen.
     pub fn aborted(&self, ts: Timestamp) {
-        let mut state = self.lock();
-        match state.in_flight.back() {
-            Some(last) if *last == ts => drop(state.in_flight.pop_back()),
-            _ => state.in_flight.retain(|at| *at != ts),
-        }
+        self.lock().in_flight.retain(|at| *at != ts);
     }
 
     /// After a restart: everything up to `last_applied` is applied, nothing is in flight.
