@@ -30,8 +30,9 @@ pub struct TabletConfig {
     pub merge_gain_min_percent: u32,
     /// Merge so many small DiskRowSets that lie side by side, and rewrite one that has so many files of changes.
     pub merge_min: usize,
-    /// Rows in a block of a scan.
+    /// Rows in a block of a scan, and about how many bytes of them.
     pub scan_block_rows: usize,
+    pub scan_block_bytes: usize,
     /// Rows a job handles in one step, and about how many bytes of them.
     pub job_step_rows: usize,
     pub job_step_bytes: usize,
@@ -66,6 +67,7 @@ impl Default for TabletConfig {
             merge_gain_min_percent: 10,
             merge_min: 8,
             scan_block_rows: 1024,
+            scan_block_bytes: 1 << 20,
             job_step_rows: 4096,
             job_step_bytes: 1 << 20,
             wal_segment_bytes_max: 8 << 20,
@@ -81,13 +83,24 @@ impl Default for TabletConfig {
 
 /// Rows are not handled one by one, however long they are.
 const STEP_ROWS_MIN: u64 = 64;
+const BLOCK_ROWS_MIN: u64 = 8;
+
+/// How many of `rows` rows of `bytes` bytes in all make `most` bytes, but no fewer than `least`.
+fn fitting(rows: u64, bytes: u64, most: usize, least: u64) -> usize {
+    let fitting = (most as u64).saturating_mul(rows).checked_div(bytes);
+    let fitting = fitting.map_or(u64::MAX, |rows| rows.max(least));
+    usize::try_from(fitting).unwrap_or(usize::MAX)
+}
 
 impl TabletConfig {
     /// How many of some rows, of `bytes` bytes in all, a job handles in one step.
     pub fn step_rows(&self, rows: u64, bytes: u64) -> usize {
-        let fitting = (self.job_step_bytes as u64).saturating_mul(rows).checked_div(bytes);
-        let fitting = fitting.map_or(u64::MAX, |rows| rows.max(STEP_ROWS_MIN));
-        self.job_step_rows.min(usize::try_from(fitting).unwrap_or(usize::MAX))
+        self.job_step_rows.min(fitting(rows, bytes, self.job_step_bytes, STEP_ROWS_MIN))
+    }
+
+    /// How many of them are in a block of a scan.
+    pub fn block_rows(&self, rows: u64, bytes: u64) -> usize {
+        self.scan_block_rows.min(fitting(rows, bytes, self.scan_block_bytes, BLOCK_ROWS_MIN))
     }
 
     /// Every rollover within a few rows.
@@ -105,6 +118,7 @@ impl TabletConfig {
             merge_gain_min_percent: 50,
             merge_min: 3,
             scan_block_rows: 4,
+            scan_block_bytes: 1 << 20,
             job_step_rows: 3,
             job_step_bytes: 1 << 20,
             wal_segment_bytes_max: 1 << 10,
@@ -151,5 +165,18 @@ impl ColumnFileConfig {
             delta_page_bytes: 64,
             compression: Compression::None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_rows_are_the_fewer_are_read_at_a_time() {
+        let config = TabletConfig::default();
+        let of = |rows, row_bytes: u64| config.block_rows(rows, rows * row_bytes);
+        assert_eq!([of(5_000, 100), of(5_000, 1 << 10), of(5_000, 4 << 10)], [1024, 1024, 256]);
+        assert_eq!([of(3, 1 << 20), of(0, 0)], [8, 1024], "not one by one, and nothing is not long");
     }
 }

@@ -87,6 +87,7 @@ pub const MARKS: &[&str] = &[
     "rpc: a call met a stopping server",
     "rpc: a deadline passed in the queue",
     "rpc: a queue was full",
+    "scan call: a batch is short, as memory is",
     "scan call: a snapshot of now",
     "scan call: a snapshot that the client names",
     "scan call: closed early",

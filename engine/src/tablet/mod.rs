@@ -305,14 +305,25 @@ impl Tablet {
             for rowset in &state.disk {
                 let (min, max) = rowset.key_bounds();
                 if wanted.may_overlap(&min, &max) {
+                    let wanted = self.in_blocks(&wanted, rowset.meta().rows.into(), rowset.raw_bytes());
                     row_sets.push(rowset.scan(&wanted)?);
                 }
             }
             for mrs in state.frozen.iter().chain([&state.active]).filter(|mrs| mrs.rows() > 0) {
-                row_sets.push(Box::new(MemRowSetScan::new(mrs.clone(), wanted.clone())));
+                let wanted = self.in_blocks(&wanted, mrs.rows(), mrs.bytes() as u64);
+                row_sets.push(Box::new(MemRowSetScan::new(mrs.clone(), wanted)));
             }
         }
         Ok(Scan::new(spec, snapshot, row_sets, reads_few))
+    }
+
+    /// In blocks of fewer rows where they are long: of a rowset that has `rows` of `bytes` bytes in all.
+    fn in_blocks(&self, wanted: &rowset::RowSetScanSpec, rows: u64, bytes: u64) -> rowset::RowSetScanSpec {
+        let mut wanted = wanted.clone();
+        if !wanted.columns.is_empty() {
+            wanted.block_rows = wanted.block_rows.min(self.config.block_rows(rows, bytes));
+        }
+        wanted
     }
 
     fn mark_scan(&self, spec: &ScanSpec, state: &TabletState) {

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use engine::memory::{Held, MemTracker, Memory, Promise};
 use engine::replica::WriteOp;
 use engine::tablet::{Counting, Tablet};
@@ -20,10 +21,14 @@ use engine::tablet::{Counting, Tablet};
 /// A promise that takes more than this part of what is left is worth counting rows for.
 const QUICK_SHARE: u64 = 64;
 
+/// Room that every answer with rows begins with.
+const ANSWER_BYTES_MIN: u64 = 32 << 10;
+
 /// How much of its memory a server uses, and whether that leaves room for work.
 pub struct MemoryPressure {
     root: Arc<MemTracker>,
     calls: Arc<MemTracker>,
+    answers: Arc<MemTracker>,
     soft_percent: u64,
     refused: AtomicU64,
 }
@@ -36,10 +41,43 @@ pub struct Admitted {
     pub growth: Promise,
 }
 
+/// The rows of an answer, from the first one until they are on the socket.
+pub struct AnswerRoom {
+    answers: Arc<MemTracker>,
+    held: Held,
+}
+
+/// Bytes that are counted for as long as anybody has them.
+struct Counted {
+    bytes: Bytes,
+    _room: Arc<AnswerRoom>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AnswerRoom {
+    /// The answer has become so long. False if there is no room for that: no more should come to it.
+    pub fn grow(&self, bytes: usize) -> bool {
+        let more = (bytes as u64).saturating_sub(self.held.bytes());
+        self.held.try_add(more, self.answers.open_bytes())
+    }
+
+    /// The parts of the finished answer.
+    pub fn count(self, parts: Vec<Bytes>) -> Vec<Bytes> {
+        let room = Arc::new(self);
+        let counted = |bytes| Bytes::from_owner(Counted { bytes, _room: room.clone() });
+        parts.into_iter().map(counted).collect()
+    }
+}
+
 impl MemoryPressure {
     pub fn new(root: &Arc<MemTracker>, soft_percent: u64) -> MemoryPressure {
-        let (calls, refused) = (root.child("calls"), AtomicU64::new(0));
-        MemoryPressure { root: root.clone(), calls, soft_percent, refused }
+        let (calls, answers) = (root.child("calls"), root.child("answers"));
+        MemoryPressure { root: root.clone(), calls, answers, soft_percent, refused: AtomicU64::new(0) }
     }
 
     /// What tablets count their memory by.
@@ -94,6 +132,13 @@ impl MemoryPressure {
             false => None,
         };
         growth.map(|growth| Admitted { body: held, growth }).ok_or_else(|| self.hard())
+    }
+
+    /// Makes room for an answer with rows, which grows; an error says why there is none.
+    pub fn answer(&self) -> Result<AnswerRoom, String> {
+        let room = AnswerRoom { answers: self.answers.clone(), held: Held::new(&self.answers) };
+        let begun = room.held.try_add(ANSWER_BYTES_MIN, self.root.open_bytes());
+        if begun { Ok(room) } else { Err(self.hard()) }
     }
 
     /// Makes room for operations that a leader sent. What is more than all the memory there may be is taken without a
@@ -161,5 +206,26 @@ mod tests {
         limit.store(500, Ordering::Relaxed);
         assert_eq!(refused(), 200, "it shrank");
         assert_eq!(memory.refused(), 450);
+    }
+
+    #[test]
+    fn an_answer_is_counted_until_nobody_has_it() {
+        let root = MemTracker::root("server", Some(Arc::new(|| 256 << 10)));
+        let memory = MemoryPressure::new(&root, 80);
+        let room = memory.answer().expect("there is room");
+        assert_eq!(root.bytes(), ANSWER_BYTES_MIN, "before there are rows");
+        assert!(room.grow(10) && room.grow(100 << 10));
+        assert_eq!(root.bytes(), 100 << 10);
+        assert!(!room.grow(1 << 20), "more than there may be: the answer ends");
+        let parts = room.count(vec![Bytes::from_static(b"rows"), Bytes::from_static(b"strings")]);
+        let on_the_socket = parts[1].slice(3..);
+        assert_eq!((root.bytes(), &on_the_socket[..]), (100 << 10, &b"ings"[..]));
+        drop(parts);
+        assert_eq!(root.bytes(), 100 << 10);
+        drop(on_the_socket);
+        assert_eq!((root.bytes(), root.spoken_for()), (0, 0));
+        let all = Held::new(&root.child("rows"));
+        assert!(all.try_keep(256 << 10) && memory.answer().is_err());
+        assert_eq!(memory.refused(), 1);
     }
 }

@@ -20,6 +20,7 @@ use engine::time::{Instant, Timestamp};
 
 use super::checksum;
 use super::entry::TabletEntry;
+use super::memory::AnswerRoom;
 use super::replica::ReplicaHandle;
 use super::scan_spec::{self, ParsedScan, ReadAt};
 use super::scanners::Refusal;
@@ -132,10 +133,11 @@ async fn begin_scan(
         // Only to be opened.
         0 => !request.close_scanner(),
         limit => {
-            let batch =
-                fill(server, &mut scanner, limit).await.map_err(|error| scan_failed(&scanner, &error))?;
-            sidecars = put_rows(&mut response, batch.rows, &scanner);
-            batch.has_more && !request.close_scanner()
+            let filled = fill(server, &mut scanner, limit, room(server)?).await;
+            let batch = filled.map_err(|error| scan_failed(&scanner, &error))?;
+            let has_more = batch.has_more;
+            sidecars = put_rows(&mut response, batch, &scanner);
+            has_more && !request.close_scanner()
         }
     };
     response.has_more_results = Some(has_more);
@@ -165,14 +167,16 @@ async fn continue_scan(
         return Ok(finish(server, call, began, response, Vec::new()));
     }
     let id = id.map_err(|_| Refusal::NotAnId)?;
+    let room = room(server)?;
     let mut scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
     server.env.watch.mark("scan call: goes on");
     let mut taken = Taken { server, id, keep: false };
     let limit = server.live.batch_bytes(request.batch_size_bytes).max(1);
-    let batch = fill(server, &mut scanner, limit).await.map_err(|error| scan_failed(&scanner, &error))?;
+    let filled = fill(server, &mut scanner, limit, room).await;
+    let batch = filled.map_err(|error| scan_failed(&scanner, &error))?;
     let has_more = batch.has_more && !request.close_scanner();
     let mut response = ScanResponsePb { has_more_results: Some(has_more), ..Default::default() };
-    let sidecars = put_rows(&mut response, batch.rows, &scanner);
+    let sidecars = put_rows(&mut response, batch, &scanner);
     if has_more {
         taken.keep = true;
         server.scanners().put_back(id, scanner, server.env.now().mono);
@@ -315,22 +319,34 @@ fn scan_failed(scanner: &OpenScanner, error: &Error) -> Refused {
 
 struct Batch {
     rows: RowsBuilder,
+    room: AnswerRoom,
     has_more: bool,
 }
 
-/// Reads blocks until `limit` bytes are reached or time is up.
-async fn fill(server: &Server, scanner: &mut OpenScanner, limit: usize) -> Result<Batch, Error> {
+/// Reads blocks until `limit` bytes are reached, memory is short or time is up.
+async fn fill(
+    server: &Server,
+    scanner: &mut OpenScanner,
+    limit: usize,
+    room: AnswerRoom,
+) -> Result<Batch, Error> {
     let mut rows = RowsBuilder::new(scanner.layout, &scanner.projection);
-    let mut size = 0;
+    let mut has_room = true;
     let scan = &mut scanner.scan;
     let has_more = each_block(server, scan, |block| {
         rows.add(block);
-        size = rows.byte_size();
-        size < limit
+        has_room = room.grow(rows.byte_size());
+        has_room && rows.byte_size() < limit
     })
     .await?;
+    server.env.watch.mark_if(!has_room, "scan call: a batch is short, as memory is");
     server.numbers.count_scanned(rows.rows());
-    Ok(Batch { rows, has_more })
+    Ok(Batch { rows, room, has_more })
+}
+
+/// Where the rows of an answer will be; without room for them the caller should come again.
+fn room(server: &Server) -> Result<AnswerRoom, Refused> {
+    server.memory.answer().map_err(|why| Refused::Rpc(Reply::too_busy(why)))
 }
 
 /// Gives blocks to `take` until it has enough, time is up, or there are no more; says whether there may be more.
@@ -358,9 +374,9 @@ async fn each_block(
 }
 
 /// Describes the rows in the response; gives their sidecars.
-fn put_rows(response: &mut ScanResponsePb, rows: RowsBuilder, scanner: &OpenScanner) -> Vec<Bytes> {
-    let some = rows.rows() > 0;
-    let (pb, sidecars) = rows.finish();
+fn put_rows(response: &mut ScanResponsePb, batch: Batch, scanner: &OpenScanner) -> Vec<Bytes> {
+    let some = batch.rows.rows() > 0;
+    let (pb, sidecars) = batch.rows.finish();
     match pb {
         RowsPb::RowWise(pb) => response.data = Some(pb),
         RowsPb::Columnar(pb) => response.columnar_data = Some(pb),
@@ -368,7 +384,7 @@ fn put_rows(response: &mut ScanResponsePb, rows: RowsBuilder, scanner: &OpenScan
     if scanner.ordered && some {
         response.last_primary_key = scanner.scan.last_key().map(Bytes::copy_from_slice);
     }
-    sidecars
+    batch.room.count(sidecars)
 }
 
 fn finish(
