@@ -62,7 +62,7 @@ struct World {
 }
 
 #[test]
-fn transcripts() {
+fn raft_transcripts() {
     datadriven::walk("tests/raft", |file| {
         let mut world = World::default();
         file.run(|case| {
