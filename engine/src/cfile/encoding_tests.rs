@@ -183,3 +183,131 @@ fn a_dictionary_comes_back() {
     let body = encode_dictionary(&dictionary);
     assert_eq!(decode_dictionary(&body).unwrap(), dictionary);
 }
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn cells(physical: Physical, nullable: bool, cells: &[Option<&[u8]>]) -> ColumnBlock {
+    let mut block = ColumnBlock::new(physical, nullable);
+    cells.iter().for_each(|cell| block.push(*cell));
+    block
+}
+
+/// Tag and flags, rows, and what follows.
+fn written(block: &ColumnBlock, physical: Physical, encoding: Encoding, codes: Option<&[u32]>) -> String {
+    let body = hex(&encode(block, physical, encoding, codes));
+    format!("{} {} {}", &body[..4], &body[4..12], &body[12..])
+}
+
+/// Files that were written stay readable only as long as these stay as they are.
+#[test]
+fn pages_are_written_so() {
+    let numbers = |values: &[u8]| {
+        let values: Vec<[u8; 1]> = values.iter().map(|value| [*value]).collect();
+        let each: Vec<Option<&[u8]>> = values.iter().map(|value| Some(&value[..])).collect();
+        cells(Physical::Uint8, false, &each)
+    };
+    let rle = |values: &[u8]| written(&numbers(values), Physical::Uint8, Encoding::Rle, None);
+    let strings: [Option<&[u8]>; 4] =
+        [Some(b"abcdefghij"), Some(b"abcdefghik"), Some(b"abcdefghik"), Some(b"b")];
+    let strings = cells(Physical::Binary, false, &strings);
+    let text = |encoding, codes| written(&strings, Physical::Binary, encoding, codes);
+    let nulls = cells(Physical::Uint8, true, &[Some(&[7]), None, Some(&[9])]);
+    let shown = [
+        format!("two runs of eight   {}", rle(&[1, 1, 1, 1, 1, 5, 5, 5])),
+        format!("three do not pay    {}", rle(&[1, 1, 1, 1, 1, 5, 5, 1])),
+        format!("equal               {}", rle(&[3, 3])),
+        format!("one                 {}", rle(&[3])),
+        format!("none                {}", rle(&[])),
+        format!("plain               {}", written(&numbers(&[1, 2]), Physical::Uint8, Encoding::Plain, None)),
+        format!("NULL                {}", written(&nulls, Physical::Uint8, Encoding::BitShuffle, None)),
+        format!("strings             {}", text(Encoding::Plain, None)),
+        format!("prefixes            {}", text(Encoding::Prefix, None)),
+        format!("codes               {}", text(Encoding::Dict, Some(&[0, 1, 1, 2]))),
+        format!("no codes            {}", text(Encoding::Dict, None)),
+    ];
+    expect_test::expect![[r#"
+        two runs of eight   0400 08000000 020000000002030000000001000301000002
+        three do not pay    0600 08000000 000301000060
+        equal               0000 02000000 0103
+        one                 0000 01000000 0103
+        none                0400 00000000 00000000000000000000000000
+        plain               0100 02000000 0102
+        NULL                0601 03000000 0500040005010104
+        strings             0100 04000000 000401000000070000076162636465666768696a6162636465666768696b6162636465666768696b62
+        prefixes            0200 04000000 000400000000020400060004000000000a0100016162636465666768696a6b62
+        codes               0500 04000000 0002000000000608
+        no codes            0100 04000000 000401000000070000076162636465666768696a6162636465666768696b6162636465666768696b62
+    "#]].assert_eq(&(shown.join("\n") + "\n"));
+}
+
+/// Each would be more than there is, or not what was written.
+#[test]
+fn pages_that_contradict_themselves_are_refused() {
+    let dictionary = Arc::new(Dictionary { offsets: vec![0, 1, 3], bytes: b"abc".to_vec() });
+    let head = |tag: u8, flags: u8, rows: u32| [&[tag, flags][..], &rows.to_le_bytes()].concat();
+    let packed = |values: &[u32]| {
+        let mut out = Vec::new();
+        super::bitshuffle::pack_u32(values, &mut out);
+        out
+    };
+    let number = |body: Vec<u8>| decode(&body, Physical::Uint8, false, None).map(|page| page.rows);
+    let text =
+        |body: Vec<u8>| decode(&body, Physical::Binary, false, Some(&dictionary)).map(|page| page.rows);
+    let run = |count: u32, lengths: &[u32], rows| {
+        let mut body = [head(4, 0, rows), count.to_le_bytes().to_vec(), packed(lengths)].concat();
+        super::bitshuffle::pack(&vec![7; lengths.len()], 1, super::bitshuffle::Sign::Unsigned, &mut body);
+        number(body)
+    };
+    let shared = |shared: &[u32], rest: &[u32], bytes: &[u8]| {
+        text([head(2, 0, shared.len() as u32), packed(shared), packed(rest), bytes.to_vec()].concat())
+    };
+    let code = |codes: &[u32]| text([head(5, 0, codes.len() as u32), packed(codes)].concat());
+    assert_eq!(run(2, &[3, 2], 5).expect("two runs"), 5);
+    assert_eq!(shared(&[0, 2], &[2, 0], b"ab").expect("twice the same"), 2);
+    assert_eq!(code(&[0, 1, 1]).expect("both are there"), 3);
+    assert_eq!(number([head(1, 0, 65536), vec![1; 65536]].concat()).expect("as many as may be"), 65536);
+    let refused = [
+        number([head(1, 0, 65537), vec![1; 65537]].concat()),
+        number([head(1, 1, 1), vec![1, 7]].concat()),
+        number([head(1, 2, 1), vec![7]].concat()),
+        number([head(0, 0, 1), vec![2, 7, 7]].concat()),
+        number([head(1, 0, 1), vec![7, 7]].concat()),
+        number([head(1, 0, 2), vec![7]].concat()),
+        number(head(3, 0, 0)),
+        number([head(5, 0, 0), packed(&[])].concat()),
+        run(6, &[1, 1, 1, 1, 1, 1], 5),
+        run(2, &[3, 1], 5),
+        run(2, &[5, 0], 5),
+        shared(&[1], &[1], b"a"),
+        shared(&[0, 3], &[2, 0], b"ab"),
+        shared(&[0, u32::MAX], &[2, 0], b"ab"),
+        code(&[2]),
+        text([head(1, 0, 1), packed(&[u32::MAX])].concat()),
+        decode(&[head(5, 0, 1), packed(&[0])].concat(), Physical::Binary, false, None).map(|page| page.rows),
+        decode_dictionary(&[65537u32.to_le_bytes().to_vec(), packed(&vec![0; 65537])].concat())
+            .map(|dictionary| dictionary.len()),
+    ];
+    let refused = refused.map(|refused| refused.expect_err("it contradicts itself").to_string() + "\n");
+    expect_test::expect![[r#"
+        a page claims 65537 rows and flags 0
+        a page claims 1 rows and flags 1
+        a page claims 1 rows and flags 2
+        a cell of 2 bytes in a Uint8 page
+        1 bytes are left over at offset 7
+        2 bytes are needed at offset 6 but only 1 are left
+        a Uint8 page has the unknown encoding 3
+        a Uint8 page has the unknown encoding 5
+        6 runs in a page of 5 rows
+        runs of 4 rows in a page of 5
+        a page has a run without rows
+        a cell shares more bytes with the one before it than that has
+        a cell shares more bytes with the one before it than that has
+        a page's cells are said to have 4294967297 bytes
+        code 2 is not in the dictionary of 2 values
+        a page's cells are said to have 4294967295 bytes
+        a dictionary page in a column that has none
+        a dictionary claims 65537 values
+    "#]].assert_eq(&refused.concat());
+}
