@@ -193,8 +193,8 @@ impl Harness {
         Ok(if Path::new(&small).is_file() { small } else { file.to_string() })
     }
 
-    /// Adds the fewest new inputs to the corpus in the source tree that reach what it does not; the longest of them are
-    /// left out, if they are too many.
+    /// Adds the fewest new inputs to the corpus in the source tree that reach what it does not: if they are too many,
+    /// some of every length.
     fn keep(&self, target: &str) -> Result<()> {
         let (kept, new) = (self.root.join(CORPUS).join(target), self.made(&format!("corpus/{target}"))?);
         let before = files(&kept)?;
@@ -211,9 +211,10 @@ impl Harness {
         }
         let mut added: Vec<_> = files(&kept)?.into_iter().filter(|file| !before.contains(file)).collect();
         added.sort_by_key(|file| std::fs::metadata(file).map_or(u64::MAX, |found| found.len()));
-        let room = KEPT_INPUTS_MAX.saturating_sub(before.len()).min(added.len());
-        for file in added.drain(room..) {
-            std::fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
+        let (room, all) = (KEPT_INPUTS_MAX.saturating_sub(before.len()).min(added.len()), added.len());
+        let left_out = |at: &usize| (at + 1) * room / all == at * room / all;
+        for file in (0..all).filter(left_out).map(|at| &added[at]) {
+            std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))?;
         }
         println!("{target}: {room} inputs added to {CORPUS}/{target}");
         Ok(())
