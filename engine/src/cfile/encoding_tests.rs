@@ -309,5 +309,6 @@ fn pages_that_contradict_themselves_are_refused() {
         a page's cells are said to have 4294967295 bytes
         a dictionary page in a column that has none
         a dictionary claims 65537 values
-    "#]].assert_eq(&refused.concat());
+    "#]]
+    .assert_eq(&refused.concat());
 }

@@ -88,6 +88,9 @@ fn a_log_without_its_beginning_is_tried_halfway_down_until_nothing_is_left() {
     peer.out_of_reach(4, &log);
     assert!(peer.reading.is_some(), "somebody else's answer");
     peer.out_of_reach(5, &log);
+    let mut helped = Progress { base: 20, gone: Some(5), ..Progress::new(peer.peer.clone(), 30) };
+    helped.jump(&says(op(1, 28), OpId::MIN, 25, true), &log);
+    assert_eq!((helped.base, helped.unrecoverable), (25, false), "it got there by somebody else's help");
     let mut tried = vec![peer.base];
     while !peer.unrecoverable {
         peer.inflight.clear();
