@@ -211,14 +211,19 @@ impl Harness {
         }
         let mut added: Vec<_> = files(&kept)?.into_iter().filter(|file| !before.contains(file)).collect();
         added.sort_by_key(|file| std::fs::metadata(file).map_or(u64::MAX, |found| found.len()));
-        let (room, all) = (KEPT_INPUTS_MAX.saturating_sub(before.len()).min(added.len()), added.len());
-        let left_out = |at: &usize| (at + 1) * room / all == at * room / all;
-        for file in (0..all).filter(left_out).map(|at| &added[at]) {
+        let room = KEPT_INPUTS_MAX.saturating_sub(before.len()).min(added.len());
+        for at in left_out(added.len(), room) {
+            let file = &added[at];
             std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))?;
         }
         println!("{target}: {room} inputs added to {CORPUS}/{target}");
         Ok(())
     }
+}
+
+/// Which of so many go, so that `room` stay, spread evenly.
+fn left_out(all: usize, room: usize) -> impl Iterator<Item = usize> {
+    (0..all).filter(move |at| (at + 1) * room / all == at * room / all)
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -241,4 +246,18 @@ fn counted(target: &str, log: &str) -> String {
         shown(said::coverage(log)),
         shown(said::stat(log, "new_units_added")),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_spread_over_all_lengths() {
+        let left = |all: usize, room: usize| left_out(all, room).collect::<Vec<_>>();
+        assert_eq!(left(6, 3), [0, 2, 4]);
+        assert_eq!(left(4, 0), [0, 1, 2, 3]);
+        assert!(left(0, 0).is_empty() && left(5, 5).is_empty());
+        assert!((0..200).all(|all| (0..=all).all(|room| left(all, room).len() == all - room)));
+    }
 }
