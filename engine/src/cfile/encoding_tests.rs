@@ -213,6 +213,10 @@ fn pages_are_written_so() {
         [Some(b"abcdefghij"), Some(b"abcdefghik"), Some(b"abcdefghik"), Some(b"b")];
     let strings = cells(Physical::Binary, false, &strings);
     let text = |encoding, codes| written(&strings, Physical::Binary, encoding, codes);
+    let same = |each: &[&[u8]]| {
+        let each: Vec<Option<&[u8]>> = each.iter().map(|cell| Some(*cell)).collect();
+        written(&cells(Physical::Binary, false, &each), Physical::Binary, Encoding::Plain, None)
+    };
     let nulls = cells(Physical::Uint8, true, &[Some(&[7]), None, Some(&[9])]);
     let shown = [
         format!("two runs of eight   {}", rle(&[1, 1, 1, 1, 1, 5, 5, 5])),
@@ -226,6 +230,9 @@ fn pages_are_written_so() {
         format!("prefixes            {}", text(Encoding::Prefix, None)),
         format!("codes               {}", text(Encoding::Dict, Some(&[0, 1, 1, 2]))),
         format!("no codes            {}", text(Encoding::Dict, None)),
+        format!("equal strings       {}", same(&[b"ab", b"ab", b"ab"])),
+        format!("empty strings       {}", same(&[b"", b""])),
+        format!("of other lengths    {}", same(&[b"aa", b"a", b"aaa"])),
     ];
     expect_test::expect![[r#"
         two runs of eight   0400 08000000 020000000002030000000001000301000002
@@ -239,6 +246,9 @@ fn pages_are_written_so() {
         prefixes            0200 04000000 000400000000020400060004000000000a0100016162636465666768696a6b62
         codes               0500 04000000 0002000000000608
         no codes            0100 04000000 000401000000070000076162636465666768696a6162636465666768696b6162636465666768696b62
+        equal strings       0000 03000000 026162
+        empty strings       0000 02000000 00
+        of other lengths    0100 03000000 0002010000000104616161616161
     "#]].assert_eq(&(shown.join("\n") + "\n"));
 }
 
