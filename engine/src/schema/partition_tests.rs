@@ -1,3 +1,7 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
 use super::super::ops::WireColumn;
 use super::super::range::{decode_range_ops, ranges_of_ops};
 use super::super::{ColumnSchema, DataType};
@@ -171,5 +175,72 @@ fn bounds_of_a_create_request() {
     assert_eq!(ranges, ["80000000..80000064", "80000065.."]);
     for cut in 1..rows.len() {
         let _ = decode_range_ops(&wire, &rows[..cut], &[]);
+    }
+}
+
+fn byte_key(value: i8) -> Vec<u8> {
+    let mut key = Vec::new();
+    encode_cell(Physical::Int8, &value.to_le_bytes(), true, &mut key);
+    key
+}
+
+/// What becomes of the rows between two bounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Piece {
+    LeftOut,
+    HashedAsTheTable,
+    HashedOtherwise,
+}
+
+fn pieces() -> impl Strategy<Value = Vec<Piece>> {
+    let piece = prop::sample::select(vec![Piece::LeftOut, Piece::HashedAsTheTable, Piece::HashedOtherwise]);
+    prop::collection::vec(piece, 7)
+}
+
+/// The ranges that `bounds` part a column into, the lowest and the highest one without an end.
+fn between(bounds: &BTreeSet<i8>) -> Vec<Range> {
+    let ends = || std::iter::once(Vec::new());
+    let keys = || bounds.iter().map(|bound| byte_key(*bound));
+    let pairs = ends().chain(keys()).zip(keys().chain(ends()));
+    pairs.map(|(lower, upper)| Range { lower, upper }).collect()
+}
+
+proptest! {
+    #[test]
+    fn a_row_has_one_tablet_if_its_range_has_any(
+        bounds in prop::collection::btree_set(any::<i8>(), 0..6),
+        pieces in pieces(),
+        splits in prop::collection::btree_set(any::<i8>(), 0..4),
+        rows in prop::collection::vec((any::<i8>(), "[a-c\0]{0,3}"), 1..20),
+    ) {
+        let columns = vec![column(0, DataType::Int8), column(1, DataType::String)];
+        let schema = Schema::new(columns, 2).expect("a legal schema");
+        let mut partition =
+            PartitionSchema { hash: vec![dimension(&[1], 3, 0)], range_columns: ids(&[0]), custom: vec![] };
+        let mut ranges = Vec::new();
+        for (range, piece) in between(&bounds).into_iter().zip(pieces) {
+            if piece == Piece::HashedOtherwise {
+                partition.set_custom(&range, vec![dimension(&[0, 1], 5, 5)]);
+            }
+            if piece != Piece::LeftOut {
+                ranges.push(range);
+            }
+        }
+        prop_assume!(!ranges.is_empty());
+        partition.check(&schema).expect("legal");
+        let inside = |split: &Vec<u8>| ranges.iter().any(|r| r.contains(split) && r.lower != *split);
+        let splits: Vec<_> = splits.into_iter().map(byte_key).filter(inside).collect();
+        let tablets = partition.create_partitions(&splits, &ranges).expect("legal");
+        prop_assert!(tablets.is_sorted_by(|a, b| !a.end.is_empty() && a.end <= b.start), "{tablets:?}");
+        let mut partitioner = Partitioner::new(&partition, &schema).expect("its columns exist");
+        for (a, b) in rows {
+            let (cell, range_key) = (a.to_le_bytes(), byte_key(a));
+            let mut key = Vec::new();
+            partitioner.partition_key(|i| if i == 0 { &cell[..] } else { b.as_bytes() }, &mut key);
+            let homes: Vec<_> = tablets.iter().filter(|tablet| tablet.contains(&key)).collect();
+            let wanted = usize::from(ranges.iter().any(|range| range.contains(&range_key)));
+            prop_assert_eq!(homes.len(), wanted, "({}, {:?}) is in {:?}", a, b, homes);
+            prop_assert!(homes.iter().all(|home| home.range().contains(&range_key)));
+        }
     }
 }
