@@ -300,11 +300,6 @@ impl Raft {
         self.meta.term
     }
 
-    /// Who leads this term, as far as this replica knows.
-    pub fn leader(&self) -> Option<PeerId> {
-        self.leader
-    }
-
     pub fn is_leader(&self) -> bool {
         matches!(self.state, State::Leader(_))
     }
