@@ -262,6 +262,8 @@ impl Raft {
             let (at, config) = self.pending_configs.pop_front().expect("it was just looked at");
             debug_assert_eq!(config.opid_index, Some(at));
             self.meta.committed = config;
+            // Even if it was known before a restart to be committed, it was shown as pending since.
+            ctx.out.status_changed = true;
         }
         if self.meta.committed.opid_index != before {
             self.store_meta(false, ctx.out);

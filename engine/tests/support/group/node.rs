@@ -5,8 +5,10 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
-use engine::ids::{OpId, PeerId};
-use engine::raft::{Boot, Clock, Config, ConsensusMeta, Event, LogChange, Output, Raft, RaftOptions, kind};
+use engine::ids::{OpId, PeerId, Term};
+use engine::raft::{
+    Boot, Clock, Config, ConsensusMeta, Event, LogChange, Output, Raft, RaftOptions, Role, kind,
+};
 use engine::replica::copy::{Has, Local};
 use engine::time::{HybridClock, Instant, Now, Timestamp, WallTime};
 use engine::wal::Replicate;
@@ -82,6 +84,18 @@ pub struct Node {
     log_queue: VecDeque<LogChange>,
     meta_queue: VecDeque<(u64, ConsensusMeta)>,
     output: Output,
+    /// What its server showed of the core last.
+    shown: Option<Shown>,
+}
+
+/// Of a core's status: role, term, leader, configurations, whether it hands over.
+type Shown = (Role, Term, Option<PeerId>, Config, Option<Config>, bool);
+
+fn shown(raft: &Raft) -> Shown {
+    let whenever = Now { mono: Instant(0), wall: WallTime { micros: 0, error_micros: 0 } };
+    let status = raft.status(whenever);
+    let configs = (status.committed_config, status.pending_config);
+    (status.role, status.term, status.leader, configs.0, configs.1, status.transferring)
 }
 
 struct NodeClock<'a> {
@@ -118,6 +132,7 @@ impl Node {
             log_queue: VecDeque::new(),
             meta_queue: VecDeque::new(),
             output: Output::default(),
+            shown: None,
         }
     }
 
@@ -225,6 +240,7 @@ impl Node {
     pub fn start(&mut self, now: Now, boot: Boot, options: RaftOptions) {
         self.life += 1;
         self.log = self.disk.log.clone();
+        self.shown = None;
         self.clock = HybridClock::new(10_000_000);
         let mut raft = Raft::new(options, boot);
         let mut clock = NodeClock { hybrid: &mut self.clock, wall: now.wall };
@@ -267,6 +283,7 @@ impl Node {
         }
         self.log_queue.extend(output.log.iter().cloned());
         self.meta_queue.extend(output.meta.iter().cloned());
+        self.show(output.status_changed);
         if let Some(raft) = self.raft() {
             assert_eq!(
                 self.log.last().map_or(OpId::MIN, |entry| entry.op),
@@ -276,6 +293,17 @@ impl Node {
             );
         }
         output
+    }
+
+    /// A server looks at its core's status when it is told that it changed.
+    fn show(&mut self, told: bool) {
+        let Some(shown) = self.raft().map(shown) else { return };
+        if let Some(before) = self.shown.take()
+            && !told
+        {
+            assert_eq!(before, shown, "{} does not say that its status changed", self.id);
+        }
+        self.shown = Some(shown);
     }
 
     /// Does a write or several; the event that says so.
