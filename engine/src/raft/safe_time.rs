@@ -30,6 +30,8 @@ use crate::time::{Instant, Now, Timestamp, WallTime};
 const ERROR_MAX: Duration = Duration::from_secs(1);
 /// A reader waits for the clock up to this long rather than have something written for it.
 const WAIT_MAX: Duration = Duration::from_millis(20);
+/// Confirming a newer one confirms the older: a few are enough.
+const PICKS_MAX: usize = 8;
 
 /// The leader's picks.
 #[derive(Default)]
@@ -39,7 +41,7 @@ pub(super) struct Picks {
     /// The newest confirmed one, with the last entry when it was picked.
     confirmed: Option<(Timestamp, u64)>,
     next_at: Instant,
-    /// A reader waits for this one, and this is when the clock is surely past it.
+    /// The latest that readers wait for, and when the clock is surely past the earliest.
     wanted: Option<(Timestamp, Instant)>,
     /// A reader waits: updates are to leave now.
     pub urgent: bool,
@@ -60,6 +62,32 @@ impl Picks {
     pub fn deadline(&self, _options: &RaftOptions) -> Option<Instant> {
         self.wanted.map(|(_, at)| at)
     }
+
+    /// A reader waits for `at`, which is surely past at `due`. Those who come later do not put off who came first.
+    fn want(&mut self, at: Timestamp, due: Instant) {
+        let (other, earlier) = self.wanted.unwrap_or((at, due));
+        self.wanted = Some((other.max(at), earlier.min(due)));
+    }
+
+    fn push(&mut self, pick: Pick) {
+        match self.waiting.back_mut() {
+            Some(last) if pick.at <= last.at => return,
+            // Nothing was sent since: what confirms the one confirms the other.
+            Some(last) if pick.sent == last.sent => return *last = pick,
+            _ => {}
+        }
+        // The oldest is confirmed first. It stays: were it given up for newer ones, readers could keep any of them from
+        // being confirmed.
+        if self.waiting.len() == PICKS_MAX {
+            self.waiting.remove(1);
+        }
+        self.waiting.push_back(pick);
+    }
+}
+
+/// How long until `at` is past, if now it is surely `past`.
+fn until(at: Timestamp, past: Timestamp) -> Duration {
+    Duration::from_micros(at.micros().saturating_sub(past.micros()) + 1)
 }
 
 /// The newest timestamp that is surely past; `None` if the clock says that it does not know.
@@ -84,10 +112,9 @@ impl Raft {
         }
         let State::Leader(leader) = &mut self.state else { return };
         let past = Timestamp::from_micros(now.wall.micros.saturating_sub(now.wall.error_micros));
-        let wait = Duration::from_micros(at.micros().saturating_sub(past.micros()) + 1);
+        let wait = until(at, past);
         if surely_past(now.wall).is_some() && wait <= WAIT_MAX {
-            let wanted = leader.picks.wanted.map_or(at, |(other, _)| other.max(at));
-            leader.picks.wanted = Some((wanted, now.mono.after(wait)));
+            leader.picks.want(at, now.mono.after(wait));
             leader.picks.next_at = now.mono;
         } else if self.log.get(self.log.last().index).is_none_or(|entry| entry.timestamp < at)
             && leader.transfer.is_none()
@@ -113,24 +140,19 @@ impl Raft {
     pub(super) fn pick_safe_time(&mut self, ctx: &mut Ctx<'_>) {
         let State::Leader(leader) = &mut self.state else { return };
         let picks = &mut leader.picks;
-        let wanted = picks.wanted.is_some_and(|(_, at)| ctx.now.mono >= at);
-        if leader.peers.is_empty() || !(wanted || ctx.now.mono >= picks.next_at) {
+        let wanted = picks.wanted.take_if(|(_, due)| ctx.now.mono >= *due);
+        if leader.peers.is_empty() || !(wanted.is_some() || ctx.now.mono >= picks.next_at) {
             return;
         }
         picks.next_at = ctx.now.mono.after(self.options.heartbeat_interval);
-        if wanted {
-            (picks.wanted, picks.urgent) = (None, true);
-        }
+        picks.urgent |= wanted.is_some();
         let Some(past) = surely_past(ctx.now.wall) else { return };
+        // Another reader waits for more.
+        if let Some((latest, _)) = wanted.filter(|(latest, _)| *latest > past) {
+            picks.want(latest, ctx.now.mono.after(until(latest, past)));
+        }
         let at = ctx.clock.take().min(past);
-        if picks.waiting.back().is_none_or(|last| at > last.at) {
-            let last = self.log.last().index;
-            picks.waiting.push_back(Pick { at, last, sent: self.sent });
-        }
-        // Confirming a newer one confirms the older: a few are enough.
-        if picks.waiting.len() > 8 {
-            picks.waiting.pop_front();
-        }
+        picks.push(Pick { at, last: self.log.last().index, sent: self.sent });
         self.confirm_safe_time();
     }
 
@@ -160,5 +182,30 @@ impl Raft {
             ctx.clock.pass(safe);
             self.note(ctx, Action::SafeTimeAdvance { safe });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pick(at: u64, sent: u64) -> Pick {
+        Pick { at: Timestamp::from_micros(at), last: 1, sent }
+    }
+
+    fn kept(picks: &Picks) -> Vec<(u64, u64)> {
+        picks.waiting.iter().map(|pick| (pick.at.micros(), pick.sent)).collect()
+    }
+
+    #[test]
+    fn of_many_picks_the_oldest_stays_and_the_newest_do() {
+        let mut picks = Picks::default();
+        (1..=20).for_each(|at| picks.push(pick(at, 100 + at)));
+        let newest = (14..=20).map(|at| (at, 100 + at));
+        assert_eq!(kept(&picks), std::iter::once((1, 101)).chain(newest).collect::<Vec<_>>());
+        picks.push(pick(20, 121));
+        assert_eq!(kept(&picks).last(), Some(&(20, 120)), "it says no more than the last");
+        picks.push(pick(21, 120));
+        assert_eq!(kept(&picks)[6..], [(19, 119), (21, 120)], "nothing was sent between the two");
     }
 }
