@@ -16,6 +16,8 @@ const PREEMPTIONS: [(&str, &str); 2] = [("2", "a pull request's"), ("3", "all th
 /// Tests that Miri runs: those of the modules with unsafe code and of what is built on them.
 const MIRI_TESTS: &str = "memstore";
 
+const MIRI_INSTALL: &str = "rustup toolchain install nightly --profile minimal --component miri,rust-src";
+
 /// Explores what threads share, further if `far`.
 pub fn loom(root: &Path, far: bool) -> Result<()> {
     let (preemptions, whose) = PREEMPTIONS[usize::from(far)];
@@ -39,7 +41,7 @@ pub fn miri(root: &Path) -> Result<()> {
         .dir(root)
         .output();
     if !found.is_ok_and(|found| found.success) {
-        bail!("Miri is not installed: rustup component add --toolchain nightly miri rust-src");
+        bail!("there is no nightly toolchain with Miri: {MIRI_INSTALL}");
     }
     Run::new("cargo")
         .args(["+nightly", "miri", "test", "--quiet", "--package", "engine", "--lib", "--target-dir"])

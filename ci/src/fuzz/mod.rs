@@ -6,6 +6,7 @@
 mod said;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
@@ -141,11 +142,24 @@ impl Harness {
         Ok(folder)
     }
 
-    /// Prints what libFuzzer counted; a find is an error that says how to see it again.
+    /// Searches for so long; a find is an error that says how to see it again. A search that an input ended which is
+    /// none goes on.
     fn search(&self, target: &str, minutes: f64) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if self.search_for(target, left)? || left.is_zero() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Prints what libFuzzer counted; false if the search ended before its time.
+    fn search_for(&self, target: &str, time: Duration) -> Result<bool> {
         let (new, finds) = (self.made(&format!("corpus/{target}"))?, self.made("finds")?);
         let mut words = vec![
-            format!("-max_total_time={}", (minutes * 60.0).ceil() as u64),
+            // 0 would be for ever.
+            format!("-max_total_time={}", time.as_secs_f64().ceil().max(1.0)),
             "-print_final_stats=1".to_string(),
             format!("-artifact_prefix={}/{target}-", finds.display()),
         ];
@@ -158,10 +172,10 @@ impl Harness {
         let output = self.run(target).args(words).output()?;
         println!("{}", counted(target, &output.stderr));
         if output.success {
-            return Ok(());
+            return Ok(true);
         }
         match said::found(&output.stderr) {
-            Some(file) => self.judge(target, file, &output),
+            Some(file) => self.judge(target, file, &output).map(|()| false),
             None => {
                 show_end(&output.stderr);
                 bail!("the search ended before its time; see above")
@@ -173,7 +187,7 @@ impl Harness {
     fn judge(&self, target: &str, file: &str, output: &Output) -> Result<()> {
         let again = self.run(target).args([file]).output()?;
         if again.success && said::reason(&output.stderr).contains("timeout") {
-            println!("{file} was slow in the search, but not by itself; the search ended there");
+            println!("{file} was slow in the search, but not by itself");
             return Ok(());
         }
         let smaller = self.shrink(target, file)?;
@@ -198,6 +212,10 @@ impl Harness {
     fn keep(&self, target: &str) -> Result<()> {
         let (kept, new) = (self.root.join(CORPUS).join(target), self.made(&format!("corpus/{target}"))?);
         let before = files(&kept)?;
+        if before.len() >= KEPT_INPUTS_MAX {
+            println!("{target}: {CORPUS}/{target} has {} inputs, and takes no more", before.len());
+            return Ok(());
+        }
         let how = ["-set_cover_merge=1", "-use_counters=0"].map(str::to_string);
         let output = self
             .run(target)
@@ -211,7 +229,7 @@ impl Harness {
         }
         let mut added: Vec<_> = files(&kept)?.into_iter().filter(|file| !before.contains(file)).collect();
         added.sort_by_key(|file| std::fs::metadata(file).map_or(u64::MAX, |found| found.len()));
-        let room = KEPT_INPUTS_MAX.saturating_sub(before.len()).min(added.len());
+        let room = (KEPT_INPUTS_MAX - before.len()).min(added.len());
         for at in left_out(added.len(), room) {
             let file = &added[at];
             std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))?;
