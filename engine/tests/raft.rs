@@ -415,6 +415,7 @@ impl World {
             "remove" => ChangePart::Remove(id(who)),
             "promote" => modify(Member::Voter),
             "demote" => modify(Member::NonVoter),
+            "replace" => ChangePart::Modify { id: id(who), member: None, promote: None, replace: Some(true) },
             other => panic!("{other} is not a change"),
         };
         let cas_opid_index = cas.map(|index| index.parse().unwrap());
