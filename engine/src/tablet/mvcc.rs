@@ -209,6 +209,8 @@ mod tests {
         assert_eq!(mvcc.safe_time(Timestamp(99)), Timestamp(17));
         assert!(mvcc.all_applied_before(Timestamp(18)) && !mvcc.all_applied_before(Timestamp(19)));
         assert_eq!(mvcc.begin(&mut || Timestamp(1)), Timestamp(21));
+        mvcc.applied(Timestamp(18));
+        assert_eq!(mvcc.earliest_in_flight(), Some(Timestamp(21)), "what was refused is not in flight");
     }
 
     #[test]
