@@ -341,3 +341,33 @@ fn a_damaged_superblock_is_noticed() {
         assert!(error.message.contains(&path), "{error}");
     }
 }
+
+/// The log's disk fails after rows were flushed to another: what the superblock speaks of was committed.
+#[test]
+fn a_superblock_may_know_of_more_than_the_log_says_was_done() {
+    let (mut mended, mut refused) = (0, 0);
+    for cut in 0.. {
+        let (mut world, mut model) = (World::new(1, TabletConfig::tiny()), Model::new());
+        world.create(plain_schema()).unwrap();
+        for step in [workload()[0].clone(), Step::FlushRows(Vec::new())] {
+            run(&mut world, &mut model, &step).unwrap();
+        }
+        world.open = None;
+        let segment = world.disk.open(&format!("wals/{}/0000000001.wal", support::TABLET)).unwrap();
+        let Some(rest) = segment.len().unwrap().checked_sub(cut) else { break };
+        segment.truncate(rest).unwrap();
+        match world.reopen() {
+            Ok(()) => {
+                mended += 1;
+                check(&world, &model);
+                world.reopen().unwrap();
+                check(&world, &model);
+            }
+            Err(error) => {
+                refused += 1;
+                assert_eq!(error.kind, ErrorKind::Corrupt, "cut by {cut}: {error}");
+            }
+        }
+    }
+    assert!(mended > 1 && refused > 1, "{mended} logs were mended, {refused} refused");
+}
