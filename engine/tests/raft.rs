@@ -117,6 +117,7 @@ impl World {
             "crash" => named.iter().for_each(|at| self.crash(*at)),
             "start" => named.iter().for_each(|at| self.start(*at, false)),
             "status" => self.status(),
+            "due" => self.due(first.unwrap()),
             "change" => {
                 self.change(first.unwrap(), &text("how").unwrap(), &text("who").unwrap(), text("cas"))
             }
@@ -211,6 +212,12 @@ impl World {
         assert!(due < 1 << 40, "{} waits for nothing", name(at));
         self.ms = self.ms.max(due);
         self.step(at, Event::Tick);
+    }
+
+    /// How long a server waits if nothing happens.
+    fn due(&mut self, at: PeerId) {
+        let wait = self.nodes[&at].deadline().since(self.reading().mono);
+        writeln!(self.text, "{} in {} ms", name(at), wait.as_millis()).unwrap();
     }
 
     fn settle(&mut self, at: PeerId) {
