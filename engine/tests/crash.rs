@@ -165,6 +165,7 @@ fn full_disk(name: &str, steps: &[Step]) {
 /// A failure is reported as what it was, and loses nothing acknowledged.
 fn every_operation_fails(name: &str, steps: &[Step], errno: i32) {
     let (total, _) = operations(steps);
+    let mut told = 0;
     for k in 1..=total {
         let mut world = World::new(k, TabletConfig::tiny());
         world.create(plain_schema()).unwrap();
@@ -174,11 +175,13 @@ fn every_operation_fails(name: &str, steps: &[Step], errno: i32) {
             let named = error.kind == ErrorKind::Io && error.errno == Some(errno);
             assert!(named, "{name} at {k}: {step:?} failed with {error:?}");
         }
+        told += u32::from(world.notes.iter().any(|note| note.to_string().starts_with("raft Fail")));
         world.open = None;
         world.disk.crash();
         world.reopen().unwrap_or_else(|error| panic!("{name}: {errno} at {k} during {failed:?}: {error}"));
         check_after(&mut world, &model, &failed);
     }
+    assert!(told > 0, "{name}: no replica said that it failed");
 }
 
 /// A sync that failed may have lost what it should have kept, although the device is fine again: MemDisk drops it, and
