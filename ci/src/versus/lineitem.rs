@@ -94,7 +94,7 @@ fn files(turn: &Turn<'_>) -> Result<Vec<Sample>> {
         samples
             .extend(did.samples(workload, did.cpu).map(|(measure, value)| sample(workload, measure, value)));
         if step == "load" {
-            samples.push(sample(workload, DISK, measure::disk_bytes(dir.path())? as f64 / 1e6));
+            samples.push(sample(workload, DISK, measure::held_bytes(dir.path())? as f64 / 1e6));
         }
     }
     Ok(samples)
@@ -142,7 +142,7 @@ fn flushed(cluster: &mut Cluster, data: &Path) -> Result<u64> {
     let began = Instant::now();
     let (mut bytes, mut since) = (0, Instant::now());
     loop {
-        let now = measure::disk_bytes(data)?;
+        let now = measure::held_bytes(data)?;
         if now != bytes {
             (bytes, since) = (now, Instant::now());
         } else if since.elapsed() > STANDSTILL {

@@ -5,6 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::command::Run;
 use crate::interop::cluster::Cluster;
@@ -90,6 +92,30 @@ pub fn disk_bytes(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
+/// Bytes of the files under `dir` that hold something: blocks set aside for later and holes left out.
+pub fn held_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        bytes += if path.is_dir() { held_bytes(&path)? } else { held_by_file(&path)? };
+    }
+    Ok(bytes)
+}
+
+fn held_by_file(path: &Path) -> Result<u64> {
+    // A server may remove a file meanwhile.
+    let Ok(file) = fs::File::open(path) else { return Ok(0) };
+    let (mut bytes, mut at) = (0, 0);
+    loop {
+        let data = match seek(&file, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => return Ok(bytes),
+            data => data.with_context(|| format!("where {} has data", path.display()))?,
+        };
+        at = seek(&file, SeekFrom::Hole(data))?;
+        bytes += at - data;
+    }
+}
+
 /// What the tool says it did.
 #[derive(Debug, PartialEq)]
 pub struct Timed {
@@ -129,6 +155,17 @@ mod tests {
         assert_eq!(cpu_ticks(stat, OWN).unwrap(), 168);
         assert_eq!(cpu_ticks(stat, ENDED_CHILDREN).unwrap(), 34);
         assert!(cpu_ticks("7 (x) S 1", OWN).is_err());
+    }
+
+    #[test]
+    fn room_set_aside_and_holes_hold_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        let file = fs::File::create(dir.path().join("sub/file")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 4096], 1 << 20).unwrap();
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 2 << 20, 1 << 20).unwrap();
+        assert_eq!(held_bytes(dir.path()).unwrap(), 4096);
+        assert!(disk_bytes(dir.path()).unwrap() >= (1 << 20) + 4096);
     }
 
     #[test]

@@ -209,9 +209,11 @@ pub static TABLE: &[FlagSpec] = &[
         .within(1, 1 << 40),
     F::number("flush_threshold_mb", "128", "size at which a tablet's recent inserts are flushed")
         .of(TabletServer)
-        .within(1, 1 << 20),
+        .within(1, 1 << 20)
+        .runtime(),
     F::number("flush_threshold_secs", "120", "age at which a tablet's recent inserts are flushed")
-        .of(TabletServer),
+        .of(TabletServer)
+        .runtime(),
     F::bool("enable_rowset_compaction", "true", "merge row sets whose keys overlap")
         .of(TabletServer)
         .tagged(UNSAFE),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engine::config::TabletConfig;
 use engine::error::Result;
 
 use super::config::TserverConfig;
@@ -15,6 +16,25 @@ pub struct Live {
     batch_bytes_default: Arc<AtomicU64>,
     batch_bytes_max: Arc<AtomicU64>,
     batch_delay_ms: Arc<AtomicU64>,
+    flush_secs: Changed,
+    flush_mb: Changed,
+}
+
+/// A setting that counts from when it is changed: before that the server's configuration says more exactly what it
+/// is, in a smaller unit.
+struct Changed {
+    at_start: u64,
+    now: Arc<AtomicU64>,
+}
+
+impl Changed {
+    fn new(now: Arc<AtomicU64>) -> Changed {
+        Changed { at_start: now.load(Ordering::Relaxed), now }
+    }
+
+    fn get(&self) -> Option<u64> {
+        Some(self.now.load(Ordering::Relaxed)).filter(|now| *now != self.at_start)
+    }
 }
 
 impl Live {
@@ -36,7 +56,21 @@ impl Live {
             )?,
             batch_bytes_max: follow("scanner_max_batch_size_bytes", config.scan_batch_bytes_max as u64)?,
             batch_delay_ms: flags.live("scanner_inject_latency_on_each_batch_ms"),
+            flush_secs: Changed::new(flags.live("flush_threshold_secs")),
+            flush_mb: Changed::new(flags.live("flush_threshold_mb")),
         })
+    }
+
+    /// `config` with what was changed since the server began.
+    pub fn tablet(&self, config: &TabletConfig) -> TabletConfig {
+        let mut config = config.clone();
+        if let Some(seconds) = self.flush_secs.get() {
+            config.mrs_flush_age_ms = seconds.saturating_mul(1000);
+        }
+        if let Some(mebibytes) = self.flush_mb.get() {
+            config.mrs_flush_bytes = usize::try_from(mebibytes).unwrap_or(usize::MAX).saturating_mul(1 << 20);
+        }
+        config
     }
 
     pub fn scanner_ttl(&self) -> Duration {
@@ -82,5 +116,22 @@ mod tests {
         config.flags.change("scanner_max_batch_size_bytes", "100", false).unwrap();
         assert_eq!(live.scanner_ttl(), Duration::from_millis(9));
         assert_eq!(live.batch_bytes(None), 100);
+    }
+
+    #[test]
+    fn thresholds_of_flushes_change_while_the_server_runs() {
+        let addr = "127.0.0.1:0".parse().unwrap();
+        let mut config = TserverConfig::new(addr, "w", vec!["d".to_string()]);
+        config.tablet.mrs_flush_age_ms = 1;
+        let live = Live::new(&config).unwrap();
+        assert_eq!(live.tablet(&config.tablet), config.tablet);
+        config.flags.change("flush_threshold_secs", "2", true).unwrap();
+        let changed = live.tablet(&config.tablet);
+        assert_eq!(
+            (changed.mrs_flush_age_ms, changed.mrs_flush_bytes),
+            (2000, config.tablet.mrs_flush_bytes)
+        );
+        config.flags.change("flush_threshold_mb", "3", true).unwrap();
+        assert_eq!(live.tablet(&config.tablet).mrs_flush_bytes, 3 << 20);
     }
 }

@@ -95,7 +95,7 @@ impl Watch {
             }
         }
         let memory_short = server.memory.excess_bytes() > 0;
-        let (i, kind) = policy::choose(&views, &server.config.tablet, memory_short)?;
+        let (i, kind) = policy::choose(&views, &server.live.tablet(&server.config.tablet), memory_short)?;
         server.env.watch.mark_if(memory_short, "maintenance: memory is short");
         let (entry, replica) = open.swap_remove(i);
         Some((entry, replica, kind))
