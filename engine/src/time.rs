@@ -25,6 +25,12 @@ impl Instant {
         Instant(self.0.checked_next_multiple_of(grid).unwrap_or(u64::MAX))
     }
 
+    /// The last moment that is a multiple of `grid`, this one included.
+    pub fn round_down(self, grid: Duration) -> Instant {
+        let grid = grid.as_nanos().clamp(1, u64::MAX as u128) as u64;
+        Instant(self.0 - self.0 % grid)
+    }
+
     /// Time since `earlier`, zero if it is later.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

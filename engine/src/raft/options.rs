@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use crate::time::Instant;
+
 /// Times and sizes of the protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RaftOptions {
     /// A leader lets each peer hear from it this often (`raft_heartbeat_interval_ms`).
     pub heartbeat_interval: Duration,
+    /// Heartbeats of all groups of a server leave together, so many times in an interval: rather a little early than
+    /// one by one, as what a heartbeat costs is mostly waking and calling. Zero: each when it is due.
+    pub heartbeat_slots: u32,
     /// A leader that was not heard for so many intervals is gone (`leader_failure_max_missed_heartbeat_periods`).
     pub missed_heartbeats_max: f64,
     /// No back-off after failed elections, and none towards a peer that cannot be reached, is longer.
@@ -25,6 +30,7 @@ impl Default for RaftOptions {
     fn default() -> RaftOptions {
         RaftOptions {
             heartbeat_interval: Duration::from_millis(500),
+            heartbeat_slots: 2,
             missed_heartbeats_max: 3.0,
             backoff_max: Duration::from_secs(20),
             follower_failed_after: Duration::from_secs(300),
@@ -49,6 +55,7 @@ impl RaftOptions {
     pub fn tiny() -> RaftOptions {
         RaftOptions {
             heartbeat_interval: Duration::from_millis(10),
+            heartbeat_slots: 0,
             backoff_max: Duration::from_millis(200),
             follower_failed_after: Duration::from_secs(1),
             batch_bytes_max: 24,
@@ -58,8 +65,29 @@ impl RaftOptions {
         }
     }
 
+    /// When a peer that was told something at `sent` hears of its leader next.
+    pub fn heartbeat_after(&self, sent: Instant) -> Instant {
+        let slot = self.heartbeat_interval.checked_div(self.heartbeat_slots).unwrap_or_default();
+        sent.round_down(slot).after(self.heartbeat_interval)
+    }
+
     /// The shortest silence after which a leader counts as gone.
     pub fn election_timeout(&self) -> Duration {
         self.heartbeat_interval.mul_f64(self.missed_heartbeats_max.max(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heartbeats_of_all_groups_leave_together_and_none_late() {
+        let at = |ms: u64| Instant(ms * 1_000_000);
+        let options = RaftOptions::default();
+        let next = |ms: u64| options.heartbeat_after(at(ms)).0 / 1_000_000;
+        assert_eq!([1000, 1001, 1249, 1250, 1499].map(next), [1500, 1500, 1500, 1750, 1750]);
+        let alone = RaftOptions { heartbeat_slots: 0, ..options };
+        assert_eq!(alone.heartbeat_after(at(1249)), at(1749));
     }
 }

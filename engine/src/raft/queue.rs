@@ -259,7 +259,7 @@ impl Progress {
     }
 
     fn heartbeat_at(&self, options: &RaftOptions) -> Instant {
-        let due = self.last_sent.map_or(Instant(0), |at| at.after(options.heartbeat_interval));
+        let due = self.last_sent.map_or(Instant(0), |at| options.heartbeat_after(at));
         due.max(self.retry_at)
     }
 

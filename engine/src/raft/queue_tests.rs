@@ -180,7 +180,7 @@ fn a_peer_that_fails_is_asked_again_later_and_later() {
 #[test]
 fn nothing_is_due_while_every_place_on_the_way_is_taken() {
     let mut peer = peer();
-    let options = RaftOptions { inflight_max: 2, ..RaftOptions::default() };
+    let options = RaftOptions { inflight_max: 2, heartbeat_slots: 0, ..RaftOptions::default() };
     assert_eq!(peer.deadline(&options), Instant(0), "it was never sent anything");
     peer.last_sent = Some(Instant(7));
     peer.inflight = vec![1, 2, 3];

@@ -144,7 +144,7 @@ impl Raft {
         if leader.peers.is_empty() || !(wanted.is_some() || ctx.now.mono >= picks.next_at) {
             return;
         }
-        picks.next_at = ctx.now.mono.after(self.options.heartbeat_interval);
+        picks.next_at = self.options.heartbeat_after(ctx.now.mono);
         picks.urgent |= wanted.is_some();
         let Some(past) = surely_past(ctx.now.wall) else { return };
         // Another reader waits for more.
