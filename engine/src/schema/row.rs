@@ -107,16 +107,20 @@ impl RowLayout {
         out: &mut ColumnBlock,
     ) {
         let at = self.slots[column].offset as usize;
-        match (&mut out.values, &out.validity) {
-            (Values::Fixed { width: 1, bytes }, None) => copy_fixed::<1>(rows, at, bytes),
-            (Values::Fixed { width: 2, bytes }, None) => copy_fixed::<2>(rows, at, bytes),
-            (Values::Fixed { width: 4, bytes }, None) => copy_fixed::<4>(rows, at, bytes),
-            (Values::Fixed { width: 8, bytes }, None) => copy_fixed::<8>(rows, at, bytes),
-            (Values::Var { offsets, bytes }, None) => copy_variable(rows, at, offsets, bytes),
-            _ => {
-                out.reserve(rows.len());
-                rows.for_each(|row| out.push(self.cell(row, column)));
+        if let Some(valid) = &mut out.validity {
+            let null = |row: &[u8]| self.bitmap > 0 && row[column / 8] >> (column % 8) & 1 == 1;
+            rows.clone().for_each(|row| valid.push(!null(row)));
+        }
+        // The slot of a NULL is one of zeros, as is its place in a block.
+        match &mut out.values {
+            Values::Fixed { width: 1, bytes } => copy_fixed::<1>(rows, at, bytes),
+            Values::Fixed { width: 2, bytes } => copy_fixed::<2>(rows, at, bytes),
+            Values::Fixed { width: 4, bytes } => copy_fixed::<4>(rows, at, bytes),
+            Values::Fixed { width: 8, bytes } => copy_fixed::<8>(rows, at, bytes),
+            Values::Fixed { width, bytes } => {
+                rows.for_each(|row| bytes.extend_from_slice(&row[at..at + *width]));
             }
+            Values::Var { offsets, bytes } => copy_variable(rows, at, offsets, bytes),
         }
     }
 

@@ -58,7 +58,7 @@ impl MemRowSet {
         block: &mut RowBlock,
     ) -> RowHistory {
         let schema = self.schema();
-        let (inserted, cells) = store.inserted(row);
+        let (inserted, cells) = store.inserted(store.place(row));
         let mut cells: Vec<Option<&[u8]>> = schema.layout.cells(cells).collect();
         debug_assert!(inserted < before, "a frozen MemRowSet has no rows from after its freeze");
         let mut undos = vec![(inserted, delete())];

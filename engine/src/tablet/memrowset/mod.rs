@@ -73,6 +73,15 @@ struct Row {
     chain: Chain,
 }
 
+/// Where the cells of a row are: their batch, and their bytes in it; and whether it was changed since.
+#[derive(Clone, Copy)]
+struct Place {
+    batch: u32,
+    at: u32,
+    len: u32,
+    changed: bool,
+}
+
 impl MemRowSet {
     /// An empty one, whose bytes `memory` counts for as long as anyone has it.
     pub fn new(schema: Arc<TabletSchema>, memory: &Arc<MemTracker>) -> MemRowSet {
@@ -234,14 +243,23 @@ impl Store {
         self.batches.get(batch).get().expect("a batch is there before its rows")
     }
 
+    /// Where the cells of a row are.
+    #[inline]
+    fn place(&self, row: u32) -> Place {
+        let row = self.rows.get(row);
+        Place {
+            batch: row.batch.load(Ordering::Relaxed),
+            at: row.at.load(Ordering::Relaxed) + row.key_len.load(Ordering::Relaxed),
+            len: row.row_len.load(Ordering::Relaxed),
+            changed: !row.chain.is_empty(),
+        }
+    }
+
     /// When the row came, and its cells as they came.
     #[inline]
-    fn inserted(&self, row: u32) -> (Timestamp, &[u8]) {
-        let row = self.rows.get(row);
-        let batch = self.batch(row.batch.load(Ordering::Relaxed));
-        let at = (row.at.load(Ordering::Relaxed) + row.key_len.load(Ordering::Relaxed)) as usize;
-        let row_len = row.row_len.load(Ordering::Relaxed) as usize;
-        (batch.ts, &batch.bytes[at..at + row_len])
+    fn inserted(&self, place: Place) -> (Timestamp, &[u8]) {
+        let batch = self.batch(place.batch);
+        (batch.ts, &batch.bytes[place.at as usize..][..place.len as usize])
     }
 
     #[inline]

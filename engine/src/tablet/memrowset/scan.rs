@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{MemRowSet, Store};
+use super::{MemRowSet, Place, Store};
 use crate::error::Result;
 use crate::ids::ColumnId;
 use crate::schema::block::{Bitmap, ColumnBlock, RowBlock};
@@ -10,9 +10,6 @@ use crate::schema::change::Change;
 use crate::tablet::meta::TabletSchema;
 use crate::tablet::read::keep_matching;
 use crate::tablet::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
-
-/// Rows looked at in one step, per row wanted in a block.
-const LOOK_FACTOR: usize = 4;
 
 /// A scan of a MemRowSet.
 pub struct MemRowSetScan {
@@ -71,34 +68,36 @@ impl MemRowSetScan {
         out
     }
 
-    /// The next rows that the snapshot sees, from a key on, and the key to go on at.
+    /// The rows that the snapshot sees among the next ones from a key on, and the key to go on at.
+    ///
+    /// All rows are found before any is looked at: rows that came in another order than that of their keys are all
+    /// over the memory, and so the waits for them overlap.
     fn pick<'a>(&self, store: &'a Store, from: &[u8]) -> (Vec<Picked<'a>>, Option<Vec<u8>>) {
+        let (rows, next) = self.rows_from(store, from);
+        let places: Vec<Place> = rows.iter().map(|row| store.place(*row)).collect();
+        let looks = rows.iter().zip(places);
+        (looks.filter_map(|(row, place)| self.look(store, *row, place)).collect(), next)
+    }
+
+    /// The next rows from a key on, as many as a block may have, and the key to go on at.
+    fn rows_from(&self, store: &Store, from: &[u8]) -> (Vec<u32>, Option<Vec<u8>>) {
         let mut cursor = store.seek(from);
-        let wanted = self.spec.block_rows;
-        let mut picked = Vec::with_capacity(wanted.min(store.rows.len()));
-        let mut looked = 0;
-        let next = loop {
-            let Some(row) = store.next(&mut cursor) else { break None };
-            if self.spec.upper_key.as_deref().is_some_and(|upper| store.key(row) >= upper) {
-                break None;
-            }
-            if picked.len() >= wanted || looked >= LOOK_FACTOR * wanted {
-                break Some(store.key(row).to_vec());
-            }
-            looked += 1;
-            picked.extend(self.look(store, row));
-        };
-        (picked, next)
+        let mut rows: Vec<u32> =
+            std::iter::from_fn(|| store.next(&mut cursor)).take(self.spec.block_rows).collect();
+        let next = store.next(&mut cursor).map(|row| store.key(row).to_vec());
+        let Some(upper) = self.spec.upper_key.as_deref() else { return (rows, next) };
+        rows.truncate(rows.partition_point(|row| store.key(*row) < upper));
+        (rows, next.filter(|next| &next[..] < upper))
     }
 
     /// The row, if the snapshot sees it.
-    fn look<'a>(&self, store: &'a Store, row: u32) -> Option<Picked<'a>> {
+    fn look<'a>(&self, store: &'a Store, row: u32, place: Place) -> Option<Picked<'a>> {
         let before = self.spec.snapshot.before;
-        let (inserted, cells) = store.inserted(row);
+        let (inserted, cells) = store.inserted(place);
         if inserted >= before {
             return None;
         }
-        let changed = store.history(row, before).next().is_some();
+        let changed = place.changed && store.history(row, before).next().is_some();
         let picked = Picked { row, cells, changed, deleted: false };
         let Some(from) = self.spec.diff_from else {
             let dead = changed && store.history(row, before).last().is_some_and(|m| m.deletes);

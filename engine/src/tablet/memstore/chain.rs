@@ -23,6 +23,12 @@ impl Default for Chain {
     }
 }
 
+impl Chain {
+    pub fn is_empty(&self) -> bool {
+        self.first.load(Ordering::Acquire) == NONE
+    }
+}
+
 /// The mutations of a store, in the order they came.
 #[derive(Default)]
 pub struct Mutations {
