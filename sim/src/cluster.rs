@@ -90,6 +90,8 @@ pub fn raft(plan: &Plan) -> RaftOptions {
         backoff_max: BACKOFF_MAX,
         // Little, so that what a follower lacks is read from the log.
         cache_bytes_max: RAFT_CACHE_BYTES,
+        batch_bytes_max: plan.sending.batch as usize,
+        inflight_max: usize::from(plan.sending.inflight),
         ..RaftOptions::default()
     }
 }

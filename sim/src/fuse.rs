@@ -3,9 +3,12 @@
 //! A crash at a random time rarely meets the instant between a vote and its being stored. The server's own notes say
 //! when that is.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::disk::mem::MemDisk;
+use engine::ids::TabletId;
 use engine::note::Note;
 use engine::note::raft::Action;
 
@@ -30,23 +33,36 @@ pub enum Charge {
 /// The fuses of one machine. Clones share them.
 #[derive(Clone, Default)]
 pub struct Fuses {
-    laid: Arc<Mutex<Vec<Fuse>>>,
+    laid: Arc<Mutex<Laid>>,
     struck: Arc<Mutex<Vec<usize>>>,
+    /// Whether some may have struck since somebody asked.
+    news: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Laid {
+    fuses: Vec<Fuse>,
+    /// Where the server began to lead since the first of them was laid, and has committed nothing yet.
+    unsettled: BTreeSet<TabletId>,
 }
 
 impl Fuses {
     pub fn lay(&self, fuse: Fuse) {
-        self.lock().push(fuse);
+        self.lock().fuses.push(fuse);
     }
 
     /// None of them burns any more.
     pub fn clear(&self) {
-        self.lock().clear();
+        *self.lock() = Laid::default();
         self.struck();
     }
 
     /// Faults of the plan whose moment has come since somebody asked last.
     pub fn struck(&self) -> Vec<usize> {
+        // It is asked after each step of a task.
+        if !self.news.swap(false, Ordering::Relaxed) {
+            return Vec::new();
+        }
         std::mem::take(&mut *self.struck.lock().expect("nothing panics while it holds them"))
     }
 
@@ -55,20 +71,22 @@ impl Fuses {
             Charge::PowerCut(disk, op) => disk.cut_power_at(u64::from(*op)),
             Charge::Strike(fault) => {
                 self.struck.lock().expect("nothing panics while it holds them").push(*fault);
+                self.news.store(true, Ordering::Relaxed);
             }
         }
     }
 
     /// The machine's server told of something.
-    pub fn see(&self, note: &Note) {
+    pub fn see(&self, tablet: TabletId, note: &Note) {
         let mut laid = self.lock();
         // Nearly always there are none.
-        if laid.is_empty() {
+        if laid.fuses.is_empty() {
             return;
         }
         let Some(moment) = moment_of(note) else { return };
-        laid.retain_mut(|fuse| {
-            if fuse.moment != moment {
+        let settles = laid.settles(tablet, note);
+        laid.fuses.retain_mut(|fuse| {
+            if fuse.moment != moment && !(settles && fuse.moment == Moment::Settle) {
                 return true;
             }
             fuse.nth = fuse.nth.saturating_sub(1);
@@ -79,8 +97,23 @@ impl Fuses {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Fuse>> {
+    fn lock(&self) -> MutexGuard<'_, Laid> {
         self.laid.lock().expect("nothing panics while it holds the fuses")
+    }
+}
+
+impl Laid {
+    /// Whether this is the first commit of a leader.
+    fn settles(&mut self, tablet: TabletId, note: &Note) -> bool {
+        let Note::Raft(raft) = note else { return false };
+        match raft.action {
+            Action::BecomeLeader => {
+                self.unsettled.insert(tablet);
+                false
+            }
+            Action::AdvanceCommit => self.unsettled.remove(&tablet),
+            _ => false,
+        }
     }
 }
 
@@ -106,8 +139,37 @@ fn moment_of(note: &Note) -> Option<Moment> {
 #[cfg(test)]
 mod tests {
     use engine::disk::Disk;
+    use engine::ids::{OpId, Uuid};
+    use engine::note::raft::{DataState, Post, RaftNote, Role};
 
     use super::*;
+
+    const TABLET: TabletId = Uuid([1; 16]);
+
+    fn raft(action: Action) -> Note {
+        let post = Post { term: 1, last: OpId::MIN, commit: 0, role: Role::Leader, data: DataState::Ready };
+        Note::Raft(RaftNote { action, post })
+    }
+
+    #[test]
+    fn a_leader_settles_with_its_first_commit() {
+        let fuses = Fuses::default();
+        let commit = || fuses.see(TABLET, &raft(Action::AdvanceCommit));
+        fuses.see(TABLET, &raft(Action::BecomeLeader));
+        for number in [1, 2] {
+            fuses.lay(Fuse { moment: Moment::Settle, nth: 1, charge: Charge::Strike(number) });
+        }
+        commit();
+        assert!(fuses.struck().is_empty(), "it led before the fuse was laid");
+        fuses.see(TABLET, &raft(Action::BecomeLeader));
+        fuses.see(TABLET, &raft(Action::FollowerCommit));
+        assert!(fuses.struck().is_empty());
+        commit();
+        assert_eq!(fuses.struck(), [1, 2]);
+        fuses.lay(Fuse { moment: Moment::Settle, nth: 1, charge: Charge::Strike(3) });
+        commit();
+        assert!(fuses.struck().is_empty(), "it settled before");
+    }
 
     #[test]
     fn the_power_goes_some_operations_after_the_nth_moment() {
@@ -117,16 +179,16 @@ mod tests {
         fuses.lay(Fuse { moment: Moment::Alter, nth: 2, charge: cut() });
         fuses.lay(Fuse { moment: Moment::Alter, nth: 1, charge: Charge::Strike(7) });
         let work = || disk.create("a");
-        fuses.see(&Note::Altered { version: 1 });
-        fuses.see(&Note::RemovedOrphan { file: "a".to_string() });
+        fuses.see(TABLET, &Note::Altered { version: 1 });
+        fuses.see(TABLET, &Note::RemovedOrphan { file: "a".to_string() });
         let _made = work();
         assert!(!disk.lost_power(), "the first is not meant");
         assert_eq!((fuses.struck(), fuses.struck()), (vec![7], vec![]));
-        fuses.see(&Note::Altered { version: 2 });
+        fuses.see(TABLET, &Note::Altered { version: 2 });
         let _made = work();
         assert!(disk.lost_power());
         fuses.lay(Fuse { moment: Moment::Alter, nth: 1, charge: cut() });
         fuses.clear();
-        assert!(fuses.lock().is_empty());
+        assert!(fuses.lock().fuses.is_empty());
     }
 }

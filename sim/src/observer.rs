@@ -142,7 +142,7 @@ impl Watcher for Post {
     fn note(&self, server: PeerId, tablet: TabletId, note: &Note) {
         self.seen.hosts().entry(server).or_insert(self.host);
         self.seen.note(server, tablet, note);
-        self.fuses.see(note);
+        self.fuses.see(tablet, note);
     }
 }
 

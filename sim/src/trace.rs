@@ -292,6 +292,8 @@ pub trait Whereabouts: Send + Sync {
     fn host(&self) -> &str;
     fn nanos(&self) -> u64;
     fn log(&self) -> &EventLog;
+    /// A task there has made a step.
+    fn stepped(&self);
 }
 
 thread_local! {
@@ -311,6 +313,7 @@ impl<F: Future + Unpin> Future for At<F> {
         let before = HERE.replace(Some(self.here.clone()));
         let polled = Pin::new(&mut self.future).poll(cx);
         HERE.replace(before);
+        self.here.stepped();
         polled
     }
 }

@@ -72,6 +72,8 @@ words! {
         Vote = "vote",
         /// It begins to lead.
         Lead = "lead",
+        /// It decides, for the first time since it began to lead, that something is committed.
+        Settle = "settle",
         /// It learns, or decides, that something is committed.
         Commit = "commit",
         /// It takes a change of a group's members into its log.

@@ -76,6 +76,7 @@ impl Plan {
         let mut plan = Plan {
             seed,
             data,
+            sending: super::more::sending(&mut Draw::new(seed, "sending")),
             devices: devices(draw),
             network,
             clocks: clocks(draw, &cluster, profile),
@@ -86,6 +87,7 @@ impl Plan {
             limit: Duration::ZERO,
             quiet: Duration::ZERO,
         };
+        super::duels::duels(&mut Draw::new(seed, "duels"), &mut plan, profile, work);
         // Who must store a vote, for every tablet, on a disk that turns cannot be elected within a few of its turns.
         if plan.devices.sync >= SPINNING {
             plan.cluster.raft_heartbeat = plan.cluster.raft_heartbeat.max(500 * MS);

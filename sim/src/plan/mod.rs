@@ -13,6 +13,7 @@
 
 use std::time::Duration;
 
+mod duels;
 pub mod faults;
 pub mod generate;
 mod more;
@@ -81,6 +82,22 @@ impl Default for Data {
     }
 }
 
+records! {
+    /// How much leaders send at once.
+    pub struct Sending = "sending" {
+        /// Payload bytes in one update; one entry may be larger.
+        pub batch: u32,
+        /// Updates on their way to one peer.
+        pub inflight: u8,
+    }
+}
+
+impl Default for Sending {
+    fn default() -> Sending {
+        Sending { batch: 1 << 20, inflight: 4 }
+    }
+}
+
 words! {
     /// What becomes of all servers at once when clients have ended, before the cluster is looked at.
     pub enum Ending {
@@ -136,6 +153,7 @@ pub struct Plan {
     pub seed: u64,
     pub cluster: Cluster,
     pub data: Data,
+    pub sending: Sending,
     pub devices: Devices,
     pub network: Network,
     /// Machines whose clock errs; that of any other is right to a millisecond.

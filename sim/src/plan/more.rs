@@ -4,12 +4,21 @@ use std::time::Duration;
 
 use super::generate::{Size, read_at, replicas, rounded};
 use super::ops::{ClientProgram, Op, ReadAt, TestKind, Wanted};
-use super::{Cluster, Data, Ending, Host, Plan, TimedFault};
+use super::{Cluster, Data, Ending, Host, Plan, Sending, TimedFault};
 use crate::draw::Draw;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Clients below this number have ranges for themselves, if any has.
 const RANGE_OWNERS: u8 = 2;
+
+/// How much leaders send at once, in some plans one entry: what a batch brings together can be had in part then.
+pub fn sending(draw: &mut Draw) -> Sending {
+    match draw.weighted(&[(0, 3), (1, 1), (2, 1)]) {
+        0 => Sending::default(),
+        1 => Sending { batch: draw.pick(&[1, 200, 2_000]), inflight: draw.pick(&[1, 2, 4]) },
+        _ => Sending { batch: 1, inflight: 1 },
+    }
+}
 
 /// Lists in some plans, quiescing servers in some, looks at memory in some, in the place of other ops. Who is looked at
 /// may have little memory.

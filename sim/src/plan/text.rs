@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::ops::{ClientProgram, ClientSetup, Op};
 use super::record::{BadLine, Field, Record};
-use super::{ClockError, Cluster, Data, Devices, Ending, Network, Plan, TimedFault};
+use super::{ClockError, Cluster, Data, Devices, Ending, Network, Plan, Sending, TimedFault};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -13,6 +13,9 @@ impl fmt::Display for Plan {
         writeln!(f, "{}", self.cluster.line())?;
         if self.data != Data::default() {
             writeln!(f, "{}", self.data.line())?;
+        }
+        if self.sending != Sending::default() {
+            writeln!(f, "{}", self.sending.line())?;
         }
         writeln!(f, "{}", self.devices.line())?;
         writeln!(f, "{}", self.network.line())?;
@@ -42,6 +45,7 @@ struct Parts {
     seed: Option<u64>,
     cluster: Option<Cluster>,
     data: Data,
+    sending: Sending,
     devices: Option<Devices>,
     network: Option<Network>,
     clocks: Vec<ClockError>,
@@ -67,6 +71,7 @@ impl Parts {
             "ending" => self.ending = Some(value(line, rest)?),
             Cluster::WORD => self.cluster = Some(Cluster::parse_line(line)?),
             Data::WORD => self.data = Data::parse_line(line)?,
+            Sending::WORD => self.sending = Sending::parse_line(line)?,
             Devices::WORD => self.devices = Some(Devices::parse_line(line)?),
             Network::WORD => self.network = Some(Network::parse_line(line)?),
             ClockError::WORD => self.clocks.push(ClockError::parse_line(line)?),
@@ -87,6 +92,7 @@ impl Parts {
             seed: self.seed.ok_or_else(|| missing("seed"))?,
             cluster: self.cluster.ok_or_else(|| missing("cluster"))?,
             data: self.data,
+            sending: self.sending,
             devices: self.devices.ok_or_else(|| missing("disk"))?,
             network: self.network.ok_or_else(|| missing("net"))?,
             clocks: self.clocks,

@@ -132,6 +132,12 @@ impl Whereabouts for Node {
     fn log(&self) -> &EventLog {
         &self.machine.log
     }
+
+    fn stepped(&self) {
+        for fault in self.machine.fuses().struck() {
+            self.clockwork.signal(Signal::Struck(fault));
+        }
+    }
 }
 
 /// Spawns a task on the current host of the executor.
@@ -246,9 +252,6 @@ impl Tasks for NodeTasks {
                 node.clockwork.net(|net, _| net.power_off(node.id));
                 node.clockwork.signal(Signal::LostPower(node.id));
                 return std::future::pending().await;
-            }
-            for fault in node.machine.fuses().struck() {
-                node.clockwork.signal(Signal::Struck(fault));
             }
             let now = node.mono();
             let ends = node.machine.work_ends(now);

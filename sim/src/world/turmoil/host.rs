@@ -91,6 +91,12 @@ impl Whereabouts for Host {
     fn log(&self) -> &EventLog {
         &self.machine.log
     }
+
+    fn stepped(&self) {
+        for fault in self.machine.fuses().struck() {
+            lock(&self.signals).push_back(Ok(Stopped::Struck { fault }));
+        }
+    }
 }
 
 impl Host {
@@ -185,9 +191,6 @@ impl Tasks for HostTasks {
                 let name = host.machine.name.clone();
                 lock(&host.signals).push_back(Ok(Stopped::LostPower { host: name }));
                 return std::future::pending().await;
-            }
-            for fault in host.machine.fuses().struck() {
-                lock(&host.signals).push_back(Ok(Stopped::Struck { fault }));
             }
             let now = host.now();
             let ends = host.machine.work_ends(now);
