@@ -281,7 +281,9 @@ impl Client {
         let features = if ranges { &[ADD_DROP_RANGE_PARTITIONS][..] } else { &[] };
         let masters = &self.shared.masters;
         let _: AlterTableResponsePb = masters.call("AlterTable", &request, deadline, features).await?;
-        self.forget_gaps(table.id());
+        if ranges {
+            self.forget_all(table.id());
+        }
         let mut backoff = Backoff::new(deadline);
         loop {
             let request = IsAlterTableDoneRequestPb { table: by_id.clone() };

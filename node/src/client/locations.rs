@@ -54,6 +54,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct LocationCache {
     entries: BTreeMap<Vec<u8>, Entry>,
+    era: u64,
 }
 
 fn before(key: &[u8], end: &[u8]) -> bool {
@@ -106,9 +107,16 @@ impl LocationCache {
         self.entries.retain(|_, entry| entry.tablet.as_ref().is_none_or(|tablet| tablet.id != tablet_id));
     }
 
-    /// Forgets that there were gaps: ranges may have been added.
-    pub fn forget_gaps(&mut self) {
-        self.entries.retain(|_, entry| entry.tablet.is_some());
+    /// Forgets everything: ranges were added or dropped. A dropped tablet may serve for a while, and would take rows
+    /// that go with it although the range has been added again.
+    pub fn forget_all(&mut self) {
+        self.entries.clear();
+        self.era += 1;
+    }
+
+    /// How often everything was forgotten: what was asked for before is not to be learned after.
+    pub fn era(&self) -> u64 {
+        self.era
     }
 }
 
@@ -140,12 +148,12 @@ mod tests {
         let known: Vec<String> = keys.iter().map(|key| show(&cache, key, 9)).collect();
         assert_eq!(known, ["?", "gap to \"b\"", "T1", "gap to \"m\"", "T2", "gap to \"\"", "gap to \"\""]);
         assert!(keys.iter().all(|key| show(&cache, key, 10) == "?"));
-        cache.forget_gaps();
-        assert_eq!(show(&cache, "a", 9), "?");
         cache.forget("T1");
         assert_eq!((show(&cache, "b", 9), show(&cache, "m", 9)), ("?".to_string(), "T2".to_string()));
         cache.learn(b"m", vec![tablet("T3", "m", "")], false, Instant(20));
         assert_eq!(show(&cache, "zzz", 19), "T3");
+        cache.forget_all();
+        assert_eq!((show(&cache, "zzz", 19), cache.era()), ("?".to_string(), 1));
     }
 
     proptest! {

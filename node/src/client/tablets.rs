@@ -4,10 +4,11 @@ use bytes::Bytes;
 use engine::error::{Error, ErrorKind, Result};
 use engine::time::Instant;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::locations::{Lookup, Replica, TabletLocation};
+use super::locations::{LocationCache, Lookup, Replica, TabletLocation};
 use super::masters::error_from_rpc;
 use super::{Client, Table, lock};
 use crate::proto::kudu::consensus::raft_peer_pb::Role;
@@ -105,6 +106,9 @@ impl Client {
             intern_ts_infos_in_response: Some(true),
             ..Default::default()
         };
+        let era =
+            |caches: &BTreeMap<String, LocationCache>| caches.get(table.id()).map_or(0, LocationCache::era);
+        let asked_in = era(&lock(&self.shared.locations));
         let answer: GetTableLocationsResponsePb =
             self.shared.masters.call("GetTableLocations", &request, deadline, &[]).await?;
         let expires = self.env().now().mono.after(Duration::from_millis(answer.ttl_millis().into()));
@@ -112,10 +116,12 @@ impl Client {
         let tablet = |pb: &TabletLocationsPb| tablet_from_pb(pb, &answer.ts_infos);
         let tablets = answer.tablet_locations.iter().map(tablet).collect::<Result<Vec<_>>>()?;
         // The answer itself holds even if its time to live is over by now.
-        let mut fresh = super::locations::LocationCache::default();
+        let mut fresh = LocationCache::default();
         fresh.learn(key, tablets.clone(), complete, Instant(u64::MAX));
         let mut caches = lock(&self.shared.locations);
-        caches.entry(table.id().to_string()).or_default().learn(key, tablets, complete, expires);
+        if era(&caches) == asked_in {
+            caches.entry(table.id().to_string()).or_default().learn(key, tablets, complete, expires);
+        }
         match fresh.get(key, Instant(0)) {
             Lookup::Unknown => Err(Error::not_ready("the master does not say who holds a key")),
             known => Ok(known),
@@ -136,11 +142,9 @@ impl Client {
         }
     }
 
-    /// Forgets the gaps between a table's tablets.
-    pub(super) fn forget_gaps(&self, table_id: &str) {
-        if let Some(cache) = lock(&self.shared.locations).get_mut(table_id) {
-            cache.forget_gaps();
-        }
+    /// Forgets a table's tablets and the gaps between them, and what was asked about them and is not answered yet.
+    pub(super) fn forget_all(&self, table_id: &str) {
+        lock(&self.shared.locations).entry(table_id.to_string()).or_default().forget_all();
     }
 
     /// The tablet that holds what `tablet` held; `NotFound` if its range is gone.
