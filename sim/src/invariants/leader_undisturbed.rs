@@ -10,6 +10,9 @@ use engine::note::raft::{Action, Role};
 
 use super::{Event, Invariant, Model};
 
+/// Nanoseconds that an answer to a request for a vote may be worth waiting for, at least.
+const ANSWERED_WITHIN: u64 = 300_000_000;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct LeaderUndisturbed {
@@ -17,6 +20,8 @@ pub struct LeaderUndisturbed {
     heard: BTreeMap<PeerId, u64>,
     /// When it gave its leader up; a vote of the same moment comes of the same request.
     left: BTreeMap<PeerId, u64>,
+    /// When it stood for election last.
+    stood: BTreeMap<PeerId, u64>,
     /// Elections that were asked for, by candidate and term.
     asked: BTreeSet<(PeerId, Term)>,
 }
@@ -37,7 +42,7 @@ impl Invariant for LeaderUndisturbed {
                 if *asked {
                     self.asked.insert((at, *term));
                 }
-                self.leave(at, now);
+                self.stand(at, now);
             }
             Action::GrantVote { candidate, term } => {
                 let disturbed = self.disturbed(at, now, before) && !self.asked.contains(&(*candidate, *term));
@@ -48,9 +53,8 @@ impl Invariant for LeaderUndisturbed {
                     ));
                 }
             }
-            Action::SeeTerm { .. } | Action::StepDown | Action::StartPreElection { .. } => {
-                self.leave(at, now)
-            }
+            Action::StartPreElection { .. } => self.stand(at, now),
+            Action::SeeTerm { .. } | Action::StepDown => self.leave(at, now),
             action if super::begins_anew(action) => drop(self.heard.remove(&at)),
             _ => {}
         }
@@ -59,6 +63,11 @@ impl Invariant for LeaderUndisturbed {
 }
 
 impl LeaderUndisturbed {
+    fn stand(&mut self, at: PeerId, now: u64) {
+        self.stood.insert(at, now);
+        self.leave(at, now);
+    }
+
     fn leave(&mut self, at: PeerId, now: u64) {
         self.left.entry(at).or_insert(now);
     }
@@ -68,7 +77,12 @@ impl LeaderUndisturbed {
         let patience = u64::try_from(before.patience.as_nanos()).unwrap_or(u64::MAX) / 2;
         let follows = before.role(at) == Some(Role::Follower);
         let stayed = self.left.get(&at).is_none_or(|left| *left == now);
-        let heard = self.heard.get(&at).is_some_and(|heard| now.saturating_sub(*heard) < patience);
-        before.patience > Duration::ZERO && follows && stayed && heard
+        let within = |of: &BTreeMap<PeerId, u64>, span: u64| {
+            of.get(&at).is_some_and(|then| now.saturating_sub(*then) < span)
+        };
+        // An answer to who stood for election may bring a newer term, which has no leader yet.
+        let answered = within(&self.stood, 2 * patience + ANSWERED_WITHIN);
+        let heard = within(&self.heard, patience);
+        before.patience > Duration::ZERO && follows && stayed && heard && !answered
     }
 }

@@ -506,15 +506,20 @@ fn a_voter_without_a_log_is_rejected() {
 
 #[test]
 fn a_vote_while_the_leader_lives_is_rejected() {
-    let vote = |step: u64, asked: bool| {
+    let vote_of = |stood: bool, step: u64, asked: bool| {
         let mut cluster = Cluster::usual();
         cluster.step = step;
+        if stood {
+            cluster.note('b', Action::StartPreElection { term: 2 });
+        }
         cluster.append('a', 3, 12).follow('b', 'a', "1.2", "1.3");
         cluster.note('c', Action::StartElection { term: 2, asked });
         cluster.note('b', Action::GrantVote { candidate: peer('c'), term: 2 });
         cluster.objections().contains(&"LeaderUndisturbed")
     };
+    let vote = |step, asked| vote_of(false, step, asked);
     assert!(vote(10, false));
+    assert!(!vote_of(true, 10, false), "an answer to its own request may have ended the leader's term");
     // The leader asked for it, or has not been heard of for long.
     assert!(!vote(10, true) && !vote(1_000, false));
 }
