@@ -1,5 +1,5 @@
-//! Leaders that lose each other: one is cut off with what its clients send it, its successor is struck when it has just
-//! begun to commit, and the first comes back about then.
+//! Leaders that lose each other: one is cut off with what a crowd of clients sends it, its successor is struck when it
+//! has just begun to commit, and the first comes back about then.
 //!
 //! ```text
 //! a  leads ── cut off, takes writes ────────┐ heals ── asks for votes …
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::faults::{Blow, Fault, Moment, Way};
 use super::generate::{Profile, rounded};
+use super::ops::{ClientProgram, ClientSetup, Flush, Op, WriteKind};
 use super::{Cluster, Host, Plan, TimedFault};
 use crate::draw::Draw;
 
@@ -36,6 +37,9 @@ pub fn duels(draw: &mut Draw, plan: &mut Plan, profile: Profile, work: Duration)
     if groups.is_empty() || !draw.percent(percent_with_duels(profile)) {
         return;
     }
+    if plan.cluster.replicas >= 3 {
+        crowd(draw, plan, work);
+    }
     for _ in 0..draw.between(1, 3) {
         let hosts = draw.weighted(&groups);
         let at = rounded(CALM_START + work.mul_f64(draw.below(1_000) as f64 / 1_000.0));
@@ -54,28 +58,48 @@ fn groups(cluster: &Cluster) -> Vec<(Group, u32)> {
 }
 
 fn duel(draw: &mut Draw, cluster: &Cluster, (count, host): Group, at: Duration) -> Vec<TimedFault> {
-    let first = draw.below(u64::from(count)) as u8;
     let election = cluster.raft_heartbeat * 3;
-    let mut span = |from: u64, to: u64| rounded(election.mul_f64(draw.between(from, to) as f64 / 100.0));
-    let (cut_off, struck) = (span(130, 400), span(80, 400));
-    let first_blow = draw.weighted(&[(Blow::CutPeers, 5), (Blow::Isolate, 1), (Blow::Pause, 1)]);
-    let kind = match first_blow {
-        Blow::Isolate => Fault::Isolate { way: Way::Both, span: cut_off },
-        Blow::Pause => Fault::Pause { span: cut_off },
-        _ => Fault::CutPeers { way: Way::Both, span: cut_off },
-    };
+    let span = |draw: &mut Draw| rounded(election.mul_f64(draw.between(80, 400) as f64 / 100.0));
     let moment = draw.weighted(&[(Moment::Settle, 3), (Moment::Lead, 1)]);
-    let strike = |blow| Fault::StrikeAfter { moment, nth: 1, blow, span: struck };
-    let mut faults = vec![TimedFault { at, target: host(first), kind }];
-    for other in (0..count).filter(|other| *other != first) {
+    let strike = |draw: &mut Draw| {
         let blow =
-            draw.weighted(&[(Blow::CutPeers, 3), (Blow::Isolate, 2), (Blow::Kill, 2), (Blow::Pause, 1)]);
-        faults.push(TimedFault { at, target: host(other), kind: strike(blow) });
-    }
-    // It may be struck in its turn when it leads again.
+            draw.weighted(&[(Blow::CutPeers, 4), (Blow::Isolate, 2), (Blow::Kill, 2), (Blow::Pause, 1)]);
+        Fault::StrikeAfter { moment, nth: 1, blow, span: span(draw) }
+    };
+    let mut faults: Vec<TimedFault> =
+        (0..count).map(|number| TimedFault { at, target: host(number), kind: strike(draw) }).collect();
+    // Or else the first to go is who is asked to step down (see `crowd`), or who leads next anyway.
     if draw.percent(50) {
-        let at = at + cut_off;
-        faults.push(TimedFault { at, target: host(first), kind: strike(Blow::CutPeers) });
+        let first = draw.below(u64::from(count)) as u8;
+        let cut_off = span(draw);
+        let kind = match draw.weighted(&[(Blow::CutPeers, 5), (Blow::Isolate, 1), (Blow::Pause, 1)]) {
+            Blow::Isolate => Fault::Isolate { way: Way::Both, span: cut_off },
+            Blow::Pause => Fault::Pause { span: cut_off },
+            _ => Fault::CutPeers { way: Way::Both, span: cut_off },
+        };
+        faults[usize::from(first)] = TimedFault { at, target: host(first), kind };
     }
     faults
+}
+
+/// Clients that all write to the same few rows: each that waits for a leader who is cut off has put an entry more into
+/// that leader's log.
+fn crowd(draw: &mut Draw, plan: &mut Plan, work: Duration) {
+    let (size, ops) = (draw.between(2, 6) as u8, draw.between(20, 60));
+    let pace = rounded((work / ops as u32).clamp(Duration::from_millis(2), Duration::from_millis(100)));
+    let (keys, tablets) = (draw.between(1, 2), u64::from(plan.cluster.tablets));
+    let present = plan.clients.len() as u8;
+    for number in present..present + size {
+        let setup = ClientSetup { number, flush: Flush::Sync, pace, propagate_every: 1 };
+        let op = |draw: &mut Draw| match draw.percent(4) {
+            true => Op::StepDown { table: 0, tablet: draw.below(tablets) as u8 },
+            false => Op::Write {
+                kind: WriteKind::Upsert,
+                table: 0,
+                key: draw.below(keys) as u32,
+                value: draw.below(1_000_000) as u32,
+            },
+        };
+        plan.clients.push(ClientProgram { setup, ops: (0..ops).map(|_| op(draw)).collect() });
+    }
 }

@@ -87,7 +87,9 @@ impl Plan {
             limit: Duration::ZERO,
             quiet: Duration::ZERO,
         };
-        super::duels::duels(&mut Draw::new(seed, "duels"), &mut plan, profile, work);
+        if size != Size::Bench {
+            super::duels::duels(&mut Draw::new(seed, "duels"), &mut plan, profile, work);
+        }
         // Who must store a vote, for every tablet, on a disk that turns cannot be elected within a few of its turns.
         if plan.devices.sync >= SPINNING {
             plan.cluster.raft_heartbeat = plan.cluster.raft_heartbeat.max(500 * MS);
