@@ -6,6 +6,7 @@
 //! ```text
 //!   single.rs      one replica: the default load, two million rows with their scan, a table scan
 //!   replicated.rs  three replicas: a load, a master's failover, a tablet copied to a server that has none
+//!   idle.rs        and what tablets cost that only keep in touch
 //!   loadgen.rs     more loads with one replica and three: random keys, batches, a hundred columns
 //!   ycsb.rs        YCSB's loads, and its workloads on what was loaded
 //!   flush.rs       rows flushed in the background, by how many clients and from which watermark on
@@ -18,6 +19,7 @@
 
 mod drive;
 mod flush;
+mod idle;
 mod latency;
 mod lineitem;
 mod loadgen;
