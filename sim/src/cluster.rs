@@ -112,10 +112,20 @@ fn master_config(plan: &Plan, host: Host) -> MasterConfig {
     config.tserver_rpc_timeout = plan.cluster.rpc_timeout;
     config.consensus_timeout = plan.cluster.rpc_timeout;
     config.raft = raft(plan);
-    if plan.cluster.limits == Limits::Tiny {
-        config.tablet = TabletConfig { cell_bytes_max: config.tablet.cell_bytes_max, ..TabletConfig::tiny() };
-    }
+    let cell_bytes_max = config.tablet.cell_bytes_max;
+    config.tablet = tablet(plan.cluster.limits, cell_bytes_max).unwrap_or(config.tablet);
     config
+}
+
+/// How soon tablets act on their own, if the plan says so.
+fn tablet(limits: Limits, cell_bytes_max: usize) -> Option<TabletConfig> {
+    let tiny = TabletConfig { cell_bytes_max, ..TabletConfig::tiny() };
+    let TabletConfig { wal_retain_bytes, wal_segment_bytes_max, .. } = TabletConfig::default();
+    match limits {
+        Limits::Tiny => Some(tiny),
+        Limits::LongLog => Some(TabletConfig { wal_retain_bytes, wal_segment_bytes_max, ..tiny }),
+        Limits::Normal => None,
+    }
 }
 
 fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
@@ -132,8 +142,6 @@ fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
     if !plan.data.history.is_zero() {
         config.history_max_age_s = plan.data.history.as_secs().max(1);
     }
-    if plan.cluster.limits == Limits::Tiny {
-        config.tablet = TabletConfig { cell_bytes_max: 64 << 10, ..TabletConfig::tiny() };
-    }
+    config.tablet = tablet(plan.cluster.limits, 64 << 10).unwrap_or(config.tablet);
     config
 }

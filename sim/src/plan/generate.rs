@@ -163,7 +163,7 @@ fn cluster(draw: &mut Draw, size: Size) -> Cluster {
         replicas,
         tables,
         tablets,
-        limits: draw.weighted(&[(Limits::Tiny, 3), (Limits::Normal, 1)]),
+        limits: draw.weighted(&[(Limits::Tiny, 6), (Limits::LongLog, 2), (Limits::Normal, 2)]),
         log_sync: draw.percent(80),
         memory: draw.pick(&[64 << 20, 256 << 20, 1 << 30]),
         raft_heartbeat: draw.pick(&[50, 100, 500]) * MS,

@@ -31,6 +31,8 @@ words! {
     pub enum Limits {
         /// Every rollover within a few rows.
         Tiny = "tiny",
+        /// As soon, but logs hold all of a run: who starts again replays what is on disk, and what is gone since.
+        LongLog = "long-log",
         Normal = "normal",
     }
 }

@@ -178,9 +178,10 @@ const ROTS: [&str; 3] = ["bit-rot", "lost-write", "misdirected-write"];
 const FAILS_REPLICAS: [&str; 4] = ["disk-error", "disk-full", "sync-error", "read-errors"];
 
 impl Plan {
-    /// Where bytes rot on one server, replicas fail on that one only: of three replicas two must be sound.
+    /// Where bytes rot on one server, or its disks come back empty, replicas fail on that one only: of three replicas
+    /// two must be sound. A leader that evicts a failed one while another was just lost has nobody left to agree.
     pub(super) fn fail_where_it_rots(&mut self) {
-        let rots = |fault: &&TimedFault| ROTS.contains(&fault.kind.word());
+        let rots = |fault: &&TimedFault| ROTS.contains(&fault.kind.word()) || fault.kind.word() == "wipe";
         let Some(frail) = self.faults.iter().find(rots).map(|fault| fault.target) else { return };
         for fault in &mut self.faults {
             if FAILS_REPLICAS.contains(&fault.kind.word()) && matches!(fault.target, Host::Tserver(_)) {
