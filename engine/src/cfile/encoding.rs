@@ -324,10 +324,9 @@ fn decode_codes(input: &mut Reader<'_>, rows: usize, dictionary: Option<&Arc<Dic
     let dictionary =
         dictionary.ok_or_else(|| Error::corrupt("a dictionary page in a column that has none"))?;
     let codes = unpack_u32(input, rows)?;
-    let size = dictionary.len();
-    if let Some(highest) = codes.iter().max()
-        && *highest as usize >= size
-    {
+    let highest = codes.iter().copied().max().unwrap_or(0) as usize;
+    if rows > 0 && highest >= dictionary.len() {
+        let size = dictionary.len();
         return Err(Error::corrupt(format!("code {highest} is not in the dictionary of {size} values")));
     }
     Ok(Cells::Codes { codes, dictionary: dictionary.clone() })
