@@ -59,12 +59,15 @@ pub const STRIKES: &[(&str, &str)] = &[
     ("sync-error", "disk: syncs failed"),
 ];
 
+/// Who is up for so long has what its tablets made while it was away.
+const CAUGHT_UP: Duration = Duration::from_secs(5);
+
 /// How a server is.
 #[derive(Debug, Clone, Default)]
 struct State {
     down: bool,
     paused: bool,
-    /// Since when it is down or paused.
+    /// Since when it is up, down or paused; zero if it has always been up.
     since: Duration,
     starts: u64,
     /// A power cut within a disk operation that has not come yet: its kind, and how long it lasts.
@@ -86,6 +89,8 @@ pub struct Chaos {
     next: u64,
     hosts: BTreeMap<Host, State>,
     rules: BTreeSet<LinkRuleId>,
+    /// When the last of them ended.
+    unruled: Duration,
     /// Nothing goes wrong any more.
     healed: bool,
     /// How often each kind of fault struck.
@@ -103,6 +108,7 @@ impl Chaos {
             next: 0,
             hosts,
             rules: BTreeSet::new(),
+            unruled: Duration::ZERO,
             healed: false,
             fired: BTreeMap::new(),
         };
@@ -130,10 +136,22 @@ impl Chaos {
         }
     }
 
-    /// Servers that do nothing, each since then.
+    /// Servers that do nothing, and since when nobody can hear from them: what they sent before may lie on a link that
+    /// lets nothing through, for as long as it does not.
     pub fn silent(&self) -> BTreeMap<Host, Duration> {
-        let silent = self.hosts.iter().filter(|(_, state)| state.down || state.paused);
-        silent.map(|(host, state)| (*host, state.since)).collect()
+        let quiet = |(_, state): &(&Host, &State)| self.rules.is_empty() && (state.down || state.paused);
+        let silent = self.hosts.iter().filter(quiet);
+        silent.map(|(host, state)| (*host, state.since.max(self.unruled))).collect()
+    }
+
+    /// Whether every other server has been up for so long that it has what was made while it was away. Of a tablet's
+    /// three replicas one may not be there yet: losing another one then would leave no majority for ever.
+    fn all_others_up(&self, now: Duration, target: Host) -> bool {
+        self.hosts.iter().filter(|(host, _)| **host != target).all(|(_, state)| {
+            !state.down
+                && !state.paused
+                && (state.since.is_zero() || now.saturating_sub(state.since) > CAUGHT_UP)
+        })
     }
 
     fn count(&mut self, what: &str) {
@@ -155,12 +173,14 @@ impl Chaos {
             }
             Action::Resume(host) => {
                 if std::mem::take(&mut self.state(host).paused) {
+                    self.state(host).since = world.now();
                     world.resume(&host.name());
                 }
             }
             Action::AddRule(rule, until) => self.rule(world, rule, until),
             Action::RemoveRule(id) => {
                 if self.rules.remove(&id) {
+                    self.unruled = world.now();
                     world.remove_rule(id);
                 }
             }
@@ -192,8 +212,9 @@ impl Chaos {
     }
 
     fn start(&mut self, world: &mut dyn World, host: Host) {
-        let failed_before = disk_failures(world, host);
+        let (failed_before, now) = (disk_failures(world, host), world.now());
         let state = self.state(host);
+        state.since = now;
         (state.down, state.paused, state.failed_before) = (false, false, failed_before);
         state.starts += 1;
         world.restart(&host.name());
@@ -280,10 +301,15 @@ impl Chaos {
                 }
                 struck > 0
             }
-            Fault::Wipe { down } => self.take_down(world, target, *down, |world, host| {
-                world.cut_power(host);
-                world.machine(host).wipe_disks();
-            }),
+            Fault::Wipe { down } => {
+                let alone = self.all_others_up(world.now(), target);
+                self.take_down(world, target, *down, |world, host| {
+                    world.cut_power(host);
+                    if alone {
+                        world.machine(host).wipe_disks();
+                    }
+                })
+            }
             Fault::PowerCutInDisk { dir, op, down } => {
                 if !self.state(target).down {
                     self.state(target).fuse = Some((kind.word(), *down));
