@@ -302,13 +302,17 @@ impl Chaos {
                 struck > 0
             }
             Fault::Wipe { down } => {
-                let alone = self.all_others_up(world.now(), target);
-                self.take_down(world, target, *down, |world, host| {
+                let whole = self.all_others_up(world.now(), target);
+                let struck = self.take_down(world, target, *down, |world, host| {
                     world.cut_power(host);
-                    if alone {
+                    if whole {
                         world.machine(host).wipe_disks();
                     }
-                })
+                });
+                if struck && !whole {
+                    self.count("power-cut");
+                }
+                struck && whole
             }
             Fault::PowerCutInDisk { dir, op, down } => {
                 if !self.state(target).down {
