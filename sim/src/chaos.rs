@@ -60,7 +60,7 @@ pub const STRIKES: &[(&str, &str)] = &[
 ];
 
 /// Who is up for so long has what its tablets made while it was away.
-const CAUGHT_UP: Duration = Duration::from_secs(5);
+const CAUGHT_UP: Duration = Duration::from_secs(1);
 
 /// How a server is.
 #[derive(Debug, Clone, Default)]
