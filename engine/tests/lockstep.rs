@@ -17,6 +17,7 @@ fn storm(seed: u64, steps: u64) -> Group {
 #[test]
 fn invariants_hold_in_storms() {
     let (mut elections, mut truncations, mut changes, mut committed, mut behind) = (0, 0, 0, 0, 0);
+    let mut rested = [0; 2];
     for seed in 0..400 {
         let result = std::panic::catch_unwind(|| storm(seed, 3_000));
         let Ok(group) = result else { panic!("seed {seed}: see above") };
@@ -25,13 +26,19 @@ fn invariants_hold_in_storms() {
         changes += group.checks.changes;
         committed += group.checks.committed.len();
         behind += group.checks.disk_behind;
+        rested.iter_mut().zip(group.rested()).for_each(|(sum, more)| *sum += more);
     }
     // A storm in which nothing happens proves nothing.
     let seen = format!(
-        "{elections} elections, {truncations} truncations, {changes} changes, {committed} committed, {behind} behind"
+        "{elections} elections, {truncations} truncations, {changes} changes, {committed} committed, {behind} behind, {rested:?} at rest"
     );
     assert!(
-        elections > 300 && truncations > 50 && changes > 50 && committed > 5_000 && behind > 10,
+        elections > 300
+            && truncations > 50
+            && changes > 50
+            && committed > 5_000
+            && behind > 10
+            && rested.iter().all(|times| *times > 500),
         "{seen}"
     );
 }

@@ -6,6 +6,8 @@
 
 #[path = "support/group/node.rs"]
 mod node;
+#[path = "support/group/resting.rs"]
+mod resting;
 #[path = "support/group/shelf.rs"]
 mod shelf;
 

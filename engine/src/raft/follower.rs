@@ -201,7 +201,7 @@ impl Raft {
     }
 
     /// Where this replica stands, by what is durable.
-    fn standing(&self) -> UpdateResponse {
+    pub(super) fn standing(&self) -> UpdateResponse {
         let durable = self.log.durable();
         let op = |index| self.log.op_at(index).unwrap_or(OpId::MIN);
         UpdateResponse {

@@ -11,7 +11,7 @@ use super::safe_time::Picks;
 use super::transfer::Transfer;
 use super::{Ctx, Raft, RaftOptions, State, message};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::note::raft::Action;
 use crate::time::{Instant, Now};
 use crate::wal::Replicate;
@@ -40,6 +40,12 @@ impl Leader {
     /// Every member has everything up to here; `own`: what this leader's log has durably.
     pub fn all_have(&self, own: u64) -> u64 {
         self.peers.values().map(|progress| progress.matched).min().unwrap_or(own).min(own)
+    }
+
+    /// Nobody waits for anything that an answer can bring.
+    pub fn is_at_rest(&self, last: OpId, options: &RaftOptions) -> bool {
+        let peers_rest = self.peers.values().all(|progress| progress.is_at_rest(last, options));
+        peers_rest && self.transfer.is_none() && self.tickets.is_empty() && self.picks.is_unasked()
     }
 }
 

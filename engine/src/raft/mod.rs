@@ -40,6 +40,7 @@ mod membership;
 pub mod message;
 pub mod options;
 mod queue;
+mod rest;
 mod safe_time;
 mod status;
 mod transfer;
@@ -49,6 +50,7 @@ pub use cmeta::ConsensusMeta;
 pub use config::{Change, ChangePart, Config, Member, Peer};
 pub use message::{Clock, Event, Health, LogChange, Message, Output, ReadLog, Reply, Role, Status, kind};
 pub use options::RaftOptions;
+pub use rest::Rest;
 pub use vote::{VoteDecision, decide_vote};
 
 use election::Election;

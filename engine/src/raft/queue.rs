@@ -268,6 +268,13 @@ impl Progress {
         self.told < committed && self.matched >= committed && !self.probing && self.inflight.is_empty()
     }
 
+    /// It has everything, knows so, and there is room for the next heartbeat whether or not the last was answered.
+    pub fn is_at_rest(&self, last: OpId, options: &RaftOptions) -> bool {
+        let has_all = self.matched == last.index && self.told == last.index && !self.probing;
+        let healthy = self.reported == Health::Healthy && self.failures == 0 && self.copy == Copy::No;
+        has_all && healthy && !self.is_full(options) && !self.wants_promotion()
+    }
+
     fn is_full(&self, options: &RaftOptions) -> bool {
         self.inflight.len() >= options.inflight_max + SPARE_INFLIGHT
     }

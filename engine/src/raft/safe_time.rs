@@ -63,6 +63,11 @@ impl Picks {
         self.wanted.map(|(_, at)| at)
     }
 
+    /// No reader waits.
+    pub fn is_unasked(&self) -> bool {
+        self.wanted.is_none() && !self.urgent
+    }
+
     /// A reader waits for `at`, which is surely past at `due`. Those who come later do not put off who came first.
     fn want(&mut self, at: Timestamp, due: Instant) {
         let (other, earlier) = self.wanted.unwrap_or((at, due));

@@ -163,6 +163,16 @@ impl Replica {
         }
     }
 
+    pub fn is_leader(&self) -> bool {
+        self.raft.is_leader()
+    }
+
+    /// What this replica need not be woken for until its next step.
+    pub fn rest(&self) -> Option<raft::Rest> {
+        let settled = self.failed.is_none() && self.pending.is_empty();
+        settled.then(|| self.raft.rest()).flatten()
+    }
+
     /// Takes one event. `assign` gives a timestamp that was never given before: greater than every one that this
     /// server has given or seen.
     pub fn step(

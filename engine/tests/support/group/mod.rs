@@ -19,6 +19,7 @@ use engine::time::{Instant, Now, WallTime};
 pub mod check;
 mod copies;
 pub mod node;
+mod resting;
 pub mod script;
 mod shelf;
 
@@ -168,7 +169,17 @@ impl Group {
             3 => weather.change = 30,
             _ => (weather.lose, weather.duplicate) = (200, 100),
         }
-        Group::new(seed, voters, spares, weather)
+        let mut group = Group::new(seed, voters, spares, weather);
+        for node in group.nodes.values_mut() {
+            node.resting.keeps = seed % 2 == 1;
+        }
+        group
+    }
+
+    /// How often something came that a core at rest need not have seen, by whether its server kept it.
+    pub fn rested(&self) -> [u64; 2] {
+        let seen = |keeps| self.nodes.values().filter(move |node| node.resting.keeps == keeps);
+        [false, true].map(|keeps| seen(keeps).map(|node| node.resting.seen).sum())
     }
 
     pub fn random(&mut self) -> u64 {

@@ -7,12 +7,13 @@ use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::ids::{OpId, PeerId, Term};
 use engine::raft::{
-    Boot, Clock, Config, ConsensusMeta, Event, LogChange, Output, Raft, RaftOptions, Role, kind,
+    Boot, Clock, Config, ConsensusMeta, Event, LogChange, Output, Raft, RaftOptions, Reply, Role, kind,
 };
 use engine::replica::copy::{Has, Local};
 use engine::time::{HybridClock, Instant, Now, Timestamp, WallTime};
 use engine::wal::Replicate;
 
+use super::resting::{Idle, Resting};
 use super::shelf::Shelf;
 
 /// What survives a crash.
@@ -84,6 +85,7 @@ pub struct Node {
     log_queue: VecDeque<LogChange>,
     meta_queue: VecDeque<(u64, ConsensusMeta)>,
     output: Output,
+    pub resting: Resting,
     /// What its server showed of the core last.
     shown: Option<Shown>,
 }
@@ -132,6 +134,7 @@ impl Node {
             log_queue: VecDeque::new(),
             meta_queue: VecDeque::new(),
             output: Output::default(),
+            resting: Resting::default(),
             shown: None,
         }
     }
@@ -249,13 +252,46 @@ impl Node {
     }
 
     pub fn step(&mut self, now: Now, event: Event) -> bool {
-        let Life::Up(raft) = &mut self.state else { return false };
-        let mut clock = NodeClock { hybrid: &mut self.clock, wall: now.wall };
-        raft.step(now, event, &mut clock, &mut self.output);
+        let Life::Up(raft) = &self.state else { return false };
+        let idle = Idle::of(raft, &event);
+        self.resting.seen += u64::from(idle.is_some());
+        match idle {
+            Some(idle) if self.resting.keeps => self.keep(now, event, idle),
+            idle => {
+                self.end_rest();
+                self.step_at(now, event);
+                idle.iter().for_each(|idle| idle.check(&self.output));
+            }
+        }
         true
     }
 
+    /// Answers at once and lets the core see it later.
+    fn keep(&mut self, now: Now, event: Event, idle: Idle) {
+        if let (Event::Update { ticket, .. }, Idle::Heartbeat(answer)) = (&event, &idle) {
+            self.output.replies.push((*ticket, Reply::Update(answer.clone())));
+        }
+        self.resting.kept.push((now, event, idle));
+    }
+
+    fn end_rest(&mut self) {
+        for (now, event, idle) in std::mem::take(&mut self.resting.kept) {
+            let before = std::mem::take(&mut self.output);
+            self.step_at(now, event);
+            idle.check(&self.output);
+            let notes = std::mem::replace(&mut self.output, before).notes;
+            self.output.notes.extend(notes);
+        }
+    }
+
+    fn step_at(&mut self, now: Now, event: Event) {
+        let Life::Up(raft) = &mut self.state else { return };
+        let mut clock = NodeClock { hybrid: &mut self.clock, wall: now.wall };
+        raft.step(now, event, &mut clock, &mut self.output);
+    }
+
     pub fn propose(&mut self, now: Now, payload: Bytes) -> bool {
+        self.end_rest();
         let Life::Up(raft) = &mut self.state else { return false };
         let mut clock = NodeClock { hybrid: &mut self.clock, wall: now.wall };
         if raft.propose(kind::WRITE, payload, &mut clock, &mut self.output).is_err() {
@@ -267,6 +303,7 @@ impl Node {
 
     /// A reader here waits until `at` is safe.
     pub fn want_safe_time(&mut self, now: Now, at: Timestamp) {
+        self.end_rest();
         let Life::Up(raft) = &mut self.state else { return };
         let mut clock = NodeClock { hybrid: &mut self.clock, wall: now.wall };
         raft.want_safe_time(now, at, &mut clock, &mut self.output);
@@ -369,6 +406,7 @@ impl Node {
         self.log_queue.clear();
         self.meta_queue.clear();
         self.output = Output::default();
+        self.resting.kept.clear();
         self.state = Life::Down;
         self.life += 1;
     }
