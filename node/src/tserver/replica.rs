@@ -12,6 +12,7 @@
 //! at once. A storage error fails the replica: all that wait and all that come later are told, and the process
 //! goes on with its other tablets.
 
+mod rest;
 mod turns;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -72,14 +73,22 @@ pub struct ReplicaHandle {
 }
 
 /// A leader's message that a replica has.
-pub struct PendingUpdate {
-    replica: ReplicaHandle,
-    answered: oneshot::Receiver<Reply>,
+pub enum PendingUpdate {
+    /// It said nothing new.
+    Answered(UpdateResponse),
+    Asked {
+        replica: ReplicaHandle,
+        answered: oneshot::Receiver<Reply>,
+    },
 }
 
 impl PendingUpdate {
     pub async fn answer(self) -> Result<UpdateResponse> {
-        match self.answered.await.map_err(|_| self.replica.unanswered())? {
+        let (replica, answered) = match self {
+            PendingUpdate::Answered(response) => return Ok(response),
+            PendingUpdate::Asked { replica, answered } => (replica, answered),
+        };
+        match answered.await.map_err(|_| replica.unanswered())? {
             Reply::Update(response) => Ok(response),
             other => Err(odd_reply(&other)),
         }
@@ -102,6 +111,8 @@ struct Shared {
     status: Mutex<Arc<Status>>,
     /// Rung when that changes.
     turned: Notify,
+    /// Takes what the loop need not be woken for.
+    resting: rest::Resting,
     /// Size of the log.
     log_bytes: Arc<AtomicU64>,
 }
@@ -166,6 +177,7 @@ impl ReplicaHandle {
             progress: Notify::new(),
             status: Mutex::new(Arc::new(replica.status(env.now()))),
             turned: Notify::new(),
+            resting: rest::Resting::default(),
             log_bytes: Arc::new(AtomicU64::new(wal.bytes())),
         });
         let looped = turns::ReplicaLoop::new(shared.clone(), (replica, out), wal, &inbox, commands);
@@ -217,6 +229,12 @@ impl ReplicaHandle {
             }
             shared.env.timeout(left, turned).await;
         }
+    }
+
+    /// How many messages the replica, being at rest, has not been woken for.
+    #[cfg(test)]
+    pub fn sleeps_through(&self) -> usize {
+        self.shared.resting.kept()
     }
 
     /// Whether the loop has ended, or had to give up.
@@ -287,10 +305,13 @@ impl ReplicaHandle {
     /// Gives a leader's message to the replica, with room for what its operations will hold in memory; its answer can
     /// be waited for later.
     pub fn begin_update(&self, request: UpdateRequest, room: Option<Promise>) -> Result<PendingUpdate> {
+        if let Some(response) = self.shared.resting.answer(&request, || self.shared.env.now()) {
+            return Ok(PendingUpdate::Answered(response));
+        }
         let bytes = request.entries.iter().map(|entry| entry.payload.len()).sum();
         let room = request.entries.last().map(|last| last.op.index).zip(room);
         let answered = self.begin(bytes, room, |ticket| raft::Event::Update { ticket, request })?;
-        Ok(PendingUpdate { replica: self.clone(), answered })
+        Ok(PendingUpdate::Asked { replica: self.clone(), answered })
     }
 
     /// Takes a candidate's question.
@@ -370,6 +391,7 @@ impl ReplicaHandle {
     pub async fn wait_applied_before(&self, before: Timestamp, deadline: Instant) -> Result<()> {
         let mvcc = self.shared.tablet.mvcc();
         let met = || mvcc.all_applied_before(before);
+        let _reader = self.shared.resting.reader();
         if !met() {
             // A loop that ended cannot help; the wait ends at its deadline.
             let _ended = self.inbox.send(Command::WantSnapshot(before));

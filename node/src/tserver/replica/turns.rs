@@ -13,7 +13,7 @@ use engine::memory::Promise;
 use engine::note::Note;
 use engine::raft::{self, ConsensusMeta, Reply, Role};
 use engine::replica::{Effects, Event, Op, Replica, RequestId, write_log};
-use engine::time::{Instant, Timestamp};
+use engine::time::{Instant, Now, Timestamp};
 use engine::wal::Wal;
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,6 +26,9 @@ use crate::tserver::peers::Post;
 const TURN_MAX: usize = 1024;
 /// A turn with more bytes of operations than this runs where it does not hold up other tasks.
 const BRIEF_TURN_BYTES: usize = 64 << 10;
+
+/// Followers look at the time at moments so many times as far apart as those at which leaders do.
+const LOOK_EARLY: u32 = 10;
 
 /// How long a turn takes, and whether it may have to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub(super) struct ReplicaLoop {
     asked: BTreeMap<u64, oneshot::Sender<Reply>>,
     next_ticket: u64,
     out: Effects,
+    /// Room for what is kept while this replica rests.
+    kept: Vec<(Now, raft::Event)>,
     meta: MetaStore,
     /// Why no more work is taken.
     stopping: Option<oneshot::Sender<Replica>>,
@@ -90,8 +95,12 @@ impl ReplicaLoop {
             Log::Here(Box::new(wal))
         };
         let post: Post = {
-            let news = news.clone();
-            Arc::new(move |event| tell(&news, Command::Event(event)))
+            let (news, shared) = (news.clone(), shared.clone());
+            Arc::new(move |event| {
+                if let Some(event) = shared.resting.keep(event, || shared.env.now()) {
+                    tell(&news, Command::Event(event));
+                }
+            })
         };
         ReplicaLoop {
             shared,
@@ -106,6 +115,7 @@ impl ReplicaLoop {
             asked: BTreeMap::new(),
             next_ticket: 0,
             out,
+            kept: Vec::new(),
             meta: MetaStore::default(),
             stopping: None,
             received_bytes: 0,
@@ -119,6 +129,7 @@ impl ReplicaLoop {
         self.deliver();
         loop {
             let deadline = Some(self.deadline()).filter(|deadline| *deadline < NEVER);
+            self.rest();
             let received = self.inbox.recv_many(&mut commands, TURN_MAX);
             if self.alarm.until(&self.shared.env, deadline, received).await == Some(0) {
                 return;
@@ -142,14 +153,33 @@ impl ReplicaLoop {
         }
     }
 
-    /// When to look at the time again. Leaders of a server look together: their heartbeats share calls anyway, and so
-    /// many tablets wake it no more often than one.
+    /// When to look at the time again. The replicas of a server look together, so that many tablets wake it no more
+    /// often than one: leaders a little late, as their heartbeats share calls anyway; followers early, then again when
+    /// it is time for an election, unless a heartbeat has put that off, as nearly always.
     fn deadline(&self) -> Instant {
         let deadline = self.replica.deadline();
-        match self.shared.status().role {
-            Role::Leader => deadline.round_up(self.shared.config.peers.gather()),
-            _ => deadline,
+        let gather = self.shared.config.peers.gather();
+        if self.replica.is_leader() {
+            return deadline.round_up(gather);
         }
+        let early = deadline.round_down(gather * LOOK_EARLY);
+        if early > self.shared.env.now().mono { early } else { deadline }
+    }
+
+    /// Lets heartbeats be answered without a turn, if they say nothing new.
+    fn rest(&self) {
+        let takes_part = self.stopping.is_none() && self.shared.failure().is_none();
+        self.shared.resting.begin(self.replica.rest().filter(|_| takes_part));
+    }
+
+    /// Takes what came while this replica rested, before all else.
+    fn end_rest(&mut self) {
+        let mut kept = std::mem::take(&mut self.kept);
+        self.shared.resting.end(&mut kept);
+        for (now, event) in kept.drain(..) {
+            self.step_at(now, Event::Raft(event));
+        }
+        self.kept = kept;
     }
 
     /// Whether what was proposed ends for sure: nobody else has to agree.
@@ -188,6 +218,7 @@ impl ReplicaLoop {
 
     /// Steps the replica through `commands` and starts what comes of it.
     fn turn(&mut self, commands: &mut Vec<Command>) {
+        self.end_rest();
         for command in commands.drain(..) {
             self.check(|this| this.command(command));
         }
@@ -286,8 +317,11 @@ impl ReplicaLoop {
     }
 
     fn step(&mut self, event: Event) {
+        self.step_at(self.shared.env.now(), event);
+    }
+
+    fn step_at(&mut self, now: Now, event: Event) {
         let clock = &self.shared.clock;
-        let now = self.shared.env.now();
         self.replica.step(now, event, &mut || clock.now(), &mut self.out);
         clock.pass(self.out.seen);
         if let Some(error) = self.replica.failure() {

@@ -3,6 +3,7 @@
 
 mod copy;
 mod messages;
+mod rest;
 
 use super::*;
 use crate::env::testing::{becomes, hosts};

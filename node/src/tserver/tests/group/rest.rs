@@ -1,0 +1,32 @@
+//! Replicas with nothing to do.
+
+use super::*;
+
+fn all_rest(group: &Group) -> bool {
+    ALL.iter().all(|number| group.replica(*number).is_some_and(|replica| replica.sleeps_through() > 0))
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_at_rest_sleep_through_heartbeats_and_still_know_who_lives() {
+    let mut group = Group::start(3).await;
+    group.create(&ALL).await;
+    let leader = group.leader(&ALL).await;
+    group.write(leader, &[insert(1, "a")]).await;
+    group.until("rest after a write", all_rest).await;
+    let term = group.status(leader).expect("it runs").term;
+    group.env.sleep(Duration::from_secs(60)).await;
+    group.until("rest a minute later", all_rest).await;
+    assert_eq!(group.agreed(&ALL), Some(leader), "heartbeats that were kept put elections off");
+    let status = group.replica(leader).expect("it runs").status_now().await.expect("it runs");
+    assert_eq!((status.term, status.quorum_heard), (term, true));
+    let heard = |silent: Option<Duration>| silent.expect("it answers") <= Duration::from_millis(600);
+    assert!(status.peers.iter().all(|peer| heard(peer.silent)), "{:?}", status.peers);
+    let rest = others(&ALL, leader);
+    // It takes an election timeout and a half, and no longer for what was kept.
+    group.wires.cut(leader);
+    let began = group.env.now().mono;
+    group.until("another leader", |group| group.agreed(&rest).is_some()).await;
+    let took = group.env.now().mono.since(began);
+    assert!((1_000..2_600).contains(&took.as_millis()), "{took:?}");
+    group.stop(leader).await;
+}
