@@ -45,7 +45,7 @@ impl Leader {
     /// Nobody waits for anything that an answer can bring.
     pub fn is_at_rest(&self, last: OpId, options: &RaftOptions) -> bool {
         let peers_rest = self.peers.values().all(|progress| progress.is_at_rest(last, options));
-        peers_rest && self.transfer.is_none() && self.tickets.is_empty() && self.picks.is_unasked()
+        peers_rest && self.transfer.is_none() && self.tickets.is_empty() && self.picks.is_unwanted()
     }
 }
 
@@ -121,7 +121,6 @@ impl Raft {
             committed: self.committed.index,
             all_replicated,
             safe: leader.picks.confirmed(),
-            urgent: std::mem::take(&mut leader.picks.urgent),
         };
         for progress in leader.peers.values_mut() {
             queue.fill(progress, &mut self.sent, &mut messages, &mut out.read_log);

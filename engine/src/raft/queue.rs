@@ -35,6 +35,8 @@ pub(super) struct Progress {
     probing: bool,
     /// Numbers of the updates on their way.
     inflight: Vec<u64>,
+    /// A reader waits for an answer to what is sent from here on.
+    pub asked: bool,
     failures: u32,
     retry_at: Instant,
     /// When it was first sent anything: its silence counts from there, however long the leader has led.
@@ -83,6 +85,7 @@ impl Progress {
             told: 0,
             probing: true,
             inflight: Vec::new(),
+            asked: false,
             failures: 0,
             retry_at: Instant(0),
             first_sent: None,
@@ -272,7 +275,7 @@ impl Progress {
     pub fn is_at_rest(&self, last: OpId, options: &RaftOptions) -> bool {
         let has_all = self.matched == last.index && self.told == last.index && !self.probing;
         let healthy = self.reported == Health::Healthy && self.failures == 0 && self.copy == Copy::No;
-        has_all && healthy && !self.is_full(options) && !self.wants_promotion()
+        has_all && healthy && !self.asked && !self.is_full(options) && !self.wants_promotion()
     }
 
     fn is_full(&self, options: &RaftOptions) -> bool {
@@ -301,8 +304,6 @@ pub(super) struct Queue<'a> {
     pub all_replicated: u64,
     /// A safe time, and the last entry before it was picked.
     pub safe: Option<(Timestamp, u64)>,
-    /// Everybody is to be heard now.
-    pub urgent: bool,
 }
 
 impl Queue<'_> {
@@ -331,7 +332,7 @@ impl Queue<'_> {
         if *sent != before || to.is_full(self.options) {
             return;
         }
-        if self.urgent || to.should_hear_of(self.committed) {
+        if to.asked || to.should_hear_of(self.committed) {
             messages.push(self.update(to, sent, self.heartbeat_preceding(to), Vec::new()));
         } else if self.now >= to.heartbeat_at(self.options) {
             let request = self.request(to, sent, self.heartbeat_preceding(to), Vec::new());
@@ -398,6 +399,7 @@ impl Queue<'_> {
         to.inflight.push(*sent);
         to.first_sent.get_or_insert(self.now);
         to.last_sent = Some(self.now);
+        to.asked = false;
         let mut request = UpdateRequest {
             tablet: self.meta.tablet,
             caller: self.me,

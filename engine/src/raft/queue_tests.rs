@@ -68,7 +68,6 @@ fn next(peer: &mut Progress, log: &RaftLog) -> (Vec<(OpId, usize)>, Vec<u64>) {
         committed: 30,
         all_replicated: 0,
         safe: None,
-        urgent: false,
     };
     let (mut sent, mut messages, mut reads) = (0, Vec::new(), Vec::new());
     queue.fill(peer, &mut sent, &mut messages, &mut reads);

@@ -43,8 +43,6 @@ pub(super) struct Picks {
     next_at: Instant,
     /// The latest that readers wait for, and when the clock is surely past the earliest.
     wanted: Option<(Timestamp, Instant)>,
-    /// A reader waits: updates are to leave now.
-    pub urgent: bool,
 }
 
 struct Pick {
@@ -64,8 +62,8 @@ impl Picks {
     }
 
     /// No reader waits.
-    pub fn is_unasked(&self) -> bool {
-        self.wanted.is_none() && !self.urgent
+    pub fn is_unwanted(&self) -> bool {
+        self.wanted.is_none()
     }
 
     /// A reader waits for `at`, which is surely past at `due`. Those who come later do not put off who came first.
@@ -150,7 +148,10 @@ impl Raft {
             return;
         }
         picks.next_at = self.options.heartbeat_after(ctx.now.mono);
-        picks.urgent |= wanted.is_some();
+        if wanted.is_some() {
+            // Now, or as soon as one of what is on its way was answered.
+            leader.peers.values_mut().for_each(|progress| progress.asked = true);
+        }
         let Some(past) = surely_past(ctx.now.wall) else { return };
         // Another reader waits for more.
         if let Some((latest, _)) = wanted.filter(|(latest, _)| *latest > past) {
