@@ -83,6 +83,8 @@ pub const MARKS: &[&str] = &[
     "raft: StartPreElection",
     "raft: StepDown",
     "raft: Tombstone",
+    "replica: slept through a heartbeat",
+    "replica: slept through an answer",
     "rpc: a call had to wait",
     "rpc: a call met a stopping server",
     "rpc: a deadline passed in the queue",

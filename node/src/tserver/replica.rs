@@ -306,6 +306,7 @@ impl ReplicaHandle {
     /// be waited for later.
     pub fn begin_update(&self, request: UpdateRequest, room: Option<Promise>) -> Result<PendingUpdate> {
         if let Some(response) = self.shared.resting.answer(&request, || self.shared.env.now()) {
+            self.shared.env.watch.mark("replica: slept through a heartbeat");
             return Ok(PendingUpdate::Answered(response));
         }
         let bytes = request.entries.iter().map(|entry| entry.payload.len()).sum();

@@ -96,10 +96,9 @@ impl ReplicaLoop {
         };
         let post: Post = {
             let (news, shared) = (news.clone(), shared.clone());
-            Arc::new(move |event| {
-                if let Some(event) = shared.resting.keep(event, || shared.env.now()) {
-                    tell(&news, Command::Event(event));
-                }
+            Arc::new(move |event| match shared.resting.keep(event, || shared.env.now()) {
+                Some(event) => tell(&news, Command::Event(event)),
+                None => shared.env.watch.mark("replica: slept through an answer"),
             })
         };
         ReplicaLoop {
