@@ -365,14 +365,16 @@ impl Chaos {
         }
     }
 
-    /// A server's process ended by itself: a supervisor starts it again.
-    pub fn exited(&mut self, world: &mut dyn World, host: &str, error: Option<&str>) {
+    /// A server's process ended by itself: a supervisor starts it again. False if it was taken down before.
+    pub fn exited(&mut self, world: &mut dyn World, host: &str, error: Option<&str>) -> bool {
         let now = world.now().as_nanos() as u64;
         world.log().moment(now, host, "exit", error.unwrap_or("in order"));
-        let Some(host) = self.host(host) else { return };
-        if self.take_down(world, host, SUPERVISOR_PAUSE, |world, host| world.kill(host)) {
+        let Some(host) = self.host(host) else { return false };
+        let was_up = self.take_down(world, host, SUPERVISOR_PAUSE, |world, host| world.kill(host));
+        if was_up {
             self.count("exit");
         }
+        was_up
     }
 
     fn host(&self, name: &str) -> Option<Host> {

@@ -37,7 +37,7 @@ pub fn boot(world: &mut dyn World, plan: &Plan, observer: &Observer) {
         let machine = world.machine(&host.name());
         machine.set_memory_bytes(plan.cluster.memory);
         machine.set_cost(device_cost(plan));
-        machine.set_watch(observer.watch(host, machine.fuses().clone()));
+        machine.set_watch(observer.watch(host, &machine));
     }
     for clock in &plan.clocks {
         let true_micros = world.true_micros();

@@ -160,6 +160,11 @@ impl Machine {
         devices.counts_before.iter().copied().chain(mounted).collect()
     }
 
+    /// Whether its disks did all that they were asked to so far, and have their power.
+    pub fn disks_obey(&self) -> bool {
+        !self.lost_power() && self.fault_counts().iter().all(|counts| !has_disobeyed(counts))
+    }
+
     /// When the work that was just done would have been done, had it taken its time: devices serve in turn.
     pub fn work_ends(&self, now: Instant) -> Instant {
         let cpu = CPU_NANOS * self.cpu_factor.load(Ordering::Relaxed);
@@ -243,6 +248,12 @@ impl WallClock {
         let drifted = true_us.saturating_sub(self.drifts_since_us) as i64 / 1_000 * self.drift_ppm / 1_000;
         self.offset_us + drifted
     }
+}
+
+/// Whether the device failed to do something, or did something else.
+fn has_disobeyed(counts: &FaultCounts) -> bool {
+    let refused = counts.ops_failed + counts.syncs_failed + counts.full;
+    refused + counts.bits_flipped + counts.writes_phantom + counts.writes_misdirected > 0
 }
 
 impl Disks for Machine {

@@ -31,6 +31,7 @@ pub const MARKS: &[&str] = &[
     "maintenance: a flush",
     "maintenance: a flush of changes",
     "maintenance: a job failed",
+    "maintenance: a job's tablet went away",
     "maintenance: a merge",
     "maintenance: a merge of changes",
     "maintenance: memory is short",

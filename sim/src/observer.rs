@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -15,8 +15,9 @@ use engine::watch::{Watch, Watcher};
 use crate::cluster;
 use crate::fuse::Fuses;
 use crate::invariants::Watchdog;
-use crate::oracle::Finding;
+use crate::machine::Machine;
 use crate::oracle::memory::Counted;
+use crate::oracle::{Finding, unprovoked};
 use crate::plan::{Host, Plan};
 use crate::trace::{self, Lane};
 
@@ -33,6 +34,7 @@ struct Seen {
     marks: Mutex<BTreeMap<String, u64>>,
     dog: Mutex<Watchdog>,
     memory: Mutex<Memory>,
+    unprovoked: Mutex<Vec<Finding>>,
     clients: usize,
     /// On which machine each server runs.
     hosts: Mutex<BTreeMap<PeerId, Host>>,
@@ -68,8 +70,9 @@ impl Observer {
             Watchdog::new(plan.cluster.log_sync, patience).giving_up_after(plan.cluster.follower_failed);
         let (dog, hosts) = (Mutex::new(dog), Mutex::default());
         let traces = origin.map(|origin| Mutex::new(Traces { origin, tablets: BTreeMap::new() }));
-        let (memory, clients) = (Mutex::default(), plan.clients.len());
-        Observer { seen: Arc::new(Seen { marks: Mutex::default(), dog, memory, clients, hosts, traces }) }
+        let (marks, memory, unprovoked) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let clients = plan.clients.len();
+        Observer { seen: Arc::new(Seen { marks, dog, memory, unprovoked, clients, hosts, traces }) }
     }
 
     /// Writes each tablet's trace into `dir`, as `NAME-TABLET.trace`.
@@ -85,8 +88,12 @@ impl Observer {
     }
 
     /// For the environment of the server on a machine, whose fuses its notes may burn.
-    pub fn watch(&self, host: Host, fuses: Fuses) -> Watch {
-        Watch::new(Arc::new(Post { seen: self.seen.clone(), host, fuses }))
+    pub fn watch(&self, host: Host, machine: &Arc<Machine>) -> Watch {
+        let fuses = machine.fuses().clone();
+        // The machine keeps the watch: were it the other way round as well, neither would ever go.
+        let machine = Arc::downgrade(machine);
+        let (seen, name) = (self.seen.clone(), host.name());
+        Watch::new(Arc::new(Post { seen, host, name, fuses, machine }))
     }
 
     /// These machines do nothing, each since that time of the run.
@@ -117,6 +124,11 @@ impl Observer {
         self.seen.memory().findings.clone()
     }
 
+    /// What failed for no reason.
+    pub fn unprovoked_findings(&self) -> Vec<Finding> {
+        self.seen.unprovoked().clone()
+    }
+
     /// Notes of replication that were looked at.
     pub fn events(&self) -> u64 {
         self.seen.dog().events()
@@ -127,11 +139,24 @@ impl Observer {
 struct Post {
     seen: Arc<Seen>,
     host: Host,
+    name: String,
     fuses: Fuses,
+    machine: Weak<Machine>,
+}
+
+impl Post {
+    /// Takes a failure down, if the machine's disks are no reason for it.
+    fn judge(&self, found: Option<Finding>) {
+        let obey = || self.machine.upgrade().is_some_and(|machine| machine.disks_obey());
+        if let Some(found) = found.filter(|_| obey()) {
+            self.seen.unprovoked().push(found);
+        }
+    }
 }
 
 impl Watcher for Post {
     fn mark(&self, mark: &'static str) {
+        self.judge(unprovoked::check_mark(&self.name, mark));
         self.seen.count(mark);
     }
 
@@ -142,6 +167,7 @@ impl Watcher for Post {
     fn note(&self, server: PeerId, tablet: TabletId, note: &Note) {
         self.seen.hosts().entry(server).or_insert(self.host);
         self.seen.note(server, tablet, note);
+        self.judge(unprovoked::check_note(&self.name, note));
         self.fuses.see(tablet, note);
     }
 }
@@ -157,6 +183,10 @@ impl Seen {
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().expect("nothing panics while it holds what was counted")
+    }
+
+    fn unprovoked(&self) -> MutexGuard<'_, Vec<Finding>> {
+        self.unprovoked.lock().expect("nothing panics while it holds what failed")
     }
 
     fn dog(&self) -> MutexGuard<'_, Watchdog> {

@@ -17,7 +17,7 @@ use crate::aftermath;
 use crate::chaos::Chaos;
 use crate::cluster;
 use crate::observer::Observer;
-use crate::oracle::{Finding, calm};
+use crate::oracle::{Finding, calm, unprovoked};
 use crate::plan::record::words;
 use crate::plan::{Host, Plan};
 use crate::trace::{EventLog, Moment, Track, listen_to_logs};
@@ -137,7 +137,8 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: Keep) -> Result<Ran, String> {
     let chaos = phases.unwrap_or_else(|panic| resume_unwind(panic));
     let (mut failures, simulated) = (run.failures, run.world.now());
     observer.alive(&workload.living_tablets());
-    failures.extend(observer.findings().iter().chain(&observer.memory_findings()).map(fault));
+    let (memory, unprovoked) = (observer.memory_findings(), observer.unprovoked_findings());
+    failures.extend(observer.findings().iter().chain(&memory).chain(&unprovoked).map(fault));
     let judging = cpu_ms();
     let outcome = outcome(plan, kind, &log, &workload, chaos, failures, simulated);
     let outcome = Outcome { marks: observer.marks(), ..outcome };
@@ -285,7 +286,12 @@ impl Run<'_> {
                 Ok(Stopped::ClientsEnded) => return true,
                 Ok(Stopped::LostPower { host }) => chaos.lost_power(self.world, &host),
                 Ok(Stopped::Struck { fault }) => chaos.strike(self.world, fault),
-                Ok(Stopped::Exited { host, error }) => chaos.exited(self.world, &host, error.as_deref()),
+                Ok(Stopped::Exited { host, error }) => {
+                    let was_up = chaos.exited(self.world, &host, error.as_deref());
+                    if was_up && self.world.machine(&host).disks_obey() {
+                        self.failures.push(fault(&unprovoked::check_exit(&host, error.as_deref())));
+                    }
+                }
                 Err(failure) => {
                     self.fail("client", format!("{what}: {failure}"));
                     return false;

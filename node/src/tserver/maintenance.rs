@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::config::TabletConfig;
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
 use engine::ids::TabletId;
 use engine::replica::policy::{self, DeltasView, TabletView};
 use engine::replica::{Job, JobKind, JobStep};
@@ -130,8 +130,14 @@ impl Since {
         };
         self.log_bytes_at_checkpoint = replica.log_bytes();
         outcome.unwrap_or_else(|error| {
-            tracing::warn!(tablet = %replica.tablet().tablet, ?kind, %error, "maintenance failed");
-            env.watch.mark("maintenance: a job failed");
+            let tablet = replica.tablet().tablet;
+            if error.kind == ErrorKind::Aborted {
+                tracing::debug!(%tablet, ?kind, %error, "maintenance was given up");
+                env.watch.mark("maintenance: a job's tablet went away");
+            } else {
+                tracing::warn!(%tablet, ?kind, %error, "maintenance failed");
+                env.watch.mark("maintenance: a job failed");
+            }
             self.not_before = env.now().mono.after(PAUSE_AFTER_FAILURE);
             false
         })

@@ -27,6 +27,7 @@ pub mod replicas;
 pub mod row;
 pub mod searches;
 pub mod touch;
+pub mod unprovoked;
 pub mod versions;
 
 /// Something that must not have happened.
@@ -121,6 +122,7 @@ pub fn judge(operations: &[Operation]) -> Report {
     versions::check(&rows, &mut report);
     durable::check(&rows, &mut report);
     once::check(&rows, &mut report);
+    once::check_scans(operations, &mut report);
     clocks::check(operations, &rows, &mut report);
     clocks::check_snapshots(operations, &mut report);
     bank::check(operations, &mut report);
