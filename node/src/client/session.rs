@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use super::locations::{Lookup, TabletLocation};
 use super::write::{Batch, Written};
 use super::{Client, Table, lock};
+use crate::proto::kudu::ExternalConsistencyMode;
 
 /// When a session sends what is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub struct SessionConfig {
     pub timeout: Duration,
     /// Whether each row that a tablet answered is kept for [`Session::take_receipts`].
     pub receipts: bool,
+    /// Whether a write is answered at once, or when its time has passed on every clock (COMMIT_WAIT).
+    pub consistency: ExternalConsistencyMode,
 }
 
 impl SessionConfig {
@@ -63,6 +66,7 @@ impl SessionConfig {
             flush_interval: Duration::from_secs(1),
             timeout: Duration::from_secs(60),
             receipts: false,
+            consistency: ExternalConsistencyMode::ClientPropagated,
         }
     }
 
@@ -366,7 +370,8 @@ impl Session {
     async fn write(&self, table: Table, buffer: TabletBuffer) {
         let TabletBuffer { tablet, writer, tags } = buffer;
         let (rows, indirect) = writer.finish();
-        let batch = Batch { rows: Bytes::from(rows), indirect: Bytes::from(indirect) };
+        let consistency = self.shared.config.consistency;
+        let batch = Batch { rows: Bytes::from(rows), indirect: Bytes::from(indirect), consistency };
         let written = self.shared.client.write_batch(&table, tablet, &batch, self.deadline()).await;
         let mut state = lock(&self.shared.state);
         match written {

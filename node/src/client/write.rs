@@ -30,6 +30,7 @@ pub(super) struct Written {
 pub(super) struct Batch {
     pub(super) rows: Bytes,
     pub(super) indirect: Bytes,
+    pub(super) consistency: ExternalConsistencyMode,
 }
 
 /// Ends a request number's life however the request ends.
@@ -99,7 +100,7 @@ impl Client {
                 rows: Some(batch.rows.clone()),
                 indirect_data: (!batch.indirect.is_empty()).then(|| batch.indirect.clone()),
             }),
-            external_consistency_mode: Some(ExternalConsistencyMode::ClientPropagated as i32),
+            external_consistency_mode: Some(batch.consistency as i32),
             propagated_timestamp: self.observed_timestamp(),
             authz_token: table.info.authz_token.clone(),
             ..Default::default()

@@ -9,9 +9,13 @@
 
 use std::collections::BTreeMap;
 
+use engine::time::{Now, Timestamp};
+
 use super::touch::{RowKey, Touch, What};
 use super::{Finding, Report};
 use crate::history::{Mode, Nanos, Operation, Outcome, Request, RowAnswer, RowOutcome, Stamp};
+use crate::plan::faults::{Fault, TimedFault};
+use crate::plan::{ClockError, Plan};
 
 const NAME: &str = "hybrid time";
 
@@ -23,6 +27,29 @@ pub fn check(operations: &[Operation], rows: &BTreeMap<RowKey, Vec<Touch>>, repo
     for (key, touches) in rows {
         check_row(*key, touches, report);
     }
+}
+
+/// A write that was answered once its time had passed, at `stamp`, to a client whose clock is right.
+///
+/// Clocks that are as right as they say have passed it; of others it may be ahead by as much as they are off.
+pub fn check_waited(plan: &Plan, stamp: Stamp, now: Now) -> Option<Finding> {
+    let jumps = |fault: &TimedFault| {
+        matches!(fault.kind, Fault::ClockJump { .. } | Fault::ClockDrift { .. } | Fault::ClockError { .. })
+    };
+    if plan.faults.iter().any(jumps) {
+        return None;
+    }
+    let elapsed_us = now.mono.0 / 1_000;
+    let wrong = |clock: &ClockError| {
+        let drifted = elapsed_us as i64 / 1_000 * clock.drift_ppm / 1_000;
+        u64::try_from(clock.offset_us + drifted).unwrap_or(0).saturating_sub(clock.error_us)
+    };
+    let wrong = plan.clocks.iter().map(wrong).max().unwrap_or(0);
+    let (at, micros) = (Timestamp(stamp).micros(), now.wall.micros);
+    (at > micros + wrong).then(|| {
+        let early = at - micros;
+        Finding::new(NAME, format!("a write at {stamp} that waits was answered {early} us before that"))
+    })
 }
 
 fn check_call(index: usize, operation: &Operation, report: &mut Report) {

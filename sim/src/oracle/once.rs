@@ -3,12 +3,14 @@
 //! The telling case is an INSERT of a key that nobody else ever writes: however often its client repeats it, it must
 //! never be told that its row is already there; and an UPDATE or DELETE of a row that only its client touches must not
 //! miss it because its own first attempt has deleted it.
+//!
+//! And a scan gives a row once, wherever its tablet keeps it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::touch::{RowKey, Touch, What};
 use super::{Finding, Report};
-use crate::history::{RowOpKind, RowOutcome};
+use crate::history::{Operation, Outcome, Request, RowOpKind, RowOutcome};
 
 const NAME: &str = "exactly once";
 
@@ -19,6 +21,21 @@ pub fn check(rows: &BTreeMap<RowKey, Vec<Touch>>, report: &mut Report) {
             touches.iter().filter(|touch| matches!(touch.what, What::Write { .. })).collect();
         if is_alone(&writes) {
             check_row(*key, touches, &writes, report);
+        }
+    }
+}
+
+/// Checks that no scan gives a row twice. (To the other judges, a row is what was given of it last.)
+pub fn check_scans(operations: &[Operation], report: &mut Report) {
+    for (index, operation) in operations.iter().enumerate() {
+        let (Request::Scan(_), Outcome::Rows { rows, .. }) = (&operation.request, &operation.outcome) else {
+            continue;
+        };
+        report.checked += 1;
+        let mut given = BTreeSet::new();
+        if let Some(again) = rows.iter().find(|seen| !given.insert(seen.key)) {
+            let what = format!("op {index} was given row {} more than once: {operation}", again.key);
+            report.add(Finding::new(NAME, what));
         }
     }
 }

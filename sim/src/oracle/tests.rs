@@ -248,3 +248,28 @@ fn a_long_history_is_checked() {
         assert!(found || report.undecided > 0, "with {keys} keys nobody noticed");
     }
 }
+
+#[test]
+fn a_write_that_waits_is_not_answered_before_its_time() {
+    use engine::time::{Instant, WallTime};
+    let mut plan = crate::plan::Plan::generate(1, crate::plan::Profile::Calm, crate::plan::Size::Smoke);
+    let now = engine::time::Now { mono: Instant(0), wall: WallTime { micros: 1_000, error_micros: 0 } };
+    let found = |plan: &crate::plan::Plan, micros: u64| {
+        super::clocks::check_waited(plan, micros << 12, now).is_some()
+    };
+    plan.clocks.clear();
+    assert!(!found(&plan, 1_000));
+    assert!(found(&plan, 1_001));
+    let host = crate::plan::Host::Tserver(0);
+    plan.clocks.push(crate::plan::ClockError { host, offset_us: 700, drift_ppm: 0, error_us: 500 });
+    assert!(!found(&plan, 1_200), "a clock that is off by more than it says");
+    assert!(found(&plan, 1_201));
+}
+
+#[test]
+fn a_scan_that_gives_a_row_twice_is_rejected() {
+    let text = "0 1-2 upsert 1=5 ok @10
+                0 3-4 snapshot @20 1=5 2=-";
+    assert_clean(text);
+    assert_eq!(objections(&text.replace("2=-", "1=5")), ["exactly once"]);
+}

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::faults::{Blow, Fault, Moment, Way};
 use super::generate::{Profile, rounded};
-use super::ops::{ClientProgram, ClientSetup, Flush, Op, WriteKind};
+use super::ops::{ClientProgram, ClientSetup, Flush, Op, Waits, WriteKind};
 use super::{Cluster, Host, Plan, TimedFault};
 use crate::draw::Draw;
 
@@ -90,7 +90,7 @@ fn crowd(draw: &mut Draw, plan: &mut Plan, work: Duration) {
     let (keys, tablets) = (draw.between(1, 2), u64::from(plan.cluster.tablets));
     let present = plan.clients.len() as u8;
     for number in present..present + size {
-        let setup = ClientSetup { number, flush: Flush::Sync, pace, propagate_every: 1 };
+        let setup = ClientSetup { number, flush: Flush::Sync, waits: Waits::No, pace, propagate_every: 1 };
         let op = |draw: &mut Draw| match draw.percent(4) {
             true => Op::StepDown { table: 0, tablet: draw.below(tablets) as u8 },
             false => Op::Write {

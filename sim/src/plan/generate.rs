@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use super::faults::{Blow, Dir, Fault, Host, Moment, TimedFault, Way};
-use super::ops::{ClientProgram, ClientSetup, Flush, Op, ReadAt, Replicas, WriteKind};
+use super::ops::{Asked, ClientProgram, ClientSetup, Flush, Op, ReadAt, Replicas, Waits, WriteKind};
 use super::record::words;
 use super::{ClockError, Cluster, Devices, Ending, Limits, Network, Plan};
 use crate::draw::Draw;
@@ -88,7 +88,9 @@ impl Plan {
             quiet: Duration::ZERO,
         };
         if size != Size::Bench {
+            super::more::waits(&mut Draw::new(seed, "waits"), &mut plan, profile);
             super::duels::duels(&mut Draw::new(seed, "duels"), &mut plan, profile, work);
+            super::members::members(&mut Draw::new(seed, "members"), &mut plan, profile, work);
         }
         // Who must store a vote, for every tablet, on a disk that turns cannot be elected within a few of its turns.
         if plan.devices.sync >= SPINNING {
@@ -125,7 +127,7 @@ impl Plan {
     /// Nobody takes replicas away.
     fn keep_everyone(&mut self) {
         for op in self.clients.iter_mut().flat_map(|client| &mut client.ops) {
-            if let Op::Evict { table, tablet } = *op {
+            if let Op::Evict { table, tablet, .. } = *op {
                 *op = Op::StepDown { table, tablet };
             }
         }
@@ -135,7 +137,7 @@ impl Plan {
 /// What clients may wait for disks in all: every op for its own work there, and for a flush or a merge before it.
 fn disk_time(plan: &Plan) -> Duration {
     let most = plan.clients.iter().map(|client| client.ops.len()).max().unwrap_or_default();
-    (plan.devices.op + plan.devices.sync) * 50 * most as u32
+    (plan.devices.op + plan.devices.sync) * 100 * most as u32
 }
 
 /// How long a client is at work if nothing holds it up.
@@ -283,7 +285,7 @@ impl OpDraw {
             "drop-range" => Op::DropRange { table, range: small },
             "short-table" => Op::ShortTable { number: small, rows: draw.between(1, 20) as u32 },
             "step-down" => Op::StepDown { table, tablet },
-            "move" => Op::Move { table, tablet },
+            "move" => Op::Move { table, tablet, asked: Asked::Leader },
             _ => {
                 let (kind, key) = (draw.weighted(&self.writes), self.key(draw));
                 Op::Write { kind, table, key, value: draw.below(1_000_000) as u32 }
@@ -327,7 +329,8 @@ fn clients(draw: &mut Draw, cluster: &Cluster, profile: Profile, size: Size) -> 
 
 fn client(draw: &mut Draw, kinds: &OpDraw, number: u8, ops: u64, pace: Duration) -> ClientProgram {
     let flush = draw.weighted(&[(Flush::Sync, 3), (Flush::Manual, 2), (Flush::Background, 1)]);
-    let setup = ClientSetup { number, flush, pace, propagate_every: draw.pick(&[0, 1, 10]) };
+    let setup =
+        ClientSetup { number, flush, waits: Waits::No, pace, propagate_every: draw.pick(&[0, 1, 10]) };
     let batch = draw.between(2, 30);
     let mut ops: Vec<Op> = (0..ops).map(|_| kinds.op(draw)).collect();
     if flush != Flush::Sync {

@@ -16,6 +16,7 @@ use std::time::Duration;
 mod duels;
 pub mod faults;
 pub mod generate;
+mod members;
 mod more;
 pub mod ops;
 pub mod record;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::generate::{Size, read_at, replicas, rounded};
-use super::ops::{ClientProgram, Op, ReadAt, TestKind, Wanted};
+use super::faults::Fault;
+use super::generate::{Profile, Size, read_at, replicas, rounded};
+use super::ops::{Asked, ClientProgram, Flush, Op, ReadAt, TestKind, Waits, Wanted};
 use super::{Cluster, Data, Ending, Host, Plan, Sending, TimedFault};
 use crate::draw::Draw;
 
@@ -17,6 +18,19 @@ pub fn sending(draw: &mut Draw) -> Sending {
         0 => Sending::default(),
         1 => Sending { batch: draw.pick(&[1, 200, 2_000]), inflight: draw.pick(&[1, 2, 4]) },
         _ => Sending { batch: 1, inflight: 1 },
+    }
+}
+
+/// In some plans one client takes a write for done when its time has surely passed, unless some clock is so unsure of
+/// itself that nothing would get done.
+pub fn waits(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
+    let unsure = plan.faults.iter().any(|fault| matches!(fault.kind, Fault::ClockError { .. }));
+    if unsure || !draw.percent(if profile == Profile::Clock { 50 } else { 15 }) {
+        return;
+    }
+    let at = draw.below(plan.clients.len() as u64) as usize;
+    if plan.clients[at].setup.flush == Flush::Sync {
+        plan.clients[at].setup.waits = Waits::Commit;
     }
 }
 
@@ -67,7 +81,7 @@ fn other_op(draw: &mut Draw, cluster: &Cluster, kinds: &[(&'static str, u32)]) -
         "evict" => {
             let (table, tablet) =
                 (draw.below(u64::from(cluster.tables)), draw.below(u64::from(cluster.tablets)));
-            Op::Evict { table: table as u8, tablet: tablet as u8 }
+            Op::Evict { table: table as u8, tablet: tablet as u8, asked: Asked::Leader }
         }
         _ => return None,
     })

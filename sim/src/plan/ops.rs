@@ -43,6 +43,16 @@ words! {
 }
 
 words! {
+    /// Whom an operator asks for a change of a group's members.
+    pub enum Asked {
+        /// The leader that the masters know.
+        Leader = "leader",
+        /// Every replica, as whoever leads now or believes to.
+        All = "all",
+    }
+}
+
+words! {
     /// When a client's writes go out.
     pub enum Flush {
         /// Each on its own.
@@ -79,11 +89,22 @@ words! {
     }
 }
 
+words! {
+    /// When a client takes a write for done.
+    pub enum Waits {
+        /// At once: what it tells others carries the time of it.
+        No = "no",
+        /// When its time has passed on every clock (COMMIT_WAIT).
+        Commit = "commit",
+    }
+}
+
 records! {
     /// What one client is like; its ops follow it.
     pub struct ClientSetup = "client" {
         pub number: u8,
         pub flush: Flush,
+        pub waits: Waits,
         /// Time between two ops.
         pub pace: Duration,
         /// Tells the next client the newest timestamp it has seen, every so many ops; 0 for never.
@@ -149,9 +170,9 @@ records! {
         /// Asks the leader of a tablet to let another lead.
         StepDown = "step-down" { table: u8, tablet: u8 },
         /// Moves a replica of a tablet from one tablet server to one that has none.
-        Move = "move" { table: u8, tablet: u8 },
+        Move = "move" { table: u8, tablet: u8, asked: Asked },
         /// Takes a replica out of a tablet's group, as an operator may who has lost patience. Another is made in time.
-        Evict = "evict" { table: u8, tablet: u8 },
+        Evict = "evict" { table: u8, tablet: u8, asked: Asked },
         Wait = "wait" { span: Duration },
         /// Appends a row to this client's list, which points at the one before; the next may go to another tablet.
         Link = "link" {},

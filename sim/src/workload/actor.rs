@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use engine::error::{Error, ErrorKind};
 use node::client::{Client, FlushMode, Receipt, Session, SessionConfig, Table};
 use node::env::Env;
+use node::proto::kudu::ExternalConsistencyMode;
 
 use super::lists::List;
 use super::{PAUSE, Workload, nanos, rows, tables};
 use crate::history::{
     Call, ClientNo, Outcome, Request, RowAnswer, RowOp, RowOpKind, RowOutcome, Stamp, TableNo,
 };
+use crate::oracle::clocks;
 use crate::plan::Op;
-use crate::plan::ops::{ClientProgram, Flush};
+use crate::plan::ops::{ClientProgram, Flush, Waits};
 
 /// One client at work.
 pub(super) struct Actor {
@@ -26,6 +28,8 @@ pub(super) struct Actor {
     /// Rows that the session has taken and not answered, by tag.
     waiting: BTreeMap<u64, Call>,
     next_tag: u64,
+    /// Whether writes are done when their time has passed.
+    waits: bool,
     /// Accounts whose balance depends on a transfer of unknown outcome.
     pub retired: Vec<i64>,
     pub list: List,
@@ -51,11 +55,28 @@ impl Actor {
         });
         config.timeout = workload.plan().cluster.op_timeout;
         config.receipts = true;
+        let waits = program.setup.waits == Waits::Commit;
+        if waits {
+            config.consistency = ExternalConsistencyMode::CommitWait;
+        }
         let number = ClientNo::from(program.setup.number);
         let session = client.session(config);
         let (tables, waiting, retired) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let list = List::default();
-        Actor { workload, env, number, client, tables, mode, session, waiting, next_tag: 1, retired, list }
+        Actor {
+            workload,
+            env,
+            number,
+            client,
+            tables,
+            mode,
+            session,
+            waiting,
+            next_tag: 1,
+            waits,
+            retired,
+            list,
+        }
     }
 
     async fn run(&mut self, program: &ClientProgram, index: usize) {
@@ -113,12 +134,14 @@ impl Actor {
             Op::OwnColumn { table, step } => self.own_column(TableNo::from(*table), *step).await,
             Op::OwnRange { table, step } => self.own_range(TableNo::from(*table), *step).await,
             Op::StepDown { table, tablet } => self.step_down(TableNo::from(*table), *tablet).await,
-            Op::Evict { table, tablet } => self.evict(TableNo::from(*table), *tablet).await,
+            Op::Evict { table, tablet, asked } => self.evict(TableNo::from(*table), *tablet, *asked).await,
             Op::Link {} => self.link().await,
             Op::Walk { back, from } => self.walk(*back, *from).await,
             Op::Quiesce { server, span } => self.quiesce(*server, *span).await,
             Op::Inspect { server } => self.inspect(*server).await,
-            Op::Move { table, tablet } => self.move_replica(TableNo::from(*table), *tablet).await,
+            Op::Move { table, tablet, asked } => {
+                self.move_replica(TableNo::from(*table), *tablet, *asked).await;
+            }
         }
     }
 
@@ -216,6 +239,11 @@ impl Actor {
             let answer = answer_of(&receipt);
             if matches!(answer, RowAnswer::At { outcome: RowOutcome::Refused, .. }) {
                 self.look_again();
+            }
+            if self.waits && receipt.refused.is_none() {
+                let now = self.env.now();
+                let found = clocks::check_waited(self.workload.plan(), receipt.timestamp, now);
+                found.into_iter().for_each(|finding| self.workload.object(finding));
             }
             self.answer(call, Outcome::Written(vec![answer]));
         }

@@ -1,4 +1,4 @@
-//! What an administrator does while others work: leaders step down, replicas move.
+//! What an administrator does while others work: leaders step down, servers quiesce and are looked at.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,17 +8,10 @@ use engine::error::Error;
 use engine::time::Instant;
 use node::client::locations::TabletLocation;
 use node::env::Env;
-use node::proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
-use node::proto::kudu::consensus::raft_peer_pb::MemberType;
-use node::proto::kudu::consensus::{
-    BulkChangeConfigRequestPb, ChangeConfigRequestPb, ChangeConfigResponsePb, ChangeConfigType,
-    LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb, RaftPeerAttrsPb, RaftPeerPb,
-};
-use node::proto::kudu::server::{
-    DumpMemTrackersRequestPb, DumpMemTrackersResponsePb, GetStatusRequestPb, GetStatusResponsePb,
-};
+use node::proto::kudu::consensus::{LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb};
+use node::proto::kudu::server::{DumpMemTrackersRequestPb, DumpMemTrackersResponsePb};
 use node::proto::kudu::tserver::{QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb};
-use node::proto::kudu::{HostPortPb, MemTrackerPb};
+use node::proto::kudu::{AppStatusPb, MemTrackerPb};
 use node::rpc::client::{CallOptions, Proxy};
 
 use super::actor::Actor;
@@ -26,12 +19,11 @@ use super::scans::spec;
 use super::{TSERVER_PORT, Workload, until};
 use crate::history::{Outcome, Request, TableNo};
 use crate::oracle::Finding;
-use crate::oracle::membership::{self, NO_CONFIG};
 use crate::oracle::memory::{self, Held};
 use crate::plan::Op;
 
-const CONSENSUS: &str = "kudu.consensus.ConsensusService";
-const GENERIC: &str = "kudu.server.GenericService";
+pub(super) const CONSENSUS: &str = "kudu.consensus.ConsensusService";
+pub(super) const GENERIC: &str = "kudu.server.GenericService";
 pub(super) const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
 
 /// One call to a server, on a connection of its own.
@@ -57,7 +49,7 @@ where
 
 impl Actor {
     /// A tablet of a table, by its place among them.
-    async fn tablet(&mut self, number: TableNo, at: u8) -> Result<TabletLocation, Error> {
+    pub(super) async fn tablet(&mut self, number: TableNo, at: u8) -> Result<TabletLocation, Error> {
         let table = self.table(number).await;
         let tokens = table.scan_tokens(&spec()).await?;
         let none = || Error::not_found(format!("table {number} has no tablet"));
@@ -90,93 +82,6 @@ impl Actor {
         let within = self.workload.plan().cluster.rpc_timeout;
         let method = "LeaderStepDown";
         let response: LeaderStepDownResponsePb =
-            call(&self.env, &leader.address, CONSENSUS, method, &request, within).await?;
-        refused(response.error.map(|error| error.status))
-    }
-
-    pub async fn move_replica(&mut self, number: TableNo, at: u8) {
-        let what = self.invoke(Request::Other(format!("table {number} tablet {at}: a replica moves")));
-        let outcome = match self.try_move(number, at).await {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::Unknown(error.message),
-        };
-        self.workload.count(|counts| counts.changes += u64::from(outcome == Outcome::Done));
-        self.answer(what, outcome);
-    }
-
-    pub async fn evict(&mut self, number: TableNo, at: u8) {
-        let what =
-            self.invoke(Request::Other(format!("table {number} tablet {at}: a replica is taken away")));
-        let outcome = match self.try_evict(number, at).await {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::Unknown(error.message),
-        };
-        self.workload.count(|counts| counts.changes += u64::from(outcome == Outcome::Done));
-        self.answer(what, outcome);
-    }
-
-    /// Has the leader remove another voter, as long as nothing is missing.
-    async fn try_evict(&mut self, number: TableNo, at: u8) -> Result<(), Error> {
-        let tablet = self.tablet(number, at).await?;
-        let leader = tablet.replicas.iter().find(|replica| replica.leader);
-        let leader = leader.ok_or_else(|| Error::not_ready("the tablet has no leader"))?;
-        if tablet.replicas.len() < usize::from(self.workload.plan().cluster.replicas) {
-            return Err(Error::not_ready("the tablet lacks a replica already"));
-        }
-        let others = tablet.replicas.iter().filter(|replica| !replica.leader).cycle();
-        let other =
-            others.clone().nth(usize::from(at) % 2).ok_or_else(|| Error::not_found("no other replica"))?;
-        let server =
-            RaftPeerPb { permanent_uuid: Some(Bytes::from(other.server_id.clone())), ..Default::default() };
-        let request = ChangeConfigRequestPb {
-            dest_uuid: Some(Bytes::from(leader.server_id.clone())),
-            tablet_id: Bytes::from(tablet.id.clone()),
-            r#type: Some(ChangeConfigType::RemovePeer as i32),
-            server: Some(server),
-            cas_config_opid_index: None,
-        };
-        let within = self.workload.plan().cluster.rpc_timeout;
-        let response: ChangeConfigResponsePb =
-            call(&self.env, &leader.address, CONSENSUS, "ChangeConfig", &request, within).await?;
-        refused(response.error.map(|error| error.status))
-    }
-
-    /// Adds a learner that is to be promoted, and marks another replica to be replaced, in one change.
-    async fn try_move(&mut self, number: TableNo, at: u8) -> Result<(), Error> {
-        let tablet = self.tablet(number, at).await?;
-        let leader = tablet.replicas.iter().find(|replica| replica.leader);
-        let leader = leader.ok_or_else(|| Error::not_ready("the tablet has no leader"))?.clone();
-        let (new_id, new_host) = self.workload.server_without(&self.env, &tablet).await?;
-        let leaves = &tablet.replicas[usize::from(at) % tablet.replicas.len().max(1)];
-        let peer = |id: &str, attrs| RaftPeerPb {
-            permanent_uuid: Some(Bytes::from(id.to_string())),
-            attrs: Some(attrs),
-            ..Default::default()
-        };
-        let mut added = peer(&new_id, RaftPeerAttrsPb { promote: Some(true), replace: None });
-        added.member_type = Some(MemberType::NonVoter as i32);
-        added.last_known_addr = Some(HostPortPb { host: new_host, port: u32::from(TSERVER_PORT) });
-        let replaced = peer(&leaves.server_id, RaftPeerAttrsPb { promote: None, replace: Some(true) });
-        let item =
-            |kind: ChangeConfigType, peer| ConfigChangeItemPb { r#type: Some(kind as i32), peer: Some(peer) };
-        let mut request = BulkChangeConfigRequestPb {
-            dest_uuid: Some(Bytes::from(leader.server_id.clone())),
-            tablet_id: Bytes::from(tablet.id.clone()),
-            config_changes: vec![
-                item(ChangeConfigType::AddPeer, added),
-                item(ChangeConfigType::ModifyPeer, replaced),
-            ],
-            // No configuration has this index: a change that is asked for of it must be refused.
-            cas_config_opid_index: Some(NO_CONFIG),
-        };
-        let within = self.workload.plan().cluster.rpc_timeout;
-        let method = "BulkChangeConfig";
-        let response: ChangeConfigResponsePb =
-            call(&self.env, &leader.address, CONSENSUS, method, &request, within).await?;
-        let found = membership::check_refused(&tablet.id, NO_CONFIG, response.error.is_some());
-        found.into_iter().for_each(|finding| self.workload.object(finding));
-        request.cas_config_opid_index = None;
-        let response: ChangeConfigResponsePb =
             call(&self.env, &leader.address, CONSENSUS, method, &request, within).await?;
         refused(response.error.map(|error| error.status))
     }
@@ -214,7 +119,7 @@ impl Actor {
     }
 }
 
-fn refused(status: Option<node::proto::kudu::AppStatusPb>) -> Result<(), Error> {
+pub(super) fn refused(status: Option<AppStatusPb>) -> Result<(), Error> {
     match status {
         None => Ok(()),
         Some(status) => Err(Error::not_ready(status.message.unwrap_or_default())),
@@ -250,22 +155,5 @@ impl Workload {
                 self.object(Finding::new("liveness", what));
             }
         }
-    }
-
-    /// A tablet server that has no replica of the tablet: its id and its host.
-    async fn server_without(&self, env: &Env, tablet: &TabletLocation) -> Result<(String, String), Error> {
-        let within = self.plan().cluster.rpc_timeout;
-        for number in 0..self.plan().cluster.tservers {
-            let host = format!("t{number}");
-            let address = format!("{host}:{TSERVER_PORT}");
-            let request = GetStatusRequestPb::default();
-            let asked = call(env, &address, GENERIC, "GetStatus", &request, within).await;
-            let Ok(GetStatusResponsePb { status, .. }) = asked else { continue };
-            let id = String::from_utf8_lossy(&status.node_instance.permanent_uuid).into_owned();
-            if tablet.replicas.iter().all(|replica| replica.server_id != id) {
-                return Ok((id, host));
-            }
-        }
-        Err(Error::not_found("every tablet server that answers has a replica"))
     }
 }
