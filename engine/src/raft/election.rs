@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::message::{Message, Reply, VoteRequest, VoteResponse};
+use super::message::{Message, Output, Reply, VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use super::vote::{VoteDecision, decide_vote};
 use super::{Ctx, Raft, State};
 use crate::error::Result;
@@ -132,6 +132,9 @@ impl Raft {
         let decision = decide_vote(&self.meta, Some(self.log.last()), request, alive);
         let response = decision.response(self.me, &self.meta);
         let VoteDecision { meta, error } = decision;
+        if let Some(VoteError { kind, .. }) = &error {
+            mark_refused(*kind, ctx.out);
+        }
         let (candidate, term) = (request.candidate, request.term);
         if let Some(meta) = meta {
             self.see_term(meta.term, ctx);
@@ -248,4 +251,14 @@ impl Raft {
         self.put_off_election(ctx.now.mono);
         ctx.out.status_changed = true;
     }
+}
+
+fn mark_refused(kind: VoteErrorKind, out: &mut Output) {
+    out.mark(match kind {
+        VoteErrorKind::InvalidTerm => "vote: refused, the term is over",
+        VoteErrorKind::LastOpIdTooOld => "vote: refused, the candidate's log lacks something",
+        VoteErrorKind::AlreadyVoted => "vote: refused, it went to another",
+        VoteErrorKind::LeaderIsAlive => "vote: refused, a leader is alive",
+        _ => "vote: refused, the replica cannot vote",
+    });
 }

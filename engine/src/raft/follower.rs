@@ -12,6 +12,11 @@ use crate::note::raft::Action;
 impl Raft {
     pub(super) fn update(&mut self, ticket: u64, request: UpdateRequest, ctx: &mut Ctx<'_>) {
         if let Err((kind, message)) = self.take_update(&request, ctx) {
+            ctx.out.mark(match kind {
+                UpdateErrorKind::InvalidTerm => "update: refused, the term is over",
+                UpdateErrorKind::PrecedingMismatch => "update: refused, it does not join the log",
+                _ => "update: refused for what it is",
+            });
             let response = UpdateResponse { error: Some(UpdateError { kind, message }), ..self.standing() };
             return self.reply(ticket, Reply::Update(response), ctx.out);
         }

@@ -4,11 +4,12 @@
 //! without the latter, two leaders of successive terms could each change the same configuration by one voter, and
 //! their majorities need not meet (the bug of 2015 in single-server changes).
 
-use super::message::Reply;
+use super::message::{Output, Reply};
 use super::{Change, ChangePart, Config, Ctx, Health, Member, Peer, Raft, State, kind};
 use crate::error::{Error, Result};
 use crate::ids::PeerId;
 use crate::note::raft::Action;
+use crate::time::Now;
 
 impl Config {
     /// Voters and the others.
@@ -36,16 +37,19 @@ impl Raft {
         }
     }
 
-    fn next_config(&self, change: &Change, ctx: &Ctx<'_>) -> Result<Config> {
-        self.check_change()?;
-        let next = self.meta.committed.changed(change, self.me)?;
-        self.check_promoted(&next)?;
+    fn next_config(&self, change: &Change, ctx: &mut Ctx<'_>) -> Result<Config> {
+        self.check_change().inspect_err(|_| self.mark_unready(ctx.out))?;
+        let changed = self.meta.committed.changed(change, self.me);
+        let next = changed.inspect_err(|_| ctx.out.mark("members: refused for what it asks"))?;
+        let promoted = self.check_promoted(&next);
+        promoted.inspect_err(|_| ctx.out.mark("members: refused, a new voter lags"))?;
         let evicts = change.parts.iter().any(|part| {
             let demotes = matches!(part, ChangePart::Modify { member: Some(Member::NonVoter), .. });
             (demotes || matches!(part, ChangePart::Remove(_))) && self.meta.committed.is_voter(part.peer())
         });
         if evicts {
-            self.check_majority_lives(&next, ctx)?;
+            let lives = self.check_majority_lives(&next, ctx.now);
+            lives.inspect_err(|_| ctx.out.mark("members: refused, too few would be alive"))?;
         }
         Ok(next)
     }
@@ -67,6 +71,15 @@ impl Raft {
         Ok(())
     }
 
+    /// Why no change may be made now.
+    fn mark_unready(&self, out: &mut Output) {
+        out.mark(match self.pending_configs.back() {
+            _ if !matches!(self.state, State::Leader(_)) => "members: refused, does not lead",
+            Some(_) => "members: refused, another change is under way",
+            None => "members: refused, nothing of the term is committed",
+        });
+    }
+
     /// A non-voter that lags must not become a voter: the group could need it, and it could not help.
     fn check_promoted(&self, next: &Config) -> Result<()> {
         let State::Leader(leader) = &self.state else { return Ok(()) };
@@ -85,8 +98,8 @@ impl Raft {
     }
 
     /// Taking away a voter is refused if those that stay could not agree to it.
-    fn check_majority_lives(&self, next: &Config, ctx: &Ctx<'_>) -> Result<()> {
-        let healths = self.healths(ctx.now.mono);
+    fn check_majority_lives(&self, next: &Config, now: Now) -> Result<()> {
+        let healths = self.healths(now.mono);
         let lives = |id: PeerId| id == self.me || healths.contains(&(id, Health::Healthy));
         let living = next.voters().filter(|peer| lives(peer.id)).count();
         if living >= next.majority() {

@@ -245,8 +245,16 @@ pub struct Output {
     pub replies: Vec<(u64, Reply)>,
     pub read_log: Vec<ReadLog>,
     pub notes: Vec<RaftNote>,
+    /// For whoever counts what runs reach.
+    pub marks: Vec<&'static str>,
     /// Something a report to the masters would show has changed.
     pub status_changed: bool,
+}
+
+impl Output {
+    pub(super) fn mark(&mut self, mark: &'static str) {
+        self.marks.push(mark);
+    }
 }
 
 /// Where timestamps come from.

@@ -134,6 +134,8 @@ impl Replica {
         out.read_log.append(&mut agreed.read_log);
         out.notes.extend(agreed.notes.drain(..).map(Note::Raft));
         out.status_changed |= std::mem::take(&mut agreed.status_changed);
+        let marks = std::mem::take(&mut agreed.marks);
+        marks.into_iter().for_each(|mark| self.tablet().config().watch.mark(mark));
     }
 
     fn append(&mut self, entry: Replicate, own: bool, out: &mut Effects) {

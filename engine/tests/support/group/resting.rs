@@ -32,8 +32,15 @@ impl Idle {
 
     /// Nothing came of it that anybody but the core would see.
     pub fn check(&self, output: &Output) {
-        let Output { log, meta, messages, replies, read_log, notes, status_changed } = output;
-        assert!(log.is_empty() && meta.is_none() && messages.is_empty() && read_log.is_empty(), "{output:?}");
+        let Output { log, meta, messages, replies, read_log, notes, status_changed, marks } = output;
+        assert!(
+            log.is_empty()
+                && meta.is_none()
+                && messages.is_empty()
+                && read_log.is_empty()
+                && marks.is_empty(),
+            "{output:?}"
+        );
         assert!(!status_changed, "{output:?}");
         assert!(notes.iter().all(|note| matches!(note.action, Action::SafeTimeAdvance { .. })), "{notes:?}");
         match (self, &replies[..]) {
