@@ -56,7 +56,6 @@ const SPINNING: Duration = Duration::from_millis(8);
 const LOOKING_OPS: u32 = 5_000;
 /// What the network loses once comes this late, with some time for the way.
 const RETRANSMITTED_WITHIN: Duration = Duration::from_millis(400);
-/// Keys below this are hot; a plan draws its own bound up to here.
 const KEYS_MAX: u64 = 2_000;
 
 impl Plan {
@@ -88,9 +87,7 @@ impl Plan {
             quiet: Duration::ZERO,
         };
         if size != Size::Bench {
-            super::more::waits(&mut Draw::new(seed, "waits"), &mut plan, profile);
-            super::duels::duels(&mut Draw::new(seed, "duels"), &mut plan, profile, work);
-            super::members::members(&mut Draw::new(seed, "members"), &mut plan, profile, work);
+            super::more::scenes(&mut plan, profile, work);
         }
         // Who must store a vote, for every tablet, on a disk that turns cannot be elected within a few of its turns.
         if plan.devices.sync >= SPINNING {

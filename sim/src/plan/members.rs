@@ -1,6 +1,6 @@
-//! Groups whose members change all the time: an operator moves and takes away replicas of one or two tablets, while those
-//! who take such changes into their logs are struck, servers are away for longer than anybody waits for them, and copies
-//! are broken off.
+//! Groups whose members change all the time: an operator moves and takes away replicas of one or two tablets, while
+//! those who take such changes into their logs are struck, servers are away for longer than anybody waits for them, and
+//! copies are broken off.
 //!
 //! A change of members is the rarest of what a log holds, and what goes wrong beside it (Raft §6, the dissertation's
 //! §4) needs another event within the same second.

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use super::duels::duels;
 use super::faults::Fault;
 use super::generate::{Profile, Size, read_at, replicas, rounded};
+use super::members::members;
 use super::ops::{Asked, ClientProgram, Flush, Op, ReadAt, TestKind, Waits, Wanted};
 use super::{Cluster, Data, Ending, Host, Plan, Sending, TimedFault};
 use crate::draw::Draw;
@@ -21,9 +23,17 @@ pub fn sending(draw: &mut Draw) -> Sending {
     }
 }
 
+/// What is made of several faults and ops that belong together.
+pub fn scenes(plan: &mut Plan, profile: Profile, work: Duration) {
+    let seed = plan.seed;
+    waits(&mut Draw::new(seed, "waits"), plan, profile);
+    duels(&mut Draw::new(seed, "duels"), plan, profile, work);
+    members(&mut Draw::new(seed, "members"), plan, profile, work);
+}
+
 /// In some plans one client takes a write for done when its time has surely passed, unless some clock is so unsure of
 /// itself that nothing would get done.
-pub fn waits(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
+fn waits(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
     let unsure = plan.faults.iter().any(|fault| matches!(fault.kind, Fault::ClockError { .. }));
     if unsure || !draw.percent(if profile == Profile::Clock { 50 } else { 15 }) {
         return;
