@@ -1,16 +1,16 @@
-//! Figures over time, as SVG.
+//! Figures as SVG: lines over time, or over whatever was varied.
 
 use std::error::Error;
 use std::path::Path;
 
 use plotters::prelude::*;
-pub use plotters::style::{GREEN, RED};
+pub use plotters::style::{GREEN, RED, RGBColor as Colour};
 
 pub const BLUE: RGBColor = RGBColor(31, 119, 180);
 pub const ORANGE: RGBColor = RGBColor(255, 127, 14);
 pub const GRAY: RGBColor = RGBColor(120, 120, 120);
 
-/// A line of a chart: seconds, and the value then.
+/// A line of a chart: its points from left to right.
 pub struct Line<'a> {
     pub label: &'a str,
     pub colour: RGBColor,
@@ -19,6 +19,11 @@ pub struct Line<'a> {
 
 /// Draws the lines over seconds into a file; a legend names them if there are several.
 pub fn draw(path: &Path, title: &str, lines: &[Line<'_>]) -> Result<(), Box<dyn Error>> {
+    draw_over("seconds", path, title, lines)
+}
+
+/// The same over something else.
+pub fn draw_over(x: &str, path: &Path, title: &str, lines: &[Line<'_>]) -> Result<(), Box<dyn Error>> {
     let root = SVGBackend::new(path, (900, 320)).into_drawing_area();
     root.fill(&WHITE)?;
     let points = || lines.iter().flat_map(|line| &line.points);
@@ -30,7 +35,7 @@ pub fn draw(path: &Path, title: &str, lines: &[Line<'_>]) -> Result<(), Box<dyn 
         .x_label_area_size(30)
         .y_label_area_size(70)
         .build_cartesian_2d(0.0..end, 0.0..top)?;
-    chart.configure_mesh().x_desc("seconds").light_line_style(TRANSPARENT).draw()?;
+    chart.configure_mesh().x_desc(x).light_line_style(TRANSPARENT).draw()?;
     for Line { label, colour, points } in lines {
         let drawn = chart.draw_series(LineSeries::new(points.iter().copied(), colour))?;
         let colour = *colour;

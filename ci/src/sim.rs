@@ -1,4 +1,5 @@
-//! The simulator's part of a pull request: some seeds in both worlds, every kept plan, and seeds run twice.
+//! The simulator's part of a pull request: some seeds in both worlds, every kept plan, seeds run twice, and a
+//! point of a study.
 //!
 //! Bounded to a few minutes; long runs are `cargo sim run`'s, on as many machines as there are (`ci/sim-farm.yaml`).
 
@@ -10,7 +11,7 @@ use crate::command::cargo;
 use crate::steps::Steps;
 
 /// What is run, by name.
-const RUNS: [(&str, &[&str]); 5] = [
+const RUNS: [(&str, &[&str]); 6] = [
     ("sim madsim", &["sim", "run", "--seeds", "1..119", "--size", "smoke", "--minutes", "1"]),
     ("sim madsim full", &["sim", "run", "--seeds", "121..151", "--minutes", "1"]),
     (
@@ -19,6 +20,7 @@ const RUNS: [(&str, &[&str]); 5] = [
     ),
     ("sim twice", &["sim", "twice", "--seeds", "1..11", "--size", "smoke"]),
     ("sim plans", &["sim", "plans"]),
+    ("sim study", &["sim", "study", "scale", "--points", "1"]),
 ];
 
 /// Runs all of it.

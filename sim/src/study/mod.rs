@@ -17,6 +17,9 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+#[path = "../../../benches/src/chart.rs"]
+#[allow(dead_code, unused_imports, reason = "it draws other figures, too")]
+mod chart;
 mod devices;
 #[cfg(madsim)]
 mod play;
@@ -37,7 +40,10 @@ pub struct StudyArgs {
     /// CPU of a real server for a row of 1 KB loaded in batches, in us, as `cargo ci versus ycsb` measured it
     #[arg(long, default_value_t = 6.0)]
     measured_us: f64,
-    /// Where the page goes
+    /// Only so many points, the smallest: whether the study still runs, and the model still agrees with its figures
+    #[arg(long, conflicts_with = "out")]
+    points: Option<usize>,
+    /// Where the page goes, and its figures in a folder of that name
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -139,16 +145,25 @@ pub struct Measured {
 
 /// The whole study: its page, printed, and written if asked for.
 pub fn study(args: &StudyArgs) -> Result<bool> {
-    let (setups, page): (_, fn(&StudyArgs, &[Point]) -> String) = match args.study {
-        Study::Scale => (scale::setups(args), scale::page),
-        Study::Devices => (devices::setups(args), devices::page),
+    let mut setups = match args.study {
+        Study::Scale => scale::setups(args),
+        Study::Devices => devices::setups(args),
     };
+    setups.truncate(args.points.unwrap_or(usize::MAX));
     let bar = indicatif::ProgressBar::new(setups.len() as u64);
     let points: Vec<Point> = bar.wrap_iter(setups.iter()).map(point).collect::<Result<_>>()?;
-    let page = page(args, &points);
+    let page = match args.study {
+        Study::Scale => scale::page(args, &points),
+        Study::Devices => devices::page(args, &points),
+    };
     println!("{page}");
     if let Some(path) = &args.out {
         std::fs::write(path, page).with_context(|| format!("writing {}", path.display()))?;
+    }
+    match (args.study, &args.out) {
+        (Study::Scale, Some(path)) => scale::draw(&path.with_extension(""), &points)?,
+        (Study::Scale, None) if args.points.is_some() => scale::check(args, &points)?,
+        _ => {}
     }
     Ok(true)
 }

@@ -1,7 +1,11 @@
 //! The ingest study: how the rate grows with servers, two tablets on each, and with the tablets on fourteen.
 
 use std::fmt::Write;
+use std::path::Path;
 
+use anyhow::{Context, Result, anyhow, ensure};
+
+use super::chart::{self, BLUE, GRAY, Line};
 use super::{Device, Link, Machine, Operation, Point, Setup, StudyArgs, Work, machines};
 
 /// The study's numbers of servers, and smaller ones.
@@ -19,6 +23,9 @@ const ROWS_MAX: u64 = 2_400_000;
 const DISK: Device = Device { kib_ns: 300, sync_ns: 60_000 };
 /// 10 Gbit/s between machines of one data centre.
 const LINK: Link = Link { latency_ns: 50_000, bytes_per_ms: 1_250_000 };
+
+/// By how much the model of one server may differ from the figures that it was made of.
+const DISAGREEMENT_MAX: f64 = 0.25;
 
 pub fn setups(args: &StudyArgs) -> Vec<Setup> {
     let machine = Machine {
@@ -43,7 +50,7 @@ fn setup(machine: &Machine, servers: u8, tablets: u32) -> Setup {
     Setup { servers, replicas: 1, tablets, log_sync: false, machine: machine.clone(), link: LINK, work }
 }
 
-/// The curve: a row for each point, with a bar as long as its rate.
+/// A row for each point.
 pub fn page(args: &StudyArgs, points: &[Point]) -> String {
     let mut page = format!(
         "# Rows loaded by servers and tablets\n\nWritten by `cargo sim study scale --out FILE`; do not edit. {} \
@@ -52,21 +59,20 @@ pub fn page(args: &StudyArgs, points: &[Point]) -> String {
          (VERSUS-YCSB.md), so that this many cores would come to {:.0} rows/s if the clients were elsewhere: the \
          first line of the table. The figures of the model come from there too; that they agree at one server \
          checks the model's arithmetic, and predicts nothing.\n\n\
-         | servers | tablets | rows/s | per server | cores busy | links busy | a batch, ms (p50) | |\n\
-         |---|---|---|---|---|---|---|---|\n",
+         ![rows per second by servers](STUDY-SCALE/servers.svg)\n\
+         ![rows per second by tablets](STUDY-SCALE/tablets.svg)\n\n\
+         | servers | tablets | rows/s | per server | cores busy | links busy | a batch, ms (p50) |\n\
+         |---|---|---|---|---|---|---|\n",
         machines(args),
         args.measured_us,
         measured(args)
     );
-    let _ =
-        writeln!(page, "| 1, real, by its CPU | | {:.0} | {:.0} | | | | |", measured(args), measured(args));
-    let top = points.iter().map(|point| point.measured[0].rows_per_second).fold(1.0, f64::max);
+    let _ = writeln!(page, "| 1, real, by its CPU | | {:.0} | {:.0} | | | |", measured(args), measured(args));
     for Point { setup, measured } in points {
         let m = &measured[0];
-        let bar = "#".repeat((m.rows_per_second / top * 60.0).round() as usize);
         let _ = writeln!(
             page,
-            "| {} | {} | {:.0} | {:.0} | {:.0} % | {:.0} % | {:.1} | `{bar}` |",
+            "| {} | {} | {:.0} | {:.0} | {:.0} % | {:.0} % | {:.1} |",
             setup.servers,
             setup.tablets,
             m.rows_per_second,
@@ -82,4 +88,48 @@ pub fn page(args: &StudyArgs, points: &[Point]) -> String {
 /// Rows a second that all cores of one real server would take.
 fn measured(args: &StudyArgs) -> f64 {
     args.cores as f64 * 1e6 / args.measured_us
+}
+
+/// One server does what its cores come to by the figures that the model was made of.
+pub fn check(args: &StudyArgs, points: &[Point]) -> Result<()> {
+    let one = points.iter().find(|point| point.setup.servers == 1).context("no point of one server")?;
+    let (rate, real) = (one.measured[0].rows_per_second, measured(args));
+    let agrees = (rate / real - 1.0).abs() < DISAGREEMENT_MAX;
+    ensure!(agrees, "{rate:.0} rows/s on one server of paper, where a real one's CPU allows {real:.0}");
+    Ok(())
+}
+
+/// The curves: rate against servers, beside that of one times their number, and against tablets on a few.
+pub fn draw(folder: &Path, points: &[Point]) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let million = |point: &Point| point.measured[0].rows_per_second / 1e6;
+    let by_servers = &points[..SERVERS.len()];
+    let servers = |point: &Point| f64::from(point.setup.servers);
+    let one = million(&points[0]);
+    let title = "million rows per second, two tablets on each server";
+    let lines = [
+        line("as many times one server", GRAY, by_servers, servers, |point| one * servers(point)),
+        line("servers of paper", BLUE, by_servers, servers, million),
+    ];
+    let drawn = chart::draw_over("servers", &folder.join("servers.svg"), title, &lines);
+    drawn.map_err(|error| anyhow!("drawing: {error}"))?;
+    let on_few: Vec<Point> = points.iter().filter(|point| point.setup.servers == FEW).cloned().collect();
+    let tablets = |point: &Point| f64::from(point.setup.tablets);
+    let title = format!("million rows per second on {FEW} servers");
+    let lines = [line("servers of paper", BLUE, &on_few, tablets, million)];
+    let drawn = chart::draw_over("tablets", &folder.join("tablets.svg"), &title, &lines);
+    drawn.map_err(|error| anyhow!("drawing: {error}"))
+}
+
+/// The points by what `x` says of each.
+fn line<'a>(
+    label: &'a str,
+    colour: chart::Colour,
+    points: &[Point],
+    x: impl Fn(&Point) -> f64,
+    y: impl Fn(&Point) -> f64,
+) -> Line<'a> {
+    let mut points: Vec<(f64, f64)> = points.iter().map(|point| (x(point), y(point))).collect();
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Line { label, colour, points }
 }
