@@ -3,6 +3,8 @@
 //! Each fault begins with what it does to the world and leaves behind what must be done later to undo it. A fault
 //! that finds nothing to do, a kill of a server that is down for one, is not counted.
 
+mod blows;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
 use crate::draw::Draw;
 use crate::fuse::{Charge, Fuse};
 use crate::net::rules::Effect;
-use crate::plan::faults::{Blow, Dir};
+use crate::plan::faults::Dir;
 use crate::plan::{Ending, Fault, Host, Plan, Way};
 use crate::world::{LinkRule, LinkRuleId, World};
 
@@ -245,6 +247,10 @@ impl Chaos {
         let (target, kind) = (fault.target, &fault.kind);
         let (now, text) = (world.now(), crate::plan::record::Record::line(kind));
         world.log().moment(now.as_nanos() as u64, &target.name(), "fault", &text);
+        if let Fault::StrikeLeader { blow, span } = kind {
+            let leader = self.likely_leader(world, target);
+            return self.befall(world, leader, *blow, *span, kind.word());
+        }
         let struck = self.at_moment(world, target, kind, number)
             || self.process(world, target, kind)
             || self.network(world, target, kind)
@@ -252,38 +258,6 @@ impl Chaos {
             || self.node(world, target, kind);
         if struck {
             self.count(kind.word());
-        }
-    }
-
-    /// Lays the fuse of what waits for a moment of its target's. It is counted when it strikes.
-    fn at_moment(&mut self, world: &mut dyn World, target: Host, kind: &Fault, number: usize) -> bool {
-        if let Fault::StrikeAfter { moment, nth, .. } = kind
-            && !self.state(target).down
-        {
-            let fuse = Fuse { moment: *moment, nth: *nth, charge: Charge::Strike(number) };
-            world.machine(&target.name()).fuses().lay(fuse);
-        }
-        false
-    }
-
-    /// The moment has come that the plan's fault of this number waited for.
-    pub fn strike(&mut self, world: &mut dyn World, number: usize) {
-        let fault = self.plan.faults[number].clone();
-        let Fault::StrikeAfter { blow, span, .. } = fault.kind else { return };
-        if self.healed {
-            return;
-        }
-        let kind = match blow {
-            Blow::Kill => Fault::Kill { down: span },
-            Blow::Pause => Fault::Pause { span },
-            Blow::Isolate => Fault::Isolate { way: Way::Both, span },
-            Blow::CutPeers => Fault::CutPeers { way: Way::Both, span },
-            Blow::Deaf => Fault::CutPeers { way: Way::In, span },
-        };
-        let (now, text) = (world.now(), crate::plan::record::Record::line(&kind));
-        world.log().moment(now.as_nanos() as u64, &fault.target.name(), "fault", &text);
-        if self.process(world, fault.target, &kind) || self.network(world, fault.target, &kind) {
-            self.count(fault.kind.word());
         }
     }
 

@@ -4,13 +4,13 @@
 //! when that is.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::disk::mem::MemDisk;
 use engine::ids::TabletId;
 use engine::note::Note;
-use engine::note::raft::Action;
+use engine::note::raft::{Action, RaftNote};
 
 use crate::plan::faults::Moment;
 
@@ -37,6 +37,8 @@ pub struct Fuses {
     struck: Arc<Mutex<Vec<usize>>>,
     /// Whether some may have struck since somebody asked.
     news: Arc<AtomicBool>,
+    /// When the server last decided that something is committed; zero if it never did.
+    decided: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -76,8 +78,16 @@ impl Fuses {
         }
     }
 
-    /// The machine's server told of something.
-    pub fn see(&self, tablet: TabletId, note: &Note) {
+    /// When the server last decided, as a leader, that something is committed; zero if it never did.
+    pub fn decided(&self) -> u64 {
+        self.decided.load(Ordering::Relaxed)
+    }
+
+    /// The machine's server told of something at a time.
+    pub fn see(&self, tablet: TabletId, note: &Note, nanos: u64) {
+        if matches!(note, Note::Raft(RaftNote { action: Action::AdvanceCommit, .. })) {
+            self.decided.store(nanos, Ordering::Relaxed);
+        }
         let mut laid = self.lock();
         // Nearly always there are none.
         if laid.fuses.is_empty() {
@@ -140,7 +150,7 @@ fn moment_of(note: &Note) -> Option<Moment> {
 mod tests {
     use engine::disk::Disk;
     use engine::ids::{OpId, Uuid};
-    use engine::note::raft::{DataState, Post, RaftNote, Role};
+    use engine::note::raft::{DataState, Post, Role};
 
     use super::*;
 
@@ -154,21 +164,22 @@ mod tests {
     #[test]
     fn a_leader_settles_with_its_first_commit() {
         let fuses = Fuses::default();
-        let commit = || fuses.see(TABLET, &raft(Action::AdvanceCommit));
-        fuses.see(TABLET, &raft(Action::BecomeLeader));
+        let commit = || fuses.see(TABLET, &raft(Action::AdvanceCommit), 7);
+        fuses.see(TABLET, &raft(Action::BecomeLeader), 5);
         for number in [1, 2] {
             fuses.lay(Fuse { moment: Moment::Settle, nth: 1, charge: Charge::Strike(number) });
         }
         commit();
         assert!(fuses.struck().is_empty(), "it led before the fuse was laid");
-        fuses.see(TABLET, &raft(Action::BecomeLeader));
-        fuses.see(TABLET, &raft(Action::FollowerCommit));
+        fuses.see(TABLET, &raft(Action::BecomeLeader), 5);
+        fuses.see(TABLET, &raft(Action::FollowerCommit), 9);
         assert!(fuses.struck().is_empty());
         commit();
         assert_eq!(fuses.struck(), [1, 2]);
         fuses.lay(Fuse { moment: Moment::Settle, nth: 1, charge: Charge::Strike(3) });
         commit();
         assert!(fuses.struck().is_empty(), "it settled before");
+        assert_eq!(fuses.decided(), 7);
     }
 
     #[test]
@@ -179,12 +190,12 @@ mod tests {
         fuses.lay(Fuse { moment: Moment::Alter, nth: 2, charge: cut() });
         fuses.lay(Fuse { moment: Moment::Alter, nth: 1, charge: Charge::Strike(7) });
         let work = || disk.create("a");
-        fuses.see(TABLET, &Note::Altered { version: 1 });
-        fuses.see(TABLET, &Note::RemovedOrphan { file: "a".to_string() });
+        fuses.see(TABLET, &Note::Altered { version: 1 }, 0);
+        fuses.see(TABLET, &Note::RemovedOrphan { file: "a".to_string() }, 0);
         let _made = work();
         assert!(!disk.lost_power(), "the first is not meant");
         assert_eq!((fuses.struck(), fuses.struck()), (vec![7], vec![]));
-        fuses.see(TABLET, &Note::Altered { version: 2 });
+        fuses.see(TABLET, &Note::Altered { version: 2 }, 0);
         let _made = work();
         assert!(disk.lost_power());
         fuses.lay(Fuse { moment: Moment::Alter, nth: 1, charge: cut() });

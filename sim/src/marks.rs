@@ -13,6 +13,7 @@ pub const MARKS: &[&str] = &[
     "client: a scanner is gone, the scan begins anew",
     "client: a write tries again",
     "client: a write tries another server",
+    "commit: a majority has an entry of an older term, which is not enough",
     "flush of changes: others came meanwhile",
     "flush: another MemRowSet waits",
     "flush: new rows were inserted meanwhile",
@@ -28,12 +29,12 @@ pub const MARKS: &[&str] = &[
     "heartbeat: the server registers",
     "job: failed before its superblock",
     "maintenance: a checkpoint",
-    "maintenance: a flush of changes",
     "maintenance: a flush",
+    "maintenance: a flush of changes",
     "maintenance: a job failed",
     "maintenance: a job's tablet went away",
-    "maintenance: a merge of changes",
     "maintenance: a merge",
+    "maintenance: a merge of changes",
     "maintenance: memory is short",
     "members: refused for what it asks",
     "members: refused, a new voter lags",
@@ -123,6 +124,7 @@ pub const MARKS: &[&str] = &[
     "update: refused, the term is over",
     "vote: refused, a leader is alive",
     "vote: refused, it went to another",
+    "vote: refused, the candidate's log is as long, but older",
     "vote: refused, the candidate's log lacks something",
     "vote: refused, the replica cannot vote",
     "vote: refused, the term is over",
@@ -157,7 +159,8 @@ mod tests {
 
     /// The texts within the calls that set marks.
     fn marks_in(source: &str, marks: &mut BTreeSet<String>) {
-        for (at, _) in source.match_indices("watch.mark") {
+        let calls = ["watch.mark", "out.mark("].into_iter().flat_map(|call| source.match_indices(call));
+        for (at, _) in calls {
             let call = &source[at..];
             let end = call.find(";\n").unwrap_or(call.len());
             let texts = call[..end].split('"').skip(1).step_by(2);

@@ -168,7 +168,7 @@ impl Watcher for Post {
         self.seen.hosts().entry(server).or_insert(self.host);
         self.seen.note(server, tablet, note);
         self.judge(unprovoked::check_note(&self.name, note));
-        self.fuses.see(tablet, note);
+        self.fuses.see(tablet, note, trace::nanos_here());
     }
 }
 

@@ -134,6 +134,9 @@ impl Raft {
         let VoteDecision { meta, error } = decision;
         if let Some(VoteError { kind, .. }) = &error {
             mark_refused(*kind, ctx.out);
+            if *kind == VoteErrorKind::LastOpIdTooOld && request.last_op.index >= self.log.last().index {
+                ctx.out.mark("vote: refused, the candidate's log is as long, but older");
+            }
         }
         let (candidate, term) = (request.candidate, request.term);
         if let Some(meta) = meta {

@@ -252,6 +252,8 @@ impl Raft {
         let index = sorted[voters - config.majority()].min(self.log.last().index);
         if index > self.committed.index && self.log.term_at(index) == Some(self.meta.term) {
             self.set_committed(index, Action::AdvanceCommit, ctx);
+        } else if index > self.committed.index {
+            ctx.out.mark("commit: a majority has an entry of an older term, which is not enough");
         }
     }
 

@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 use super::{How, Which};
 use crate::chaos::STRIKES;
 use crate::plan::Profile;
-use crate::plan::generate::drawn_by;
+use crate::plan::kinds::drawn_by;
 use crate::run::Outcome;
 
 /// All runs of one command.

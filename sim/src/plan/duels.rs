@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use super::faults::{Blow, Fault, Moment, Way};
+use super::faults::{Blow, Fault, Moment};
 use super::generate::{Profile, rounded};
 use super::ops::{ClientProgram, ClientSetup, Flush, Op, Waits, WriteKind};
 use super::{Cluster, Host, Plan, TimedFault};
@@ -24,8 +24,8 @@ const CALM_START: Duration = Duration::from_millis(500);
 /// How many plans in a hundred have duels.
 fn percent_with_duels(profile: Profile) -> u64 {
     match profile {
-        Profile::Swarm => 25,
-        Profile::Crash | Profile::Network => 40,
+        Profile::Swarm => 30,
+        Profile::Crash | Profile::Network => 50,
         Profile::Copy => 20,
         Profile::Disk | Profile::Clock | Profile::Memory | Profile::Calm => 0,
     }
@@ -40,7 +40,7 @@ pub fn duels(draw: &mut Draw, plan: &mut Plan, profile: Profile, work: Duration)
     if plan.cluster.replicas >= 3 {
         crowd(draw, plan, work);
     }
-    for _ in 0..draw.between(1, 3) {
+    for _ in 0..draw.between(1, 4) {
         let hosts = draw.weighted(&groups);
         let at = rounded(CALM_START + work.mul_f64(draw.below(1_000) as f64 / 1_000.0));
         plan.faults.extend(duel(draw, &plan.cluster, hosts, at));
@@ -69,15 +69,10 @@ fn duel(draw: &mut Draw, cluster: &Cluster, (count, host): Group, at: Duration) 
     let mut faults: Vec<TimedFault> =
         (0..count).map(|number| TimedFault { at, target: host(number), kind: strike(draw) }).collect();
     // Or else the first to go is who is asked to step down (see `crowd`), or who leads next anyway.
-    if draw.percent(50) {
-        let first = draw.below(u64::from(count)) as u8;
-        let cut_off = span(draw);
-        let kind = match draw.weighted(&[(Blow::CutPeers, 5), (Blow::Isolate, 1), (Blow::Pause, 1)]) {
-            Blow::Isolate => Fault::Isolate { way: Way::Both, span: cut_off },
-            Blow::Pause => Fault::Pause { span: cut_off },
-            _ => Fault::CutPeers { way: Way::Both, span: cut_off },
-        };
-        faults[usize::from(first)] = TimedFault { at, target: host(first), kind };
+    if draw.percent(75) {
+        let blow = draw.weighted(&[(Blow::CutPeers, 5), (Blow::Isolate, 1), (Blow::Pause, 1)]);
+        let kind = Fault::StrikeLeader { blow, span: span(draw) };
+        faults.push(TimedFault { at, target: host(0), kind });
     }
     faults
 }

@@ -122,6 +122,8 @@ records! {
         ZonePowerCut = "zone-power-cut" { others: Vec<Host>, down: Duration },
         /// This befalls the target as soon as the `nth` such moment from now has come.
         StrikeAfter = "strike-after" { moment: Moment, nth: u32, blow: Blow, span: Duration },
+        /// This befalls, of the target and its likes, whoever was the last to decide that something is committed.
+        StrikeLeader = "strike-leader" { blow: Blow, span: Duration },
         /// The process does nothing for a while, and does not notice.
         Pause = "pause" { span: Duration },
 
@@ -212,6 +214,7 @@ impl Fault {
             | Fault::Wipe { down } => Some(down),
             Fault::Pause { span }
             | Fault::StrikeAfter { span, .. }
+            | Fault::StrikeLeader { span, .. }
             | Fault::Isolate { span, .. }
             | Fault::CutLink { span, .. }
             | Fault::CutPeers { span, .. }

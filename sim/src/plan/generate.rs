@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use super::faults::{Blow, Dir, Fault, Host, Moment, TimedFault, Way};
+use super::kinds::{KINDS, LOSES_DATA, percent_of};
 use super::ops::{Asked, ClientProgram, ClientSetup, Flush, Op, ReadAt, Replicas, Waits, WriteKind};
 use super::record::words;
 use super::{ClockError, Cluster, Devices, Ending, Limits, Network, Plan};
@@ -342,75 +343,6 @@ fn client(draw: &mut Draw, kinds: &OpDraw, number: u8, ops: u64, pace: Duration)
     ClientProgram { setup, ops }
 }
 
-/// Kinds of faults with their usual weights, by the profile that is about them.
-const KINDS: [(Profile, &[(&str, u32)]); 6] = [
-    (
-        Profile::Crash,
-        &[
-            ("kill", 4),
-            ("power-cut", 4),
-            ("power-cut-in-disk", 6),
-            ("power-cut-after", 8),
-            ("zone-power-cut", 2),
-            ("strike-after", 4),
-            ("pause", 3),
-        ],
-    ),
-    (
-        Profile::Network,
-        &[
-            ("strike-after", 6),
-            ("isolate", 4),
-            ("cut-link", 4),
-            ("cut-peers", 4),
-            ("swizzle", 3),
-            ("slow-link", 3),
-            ("loss", 2),
-            ("reset", 3),
-            ("no-connect", 2),
-        ],
-    ),
-    (
-        Profile::Disk,
-        &[
-            ("disk-stall", 3),
-            ("disk-slow", 2),
-            ("disk-error", 3),
-            ("disk-full", 2),
-            ("sync-error", 2),
-            ("read-errors", 1),
-            ("power-cut-in-sync", 2),
-            ("bit-rot", 1),
-            ("lost-write", 1),
-            ("misdirected-write", 1),
-        ],
-    ),
-    (Profile::Clock, &[("clock-jump", 2), ("clock-drift", 2), ("clock-error", 1)]),
-    (Profile::Memory, &[("memory", 2), ("slow-cpu", 1)]),
-    (Profile::Copy, &[("wipe", 1)]),
-];
-
-/// In how many plans in a hundred of `profile` a kind of fault of the profile `of` is.
-fn percent_of(profile: Profile, of: Profile) -> u64 {
-    match profile {
-        Profile::Calm => 0,
-        Profile::Swarm => 45,
-        // Copies are made after crashes and while moving, whatever else is wrong.
-        Profile::Copy if of == Profile::Crash => 60,
-        Profile::Copy if of == Profile::Network => 25,
-        profile => 80 * u64::from(profile == of),
-    }
-}
-
-/// Every kind of fault that plans of this profile draw, by its word.
-pub fn drawn_by(profile: Profile) -> Vec<&'static str> {
-    let kinds = KINDS.iter().filter(|(of, _)| percent_of(profile, *of) > 0);
-    kinds.flat_map(|(_, kinds)| kinds.iter().map(|(word, _)| *word)).collect()
-}
-
-/// The fault atlas: these take what was durable, and strike the one frail server only.
-const LOSES_DATA: [&str; 4] = ["wipe", "bit-rot", "lost-write", "misdirected-write"];
-
 struct FaultDraw<'a> {
     draw: &'a mut Draw,
     weights: Vec<(&'static str, u32)>,
@@ -532,6 +464,7 @@ impl<'a> FaultDraw<'a> {
                 blow: self.draw.pick(Blow::ALL),
                 span: down,
             },
+            "strike-leader" => Fault::StrikeLeader { blow: self.draw.pick(Blow::ALL), span: down },
             "zone-power-cut" => {
                 let others = (0..self.tservers).map(Host::Tserver).filter(|other| *other != target);
                 let others = others.filter(|_| self.draw.percent(60)).collect();

@@ -16,6 +16,7 @@ use std::time::Duration;
 mod duels;
 pub mod faults;
 pub mod generate;
+pub mod kinds;
 mod members;
 mod more;
 pub mod ops;
