@@ -200,7 +200,8 @@ impl Fault {
         use Fault::{PowerCut, PowerCutAfter, PowerCutInDisk, PowerCutInSync, ZonePowerCut};
         let within = matches!(self, PowerCutInDisk { .. } | PowerCutInSync { .. } | PowerCutAfter { .. });
         let fails = matches!(self, Fault::DiskError { .. } | Fault::SyncError { .. });
-        within || fails || matches!(self, PowerCut { .. } | ZonePowerCut { .. })
+        // A wipe comes with a power cut, and is nothing else if others lack something still.
+        within || fails || matches!(self, PowerCut { .. } | ZonePowerCut { .. } | Fault::Wipe { .. })
     }
 
     fn span_mut(&mut self) -> Option<&mut Duration> {
