@@ -299,6 +299,15 @@ impl ColumnBlock {
         }
     }
 
+    /// Appends cells. Their bytes are counted first, so that the column grows once.
+    pub fn push_all<'c>(&mut self, cells: impl ExactSizeIterator<Item = Option<&'c [u8]>> + Clone) {
+        self.reserve(cells.len());
+        if let Values::Var { bytes, .. } = &mut self.values {
+            bytes.reserve(cells.clone().flatten().map(<[u8]>::len).sum());
+        }
+        cells.for_each(|cell| self.push(cell));
+    }
+
     /// Appends `count` times the same cell.
     pub fn push_many(&mut self, cell: Option<&[u8]>, count: usize) {
         for _ in 0..count {

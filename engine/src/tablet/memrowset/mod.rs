@@ -270,6 +270,13 @@ impl Store {
         &self.batch(row.batch.load(Ordering::Relaxed)).bytes[at..at + key_len]
     }
 
+    /// The mutations of a row before a moment, newest first.
+    fn back_from(&self, row: u32, before: Timestamp) -> impl Iterator<Item = Mutation<'_>> {
+        self.mutations
+            .newest_first(&self.rows.get(row).chain)
+            .skip_while(move |mutation| mutation.ts >= before)
+    }
+
     /// The mutations of a row before a moment, oldest first.
     fn history(&self, row: u32, before: Timestamp) -> impl Iterator<Item = Mutation<'_>> {
         self.mutations.of(&self.rows.get(row).chain).take_while(move |mutation| mutation.ts < before)

@@ -53,8 +53,10 @@ impl MemRowSetScan {
         let mut out = ScannedBlock { block: RowBlock::new(&self.spec.columns), ..ScannedBlock::default() };
         let (picked, next) = self.pick(&mrs.store, from);
         out.block.rows = picked.len();
-        for (column, source) in out.block.columns.iter_mut().zip(&self.sources) {
-            self.copy_column(&mrs.store, &picked, source, column);
+        let latest: Vec<Option<Latest<'_>>> =
+            picked.iter().map(|row| row.changed.then(|| self.latest(&mrs.store, row))).collect();
+        for (place, column) in out.block.columns.iter_mut().enumerate() {
+            self.copy_column(&picked, &latest, place, column);
         }
         if self.spec.want_keys {
             out.keys = picked.iter().map(|picked| mrs.store.key(picked.row).to_vec()).collect();
@@ -81,13 +83,26 @@ impl MemRowSetScan {
 
     /// The next rows from a key on, as many as a block may have, and the key to go on at.
     fn rows_from(&self, store: &Store, from: &[u8]) -> (Vec<u32>, Option<Vec<u8>>) {
-        let mut cursor = store.seek(from);
-        let mut rows: Vec<u32> =
-            std::iter::from_fn(|| store.next(&mut cursor)).take(self.spec.block_rows).collect();
+        if self.spec.is_one_key() {
+            return (store.tree.find(from, store).into_iter().collect(), None);
+        }
+        let (mut cursor, mut rows) = (store.seek(from), Vec::new());
+        while rows.len() < self.spec.block_rows && self.may_go_on(store, &rows) {
+            let Some(row) = store.next(&mut cursor) else { break };
+            rows.push(row);
+        }
         let next = store.next(&mut cursor).map(|row| store.key(row).to_vec());
         let Some(upper) = self.spec.upper_key.as_deref() else { return (rows, next) };
         rows.truncate(rows.partition_point(|row| store.key(*row) < upper));
         (rows, next.filter(|next| &next[..] < upper))
+    }
+
+    /// Whether the rows found so far leave it open that more of them are below the upper bound: a few at a time are
+    /// looked at, as looking at each would be to wait for each.
+    fn may_go_on(&self, store: &Store, rows: &[u32]) -> bool {
+        let Some(upper) = self.spec.upper_key.as_deref() else { return true };
+        let last = rows.last().filter(|_| rows.len().is_multiple_of(ROWS_PER_LOOK));
+        last.is_none_or(|last| store.key(*last) < upper)
     }
 
     /// The row, if the snapshot sees it.
@@ -97,11 +112,10 @@ impl MemRowSetScan {
         if inserted >= before {
             return None;
         }
-        let changed = place.changed && store.history(row, before).next().is_some();
-        let picked = Picked { row, cells, changed, deleted: false };
+        let newest = if place.changed { store.back_from(row, before).next() } else { None };
+        let picked = Picked { row, cells, changed: newest.is_some(), deleted: false };
         let Some(from) = self.spec.diff_from else {
-            let dead = changed && store.history(row, before).last().is_some_and(|m| m.deletes);
-            return (!dead).then_some(picked);
+            return newest.is_none_or(|newest| !newest.deletes).then_some(picked);
         };
         let (mut was_live, mut live, mut touched) = (inserted < from, true, inserted >= from);
         for mutation in store.history(row, before) {
@@ -119,43 +133,66 @@ impl MemRowSetScan {
     }
 
     /// Appends a column's cells of these rows.
-    fn copy_column(&self, store: &Store, picked: &[Picked<'_>], source: &Source, out: &mut ColumnBlock) {
-        let layout = &self.mrs.schema().layout;
-        let Some(index) = source.index else {
-            let default = source.default.as_deref();
-            return picked.iter().for_each(|row| out.push(self.latest_cell(store, row, source, default)));
-        };
-        if source.in_key || picked.iter().all(|row| !row.changed) {
-            return layout.copy_column(picked.iter().map(|row| row.cells), index, out);
+    fn copy_column(
+        &self,
+        picked: &[Picked<'_>],
+        latest: &[Option<Latest<'_>>],
+        place: usize,
+        out: &mut ColumnBlock,
+    ) {
+        let source = &self.sources[place];
+        if let Some(index) = source.index
+            && (source.in_key || latest.iter().all(Option::is_none))
+        {
+            let rows = picked.iter().map(|row| row.cells);
+            return self.mrs.schema().layout.copy_column(rows, index, out);
         }
-        for row in picked {
-            out.push(self.latest_cell(store, row, source, layout.cell(row.cells, index)));
+        out.push_all(picked.iter().zip(latest).map(|(row, latest)| match latest {
+            Some(latest) => latest[place],
+            None => self.base(row, source),
+        }));
+    }
+
+    /// A column of a row as it was inserted.
+    fn base<'a>(&'a self, picked: &Picked<'a>, source: &'a Source) -> Option<&'a [u8]> {
+        match source.index {
+            Some(index) => self.mrs.schema().layout.cell(picked.cells, index),
+            None => source.default.as_deref(),
         }
     }
 
-    /// One column of a row, as of the snapshot.
-    fn latest_cell<'a>(
-        &self,
-        store: &'a Store,
-        picked: &Picked<'_>,
-        source: &'a Source,
-        base: Option<&'a [u8]>,
-    ) -> Option<&'a [u8]> {
-        let mut cell = base;
-        if !picked.changed {
-            return cell;
-        }
-        for mutation in store.history(picked.row, self.spec.snapshot.before) {
+    /// The columns of a changed row as of the snapshot. Its changes are read from the newest back, until each column
+    /// was met.
+    fn latest<'a>(&'a self, store: &'a Store, picked: &Picked<'a>) -> Latest<'a> {
+        let mut met: Vec<Option<Option<&[u8]>>> = self.sources.iter().map(|_| None).collect();
+        let mut left = self.sources.iter().filter(|source| !source.in_key).count();
+        for mutation in store.back_from(picked.row, self.spec.snapshot.before) {
+            if left == 0 {
+                break;
+            }
             let change = Change::parse(mutation.change).expect("the writer encoded it");
-            match (change.get(source.id), change) {
-                (Some(new), _) => cell = new,
-                (None, Change::Reinsert(_)) => cell = source.default.as_deref(),
-                (None, _) => {}
+            for (id, cell) in change.cells() {
+                let place = self.sources.iter().position(|source| source.id == id);
+                if let Some(place) = place.filter(|place| met[*place].is_none()) {
+                    (met[place], left) = (Some(cell), left - 1);
+                }
+            }
+            if matches!(change, Change::Reinsert(_)) {
+                let columns = self.sources.iter().zip(&mut met).filter(|(source, _)| !source.in_key);
+                columns.for_each(|(source, met)| *met = met.or(Some(source.default.as_deref())));
+                break;
             }
         }
-        cell
+        let sources = self.sources.iter().zip(met);
+        sources.map(|(source, met)| met.unwrap_or_else(|| self.base(picked, source))).collect()
     }
 }
+
+/// A row's cells, one per column of the scan.
+type Latest<'a> = Vec<Option<&'a [u8]>>;
+
+/// Rows after which the scan looks whether it has left its range.
+const ROWS_PER_LOOK: usize = 16;
 
 impl RowSetScan for MemRowSetScan {
     fn next(&mut self) -> Result<Option<ScannedBlock>> {

@@ -1,14 +1,16 @@
 //! What happened to each row after it came, oldest first.
 //!
 //! ```text
-//!   row: first ──► mutation 3 ──► mutation 8 ──► mutation 9      in the order of their timestamps
+//!   row: first ──► mutation 3 ◄─► mutation 8 ◄─► mutation 9      in the order of their timestamps
 //!        last ───────────────────────────────────┘
 //! ```
+//!
+//! A popular row has thousands of them, of which a reader of the latest state needs the last few: it goes backwards.
 
 use super::NONE;
 use super::arena::Arena;
 use super::bytes::ByteArena;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::time::Timestamp;
 
 /// A row's mutations: the first and the last, `NONE` if it has none.
@@ -41,14 +43,17 @@ struct Record {
     ts: AtomicU64,
     /// Where its change is.
     position: AtomicU64,
-    len: AtomicU32,
+    /// Its length, doubled; and one if it deletes the row.
+    len_deletes: AtomicU32,
     row: AtomicU32,
     next: AtomicU32,
-    deletes: AtomicBool,
+    previous: AtomicU32,
 }
 
 /// Bytes of a mutation besides its change.
 pub const RECORD_BYTES: usize = size_of::<Record>();
+
+const _: () = assert!(cfg!(loom) || RECORD_BYTES == 32);
 
 /// One change of one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,20 +74,20 @@ impl Mutations {
         let new = self.records.push(|record| {
             record.ts.store(ts.0, Ordering::Relaxed);
             record.position.store(position, Ordering::Relaxed);
-            record.len.store(change.len() as u32, Ordering::Relaxed);
+            let len = u32::try_from(change.len()).expect("a change is shorter than a frame");
+            record.len_deletes.store(len << 1 | u32::from(deletes), Ordering::Relaxed);
             record.row.store(row, Ordering::Relaxed);
             record.next.store(next, Ordering::Relaxed);
-            record.deletes.store(deletes, Ordering::Relaxed);
+            record.previous.store(before.unwrap_or(NONE), Ordering::Relaxed);
         });
         link.store(new, Ordering::Release);
-        if next == NONE {
-            chain.last.store(new, Ordering::Release);
-        }
+        let back = if next == NONE { &chain.last } else { &self.records.get(next).previous };
+        back.store(new, Ordering::Release);
     }
 
     /// The last mutation of a chain that is not newer than `ts`: as a rule, the last one.
     fn last_until(&self, chain: &Chain, ts: Timestamp) -> Option<u32> {
-        let is_older = |number: &u32| self.get(*number).ts <= ts;
+        let is_older = |number: &u32| self.records.get(*number).ts.load(Ordering::Relaxed) <= ts.0;
         let last = Some(chain.last.load(Ordering::Relaxed)).filter(|last| *last != NONE)?;
         Some(last).filter(is_older).or_else(|| self.numbers(chain).take_while(is_older).last())
     }
@@ -90,6 +95,16 @@ impl Mutations {
     /// A row's mutations, oldest first: all that were added before the call, and perhaps later ones.
     pub fn of<'a>(&'a self, chain: &Chain) -> impl Iterator<Item = Mutation<'a>> {
         self.numbers(chain).map(|number| self.get(number))
+    }
+
+    /// A row's mutations, newest first: all that were added before the call, and perhaps later ones.
+    pub fn newest_first<'a>(&'a self, chain: &Chain) -> impl Iterator<Item = Mutation<'a>> {
+        let mut at = chain.last.load(Ordering::Acquire);
+        std::iter::from_fn(move || {
+            let number = Some(at).filter(|at| *at != NONE)?;
+            at = self.records.get(number).previous.load(Ordering::Acquire);
+            Some(self.get(number))
+        })
     }
 
     /// A row's last mutation.
@@ -109,12 +124,12 @@ impl Mutations {
     /// A mutation by the order they came in.
     pub fn get(&self, number: u32) -> Mutation<'_> {
         let record = self.records.get(number);
-        let len = record.len.load(Ordering::Relaxed) as usize;
+        let len_deletes = record.len_deletes.load(Ordering::Relaxed);
         Mutation {
             ts: Timestamp(record.ts.load(Ordering::Relaxed)),
             row: record.row.load(Ordering::Relaxed),
-            deletes: record.deletes.load(Ordering::Relaxed),
-            change: self.changes.get(record.position.load(Ordering::Relaxed), len),
+            deletes: len_deletes & 1 == 1,
+            change: self.changes.get(record.position.load(Ordering::Relaxed), (len_deletes >> 1) as usize),
         }
     }
 
@@ -153,6 +168,11 @@ mod tests {
             mutations.of(&chains[row]).map(tell).collect::<Vec<_>>().join(" ")
         };
         assert_eq!((told(0), told(1)), ("2d 5a 5c 7e 9gone".to_string(), "5b".to_string()));
+        for chain in &chains {
+            let mut back: Vec<_> = mutations.newest_first(chain).collect();
+            back.reverse();
+            assert_eq!(back, mutations.of(chain).collect::<Vec<_>>());
+        }
         assert!(mutations.last(&chains[0]).is_some_and(|last| last.deletes && last.row == 0));
         assert_eq!((mutations.len(), mutations.get(2).change), (6, &b"c"[..]));
         assert_eq!(mutations.last(&Chain::default()), None);

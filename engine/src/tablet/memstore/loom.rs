@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ::loom::thread;
 
 use super::arena::Arena;
-use super::chain::{Chain, Mutations};
+use super::chain::{Chain, Mutation, Mutations};
 use super::node::Keys;
 use super::tree::Tree;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -180,10 +180,7 @@ fn loom_mutations_appear_whole_and_in_order() {
         let reader = {
             let store = store.clone();
             thread::spawn(move || {
-                let of = store.mutations.of(&store.rows.get(0).chain);
-                let seen: Vec<_> = of.map(|m| (m.ts.0, m.change.to_vec())).collect();
-                assert!(seen.iter().all(|(ts, change)| ts.to_string().as_bytes() == change), "{seen:?}");
-                let times: Vec<u64> = seen.iter().map(|(ts, _)| *ts).collect();
+                let times: Vec<u64> = store.mutations.of(&store.rows.get(0).chain).map(time).collect();
                 assert!(matches!(times[..], [10] | [10, 30] | [10, 20, 30]), "{times:?}");
             })
         };
@@ -192,6 +189,34 @@ fn loom_mutations_appear_whole_and_in_order() {
         reader.join().expect("the reader does not panic");
         assert_eq!(store.mutations.last(&store.rows.get(0).chain).map(|last| last.ts.0), Some(30));
     });
+}
+
+/// The same, for one who goes backwards.
+#[test]
+fn loom_mutations_appear_whole_from_the_newest_on() {
+    model(|| {
+        let store = Store::with(&[7]);
+        store.mutate(7, 10, b"10");
+        let reader = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let back = store.mutations.newest_first(&store.rows.get(0).chain);
+                let times: Vec<u64> = back.map(time).collect();
+                assert!(matches!(times[..], [10] | [30, 10] | [30, 20, 10]), "{times:?}");
+            })
+        };
+        store.mutate(7, 30, b"30");
+        store.mutate(7, 20, b"20");
+        reader.join().expect("the reader does not panic");
+        let back = store.mutations.newest_first(&store.rows.get(0).chain);
+        assert_eq!(back.map(time).collect::<Vec<_>>(), [30, 20, 10]);
+    });
+}
+
+/// When a mutation was made, which its change says, too.
+fn time(mutation: Mutation<'_>) -> u64 {
+    assert_eq!(mutation.ts.0.to_string().as_bytes(), mutation.change);
+    mutation.ts.0
 }
 
 /// What a snapshot includes is in memory for whoever has taken it: the operation is applied before it is said to be.
