@@ -282,6 +282,11 @@ impl<'a> RowOpsReader<'a> {
         Ok(Some(RowOp { kind, cells: &self.cells, insert_cells, error }))
     }
 
+    /// Bytes of the rows that are left.
+    pub fn bytes_left(&self) -> usize {
+        self.rows.len()
+    }
+
     fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         let Some((taken, rest)) = self.rows.split_at_checked(len) else {
             let left = self.rows.len();

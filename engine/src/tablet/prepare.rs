@@ -101,7 +101,8 @@ pub fn prepare(
         Some(home) => Some((Partitioner::new(home.schema, &schema.schema)?, home.partition)),
         None => None,
     };
-    let arena = Vec::with_capacity(rows.len() + rows.len() / 2 + indirect.len() + 64);
+    let (arena, bytes) =
+        (Vec::with_capacity((rows.len() + indirect.len() + 64).min(FIRST_BYTES)), rows.len());
     let mut preparer = Preparer {
         schema,
         home,
@@ -115,6 +116,9 @@ pub fn prepare(
     };
     while let Some(op) = reader.next()? {
         preparer.add(op)?;
+        if preparer.index == 1 && reader.bytes_left() > 0 {
+            preparer.reserve(bytes.div_ceil(bytes - reader.bytes_left()), bytes, indirect.len());
+        }
     }
     let Preparer { rows, arena, errors, auto_increment, .. } = preparer;
     Ok(Prepared { schema: schema.clone(), rows, arena, errors, auto_increment })
@@ -133,7 +137,21 @@ struct Preparer<'a> {
     errors: Vec<(u32, RowError)>,
 }
 
+/// What the arena begins with at most: many batches have only one row.
+const FIRST_BYTES: usize = 4 << 10;
+
 impl Preparer<'_> {
+    /// Makes room for as many rows like the first one. The arena stays in memory as it is, so that room that is not
+    /// filled is lost: neither a guess for all tables nor doubling would do.
+    fn reserve(&mut self, count: usize, bytes: usize, indirect: usize) {
+        let Some(first) = self.rows.first() else { return };
+        let data = (first.row_len as usize).saturating_sub(self.schema.layout.fixed_len());
+        let wanted = (self.arena.len() - data).saturating_mul(count).saturating_add(indirect);
+        // Keys may be a little longer. Rows unlike the first one must not make it large.
+        let wanted = wanted.saturating_add(wanted / 128).min(bytes + bytes / 2 + indirect);
+        self.arena.reserve_exact(wanted.saturating_sub(self.arena.len()));
+    }
+
     fn add(&mut self, op: RowOp<'_>) -> Result<()> {
         let index = self.index;
         self.index += 1;
