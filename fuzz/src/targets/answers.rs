@@ -67,7 +67,7 @@ pub fn scan(data: &[u8]) {
     let rows = batch.num_rows();
     assert_eq!(batch.column(0).len(), rows);
     let Ok(block) = column_to_block(batch.column(0), &column) else { return };
-    let mut sent = RowsBuilder::new(Layout::Columnar, &[ProjectedColumn::from(&column)]);
+    let mut sent = RowsBuilder::new(Layout::Columnar, &[ProjectedColumn::from(&column)], 1 << 20);
     sent.add(RowBlock { rows, columns: vec![block] });
     let (RowsPb::Columnar(pb), sidecars) = sent.finish() else { unreachable!("columns were asked for") };
     let again = batch_from_pb(&pb, &sidecars, &[column], &schema).expect("what was just made");

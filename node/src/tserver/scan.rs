@@ -330,7 +330,7 @@ async fn fill(
     limit: usize,
     room: AnswerRoom,
 ) -> Result<Batch, Error> {
-    let mut rows = RowsBuilder::new(scanner.layout, &scanner.projection);
+    let mut rows = RowsBuilder::new(scanner.layout, &scanner.projection, limit);
     let mut has_room = true;
     let scan = &mut scanner.scan;
     let has_more = each_block(server, scan, |block| {

@@ -36,7 +36,11 @@ pub enum RowsPb {
 }
 
 /// Collects the blocks of one reply.
-pub struct RowsBuilder(Inner);
+pub struct RowsBuilder {
+    rows: Inner,
+    /// Bytes of a full reply.
+    limit: usize,
+}
 
 enum Inner {
     RowWise(RowWise),
@@ -44,30 +48,32 @@ enum Inner {
 }
 
 impl RowsBuilder {
-    pub fn new(layout: Layout, projection: &[ProjectedColumn]) -> RowsBuilder {
-        RowsBuilder(match layout {
+    /// For a reply that is full with `limit` bytes.
+    pub fn new(layout: Layout, projection: &[ProjectedColumn], limit: usize) -> RowsBuilder {
+        let rows = match layout {
             Layout::RowWise { pad_timestamps } => Inner::RowWise(RowWise::new(projection, pad_timestamps)),
             Layout::Columnar => Inner::Columnar(Columnar::new(projection)),
-        })
+        };
+        RowsBuilder { rows, limit }
     }
 
     /// Appends a block, whose columns are those of the projection.
     pub fn add(&mut self, block: RowBlock) {
-        match &mut self.0 {
-            Inner::RowWise(rows) => rows.add(&block),
+        match &mut self.rows {
+            Inner::RowWise(rows) => rows.add(&block, self.limit),
             Inner::Columnar(columns) => columns.add(block),
         }
     }
 
     pub fn rows(&self) -> usize {
-        match &self.0 {
+        match &self.rows {
             Inner::RowWise(rows) => rows.count,
             Inner::Columnar(columns) => columns.block.rows,
         }
     }
 
     pub fn byte_size(&self) -> usize {
-        match &self.0 {
+        match &self.rows {
             Inner::RowWise(rows) => rows.rows.len() + rows.indirect.len(),
             Inner::Columnar(columns) => columns.block.byte_size(),
         }
@@ -75,7 +81,7 @@ impl RowsBuilder {
 
     /// The description for the message, and the sidecars it numbers.
     pub fn finish(self) -> (RowsPb, Vec<Bytes>) {
-        match self.0 {
+        match self.rows {
             Inner::RowWise(rows) => rows.finish(),
             Inner::Columnar(columns) => columns.finish(),
         }
@@ -116,8 +122,11 @@ impl RowWise {
     }
 
     /// Column by column, so that each inner loop knows its width.
-    fn add(&mut self, block: &RowBlock) {
+    fn add(&mut self, block: &RowBlock, limit: usize) {
         let start = self.rows.len();
+        if start > 0 && self.rows.capacity() - start < block.rows * self.stride {
+            self.reserve(limit);
+        }
         self.rows.resize(start + block.rows * self.stride, 0);
         let (stride, rows) = (self.stride, &mut self.rows[start..]);
         for (slot, column) in self.slots.iter().zip(&block.columns) {
@@ -135,6 +144,15 @@ impl RowWise {
             }
         }
         self.count += block.rows;
+    }
+
+    /// A second block means that there are many, as a rule: the buffers become as large as a full reply of such rows
+    /// needs, and not again and again twice as large as they were.
+    fn reserve(&mut self, limit: usize) {
+        let bytes = self.rows.len() + self.indirect.len();
+        for buffer in [&mut self.rows, &mut self.indirect] {
+            buffer.reserve_exact((buffer.len() as u64 * limit as u64 / bytes as u64) as usize);
+        }
     }
 
     fn finish(self) -> (RowsPb, Vec<Bytes>) {

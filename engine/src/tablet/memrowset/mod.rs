@@ -63,6 +63,13 @@ struct Batch {
     bytes: Vec<u8>,
 }
 
+impl Batch {
+    #[inline]
+    fn cells(&self, place: Place) -> &[u8] {
+        &self.bytes[place.at as usize..][..place.len as usize]
+    }
+}
+
 /// One row: its key and, right behind it, its cells as inserted, in a batch.
 #[derive(Default)]
 struct Row {
@@ -259,7 +266,7 @@ impl Store {
     #[inline]
     fn inserted(&self, place: Place) -> (Timestamp, &[u8]) {
         let batch = self.batch(place.batch);
-        (batch.ts, &batch.bytes[place.at as usize..][..place.len as usize])
+        (batch.ts, batch.cells(place))
     }
 
     #[inline]

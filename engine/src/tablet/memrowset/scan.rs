@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{MemRowSet, Place, Store};
+use super::{Batch, MemRowSet, Place, Store};
 use crate::error::Result;
 use crate::ids::ColumnId;
 use crate::schema::block::{Bitmap, ColumnBlock, RowBlock};
@@ -77,8 +77,14 @@ impl MemRowSetScan {
     fn pick<'a>(&self, store: &'a Store, from: &[u8]) -> (Vec<Picked<'a>>, Option<Vec<u8>>) {
         let (rows, next) = self.rows_from(store, from);
         let places: Vec<Place> = rows.iter().map(|row| store.place(*row)).collect();
-        let looks = rows.iter().zip(places);
-        (looks.filter_map(|(row, place)| self.look(store, *row, place)).collect(), next)
+        // Rows that came together mostly are together.
+        let mut last: Option<(u32, &Batch)> = None;
+        let looks = rows.iter().zip(places).filter_map(|(row, place)| {
+            let batch = last.filter(|(number, _)| *number == place.batch);
+            let (_, batch) = *last.insert(batch.unwrap_or_else(|| (place.batch, store.batch(place.batch))));
+            self.look(store, *row, place, batch)
+        });
+        (looks.collect(), next)
     }
 
     /// The next rows from a key on, as many as a block may have, and the key to go on at.
@@ -106,9 +112,9 @@ impl MemRowSetScan {
     }
 
     /// The row, if the snapshot sees it.
-    fn look<'a>(&self, store: &'a Store, row: u32, place: Place) -> Option<Picked<'a>> {
+    fn look<'a>(&self, store: &Store, row: u32, place: Place, batch: &'a Batch) -> Option<Picked<'a>> {
         let before = self.spec.snapshot.before;
-        let (inserted, cells) = store.inserted(place);
+        let (inserted, cells) = (batch.ts, batch.cells(place));
         if inserted >= before {
             return None;
         }

@@ -41,7 +41,7 @@ fn row(projection: &[ProjectedColumn], key: i32) -> RowBlock {
 }
 
 fn built(layout: Layout, projection: &[ProjectedColumn], blocks: Vec<RowBlock>) -> (RowsPb, Vec<String>) {
-    let mut builder = RowsBuilder::new(layout, projection);
+    let mut builder = RowsBuilder::new(layout, projection, 100);
     blocks.into_iter().for_each(|block| builder.add(block));
     let (pb, sidecars) = builder.finish();
     (pb, sidecars.iter().map(|bytes| hex(bytes)).collect())
@@ -125,7 +125,7 @@ fn columnar_bytes_are_kudus() {
 fn rows_without_columns_are_counted() {
     let count = || RowBlock { rows: 5, columns: Vec::new() };
     for layout in [Layout::RowWise { pad_timestamps: false }, Layout::Columnar] {
-        let mut builder = RowsBuilder::new(layout, &[]);
+        let mut builder = RowsBuilder::new(layout, &[], 100);
         builder.add(count());
         builder.add(count());
         assert_eq!(builder.rows(), 10);
