@@ -234,10 +234,18 @@ impl<'a> RowOpsReader<'a> {
         })
     }
 
-    /// How many operations there are from here on.
+    /// How many operations there are from here on. Mostly all set the same columns, and then are as long as the first.
     pub fn count_rows(mut self) -> Result<usize> {
-        let mut count = 0;
-        while self.next()?.is_some() {
+        let (mut count, mut len) = (0, usize::MAX);
+        let mut set: Option<&[u8]> = None;
+        while let Some((_, rest)) = self.rows.split_first() {
+            let here = rest.get(..self.bitmap + self.null_bitmap);
+            if here == set && len <= rest.len() {
+                self.rows = &rest[len..];
+            } else {
+                self.next()?;
+                (set, len) = (here, rest.len() - self.rows.len());
+            }
             count += 1;
         }
         Ok(count)

@@ -111,6 +111,29 @@ fn every_type_is_written_as_other_clients_write_it() {
     assert_eq!((rows.as_str(), indirect.as_str()), (want, "c3a90001ff616263"));
 }
 
+#[test]
+fn rows_are_counted_whatever_they_set() {
+    let (schema, cell) = (s1(), [1, 2, 3, 4]);
+    let (full, null) = ([int(&cell), int(&cell), Cell::Value(b"abc")], [int(&cell), int(&cell), Cell::Null]);
+    let key = [int(&cell), Cell::Unset, Cell::Unset];
+    let (mut writer, kinds) = (RowOpsWriter::new(&schema), [RowOpKind::Insert, RowOpKind::Upsert]);
+    for (kind, cells) in
+        [&full, &full, &null, &null, &full, &full].iter().zip(0..).map(|(c, i)| (kinds[i % 2], c))
+    {
+        writer.push(kind, &cells[..]);
+    }
+    writer.push(RowOpKind::Delete, &key);
+    writer.push(RowOpKind::Delete, &key);
+    let (wire, (rows, indirect)) = (bound(&schema), writer.finish());
+    let count = |rows| {
+        RowOpsReader::new(&wire, &schema, rows, &indirect, OpLimits::default())
+            .and_then(RowOpsReader::count_rows)
+    };
+    assert_eq!(count(&rows), Ok(8));
+    assert!(count(&rows[..rows.len() - 1]).is_err(), "the last row is cut");
+    assert_eq!(count(&[]), Ok(0));
+}
+
 fn bound(schema: &Schema) -> Vec<WireColumn> {
     bind_columns(schema.columns(), schema).expect("its own columns")
 }
