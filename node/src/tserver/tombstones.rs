@@ -17,7 +17,7 @@ use engine::error::{Error, ErrorKind, Result};
 use engine::ids::{OpId, TabletId, Term};
 use engine::note::Note;
 use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
-use engine::raft::message::{VoteRequest, VoteResponse};
+use engine::raft::message::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use engine::raft::{ConsensusMeta, VoteDecision, decide_vote};
 use engine::replica::copy::{Has, Local};
 use engine::replica::{cmeta, tombstone};
@@ -221,6 +221,9 @@ impl Tablets {
             Ok((decision, known, standing))
         };
         let (decision, known, standing) = self.env().run(vote).await?;
+        let unknown = |error: &VoteError| error.kind == VoteErrorKind::LastOpIdUnknown;
+        let refused = decision.error.as_ref().is_some_and(unknown);
+        self.env().watch.mark_if(refused, "vote: refused, nobody knows how far the log went");
         self.note_vote(tablet, standing, request, &known, &decision);
         Ok(decision.response(me, &known))
     }
