@@ -137,10 +137,10 @@ fn stand_in(options: &interop::stand_in::Options) -> ExitCode {
     }
 }
 
-/// The workspace's folder.
+/// The workspace's folder: of the tree that cargo was called in, as a `target` folder may have come from another one.
 fn root() -> PathBuf {
-    let ci = Path::new(env!("CARGO_MANIFEST_DIR"));
-    ci.parent().expect("ci lies in the workspace's folder").to_path_buf()
+    let ci = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&ci).parent().expect("ci lies in the workspace's folder").to_path_buf()
 }
 
 /// All that a pull request needs, cheapest first.
