@@ -29,8 +29,9 @@ use crate::env::Env;
 pub async fn run(server: Arc<Server>) {
     let mut watch = Watch::default();
     loop {
-        count_memory(&server);
-        let did = match watch.next_job(&server).await {
+        let starved = server.memory.starved();
+        count_memory(&server, starved);
+        let did = match watch.next_job(&server, starved).await {
             Some((entry, replica, kind)) => do_job(&server, &mut watch, &entry, &replica, kind).await,
             None => false,
         };
@@ -53,10 +54,15 @@ fn pause(server: &Server, tablets: usize) -> Duration {
     }
 }
 
+/// Where something was refused though less is held than the soft limit, pages give way to it, one part in so many of
+/// all memory at a time.
+const PAGES_FOR_THE_STARVED: u64 = 16;
+
 /// Lets go of pages where memory is short, and tells what is held.
-fn count_memory(server: &Server) {
+fn count_memory(server: &Server, starved: bool) {
     let memory = &server.memory;
-    server.tablets.give_back_pages(memory.excess_bytes());
+    let wanted = if starved { memory.limit_bytes() / PAGES_FOR_THE_STARVED } else { 0 };
+    server.tablets.give_back_pages(memory.excess_bytes().max(wanted));
     server.env.watch.memory(memory.used_bytes(), memory.limit_bytes());
 }
 
@@ -79,7 +85,11 @@ struct Since {
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
 impl Watch {
-    async fn next_job(&mut self, server: &Server) -> Option<(Arc<TabletEntry>, ReplicaHandle, JobKind)> {
+    async fn next_job(
+        &mut self,
+        server: &Server,
+        starved: bool,
+    ) -> Option<(Arc<TabletEntry>, ReplicaHandle, JobKind)> {
         let now = server.env.now().mono;
         let entries = server.tablets.all();
         self.tablets.retain(|id, _| entries.binary_search_by_key(id, |entry| entry.id).is_ok());
@@ -94,7 +104,7 @@ impl Watch {
                 open.push((entry, replica));
             }
         }
-        let memory_short = server.memory.excess_bytes() > 0;
+        let memory_short = starved || server.memory.excess_bytes() > 0;
         let (i, kind) = policy::choose(&views, &server.live.tablet(&server.config.tablet), memory_short)?;
         server.env.watch.mark_if(memory_short, "maintenance: memory is short");
         let (entry, replica) = open.swap_remove(i);

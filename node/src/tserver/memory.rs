@@ -11,7 +11,7 @@
 //! Source: Kudu's `memory_limit_soft_percentage`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use engine::memory::{Held, MemTracker, Memory, Promise};
@@ -31,6 +31,8 @@ pub struct MemoryPressure {
     answers: Arc<MemTracker>,
     soft_percent: u64,
     refused: AtomicU64,
+    /// Whether something was refused for the hard limit since somebody asked.
+    starved: AtomicBool,
 }
 
 /// Room for a write, from its call to when it was applied.
@@ -77,7 +79,8 @@ impl AnswerRoom {
 impl MemoryPressure {
     pub fn new(root: &Arc<MemTracker>, soft_percent: u64) -> MemoryPressure {
         let (calls, answers) = (root.child("calls"), root.child("answers"));
-        MemoryPressure { root: root.clone(), calls, answers, soft_percent, refused: AtomicU64::new(0) }
+        let (refused, starved) = (AtomicU64::new(0), AtomicBool::new(false));
+        MemoryPressure { root: root.clone(), calls, answers, soft_percent, refused, starved }
     }
 
     /// What tablets count their memory by.
@@ -152,9 +155,20 @@ impl MemoryPressure {
         }
     }
 
+    /// Whether something was refused for the hard limit since somebody asked. What is promised counts there and not
+    /// below the soft limit: many tablets that each promise themselves their next chunk may leave room for nothing
+    /// though little is held.
+    pub fn starved(&self) -> bool {
+        self.starved.swap(false, Ordering::Relaxed)
+    }
+
     fn hard(&self) -> String {
+        self.starved.store(true, Ordering::Relaxed);
         let (used, limit) = (self.used_bytes(), self.limit_bytes());
-        self.refusal(format!("Hard memory limit exceeded: {used} bytes are used of {limit}"))
+        let promised = self.root.spoken_for().saturating_sub(used);
+        self.refusal(format!(
+            "Hard memory limit exceeded: {used} bytes are used and {promised} promised of {limit}"
+        ))
     }
 
     /// The rows are counted only where a quick answer would take much of what is left.
@@ -206,6 +220,21 @@ mod tests {
         limit.store(500, Ordering::Relaxed);
         assert_eq!(refused(), 200, "it shrank");
         assert_eq!(memory.refused(), 450);
+    }
+
+    #[test]
+    fn what_is_promised_starves_writes_though_little_is_held() {
+        let root = MemTracker::root("server", Some(Arc::new(|| 256 << 10)));
+        let memory = MemoryPressure::new(&root, 80);
+        let tablets = root.child("tablets");
+        assert!(memory.answer().is_ok() && !memory.starved());
+        let chunks: Vec<_> = (0..15).map(|_| tablets.promise(16 << 10).expect("there is room")).collect();
+        let error = memory.answer().err().expect("nothing is left");
+        assert_eq!(error, "Hard memory limit exceeded: 0 bytes are used and 245760 promised of 262144");
+        assert_eq!((memory.excess_bytes(), memory.refuse(0)), (0, None), "below the soft limit");
+        assert!(memory.starved() && !memory.starved(), "told once");
+        drop(chunks);
+        assert!(memory.answer().is_ok() && !memory.starved());
     }
 
     #[test]
