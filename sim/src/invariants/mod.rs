@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use engine::ids::{PeerId, TabletId};
-use engine::note::raft::{Action, RaftNote};
+use engine::note::raft::{Action, DataState, RaftNote};
 
 pub use model::{Event, Model};
 
@@ -23,6 +23,7 @@ pub mod commit_by_majority;
 pub mod commit_within_log;
 pub mod copy_is_prefix;
 pub mod elected_by_votes;
+pub mod election_restriction;
 pub mod leader_completeness;
 pub mod leader_undisturbed;
 pub mod living_majority;
@@ -107,6 +108,7 @@ impl Tablet {
             invariants: vec![
                 Box::new(one_vote_per_term::OneVotePerTerm::default()),
                 Box::new(elected_by_votes::ElectedByVotes::default()),
+                Box::new(election_restriction::ElectionRestriction::default()),
                 Box::new(one_leader_per_term::OneLeaderPerTerm::default()),
                 Box::new(log_matching::LogMatching),
                 Box::new(leader_completeness::LeaderCompleteness),
@@ -158,15 +160,16 @@ impl Watchdog {
     /// Takes a note of a moment in, in the order in which notes are made across all servers.
     pub fn see(&mut self, server: PeerId, tablet: TabletId, note: &RaftNote, nanos: u64) {
         self.events += 1;
-        let (excused, off, patience) = (&self.excused, self.log_sync_off, self.patience);
-        let given_up = self.given_up;
-        let state = self.tablets.entry(tablet).or_insert_with(|| {
-            let mut state = Tablet::new();
-            state.model.excused = excused.iter().copied().collect();
-            (state.model.log_sync_off, state.model.patience) = (off, patience);
-            state.model.given_up = given_up;
-            state
-        });
+        let before = self.tablets.remove(&tablet);
+        let state = match before {
+            Some(state) if !state.is_made_once_more(note) => state,
+            before => {
+                let mut model = self.model();
+                model.deleted_voters = before.map(|state| state.model.deleted_voters).unwrap_or_default();
+                Tablet { model, ..Tablet::new() }
+            }
+        };
+        let state = self.tablets.entry(tablet).or_insert(state);
         if state.model.silent != self.silent {
             state.model.silent.clone_from(&self.silent);
         }
@@ -179,6 +182,15 @@ impl Watchdog {
                 self.findings.push(Finding { oracle, message, story: story.collect() });
             }
         }
+    }
+
+    /// Nothing has happened yet.
+    fn model(&self) -> Model {
+        let mut model = Model::default();
+        model.excused = self.excused.iter().copied().collect();
+        (model.log_sync_off, model.patience) = (self.log_sync_off, self.patience);
+        model.given_up = self.given_up;
+        model
     }
 
     /// These tablets were not dropped: no voter of theirs may have been deleted.
@@ -203,6 +215,16 @@ impl Watchdog {
 }
 
 impl Tablet {
+    /// Whether the only replica is created where it has been deleted: an order to create it was late, and its table is
+    /// dropped. What is made then has nothing to do with what was there, and goes the same way. One of several follows
+    /// who led before, if that was not the last to hear of it.
+    fn is_made_once_more(&self, note: &RaftNote) -> bool {
+        let gone = |replica: &model::Replica| replica.post.is_some_and(|post| post.data == DataState::Gone);
+        matches!(&note.action, Action::Create { voters, .. } if voters.len() == 1)
+            && !self.model.replicas.is_empty()
+            && self.model.replicas.values().all(gone)
+    }
+
     fn see(&mut self, event: &Event) -> Vec<(&'static str, String)> {
         if self.recent.len() == STORY_EVENTS {
             self.recent.pop_front();

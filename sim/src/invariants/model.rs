@@ -97,7 +97,7 @@ impl Replica {
     }
 
     /// The last entry that it knows.
-    fn last_known(&self) -> OpId {
+    pub fn last_known(&self) -> OpId {
         let index = self.durable.min(self.log.last().index);
         let durable = OpId { term: self.log.term(index).unwrap_or_default(), index };
         match self.post.map(|post| post.data) {

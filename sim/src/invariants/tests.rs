@@ -178,7 +178,12 @@ fn a_second_vote_is_rejected() {
     let mut cluster = Cluster::usual();
     cluster.elect('c', 2, &['b']);
     cluster.note('b', Action::GrantVote { candidate: peer('a'), term: 2 });
-    assert_eq!(cluster.objections(), ["LeaderCompleteness", "OneVotePerTerm"], "{}", said(&cluster));
+    assert_eq!(
+        cluster.objections(),
+        ["ElectionRestriction", "LeaderCompleteness", "OneVotePerTerm"],
+        "{}",
+        said(&cluster)
+    );
     let mut cluster = Cluster::usual();
     cluster.note('b', Action::Restart { vote: None });
     assert_eq!(cluster.objections(), ["OneVotePerTerm"]);
@@ -190,6 +195,62 @@ fn a_second_vote_is_rejected() {
     cluster.note('b', Action::Restart { vote: None });
     cluster.note('b', Action::GrantVote { candidate: peer('c'), term: 2 });
     assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+}
+
+/// c, which follows the leader of term 2 with one entry, is asked by a, which has two of term 1 and is cut off.
+fn asked_by_the_longer_log(pre_election: bool) -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.elect('a', 1, &['b']).append('a', 1, 10).append('a', 2, 11);
+    cluster.elect('b', 2, &['c']).append('b', 1, 12).follow('c', 'b', "0.0", "2.1");
+    cluster.post('a').role = Role::Follower;
+    let (candidate, term) = (peer('a'), 3);
+    if pre_election {
+        cluster.note('a', Action::StartPreElection { term });
+        cluster.note('c', Action::GrantPreVote { candidate, term });
+    } else {
+        cluster.post('a').term = term;
+        cluster.note('a', Action::StartElection { term, asked: false });
+        cluster.note('c', Action::GrantVote { candidate, term });
+    }
+    cluster
+}
+
+#[test]
+fn a_vote_for_a_log_that_is_behind_is_rejected() {
+    for pre_election in [true, false] {
+        let cluster = asked_by_the_longer_log(pre_election);
+        assert_eq!(cluster.objections(), ["ElectionRestriction"], "{}", said(&cluster));
+    }
+    // What the voter has of term 2 was never durable.
+    let mut cluster = Cluster::new();
+    cluster.elect('a', 1, &['b']).append('a', 1, 10).elect('b', 2, &['c']).append('b', 1, 12);
+    let (leader, prev, upto) = (peer('b'), op("0.0"), op("2.1"));
+    cluster.post('c').last = upto;
+    cluster.note('c', Action::FollowerAppend { leader, prev, upto });
+    cluster.note('a', Action::StartPreElection { term: 3 });
+    cluster.note('c', Action::GrantPreVote { candidate: peer('a'), term: 3 });
+    assert!(cluster.objections().is_empty(), "{}", said(&cluster));
+}
+
+#[test]
+fn a_tablet_that_is_created_after_all_were_deleted_is_another_one() {
+    let again = |deleted: &[char]| {
+        let mut cluster = Cluster::usual();
+        for name in deleted {
+            let gone =
+                Post { data: DataState::Gone, last: OpId::MIN, commit: 0, term: 0, role: Role::Follower };
+            *cluster.post(*name) = gone;
+            cluster.note(*name, Action::Delete);
+        }
+        cluster.post('a').data = DataState::Ready;
+        cluster.note('a', Action::Create { voters: vec![peer('a')], learners: Vec::new() });
+        cluster.elect('a', 1, &[]).append('a', 1, 20).append('a', 2, 21).commit('a', 2);
+        cluster.dog.alive(&[TABLET]);
+        cluster
+    };
+    let cluster = again(&['a', 'b', 'c']);
+    assert_eq!(cluster.objections(), ["VotersStay"], "{}", said(&cluster));
+    assert!(again(&['a', 'b']).objections().contains(&"AppliedAgree"));
 }
 
 #[test]
@@ -221,7 +282,7 @@ fn a_log_that_is_not_its_leaders_is_rejected() {
 fn a_leader_without_a_committed_entry_is_rejected() {
     let mut cluster = Cluster::usual();
     cluster.elect('c', 2, &['b']);
-    assert_eq!(cluster.objections(), ["LeaderCompleteness"]);
+    assert_eq!(cluster.objections(), ["ElectionRestriction", "LeaderCompleteness"]);
 }
 
 #[test]
