@@ -36,6 +36,8 @@ struct Seen {
     memory: Mutex<Memory>,
     unprovoked: Mutex<Vec<Finding>>,
     clients: usize,
+    /// Whether tablets may forget what was acknowledged.
+    forgets: bool,
     /// On which machine each server runs.
     hosts: Mutex<BTreeMap<PeerId, Host>>,
     /// None if nobody wants them.
@@ -71,8 +73,8 @@ impl Observer {
         let (dog, hosts) = (Mutex::new(dog), Mutex::default());
         let traces = origin.map(|origin| Mutex::new(Traces { origin, tablets: BTreeMap::new() }));
         let (marks, memory, unprovoked) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let clients = plan.clients.len();
-        Observer { seen: Arc::new(Seen { marks, dog, memory, unprovoked, clients, hosts, traces }) }
+        let (clients, forgets) = (plan.clients.len(), plan.forgets());
+        Observer { seen: Arc::new(Seen { marks, dog, memory, unprovoked, clients, forgets, hosts, traces }) }
     }
 
     /// Writes each tablet's trace into `dir`, as `NAME-TABLET.trace`.
@@ -247,7 +249,9 @@ impl Seen {
         let name = match note {
             Note::Raft(raft) => {
                 trace::aside_here(kind_of(&raft.action), || format!("{tablet} {raft}"));
-                self.dog().see(server, tablet, raft, trace::nanos_here());
+                if !self.forgets || tablet == node::master::system::TABLET_ID {
+                    self.dog().see(server, tablet, raft, trace::nanos_here());
+                }
                 if let Some(traces) = &self.traces {
                     let mut traces = traces.lock().expect("nothing panics while it holds the traces");
                     traces.push(server, tablet, raft);

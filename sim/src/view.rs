@@ -46,9 +46,13 @@ pub struct View {
 /// Whole rows, all of them.
 pub const WHOLE: View = View { filter: None, columns: u8::MAX };
 
+/// From this number on, texts are kilobytes long.
+pub const HEAVY: i64 = crate::plan::ops::HEAVY as i64;
+
 /// The text that stands for a number.
 pub fn text(number: i64) -> String {
-    let padding = usize::try_from(number.rem_euclid(61)).expect("a remainder of 61 is small");
+    let padding = if number < HEAVY { number.rem_euclid(61) } else { 4_096 + number % 8_192 };
+    let padding = usize::try_from(padding).expect("a remainder is not negative");
     format!("{number}:{}", "x".repeat(padding))
 }
 

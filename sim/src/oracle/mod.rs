@@ -29,6 +29,7 @@ pub mod searches;
 pub mod touch;
 pub mod unprovoked;
 pub mod versions;
+pub mod written;
 
 /// Something that must not have happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub struct Report {
 
 /// Findings kept per judge: the first tell the story.
 const FINDINGS_MAX: usize = 20;
+/// Judges of what clients see whose word stands though something acknowledged is gone.
+const STANDS_ALL_THE_SAME: [&str; 2] = ["liveness", "rows"];
 /// Lines of a story on each side of what broke it.
 const STORY_LINES: usize = 12;
 
@@ -128,6 +131,16 @@ pub fn judge(operations: &[Operation]) -> Report {
     bank::check(operations, &mut report);
     lists::check(operations, &mut report);
     crate::invariants::repeatable_snapshot::check(operations, &mut report);
+    report
+}
+
+/// What can be judged of the history where power cuts take what was acknowledged; `said` is what else was objected to.
+pub fn judge_forgetful(operations: &[Operation], said: &[Finding]) -> Report {
+    let mut report = Report::default();
+    written::check(&touch::by_row(operations), &mut report);
+    once::check_scans(operations, &mut report);
+    let stands = |finding: &&Finding| STANDS_ALL_THE_SAME.contains(&finding.oracle);
+    said.iter().filter(stands).for_each(|finding| report.add(finding.clone()));
     report
 }
 

@@ -19,6 +19,25 @@ fn assert_clean(text: &str) {
 }
 
 #[test]
+fn where_logs_are_not_synced_rows_may_go_but_none_comes_from_nowhere() {
+    let said = |oracle| vec![Finding::new(oracle, "said")];
+    let judged = |seen: &str, said: &[Finding]| {
+        let text = format!("0 1-2 upsert 1=5 ok @10\n1 3-4 snapshot @20 {seen}");
+        let report = judge_forgetful(&testing::history(&text), said);
+        report.findings.iter().map(|finding| finding.oracle).collect::<Vec<_>>()
+    };
+    assert_eq!(judged("1=5", &[]), [""; 0]);
+    assert_eq!(judged("1=-", &[]), [""; 0], "it is gone");
+    assert_eq!(judged("1=6", &[]), ["written"]);
+    assert_eq!(judged("1=-", &said("liveness")), ["liveness"], "the word of others stands");
+    assert_eq!(
+        judged("1=-", &said("own columns and ranges")),
+        [""; 0],
+        "not of those who ask for what is gone"
+    );
+}
+
+#[test]
 fn operations_that_overlap_may_be_ordered_either_way() {
     assert_clean(
         "0 1-9 upsert 1=5 ok @10

@@ -39,6 +39,9 @@ pub fn duels(draw: &mut Draw, plan: &mut Plan, profile: Profile, work: Duration)
     }
     if plan.cluster.replicas >= 3 {
         crowd(draw, plan, work);
+        if draw.percent(60) {
+            agitator(draw, plan, work);
+        }
     }
     for _ in 0..draw.between(1, 4) {
         let hosts = draw.weighted(&groups);
@@ -97,4 +100,21 @@ fn crowd(draw: &mut Draw, plan: &mut Plan, work: Duration) {
         };
         plan.clients.push(ClientProgram { setup, ops: (0..ops).map(|_| op(draw)).collect() });
     }
+}
+
+/// A client who asks replicas to stand for election all the time, whoever leads and whatever they have: what voters
+/// must refuse is asked of them then.
+fn agitator(draw: &mut Draw, plan: &mut Plan, work: Duration) {
+    let election = plan.cluster.raft_heartbeat * 3;
+    let pace = rounded(election.mul_f64(draw.between(20, 300) as f64 / 100.0));
+    let ops = (work.as_millis() / pace.as_millis()).clamp(10, 60);
+    // A crowd writes to few tablets: the first may be one of them.
+    let tablets = draw.between(1, u64::from(plan.cluster.tablets));
+    let (number, flush) = (plan.clients.len() as u8, Flush::Sync);
+    let setup = ClientSetup { number, flush, waits: Waits::No, pace, propagate_every: 0 };
+    let op = |draw: &mut Draw| {
+        let (tablet, replica) = (draw.below(tablets) as u8, draw.below(3) as u8);
+        Op::Elect { table: 0, tablet, replica }
+    };
+    plan.clients.push(ClientProgram { setup, ops: (0..ops).map(|_| op(draw)).collect() });
 }

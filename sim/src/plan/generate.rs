@@ -112,8 +112,7 @@ impl Plan {
             plan.keep_everyone();
         }
         plan.fail_where_it_rots();
-        // A power cut takes what nobody waited to be synced.
-        plan.cluster.log_sync |= plan.faults.iter().any(|fault| fault.kind.cuts_power());
+        super::unsynced::unsynced(&mut Draw::new(seed, "unsynced"), &mut plan, profile);
         plan.ending = super::more::ending(&mut Draw::new(seed, "ending"), &plan.cluster);
         plan.limit = plan.healed_at() + work * 4 + disk_time(&plan) + 120 * SECOND;
         plan.quiet = 60 * SECOND + (plan.devices.op + plan.devices.sync) * LOOKING_OPS;

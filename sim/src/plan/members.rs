@@ -34,7 +34,7 @@ pub fn members(draw: &mut Draw, plan: &mut Plan, profile: Profile, work: Duratio
     }
     // With three servers, who was taken away comes back where it was.
     plan.cluster.tservers = plan.cluster.tservers.max(draw.pick(&[3, 4, 4, 5]));
-    plan.cluster.follower_failed = draw.pick(&[3, 3, 15]) * SECOND;
+    plan.cluster.follower_failed = draw.pick(&[2, 3, 3, 15]) * SECOND;
     let span = work.max(4 * SECOND);
     operator(draw, plan, span);
     if profile == Profile::Calm {
@@ -58,7 +58,8 @@ fn operator(draw: &mut Draw, plan: &mut Plan, span: Duration) {
     let pace = rounded((span / ops as u32).clamp(20 * MS, SECOND));
     let tablets = draw.between(1, 2).min(u64::from(plan.cluster.tablets));
     // Who takes more away than is put back waits for the masters most of the time.
-    let kinds = [(0, draw.pick(&[0, 2, 8])), (1, 4), (2, draw.pick(&[0, 2])), (3, 3)];
+    let kinds =
+        [(0, draw.pick(&[0, 2, 8])), (1, 4), (2, draw.pick(&[0, 2])), (3, 3), (4, draw.pick(&[0, 2]))];
     let asked = draw.pick(&[Asked::Leader, Asked::All, Asked::All]);
     let number = plan.clients.len() as u8;
     let op = |draw: &mut Draw| {
@@ -67,6 +68,7 @@ fn operator(draw: &mut Draw, plan: &mut Plan, span: Duration) {
             0 => Op::Evict { table, tablet, asked },
             1 => Op::Move { table, tablet, asked },
             2 => Op::StepDown { table, tablet },
+            4 => Op::Elect { table, tablet, replica: draw.below(3) as u8 },
             _ => {
                 let (key, value) = (draw.below(4) as u32, draw.below(1_000_000) as u32);
                 Op::Write { kind: WriteKind::Upsert, table, key, value }
@@ -96,10 +98,11 @@ fn struck_by_change(draw: &mut Draw, plan: &Plan, at: Duration) -> Vec<TimedFaul
     struck.into_iter().map(strike).collect()
 }
 
-/// A server is away for about as long as anybody waits for it.
+/// A server is away for about as long as anybody waits for it, or for so long that changes are asked for without it.
 fn away(draw: &mut Draw, plan: &Plan, at: Duration) -> TimedFault {
     let span = plan.cluster.follower_failed.min(5 * SECOND);
-    let span = rounded(span.mul_f64(draw.between(50, 300) as f64 / 100.0));
+    let (least, most) = draw.pick(&[(50, 200), (200, 500)]);
+    let span = rounded(span.mul_f64(draw.between(least, most) as f64 / 100.0));
     let kind = if draw.percent(50) { Fault::Pause { span } } else { Fault::Kill { down: span } };
     TimedFault { at, target: some_server(draw, plan), kind }
 }

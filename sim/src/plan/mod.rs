@@ -16,12 +16,15 @@ use std::time::Duration;
 mod duels;
 pub mod faults;
 pub mod generate;
+mod heavy;
 pub mod kinds;
 mod members;
 mod more;
 pub mod ops;
 pub mod record;
+mod retries;
 mod text;
+mod unsynced;
 
 pub use faults::{Fault, Host, TimedFault, Way};
 pub use generate::{Profile, Size};
@@ -195,6 +198,11 @@ impl Plan {
 
     pub fn op_count(&self) -> usize {
         self.clients.iter().map(|client| client.ops.len()).sum()
+    }
+
+    /// Whether a power cut may take what was acknowledged: logs are not synced.
+    pub fn forgets(&self) -> bool {
+        !self.cluster.log_sync && self.faults.iter().any(|fault| fault.kind.cuts_power())
     }
 
     /// Whether clients keep lists.

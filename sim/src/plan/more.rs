@@ -5,8 +5,10 @@ use std::time::Duration;
 use super::duels::duels;
 use super::faults::Fault;
 use super::generate::{Profile, Size, read_at, replicas, rounded};
+use super::heavy::heavy;
 use super::members::members;
 use super::ops::{Asked, ClientProgram, Flush, Op, ReadAt, TestKind, Waits, Wanted};
+use super::retries::retries;
 use super::{Cluster, Data, Ending, Host, Plan, Sending, TimedFault};
 use crate::draw::Draw;
 
@@ -26,9 +28,11 @@ pub fn sending(draw: &mut Draw) -> Sending {
 /// What is made of several faults and ops that belong together.
 pub fn scenes(plan: &mut Plan, profile: Profile, work: Duration) {
     let seed = plan.seed;
+    heavy(&mut Draw::new(seed, "heavy"), plan, profile);
     waits(&mut Draw::new(seed, "waits"), plan, profile);
     duels(&mut Draw::new(seed, "duels"), plan, profile, work);
     members(&mut Draw::new(seed, "members"), plan, profile, work);
+    retries(&mut Draw::new(seed, "retries"), plan, profile, work);
 }
 
 /// In some plans one client takes a write for done when its time has surely passed, unless some clock is so unsure of

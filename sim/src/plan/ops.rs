@@ -119,9 +119,13 @@ pub struct ClientProgram {
     pub ops: Vec<Op>,
 }
 
+/// A write whose `value` is not below this has a text of kilobytes.
+pub const HEAVY: u32 = 1_000_000;
+
 records! {
     /// One thing that a client does.
     pub enum Op {
+        /// Writes a row of its own; which of its cells, `value` says. From [`HEAVY`] on, its text is long.
         Write = "write" { kind: WriteKind, table: u8, key: u32, value: u32 },
         /// Sends what was written, and waits for it.
         Flush = "flush" {},
@@ -169,6 +173,8 @@ records! {
         OwnRange = "own-range" { table: u8, step: u8 },
         /// Asks the leader of a tablet to let another lead.
         StepDown = "step-down" { table: u8, tablet: u8 },
+        /// Asks one of a tablet's replicas, by its place among them, to stand for election, whoever leads.
+        Elect = "elect" { table: u8, tablet: u8, replica: u8 },
         /// Moves a replica of a tablet from one tablet server to one that has none.
         Move = "move" { table: u8, tablet: u8, asked: Asked },
         /// Takes a replica out of a tablet's group, as an operator may who has lost patience. Another is made in time.

@@ -15,6 +15,7 @@ use crate::history::{
 use crate::oracle::clocks;
 use crate::plan::Op;
 use crate::plan::ops::{ClientProgram, Flush, Waits};
+use crate::view::HEAVY;
 
 /// One client at work.
 pub(super) struct Actor {
@@ -134,6 +135,9 @@ impl Actor {
             Op::OwnColumn { table, step } => self.own_column(TableNo::from(*table), *step).await,
             Op::OwnRange { table, step } => self.own_range(TableNo::from(*table), *step).await,
             Op::StepDown { table, tablet } => self.step_down(TableNo::from(*table), *tablet).await,
+            Op::Elect { table, tablet, replica } => {
+                self.elect(TableNo::from(*table), *tablet, *replica).await;
+            }
             Op::Evict { table, tablet, asked } => self.evict(TableNo::from(*table), *tablet, *asked).await,
             Op::Link {} => self.link().await,
             Op::Walk { back, from } => self.walk(*back, *from).await,
@@ -203,7 +207,8 @@ impl Actor {
 
     async fn write(&mut self, number: TableNo, kind: RowOpKind, key: i64, choice: u32) {
         let table = self.table(number).await;
-        let value = self.number();
+        let heavy = if i64::from(choice) >= HEAVY { HEAVY } else { 0 };
+        let value = self.number() + heavy;
         let op = rows::op(kind, key, value, choice, self.workload.plan().data.few);
         self.apply(number, &table, op).await;
     }

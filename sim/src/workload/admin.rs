@@ -8,7 +8,10 @@ use engine::error::Error;
 use engine::time::Instant;
 use node::client::locations::TabletLocation;
 use node::env::Env;
-use node::proto::kudu::consensus::{LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb};
+use node::proto::kudu::consensus::{
+    LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb, RunLeaderElectionRequestPb,
+    RunLeaderElectionResponsePb,
+};
 use node::proto::kudu::server::{DumpMemTrackersRequestPb, DumpMemTrackersResponsePb};
 use node::proto::kudu::tserver::{QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb};
 use node::proto::kudu::{AppStatusPb, MemTrackerPb};
@@ -83,6 +86,35 @@ impl Actor {
         let method = "LeaderStepDown";
         let response: LeaderStepDownResponsePb =
             call(&self.env, &leader.address, CONSENSUS, method, &request, within).await?;
+        refused(response.error.map(|error| error.status))
+    }
+}
+
+impl Actor {
+    pub async fn elect(&mut self, number: TableNo, at: u8, replica: u8) {
+        let what = format!("table {number} tablet {at}: replica {replica} is to stand for election");
+        let what = self.invoke(Request::Other(what));
+        let outcome = match self.try_elect(number, at, replica).await {
+            Ok(()) => Outcome::Done,
+            Err(error) => Outcome::Unknown(error.message),
+        };
+        self.workload.count(|counts| counts.changes += u64::from(outcome == Outcome::Done));
+        self.answer(what, outcome);
+    }
+
+    async fn try_elect(&mut self, number: TableNo, at: u8, replica: u8) -> Result<(), Error> {
+        let tablet = self.tablet(number, at).await?;
+        let none = || Error::not_ready("the tablet has no replica");
+        let chosen = tablet.replicas.get(usize::from(replica) % tablet.replicas.len().max(1));
+        let chosen = chosen.ok_or_else(none)?;
+        let request = RunLeaderElectionRequestPb {
+            dest_uuid: Some(Bytes::from(chosen.server_id.clone())),
+            tablet_id: Bytes::from(tablet.id.clone()),
+        };
+        let within = self.workload.plan().cluster.rpc_timeout;
+        let method = "RunLeaderElection";
+        let response: RunLeaderElectionResponsePb =
+            call(&self.env, &chosen.address, CONSENSUS, method, &request, within).await?;
         refused(response.error.map(|error| error.status))
     }
 }
