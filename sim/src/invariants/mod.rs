@@ -18,6 +18,7 @@ pub use model::{Event, Model};
 use crate::oracle::Finding;
 
 pub mod applied_agree;
+pub mod asked_first;
 pub mod change_in_own_term;
 pub mod commit_by_majority;
 pub mod commit_within_log;
@@ -108,6 +109,7 @@ impl Tablet {
             invariants: vec![
                 Box::new(one_vote_per_term::OneVotePerTerm::default()),
                 Box::new(elected_by_votes::ElectedByVotes::default()),
+                Box::new(asked_first::AskedFirst::default()),
                 Box::new(election_restriction::ElectionRestriction::default()),
                 Box::new(one_leader_per_term::OneLeaderPerTerm::default()),
                 Box::new(log_matching::LogMatching),

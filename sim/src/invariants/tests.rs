@@ -52,6 +52,10 @@ impl Cluster {
 
     /// `name` is elected in `term` by the votes of `voters`.
     fn elect(&mut self, name: char, term: u64, voters: &[char]) -> &mut Cluster {
+        self.note(name, Action::StartPreElection { term });
+        for voter in voters {
+            self.note(*voter, Action::GrantPreVote { candidate: peer(name), term });
+        }
         self.post(name).term = term;
         self.note(name, Action::StartElection { term, asked: false });
         self.note(name, Action::MetaPersist { term, vote: Some(peer(name)) });
@@ -174,6 +178,24 @@ fn a_crash_takes_a_cut_of_the_log_back_until_it_is_durable() {
 }
 
 #[test]
+fn standing_for_election_without_having_asked_is_rejected() {
+    let stand = |asked: bool, would_vote: &[char]| {
+        let mut cluster = Cluster::usual();
+        let (candidate, term) = (peer('b'), 2);
+        cluster.note('b', Action::StartPreElection { term });
+        for voter in would_vote {
+            cluster.note(*voter, Action::GrantPreVote { candidate, term });
+        }
+        cluster.post('b').term = term;
+        cluster.note('b', Action::StartElection { term, asked });
+        cluster.objections()
+    };
+    assert_eq!(stand(false, &[]), ["AskedFirst"]);
+    assert_eq!(stand(false, &['c']), [""; 0]);
+    assert_eq!(stand(true, &[]), [""; 0], "an operator need not wait");
+}
+
+#[test]
 fn a_second_vote_is_rejected() {
     let mut cluster = Cluster::usual();
     cluster.elect('c', 2, &['b']);
@@ -209,7 +231,7 @@ fn asked_by_the_longer_log(pre_election: bool) -> Cluster {
         cluster.note('c', Action::GrantPreVote { candidate, term });
     } else {
         cluster.post('a').term = term;
-        cluster.note('a', Action::StartElection { term, asked: false });
+        cluster.note('a', Action::StartElection { term, asked: true });
         cluster.note('c', Action::GrantVote { candidate, term });
     }
     cluster

@@ -23,6 +23,7 @@ mod more;
 pub mod ops;
 pub mod record;
 mod retries;
+mod slow;
 mod text;
 mod unsynced;
 

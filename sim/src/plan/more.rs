@@ -9,6 +9,7 @@ use super::heavy::heavy;
 use super::members::members;
 use super::ops::{Asked, ClientProgram, Flush, Op, ReadAt, TestKind, Waits, Wanted};
 use super::retries::retries;
+use super::slow::slow_scans;
 use super::{Cluster, Data, Ending, Host, Plan, Sending, TimedFault};
 use crate::draw::Draw;
 
@@ -33,6 +34,7 @@ pub fn scenes(plan: &mut Plan, profile: Profile, work: Duration) {
     duels(&mut Draw::new(seed, "duels"), plan, profile, work);
     members(&mut Draw::new(seed, "members"), plan, profile, work);
     retries(&mut Draw::new(seed, "retries"), plan, profile, work);
+    slow_scans(&mut Draw::new(seed, "slow scans"), plan, profile, work);
 }
 
 /// In some plans one client takes a write for done when its time has surely passed, unless some clock is so unsure of

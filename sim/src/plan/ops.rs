@@ -141,6 +141,8 @@ records! {
             ordered: bool,
             from: Replicas,
         },
+        /// Reads a whole table at a snapshot, with a pause after each few rows: servers come and go meanwhile.
+        SlowScan = "slow-scan" { table: u8, ordered: bool, pause: Duration, from: Replicas },
         /// Reads the rows whose cell passes a test, and only the columns that `columns` has a bit for. The test's
         /// values follow from `value` and from what this client wrote last.
         Find = "find" {

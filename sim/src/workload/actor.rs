@@ -123,6 +123,9 @@ impl Actor {
                 let keys = (i64::from(*low), i64::from(*high).min(tables::KEYS_END));
                 self.scan(TableNo::from(*table), keys, *at, *back, *ordered, *from).await;
             }
+            Op::SlowScan { table, ordered, pause, from } => {
+                self.slow_scan(TableNo::from(*table), *ordered, *pause, *from).await;
+            }
             Op::Find { .. } => self.find(op).await,
             Op::Diff { table, back } => self.diff(TableNo::from(*table), *back).await,
             Op::Transfer { debit, credit, amount, .. } => self.transfer(*debit, *credit, *amount).await,

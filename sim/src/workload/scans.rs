@@ -11,6 +11,7 @@ use std::time::Duration;
 use engine::error::Error;
 use engine::time::Timestamp;
 use node::client::{ReadMode, ScanSpec, Table};
+use node::env::Env;
 
 use super::actor::Actor;
 use super::tables::KEYS_END;
@@ -23,6 +24,9 @@ use crate::view::WHOLE;
 
 /// Replies are cut this small, so that scans live through faults.
 const BATCH_BYTES: u32 = 1024;
+
+/// A row or two.
+const SLOW_BATCH_BYTES: u32 = 100;
 
 const TABLETS_OF_SHORT_TABLES: usize = 4;
 
@@ -88,6 +92,21 @@ impl Actor {
         self.read(&table, scan, spec).await;
     }
 
+    pub async fn slow_scan(&mut self, number: TableNo, ordered: bool, pause: Duration, from: Replicas) {
+        let table = self.table(number).await;
+        let keys = (0, KEYS_END);
+        let scan = Scan { table: number, keys, mode: Mode::Snapshot, diff_from: None, ordered, view: WHOLE };
+        let spec = ScanSpec {
+            keys: rows::keys_of(table.schema(), keys.0, keys.1),
+            read_mode: ReadMode::AtSnapshot(Some(self.ago(Duration::ZERO).max(self.after() + 1))),
+            any_replica: from == Replicas::Any,
+            fault_tolerant: ordered,
+            batch_bytes: SLOW_BATCH_BYTES,
+            ..spec()
+        };
+        self.read_with(&table, scan, spec, Some(pause)).await;
+    }
+
     pub async fn diff(&mut self, number: TableNo, back: Duration) {
         let table = self.table(number).await;
         let (from, to) = (self.ago(back), self.ago(Duration::ZERO).max(self.after() + 1));
@@ -117,9 +136,21 @@ impl Actor {
     }
 
     pub async fn read(&self, table: &Table, scan: Scan, spec: ScanSpec) -> Option<Read> {
+        self.read_with(table, scan, spec, None).await
+    }
+
+    /// `pause`: between two batches.
+    async fn read_with(
+        &self,
+        table: &Table,
+        scan: Scan,
+        spec: ScanSpec,
+        pause: Option<Duration>,
+    ) -> Option<Read> {
         let call = self.invoke(Request::Scan(scan));
         let (named, begun) = (named(&spec), self.env.now().wall.micros);
-        match self.workload.read(table, scan, spec).await {
+        let pause = pause.map(|pause| (&self.env, pause));
+        match self.workload.read_with(table, scan, spec, pause).await {
             Ok(read) => {
                 // Ranges that no tablet holds are empty at any time: nobody was asked.
                 let history = self.workload.plan().history_kept().filter(|_| !read.rows.is_empty());
@@ -163,9 +194,23 @@ impl Workload {
     }
 
     pub(super) async fn read(&self, table: &Table, scan: Scan, spec: ScanSpec) -> Result<Read, Error> {
+        self.read_with(table, scan, spec, None).await
+    }
+
+    /// `pause`: how long to wait after each batch.
+    async fn read_with(
+        &self,
+        table: &Table,
+        scan: Scan,
+        spec: ScanSpec,
+        pause: Option<(&Env, Duration)>,
+    ) -> Result<Read, Error> {
         let mut scanner = table.scan(spec)?;
         let mut rows = Vec::new();
         while let Some(batch) = scanner.next_batch().await? {
+            if let Some((env, pause)) = pause {
+                env.sleep(pause).await;
+            }
             match rows::decode(&batch, &scan.view, scan.diff_from.is_some()) {
                 Ok(more) => rows.extend(more),
                 Err(what) => self.object(Finding::new("rows", format!("{scan:?}: {what}"))),
