@@ -4,8 +4,9 @@
 //! that finds nothing to do, a kill of a server that is down for one, is not counted.
 
 mod blows;
+mod silence;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::disk::mem::{Damage, OpKind};
@@ -17,6 +18,7 @@ use crate::net::rules::Effect;
 use crate::plan::faults::Dir;
 use crate::plan::{Ending, Fault, Host, Plan, Way};
 use crate::world::{LinkRule, LinkRuleId, World};
+use silence::Links;
 
 /// How long a supervisor waits before it starts a process again that ended by itself.
 const SUPERVISOR_PAUSE: Duration = Duration::from_millis(500);
@@ -90,9 +92,7 @@ pub struct Chaos {
     due: BTreeMap<(Duration, u64), Action>,
     next: u64,
     hosts: BTreeMap<Host, State>,
-    rules: BTreeSet<LinkRuleId>,
-    /// When the last of them ended.
-    unruled: Duration,
+    links: Links,
     /// Nothing goes wrong any more.
     healed: bool,
     /// How often each kind of fault struck.
@@ -109,8 +109,7 @@ impl Chaos {
             due: BTreeMap::new(),
             next: 0,
             hosts,
-            rules: BTreeSet::new(),
-            unruled: Duration::ZERO,
+            links: Links::default(),
             healed: false,
             fired: BTreeMap::new(),
         };
@@ -138,12 +137,18 @@ impl Chaos {
         }
     }
 
-    /// Servers that do nothing, and since when nobody can hear from them: what they sent before may lie on a link that
-    /// lets nothing through, for as long as it does not.
+    /// Servers that do nothing or are cut off, and since when nobody can hear from them: what they sent before may lie
+    /// on a link that lets nothing through, for as long as it does not.
     pub fn silent(&self) -> BTreeMap<Host, Duration> {
-        let quiet = |(_, state): &(&Host, &State)| self.rules.is_empty() && (state.down || state.paused);
-        let silent = self.hosts.iter().filter(quiet);
-        silent.map(|(host, state)| (*host, state.since.max(self.unruled))).collect()
+        let since = |host: Host, state: &State| {
+            if state.down || state.paused {
+                return self.links.clear(&host.name()).map(|clear| clear.max(state.since));
+            }
+            let others = self.hosts.keys().filter(|other| **other != host).map(|other| other.name());
+            self.links.cut_off(&host.name(), others)
+        };
+        let silent = self.hosts.iter().filter_map(|(host, state)| Some((*host, since(*host, state)?)));
+        silent.collect()
     }
 
     /// Whether every other server has been up for so long that it has what was made while it was away. Of a tablet's
@@ -181,8 +186,7 @@ impl Chaos {
             }
             Action::AddRule(rule, until) => self.rule(world, rule, until),
             Action::RemoveRule(id) => {
-                if self.rules.remove(&id) {
-                    self.unruled = world.now();
+                if self.links.remove(id, world.now()) {
                     world.remove_rule(id);
                 }
             }
@@ -356,8 +360,8 @@ impl Chaos {
     }
 
     fn rule(&mut self, world: &mut dyn World, rule: LinkRule, until: Duration) {
-        let id = world.add_rule(rule);
-        self.rules.insert(id);
+        let id = world.add_rule(rule.clone());
+        self.links.add(id, rule, world.now());
         self.at(until, Action::RemoveRule(id));
     }
 

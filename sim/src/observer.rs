@@ -261,6 +261,9 @@ impl Seen {
             }
             other => first_word("note: ", other),
         };
+        if matches!(note, Note::Replayed { .. }) {
+            self.memory().by_server.entry(server).or_default().opened();
+        }
         self.count(&name);
     }
 }

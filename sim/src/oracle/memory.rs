@@ -2,7 +2,8 @@
 //!
 //! A server counts what it holds now and then; what is asked of it between two counts may pass the limit by as much as
 //! clients have under way, and pages are kept whatever the limit says. A limit that shrinks below what is held forbids
-//! to hold more than that, and whatever was let go may not be taken again.
+//! to hold more than that, and whatever was let go may not be taken again. Opening a tablet takes what its log says,
+//! whatever the limit is: what is held after that may be held until it was let go.
 
 use super::Finding;
 use crate::cluster::PAGE_CACHE_BYTES;
@@ -26,6 +27,11 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// A tablet was opened, with what its log holds.
+    pub fn opened(&mut self) {
+        self.most = u64::MAX;
+    }
+
     /// The server holds `bytes` and may hold `limit`. Objects once.
     pub fn take(&mut self, server: &str, bytes: u64, limit: u64, clients: usize) -> Option<Finding> {
         let most = self.most.max(limit).saturating_add(beyond(clients));
@@ -95,5 +101,16 @@ mod tests {
         assert_eq!(objects(&[(18, 20), (18, 5), (12, 5), (5, 5)]), 0, "it takes its time");
         assert_eq!(objects(&[(18, 20), (18, 5), (12, 5), (14, 5)]), 1, "it takes more");
         assert_eq!(objects(&[(18, 20), (18, 5), (14, 20)]), 0);
+    }
+
+    #[test]
+    fn what_a_log_holds_is_taken_all_the_same_once() {
+        const MIB: u64 = 1 << 20;
+        let mut counted = Counted::default();
+        assert_eq!(counted.take("t0", MIB, MIB, 0), None);
+        counted.opened();
+        assert_eq!(counted.take("t0", 5 * MIB, MIB, 0), None);
+        assert_eq!(counted.take("t0", 4 * MIB, MIB, 0), None);
+        assert!(counted.take("t0", 5 * MIB, MIB, 0).is_some(), "it was less already");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::faults::{Blow, Dir, Fault, Moment};
 use super::generate::{Profile, rounded};
 use super::ops::{Asked, ClientProgram, ClientSetup, Flush, Op, Waits, WriteKind};
-use super::{Host, Plan, TimedFault};
+use super::{Host, Plan, TimedFault, Way};
 use crate::draw::Draw;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -50,6 +50,38 @@ pub fn members(draw: &mut Draw, plan: &mut Plan, profile: Profile, work: Duratio
         plan.faults.extend(scene);
     }
     plan.faults.sort_by_key(|fault| fault.at);
+}
+
+/// A server is away for far longer than anybody waits for it, and when it has been given up an operator takes others
+/// away: those that would stay must be alive.
+pub fn bereft(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
+    let percent = match profile {
+        Profile::Copy => 15,
+        Profile::Swarm | Profile::Crash | Profile::Network => 4,
+        Profile::Disk | Profile::Clock | Profile::Memory | Profile::Calm => 0,
+    };
+    if plan.cluster.replicas < 3 || !draw.percent(percent) {
+        return;
+    }
+    plan.cluster.follower_failed = 2 * SECOND;
+    let span = rounded(draw.span(6 * SECOND, 12 * SECOND));
+    let kind = match draw.below(3) {
+        0 => Fault::Pause { span },
+        1 => Fault::Kill { down: span },
+        _ => Fault::Isolate { way: Way::Both, span },
+    };
+    plan.faults.push(TimedFault { at: SECOND / 2, target: some_server(draw, plan), kind });
+    plan.faults.sort_by_key(|fault| fault.at);
+    let tablets = u64::from(plan.cluster.tablets);
+    let evict = |draw: &mut Draw| {
+        let (tablet, asked) = (draw.below(tablets) as u8, draw.pick(&[Asked::Leader, Asked::All]));
+        Op::Evict { table: 0, tablet, asked }
+    };
+    let first = Op::Wait { span: rounded(draw.span(7 * SECOND / 2, 6 * SECOND)) };
+    let ops = std::iter::once(first).chain((0..draw.between(3, 10)).map(|_| evict(draw))).collect();
+    let (number, pace) = (plan.clients.len() as u8, rounded(draw.span(20 * MS, SECOND)));
+    let setup = ClientSetup { number, flush: Flush::Sync, waits: Waits::No, pace, propagate_every: 0 };
+    plan.clients.push(ClientProgram { setup, ops });
 }
 
 /// One client that changes groups, and writes a little between.

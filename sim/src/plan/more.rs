@@ -6,7 +6,7 @@ use super::duels::duels;
 use super::faults::Fault;
 use super::generate::{Profile, Size, read_at, replicas, rounded};
 use super::heavy::heavy;
-use super::members::members;
+use super::members::{bereft, members};
 use super::ops::{Asked, ClientProgram, Flush, Op, ReadAt, TestKind, Waits, Wanted};
 use super::retries::retries;
 use super::slow::slow_scans;
@@ -33,6 +33,7 @@ pub fn scenes(plan: &mut Plan, profile: Profile, work: Duration) {
     waits(&mut Draw::new(seed, "waits"), plan, profile);
     duels(&mut Draw::new(seed, "duels"), plan, profile, work);
     members(&mut Draw::new(seed, "members"), plan, profile, work);
+    bereft(&mut Draw::new(seed, "bereft"), plan, profile);
     retries(&mut Draw::new(seed, "retries"), plan, profile, work);
     slow_scans(&mut Draw::new(seed, "slow scans"), plan, profile, work);
 }
