@@ -269,10 +269,19 @@ impl Actor {
         if error.is_some() {
             self.look_again();
         }
+        let certain = error.as_ref().is_some_and(|error| self.surely_had_no_effect(error));
         let why = error.map_or("no answer".to_string(), |error| error.message);
         for (_, call) in std::mem::take(&mut self.waiting) {
-            self.answer(call, Outcome::Unknown(why.clone()));
+            let outcome = if certain { Outcome::Failed } else { Outcome::Unknown };
+            self.answer(call, outcome(why.clone()));
         }
+    }
+
+    /// Whether this error says that nothing came of the one write that waits. What is invalid was refused when it came;
+    /// only where columns or ranges go may an earlier attempt have been valid.
+    fn surely_had_no_effect(&self, error: &Error) -> bool {
+        let alone = self.mode == Flush::Sync && self.waiting.len() == 1;
+        alone && error.kind == ErrorKind::Invalid && !self.workload.plan().alters()
     }
 }
 
