@@ -30,6 +30,7 @@ pub mod leader_undisturbed;
 pub mod living_majority;
 pub mod log_matching;
 pub mod model;
+pub mod needed_copy;
 pub mod no_amnesia;
 pub mod no_committed_truncation;
 pub mod no_revival;
@@ -119,6 +120,7 @@ impl Tablet {
                 Box::new(commit_within_log::CommitWithinLog),
                 Box::new(applied_agree::AppliedAgree),
                 Box::new(quorums_meet::QuorumsMeet),
+                Box::new(needed_copy::NeededCopy::default()),
                 Box::new(no_amnesia::NoAmnesia),
                 Box::new(no_revival::NoRevival),
                 Box::new(copy_is_prefix::CopyIsPrefix),

@@ -276,6 +276,23 @@ fn a_tablet_that_is_created_after_all_were_deleted_is_another_one() {
 }
 
 #[test]
+fn a_copy_that_nobody_needs_is_rejected() {
+    let copied = |entries: u64, source: char| {
+        let mut cluster = Cluster::usual();
+        cluster.learn('d').follow('c', 'a', "0.0", "1.2").commit('c', 2);
+        for index in 3..3 + entries {
+            cluster.append('a', index, 20 + index);
+        }
+        cluster.post('c').data = DataState::Copying;
+        cluster.note('c', Action::CopyStart { source: peer(source), term: 1 });
+        cluster.objections()
+    };
+    assert_eq!(copied(1, 'a'), ["NeededCopy"]);
+    assert_eq!(copied(6, 'a'), [""; 0], "it lacks a good deal");
+    assert_eq!(copied(0, 'd'), [""; 0], "nobody knows where its log begins");
+}
+
+#[test]
 fn a_second_leader_is_rejected() {
     let mut cluster = Cluster::usual();
     cluster.post('b').term = 1;
