@@ -9,7 +9,7 @@ mod silence;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use engine::disk::mem::{Damage, OpKind};
+use engine::disk::mem::{Damage, MemDisk, OpKind};
 
 use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
 use crate::draw::Draw;
@@ -294,8 +294,7 @@ impl Chaos {
             }
             Fault::PowerCutInDisk { dir, op, down } => {
                 if !self.state(target).down {
-                    self.state(target).fuse = Some((kind.word(), *down));
-                    world.machine(&target.name()).disk(name(*dir)).cut_power_at(u64::from(*op));
+                    self.cut_to_come(world, target, kind, *down, *dir).cut_power_at(u64::from(*op));
                 }
                 // Counted when it strikes.
                 false
@@ -313,8 +312,7 @@ impl Chaos {
             }
             Fault::PowerCutInSync { dir, sync, down } => {
                 if !self.state(target).down {
-                    self.state(target).fuse = Some((kind.word(), *down));
-                    let disk = world.machine(&target.name()).disk(name(*dir));
+                    let disk = self.cut_to_come(world, target, kind, *down, *dir);
                     disk.cut_power_at_nth(OpKind::Sync, u64::from(*sync));
                 }
                 // Counted when it strikes.
@@ -332,6 +330,21 @@ impl Chaos {
             }
             _ => false,
         }
+    }
+
+    /// The disk within one of whose operations the target's power is to go.
+    fn cut_to_come(
+        &mut self,
+        world: &mut dyn World,
+        target: Host,
+        kind: &Fault,
+        down: Duration,
+        dir: Dir,
+    ) -> MemDisk {
+        self.state(target).fuse = Some((kind.word(), down));
+        let machine = world.machine(&target.name());
+        machine.fuses().expect_cut();
+        machine.disk(name(dir))
     }
 
     /// A host's power failed within a disk operation.

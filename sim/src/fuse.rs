@@ -37,6 +37,8 @@ pub struct Fuses {
     struck: Arc<Mutex<Vec<usize>>>,
     /// Whether some may have struck since somebody asked.
     news: Arc<AtomicBool>,
+    /// Whether the power may go within some operation of a disk.
+    cut_due: Arc<AtomicBool>,
     /// When the server last decided that something is committed; zero if it never did.
     decided: Arc<AtomicU64>,
 }
@@ -68,9 +70,23 @@ impl Fuses {
         std::mem::take(&mut *self.struck.lock().expect("nothing panics while it holds them"))
     }
 
+    /// The power is to go within some operation of a disk.
+    pub fn expect_cut(&self) {
+        self.cut_due.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the power has gone, and nobody has said so yet; `gone` is asked where it may have.
+    pub fn power_went(&self, gone: impl FnOnce() -> bool) -> bool {
+        // It is asked after each step of a task.
+        self.cut_due.load(Ordering::Relaxed) && gone() && self.cut_due.swap(false, Ordering::Relaxed)
+    }
+
     fn burn(&self, charge: &Charge) {
         match charge {
-            Charge::PowerCut(disk, op) => disk.cut_power_at(u64::from(*op)),
+            Charge::PowerCut(disk, op) => {
+                disk.cut_power_at(u64::from(*op));
+                self.expect_cut();
+            }
             Charge::Strike(fault) => {
                 self.struck.lock().expect("nothing panics while it holds them").push(*fault);
                 self.news.store(true, Ordering::Relaxed);

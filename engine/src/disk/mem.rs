@@ -178,10 +178,12 @@ impl MemDisk {
         state.failures.insert(at, Errno::from_raw_os_error(errno));
     }
 
-    /// Cuts the power within the `k`-th operation from now: it and all later ones fail until [`MemDisk::crash`].
+    /// Cuts the power within the `k`-th operation from now: it and all later ones fail until [`MemDisk::crash`]. Of
+    /// two cuts the first one counts: power that is gone does not come back because it is cut again.
     pub fn cut_power_at(&self, k: u64) {
         let mut state = self.state();
-        state.power_cut_at = Some(state.ops + k.max(1));
+        let at = state.ops + k.max(1);
+        state.power_cut_at = Some(state.power_cut_at.map_or(at, |first| first.min(at)));
     }
 
     /// Whether the power went away within an operation and [`MemDisk::crash`] has not followed yet.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::faults::Fault;
 use super::generate::{Profile, rounded};
+use super::more::SMALL_OPS;
 use super::ops::{ClientProgram, ClientSetup, Flush, HEAVY, Op, Waits, WriteKind};
 use super::{Limits, Plan};
 use crate::draw::Draw;
@@ -33,8 +34,9 @@ pub(super) fn heavy(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
     if looked_at || !draw.percent(percent_heavy(profile)) {
         return;
     }
-    // Less would not hold what is kept of every open file.
-    plan.cluster.memory = draw.pick(&[MIB, MIB, 2 * MIB]);
+    // Less would not hold what is kept of every open file; large plans have more of them.
+    let large = if plan.op_count() > SMALL_OPS { 4 } else { 1 };
+    plan.cluster.memory = large * draw.pick(&[MIB, MIB, 2 * MIB]);
     plan.cluster.limits = Limits::Normal;
     // What a leader sends at once is taken whole where it is more than all the memory that there may be.
     plan.sending.batch = plan.sending.batch.min(16 << 10);

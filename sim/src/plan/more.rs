@@ -14,6 +14,8 @@ use super::{Cluster, Data, Ending, Host, Plan, Sending, TimedFault};
 use crate::draw::Draw;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Small plans have no more ops than these.
+pub(super) const SMALL_OPS: usize = 250;
 /// Clients below this number have ranges for themselves, if any has.
 const RANGE_OWNERS: u8 = 2;
 
@@ -66,7 +68,10 @@ pub fn ops(draw: &mut Draw, cluster: &mut Cluster, clients: &mut [ClientProgram]
     }
     if draw.percent(25) {
         kinds.push(("inspect", 2));
-        cluster.memory = draw.pick(&[1 << 20, 4 << 20, cluster.memory]);
+        // What is kept of every open file must fit, and large plans have many.
+        let ops: usize = clients.iter().map(|client| client.ops.len()).sum();
+        let least = if ops > SMALL_OPS { 4 << 20 } else { 1 << 20 };
+        cluster.memory = draw.pick(&[least, 4 << 20, cluster.memory]);
     }
     if kinds.is_empty() {
         return;

@@ -137,6 +137,18 @@ impl Whereabouts for Node {
         for fault in self.machine.fuses().struck() {
             self.clockwork.signal(Signal::Struck(fault));
         }
+        // Some disk work is so small that tasks do it by the way.
+        if self.machine.fuses().power_went(|| self.machine.lost_power()) {
+            self.power_off();
+        }
+    }
+}
+
+impl Node {
+    fn power_off(&self) {
+        self.record("no power", &[]);
+        self.clockwork.net(|net, _| net.power_off(self.id));
+        self.clockwork.signal(Signal::LostPower(self.id));
     }
 }
 
@@ -248,9 +260,9 @@ impl Tasks for NodeTasks {
             work();
             let node = &self.node;
             if node.machine.lost_power() {
-                node.record("no power", &[]);
-                node.clockwork.net(|net, _| net.power_off(node.id));
-                node.clockwork.signal(Signal::LostPower(node.id));
+                if node.machine.fuses().power_went(|| true) {
+                    node.power_off();
+                }
                 return std::future::pending().await;
             }
             let now = node.mono();

@@ -178,6 +178,17 @@ fn a_full_device_takes_what_fits() {
 }
 
 #[test]
+fn power_that_is_cut_twice_stays_away() {
+    let disk = MemDisk::new(1);
+    disk.cut_power_at(1);
+    assert!(disk.create("a").is_err() && disk.lost_power());
+    disk.cut_power_at(5);
+    assert!(disk.lost_power() && disk.create("a").is_err());
+    disk.crash();
+    assert!(!disk.lost_power() && disk.create("b").is_ok());
+}
+
+#[test]
 fn a_flipped_bit_stays() {
     let disk = MemDisk::new(1);
     durable_file(&disk, "f", &[0; 10]);

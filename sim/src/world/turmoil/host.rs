@@ -96,10 +96,20 @@ impl Whereabouts for Host {
         for fault in self.machine.fuses().struck() {
             lock(&self.signals).push_back(Ok(Stopped::Struck { fault }));
         }
+        // Some disk work is so small that tasks do it by the way.
+        if self.machine.fuses().power_went(|| self.machine.lost_power()) {
+            self.lost_power();
+        }
     }
 }
 
 impl Host {
+    fn lost_power(&self) {
+        self.record("no power", &[]);
+        let host = self.machine.name.clone();
+        lock(&self.signals).push_back(Ok(Stopped::LostPower { host }));
+    }
+
     /// Nanoseconds since the run began.
     fn elapsed(&self) -> u64 {
         let in_task = Handle::try_current().is_ok();
@@ -187,9 +197,9 @@ impl Tasks for HostTasks {
             work();
             let host = &self.host;
             if host.machine.lost_power() {
-                host.record("no power", &[]);
-                let name = host.machine.name.clone();
-                lock(&host.signals).push_back(Ok(Stopped::LostPower { host: name }));
+                if host.machine.fuses().power_went(|| true) {
+                    host.lost_power();
+                }
                 return std::future::pending().await;
             }
             let now = host.now();
