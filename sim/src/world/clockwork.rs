@@ -260,9 +260,8 @@ impl Tasks for NodeTasks {
             work();
             let node = &self.node;
             if node.machine.lost_power() {
-                if node.machine.fuses().power_went(|| true) {
-                    node.power_off();
-                }
+                // Again where it was said before: who was down then has started on a disk without power.
+                node.power_off();
                 return std::future::pending().await;
             }
             let now = node.mono();

@@ -197,9 +197,7 @@ impl Tasks for HostTasks {
             work();
             let host = &self.host;
             if host.machine.lost_power() {
-                if host.machine.fuses().power_went(|| true) {
-                    host.lost_power();
-                }
+                host.lost_power();
                 return std::future::pending().await;
             }
             let now = host.now();
