@@ -20,7 +20,7 @@ use node::rpc::client::{CallOptions, Proxy};
 use super::actor::Actor;
 use super::scans::spec;
 use super::{TSERVER_PORT, Workload, until};
-use crate::history::{Outcome, Request, TableNo};
+use crate::history::{Call, Outcome, Request, TableNo};
 use crate::oracle::Finding;
 use crate::oracle::memory::{self, Held};
 use crate::plan::Op;
@@ -60,14 +60,16 @@ impl Actor {
         Ok(token.tablet().clone())
     }
 
+    /// Writes down what came of a change that was asked for.
+    pub(super) fn told(&mut self, what: Call, result: Result<(), Error>) {
+        self.workload.count(|counts| counts.changes += u64::from(result.is_ok()));
+        self.answer(what, result.map_or_else(|error| Outcome::Unknown(error.message), |()| Outcome::Done));
+    }
+
     pub async fn step_down(&mut self, number: TableNo, at: u8) {
         let what = self.invoke(Request::Other(format!("table {number} tablet {at}: the leader steps down")));
-        let outcome = match self.try_step_down(number, at).await {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::Unknown(error.message),
-        };
-        self.workload.count(|counts| counts.changes += u64::from(outcome == Outcome::Done));
-        self.answer(what, outcome);
+        let outcome = self.try_step_down(number, at).await;
+        self.told(what, outcome);
     }
 
     async fn try_step_down(&mut self, number: TableNo, at: u8) -> Result<(), Error> {
@@ -94,12 +96,8 @@ impl Actor {
     pub async fn elect(&mut self, number: TableNo, at: u8, replica: u8) {
         let what = format!("table {number} tablet {at}: replica {replica} is to stand for election");
         let what = self.invoke(Request::Other(what));
-        let outcome = match self.try_elect(number, at, replica).await {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::Unknown(error.message),
-        };
-        self.workload.count(|counts| counts.changes += u64::from(outcome == Outcome::Done));
-        self.answer(what, outcome);
+        let outcome = self.try_elect(number, at, replica).await;
+        self.told(what, outcome);
     }
 
     async fn try_elect(&mut self, number: TableNo, at: u8, replica: u8) -> Result<(), Error> {
@@ -127,12 +125,7 @@ impl Actor {
         self.env.sleep(span).await;
         // Who is not heard now is woken when all faults have healed.
         let ended = self.workload.set_quiescing(&self.env, server, false).await;
-        let outcome = match begun.and(ended) {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::Unknown(error.message),
-        };
-        self.workload.count(|counts| counts.changes += u64::from(outcome == Outcome::Done));
-        self.answer(what, outcome);
+        self.told(what, begun.and(ended));
     }
 
     /// Asks a server for its memory, which must be below what the plan allows.

@@ -104,7 +104,7 @@ impl Actor {
 
     async fn few(&mut self, table: &Table, scan: Scan, spec: ScanSpec, limit: u64) {
         let limited = ScanSpec { limit: Some(limit), ..spec.clone() };
-        let Ok(few) = self.workload.read(table, scan, limited).await else { return };
+        let Ok(few) = self.workload.read(table, scan, limited, None).await else { return };
         let Some(all) = self.read(table, scan, spec).await else { return };
         let found = searches::check_few(&scan, &few.rows, &all.rows, limit);
         found.into_iter().for_each(|finding| self.workload.object(finding));

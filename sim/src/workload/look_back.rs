@@ -87,7 +87,7 @@ impl Workload {
         };
         let after = table.client().observed_timestamp().unwrap_or_default();
         let call = self.history().invoke(SETTLER, nanos(env), after, Request::Scan(scan));
-        let (outcome, result) = match self.read(table, scan, spec).await {
+        let (outcome, result) = match self.read(table, scan, spec, None).await {
             Ok(read) => (Outcome::Rows { at: read.at, rows: read.rows }, Ok(())),
             Err(error) => (Outcome::Failed(error.message.clone()), Err(error)),
         };

@@ -18,7 +18,7 @@ use node::proto::kudu::{AppStatusPb, HostPortPb};
 use super::actor::Actor;
 use super::admin::{CONSENSUS, GENERIC, call, refused};
 use super::{TSERVER_PORT, Workload};
-use crate::history::{Call, Outcome, Request, TableNo};
+use crate::history::{Request, TableNo};
 use crate::oracle::membership::{self, NO_CONFIG};
 use crate::plan::ops::Asked;
 
@@ -110,11 +110,6 @@ impl Actor {
         let response: ChangeConfigResponsePb =
             call(&self.env, &replica.address, CONSENSUS, method, request, within).await?;
         Ok(response.error.map(|error| error.status))
-    }
-
-    fn told(&mut self, what: Call, result: Result<(), Error>) {
-        self.workload.count(|counts| counts.changes += u64::from(result.is_ok()));
-        self.answer(what, result.map_or_else(|error| Outcome::Unknown(error.message), |()| Outcome::Done));
     }
 }
 

@@ -356,7 +356,7 @@ impl Workload {
             Scan { table: 0, keys, mode: Mode::Snapshot, diff_from: None, ordered: false, view: WHOLE };
         let read_mode = ReadMode::AtSnapshot(Some(at));
         let spec = ScanSpec { keys: rows::keys_of(table.schema(), keys.0, keys.1), read_mode, ..spec() };
-        let read = self.read(table, scan, spec).await?;
+        let read = self.read(table, scan, spec, None).await?;
         let value =
             |row: &Option<Vec<Option<i64>>>| row.as_ref().and_then(|row| row.first().copied().flatten());
         let seen: BTreeMap<i64, Option<i64>> =

@@ -150,7 +150,7 @@ impl Actor {
         let call = self.invoke(Request::Scan(scan));
         let (named, begun) = (named(&spec), self.env.now().wall.micros);
         let pause = pause.map(|pause| (&self.env, pause));
-        match self.workload.read_with(table, scan, spec, pause).await {
+        match self.workload.read(table, scan, spec, pause).await {
             Ok(read) => {
                 // Ranges that no tablet holds are empty at any time: nobody was asked.
                 let history = self.workload.plan().history_kept().filter(|_| !read.rows.is_empty());
@@ -193,12 +193,8 @@ impl Workload {
         if plan.cluster.replicas == 1 && !moves { Mode::Fresh } else { Mode::Stale }
     }
 
-    pub(super) async fn read(&self, table: &Table, scan: Scan, spec: ScanSpec) -> Result<Read, Error> {
-        self.read_with(table, scan, spec, None).await
-    }
-
     /// `pause`: how long to wait after each batch.
-    async fn read_with(
+    pub(super) async fn read(
         &self,
         table: &Table,
         scan: Scan,
