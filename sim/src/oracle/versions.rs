@@ -102,7 +102,7 @@ impl<'a> Timeline<'a> {
                 What::Write { .. } | What::Read { .. } => {}
             }
         }
-        events.sort_by_key(|(at, rank, order, _)| (*at, *rank, *order));
+        events.sort_unstable_by_key(|(at, rank, order, _)| (*at, *rank, *order));
         let events = events.into_iter().map(|(at, _, _, event)| (at, event)).collect();
         let unknown = touches.iter().filter(|touch| touch.what.is_unknown_write()).collect();
         Timeline { events, unknown, marks }
@@ -110,42 +110,43 @@ impl<'a> Timeline<'a> {
 
     /// The number of answers checked, or where no world was left.
     fn replay(&self) -> Result<u64, Stop<'a>> {
-        let mut worlds = BTreeSet::from([World { state: None, used: 0, changed: 0, there: 0 }]);
+        let mut worlds = vec![World { state: None, used: 0, changed: 0, there: 0 }];
         let (mut checked, mut last) = (0, 0);
         for (at, event) in &self.events {
             if *at > last {
-                self.let_unknown_happen(&mut worlds, last, *at)?;
+                worlds = self.let_unknown_happen(worlds, last, *at)?;
                 last = *at;
             }
-            let (touch, next) = match event {
+            let touch = match event {
                 Event::Mark(number) => {
-                    let mark = |world: World| world.mark(*number);
-                    worlds = worlds.into_iter().map(mark).collect();
+                    worlds.iter_mut().for_each(|world| world.mark(*number));
                     continue;
                 }
-                Event::Read(touch) => (touch, self.keep(&worlds, touch)),
-                Event::Write(touch) => (touch, write(&worlds, touch, *at)),
+                Event::Read(touch) => {
+                    worlds.retain(|world| self.gives(world, touch));
+                    touch
+                }
+                Event::Write(touch) => {
+                    worlds.retain_mut(|world| world.write(touch, *at));
+                    touch
+                }
             };
-            if next.is_empty() {
+            if worlds.is_empty() {
                 return Err(Stop::At(touch));
             }
-            worlds = next;
             checked += 1;
         }
         Ok(checked)
     }
 
     /// Before `to` and not before `from`, any unknown write may happen whose client cannot have seen so far.
-    fn let_unknown_happen(
-        &self,
-        worlds: &mut BTreeSet<World>,
-        from: Stamp,
-        to: Stamp,
-    ) -> Result<(), Stop<'a>> {
+    fn let_unknown_happen(&self, worlds: Vec<World>, from: Stamp, to: Stamp) -> Result<Vec<World>, Stop<'a>> {
         if self.unknown.is_empty() {
-            return Ok(());
+            return Ok(worlds);
         }
-        let mut fresh: Vec<World> = worlds.iter().cloned().collect();
+        let mut fresh = worlds.clone();
+        // Worlds that had parted and became alike again are one from here on.
+        let mut worlds = BTreeSet::from_iter(worlds);
         while let Some(world) = fresh.pop() {
             for (number, touch) in self.unknown.iter().enumerate() {
                 // Its timestamp is above what its client had seen, and below `to`.
@@ -164,12 +165,12 @@ impl<'a> Timeline<'a> {
                 return Err(Stop::TooMany);
             }
         }
-        Ok(())
+        Ok(worlds.into_iter().collect())
     }
 
-    /// The worlds in which this read gives what it gave.
-    fn keep(&self, worlds: &BTreeSet<World>, touch: &Touch) -> BTreeSet<World> {
-        let fits = |world: &&World| match &touch.what {
+    /// Whether this read would give in that world what it gave.
+    fn gives(&self, world: &World, touch: &Touch) -> bool {
+        match &touch.what {
             What::Read { state, view, .. } => view.gives(&world.state, state),
             What::Diff { from, seen, .. } => {
                 let number = self.marks.get(from).copied().filter(|number| *number < 64);
@@ -177,16 +178,25 @@ impl<'a> Timeline<'a> {
                 world.explains_diff(*from, seen.as_ref(), was_there)
             }
             What::Write { .. } => true,
-        };
-        worlds.iter().filter(fits).cloned().collect()
+        }
     }
 }
 
 impl World {
-    fn mark(self, number: Option<u32>) -> World {
-        let bit = number.map_or(0, |number| 1 << number);
-        let there = if self.state.is_some() { self.there | bit } else { self.there };
-        World { there, ..self }
+    fn mark(&mut self, number: Option<u32>) {
+        if self.state.is_some() {
+            self.there |= number.map_or(0, |number| 1 << number);
+        }
+    }
+
+    /// Goes on after an acknowledged write; whether it has the outcome here that it had.
+    fn write(&mut self, touch: &Touch, at: Stamp) -> bool {
+        let What::Write { row, answer: Some((_, outcome)) } = &touch.what else { return true };
+        let effect = row::apply(&self.state, row);
+        if let Some(state) = effect.change {
+            (self.state, self.changed) = (state, at);
+        }
+        effect.outcome == *outcome
     }
 
     /// `was_there`: whether the row existed when the window began, if that is known.
@@ -199,17 +209,4 @@ impl World {
             None => !changed || (self.state.is_none() && was_there != Some(true)),
         }
     }
-}
-
-/// The worlds after an acknowledged write, of those in which it has the outcome that it had.
-fn write(worlds: &BTreeSet<World>, touch: &Touch, at: Stamp) -> BTreeSet<World> {
-    let What::Write { row, answer: Some((_, outcome)) } = &touch.what else { return worlds.clone() };
-    let next = |world: &World| {
-        let effect = row::apply(&world.state, row);
-        (effect.outcome == *outcome).then(|| match effect.change {
-            Some(state) => World { state, changed: at, ..world.clone() },
-            None => world.clone(),
-        })
-    };
-    worlds.iter().filter_map(next).collect()
 }
