@@ -26,6 +26,7 @@ pub mod ddl;
 pub mod locations;
 mod masters;
 pub mod predicate;
+pub mod rebalance;
 pub mod replicas;
 mod requests;
 pub mod scan;

@@ -1,25 +1,16 @@
 //! `nyala cluster …`: the servers of a running cluster, and how replicas lie on them.
 
-mod plan;
-
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use engine::error::{Error, Result};
-use engine::ids::TabletId;
-use futures_util::future::join_all;
+use engine::error::Result;
 
-use self::plan::{Layout, Move, Server, Tablet};
 use super::Failure;
 use super::out::{print, table as text_table};
 use super::table::{base, connect, option, texts};
 use crate::client::Client;
-use crate::client::replicas::{ServerInfo, TabletReplicas};
+use crate::client::rebalance::{Layout, Move, Rebalance};
 use crate::env::Env;
-
-/// A server silent for longer is given no replicas.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// What was asked for.
 pub struct ClusterCommand {
@@ -67,7 +58,7 @@ impl ClusterCommand {
         let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
         let client = connect(env, matches).await?;
         match name {
-            "servers" => print(&show(&look(&client, &[]).await?)),
+            "servers" => print(&show(&client.layout(&[]).await?)),
             _ => run_rebalance(&client, matches).await?,
         }
         Ok(())
@@ -75,81 +66,18 @@ impl ClusterCommand {
 }
 
 async fn run_rebalance(client: &Client, matches: &ArgMatches) -> Result<()> {
-    let tables: Vec<&str> = texts(matches, "tables").collect();
-    let layout = look(client, &tables).await?;
-    print(&show(&layout));
+    let tables: Vec<String> = texts(matches, "tables").map(str::to_string).collect();
+    print(&show(&client.layout(&tables).await?));
     if matches.get_flag("report-only") {
         return Ok(());
     }
     let number = |name| *matches.get_one::<u64>(name).expect("it has a default");
     let patience = Duration::from_secs(number("move-timeout"));
-    let moved = settle(client, &tables, number("at-once") as usize, patience).await?;
-    let layout = look(client, &tables).await?;
-    print(&format!("moved {moved} replicas\n{}", show(&layout)));
+    let wanted = Rebalance { tables, at_once: number("at-once") as usize, patience };
+    let told = |Move { tablet, from, to }| print(&format!("moved tablet {tablet} from {from} to {to}\n"));
+    let moved = client.rebalance(&wanted, told).await?;
+    print(&format!("moved {moved} replicas\n{}", show(&client.layout(&wanted.tables).await?)));
     Ok(())
-}
-
-/// Moves replicas until nothing gets better; how many.
-async fn settle(client: &Client, tables: &[&str], at_once: usize, patience: Duration) -> Result<usize> {
-    let mut moved = 0;
-    loop {
-        let mut layout = look(client, tables).await?;
-        let mut moves: Vec<Move> = Vec::new();
-        let mut moving: BTreeSet<TabletId> = BTreeSet::new();
-        while let Some(next) = layout.next_move(|tablet| !moving.contains(&tablet)) {
-            if moves.len() >= at_once {
-                break;
-            }
-            layout.apply(next);
-            moving.insert(next.tablet);
-            moves.push(next);
-        }
-        if moves.is_empty() {
-            return Ok(moved);
-        }
-        for (done, result) in moves.iter().zip(join_all(moves.iter().map(|m| go(client, *m, patience))).await)
-        {
-            let Move { tablet, from, to } = done;
-            result.map_err(|error| error.context(format!("move of tablet {tablet} from {from} to {to}")))?;
-            print(&format!("moved tablet {tablet} from {from} to {to}\n"));
-            moved += 1;
-        }
-    }
-}
-
-async fn go(client: &Client, wanted: Move, patience: Duration) -> Result<()> {
-    client.move_replica(wanted.tablet, wanted.from, wanted.to, patience).await
-}
-
-/// How the replicas of these tables (all, if none is named) lie on the servers that live.
-async fn look(client: &Client, tables: &[&str]) -> Result<Layout> {
-    let alive = |server: &ServerInfo| server.silent_for <= SILENCE_MAX && !server.maintenance;
-    let servers: Vec<Server> = client
-        .servers()
-        .await?
-        .into_iter()
-        .filter(alive)
-        .map(|server| Server { id: server.id, location: server.location.unwrap_or_default() })
-        .collect();
-    let mut tablets = Vec::new();
-    for table in client.list_tables(None).await? {
-        if !tables.is_empty() && !tables.contains(&table.name.as_str()) {
-            continue;
-        }
-        for tablet in client.replicas(&table.name).await? {
-            tablets.push(Tablet { id: tablet.id, table: table.name.clone(), servers: voters(&tablet)? });
-        }
-    }
-    Ok(Layout::new(&servers, tablets))
-}
-
-fn voters(tablet: &TabletReplicas) -> Result<Vec<engine::ids::PeerId>> {
-    let voters: Vec<_> =
-        tablet.replicas.iter().filter(|replica| replica.voter).map(|replica| replica.server).collect();
-    match voters.is_empty() {
-        true => Err(Error::not_ready(format!("tablet {} has no voter", tablet.id))),
-        false => Ok(voters),
-    }
 }
 
 fn show(layout: &Layout) -> String {
@@ -170,6 +98,7 @@ mod tests {
     use engine::ids::Uuid;
 
     use super::*;
+    use crate::client::rebalance::{Server, Tablet};
 
     #[test]
     fn a_layout_is_shown_with_what_is_wrong_with_it() {
