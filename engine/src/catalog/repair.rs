@@ -1,15 +1,17 @@
 //! Keeping each tablet at its replication factor.
 //!
 //! ```text
-//! leader's report (configuration, health) ──▶ decide ──▶ evict?  ── ChangeConfig to the leader, by
-//!                                                   └──▶ add?    ──  compare-and-set on the index
+//! leader's report (configuration, health) ──▶ decide ──▶ evict?      ── ChangeConfig to the leader, by
+//!                                                   ├──▶ add?        ──  compare-and-set on the index
+//!                                                   └──▶ hand over?  ── LeaderStepDown to the leader
 //! a server reports a replica that the configuration does not name ──▶ DeleteTablet (tombstone), until done
 //! ```
 //!
 //! A replacement comes before the eviction ("3-4-3"): a new NON_VOTER is added, marked to be promoted; the leader
 //! copies the tablet to it and makes it a voter when it has caught up; only then the failed one goes. A replica that
 //! is lost beyond recovery goes first. Nothing is changed unless a majority of the voters that would remain is
-//! healthy: such a change could not commit, or would leave the tablet worse off than before.
+//! healthy: such a change could not commit, or would leave the tablet worse off than before. A leader that is marked
+//! for replacement is not evicted: once the others suffice, it hands over, as whoever marked it may be gone.
 //!
 //! Decisions are made anew from every report and once a second. They are not stored: the next master makes them again.
 
@@ -51,6 +53,8 @@ pub enum MemberChange {
     /// Add this server as a NON_VOTER to be promoted.
     Add(Peer),
     Evict(PeerId),
+    /// Has the leader, which is to go, let this voter lead.
+    HandOver(PeerId),
 }
 
 impl fmt::Display for MemberChange {
@@ -58,6 +62,7 @@ impl fmt::Display for MemberChange {
         match self {
             MemberChange::Add(peer) => write!(f, "add {}", peer.server),
             MemberChange::Evict(server) => write!(f, "evict {server}"),
+            MemberChange::HandOver(server) => write!(f, "hand over to {server}"),
         }
     }
 }
@@ -78,6 +83,7 @@ pub(super) struct RepairState {
 enum Decision {
     Add,
     Evict(PeerId),
+    HandOver(PeerId),
 }
 
 /// A configuration as its leader sees it.
@@ -174,12 +180,24 @@ impl Members<'_> {
         if let Some(server) = self.useless_learner().or_else(|| self.useless_voter(crowd)) {
             return Some(Decision::Evict(server));
         }
-        (self.lacks() && self.can_commit(None)).then_some(Decision::Add)
+        if self.lacks() && self.can_commit(None) {
+            return Some(Decision::Add);
+        }
+        self.successor().map(Decision::HandOver)
+    }
+
+    /// Who should lead instead of a leader that is marked for replacement, if that one is needed no more.
+    fn successor(&self) -> Option<PeerId> {
+        let leader = self.voters().find(|peer| Some(peer.server) == self.consensus.leader)?;
+        let mut good = self.voters().filter(|peer| self.is_good(peer));
+        (leader.replace && self.may_evict(leader)).then(|| good.next().map(|peer| peer.server))?
     }
 }
 
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// A leader that said that it hands over is not asked again for so long.
+const HAND_OVER_TIME: Duration = Duration::from_secs(5);
 
 impl Catalog {
     /// A replica was reported; `known` is what was known of its tablet before.
@@ -300,6 +318,7 @@ impl Catalog {
         let change = match decision {
             Decision::Evict(server) => Some(MemberChange::Evict(server)),
             Decision::Add => self.new_member(now, id),
+            Decision::HandOver(server) => Some(MemberChange::HandOver(server)),
         };
         let Some(change) = change else {
             self.note_no_server(id, out);
@@ -353,6 +372,11 @@ impl Catalog {
         let Some(tablet) = self.tablets.get_mut(&task.tablet) else { return };
         let repair = &mut tablet.repair;
         match result {
+            // Another leader's report tells that it did; the configuration stays as it is.
+            Ok(()) if matches!(change, Some((_, MemberChange::HandOver(_)))) => {
+                repair.due = now.mono.after(HAND_OVER_TIME);
+                repair.failures = 0;
+            }
             Ok(()) => {
                 repair.done = change;
                 repair.failures = 0;

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use engine::catalog::{Call, CreateTabletCall, HostPort, MemberChange, Request, TaskKey};
 use engine::error::{Error, Result};
+use engine::ids::PeerId;
 use engine::time::Instant;
 
 use super::convert::{config_to_pb, extra_to_pb, id, peer_to_pb};
 use crate::env::Env;
 use crate::proto::kudu::consensus::{
-    ChangeConfigRequestPb, ChangeConfigResponsePb, ChangeConfigType, RaftPeerPb,
+    ChangeConfigRequestPb, ChangeConfigResponsePb, ChangeConfigType, LeaderStepDownMode,
+    LeaderStepDownRequestPb, LeaderStepDownResponsePb, RaftPeerPb,
 };
 use crate::proto::kudu::tablet::TabletDataState;
 use crate::proto::kudu::tserver::tablet_server_error_pb::Code;
@@ -109,29 +111,48 @@ async fn perform(proxy: &Proxy, request: Request, deadline: Instant) -> Result<(
             Ok(())
         }
         Call::ChangeConfig { config_index, change } => {
-            let message = change_config(task, config_index, &change);
-            let response: ChangeConfigResponsePb =
-                call_service(proxy, CONSENSUS_SERVICE, "ChangeConfig", &message, deadline).await?;
-            outcome(response.error)
+            change_members(proxy, task, config_index, &change, deadline).await
         }
     }
 }
 
-fn change_config(task: TaskKey, config_index: i64, change: &MemberChange) -> ChangeConfigRequestPb {
-    let (kind, server) = match change {
+async fn change_members(
+    proxy: &Proxy,
+    task: TaskKey,
+    config_index: i64,
+    change: &MemberChange,
+    deadline: Instant,
+) -> Result<()> {
+    let (kind, peer) = match change {
         MemberChange::Add(peer) => (ChangeConfigType::AddPeer, peer_to_pb(peer)),
         MemberChange::Evict(server) => {
             let peer = RaftPeerPb { permanent_uuid: Some(id(*server)), ..RaftPeerPb::default() };
             (ChangeConfigType::RemovePeer, peer)
         }
+        MemberChange::HandOver(successor) => return hand_over(proxy, task, *successor, deadline).await,
     };
-    ChangeConfigRequestPb {
+    let message = ChangeConfigRequestPb {
         dest_uuid: Some(id(task.server)),
         tablet_id: id(task.tablet),
         r#type: Some(kind as i32),
-        server: Some(server),
+        server: Some(peer),
         cas_config_opid_index: Some(config_index),
-    }
+    };
+    let response: ChangeConfigResponsePb =
+        call_service(proxy, CONSENSUS_SERVICE, "ChangeConfig", &message, deadline).await?;
+    outcome(response.error)
+}
+
+async fn hand_over(proxy: &Proxy, task: TaskKey, successor: PeerId, deadline: Instant) -> Result<()> {
+    let message = LeaderStepDownRequestPb {
+        dest_uuid: Some(id(task.server)),
+        tablet_id: id(task.tablet),
+        mode: Some(LeaderStepDownMode::Graceful as i32),
+        new_leader_uuid: Some(id(successor)),
+    };
+    let response: LeaderStepDownResponsePb =
+        call_service(proxy, CONSENSUS_SERVICE, "LeaderStepDown", &message, deadline).await?;
+    outcome(response.error)
 }
 
 fn create_request(task: TaskKey, call: &CreateTabletCall) -> CreateTabletRequestPb {

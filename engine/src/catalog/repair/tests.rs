@@ -33,7 +33,7 @@ fn configuration() -> impl Strategy<Value = (Consensus, BTreeMap<PeerId, Health>
         let (mut peers, mut seen) = (Vec::new(), BTreeMap::new());
         for (n, (voter, promote, replace, state)) in members.into_iter().enumerate() {
             // The first is the leader: it votes, and finds itself healthy.
-            let (voter, replace) = (voter || n == 0, replace && n > 0);
+            let voter = voter || n == 0;
             peers.push(peer(n as u8, voter, promote && !voter, replace));
             seen.insert(id(n as u8), if n == 0 { Health::Healthy } else { state });
         }
@@ -58,6 +58,7 @@ fn follow(consensus: &mut Consensus, health: &mut BTreeMap<PeerId, Health>, deci
             health.insert(id(next), Health::Healthy);
         }
         Decision::Evict(server) => consensus.peers.retain(|peer| peer.server != server),
+        Decision::HandOver(server) => consensus.leader = Some(server),
     }
     promote(consensus, health);
 }
@@ -84,9 +85,11 @@ proptest! {
             };
             let was_healthy = match decision {
                 Decision::Evict(server) => health[&server] == Health::Healthy,
-                Decision::Add => false,
+                Decision::Add | Decision::HandOver(_) => false,
             };
-            prop_assert!(decision != Decision::Evict(id(0)), "the leader was evicted");
+            let leader = consensus.leader.expect("there is one");
+            prop_assert!(decision != Decision::Evict(leader), "the leader was evicted");
+            prop_assert!(decision != Decision::HandOver(leader), "the leader follows itself");
             follow(&mut consensus, &mut health, decision, next);
             prop_assert!(healthy_majority(&consensus, &health), "{decision:?} left {consensus:?}");
             let good = consensus.peers.iter().filter(|peer| {
