@@ -18,6 +18,8 @@ use crate::plan::faults::{Fault, TimedFault};
 use crate::plan::{ClockError, Plan};
 
 const NAME: &str = "hybrid time";
+/// How right the clock of a machine is that the plan does not name.
+const RIGHT_US: i64 = 1_000;
 
 /// Checks calls one by one, then each row.
 pub fn check(operations: &[Operation], rows: &BTreeMap<RowKey, Vec<Touch>>, report: &mut Report) {
@@ -50,6 +52,23 @@ pub fn check_waited(plan: &Plan, stamp: Stamp, now: Now) -> Option<Finding> {
         let early = at - micros;
         Finding::new(NAME, format!("a write at {stamp} that waits was answered {early} us before that"))
     })
+}
+
+/// How far the clocks of two machines may differ by some time of a run.
+pub fn apart(plan: &Plan, by: Nanos) -> Nanos {
+    let drifted = |ppm: i64, nanos: u64| ppm * (nanos / 1_000_000_000) as i64;
+    let off = |clock: &ClockError| clock.offset_us + drifted(clock.drift_ppm, by);
+    let (least, most) = plan
+        .clocks
+        .iter()
+        .map(off)
+        .fold((-RIGHT_US, RIGHT_US), |(least, most), off| (least.min(off), most.max(off)));
+    let moved = |fault: &TimedFault| match &fault.kind {
+        Fault::ClockJump { micros } => micros.unsigned_abs(),
+        Fault::ClockDrift { ppm, span } => drifted(ppm.abs(), span.as_nanos() as u64 + 1_000_000_000) as u64,
+        _ => 0,
+    };
+    ((most - least) as u64 + plan.faults.iter().map(moved).sum::<u64>()) * 1_000
 }
 
 fn check_call(index: usize, operation: &Operation, report: &mut Report) {

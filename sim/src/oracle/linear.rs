@@ -9,9 +9,9 @@
 //! The search of Wing and Gong with Lowe's memory of visited states, row by row: a row's operations are ordered one by
 //! one, always an operation that no other one wholly precedes; states already met are not entered again. A row op
 //! whose outcome nobody knows may take effect at any time after its call; one that never did stands last. A stale
-//! read may have happened at any time before it returned. What never changes anything, a read or a write that was
-//! refused for what the row is, is ordered as soon as it fits, and never reconsidered: an order that has it later works
-//! with it here, too.
+//! read may have happened at any time before it returned, a snapshot of a server's now as long before its call as
+//! clocks differ. What never changes anything, a read or a write that was refused for what the row is, is ordered as
+//! soon as it fits, and never reconsidered: an order that has it later works with it here, too.
 //!
 //! Timestamps play no part here: the order is looked for, not believed.
 
@@ -89,9 +89,8 @@ impl Line {
     fn new(ops: &[&Touch]) -> Line {
         let mut moments: Vec<(Nanos, bool, usize)> = Vec::with_capacity(2 * ops.len());
         for (op, touch) in ops.iter().enumerate() {
-            let stale = matches!(touch.what, What::Read { mode: Mode::Stale, .. });
             // Calls sort before returns of the same moment: operations that meet are concurrent.
-            moments.push((if stale { 0 } else { touch.invoked }, false, op));
+            moments.push((touch.since, false, op));
             moments.push((touch.settled.unwrap_or(Nanos::MAX), true, op));
         }
         moments.sort_unstable();
@@ -286,7 +285,7 @@ mod tests {
         for seed in 0..3_000 {
             let draw = &mut Draw::new(seed, "histories");
             let lines: Vec<String> = (0..6).map(|client| random_operation(draw, client)).collect();
-            let rows = touch::by_row(&testing::history(&lines.join("\n")));
+            let rows = touch::by_row(&testing::history(&lines.join("\n")), 0);
             let mut report = Report::default();
             check(&rows, &mut report);
             let mut all = rows.values();

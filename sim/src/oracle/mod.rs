@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::Operation;
+use crate::history::{Nanos, Operation};
 use touch::{RowKey, Touch, What};
 
 pub mod ancient;
@@ -117,10 +117,10 @@ impl std::fmt::Display for Touch {
     }
 }
 
-/// Everything that can be judged by the history alone.
-pub fn judge(operations: &[Operation]) -> Report {
+/// Everything that can be judged by the history alone. `apart`: how far the clocks of two servers may differ.
+pub fn judge(operations: &[Operation], apart: Nanos) -> Report {
     let mut report = Report::default();
-    let rows: BTreeMap<RowKey, Vec<Touch>> = touch::by_row(operations);
+    let rows: BTreeMap<RowKey, Vec<Touch>> = touch::by_row(operations, apart);
     linear::check(&rows, &mut report);
     versions::check(&rows, &mut report);
     durable::check(&rows, &mut report);
@@ -137,7 +137,7 @@ pub fn judge(operations: &[Operation]) -> Report {
 /// What can be judged of the history where power cuts take what was acknowledged; `said` is what else was objected to.
 pub fn judge_forgetful(operations: &[Operation], said: &[Finding]) -> Report {
     let mut report = Report::default();
-    written::check(&touch::by_row(operations), &mut report);
+    written::check(&touch::by_row(operations, 0), &mut report);
     once::check_scans(operations, &mut report);
     let stands = |finding: &&Finding| STANDS_ALL_THE_SAME.contains(&finding.oracle);
     said.iter().filter(stands).for_each(|finding| report.add(finding.clone()));

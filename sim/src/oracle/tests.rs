@@ -4,7 +4,7 @@ use crate::view::WHOLE;
 
 /// The judges that object to a history.
 fn objections(text: &str) -> Vec<&'static str> {
-    let report = judge(&testing::history(text));
+    let report = judge(&testing::history(text), 0);
     assert_eq!(report.undecided, 0);
     let mut names: Vec<&str> = report.findings.iter().map(|finding| finding.oracle).collect();
     names.dedup();
@@ -12,7 +12,7 @@ fn objections(text: &str) -> Vec<&'static str> {
 }
 
 fn assert_clean(text: &str) {
-    let report = judge(&testing::history(text));
+    let report = judge(&testing::history(text), 0);
     let said: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
     assert!(said.is_empty(), "{}", said.join("\n"));
     assert!(report.checked > 0);
@@ -254,7 +254,7 @@ fn long_history(keys: i64) -> Vec<Operation> {
 fn a_long_history_is_checked() {
     for keys in [1, 10, 200] {
         let mut operations = long_history(keys);
-        let report = judge(&operations);
+        let report = judge(&operations, 0);
         assert!(report.is_clean(), "{}", report.findings[0]);
         // The last read that saw a row sees what nobody wrote.
         let read = operations.iter_mut().rev().find_map(|operation| match &mut operation.outcome {
@@ -262,7 +262,7 @@ fn a_long_history_is_checked() {
             _ => None,
         });
         read.expect("some read saw a row")[0].row = Some(vec![Some(-7)]);
-        let report = judge(&operations);
+        let report = judge(&operations, 0);
         let found = report.findings.iter().any(|finding| finding.oracle == "linearizability");
         assert!(found || report.undecided > 0, "with {keys} keys nobody noticed");
     }
@@ -283,6 +283,35 @@ fn a_write_that_waits_is_not_answered_before_its_time() {
     plan.clocks.push(crate::plan::ClockError { host, offset_us: 700, drift_ppm: 0, error_us: 500 });
     assert!(!found(&plan, 1_200), "a clock that is off by more than it says");
     assert!(found(&plan, 1_201));
+}
+
+#[test]
+fn a_snapshot_of_now_is_as_old_as_clocks_differ() {
+    let text = "0 1000-2000 upsert 1=5 ok @10
+                1 3000-4000 upsert 1=6 ok @20
+                0 5000-6000 fresh @15 1=5";
+    let objected = |apart| !judge(&testing::history(text), apart).is_clean();
+    assert!(objected(0) && objected(900));
+    assert!(!objected(1_100), "its server's clock may be behind the writer's");
+}
+
+#[test]
+fn how_far_clocks_differ_counts_all_that_moves_them() {
+    let mut plan = crate::plan::Plan::generate(1, crate::plan::Profile::Calm, crate::plan::Size::Smoke);
+    (plan.clocks, plan.faults) = (Vec::new(), Vec::new());
+    assert_eq!(super::clocks::apart(&plan, 0), 2_000_000, "each is right to a millisecond");
+    let host = crate::plan::Host::Tserver;
+    let clock = |number, offset_us, drift_ppm| crate::plan::ClockError {
+        host: host(number),
+        offset_us,
+        drift_ppm,
+        error_us: 500,
+    };
+    plan.clocks = vec![clock(0, -3_000, 0), clock(1, 2_000, 100)];
+    assert_eq!(super::clocks::apart(&plan, 10_000_000_000), 3_000_000 + 3_000_000);
+    let jump = crate::plan::faults::Fault::ClockJump { micros: -500 };
+    plan.faults.push(crate::plan::TimedFault { at: Default::default(), target: host(1), kind: jump });
+    assert_eq!(super::clocks::apart(&plan, 10_000_000_000), 6_500_000);
 }
 
 #[test]

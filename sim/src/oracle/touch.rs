@@ -19,6 +19,8 @@ pub struct Touch {
     pub order: usize,
     pub client: ClientNo,
     pub invoked: Nanos,
+    /// From when on it may have happened: a stale read shows any time before.
+    pub since: Nanos,
     /// `None` if its effect may come at any later time.
     pub settled: Option<Nanos>,
     /// The newest timestamp its client had seen before.
@@ -43,8 +45,8 @@ impl What {
     }
 }
 
-/// What touched each row, in the order of calls.
-pub fn by_row(operations: &[Operation]) -> BTreeMap<RowKey, Vec<Touch>> {
+/// What touched each row, in the order of calls. `apart`: how far the clocks of two servers may differ.
+pub fn by_row(operations: &[Operation], apart: Nanos) -> BTreeMap<RowKey, Vec<Touch>> {
     let mut rows: BTreeMap<RowKey, Vec<Touch>> =
         keys(operations).into_iter().map(|key| (key, Vec::new())).collect();
     for (index, operation) in operations.iter().enumerate() {
@@ -57,13 +59,25 @@ pub fn by_row(operations: &[Operation]) -> BTreeMap<RowKey, Vec<Touch>> {
             }
             Request::Scan(scan) => {
                 if let Outcome::Rows { at, .. } = &operation.outcome {
-                    read(index, operation, scan, *at, &mut rows);
+                    read(index, operation, scan, since(operation, scan.mode, *at, apart), &mut rows);
                 }
             }
             Request::Other(_) => {}
         }
     }
     rows
+}
+
+/// From when on a read may have happened.
+///
+/// A snapshot of now is of the server's now. One that led before, and that the client still asks, does not have what
+/// the next leader wrote since by a clock that is ahead.
+fn since(operation: &Operation, mode: Mode, at: Option<Stamp>, apart: Nanos) -> Nanos {
+    match (mode, at) {
+        (Mode::Stale, _) => 0,
+        (Mode::Fresh, Some(_)) => operation.invoked.saturating_sub(apart),
+        (Mode::Fresh, None) | (Mode::Snapshot, _) => operation.invoked,
+    }
 }
 
 /// Every key that was written or seen.
@@ -94,17 +108,18 @@ fn write(index: usize, order: usize, operation: &Operation, row: &RowOp) -> Touc
     let settled = answer.and(operation.returned);
     let what = What::Write { row: row.clone(), answer };
     let Operation { client, invoked, after, .. } = *operation;
-    Touch { operation: index, order, client, invoked, settled, after, what }
+    Touch { operation: index, order, client, invoked, since: invoked, settled, after, what }
 }
 
 fn read(
     index: usize,
     operation: &Operation,
     scan: &Scan,
-    at: Option<Stamp>,
+    since: Nanos,
     rows: &mut BTreeMap<RowKey, Vec<Touch>>,
 ) {
-    let Outcome::Rows { rows: seen, .. } = &operation.outcome else { return };
+    let Outcome::Rows { rows: seen, at } = &operation.outcome else { return };
+    let at = *at;
     let seen: BTreeMap<i64, &State> = seen.iter().map(|seen| (seen.key, &seen.row)).collect();
     let (from, to) = scan.keys;
     for ((_, key), touches) in rows.range_mut((scan.table, from)..(scan.table, to.max(from))) {
@@ -118,6 +133,6 @@ fn read(
         };
         let Operation { client, invoked, after, .. } = *operation;
         let settled = operation.settled();
-        touches.push(Touch { operation: index, order: 0, client, invoked, settled, after, what });
+        touches.push(Touch { operation: index, order: 0, client, invoked, since, settled, after, what });
     }
 }

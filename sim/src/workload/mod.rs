@@ -110,7 +110,9 @@ impl Workload {
         if self.plan().forgets() {
             return oracle::judge_forgetful(&self.history().operations(), &self.state().findings);
         }
-        let mut report = oracle::judge(&self.history().operations());
+        let operations = self.history().operations();
+        let end = operations.iter().map(|operation| operation.invoked).max().unwrap_or_default();
+        let mut report = oracle::judge(&operations, oracle::clocks::apart(self.plan(), end));
         self.state().findings.iter().for_each(|finding| report.add(finding.clone()));
         report
     }
