@@ -15,6 +15,7 @@ pub mod bank;
 pub mod calm;
 pub mod clocks;
 pub mod durable;
+pub mod evenness;
 pub mod leftovers;
 pub mod linear;
 pub mod lists;

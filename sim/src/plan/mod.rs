@@ -24,6 +24,7 @@ pub mod ops;
 pub mod record;
 mod retries;
 mod slow;
+mod spread;
 mod text;
 mod unsynced;
 
@@ -204,6 +205,12 @@ impl Plan {
     /// Whether a power cut may take what was acknowledged: logs are not synced.
     pub fn forgets(&self) -> bool {
         !self.cluster.log_sync && self.faults.iter().any(|fault| fault.kind.cuts_power())
+    }
+
+    /// Whether an operator has replicas spread evenly.
+    pub fn rebalances(&self) -> bool {
+        let rebalances = |op: &Op| matches!(op, Op::Rebalance { .. });
+        self.clients.iter().flat_map(|client| &client.ops).any(rebalances)
     }
 
     /// Whether clients keep lists.

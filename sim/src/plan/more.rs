@@ -10,6 +10,7 @@ use super::members::{bereft, members};
 use super::ops::{Asked, ClientProgram, Flush, Op, ReadAt, TestKind, Waits, Wanted};
 use super::retries::retries;
 use super::slow::slow_scans;
+use super::spread::spread;
 use super::{Cluster, Data, Ending, Host, Plan, Sending, TimedFault};
 use crate::draw::Draw;
 
@@ -38,6 +39,7 @@ pub fn scenes(plan: &mut Plan, profile: Profile, work: Duration) {
     bereft(&mut Draw::new(seed, "bereft"), plan, profile);
     retries(&mut Draw::new(seed, "retries"), plan, profile, work);
     slow_scans(&mut Draw::new(seed, "slow scans"), plan, profile, work);
+    spread(&mut Draw::new(seed, "spread"), plan, profile, work);
 }
 
 /// In some plans one client takes a write for done when its time has surely passed, unless some clock is so unsure of

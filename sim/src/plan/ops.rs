@@ -181,6 +181,8 @@ records! {
         Move = "move" { table: u8, tablet: u8, asked: Asked },
         /// Takes a replica out of a tablet's group, as an operator may who has lost patience. Another is made in time.
         Evict = "evict" { table: u8, tablet: u8, asked: Asked },
+        /// Moves replicas, so many at once, until every server holds as many of each table as the others.
+        Rebalance = "rebalance" { at_once: u8 },
         Wait = "wait" { span: Duration },
         /// Appends a row to this client's list, which points at the one before; the next may go to another tablet.
         Link = "link" {},

@@ -145,6 +145,7 @@ impl Actor {
             Op::Link {} => self.link().await,
             Op::Walk { back, from } => self.walk(*back, *from).await,
             Op::Quiesce { server, span } => self.quiesce(*server, *span).await,
+            Op::Rebalance { at_once } => self.rebalance(*at_once).await,
             Op::Inspect { server } => self.inspect(*server).await,
             Op::Move { table, tablet, asked } => {
                 self.move_replica(TableNo::from(*table), *tablet, *asked).await;

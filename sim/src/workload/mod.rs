@@ -35,6 +35,7 @@ mod quiet;
 pub mod rows;
 mod scans;
 mod settle;
+mod spread;
 mod tables;
 
 /// Where masters listen.

@@ -188,8 +188,8 @@ impl Workload {
     /// How the latest of a leader is judged.
     pub(super) fn mode_of_latest(&self) -> Mode {
         let plan = self.plan();
-        let moves =
-            plan.clients.iter().flat_map(|client| &client.ops).any(|op| matches!(op, Op::Move { .. }));
+        let moves = |op: &Op| matches!(op, Op::Move { .. } | Op::Rebalance { .. });
+        let moves = plan.clients.iter().flat_map(|client| &client.ops).any(moves);
         if plan.cluster.replicas == 1 && !moves { Mode::Fresh } else { Mode::Stale }
     }
 

@@ -52,6 +52,11 @@ impl Workload {
             }
         }
         let deadline = env.now().mono.after(quiet);
+        if let Err(error) = self.spread_evenly(env, &client, deadline).await {
+            let what = format!("{quiet:?} for a healed cluster to spread its replicas: {error}");
+            self.object(Finding::new(LIVENESS, what));
+        }
+        let deadline = env.now().mono.after(quiet);
         if let Err(error) = self.spare_one(env, &client, deadline).await {
             self.object(Finding::new(LIVENESS, format!("{quiet:?} after all faults healed: {error}")));
         }
@@ -129,7 +134,7 @@ impl Workload {
     }
 
     /// Waits until each tablet has all its replicas, and compares what they hold.
-    async fn compare_replicas(
+    pub(super) async fn compare_replicas(
         &self,
         env: &Env,
         table: &Table,
