@@ -1,13 +1,19 @@
 //! ChangeInOwnTerm: a leader changes the configuration only after an entry of its own term is committed, and makes
 //! voters only of those that hold a log (Raft dissertation §4.1 and its erratum; §4.2.1).
 
+use std::collections::BTreeSet;
+
 use engine::ids::PeerId;
 use engine::note::raft::{Action, DataState};
 
 use super::{Event, Invariant, Model};
 
-#[derive(Debug)]
-pub struct ChangeInOwnTerm;
+#[derive(Debug, Default)]
+pub struct ChangeInOwnTerm {
+    /// Who has taken entries since it was added. If it is deleted then, by an order that was late, its leader hears
+    /// of that with its next answer.
+    followed: BTreeSet<PeerId>,
+}
 
 impl Invariant for ChangeInOwnTerm {
     fn name(&self) -> &'static str {
@@ -15,7 +21,10 @@ impl Invariant for ChangeInOwnTerm {
     }
 
     fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
-        let Action::ConfigAppend { op, voters, .. } = &event.note.action else { return Ok(()) };
+        if let Action::FollowerAppend { .. } | Action::FollowerPersist { .. } = &event.note.action {
+            self.followed.insert(event.at);
+        }
+        let Action::ConfigAppend { op, voters, learners, .. } = &event.note.action else { return Ok(()) };
         let (commit, replica) = (event.note.post.commit, before.replicas.get(&event.at));
         let committed = replica.and_then(|replica| replica.log.term(commit));
         if committed.is_some_and(|term| term < op.term) {
@@ -25,7 +34,9 @@ impl Invariant for ChangeInOwnTerm {
             ));
         }
         let Some(old) = before.config_of(event.at) else { return Ok(()) };
-        let empty = |voter: &&PeerId| !old.voters.contains(*voter) && !holds_a_log(before, **voter);
+        self.followed.retain(|peer| voters.contains(peer) || learners.contains(peer));
+        let held = |peer: PeerId| holds_a_log(before, peer) || self.followed.contains(&peer);
+        let empty = |voter: &&PeerId| !old.voters.contains(*voter) && !held(**voter);
         match voters.iter().find(empty) {
             Some(voter) => Err(format!("{op} makes a voter of {voter}, which holds no log")),
             None => Ok(()),

@@ -127,7 +127,7 @@ impl Tablet {
                 Box::new(safe_time_monotone::SafeTimeMonotone::default()),
                 Box::new(quorum_keeps::QuorumKeeps),
                 Box::new(commit_by_majority::CommitByMajority),
-                Box::new(change_in_own_term::ChangeInOwnTerm),
+                Box::new(change_in_own_term::ChangeInOwnTerm::default()),
                 Box::new(leader_undisturbed::LeaderUndisturbed::default()),
                 Box::new(living_majority::LivingMajority::default()),
             ],

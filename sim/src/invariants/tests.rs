@@ -604,6 +604,36 @@ fn a_voter_without_a_log_is_rejected() {
     assert_eq!(cluster.objections(), ["ChangeInOwnTerm"], "{}", said(&cluster));
 }
 
+/// d is added, copied to, deleted and made a voter; whether that is objected to.
+fn objects_to_a_deleted_voter(followed: bool, evicted_between: bool) -> bool {
+    let mut cluster = Cluster::usual();
+    let change = |cluster: &mut Cluster, at: &str, voters: &[char], learners: &[char]| {
+        cluster.post('a').last = op(at);
+        let peers = |names: &[char]| names.iter().copied().map(peer).collect();
+        let (voters, learners) = (peers(voters), peers(learners));
+        cluster.note('a', Action::ConfigAppend { op: op(at), voters, learners, cas: None });
+    };
+    change(&mut cluster, "1.3", &['a', 'b', 'c'], &['d']);
+    cluster.learn('d');
+    if followed {
+        cluster.follow('d', 'a', "1.2", "1.3");
+    }
+    cluster.post('d').data = DataState::Tombstoned;
+    cluster.note('d', Action::Tombstone { cas: None });
+    if evicted_between {
+        change(&mut cluster, "1.4", &['a', 'b', 'c'], &[]);
+    }
+    change(&mut cluster, "1.5", &['a', 'b', 'c', 'd'], &[]);
+    cluster.objections().contains(&"ChangeInOwnTerm")
+}
+
+#[test]
+fn who_is_deleted_after_it_followed_is_made_a_voter_as_the_leader_does_not_know() {
+    assert!(!objects_to_a_deleted_voter(true, false));
+    assert!(objects_to_a_deleted_voter(false, false), "it never took anything");
+    assert!(objects_to_a_deleted_voter(true, true), "it was taken out since");
+}
+
 #[test]
 fn a_vote_while_the_leader_lives_is_rejected() {
     let vote_of = |stood: bool, step: u64, asked: bool| {
