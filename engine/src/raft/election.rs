@@ -14,7 +14,7 @@ use super::message::{Message, Output, Reply, VoteError, VoteErrorKind, VoteReque
 use super::vote::{VoteDecision, decide_vote};
 use super::{Ctx, Raft, State};
 use crate::error::Result;
-use crate::ids::{PeerId, Term};
+use crate::ids::{OpId, PeerId, Term};
 use crate::note::raft::Action;
 use crate::time::Instant;
 
@@ -238,7 +238,7 @@ impl Raft {
     /// What was known of the leader of the term that ends here.
     fn forget_leader_of_term(&mut self) {
         self.leader = None;
-        self.received = 0;
+        self.received = OpId::MIN;
     }
 
     /// Becomes a follower. Entries that are not committed stay: the next leader decides about them.

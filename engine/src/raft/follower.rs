@@ -38,18 +38,20 @@ impl Raft {
         self.adopt_term(request.term, ctx);
         let new_role = self.follow(request, ctx)?;
         self.check_preceding(request)?;
-        let rises = request.last().index > self.received;
+        let rises = request.last().index > self.received.index;
         let appended = self.take_entries(request, ctx)?;
-        self.received = self.received.max(request.last().index);
+        if rises {
+            self.received = request.last();
+        }
         if appended || new_role || rises {
             let (leader, prev, upto) = (request.caller, request.preceding, request.last());
             self.note(ctx, Action::FollowerAppend { leader, prev, upto });
         }
-        let committed = request.committed.min(self.received);
+        let committed = request.committed.min(self.received.index);
         if committed > self.committed.index {
             self.set_committed(committed, Action::FollowerCommit, ctx);
         }
-        self.all_replicated = self.all_replicated.max(request.all_replicated.min(self.received));
+        self.all_replicated = self.all_replicated.max(request.all_replicated.min(self.received.index));
         if let Some(safe) = request.safe_time {
             self.adopt_safe_time(safe, ctx);
         }
@@ -209,11 +211,14 @@ impl Raft {
     pub(super) fn standing(&self) -> UpdateResponse {
         let durable = self.log.durable();
         let op = |index| self.log.op_at(index).unwrap_or(OpId::MIN);
+        // The term of what was received may not be known here any more: after a restart the log in memory begins with
+        // its last entry, and a leader may go through all before that once more.
+        let received = if self.received.index <= durable { self.received } else { op(durable) };
         UpdateResponse {
             responder: self.me,
             term: self.meta.term,
             last_received: op(durable),
-            last_received_current_leader: op(durable.min(self.received)),
+            last_received_current_leader: received,
             last_committed: self.committed.index,
             error: None,
         }

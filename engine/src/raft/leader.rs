@@ -64,7 +64,7 @@ impl Raft {
         self.pre_election = None;
         self.elections_lost = 0;
         self.leader = Some(self.me);
-        self.received = 0;
+        self.received = OpId::MIN;
         ctx.out.status_changed = true;
         self.note(ctx, Action::BecomeLeader);
         self.sync_peers();

@@ -102,7 +102,7 @@ pub struct Raft {
     /// Elections lost since a leader was heard of.
     elections_lost: u32,
     /// The log agrees with that of this term's leader up to here.
-    received: u64,
+    received: OpId,
     /// Updates to be answered once the log is durable up to the entry.
     unanswered: Vec<(u64, OpId)>,
     /// See `safe_time.rs`.
@@ -158,7 +158,7 @@ impl Raft {
             heard: None,
             election_due: Instant(u64::MAX),
             elections_lost: 0,
-            received: 0,
+            received: OpId::MIN,
             unanswered: Vec::new(),
             safe: Timestamp::MIN,
             all_replicated: 0,

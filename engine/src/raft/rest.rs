@@ -82,7 +82,7 @@ impl Raft {
 
     fn following(&self) -> Option<Following> {
         let leader = self.leader?;
-        let in_step = self.pre_election.is_none() && self.received == self.log.last().index;
+        let in_step = self.pre_election.is_none() && self.received == self.log.last();
         in_step.then(|| Following {
             tablet: self.meta.tablet,
             leader,
