@@ -11,7 +11,8 @@
 //! copies the tablet to it and makes it a voter when it has caught up; only then the failed one goes. A replica that
 //! is lost beyond recovery goes first. Nothing is changed unless a majority of the voters that would remain is
 //! healthy: such a change could not commit, or would leave the tablet worse off than before. A leader that is marked
-//! for replacement is not evicted: once the others suffice, it hands over, as whoever marked it may be gone.
+//! for replacement is not evicted: when the others have sufficed for a while, it hands over, as whoever marked it may
+//! be gone.
 //!
 //! Decisions are made anew from every report and once a second. They are not stored: the next master makes them again.
 
@@ -75,6 +76,8 @@ pub(super) struct RepairState {
     failures: u32,
     /// Not to be tried before.
     due: Instant,
+    /// Since when its leader might hand over and go.
+    leader_spare: Option<Instant>,
     /// It has been said that no server is left.
     noted: bool,
 }
@@ -196,6 +199,8 @@ impl Members<'_> {
 
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How long a leader that is marked for replacement may lead on once it is needed no more.
+const HAND_OVER_AFTER: Duration = Duration::from_secs(5);
 /// A leader that said that it hands over is not asked again for so long.
 const HAND_OVER_TIME: Duration = Duration::from_secs(5);
 
@@ -314,6 +319,10 @@ impl Catalog {
         let excused = |server| self.in_maintenance(server);
         let members = self.members(tablet, &excused);
         let Some(decision) = members.decide(|server| self.crowd(consensus, server)) else { return };
+        if matches!(decision, Decision::HandOver(_)) && !self.is_overdue(now, id) {
+            return;
+        }
+        let consensus = &self.tablets[&id].record.consensus;
         let index = consensus.config_index;
         let change = match decision {
             Decision::Evict(server) => Some(MemberChange::Evict(server)),
@@ -326,6 +335,13 @@ impl Catalog {
         };
         out.notes.push(Note::ReplicaWanted { tablet: id, change: change.clone() });
         self.tasks.add(now.mono, key, Some((index, change)));
+    }
+
+    /// Whether a leader that is marked for replacement has been left where it is for long enough: whoever marked it
+    /// may be about to have it step down.
+    fn is_overdue(&mut self, now: Now, id: TabletId) -> bool {
+        let Some(tablet) = self.tablets.get_mut(&id) else { return false };
+        now.mono.since(*tablet.repair.leader_spare.get_or_insert(now.mono)) >= HAND_OVER_AFTER
     }
 
     /// How many members stand in the location of this one.
