@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
+use engine::raft::Role;
 use engine::replica::{Op, OpResult, RequestId, WriteOp};
 use engine::schema::ops::{self, RowError, RowErrorCode, WireColumn};
 use engine::tablet::Tablet;
@@ -89,7 +90,8 @@ async fn write_rows(
     if let Some(seen) = request.propagated_timestamp {
         server.clock.update(Timestamp(seen))?;
     }
-    let columns = bind(&entry, replica.tablet(), request.schema.as_ref())?;
+    let columns = bind(&entry, replica.tablet(), request.schema.as_ref());
+    let columns = columns.map_err(|error| behind(&replica).unwrap_or(error))?;
     let rows = request.row_operations.clone().unwrap_or_default();
     let write = WriteOp {
         columns,
@@ -134,6 +136,21 @@ fn bind(
     let columns: Arc<[WireColumn]> = columns.into();
     entry.remember_columns(&client, version, columns.clone());
     Ok(columns)
+}
+
+/// Why this replica cannot say whether columns are the tablet's: alterations are ahead of it. A write that is refused
+/// for its columns is not tried again, though another replica may have done it.
+fn behind(replica: &ReplicaHandle) -> Option<TabletError> {
+    let status = replica.status();
+    if status.role != Role::Leader {
+        let (me, role) = (replica.tablet().tablet, status.role);
+        let message = format!("this replica of tablet {me} is not leader of this config. Role: {role}");
+        return Some(refused(replica, &Error::not_leader(message)));
+    }
+    let applies = !replica.tablet().mvcc().is_caught_up();
+    applies.then(|| {
+        Error::throttled("the new leader has yet to apply what the last one committed; retry").into()
+    })
 }
 
 /// Why an operation was not done: the replica failed, or something is wrong with the request.
