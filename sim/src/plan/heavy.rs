@@ -12,6 +12,8 @@ use crate::draw::Draw;
 
 const MIB: u64 = 1 << 20;
 const MS: Duration = Duration::from_millis(1);
+/// What may be on its way at once, if many kilobytes are to go over a slow link in half a second.
+const WINDOW: u32 = 256 << 10;
 const HISTORY: Duration = Duration::from_secs(20);
 /// Keys that are loaded, beyond those that most plans write.
 const KEYS: std::ops::Range<u64> = 2_000..4_000;
@@ -40,6 +42,8 @@ pub(super) fn heavy(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
     plan.cluster.limits = Limits::Normal;
     // What a leader sends at once is taken whole where it is more than all the memory that there may be.
     plan.sending.batch = plan.sending.batch.min(16 << 10);
+    // An answer has several rows, and must be through before its call is given up.
+    plan.network.window = plan.network.window.max(WINDOW);
     // A scan that is given a few rows at a time takes longer.
     if !plan.data.history.is_zero() {
         plan.data.history = HISTORY;
