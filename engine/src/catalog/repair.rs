@@ -193,7 +193,7 @@ impl Members<'_> {
     fn successor(&self) -> Option<PeerId> {
         let leader = self.voters().find(|peer| Some(peer.server) == self.consensus.leader)?;
         let mut good = self.voters().filter(|peer| self.is_good(peer));
-        (leader.replace && self.may_evict(leader)).then(|| good.next().map(|peer| peer.server))?
+        good.next().filter(|_| leader.replace && self.may_evict(leader)).map(|peer| peer.server)
     }
 }
 
