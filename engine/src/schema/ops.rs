@@ -195,8 +195,8 @@ pub struct RowOpsReader<'a> {
 }
 
 impl<'a> RowOpsReader<'a> {
-    /// `client` says which columns the rows have, as [`bind_columns`] found them; `NotFound` if the tablet
-    /// has lost one of them since.
+    /// `client` says which columns the rows have, as [`bind_columns`] found them; `Invalid`, as there, if the
+    /// tablet has lost one of them since.
     pub fn new(
         client: &[WireColumn],
         tablet: &'a Schema,
@@ -206,7 +206,7 @@ impl<'a> RowOpsReader<'a> {
     ) -> Result<RowOpsReader<'a>> {
         let slot = |column: &WireColumn| {
             let index = tablet.index_of_id(column.id).ok_or_else(|| {
-                Error::not_found(format!("the table has no column with id {} any more", column.id.0))
+                Error::invalid(format!("the table has no column with id {} any more", column.id.0))
             })?;
             let (width, is_bool) = (column.ty.width().unwrap_or(0), column.ty == DataType::Bool);
             Ok(Slot { index, width, is_bool, nullable: tablet.columns()[index].nullable })

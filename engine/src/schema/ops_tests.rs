@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::super::TypeAttributes;
 use super::*;
+use crate::error::ErrorKind;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -299,6 +300,17 @@ fn columns_bind_by_name() {
     Client missing required column: v INT32 NOT NULL
     The column 'v' must have type INT32 NOT NULL found DECIMAL(9, 2) NOT NULL
     ");
+}
+
+#[test]
+fn a_column_that_was_lost_since_is_a_mismatch_like_any_other() {
+    let wire = bound(&s1());
+    let left = Schema::new(s1().columns()[..2].to_vec(), 1).expect("a legal schema");
+    let error = RowOpsReader::new(&wire, &left, &[], &[], OpLimits::default()).err().expect("refused");
+    assert_eq!(
+        (error.kind, &error.message[..]),
+        (ErrorKind::Invalid, "the table has no column with id 2 any more")
+    );
 }
 
 fn op() -> impl Strategy<Value = (i32, Option<i32>, Option<Option<Vec<u8>>>)> {

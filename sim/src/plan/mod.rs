@@ -218,7 +218,13 @@ impl Plan {
         self.clients.iter().flat_map(|client| &client.ops).any(Op::is_of_lists)
     }
 
-    /// Whether clients take columns away or rename them.
+    /// Whether a column that a write named may be gone when the write is tried again.
+    pub fn loses_columns(&self) -> bool {
+        let drops = |op: &Op| matches!(op, Op::DropColumn { .. });
+        self.alters() || self.clients.iter().flat_map(|client| &client.ops).any(drops)
+    }
+
+    /// Whether clients take away or rename columns of their own.
     pub fn alters(&self) -> bool {
         let alters = |op: &Op| matches!(op, Op::OwnColumn { .. });
         self.clients.iter().flat_map(|client| &client.ops).any(alters)

@@ -282,7 +282,7 @@ impl Actor {
     /// only where columns or ranges go may an earlier attempt have been valid.
     fn surely_had_no_effect(&self, error: &Error) -> bool {
         let alone = self.mode == Flush::Sync && self.waiting.len() == 1;
-        alone && error.kind == ErrorKind::Invalid && !self.workload.plan().alters()
+        alone && error.kind == ErrorKind::Invalid && !self.workload.plan().loses_columns()
     }
 }
 
