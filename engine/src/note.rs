@@ -12,8 +12,9 @@ use crate::time::Timestamp;
 /// Something a person who looks after a tablet may want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    /// A tablet was opened and its log replayed up to `last`.
-    Replayed { ops: u64, last: OpId },
+    /// A tablet was opened and its log replayed up to `last`. `config`: the index of the configuration it goes by from
+    /// now on; 0 for the first.
+    Replayed { ops: u64, last: OpId, config: u64 },
     /// The MemRowSet with everything up to `at` went to disk.
     Flushed { at: Timestamp, rows: u64, rowsets: Vec<RowSetId> },
     /// Recent deltas of a DiskRowSet went to disk.
@@ -33,7 +34,9 @@ pub enum Note {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::Replayed { ops, last } => write!(f, "replayed ops={ops} last={last}"),
+            Note::Replayed { ops, last, config } => {
+                write!(f, "replayed ops={ops} last={last} config={config}")
+            }
             Note::Flushed { at, rows, rowsets } => {
                 write!(f, "flushed at={at} rows={rows} rowsets={rowsets:?}")
             }

@@ -120,10 +120,12 @@ fn master_config(plan: &Plan, host: Host) -> MasterConfig {
 /// How soon tablets act on their own, if the plan says so.
 fn tablet(limits: Limits, cell_bytes_max: usize) -> Option<TabletConfig> {
     let tiny = TabletConfig { cell_bytes_max, ..TabletConfig::tiny() };
-    let TabletConfig { wal_retain_bytes, wal_segment_bytes_max, .. } = TabletConfig::default();
+    let TabletConfig { wal_retain_bytes, wal_segment_bytes_max, wal_spared_bytes_max, .. } =
+        TabletConfig::default();
     match limits {
         Limits::Tiny => Some(tiny),
         Limits::LongLog => Some(TabletConfig { wal_retain_bytes, wal_segment_bytes_max, ..tiny }),
+        Limits::Spared => Some(TabletConfig { wal_spared_bytes_max, ..tiny }),
         Limits::Normal => None,
     }
 }

@@ -3,7 +3,7 @@
 //! A crash at a random time rarely meets the instant between a vote and its being stored. The server's own notes say
 //! when that is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -48,6 +48,8 @@ struct Laid {
     fuses: Vec<Fuse>,
     /// Where the server began to lead since the first of them was laid, and has committed nothing yet.
     unsettled: BTreeSet<TabletId>,
+    /// The index of the newest change of members that it has yet to commit as a leader.
+    changing: BTreeMap<TabletId, u64>,
 }
 
 impl Fuses {
@@ -110,9 +112,11 @@ impl Fuses {
             return;
         }
         let Some(moment) = moment_of(note) else { return };
-        let settles = laid.settles(tablet, note);
+        let settles = laid.settles(tablet, note).then_some(Moment::Settle);
+        let changed = laid.has_changed(tablet, note).then_some(Moment::Changed);
+        let moments = [Some(moment), settles, changed];
         laid.fuses.retain_mut(|fuse| {
-            if fuse.moment != moment && !(settles && fuse.moment == Moment::Settle) {
+            if !moments.contains(&Some(fuse.moment)) {
                 return true;
             }
             fuse.nth = fuse.nth.saturating_sub(1);
@@ -138,6 +142,22 @@ impl Laid {
                 false
             }
             Action::AdvanceCommit => self.unsettled.remove(&tablet),
+            _ => false,
+        }
+    }
+
+    /// Whether this commits a change of members.
+    fn has_changed(&mut self, tablet: TabletId, note: &Note) -> bool {
+        let Note::Raft(raft) = note else { return false };
+        match &raft.action {
+            Action::ConfigAppend { op, .. } => {
+                self.changing.insert(tablet, op.index);
+                false
+            }
+            Action::AdvanceCommit => {
+                let is_done = self.changing.get(&tablet).is_some_and(|index| *index <= raft.post.commit);
+                is_done && self.changing.remove(&tablet).is_some()
+            }
             _ => false,
         }
     }
@@ -196,6 +216,23 @@ mod tests {
         commit();
         assert!(fuses.struck().is_empty(), "it settled before");
         assert_eq!(fuses.decided(), 7);
+    }
+
+    #[test]
+    fn a_change_of_members_is_made_when_its_entry_is_committed() {
+        let fuses = Fuses::default();
+        fuses.lay(Fuse { moment: Moment::Changed, nth: 1, charge: Charge::Strike(1) });
+        let see = |action, commit| {
+            let post = Post { term: 1, last: OpId::MIN, commit, role: Role::Leader, data: DataState::Ready };
+            fuses.see(TABLET, &Note::Raft(RaftNote { action, post }), 7);
+        };
+        let op = OpId { term: 1, index: 5 };
+        see(Action::AdvanceCommit, 3);
+        see(Action::ConfigAppend { op, voters: Vec::new(), learners: Vec::new(), cas: None }, 3);
+        see(Action::AdvanceCommit, 4);
+        assert!(fuses.struck().is_empty(), "what was committed came before");
+        see(Action::AdvanceCommit, 5);
+        assert_eq!(fuses.struck(), [1]);
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub const MARKS: &[&str] = &[
     "heartbeat: the master wants a full report",
     "heartbeat: the server registers",
     "job: failed before its superblock",
+    "log: a member needs what is cut off",
     "maintenance: a checkpoint",
     "maintenance: a flush",
     "maintenance: a flush of changes",

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use std::{fmt, io};
@@ -18,7 +19,7 @@ use crate::invariants::Watchdog;
 use crate::machine::Machine;
 use crate::oracle::memory::Counted;
 use crate::oracle::{Finding, unprovoked};
-use crate::plan::{Host, Plan};
+use crate::plan::{Host, Limits, Plan};
 use crate::trace::{self, Lane};
 
 /// The kind of moments that tell the daily business of logs.
@@ -38,6 +39,11 @@ struct Seen {
     clients: usize,
     /// Whether tablets may forget what was acknowledged.
     forgets: bool,
+    /// Whether logs keep whatever a member lacks, and members have all that they said they had.
+    keeps_logs: bool,
+    /// Whether any group of servers has had other members.
+    changed: AtomicBool,
+    machines: Mutex<Vec<Weak<Machine>>>,
     /// On which machine each server runs.
     hosts: Mutex<BTreeMap<PeerId, Host>>,
     /// None if nobody wants them.
@@ -73,8 +79,22 @@ impl Observer {
         let (dog, hosts) = (Mutex::new(dog), Mutex::default());
         let traces = origin.map(|origin| Mutex::new(Traces { origin, tablets: BTreeMap::new() }));
         let (marks, memory, unprovoked) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (clients, forgets) = (plan.clients.len(), plan.forgets());
-        Observer { seen: Arc::new(Seen { marks, dog, memory, unprovoked, clients, forgets, hosts, traces }) }
+        let keeps_logs = plan.cluster.limits != Limits::Tiny && plan.cluster.log_sync;
+        let (changed, machines) = (AtomicBool::default(), Mutex::default());
+        let seen = Seen {
+            marks,
+            dog,
+            memory,
+            unprovoked,
+            clients: plan.clients.len(),
+            forgets: plan.forgets(),
+            keeps_logs,
+            changed,
+            machines,
+            hosts,
+            traces,
+        };
+        Observer { seen: Arc::new(seen) }
     }
 
     /// Writes each tablet's trace into `dir`, as `NAME-TABLET.trace`.
@@ -94,6 +114,7 @@ impl Observer {
         let fuses = machine.fuses().clone();
         // The machine keeps the watch: were it the other way round as well, neither would ever go.
         let machine = Arc::downgrade(machine);
+        self.seen.machines().push(machine.clone());
         let (seen, name) = (self.seen.clone(), host.name());
         Watch::new(Arc::new(Post { seen, host, name, fuses, machine }))
     }
@@ -159,6 +180,9 @@ impl Post {
 impl Watcher for Post {
     fn mark(&self, mark: &'static str) {
         self.judge(unprovoked::check_mark(&self.name, mark));
+        if let Some(found) = unprovoked::check_log(&self.name, mark).filter(|_| self.seen.keeps_all()) {
+            self.seen.unprovoked().push(found);
+        }
         self.seen.count(mark);
     }
 
@@ -189,6 +213,16 @@ impl Seen {
 
     fn unprovoked(&self) -> MutexGuard<'_, Vec<Finding>> {
         self.unprovoked.lock().expect("nothing panics while it holds what failed")
+    }
+
+    fn machines(&self) -> MutexGuard<'_, Vec<Weak<Machine>>> {
+        self.machines.lock().expect("nothing panics while it holds the machines")
+    }
+
+    /// Whether every leader has what any member may lack: who was no member for a while is not waited for.
+    fn keeps_all(&self) -> bool {
+        let obey = |machine: &Weak<Machine>| machine.upgrade().is_none_or(|machine| machine.disks_obey());
+        self.keeps_logs && !self.changed.load(Ordering::Relaxed) && self.machines().iter().all(obey)
     }
 
     fn dog(&self) -> MutexGuard<'_, Watchdog> {
@@ -249,6 +283,9 @@ impl Seen {
         let name = match note {
             Note::Raft(raft) => {
                 trace::aside_here(kind_of(&raft.action), || format!("{tablet} {raft}"));
+                if matches!(raft.action, Action::ConfigAppend { .. }) {
+                    self.changed.store(true, Ordering::Relaxed);
+                }
                 if !self.forgets || tablet == node::master::system::TABLET_ID {
                     self.dog().see(server, tablet, raft, trace::nanos_here());
                 }
@@ -261,8 +298,9 @@ impl Seen {
             }
             other => first_word("note: ", other),
         };
-        if matches!(note, Note::Replayed { .. }) {
+        if let Note::Replayed { config, .. } = note {
             self.memory().by_server.entry(server).or_default().opened();
+            self.dog().opened(server, tablet, *config);
         }
         self.count(&name);
     }

@@ -172,6 +172,7 @@ impl Raft {
         let State::Leader(leader) = &mut self.state else { return };
         let Some(progress) = leader.peers.get_mut(&response.responder) else { return };
         let (now, options) = (ctx.now.mono, &self.options);
+        let was_lost = progress.unrecoverable;
         progress.heard = Some(now);
         let in_term = response.term == self.meta.term;
         if in_term {
@@ -195,6 +196,7 @@ impl Raft {
                 UpdateErrorKind::CannotPrepare | UpdateErrorKind::TabletNotRunning | UpdateErrorKind::Invalid,
             ) => progress.failed(now, options),
         }
+        mark_lost(was_lost, progress, ctx);
     }
 
     /// What an answer may have made possible.
@@ -216,11 +218,13 @@ impl Raft {
     ) {
         let State::Leader(leader) = &mut self.state else { return };
         let Some(progress) = leader.peers.get_mut(&peer) else { return };
+        let was_lost = progress.unrecoverable;
         match result {
             Ok(entries) => progress.took(from, entries, self.committed.index, &self.log),
             Err(error) if error.kind == ErrorKind::NotFound => progress.out_of_reach(from, &self.log),
             Err(_) => progress.read_failed(from, ctx.now.mono, &self.options),
         }
+        mark_lost(was_lost, progress, ctx);
     }
 
     /// The target of a copy said whether it has begun.
@@ -339,5 +343,12 @@ impl Raft {
         let State::Leader(leader) = &self.state else { return Vec::new() };
         let health = |p: &Progress| (p.peer.id, p.health(now, &self.options));
         leader.peers.values().map(health).collect()
+    }
+}
+
+/// Says that a peer needs what the log does not have any more, if that has just been found.
+fn mark_lost(was: bool, progress: &Progress, ctx: &mut Ctx<'_>) {
+    if progress.unrecoverable && !was {
+        ctx.out.mark("log: a member needs what is cut off");
     }
 }

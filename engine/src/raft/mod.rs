@@ -327,13 +327,19 @@ impl Raft {
         self.pending_configs.back().map_or(&self.meta.committed, |(_, config)| config)
     }
 
-    /// The smallest index that some member may still have to be sent from the log. A policy of the caller may cut
-    /// more: then such a member has to be replaced.
+    /// The index before the smallest that some member may still have to be sent from the log: what is sent names the
+    /// entry before it. A policy of the caller may cut more: then such a member has to be replaced.
     pub fn log_keep_from(&self) -> u64 {
         match &self.state {
-            State::Leader(leader) => leader.all_have(self.log.durable()) + 1,
-            _ => self.all_replicated + 1,
+            State::Leader(leader) => leader.all_have(self.log.durable()),
+            _ => self.all_replicated,
         }
+    }
+
+    /// The index of the configuration in force; 0 for the first.
+    pub fn config_index(&self) -> u64 {
+        let committed = self.meta.committed.opid_index.unwrap_or_default();
+        self.pending_configs.back().map_or(committed, |(index, _)| *index)
     }
 
     fn note(&self, ctx: &mut Ctx<'_>, action: Action) {

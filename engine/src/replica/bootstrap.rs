@@ -134,7 +134,7 @@ impl Replica {
         }
         let elected = group.elect_only_voter(setup.me.id, found.last_op.term);
         cmeta::store(&*data, &group)?;
-        let Replay { applier, waiting, report, .. } = replay;
+        let Replay { applier, waiting, mut report, .. } = replay;
         let boot = Boot {
             committed: applier.last_applied,
             committed_at: applier.applied_at,
@@ -142,6 +142,8 @@ impl Replica {
             ..boot(&setup, group, elected)
         };
         let mut replica = Replica::new(data, applier, Raft::new(setup.options, boot));
+        let (ops, last, config) = (report.replayed, found.last_op, replica.raft.config_index());
+        report.notes.push(Note::Replayed { ops, last, config });
         replica.resume(waiting)?;
         log.counted_by(replica.tablet().hold_log());
         Ok((replica, log, report))
@@ -321,7 +323,6 @@ impl Replay {
         applier.tablet.mvcc().restore(applier.applied_at);
         report.last_timestamp = self.last_timestamp.max(known_at);
         report.pending = self.waiting.len() as u64;
-        report.notes.push(Note::Replayed { ops: report.replayed, last });
         Ok(commits)
     }
 }

@@ -22,6 +22,7 @@ pub mod asked_first;
 pub mod change_in_own_term;
 pub mod commit_by_majority;
 pub mod commit_within_log;
+pub mod config_in_log;
 pub mod copy_is_prefix;
 pub mod elected_by_votes;
 pub mod election_restriction;
@@ -123,6 +124,7 @@ impl Tablet {
                 Box::new(needed_copy::NeededCopy::default()),
                 Box::new(no_amnesia::NoAmnesia),
                 Box::new(no_revival::NoRevival),
+                Box::new(config_in_log::ConfigInLog),
                 Box::new(copy_is_prefix::CopyIsPrefix),
                 Box::new(safe_time_monotone::SafeTimeMonotone::default()),
                 Box::new(quorum_keeps::QuorumKeeps),
@@ -188,6 +190,13 @@ impl Watchdog {
         }
     }
 
+    /// A server has opened its replica of a tablet, which goes by the configuration of this index.
+    pub fn opened(&mut self, server: PeerId, tablet: TabletId, config: u64) {
+        if let Some(state) = self.tablets.get_mut(&tablet) {
+            state.model.opened_with.insert(server, config);
+        }
+    }
+
     /// Nothing has happened yet.
     fn model(&self) -> Model {
         let mut model = Model::default();
@@ -202,7 +211,10 @@ impl Watchdog {
         for tablet in tablets {
             let Some(state) = self.tablets.get(tablet) else { continue };
             for event in &state.model.deleted_voters {
-                let message = format!("tablet {tablet} lives, and {}, a voter, was deleted", event.at);
+                let message = format!(
+                    "tablet {tablet} lives, and {}, a voter, was deleted: {}",
+                    event.at, event.note.action
+                );
                 let story = vec![format!("{} {}", event.at, event.note)];
                 self.findings.push(Finding { oracle: "VotersStay", message, story });
             }

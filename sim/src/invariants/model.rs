@@ -139,6 +139,8 @@ pub struct Model {
     pub timestamps: BTreeMap<OpId, Timestamp>,
     /// Voters of the newest committed configuration that were deleted, as one does with tablets that are dropped.
     pub deleted_voters: Vec<Event>,
+    /// The index of the configuration that a server's replica went by when it was last opened.
+    pub opened_with: BTreeMap<PeerId, u64>,
     /// Servers that have lost something, for which their devices are to blame.
     pub excused: BTreeSet<PeerId>,
     /// Logs are not synced in this run: a power cut may take what was acknowledged.
@@ -157,7 +159,7 @@ impl Model {
     /// Takes an event in. Invariants look at the model before, then after.
     pub fn take(&mut self, event: &Event) {
         let (at, post) = (event.at, event.note.post);
-        if event.note.action == Action::Delete
+        if matches!(event.note.action, Action::Delete | Action::Tombstone { .. })
             && self.committed_config().is_some_and(|now| now.voters.contains(&at))
         {
             self.deleted_voters.push(event.clone());

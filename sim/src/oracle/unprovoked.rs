@@ -17,6 +17,9 @@ const MARKS: [&str; 3] = [
     "tablet copy: met a damaged file at the source",
 ];
 
+/// The mark of a leader that gives a member up for that.
+const CUT: &str = "log: a member needs what is cut off";
+
 /// A note of a server whose disks obey.
 pub fn check_note(server: &str, note: &Note) -> Option<Finding> {
     let Note::Raft(raft) = note else { return None };
@@ -27,6 +30,12 @@ pub fn check_note(server: &str, note: &Note) -> Option<Finding> {
 /// A mark that a server reached whose disks obey.
 pub fn check_mark(server: &str, mark: &str) -> Option<Finding> {
     MARKS.contains(&mark).then(|| found(server, mark))
+}
+
+/// A mark that a leader reached whose log keeps all that its members lack.
+pub fn check_log(server: &str, mark: &str) -> Option<Finding> {
+    let what = "gave a member up for what it has cut off its log, and should have kept for it";
+    (mark == CUT).then(|| Finding::new(NAME, format!("{server} {what}")))
 }
 
 /// A process ended by itself on a server whose disks obey.
@@ -58,6 +67,8 @@ mod tests {
         assert_eq!(note(Action::BecomeLeader), None);
         assert!(check_mark("t1", "maintenance: a job failed").is_some());
         assert_eq!(check_mark("t1", "maintenance: a flush"), None);
+        assert!(check_log("t1", CUT).is_some());
+        assert_eq!(check_log("t1", MARKS[0]), None);
         assert!(check_exit("m0", Some("no log")).message.ends_with("its process ended: no log"));
     }
 }

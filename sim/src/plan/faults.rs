@@ -78,6 +78,8 @@ words! {
         Commit = "commit",
         /// It takes a change of a group's members into its log.
         Members = "members",
+        /// It decides that such a change is committed.
+        Changed = "changed",
         /// It gives up entries that another leader does not have.
         Abort = "abort",
         /// It begins or ends a copy of a tablet.

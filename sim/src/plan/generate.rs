@@ -113,7 +113,8 @@ impl Plan {
         }
         plan.fail_where_it_rots();
         super::unsynced::unsynced(&mut Draw::new(seed, "unsynced"), &mut plan, profile);
-        plan.ending = super::more::ending(&mut Draw::new(seed, "ending"), &plan.cluster);
+        let ending = super::more::ending(&mut Draw::new(seed, "ending"), &plan.cluster);
+        plan.ending = super::masters::ending(&plan, ending);
         plan.limit = plan.healed_at() + work * 4 + disk_time(&plan) + 120 * SECOND;
         plan.quiet = 60 * SECOND + (plan.devices.op + plan.devices.sync) * LOOKING_OPS;
         plan

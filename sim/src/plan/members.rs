@@ -42,9 +42,10 @@ pub fn members(draw: &mut Draw, plan: &mut Plan, profile: Profile, work: Duratio
     }
     for _ in 0..draw.between(1, 4) {
         let at = rounded(span.mul_f64(draw.below(1_000) as f64 / 1_000.0));
-        let scene = match draw.weighted(&[(0, 3), (1, 3), (2, 2)]) {
+        let scene = match draw.weighted(&[(0, 3), (1, 3), (2, 2), (3, 2)]) {
             0 => struck_by_change(draw, plan, at),
             1 => vec![away(draw, plan, at)],
+            3 => dark_at_change(draw, plan, at),
             _ => vec![broken_copy(draw, plan, at)],
         };
         plan.faults.extend(scene);
@@ -128,6 +129,20 @@ fn struck_by_change(draw: &mut Draw, plan: &Plan, at: Duration) -> Vec<TimedFaul
         TimedFault { at, target, kind: Fault::StrikeAfter { moment, nth, blow, span } }
     };
     struck.into_iter().map(strike).collect()
+}
+
+/// The power goes when whoever leads has just committed a change: its log says so, and what it stores beside that may
+/// not yet.
+fn dark_at_change(draw: &mut Draw, plan: &Plan, at: Duration) -> Vec<TimedFault> {
+    let mut targets: Vec<Host> = (0..2).map(|_| some_server(draw, plan)).collect();
+    targets.dedup();
+    let cut = |target| {
+        let (nth, op) = (draw.between(1, 3) as u32, draw.between(1, 8) as u32);
+        let (dir, down) = (draw.pick(&[Dir::Wal, Dir::Wal, Dir::Data]), rounded(draw.span(5 * MS, SECOND)));
+        let kind = Fault::PowerCutAfter { moment: Moment::Changed, nth, dir, op, down };
+        TimedFault { at, target, kind }
+    };
+    targets.into_iter().map(cut).collect()
 }
 
 /// A server is away for about as long as anybody waits for it, or for so long that changes are asked for without it.

@@ -18,6 +18,8 @@ pub mod faults;
 pub mod generate;
 mod heavy;
 pub mod kinds;
+mod laggard;
+mod masters;
 mod members;
 mod more;
 pub mod ops;
@@ -40,6 +42,8 @@ words! {
         Tiny = "tiny",
         /// As soon, but logs hold all of a run: who starts again replays what is on disk, and what is gone since.
         LongLog = "long-log",
+        /// As soon, but logs keep all that a member lacks, however much that is.
+        Spared = "spared",
         Normal = "normal",
     }
 }
@@ -211,6 +215,12 @@ impl Plan {
     pub fn rebalances(&self) -> bool {
         let rebalances = |op: &Op| matches!(op, Op::Rebalance { .. });
         self.clients.iter().flat_map(|client| &client.ops).any(rebalances)
+    }
+
+    /// Whether an operator changes who the masters are.
+    pub fn changes_masters(&self) -> bool {
+        let changes = |op: &Op| matches!(op, Op::RemoveMaster { .. } | Op::AddMaster { .. });
+        self.clients.iter().flat_map(|client| &client.ops).any(changes)
     }
 
     /// Whether clients keep lists.

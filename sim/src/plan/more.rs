@@ -6,6 +6,8 @@ use super::duels::duels;
 use super::faults::Fault;
 use super::generate::{Profile, Size, read_at, replicas, rounded};
 use super::heavy::heavy;
+use super::laggard::laggard;
+use super::masters::masters;
 use super::members::{bereft, members};
 use super::ops::{Asked, ClientProgram, Flush, Op, ReadAt, TestKind, Waits, Wanted};
 use super::retries::retries;
@@ -40,6 +42,8 @@ pub fn scenes(plan: &mut Plan, profile: Profile, work: Duration) {
     retries(&mut Draw::new(seed, "retries"), plan, profile, work);
     slow_scans(&mut Draw::new(seed, "slow scans"), plan, profile, work);
     spread(&mut Draw::new(seed, "spread"), plan, profile, work);
+    laggard(&mut Draw::new(seed, "laggard"), plan, profile);
+    masters(&mut Draw::new(seed, "masters"), plan, profile, work);
 }
 
 /// In some plans one client takes a write for done when its time has surely passed, unless some clock is so unsure of

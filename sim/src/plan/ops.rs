@@ -183,6 +183,9 @@ records! {
         Evict = "evict" { table: u8, tablet: u8, asked: Asked },
         /// Moves replicas, so many at once, until every server holds as many of each table as the others.
         Rebalance = "rebalance" { at_once: u8 },
+        /// Takes a master out of the masters' group, or adds it again; it runs on, whatever it has.
+        RemoveMaster = "remove-master" { master: u8 },
+        AddMaster = "add-master" { master: u8 },
         Wait = "wait" { span: Duration },
         /// Appends a row to this client's list, which points at the one before; the next may go to another tablet.
         Link = "link" {},

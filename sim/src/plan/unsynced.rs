@@ -19,7 +19,8 @@ fn percent_unsynced(profile: Profile) -> u64 {
 /// Has logs synced where power is cut, but in some plans with one copy; there, masters keep their power: tables that
 /// they forgot would be missed.
 pub(super) fn unsynced(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
-    if !plan.faults.iter().any(|fault| fault.kind.cuts_power()) {
+    // A master that loses its disk is another matter.
+    if plan.changes_masters() || !plan.faults.iter().any(|fault| fault.kind.cuts_power()) {
         return;
     }
     plan.cluster.log_sync = plan.cluster.replicas > 1 || !draw.percent(percent_unsynced(profile));

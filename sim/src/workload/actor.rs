@@ -146,6 +146,8 @@ impl Actor {
             Op::Walk { back, from } => self.walk(*back, *from).await,
             Op::Quiesce { server, span } => self.quiesce(*server, *span).await,
             Op::Rebalance { at_once } => self.rebalance(*at_once).await,
+            Op::RemoveMaster { master } => self.remove_master(*master).await,
+            Op::AddMaster { master } => self.add_master(*master).await,
             Op::Inspect { server } => self.inspect(*server).await,
             Op::Move { table, tablet, asked } => {
                 self.move_replica(TableNo::from(*table), *tablet, *asked).await;

@@ -29,6 +29,7 @@ mod ddl;
 mod find;
 mod lists;
 mod look_back;
+mod masters;
 mod members;
 mod own;
 mod quiet;

@@ -45,6 +45,10 @@ impl Workload {
         numbers.push(BANK);
         numbers.extend(self.plan().has_lists().then_some(LISTS));
         self.wake_everyone(env, deadline).await;
+        if let Err(error) = self.all_masters(env, deadline).await {
+            let what = format!("{quiet:?} after all faults healed, the masters: {error}");
+            self.object(Finding::new(LIVENESS, what));
+        }
         for number in numbers {
             if let Err(error) = self.settle_table(env, &client, number, deadline).await {
                 let what = format!("{quiet:?} after all faults healed, table {number}: {error}");

@@ -1,0 +1,138 @@
+//! Changes of who the masters are, asked for as `kudu master remove` and `kudu master add` do: of whichever leads.
+
+use engine::error::Error;
+use engine::time::Instant;
+use node::env::Env;
+use node::proto::kudu::consensus::raft_peer_pb::Role;
+use node::proto::kudu::master::{
+    AddMasterRequestPb, AddMasterResponsePb, ListMastersRequestPb, ListMastersResponsePb, MasterErrorPb,
+    RemoveMasterRequestPb, RemoveMasterResponsePb,
+};
+use node::proto::kudu::{HostPortPb, ServerEntryPb};
+
+use super::actor::Actor;
+use super::admin::{call, refused};
+use super::{MASTER_PORT, Workload, until};
+use crate::history::Request;
+use crate::plan::Host;
+
+const MASTER: &str = "kudu.master.MasterService";
+
+impl Actor {
+    pub async fn remove_master(&mut self, master: u8) {
+        let what = self.invoke(Request::Other(format!("master {master} is taken out")));
+        let outcome = self.workload.remove_master(&self.env, master).await;
+        self.told(what, outcome);
+    }
+
+    pub async fn add_master(&mut self, master: u8) {
+        let what = self.invoke(Request::Other(format!("master {master} is added")));
+        let outcome = self.workload.add_master(&self.env, master).await;
+        self.told(what, outcome);
+    }
+}
+
+fn host_port(master: u8) -> HostPortPb {
+    HostPortPb { host: Host::Master(master).name(), port: u32::from(MASTER_PORT) }
+}
+
+fn address(master: u8) -> String {
+    format!("{}:{MASTER_PORT}", Host::Master(master))
+}
+
+fn said(error: Option<MasterErrorPb>) -> Result<(), Error> {
+    refused(error.map(|error| error.status))
+}
+
+impl Workload {
+    async fn remove_master(&self, env: &Env, master: u8) -> Result<(), Error> {
+        let request = RemoveMasterRequestPb { rpc_addr: Some(host_port(master)), master_uuid: None };
+        self.ask_leader(env, "RemoveMaster", &request, |response: RemoveMasterResponsePb| response.error)
+            .await
+    }
+
+    async fn add_master(&self, env: &Env, master: u8) -> Result<(), Error> {
+        let request = AddMasterRequestPb { rpc_addr: Some(host_port(master)) };
+        self.ask_leader(env, "AddMaster", &request, |response: AddMasterResponsePb| response.error).await
+    }
+
+    /// Asks one master after the other until one does it; otherwise what the last one said.
+    async fn ask_leader<Q, R>(
+        &self,
+        env: &Env,
+        method: &str,
+        request: &Q,
+        error: impl Fn(R) -> Option<MasterErrorPb>,
+    ) -> Result<(), Error>
+    where
+        Q: prost::Message,
+        R: prost::Message + Default,
+    {
+        let within = self.plan().cluster.rpc_timeout;
+        let mut last = Error::not_ready("there is no master");
+        for master in 0..self.plan().cluster.masters {
+            let answer = call(env, &address(master), MASTER, method, request, within).await;
+            match answer.and_then(|response| said(error(response))) {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Has every master that a healed cluster lacks added, and waits until all of them vote.
+    pub(super) async fn all_masters(&self, env: &Env, deadline: Instant) -> Result<(), Error> {
+        if !self.plan().changes_masters() {
+            return Ok(());
+        }
+        until(env, deadline.since(env.now().mono), async || {
+            let entries = self.masters(env).await?;
+            for master in 0..self.plan().cluster.masters {
+                self.mend_master(env, &entries, master).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// `NotReady` unless the master votes; what can be done for that is done.
+    async fn mend_master(&self, env: &Env, entries: &[ServerEntryPb], master: u8) -> Result<(), Error> {
+        let name = Host::Master(master).name();
+        let is_it = |entry: &&ServerEntryPb| {
+            let addresses = entry.registration.iter().flat_map(|registration| &registration.rpc_addresses);
+            addresses.into_iter().any(|address| address.host == name)
+        };
+        let wait = |what: &str| Err(Error::not_ready(format!("master {name} {what}")));
+        match entries.iter().find(is_it) {
+            None => {
+                self.add_master(env, master).await?;
+                wait("has been added")
+            }
+            // Its place may be that of one whose disk is gone.
+            Some(entry) if entry.error.is_some() => {
+                self.remove_master(env, master).await?;
+                wait("has been removed, as it does not answer as the one it was")
+            }
+            Some(entry) if [Some(Role::Leader as i32), Some(Role::Follower as i32)].contains(&entry.role) => {
+                Ok(())
+            }
+            Some(_) => wait("does not vote yet"),
+        }
+    }
+
+    /// The masters as the one that leads knows them.
+    async fn masters(&self, env: &Env) -> Result<Vec<ServerEntryPb>, Error> {
+        let within = self.plan().cluster.rpc_timeout;
+        for master in 0..self.plan().cluster.masters {
+            let request = ListMastersRequestPb {};
+            let asked: Result<ListMastersResponsePb, Error> =
+                call(env, &address(master), MASTER, "ListMasters", &request, within).await;
+            let Ok(response) = asked else { continue };
+            let leads = |entry: &ServerEntryPb| entry.role == Some(Role::Leader as i32);
+            if response.masters.iter().any(leads) {
+                return Ok(response.masters);
+            }
+        }
+        Err(Error::not_ready("no master knows who leads"))
+    }
+}
