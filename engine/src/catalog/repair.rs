@@ -362,7 +362,14 @@ impl Catalog {
         let staying: Vec<PeerId> = peers.iter().filter(stays).map(|peer| peer.server).collect();
         let range = self.range_start(&tablet.record);
         let loads = self.loads(now.mono, tablet.record.table);
-        let chosen = loads.pick(&mut self.dice, &all, &staying, &range)?;
+        // A replica made where an older one is about to be removed may meet that order, and would be copied twice.
+        let is_cleared = |server: &PeerId| {
+            self.tasks.has(&TaskKey { server: *server, tablet: id, kind: TaskKind::Remove })
+        };
+        let cleared = self.servers.keys().copied().filter(is_cleared);
+        let taken: Vec<PeerId> = all.iter().copied().chain(cleared).collect();
+        let chosen = loads.pick(&mut self.dice, &taken, &staying, &range);
+        let chosen = chosen.or_else(|| loads.pick(&mut self.dice, &all, &staying, &range))?;
         let peer = self.new_peer(chosen)?;
         Some(MemberChange::Add(Peer { voter: false, promote: true, ..peer }))
     }
