@@ -1,4 +1,4 @@
-//! Masters that come and go: an operator takes one out of their group and adds it again, and one may have lost its disk,
+//! Masters that come and go: an operator takes one out of their group and adds it again; one may have lost its disk,
 //! comes back as another with nothing, and has itself added once the old one is removed.
 //!
 //! Masters refuse to start with another list of masters than they have stored, as Kudu's do, and whoever starts them
