@@ -131,8 +131,8 @@ impl Job {
         if let Some(dir) = &self.trace {
             command.arg("--trace").arg(dir);
         }
-        // Huge pages are mostly zeroes that a run never comes to use.
-        command.env("RUST_BACKTRACE", "1").env("MIMALLOC_ALLOW_THP", "0");
+        // Huge pages are mostly zeroes that a run never comes to use, and what it has freed others may need.
+        command.env("RUST_BACKTRACE", "1").env("MIMALLOC_ALLOW_THP", "0").env("MIMALLOC_PURGE_DELAY", "0");
         command.env(super::schema::CHOICE, self.planted.to_string());
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         piped.spawn().context("starting a run")
