@@ -159,9 +159,12 @@ impl Model {
     /// Takes an event in. Invariants look at the model before, then after.
     pub fn take(&mut self, event: &Event) {
         let (at, post) = (event.at, event.note.post);
-        if matches!(event.note.action, Action::Delete | Action::Tombstone { .. })
-            && self.committed_config().is_some_and(|now| now.voters.contains(&at))
-        {
+        let goes = match event.note.action {
+            Action::Delete => true,
+            Action::Tombstone { cas } => self.is_stale(at, cas),
+            _ => false,
+        };
+        if goes && self.committed_config().is_some_and(|now| now.voters.contains(&at)) {
             self.deleted_voters.push(event.clone());
         }
         let mut replica = self.replicas.remove(&at).unwrap_or_default();
@@ -285,6 +288,15 @@ impl Model {
             op.index == 0 || self.committed.get(&op.index).is_some_and(|committed| committed.term == op.term)
         };
         self.configs.iter().filter(is_committed).max_by_key(|(op, _)| op.index).map(|(_, config)| config)
+    }
+
+    /// Whether an order to leave a tombstone was decided on before the newest configuration that the replica has: one
+    /// that knows no newer one obeys, though others may have agreed on one with it since.
+    fn is_stale(&self, peer: PeerId, cas: Option<u64>) -> bool {
+        let log = self.replicas.get(&peer).map(|replica| &replica.log);
+        let mine = self.configs.keys().filter(|op| log.is_some_and(|log| log.has(**op)));
+        let newest = mine.map(|op| op.index).max().unwrap_or_default();
+        cas.is_none_or(|cas| cas < newest)
     }
 
     /// The configuration in force at a replica: the newest in its log, committed or not.

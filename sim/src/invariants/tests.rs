@@ -435,6 +435,25 @@ fn a_voter_of_a_living_tablet_is_not_deleted() {
 }
 
 #[test]
+fn a_voter_that_is_tombstoned_by_an_order_older_than_its_configuration_is_objected_to() {
+    let ordered = |cas| {
+        let mut cluster = Cluster::new();
+        cluster.elect('a', 1, &['b']);
+        let (op, voters) = (op("1.1"), ['a', 'b', 'c'].map(peer).to_vec());
+        cluster.post('a').last = op;
+        cluster.note('a', Action::ConfigAppend { op, voters, learners: Vec::new(), cas: Some(0) });
+        cluster.note('a', Action::LeaderPersist { upto: op });
+        cluster.follow('b', 'a', "0.0", "1.1");
+        cluster.post('b').data = DataState::Tombstoned;
+        cluster.note('b', Action::Tombstone { cas });
+        cluster.dog.alive(&[TABLET]);
+        cluster.objections().contains(&"VotersStay")
+    };
+    assert!(ordered(None) && ordered(Some(0)));
+    assert!(!ordered(Some(1)), "it knows no newer one");
+}
+
+#[test]
 fn a_dropped_tablet_has_lost_nothing() {
     let mut cluster = Cluster::usual();
     let gone = Post { data: DataState::Gone, last: OpId::MIN, commit: 0, ..*cluster.post('a') };

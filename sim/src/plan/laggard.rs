@@ -22,9 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 fn percent_lagging(profile: Profile) -> u64 {
     match profile {
-        Profile::Crash | Profile::Network => 8,
-        Profile::Swarm | Profile::Copy => 6,
-        Profile::Memory | Profile::Clock => 3,
+        Profile::Crash | Profile::Network => 12,
+        Profile::Swarm | Profile::Copy => 10,
+        Profile::Memory | Profile::Clock => 4,
         // Who loses what it had is made anew.
         Profile::Disk | Profile::Calm => 0,
     }
@@ -39,14 +39,14 @@ pub(super) fn laggard(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
     plan.cluster.limits = Limits::Spared;
     plan.cluster.follower_failed = PATIENCE;
     let present = plan.clients.len() as u8;
-    for number in present..present + draw.between(2, 4) as u8 {
+    for number in present..present + draw.between(3, 5) as u8 {
         let program = writer(draw, number);
         plan.clients.push(program);
     }
     let tservers = u64::from(plan.cluster.tservers);
     for _ in 0..draw.between(1, 2) {
         let at = rounded(draw.span(SECOND / 10, SECOND));
-        let span = rounded(draw.span(SECOND, 4 * SECOND));
+        let span = rounded(draw.span(2 * SECOND, 5 * SECOND));
         let kind = match draw.below(4) {
             0 => Fault::Pause { span },
             1 => Fault::Kill { down: span },
@@ -62,7 +62,7 @@ pub(super) fn laggard(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
 fn writer(draw: &mut Draw, number: u8) -> ClientProgram {
     let pace = rounded(draw.span(MS, 10 * MS));
     let setup = ClientSetup { number, flush: Flush::Sync, waits: Waits::No, pace, propagate_every: 0 };
-    let ops = draw.between(80, 160);
+    let ops = draw.between(120, 240);
     let op = |draw: &mut Draw| Op::Write {
         kind: draw.weighted(&[(WriteKind::Upsert, 6), (WriteKind::Insert, 2), (WriteKind::Delete, 1)]),
         table: 0,
