@@ -50,13 +50,18 @@ pub(super) fn masters(draw: &mut Draw, plan: &mut Plan, profile: Profile, work: 
     operator(draw, plan, master, if wiped { 0 } else { 20 }, work);
 }
 
-/// Whether a master is started again after it.
+/// Whether a master is started again after it, or may be: one whose disk fails ends.
 fn starts_masters(fault: &TimedFault) -> bool {
+    use Fault::{BitRot, DiskError, DiskFull, LostWrite, MisdirectedWrite, ReadErrors, SyncError};
     let is_master = |host: &Host| matches!(host, Host::Master(_));
     let others = matches!(&fault.kind, Fault::ZonePowerCut { others, .. } if others.iter().any(is_master));
     let kills = match &fault.kind {
         Fault::StrikeAfter { blow, .. } | Fault::StrikeLeader { blow, .. } => *blow == Blow::Kill,
-        kind => kind.cuts_power() || matches!(kind, Fault::Kill { .. }),
+        Fault::Kill { .. } | DiskError { .. } | DiskFull { .. } | SyncError { .. } | ReadErrors { .. } => {
+            true
+        }
+        BitRot { .. } | LostWrite { .. } | MisdirectedWrite { .. } => true,
+        kind => kind.cuts_power(),
     };
     others || is_master(&fault.target) && kills
 }
