@@ -144,8 +144,8 @@ impl Replica {
         self.applier.meta.replay_from
     }
 
-    /// The smallest index that a member of the group has not got yet: a log that still holds it spares that member a
-    /// copy of the tablet.
+    /// The index before the smallest that a member of the group has not got yet: a log that still holds both spares
+    /// that member a copy of the tablet.
     pub fn log_wanted_from(&self) -> u64 {
         self.raft.log_keep_from()
     }
