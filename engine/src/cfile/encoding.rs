@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use super::bitshuffle::{Sign, pack, pack_u32, unpack, unpack_u32};
 use super::compress::PAGE_BYTES_MAX;
+use super::keys::common_prefix;
 use super::page::{Cells, Dictionary, Page};
 use crate::codec::{Reader, put_bytes};
 use crate::error::{Error, Result};
@@ -184,12 +185,6 @@ fn encode_prefix(offsets: &[u32], bytes: &[u8], out: &mut Vec<u8>) {
     pack_u32(&shared, out);
     pack_u32(&rest, out);
     out.extend_from_slice(&tails);
-}
-
-fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0).take_while(|(a, b)| a == b).count();
-    let rest = a[8 * words..].iter().zip(&b[8 * words..]).take_while(|(a, b)| a == b).count();
-    8 * words + rest
 }
 
 /// Decodes a page. `dictionary` is the column's, if it has one.

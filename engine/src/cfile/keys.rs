@@ -118,6 +118,13 @@ pub fn key_prefix(key: &[u8]) -> u64 {
     }
 }
 
+/// How many bytes two keys begin with alike.
+pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0).take_while(|(a, b)| a == b).count();
+    let rest = a[8 * words..].iter().zip(&b[8 * words..]).take_while(|(a, b)| a == b).count();
+    8 * words + rest
+}
+
 /// The key index of a rowset.
 pub struct KeyIndex {
     stream: StreamReader,

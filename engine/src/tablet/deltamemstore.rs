@@ -188,7 +188,7 @@ impl Store {
 impl Keys for Store {
     type Key = RowId;
 
-    fn prefix(row: &RowId) -> u64 {
+    fn prefix(&self, row: &RowId) -> u64 {
         u64::from(*row)
     }
 

@@ -1,7 +1,7 @@
 //! The set of rows not yet on disk: it takes every insert.
 //!
 //! ```text
-//!   tree ──► row ──► batch: ts │ key row │ key row │ …     one run of bytes per write, kept as it was decoded
+//!   index ─► row ──► batch: ts │ key row │ key row │ …     one run of bytes per write, kept as it was decoded
 //!             │
 //!             └──► mutation ──► mutation                   oldest first: ts, and a change in an arena
 //! ```
@@ -12,20 +12,20 @@
 //! A frozen MemRowSet gets no more rows, but its rows can still be mutated until its flush ends. What came
 //! after the freeze is the tail of the list of mutations, and moves to the new DiskRowSets.
 
-use std::cmp::Ordering as Compared;
 use std::sync::{Arc, OnceLock};
 
 use super::memstore::arena::Arena;
 use super::memstore::chain::{Chain, Mutation, Mutations};
-use super::memstore::node::Keys;
-use super::memstore::tree::{Cursor, Tree};
 use super::meta::TabletSchema;
 use crate::memory::{Held, MemTracker};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 
 mod history;
+mod index;
 mod scan;
+
+use index::{Index, Position};
 
 pub use super::memstore::tree::Slot;
 pub use history::{RowHistories, RowHistory};
@@ -50,7 +50,7 @@ pub const COPY_SHARE: usize = 2;
 /// What readers and the writer share.
 #[derive(Default)]
 struct Store {
-    tree: Tree,
+    index: Index,
     batches: Arena<OnceLock<Batch>>,
     /// Bytes of all batches.
     batch_bytes: AtomicUsize,
@@ -101,7 +101,8 @@ impl MemRowSet {
 
     fn count_bytes(&self) {
         let store = &self.store;
-        let next = store.tree.next_bytes() + store.batches.next_bytes() + store.rows.next_bytes();
+        let next =
+            store.index.next_bytes(store.rows.len()) + store.batches.next_bytes() + store.rows.next_bytes();
         let later = |frozen: &usize| store.mutations.bytes() - frozen;
         let copies = COPY_SHARE * self.frozen_bytes.get().map_or(0, later);
         self.held.set(self.bytes() as u64, (next + copies + store.mutations.next_bytes()) as u64);
@@ -121,7 +122,7 @@ impl MemRowSet {
     pub fn bytes(&self) -> usize {
         let store = &self.store;
         let lists = store.batches.bytes() + store.rows.bytes() + store.mutations.bytes();
-        size_of::<MemRowSet>() + lists + store.batch_bytes.load(Ordering::Relaxed) + store.tree.bytes()
+        size_of::<MemRowSet>() + lists + store.batch_bytes.load(Ordering::Relaxed) + store.index.bytes()
     }
 
     /// Rows alive after everything applied.
@@ -137,12 +138,13 @@ impl MemRowSet {
     /// Lets the one writer in; another one waits until it is dropped.
     pub fn write(&self) -> Writer<'_> {
         let guard = self.writer.lock().expect("a writer that panics takes the process with it");
+        self.store.index.fit(&self.store);
         Writer { mrs: self, staged: None, _guard: guard }
     }
 
     /// Whether a row has this key, dead or alive.
     pub fn contains(&self, key: &[u8]) -> bool {
-        self.store.tree.find(key, &self.store).is_some()
+        self.store.index.find(key, &self.store).is_some()
     }
 
     /// How many mutations there are: with [`MemRowSet::mutations_after`], what came after a moment.
@@ -192,7 +194,7 @@ impl Writer<'_> {
 
     /// The row with this key, or the slot to insert it at next.
     pub fn find(&self, key: &[u8]) -> Result<u32, Slot> {
-        self.mrs.store.tree.slot_of(key, &self.mrs.store)
+        self.mrs.store.index.slot_of(key, &self.mrs.store)
     }
 
     /// Like [`Writer::find`] for the key at `at` of a batch.
@@ -215,7 +217,7 @@ impl Writer<'_> {
             row.key_len.store(key_len, Ordering::Relaxed);
             row.row_len.store(row_len, Ordering::Relaxed);
         });
-        store.tree.insert(slot, row, store.key(row), store);
+        store.index.insert(slot, row, store.key(row), store);
         self.mrs.live.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -238,12 +240,12 @@ impl Writer<'_> {
 
 impl Store {
     /// The first row at or after `key`.
-    fn seek(&self, key: &[u8]) -> Cursor {
-        self.tree.seek(key, self)
+    fn seek(&self, key: &[u8]) -> Position<'_> {
+        self.index.seek(key, self)
     }
 
-    fn next(&self, cursor: &mut Cursor) -> Option<u32> {
-        self.tree.next(cursor, self)
+    fn next(&self, position: &mut Position<'_>) -> Option<u32> {
+        position.next(self)
     }
 
     fn batch(&self, batch: u32) -> &Batch {
@@ -287,35 +289,5 @@ impl Store {
     /// The mutations of a row before a moment, oldest first.
     fn history(&self, row: u32, before: Timestamp) -> impl Iterator<Item = Mutation<'_>> {
         self.mutations.of(&self.rows.get(row).chain).take_while(move |mutation| mutation.ts < before)
-    }
-}
-
-impl Keys for Store {
-    type Key = [u8];
-
-    fn prefix(key: &[u8]) -> u64 {
-        key_prefix(key)
-    }
-
-    #[inline]
-    fn compare(&self, row: u32, key: &[u8]) -> Compared {
-        self.key(row).cmp(key)
-    }
-
-    fn compare_rows(&self, row: u32, other: u32) -> Compared {
-        self.key(row).cmp(self.key(other))
-    }
-}
-
-/// The first eight bytes of a key as a number that compares as they do; shorter keys are padded with zeros,
-/// so equal prefixes decide nothing.
-pub(super) fn key_prefix(key: &[u8]) -> u64 {
-    match key.first_chunk::<8>() {
-        Some(first) => u64::from_be_bytes(*first),
-        None => {
-            let mut padded = [0; 8];
-            padded[..key.len()].copy_from_slice(key);
-            u64::from_be_bytes(padded)
-        }
     }
 }

@@ -90,7 +90,7 @@ impl MemRowSetScan {
     /// The next rows from a key on, as many as a block may have, and the key to go on at.
     fn rows_from(&self, store: &Store, from: &[u8]) -> (Vec<u32>, Option<Vec<u8>>) {
         if self.spec.is_one_key() {
-            return (store.tree.find(from, store).into_iter().collect(), None);
+            return (store.index.find(from, store).into_iter().collect(), None);
         }
         let (mut cursor, mut rows) = (store.seek(from), Vec::new());
         while rows.len() < self.spec.block_rows && self.may_go_on(store, &rows) {

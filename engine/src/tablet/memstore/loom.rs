@@ -35,7 +35,7 @@ impl Keys for Store {
     type Key = u32;
 
     /// Few prefixes, so that rows are compared, too.
-    fn prefix(key: &u32) -> u64 {
+    fn prefix(&self, key: &u32) -> u64 {
         u64::from(key / 4)
     }
 

@@ -25,7 +25,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// Miri takes a thousand times as long, and has no files to keep regressions in.
 #[cfg(all(test, not(loom)))]
-fn testing() -> proptest::prelude::ProptestConfig {
+pub fn testing() -> proptest::prelude::ProptestConfig {
     let failure_persistence = match cfg!(miri) {
         true => None,
         false => proptest::prelude::ProptestConfig::default().failure_persistence,

@@ -24,7 +24,7 @@ pub trait Keys {
     type Key: ?Sized;
 
     /// What decides most comparisons: of two keys the lower one's is not higher.
-    fn prefix(key: &Self::Key) -> u64;
+    fn prefix(&self, key: &Self::Key) -> u64;
 
     /// Compares a row's key to `key`.
     fn compare(&self, row: u32, key: &Self::Key) -> Compared;

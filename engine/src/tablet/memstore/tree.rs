@@ -86,7 +86,7 @@ impl Tree {
     /// The first row whose key is not below `key`. From there on the cursor gives every row that was inserted before
     /// this call, and perhaps later ones.
     pub fn seek<K: Keys>(&self, key: &K::Key, keys: &K) -> Cursor {
-        let prefix = K::prefix(key);
+        let prefix = keys.prefix(key);
         let mut number = self.descend(prefix, key, keys, &mut Path::default());
         loop {
             let leaf = self.leaves.get(number).rows();
@@ -124,9 +124,17 @@ impl Tree {
         self.leaves.next_bytes() + self.branches.next_bytes()
     }
 
+    /// Bytes that so many rows take at most if they come in the order of their keys.
+    pub fn bytes_in_order(rows: usize) -> usize {
+        let leaves = rows.div_ceil(CAPACITY).max(1);
+        let branches = leaves.div_ceil(CAPACITY - 1) + LEVELS_MAX;
+        // The last chunk of each list may be half empty.
+        2 * (leaves * size_of::<Node>() + branches * size_of::<Branch>())
+    }
+
     /// The leaf where `key` is or belongs, and how it stands to that leaf's entries.
     fn locate<K: Keys>(&self, key: &K::Key, keys: &K) -> (u32, Found) {
-        let prefix = K::prefix(key);
+        let prefix = keys.prefix(key);
         let mut leaf = self.descend(prefix, key, keys, &mut Path::default());
         loop {
             let node = self.leaves.get(leaf);
@@ -169,7 +177,7 @@ impl Tree {
 impl Tree {
     /// The row with this key, or the slot to give to [`Tree::insert`] next.
     pub fn slot_of<K: Keys>(&self, key: &K::Key, keys: &K) -> Result<u32, Slot> {
-        let prefix = K::prefix(key);
+        let prefix = keys.prefix(key);
         let (leaf, found) = match self.hinted(prefix, key, keys) {
             Some(leaf) => (leaf, self.leaves.get(leaf).search(prefix, key, keys)),
             None => self.locate(key, keys),
@@ -182,7 +190,7 @@ impl Tree {
 
     /// Puts `row`, whose key is `key`, where [`Tree::slot_of`] found no such key. Nothing was inserted in between.
     pub fn insert<K: Keys>(&self, slot: Slot, row: u32, key: &K::Key, keys: &K) {
-        let entry = Entry { prefix: K::prefix(key), row };
+        let entry = Entry { prefix: keys.prefix(key), row };
         let leaf = self.leaves.get(slot.leaf);
         if leaf.len() < CAPACITY {
             self.hint.store(slot.leaf, Ordering::Relaxed);
@@ -295,7 +303,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tablet::memrowset::key_prefix;
+    use crate::cfile::keys::key_prefix;
 
     #[derive(Default)]
     struct Stored(Vec<Vec<u8>>);
@@ -303,7 +311,7 @@ mod tests {
     impl Keys for Stored {
         type Key = [u8];
 
-        fn prefix(key: &[u8]) -> u64 {
+        fn prefix(&self, key: &[u8]) -> u64 {
             key_prefix(key)
         }
 
