@@ -54,11 +54,9 @@ fn batches() -> Vec<Vec<u8>> {
 fn fill(set: &MemRowSet, batches: Vec<Vec<u8>>) {
     for (bytes, ts) in batches.into_iter().zip(1..) {
         let mut writer = set.write();
-        let batch = writer.add_batch(Timestamp(ts), bytes);
-        for row in 0..OP_ROWS as u32 {
-            let at = row * (KEY_BYTES + ROW_BYTES);
-            let slot = writer.find_in_batch(batch, at, KEY_BYTES).expect_err("every key is new");
-            writer.insert(slot, batch, at, KEY_BYTES, ROW_BYTES);
+        for row in bytes.chunks_exact((KEY_BYTES + ROW_BYTES) as usize) {
+            let slot = writer.find(&row[..KEY_BYTES as usize]).expect_err("every key is new");
+            writer.insert(slot, Timestamp(ts), row, KEY_BYTES);
         }
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn apply(
     let mut run = Run { state, mark, schema, ts, mode, outcome, touched: Vec::new(), scratch };
     let rows = run.elsewhere(rows, &arena)?;
     if !rows.is_empty() {
-        run.in_active(&rows, arena)?;
+        run.in_active(&rows, &arena)?;
     }
     let Run { mut outcome, touched, .. } = run;
     outcome.errors.sort_by_key(|(index, _)| *index);
@@ -228,25 +228,24 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn in_active(&mut self, rows: &[PreparedRow], arena: Vec<u8>) -> Result<()> {
+    fn in_active(&mut self, rows: &[PreparedRow], arena: &[u8]) -> Result<()> {
         let mut writer = self.state.active.write();
-        let batch = writer.add_batch(self.ts, arena);
-        rows.iter().try_for_each(|row| self.put(&mut writer, batch, row))
+        rows.iter().try_for_each(|row| self.put(&mut writer, row, arena))
     }
 
-    /// One row of a batch that the active MemRowSet holds.
-    fn put(&mut self, writer: &mut memrowset::Writer<'_>, batch: u32, row: &PreparedRow) -> Result<()> {
-        match writer.find_in_batch(batch, row.at, row.key_len) {
+    /// One row in the active MemRowSet.
+    fn put(&mut self, writer: &mut memrowset::Writer<'_>, row: &PreparedRow, arena: &[u8]) -> Result<()> {
+        match writer.find(row.key(arena)) {
             Err(_) if self.mode.is_gone(self.ts) => {}
             Err(_) if row.needs_a_row() && self.mode.died_since(self.ts) => {}
             Err(slot) => {
                 if self.decide(row, Found::Absent)? == Action::Insert {
-                    writer.insert(slot, batch, row.at, row.key_len, row.row_len);
+                    writer.insert(slot, self.ts, row.key_and_cells(arena), row.key_len);
                 }
             }
             Ok(at) => {
                 let found = if writer.is_live(at) { Found::Live } else { Found::Dead };
-                if let Some(deletes) = self.change_of(row, found, writer.batch(batch))? {
+                if let Some(deletes) = self.change_of(row, found, arena)? {
                     writer.mutate(at, self.ts, &self.scratch.change, deletes);
                 }
             }

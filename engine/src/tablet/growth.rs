@@ -19,12 +19,12 @@ use crate::schema::ops::{OpLimits, RowOpsReader, WireColumn};
 
 /// What a store keeps of a row besides its bytes: the row's place or the changed row's, its entry in the tree, and the
 /// record of a change.
-const INDEX_BYTES_MAX: usize = ENTRY_BYTES_MAX + RECORD_BYTES + 32;
-/// Lists that grow by chunks: leaves, branches, rows, records, batches, changes.
+const INDEX_BYTES_MAX: usize = ENTRY_BYTES_MAX + RECORD_BYTES + 64;
+/// Lists that grow by chunks: leaves, branches, rows, their bytes, records, changes.
 const LISTS: usize = 6;
 /// What a change keeps of each column it sets besides the value: id and length.
 const CHANGED_COLUMN_BYTES_MAX: usize = 8;
-/// What a batch keeps of itself.
+/// What a batch keeps of itself until it is applied.
 const BATCH_BYTES_MAX: usize = 256;
 /// What an entry of the log keeps besides rows and columns: its place, and who asked for it.
 const LOG_ENTRY_BYTES_MAX: usize = 512;
@@ -71,9 +71,9 @@ fn growth_max(
         + COPY_SHARE * RECORD_BYTES
         + 2 * (schema.layout.fixed_len() + defaults)
         + CHANGED_COLUMN_BYTES_MAX * schema.schema.columns().len();
-    // The batch as it is kept, with keys twice and their zeros escaped, and its changes once more, and as often as
-    // they are copied when what they change is flushed; and the log's copies.
-    let copies = (6 + COPY_SHARE) * (rows.len() + indirect.len())
+    // The batch as it is decoded, with keys twice and their zeros escaped, its rows as they are kept, and its changes
+    // once more, and as often as they are copied when what they change is flushed; and the log's copies.
+    let copies = (8 + COPY_SHARE) * (rows.len() + indirect.len())
         + 2 * indirect.len()
         + CHANGED_COLUMN_BYTES_MAX * columns.len();
     // Of a list that begins a second chunk, that may be twice as large as what the rows have filled.

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Inserts keep all cells, defaults filled in. An upsert also keeps which columns the client set, one bit each,
-//! because only those change if the row is there. An update keeps its change. The arena becomes part of the
-//! MemRowSet as it is.
+//! because only those change if the row is there. An update keeps its change. What a MemRowSet keeps of an inserted
+//! row lies together, to be copied as it is.
 
 use std::sync::Arc;
 
@@ -58,6 +58,11 @@ impl Prepared {
 impl PreparedRow {
     pub fn key<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
         &arena[self.at as usize..][..self.key_len as usize]
+    }
+
+    /// What a MemRowSet keeps of an inserted row.
+    pub fn key_and_cells<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
+        &arena[self.at as usize..][..(self.key_len + self.row_len) as usize]
     }
 
     pub fn cells<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
@@ -141,8 +146,8 @@ struct Preparer<'a> {
 const FIRST_BYTES: usize = 4 << 10;
 
 impl Preparer<'_> {
-    /// Makes room for as many rows like the first one. The arena stays in memory as it is, so that room that is not
-    /// filled is lost: neither a guess for all tables nor doubling would do.
+    /// Makes room for as many rows like the first one: many writes wait to be applied, so that room that is not filled
+    /// would be lost many times. Neither a guess for all tables nor doubling would do.
     fn reserve(&mut self, count: usize, bytes: usize, indirect: usize) {
         let Some(first) = self.rows.first() else { return };
         let data = (first.row_len as usize).saturating_sub(self.schema.layout.fixed_len());

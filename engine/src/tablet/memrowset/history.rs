@@ -58,8 +58,8 @@ impl MemRowSet {
         block: &mut RowBlock,
     ) -> RowHistory {
         let schema = self.schema();
-        let (inserted, cells) = store.inserted(store.place(row));
-        let mut cells: Vec<Option<&[u8]>> = schema.layout.cells(cells).collect();
+        let place = store.place(row);
+        let (inserted, mut cells) = (place.ts, schema.layout.cells(store.cells(place)).collect::<Vec<_>>());
         debug_assert!(inserted < before, "a frozen MemRowSet has no rows from after its freeze");
         let mut undos = vec![(inserted, delete())];
         let mut died = None;

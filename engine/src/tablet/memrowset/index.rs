@@ -204,9 +204,8 @@ mod tests {
 
     fn insert(set: &MemRowSet, key: &[u8]) {
         let mut writer = set.write();
-        let batch = writer.add_batch(Timestamp(1), key.to_vec());
-        if let Err(slot) = writer.find_in_batch(batch, 0, key.len() as u32) {
-            writer.insert(slot, batch, 0, key.len() as u32, 0);
+        if let Err(slot) = writer.find(key) {
+            writer.insert(slot, Timestamp(1), key, key.len() as u32);
         }
     }
 

@@ -1,9 +1,9 @@
 //! The set of rows not yet on disk: it takes every insert.
 //!
 //! ```text
-//!   index ─► row ──► batch: ts │ key row │ key row │ …     one run of bytes per write, kept as it was decoded
-//!             │
-//!             └──► mutation ──► mutation                   oldest first: ts, and a change in an arena
+//!   index ─► row: ts ──► key cells                   as they were decoded, in an arena: what lies in lists of its own
+//!             │                                      takes no more memory than it has bytes
+//!             └──► mutation ──► mutation             oldest first: ts, and a change in an arena
 //! ```
 //!
 //! One writer, many readers, and no reader waits (`memstore`). Rows and mutations only ever get more, so a reader
@@ -15,10 +15,11 @@
 use std::sync::{Arc, OnceLock};
 
 use super::memstore::arena::Arena;
+use super::memstore::bytes::ByteArena;
 use super::memstore::chain::{Chain, Mutation, Mutations};
 use super::meta::TabletSchema;
 use crate::memory::{Held, MemTracker};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 
 mod history;
@@ -51,40 +52,30 @@ pub const COPY_SHARE: usize = 2;
 #[derive(Default)]
 struct Store {
     index: Index,
-    batches: Arena<OnceLock<Batch>>,
-    /// Bytes of all batches.
-    batch_bytes: AtomicUsize,
     rows: Arena<Row>,
+    /// Keys and cells of the rows.
+    bytes: ByteArena,
     mutations: Mutations,
 }
 
-struct Batch {
-    ts: Timestamp,
-    bytes: Vec<u8>,
-}
-
-impl Batch {
-    #[inline]
-    fn cells(&self, place: Place) -> &[u8] {
-        &self.bytes[place.at as usize..][..place.len as usize]
-    }
-}
-
-/// One row: its key and, right behind it, its cells as inserted, in a batch.
+/// One row: when it came, its key and, right behind it, its cells as inserted.
 #[derive(Default)]
 struct Row {
-    batch: AtomicU32,
-    at: AtomicU32,
+    ts: AtomicU64,
+    /// Of its key.
+    position: AtomicU64,
     key_len: AtomicU32,
     row_len: AtomicU32,
     chain: Chain,
 }
 
-/// Where the cells of a row are: their batch, and their bytes in it; and whether it was changed since.
+const _: () = assert!(cfg!(loom) || size_of::<Row>() == 32);
+
+/// When a row came, where its cells are, and whether it was changed since.
 #[derive(Clone, Copy)]
 struct Place {
-    batch: u32,
-    at: u32,
+    ts: Timestamp,
+    position: u64,
     len: u32,
     changed: bool,
 }
@@ -102,7 +93,7 @@ impl MemRowSet {
     fn count_bytes(&self) {
         let store = &self.store;
         let next =
-            store.index.next_bytes(store.rows.len()) + store.batches.next_bytes() + store.rows.next_bytes();
+            store.index.next_bytes(store.rows.len()) + store.bytes.next_bytes() + store.rows.next_bytes();
         let later = |frozen: &usize| store.mutations.bytes() - frozen;
         let copies = COPY_SHARE * self.frozen_bytes.get().map_or(0, later);
         self.held.set(self.bytes() as u64, (next + copies + store.mutations.next_bytes()) as u64);
@@ -121,8 +112,8 @@ impl MemRowSet {
     /// Memory taken, in bytes.
     pub fn bytes(&self) -> usize {
         let store = &self.store;
-        let lists = store.batches.bytes() + store.rows.bytes() + store.mutations.bytes();
-        size_of::<MemRowSet>() + lists + store.batch_bytes.load(Ordering::Relaxed) + store.index.bytes()
+        let lists = store.bytes.bytes() + store.rows.bytes() + store.mutations.bytes();
+        size_of::<MemRowSet>() + lists + store.index.bytes()
     }
 
     /// Rows alive after everything applied.
@@ -139,7 +130,7 @@ impl MemRowSet {
     pub fn write(&self) -> Writer<'_> {
         let guard = self.writer.lock().expect("a writer that panics takes the process with it");
         self.store.index.fit(&self.store);
-        Writer { mrs: self, staged: None, _guard: guard }
+        Writer { mrs: self, _guard: guard }
     }
 
     /// Whether a row has this key, dead or alive.
@@ -168,8 +159,6 @@ impl MemRowSet {
 /// What the one writer may do.
 pub struct Writer<'a> {
     mrs: &'a MemRowSet,
-    /// The newest batch as long as no row of it was inserted: it goes with the writer then.
-    staged: Option<Batch>,
     _guard: MutexGuard<'a, ()>,
 }
 
@@ -180,40 +169,19 @@ impl Drop for Writer<'_> {
 }
 
 impl Writer<'_> {
-    /// Brings the keys and cells of an operation's rows, at `ts`. The set keeps them once one is inserted.
-    pub fn add_batch(&mut self, ts: Timestamp, mut bytes: Vec<u8>) -> u32 {
-        bytes.shrink_to_fit();
-        self.staged = Some(Batch { ts, bytes });
-        self.mrs.store.batches.len() as u32
-    }
-
-    pub fn batch(&self, batch: u32) -> &[u8] {
-        let staged = self.staged.as_ref().filter(|_| batch as usize == self.mrs.store.batches.len());
-        staged.map_or_else(|| &self.mrs.store.batch(batch).bytes[..], |staged| &staged.bytes)
-    }
-
     /// The row with this key, or the slot to insert it at next.
     pub fn find(&self, key: &[u8]) -> Result<u32, Slot> {
         self.mrs.store.index.slot_of(key, &self.mrs.store)
     }
 
-    /// Like [`Writer::find`] for the key at `at` of a batch.
-    pub fn find_in_batch(&self, batch: u32, at: u32, key_len: u32) -> Result<u32, Slot> {
-        self.find(&self.batch(batch)[at as usize..(at + key_len) as usize])
-    }
-
-    /// Adds the row whose key, `key_len` bytes, is at `at` of its batch, followed by `row_len` bytes of cells.
-    pub fn insert(&mut self, slot: Slot, batch: u32, at: u32, key_len: u32, row_len: u32) {
+    /// Adds the row that `bytes` are, `key_len` of its key and then its cells, as of `ts`.
+    pub fn insert(&mut self, slot: Slot, ts: Timestamp, bytes: &[u8], key_len: u32) {
         let store = &self.mrs.store;
-        if let Some(staged) = self.staged.take() {
-            store.batch_bytes.fetch_add(staged.bytes.capacity(), Ordering::Relaxed);
-            store
-                .batches
-                .push(|place| place.set(staged).unwrap_or_else(|_| unreachable!("the place is new")));
-        }
+        let position = store.bytes.push(bytes);
+        let row_len = u32::try_from(bytes.len()).expect("a row is shorter than a frame") - key_len;
         let row = store.rows.push(|row| {
-            row.batch.store(batch, Ordering::Relaxed);
-            row.at.store(at, Ordering::Relaxed);
+            row.ts.store(ts.0, Ordering::Relaxed);
+            row.position.store(position, Ordering::Relaxed);
             row.key_len.store(key_len, Ordering::Relaxed);
             row.row_len.store(row_len, Ordering::Relaxed);
         });
@@ -248,35 +216,28 @@ impl Store {
         position.next(self)
     }
 
-    fn batch(&self, batch: u32) -> &Batch {
-        self.batches.get(batch).get().expect("a batch is there before its rows")
-    }
-
-    /// Where the cells of a row are.
+    /// When a row came, and where its cells are.
     #[inline]
     fn place(&self, row: u32) -> Place {
         let row = self.rows.get(row);
         Place {
-            batch: row.batch.load(Ordering::Relaxed),
-            at: row.at.load(Ordering::Relaxed) + row.key_len.load(Ordering::Relaxed),
+            ts: Timestamp(row.ts.load(Ordering::Relaxed)),
+            position: row.position.load(Ordering::Relaxed) + u64::from(row.key_len.load(Ordering::Relaxed)),
             len: row.row_len.load(Ordering::Relaxed),
             changed: !row.chain.is_empty(),
         }
     }
 
-    /// When the row came, and its cells as they came.
+    /// The cells of a row as they came.
     #[inline]
-    fn inserted(&self, place: Place) -> (Timestamp, &[u8]) {
-        let batch = self.batch(place.batch);
-        (batch.ts, batch.cells(place))
+    fn cells(&self, place: Place) -> &[u8] {
+        self.bytes.get(place.position, place.len as usize)
     }
 
     #[inline]
     fn key(&self, row: u32) -> &[u8] {
         let row = self.rows.get(row);
-        let at = row.at.load(Ordering::Relaxed) as usize;
-        let key_len = row.key_len.load(Ordering::Relaxed) as usize;
-        &self.batch(row.batch.load(Ordering::Relaxed)).bytes[at..at + key_len]
+        self.bytes.get(row.position.load(Ordering::Relaxed), row.key_len.load(Ordering::Relaxed) as usize)
     }
 
     /// The mutations of a row before a moment, newest first.

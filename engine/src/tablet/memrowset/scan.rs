@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Batch, MemRowSet, Place, Store};
+use super::{MemRowSet, Place, Store};
 use crate::error::Result;
 use crate::ids::ColumnId;
 use crate::schema::block::{Bitmap, ColumnBlock, RowBlock};
@@ -48,7 +48,7 @@ impl MemRowSetScan {
     }
 
     /// Copies the next rows that the snapshot sees, and says where to go on.
-    fn copy_batch(&mut self, from: &[u8]) -> ScannedBlock {
+    fn copy_block(&mut self, from: &[u8]) -> ScannedBlock {
         let mrs = self.mrs.clone();
         let mut out = ScannedBlock { block: RowBlock::new(&self.spec.columns), ..ScannedBlock::default() };
         let (picked, next) = self.pick(&mrs.store, from);
@@ -77,13 +77,7 @@ impl MemRowSetScan {
     fn pick<'a>(&self, store: &'a Store, from: &[u8]) -> (Vec<Picked<'a>>, Option<Vec<u8>>) {
         let (rows, next) = self.rows_from(store, from);
         let places: Vec<Place> = rows.iter().map(|row| store.place(*row)).collect();
-        // Rows that came together mostly are together.
-        let mut last: Option<(u32, &Batch)> = None;
-        let looks = rows.iter().zip(places).filter_map(|(row, place)| {
-            let batch = last.filter(|(number, _)| *number == place.batch);
-            let (_, batch) = *last.insert(batch.unwrap_or_else(|| (place.batch, store.batch(place.batch))));
-            self.look(store, *row, place, batch)
-        });
+        let looks = rows.iter().zip(places).filter_map(|(row, place)| self.look(store, *row, place));
         (looks.collect(), next)
     }
 
@@ -112,14 +106,13 @@ impl MemRowSetScan {
     }
 
     /// The row, if the snapshot sees it.
-    fn look<'a>(&self, store: &Store, row: u32, place: Place, batch: &'a Batch) -> Option<Picked<'a>> {
-        let before = self.spec.snapshot.before;
-        let (inserted, cells) = (batch.ts, batch.cells(place));
+    fn look<'a>(&self, store: &'a Store, row: u32, place: Place) -> Option<Picked<'a>> {
+        let (before, inserted) = (self.spec.snapshot.before, place.ts);
         if inserted >= before {
             return None;
         }
         let newest = if place.changed { store.back_from(row, before).next() } else { None };
-        let picked = Picked { row, cells, changed: newest.is_some(), deleted: false };
+        let picked = Picked { row, cells: store.cells(place), changed: newest.is_some(), deleted: false };
         let Some(from) = self.spec.diff_from else {
             return newest.is_none_or(|newest| !newest.deletes).then_some(picked);
         };
@@ -203,7 +196,7 @@ const ROWS_PER_LOOK: usize = 16;
 impl RowSetScan for MemRowSetScan {
     fn next(&mut self) -> Result<Option<ScannedBlock>> {
         while let Some(from) = self.from.take() {
-            let mut scanned = self.copy_batch(&from);
+            let mut scanned = self.copy_block(&from);
             keep_matching(&self.spec, &mut scanned);
             if scanned.block.rows > 0 {
                 return Ok(Some(scanned));

@@ -112,7 +112,9 @@ impl ByteArena {
         self.chunks.get_or_make(chunk, || {
             let len = len.max(usual_len(chunk));
             self.bytes.fetch_add(len, Ordering::Relaxed);
-            let bytes = (0..len).map(|_| UnsafeCell::new(0)).collect();
+            let bytes = Box::<[UnsafeCell<u8>]>::new_zeroed_slice(len);
+            // SAFETY: bytes of zero are bytes.
+            let bytes = unsafe { bytes.assume_init() };
             Chunk {
                 bytes,
                 #[cfg(loom)]
