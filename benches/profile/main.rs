@@ -18,7 +18,7 @@ use pprof::{ProfilerGuardBuilder, Report};
 
 /// As the program has it.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Samples per second of CPU time; prime, so as not to beat with what happens every millisecond.
 const FREQUENCY: i32 = 499;
