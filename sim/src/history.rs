@@ -162,8 +162,9 @@ impl History {
         operation.outcome = outcome;
     }
 
-    pub fn operations(&self) -> Vec<Operation> {
-        self.lock().clone()
+    /// All operations, for as long as none is added: there may be megabytes of them.
+    pub fn operations(&self) -> MutexGuard<'_, Vec<Operation>> {
+        self.lock()
     }
 
     pub fn len(&self) -> usize {

@@ -130,7 +130,7 @@ fn check_unique(key: RowKey, touches: &[Touch], writes: &[(&Touch, Stamp)], repo
     }
 }
 
-fn stamped(touch: &Touch) -> Option<(&Touch, Stamp)> {
+fn stamped<'a>(touch: &'a Touch<'a>) -> Option<(&'a Touch<'a>, Stamp)> {
     match &touch.what {
         What::Write { answer: Some((_, RowOutcome::Refused)), .. } => None,
         What::Write { answer: Some((at, _)), .. } => Some((touch, *at)),

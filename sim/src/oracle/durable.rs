@@ -37,10 +37,10 @@ pub fn check(rows: &BTreeMap<RowKey, Vec<Touch>>, report: &mut Report) {
 }
 
 /// The last read that had to see everything acknowledged before it was called.
-fn last_read(touches: &[Touch]) -> Option<(&Touch, Stamp, &State)> {
+fn last_read<'a>(touches: &'a [Touch<'a>]) -> Option<(&'a Touch<'a>, Stamp, &'a State)> {
     let mut reads = touches.iter().rev().filter_map(|touch| match &touch.what {
         What::Read { mode: Mode::Snapshot, at: Some(at), state, view } if view.is_whole() => {
-            Some((touch, *at, state))
+            Some((touch, *at, *state))
         }
         _ => None,
     });
@@ -49,7 +49,7 @@ fn last_read(touches: &[Touch]) -> Option<(&Touch, Stamp, &State)> {
 
 /// The acknowledged write with the greatest timestamp below `at`, and what it left; nothing where that depends on
 /// what was there before.
-fn last_acknowledged(touches: &[Touch], at: Stamp) -> Option<(&Touch, State)> {
+fn last_acknowledged<'a>(touches: &'a [Touch<'a>], at: Stamp) -> Option<(&'a Touch<'a>, State)> {
     let answered = touches.iter().filter_map(|touch| match &touch.what {
         What::Write { row, answer: Some((when, RowOutcome::Done)) } if *when < at => {
             Some(((*when, touch.operation, touch.order), touch, row))

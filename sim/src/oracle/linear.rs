@@ -285,7 +285,8 @@ mod tests {
         for seed in 0..3_000 {
             let draw = &mut Draw::new(seed, "histories");
             let lines: Vec<String> = (0..6).map(|client| random_operation(draw, client)).collect();
-            let rows = touch::by_row(&testing::history(&lines.join("\n")), 0);
+            let operations = testing::history(&lines.join("\n"));
+            let rows = touch::by_row(&operations, 0);
             let mut report = Report::default();
             check(&rows, &mut report);
             let mut all = rows.values();

@@ -97,7 +97,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-impl std::fmt::Display for Touch {
+impl std::fmt::Display for Touch<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let micros = |nanos: u64| nanos / 1_000;
         let settled = self.settled.map_or("never".to_string(), |at| format!("{} us", micros(at)));
@@ -111,7 +111,7 @@ impl std::fmt::Display for Touch {
                 write!(f, "read {mode:?}{at}{filter} -> {}", row::show(state))
             }
             What::Diff { from, at, seen } => {
-                let seen = seen.as_ref().map_or("not reported".to_string(), row::show);
+                let seen = seen.map_or("not reported".to_string(), row::show);
                 write!(f, "diff {from} to {at} -> {seen}")
             }
         }
@@ -121,7 +121,7 @@ impl std::fmt::Display for Touch {
 /// Everything that can be judged by the history alone. `apart`: how far the clocks of two servers may differ.
 pub fn judge(operations: &[Operation], apart: Nanos) -> Report {
     let mut report = Report::default();
-    let rows: BTreeMap<RowKey, Vec<Touch>> = touch::by_row(operations, apart);
+    let rows: BTreeMap<RowKey, Vec<Touch<'_>>> = touch::by_row(operations, apart);
     linear::check(&rows, &mut report);
     versions::check(&rows, &mut report);
     durable::check(&rows, &mut report);

@@ -11,9 +11,9 @@ use crate::view::View;
 /// A row of a table, there or not.
 pub type RowKey = (TableNo, i64);
 
-/// One operation as one row met it.
+/// One operation as one row met it. There are as many as rows that all scans have given, so they keep little.
 #[derive(Debug, Clone)]
-pub struct Touch {
+pub struct Touch<'a> {
     /// Its operation, by its place in the history, and its place within that.
     pub operation: usize,
     pub order: usize,
@@ -25,29 +25,29 @@ pub struct Touch {
     pub settled: Option<Nanos>,
     /// The newest timestamp its client had seen before.
     pub after: Stamp,
-    pub what: What,
+    pub what: What<'a>,
 }
 
 #[derive(Debug, Clone)]
-pub enum What {
+pub enum What<'a> {
     /// `answer`: its timestamp and outcome; `None` if nobody knows.
-    Write { row: RowOp, answer: Option<(Stamp, RowOutcome)> },
+    Write { row: &'a RowOp, answer: Option<(Stamp, RowOutcome)> },
     /// `at`: the snapshot that was read, for snapshot reads.
     /// `view`: what of the row it asked for.
-    Read { mode: Mode, at: Option<Stamp>, state: State, view: View },
+    Read { mode: Mode, at: Option<Stamp>, state: &'a State, view: &'a View },
     /// A diff scan from `from` to `at`; `seen`: what it gave of this row, if anything.
-    Diff { from: Stamp, at: Stamp, seen: Option<State> },
+    Diff { from: Stamp, at: Stamp, seen: Option<&'a State> },
 }
 
-impl What {
+impl What<'_> {
     pub fn is_unknown_write(&self) -> bool {
         matches!(self, What::Write { answer: None, .. })
     }
 }
 
 /// What touched each row, in the order of calls. `apart`: how far the clocks of two servers may differ.
-pub fn by_row(operations: &[Operation], apart: Nanos) -> BTreeMap<RowKey, Vec<Touch>> {
-    let mut rows: BTreeMap<RowKey, Vec<Touch>> =
+pub fn by_row(operations: &[Operation], apart: Nanos) -> BTreeMap<RowKey, Vec<Touch<'_>>> {
+    let mut rows: BTreeMap<RowKey, Vec<Touch<'_>>> =
         keys(operations).into_iter().map(|key| (key, Vec::new())).collect();
     for (index, operation) in operations.iter().enumerate() {
         match &operation.request {
@@ -95,7 +95,7 @@ fn keys(operations: &[Operation]) -> BTreeSet<RowKey> {
     keys
 }
 
-fn write(index: usize, order: usize, operation: &Operation, row: &RowOp) -> Touch {
+fn write<'a>(index: usize, order: usize, operation: &Operation, row: &'a RowOp) -> Touch<'a> {
     let answer = match &operation.outcome {
         Outcome::Written(answers) => match answers.get(order) {
             Some(RowAnswer::At { at, outcome }) => Some((*at, *outcome)),
@@ -106,17 +106,17 @@ fn write(index: usize, order: usize, operation: &Operation, row: &RowOp) -> Touc
         _ => None,
     };
     let settled = answer.and(operation.returned);
-    let what = What::Write { row: row.clone(), answer };
+    let what = What::Write { row, answer };
     let Operation { client, invoked, after, .. } = *operation;
     Touch { operation: index, order, client, invoked, since: invoked, settled, after, what }
 }
 
-fn read(
+fn read<'a>(
     index: usize,
-    operation: &Operation,
-    scan: &Scan,
+    operation: &'a Operation,
+    scan: &'a Scan,
     since: Nanos,
-    rows: &mut BTreeMap<RowKey, Vec<Touch>>,
+    rows: &mut BTreeMap<RowKey, Vec<Touch<'a>>>,
 ) {
     let Outcome::Rows { rows: seen, at } = &operation.outcome else { return };
     let at = *at;
@@ -128,8 +128,8 @@ fn read(
             continue;
         }
         let what = match (scan.diff_from, at) {
-            (Some(from), Some(at)) => What::Diff { from, at, seen: state.cloned() },
-            _ => What::Read { mode: scan.mode, at, state: state.cloned().flatten(), view: scan.view },
+            (Some(from), Some(at)) => What::Diff { from, at, seen: state },
+            _ => What::Read { mode: scan.mode, at, state: state.unwrap_or(&None), view: &scan.view },
         };
         let Operation { client, invoked, after, .. } = *operation;
         let settled = operation.settled();

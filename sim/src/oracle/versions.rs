@@ -61,23 +61,23 @@ struct World {
 enum Event<'a> {
     /// A diff scan's window begins; its number, if there are not too many.
     Mark(Option<u32>),
-    Read(&'a Touch),
-    Write(&'a Touch),
+    Read(&'a Touch<'a>),
+    Write(&'a Touch<'a>),
 }
 
 struct Timeline<'a> {
     events: Vec<(Stamp, Event<'a>)>,
-    unknown: Vec<&'a Touch>,
+    unknown: Vec<&'a Touch<'a>>,
     marks: BTreeMap<Stamp, u32>,
 }
 
 enum Stop<'a> {
-    At(&'a Touch),
+    At(&'a Touch<'a>),
     TooMany,
 }
 
 impl<'a> Timeline<'a> {
-    fn new(touches: &'a [Touch]) -> Timeline<'a> {
+    fn new(touches: &'a [Touch<'a>]) -> Timeline<'a> {
         let mut marks = BTreeMap::new();
         let mut events: Vec<(Stamp, u8, (usize, usize), Event<'a>)> = Vec::new();
         for touch in touches {
@@ -175,7 +175,7 @@ impl<'a> Timeline<'a> {
             What::Diff { from, seen, .. } => {
                 let number = self.marks.get(from).copied().filter(|number| *number < 64);
                 let was_there = number.map(|number| world.there & (1 << number) != 0);
-                world.explains_diff(*from, seen.as_ref(), was_there)
+                world.explains_diff(*from, *seen, was_there)
             }
             What::Write { .. } => true,
         }

@@ -51,9 +51,9 @@ impl Workload {
     /// The timestamps of writes to a table that were acknowledged, in their order.
     fn stamps(&self, number: TableNo) -> Vec<Stamp> {
         let mut stamps = Vec::new();
-        for operation in self.history().operations() {
+        for operation in self.history().operations().iter() {
             let Request::Write { table, .. } = operation.request else { continue };
-            let Outcome::Written(answers) = operation.outcome else { continue };
+            let Outcome::Written(answers) = &operation.outcome else { continue };
             let at = |answer: &RowAnswer| match answer {
                 RowAnswer::At { at, .. } => Some(*at),
                 RowAnswer::Unknown => None,
