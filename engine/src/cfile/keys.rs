@@ -107,6 +107,7 @@ impl Separators {
 }
 
 /// The first eight bytes as a number in their order; shorter keys as if zeros followed.
+#[inline]
 pub fn key_prefix(key: &[u8]) -> u64 {
     match key.first_chunk::<8>() {
         Some(bytes) => u64::from_be_bytes(*bytes),

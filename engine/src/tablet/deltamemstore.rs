@@ -188,6 +188,7 @@ impl Store {
 impl Keys for Store {
     type Key = RowId;
 
+    #[inline]
     fn prefix(&self, row: &RowId) -> u64 {
         u64::from(*row)
     }

@@ -50,6 +50,7 @@ pub struct Position<'a> {
 /// What every reader may do.
 impl Index {
     /// The row with this key. It is found if it was inserted before the call.
+    #[inline]
     pub fn find(&self, key: &[u8], store: &Store) -> Option<u32> {
         let ordered = self.newest();
         ordered.tree.find(key, &ordered.keys(store))
@@ -82,19 +83,22 @@ impl Index {
 
     #[inline]
     fn newest(&self) -> &Ordered {
-        self.later.iter().rev().find_map(|later| later.get()).map_or(&self.first, |later| later)
+        let [second, third] = &self.later;
+        third.get().or_else(|| second.get()).map_or(&self.first, |later| later)
     }
 }
 
 /// What only the writer may do.
 impl Index {
     /// The row with this key, or the slot to give to [`Index::insert`] next.
+    #[inline]
     pub fn slot_of(&self, key: &[u8], store: &Store) -> Result<u32, Slot> {
         let ordered = self.newest();
         ordered.tree.slot_of(key, &ordered.keys(store))
     }
 
     /// Puts `row`, whose key is `key`, where [`Index::slot_of`] found no such key. Nothing else was done in between.
+    #[inline]
     pub fn insert(&self, slot: Slot, row: u32, key: &[u8], store: &Store) {
         let ordered = self.newest();
         ordered.tree.insert(slot, row, key, &ordered.keys(store));
@@ -126,9 +130,12 @@ const KEY_BYTES_MAX: usize = 256;
 fn common<'a>(rows: &[u32], store: &'a Store) -> &'a [u8] {
     let key = |row: &u32| store.key(*row);
     let (Some(lowest), Some(highest)) = (rows.first().map(key), rows.last().map(key)) else { return &[] };
+    let alike = common_prefix(lowest, highest).min(KEY_BYTES_MAX);
+    if alike == 0 {
+        return &[];
+    }
     let shortest = rows.iter().map(|row| store.key(*row).len()).min().unwrap_or(0);
-    let len = common_prefix(lowest, highest).min(shortest.saturating_sub(8)).min(KEY_BYTES_MAX);
-    &lowest[..len]
+    &lowest[..alike.min(shortest.saturating_sub(8))]
 }
 
 impl Position<'_> {
@@ -166,6 +173,7 @@ impl Keys for ByKey<'_> {
     #[inline]
     fn prefix(&self, key: &[u8]) -> u64 {
         match key.strip_prefix(self.common) {
+            _ if self.common.is_empty() => key_prefix(key),
             Some(rest) => key_prefix(rest),
             None if key < self.common => 0,
             None => u64::MAX,

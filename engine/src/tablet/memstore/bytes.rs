@@ -58,13 +58,13 @@ impl ByteArena {
     /// Keeps a run and gives its position. Panics if two threads do so at once: there is one writer.
     pub fn push(&self, run: &[u8]) -> u64 {
         assert!(!self.writing.swap(true, Ordering::Acquire), "a store has one writer");
-        let (chunk, at) = self.room(run.len());
-        let place = self.chunk(chunk, run.len()).range(at, run.len(), true).as_ptr();
+        let (number, at, kept) = self.room(run.len());
+        let place = kept.range(at, run.len(), true).as_ptr();
         // SAFETY: `place` points at as many bytes as `run` has, in cells, so they may be written through a shared
         // reference. They lie at or above `end`, so nobody was lent any, and nobody else is writing: `writing` was ours
         // to set. `run` cannot overlap with what was never lent.
         unsafe { std::ptr::copy_nonoverlapping(run.as_ptr(), place.cast::<u8>().cast_mut(), run.len()) };
-        let position = position(chunk, at);
+        let position = position(number, at);
         self.end.store(position + run.len() as u64, Ordering::Release);
         self.writing.store(false, Ordering::Release);
         position
@@ -98,12 +98,14 @@ impl ByteArena {
         usual_len(next) + self.chunks.bytes_for(next)
     }
 
-    /// For the writer: where a run fits next, the chunk of `end` or the one after it.
-    fn room(&self, len: usize) -> (usize, usize) {
-        let (chunk, at) = place(self.end.load(Ordering::Relaxed));
-        match self.chunks.get(chunk) {
-            Some(kept) if kept.bytes.len() - at < len => (chunk + 1, 0),
-            _ => (chunk, at),
+    /// For the writer: where a run fits next, in the chunk of `end` or the one after it.
+    #[inline]
+    fn room(&self, len: usize) -> (usize, usize, &Chunk) {
+        let (number, at) = place(self.end.load(Ordering::Relaxed));
+        match self.chunks.get(number) {
+            Some(kept) if len <= kept.bytes.len() - at => (number, at, kept),
+            Some(_) => (number + 1, 0, self.chunk(number + 1, len)),
+            None => (number, at, self.chunk(number, len)),
         }
     }
 
