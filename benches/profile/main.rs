@@ -16,7 +16,7 @@ use std::fs::{self, File};
 
 use pprof::{ProfilerGuardBuilder, Report};
 
-/// As the program has it.
+/// The program's, without its settings.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,4 +1,4 @@
-//! Reading a MemRowSet: batches of rows copied, then predicates applied to them.
+//! Reading a MemRowSet: blocks of rows copied, then predicates applied to them.
 
 use std::sync::Arc;
 

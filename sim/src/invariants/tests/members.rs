@@ -2,6 +2,18 @@
 
 use super::*;
 
+/// The leader has d, which has a copy, as a voter from index 3 on, in its own log so far.
+fn with_a_fourth_voter() -> Cluster {
+    let mut cluster = Cluster::usual();
+    cluster.learn('d');
+    let op = OpId { term: 1, index: 3 };
+    cluster.post('a').last = op;
+    let voters = ['a', 'b', 'c', 'd'].map(peer).to_vec();
+    cluster.note('a', Action::ConfigAppend { op, voters, learners: Vec::new(), cas: None });
+    cluster.note('a', Action::LeaderPersist { upto: op });
+    cluster
+}
+
 #[test]
 fn two_of_four_meet_every_majority() {
     let mut cluster = Cluster::usual();
@@ -29,13 +41,7 @@ fn two_of_four_meet_every_majority() {
 
 #[test]
 fn two_of_four_are_too_few_while_all_four_stay() {
-    let mut cluster = Cluster::usual();
-    cluster.learn('d');
-    let op = OpId { term: 1, index: 3 };
-    cluster.post('a').last = op;
-    let voters = ['a', 'b', 'c', 'd'].map(peer).to_vec();
-    cluster.note('a', Action::ConfigAppend { op, voters, learners: Vec::new(), cas: None });
-    cluster.note('a', Action::LeaderPersist { upto: op });
+    let mut cluster = with_a_fourth_voter();
     cluster.follow('b', 'a', "1.2", "1.3").follow('c', 'a', "0.0", "1.3").commit('a', 3);
     cluster.append('a', 4, 12).follow('b', 'a', "1.3", "1.4");
     assert!(cluster.objections().is_empty(), "{}", said(&cluster));
@@ -175,13 +181,7 @@ fn a_voter_taken_away_while_most_of_the_others_are_silent_is_rejected() {
 #[test]
 fn who_comes_back_by_a_configuration_older_than_its_logs_is_rejected() {
     let restart = |told: u64| {
-        let mut cluster = Cluster::usual();
-        cluster.learn('d');
-        let op = OpId { term: 1, index: 3 };
-        cluster.post('a').last = op;
-        let voters = ['a', 'b', 'c', 'd'].map(peer).to_vec();
-        cluster.note('a', Action::ConfigAppend { op, voters, learners: Vec::new(), cas: None });
-        cluster.note('a', Action::LeaderPersist { upto: op });
+        let mut cluster = with_a_fourth_voter();
         cluster.follow('b', 'a', "1.2", "1.3");
         cluster.dog.opened(peer('b'), TABLET, told);
         cluster.note('b', Action::Restart { vote: Some(peer('a')) });
