@@ -256,6 +256,12 @@ impl DiskRowSet {
         self.state().meta.clone()
     }
 
+    /// The meta, and the changes that only snapshots before `mark` need (see [`DeltaState::ancient`]).
+    pub(super) fn meta_and_ancient(&self, mark: Timestamp) -> (Arc<RowSetMeta>, u64) {
+        let state = self.state();
+        (state.meta.clone(), state.deltas.ancient(mark))
+    }
+
     /// Encoded keys of the first and the last row.
     pub fn key_bounds(&self) -> (Vec<u8>, Vec<u8>) {
         let meta = self.meta();

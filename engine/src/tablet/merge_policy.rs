@@ -18,11 +18,14 @@
 //! Source: the Kudu paper, section 4.10.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use super::Tablet;
 use super::diskrowset::DiskRowSet;
 use super::rowset::RowSetId;
+use super::rowset_writer::RowSetMeta;
 use crate::config::TabletConfig;
+use crate::time::Timestamp;
 
 /// All keys; widths and lookups are counted in parts of it.
 pub const WHOLE: i64 = 1 << 20;
@@ -84,24 +87,49 @@ pub struct Choice {
     pub only_changes: bool,
 }
 
+/// What the last look at a tablet came to. It holds until one of the rowsets is another, or has changed: most looks
+/// find all as it was.
+#[derive(Default)]
+pub(super) struct LastLook {
+    /// Each with its changes that are older than the history that is kept.
+    rowsets: Vec<(Arc<RowSetMeta>, u64)>,
+    choice: Option<Choice>,
+}
+
+impl LastLook {
+    /// What is worth merging of `disk`, of which nothing before `mark` is read any more.
+    fn choice(&mut self, disk: &[Arc<DiskRowSet>], mark: Timestamp, limits: &Limits) -> Option<Choice> {
+        let same = |(rowset, last): (&Arc<DiskRowSet>, &(Arc<RowSetMeta>, u64))| {
+            let (meta, ancient) = rowset.meta_and_ancient(mark);
+            Arc::ptr_eq(&meta, &last.0) && ancient == last.1
+        };
+        if disk.len() != self.rowsets.len() || !disk.iter().zip(&self.rowsets).all(same) {
+            self.rowsets = disk.iter().map(|rowset| rowset.meta_and_ancient(mark)).collect();
+            let seen: Vec<Seen> = self.rowsets.iter().map(|(meta, ancient)| seen(meta, *ancient)).collect();
+            self.choice = choose(&seen, limits);
+        }
+        self.choice.clone()
+    }
+}
+
+fn seen(meta: &RowSetMeta, ancient: u64) -> Seen {
+    Seen {
+        id: meta.id,
+        bytes: meta.bytes,
+        min_key: meta.min_key.clone(),
+        max_key: meta.max_key.clone(),
+        delta_files: meta.delta_files.len(),
+        rows: meta.rows.into(),
+        ancient,
+    }
+}
+
 impl Tablet {
     /// DiskRowSets whose merging does the most good; `None` if it would do little.
     pub fn worth_merging(&self) -> Option<Choice> {
         let (state, mark) = (self.state(), self.history_mark());
-        let seen = |rowset: &std::sync::Arc<DiskRowSet>| {
-            let meta = rowset.meta();
-            Seen {
-                id: meta.id,
-                bytes: meta.bytes,
-                min_key: meta.min_key.clone(),
-                max_key: meta.max_key.clone(),
-                delta_files: meta.delta_files.len(),
-                rows: meta.rows.into(),
-                ancient: rowset.deltas().ancient(mark),
-            }
-        };
-        let rowsets: Vec<Seen> = state.disk.iter().map(seen).collect();
-        choose(&rowsets, &Limits::from(self.config()))
+        let mut last = self.last_look.lock().expect("no holder of the lock panics");
+        last.choice(&state.disk, mark, &Limits::from(self.config()))
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Tablet {
     history_mark: AtomicU64,
     /// Kept by the writer, told to who chooses what to flush.
     anchors: Mutex<writer::Anchors>,
+    /// What was worth merging when that was asked last.
+    last_look: Mutex<merge_policy::LastLook>,
     state: RwLock<Arc<TabletState>>,
 }
 
@@ -179,6 +181,7 @@ impl Tablet {
             next_rowset: AtomicU64::new(meta.next_rowset),
             history_mark: AtomicU64::new(meta.history_mark.0),
             anchors: Mutex::default(),
+            last_look: Mutex::default(),
             state: RwLock::new(Arc::new(state)),
         };
         let open = |rowset: &RowSetMeta| tablet.open_rowset(data, rowset.clone()).map(Arc::new);
