@@ -76,10 +76,30 @@ struct Watch {
 struct Since {
     rows: Option<Instant>,
     deltas: BTreeMap<RowSetId, Instant>,
+    log: Option<LogHeld>,
     log_bytes_at_checkpoint: u64,
     /// After a failed job, the next one waits.
     not_before: Instant,
 }
+
+/// What of a log could go, as of some moment.
+#[derive(Clone, Copy)]
+struct LogHeld {
+    asked: Instant,
+    log_bytes: u64,
+    held_bytes: u64,
+}
+
+impl LogHeld {
+    /// Whether it may be another amount by now: the log is cut by segments, and members need less of it bit by bit.
+    fn is_old(&self, now: Instant, log_bytes: u64, config: &TabletConfig) -> bool {
+        let changed = log_bytes.abs_diff(self.log_bytes) >= config.wal_segment_bytes_max;
+        changed || now.since(self.asked) >= LOG_LOOK_INTERVAL
+    }
+}
+
+/// To ask what of a log could go takes a turn of the replica and one of its log. So often that is done at least.
+const LOG_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a tablet is left alone after a job of it failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -139,6 +159,7 @@ impl Since {
             other => other,
         };
         self.log_bytes_at_checkpoint = replica.log_bytes();
+        self.log = None;
         outcome.unwrap_or_else(|error| {
             let tablet = replica.tablet().tablet;
             if error.kind == ErrorKind::Aborted {
@@ -153,8 +174,22 @@ impl Since {
         })
     }
 
+    /// [`log_held`], asked now or not long ago, and not at all while the log is short anyway.
+    async fn log_held(&mut self, replica: &ReplicaHandle, now: Instant) -> u64 {
+        let (config, log_bytes) = (replica.tablet().config(), replica.log_bytes());
+        if log_bytes <= config.wal_retain_bytes {
+            return 0;
+        }
+        if let Some(known) = self.log.filter(|known| !known.is_old(now, log_bytes, config)) {
+            return known.held_bytes;
+        }
+        let held_bytes = log_held(replica).await;
+        self.log = Some(LogHeld { asked: now, log_bytes, held_bytes });
+        held_bytes
+    }
+
     async fn view(&mut self, replica: &ReplicaHandle, now: Instant) -> TabletView {
-        let log_held_bytes = log_held(replica).await;
+        let log_held_bytes = self.log_held(replica, now).await;
         let (state, anchors) = (replica.tablet().state(), replica.tablet().log_anchors());
         let in_memory = || state.frozen.iter().chain([&state.active]);
         let has_rows = in_memory().any(|mrs| mrs.rows() > 0);
@@ -282,13 +317,9 @@ async fn cut_log(replica: &ReplicaHandle) -> Result<()> {
     }
 }
 
-/// Bytes of the log that could go if nothing were in memory only; not asked for while the log is short anyway.
+/// Bytes of the log that could go if nothing were in memory only.
 async fn log_held(replica: &ReplicaHandle) -> u64 {
-    let config = replica.tablet().config();
-    if replica.log_bytes() <= config.wal_retain_bytes {
-        return 0;
-    }
-    let spared = config.wal_spared_bytes_max;
+    let spared = replica.tablet().config().wal_spared_bytes_max;
     let Ok(wanted_from) = replica.with(|replica, _| replica.log_wanted_from()).await else { return 0 };
     let held = move |wal: &mut Wal| wal.superfluous(retried_from(wal), wanted_from, spared).1;
     replica.with_wal(held).await.unwrap_or(0)
