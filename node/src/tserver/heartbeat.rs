@@ -145,18 +145,19 @@ impl Heartbeater {
         let server = &self.server;
         let status = &server.common.status;
         let entries = pending.updated.iter().filter_map(|id| server.tablets.get(*id));
-        let report = TabletReportPb {
+        let report = || TabletReportPb {
             is_incremental: pending.incremental,
             updated_tablets: entries.map(|entry| reported(server, &entry)).collect(),
             removed_tablet_ids: pending.removed.iter().map(convert::id_bytes).collect(),
             sequence_number: self.sequence_number,
         };
+        let tablet_report = self.leads.then(report);
         self.sequence_number = self.sequence_number.wrapping_add(1);
         let live = server.tablets.all().iter().filter(|entry| entry.tablet().is_some()).count();
         TsHeartbeatRequestPb {
             common: TsToMasterCommonPb { ts_instance: status.node_instance() },
             registration: (!self.registered).then(|| status.registration()),
-            tablet_report: self.leads.then_some(report),
+            tablet_report,
             num_live_tablets: Some(live as i32),
             replica_management_info: (!self.registered).then(consensus::replica_management),
             ..Default::default()
