@@ -25,6 +25,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Waker;
 
+use bytes::BufMut;
+
 use crate::draw::Draw;
 use crate::plan::Network as Profile;
 use capacity::{Capacity, Used};
@@ -302,7 +304,7 @@ impl Network {
     pub fn read(
         &mut self,
         (id, side): (ConnId, Side),
-        out: &mut [u8],
+        out: &mut impl BufMut,
         waker: &Waker,
     ) -> Option<io::Result<usize>> {
         let Some(conn) = self.conns.get_mut(&id) else {

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
+use bytes::BufMut;
+
 /// Bytes that travel together. No bytes: the writer has nothing more to say.
 struct Segment {
     arrives: u64,
@@ -126,10 +128,10 @@ impl Pipe {
     }
 
     /// Gives up to `out.len()` bytes of what arrived, in order.
-    pub fn take(&mut self, out: &mut [u8]) -> usize {
+    pub fn take(&mut self, out: &mut impl BufMut) -> usize {
         let Some(first) = self.unread.front() else { return 0 };
-        let count = out.len().min(first.len() - self.taken);
-        out[..count].copy_from_slice(&first[self.taken..self.taken + count]);
+        let count = out.remaining_mut().min(first.len() - self.taken);
+        out.put_slice(&first[self.taken..self.taken + count]);
         self.taken += count;
         self.unread_bytes -= count;
         if self.taken == first.len() {
@@ -155,10 +157,10 @@ mod tests {
         assert_eq!(pipe.arrive(50), Arrived::Something);
         assert_eq!(pipe.room(), 2, "unread bytes count as well");
         let mut out = [0; 4];
-        assert_eq!((pipe.take(&mut out), &out), (4, b"abcd"));
-        assert_eq!((pipe.take(&mut out), &out[..2]), (2, &b"ef"[..]));
+        assert_eq!((pipe.take(&mut &mut out[..]), &out), (4, b"abcd"));
+        assert_eq!((pipe.take(&mut &mut out[..]), &out[..2]), (2, &b"ef"[..]));
         assert!(!pipe.at_end());
-        assert_eq!((pipe.take(&mut out), pipe.take(&mut out)), (2, 0));
+        assert_eq!((pipe.take(&mut &mut out[..]), pipe.take(&mut &mut out[..])), (2, 0));
         assert!(pipe.at_end());
         assert_eq!(pipe.room(), 10);
     }

@@ -57,7 +57,7 @@ impl World {
     /// How many bytes, `Err` for a reset, `None` for nothing yet.
     fn read(&mut self, end: (ConnId, Side)) -> Option<Result<usize, io::ErrorKind>> {
         let mut out = [0; 4096];
-        let read = self.net.read(end, &mut out, Waker::noop());
+        let read = self.net.read(end, &mut &mut out[..], Waker::noop());
         read.map(|read| read.map_err(|error| error.kind()))
     }
 

@@ -390,12 +390,10 @@ impl AsyncRead for NodeStream {
         if out.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let into = out.initialize_unfilled();
-        let Some(read) = self.clockwork.net(|net, _| net.read(self.end, into, cx.waker())) else {
+        let Some(read) = self.clockwork.net(|net, _| net.read(self.end, out, cx.waker())) else {
             return Poll::Pending;
         };
         let count = read?;
-        out.advance(count);
         self.record("read", &(count as u64).to_le_bytes());
         Poll::Ready(Ok(()))
     }
