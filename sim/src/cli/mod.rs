@@ -17,6 +17,7 @@ use crate::study;
 mod child;
 mod farm;
 mod mutants;
+mod needs;
 mod results;
 mod schema;
 mod scratch;

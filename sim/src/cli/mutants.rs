@@ -25,6 +25,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 
 use super::child::Job;
+use super::needs::needs;
 use super::schema::join;
 use super::scratch::{apply, copy_tree};
 use super::verdicts::{Verdict, Verdicts};
@@ -181,8 +182,14 @@ impl Search<'_> {
 
     /// The verdict, and what the judge said.
     fn judge(&self, mutant: &Mutant) -> Result<(Verdict, String)> {
-        let mut verdict =
-            Verdict { caught: None, seeds: 0, differ: 0, cpu: Duration::ZERO, day: self.day.clone() };
+        let mut verdict = Verdict {
+            caught: None,
+            needs: Vec::new(),
+            seeds: 0,
+            differ: 0,
+            cpu: Duration::ZERO,
+            day: self.day.clone(),
+        };
         for next in course(self.args) {
             if verdict.cpu >= self.limit() {
                 break;
@@ -196,11 +203,26 @@ impl Search<'_> {
             let fresh = outcome.failures.into_iter().find(|failure| !plain.judges.contains(&failure.oracle));
             if let Some(failure) = fresh {
                 let run = format!("{} {} {}", next.profile.word(), next.size.word(), next.seed);
+                verdict.needs = self.needs(next, mutant, &failure.oracle)?;
                 verdict.caught = Some((failure.oracle, run));
                 return Ok((verdict, failure.message));
             }
         }
         Ok((verdict, String::new()))
+    }
+
+    /// Kinds of faults without which `judge` is silent in a run that it objected to.
+    fn needs(&self, next: Try, mutant: &Mutant, judge: &str) -> Result<Vec<String>> {
+        let scratch = self.args.scratch.join(format!("needs-{}.plan", mutant.number));
+        let job = self.job(next, mutant);
+        let found = needs(&job.which.plan()?, |plan| {
+            fs::write(&scratch, plan.to_string())?;
+            let which = Which { what: scratch.display().to_string(), how: job.which.how.clone() };
+            let outcome = Job { which, ..job.clone() }.run()?;
+            Ok(outcome.failures.iter().any(|failure| failure.oracle == judge))
+        });
+        let _gone = fs::remove_file(&scratch);
+        found
     }
 
     fn job(&self, next: Try, mutant: &Mutant) -> Job {

@@ -12,6 +12,8 @@ use anyhow::{Context, Result};
 pub struct Verdict {
     /// The judge who noticed, and in which run.
     pub caught: Option<(String, String)>,
+    /// Kinds of faults without which that run is silent.
+    pub needs: Vec<String>,
     /// Runs that were made.
     pub seeds: u64,
     /// Runs that went another way than without the bug.
@@ -33,10 +35,10 @@ const HEAD: &str = "# Planted bugs
 Written by `cargo sim mutants`, row by row. Every patch has the same runs, whatever it is about: a small plan of every
 profile, then a large one of the profiles in turn, each of another seed. A run counts as caught if a judge objects that
 is silent without the patch; `differ` are runs that went another way at all. CPU seconds are those of the runs, up to
-the catch.
+the catch. What the catch needs: kinds of faults without which the same plan passes, each of them; `?`: nobody asked.
 
-| patch | caught by | in | runs | differ | CPU s | day |
-| --- | --- | --- | --: | --: | --: | --- |
+| patch | caught by | in | needs | runs | differ | CPU s | day |
+| --- | --- | --- | --- | --: | --: | --: | --- |
 ";
 const NOBODY: &str = "nobody";
 
@@ -76,17 +78,19 @@ impl Verdicts {
 fn line(name: &str, verdict: &Verdict) -> String {
     let nobody = (NOBODY.to_string(), String::new());
     let (judge, run) = verdict.caught.as_ref().unwrap_or(&nobody);
-    let Verdict { seeds, differ, cpu, day, .. } = verdict;
-    format!("| {name} | {judge} | {run} | {seeds} | {differ} | {:.1} | {day} |\n", cpu.as_secs_f64())
+    let Verdict { needs, seeds, differ, cpu, day, .. } = verdict;
+    let (needs, cpu) = (needs.join(", "), cpu.as_secs_f64());
+    format!("| {name} | {judge} | {run} | {needs} | {seeds} | {differ} | {cpu:.1} | {day} |\n")
 }
 
 fn parse(line: &str) -> Option<(String, Verdict)> {
     let fields: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-    let [name, judge, run, seeds, differ, cpu, day] = fields[..] else { return None };
+    let [name, judge, run, needs, seeds, differ, cpu, day] = fields[..] else { return None };
     let caught = (judge != NOBODY).then(|| (judge.to_string(), run.to_string()));
     let cpu = Duration::try_from_secs_f64(cpu.parse().ok()?).ok()?;
+    let needs = needs.split(", ").filter(|word| !word.is_empty()).map(str::to_string).collect();
     let (seeds, differ) = (seeds.parse().ok()?, differ.parse().ok()?);
-    Some((name.to_string(), Verdict { caught, seeds, differ, cpu, day: day.to_string() }))
+    Some((name.to_string(), Verdict { caught, needs, seeds, differ, cpu, day: day.to_string() }))
 }
 
 #[cfg(test)]
@@ -100,12 +104,20 @@ mod tests {
         let day = "2026-01-31".to_string();
         let caught = Verdict {
             caught: Some(("rows".to_string(), "swarm smoke 3".to_string())),
+            needs: vec!["kill".to_string(), "loss".to_string()],
             seeds: 3,
             differ: 2,
             cpu: Duration::from_millis(1_500),
             day: day.clone(),
         };
-        let missed = Verdict { caught: None, seeds: 400, differ: 0, cpu: Duration::from_secs(60), day };
+        let missed = Verdict {
+            caught: None,
+            needs: Vec::new(),
+            seeds: 400,
+            differ: 0,
+            cpu: Duration::from_secs(60),
+            day,
+        };
         let mut verdicts = Verdicts::read(&path).expect("there is none yet");
         verdicts.keep("02-b", missed.clone()).expect("a new file");
         verdicts.keep("01-a", missed.clone()).expect("another line");
