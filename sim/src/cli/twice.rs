@@ -40,8 +40,10 @@ pub fn twice(args: &TwiceArgs) -> Result<bool> {
             explain(which, one, other)?;
         }
     }
-    println!("{} seeds run twice, {parted} differ", results.runs.len() / 2);
-    Ok(parted == 0)
+    // Two runs that died before they had a hash do not differ.
+    let failed = results.failures();
+    println!("{} seeds run twice, {parted} differ, {failed} runs failed", results.runs.len() / 2);
+    Ok(parted == 0 && failed == 0)
 }
 
 /// Prints the first event that differs.

@@ -32,7 +32,7 @@ use crate::trace::{At, EventLog, Whereabouts};
 /// The least that madsim's timers can do.
 const TICK: Duration = Duration::from_millis(1);
 /// madsim remembers every task of a node until it is asked how many there are.
-const SWEEP_EVERY: u32 = 1 << 14;
+const SWEEP_EVERY: u32 = 1 << 12;
 
 /// Machines over madsim's executor.
 pub struct MadsimWorld {
