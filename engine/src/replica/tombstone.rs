@@ -42,12 +42,13 @@ pub fn tombstone(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId, last_op: Opt
 }
 
 /// Whether a replica may be deleted by an order that was decided on knowing the configuration with index `cas`, if it
-/// names one: a replica whose newest committed configuration is newer may be needed in it. Indexes as Kudu writes them,
-/// -1 for the first configuration.
+/// names one: a replica whose newest configuration is newer may be needed in it. One that was not committed yet counts:
+/// a learner that has told its leader that it has it is made a voter on that. Indexes as Kudu writes them, -1 for the
+/// first configuration.
 ///
 /// Spec: TabletCopy.tla Tombstone.
-pub fn may_delete(committed: i64, cas: Option<i64>) -> bool {
-    cas.is_none_or(|newest| committed <= newest)
+pub fn may_delete(known: i64, cas: Option<i64>) -> bool {
+    cas.is_none_or(|newest| known <= newest)
 }
 
 /// Removes every trace of a replica, or of a tombstone. Nobody may be using it. `NotFound` if there is none; doing it

@@ -18,7 +18,7 @@ use engine::ids::{OpId, TabletId, Term};
 use engine::note::Note;
 use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
 use engine::raft::message::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
-use engine::raft::{ConsensusMeta, VoteDecision, decide_vote};
+use engine::raft::{ConsensusMeta, Status, VoteDecision, decide_vote};
 use engine::replica::copy::{Has, Local};
 use engine::replica::{cmeta, tombstone};
 use engine::tablet::meta::TabletMeta;
@@ -59,6 +59,20 @@ impl Vacant {
     }
 }
 
+/// Committed or not: whose leader was told that it has a configuration that makes it a learner may be a voter by now.
+fn newest_config(status: &Status) -> i64 {
+    status.active_config().kudu_index()
+}
+
+/// Whether who knows the configuration of this index may be deleted by an order that knows the one of `cas`.
+fn check_cas(index: i64, cas: Option<i64>) -> Result<(), TabletError> {
+    if tombstone::may_delete(index, cas) {
+        return Ok(());
+    }
+    let what = format!("the configuration at index {index} is newer than {}", cas.unwrap_or_default());
+    Err(TabletError::new(TabletErrorCode::CasFailed, ErrorCode::IllegalState, what))
+}
+
 impl Tablets {
     /// Deletes a tablet's data. A tombstone keeps what the replica must never forget: its term, its vote, and how far
     /// its log went. `cas`: the index of the newest configuration that the order knows of; a replica that knows a newer
@@ -81,9 +95,15 @@ impl Tablets {
         let mut failed_before = matches!(found, EntryState::Failed(_));
         let last_op = match found {
             EntryState::Running(replica) => {
-                entry.remember_last_op(replica.stop().await.map(|replica| replica.last_op()));
+                let stopped = replica.stop().await;
+                let known = stopped.as_ref().map(|replica| newest_config(&replica.status(self.env().now())));
+                entry.remember_last_op(stopped.map(|replica| replica.last_op()));
                 failed_before = replica.failure().is_some();
-                if let Err(newer) = self.check_cas(entry, cas).await {
+                let checked = match known {
+                    Some(index) => check_cas(index, cas),
+                    None => self.check_cas(entry, cas).await,
+                };
+                if let Err(newer) = checked {
                     // It was agreed on while the replica stopped.
                     entry.set_state(EntryState::Bootstrapping);
                     self.open(entry).await;
@@ -142,13 +162,10 @@ impl Tablets {
     }
 
     async fn check_cas(&self, entry: &TabletEntry, cas: Option<i64>) -> Result<(), TabletError> {
-        let Some(limit) = cas else { return Ok(()) };
-        let committed = self.committed_config_index(entry).await?;
-        if tombstone::may_delete(committed, cas) {
+        if cas.is_none() {
             return Ok(());
         }
-        let what = format!("the configuration at index {committed} is newer than {limit}");
-        Err(TabletError::new(TabletErrorCode::CasFailed, ErrorCode::IllegalState, what))
+        check_cas(self.config_index(entry).await?, cas)
     }
 
     /// Tells whoever watches replication what became of a replica that does not run.
@@ -255,11 +272,11 @@ impl Tablets {
         self.note(tablet, action, post);
     }
 
-    /// Index of the newest configuration that a replica knows to be committed, as Kudu writes it. One that does not
-    /// run has it stored; -1 if nobody could ever know any more.
-    pub async fn committed_config_index(&self, entry: &TabletEntry) -> Result<i64> {
+    /// Index of the newest configuration that a replica knows, as Kudu writes it. One that does not run has the newest
+    /// that it knew to be committed stored; -1 if nobody could ever know any more.
+    async fn config_index(&self, entry: &TabletEntry) -> Result<i64> {
         if let EntryState::Running(replica) = entry.state() {
-            return Ok(replica.status().committed_config.kudu_index());
+            return Ok(newest_config(&replica.status()));
         }
         let disk = &*entry.data_dir.disk;
         let known = self.env().run(|| cmeta::load_known(disk, entry.id)).await?;
