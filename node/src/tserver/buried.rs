@@ -1,8 +1,9 @@
-//! Tablets whose tables were dropped: deleted here for good, so that no leader has them copied here again.
+//! Tablets whose tables were dropped: deleted here for good, so that nobody has them made here again.
 //!
 //! A leader that has not heard of the drop takes a server without a replica for one that lost it, and orders a copy:
 //! it would bring back what the master has done with. Masters delete the leader's replica first; this is for when they
-//! could not. It is forgotten at a restart: what comes back then is reported to the master, which has it deleted once
+//! could not. And an order to create the tablet that its master has given up may still be on its way. It is forgotten
+//! at a restart: such orders are gone then, and what comes back is reported to the master, which has it deleted once
 //! more.
 
 use std::collections::BTreeMap;
@@ -34,8 +35,7 @@ impl Buried {
         }
     }
 
-    /// The master has the tablet made here after all.
-    pub fn remove(&mut self, tablet: TabletId) {
+    fn remove(&mut self, tablet: TabletId) {
         if let Some(number) = self.tablets.remove(&tablet) {
             self.by_age.remove(&number);
         }
@@ -61,7 +61,5 @@ mod tests {
         }
         assert!(!buried.contains(tablet(0)));
         assert!((1..=MAX).all(|n| buried.contains(tablet(n))));
-        buried.remove(tablet(MAX));
-        assert!(!buried.contains(tablet(MAX)));
     }
 }

@@ -253,7 +253,8 @@ impl Tablets {
     /// Makes a tablet without rows and starts it.
     pub async fn create(&self, meta: TabletMeta, members: Config) -> Result<(), TabletError> {
         let id = meta.tablet;
-        self.buried().remove(id);
+        // An order that was given up long ago: a tablet is deleted for good once.
+        self.check_not_buried(id)?;
         let dir = self.emptiest_data_dir();
         let entry = {
             let mut entries = self.entries();

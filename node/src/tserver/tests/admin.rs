@@ -57,6 +57,11 @@ async fn a_tablets_life() {
     let deleted: DeleteTabletResponsePb =
         fixture.admin("DeleteTablet", &delete_request(TabletDataState::TabletDataDeleted)).await;
     lines.push(told(&deleted.error));
+    let late: CreateTabletResponsePb =
+        fixture.admin("CreateTablet", &create_request(&fixture, &schema())).await;
+    lines.push(told(&late.error));
+    // Orders that were on their way are gone with the connections.
+    fixture.restart().await;
     fixture.create_tablet().await;
     assert_eq!(fixture.keys(new_scan(&["key"])).await, Vec::<i32>::new(), "nothing is left of the old one");
     expect_test::expect![[r#"
@@ -68,6 +73,7 @@ async fn a_tablets_life() {
         t STOPPED TABLET_DATA_TOMBSTONED columns=4 version=0
         tombstone remembers Some((1, 2))
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: abababababababababababababababab
+        TABLET_NOT_FOUND + NOT_FOUND: Tablet abababababababababababababababab was deleted here for good, as its table was dropped
     "#]].assert_eq(&(lines.join("\n") + "\n"));
 }
 
