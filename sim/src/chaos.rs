@@ -42,7 +42,12 @@ enum Action {
     DiskSpace(Host, Dir),
     ReadErrors(Host, Dir),
     ClockDrift(Host, i64),
-    ClockError(Host, u64),
+    /// The clock knows its error again, and is no longer ahead by so much.
+    ClockSure {
+        host: Host,
+        error_us: u64,
+        ahead_us: u64,
+    },
     Memory(Host),
     Cpu(Host),
     /// Somebody looks whether the server's disks failed, and goes on looking.
@@ -82,6 +87,8 @@ struct State {
     damaged: bool,
     /// Somebody looks after its disks.
     looked_after: bool,
+    /// Its clock says that it knows little, and is ahead.
+    unsure: bool,
 }
 
 /// The faults of one run.
@@ -196,7 +203,12 @@ impl Chaos {
                 world.machine(&host.name()).disk(name(dir)).fail_some(OpKind::Read, 0, EIO);
             }
             Action::ClockDrift(host, ppm) => world.machine(&host.name()).drift_clock(ppm, true_micros),
-            Action::ClockError(host, micros) => world.machine(&host.name()).set_clock_error(micros),
+            Action::ClockSure { host, error_us, ahead_us } => {
+                self.state(host).unsure = false;
+                let machine = world.machine(&host.name());
+                machine.jump_clock(-(ahead_us as i64));
+                machine.set_clock_error(error_us);
+            }
             Action::Memory(host) => world.machine(&host.name()).set_memory_bytes(self.plan.cluster.memory),
             Action::Cpu(host) => world.machine(&host.name()).slow_cpu(1),
             Action::Look(host) => self.look(world, host),
@@ -498,8 +510,14 @@ impl Chaos {
                 self.at(now + *span, Action::ClockDrift(target, drift));
             }
             Fault::ClockError { micros, span } => {
+                // It says so for a reason: who believes the clock without its error is wrong.
+                let ahead_us = micros / 2;
+                if std::mem::replace(&mut self.state(target).unsure, true) {
+                    return false;
+                }
                 machine.set_clock_error(*micros);
-                self.at(now + *span, Action::ClockError(target, error));
+                machine.jump_clock(ahead_us as i64);
+                self.at(now + *span, Action::ClockSure { host: target, error_us: error, ahead_us });
             }
             Fault::Memory { bytes, span } => {
                 machine.set_memory_bytes(*bytes);

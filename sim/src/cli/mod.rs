@@ -3,6 +3,7 @@
 //! Every run is a process of its own ([`child`]): what a process holds in statics is part of what a seed decides.
 //! Exit codes: 0 nothing wrong, 1 a run failed, 2 the command makes no sense, 3 something around it failed.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,6 +17,7 @@ use crate::study;
 
 mod child;
 mod farm;
+mod kinds;
 mod mutants;
 mod needs;
 mod results;
@@ -174,10 +176,7 @@ pub fn main() -> ExitCode {
         Word::Twice(args) => twice::twice(&args),
         Word::Shrink(args) => shrink::shrink(&args),
         Word::Show(args) => show::show(&args),
-        Word::Plan(args) => {
-            print!("{}", args.how.plan(args.seed));
-            Ok(true)
-        }
+        Word::Plan(args) => print_plan(&args.how.plan(args.seed)),
         Word::Merge(args) => results::merge(&args),
         Word::Mutants(args) => mutants::mutants(&args),
         Word::Study(args) => study::study(&args),
@@ -191,6 +190,16 @@ pub fn main() -> ExitCode {
             eprintln!("sim: {error:#}");
             ExitCode::from(3)
         }
+    }
+}
+
+/// To `head`, for one, which has enough at some line.
+fn print_plan(plan: &Plan) -> Result<bool> {
+    match std::io::stdout().lock().write_all(plan.to_string().as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("printing the plan")
+        }
+        _ => Ok(true),
     }
 }
 

@@ -25,11 +25,13 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 
 use super::child::Job;
+use super::kinds::{self, Page, Shown};
 use super::needs::needs;
 use super::schema::join;
 use super::scratch::{apply, copy_tree};
 use super::verdicts::{Verdict, Verdicts};
 use super::{How, Which};
+use crate::plan::kinds::profile_of;
 use crate::plan::{Profile, Size};
 use crate::run::{Outcome, WorldKind};
 
@@ -56,6 +58,12 @@ pub struct MutantsArgs {
     /// The page of verdicts
     #[arg(long, default_value = "sim/MUTANTS.md")]
     verdicts: PathBuf,
+    /// Look for a bug that each of these kinds of faults shows, with commas between; none is judged otherwise
+    #[arg(long, value_delimiter = ',')]
+    kind: Vec<String>,
+    /// The page of what kinds of faults show
+    #[arg(long, default_value = "sim/FAULTS.md")]
+    kinds: PathBuf,
     /// Judge again what was caught already, or missed with as much time
     #[arg(long)]
     again: bool,
@@ -130,6 +138,9 @@ pub fn mutants(args: &MutantsArgs) -> Result<bool> {
     let day = output(Command::new("date").args(["-u", "+%F"]))?.trim().to_string();
     let (program, others) = programs(args, &all, &mutants)?;
     let search = Search { args, program, others, plain: Mutex::default(), verdicts, day };
+    if !args.kind.is_empty() {
+        return search.kinds(&mutants);
+    }
     println!("{:<36} {:>6} {:>6} {:>8}  caught by", "mutant", "runs", "differ", "CPU s");
     let right = search.all(&mutants)?;
     let share = 100.0 * right as f64 / mutants.len() as f64;
@@ -140,12 +151,15 @@ pub fn mutants(args: &MutantsArgs) -> Result<bool> {
 impl Search<'_> {
     /// How many are as they should be.
     fn all(&self, mutants: &[&Mutant]) -> Result<usize> {
+        self.share(mutants, |mutant| Ok(self.verdict(mutant)?.caught.is_some() != mutant.is_control()))
+    }
+
+    /// Lets as many as may work at a time do what is to be done; how often it came to `true`.
+    fn share<T: Sync>(&self, all: &[T], work: impl Fn(&T) -> Result<bool> + Sync) -> Result<usize> {
         let (next, right) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = || -> Result<()> {
-            while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let verdict = self.verdict(mutant)?;
-                let as_it_should = verdict.caught.is_some() != mutant.is_control();
-                right.fetch_add(usize::from(as_it_should), Ordering::Relaxed);
+            while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                right.fetch_add(usize::from(work(one)?), Ordering::Relaxed);
             }
             Ok(())
         };
@@ -156,6 +170,48 @@ impl Search<'_> {
             ends.collect::<Result<Vec<()>>>()
         })?;
         Ok(right.into_inner())
+    }
+
+    /// Looks for a bug that each kind of fault shows; true if there is one for each.
+    fn kinds(&self, mutants: &[&Mutant]) -> Result<bool> {
+        let page = Mutex::new(Page::read(&self.args.kinds)?);
+        let shown = self.share(&self.args.kind, |kind| {
+            let found = self.shown_by(kind, mutants)?;
+            let named = found.as_ref().map(|shown| (mutants[shown.bug].name.as_str(), shown));
+            match named {
+                Some((bug, Shown { judge, run, .. })) => println!("{kind:<18} {bug:<36} {judge} ({run})"),
+                None => println!("{kind:<18} NONE"),
+            }
+            let mut page = page.lock().map_err(|_| anyhow!("another worker died"))?;
+            page.keep(kind, named, &self.day)?;
+            Ok(found.is_some())
+        })?;
+        Ok(shown == self.args.kind.len())
+    }
+
+    fn shown_by(&self, kind: &str, mutants: &[&Mutant]) -> Result<Option<Shown>> {
+        let profile = profile_of(kind).with_context(|| format!("no fault is called {kind:?}"))?;
+        let (scratch, mut spent) = (self.args.scratch.join(format!("{kind}.plan")), Duration::ZERO);
+        let sizes = self.args.size.iter().copied().cycle();
+        let plans = (self.args.from..).zip(sizes).map(|(seed, size)| {
+            let how = How { world: self.args.world, profile, size };
+            (format!("{} {} {seed}", profile.word(), size.word()), how.plan(seed))
+        });
+        let bugs: Vec<usize> = (0..mutants.len()).filter(|bug| !mutants[*bug].is_control()).collect();
+        let found = kinds::shown_by(kind, plans, &bugs, |plan, bug| {
+            if spent >= self.limit() {
+                return Ok(None);
+            }
+            fs::write(&scratch, plan.to_string())?;
+            let next = Try { size: self.args.size[0], profile, seed: plan.seed };
+            let job = bug.map_or_else(|| self.clean(next), |bug| self.job(next, mutants[bug]));
+            let which = Which { what: scratch.display().to_string(), how: job.which.how.clone() };
+            let (outcome, cpu) = timed(&Job { which, ..job })?;
+            spent += cpu;
+            Ok(Some(outcome.failures.into_iter().map(|failure| failure.oracle).collect()))
+        });
+        let _gone = fs::remove_file(&scratch);
+        found
     }
 
     /// What is known of it, or what comes of trying.

@@ -66,6 +66,7 @@ pub fn apart(plan: &Plan, by: Nanos) -> Nanos {
     let moved = |fault: &TimedFault| match &fault.kind {
         Fault::ClockJump { micros } => micros.unsigned_abs(),
         Fault::ClockDrift { ppm, span } => drifted(ppm.abs(), span.as_nanos() as u64 + 1_000_000_000) as u64,
+        Fault::ClockError { micros, .. } => micros / 2,
         _ => 0,
     };
     ((most - least) as u64 + plan.faults.iter().map(moved).sum::<u64>()) * 1_000

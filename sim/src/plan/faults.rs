@@ -174,7 +174,7 @@ records! {
         ClockJump = "clock-jump" { micros: i64 },
         /// The wall clock gains `ppm` microseconds each second.
         ClockDrift = "clock-drift" { ppm: i64, span: Duration },
-        /// The clock knows its error no better than this.
+        /// The clock knows its error no better than this, and is ahead by half of it.
         ClockError = "clock-error" { micros: u64, span: Duration },
 
         /// The node may use no more than this.

@@ -70,5 +70,23 @@ pub fn drawn_by(profile: Profile) -> Vec<&'static str> {
     kinds.flat_map(|(_, kinds)| kinds.iter().map(|(word, _)| *word)).collect()
 }
 
+/// The profile that is about a kind of fault, by its word.
+pub fn profile_of(kind: &str) -> Option<Profile> {
+    let of = KINDS.iter().find(|(_, kinds)| kinds.iter().any(|(word, _)| *word == kind));
+    of.map(|(profile, _)| *profile)
+}
+
 /// The fault atlas: these take what was durable, and strike the one frail server only.
 pub(super) const LOSES_DATA: [&str; 4] = ["wipe", "bit-rot", "lost-write", "misdirected-write"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_of_fault_is_of_the_first_profile_that_is_about_it() {
+        assert_eq!(profile_of("reset"), Some(Profile::Network));
+        assert_eq!(profile_of("strike-after"), Some(Profile::Crash));
+        assert_eq!(profile_of("rust"), None);
+    }
+}
