@@ -24,6 +24,7 @@ use engine::replica::{cmeta, tombstone};
 use engine::tablet::meta::TabletMeta;
 
 use super::entry::{EntryState, TabletEntry};
+use super::replica::ReplicaHandle;
 use super::tablets::Tablets;
 use crate::dirs::Directory;
 use crate::env::Env;
@@ -92,28 +93,12 @@ impl Tablets {
             EntryState::Tombstoned(_) if tombstone => None,
             _ => Some(EntryState::Stopping),
         });
-        let mut failed_before = matches!(found, EntryState::Failed(_));
-        let last_op = match found {
-            EntryState::Running(replica) => {
-                let stopped = replica.stop().await;
-                let known = stopped.as_ref().map(|replica| newest_config(&replica.status(self.env().now())));
-                entry.remember_last_op(stopped.map(|replica| replica.last_op()));
-                failed_before = replica.failure().is_some();
-                let checked = match known {
-                    Some(index) => check_cas(index, cas),
-                    None => self.check_cas(entry, cas).await,
-                };
-                if let Err(newer) = checked {
-                    // It was agreed on while the replica stopped.
-                    entry.set_state(EntryState::Bootstrapping);
-                    self.open(entry).await;
-                    return Err(newer);
-                }
-                entry.last_op()
-            }
+        let (last_op, failed_before) = match found {
+            EntryState::Running(replica) => self.stop_to_remove(entry, &replica, cas).await?,
             EntryState::Tombstoned(_) if tombstone => return Ok(()),
-            EntryState::Tombstoned(last) => last,
-            EntryState::Failed(_) | EntryState::Stopped => entry.last_op(),
+            EntryState::Tombstoned(last) => (last, false),
+            EntryState::Failed(_) => (entry.last_op(), true),
+            EntryState::Stopped => (entry.last_op(), false),
             EntryState::Bootstrapping | EntryState::Copying | EntryState::Stopping => {
                 return Err(in_progress(entry));
             }
@@ -145,6 +130,29 @@ impl Tablets {
             self.forget(entry.id);
         }
         Ok(())
+    }
+
+    /// Stops a replica that is to go; its last operation, and whether it had failed. `CAS_FAILED`, with the replica
+    /// open again, if a newer configuration was agreed on while it stopped.
+    async fn stop_to_remove(
+        &self,
+        entry: &Arc<TabletEntry>,
+        replica: &ReplicaHandle,
+        cas: Option<i64>,
+    ) -> Result<(Option<OpId>, bool), TabletError> {
+        let stopped = replica.stop().await;
+        let known = stopped.as_ref().map(|replica| newest_config(&replica.status(self.env().now())));
+        entry.remember_last_op(stopped.map(|replica| replica.last_op()));
+        let checked = match known {
+            Some(index) => check_cas(index, cas),
+            None => self.check_cas(entry, cas).await,
+        };
+        if let Err(newer) = checked {
+            entry.set_state(EntryState::Bootstrapping);
+            self.open(entry).await;
+            return Err(newer);
+        }
+        Ok((entry.last_op(), replica.failure().is_some()))
     }
 
     /// Takes the replica's data off the disk; the term that it had reached.
