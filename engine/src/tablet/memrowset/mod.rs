@@ -228,6 +228,12 @@ impl Store {
         }
     }
 
+    /// The cells of a row are read soon.
+    #[inline]
+    fn prefetch_cells(&self, place: Place) {
+        self.bytes.prefetch(place.position);
+    }
+
     /// The cells of a row as they came.
     #[inline]
     fn cells(&self, place: Place) -> &[u8] {

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::ids::ColumnId;
 use crate::schema::block::{Bitmap, ColumnBlock, RowBlock};
 use crate::schema::change::Change;
+use crate::tablet::memstore::prefetch;
 use crate::tablet::meta::TabletSchema;
 use crate::tablet::read::keep_matching;
 use crate::tablet::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
@@ -76,7 +77,12 @@ impl MemRowSetScan {
     /// over the memory, and so the waits for them overlap.
     fn pick<'a>(&self, store: &'a Store, from: &[u8]) -> (Vec<Picked<'a>>, Option<Vec<u8>>) {
         let (rows, next) = self.rows_from(store, from);
-        let places: Vec<Place> = rows.iter().map(|row| store.place(*row)).collect();
+        let place = |row: &u32| {
+            let place = store.place(*row);
+            store.prefetch_cells(place);
+            place
+        };
+        let places: Vec<Place> = rows.iter().map(place).collect();
         let looks = rows.iter().zip(places).filter_map(|(row, place)| self.look(store, *row, place));
         (looks.collect(), next)
     }
@@ -89,6 +95,7 @@ impl MemRowSetScan {
         let (mut cursor, mut rows) = (store.seek(from), Vec::new());
         while rows.len() < self.spec.block_rows && self.may_go_on(store, &rows) {
             let Some(row) = store.next(&mut cursor) else { break };
+            prefetch(store.rows.get(row));
             rows.push(row);
         }
         let next = store.next(&mut cursor).map(|row| store.key(row).to_vec());

@@ -12,6 +12,7 @@
 use std::cell::UnsafeCell;
 
 use super::arena::{CHUNK_BYTES_MAX, Directory};
+use super::prefetch;
 #[cfg(loom)]
 use crate::sync::Access;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -84,6 +85,15 @@ impl ByteArena {
         // and its load with acquire order puts their last write before this; no `push` writes below `end`. They live
         // as long as the arena, which drops no chunk.
         unsafe { std::slice::from_raw_parts(run.as_ptr().cast::<u8>(), len) }
+    }
+
+    /// The byte at this position is read soon.
+    #[inline]
+    pub fn prefetch(&self, position: u64) {
+        let (chunk, at) = place(position);
+        if let Some(byte) = self.chunks.get(chunk).and_then(|kept| kept.bytes.get(at)) {
+            prefetch(byte);
+        }
     }
 
     /// Bytes allocated.

@@ -22,9 +22,9 @@
 //! Whoever came to the left node by an old branch, or an old root, finds that its key is not below the next node's
 //! lowest, and goes right.
 
-use super::NONE;
 use super::arena::Arena;
 use super::node::{Branch, CAPACITY, Entry, Found, Keys, Node, Rows};
+use super::{NONE, prefetch};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// More levels than 2^32 rows can need when every node is as empty as a split leaves it.
@@ -109,6 +109,9 @@ impl Tree {
                 return None;
             }
             let leaf = self.leaves.get(cursor.leaf.next).rows();
+            if leaf.next != NONE {
+                prefetch(self.leaves.get(leaf.next));
+            }
             let at = cursor.leaf.seen_of(&leaf, keys);
             *cursor = Cursor { leaf, at };
         }
