@@ -22,6 +22,7 @@ use gungraun::{library_benchmark, library_benchmark_group, main};
 #[bench::rowset_find("rowset.find")]
 #[bench::memrowset_insert("memrowset.insert")]
 #[bench::memrowset_lookup("memrowset.lookup")]
+#[bench::memrowset_scan("memrowset.scan")]
 #[bench::deltas_add("deltas.add")]
 #[bench::deltas_apply("deltas.apply")]
 #[bench::tablet_write("tablet.write")]

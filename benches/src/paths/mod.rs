@@ -44,7 +44,7 @@ const fn once(name: &'static str, amount: Amount, prepare: fn() -> Run) -> Path 
 }
 
 /// All of them, by part.
-pub const PATHS: [Path; 24] = [
+pub const PATHS: [Path; 25] = [
     often("cells.encode_shuffle", cells::ROWS, cells::encode_shuffle),
     often("cells.decode_shuffle", cells::ROWS, cells::decode_shuffle),
     often("cells.encode_runs", cells::ROWS, cells::encode_runs),
@@ -60,6 +60,7 @@ pub const PATHS: [Path; 24] = [
     often("rowset.find", sets::FINDS, sets::find),
     once("memrowset.insert", rows::ROWS, rows::insert),
     often("memrowset.lookup", rows::ROWS, rows::lookup),
+    often("memrowset.scan", rows::ROWS, rows::scan),
     once("deltas.add", rows::ROWS, rows::add_changes),
     often("deltas.apply", rows::ROWS, rows::apply_changes),
     once("tablet.write", rows::ROWS, rows::write),

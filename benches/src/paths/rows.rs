@@ -76,6 +76,19 @@ pub fn lookup() -> Run {
     })
 }
 
+/// Every column of every row that is in memory, loaded in no order.
+pub fn scan() -> Run {
+    let schema = narrow();
+    let mut world = tables::world(&schema);
+    for first in (0..COUNT).step_by(OP_ROWS as usize) {
+        let rows = (first..first + OP_ROWS).map(|number| narrow_row(mix(number)));
+        tables::run(&mut world, tables::op(&schema, RowOpKind::Insert, rows));
+    }
+    Box::new(move || {
+        assert_eq!(tables::scan(&world, &["k", "a", "b", "c", "d"], &[]) as u64, COUNT);
+    })
+}
+
 fn update(to: u64) -> Vec<u8> {
     let mut change = Vec::new();
     ChangeBuilder::update(&mut change).set(CHANGED, Some(&to.to_le_bytes()));
