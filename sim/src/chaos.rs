@@ -4,6 +4,7 @@
 //! that finds nothing to do, a kill of a server that is down for one, is not counted.
 
 mod blows;
+mod node;
 mod silence;
 
 use std::collections::BTreeMap;
@@ -492,40 +493,6 @@ impl Chaos {
             Fault::MisdirectedWrite { write } => {
                 machine.disk(DATA_DIR).damage_append(u64::from(*write), Damage::Misdirected);
                 self.state(target).damaged = true;
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    fn node(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
-        let (now, true_micros) = (world.now(), world.true_micros());
-        let machine = world.machine(&target.name());
-        let usual = self.plan.clocks.iter().find(|clock| clock.host == target);
-        let (drift, error) = usual.map_or((0, 1_000), |clock| (clock.drift_ppm, clock.error_us));
-        match kind {
-            Fault::ClockJump { micros } => machine.jump_clock(*micros),
-            Fault::ClockDrift { ppm, span } => {
-                machine.drift_clock(*ppm, true_micros);
-                self.at(now + *span, Action::ClockDrift(target, drift));
-            }
-            Fault::ClockError { micros, span } => {
-                // It says so for a reason: who believes the clock without its error is wrong.
-                let ahead_us = micros / 2;
-                if std::mem::replace(&mut self.state(target).unsure, true) {
-                    return false;
-                }
-                machine.set_clock_error(*micros);
-                machine.jump_clock(ahead_us as i64);
-                self.at(now + *span, Action::ClockSure { host: target, error_us: error, ahead_us });
-            }
-            Fault::Memory { bytes, span } => {
-                machine.set_memory_bytes(*bytes);
-                self.at(now + *span, Action::Memory(target));
-            }
-            Fault::SlowCpu { factor, span } => {
-                machine.slow_cpu(u64::from(*factor));
-                self.at(now + *span, Action::Cpu(target));
             }
             _ => return false,
         }

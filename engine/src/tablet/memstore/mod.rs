@@ -32,7 +32,8 @@ pub fn prefetch<T>(place: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for at in (0..size_of::<T>()).step_by(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program gets to see, and every x86-64 has it. `at` is within `place`.
+        // SAFETY: a prefetch reads nothing that the program gets to see, and every x86-64 has it; `at` is within
+        // `place`.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).byte_add(at).cast()) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
