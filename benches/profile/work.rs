@@ -24,6 +24,9 @@ const BLOCK_ROWS: usize = 4096;
 /// Rows of one write, and clients that write at once, as in the YCSB study.
 const BATCH: u64 = 100;
 const CLIENTS: u64 = 16;
+/// Enough for some thousand samples: a scan takes hundredths of a second.
+const SCANS_PER_PERCENT: u64 = 10;
+const BATCHES_PER_PERCENT: u64 = 60;
 /// Long enough for rows to have gone to disk, with the settings below.
 const SETTLING: Duration = Duration::from_secs(4);
 
@@ -74,7 +77,7 @@ async fn play<T>(asked: &Asked, begin: impl FnOnce() -> T) -> Result<T> {
             load(&table, 20).await?;
             env.sleep(SETTLING).await;
             let profile = begin();
-            for _ in 0..asked.percent / 2 {
+            for _ in 0..asked.percent * SCANS_PER_PERCENT {
                 scan(&table).await?;
             }
             profile
@@ -82,7 +85,7 @@ async fn play<T>(asked: &Asked, begin: impl FnOnce() -> T) -> Result<T> {
         "inserts" => {
             let table = create(&client, ycsb::schema(), "key").await?;
             let profile = begin();
-            inserts(&table, asked.percent * 20).await?;
+            inserts(&table, asked.percent * BATCHES_PER_PERCENT).await?;
             profile
         }
         other => panic!("{other} is no workload: load, scan, inserts"),
