@@ -24,7 +24,7 @@ const BLOCK_ROWS: usize = 4096;
 /// Rows of one write, and clients that write at once, as in the YCSB study.
 const BATCH: u64 = 100;
 const CLIENTS: u64 = 16;
-/// Enough for some thousand samples: a scan takes hundredths of a second.
+/// Enough for many hundred samples: a scan takes a few milliseconds.
 const SCANS_PER_PERCENT: u64 = 10;
 const BATCHES_PER_PERCENT: u64 = 60;
 /// Long enough for rows to have gone to disk, with the settings below.

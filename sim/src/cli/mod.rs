@@ -193,7 +193,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// To `head`, for one, which has enough at some line.
+/// Prints as much of it as the reader takes: `head`, for one, has enough at some line.
 fn print_plan(plan: &Plan) -> Result<bool> {
     match std::io::stdout().lock().write_all(plan.to_string().as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

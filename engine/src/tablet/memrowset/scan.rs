@@ -73,8 +73,8 @@ impl MemRowSetScan {
 
     /// The rows that the snapshot sees among the next ones from a key on, and the key to go on at.
     ///
-    /// All rows are found before any is looked at: rows that came in another order than that of their keys are all
-    /// over the memory, and so the waits for them overlap.
+    /// All rows are found before any is looked at, and asked for as soon as they are: rows that came in another order
+    /// than that of their keys are all over the memory, and so the waits for them overlap.
     fn pick<'a>(&self, store: &'a Store, from: &[u8]) -> (Vec<Picked<'a>>, Option<Vec<u8>>) {
         let (rows, next) = self.rows_from(store, from);
         let place = |row: &u32| {

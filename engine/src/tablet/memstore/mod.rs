@@ -24,6 +24,7 @@ pub mod tree;
 pub const NONE: u32 = u32::MAX;
 
 /// Bytes that a processor fetches at once.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = 64;
 
 /// Asks the processor to have this at hand soon. Nothing but the time that reading it takes depends on that.

@@ -109,6 +109,7 @@ impl Tree {
                 return None;
             }
             let leaf = self.leaves.get(cursor.leaf.next).rows();
+            // It is on its way while the rows of this one are taken.
             if leaf.next != NONE {
                 prefetch(self.leaves.get(leaf.next));
             }
