@@ -6,7 +6,7 @@ pub mod raft;
 
 use std::fmt;
 
-use crate::ids::{ColumnId, OpId, RowSetId};
+use crate::ids::{ColumnId, OpId, RowSetId, Term};
 use crate::time::Timestamp;
 
 /// Something a person who looks after a tablet may want to know.
@@ -27,6 +27,8 @@ pub enum Note {
     Altered { version: u32 },
     /// A file that nothing refers to, left by a crash, was removed.
     RemovedOrphan { file: String },
+    /// A scan of the latest began, of everything up to `applied`. `leads`: the term that the replica leads in, if it does.
+    ServedLatest { applied: Timestamp, leads: Option<Term> },
     /// Replication took a step.
     Raft(raft::RaftNote),
 }
@@ -50,6 +52,9 @@ impl fmt::Display for Note {
             }
             Note::Altered { version } => write!(f, "altered version={version}"),
             Note::RemovedOrphan { file } => write!(f, "removed orphan file={file}"),
+            Note::ServedLatest { applied, leads } => {
+                write!(f, "served-latest applied={applied} leads={}", leads.unwrap_or_default())
+            }
             Note::Raft(note) => write!(f, "raft {note}"),
         }
     }

@@ -178,7 +178,7 @@ fn moment_of(note: &Note) -> Option<Moment> {
         Note::Compacted { .. } | Note::MergedDeltas { .. } => Moment::Merge,
         Note::Altered { .. } => Moment::Alter,
         Note::Replayed { .. } => Moment::Replay,
-        Note::RemovedOrphan { .. } => return None,
+        Note::RemovedOrphan { .. } | Note::ServedLatest { .. } => return None,
     })
 }
 

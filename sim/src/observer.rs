@@ -18,7 +18,7 @@ use crate::fuse::Fuses;
 use crate::invariants::Watchdog;
 use crate::machine::Machine;
 use crate::oracle::memory::Counted;
-use crate::oracle::{Finding, unprovoked};
+use crate::oracle::{Finding, clocks, unprovoked};
 use crate::plan::{Host, Limits, Plan};
 use crate::trace::{self, Lane};
 
@@ -53,11 +53,16 @@ struct Seen {
 /// What the replicas of each tablet did, in the form that `spec/README.md` tells.
 struct Traces {
     origin: String,
+    /// Safe times of clocks that are more wrong than they say are promises that the spec would hold them to.
+    without_safe_times: bool,
     tablets: BTreeMap<TabletId, Trace>,
 }
 
 impl Traces {
     fn push(&mut self, server: PeerId, tablet: TabletId, note: &RaftNote) {
+        if self.without_safe_times && matches!(note.action, Action::SafeTimeAdvance { .. }) {
+            return;
+        }
         let origin = &self.origin;
         self.tablets.entry(tablet).or_insert_with(|| Trace::new(tablet, origin)).push(server, note);
     }
@@ -76,8 +81,12 @@ impl Observer {
         let patience = cluster::raft(plan).election_timeout();
         let dog =
             Watchdog::new(plan.cluster.log_sync, patience).giving_up_after(plan.cluster.follower_failed);
+        let clocks_wrong = clocks::beyond_error(plan);
+        let dog = dog.clocks_wrong_by(clocks_wrong);
         let (dog, hosts) = (Mutex::new(dog), Mutex::default());
-        let traces = origin.map(|origin| Mutex::new(Traces { origin, tablets: BTreeMap::new() }));
+        let without_safe_times = !clocks_wrong.is_zero();
+        let traces =
+            origin.map(|origin| Mutex::new(Traces { origin, without_safe_times, tablets: BTreeMap::new() }));
         let (marks, memory, unprovoked) = (Mutex::default(), Mutex::default(), Mutex::default());
         let keeps_logs = plan.cluster.limits != Limits::Tiny && plan.cluster.log_sync;
         let (changed, machines) = (AtomicBool::default(), Mutex::default());
@@ -279,6 +288,11 @@ impl Seen {
         memory.findings.extend(found);
     }
 
+    /// Whether the invariants hold of this tablet.
+    fn judged(&self, tablet: TabletId) -> bool {
+        !self.forgets || tablet == node::master::system::TABLET_ID
+    }
+
     fn note(&self, server: PeerId, tablet: TabletId, note: &Note) {
         let name = match note {
             Note::Raft(raft) => {
@@ -286,7 +300,7 @@ impl Seen {
                 if matches!(raft.action, Action::ConfigAppend { .. }) {
                     self.changed.store(true, Ordering::Relaxed);
                 }
-                if !self.forgets || tablet == node::master::system::TABLET_ID {
+                if self.judged(tablet) {
                     self.dog().see(server, tablet, raft, trace::nanos_here());
                 }
                 if let Some(traces) = &self.traces {
@@ -298,9 +312,15 @@ impl Seen {
             }
             other => first_word("note: ", other),
         };
-        if let Note::Replayed { config, .. } = note {
-            self.memory().by_server.entry(server).or_default().opened();
-            self.dog().opened(server, tablet, *config);
+        match note {
+            Note::Replayed { config, .. } => {
+                self.memory().by_server.entry(server).or_default().opened();
+                self.dog().opened(server, tablet, *config);
+            }
+            Note::ServedLatest { applied, leads: Some(term) } if self.judged(tablet) => {
+                self.dog().served_latest(server, tablet, *term, *applied);
+            }
+            _ => {}
         }
         self.count(&name);
     }

@@ -202,7 +202,7 @@ impl Raft {
     /// What an answer may have made possible.
     fn after_answer(&mut self, peer: PeerId, ctx: &mut Ctx<'_>) {
         self.advance_commit(ctx);
-        self.confirm_safe_time();
+        self.confirm_safe_time(ctx);
         self.promote(peer, ctx);
         self.check_transfer(ctx);
         self.evict();

@@ -159,11 +159,11 @@ impl Raft {
         }
         let at = ctx.clock.take().min(past);
         picks.push(Pick { at, last: self.log.last().index, sent: self.sent });
-        self.confirm_safe_time();
+        self.confirm_safe_time(ctx);
     }
 
     /// A peer answered: perhaps a majority has, since a timestamp was picked.
-    pub(super) fn confirm_safe_time(&mut self) {
+    pub(super) fn confirm_safe_time(&mut self, ctx: &mut Ctx<'_>) {
         if !self.is_caught_up_leader() {
             return;
         }
@@ -175,17 +175,24 @@ impl Raft {
             voters.count() >= config.majority()
         };
         let count = leader.picks.waiting.iter().take_while(|pick| confirmed(pick)).count();
-        if let Some(pick) = leader.picks.waiting.drain(..count).next_back() {
+        let newest = leader.picks.waiting.drain(..count).next_back();
+        if let Some(pick) = newest {
             leader.picks.confirmed = Some((pick.at, pick.last));
-            self.safe = self.safe.max(pick.at);
+            self.advance_safe_time(pick.at, ctx);
         }
     }
 
     /// The leader says so.
     pub(super) fn adopt_safe_time(&mut self, safe: Timestamp, ctx: &mut Ctx<'_>) {
         if safe > self.safe_time() {
-            self.safe = safe;
             ctx.clock.pass(safe);
+            self.advance_safe_time(safe, ctx);
+        }
+    }
+
+    fn advance_safe_time(&mut self, safe: Timestamp, ctx: &mut Ctx<'_>) {
+        if safe > self.safe {
+            self.safe = safe;
             self.note(ctx, Action::SafeTimeAdvance { safe });
         }
     }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::note::Note;
 use crate::raft::message::{Clock, LogChange};
 use crate::raft::{self, Output, Raft};
-use crate::tablet::mvcc::{Mvcc, Promise};
+use crate::tablet::mvcc::{Leads, Mvcc, Promise};
 use crate::time::{Now, Timestamp};
 use crate::wal::{Commit, Entry, Replicate};
 
@@ -101,7 +101,8 @@ impl Replica {
         };
         let mvcc = self.applier.tablet.mvcc();
         out.progress |= mvcc.promise(promise);
-        mvcc.set_catching_up(self.raft.is_leader() && !self.raft.is_caught_up_leader());
+        let (term, caught_up) = (self.raft.term(), self.raft.is_caught_up_leader());
+        mvcc.set_leads(self.raft.is_leader().then_some(Leads { term, caught_up }));
     }
 
     pub(super) fn with_raft<R>(

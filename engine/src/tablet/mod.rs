@@ -22,6 +22,7 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{TableId, TabletId};
 use crate::memory::{Held, MemTracker, Memory};
+use crate::note::Note;
 use crate::schema::Schema;
 use crate::schema::partition::{Partition, PartitionSchema};
 use crate::time::Timestamp;
@@ -294,8 +295,17 @@ impl Tablet {
             // A rowset takes files that lack old history without leaving the state: if that was after the mark had
             // been looked at, it may lack what this snapshot needs.
             if spec.oldest(snapshot) >= self.history_mark() {
+                self.note_latest(spec, snapshot);
                 return Ok(scan);
             }
+        }
+    }
+
+    /// Whoever watches may know what it should have seen.
+    fn note_latest(&self, spec: &ScanSpec, snapshot: rowset::Snapshot) {
+        if spec.snapshot == SnapshotAt::Latest {
+            let (applied, leads) = (Timestamp(snapshot.before.0 - 1), self.mvcc.leads_in());
+            self.config.watch.note(self.tablet, &Note::ServedLatest { applied, leads });
         }
     }
 

@@ -18,6 +18,7 @@
 use std::collections::VecDeque;
 
 use super::rowset::Snapshot;
+use crate::ids::Term;
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Timestamp;
 
@@ -33,7 +34,15 @@ struct State {
     in_flight: VecDeque<Timestamp>,
     last_applied: Timestamp,
     promise: Promise,
-    catching_up: bool,
+    leads: Option<Leads>,
+}
+
+/// What a leader says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leads {
+    pub term: Term,
+    /// Whether it has applied everything that leaders before it may have acknowledged (Raft §8).
+    pub caught_up: bool,
 }
 
 /// What says that no more operations begin at or below a moment.
@@ -102,14 +111,19 @@ impl Mvcc {
         std::mem::replace(&mut state.promise, next) != next
     }
 
-    /// Whether this replica leads but has yet to apply what leaders before it may have acknowledged (Raft §8).
-    pub fn set_catching_up(&self, catching_up: bool) {
-        self.lock().catching_up = catching_up;
+    /// Whether this replica leads.
+    pub fn set_leads(&self, leads: Option<Leads>) {
+        self.lock().leads = leads;
+    }
+
+    /// The term that this replica leads in.
+    pub fn leads_in(&self) -> Option<Term> {
+        self.lock().leads.map(|leads| leads.term)
     }
 
     /// Whether [`Mvcc::latest`] of a leader shows everything that was ever acknowledged. Of others nobody expects it.
     pub fn is_caught_up(&self) -> bool {
-        !self.lock().catching_up
+        self.lock().leads.is_none_or(|leads| leads.caught_up)
     }
 
     /// A snapshot of everything applied so far.
@@ -232,7 +246,7 @@ mod tests {
         assert_eq!((mvcc.earliest_in_flight(), mvcc.newest()), (Some(Timestamp(5)), Timestamp(7)));
         mvcc.applied(Timestamp(5));
         assert_eq!(mvcc.earliest_in_flight(), Some(Timestamp(7)));
-        mvcc.set_catching_up(true);
+        mvcc.set_leads(Some(Leads { term: 2, caught_up: false }));
         assert!(!mvcc.is_caught_up());
         mvcc.restore(Timestamp(3));
         assert_eq!((mvcc.earliest_in_flight(), mvcc.last_applied()), (None, Timestamp(3)));

@@ -10,8 +10,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use engine::ids::{PeerId, TabletId};
+use engine::ids::{PeerId, TabletId, Term};
 use engine::note::raft::{Action, DataState, RaftNote};
+use engine::time::Timestamp;
 
 pub use model::{Event, Model};
 
@@ -26,6 +27,7 @@ pub mod config_in_log;
 pub mod copy_is_prefix;
 pub mod elected_by_votes;
 pub mod election_restriction;
+pub mod latest_reads;
 pub mod leader_completeness;
 pub mod leader_undisturbed;
 pub mod living_majority;
@@ -37,6 +39,7 @@ pub mod no_committed_truncation;
 pub mod no_revival;
 pub mod one_leader_per_term;
 pub mod one_vote_per_term;
+pub mod promises_bind;
 pub mod quorum_keeps;
 pub mod quorums_meet;
 pub mod repeatable_snapshot;
@@ -79,6 +82,8 @@ pub fn begins_anew(action: &Action) -> bool {
     )
 }
 
+/// More do not tell more.
+const FINDINGS_MAX: usize = 20;
 /// Events of a story before the one that broke something.
 const STORY_EVENTS: usize = 30;
 
@@ -93,6 +98,8 @@ pub struct Watchdog {
     patience: Duration,
     /// How long one may be silent until it is given up.
     given_up: Duration,
+    /// By how much more than they say clocks may be wrong.
+    clocks_wrong: Duration,
     excused: Vec<PeerId>,
     /// Who does nothing, since when.
     silent: BTreeMap<PeerId, u64>,
@@ -127,6 +134,7 @@ impl Tablet {
                 Box::new(config_in_log::ConfigInLog),
                 Box::new(copy_is_prefix::CopyIsPrefix),
                 Box::new(safe_time_monotone::SafeTimeMonotone::default()),
+                Box::new(promises_bind::PromisesBind::default()),
                 Box::new(quorum_keeps::QuorumKeeps),
                 Box::new(commit_by_majority::CommitByMajority),
                 Box::new(change_in_own_term::ChangeInOwnTerm::default()),
@@ -148,6 +156,11 @@ impl Watchdog {
     /// A server that is silent for so long is given up by its leaders.
     pub fn giving_up_after(self, given_up: Duration) -> Watchdog {
         Watchdog { given_up, ..self }
+    }
+
+    /// Clocks may be wrong by so much more than they say.
+    pub fn clocks_wrong_by(self, clocks_wrong: Duration) -> Watchdog {
+        Watchdog { clocks_wrong, ..self }
     }
 
     /// These servers do nothing, each since that moment; no others.
@@ -180,13 +193,25 @@ impl Watchdog {
             state.model.silent.clone_from(&self.silent);
         }
         let event = Event { at: server, nanos, note: note.clone() };
-        let objections = state.see(&event);
-        for (oracle, what) in objections {
-            if self.findings.len() < 20 {
-                let message = format!("tablet {tablet}, event {}: {what}", self.events);
-                let story = state.recent.iter().map(|event| format!("{} {}", event.at, event.note));
-                self.findings.push(Finding { oracle, message, story: story.collect() });
-            }
+        for (oracle, what) in state.see(&event) {
+            self.object(tablet, oracle, &what);
+        }
+    }
+
+    /// A replica that leads in `term` begins to serve the latest that it has, which is everything up to `applied`.
+    pub fn served_latest(&mut self, server: PeerId, tablet: TabletId, term: Term, applied: Timestamp) {
+        let Some(state) = self.tablets.get(&tablet) else { return };
+        if let Err(what) = latest_reads::check(server, term, applied, &state.model) {
+            self.object(tablet, latest_reads::NAME, &what);
+        }
+    }
+
+    fn object(&mut self, tablet: TabletId, oracle: &'static str, what: &str) {
+        if self.findings.len() < FINDINGS_MAX {
+            let message = format!("tablet {tablet}, event {}: {what}", self.events);
+            let recent = self.tablets.get(&tablet).into_iter().flat_map(|state| &state.recent);
+            let story = recent.map(|event| format!("{} {}", event.at, event.note)).collect();
+            self.findings.push(Finding { oracle, message, story });
         }
     }
 
@@ -202,7 +227,7 @@ impl Watchdog {
         let mut model = Model::default();
         model.excused = self.excused.iter().copied().collect();
         (model.log_sync_off, model.patience) = (self.log_sync_off, self.patience);
-        model.given_up = self.given_up;
+        (model.given_up, model.clocks_wrong) = (self.given_up, self.clocks_wrong);
         model
     }
 

@@ -135,6 +135,8 @@ pub struct Model {
     /// The log of each term's leader.
     pub leaders: BTreeMap<Term, Log>,
     pub committed: BTreeMap<u64, Committed>,
+    /// The last index that leaders of each term have counted first.
+    pub counted: BTreeMap<Term, u64>,
     pub configs: BTreeMap<OpId, Config>,
     pub timestamps: BTreeMap<OpId, Timestamp>,
     /// Voters of the newest committed configuration that were deleted, as one does with tablets that are dropped.
@@ -147,6 +149,8 @@ pub struct Model {
     pub log_sync_off: bool,
     /// How long a follower waits for its leader; zero if that is not known.
     pub patience: Duration,
+    /// By how much more than they say clocks may be wrong.
+    pub clocks_wrong: Duration,
     /// How long a server may be silent until its leaders give it up; zero if that is not known.
     pub given_up: Duration,
     /// Servers that do nothing, each since that moment.
@@ -270,6 +274,7 @@ impl Model {
         for index in known + 1..=note.post.commit {
             let Some(term) = log.term(index) else { return };
             self.committed.insert(index, Committed { term, by: note.post.term });
+            self.counted.insert(note.post.term, index);
         }
     }
 
@@ -304,6 +309,13 @@ impl Model {
         let log = &self.replicas.get(&peer)?.log;
         let mine = self.configs.iter().filter(|(op, _)| log.has(**op));
         mine.max_by_key(|(op, _)| op.index).map(|(_, config)| config)
+    }
+
+    /// Whether an operation of this timestamp comes too late for a safe time. Clocks that are more wrong than they say
+    /// make promises that nobody can keep.
+    pub fn breaks(&self, timestamp: Timestamp, safe: Timestamp) -> bool {
+        let wrong = self.clocks_wrong.as_micros() as u64;
+        timestamp <= safe && (wrong == 0 || timestamp.micros() <= safe.micros().saturating_sub(wrong))
     }
 
     pub fn role(&self, peer: PeerId) -> Option<Role> {

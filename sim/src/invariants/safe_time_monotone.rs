@@ -39,7 +39,8 @@ impl Invariant for SafeTimeMonotone {
                 for index in prev.index + 1..=upto.index {
                     let Some(term) = leader.term(index) else { continue };
                     let op = OpId { term, index };
-                    let late = before.timestamps.get(&op).filter(|timestamp| *timestamp <= safe);
+                    let late =
+                        before.timestamps.get(&op).filter(|timestamp| before.breaks(**timestamp, *safe));
                     if let (Some(late), false) = (late, held.is_some_and(|log| log.has(op))) {
                         return Err(format!("{at} takes {op} at {late}, though {safe} was safe"));
                     }

@@ -5,6 +5,7 @@ use engine::time::Timestamp;
 use super::*;
 
 mod members;
+mod reads;
 
 const PATIENCE: Duration = Duration::from_nanos(1_000);
 const TABLET: Uuid = Uuid([9; 16]);
@@ -490,18 +491,6 @@ fn a_copy_that_is_no_prefix_is_rejected() {
     assert!(copy("1.2").is_empty());
     assert!(copy("1.1").is_empty());
     assert_eq!(copy("1.3"), ["CopyIsPrefix"]);
-}
-
-#[test]
-fn safe_time_that_passed_an_operation_is_rejected() {
-    let mut cluster = Cluster::usual();
-    cluster.note('b', Action::SafeTimeAdvance { safe: Timestamp(20) });
-    cluster.append('a', 3, 15).follow('b', 'a', "1.2", "1.3");
-    assert_eq!(cluster.objections(), ["SafeTimeMonotone"]);
-    let mut cluster = Cluster::usual();
-    cluster.note('b', Action::SafeTimeAdvance { safe: Timestamp(20) });
-    cluster.note('b', Action::SafeTimeAdvance { safe: Timestamp(19) });
-    assert_eq!(cluster.objections(), ["SafeTimeMonotone"]);
 }
 
 #[test]

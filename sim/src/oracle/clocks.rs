@@ -8,6 +8,7 @@
 //! - A client that chooses no snapshot is given one that includes all it has seen.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use engine::time::{Now, Timestamp};
 
@@ -70,6 +71,22 @@ pub fn apart(plan: &Plan, by: Nanos) -> Nanos {
         _ => 0,
     };
     ((most - least) as u64 + plan.faults.iter().map(moved).sum::<u64>()) * 1_000
+}
+
+/// By how much more than its stated error a clock of this plan may be wrong, at worst.
+pub fn beyond_error(plan: &Plan) -> Duration {
+    let whole_s = (plan.limit + plan.quiet).as_secs() as i64;
+    let wrong = |clock: &ClockError| {
+        let off = clock.offset_us.abs() + (clock.drift_ppm * whole_s).abs();
+        (off as u64).saturating_sub(clock.error_us)
+    };
+    let moved = |fault: &TimedFault| match &fault.kind {
+        Fault::ClockJump { micros } => micros.unsigned_abs(),
+        Fault::ClockDrift { ppm, span } => ppm.unsigned_abs() * (span.as_secs() + 1),
+        _ => 0,
+    };
+    let moved: u64 = plan.faults.iter().map(moved).sum();
+    Duration::from_micros(moved + plan.clocks.iter().map(wrong).max().unwrap_or_default())
 }
 
 fn check_call(index: usize, operation: &Operation, report: &mut Report) {
