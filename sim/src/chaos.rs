@@ -43,11 +43,11 @@ enum Action {
     DiskSpace(Host, Dir),
     ReadErrors(Host, Dir),
     ClockDrift(Host, i64),
-    /// The clock knows its error again, and is no longer ahead by so much.
+    /// The clock knows its error again, and is no longer ahead by so much, or behind.
     ClockSure {
         host: Host,
         error_us: u64,
-        ahead_us: u64,
+        ahead_us: i64,
     },
     Memory(Host),
     Cpu(Host),
@@ -207,7 +207,7 @@ impl Chaos {
             Action::ClockSure { host, error_us, ahead_us } => {
                 self.state(host).unsure = false;
                 let machine = world.machine(&host.name());
-                machine.jump_clock(-(ahead_us as i64));
+                machine.jump_clock(-ahead_us);
                 machine.set_clock_error(error_us);
             }
             Action::Memory(host) => world.machine(&host.name()).set_memory_bytes(self.plan.cluster.memory),

@@ -17,14 +17,15 @@ impl Chaos {
                 machine.drift_clock(*ppm, true_micros);
                 self.at(now + *span, Action::ClockDrift(target, drift));
             }
-            Fault::ClockError { micros, span } => {
+            Fault::ClockError { micros, behind, span } => {
                 // It says so for a reason: who believes the clock without its error is wrong.
-                let ahead_us = micros / 2;
+                let wrong_us = (micros / 2) as i64;
+                let ahead_us = if *behind { -wrong_us } else { wrong_us };
                 if std::mem::replace(&mut self.state(target).unsure, true) {
                     return false;
                 }
                 machine.set_clock_error(*micros);
-                machine.jump_clock(ahead_us as i64);
+                machine.jump_clock(ahead_us);
                 self.at(now + *span, Action::ClockSure { host: target, error_us: error, ahead_us });
             }
             Fault::Memory { bytes, span } => {

@@ -310,7 +310,8 @@ fn how_far_clocks_differ_counts_all_that_moves_them() {
     plan.clocks = vec![clock(0, -3_000, 0), clock(1, 2_000, 100)];
     assert_eq!(super::clocks::apart(&plan, 10_000_000_000), 3_000_000 + 3_000_000);
     let jump = crate::plan::faults::Fault::ClockJump { micros: -500 };
-    let unsure = crate::plan::faults::Fault::ClockError { micros: 1_000, span: Default::default() };
+    let unsure =
+        crate::plan::faults::Fault::ClockError { micros: 1_000, behind: true, span: Default::default() };
     for (kind, expected) in [(jump, 6_500_000), (unsure, 7_000_000)] {
         plan.faults.push(crate::plan::TimedFault { at: Default::default(), target: host(1), kind });
         assert_eq!(super::clocks::apart(&plan, 10_000_000_000), expected);

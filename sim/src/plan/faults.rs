@@ -174,8 +174,8 @@ records! {
         ClockJump = "clock-jump" { micros: i64 },
         /// The wall clock gains `ppm` microseconds each second.
         ClockDrift = "clock-drift" { ppm: i64, span: Duration },
-        /// The clock knows its error no better than this, and is ahead by half of it.
-        ClockError = "clock-error" { micros: u64, span: Duration },
+        /// The clock knows its error no better than this, and is wrong by half of it.
+        ClockError = "clock-error" { micros: u64, behind: bool, span: Duration },
 
         /// The node may use no more than this.
         Memory = "memory" { bytes: u64, span: Duration },

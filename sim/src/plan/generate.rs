@@ -518,7 +518,10 @@ impl<'a> FaultDraw<'a> {
         let signed = |draw: &mut Draw, most: u64| draw.between(0, 2 * most) as i64 - most as i64;
         match word {
             "clock-drift" => Fault::ClockDrift { ppm: signed(self.draw, 500), span },
-            "clock-error" => Fault::ClockError { micros: self.draw.pick(&[100_000, 1_000_000]), span },
+            "clock-error" => {
+                let micros = self.draw.pick(&[100_000, 1_000_000]);
+                Fault::ClockError { micros, behind: self.draw.percent(50), span }
+            }
             "memory" => Fault::Memory { bytes: self.draw.pick(&[4 << 20, 16 << 20, 32 << 20]), span },
             "slow-cpu" => Fault::SlowCpu { factor: self.draw.pick(&[3, 10, 100]), span },
             _ => Fault::ClockJump { micros: signed(self.draw, 20_000) },
