@@ -134,17 +134,41 @@ CREATE TABLE IF NOT EXISTS runs (
     PRIMARY KEY (what, world, profile, size));
 CREATE TABLE IF NOT EXISTS failures (
     what TEXT NOT NULL, world TEXT NOT NULL, profile TEXT NOT NULL, size TEXT NOT NULL,
-    oracle TEXT NOT NULL, message TEXT NOT NULL);
+    number INTEGER NOT NULL, oracle TEXT NOT NULL, message TEXT NOT NULL,
+    PRIMARY KEY (what, world, profile, size, number));
 CREATE TABLE IF NOT EXISTS fired (
-    what TEXT NOT NULL, world TEXT NOT NULL, fault TEXT NOT NULL, times INTEGER NOT NULL);
+    what TEXT NOT NULL, world TEXT NOT NULL, profile TEXT NOT NULL, size TEXT NOT NULL,
+    fault TEXT NOT NULL, times INTEGER NOT NULL,
+    PRIMARY KEY (what, world, profile, size, fault));
 CREATE TABLE IF NOT EXISTS marks (
-    what TEXT NOT NULL, world TEXT NOT NULL, mark TEXT NOT NULL, times INTEGER NOT NULL);
+    what TEXT NOT NULL, world TEXT NOT NULL, profile TEXT NOT NULL, size TEXT NOT NULL,
+    mark TEXT NOT NULL, times INTEGER NOT NULL,
+    PRIMARY KEY (what, world, profile, size, mark));
 ";
+
+/// Of the tables; files of another are not written to.
+const SCHEMA_VERSION: i64 = 2;
+
+/// A file of results, made if there is none.
+fn open(path: &Path) -> Result<Connection> {
+    let db = Connection::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let tables: i64 = db.query_row("SELECT COUNT(*) FROM sqlite_master", [], |row| row.get(0))?;
+    if tables == 0 {
+        db.execute_batch(SCHEMA)?;
+        db.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    }
+    let version: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    anyhow::ensure!(
+        version == SCHEMA_VERSION,
+        "{} holds results of version {version}, not {SCHEMA_VERSION}: take another file",
+        path.display()
+    );
+    Ok(db)
+}
 
 /// Puts results into a SQLite file; a run that is there already is replaced.
 pub fn store(path: &Path, how: &How, results: &Results) -> Result<()> {
-    let mut db = Connection::open(path).with_context(|| format!("opening {}", path.display()))?;
-    db.execute_batch(SCHEMA)?;
+    let mut db = open(path)?;
     let transaction = db.transaction()?;
     for (which, outcome) in &results.runs {
         insert(&transaction, &which.what, how, outcome)?;
@@ -179,17 +203,19 @@ fn insert(db: &Connection, what: &str, how: &How, outcome: &Outcome) -> Result<(
         ],
     )?;
     for table in ["failures", "fired", "marks"] {
-        db.execute(&format!("DELETE FROM {table} WHERE what = ? AND world = ?"), params![what, world])?;
+        let same = "what = ? AND world = ? AND profile = ? AND size = ?";
+        let run = params![what, world, profile, size];
+        db.execute(&format!("DELETE FROM {table} WHERE {same}"), run)?;
     }
-    for failure in &outcome.failures {
-        let row = params![what, world, profile, size, failure.oracle, failure.message];
-        db.execute("INSERT INTO failures VALUES (?,?,?,?,?,?)", row)?;
+    for (number, failure) in outcome.failures.iter().enumerate() {
+        let row = params![what, world, profile, size, number as i64, failure.oracle, failure.message];
+        db.execute("INSERT INTO failures VALUES (?,?,?,?,?,?,?)", row)?;
     }
-    for (fault, times) in &outcome.fired {
-        db.execute("INSERT INTO fired VALUES (?,?,?,?)", params![what, world, fault, int(*times)])?;
-    }
-    for (mark, times) in &outcome.marks {
-        db.execute("INSERT INTO marks VALUES (?,?,?,?)", params![what, world, mark, int(*times)])?;
+    for (table, counts) in [("fired", &outcome.fired), ("marks", &outcome.marks)] {
+        for (name, times) in counts {
+            let row = params![what, world, profile, size, name, int(*times)];
+            db.execute(&format!("INSERT INTO {table} VALUES (?,?,?,?,?,?)"), row)?;
+        }
     }
     Ok(())
 }
@@ -205,11 +231,11 @@ pub struct MergeArgs {
 
 /// Puts shards together and prints their sum.
 pub fn merge(args: &MergeArgs) -> Result<bool> {
-    let db = Connection::open(&args.into).with_context(|| format!("opening {}", args.into.display()))?;
-    db.execute_batch(SCHEMA)?;
+    let db = open(&args.into)?;
     for path in &args.from {
         let name = path.display().to_string();
         anyhow::ensure!(path.is_file(), "{name} is no file");
+        drop(open(path)?);
         db.execute("ATTACH DATABASE ? AS shard", params![name]).with_context(|| format!("reading {name}"))?;
         for table in ["runs", "failures", "fired", "marks"] {
             db.execute(&format!("INSERT OR REPLACE INTO main.{table} SELECT * FROM shard.{table}"), [])?;
@@ -299,6 +325,26 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_has_a_result_for_every_profile() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("all.db");
+        let wrong = Fault { oracle: "once".into(), message: "twice".into(), story: Vec::new() };
+        let (how, failed) = results("1", vec![wrong]);
+        store(&path, &how, &failed).expect("a new file");
+        let (_, clean) = results("1", Vec::new());
+        store(&path, &How { profile: Profile::Disk, ..how }, &clean).expect("the same file");
+        let db = Connection::open(&path).expect("it was made");
+        let count = |table: &str| {
+            let sql = format!("SELECT COUNT(*) FROM {table}");
+            db.query_row(&sql, [], |row| row.get::<_, i64>(0)).expect("a table of the schema")
+        };
+        assert_eq!(["runs", "failures", "fired"].map(count), [2, 1, 2]);
+        db.pragma_update(None, "user_version", 1).expect("a number");
+        let error = open(&path).expect_err("an older file").to_string();
+        assert!(error.contains("take another file"), "{error}");
+    }
+
+    #[test]
     fn shards_are_stored_and_merged() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| dir.path().join(name);
@@ -318,6 +364,9 @@ mod tests {
         assert_eq!(sum("SELECT SUM(times) FROM fired"), 4);
         assert_eq!(sum("SELECT COUNT(*) FROM failures"), 1);
         assert!(merge(&MergeArgs { into: path("all.db"), from: vec![path("none.db")] }).is_err());
+        let twice = MergeArgs { into: path("all.db"), from: vec![path("b.db")] };
+        merge(&twice).expect("a shard may be merged again");
+        assert_eq!(sum("SELECT SUM(times) FROM fired"), 4);
         junit(&path("j.xml"), &failed).expect("a new file");
         let xml = std::fs::read_to_string(path("j.xml")).expect("it was written");
         assert!(xml.contains("once: &lt;twice&gt;") && xml.contains("a &amp; b"), "{xml}");
