@@ -40,6 +40,12 @@ fn address(master: u8) -> String {
     format!("{}:{MASTER_PORT}", Host::Master(master))
 }
 
+/// Whether a master has this name.
+fn is_of(entry: &ServerEntryPb, name: &str) -> bool {
+    let addresses = entry.registration.iter().flat_map(|registration| &registration.rpc_addresses);
+    addresses.into_iter().any(|address| address.host == name)
+}
+
 fn said(error: Option<MasterErrorPb>) -> Result<(), Error> {
     refused(error.map(|error| error.status))
 }
@@ -98,12 +104,8 @@ impl Workload {
     /// `NotReady` unless the master votes; what can be done for that is done.
     async fn mend_master(&self, env: &Env, entries: &[ServerEntryPb], master: u8) -> Result<(), Error> {
         let name = Host::Master(master).name();
-        let is_it = |entry: &&ServerEntryPb| {
-            let addresses = entry.registration.iter().flat_map(|registration| &registration.rpc_addresses);
-            addresses.into_iter().any(|address| address.host == name)
-        };
         let wait = |what: &str| Err(Error::not_ready(format!("master {name} {what}")));
-        match entries.iter().find(is_it) {
+        match entries.iter().find(|entry| is_of(entry, &name)) {
             None => {
                 self.add_master(env, master).await?;
                 wait("has been added")
@@ -120,7 +122,7 @@ impl Workload {
         }
     }
 
-    /// The masters as the one that leads knows them.
+    /// The masters as the one that leads knows them: one that was taken out knows what was before.
     async fn masters(&self, env: &Env) -> Result<Vec<ServerEntryPb>, Error> {
         let within = self.plan().cluster.rpc_timeout;
         for master in 0..self.plan().cluster.masters {
@@ -128,7 +130,9 @@ impl Workload {
             let asked: Result<ListMastersResponsePb, Error> =
                 call(env, &address(master), MASTER, "ListMasters", &request, within).await;
             let Ok(response) = asked else { continue };
-            let leads = |entry: &ServerEntryPb| entry.role == Some(Role::Leader as i32);
+            let name = Host::Master(master).name();
+            let leads =
+                |entry: &ServerEntryPb| entry.role == Some(Role::Leader as i32) && is_of(entry, &name);
             if response.masters.iter().any(leads) {
                 return Ok(response.masters);
             }
