@@ -235,6 +235,8 @@ fn merged(known: &Consensus, reported: &Consensus) -> Consensus {
             peer.address.clone_from(&old.address);
         }
     }
+    let goes_back = merged.term < known.term || merged.config_index < known.config_index;
+    debug_assert!(!goes_back, "a master knows of {known:?} and goes back to {merged:?}");
     merged
 }
 
