@@ -293,7 +293,10 @@ async fn fix(
         view.reached(term);
         match CopySource::new(view, log, committed) {
             Ok(source) => return Ok((source, status)),
-            Err(error) if error.kind == ErrorKind::NotReady => last = error,
+            Err(error) if error.kind == ErrorKind::NotReady => {
+                env.watch.mark("tablet copy: the log was cut while it was looked at");
+                last = error;
+            }
             Err(error) => return Err(error),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::disk::Disk;
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
 use engine::ids::{PeerId, TabletId, Term, Uuid};
 use engine::note::Note;
 use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
@@ -99,6 +99,8 @@ pub async fn start(server: Arc<Server>, request: StartTabletCopyRequestPb) -> Re
     }
     let vacant = server.tablets.vacate(order.tablet).await?;
     if let Some(Err(error)) = order.term.map(|term| vacant.local.admit_term(term)) {
+        let over = error.kind == ErrorKind::NotLeader;
+        server.env.watch.mark_if(over, "tablet copy: refused, the leader's term is over");
         server.tablets.give_back(vacant).await;
         return Err(TabletError::new(
             TabletErrorCode::InvalidConfig,
