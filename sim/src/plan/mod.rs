@@ -13,6 +13,7 @@
 
 use std::time::Duration;
 
+mod deposed;
 mod duels;
 pub mod faults;
 pub mod generate;

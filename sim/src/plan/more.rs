@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::deposed::deposed;
 use super::duels::duels;
 use super::faults::Fault;
 use super::generate::{Profile, Size, read_at, replicas, rounded};
@@ -43,6 +44,7 @@ pub fn scenes(plan: &mut Plan, profile: Profile, work: Duration) {
     slow_scans(&mut Draw::new(seed, "slow scans"), plan, profile, work);
     spread(&mut Draw::new(seed, "spread"), plan, profile, work);
     laggard(&mut Draw::new(seed, "laggard"), plan, profile);
+    deposed(&mut Draw::new(seed, "deposed"), plan, profile);
     masters(&mut Draw::new(seed, "masters"), plan, profile, work);
 }
 
