@@ -517,7 +517,11 @@ impl<'a> FaultDraw<'a> {
         let span = self.brief();
         let signed = |draw: &mut Draw, most: u64| draw.between(0, 2 * most) as i64 - most as i64;
         match word {
-            "clock-drift" => Fault::ClockDrift { ppm: signed(self.draw, 500), span },
+            // What a time service corrects, and a machine that is far off.
+            "clock-drift" => {
+                let most = self.draw.pick(&[500, 50_000]);
+                Fault::ClockDrift { ppm: signed(self.draw, most), span }
+            }
             "clock-error" => {
                 let micros = self.draw.pick(&[100_000, 1_000_000]);
                 Fault::ClockError { micros, behind: self.draw.percent(50), span }
