@@ -27,7 +27,8 @@ pub enum Note {
     Altered { version: u32 },
     /// A file that nothing refers to, left by a crash, was removed.
     RemovedOrphan { file: String },
-    /// A scan of the latest began, of everything up to `applied`. `leads`: the term that the replica leads in, if it does.
+    /// A scan of the latest began, of everything up to `applied`. `leads`: the term that the replica leads in, if it
+    /// does.
     ServedLatest { applied: Timestamp, leads: Option<Term> },
     /// Replication took a step.
     Raft(raft::RaftNote),

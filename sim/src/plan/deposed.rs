@@ -1,5 +1,5 @@
-//! A leader that its group goes on without: it is cut off, a member is moved away, and when the leader is heard again it
-//! is by that member's old server first.
+//! A leader that its group goes on without: it is cut off, a member is moved away, and the first who hears the leader
+//! again is that member's old server.
 //!
 //! ```text
 //! a  leads ── cut off ──────────────────────────────── b hears it: what b lacks it would copy there

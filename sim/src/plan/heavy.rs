@@ -63,7 +63,7 @@ pub(super) fn heavy(draw: &mut Draw, plan: &mut Plan, profile: Profile) {
 /// One client that loads rows, some of them more than once.
 fn loader(draw: &mut Draw, number: u8, tables: u64) -> ClientProgram {
     let pace = rounded(draw.span(MS, 30 * MS));
-    let (ops, keys) = (draw.between(60, 180), draw.between(20, KEYS.end - KEYS.start));
+    let (ops, keys) = (draw.between(50, 120), draw.between(20, KEYS.end - KEYS.start));
     let setup = ClientSetup { number, flush: Flush::Sync, waits: Waits::No, pace, propagate_every: 0 };
     let op = |draw: &mut Draw| Op::Write {
         kind: draw.weighted(&[(WriteKind::Upsert, 6), (WriteKind::Insert, 2), (WriteKind::Delete, 1)]),
