@@ -25,6 +25,11 @@ fn only(mut plan: Plan, kind: &str) -> Plan {
     plan.clocks.clear();
     plan.network.loss_per_mille = 0;
     plan.ending = Ending::Stay;
+    if kind == "lost-write" {
+        // What never reached the device is in the machine's memory until the power goes, with the fault or without it.
+        plan.ending = Ending::PowerCut;
+        plan.cluster.log_sync = true;
+    }
     plan
 }
 
@@ -70,7 +75,8 @@ pub struct Page {
 const HEAD: &str = "# What each kind of fault shows
 
 Written by `cargo sim mutants --kind KIND`, row by row: a planted bug that is caught in a plan with faults of that kind
-and of no other, and is not in the same plan without them. `in` is the plan before the others were taken out.
+and of no other, and is not in the same plan without them. `in` is the plan before the others were taken out. With
+`lost-write`, and without it, all servers lose their power in the end: nobody can know of it before.
 
 | kind of fault | bug | caught by | in | day |
 | --- | --- | --- | --- | --- |
