@@ -303,7 +303,7 @@ impl Seen {
                 if self.judged(tablet) {
                     self.dog().see(server, tablet, raft, trace::nanos_here());
                 }
-                if let Some(traces) = &self.traces {
+                if let Some(traces) = self.traces.as_ref().filter(|_| self.judged(tablet)) {
                     let mut traces = traces.lock().expect("nothing panics while it holds the traces");
                     traces.push(server, tablet, raft);
                 }
