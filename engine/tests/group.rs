@@ -14,6 +14,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use cluster::Cluster;
+use engine::catalog::AUTO_INCREMENTING_ID;
 use engine::config::TabletConfig;
 use engine::error::{Error, ErrorKind, Result};
 use engine::note::Note;
@@ -237,6 +238,30 @@ struct Pending {
     key: i32,
     /// Servers that were asked, with the ticket there and which of their lives it was.
     asked: Vec<(usize, u64, u64)>,
+}
+
+/// Every leader numbers rows from the last number that any leader gave, whoever that was.
+#[test]
+fn a_new_leader_counts_on_from_its_predecessor() {
+    let mut key = ColumnSchema::new(1, AUTO_INCREMENTING_ID, DataType::Int64);
+    key.auto_incrementing = true;
+    let value = ColumnSchema::new(2, "v", DataType::Int32).nullable();
+    let columns = vec![ColumnSchema::new(0, "k", DataType::Int32), key, value];
+    let schema = Schema::new(columns, 2).unwrap();
+    let mut cluster = Cluster::new(3, schema.clone(), TabletConfig::tiny()).unwrap();
+    for (round, leader) in [0, 1, 2, 0].into_iter().enumerate() {
+        cluster.step(leader, raft::Event::Elect { ignore_live_leader: true });
+        cluster.settle();
+        for row in [2 * round, 2 * round + 1] {
+            cluster.propose(leader, write_op(&schema, &format!("insert 7 {row}")), None);
+            cluster.settle();
+        }
+    }
+    let answers: Vec<String> = cluster.done.drain(..).map(|(_, done)| show_done(&done.result)).collect();
+    assert_eq!(answers, ["wrote 1"; 8]);
+    let shown = rows(cluster.replica(1).tablet(), SnapshotAt::Latest).unwrap();
+    let numbered: Vec<String> = (0..8).map(|row| format!("7 {} {row}", row + 1)).collect();
+    assert_eq!(shown, numbered);
 }
 
 struct Storm {

@@ -60,7 +60,7 @@ impl Replica {
             }
             Op::NoOp => None,
         };
-        let (kind, payload) = Logged { op, request, auto_increment: self.auto_increment }.encode();
+        let (kind, payload) = Logged { op, request, auto_increment: self.last_number() }.encode();
         let proposed =
             self.with_raft(assign, out, |raft, clock, agreed| raft.propose(kind, payload, clock, agreed))?;
         self.take_agreed(out);
@@ -85,7 +85,12 @@ impl Replica {
         }
         let home = Home { schema: &tablet.partition_schema, partition: &tablet.partition };
         let WriteOp { columns, rows, indirect } = write;
-        prepare(&schema, tablet.config(), Some(home), columns, rows, indirect, self.auto_increment)
+        prepare(&schema, tablet.config(), Some(home), columns, rows, indirect, self.last_number())
+    }
+
+    /// The last number that a row was given: by this leader, or by one before it, whose operations it has applied.
+    fn last_number(&self) -> i64 {
+        self.auto_increment.max(self.applier.auto_increment)
     }
 
     /// How many numbers an older leader's operations take is known when they are applied. `Throttled` until then.
