@@ -22,6 +22,7 @@ pub mod lists;
 pub mod logs;
 pub mod membership;
 pub mod memory;
+pub mod numbered;
 pub mod once;
 pub mod quiescing;
 pub mod replicas;

@@ -229,6 +229,11 @@ impl Plan {
         self.clients.iter().flat_map(|client| &client.ops).any(Op::is_of_lists)
     }
 
+    /// Whether there is a table whose rows the servers number.
+    pub fn has_numbered(&self) -> bool {
+        self.clients.iter().flat_map(|client| &client.ops).any(|op| matches!(op, Op::Numbered { .. }))
+    }
+
     /// Whether a column that a write named may be gone when the write is tried again.
     pub fn loses_columns(&self) -> bool {
         let drops = |op: &Op| matches!(op, Op::DropColumn { .. });

@@ -35,6 +35,7 @@ pub fn sending(draw: &mut Draw) -> Sending {
 /// What is made of several faults and ops that belong together.
 pub fn scenes(plan: &mut Plan, profile: Profile, work: Duration) {
     let seed = plan.seed;
+    numbered(&mut Draw::new(seed, "numbered"), &mut plan.clients);
     heavy(&mut Draw::new(seed, "heavy"), plan, profile);
     waits(&mut Draw::new(seed, "waits"), plan, profile);
     duels(&mut Draw::new(seed, "duels"), plan, profile, work);
@@ -90,6 +91,20 @@ pub fn ops(draw: &mut Draw, cluster: &mut Cluster, clients: &mut [ClientProgram]
     for op in ops {
         if let Some(more) = other_op(draw, cluster, &kinds) {
             *op = more;
+        }
+    }
+}
+
+/// Rows that the servers number, in some plans, in the place of other ops.
+fn numbered(draw: &mut Draw, clients: &mut [ClientProgram]) {
+    if !draw.percent(20) {
+        return;
+    }
+    let percent = draw.pick(&[5, 15, 30]);
+    let ops = clients.iter_mut().flat_map(|client| &mut client.ops).filter(|op| **op != Op::Flush {});
+    for op in ops {
+        if draw.percent(percent) {
+            *op = Op::Numbered { step: draw.below(16) as u8 };
         }
     }
 }

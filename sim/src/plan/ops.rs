@@ -191,6 +191,9 @@ records! {
         Link = "link" {},
         /// Reads the lists of all clients at one snapshot, `back` before now if that is not zero.
         Walk = "walk" { back: Duration, from: Replicas },
+        /// Inserts a row under a key that others have, too, into the table whose rows the servers number, or reads all
+        /// of them, as `step` says.
+        Numbered = "numbered" { step: u8 },
         /// Has a tablet server lead nothing new and begin no scans for a while.
         Quiesce = "quiesce" { server: u8, span: Duration },
         /// Asks a tablet server what memory it holds.
@@ -209,6 +212,7 @@ impl Op {
                 | Op::Transfer { .. }
                 | Op::ShortTable { .. }
                 | Op::Link {}
+                | Op::Numbered { .. }
         )
     }
 

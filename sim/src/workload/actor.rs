@@ -144,6 +144,7 @@ impl Actor {
             Op::Evict { table, tablet, asked } => self.evict(TableNo::from(*table), *tablet, *asked).await,
             Op::Link {} => self.link().await,
             Op::Walk { back, from } => self.walk(*back, *from).await,
+            Op::Numbered { step } => self.numbered(*step).await,
             Op::Quiesce { server, span } => self.quiesce(*server, *span).await,
             Op::Rebalance { at_once } => self.rebalance(*at_once).await,
             Op::RemoveMaster { master } => self.remove_master(*master).await,

@@ -31,6 +31,7 @@ mod lists;
 mod look_back;
 mod masters;
 mod members;
+mod numbered;
 mod own;
 mod quiet;
 pub mod rows;
@@ -71,6 +72,8 @@ struct State {
     living: BTreeSet<TabletId>,
     /// By client and table: what nobody else alters.
     own: BTreeMap<(ClientNo, TableNo), own::Own>,
+    /// Rows that the servers number, as far as clients know.
+    numbered: oracle::numbered::Account,
     findings: Vec<Finding>,
     counts: Counts,
 }

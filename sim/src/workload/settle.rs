@@ -55,6 +55,10 @@ impl Workload {
                 self.object(Finding::new(LIVENESS, what));
             }
         }
+        if let Err(error) = self.settle_numbered(env, &client, deadline).await {
+            let what = format!("{quiet:?} after all faults healed, numbered rows: {error}");
+            self.object(Finding::new(LIVENESS, what));
+        }
         let deadline = env.now().mono.after(quiet);
         if let Err(error) = self.spread_evenly(env, &client, deadline).await {
             let what = format!("{quiet:?} for a healed cluster to spread its replicas: {error}");

@@ -42,6 +42,9 @@ impl Workload {
             let tablets = u32::from(cluster.tablets);
             self.make(env, &client, &name(LISTS), tablets, false).await?;
         }
+        if self.plan().has_numbered() {
+            self.make_numbered(env, &client).await?;
+        }
         self.open_bank(env, &client).await
     }
 
