@@ -272,6 +272,11 @@ impl<'a> RowOpsReader<'a> {
         } else {
             self.cells.fill(Cell::Unset);
         }
+        if kind.base() == RowOpKind::Upsert {
+            // Which row is meant is asked before what it is to become.
+            let keys = ..self.tablet.num_key_columns();
+            self.cells[keys].copy_from_slice(&self.defaults[keys]);
+        }
         let mut error = self.decode_cells(kind.base() == RowOpKind::Delete)?;
         if error.is_none() {
             error = self.check(kind).err();

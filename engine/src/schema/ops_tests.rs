@@ -205,6 +205,24 @@ fn operations_are_checked_row_by_row() {
     ");
 }
 
+#[test]
+fn an_unset_key_is_its_default() {
+    let mut columns = s1().columns().to_vec();
+    columns[0].write_default = Some(vec![3, 0, 0, 0]);
+    let schema = Schema::new(columns, 1).expect("a legal schema");
+    let one = 1i32.to_le_bytes();
+    let mut writer = RowOpsWriter::new(&schema);
+    for kind in [RowOpKind::Insert, RowOpKind::Upsert, RowOpKind::Update] {
+        writer.push(kind, &[Cell::Unset, Cell::Value(&one), Cell::Unset]);
+    }
+    let (rows, indirect) = writer.finish();
+    insta::assert_snapshot!(read(&schema, &rows, &indirect).join("\n"), @r"
+    Insert 03000000 01000000 NULL | 03000000 01000000 NULL
+    Upsert 03000000 01000000 - | 03000000 01000000 NULL
+    No value provided for key column: key INT32 NOT NULL
+    ");
+}
+
 /// Its one column that may change is not set, so that nothing would be left to do.
 #[test]
 fn an_update_that_skips_all_its_columns_updates_none() {

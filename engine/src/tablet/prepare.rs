@@ -250,7 +250,8 @@ fn push_mask(schema: &Schema, cells: &[Cell<'_>], out: &mut Vec<u8>) -> Option<u
     let mut immutable = None;
     for (i, _) in cells.iter().enumerate().filter(|(_, cell)| cell.is_set()) {
         out[start + i / 8] |= 1 << (i % 8);
-        if schema.columns()[i].immutable {
+        // What names the row does not change it.
+        if schema.columns()[i].immutable && i >= schema.num_key_columns() {
             immutable = immutable.or(Some(i as u16));
         }
     }
