@@ -264,6 +264,38 @@ fn a_new_leader_counts_on_from_its_predecessor() {
     assert_eq!(shown, numbered);
 }
 
+/// Which rows of a write take a number depends on the schema that they are written under.
+#[test]
+fn no_row_is_numbered_while_an_alteration_is_on_its_way() {
+    let mut key = ColumnSchema::new(1, AUTO_INCREMENTING_ID, DataType::Int64);
+    key.auto_incrementing = true;
+    let value = ColumnSchema::new(2, "v", DataType::Int32);
+    let schema = Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int32), key, value], 2).unwrap();
+    let mut cluster = Cluster::new(3, schema.clone(), TabletConfig::tiny()).unwrap();
+    cluster.step(0, raft::Event::Elect { ignore_live_leader: true });
+    cluster.settle();
+    let mut columns = schema.columns().to_vec();
+    columns[2].write_default = Some(5i32.to_le_bytes().to_vec());
+    let with_default = Box::new(Schema::new(columns, 2).unwrap());
+    let op = Op::AlterSchema {
+        schema: with_default,
+        version: 1,
+        table_name: "t".to_string(),
+        extra: BTreeMap::new(),
+    };
+    cluster.propose(0, op, None);
+    // Refused as long as `v` has no default, and numbered 1 after.
+    cluster.propose(0, write_op(&schema, "insert 7 -\ninsert 7 1"), None);
+    cluster.settle();
+    cluster.propose(0, write_op(&schema, "insert 7 -\ninsert 7 1"), None);
+    cluster.settle();
+    let answers: Vec<String> = cluster.done.drain(..).map(|(_, done)| show_done(&done.result)).collect();
+    let waits = "Throttled: operations that bear on the numbers of rows are still being applied";
+    assert_eq!(answers, [waits, "Altered { version: 1 }", "wrote 2"]);
+    let shown = rows(cluster.replica(0).tablet(), SnapshotAt::Latest).unwrap();
+    assert_eq!(shown, ["7 1 5", "7 2 1"]);
+}
+
 struct Storm {
     cluster: Cluster,
     dice: Dice,

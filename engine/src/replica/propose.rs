@@ -93,11 +93,17 @@ impl Replica {
         self.auto_increment.max(self.applier.auto_increment)
     }
 
-    /// How many numbers an older leader's operations take is known when they are applied. `Throttled` until then.
+    /// How many numbers an older leader's operations take is known when they are applied; and an alteration on its way
+    /// may change which rows of a write are valid and take one. `Throttled` until then.
     fn check_numbers_known(&self) -> Result<()> {
-        let unknown = |pending: &Pending| pending.entry.kind == kind::WRITE && pending.prepared.is_none();
+        let unknown = |pending: &Pending| match pending.entry.kind {
+            kind::WRITE => pending.prepared.is_none(),
+            kind => kind == kind::ALTER,
+        };
         match self.pending.iter().any(unknown) {
-            true => Err(Error::throttled("this new leader still applies what the leader before it wrote")),
+            true => {
+                Err(Error::throttled("operations that bear on the numbers of rows are still being applied"))
+            }
             false => Ok(()),
         }
     }
