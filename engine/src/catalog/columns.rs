@@ -239,5 +239,5 @@ pub(super) fn change_column(
         column.comment.clone_from(comment);
     }
     column.immutable = change.immutable.unwrap_or(column.immutable);
-    Ok(())
+    check_auto_incrementing(column, true)
 }

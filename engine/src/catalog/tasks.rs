@@ -284,7 +284,8 @@ impl Catalog {
                 Some(Call::CreateTablet(Box::new(CreateTabletCall {
                     table: tablet.table,
                     table_name: table.name.clone(),
-                    schema: table.schema.clone(),
+                    // All replicas begin with one schema, also those whose request is repeated after an alteration.
+                    schema: table.applied_schema.as_ref().unwrap_or(&table.schema).clone(),
                     partition_schema: table.partition_schema.clone(),
                     partition: tablet.partition.clone(),
                     consensus: tablet.consensus.clone(),
