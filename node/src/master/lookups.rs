@@ -184,7 +184,7 @@ fn table_schema(table: TableView<'_>) -> GetTableSchemaResponsePb {
     GetTableSchemaResponsePb {
         error: None,
         schema: Some(schema_to_pb(table.schema())),
-        partition_schema: Some(partition::schema_to_pb(&record.partition_schema, &record.schema)),
+        partition_schema: Some(partition::schema_to_pb(&record.partition_schema, table.schema())),
         num_replicas: Some(record.replicas),
         table_id: Some(id(table.id)),
         table_name: Some(record.name.clone()),

@@ -6,6 +6,7 @@ use super::*;
 use crate::proto::kudu::master::alter_table_request_pb::{
     AddColumn, AddRangePartition, DropColumn, Step, StepType,
 };
+use crate::proto::kudu::partition_schema_pb::RangeWithHashSchemaPb;
 
 fn alter(name: &str, steps: Vec<Step>) -> AlterTableRequestPb {
     AlterTableRequestPb {
@@ -146,6 +147,35 @@ async fn what_is_wrong_with_a_change() {
         UNKNOWN_ERROR + NOT_SUPPORTED: tables have no limits on this server: table write limits are not enabled
         ok
     "#]].assert_eq(&(told.join("\n") + "\n"));
+}
+
+/// Bounds are rows of the schema that is told with them, which is the old one until every tablet has the new.
+#[tokio::test(flavor = "multi_thread")]
+async fn ranges_that_hash_otherwise_can_be_read_while_a_table_is_altered() {
+    let master = Fixture::start().await;
+    master.beat(SERVER, Vec::new()).await;
+    let request = changed(|t| {
+        let partition = t.partition_schema.as_mut().expect("it is partitioned");
+        let mut hash = partition.hash_schema.clone();
+        hash[0].num_buckets = 5;
+        partition.custom_hash_schema_ranges =
+            vec![RangeWithHashSchemaPb { range_bounds: Some(bounds(&[(0, 10)])), hash_schema: hash }];
+        t.split_rows_range_bounds = None;
+    });
+    master.create(&request).await;
+    let more = (0..8).map(|number| {
+        let mut column = column(&format!("c{number}"), DataType::Int32, false);
+        column.is_nullable = Some(true);
+        add_column(column)
+    });
+    let altered: AlterTableResponsePb = master.call("AlterTable", &alter("t", more.collect())).await;
+    assert_eq!(altered.error, None);
+    let told = master.schema("t").await;
+    let schema = crate::wire::convert::schema_from_pb(&told.schema.expect("a schema")).expect("a legal one");
+    assert_eq!(schema.columns().len(), 2);
+    let partition = told.partition_schema.expect("it is partitioned");
+    let read = crate::wire::partition::schema_from_pb(&partition, &schema).expect("bounds of this schema");
+    assert_eq!(read.custom.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
