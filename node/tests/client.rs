@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
 use engine::schema::ops::{Cell, RowOpKind};
+use engine::schema::partition::{HashDimension, RangeHash};
 use engine::schema::range::Range;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use node::client::ddl::AlterStep;
@@ -202,6 +203,34 @@ async fn a_session_goes_on_when_a_table_has_other_columns() {
     session.apply(&wider, RowOpKind::Insert, &cells, 2).await.expect("there is room");
     assert_eq!(session.flush().await, []);
     assert_eq!(wider.count(vec![]).await.expect("a running cluster"), 2);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_goes_on_when_a_range_hashes_otherwise() {
+    let mut world = world().await;
+    let key = |k: i64| (k as u64 ^ 1 << 63).to_be_bytes().to_vec();
+    let range = |low, high| Range { lower: key(low), upper: key(high) };
+    let mut create = CreateTable::new("rehashed", schema()).hash(&["k"], 2).expect("a key column");
+    create = create.range(&["k"]).expect("a key column");
+    create.replicas = Some(1);
+    create.ranges = vec![range(0, 100), range(100, 200)];
+    let columns = create.partition.hash[0].columns.clone();
+    let hash = vec![HashDimension { columns, buckets: 5, seed: 0 }];
+    create.partition.custom = vec![RangeHash { lower: key(100), upper: key(200), hash }];
+    let table = world.client.create_table(&create).await.expect("a new table");
+    let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
+    let insert = async |table: &Table, k: i64| {
+        let bytes = k.to_le_bytes();
+        session.apply(table, RowOpKind::Insert, &[Cell::Value(&bytes), Cell::Null, Cell::Null], 0).await
+    };
+    insert(&table, 1).await.expect("it has a range");
+    let steps = [AlterStep::DropRange(range(100, 200)), AlterStep::AddRange(range(100, 200))];
+    let table = world.client.alter_table(&table, &steps, None).await.expect("legal steps");
+    for k in 100..130 {
+        insert(&table, k).await.expect("its tablet is one of two now");
+    }
+    assert_eq!(table.count(vec![]).await.expect("a running cluster"), 31);
     world.cluster.shutdown().await;
 }
 

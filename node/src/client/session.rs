@@ -415,7 +415,9 @@ impl State {
 impl TableBuffer {
     /// Whether rows of this table, as it was opened, can join those buffered.
     fn is_of(&self, table: &Table) -> bool {
-        Arc::ptr_eq(&self.table.info, &table.info) || self.table.schema() == table.schema()
+        let (own, other) = (&self.table, table);
+        Arc::ptr_eq(&own.info, &other.info)
+            || own.schema() == other.schema() && own.partition_schema() == other.partition_schema()
     }
 
     /// The buffer of the row's tablet, if there is one; leaves the row's partition key in `key`.
