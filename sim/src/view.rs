@@ -49,11 +49,15 @@ pub const WHOLE: View = View { filter: None, columns: u8::MAX };
 /// From this number on, texts are kilobytes long.
 pub const HEAVY: i64 = crate::plan::ops::HEAVY as i64;
 
-/// The text that stands for a number.
+/// How a third of the texts begin.
+pub const BEGINNING: &str = "in the beginning, ";
+
+/// The text that stands for a number. A third of them begin alike, for longer than what is kept of a page's bounds.
 pub fn text(number: i64) -> String {
     let padding = if number < HEAVY { number.rem_euclid(61) } else { 4_096 + number % 8_192 };
     let padding = usize::try_from(padding).expect("a remainder is not negative");
-    format!("{number}:{}", "x".repeat(padding))
+    let beginning = if number.rem_euclid(3) == 0 { BEGINNING } else { "" };
+    format!("{beginning}{number}:{}", "x".repeat(padding))
 }
 
 impl Filter {

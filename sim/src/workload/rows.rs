@@ -18,7 +18,7 @@ use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema, key}
 use crate::draw::Draw;
 use crate::history::{Row, RowOp, Seen};
 use crate::plan::ops::WriteKind;
-use crate::view::{Filter, Test, View, text};
+use crate::view::{BEGINNING, Filter, Test, View, text};
 
 /// Names of the columns that every table begins with.
 pub const COLUMNS: [&str; 4] = ["k", "v", "s", "d"];
@@ -229,7 +229,11 @@ fn number(batch: &RecordBatch, at: usize, column: usize, row: usize) -> Result<O
 }
 
 fn number_of(read: &str) -> Result<i64, String> {
-    let number = read.split_once(':').and_then(|(digits, _)| digits.parse().ok());
+    let number = read
+        .strip_prefix(BEGINNING)
+        .unwrap_or(read)
+        .split_once(':')
+        .and_then(|(digits, _)| digits.parse().ok());
     match number {
         Some(number) if text(number) == read => Ok(number),
         _ => Err(format!("a row holds the text {read:?}, which nobody wrote")),
