@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use engine::disk::Disk;
+use engine::tablet::flush::data_dir;
+use engine::tablet::meta::TabletMeta;
 
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::oracle::Finding;
@@ -46,8 +48,23 @@ fn lying(world: &mut dyn World, host: Host) -> Lying {
     };
     Lying {
         server: host.name(),
+        unnamed: unnamed(&data),
         superblocks: names(&data, "tablet-meta"),
         data: names(&data, "data"),
         logs: names(&logs, "wals"),
     }
+}
+
+/// Files of tablets that their superblocks do not name. What cannot be read says nothing.
+fn unnamed(disk: &dyn Disk) -> BTreeSet<String> {
+    let tablets = TabletMeta::list(disk).unwrap_or_default();
+    let metas = tablets.into_iter().filter_map(|tablet| TabletMeta::load(disk, tablet).ok());
+    let of = |meta: TabletMeta| {
+        let named: BTreeSet<&str> = meta.rowsets.iter().flat_map(|rowset| rowset.files()).collect();
+        let dir = data_dir(meta.tablet);
+        let lying = disk.list(&dir).unwrap_or_default();
+        let files = lying.into_iter().map(|name| format!("{dir}/{name}"));
+        files.filter(|file| !named.contains(file.as_str())).collect::<Vec<_>>()
+    };
+    metas.flat_map(of).collect()
 }

@@ -13,6 +13,8 @@ pub struct Lying {
     pub superblocks: BTreeSet<String>,
     pub data: BTreeSet<String>,
     pub logs: BTreeSet<String>,
+    /// Files of tablets that are there, which their superblocks do not name.
+    pub unnamed: BTreeSet<String>,
 }
 
 /// What belongs to nobody.
@@ -26,6 +28,11 @@ pub fn check(servers: &[Lying]) -> Vec<Finding> {
                     format!("{name} keeps {what} of tablet {tablet}, which it has no superblock of");
                 findings.push(Finding::new(NAME, message));
             }
+        }
+        for file in &server.unnamed {
+            let message =
+                format!("{} keeps {file}, which the tablet's superblock does not name", server.server);
+            findings.push(Finding::new(NAME, message));
         }
     }
     findings
@@ -43,9 +50,13 @@ mod tests {
             superblocks: set(&["a", "b"]),
             data: set(data),
             logs: set(logs),
+            unnamed: set(&[]),
         };
         assert!(check(&[lying(&["a"], &["a", "b"])]).is_empty());
         assert_eq!(check(&[lying(&["a", "c"], &["b"])]).len(), 1);
         assert_eq!(check(&[lying(&["a"], &["c", "d"])]).len(), 2);
+        let mut leaky = lying(&["a"], &["a"]);
+        leaky.unnamed = set(&["data/a/00000001.rows"]);
+        assert_eq!(check(&[leaky]).len(), 1);
     }
 }
