@@ -109,6 +109,7 @@ impl World {
                 self.stalled.remove(at);
                 self.write(*at);
             }),
+            "store" => named.iter().for_each(|at| self.store(*at)),
             "spoil" => self.spoiled.extend(named),
             "mend" => self.spoiled.retain(|at| !named.contains(at)),
             "gc" => {
@@ -253,6 +254,13 @@ impl World {
             while let Some(event) = self.nodes.get_mut(&at).unwrap().write(pick) {
                 self.step(at, event);
             }
+        }
+    }
+
+    /// Metadata become durable, whatever becomes of the log.
+    fn store(&mut self, at: PeerId) {
+        while let Some(event) = self.nodes.get_mut(&at).unwrap().write_meta() {
+            self.step(at, event);
         }
     }
 

@@ -189,8 +189,9 @@ impl Raft {
             self.advance_commit(ctx);
         } else {
             self.note(ctx, Action::FollowerPersist { upto: op });
-            self.answer_updates(ctx);
         }
+        // Who came to lead while its disk was slow has updates of its predecessor's to answer.
+        self.answer_updates(ctx);
         self.evict();
     }
 
