@@ -74,7 +74,10 @@ impl World {
         let need = |key: &str| arg(key).unwrap_or_else(|| panic!("{} needs {key}=", case.directive));
         let text = match case.directive.as_str() {
             "config" => self.configure(case),
-            "server" => self.register(&need("id"), arg("location").map(|place| format!("/{place}"))),
+            "server" => {
+                let began = arg("began").map_or(1 + self.restarts as i64, |text| text.parse().unwrap());
+                self.register(&need("id"), began, arg("location").map(|place| format!("/{place}")))
+            }
             "beat" => self.beat(&need("id"), None),
             "report" => {
                 let report = self.report(&need("id"), case);
@@ -188,11 +191,11 @@ impl World {
         self.step(Event::Command { ticket: 1, caller: caller.to_string(), command })
     }
 
-    fn register(&mut self, name: &str, location: Option<String>) -> String {
+    fn register(&mut self, name: &str, instance: i64, location: Option<String>) -> String {
         let registration = Registration { rpc: vec![address(name)], ..Registration::default() };
         let heartbeat = Heartbeat {
             server: server(name),
-            instance: 1 + self.restarts as i64,
+            instance,
             registration: Some(registration),
             location,
             report: Some(TabletReport::default()),

@@ -157,8 +157,12 @@ impl Catalog {
         out: &mut Effects,
     ) {
         let old = self.servers.get(&id);
-        if old.is_some_and(|old| old.instance > instance) {
-            return; // A message of an earlier life that was long under way.
+        // A message of an earlier life that was long under way; but clocks are set back, and lives are told apart by
+        // when they began.
+        let lately =
+            |old: &Server| now.mono.since(old.last_heartbeat) <= self.config.server_unresponsive_after;
+        if old.is_some_and(|old| old.instance > instance && lately(old)) {
+            return;
         }
         let known = old.is_some_and(|old| old.instance == instance && old.registration == registration);
         if !known {

@@ -16,12 +16,15 @@ use engine::time::Instant;
 pub struct Acquaintances(Mutex<BTreeMap<PeerId, KnownServer>>);
 
 impl Acquaintances {
-    /// Takes in a heartbeat; `false` if the server has to introduce itself first.
-    pub fn heard(&self, now: Instant, heartbeat: &Heartbeat) -> bool {
+    /// Takes in a heartbeat; `false` if the server has to introduce itself first. A life that is said to have begun
+    /// before the one that is known is believed once that one has been silent for longer than `patience`: clocks are
+    /// set back.
+    pub fn heard(&self, now: Instant, heartbeat: &Heartbeat, patience: Duration) -> bool {
         let mut servers = self.servers();
         if let Some(registration) = &heartbeat.registration {
             let known = servers.get(&heartbeat.server);
-            if known.is_some_and(|known| known.instance > heartbeat.instance) {
+            let lately = |known: &KnownServer| now.since(known.last_heartbeat) <= patience;
+            if known.is_some_and(|known| known.instance > heartbeat.instance && lately(known)) {
                 return true; // A message of an earlier life that was long under way.
             }
             let server = KnownServer {
@@ -88,16 +91,25 @@ mod tests {
     #[test]
     fn a_server_introduces_itself_once_in_each_life() {
         let known = Acquaintances::default();
-        assert!(!known.heard(Instant(1), &beat(1, false)));
-        assert!(known.heard(Instant(2), &beat(1, true)));
-        assert!(known.heard(Instant(3), &beat(1, false)));
-        assert!(!known.heard(Instant(4), &beat(2, false)), "it has started anew");
-        assert!(known.heard(Instant(5), &beat(2, true)));
-        assert!(known.heard(Instant(6), &beat(1, true)), "an old message");
+        let heard = |now, beat| known.heard(now, &beat, Duration::from_nanos(10));
+        assert!(!heard(Instant(1), beat(1, false)));
+        assert!(heard(Instant(2), beat(1, true)));
+        assert!(heard(Instant(3), beat(1, false)));
+        assert!(!heard(Instant(4), beat(2, false)), "it has started anew");
+        assert!(heard(Instant(5), beat(2, true)));
+        assert!(heard(Instant(6), beat(1, true)), "an old message");
         let all = known.all();
         assert_eq!((all.len(), all[0].instance, all[0].last_heartbeat), (1, 2, Instant(5)));
+        assert!(
+            heard(Instant(15), beat(1, true)),
+            "an old message, though nothing was heard of the new life lately"
+        );
+        assert_eq!(known.all()[0].instance, 2);
+        assert!(heard(Instant(16), beat(1, true)), "its clock was set back");
+        assert_eq!(known.all()[0].instance, 1);
+        assert!(heard(Instant(17), beat(2, true)));
         known.forget(Uuid([1; 16]));
         assert_eq!(known.count(), 0);
-        assert!(!known.heard(Instant(7), &beat(2, false)));
+        assert!(!heard(Instant(18), beat(2, false)));
     }
 }

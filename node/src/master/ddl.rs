@@ -136,7 +136,8 @@ impl MasterService {
             heartbeat.location = location.map_err(|error| unavailable(&error))?;
         }
         let catalog = self.standing.catalog();
-        if !self.acquaintances.heard(self.env.now().mono, &heartbeat) {
+        let patience = self.config.server_unresponsive_after;
+        if !self.acquaintances.heard(self.env.now().mono, &heartbeat, patience) {
             let reply = HeartbeatReply { needs_registration: true, ..HeartbeatReply::default() };
             return Ok(self.heard(&request, reply, catalog.is_ok()));
         }
