@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use engine::disk::Disk;
 use engine::tablet::flush::data_dir;
-use engine::tablet::meta::TabletMeta;
+use engine::tablet::meta::{DataState, TabletMeta};
 
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::oracle::Finding;
@@ -55,10 +55,12 @@ fn lying(world: &mut dyn World, host: Host) -> Lying {
     }
 }
 
-/// Files of tablets that their superblocks do not name. What cannot be read says nothing.
+/// Files of tablets that their superblocks do not name. What cannot be read says nothing, and what is being copied is
+/// named when it is whole.
 fn unnamed(disk: &dyn Disk) -> BTreeSet<String> {
     let tablets = TabletMeta::list(disk).unwrap_or_default();
     let metas = tablets.into_iter().filter_map(|tablet| TabletMeta::load(disk, tablet).ok());
+    let metas = metas.filter(|meta| meta.data_state != DataState::Copying);
     let of = |meta: TabletMeta| {
         let named: BTreeSet<&str> = meta.rowsets.iter().flat_map(|rowset| rowset.files()).collect();
         let dir = data_dir(meta.tablet);
