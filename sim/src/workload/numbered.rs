@@ -3,7 +3,7 @@
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use engine::catalog::AUTO_INCREMENTING_ID;
-use engine::error::{Error, ErrorKind};
+use engine::error::Error;
 use engine::ids::ColumnId;
 use engine::schema::ops::Cell;
 use engine::schema::{ColumnSchema, DataType, Schema};
@@ -45,15 +45,9 @@ impl Actor {
 impl Workload {
     /// Makes the table, or finds it made.
     pub(super) async fn make_numbered(&self, env: &Env, client: &Client) -> Result<(), Error> {
-        let name = tables::name(NUMBERED);
-        let mut create = self.table_of(&name, false);
+        let mut create = self.table_of(&tables::name(NUMBERED), false);
         create.schema = numbered(&create.schema);
-        until(env, self.plan().quiet, async || match client.create_table(&create).await {
-            Err(error) if error.kind == ErrorKind::AlreadyPresent => client.open_table(&name).await,
-            made => made,
-        })
-        .await
-        .map(drop)
+        self.made(env, client, &create).await.map(drop)
     }
 
     /// Inserts one row and keeps account of it.

@@ -56,7 +56,7 @@ impl Workload {
         create
     }
 
-    /// Makes a table, or finds that an attempt whose answer was lost has made it.
+    /// Makes a table of this name, of so many tablets; `ranged`: whether it has ranges that come and go.
     pub(super) async fn make(
         &self,
         env: &Env,
@@ -79,9 +79,18 @@ impl Workload {
             create = create.range(&["k"])?;
             create.ranges = vec![rows::key_range(0, KEYS_END)];
         }
-        let limit = self.plan().quiet;
-        until(env, limit, async || match client.create_table(&create).await {
-            Err(error) if error.kind == ErrorKind::AlreadyPresent => client.open_table(name).await,
+        self.made(env, client, &create).await
+    }
+
+    /// Makes this table, or finds that an attempt whose answer was lost has made it.
+    pub(super) async fn made(
+        &self,
+        env: &Env,
+        client: &Client,
+        create: &CreateTable,
+    ) -> Result<Table, Error> {
+        until(env, self.plan().quiet, async || match client.create_table(create).await {
+            Err(error) if error.kind == ErrorKind::AlreadyPresent => client.open_table(&create.name).await,
             made => made,
         })
         .await
