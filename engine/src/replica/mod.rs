@@ -67,7 +67,8 @@ pub struct Replica {
     /// What is in the log but not applied, in its order.
     pending: VecDeque<Pending>,
     requests: Requests,
-    /// The last number given to the auto-incrementing column, by operations applied or pending.
+    /// The last number that this replica gave to the auto-incrementing column as a leader; what it applied of others'
+    /// the applier knows.
     auto_increment: i64,
     /// Timestamps given from here on are above it.
     passed: Timestamp,
