@@ -1,11 +1,14 @@
 //! The program as a person meets it: what it prints, how it ends, with which exit code.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it is looked at from outside")]
 
+use std::io::Read;
 use std::net::TcpListener;
-use std::process::Output;
+use std::path::Path;
+use std::process::{Output, Stdio};
 
-use common::{nyala, stop, up};
+use common::{nyala, stop, until_up, up};
 use engine::codec;
+use node::server::flags::{FlagSpec, TABLE};
 
 mod common;
 
@@ -88,4 +91,75 @@ fn wrong_settings_are_told_before_anything_starts() {
         assert_eq!(code, 2, "{args:?}: {said}");
         assert!(said.contains(wanted), "{args:?}: {said}");
     }
+}
+
+/// A flag that promises protection, a clock or a log file, and does nothing, would be worse than none.
+#[test]
+fn settings_that_promise_what_is_not_there_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = format!("--fs_wal_dir={}", dir.path().join("wal").display());
+    let file = dir.path().join("nyala.toml");
+    std::fs::write(&file, "log_sync = true\nuser_acl = [\"alice\", \"bob\"]\n").unwrap();
+    let config = format!("--config={}", file.display());
+    let cases: [(&[&str], &str); 6] = [
+        (
+            &["master", &wal, "--rpc_authentication=required"],
+            "nyala: rpc_authentication: clients are not authenticated, any user name is believed \
+             (given required, accepted disabled or optional); leave it out, and let only trusted clients reach \
+             the RPC port (trusted_subnets)\n",
+        ),
+        (
+            &["tablet-server", &wal, &config],
+            "line 2: user_acl: nothing is authorized, every client may do everything (given alice,bob, accepted *);",
+        ),
+        (&["up", "--free-ports", "--rpc-encryption", "required"], "nyala: rpc_encryption: RPCs have no TLS"),
+        (&["tserver", &wal, "--tserver_enforce_access_control"], "(given true, accepted false)"),
+        (&["master", &wal, "--time_source=builtin"], "(given builtin, accepted system_unsync); leave it out"),
+        (
+            &["master", &wal, "--log_dir=/var/log/kudu"],
+            "(given /var/log/kudu, accepted nothing); leave it out",
+        ),
+    ];
+    for (args, wanted) in cases {
+        let (code, said) = fails(args);
+        assert_eq!(code, 2, "{args:?}: {said}");
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+    assert!(!dir.path().join("wal").exists(), "nothing was started");
+}
+
+/// A row of the table may not say of a setting that it does something, and no code read it.
+#[test]
+fn settings_with_an_effect_are_read() {
+    let mut sources = String::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            match path.is_dir() {
+                true => folders.push(path),
+                false if name.starts_with("flag") => {}
+                false => sources.push_str(&std::fs::read_to_string(path).unwrap()),
+            }
+        }
+    }
+    let unread = |spec: &&FlagSpec| spec.has_effect() && !sources.contains(&format!("{:?}", spec.name));
+    let unread: Vec<_> = TABLE.iter().filter(unread).map(|spec| spec.name).collect();
+    assert!(unread.is_empty(), "make them inert, or refuse them: {unread:?}");
+}
+
+#[test]
+fn settings_without_effect_are_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command =
+        nyala(&["up", "--free-ports", "--tablet-servers=2", "--log-level=warn", "--never_fsync"]);
+    command.arg("--dir").arg(dir.path().join("data")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (mut child, _) = until_up(command.spawn().unwrap());
+    let mut said = child.stderr.take().unwrap();
+    stop(child);
+    let mut log = String::new();
+    said.read_to_string(&mut log).unwrap();
+    let told = "never_fsync: has no effect here, use log_sync (given true); leave it out";
+    assert_eq!(log.matches(told).count(), 1, "{log}");
 }

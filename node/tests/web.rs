@@ -16,6 +16,7 @@ fn world() -> (Env, Common) {
     let env = OsEnv::new(&OsOptions::default()).unwrap();
     let flags = Flags::new();
     flags.set("heartbeat_interval_ms", "5").unwrap();
+    flags.set("never_fsync", "true").unwrap();
     let common = Common::new(&env, ServerKind::Master, Uuid([7; 16]), Arc::new(flags));
     (env, common)
 }
@@ -52,7 +53,10 @@ async fn pages() {
     assert_eq!(get(&env, &web, "/healthz").await.1, "failed: the disk is gone\n");
 
     assert!(get(&env, &web, "/metrics").await.1.contains("\nrows_total 3\n"));
-    assert!(get(&env, &web, "/varz").await.1.contains("\n* --heartbeat_interval_ms=5\n"));
+    let settings = get(&env, &web, "/varz").await.1;
+    for line in ["* --heartbeat_interval_ms=5", "* --never_fsync=true  (inert)", "  --user_acl=*  (inert)"] {
+        assert!(settings.lines().any(|shown| shown == line), "{line}: {settings}");
+    }
     assert!(get(&env, &web, "/mem-trackers").await.1.starts_with("server  bytes=0 peak=0 limit="));
     assert!(get(&env, &web, "/").await.1.contains("master 07070707"));
     assert!(get(&env, &web, "/nothing").await.0.contains("404"));

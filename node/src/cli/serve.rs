@@ -10,7 +10,7 @@ use super::{Failure, ReadFile, settings};
 use crate::dirs::ServerKind;
 use crate::env::{BoxFuture, Env};
 use crate::server::cluster::{Cluster, ClusterConfig, Ports};
-use crate::server::flags::{FlagSpec, Flags};
+use crate::server::flags::{Current, FlagSpec, Flags};
 use crate::server::run;
 
 /// One of the serving commands.
@@ -94,6 +94,9 @@ impl Serve {
     }
 
     pub async fn run(self, env: Env, stop: BoxFuture<'static, ()>) -> Result<(), Failure> {
+        for Current { spec, value } in self.flags.without_effect() {
+            tracing::warn!("{}: has no effect here, {} (given {value}); leave it out", spec.name, spec.help);
+        }
         match self.what {
             What::One(kind) => one(&env, kind, self.flags, stop).await,
             What::Cluster(config) => up(&env, &config, stop).await,

@@ -38,7 +38,7 @@ fn option(spec: &'static FlagSpec) -> Arg {
     let arg = Arg::new(spec.name)
         .long(spec.name.replace('_', "-"))
         .help(help)
-        .hide(spec.inert || spec.tags.contains(&"hidden"))
+        .hide(!spec.has_effect() || spec.tags.contains(&"hidden"))
         // The last one counts, as people who edit a long command line expect.
         .overrides_with(spec.name)
         .action(ArgAction::Set);

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Names are Kudu's where Kudu has the setting, so that its tools, its tests and its users' habits carry over; `-`
-//! and `_` are the same in them. Code that honours a change at run time reads through [`Flags::live`].
+//! and `_` are the same in them. A setting of Kudu's that promises what is not there is refused wherever it comes from
+//! ([`Class`]). Code that honours a change at run time reads through [`Flags::live`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,10 +42,32 @@ pub enum Kind {
     Choice(&'static [&'static str]),
 }
 
+/// What a setting does here. Every row of the table says it, so that none can be taken in silence.
+#[derive(Debug, Clone, Copy)]
+pub enum Class {
+    /// What its help says.
+    Effective,
+    /// As [`Class::Effective`], and data or access is at risk without it: a change that would be shown and not take hold
+    /// is refused, also a forced one.
+    Safeguard,
+    /// Nothing, and nobody relies on it. Taken, as Kudu's tools and tests give it; the log and `/varz` say so.
+    Inert,
+    /// Promises what is not there. Only these values are taken: they promise nothing, or what is so anyway.
+    Only(&'static [&'static str], Missing),
+}
+
+/// What is not there, and what to do about it: the parts of an error.
+#[derive(Debug, Clone, Copy)]
+pub struct Missing {
+    pub fault: &'static str,
+    pub action: &'static str,
+}
+
 /// One setting.
 #[derive(Debug, Clone, Copy)]
 pub struct FlagSpec {
     pub name: &'static str,
+    pub class: Class,
     pub kind: Kind,
     pub default: &'static str,
     pub servers: Servers,
@@ -52,44 +75,74 @@ pub struct FlagSpec {
     pub runtime: bool,
     /// Kudu's words: stable, advanced, evolving, experimental, hidden, unsafe.
     pub tags: &'static [&'static str],
-    /// Taken, shown, and without effect: Kudu's tools and tests give it, and nothing here depends on it.
-    pub inert: bool,
     pub help: &'static str,
 }
 
 impl FlagSpec {
-    const fn new(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> FlagSpec {
+    const fn new(
+        name: &'static str,
+        class: Class,
+        kind: Kind,
+        default: &'static str,
+        help: &'static str,
+    ) -> FlagSpec {
         let (servers, tags) = (Servers::Both, &["advanced"]);
-        FlagSpec { name, kind, default, servers, runtime: false, tags, inert: false, help }
+        FlagSpec { name, class, kind, default, servers, runtime: false, tags, help }
     }
 
-    pub(super) const fn bool(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
-        FlagSpec::new(name, Kind::Bool, default, help)
+    pub(super) const fn bool(
+        name: &'static str,
+        class: Class,
+        default: &'static str,
+        help: &'static str,
+    ) -> FlagSpec {
+        FlagSpec::new(name, class, Kind::Bool, default, help)
     }
 
-    pub(super) const fn number(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
-        FlagSpec::new(name, Kind::Number { min: 0, max: u64::MAX >> 1 }, default, help)
+    pub(super) const fn number(
+        name: &'static str,
+        class: Class,
+        default: &'static str,
+        help: &'static str,
+    ) -> FlagSpec {
+        FlagSpec::new(name, class, Kind::Number { min: 0, max: u64::MAX >> 1 }, default, help)
     }
 
-    pub(super) const fn fraction(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
-        FlagSpec::new(name, Kind::Fraction, default, help)
+    pub(super) const fn fraction(
+        name: &'static str,
+        class: Class,
+        default: &'static str,
+        help: &'static str,
+    ) -> FlagSpec {
+        FlagSpec::new(name, class, Kind::Fraction, default, help)
     }
 
-    pub(super) const fn text(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
-        FlagSpec::new(name, Kind::Text, default, help)
+    pub(super) const fn text(
+        name: &'static str,
+        class: Class,
+        default: &'static str,
+        help: &'static str,
+    ) -> FlagSpec {
+        FlagSpec::new(name, class, Kind::Text, default, help)
     }
 
-    pub(super) const fn list(name: &'static str, default: &'static str, help: &'static str) -> FlagSpec {
-        FlagSpec::new(name, Kind::List, default, help)
+    pub(super) const fn list(
+        name: &'static str,
+        class: Class,
+        default: &'static str,
+        help: &'static str,
+    ) -> FlagSpec {
+        FlagSpec::new(name, class, Kind::List, default, help)
     }
 
     pub(super) const fn choice(
         name: &'static str,
+        class: Class,
         choices: &'static [&'static str],
         default: &'static str,
         help: &'static str,
     ) -> FlagSpec {
-        FlagSpec::new(name, Kind::Choice(choices), default, help)
+        FlagSpec::new(name, class, Kind::Choice(choices), default, help)
     }
 
     pub(super) const fn within(mut self, min: u64, max: u64) -> FlagSpec {
@@ -112,15 +165,26 @@ impl FlagSpec {
         self
     }
 
-    pub(super) const fn inert(mut self) -> FlagSpec {
-        self.inert = true;
-        self
+    /// The tags as Kudu's tools show them; "inert" is none of Kudu's.
+    pub fn all_tags(&self) -> Vec<String> {
+        let (runtime, inert) = (self.runtime.then_some("runtime"), (!self.has_effect()).then_some("inert"));
+        self.tags.iter().copied().chain(runtime).chain(inert).map(str::to_string).collect()
     }
 
-    /// The tags as Kudu's tools show them.
-    pub fn all_tags(&self) -> Vec<String> {
-        let runtime = self.runtime.then_some("runtime");
-        self.tags.iter().copied().chain(runtime).map(str::to_string).collect()
+    /// Whether setting it, to whatever may be set, changes anything.
+    pub fn has_effect(&self) -> bool {
+        matches!(self.class, Class::Effective | Class::Safeguard)
+    }
+
+    /// An error if a value, as it is kept, promises what is not there.
+    fn keep_promise(&self, value: &str) -> Result<(), String> {
+        let Class::Only(accepted, Missing { fault, action }) = self.class else { return Ok(()) };
+        if accepted.contains(&value) {
+            return Ok(());
+        }
+        let shown = |value: &str| if value.is_empty() { "nothing".to_string() } else { value.to_string() };
+        let accepted: Vec<String> = accepted.iter().map(|value| shown(value)).collect();
+        Err(format!("{fault} (given {}, accepted {}); {action}", shown(value), accepted.join(" or ")))
     }
 
     /// The value as it is kept, and as a number if it is one (a bool is 0 or 1).
@@ -237,10 +301,16 @@ impl Flags {
         self.store(spec, value).map(drop).map_err(|why| Error::invalid(format!("{}: {why}", spec.name)))
     }
 
-    /// Changes a value while the server runs; gives the old one. With `force` also where it has no effect until
-    /// the server is started again.
+    /// Changes a value while the server runs; gives the old one. With `force` also where it has no effect, unless
+    /// somebody relies on it.
     pub fn change(&self, name: &str, value: &str, force: bool) -> Result<String, Refusal> {
         let spec = spec(name).ok_or_else(|| Refusal::NoSuchFlag(unknown(name).message))?;
+        let bad_value = |why| Refusal::BadValue(format!("{}: {why}", spec.name));
+        spec.parse(value).and_then(|(value, _)| spec.keep_promise(&value)).map_err(bad_value)?;
+        if !spec.runtime && matches!(spec.class, Class::Safeguard) {
+            let why = format!("{} takes effect only when the server starts; set it and restart", spec.name);
+            return Err(Refusal::NotSafe(why));
+        }
         if !spec.runtime && !force {
             let why = format!(
                 "{} takes effect only when the server starts; force it if you know better",
@@ -248,11 +318,12 @@ impl Flags {
             );
             return Err(Refusal::NotSafe(why));
         }
-        self.store(spec, value).map_err(|why| Refusal::BadValue(format!("{}: {why}", spec.name)))
+        self.store(spec, value).map_err(bad_value)
     }
 
     fn store(&self, spec: &'static FlagSpec, value: &str) -> Result<String, String> {
         let (value, number) = spec.parse(value)?;
+        spec.keep_promise(&value)?;
         let mut entries = self.entries();
         let entry = entries.get_mut(spec.name).expect("every setting of the table has an entry");
         entry.number.store(number, Ordering::Relaxed);
@@ -275,6 +346,12 @@ impl Flags {
         };
         let entries = self.entries().iter().map(|(name, entry)| (*name, copy(entry))).collect();
         Flags { entries: Mutex::new(entries) }
+    }
+
+    /// Settings that somebody gave, other than the default, and that do nothing.
+    pub fn without_effect(&self) -> Vec<Current> {
+        let idle = |spec: &FlagSpec| matches!(spec.class, Class::Inert) && self.is_given(spec.name);
+        self.all().into_iter().filter(|current| idle(current.spec) && !current.is_default()).collect()
     }
 
     /// Every setting, by name.
@@ -334,6 +411,12 @@ mod tests {
             assert!(current.is_default(), "{}: the default is written as it is kept", current.spec.name);
             assert!(!current.spec.help.is_empty());
         }
+    }
+
+    #[test]
+    fn what_changes_at_run_time_has_an_effect() {
+        let idle: Vec<_> = TABLE.iter().filter(|spec| spec.runtime && !spec.has_effect()).collect();
+        assert!(idle.is_empty(), "{idle:?}");
     }
 
     #[test]

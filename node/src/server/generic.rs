@@ -17,7 +17,7 @@ use crate::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
 use crate::server_clock::ServerClock;
 
 use super::Common;
-use super::flags::{Current, Flags, Refusal};
+use super::flags::{self, Current, Flags, Refusal};
 
 /// Serves one server's [`Common`] parts and its clock.
 pub struct GenericService {
@@ -116,13 +116,22 @@ fn set_flag(flags: &Flags, request: &SetFlagRequestPb) -> SetFlagResponsePb {
             tracing::info!(flag = %name, %value, old = %old_value, "a setting was changed");
             SetFlagResponsePb {
                 result: Code::Success.into(),
-                msg: Some(format!("{name} set to {value}")),
+                msg: Some(format!("{name} set to {value}{}", remark(name))),
                 old_value: Some(old_value),
             }
         }
         Err(Refusal::NoSuchFlag(why)) => refused(Code::NoSuchFlag, &why),
         Err(Refusal::BadValue(why)) => refused(Code::BadValue, &why),
         Err(Refusal::NotSafe(why)) => refused(Code::NotSafe, &why),
+    }
+}
+
+/// What somebody who forced a change has to know.
+fn remark(name: &str) -> &'static str {
+    match flags::spec(name) {
+        Some(spec) if !spec.has_effect() => "; it has no effect here",
+        Some(spec) if !spec.runtime => "; it has no effect while the server runs",
+        _ => "",
     }
 }
 
@@ -177,5 +186,10 @@ mod tests {
         assert_eq!(set("fs_wal_dir", "x", false), (Code::NotSafe, None));
         assert_eq!(set("fs_wal_dir", "x", true), (Code::Success, Some(String::new())));
         assert_eq!(set("fs_wall_dir", "x", true), (Code::NoSuchFlag, None));
+        // What promises protection and gives none is not even shown as set.
+        assert_eq!(set("tserver_enforce_access_control", "true", true), (Code::BadValue, None));
+        assert_eq!(set("rpc_encryption", "required", true), (Code::BadValue, None));
+        assert_eq!(flags.text("rpc_encryption"), "optional");
+        assert_eq!(set("trusted_subnets", "10.0.0.0/8", true), (Code::NotSafe, None));
     }
 }

@@ -10,6 +10,9 @@ pub mod cluster;
 #[cfg(test)]
 mod cluster_tests;
 mod flag_table;
+mod flag_table_kudu;
+#[cfg(test)]
+mod flag_tests;
 pub mod flags;
 pub mod generic;
 pub mod logging;

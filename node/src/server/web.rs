@@ -138,11 +138,12 @@ fn index(common: &Common) -> String {
 fn settings(common: &Common) -> String {
     let line = |current: super::flags::Current| {
         let mark = if current.is_default() { ' ' } else { '*' };
-        format!("{mark} --{}={}\n", current.spec.name, current.value)
+        let effect = if current.spec.has_effect() { "" } else { "  (inert)" };
+        format!("{mark} --{}={}{effect}\n", current.spec.name, current.value)
     };
     let all = common.flags.all();
     let lines: String = all.into_iter().map(line).collect();
-    format!("* differs from the default\n\n{lines}")
+    format!("* differs from the default; (inert): taken as Kudu's, without effect here\n\n{lines}")
 }
 
 fn memory(usage: &MemUsage, depth: usize, page: &mut String) {

@@ -18,7 +18,11 @@ pub fn begin_up(dir: &Path, settings: &[&str]) -> Child {
 
 /// A cluster in `dir` that is up, and what it printed.
 pub fn up(dir: &Path, settings: &[&str]) -> (Child, String) {
-    let mut child = begin_up(dir, settings);
+    until_up(begin_up(dir, settings))
+}
+
+/// A cluster that begins to come up, once it has, and what it printed.
+pub fn until_up(mut child: Child) -> (Child, String) {
     let mut printed = String::new();
     let mut lines = BufReader::new(child.stdout.as_mut().unwrap());
     while !printed.contains("Stop with Ctrl-C") {
