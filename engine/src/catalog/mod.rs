@@ -37,6 +37,7 @@ mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 pub use self::columns::AUTO_INCREMENTING_ID;
 pub use self::config::CatalogConfig;
@@ -62,6 +63,7 @@ use self::tasks::Tasks;
 pub use self::tasks::{Call, CreateTabletCall, Request, TaskKey, TaskKind};
 use crate::error::Error;
 use crate::ids::{PeerId, TableId, TabletId, Uuid};
+use crate::schema::Schema;
 use crate::time::{Instant, Now};
 
 /// Something that happened to the catalog.
@@ -246,6 +248,8 @@ struct Tablet {
     replicas: BTreeMap<PeerId, ReportedTablet>,
     /// How the members are, as the present leader said last.
     health: BTreeMap<PeerId, Health>,
+    /// The schema that its replicas began with, if this master saw it come up.
+    first_schema: Option<Arc<Schema>>,
     repair: RepairState,
 }
 
@@ -256,8 +260,20 @@ impl Tablet {
             waiting_since: now,
             replicas: BTreeMap::new(),
             health: BTreeMap::new(),
+            first_schema: None,
             repair: RepairState::default(),
         }
+    }
+
+    /// Whether it runs with the members that it was created with, each of which may still have its first replica made.
+    /// A server that has none then never had one: it deletes for good only what is no more, and with empty disks it is
+    /// another server. So it has forgotten no vote. This holds for a master that saw the tablet come up, which alone
+    /// knows who has not reported a replica since.
+    fn has_first_members(&self) -> bool {
+        let first = Consensus::default().config_index;
+        self.record.state == TabletState::Running
+            && self.first_schema.is_some()
+            && self.record.consensus.config_index == first
     }
 }
 

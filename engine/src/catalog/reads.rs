@@ -22,7 +22,7 @@ pub struct TableView<'a> {
 impl<'a> TableView<'a> {
     /// The schema to tell clients: while an alteration spreads, the last one that every tablet has.
     pub fn schema(&self) -> &'a Schema {
-        self.record.applied_schema.as_ref().unwrap_or(&self.record.schema)
+        self.record.served_schema()
     }
 }
 

@@ -86,6 +86,13 @@ pub struct TableRecord {
     pub altered: u64,
 }
 
+impl TableRecord {
+    /// The last schema that every tablet has: what clients are told of, and what new replicas begin with.
+    pub fn served_schema(&self) -> &Arc<Schema> {
+        self.applied_schema.as_ref().unwrap_or(&self.schema)
+    }
+}
+
 /// Where a tablet is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TabletState {

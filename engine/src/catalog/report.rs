@@ -47,6 +47,9 @@ impl Catalog {
         if running {
             self.replica_runs(now, id, out);
         }
+        if self.tablets[&id].record.state == TabletState::Running {
+            self.tasks.remove(TaskKey { server, tablet: id, kind: TaskKind::Create });
+        }
         self.compare_version(now, id, server, out);
         self.members_seen(now, id, server, &known, from_term, health, out);
     }
@@ -66,6 +69,9 @@ impl Catalog {
     }
 
     /// A tablet whose leader is known and running is up.
+    ///
+    /// Members that have not reported a replica are still asked to make one. The leader would have the tablet copied to
+    /// them, but it may be lost first: then those that are left need this member's vote to elect another.
     fn replica_runs(&mut self, now: Now, id: TabletId, out: &mut Effects) {
         let tablet = self.tablets.get_mut(&id).expect("the caller found it");
         let record = &mut tablet.record;
@@ -76,10 +82,12 @@ impl Catalog {
         record.state = TabletState::Running;
         record.since = now.wall.micros;
         record.message = "Tablet reported with an active leader".to_string();
-        let peers: Vec<PeerId> = record.consensus.peers.iter().map(|peer| peer.server).collect();
+        let made: Vec<PeerId> = tablet.replicas.keys().copied().collect();
+        tablet.first_schema =
+            self.tables.get(&record.table).map(|table| table.record.served_schema().clone());
         self.dirty.insert(RowKey::Tablet(id));
         out.notes.push(Note::TabletRunning { tablet: id, leader });
-        for server in peers {
+        for server in made {
             self.tasks.remove(TaskKey { server, tablet: id, kind: TaskKind::Create });
         }
     }

@@ -277,15 +277,17 @@ impl Catalog {
 
     /// What a task asks for as things stand now; `None` if it has become pointless.
     fn call(&self, task: TaskKey) -> Option<Call> {
-        let tablet = &self.tablets.get(&task.tablet)?.record;
+        let entry = self.tablets.get(&task.tablet)?;
+        let tablet = &entry.record;
         let table = &self.tables.get(&tablet.table)?.record;
         match task.kind {
-            TaskKind::Create if tablet.state == TabletState::Creating => {
+            TaskKind::Create if tablet.state == TabletState::Creating || entry.has_first_members() => {
+                // All replicas begin with one schema, also those whose request is repeated after an alteration.
+                let schema = entry.first_schema.as_ref().unwrap_or(table.served_schema()).clone();
                 Some(Call::CreateTablet(Box::new(CreateTabletCall {
                     table: tablet.table,
                     table_name: table.name.clone(),
-                    // All replicas begin with one schema, also those whose request is repeated after an alteration.
-                    schema: table.applied_schema.as_ref().unwrap_or(&table.schema).clone(),
+                    schema,
                     partition_schema: table.partition_schema.clone(),
                     partition: tablet.partition.clone(),
                     consensus: tablet.consensus.clone(),
