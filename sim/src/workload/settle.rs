@@ -10,6 +10,7 @@ use bytes::Bytes;
 use engine::error::Error;
 use engine::ids::TabletId;
 use engine::time::{Instant, Timestamp};
+use node::client::locations::TabletLocation;
 use node::client::{Client, FlushMode, SessionConfig, Table};
 use node::env::Env;
 use node::proto::kudu::tserver::{
@@ -149,38 +150,67 @@ impl Workload {
         number: TableNo,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let left = deadline.since(env.now().mono);
+        let left = || deadline.since(env.now().mono);
         let mut sums = Vec::new();
-        until(env, left, async || {
-            sums.clear();
-            // A client that has not looked tablets up before.
-            let fresh = self.connect(env).await;
-            let (seen, table) = (table.client(), fresh.open_table(table.name()).await?);
-            for token in table.scan_tokens(&spec()).await? {
-                let tablet = token.tablet();
-                // Each tablet's own, as it may be forgotten soon; followers learn from heartbeats that it is past.
-                let at = self.after_everything(env, seen);
-                env.sleep(self.plan().cluster.raft_heartbeat * 2).await;
-                let (have, want) = (tablet.replicas.len(), usize::from(self.plan().cluster.replicas));
-                if have < want {
-                    return Err(Error::not_ready(format!(
-                        "tablet {} has {have} of {want} replicas",
-                        tablet.id
-                    )));
-                }
-                self.state().living.extend(tablet.id.parse::<TabletId>());
-                for replica in &tablet.replicas {
-                    let (checksum, rows) =
-                        self.checksum(env, &table, &tablet.id, &replica.address, at).await?;
-                    let (tablet, server) = (tablet.id.clone(), replica.server_id.clone());
-                    sums.push(Checksum { table: number, tablet, server, at, checksum, rows });
-                }
-            }
-            Ok(())
-        })
-        .await?;
+        for tablet in until(env, left(), async || self.look_up(env, table).await).await? {
+            // What has rotted is found only as it is read here: from then on the tablet needs time for another replica,
+            // and is looked up again, while those that were compared before are not. A look at one takes a second.
+            let within = left().max(self.plan().quiet / 2);
+            let mut known = Some(tablet.clone());
+            let of_tablet = until(env, within, async || {
+                let looked_up = match known.take() {
+                    Some(tablet) => tablet,
+                    None => self.look_up_again(env, table, &tablet.1.id).await?,
+                };
+                self.sums_of(env, &looked_up, number).await
+            });
+            sums.extend(of_tablet.await?);
+        }
         replicas::check(&sums).into_iter().for_each(|finding| self.object(finding));
         Ok(())
+    }
+
+    /// The tablets of a table, as a client sees them that has not looked them up before.
+    async fn look_up(&self, env: &Env, table: &Table) -> Result<Vec<(Table, TabletLocation)>, Error> {
+        let fresh = self.connect(env).await;
+        let table = fresh.open_table(table.name()).await?;
+        let tokens = table.scan_tokens(&spec()).await?;
+        Ok(tokens.iter().map(|token| (table.clone(), token.tablet().clone())).collect())
+    }
+
+    async fn look_up_again(
+        &self,
+        env: &Env,
+        table: &Table,
+        tablet: &str,
+    ) -> Result<(Table, TabletLocation), Error> {
+        let tablets = self.look_up(env, table).await?;
+        let found = tablets.into_iter().find(|(_, found)| found.id == tablet);
+        found.ok_or_else(|| Error::not_ready(format!("tablet {tablet} is gone")))
+    }
+
+    /// What each replica of a tablet holds, at one timestamp.
+    async fn sums_of(
+        &self,
+        env: &Env,
+        (table, tablet): &(Table, TabletLocation),
+        number: TableNo,
+    ) -> Result<Vec<Checksum>, Error> {
+        // Each tablet's own, as it may be forgotten soon; followers learn from heartbeats that it is past.
+        let at = self.after_everything(env, table.client());
+        env.sleep(self.plan().cluster.raft_heartbeat * 2).await;
+        let (have, want) = (tablet.replicas.len(), usize::from(self.plan().cluster.replicas));
+        if have < want {
+            return Err(Error::not_ready(format!("tablet {} has {have} of {want} replicas", tablet.id)));
+        }
+        self.state().living.extend(tablet.id.parse::<TabletId>());
+        let mut sums = Vec::new();
+        for replica in &tablet.replicas {
+            let (checksum, rows) = self.checksum(env, table, &tablet.id, &replica.address, at).await?;
+            let (tablet, server) = (tablet.id.clone(), replica.server_id.clone());
+            sums.push(Checksum { table: number, tablet, server, at, checksum, rows });
+        }
+        Ok(sums)
     }
 
     pub(super) async fn checksum(
