@@ -32,6 +32,8 @@ use crate::oracle::replicas::{self, Checksum};
 const TSERVER: &str = "kudu.tserver.TabletServerService";
 /// The client whose number stands for this phase.
 pub(super) const SETTLER: u32 = 63;
+/// What opening a tablet of a plan's size asks of its disk, when nothing of it is in memory.
+const OPENING_OPS: u32 = 2_000;
 /// The time within which a healed cluster must do everything asked of it here.
 const LIVENESS: &str = "liveness";
 
@@ -238,7 +240,9 @@ impl Workload {
         };
         let mut request =
             ChecksumRequestPb { new_request: Some(new), call_seq_id: Some(0), ..Default::default() };
-        let within = table.client().config().operation_timeout;
+        // The first call opens every file of the tablet before it has a row.
+        let opening = self.plan().devices.op * OPENING_OPS;
+        let within = table.client().config().operation_timeout + opening;
         let (mut seq, mut rows) = (0, 0);
         loop {
             let response: ChecksumResponsePb =
