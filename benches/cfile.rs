@@ -1,7 +1,7 @@
-//! Disk rowsets: writing a row, scanning one, finding one.
+//! Disk rowsets: writing, scanning and looking up rows.
 //!
-//! Run with `cargo bench -p benches --bench cfile`. The rows are like those of `kudu perf loadgen` with ten
-//! columns; the disk is in memory, so what is measured is CPU.
+//! Run with `cargo bench -p benches --bench cfile`. The rows resemble those of `kudu perf loadgen` with ten columns.
+//! The disk is in memory, so the result is CPU time.
 
 use benches::loadgen::{Loadgen, count, disk, key};
 use benches::mix;

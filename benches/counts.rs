@@ -1,7 +1,7 @@
 //! Instructions of the hot paths, counted by callgrind: the same on a busy machine as on an idle one.
 //!
-//! Run with `cargo ci counts`, which fetches the runner that this needs and compares with `COUNTS.toml`. A path is
-//! counted from when its input is ready until its result is; what is left is dropped uncounted.
+//! Run with `cargo ci counts`, which fetches the runner and compares the counts with `COUNTS.toml`. Counting begins
+//! when a path's input is ready and ends with its result; dropping them is not counted.
 
 use benches::paths::{Run, prepare};
 use gungraun::{library_benchmark, library_benchmark_group, main};

@@ -1,23 +1,23 @@
-//! What a scan of flushed rows costs as changes pile up, and after each way of taking them in; and what a scan costs
-//! that needs few rows, few pages or none.
+//! Cost of scans of flushed rows by number of delta files and after each kind of compaction, and cost of scans that
+//! need few rows or few pages.
 //!
 //! Run with `cargo bench -p benches --bench deltas`. Everything is in memory, on one core; pages are cached.
 
 use benches::mix;
-use benches::support::{Value, World};
-use benches::tables::{self, OP_ROWS, job, op, run, scan, world};
+use engine_testkit::world::{Value, World};
+use benches::sample_tables::{self, OP_ROWS, job, op, run, scan, world};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use engine::ids::ColumnId;
 use engine::replica::JobKind;
-use engine::schema::ops::RowOpKind;
+use engine::schema::row_ops::RowOpKind;
 use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::{ColumnSchema, DataType, Encoding, Schema};
 
 const ROWS: u64 = 200_000;
-/// Files of changes, each of a tenth of the rows.
+/// Number of delta files; each changes a tenth of the rows.
 const FILES: u64 = 10;
 
-/// A clustered number, a scattered one, a word of few, a flag in runs, a text.
+/// Columns: a clustered number, a scattered one, one of few words, a flag in runs, a text.
 fn schema() -> Schema {
     let mut flag = ColumnSchema::new(4, "flag", DataType::Int32);
     flag.encoding = Encoding::Rle;
@@ -52,12 +52,12 @@ fn only_rowset(world: &World) -> u64 {
 fn flushed() -> World {
     let schema = schema();
     let mut world = world(&schema);
-    tables::insert(&mut world, &schema, row, 0..ROWS);
+    sample_tables::insert(&mut world, &schema, row, 0..ROWS);
     job(&mut world, JobKind::FlushRows);
     world
 }
 
-/// Sets `n` of a tenth of the rows, and writes the changes to a file.
+/// Sets `n` of a tenth of the rows, and flushes the deltas to a file.
 fn change_some(world: &mut World, round: u64) {
     let update = |key: u64| {
         let mut row = row(key);
@@ -74,7 +74,7 @@ fn change_some(world: &mut World, round: u64) {
     job(world, JobKind::FlushDeltas(rowset));
 }
 
-/// All columns, of a rowset with more and more files of changes, and after they were taken in.
+/// Scans all columns of a rowset with more and more delta files, and after their compaction.
 fn piling_up(c: &mut Criterion) {
     let mut group = c.benchmark_group("changes");
     group.sample_size(10);
@@ -104,7 +104,7 @@ fn piling_up(c: &mut Criterion) {
     group.finish();
 }
 
-/// Scans that need few rows.
+/// Measures scans that need few rows.
 fn selective(c: &mut Criterion) {
     let mut group = c.benchmark_group("selective");
     group.sample_size(10);

@@ -1,34 +1,34 @@
 //! TPC-H's lineitem: a scan of Q1's six columns and the bytes on disk, beside Parquet files with the same rows.
 //!
-//! Run with `cargo bench -p benches --bench lineitem`; it prints the sizes first. Both sides read from memory, on
-//! one core, and end in columns in memory: Arrow arrays there, column blocks of Arrow's layout here. Caches are
-//! of no use: every page is read, checked and decoded again, as the `parquet` crate does.
+//! Run with `cargo bench -p benches --bench lineitem`; it prints the sizes first. Both sides read from memory on one
+//! core and produce columns in memory: Arrow arrays there, column blocks of Arrow's layout here. Caches do not help:
+//! every page is read, checked and decoded again, as in the `parquet` crate.
 
 use benches::lineitem::{Q1, batch};
-use benches::support::{Rows, Value, World, wire_columns};
-use benches::tables;
+use engine_testkit::world::{Rows, Value, World, wire_columns};
+use benches::sample_tables;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use engine::config::TabletConfig;
 use engine::disk::Disk;
 use engine::replica::JobKind;
 use engine::schema::Compression;
-use engine::schema::block::ColumnBlock;
-use engine::schema::ops::RowOpKind;
-use node::cli::lineitem::{Part, schema};
-use node::client::arrow::arrow_schema;
+use engine::schema::row_block::ColumnBlock;
+use engine::schema::row_ops::RowOpKind;
+use node::cli::lineitem::{TablePart, schema};
+use nyala_client::arrow::arrow_schema;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression as ParquetCompression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
-/// Six million rows are scale 1.
+/// TPC-H scale factor; 1 is six million rows.
 const SCALE: f64 = 0.05;
 const BATCH: usize = 1_000;
 
-/// The table's rows, in blocks of columns.
+/// Returns the table's rows in blocks of columns.
 fn rows() -> Vec<Vec<ColumnBlock>> {
-    let mut part = Part::new(SCALE, 1, 1).expect("the schema is sound");
+    let mut part = TablePart::new(SCALE, 1, 1).expect("the schema is sound");
     let mut blocks = Vec::new();
     while let Some(block) = part.next(BATCH) {
         blocks.push(block.into_iter().flatten().collect());
@@ -70,9 +70,9 @@ fn tablet(blocks: &[Vec<ColumnBlock>], compression: Compression) -> World {
             let cells: Vec<Value> = block.iter().map(|c| Value::Bytes(c.raw(row).to_vec())).collect();
             rows.add(&columns, RowOpKind::Insert, &cells);
         }
-        tables::run(&mut world, rows.op(&columns));
+        sample_tables::run(&mut world, rows.op(&columns));
     }
-    tables::job(&mut world, JobKind::FlushRows);
+    sample_tables::job(&mut world, JobKind::FlushRows);
     world
 }
 
@@ -82,7 +82,7 @@ fn disk_bytes(world: &World) -> u64 {
 }
 
 fn read_tablet(world: &World) -> usize {
-    tables::scan(world, &Q1, &[])
+    sample_tables::scan(world, &Q1, &[])
 }
 
 fn lineitem(c: &mut Criterion) {

@@ -1,9 +1,9 @@
-//! The hot paths of engine and wire, one by one: encodings, rowsets, MemRowSet, changes, compaction, log, Raft, frames.
+//! Hot paths of engine and wire, one by one: encodings, rowsets, MemRowSet, deltas, compaction, log, Raft, frames.
 //!
 //! Run with `cargo bench -p benches --bench paths`; `cargo ci bench` compares with an earlier run. Everything is in
 //! memory, on one core.
 
-use benches::paths::{Amount, PATHS, Taken};
+use benches::paths::{WorkloadSize, PATHS, PathRun};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 
 fn paths(c: &mut Criterion) {
@@ -12,18 +12,18 @@ fn paths(c: &mut Criterion) {
         let mut group = c.benchmark_group(part);
         group.sample_size(20);
         group.throughput(match path.amount {
-            Amount::Rows(rows) => Throughput::Elements(rows),
-            Amount::Bytes(bytes) => Throughput::Bytes(bytes),
+            WorkloadSize::Rows(rows) => Throughput::Elements(rows),
+            WorkloadSize::Bytes(bytes) => Throughput::Bytes(bytes),
         });
         match path.taken {
-            Taken::Often => {
+            PathRun::Often => {
                 let mut run = (path.prepare)();
                 group.bench_function(name, |b| b.iter(&mut run));
             }
-            Taken::Once => {
+            PathRun::Once => {
                 let taken = |mut run: benches::paths::Run| {
                     run();
-                    // Its end is not measured.
+                    // Dropping it is not measured.
                     run
                 };
                 group.bench_function(name, |b| {

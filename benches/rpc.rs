@@ -1,15 +1,15 @@
-//! What one call costs, client and server together, over a loopback socket: CPU time, which a busy machine does not
-//! change much, and wall time, which it does. `cargo bench -p benches --bench rpc [calls]`.
+//! Cost of one call, client and server together, over a loopback socket: CPU time, which hardly depends on other load,
+//! and wall time. `cargo bench -p benches --bench rpc [calls]`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use benches::process::Process;
-use node::env::os::{OsEnv, OsOptions};
-use node::env::{BoxFuture, Env};
-use node::rpc::client::{CallOptions, Connection};
-use node::rpc::server::RpcServer;
-use node::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+use benches::process::ProcessStats;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::env::{BoxFuture, Env};
+use nyala_common::rpc::client::{CallOptions, ClientConnection};
+use nyala_common::rpc::server::RpcServer;
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
 
 const ECHO: MethodInfo = MethodInfo { name: "Echo", tracked: false, required: &[] };
 
@@ -38,7 +38,7 @@ impl Service for Echo {
     }
 }
 
-async fn calls(env: Env, connection: Arc<Connection>, count: u64, bytes: usize) {
+async fn calls(env: Env, connection: Arc<ClientConnection>, count: u64, bytes: usize) {
     let body = vec![7u8; bytes];
     for _ in 0..count {
         let deadline = env.now().mono.after(Duration::from_secs(60));
@@ -50,13 +50,13 @@ async fn calls(env: Env, connection: Arc<Connection>, count: u64, bytes: usize) 
 
 async fn measure(
     env: &Env,
-    connections: &[Arc<Connection>],
+    connections: &[Arc<ClientConnection>],
     name: &str,
     callers: u64,
     count: u64,
     bytes: usize,
 ) {
-    let (wall, before) = (Instant::now(), Process::own().cpu());
+    let (wall, before) = (Instant::now(), ProcessStats::own().cpu());
     let running: Vec<_> = (0..callers)
         .map(|caller| {
             let connection = connections[caller as usize % connections.len()].clone();
@@ -69,7 +69,7 @@ async fn measure(
     let per_call = |time: Duration| time.as_secs_f64() * 1e6 / count as f64;
     println!(
         "{name:<44} {:6.1} us CPU {:7.1} us wall a call",
-        per_call(Process::own().cpu() - before),
+        per_call(ProcessStats::own().cpu() - before),
         per_call(wall.elapsed())
     );
 }
@@ -84,7 +84,7 @@ async fn main() {
     let mut connections = Vec::new();
     for _ in 0..4 {
         let deadline = env.now().mono.after(Duration::from_secs(10));
-        let connection = Connection::connect(&env, server.local_addr(), "root", deadline).await;
+        let connection = ClientConnection::connect(&env, server.local_addr(), "root", deadline).await;
         connections.push(connection.expect("it connects"));
     }
     measure(&env, &connections[..1], "one caller, 100 bytes", 1, count, 100).await;

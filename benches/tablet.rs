@@ -1,20 +1,20 @@
-//! A tablet through its replica, without the wire: inserting, updating, looking up one row.
+//! A tablet through its replica, without the wire: inserts, updates and lookups of one row.
 //!
-//! Run with `cargo bench -p benches --bench tablet`. Disk and log are in memory, so what is measured is CPU: a
-//! write is decoded, checked, logged, applied and its outcome logged, in operations of 1,000 rows.
+//! Run with `cargo bench -p benches --bench tablet`. Disk and log are in memory, so the result is CPU time. A write is
+//! decoded, checked, logged and applied, and its outcome is logged, in operations of 1,000 rows.
 
-use benches::support::{Value, World};
-use benches::tables::{self, OP_ROWS, narrow, narrow_row, narrow_update, op, run, world, ycsb_row};
+use engine_testkit::world::{Value, World};
+use benches::sample_tables::{self, OP_ROWS, narrow, narrow_row, narrow_update, op, run, world, ycsb_row};
 use benches::{mix, ycsb};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use engine::replica::{JobKind, Op};
-use engine::schema::block::ProjectedColumn;
+use engine::schema::row_block::ProjectedColumn;
 use engine::schema::key::encode_cell;
-use engine::schema::ops::RowOpKind;
-use engine::schema::{Physical, Schema};
+use engine::schema::row_ops::RowOpKind;
+use engine::schema::{PhysicalType, Schema};
 use engine::tablet::scan::ScanSpec;
 
-/// A table's name, columns, rows by number, and how many of them.
+/// Name, columns, rows by number, and number of rows of a table.
 type Table = (&'static str, Schema, fn(u64) -> Vec<Value>, u64);
 
 /// Inserts rows into an empty tablet.
@@ -44,9 +44,9 @@ const KNOWN: u64 = 200_000;
 fn filled(flushed: bool) -> World {
     let schema = narrow();
     let mut world = world(&schema);
-    tables::insert(&mut world, &schema, narrow_row, 0..KNOWN);
+    sample_tables::insert(&mut world, &schema, narrow_row, 0..KNOWN);
     if flushed {
-        tables::job(&mut world, JobKind::FlushRows);
+        sample_tables::job(&mut world, JobKind::FlushRows);
     }
     world
 }
@@ -72,7 +72,7 @@ fn update(c: &mut Criterion) {
     group.finish();
 }
 
-/// Reads one row by its key, all columns, from pages that are cached and from memory.
+/// Reads all columns of one row by its key, from cached pages and from memory.
 fn lookup(c: &mut Criterion) {
     let mut group = c.benchmark_group("lookup");
     group.throughput(Throughput::Elements(1));
@@ -83,7 +83,7 @@ fn lookup(c: &mut Criterion) {
             tablet.schema().columns().iter().map(ProjectedColumn::from).collect();
         let encoded = |number: u64| {
             let mut key = Vec::new();
-            encode_cell(Physical::Int64, &number.to_le_bytes(), true, &mut key);
+            encode_cell(PhysicalType::Int64, &number.to_le_bytes(), true, &mut key);
             key
         };
         let mut next = 0;

@@ -1,15 +1,15 @@
 ------------------------------ MODULE Directed ------------------------------
 (***************************************************************************)
-(* Behaviours that the code can be driven along: `did` says what the last  *)
-(* step was and what it made of the server that took it.                   *)
+(* Behaviours for directed tests of the code: `did` holds the last step    *)
+(* and the resulting state of its server.                                  *)
 (*                                                                         *)
-(* The steps are those of the models, with what the code does at once in   *)
-(* one go: a new leader appends its no-op before anything else happens.    *)
-(* `did` is left out of the view, so that a search here finds what a       *)
-(* search of the model finds.                                              *)
+(* The steps are those of the models, merged where the code acts at once:  *)
+(* a new leader appends its no-op before anything else happens. `did` is   *)
+(* not part of the view, so a search here visits the states of a search of *)
+(* the model.                                                              *)
 (*                                                                         *)
-(* Code: engine/tests/support/group/script.rs drives a group of Raft       *)
-(* cores along a script, one function for each of these steps.             *)
+(* Code: engine/testkit/src/group/script.rs drives a group of Raft cores   *)
+(* along a script, with one function for each of these steps.              *)
 (***************************************************************************)
 EXTENDS Seeds
 
@@ -25,7 +25,7 @@ StateOf(s) ==
 Tell(action, s, x) == did' = <<action, s, x, StateOf(s)'>>
 
 -----------------------------------------------------------------------------
-(* What the code does in one go.                                            *)
+(* Steps that the code takes at once.                                       *)
 
 WithoutNoOp == {i \in Server : IsLeader(i) /\ \A n \in 1..Len(log[i]) : log[i][n][1] # Term(i)}
 AtOnce(s) == WithoutNoOp \in {{}, {s}}
@@ -42,7 +42,7 @@ DElect ==
     \/ \E i \in Server : Len(log[i]) < MaxLen /\ BecomeLeader(i) /\ Tell("BecomeLeader", i, <<>>)
     \/ \E s \in Server, t \in Terms : role[s] # "F" /\ SeeTerm(s, t) /\ Tell("SeeTerm", s, <<t>>)
 
-\* A request of the leader of term t: what it has after `prev`, up to n, and that c is committed.
+\* A request of the leader of term t: its entries after `prev`, up to n, and its commit index c.
 Takes(s, t, n) ==
     LET lg == sent[t].log
         prev == IF On("prevcheck") THEN Agree(log[s], lg) ELSE Min(Min(Len(log[s]), Len(lg)), n)
@@ -53,7 +53,7 @@ DReceive(s, t) ==
     /\ LET k == Agree(log[s], sent[t].log) IN
        \E n \in IF On("prevcheck") THEN {k, k + 1} ELSE k..Len(sent[t].log) :
            n <= Len(sent[t].log) /\ SentTo(s, t, n) /\ Takes(s, t, n)
-    \* What changes nothing is no step worth driving.
+    \* A request that changes nothing is no useful step.
     /\ <<meta, role, log, commit, ack>>' # <<meta, role, log, commit, ack>>
 
 DReplicate ==
@@ -68,8 +68,8 @@ DPersist ==
         \/ LeaderPersist(s, Len(log[s])) /\ Tell("LogPersist", s, <<>>)
         \/ FollowerPersist(s, Len(log[s])) /\ Tell("LogPersist", s, <<>>)
 
-\* A crash while the log is being truncated can leave more than one log: which, a script does not say.  Nor what a
-\* replica makes of entries that are newer than the term on its disk.
+\* A crash during a truncation can leave one of several logs, which a script does not determine.  Nor does it determine
+\* the treatment of entries that are newer than the term on the disk.
 DLose == \E s \in Server :
     /\ data[s] = "Y" \/ (ghosts[s] = {} /\ data[s] = "R" /\ DurableTerm(s) >= OpIdAt(log[s], dur[s])[1])
     /\ Crash(s) /\ Tell("Restart", s, <<>>)
@@ -93,14 +93,14 @@ DCopy ==
         /\ Index(committed[n][1][2]) = n /\ s \notin Members(committed[n][1][2])
         /\ Tombstone(s, n) /\ Tell("Tombstone", s, <<n>>)
 
-\* Of what is no replica the superblock says what it is: it fails no further.
+\* Only replicas fail: tombstones and copies are known by their superblocks.
 DFails == \E s \in Server :
     \/ /\ data[s] = "R" /\ \A x \in Server : down[x] = "up" /\ ~IsBlind(x)
        /\ \/ Fail(s) /\ Tell("Fail", s, <<>>)
           \/ FailOpen(s, meta[s][1], FALSE) /\ Tell("FailOpen", s, <<>>)
     \/ down[s] # "up" /\ Tombstone(s, Nil) /\ Tell("Tombstone", s, <<Nil>>)
 
-\* Of all steps those that may come now.
+\* Steps that are possible now.
 Together(next) == next /\ AtOnce(did'[2]) /\ (WithoutNoOp # {} => did'[1] = "ClientAppend")
 
 DRaft == DElect \/ DReplicate \/ DPersist \/ DLose
@@ -108,7 +108,7 @@ DAny == Together(DRaft \/ DFree \/ DGuided \/ DCopy \/ DFails
                  \/ \E s \in Server : StartElection(s, TRUE) /\ Tell("StartElection", s, <<TRUE>>))
 
 -----------------------------------------------------------------------------
-(* The models' behaviours, told.                                            *)
+(* The models' behaviours, with `did`.                                      *)
 
 \* A step of a script of Seeds.
 DStep(e) ==
@@ -122,7 +122,7 @@ DStep(e) ==
 
 Told(script, next) ==
     IF at <= Len(script)
-    \* Bound, not passed: what is passed would be primed with what it is used in.
+    \* Bound, not passed: an argument would be primed where it is used.
     THEN \E e \in {script[at]} : DStep(e) /\ at' = at + 1
     ELSE Together(next) /\ at' = at
 

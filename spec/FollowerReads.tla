@@ -1,40 +1,42 @@
 --------------------------- MODULE FollowerReads ---------------------------
 (***************************************************************************)
-(* Safe time beyond the leader: when may a follower answer a snapshot?     *)
+(* Safe time beyond the leader: the condition under which a follower may   *)
+(* serve a snapshot.                                                       *)
 (*                                                                         *)
-(* Servers have clocks that are wrong by at most Error.  A leader picks a  *)
-(* time T that is surely past; once a majority has answered it after that, *)
-(* nobody was elected before the pick, so T is safe: this leader's later   *)
-(* operations are above T, and a later leader first moves its clock past   *)
-(* all that its own clock can mean.  No lease, no bound on anything but    *)
-(* the clocks' stated error.                                               *)
+(* Servers have clocks that are wrong by at most Error.  A leader proposes *)
+(* a time T that is certainly past.  Once a majority has replied after the *)
+(* proposal, no other server was elected before it, so T is safe: this     *)
+(* leader's later operations are above T, and a later leader first moves   *)
+(* its clock past every time that its own clock can mean.  There is no     *)
+(* lease, and no bound other than the clocks' stated error.                *)
 (*                                                                         *)
-(* Code: engine/src/raft/safe_time.rs.  Pick is Raft::pick_safe_time's,    *)
-(* Confirm happens when answers come in, Elected's first move is           *)
-(* Raft::pass_predecessors, Serve is the Scan call.                        *)
+(* Code: engine/src/raft/safe_time.rs.  Pick is the safe-time proposal,    *)
+(* Confirm happens when replies arrive, the first move of Elected is the   *)
+(* start of the leadership, Serve is the Scan call.                        *)
 (***************************************************************************)
 EXTENDS Naturals, FiniteSets, TLC
 
 CONSTANTS Server, Error, MaxTime, MaxTerm, Mut
 
 VARIABLES
-    now,        \* true time, which nobody knows
+    now,        \* true time, which no server knows
     ahead,      \* by how much each clock is ahead of it, plus Error: 0 .. 2 * Error
-    seen,       \* the newest term each server has heard of
+    seen,       \* the newest term each server knows
     term,       \* the term a server leads, 0 if it never did
-    clock,      \* the last timestamp each server's hybrid clock gave or was moved past
-    pick,       \* a leader's pick, 0 if it has none
-    heard,      \* who answered the leader since then
-    safe,       \* what is promised: no operation at or below it will come
+    clock,      \* the last timestamp that each server's hybrid clock issued or was moved past
+    pick,       \* a leader's safe-time proposal, 0 if it has none
+    heard,      \* servers that replied to the leader since the proposal
+    safe,       \* the safe time: no operation at or below it will be added
     committed,  \* timestamps of committed operations
-    answers     \* what was told to clients
+    answers     \* responses to clients
 
 vars == <<now, ahead, seen, term, clock, pick, heard, safe, committed, answers>>
 
 On(guard) == guard \notin Mut
 Max(a, b) == IF a >= b THEN a ELSE b
 Biggest(S) == IF S = {} THEN 0 ELSE CHOOSE t \in S : \A u \in S : u <= t
-\* A clock's reading, with Error added so that it is a natural number; the truth is within reading - 2 * Error and reading.
+\* A clock's reading, with Error added so that it is a natural number.  True time is within reading - 2 * Error and
+\* reading.
 Reading(s) == now + ahead[s]
 Majority(Q) == 2 * Cardinality(Q) > Cardinality(Server)
 
@@ -52,7 +54,7 @@ Init ==
 
 Tick == now < MaxTime /\ now' = now + 1 /\ UNCHANGED <<ahead, seen, term, clock, pick, heard, safe, committed, answers>>
 
-\* A leader of a new term; its log has all that is committed, and its clock goes past all that it can mean now.
+\* A leader of a new term; its log has all committed entries, and its clock moves past every time that it can mean now.
 Elected(s) ==
     /\ seen[s] < MaxTerm
     /\ \E Q \in SUBSET Server :
@@ -65,8 +67,8 @@ Elected(s) ==
     /\ heard' = [heard EXCEPT ![s] = {}]
     /\ UNCHANGED <<now, ahead, safe, committed, answers>>
 
-\* An operation gets the next timestamp, and a majority that still follows this leader makes it committed.  A clock's
-\* middle is what it shows: half of what it can mean.
+\* An operation gets the next timestamp, and a majority that still follows this leader commits it.  A clock shows the
+\* middle of the times that it can mean.
 Write(s) ==
     LET t == Max(clock[s] + 1, IF Reading(s) > Error THEN Reading(s) - Error ELSE 0) IN
     /\ term[s] > 0 /\ Majority({x \in Server : seen[x] = term[s]})
@@ -75,7 +77,7 @@ Write(s) ==
     /\ clock' = [clock EXCEPT ![s] = t]
     /\ UNCHANGED <<now, ahead, seen, term, pick, heard, safe, answers>>
 
-\* A time that is surely past; the leader's later operations are above it.
+\* A proposal of a time that is certainly past; the leader's later operations are above it.
 Pick(s) ==
     LET margin == IF On("past") THEN 2 * Error ELSE 0
         t == IF Reading(s) > margin THEN Reading(s) - margin ELSE 0
@@ -97,7 +99,7 @@ Confirm(s) ==
     /\ safe' = pick[s]
     /\ UNCHANGED <<now, ahead, seen, term, clock, pick, heard, committed, answers>>
 
-\* A follower that has everything up to the safe time answers a snapshot at it.
+\* A follower that has every operation up to the safe time serves a snapshot at it.
 Serve ==
     /\ safe > 0
     /\ answers' = answers \union {[at |-> safe, shown |-> {t \in committed : t <= safe}]}
@@ -115,6 +117,6 @@ Symmetric == Permutations(Server)
 -----------------------------------------------------------------------------
 RepeatableSnapshot == \A a \in answers : a.shown = {t \in committed : t <= a.at}
 
-\* What was promised stays promised: no operation comes at or below the safe time.
+\* Safe time never regresses: no operation is added at or below it.
 SafeTimeMonotone == [][safe' >= safe /\ \A t \in committed' \ committed : t > safe]_vars
 =============================================================================

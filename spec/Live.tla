@@ -3,8 +3,8 @@
 (* Progress: if servers stay up and messages arrive, a leader is elected,  *)
 (* a learner catches up and is promoted, a removed replica is deleted.     *)
 (*                                                                         *)
-(* Raft promises progress only if elections do not collide for ever; the   *)
-(* code draws random timeouts and backs off.  Here nobody starts an        *)
+(* Raft makes progress only if elections do not collide without bound; the *)
+(* code draws random timeouts and backs off.  Here no server starts an     *)
 (* election while another candidate of the newest term may still win.      *)
 (***************************************************************************)
 EXTENDS Nyala
@@ -23,7 +23,7 @@ NoOp(i) == IsLeader(i) /\ commit[i] = 0 /\ log[i] = <<>> /\ ClientAppend(i, 0)
 Heard(s) == \E t \in Terms :
     /\ On("tolearners") \/ s \in InitVoters
     /\ ReceiveNext(s, t) /\ <<log', commit', ack'>> # <<log, commit, ack>>
-\* The master adds once, asks the leader to evict once there is one too many, and has deleted who is out.
+\* The master adds one replica, asks the leader to evict the surplus one, and deletes removed replicas.
 Grow(i) == Members(NewestConfig) = InitVoters /\ Index(NewestConfig) = 0 /\ MasterAdds(i)
 Deleted(s) ==
     \E n \in 1..Len(committed) :

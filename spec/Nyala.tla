@@ -18,7 +18,7 @@ Elect ==
 \* A request goes to members of a configuration that was in force when it was sent.
 SentTo(s, t, n) == \E k \in n..Len(sent[t].log) : s \in Members(ConfigAt(sent[t].log, k))
 
-\* One entry at a time, after the last one that agrees; of the commit indexes told, the newest.
+\* One entry at a time, after the last one that agrees; the newest of the leader's commit indexes.
 ReceiveNext(s, t) ==
     /\ Sender(t) # Nil /\ Runs(s)
     /\ LET k == Agree(log[s], sent[t].log) IN
@@ -50,8 +50,8 @@ Copy ==
     \/ \E s \in Server : CopyFinish(s)
     \/ \E s \in Server : MasterDeletes(s)
 
-\* One replica at a time is failed, or does not know how far its log went: with more of them a majority may be gone.  Who
-\* looks after the tablet deletes what failed.
+\* One replica at a time is failed, or does not know the end of its log: with more of them a majority may be gone.  The
+\* master deletes a failed replica.
 Fails ==
     \E s \in Server :
         \/ /\ \A x \in Server : down[x] = "up" /\ ~IsBlind(x)
@@ -76,7 +76,7 @@ SpecCopy == Init /\ [][NextCopy]_vars
 SpecFails == Init /\ [][NextFails]_vars
 Spec == Init /\ [][Next]_vars
 
-\* Servers are told apart only by their place in the first configuration, and no action orders them.
+\* Servers differ only by their role in the first configuration, and no action orders them.
 Symmetric == {p \in Permutations(Server) :
                  \A s \in Server : (s \in InitVoters <=> p[s] \in InitVoters) /\ (s \in InitLearners <=> p[s] \in InitLearners)}
 =============================================================================

@@ -1,18 +1,18 @@
 -------------------------------- MODULE Raft --------------------------------
 (***************************************************************************)
-(* Elections and the replication of the log (Raft, sections 5 and 9.6 of   *)
-(* the dissertation), as Kudu runs them: a pre-election goes before an     *)
-(* election; a leader may commit what its own disk does not hold yet; a    *)
-(* follower that differs is resumed from its commit index.                 *)
+(* Elections and replication of the log (Raft, sections 5 and 9.6 of the   *)
+(* dissertation), as Kudu runs them: a pre-vote precedes an election; a    *)
+(* leader may commit entries that its own disk does not hold yet; a        *)
+(* follower whose log differs resumes from its commit index.               *)
 (***************************************************************************)
 EXTENDS Replicas
 
 -----------------------------------------------------------------------------
 (* Elections.                                                               *)
 
-\* Would I be elected?  Asks without touching term or vote.  Asked again in the same term, late answers to the first
-\* question still count: they promise nothing, so they can not be outdated.
-\* Code: Raft::start_pre_election, election.rs.
+\* A request for pre-votes, which leaves term and vote alone.  After a second request in the same term, late replies to
+\* the first still count: a pre-vote commits its voter to nothing, so it can not be outdated.
+\* Code: Raft::start_pre_vote, election.rs.
 StartPreElection(s) ==
     LET t == Term(s) + 1 IN
     /\ Runs(s) /\ role[s] # "L" /\ t <= MaxTerm
@@ -21,10 +21,10 @@ StartPreElection(s) ==
            [last |-> Last(log[s]), yes |-> IF @ = NotAsked THEN {s} ELSE @.yes]]
     /\ UNCHANGED <<replica, tablet, cand, vote, sent, told, ack, history>>
 
-\* Who does not know how far its log went must not vote.
+\* A replica that does not know the end of its log must not vote.
 Sighted(s) == On("blindvote") => ~IsBlind(s)
 
-\* Says yes to a pre-election; promises nothing.
+\* Grants a pre-vote, which commits the voter to nothing.
 \* Code: Raft::decide, election.rs; decide_vote, vote.rs.
 GrantPreVote(s, t, i) ==
     /\ pre[t][i] # NotAsked /\ s # i /\ Answers(s) /\ Sighted(s)
@@ -36,7 +36,7 @@ GrantPreVote(s, t, i) ==
        ELSE meta' = IF t > Term(s) THEN Metadata(s, <<t, Nil>>) ELSE meta
     /\ UNCHANGED <<role, log, dur, ghosts, commit, tablet, cand, vote, sent, told, ack, history>>
 
-\* A new term and a vote for oneself.  `asked`: by an operator, or by a leader that hands over.
+\* A new term and a vote for itself.  `asked`: by an operator, or by a leadership transfer.
 \* Code: Raft::start_election, election.rs.
 StartElection(s, asked) ==
     LET t == Term(s) + 1
@@ -54,7 +54,7 @@ StartElection(s, asked) ==
     /\ bad' = bad \union Flag("two votes", VotedTwice(s, vote'))
     /\ UNCHANGED <<log, dur, ghosts, commit, tablet, pre, sent, told, ack, committed, copies>>
 
-\* A vote in term t for i, whose own vote is out, so that its request is.  Tombstones vote too.
+\* A vote in term t for i, which has sent its requests together with its own vote.  Tombstones vote too.
 \* Code: Raft::decide, election.rs; decide_vote, vote.rs.
 GrantVote(s, t, i) ==
     LET m == <<t, i>> IN
@@ -69,8 +69,8 @@ GrantVote(s, t, i) ==
     /\ bad' = bad \union Flag("two votes", VotedTwice(s, vote')) \union Flag("blind vote", IsBlind(s))
     /\ UNCHANGED <<log, dur, ghosts, commit, tablet, pre, cand, sent, told, ack, committed, copies>>
 
-\* The k-th version of the metadata is on the disk; answers that waited for it leave.
-\* Code: Raft::store_meta and Raft::meta_persisted, hold.rs.
+\* The k-th version of the metadata is durable; replies that waited for it leave.
+\* Code: Raft::store_meta and Raft::meta_persisted, durability_gate.rs.
 MetaPersist(s, k) ==
     LET m == SubSeq(meta[s], k, Len(meta[s])) IN
     /\ k \in 2..Len(meta[s]) /\ down[s] = "up"
@@ -89,7 +89,7 @@ SeeTerm(s, t) ==
     /\ role' = [role EXCEPT ![s] = "F"]
     /\ UNCHANGED <<log, dur, ghosts, commit, tablet, network, history>>
 
-\* History's question to a new leader of term t: does its log hold what earlier terms committed?
+\* History's check of a new leader of term t: its log holds every entry committed in earlier terms.
 Lacks(lg, t) ==
     \E n \in 1..Len(committed) :
         committed[n][2] < t /\ ~(n <= Len(lg) /\ lg[n] = committed[n][1])
@@ -110,8 +110,8 @@ BecomeLeader(i) ==
                   \union Flag("incomplete leader", Lacks(log[i], t))
     /\ UNCHANGED <<meta, log, dur, ghosts, commit, tablet, pre, cand, vote, ack, committed, copies>>
 
-\* Gives up in its own term: asked to, or no majority answers.
-\* Code: Raft::step_down, leader.rs; Raft::leave_office, election.rs.
+\* Steps down in its own term: on request, or because no majority replies.
+\* Code: Raft::step_down, leader.rs; Raft::clear_known_leader, election.rs.
 StepDown(s) ==
     /\ Runs(s) /\ role[s] # "F"
     /\ role' = [role EXCEPT ![s] = "F"]
@@ -120,7 +120,7 @@ StepDown(s) ==
 -----------------------------------------------------------------------------
 (* Replication.                                                             *)
 
-\* The leader puts an entry at the end of its log; followers may have it from now on, its own disk later.
+\* The leader appends an entry to its log; followers may receive it from now on, its own disk may hold it later.
 LeaderAppend(i, e) ==
     /\ IsLeader(i) /\ Len(log[i]) < MaxLen
     /\ log' = [log EXCEPT ![i] = Append(@, e)]
@@ -132,7 +132,7 @@ LeaderAppend(i, e) ==
 \* Code: Raft::append_own, leader.rs.
 ClientAppend(i, time) == LeaderAppend(i, Write(Term(i), log[i], time)) /\ UNCHANGED bad
 
-\* The log up to n is durable.  What it held before a truncation that is durable by now is gone for good.
+\* The log up to n is durable.  Entries removed by a truncation that is durable by now can not come back.
 Durable(s, n) ==
     /\ dur' = [dur EXCEPT ![s] = Max(@, n)]
     /\ ghosts' = [ghosts EXCEPT ![s] = {g \in @ : g.after >= n}]
@@ -143,7 +143,7 @@ LeaderPersist(i, n) ==
     /\ Durable(i, n)
     /\ UNCHANGED <<meta, role, log, commit, tablet, network, history>>
 
-\* Code: Raft::persisted and Raft::answer_updates, follower.rs.
+\* Code: Raft::persisted and Raft::reply_to_updates, follower.rs.
 FollowerPersist(s, n) ==
     /\ Runs(s) /\ role[s] # "L" /\ n \in 1..Len(log[s])
     /\ n > dur[s] \/ \E g \in ghosts[s] : g.after < n
@@ -151,12 +151,12 @@ FollowerPersist(s, n) ==
     /\ ack' = Acknowledged(s, meta[s], log[s], Max(dur[s], n))
     /\ UNCHANGED <<meta, role, log, commit, tablet, pre, cand, vote, sent, told, history>>
 
-\* The disk may still hold what memory has dropped after index n.
+\* The disk may still hold entries after index n that memory has dropped.
 Dropped(s, n) ==
     IF Eager \/ n >= Len(log[s]) THEN ghosts
     ELSE [ghosts EXCEPT ![s] = @ \union {[after |-> n, log |-> log[s], dur |-> dur[s]]}]
 
-\* Entries after n go, because the leader has another entry at n + 1.
+\* Entries after n are truncated, because the leader has another entry at n + 1.
 \* Code: Raft::truncate_after, follower.rs.
 AbortPending(s, t, n) ==
     LET lg == sent[t].log IN
@@ -170,7 +170,7 @@ AbortPending(s, t, n) ==
     /\ UNCHANGED <<meta, commit, tablet, network, committed, copies>>
 
 \* A request of the leader of term t, as one step: the entries after `prev` up to n, and its commit index c.
-\* Conflicting entries go, missing ones come, and all that is now known to agree may be committed.
+\* Conflicting entries are truncated, missing ones appended, and all that is now known to agree may be committed.
 \* Code: Raft::take_update, follower.rs: check_update, follow, check_preceding, take_entries.
 Receive(s, t, prev, n, c) ==
     LET lg == sent[t].log
@@ -212,7 +212,7 @@ FollowerCommit(s, n) ==
     /\ commit' = [commit EXCEPT ![s] = n]
     /\ UNCHANGED <<meta, role, log, dur, ghosts, tablet, network, history>>
 
-\* Entries up to n are on the disks of a majority, and the last of them is of the leader's own term (figure 8).
+\* Entries up to n are durable on a majority, and the last of them is of the leader's own term (figure 8).
 MayCommit(i, n) ==
     LET t == Term(i)
         c == Config(log[i])
@@ -234,8 +234,8 @@ AdvanceCommit(i, n) ==
     /\ UNCHANGED <<meta, role, log, dur, ghosts, tablet, pre, cand, vote, sent, ack, copies>>
 
 -----------------------------------------------------------------------------
-(* A crash and a restart.  `m` is the metadata and `lg` the log that the    *)
-(* disk gives back: what was durable for certain, and some of what was not. *)
+(* A crash and a restart.  `m` is the metadata and `lg` the log after the   *)
+(* restart: everything that was durable, and some of the rest.              *)
 
 Survives(s, lg, d) == [old |-> lg, atleast |-> d]
 Surviving(s) == {Survives(s, log[s], dur[s])} \union {Survives(s, g.log, g.dur) : g \in ghosts[s]}
@@ -258,27 +258,27 @@ Restart(s, m, lg, c) ==
     /\ bad' = bad \union Flag("amnesia", data[s] # "R" /\ tomb'[s] # tomb[s])
     /\ UNCHANGED <<open, pre, cand, sent, told, ack, committed, copies>>
 
-\* The worst that a crash can do: all that was not synced is lost.
+\* The worst case of a crash: everything that was not synced is lost.
 Crash(s) ==
     /\ data[s] = "Y" \/ role[s] # "F" \/ dur[s] < Len(log[s]) \/ Len(meta[s]) > 1 \/ down[s] # "up"
     /\ Restart(s, meta[s][1], SubSeq(log[s], 1, dur[s]), Min(commit[s], dur[s]))
 
 -----------------------------------------------------------------------------
 (* Failures.  A disk's error ends a replica and nothing else: it stays in    *)
-(* the configuration, answers nothing, and what is on the disk stays there   *)
+(* the configuration and replies to nothing, and its data stays on the disk  *)
 (* until the server restarts, the replica is deleted, or it is copied over.  *)
 
-\* In use: it still knows how far its log went.  `s` may also be a tombstone or a copy whose deletion failed.
-\* Code: Replica::fail, engine/src/replica/mod.rs; Tablets::delete and Tablets::give_back, node/src/tserver.
+\* In use: it still knows the end of its log.  `s` may also be a tombstone or a copy whose deletion failed.
+\* Code: Replica::fail, engine/src/replica/mod.rs; TabletManager::delete and TabletManager::give_back, node/src/tserver.
 Fail(s) ==
     /\ Answers(s)
     /\ down' = [down EXCEPT ![s] = "failed"]
     /\ role' = [role EXCEPT ![s] = "F"]
     /\ UNCHANGED <<meta, log, dur, ghosts, commit, data, tomb, copy, open, network, history>>
 
-\* At a restart: the metadata m was read, the log was not.  How far it went may be known all the same (`knows`): of a
-\* tombstone, or of a replica that was closed a moment ago.
-\* Code: Tablets::open and Tablets::load, node/src/tserver/tablets.rs.
+\* At a restart: the metadata m was read, the log was not.  Its end may still be known (`knows`): of a tombstone, or of
+\* a replica that was just closed.
+\* Code: TabletManager::open and TabletManager::load, node/src/tserver/tablet_manager.rs.
 FailOpen(s, m, knows) ==
     /\ Exists(s)
     /\ down' = [down EXCEPT ![s] = IF knows THEN "failed" ELSE "unopened"]

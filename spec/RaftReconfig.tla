@@ -1,10 +1,10 @@
 ---------------------------- MODULE RaftReconfig ----------------------------
 (***************************************************************************)
-(* Changes of a tablet's configuration, one at a time, in force from the   *)
-(* moment they are appended (chapter 4 of Raft's dissertation), as Kudu    *)
-(* does them: a new replica comes in as a learner (NON_VOTER), is promoted *)
-(* by the leader once it has caught up, and the master then asks for the   *)
-(* eviction of the one it replaces ("3-4-3").                              *)
+(* Changes of a tablet's configuration, one at a time, in force from their *)
+(* append (chapter 4 of Raft's dissertation), as Kudu does them: a new     *)
+(* replica joins as a learner (NON_VOTER), the leader promotes it once it  *)
+(* has caught up, and the master then asks for the eviction of the one it  *)
+(* replaces ("3-4-3").                                                     *)
 (*                                                                         *)
 (* The no-op rule: a leader changes nothing before an entry of its own     *)
 (* term is committed.  Without it two leaders of successive terms can each *)
@@ -33,8 +33,9 @@ ConfigAppend(i, voters, learners, cas) ==
     /\ UNCHANGED bad
 
 -----------------------------------------------------------------------------
-(* Who asks for what.  Free: an operator, for anything (the paper's add and *)
-(* remove of voters).  Guided: the leader and the master as Kudu has them.  *)
+(* Sources of requests.  Free: an operator, for anything (the paper's add   *)
+(* and remove of voters).  Guided: the leader and the master as Kudu has    *)
+(* them.                                                                    *)
 
 ChangesIn(lg) == Cardinality({n \in 1..Len(lg) : Index(lg[n][2]) = n})
 
@@ -45,7 +46,7 @@ FreeChange(i) ==
            \/ x \notin Members(c) /\ ConfigAppend(i, Voters(c) \union {x}, Learners(c), Nil)
            \/ x \in Members(c) /\ ConfigAppend(i, Voters(c) \ {x}, Learners(c) \ {x}, Nil)
 
-\* Two voters exchanged in one request: what the rule of one voter at a time forbids.
+\* Two voters exchanged in one request, which the rule of one voter at a time forbids.
 Exchange(i) ==
     /\ ~On("onevoter") /\ IsLeader(i) /\ ChangesIn(log[i]) < MaxCfg
     /\ LET c == Config(log[i]) IN
@@ -72,7 +73,7 @@ AddsAsOf(i, r) ==
            ConfigAppend(i, Voters(c), Learners(c) \union {x}, Index(r))
 MasterAdds(i) == \E r \in Reported : AddsAsOf(i, r)
 
-\* Eviction, only where those that stay and keep up are a majority that can commit it.
+\* Eviction, only if the remaining up-to-date members are a majority that can commit it.
 \* Code: engine/src/catalog/repair; Raft::check_majority_lives, membership.rs.
 EvictsAsOf(i, r) ==
     /\ IsLeader(i) /\ ChangesIn(log[i]) < MaxCfg

@@ -1,13 +1,13 @@
 ------------------------------ MODULE Replicas ------------------------------
 (***************************************************************************)
-(* The replicas of one tablet: what each remembers, what was ever sent,    *)
-(* and what history keeps for the properties.  Raft, RaftReconfig and      *)
-(* TabletCopy add the actions, Nyala puts them together.                   *)
+(* The replicas of one tablet: state of each replica, messages sent, and   *)
+(* the history that properties need.  Raft, RaftReconfig and TabletCopy    *)
+(* add the actions, Nyala combines them.                                   *)
 (*                                                                         *)
 (* There is no bag of messages.  Whatever a leader of term t may have sent *)
-(* is a prefix of sent[t].log; what candidates asked for is in cand, what  *)
-(* voters answered in vote, what followers acknowledged in ack.  All four  *)
-(* only grow, so loss, delay, duplication and reordering of messages are   *)
+(* is a prefix of sent[t].log; requests of candidates are in cand, replies *)
+(* of voters in vote, acknowledgements of followers in ack.  All four only *)
+(* grow, so loss, delay, duplication and reordering of messages are        *)
 (* covered: an old message is an old prefix, and it may arrive at any      *)
 (* later time.                                                             *)
 (***************************************************************************)
@@ -22,8 +22,8 @@ CONSTANTS
     MaxLen,         \* ... entries of a log
     MaxCfg,         \* ... changes of configuration
     MaxCopies,      \* ... tablet copies
-    Eager,          \* TRUE: what is written is durable at once, as if every write waited for its sync
-    PreVote,        \* TRUE: elections begin with a pre-election (FALSE: a server may try at any time)
+    Eager,          \* TRUE: writes are durable at once, as if each waited for its sync
+    PreVote,        \* TRUE: elections begin with a pre-vote (FALSE: a server may try at any time)
     Lag,            \* entries that a learner may be behind the commit index and still be promoted
     Mut             \* guards that are switched off; {} is the system as built
 
@@ -31,23 +31,23 @@ VARIABLES
     meta,           \* terms and votes <<term, vote>>: the first is what the disk holds, the last what memory holds
     role,           \* "F" follower or learner, "C" candidate, "L" leader
     log,            \* entries, in memory
-    dur,            \* how many of them a crash can not take
+    dur,            \* number of them that survive every crash
     ghosts,         \* older logs that a crash may bring back: truncated in memory, not yet on the disk
-    commit,         \* how many of them are known to be committed
+    commit,         \* number of them that are known to be committed
     data,           \* the superblock's data state: "N" nothing, "R" ready, "Y" copying, "T" tombstone, "D" dropped
-    tomb,           \* the last OpId a tombstone remembers; Nil: nobody could read it any more
-    down,           \* "up", or why it takes part in nothing: "failed" in use, or "unopened", so its log is not known
-    copy,           \* what a copy under way will install
-    open,           \* what a source offered to a sink
-    pre,            \* pre-elections: what was asked and who said yes
-    cand,           \* elections: what was asked
+    tomb,           \* the last OpId a tombstone remembers; Nil: it can not be read
+    down,           \* "up", or the reason for taking no part: "failed" in use, or "unopened", so its log is unknown
+    copy,           \* state that a running copy will install
+    open,           \* state that a source offered to a sink
+    pre,            \* pre-votes: requests and grants
+    cand,           \* elections: requests
     vote,           \* votes that left their server
     sent,           \* the log of each term's leader
-    told,           \* the commit index it told others
-    ack,            \* how much of it each follower has durably acknowledged
+    told,           \* the commit index it sent to others
+    ack,            \* number of its entries that each follower has durably acknowledged
     committed,      \* history: every committed entry with the term in which it was committed
-    copies,         \* history: how many copies were begun
-    bad             \* history: what must never happen, and did
+    copies,         \* history: number of copies begun
+    bad             \* history: violations
 
 replica == <<meta, role, log, dur, ghosts, commit>>
 tablet  == <<data, tomb, down, copy, open>>
@@ -62,11 +62,11 @@ Min(a, b) == IF a <= b THEN a ELSE b
 Flag(name, when) == IF when THEN {name} ELSE {}
 
 -----------------------------------------------------------------------------
-(* Logs.  An entry is <<term, configuration, time>>: the term it was made   *)
-(* in, the configuration in force from it on, which is <<index, voters,     *)
-(* learners>>, its index being that of the entry that brought it, and a     *)
-(* timestamp, which only traces know (SafeTime is about timestamps).  The   *)
-(* place of an entry is its index.  What a write writes does not matter.    *)
+(* Logs.  An entry is <<term, configuration, time>>: the term that created  *)
+(* it, the configuration in force from it on, which is <<index, voters,     *)
+(* learners>> with the index of the entry that brought it, and a timestamp, *)
+(* which only traces know (SafeTime is about timestamps).  The place of an  *)
+(* entry is its index.  The content of a write does not matter.             *)
 
 FirstConfig == <<0, InitVoters, InitLearners>>
 ConfigAt(lg, n) == IF n = 0 THEN FirstConfig ELSE lg[n][2]
@@ -82,8 +82,8 @@ OpIdAt(lg, n) == IF n = 0 THEN <<0, 0>> ELSE <<lg[n][1], n>>
 Last(lg) == OpIdAt(lg, Len(lg))
 Geq(a, b) == a[1] > b[1] \/ (a[1] = b[1] /\ a[2] >= b[2])
 
-\* How far two logs agree.  Logs that have the same entry somewhere agree before it too (LogMatching), which is what
-\* the check of the preceding OpId rests on, so the search may begin at the end.
+\* Length of the common prefix of two logs.  Logs with the same entry somewhere agree before it too (LogMatching), on
+\* which the check of the preceding OpId depends, so the search may begin at the end.
 RECURSIVE AgreeUpTo(_, _, _)
 AgreeUpTo(a, b, n) == IF n = 0 THEN 0 ELSE IF a[n] = b[n] THEN n ELSE AgreeUpTo(a, b, n - 1)
 Agree(a, b) == AgreeUpTo(a, b, Min(Len(a), Len(b)))
@@ -91,17 +91,17 @@ Agree(a, b) == AgreeUpTo(a, b, Min(Len(a), Len(b)))
 IsMajority(Q, voters) == 2 * Cardinality(Q \cap voters) > Cardinality(voters)
 
 -----------------------------------------------------------------------------
-(* What a replica remembers.                                                *)
+(* State of a replica.                                                      *)
 
 Newest(m) == m[Len(m)]
 Term(s) == Newest(meta[s])[1]
 Voted(s) == Newest(meta[s])[2]
 DurableTerm(s) == meta[s][1][1]
-\* New metadata: on the disk at once, or behind what is being written.
+\* New metadata: durable at once, or queued behind the running write.
 Metadata(s, m) ==
     IF Eager THEN [meta EXCEPT ![s] = <<m>>]
     ELSE IF m = Newest(meta[s]) THEN meta ELSE [meta EXCEPT ![s] = Append(@, m)]
-\* What a replica is judged by when it votes or is copied over; Nil if it does not know.
+\* OpId that decides about a replica's votes and copies; Nil if it is unknown.
 Position(s) == IF down[s] = "unopened" THEN Nil ELSE IF data[s] = "R" THEN Last(log[s]) ELSE tomb[s]
 IsBlind(s) == Position(s) = Nil
 Known(s) == IF IsBlind(s) THEN <<0, 0>> ELSE Position(s)
@@ -118,7 +118,7 @@ Released(s, m, k) ==
         THEN m[CHOOSE j \in 1..k : m[j][1] = t /\ m[j][2] # Nil][2] ELSE @]]
 VotedTwice(s, votes) == \E t \in Terms : vote[t][s] # Nil /\ votes[t][s] # vote[t][s]
 
-\* What s, with this log of which d entries are durable, acknowledges to the leader of its term, if that term is durable.
+\* Entries that s, with d durable entries of this log, acknowledges to the leader of its term, if that term is durable.
 Acknowledged(s, m, lg, d) ==
     LET t == Newest(m)[1] IN
     IF t = 0 THEN ack

@@ -1,12 +1,12 @@
 ------------------------------ MODULE SafeTime ------------------------------
 (***************************************************************************)
-(* When may a tablet answer a scan at timestamp T?                         *)
+(* The condition under which a tablet may serve a scan at timestamp T.     *)
 (*                                                                         *)
 (* A snapshot at T shows exactly the operations with timestamps below T.   *)
-(* The answer must never change afterwards, so two things have to hold     *)
-(* when it is given: no operation below T is still on its way, and none    *)
-(* will ever begin.  The tablet gets the first by waiting, and the second  *)
-(* by moving the server's hybrid clock past T before it looks (paper 4.2). *)
+(* The response must never change, so two conditions hold when it is       *)
+(* given: no operation below T is in flight, and none will ever begin.     *)
+(* The tablet establishes the first by waiting, and the second by moving   *)
+(* the server's hybrid clock past T before it reads (paper 4.2).           *)
 (*                                                                         *)
 (* Code: Begin is engine's tablet::mvcc::Mvcc::begin, Apply is             *)
 (* Mvcc::applied, Observe is the update of node's server clock in the Scan *)
@@ -15,17 +15,17 @@
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
-    Writers,    \* operations that may be begun at the same moment
+    Writers,    \* operations that may begin concurrently
     MaxTime,    \* the clock stops here, so that the model is finite
     Mut         \* guards that are switched off; {} is the system as built
 
 VARIABLES
-    clock,      \* the last timestamp the server's hybrid clock gave or saw
+    clock,      \* the last timestamp that the server's hybrid clock issued or observed
     taken,      \* per writer: a timestamp it holds but has not registered (0: none)
     inFlight,   \* timestamps of operations registered and not yet applied
     applied,    \* timestamps of operations that scans can see
     observed,   \* snapshot timestamps the clock was moved past
-    answers     \* what was told to clients: the snapshot and what it showed
+    answers     \* responses to clients: the snapshot and its content
 
 vars == <<clock, taken, inFlight, applied, observed, answers>>
 
@@ -39,7 +39,7 @@ Init ==
     /\ observed = {}
     /\ answers = {}
 
-\* Time passes without anything happening.
+\* Time passes without another event.
 Tick ==
     /\ clock < MaxTime
     /\ clock' = clock + 1
@@ -87,7 +87,7 @@ Observe(T) ==
     /\ clock' = IF Off("observe") THEN clock ELSE IF clock < T THEN T ELSE clock
     /\ UNCHANGED <<taken, inFlight, applied, answers>>
 
-\* The scan is answered once everything below T has been applied.
+\* The scan is served once everything below T has been applied.
 Serve(T) ==
     /\ T \in observed
     /\ Off("wait") \/ \A t \in inFlight : t >= T
@@ -111,7 +111,7 @@ TypeOK ==
     /\ inFlight \subseteq 1..MaxTime
     /\ applied \subseteq 1..MaxTime
 
-\* What a snapshot once showed is what it shows for ever.
+\* The content of a snapshot never changes.
 RepeatableSnapshot ==
     \A a \in answers : a.shown = {t \in applied : t < a.at}
 
@@ -119,6 +119,6 @@ RepeatableSnapshot ==
 AppliedInOrder ==
     \A t \in inFlight, u \in applied : u < t
 
-\* Whatever began is applied in the end, so that waiting scans are answered.
+\* Every operation that began is eventually applied, so that waiting scans are served.
 EverythingApplied == \A t \in 1..MaxTime : t \in inFlight ~> t \in applied
 =============================================================================

@@ -1,9 +1,9 @@
 ------------------------------- MODULE Seeds -------------------------------
 (***************************************************************************)
-(* Models that begin where it becomes interesting.  Some bugs need a dozen *)
-(* steps before the one that goes wrong, too far for a search from the     *)
-(* start.  A script of ordinary actions leads there, so what follows is    *)
-(* reachable by construction, and the search goes on from its end.         *)
+(* Models that begin after a script.  Some bugs need a dozen steps before  *)
+(* the one that goes wrong, too many for a search from the start. A script *)
+(* of ordinary actions leads there, so everything after it is reachable by *)
+(* construction, and the search continues from its end.                    *)
 (***************************************************************************)
 EXTENDS Nyala
 
@@ -20,10 +20,11 @@ Figure8 == Elected(c, 1, <<a>>) \o Elected(a, 2, <<b>>)
 \* Figure 8 at (c): c is back, was elected in term 3 by b, and resumes sending its entry of term 1.
 Figure8c == Figure8 \o <<<<"see", c, 2>>, <<"elect", c>>, <<"vote", b, 3, c>>, <<"lead", c>>>>
 
-\* c sleeps and still believes that it leads; a's no-op is committed on a and b.  The paper's split brain begins here.
+\* c is paused and still believes that it leads; a's no-op is committed on a and b.  The paper's split brain
+\* begins here.
 Stale == Figure8 \o <<<<"receive", b, 2, 1>>, <<"commit", a>>>>
 
-\* a leads term 1 with everybody's vote; its no-op is in its own log only.
+\* a leads term 1 with all votes; its no-op is in its own log only.
 Lead == Elected(a, 1, <<b, c, d>>)
 
 Step(e) ==

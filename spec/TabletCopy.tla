@@ -2,15 +2,15 @@
 (***************************************************************************)
 (* Tablet copy, tombstones, and the master's delete.                       *)
 (*                                                                         *)
-(* A replica that is deleted leaves a tombstone: term, vote and the OpId   *)
-(* of its last entry, for ever.  Who forgets them can be made to vote      *)
+(* A deleted replica leaves a permanent tombstone: term, vote and the OpId *)
+(* of its last entry.  A server that forgets them can be made to vote      *)
 (* twice, or be copied over by a leader that was deposed long ago; two     *)
 (* such replicas and the old leader are a majority of an old configuration *)
 (* beside the majority of the new one.                                     *)
 (***************************************************************************)
 EXTENDS RaftReconfig
 
-\* Source: a session fixes what may be fetched, n entries of the log.
+\* Source: a session fixes the fetchable state, n entries of the log.
 \* Code: Replica::copy_view and CopySource::new, engine/src/replica/copy/source.rs.
 CopyOpen(i, s, n) ==
     /\ Runs(i) /\ s # i /\ n <= Len(log[i])
@@ -24,11 +24,12 @@ Older(s, i) ==
         /\ Geq(Known(s), <<committed[n][1][1], n>>)
         /\ ~(n <= Len(log[i]) /\ log[i][n] = committed[n][1])
 
-\* Sink: accepts the offer o, for which the leader of term t asked.  The superblock says COPYING and still holds what
-\* the tombstone remembered; the metadata is merged: the higher term wins, the vote survives unless the term grew.
-\* A replica that failed gives way as a tombstone does.  Who does not know how far its log went has its term to go by: a
-\* leader of that term or a later one has all that it ever acknowledged.
-\* Code: Local::admit_term and Local::admit, copy/mod.rs; CopySink::begin, copy/sink.rs; ConsensusMeta::merge, raft/cmeta.rs.
+\* Sink: accepts the offer o, which the leader of term t requested.  The superblock says COPYING and still holds the
+\* tombstone's OpId; the metadata is merged: the higher term wins, the vote survives unless the term grew.  A failed
+\* replica may be replaced as a tombstone may.  A replica that does not know the end of its log is compared by its
+\* term: a leader of that term or a later one has everything that it ever acknowledged.
+\* Code: LocalReplica::admit_term and check_source_state, copy/mod.rs; CopySink::begin, copy/sink.rs;
+\* ConsensusMeta::merge, raft/consensus_meta.rs.
 CopyStart(s, o, t) ==
     /\ copies < MaxCopies
     /\ o # Nil /\ o.log # <<>>
@@ -54,17 +55,17 @@ CopyStart(s, o, t) ==
     /\ role' = [role EXCEPT ![s] = "F"]
     /\ UNCHANGED <<pre, cand, sent, told, ack, committed>>
 
-\* Does a log hold what leaders sent, and nothing else?
+\* TRUE if a log holds entries that leaders sent, and no others.
 IsSent(lg) == lg = <<>> \/ LET t == lg[Len(lg)][1] IN Len(lg) <= Len(sent[t].log) /\ sent[t].log[Len(lg)] = lg[Len(lg)]
 
-\* Every committed entry that s acknowledged, in any term, and that its configuration counts on.
+\* Committed entries that s acknowledged in any term and that its configuration counts.
 Owes(s, lg) ==
     \E n \in 1..Len(committed) :
         /\ s \in Voters(committed[Len(committed)][1][2])
         /\ \E t \in Terms : ack[t][s] >= n /\ sent[t].log[n] = committed[n][1]
         /\ ~(n <= Len(lg) /\ lg[n] = committed[n][1])
 
-\* Blocks, WAL and metadata are durable, READY is written last.
+\* Data, WAL and metadata are durable; READY is written last.
 \* Code: CopySink::finish, copy/sink.rs.
 CopyFinish(s) ==
     LET lg == copy[s].log IN
@@ -89,7 +90,7 @@ CopyAbort(s) ==
     /\ bad' = bad \union Flag("amnesia", tomb'[s] # tomb[s])
     /\ UNCHANGED <<replica, down, open, network, committed, copies>>
 
-\* What a deleted replica keeps, and what it forgets.
+\* State that a deleted replica retains.
 LeaveTombstone(s) ==
     /\ data' = [data EXCEPT ![s] = IF On("tombstone") THEN "T" ELSE "N"]
     /\ tomb' = [tomb EXCEPT ![s] = IF On("tombstone") /\ On("tombopid") THEN Position(s) ELSE <<0, 0>>]
@@ -103,8 +104,8 @@ LeaveTombstone(s) ==
     /\ commit' = [commit EXCEPT ![s] = 0]
     /\ copy' = [copy EXCEPT ![s] = Nil]
 
-\* The master's order: delete the replica if its committed configuration is not newer than index n (Nil: no condition).
-\* Of one that could not be opened it is not known.
+\* The master's request: delete the replica if its committed configuration is not newer than index n (Nil: no
+\* condition).  The configuration of an unopened replica is unknown.
 \* Code: node/src/tserver/tombstones.rs; replica::tombstone::tombstone.
 Tombstone(s, n) ==
     LET mine == Index(ConfigAt(log[s], commit[s]))
@@ -117,7 +118,7 @@ Tombstone(s, n) ==
                   \union Flag("amnesia", tomb'[s] # Position(s) \/ Newest(meta'[s]) # Newest(meta[s]))
     /\ UNCHANGED <<open, pre, cand, sent, told, ack, committed, copies>>
 
-\* The table is dropped: the replica forgets everything, and nothing may ever be heard of it again ("D").
+\* The table is dropped: the replica forgets everything and never comes back ("D").
 \* Code: node/src/tserver/tombstones.rs; replica::tombstone::delete.
 Delete(s) ==
     /\ data[s] \in {"R", "T", "Y"}
@@ -134,16 +135,16 @@ Delete(s) ==
     /\ UNCHANGED <<open, network, history>>
 
 -----------------------------------------------------------------------------
-(* Who asks for what in the models.                                         *)
+(* Sources of requests in the models.                                       *)
 
-\* The leader i of term t finds a member without a replica and tells it to copy; the request may be late, and i
-\* something else by now.
+\* The leader i of term t finds a member without a replica and tells it to copy; the request may be late, and i may have
+\* another role by now.
 LeaderCopies(t) ==
     LET i == Sender(t) IN
     /\ i # Nil /\ Runs(i)
     /\ \E s \in Members(Config(sent[t].log)) \ {i} : CopyStart(s, Offer(i, dur[i]), t)
 
-\* The master deletes who is in no committed configuration that it has seen last, the n-th entry's.
+\* The master deletes a replica outside the last committed configuration that it knows, the n-th entry's.
 MasterDeletes(s) ==
     \E n \in 1..Len(committed) :
         /\ Index(committed[n][1][2]) = n

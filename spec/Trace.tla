@@ -1,26 +1,27 @@
 ------------------------------- MODULE Trace -------------------------------
 (***************************************************************************)
-(* Does the spec allow what the code did?  TraceData is generated from     *)
-(* trace files (see README.md, Traces): Traces is a tuple of traces, each  *)
-(* a tuple of events <<action, server, parameters, state after it>>.       *)
+(* Trace checking: the spec must allow every action of the code. TraceData *)
+(* is generated from trace files (see README.md, Traces): Traces is a      *)
+(* tuple of traces, each a tuple of events <<action, server, parameters,   *)
+(* state after it>>.                                                       *)
 (*                                                                         *)
-(* An event fixes the action and its parameters, so every state has one    *)
-(* successor at most, and the view tells all states apart by the place in  *)
+(* An event fixes the action and its parameters, so every state has at     *)
+(* most one successor, and the view tells all states apart by the place in *)
 (* the trace.  A trace is followed to its end, or it stops before the      *)
 (* first event that the spec does not allow.                               *)
 (*                                                                         *)
-(* What the server does around a replica that does not run is noted when   *)
-(* it is durable.  A crash may come between the two: before a restart, or  *)
-(* the copy that follows one, the spec may take such an action that nobody *)
-(* was told of (`cut`).                                                    *)
+(* The server's actions on a replica that does not run are noted when they *)
+(* are durable.  A crash may come between the two: before a restart, or    *)
+(* the copy that follows one, the spec may take such an action without a   *)
+(* note (`cut`).                                                           *)
 (***************************************************************************)
 EXTENDS Properties, TraceData
 
 VARIABLES
-    tr,     \* which trace
+    tr,     \* the trace
     at,     \* its next event
     cut,    \* the action before the next event of which there is no note, or Nil
-    safe    \* the safe time each replica has claimed; times are ranks, in the order of the timestamps
+    safe    \* the safe time of each replica; times are ranks, in the order of the timestamps
 
 tvars == <<vars, tr, at, cut, safe>>
 View == <<tr, at, cut>>
@@ -30,10 +31,10 @@ ASSUME TLCSet(1, Traces)
 Events == TLCGet(1)
 
 -----------------------------------------------------------------------------
-(* Restarts: the disk gives back what it did, within what it may.           *)
+(* Restarts: the state after a crash, within the allowed states.            *)
 
-\* An only voter elects itself while it boots, and stores that before it tells anything: if it crashes in between, it
-\* comes back in a term that nobody heard of.
+\* An only voter elects itself while it boots, and stores the election before it reports anything: after a crash in
+\* between it returns in a term without a note.
 OpenedUnheard(s, m) ==
     /\ data[s] = "R" /\ Voters(ConfigAt(log[s], commit[s])) = {s}
     /\ m[1] > Term(s) /\ m[2] = s
@@ -49,8 +50,8 @@ CameBack(s, v, post) ==
                 /\ Restart(s, m, SubSeq(x.old, 1, n), post[3])
        ELSE Restart(s, m, <<>>, 0)
 
-\* The disk gives back the metadata, but not the replica.
-\* Where the metadata can not be read either, the code tells term 0, and forgets nothing that it could use.
+\* The disk returns the metadata, but not the replica.
+\* If the metadata can not be read either, the code reports term 0 and loses nothing that it could use.
 NotOpened(s, v, post) ==
     LET said == <<post[1], v>>
         m == IF (\E j \in 1..Len(meta[s]) : meta[s][j] = said) \/ OpenedUnheard(s, said) THEN said ELSE Newest(meta[s])
@@ -58,7 +59,7 @@ NotOpened(s, v, post) ==
     /\ post[1] = m[1] \/ post[1] = 0
     /\ FailOpen(s, m, post[2] # <<0, 0>>)
 
-\* The replica as it was made.
+\* The replica as it was created.
 Create(s, voters, learners) ==
     /\ voters = InitVoters /\ learners = InitLearners /\ s \in First
     /\ data[s] = "R" /\ meta[s] = <<<<0, Nil>>>> /\ log[s] = <<>>
@@ -79,20 +80,20 @@ LeavesWith(s, m) ==
     /\ copy' = [copy EXCEPT ![s] = Nil]
     /\ UNCHANGED <<open, pre, cand, sent, told, ack, committed, copies, bad>>
 
-\* A copy that failed while it began: what the superblock remembers was replaced, and nobody was told of a beginning.
+\* A copy that failed while it began: the OpId in the superblock was replaced, and there is no note of the beginning.
 \* The metadata may have been merged or not.
 NeverCopied(s, post) ==
     /\ data[s] # "Y" /\ open[s] # Nil
     /\ post[1] \in {Term(s), open[s].term} /\ post[1] >= Term(s)
     /\ LeavesWith(s, IF post[1] > Term(s) THEN <<post[1], Nil>> ELSE Newest(meta[s]))
 
-\* The disk's error that failed a replica may have been that its newest metadata was not stored.
+\* The disk's error that failed a replica may have kept its newest metadata from being stored.
 NotStored(s, n, post) ==
     /\ data[s] = "R" /\ down[s] # "up"
     /\ n # Nil /\ ~IsBlind(s) => Index(ConfigAt(log[s], commit[s])) <= n
     /\ \E k \in 1..Len(meta[s]) - 1 : meta[s][k][1] = post[1] /\ LeavesWith(s, meta[s][k])
 
-\* A safe time is a promise: no entry at or below it comes later.
+\* Safe time binds: no entry at or below it is added later.
 KeepsPromise(s) == \A n \in Len(log[s]) + 1..Len(log'[s]) : log'[s][n][3] = 0 \/ log'[s][n][3] > safe[s]
 
 Act(a, s, x, post) ==
@@ -130,10 +131,10 @@ Act(a, s, x, post) ==
       [] a = "SafeTimeAdvance"  -> Runs(s) /\ x[1] >= safe[s] /\ UNCHANGED vars
 
 -----------------------------------------------------------------------------
-\* The state after an event as the code tells it: term, last OpId, commit index, role, data state.
+\* The state after an event as the code reports it: term, last OpId, commit index, role, data state.
 Shown(s) == IF down[s] = "up" THEN data[s] ELSE "F"
 After(s) == <<Term(s)', Known(s)', IF down'[s] = "up" THEN commit'[s] ELSE 0, role'[s], Shown(s)'>>
-\* Metadata that can not be read tells no term.
+\* Unreadable metadata has no term.
 Matches(s, post) ==
     \/ After(s) = post
     \/ (IsBlind(s)' \/ Shown(s)' = "F") /\ post[1] = 0 /\ After(s) = [post EXCEPT ![1] = Term(s)']
@@ -152,7 +153,7 @@ Noted ==
                   ELSE IF e[1] \in {"Restart", "CopyFinish"} THEN [safe EXCEPT ![s] = 0] ELSE safe
     /\ at' = at + 1 /\ tr' = tr /\ cut' = Nil
 
-\* What became durable at s before the crash that e tells the end of: e is the restart.
+\* State that became durable at s before the crash that ended with restart e.
 CutOff(s, e) ==
     LET t == e[4][1]
         v == e[3][1]
@@ -164,22 +165,22 @@ CutOff(s, e) ==
     \/ now = "T" /\ data[s] # "R" /\ v # Nil /\ GrantVote(s, t, v) /\ cut' = "GrantVote"
     \/ now = "T" /\ data[s] # "R" /\ v = Nil /\ SeeTerm(s, t) /\ cut' = "SeeTerm"
 
-\* The master's CreateTablet did not reach s, of which nothing has been heard: a copy is the first it has of the tablet.
+\* The master's CreateTablet did not reach s, which has no note so far: a copy is its first state of the tablet.
 NeverMade(s) ==
     /\ data[s] = "R" /\ \A k \in 1..at - 1 : Events[tr][k][2] # s
     /\ data' = [data EXCEPT ![s] = "N"]
     /\ cut' = "Create"
     /\ UNCHANGED <<replica, tomb, down, copy, open, network, history>>
 
-\* What was deleted for good a server forgets at its restart (node/src/tserver/buried.rs): a leader that the drop of the
-\* table has not reached may copy it there once more, and the master deletes it again.
+\* A server forgets deleted tablets at its restart (node/src/tserver/deleted_tablets.rs): a leader that the drop of the
+\* table has not reached may copy one there once more, and the master deletes it again.
 Unburied(s) ==
     /\ data[s] = "D"
     /\ data' = [data EXCEPT ![s] = "N"]
     /\ cut' = "Delete"
     /\ UNCHANGED <<replica, tomb, down, copy, open, network, history>>
 
-\* A crash came between the delete and its note.  Nothing of s says so: that the table is dropped shows at the others.
+\* A crash came between the delete and its note.  Notes of s do not show it: notes of others show the dropped table.
 DropCutOff(s) ==
     /\ data[s] = "R" /\ down[s] = "up"
     /\ \E k \in at + 1..Len(Events[tr]) : Events[tr][k][1] = "Delete" /\ Events[tr][k][2] # s
@@ -198,7 +199,7 @@ Unnoted ==
 TraceNext == Noted \/ Unnoted
 TraceSpec == TraceInit /\ [][TraceNext]_tvars
 
-\* Not properties but reports: which traces were followed to the end, and, of those that were not, the way they went.
+\* Reports, not properties: the traces that were followed to the end, and the path of the others.
 Followed == IF at <= Len(Events[tr]) THEN TRUE ELSE PrintT(<<"followed", tr>>)
 Told == IF cut # Nil THEN TRUE ELSE PrintT(<<"at", tr, at, [s \in Server |->
             <<Term(s), Voted(s), role[s], Last(log[s]), dur[s], commit[s], Shown(s), tomb[s], Config(log[s])>>]>>)

@@ -1,33 +1,33 @@
-//! The client that `cargo ci versus` drives both systems with, through `node::client`: nyala and real Kudu alike.
+//! The load driver of `cargo ci versus`: one client, `nyala_client`, for nyala and real Kudu.
 //!
 //! ```text
-//! drive ycsb ──▶ ycsb.rs   16 clients, each one operation or batch at a time; mix.rs says which, on which row
+//! drive ycsb ──▶ ycsb.rs   16 clients, each one operation or batch at a time; mix.rs picks operation and row
 //! drive rows ──▶ rows.rs   clients that apply small rows to sessions flushed in the background
-//!                  │ what they did
+//!                  │ operations and latencies
 //!                  ▼
-//!                watch.rs  four times a second: that, the server's process and its metrics page ──▶ report.rs, as JSON
-//! drive lineitem ──▶ lineitem/  TPC-H's table: load, count, scan, select or find; Parquet files can be the store
-//! drive plot ──▶ plot.rs   reports ──▶ a figure of each kind, a line per system
+//!                sampler.rs  four times a second: these, the server's process and its metrics page ──▶ report.rs, as JSON
+//! drive lineitem ──▶ lineitem/  TPC-H's table: load, count, scan, select or find; also in Parquet files
+//! drive plot ──▶ plot.rs   reports ──▶ a chart of each kind, a line per system
 //! ```
 //!
-//! Not here: starting servers, and what a run cost them; that is `ci/src/versus`.
+//! *Not here:* starting servers and measuring the cost of a run; see `ci/src/versus`.
 
 mod lineitem;
 mod mix;
 mod plot;
 mod report;
 mod rows;
-mod watch;
+mod sampler;
 mod ycsb;
 
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use benches::web::Whose;
+use benches::server_metrics::ServerMake;
 use clap::{Args, Parser, Subcommand};
-use node::client::{Client, ClientConfig, CreateTable, Table};
-use node::env::os::{OsEnv, OsOptions};
+use nyala_client::{Client, ClientConfig, CreateTable, Table};
+use nyala_common::env::os::{OsEnv, OsOptions};
 
 #[derive(Parser)]
 struct Words {
@@ -41,25 +41,25 @@ enum Word {
     Ycsb(ycsb::Options),
     /// Small rows, flushed in the background
     Rows(rows::Options),
-    /// A step with TPC-H's lineitem
+    /// One step with TPC-H's lineitem
     Lineitem(lineitem::Options),
-    /// Figures of reports
+    /// Charts of reports
     Plot(plot::Options),
 }
 
-/// Who is driven, and by how many.
+/// Servers under load, and the number of clients.
 #[derive(Args, Clone)]
 struct Target {
     /// host:port of the masters, separated by commas
     #[arg(long)]
     masters: String,
-    /// The table; it is made if it is not there
+    /// The table; created if it does not exist
     #[arg(long)]
     table: String,
-    /// Tablets of a table that is made
+    /// Tablets of a created table
     #[arg(long, default_value_t = 4)]
     tablets: u32,
-    /// Clients at work at the same time
+    /// Clients that work concurrently
     #[arg(long)]
     clients: u64,
     /// The tablet server's process
@@ -68,9 +68,9 @@ struct Target {
     /// The tablet server's web port
     #[arg(long)]
     server_web: SocketAddr,
-    /// Whose server it is
+    /// Make of the server
     #[arg(long, value_enum)]
-    server: Whose,
+    server: ServerMake,
 }
 
 impl Target {
@@ -79,10 +79,10 @@ impl Target {
         Ok(Client::connect(env, ClientConfig::new(self.masters.split(','))).await?)
     }
 
-    /// The table, made by `create` if there is none.
-    async fn table(&self, client: &Client, create: &CreateTable) -> node::client::Result<Table> {
+    /// Opens the table; creates it if it does not exist.
+    async fn table(&self, client: &Client, create: &CreateTable) -> nyala_client::Result<Table> {
         match client.open_table(&self.table).await {
-            Err(error) if error.kind == node::client::ErrorKind::NotFound => {
+            Err(error) if error.kind == nyala_client::ErrorKind::NotFound => {
                 client.create_table(create).await
             }
             opened => opened,

@@ -1,4 +1,4 @@
-//! What is done next, and to which row.
+//! Choice of the next operation and its row.
 
 use benches::mix;
 use std::str::FromStr;
@@ -12,27 +12,27 @@ use rand_distr::Zipf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Operation {
     Insert,
-    /// Of one field.
+    /// Writes one field.
     Update,
-    /// Of a whole row.
+    /// Reads a whole row.
     Read,
-    /// Of up to a hundred rows from a key on.
+    /// Reads up to a hundred rows from a key on.
     Scan,
-    /// A read, and an update of the same row.
+    /// Reads a row and updates it.
     ReadModifyWrite,
 }
 
-/// Operations and how often each is done, as `read:95,update:5`.
+/// Operations and their weights, as `read:95,update:5`.
 #[derive(Clone, Debug)]
-pub struct Mix {
+pub struct OpMix {
     operations: Vec<Operation>,
     shares: WeightedIndex<u32>,
 }
 
-impl FromStr for Mix {
+impl FromStr for OpMix {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Mix, String> {
+    fn from_str(text: &str) -> Result<OpMix, String> {
         let (mut operations, mut shares) = (Vec::new(), Vec::new());
         for part in text.split(',') {
             let (name, share) = part.split_once(':').ok_or(format!("{part:?} is not as `read:95`"))?;
@@ -40,30 +40,30 @@ impl FromStr for Mix {
             shares.push(share.parse::<u32>().map_err(|error| format!("{share:?}: {error}"))?);
         }
         let shares = WeightedIndex::new(shares).map_err(|error| error.to_string())?;
-        Ok(Mix { operations, shares })
+        Ok(OpMix { operations, shares })
     }
 }
 
-impl Mix {
+impl OpMix {
     pub fn pick(&self, rng: &mut ChaCha12Rng) -> Operation {
         self.operations[self.shares.sample(rng)]
     }
 }
 
-/// YCSB's constant: how much more popular the popular are.
+/// YCSB's exponent: the skew of the popularity of rows.
 const ZIPF_EXPONENT: f64 = 0.99;
 
-/// Picks rows of those that were loaded.
+/// Distribution from which loaded rows are picked.
 #[derive(Clone, Debug)]
 pub enum Rows {
-    /// All alike.
+    /// All rows are equally popular.
     Uniform(Uniform<u64>),
-    /// Few are popular, and they lie anywhere.
+    /// Few rows are popular, scattered over the table.
     Zipfian { ranks: Zipf<f64>, count: u64 },
 }
 
 impl Rows {
-    /// `count` is at least 1.
+    /// Creates a distribution over `count` rows, of which there is at least one.
     pub fn new(count: u64, zipfian: bool) -> Rows {
         if zipfian {
             let ranks = Zipf::new(count as f64, ZIPF_EXPONENT).expect("there are rows");
@@ -73,7 +73,7 @@ impl Rows {
         }
     }
 
-    /// A row's number.
+    /// Returns a row's number.
     pub fn pick(&self, rng: &mut ChaCha12Rng) -> u64 {
         match self {
             Rows::Uniform(numbers) => numbers.sample(rng),
@@ -106,7 +106,7 @@ mod tests {
         let counts = counts(|rng| picked.pick(rng));
         assert!(counts.keys().all(|row| *row < rows));
         let harmonic: f64 = (1..=rows).map(|rank| (rank as f64).powf(-ZIPF_EXPONENT)).sum();
-        // Several ranks may fall on one row: it is as popular as they are together.
+        // Several ranks may map to one row; its popularity is their sum.
         let mut expected: BTreeMap<u64, f64> = BTreeMap::new();
         for rank in 1..=rows {
             let share = (rank as f64).powf(-ZIPF_EXPONENT) / harmonic;
@@ -128,11 +128,11 @@ mod tests {
 
     #[test]
     fn a_mix_is_read_and_kept_to() {
-        let mix: Mix = "read:75,read-modify-write:25".parse().unwrap();
+        let mix: OpMix = "read:75,read-modify-write:25".parse().unwrap();
         let counts = counts(|rng| mix.pick(rng) == Operation::Read);
         assert!(counts[&true].abs_diff(75_000) < 1_000 && counts[&false].abs_diff(25_000) < 1_000);
         for wrong in ["read", "read:x", "fly:1", "read:0", ""] {
-            assert!(wrong.parse::<Mix>().is_err(), "{wrong:?}");
+            assert!(wrong.parse::<OpMix>().is_err(), "{wrong:?}");
         }
     }
 }

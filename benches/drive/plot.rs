@@ -1,4 +1,4 @@
-//! The figures of the YCSB study, from reports: a line for each.
+//! Charts of the YCSB study, drawn from reports: a line for each.
 
 use std::error::Error;
 use std::fs;
@@ -11,13 +11,13 @@ use crate::report::{Report, Sample};
 
 #[derive(Args)]
 pub struct Options {
-    /// The folder of the figures
+    /// The folder of the charts
     #[arg(long)]
     out: PathBuf,
-    /// How the figures' names begin
+    /// Prefix of the charts' names
     #[arg(long)]
     prefix: String,
-    /// NAME=FILE: a report and what its line is called
+    /// NAME=FILE: a report and the name of its line
     reports: Vec<String>,
 }
 

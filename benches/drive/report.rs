@@ -1,8 +1,8 @@
-//! What a run did, and how the server was meanwhile.
+//! Result of a run, with samples of the server over time.
 
 use serde::{Deserialize, Serialize};
 
-/// A run. Latencies are of an operation, or of a batch; zero where none were taken.
+/// Result of a run. Latencies are of an operation or of a batch; zero where none were measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     pub operations: u64,
@@ -14,22 +14,22 @@ pub struct Report {
     pub samples: Vec<Sample>,
 }
 
-/// A look at clients and server; counts are since the look before.
+/// Sample of clients and server; counts are since the previous sample.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Since the start.
+    /// Time since the start.
     pub seconds: f64,
-    /// Since the look before.
+    /// Time since the previous sample.
     pub over_seconds: f64,
     pub operations: u64,
     pub p99_ms: f64,
-    /// Writes refused as memory was short.
+    /// Writes rejected because of memory pressure.
     pub refused: f64,
-    /// Handed to devices by the server.
+    /// Bytes that the server wrote to devices.
     pub written_bytes: u64,
-    /// Held by the server now.
+    /// Resident memory of the server.
     pub resident_bytes: u64,
-    /// Lookups for the keys of writes: in Bloom filters, in key indexes.
+    /// Lookups of the keys of writes: in Bloom filters, in key indexes.
     pub bloom_lookups: f64,
     pub key_lookups: f64,
 }

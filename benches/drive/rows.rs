@@ -1,18 +1,18 @@
-//! The background-flush study: rows (int64, int32, string, string, int32), strings of 32 bytes, applied as fast as
-//! sessions take them. Each client has a connection of its own.
+//! The background-flush study: rows (int64, int32, string, string, int32) with strings of 32 bytes, applied as fast as
+//! sessions accept them. Each client has a separate connection.
 
 use std::error::Error;
 use std::sync::Arc;
 
 use benches::mix;
 use clap::Args;
-use engine::schema::ops::{Cell, RowOpKind};
+use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::client::{CreateTable, FlushMode, Result, SessionConfig, Table};
+use nyala_client::{CreateTable, FlushMode, Result, SessionConfig, Table};
 
 use crate::Target;
 use crate::report::Report;
-use crate::watch::{Tally, Watch};
+use crate::sampler::{OpCounts, Sampler};
 
 #[derive(Args)]
 pub struct Options {
@@ -26,7 +26,7 @@ pub struct Options {
     watermark_percent: usize,
 }
 
-/// Rows are counted in so many at a time.
+/// Rows per update of the counters.
 const COUNTED: u64 = 1000;
 
 pub async fn run(options: &Options) -> std::result::Result<Report, Box<dyn Error>> {
@@ -37,8 +37,8 @@ pub async fn run(options: &Options) -> std::result::Result<Report, Box<dyn Error
     for _ in 0..target.clients {
         tables.push(target.table(&target.connect().await?, &create).await?);
     }
-    let tally = Tally::new();
-    let watch = Watch::start(target, tally.clone())?;
+    let tally = OpCounts::new();
+    let watch = Sampler::start(target, tally.clone())?;
     let each = options.rows / target.clients;
     let clients = tables.into_iter().zip(0..).map(|(table, client)| {
         let rows = client * each..(client + 1) * each;
@@ -66,7 +66,7 @@ async fn write(
     table: Table,
     rows: std::ops::Range<u64>,
     watermark_percent: usize,
-    tally: Arc<Tally>,
+    tally: Arc<OpCounts>,
 ) -> Result<()> {
     let config = SessionConfig { watermark_percent, ..SessionConfig::new(FlushMode::AutoBackground) };
     let session = table.client().session(config);
@@ -74,7 +74,7 @@ async fn write(
     for (done, row) in (1..).zip(rows) {
         let (key, number) = ((row as i64).to_le_bytes(), (row as i32).to_le_bytes());
         let texts = [mix(row), mix(!row)].map(|seed| format!("{seed:032x}"));
-        let cells = [&key[..], &number, texts[0].as_bytes(), texts[1].as_bytes(), &number].map(Cell::Value);
+        let cells = [&key[..], &number, texts[0].as_bytes(), texts[1].as_bytes(), &number].map(ClientCell::Value);
         session.apply(&table, RowOpKind::Insert, &cells, row).await?;
         if done % COUNTED == 0 {
             tally.done(COUNTED, 0, None);

@@ -1,8 +1,8 @@
-//! YCSB: a load, or a workload on what was loaded.
+//! YCSB: a load, or a workload on loaded rows.
 //!
-//! As in YCSB's binding, all clients share one connection and each has a session of its own; a client begins its next
-//! operation, or batch, when the last is done. The table is cut into ranges of keys of equal size, and keys are
-//! spread over them evenly.
+//! As in YCSB's binding, all clients share one connection and each has a session. A client begins its next operation,
+//! or batch, when the last is done. The table has range partitions of equal size, and keys are spread over them
+//! evenly.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -11,50 +11,50 @@ use std::time::{Duration, Instant};
 
 use benches::ycsb;
 use clap::Args;
-use engine::schema::ops::{Cell, RowOpKind};
-use engine::schema::range::Range;
-use node::client::{CreateTable, FlushMode, Result, ScanSpec, Session, SessionConfig, Table};
+use engine::schema::row_ops::{ClientCell, RowOpKind};
+use engine::schema::partition_range::PartitionRange;
+use nyala_client::{CreateTable, FlushMode, Result, ScanSpec, Session, SessionConfig, Table};
 use rand::distr::{Distribution, Uniform};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::Target;
-use crate::mix::{Mix, Operation, Rows};
+use crate::mix::{OpMix, Operation, Rows};
 use crate::report::Report;
-use crate::watch::{Tally, Watch};
+use crate::sampler::{OpCounts, Sampler};
 
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
     target: Target,
-    /// What is done, and how often: `insert:1`, `read:95,update:5`; also scan and read-modify-write
+    /// Operations and their weights: `insert:1`, `read:95,update:5`; also scan and read-modify-write
     #[arg(long)]
-    mix: Mix,
-    /// Operations that a client does before it waits for its writes
+    mix: OpMix,
+    /// Operations of a client between two flushes
     #[arg(long, default_value_t = 1)]
     batch: u64,
-    /// Rows that were loaded before; inserts make the rows after them
+    /// Rows loaded before the run; inserts add rows after them
     #[arg(long, default_value_t = 0)]
     rows: u64,
-    /// Ends after so many operations
+    /// Number of operations after which the run ends
     #[arg(long, required_unless_present = "seconds")]
     operations: Option<u64>,
-    /// Ends after so long
+    /// Time after which the run ends, in seconds
     #[arg(long)]
     seconds: Option<f64>,
-    /// All rows are as popular, rather than few much more than others
+    /// Make all rows equally popular
     #[arg(long)]
     uniform: bool,
 }
 
-/// YCSB's workload E asks for one row up to this many.
+/// Largest number of rows that a scan of YCSB's workload E asks for.
 const SCAN_ROWS_MAX: u64 = 100;
 
 pub async fn run(options: &Options) -> std::result::Result<Report, Box<dyn Error>> {
     let client = options.target.connect().await?;
     let table = options.target.table(&client, &create(&options.target)?).await?;
-    let tally = Tally::new();
-    let watch = Watch::start(&options.target, tally.clone())?;
+    let tally = OpCounts::new();
+    let watch = Sampler::start(&options.target, tally.clone())?;
     let job = Arc::new(Job::new(options, table, tally));
     let clients = (0..options.target.clients).map(|seed| tokio::spawn(Worker::new(&job, seed).work()));
     for client in clients.collect::<Vec<_>>() {
@@ -69,28 +69,28 @@ fn create(target: &Target) -> Result<CreateTable> {
     let splits = (1..u64::from(target.tablets)).map(|i| ycsb::key_at(step * i).into_bytes());
     let mut lower = Vec::new();
     for upper in splits.chain([Vec::new()]) {
-        create.ranges.push(Range::new(std::mem::replace(&mut lower, upper.clone()), upper)?);
+        create.ranges.push(PartitionRange::new(std::mem::replace(&mut lower, upper.clone()), upper)?);
     }
     create.replicas = Some(1);
     Ok(create)
 }
 
-/// What the clients share.
+/// State shared by the clients.
 struct Job {
     table: Table,
-    mix: Mix,
+    mix: OpMix,
     rows: Rows,
     batch: u64,
-    /// Operations nobody has taken yet.
+    /// Operations that no client has taken yet.
     left: AtomicU64,
     until: Option<Instant>,
     next_row: AtomicU64,
-    tally: Arc<Tally>,
+    tally: Arc<OpCounts>,
     complained: AtomicBool,
 }
 
 impl Job {
-    fn new(options: &Options, table: Table, tally: Arc<Tally>) -> Job {
+    fn new(options: &Options, table: Table, tally: Arc<OpCounts>) -> Job {
         let until = options.seconds.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
         Job {
             table,
@@ -105,7 +105,7 @@ impl Job {
         }
     }
 
-    /// How many operations to do now; zero at the end.
+    /// Returns the number of operations to do now; zero at the end.
     fn take(&self) -> u64 {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             return 0;
@@ -115,8 +115,8 @@ impl Job {
         left.expect("there always is a rest").min(self.batch)
     }
 
-    /// Whether it went well; the first error of a run is told.
-    fn judge(&self, done: Result<()>) -> bool {
+    /// Returns true on success; prints the first error of a run.
+    fn report_error(&self, done: Result<()>) -> bool {
         let Err(error) = done else { return true };
         if !self.complained.swap(true, Ordering::Relaxed) {
             eprintln!("drive: {error}");
@@ -148,17 +148,17 @@ impl Worker {
             let mut failed = 0;
             for _ in 0..count {
                 let done = self.operate().await;
-                failed += u64::from(!job.judge(done));
+                failed += u64::from(!job.report_error(done));
             }
             for failure in self.session.flush().await {
-                job.judge(Err(failure.error));
+                job.report_error(Err(failure.error));
                 failed += 1;
             }
             job.tally.done(count, failed.min(count), Some(began.elapsed()));
         }
     }
 
-    /// One operation; what it writes goes out with the next flush.
+    /// Runs one operation; its writes leave with the next flush.
     async fn operate(&mut self) -> Result<()> {
         let job = self.job.clone();
         let (operation, row) = (job.mix.pick(&mut self.rng), job.rows.pick(&mut self.rng));
@@ -183,24 +183,24 @@ impl Worker {
     async fn update(&mut self, row: u64) -> Result<()> {
         let (key, drawn) = (ycsb::key(row), self.rng.next_u64());
         let fields = ycsb::fields(drawn);
-        let mut cells: Vec<Cell<'_>> = self.job.table.blank_row();
-        cells[0] = Cell::Value(key.as_bytes());
-        cells[1 + drawn as usize % ycsb::FIELDS] = Cell::Value(&fields[..ycsb::FIELD_BYTES]);
+        let mut cells: Vec<ClientCell<'_>> = self.job.table.blank_row();
+        cells[0] = ClientCell::Value(key.as_bytes());
+        cells[1 + drawn as usize % ycsb::FIELDS] = ClientCell::Value(&fields[..ycsb::FIELD_BYTES]);
         self.session.apply(&self.job.table, RowOpKind::Update, &cells, row).await
     }
 
-    /// The row must be there.
+    /// Reads a row, which must exist.
     async fn read(&self, row: u64) -> Result<()> {
         let key = ycsb::key(row);
         let predicates = self.job.table.key_equals(&[key.as_bytes()]);
         match self.rows(ScanSpec { predicates, ..ScanSpec::default() }).await? {
             1 => Ok(()),
-            rows => Err(node::client::Error::not_found(format!("{key} is there {rows} times"))),
+            rows => Err(nyala_client::Error::not_found(format!("{key} is there {rows} times"))),
         }
     }
 
     async fn scan(&mut self, row: u64) -> Result<()> {
-        let keys = Range::new(ycsb::key(row).into_bytes(), Vec::new())?;
+        let keys = PartitionRange::new(ycsb::key(row).into_bytes(), Vec::new())?;
         let limit =
             Uniform::new_inclusive(1, SCAN_ROWS_MAX).expect("there are lengths").sample(&mut self.rng);
         self.rows(ScanSpec { keys, limit: Some(limit), ..ScanSpec::default() }).await.map(drop)

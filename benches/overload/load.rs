@@ -1,33 +1,33 @@
-//! The clients: rows of YCSB's table, a batch at a time, each as soon as the last is acknowledged.
+//! The clients: each writes a batch of rows of YCSB's table as soon as the previous one is acknowledged.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use benches::ycsb;
-use engine::schema::ops::RowOpKind;
-use node::client::{FlushMode, SessionConfig, Table};
-use node::env::{Env, TaskHandle};
+use engine::schema::row_ops::RowOpKind;
+use nyala_client::{FlushMode, SessionConfig, Table};
+use nyala_common::env::{Env, TaskHandle};
 
-/// What the clients have done.
+/// Operations done by the clients.
 #[derive(Default)]
-pub struct Counts {
+pub struct LoadCounts {
     pub rows: AtomicU64,
     pub failed: AtomicU64,
-    /// Of each batch since somebody last took them.
+    /// Latency of each batch since they were last taken.
     pub latencies: Mutex<Vec<Duration>>,
 }
 
-/// Clients at work.
+/// Running clients.
 pub struct Load {
-    counts: Arc<Counts>,
+    counts: Arc<LoadCounts>,
     stop: Arc<AtomicBool>,
     tasks: Vec<Box<dyn TaskHandle>>,
 }
 
 impl Load {
     pub fn start(table: &Table, clients: usize, batch: usize) -> Load {
-        let (counts, stop) = (Arc::new(Counts::default()), Arc::new(AtomicBool::new(false)));
+        let (counts, stop) = (Arc::new(LoadCounts::default()), Arc::new(AtomicBool::new(false)));
         let start = |client: usize| {
             let (table, counts, stop) = (table.clone(), counts.clone(), stop.clone());
             let env = table.client().env().clone();
@@ -38,7 +38,7 @@ impl Load {
         Load { counts, stop, tasks }
     }
 
-    pub fn counts(&self) -> Arc<Counts> {
+    pub fn counts(&self) -> Arc<LoadCounts> {
         self.counts.clone()
     }
 
@@ -52,7 +52,7 @@ async fn write(
     table: &Table,
     mut numbers: impl Iterator<Item = u64>,
     batch: usize,
-    counts: &Counts,
+    counts: &LoadCounts,
     stop: &AtomicBool,
 ) {
     let session = table.client().session(SessionConfig::new(FlushMode::Manual));

@@ -1,23 +1,23 @@
-//! More writes than a server can take for as long as one likes: YCSB's rows, and what becomes of them over time.
+//! More writes than a server can take: YCSB's rows, and the server's behaviour over time.
 //!
 //! ```text
 //! clients ── rows of 1 KB ──▶ 1 master, 1 tablet server of this process, little memory, a real disk
-//!                                 │ looked at twice a second
+//!                                 │ sampled twice a second
 //!                                 ▼
-//!    report folder: throughput, latency, memory, refusals, bytes written, lookups per row, each as SVG; and a page
+//!    report folder: throughput, latency, memory, rejections, bytes written, lookups per row, each as SVG; and a page
 //! ```
 //!
-//! Run with `cargo ci overload`. Two thirds through, the memory the server may use becomes a third less. The run fails
-//! if tracked memory passes the limit other than by that, or if writes come to a standstill.
+//! Run with `cargo ci overload`. After two thirds of the time the memory budget shrinks by a third. The run fails if
+//! tracked memory passes the limit for another reason, or if writes stall.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
     reason = "the server is looked at from outside, by a clock of the outside"
 )]
 
-mod draw;
+mod report;
 mod load;
-mod look;
+mod sampler;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use std::time::Duration;
 
 use benches::cluster;
 use engine::error::Result;
-use node::client::{Client, ClientConfig, CreateTable};
-use node::env::MemoryBudget;
-use node::env::os::{OsEnv, OsOptions};
+use nyala_client::{Client, ClientConfig, CreateTable};
+use nyala_common::env::MemoryBudget;
+use nyala_common::env::os::{OsEnv, OsOptions};
 
 use load::Load;
-use look::{Looker, Sample};
+use sampler::{OverloadSampler, OverloadSample};
 
-/// As the study: acknowledged once in the log, synced by the operating system.
+/// Flags as in the YCSB study: acknowledged once in the log, synced by the operating system.
 const SETTINGS: &[(&str, &str)] = &[("log_sync", "false")];
 
-/// What the run is asked for.
+/// Options of the run.
 pub struct Options {
     pub seconds: u64,
     pub memory_mib: u64,
@@ -46,7 +46,7 @@ pub struct Options {
     pub out: PathBuf,
 }
 
-/// The server's memory, which this program sets.
+/// Memory budget of the server, which this program sets.
 struct Budget(AtomicU64);
 
 impl MemoryBudget for Budget {
@@ -78,13 +78,13 @@ fn main() {
     let options = options();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let samples = runtime.block_on(run(&options)).expect("the servers serve");
-    draw::report(&options, &samples).expect("the report can be written");
-    let failures = judge(&options, &samples);
+    report::report(&options, &samples).expect("the report can be written");
+    let failures = check_samples(&options, &samples);
     failures.iter().for_each(|failure| println!("FAILED: {failure}"));
     std::process::exit(i32::from(!failures.is_empty()));
 }
 
-async fn run(options: &Options) -> Result<Vec<Sample>> {
+async fn run(options: &Options) -> Result<Vec<OverloadSample>> {
     let place = tempfile::tempdir_in("target").or_else(|_| tempfile::tempdir()).expect("a folder");
     let budget = Arc::new(Budget(AtomicU64::new(options.memory_mib << 20)));
     let mut env = OsEnv::new(&OsOptions::default()).expect("there is entropy");
@@ -95,14 +95,14 @@ async fn run(options: &Options) -> Result<Vec<Sample>> {
     let table = client.create_table(&create).await?;
     let load = Load::start(&table, options.clients, options.batch);
     let web = cluster.tablet_servers()[0].web_addr().expect("it has a web port");
-    let mut looker = Looker::new(web, load.counts());
+    let mut looker = OverloadSampler::new(web, load.counts());
     let mut samples = Vec::new();
-    let looks = options.seconds * 1000 / look::EVERY.as_millis() as u64;
+    let looks = options.seconds * 1000 / sampler::EVERY.as_millis() as u64;
     for number in 0..looks {
         if number == looks * 2 / 3 {
             budget.0.store((options.memory_mib << 20) / 3 * 2, Ordering::Relaxed);
         }
-        env.sleep(look::EVERY).await;
+        env.sleep(sampler::EVERY).await;
         samples.push(looker.look(budget.limit_bytes()));
     }
     load.stop(&env).await;
@@ -110,17 +110,17 @@ async fn run(options: &Options) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// How long the first rows may take, and memory that became less to be let go.
+/// Time allowed for the first rows, and for releasing memory after the budget shrank.
 const GRACE: Duration = Duration::from_secs(2);
-/// The longest time without any row.
+/// Longest time without any row.
 const STANDSTILL: Duration = Duration::from_secs(2);
 
-/// What went wrong: nothing, if overload degrades smoothly.
-fn judge(options: &Options, samples: &[Sample]) -> Vec<String> {
+/// Returns the failures; none if overload degrades smoothly.
+fn check_samples(options: &Options, samples: &[OverloadSample]) -> Vec<String> {
     let mut failures = Vec::new();
     let (mut idle, mut longest) = (Duration::ZERO, Duration::ZERO);
     for sample in samples.iter().filter(|sample| sample.at > GRACE) {
-        idle = if sample.rows == 0 { idle + look::EVERY } else { Duration::ZERO };
+        idle = if sample.rows == 0 { idle + sampler::EVERY } else { Duration::ZERO };
         longest = longest.max(idle);
     }
     println!("longest time without a row: {} ms", longest.as_millis());

@@ -1,14 +1,14 @@
-//! Who allocates: the bytes and blocks of a workload by the place that asked for them.
+//! Allocation profile of a workload: bytes and blocks by the place that allocated them.
 //!
-//! Run with `cargo ci profile WORKLOAD`. `allocations.json` is for dhat's viewer, `allocations.txt` has the places that
-//! asked for most bytes, with how much of it was held when most was held.
+//! Run with `cargo ci profile WORKLOAD`. `allocations.json` is for dhat's viewer. `allocations.txt` has the places
+//! with most allocated bytes, and their bytes at the peak.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
     reason = "the process is looked at from outside"
 )]
 
-mod work;
+mod workload;
 
 use std::fmt::Write;
 use std::fs;
@@ -21,7 +21,7 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 const PLACES: usize = 40;
 const FRAMES: usize = 6;
 
-/// dhat's file, as far as it is needed: places, each with total bytes and blocks, bytes when most was held, and frames.
+/// The part of dhat's file that is used: places, each with total bytes and blocks, bytes at the peak, and frames.
 #[derive(Deserialize)]
 struct Profile {
     pps: Vec<Place>,
@@ -37,14 +37,14 @@ struct Place {
 }
 
 fn main() {
-    let Some(asked) = work::asked() else {
+    let Some(asked) = workload::asked() else {
         println!("it is run by `cargo ci profile`");
         return;
     };
     fs::create_dir_all(&asked.out).expect("a folder for the report");
     let path = asked.out.join("allocations.json");
     let profiler =
-        work::run(&asked, || dhat::Profiler::builder().file_name(&path).trim_backtraces(Some(24)).build());
+        workload::run(&asked, || dhat::Profiler::builder().file_name(&path).trim_backtraces(Some(24)).build());
     drop(profiler);
     let profile = fs::read_to_string(&path).expect("dhat has written it");
     let profile = serde_json::from_str(&profile).expect("dhat writes JSON");
@@ -68,9 +68,9 @@ fn summary(mut profile: Profile) -> String {
     text
 }
 
-/// Whether a frame tells something: not the allocator's and the standard library's.
+/// Returns true if a frame is neither the allocator's nor the standard library's.
 fn ours(frame: &str) -> bool {
-    ["engine::", "node::", "work::", "prost::", "parquet::", "bytes::"]
+    ["engine::", "node::", "workload::", "prost::", "parquet::", "bytes::"]
         .iter()
         .any(|name| frame.contains(name))
 }

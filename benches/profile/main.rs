@@ -1,14 +1,14 @@
-//! Where CPU time goes: a flame graph of a workload, server and client in one process.
+//! CPU profile of a workload as a flame graph, server and client in one process.
 //!
-//! Run with `cargo ci profile WORKLOAD`. Stacks are sampled by CPU time used, on every thread; `cpu.svg` shows them
-//! all, `cpu.txt` the functions that were running most often. What the kernel does is counted where it was called.
+//! Run with `cargo ci profile WORKLOAD`. Stacks are sampled by CPU time on every thread. `cpu.svg` shows all of them,
+//! `cpu.txt` the most frequent running functions. Kernel time is counted where the kernel was called.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
     reason = "the process is looked at from outside"
 )]
 
-mod work;
+mod workload;
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -16,27 +16,27 @@ use std::fs::{self, File};
 
 use pprof::{ProfilerGuardBuilder, Report};
 
-/// The program's, without its settings.
+/// The allocator of the program, with its defaults.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Samples per second of CPU time; prime, so as not to beat with what happens every millisecond.
+/// Samples per second of CPU time; prime, to avoid beats with events of every millisecond.
 const FREQUENCY: i32 = 499;
 const LINES: usize = 60;
 
 fn main() {
-    let Some(asked) = work::asked() else {
+    let Some(asked) = workload::asked() else {
         println!("it is run by `cargo ci profile`");
         return;
     };
-    node::env::os::decline_huge_pages();
+    nyala_common::env::os::decline_huge_pages();
     let begin = || {
-        // Unwinding from within these may wait for a lock that the interrupted code holds.
+        // Unwinding from within these libraries may wait for a lock that the interrupted code holds.
         let guard =
             ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&["libgcc", "pthread", "vdso"]);
         guard.build().expect("the timer can be set")
     };
-    let guard = work::run(&asked, begin);
+    let guard = workload::run(&asked, begin);
     let report = guard.report().build().expect("there are samples");
     fs::create_dir_all(&asked.out).expect("a folder for the report");
     let file = File::create(asked.out.join("cpu.svg")).expect("a file for the graph");
@@ -44,7 +44,7 @@ fn main() {
     fs::write(asked.out.join("cpu.txt"), summary(&report)).expect("a file for the summary");
 }
 
-/// The functions that were running most often, and those that were on the stack most often.
+/// Returns the functions that were most often running, and those that were most often on the stack.
 fn summary(report: &Report) -> String {
     let (mut own, mut within) = (HashMap::new(), HashMap::new());
     let mut all = 0;
@@ -54,7 +54,7 @@ fn summary(report: &Report) -> String {
         if let Some(leaf) = names.first() {
             *own.entry(leaf.clone()).or_insert(0) += samples;
         }
-        // A function that calls itself is there once.
+        // A recursive function counts once.
         names.sort_unstable();
         names.dedup();
         names.into_iter().for_each(|name| *within.entry(name).or_insert(0) += samples);

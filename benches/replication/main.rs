@@ -1,8 +1,8 @@
-//! Replication between real processes: how long a tablet is without a leader, how long writes take while a disk stands
-//! still ([`stall`]), and what idle tablets cost.
+//! Replication between real processes: time without a leader, latency of writes while a disk stalls ([`stall`]), and
+//! the cost of idle tablets.
 //!
 //! Run with `cargo bench -p node --bench replication`; `-- failover`, `-- stall` and `-- idle 200` run one part, the
-//! last with so many tablets. It takes some minutes and prints what it measured.
+//! last with 200 tablets. It takes some minutes and prints its results.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -22,7 +22,7 @@ use std::time::Duration;
 use engine::ids::Uuid;
 use servers::{Servers, TABLET};
 
-/// From the death of a leader to the first write that its successor takes.
+/// Measures from the death of a leader to the first write that the next leader accepts.
 async fn failovers(settings: &[&str], count: usize, calm: Duration) {
     let mut servers = Servers::start(settings).await;
     servers.create(TABLET).await;
@@ -44,18 +44,18 @@ async fn failovers(settings: &[&str], count: usize, calm: Duration) {
     println!("{settings:?}: median {} ms of {times:?}", times[times.len() / 2]);
 }
 
-/// CPU that the servers have used.
+/// Returns the CPU time of the servers.
 fn cpu(servers: &Servers) -> Duration {
     let ticks = |child: &Child| {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };
-    // The kernel counts in hundredths of a second.
+    // The kernel counts in ticks of 10 ms.
     Duration::from_millis(servers.children.iter().flatten().map(ticks).sum::<u64>() * 10)
 }
 
-/// CPU of servers whose tablets only keep in touch.
+/// Measures the CPU time of servers with idle tablets.
 async fn idle(count: u16) {
     let servers = Servers::start(&["--log-preallocate-segments=false"]).await;
     let tablet = |number: u16| {

@@ -1,5 +1,5 @@
-//! Writes while a server's disk stands still: each server's files lie on a file system of its own, which is frozen and
-//! thawed again. That takes the rights of root; without them nothing is measured, and said so.
+//! Writes while a server's disk stalls: each server has its files on a separate file system, which is frozen and
+//! thawed. This needs root; without it the bench prints so and measures nothing.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const WRITERS: u8 = 4;
 const ROUNDS: usize = 5;
 const STILL: Duration = Duration::from_secs(5);
 const CALM: Duration = Duration::from_secs(5);
-/// What was held up is made up for.
+/// Time for servers to catch up after a stall.
 const SETTLE: Duration = Duration::from_secs(3);
 const IMAGE_BYTES: u64 = 1 << 30;
 
@@ -28,7 +28,7 @@ impl Disk {
         std::fs::create_dir_all(&dir).expect("a folder can be made");
         let formatted = run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image]);
         let mounted = formatted && run("mount", &["-o".as_ref(), "loop".as_ref(), image, &dir]);
-        // A server takes an empty directory only.
+        // A server accepts an empty directory only.
         let emptied = mounted && std::fs::remove_dir(dir.join("lost+found")).is_ok();
         emptied.then_some(Disk { dir })
     }
@@ -52,7 +52,7 @@ fn run(program: &str, words: &[&Path]) -> bool {
     Command::new(program).args(words).status().is_ok_and(|status| status.success())
 }
 
-/// Prints how long writes take: undisturbed, with a follower's disk frozen, with the leader's.
+/// Prints the latency of writes: undisturbed, with a follower's disk frozen, with the leader's.
 pub async fn measure() {
     let images = tempfile::tempdir().expect("a folder can be made");
     let mut servers = Servers::planned(&[]);
@@ -83,7 +83,7 @@ pub async fn measure() {
     drop(servers);
 }
 
-/// How long each write took of those that several clients make one after another for a while.
+/// Returns the latency of each write of several clients, which write one row after another for `how_long`.
 async fn writes(servers: &Servers, next: &mut i64, how_long: Duration) -> Vec<Duration> {
     let (first, over) = (*next, &AtomicBool::new(false));
     let one = async |writer: u8| {

@@ -1,4 +1,4 @@
-//! Figures as SVG: lines over time, or over whatever was varied.
+//! Charts as SVG: lines over time or over another variable.
 
 use std::error::Error;
 use std::path::Path;
@@ -10,19 +10,19 @@ pub const BLUE: RGBColor = RGBColor(31, 119, 180);
 pub const ORANGE: RGBColor = RGBColor(255, 127, 14);
 pub const GRAY: RGBColor = RGBColor(120, 120, 120);
 
-/// A line of a chart: its points from left to right.
+/// A line of a chart; its points are sorted from left to right.
 pub struct Line<'a> {
     pub label: &'a str,
     pub colour: RGBColor,
     pub points: Vec<(f64, f64)>,
 }
 
-/// Draws the lines over seconds into a file; a legend names them if there are several.
+/// Draws the lines over seconds into a file, with a legend if there are several.
 pub fn draw(path: &Path, title: &str, lines: &[Line<'_>]) -> Result<(), Box<dyn Error>> {
     draw_over("seconds", path, title, lines)
 }
 
-/// The same over something else.
+/// Draws the lines over `x` into a file.
 pub fn draw_over(x: &str, path: &Path, title: &str, lines: &[Line<'_>]) -> Result<(), Box<dyn Error>> {
     let root = SVGBackend::new(path, (900, 320)).into_drawing_area();
     root.fill(&WHITE)?;

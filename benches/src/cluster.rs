@@ -1,13 +1,13 @@
-//! A whole cluster in this process: a master and a tablet server.
+//! A cluster in this process: a master and a tablet server.
 
 use std::net::Ipv4Addr;
 
 use engine::error::Result;
-use node::env::Env;
-use node::server::cluster::{Cluster, ClusterConfig, Ports};
+use nyala_common::env::Env;
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
 
-/// Starts it in `dir`, with these settings set.
+/// Starts a cluster in `dir` with these flags.
 pub async fn start(env: &Env, dir: &str, settings: &[(&str, &str)]) -> Result<Cluster> {
     let flags = Flags::new();
     settings.iter().try_for_each(|(name, value)| flags.set(name, value))?;
@@ -16,7 +16,7 @@ pub async fn start(env: &Env, dir: &str, settings: &[(&str, &str)]) -> Result<Cl
         masters: 1,
         tablet_servers: 1,
         ip: Ipv4Addr::LOCALHOST.into(),
-        ports: Ports::Free,
+        ports: PortAssignment::Free,
         flags,
     };
     Cluster::start(env, &config).await

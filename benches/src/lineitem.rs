@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use arrow_array::types::{Date32Type, Decimal128Type, Int32Type, Int64Type};
 use arrow_array::{ArrayRef, PrimitiveArray, RecordBatch, StringArray};
-use engine::schema::block::ColumnBlock;
+use engine::schema::row_block::ColumnBlock;
 use engine::schema::{ColumnSchema, DataType};
 use node::cli::lineitem::schema;
-use node::client::arrow::arrow_schema;
+use nyala_client::arrow::arrow_schema;
 
-/// What TPC-H's Q1 reads of each row.
+/// Columns that TPC-H's Q1 reads.
 pub const Q1: [&str; 6] =
     ["l_quantity", "l_extendedprice", "l_discount", "l_tax", "l_returnflag", "l_linestatus"];
 
-/// One block, all columns, as Arrow has them.
+/// Converts one block, all columns, to Arrow's layout.
 pub fn batch(block: &[ColumnBlock]) -> RecordBatch {
     let schema = schema().expect("the schema is sound");
     let columns = schema.columns().iter().zip(block).map(|(column, block)| array(column, block));

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use engine::cfile::cache::PageCache;
-use engine::cfile::frame::Identity;
+use engine::cfile::page_file::PageOwner;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::ids::{ColumnId, Uuid};
-use engine::schema::block::{ProjectedColumn, RowBlock};
+use engine::schema::row_block::{ProjectedColumn, RowBlock};
 use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use engine::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMemory, RowSetMeta};
+use engine::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetTrackers, RowSetMeta};
 use engine::tablet::rowset::{RowSetScanSpec, Snapshot};
 use engine::time::Timestamp;
 
@@ -46,12 +46,12 @@ fn cell(id: u32, ty: DataType, row: u64) -> Vec<u8> {
     }
 }
 
-/// The key of a row, encoded.
+/// Returns the encoded key of a row.
 pub fn key(row: u64) -> [u8; 8] {
     (row ^ 1 << 63).to_be_bytes()
 }
 
-/// The rows, in memory, ready to be written.
+/// Generated rows in memory.
 pub struct Loadgen {
     schema: Schema,
     blocks: Vec<RowBlock>,
@@ -59,7 +59,7 @@ pub struct Loadgen {
 }
 
 impl Loadgen {
-    /// So many rows: a multiple of a thousand.
+    /// Generates `rows` rows, a multiple of a thousand.
     pub fn new(rows: u64) -> Loadgen {
         let schema = schema();
         let projection: Vec<ProjectedColumn> = schema.columns().iter().map(ProjectedColumn::from).collect();
@@ -75,9 +75,9 @@ impl Loadgen {
         Loadgen { schema, blocks, keys: (0..rows).map(key).collect() }
     }
 
-    /// Writes them as a rowset, each with the change that takes its insert back.
+    /// Writes the rows as a rowset, each with the UNDO delta of its insert.
     pub fn write(&self, disk: &MemDisk) -> RowSetMeta {
-        let (data, identity) = (Arc::new(disk.clone()), Identity { tablet: TABLET, rowset: 1 });
+        let (data, identity) = (Arc::new(disk.clone()), PageOwner { tablet: TABLET, rowset: 1 });
         let config = ColumnFileConfig::default();
         let mut writer =
             DiskRowSetWriter::new(data, "d/1", identity, &self.schema, &config).expect("it is new");
@@ -92,14 +92,14 @@ impl Loadgen {
         writer.finish(Timestamp(1 << 40)).expect("the disk does not fail")
     }
 
-    /// Opens what was written, with a page cache of its own that is empty.
+    /// Opens the written rowset with an empty page cache.
     pub fn open(&self, disk: &MemDisk, meta: &RowSetMeta) -> DiskRowSet {
         let (data, cache) = (Arc::new(disk.clone()), PageCache::new(1 << 30));
-        DiskRowSet::open(data, TABLET, meta.clone(), &self.schema, cache, RowSetMemory::default())
+        DiskRowSet::open(data, TABLET, meta.clone(), &self.schema, cache, RowSetTrackers::default())
             .expect("the rowset is sound")
     }
 
-    /// Scans every column of every row.
+    /// Returns a scan of every column of every row.
     pub fn all(&self) -> RowSetScanSpec {
         RowSetScanSpec {
             columns: self.schema.columns().iter().map(ProjectedColumn::from).collect(),
@@ -113,21 +113,21 @@ impl Loadgen {
         }
     }
 
-    /// Scans every column of one row in fifty.
+    /// Returns a scan of every column of one row in fifty.
     pub fn some(&self) -> RowSetScanSpec {
         let status = Predicate::new(ColumnId(STATUS), PredicateKind::Equal(b"status-7".to_vec()));
         RowSetScanSpec { predicates: Arc::new([status]), ..self.all() }
     }
 }
 
-/// An empty disk that takes a rowset.
+/// Returns an empty disk for a rowset.
 pub fn disk() -> MemDisk {
     let disk = MemDisk::new(1);
     disk.create_dir("d").expect("the disk is empty");
     disk
 }
 
-/// Scans; gives how many rows came.
+/// Runs a scan; returns the number of rows.
 pub fn count(set: &DiskRowSet, spec: &RowSetScanSpec) -> usize {
     let mut scan = set.scan(spec).expect("the rowset is sound");
     let mut rows = 0;

@@ -1,36 +1,36 @@
-//! What the kernel knows of a process. Zero if it is gone or does not say.
+//! Resources of a process, from the kernel. Zero if the process is gone or the kernel does not report them.
 
 use std::fs;
 use std::time::Duration;
 
 /// A process, by its name under `/proc`.
-pub struct Process(String);
+pub struct ProcessStats(String);
 
-impl Process {
-    /// This one.
-    pub fn own() -> Process {
-        Process("self".to_string())
+impl ProcessStats {
+    /// Returns this process.
+    pub fn own() -> ProcessStats {
+        ProcessStats("self".to_string())
     }
 
-    pub fn of(pid: u32) -> Process {
-        Process(pid.to_string())
+    pub fn of(pid: u32) -> ProcessStats {
+        ProcessStats(pid.to_string())
     }
 
-    /// Bytes that it has handed to devices.
+    /// Returns the bytes that it wrote to devices.
     pub fn written_bytes(&self) -> u64 {
         field(&self.read("io"), "write_bytes:")
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns its resident memory.
     pub fn resident_bytes(&self) -> u64 {
         field(&self.read("status"), "VmRSS:") << 10
     }
 
-    /// CPU time that it has taken, in the scheduler's ticks of 10 ms.
+    /// Returns its CPU time, in ticks of 10 ms.
     pub fn cpu(&self) -> Duration {
         let stat = self.read("stat");
-        // Its name may hold anything but ends at the last bracket; user and system time are the 12th and 13th field
-        // behind it.
+        // The name may hold anything but ends at the last bracket; user and system time are the 12th and 13th field
+        // after it.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
         Duration::from_millis(fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * 10)
     }
@@ -40,7 +40,7 @@ impl Process {
     }
 }
 
-/// The number after a label at a line's start; a unit may follow it.
+/// Returns the number after a label at the start of a line; a unit may follow it.
 fn field(text: &str, label: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(label));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)

@@ -1,6 +1,6 @@
-//! YCSB's table: a string key and ten strings of 100 bytes, all made from the row's number.
+//! YCSB's table: a string key and ten strings of 100 bytes, all derived from the row's number.
 
-use engine::schema::ops::Cell;
+use engine::schema::row_ops::ClientCell;
 use engine::schema::{ColumnSchema, DataType, Schema};
 
 use crate::mix;
@@ -16,26 +16,26 @@ pub fn schema() -> Schema {
     Schema::new((0..=FIELDS as u32).map(field).collect(), 1).expect("the schema is sound")
 }
 
-/// The key at a place: keys are in the order of their places.
+/// Returns the key at a place; keys are ordered by their places.
 pub fn key_at(place: u64) -> String {
     format!("user{place:020}")
 }
 
-/// A row's key.
+/// Returns a row's key.
 pub fn key(number: u64) -> String {
     key_at(mix(number))
 }
 
-/// The ten fields of a row, as they lie one behind the other.
+/// Returns the ten fields of a row, concatenated.
 pub fn fields(number: u64) -> Vec<u8> {
     let words = (0..125).flat_map(|i| mix(number.wrapping_mul(125) + i).to_le_bytes());
     words.map(|byte| b' ' + byte % 94).collect()
 }
 
-/// The cells of a row.
-pub fn cells<'a>(key: &'a str, fields: &'a [u8]) -> Vec<Cell<'a>> {
-    let fields = fields.chunks(FIELD_BYTES).map(Cell::Value);
-    std::iter::once(Cell::Value(key.as_bytes())).chain(fields).collect()
+/// Returns the cells of a row.
+pub fn cells<'a>(key: &'a str, fields: &'a [u8]) -> Vec<ClientCell<'a>> {
+    let fields = fields.chunks(FIELD_BYTES).map(ClientCell::Value);
+    std::iter::once(ClientCell::Value(key.as_bytes())).chain(fields).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `cargo ci bench`: the criterion benches, compared with an earlier run on this machine.
 //!
-//! The first run becomes the baseline, under `target/criterion`; later ones are compared with it until `--bless` makes
-//! one of them the new baseline. Criterion draws the interval that a change lies in with 95 % certainty; what lies
-//! wholly beyond ±2 % has moved.
+//! The first run becomes the baseline, under `target/criterion`. Later runs are compared with it until `--bless` makes
+//! one of them the new baseline. Criterion computes a 95 % confidence interval of each change; a change has moved if
+//! its whole interval is beyond ±2 %.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,31 +11,31 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Deserialize;
 
-use crate::command::Run;
+use crate::command::CommandLine;
 use crate::interop::target_dir;
 
-/// Those that criterion drives.
+/// Benches with criterion's harness.
 const BENCHES: [&str; 5] = ["paths", "cfile", "tablet", "deltas", "lineitem"];
 const BASELINE: &str = "before";
-/// Which commit the baseline is of, and when it was taken.
+/// File with commit and date of the baseline.
 const TAKEN: &str = "before.txt";
-/// Criterion calls smaller changes noise, too.
+/// Smallest change that is no noise, as a share; criterion's own threshold.
 const NOISE: f64 = 0.02;
 
 #[derive(Parser)]
-pub struct Options {
+pub struct BenchOptions {
     /// The benches to run; all of them if none is named
     #[arg(value_parser = BENCHES)]
     benches: Vec<String>,
     /// Only benchmarks whose names contain this
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Take what is measured as the new baseline
+    /// Make this run the new baseline
     #[arg(long)]
     bless: bool,
 }
 
-pub fn run(root: &Path, options: &Options) -> Result<()> {
+pub fn run(root: &Path, options: &BenchOptions) -> Result<()> {
     let home = target_dir()?.join("criterion");
     let known = folders(&home, BASELINE)?;
     for stale in folders(&home, "change")? {
@@ -55,11 +55,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn measure(root: &Path, options: &Options, save: bool, home: &Path) -> Result<()> {
+fn measure(root: &Path, options: &BenchOptions, save: bool, home: &Path) -> Result<()> {
     let named = options.benches.iter().map(String::as_str);
     let benches: Vec<&str> = if options.benches.is_empty() { BENCHES.to_vec() } else { named.collect() };
     let how = if save { "--save-baseline" } else { "--baseline-lenient" };
-    Run::cargo(root)
+    CommandLine::cargo(root)
         .args(["bench", "--quiet", "--package", "benches"])
         .args(benches.iter().flat_map(|name| ["--bench", name]))
         .args(["--", "--noplot", how, BASELINE])
@@ -69,12 +69,12 @@ fn measure(root: &Path, options: &Options, save: bool, home: &Path) -> Result<()
 }
 
 fn taken(root: &Path) -> Result<String> {
-    let commit = Run::new("git").args(["describe", "--always", "--dirty"]).dir(root).output()?;
-    let date = Run::new("date").args(["-u", "+%F %R"]).output()?;
+    let commit = CommandLine::new("git").args(["describe", "--always", "--dirty"]).dir(root).output()?;
+    let date = CommandLine::new("date").args(["-u", "+%F %R"]).output()?;
     Ok(format!("{}, {} UTC", commit.stdout.trim(), date.stdout.trim()))
 }
 
-/// Folders of this name below `dir`, in order.
+/// Returns the folders of this name below `dir`, sorted.
 fn folders(dir: &Path, name: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let Ok(entries) = fs::read_dir(dir) else { return Ok(found) };
@@ -92,7 +92,7 @@ fn folders(dir: &Path, name: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What became of one benchmark, each number a share of what it took before.
+/// Change of one benchmark; each number is a share of the baseline's time.
 #[derive(Debug, Clone, PartialEq)]
 struct Change {
     name: String,
@@ -102,7 +102,7 @@ struct Change {
 }
 
 impl Change {
-    /// Reads a benchmark's `change` folder and its neighbour that names it.
+    /// Reads a benchmark's `change` folder and the neighbouring file with its name.
     fn read(dir: &Path) -> Result<Change> {
         let of = dir.parent().context("a benchmark has a folder")?;
         let text =
@@ -140,7 +140,7 @@ impl Change {
     }
 }
 
-/// A line for each that moved, the slowest first, and how many did not.
+/// Returns a line for each benchmark that moved, the slowest first, and the number of the others.
 fn report(mut changes: Vec<Change>, taken: &str) -> String {
     changes.sort_by(|a, b| b.mean.total_cmp(&a.mean));
     let percent = |share: f64| format!("{:+.1} %", share * 100.0);

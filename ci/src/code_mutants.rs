@@ -1,7 +1,7 @@
-//! `cargo ci code-mutants`: small faults planted one by one in code that must be tested well; tests must see them.
+//! `cargo ci code-mutants`: small mutants of the engine's core, one by one, which tests must kill.
 //!
-//! Needs cargo-mutants; a machine without it is told how to get it. It plants in a copy of the tree. A mutant that does
-//! not compile says nothing and is left out; one that makes the tests hang is seen.
+//! Needs cargo-mutants; without it the step fails with the command that installs it. Mutants are built in a copy of
+//! the tree. A mutant that does not compile is not counted; a mutant that makes the tests hang is killed.
 
 use std::path::{Path, PathBuf};
 
@@ -9,18 +9,18 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::command::Run;
+use crate::command::CommandLine;
 use crate::steps::Steps;
 
-/// The least share of mutants that tests see, in percent.
+/// Smallest share of killed mutants, in percent.
 const BAR: f64 = 85.0;
-/// Tests that run so much longer than unharmed ones hang.
+/// Multiple of the unmutated tests' time after which tests hang.
 const TIMEOUT_TIMES: &str = "5";
-/// What cargo-mutants writes of a run.
+/// Results of cargo-mutants, under its output folder.
 const OUTCOMES: &str = "mutants.out/outcomes.json";
 
-/// Code of the engine, and the tests of the engine that are to see its faults: as few as can, for each mutant builds
-/// and runs them. They are words for `cargo test`, the last one a part of tests' names if it is no option.
+/// Mutated files of the engine, and the tests that must kill their mutants. Every mutant builds and runs these tests,
+/// so they are few. They are arguments of `cargo test`; the last one is a part of tests' names if it is no option.
 struct Part {
     name: &'static str,
     files: &'static [&'static str],
@@ -36,12 +36,12 @@ const PARTS: [Part; 5] = [
     Part { name: "key", files: &["schema/key.rs"], tests: &["--lib", "schema"] },
     Part { name: "mvcc", files: &["tablet/mvcc.rs"], tests: &["--lib", "--test=group"] },
     Part { name: "raft-state", files: &RAFT_STATE, tests: &["--lib", "--test=raft", "raft"] },
-    Part { name: "raft", files: &RAFT, tests: &["--test=raft", "--test=lockstep", "--test=group"] },
+    Part { name: "raft", files: &RAFT, tests: &["--test=raft", "--test=raft_random", "--test=group"] },
 ];
-/// With tests of their own.
+/// Files with unit tests.
 const RAFT_STATE: [&str; 5] =
     ["raft/cmeta.rs", "raft/config.rs", "raft/log.rs", "raft/queue.rs", "raft/vote.rs"];
-/// Tested as a whole.
+/// Files tested through the Raft core as a whole.
 const RAFT: [&str; 8] = [
     "raft/election.rs",
     "raft/follower.rs",
@@ -54,19 +54,19 @@ const RAFT: [&str; 8] = [
 ];
 
 #[derive(Args)]
-pub struct Options {
+pub struct CodeMutantOptions {
     /// Only this part: encoding, key, mvcc, raft-state or raft; may be given several times
     #[arg(long)]
     part: Vec<String>,
-    /// Only each N-th mutant of a part, as I/N with I from 0: there are more than an hour can test
+    /// Only every N-th mutant of a part, as I/N with I from 0; all of them take hours
     #[arg(long)]
     shard: Option<String>,
-    /// Only reads the outcomes of the last run
+    /// Read the outcomes of the last run only
     #[arg(long)]
     again: bool,
 }
 
-/// How many mutants there were, and how they ended.
+/// Results of mutants.
 #[derive(Debug, Default, PartialEq)]
 struct Counts {
     caught: u64,
@@ -76,7 +76,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Of those that compile.
+    /// Returns the number of mutants that compile.
     fn all(&self) -> u64 {
         self.caught + self.hung + self.missed.len() as u64
     }
@@ -86,8 +86,8 @@ impl Counts {
     }
 }
 
-/// A step for each part, and one for their sum.
-pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
+/// Runs a step for each part, and one for their sum.
+pub fn run(root: &Path, options: &CodeMutantOptions, steps: &mut Steps) {
     let mut total = Counts::default();
     for part in
         PARTS.iter().filter(|part| options.part.is_empty() || options.part.iter().any(|p| p == part.name))
@@ -95,7 +95,7 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
         steps.run(&format!("code mutants: {}", part.name), || {
             let counts = measure(root, part, options)?;
             counts.missed.iter().for_each(|mutant| println!("missed: {mutant}"));
-            println!("{}", said(part.name, &counts));
+            println!("{}", format_counts(part.name, &counts));
             total.caught += counts.caught;
             total.hung += counts.hung;
             total.unviable += counts.unviable;
@@ -106,7 +106,7 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
     steps.run("code mutants", || judge(&total));
 }
 
-fn measure(root: &Path, part: &Part, options: &Options) -> Result<Counts> {
+fn measure(root: &Path, part: &Part, options: &CodeMutantOptions) -> Result<Counts> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let (build, output) = (target.join("code-mutants"), target.join("code-mutants-out").join(part.name));
     if !options.again {
@@ -117,9 +117,9 @@ fn measure(root: &Path, part: &Part, options: &Options) -> Result<Counts> {
     counts(&text).with_context(|| format!("reading {}", file.display()))
 }
 
-/// cargo-mutants over a part. Its exit says that mutants were missed, which [`judge`] weighs.
+/// Runs cargo-mutants over a part. Its exit status reports survivors, which [`check_threshold`] evaluates.
 fn plant(root: &Path, part: &Part, shard: Option<&str>, build: &Path, output: &Path) -> Result<()> {
-    let found = Run::cargo(root).args(["mutants", "--version"]).output();
+    let found = CommandLine::cargo(root).args(["mutants", "--version"]).output();
     if !found.is_ok_and(|found| found.success) {
         bail!("not installed: cargo install --locked cargo-mutants");
     }
@@ -128,15 +128,15 @@ fn plant(root: &Path, part: &Part, shard: Option<&str>, build: &Path, output: &P
     words.extend(["--timeout-multiplier", TIMEOUT_TIMES, "--no-times", "--colors", "never"]);
     words.extend(shard.iter().flat_map(|shard| ["--sharding", "round-robin", "--shard", *shard]));
     let files = part.files.iter().map(|file| format!("--file=engine/src/{file}"));
-    // Tests are chosen for the build, too.
+    // The build needs the same selection of tests.
     let tests = part.tests.iter().map(|test| format!("--cargo-arg={test}"));
-    let run = Run::cargo(root).env("CARGO_TARGET_DIR", build).args(words).args(files).args(tests);
+    let run = CommandLine::cargo(root).env("CARGO_TARGET_DIR", build).args(words).args(files).args(tests);
     let ended = run.args(["--output"]).args([output]).run();
     let judged = output.join(OUTCOMES).is_file();
     if judged { Ok(()) } else { ended }
 }
 
-/// What cargo-mutants found. An unharmed tree whose tests fail proves nothing.
+/// Reads cargo-mutants' outcomes; fails if the tests fail without a mutant.
 fn counts(outcomes: &str) -> Result<Counts> {
     let read: Value = serde_json::from_str(outcomes)?;
     let mut counts = Counts::default();
@@ -154,7 +154,7 @@ fn counts(outcomes: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-fn said(name: &str, counts: &Counts) -> String {
+fn format_counts(name: &str, counts: &Counts) -> String {
     format!(
         "{name}: {:.1} % of {} mutants caught, {} of them by a hang; {} did not compile",
         counts.percent(),
@@ -166,7 +166,7 @@ fn said(name: &str, counts: &Counts) -> String {
 
 fn judge(total: &Counts) -> Result<()> {
     ensure!(total.all() > 0, "no mutant was tested");
-    let said = said("all", total);
+    let said = format_counts("all", total);
     println!("{said}");
     ensure!(total.percent() >= BAR, "{said}; at least {BAR} % must be");
     Ok(())
@@ -193,7 +193,7 @@ mod tests {
         ended.extend([("d", "CaughtMutant"); 5]);
         let read = counts(&outcomes(&ended)).expect("outcomes");
         assert_eq!(read, Counts { caught: 5, hung: 1, unviable: 1, missed: vec!["c".to_string()] });
-        assert_eq!(said("x", &read), "x: 85.7 % of 7 mutants caught, 1 of them by a hang; 1 did not compile");
+        assert_eq!(format_counts("x", &read), "x: 85.7 % of 7 mutants caught, 1 of them by a hang; 1 did not compile");
         judge(&read).expect("6 of 7");
         ended.push(("e", "MissedMutant"));
         judge(&counts(&outcomes(&ended)).expect("outcomes")).expect_err("6 of 8");

@@ -1,4 +1,4 @@
-//! Child processes: what to run, where, and an error that says what failed.
+//! Child processes: command lines, and errors that name the failed command.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -6,33 +6,33 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// How much of a command an error repeats.
+/// Bytes of a command line that an error repeats.
 const WORDS_BYTES_MAX: usize = 200;
 
-/// A command being put together.
-pub struct Run {
+/// A command line under construction.
+pub struct CommandLine {
     name: String,
     command: Command,
 }
 
-/// What a command that was listened to said.
+/// Captured output of a command.
 pub struct Output {
     pub success: bool,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Run {
+impl CommandLine {
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         let program = program.as_ref();
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
-        Run { name, command: Command::new(program) }
+        CommandLine { name, command: Command::new(program) }
     }
 
-    /// The cargo that runs this program, in the workspace's folder.
+    /// Returns the cargo that runs this program, in the workspace's folder.
     pub fn cargo(root: &Path) -> Self {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        Run::new(cargo).dir(root)
+        CommandLine::new(cargo).dir(root)
     }
 
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
@@ -50,7 +50,7 @@ impl Run {
         self
     }
 
-    /// Runs with this program's own output; an unsuccessful exit is an error.
+    /// Runs the command with this program's stdout and stderr; an unsuccessful exit is an error.
     pub fn run(mut self) -> Result<()> {
         let status = self.command.stdin(Stdio::null()).status().with_context(|| self.starting())?;
         if !status.success() {
@@ -59,7 +59,7 @@ impl Run {
         Ok(())
     }
 
-    /// Runs and returns what it printed, whatever its exit.
+    /// Runs the command and returns its output, also of an unsuccessful exit.
     pub fn output(mut self) -> Result<Output> {
         let output = self.command.stdin(Stdio::null()).output().with_context(|| self.starting())?;
         Ok(Output {
@@ -86,7 +86,7 @@ impl Run {
     }
 }
 
-/// Runs cargo with these words.
+/// Runs cargo with these arguments.
 pub fn cargo(root: &Path, words: &[&str]) -> Result<()> {
-    Run::cargo(root).args(words).run()
+    CommandLine::cargo(root).args(words).run()
 }

@@ -1,7 +1,7 @@
-//! `cargo ci coverage`: which lines the tests of engine, node and fuzz run, beside bars for what must be tested well.
+//! `cargo ci coverage`: lines that the tests of engine, node and fuzz run, compared with thresholds.
 //!
-//! Needs cargo-llvm-cov and the toolchain's llvm-tools; a machine without them is told how to get them. Tests that lie
-//! in the files of the code they test count as lines too; files of nothing but tests do not.
+//! Needs cargo-llvm-cov and the toolchain's llvm-tools; without them the step fails with the command that installs
+//! them. Unit tests inside a file count as lines of it; files that hold only tests do not count.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,23 +10,23 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::command::Run;
+use crate::command::CommandLine;
 
-/// What must be tested well: a name, where it lies, and the least share of its lines in percent.
+/// Name, folders and smallest covered share of lines, in percent, of well-tested parts.
 const BARS: [(&str, &[&str], f64); 2] =
     [("engine", &["engine/src/"], 90.0), ("node's wire", &["node/src/wire/", "node/src/rpc/"], 85.0)];
 const REPORT: &str = "coverage.json";
-/// So many files are listed, those with most lines left out first.
+/// Number of files listed, those with most uncovered lines first.
 const FILES_SHOWN: usize = 25;
 
 #[derive(Args)]
-pub struct Options {
-    /// Only reads the report of the last run
+pub struct CoverageOptions {
+    /// Read the report of the last run only
     #[arg(long)]
     again: bool,
 }
 
-/// Lines of code, and how many of them ran.
+/// Lines of code, and covered ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Lines {
     count: u64,
@@ -48,7 +48,7 @@ impl Lines {
     }
 }
 
-pub fn run(root: &Path, options: &Options) -> Result<()> {
+pub fn run(root: &Path, options: &CoverageOptions) -> Result<()> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
     let report = target.join(REPORT);
     if !options.again {
@@ -59,12 +59,12 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 fn measure(root: &Path, report: &Path) -> Result<()> {
-    let found = Run::cargo(root).args(["llvm-cov", "--version"]).output();
+    let found = CommandLine::cargo(root).args(["llvm-cov", "--version"]).output();
     if !found.is_ok_and(|found| found.success) {
         bail!("not installed: rustup component add llvm-tools && cargo install --locked cargo-llvm-cov");
     }
-    Run::cargo(root)
-        // It would fetch llvm-tools without asking.
+    CommandLine::cargo(root)
+        // Without it cargo-llvm-cov would download llvm-tools.
         .env("CARGO_LLVM_COV_SETUP", "no")
         .args(["llvm-cov", "test", "--quiet", "--no-fail-fast", "--json", "--summary-only"])
         .args(["--package", "engine", "--package", "node", "--package", "fuzz", "--output-path"])
@@ -72,7 +72,7 @@ fn measure(root: &Path, report: &Path) -> Result<()> {
         .run()
 }
 
-/// Lines of each file of the tree.
+/// Returns the lines of each file of the tree.
 fn files(report: &str, root: &Path) -> Result<BTreeMap<String, Lines>> {
     let report: Value = serde_json::from_str(report).context("the report of cargo-llvm-cov")?;
     let listed = report["data"][0]["files"].as_array().context("the report lists no files")?;
@@ -88,7 +88,7 @@ fn files(report: &str, root: &Path) -> Result<BTreeMap<String, Lines>> {
     Ok(files)
 }
 
-/// The part of a bar that a file belongs to: its folder below `src`, or the file itself.
+/// Returns the threshold and the part that a file belongs to: its folder below `src`, or the file itself.
 fn part(file: &str) -> Option<(&'static str, String)> {
     let of = |(bar, places, _): &(&'static str, &[&str], f64)| {
         let place = places.iter().find(|place| file.starts_with(**place))?;
@@ -99,7 +99,7 @@ fn part(file: &str) -> Option<(&'static str, String)> {
     BARS.iter().find_map(of)
 }
 
-/// Prints the parts and the files with most lines left out; an error if a bar is missed.
+/// Prints the parts and the files with most uncovered lines; fails if a threshold is missed.
 fn judge(files: &BTreeMap<String, Lines>) -> Result<()> {
     let mut parts: BTreeMap<(&str, String), Lines> = BTreeMap::new();
     for (file, lines) in files {

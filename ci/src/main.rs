@@ -1,9 +1,15 @@
-//! `cargo ci [word]`: everything a pull request must pass, each part by its word, and the words that repair.
+//! `cargo ci [command]`: the checks of a pull request, each of them alone, and the commands that fix and bless.
 //!
-//! A word is a list of steps. Every step runs, even after one failed; each prints its seconds, and the last line
-//! counts them. Without a word all the checks run. No check ever writes into the source tree: `fix` and `bless` do.
+//! ```text
+//!   cargo ci            fmt · tidy · arrows · clippy · spec (smoke) · test · loom · sim · counts · interop
+//!   cargo ci WORD       one of these, or a longer one: miri fuzz coverage code-mutants bench profile versus overload
+//!   cargo ci fix|bless  the only ones that write into the source tree by default
+//! ```
 //!
-//! Not here: what the steps check; each module says so for itself.
+//! A command is a list of steps. Every step runs, also after a failed one; each prints its seconds, and the last line
+//! counts them.
+//!
+//! *Not here:* the checks themselves; see the module of each.
 
 mod arrows;
 mod bench;
@@ -11,18 +17,13 @@ mod code_mutants;
 mod command;
 mod counts;
 mod coverage;
-mod explore;
+mod concurrency;
 mod fuzz;
 mod interop;
-mod mutants;
+mod mutant_patches;
 mod overload;
-/// The wire's messages, as the node has them.
-#[allow(dead_code, clippy::all, rustdoc::all)]
-#[rustfmt::skip]
-#[path = "../../node/src/proto/mod.rs"]
-mod pb;
 mod profile;
-mod programs;
+mod tools;
 mod proto;
 mod sim;
 mod spec;
@@ -38,7 +39,7 @@ use clap::{Parser, Subcommand};
 use command::cargo;
 use steps::Steps;
 
-/// Runs what a pull request needs (no word), or one part of it.
+/// Checks a change as a pull request does (no command), or runs one part of that
 #[derive(Parser)]
 #[command(name = "cargo ci", bin_name = "cargo ci")]
 struct Args {
@@ -48,48 +49,48 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Word {
-    /// Formatting, by rustfmt
+    /// Check formatting with rustfmt
     Fmt,
-    /// Lints of all targets, warnings denied
+    /// Lint all targets with clippy, warnings denied
     Clippy,
-    /// Sizes, module docs, licence, generated sources, no package registry named
-    Tidy,
-    /// Which module may import which
+    /// Check sizes, module docs, words, names, cited paths, licence, generated sources and mutant patches
+    Tidy(tidy::TidyOptions),
+    /// Check module dependencies and import cycles
     Arrows,
-    /// Every test of the workspace
+    /// Run every test of the workspace
     Test,
-    /// What threads share, in every order of their steps: loom, further than `cargo ci` goes
+    /// Explore interleavings of concurrent code with loom, further than `cargo ci` does
     Loom,
-    /// The tests of unsafe code under Miri, which needs a nightly toolchain
+    /// Run the tests of unsafe code under Miri; needs a nightly toolchain
     Miri,
-    /// Searches for inputs that break the fuzz targets, which needs a nightly toolchain and cargo-fuzz
-    Fuzz(fuzz::Options),
-    /// Which lines the tests run, with bars for engine and wire, which needs cargo-llvm-cov
-    Coverage(coverage::Options),
-    /// Small faults planted in encodings, keys, MVCC and Raft, which tests must see; needs cargo-mutants
-    CodeMutants(code_mutants::Options),
-    /// The real kudu tool and the real Java client against nyala's servers
-    Interop(interop::Options),
-    /// Model-checks spec/ with TLC, its mutants, and the code's traces against it
-    Spec(spec::Options),
-    /// Seeds in both simulated worlds, every kept plan, and seeds run twice
+    /// Search for crash inputs of the fuzz targets; needs a nightly toolchain and cargo-fuzz
+    Fuzz(fuzz::FuzzOptions),
+    /// Measure line coverage, with thresholds for engine and wire; needs cargo-llvm-cov
+    Coverage(coverage::CoverageOptions),
+    /// Run mutants of encodings, keys, MVCC and Raft, which tests must kill; needs cargo-mutants
+    CodeMutants(code_mutants::CodeMutantOptions),
+    /// Run the real kudu tool and Java client against nyala's servers
+    Interop(interop::InteropOptions),
+    /// Model-check spec/ with TLC, run its mutants, and check the code's traces against it
+    Spec(spec::SpecOptions),
+    /// Run seeds in both simulated worlds, every kept plan, and the determinism check
     Sim,
-    /// Instructions of the hot paths, by callgrind, compared with benches/COUNTS.toml
-    Counts(counts::Options),
-    /// Times the hot paths and more, and says what moved since the baseline
-    Bench(bench::Options),
-    /// A flame graph and a summary of allocations of a workload, in a folder under target
-    Profile(profile::Options),
-    /// Measures nyala beside real Kudu and writes the pages benches/VERSUS*.md
-    Versus(versus::Options),
-    /// More writes than a server can take, and a folder with the figures of that
-    Overload(overload::Options),
-    /// What upstream's harness starts under the name of `kudu`
+    /// Count instructions of the hot paths with callgrind and compare with benches/COUNTS.toml
+    Counts(counts::CountsOptions),
+    /// Time hot paths and tablets, and print changes since the baseline
+    Bench(bench::BenchOptions),
+    /// Profile a workload: a flame graph and a summary of allocations, in a folder under target
+    Profile(profile::ProfileOptions),
+    /// Measure nyala beside real Kudu and write the reports benches/VERSUS*.md
+    Versus(versus::VersusOptions),
+    /// Write more than a server can take, and chart throughput, latency and memory
+    Overload(overload::OverloadOptions),
+    /// Replacement for the `kudu` program in upstream's harness
     #[command(hide = true)]
-    StandIn(interop::stand_in::Options),
-    /// Repairs what can be repaired: generated sources, lints with a known fix, formatting
+    StandIn(interop::mini_cluster::MiniClusterOptions),
+    /// Fix what can be fixed automatically: generated sources, lints, formatting
     Fix,
-    /// Rewrites the expectations of transcript and expect tests to what the code says now; review the diff
+    /// Rewrite the expectations of transcript and snapshot tests; review the diff
     Bless,
 }
 
@@ -104,11 +105,11 @@ fn main() -> ExitCode {
         None | Some(Word::StandIn(_)) => checks(&root, &mut steps),
         Some(Word::Fmt) => fmt(&root, &mut steps),
         Some(Word::Clippy) => clippy(&root, &mut steps),
-        Some(Word::Tidy) => tidy_steps(&root, &mut steps),
+        Some(Word::Tidy(options)) => tidy_steps(&root, &options, &mut steps),
         Some(Word::Arrows) => steps.run("arrows", || arrows::check(&root)),
         Some(Word::Test) => test(&root, &mut steps),
-        Some(Word::Loom) => steps.run("loom", || explore::loom(&root, true)),
-        Some(Word::Miri) => steps.run("miri", || explore::miri(&root)),
+        Some(Word::Loom) => steps.run("loom", || concurrency::loom(&root, true)),
+        Some(Word::Miri) => steps.run("miri", || concurrency::miri(&root)),
         Some(Word::Fuzz(options)) => fuzz::run(&root, &options, &mut steps),
         Some(Word::Coverage(options)) => steps.run("coverage", || coverage::run(&root, &options)),
         Some(Word::CodeMutants(options)) => code_mutants::run(&root, &options, &mut steps),
@@ -126,9 +127,9 @@ fn main() -> ExitCode {
     steps.finish()
 }
 
-/// Its stdout belongs to the harness: no step is announced.
-fn stand_in(options: &interop::stand_in::Options) -> ExitCode {
-    match interop::stand_in::run(options) {
+/// Runs the replacement for `kudu`. Its stdout belongs to the harness: no step is announced.
+fn stand_in(options: &interop::mini_cluster::MiniClusterOptions) -> ExitCode {
+    match interop::mini_cluster::run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kudu (stand-in): {error:#}");
@@ -137,24 +138,24 @@ fn stand_in(options: &interop::stand_in::Options) -> ExitCode {
     }
 }
 
-/// The workspace's folder: of the tree that cargo was called in, as a `target` folder may have come from another one.
+/// Returns the workspace's folder: that of the calling cargo, as a `target` folder may have come from another tree.
 fn root() -> PathBuf {
     let ci = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&ci).parent().expect("ci lies in the workspace's folder").to_path_buf()
 }
 
-/// All that a pull request needs, cheapest first.
+/// Runs all checks of a pull request, cheapest first.
 fn checks(root: &Path, steps: &mut Steps) {
     fmt(root, steps);
-    tidy_steps(root, steps);
+    tidy_steps(root, &tidy::TidyOptions::default(), steps);
     steps.run("arrows", || arrows::check(root));
     clippy(root, steps);
     spec::smoke(root, steps);
     test(root, steps);
-    steps.run("loom", || explore::loom(root, false));
+    steps.run("loom", || concurrency::loom(root, false));
     sim::run(root, steps);
     steps.run("counts", || counts::check(root));
-    interop::run(root, &interop::Options::parse_from(["interop"]), steps);
+    interop::run(root, &interop::InteropOptions::parse_from(["interop"]), steps);
 }
 
 fn fmt(root: &Path, steps: &mut Steps) {
@@ -166,10 +167,10 @@ fn clippy(root: &Path, steps: &mut Steps) {
     steps.run("clippy", || cargo(root, &words));
 }
 
-fn tidy_steps(root: &Path, steps: &mut Steps) {
-    steps.run("tidy", || tidy::check(root));
+fn tidy_steps(root: &Path, options: &tidy::TidyOptions, steps: &mut Steps) {
+    steps.run("tidy", || tidy::run(root, options));
     steps.run("proto", || proto::check(root));
-    steps.run("mutants", || mutants::check(root));
+    steps.run("mutants", || mutant_patches::check(root));
 }
 
 fn test(root: &Path, steps: &mut Steps) {
@@ -183,11 +184,11 @@ fn fix(root: &Path, steps: &mut Steps) {
     steps.run("fmt", || cargo(root, &["fmt", "--all"]));
 }
 
-/// datadriven reads `REWRITE`, expect-test `UPDATE_EXPECT`, insta `INSTA_UPDATE`; each rewrites its own files.
-/// Other tests are not run to success here, so a failure of theirs is no failure of blessing.
+/// Rewrites expectations: datadriven reads `REWRITE`, expect-test `UPDATE_EXPECT`, insta `INSTA_UPDATE`. Failures of
+/// other tests do not fail the step.
 fn bless(root: &Path, steps: &mut Steps) {
     steps.run("bless", || {
-        command::Run::cargo(root)
+        command::CommandLine::cargo(root)
             .args(["test", "--quiet", "--workspace", "--no-fail-fast"])
             .env("REWRITE", "1")
             .env("UPDATE_EXPECT", "1")

@@ -1,21 +1,21 @@
-//! `cargo ci overload`: a server under more writes than it can take, and a folder with the figures of that.
+//! `cargo ci overload`: a server under more writes than it can take, and a folder with charts of the run.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 
-use crate::command::Run;
+use crate::command::CommandLine;
 
 #[derive(Args)]
-pub struct Options {
-    /// How long
+pub struct OverloadOptions {
+    /// Duration of the run, in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Memory that the tablet server may use, in MiB
+    /// Memory budget of the tablet server, in MiB
     #[arg(long, default_value_t = 192)]
     memory_mib: u64,
-    /// Clients that write at once
+    /// Concurrent clients
     #[arg(long, default_value_t = 16)]
     clients: u64,
     /// Rows of each write
@@ -26,7 +26,7 @@ pub struct Options {
     out: PathBuf,
 }
 
-pub fn run(root: &Path, options: &Options) -> Result<()> {
+pub fn run(root: &Path, options: &OverloadOptions) -> Result<()> {
     let numbers = [
         ("--seconds", options.seconds),
         ("--memory-mib", options.memory_mib),
@@ -34,7 +34,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         ("--batch", options.batch),
     ];
     let words = numbers.iter().flat_map(|(name, number)| [name.to_string(), number.to_string()]);
-    Run::cargo(root)
+    CommandLine::cargo(root)
         .args(["bench", "--quiet", "--package", "benches", "--bench", "overload", "--"])
         .args(words)
         .args(["--out"])

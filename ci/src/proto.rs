@@ -1,17 +1,17 @@
-//! Generates `node/src/proto` from `node/proto`: protox parses, prost-build writes, no protoc needed.
+//! Generates `node/proto/src/generated` from `node/proto`: protox parses, prost-build writes, no protoc needed.
 //!
-//! The generated files are committed, so that a build of the node needs neither.
+//! The generated files are committed, so that building the node needs neither.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::Run;
+use crate::command::CommandLine;
 
 const SOURCES: &str = "node/proto";
-/// Where the generated sources are committed, under the workspace's folder.
-pub const GENERATED: &str = "node/src/proto";
+/// Folder of the committed generated sources, under the workspace's folder.
+pub const GENERATED: &str = "node/proto/src/generated";
 
 /// Rewrites the generated sources under `root`.
 pub fn write(root: &Path) -> Result<()> {
@@ -29,7 +29,7 @@ pub fn write(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Leaves a file that is already right alone, so that nothing is compiled again for it.
+/// Writes a file only if its content changed, so that nothing is rebuilt for it.
 fn write_if_changed(path: &Path, content: &[u8]) -> Result<()> {
     if fs::read(path).unwrap_or_default() != content {
         fs::write(path, content)?;
@@ -37,7 +37,7 @@ fn write_if_changed(path: &Path, content: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Fails, naming the first file, when the committed sources differ from what `node/proto` gives.
+/// Fails with the first file whose committed text differs from the text generated from `node/proto`.
 pub fn check(root: &Path) -> Result<()> {
     let fresh = tempfile::tempdir()?;
     generate(root, fresh.path())?;
@@ -76,9 +76,9 @@ fn generate(root: &Path, out: &Path) -> Result<()> {
         .include_file("mod.rs")
         .format(false)
         .compile_fds(descriptors)
-        .context("generating node/src/proto")?;
-    // The repository's own settings, wherever `out` lies: what `write` and `check` give must be the same.
-    Run::new("rustfmt")
+        .context("generating node/proto/src/generated")?;
+    // The repository's own settings, independent of `out`: `write` and `check` must produce the same text.
+    CommandLine::new("rustfmt")
         .args(["--edition", "2024", "--config-path"])
         .args([root.join("rustfmt.toml")])
         .args(names(out)?.iter().map(|name| out.join(name)))

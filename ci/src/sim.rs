@@ -1,7 +1,7 @@
-//! The simulator's part of a pull request: some seeds in both worlds, every kept plan, seeds run twice, and a
+//! The simulator's part of a pull request: some seeds in both worlds, every kept plan, the determinism check, and a
 //! point of a study.
 //!
-//! Bounded to a few minutes; long runs are `cargo sim run`'s, on as many machines as there are (`ci/sim-farm.yaml`).
+//! Bounded to a few minutes; long runs are `cargo sim run`'s, sharded over machines (`ci/sim-farm.yaml`).
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::command::cargo;
 use crate::steps::Steps;
 
-/// What is run, by name.
+/// Runs by name.
 const RUNS: [(&str, &[&str]); 6] = [
     ("sim madsim", &["sim", "run", "--seeds", "1..119", "--size", "smoke", "--minutes", "1"]),
     ("sim madsim full", &["sim", "run", "--seeds", "121..151", "--minutes", "1"]),
@@ -23,7 +23,7 @@ const RUNS: [(&str, &[&str]); 6] = [
     ("sim study", &["sim", "study", "scale", "--points", "1"]),
 ];
 
-/// Runs all of it.
+/// Runs all of them.
 pub fn run(root: &Path, steps: &mut Steps) {
     for (name, words) in RUNS {
         steps.run(name, || -> Result<()> { cargo(root, words) });

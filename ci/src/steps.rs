@@ -1,11 +1,11 @@
-//! Running steps: each announced, timed and counted; the last line says how many passed and failed.
+//! Steps: each announced, timed and counted; the last line has the numbers of passed and failed ones.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
 
-/// What has run so far.
+/// Steps that have run.
 #[derive(Default)]
 pub struct Steps {
     done: Vec<Done>,
@@ -18,7 +18,7 @@ struct Done {
 }
 
 impl Steps {
-    /// Runs one step and says how it went; a failure is remembered, not returned, so that the next step runs too.
+    /// Runs one step and prints its result; a failure is recorded, so that the next step runs too.
     pub fn run(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
         println!("--- {name}");
         let start = Instant::now();

@@ -1,5 +1,5 @@
-//! The bytes that are parsed by hand: varints, length-prefixed slices, and the checksummed envelope around
-//! everything that is stored as a whole.
+//! Hand-written encodings: varints, length-prefixed bytes, and the checksummed envelope of files that are stored as a
+//! whole.
 //!
 //! ```text
 //! varint    7 bits a byte, low bits first, high bit = more follows; at most 10 bytes for 64 bits
@@ -9,7 +9,7 @@
 //! envelope  magic [4] | version u16 LE | payload length u64 LE | payload | CRC32C u32 LE of all before it
 //! ```
 //!
-//! A decoder never believes a length: it is compared with what is really there before anything is reserved.
+//! A decoder never trusts a length: it is compared with the bytes present before anything is allocated.
 
 use crate::error::{Error, Result};
 
@@ -33,29 +33,29 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// How many bytes [`put_varint`] takes for `value`.
+/// Returns the number of bytes that [`put_varint`] appends for `value`.
 pub fn varint_len(value: u64) -> usize {
     (70 - (value | 1).leading_zeros() as usize) / 7
 }
 
-/// Takes values off the front of a slice; every method fails with `Corrupt` rather than read past the end.
+/// Reader of values from the front of a slice. Every method fails with `Corrupt` rather than read past the end.
 #[derive(Debug, Clone, Copy)]
-pub struct Reader<'a> {
+pub struct ByteReader<'a> {
     rest: &'a [u8],
     start_len: usize,
 }
 
-impl<'a> Reader<'a> {
-    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes, start_len: bytes.len() }
+impl<'a> ByteReader<'a> {
+    pub fn new(bytes: &'a [u8]) -> ByteReader<'a> {
+        ByteReader { rest: bytes, start_len: bytes.len() }
     }
 
-    /// Bytes taken so far.
+    /// Returns the number of bytes read so far.
     pub fn position(&self) -> usize {
         self.start_len - self.rest.len()
     }
 
-    /// What has not been taken yet.
+    /// Returns the bytes not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         match self.rest.split_at_checked(len) {
             Some((head, tail)) => {
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let bytes = self.take(N)?;
-        Ok(bytes.try_into().expect("take gives as many bytes as asked"))
+        Ok(bytes.try_into().expect("take returns exactly N bytes"))
     }
 
     pub fn u8(&mut self) -> Result<u8> {
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A varint of at most 64 bits.
+    /// Reads a varint of at most 64 bits.
     #[inline]
     pub fn varint(&mut self) -> Result<u64> {
         if let Some((&first, tail)) = self.rest.split_first()
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         Err(Error::corrupt(format!("the varint at offset {at} does not fit in 64 bits")))
     }
 
-    /// A varint that must fit in 32 bits.
+    /// Reads a varint that must fit in 32 bits.
     pub fn varint_u32(&mut self) -> Result<u32> {
         let at = self.position();
         let value = self.varint()?;
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// A length and that many bytes.
+    /// Reads a length and that many bytes.
     pub fn bytes(&mut self) -> Result<&'a [u8]> {
         let len = self.varint()?;
         match usize::try_from(len) {
@@ -157,14 +157,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Like [`Reader::bytes`], and the bytes must be UTF-8.
+    /// Reads a length and that many bytes, which must be UTF-8.
     pub fn text(&mut self) -> Result<&'a str> {
         let at = self.position();
         std::str::from_utf8(self.bytes()?)
             .map_err(|_| Error::corrupt(format!("the text at offset {at} is not UTF-8")))
     }
 
-    /// Fails if anything is left: trailing bytes mean that writer and reader disagree.
+    /// Fails if bytes are left: then writer and reader disagree about the format.
     pub fn finish(self) -> Result<()> {
         if self.rest.is_empty() {
             return Ok(());
@@ -180,7 +180,7 @@ const SEAL_TAIL: usize = 4;
 /// Bytes that [`seal`] adds to a payload.
 pub const SEAL_OVERHEAD: usize = SEAL_HEAD + SEAL_TAIL;
 
-/// Puts `payload` in an envelope that says what it is, which format, and whether it is whole.
+/// Returns `payload` in an envelope with its kind (magic), format version and checksum.
 pub fn seal(magic: [u8; 4], version: u16, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(SEAL_OVERHEAD + payload.len());
     out.extend_from_slice(&magic);
@@ -192,10 +192,10 @@ pub fn seal(magic: [u8; 4], version: u16, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Opens an envelope of this kind whose version is at most `newest`, and gives its version and payload.
+/// Opens an envelope of this kind whose version is at most `newest`. Returns its version and payload.
 ///
-/// `Corrupt` if the bytes are damaged or of another kind, `Unsupported` if a newer build wrote them.
-/// Bytes after the envelope are an error; see [`unseal_prefix`].
+/// Fails with `Corrupt` if the bytes are damaged or of another kind, and with `Unsupported` if a newer build wrote
+/// them. Bytes after the envelope are an error; see [`unseal_prefix`].
 pub fn unseal(magic: [u8; 4], newest: u16, bytes: &[u8]) -> Result<(u16, &[u8])> {
     let (version, payload, used) = unseal_prefix(magic, newest, bytes)?;
     if used < bytes.len() {
@@ -205,18 +205,16 @@ pub fn unseal(magic: [u8; 4], newest: u16, bytes: &[u8]) -> Result<(u16, &[u8])>
     Ok((version, payload))
 }
 
-/// Opens the envelope at the start of `bytes`: its version, its payload, and how long it is altogether.
+/// Opens the envelope at the start of `bytes`. Returns its version, its payload, and its total length in bytes.
 pub fn unseal_prefix(magic: [u8; 4], newest: u16, bytes: &[u8]) -> Result<(u16, &[u8], usize)> {
     let name = Magic(magic);
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     let read =
         |result: Result<_>| result.map_err(|error: Error| error.context(format_args!("{name} record")));
     let found: [u8; 4] = read(reader.array())?;
     if found != magic {
         let found = Magic(found);
-        return Err(Error::corrupt(format!(
-            "a {name} record should be here, but the bytes begin with {found}"
-        )));
+        return Err(Error::corrupt(format!("expected a {name} record, but the bytes begin with {found}")));
     }
     let version = reader.u16()?;
     let len = reader.u64()?;
@@ -269,26 +267,26 @@ mod tests {
     }
 
     #[test]
-    fn a_varint_that_is_too_long_is_refused() {
+    fn a_varint_that_is_too_long_is_rejected() {
         let mut eleven = vec![0x80; 10];
         eleven.push(0);
-        assert_eq!(Reader::new(&eleven).varint().unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(ByteReader::new(&eleven).varint().unwrap_err().kind, ErrorKind::Corrupt);
         let mut too_big = vec![0xff; 9];
         too_big.push(2);
-        assert_eq!(Reader::new(&too_big).varint().unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(ByteReader::new(&too_big).varint().unwrap_err().kind, ErrorKind::Corrupt);
     }
 
     #[test]
-    fn a_lying_length_is_refused() {
+    fn a_length_beyond_the_end_is_rejected() {
         let mut out = Vec::new();
         put_varint(&mut out, u64::MAX);
-        let error = Reader::new(&out).bytes().unwrap_err();
+        let error = ByteReader::new(&out).bytes().unwrap_err();
         expect_test::expect!["18446744073709551615 bytes are needed at offset 10 but only 0 are left"]
             .assert_eq(&error.message);
     }
 
     #[test]
-    fn every_damaged_byte_of_an_envelope_is_noticed() {
+    fn every_damaged_byte_of_an_envelope_is_detected() {
         let sealed = seal(*b"TEST", 3, b"payload");
         assert_eq!(unseal(*b"TEST", 3, &sealed).unwrap(), (3, &b"payload"[..]));
         for at in 0..sealed.len() {
@@ -303,20 +301,20 @@ mod tests {
     fn a_newer_version_is_named() {
         let error = unseal(*b"TEST", 2, &seal(*b"TEST", 3, b"")).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unsupported);
-        let (what, advice) = error.message.split_once("; ").unwrap();
-        assert_eq!(what, "\"TEST\" record has format 3, newer than the newest this build reads (2)");
+        let (message, advice) = error.message.split_once("; ").unwrap();
+        assert_eq!(message, "\"TEST\" record has format 3, newer than the newest this build reads (2)");
         assert_eq!(advice, "use the build that wrote it or a later one");
     }
 
     proptest! {
         #[test]
-        fn what_is_put_is_read(values: Vec<u64>, signed: Vec<i64>, text: String, bytes: Vec<u8>) {
+        fn written_values_are_read_back(values: Vec<u64>, signed: Vec<i64>, text: String, bytes: Vec<u8>) {
             let mut out = Vec::new();
             values.iter().for_each(|value| put_varint(&mut out, *value));
             signed.iter().for_each(|value| put_zigzag(&mut out, *value));
             put_bytes(&mut out, text.as_bytes());
             put_bytes(&mut out, &bytes);
-            let mut reader = Reader::new(&out);
+            let mut reader = ByteReader::new(&out);
             for value in &values {
                 prop_assert_eq!(reader.varint().unwrap(), *value);
             }
@@ -330,7 +328,7 @@ mod tests {
 
         #[test]
         fn no_input_panics(bytes: Vec<u8>) {
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             while reader.bytes().is_ok() && !reader.is_empty() {}
             let _ = unseal(*b"TEST", 1, &bytes);
         }

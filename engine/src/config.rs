@@ -1,55 +1,56 @@
-//! Limits of a tablet, each with its unit.
+//! Configuration of a tablet; each name carries its unit.
 
-use crate::memory::Memory;
+use crate::memory::MemoryHandle;
+use crate::observer::ObserverHandle;
 use crate::schema::Compression;
-use crate::watch::Watch;
 
-/// What a tablet may hold and when it acts on its own. `default()` is for servers, [`TabletConfig::tiny`] for
-/// tests that should meet every rollover within a few rows.
+/// Limits of a tablet, and thresholds of its maintenance. `default()` is for servers. [`TabletConfig::tiny`] is for
+/// tests that should reach every threshold within a few rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TabletConfig {
-    /// Bytes of one cell of a write; a longer one fails its row.
+    /// Most bytes of one cell of a write; a longer cell fails its row.
     pub cell_bytes_max: usize,
-    /// Bytes of an encoded primary key of an insert; a longer one fails its row.
+    /// Most bytes of the encoded primary key of an insert; a longer key fails its row.
     pub key_bytes_max: usize,
-    /// A MemRowSet this large is flushed.
+    /// Bytes at which a MemRowSet is flushed.
     pub mrs_flush_bytes: usize,
-    /// A MemRowSet whose first row is this old is flushed however small it is.
+    /// Age of its first row at which a MemRowSet is flushed, whatever its size.
     pub mrs_flush_age_ms: u64,
-    /// Recent deltas of one DiskRowSet of this size are flushed.
+    /// Bytes at which a DeltaMemStore is flushed.
     pub dms_flush_bytes: usize,
-    /// Recent deltas of one DiskRowSet are flushed at this age however few they are.
+    /// Age at which a DeltaMemStore is flushed, whatever its size.
     pub dms_flush_age_ms: u64,
-    /// A flush or compaction begins another DiskRowSet when one has this many bytes.
+    /// Bytes of a DiskRowSet at which a flush or compaction starts the next one.
     pub rowset_roll_bytes: u64,
-    /// When the log holds more than this, what keeps it from being cut is flushed.
+    /// Bytes of the WAL above which the stores that anchor it are flushed.
     pub wal_retain_bytes: u64,
-    /// Bytes of DiskRowSets that one merge rewrites.
+    /// Bytes of DiskRowSets that one compaction rewrites (its budget).
     pub merge_budget_bytes: u64,
-    /// Merge DiskRowSets when that saves so many lookups per hundred random keys.
+    /// Lookups per 100 random keys that a rowset compaction must save.
     pub merge_gain_min_percent: u32,
-    /// Merge so many small DiskRowSets that lie side by side, and rewrite one that has so many files of changes.
+    /// Number of adjacent small DiskRowSets that are compacted, and number of delta files of one DiskRowSet that
+    /// trigger a major delta compaction.
     pub merge_min: usize,
-    /// Rows in a block of a scan, and about how many bytes of them.
+    /// Rows of a scan's block, and their approximate bytes.
     pub scan_block_rows: usize,
     pub scan_block_bytes: usize,
-    /// Rows a job handles in one step, and about how many bytes of them.
+    /// Rows of one step of a maintenance job, and their approximate bytes.
     pub job_step_rows: usize,
     pub job_step_bytes: usize,
-    /// Size at which a segment of the log is closed.
+    /// Bytes at which a WAL segment is closed.
     pub wal_segment_bytes_max: u64,
-    /// Reserve a segment's space when it is begun.
+    /// True if a segment's disk space is allocated when the segment is created.
     pub wal_preallocate: bool,
-    /// Compress what goes into the log with LZ4, where it helps.
+    /// True if WAL batches are compressed with LZ4, where that saves bytes.
     pub wal_compress: bool,
-    /// While the log is shorter than this, what members of the group still need is not cut off it.
+    /// Bytes of the WAL up to which log GC keeps the segments that other members of the group still need.
     pub wal_spared_bytes_max: u64,
-    /// How rows are laid out on disk.
+    /// Layout of column files on disk.
     pub columns: ColumnFileConfig,
-    /// Who is told what happens inside.
-    pub watch: Watch,
-    /// Where the tablet's memory is counted.
-    pub memory: Memory,
+    /// Observer of marks and notes.
+    pub watch: ObserverHandle,
+    /// Memory tracker of the tablet's owner.
+    pub memory: MemoryHandle,
 }
 
 impl Default for TabletConfig {
@@ -75,17 +76,17 @@ impl Default for TabletConfig {
             wal_compress: false,
             wal_spared_bytes_max: 640 << 20,
             columns: ColumnFileConfig::default(),
-            watch: Watch::default(),
-            memory: Memory::default(),
+            watch: ObserverHandle::default(),
+            memory: MemoryHandle::default(),
         }
     }
 }
 
-/// Rows are not handled one by one, however long they are.
+/// Least rows of a step and of a block, however long the rows are.
 const STEP_ROWS_MIN: u64 = 64;
 const BLOCK_ROWS_MIN: u64 = 8;
 
-/// How many of `rows` rows of `bytes` bytes in all make `most` bytes, but no fewer than `least`.
+/// Returns how many of `rows` rows with `bytes` bytes in total fit into `most` bytes, but at least `least`.
 fn fitting(rows: u64, bytes: u64, most: usize, least: u64) -> usize {
     let fitting = (most as u64).saturating_mul(rows).checked_div(bytes);
     let fitting = fitting.map_or(u64::MAX, |rows| rows.max(least));
@@ -93,17 +94,17 @@ fn fitting(rows: u64, bytes: u64, most: usize, least: u64) -> usize {
 }
 
 impl TabletConfig {
-    /// How many of some rows, of `bytes` bytes in all, a job handles in one step.
+    /// Returns the rows of one job step, for `rows` rows with `bytes` bytes in total.
     pub fn step_rows(&self, rows: u64, bytes: u64) -> usize {
         self.job_step_rows.min(fitting(rows, bytes, self.job_step_bytes, STEP_ROWS_MIN))
     }
 
-    /// How many of them are in a block of a scan.
+    /// Returns the rows of a scan block, for `rows` rows with `bytes` bytes in total.
     pub fn block_rows(&self, rows: u64, bytes: u64) -> usize {
         self.scan_block_rows.min(fitting(rows, bytes, self.scan_block_bytes, BLOCK_ROWS_MIN))
     }
 
-    /// Every rollover within a few rows.
+    /// Returns limits so low that every threshold is reached within a few rows.
     pub fn tiny() -> TabletConfig {
         TabletConfig {
             cell_bytes_max: 1 << 10,
@@ -126,22 +127,22 @@ impl TabletConfig {
             wal_compress: true,
             wal_spared_bytes_max: 32 << 10,
             columns: ColumnFileConfig::tiny(),
-            watch: Watch::default(),
-            memory: Memory::default(),
+            watch: ObserverHandle::default(),
+            memory: MemoryHandle::default(),
         }
     }
 }
 
-/// How column files are laid out, where the schema does not say.
+/// Layout of column files where the schema does not specify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnFileConfig {
-    /// Bytes of cells in a page of a column without a block size of its own.
+    /// Bytes of cells in a page of a column without a block size in the schema.
     pub page_bytes: usize,
-    /// Bytes of cells in a page that keys are looked up in; smaller, as a lookup decodes one.
+    /// Bytes of cells in a page of keys; smaller, because a lookup decodes one page.
     pub key_page_bytes: usize,
-    /// Bytes of changes in a page of deltas.
+    /// Bytes of row changes in a page of deltas.
     pub delta_page_bytes: usize,
-    /// What compression DEFAULT means.
+    /// Codec of columns with compression DEFAULT.
     pub compression: Compression,
 }
 
@@ -157,7 +158,7 @@ impl Default for ColumnFileConfig {
 }
 
 impl ColumnFileConfig {
-    /// Several pages within a few rows.
+    /// Returns page sizes so small that a few rows fill several pages.
     pub fn tiny() -> ColumnFileConfig {
         ColumnFileConfig {
             page_bytes: 64,
@@ -173,10 +174,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longer_rows_are_the_fewer_are_read_at_a_time() {
+    fn blocks_of_longer_rows_have_fewer_rows() {
         let config = TabletConfig::default();
         let of = |rows, row_bytes: u64| config.block_rows(rows, rows * row_bytes);
         assert_eq!([of(5_000, 100), of(5_000, 1 << 10), of(5_000, 4 << 10)], [1024, 1024, 256]);
-        assert_eq!([of(3, 1 << 20), of(0, 0)], [8, 1024], "not one by one, and nothing is not long");
+        assert_eq!(
+            [of(3, 1 << 20), of(0, 0)],
+            [8, 1024],
+            "long rows have a minimum, and no rows use the maximum"
+        );
     }
 }

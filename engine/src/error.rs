@@ -1,34 +1,34 @@
-//! One error type: a kind that says what the caller should do, and a message that says what was wrong.
+//! The engine's error type: a kind that says what the caller should do, and a message that says what is wrong.
 
 use std::fmt;
 use std::io;
 
-/// What the caller should do about an [`Error`].
+/// Action that an [`Error`] asks of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// Mend the request; repeating it as it is cannot succeed.
+    /// Fix the request; it cannot succeed unchanged.
     Invalid,
-    /// The thing named does not exist.
+    /// The named object does not exist.
     NotFound,
-    /// The thing to be made exists.
+    /// The object to be created exists.
     AlreadyPresent,
-    /// Repeat the request here, later.
+    /// Retry the request here, later.
     NotReady,
-    /// Repeat the request at the leader.
+    /// Retry the request at the leader.
     NotLeader,
-    /// Too much is asked for now; repeat later, and less often.
+    /// The server is overloaded; retry later, with backoff.
     Throttled,
-    /// This build cannot do it.
+    /// This build does not support the request or format.
     Unsupported,
-    /// The operation was given up before it took effect.
+    /// The operation was aborted before it took effect.
     Aborted,
-    /// Stored bytes fail their checksum or contradict each other: repair from another replica.
+    /// Stored bytes fail their checksum or contradict each other; repair from another replica.
     Corrupt,
-    /// The device or its file system failed; what was being written may or may not be there.
+    /// The device or its file system failed. The data being written may or may not be stored.
     Io,
 }
 
-/// An error of the engine. `errno` is kept when an operating system gave one.
+/// An error of the engine. `errno` is set if an operating system returned one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     pub kind: ErrorKind,
@@ -61,14 +61,14 @@ constructors! {
 }
 
 impl Error {
-    /// An IO failure while doing `what` (for example `"append to wal/000001"`).
+    /// Creates the error of a failed IO operation; `what` names it (for example `"append to wal/000001"`).
     ///
-    /// A full disk and an interrupted system call stay recognisable through `errno`.
+    /// `errno` stays available, so callers can recognise a full disk and an interrupted system call.
     pub fn io(what: impl fmt::Display, source: &io::Error) -> Error {
         Error { kind: ErrorKind::Io, message: format!("{what}: {source}"), errno: source.raw_os_error() }
     }
 
-    /// The same error, with the place it happened put before the message.
+    /// Returns the same error with the place of the failure before the message.
     pub fn context(mut self, place: impl fmt::Display) -> Error {
         self.message = format!("{place}: {}", self.message);
         self

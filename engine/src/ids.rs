@@ -1,4 +1,4 @@
-//! Names of things: tables, tablets, servers, columns, operations.
+//! Identifiers of tables, tablets, servers, columns, rows and operations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// 128 random bits, written as 32 lower-case hex digits wherever a person or a client sees them.
+/// A 128-bit identifier. Its text form, for operators and clients, is 32 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// The id of the masters' own system tablet: 32 zeros.
+    /// The nil id, which is also the id of the masters' system tablet.
     pub const ZERO: Uuid = Uuid([0; 16]);
 }
 
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Every message between servers names several: not one byte at a time.
+        // Messages between servers contain several ids, so digits are not written one at a time.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 32];
         for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
             pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
         }
-        f.write_str(std::str::from_utf8(&text).expect("digits are text"))
+        f.write_str(std::str::from_utf8(&text).expect("hex digits are UTF-8"))
     }
 }
 
@@ -43,11 +43,11 @@ impl FromStr for Uuid {
 }
 
 impl Uuid {
-    /// Reads 32 hex digits; `Invalid` otherwise.
+    /// Parses 32 hex digits; `Invalid` otherwise.
     pub fn parse(text: &[u8]) -> Result<Uuid, Error> {
         let bad = || {
             let shown = String::from_utf8_lossy(text);
-            Error::invalid(format!("{shown:?} is not an id of 32 hex digits"))
+            Error::invalid(format!("id {shown:?}: not 32 hex digits"))
         };
         if text.len() != 32 {
             return Err(bad());
@@ -62,27 +62,27 @@ impl Uuid {
     }
 }
 
-/// A table; kept through renames.
+/// A table's id; a rename keeps it.
 pub type TableId = Uuid;
-/// A tablet: one partition of one table.
+/// A tablet's id: one partition of one table.
 pub type TabletId = Uuid;
-/// A master or tablet server; kept in its data directory for life.
+/// A master's or tablet server's id; stored in its directories and never changed.
 pub type PeerId = Uuid;
 
-/// A column of one table; never used again after the column is dropped.
+/// A column's id within its table; not reused after the column is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ColumnId(pub u32);
 
-/// A row's position inside one DiskRowSet, from 0.
+/// A row's index within one DiskRowSet, from 0.
 pub type RowId = u32;
 
-/// Names a DiskRowSet within its tablet; never used again.
+/// A DiskRowSet's id within its tablet; never reused.
 pub type RowSetId = u64;
 
-/// A term of Raft (Raft §5.1).
+/// A Raft term (Raft §5.1).
 pub type Term = u64;
 
-/// The place of an operation in a tablet's log: the term it was made in, and its index from 1.
+/// Position of an operation in a tablet's log: the leader's term when it was appended, and its index from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct OpId {
     pub term: Term,
@@ -90,7 +90,7 @@ pub struct OpId {
 }
 
 impl OpId {
-    /// Before every operation.
+    /// Position before every operation.
     pub const MIN: OpId = OpId { term: 0, index: 0 };
 }
 

@@ -1,27 +1,27 @@
-//! Who holds how much memory: a tree of trackers below one limit, and promises of what will be held soon.
+//! Memory accounting: a tree of trackers below one limit, and reservations of memory that will be used soon.
 //!
 //! ```text
-//!   server ─────────────── limit: asked whenever it matters, as it may shrink;  held + promised ≤ limit
+//!   server ─────────────── limit: a function, as it may shrink;  tracked + reserved ≤ limit
 //!     ├─ tablet 7f…
-//!     │    ├─ rows         told after it was taken: Held::set, within a promise
-//!     │    └─ changes
-//!     ├─ page cache        taken only where there is room: Held::try_add
+//!     │    ├─ rows         reported after use: TrackedBytes::set, within a reservation
+//!     │    └─ deltas
+//!     ├─ page cache        used only below the limit: TrackedBytes::try_add
 //!     └─ calls
 //! ```
 //!
-//! What a group has agreed on cannot be refused any more when it is applied. So the limit is kept where work comes in:
-//! a write begins with a [`Promise`] of the most that it may come to hold, anywhere below the root, and keeps it until
-//! what it really took is told. A store that allocates in chunks promises its next one all the time ([`Held::set`]), as
-//! nobody knows whose row will need it. Then held memory never passes the limit, unless the limit shrinks below it.
+//! A committed operation cannot be rejected when it is applied. So the limit is enforced at admission: a write begins
+//! with a [`Reservation`] of the most memory that it may use. The reservation is held until the memory really used is
+//! tracked. A store that allocates in chunks always reserves its next chunk ([`TrackedBytes::set`]), because any row
+//! may need it. So tracked memory never exceeds the limit, unless the limit shrinks below it.
 //!
-//! When memory is short it is flushes that help, and they need some themselves: a share of all there is is promised to
-//! nobody else ([`WORK_SHARE`]).
+//! Under memory pressure, flushes free memory, and they need some for their own work. A share of the limit is therefore
+//! not available to other reservations ([`MAINTENANCE_SHARE`]).
 //!
-//! Room is spoken for before it is held, and let go before it is given back: whoever is given it next may be in another
-//! thread, and must not be counted beside its last owner.
+//! Order: memory is reserved before it is tracked, and untracked before it is released. The next owner may be in
+//! another thread, and must not be counted together with the previous one.
 //!
-//! Trackers are counters: nothing here waits. Not here: what is done about memory being short (the maintenance of
-//! servers), and how consumers count.
+//! Trackers are counters; nothing here waits. Not here: the reaction to memory pressure (maintenance of servers), and
+//! the ways in which consumers measure their memory.
 
 use std::fmt;
 use std::ops::Deref;
@@ -29,32 +29,32 @@ use std::sync::{Arc, Weak};
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
-/// What is left for flushes and merges to work with: one part in so many.
-pub const WORK_SHARE: u64 = 16;
+/// Divisor of the limit that gives the share reserved for flushes and compactions.
+pub const MAINTENANCE_SHARE: u64 = 16;
 
-/// How many bytes may be held now.
-pub type Limit = Arc<dyn Fn() -> u64 + Send + Sync>;
+/// Returns the current limit in bytes.
+pub type LimitFn = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Counts the bytes of one consumer, or of all below it.
+/// Counter of the bytes of one consumer, or of all consumers below it.
 pub struct MemTracker {
     id: String,
     parent: Option<Arc<MemTracker>>,
-    held: AtomicU64,
+    tracked: AtomicU64,
     peak: AtomicU64,
-    /// At the root only: the limit, and how much of it is held or promised.
-    limit: Option<Limit>,
-    spoken_for: AtomicU64,
-    /// At the root only: how much of that flushes and merges hold.
-    work: AtomicU64,
+    /// Root only: the limit, and the bytes tracked or reserved.
+    limit: Option<LimitFn>,
+    reserved: AtomicU64,
+    /// Root only: tracked bytes of flushes and compactions.
+    maintenance_bytes: AtomicU64,
     children: Mutex<Vec<Weak<MemTracker>>>,
 }
 
-/// One tracker as it was when looked at.
+/// State of one tracker at one point in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemUsage {
     pub id: String,
     pub parent_id: Option<String>,
-    /// Bytes it may hold, if limited.
+    /// Limit in bytes, if there is one.
     pub limit: Option<u64>,
     pub bytes: u64,
     pub peak_bytes: u64,
@@ -62,25 +62,25 @@ pub struct MemUsage {
 }
 
 impl MemTracker {
-    /// The tracker of a whole process or server.
-    pub fn root(id: &str, limit: Option<Limit>) -> Arc<MemTracker> {
+    /// Creates the root tracker of a process or server.
+    pub fn root(id: &str, limit: Option<LimitFn>) -> Arc<MemTracker> {
         Arc::new(MemTracker::new(id, None, limit))
     }
 
-    fn new(id: &str, parent: Option<Arc<MemTracker>>, limit: Option<Limit>) -> MemTracker {
+    fn new(id: &str, parent: Option<Arc<MemTracker>>, limit: Option<LimitFn>) -> MemTracker {
         MemTracker {
             id: id.to_string(),
             parent,
-            held: AtomicU64::new(0),
+            tracked: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             limit,
-            spoken_for: AtomicU64::new(0),
-            work: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            maintenance_bytes: AtomicU64::new(0),
             children: Mutex::default(),
         }
     }
 
-    /// A consumer, or a group of them. It is on the tree for as long as somebody has it.
+    /// Creates a tracker for a consumer or a group of them. It is part of the tree until it is dropped.
     pub fn child(self: &Arc<MemTracker>, id: &str) -> Arc<MemTracker> {
         let child = Arc::new(MemTracker::new(id, Some(self.clone()), None));
         let mut children = self.children();
@@ -93,75 +93,77 @@ impl MemTracker {
         self.children.lock().expect("nothing panics while it holds the list")
     }
 
-    fn up(&self) -> impl Iterator<Item = &MemTracker> {
+    fn ancestors(&self) -> impl Iterator<Item = &MemTracker> {
         std::iter::successors(Some(self), |tracker| tracker.parent.as_deref())
     }
 
-    fn top(&self) -> &MemTracker {
-        self.up().last().expect("it is its own first")
+    fn root_tracker(&self) -> &MemTracker {
+        self.ancestors().last().expect("the chain starts with the tracker itself")
     }
 
-    /// Bytes held here and below.
+    /// Returns the bytes tracked here and below.
     pub fn bytes(&self) -> u64 {
-        self.held.load(Ordering::Relaxed)
+        self.tracked.load(Ordering::Relaxed)
     }
 
-    /// The most that was held at once.
+    /// Returns the highest value that [`MemTracker::bytes`] had.
     pub fn peak_bytes(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Bytes held or promised anywhere on the tree.
-    pub fn spoken_for(&self) -> u64 {
-        self.top().spoken_for.load(Ordering::Relaxed)
+    /// Returns the bytes tracked or reserved in the whole tree.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.root_tracker().reserved.load(Ordering::Relaxed)
     }
 
-    /// What the whole tree may hold now.
+    /// Returns the current limit of the whole tree, in bytes.
     pub fn limit_bytes(&self) -> u64 {
-        self.top().limit.as_ref().map_or(u64::MAX, |limit| limit())
+        self.root_tracker().limit.as_ref().map_or(u64::MAX, |limit| limit())
     }
 
-    /// What may be held and promised when something new begins: all but what flushes and merges may still need.
-    pub fn open_bytes(&self) -> u64 {
+    /// Returns the limit for new reservations: the limit minus the memory that flushes and compactions may still need.
+    pub fn reservable_bytes(&self) -> u64 {
         let limit = self.limit_bytes();
-        limit - (limit / WORK_SHARE).saturating_sub(self.top().work.load(Ordering::Relaxed))
+        limit
+            - (limit / MAINTENANCE_SHARE)
+                .saturating_sub(self.root_tracker().maintenance_bytes.load(Ordering::Relaxed))
     }
 
-    /// Promises `bytes` to somebody, if there is room.
-    pub fn promise(self: &Arc<MemTracker>, bytes: u64) -> Option<Promise> {
-        let promise = || Promise { tracker: self.clone(), bytes };
-        self.speak_for(bytes, self.open_bytes()).then(promise)
+    /// Reserves `bytes`, if they are available.
+    pub fn try_reserve(self: &Arc<MemTracker>, bytes: u64) -> Option<Reservation> {
+        let reservation = || Reservation { tracker: self.clone(), bytes };
+        self.try_reserve_below(bytes, self.reservable_bytes()).then(reservation)
     }
 
-    /// Takes `bytes` of what is left below `most`; whether there were so many.
-    fn speak_for(&self, bytes: u64, most: u64) -> bool {
+    /// Reserves `bytes` if the total stays within `most`. Returns true if it does.
+    fn try_reserve_below(&self, bytes: u64, most: u64) -> bool {
         let more = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= most);
-        self.top().spoken_for.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
+        self.root_tracker().reserved.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Gives back what is held and promised to nobody any more. Who takes it sees that it is not held.
-    fn give_back(&self, bytes: u64) {
-        self.top().spoken_for.fetch_sub(bytes, Ordering::Release);
+    /// Releases bytes that are no longer tracked or reserved. Order: an acquiring reservation sees them untracked.
+    fn release(&self, bytes: u64) {
+        self.root_tracker().reserved.fetch_sub(bytes, Ordering::Release);
     }
 
-    fn add_held(&self, bytes: u64) {
-        for tracker in self.up() {
-            let now = tracker.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    fn add_tracked(&self, bytes: u64) {
+        for tracker in self.ancestors() {
+            let now = tracker.tracked.fetch_add(bytes, Ordering::Relaxed) + bytes;
             tracker.peak.fetch_max(now, Ordering::Relaxed);
         }
     }
 
-    fn sub_held(&self, bytes: u64) {
-        for tracker in self.up() {
-            tracker.held.fetch_sub(bytes, Ordering::Relaxed);
+    fn sub_tracked(&self, bytes: u64) {
+        for tracker in self.ancestors() {
+            tracker.tracked.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
-    /// This tracker and all below, now.
+    /// Returns the state of this tracker and all below.
     pub fn usage(&self) -> MemUsage {
-        let living: Vec<_> = self.children().iter().filter_map(Weak::upgrade).collect();
-        let children: Vec<MemUsage> = living.iter().map(|child| child.usage()).collect();
-        // A group shows what its parts show, although they may change while they are looked at.
+        let live: Vec<_> = self.children().iter().filter_map(Weak::upgrade).collect();
+        let children: Vec<MemUsage> = live.iter().map(|child| child.usage()).collect();
+        // A group's bytes are the sum of its parts as read here, although the parts may change during the walk.
         let bytes = match &children[..] {
             [] => self.bytes(),
             parts => parts.iter().map(|child| child.bytes).sum(),
@@ -177,127 +179,127 @@ impl MemTracker {
     }
 }
 
-/// Room that is kept for somebody until it is dropped.
+/// Reserved memory; dropping it releases the reservation.
 #[must_use]
-pub struct Promise {
+pub struct Reservation {
     tracker: Arc<MemTracker>,
     bytes: u64,
 }
 
-impl Promise {
+impl Reservation {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-impl Drop for Promise {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        self.tracker.give_back(self.bytes);
+        self.tracker.release(self.bytes);
     }
 }
 
-/// What one owner holds and is promised; let go when it is dropped. Its owner alone changes it.
+/// Tracked and reserved bytes of one owner, released on drop. Only the owner changes them.
 #[derive(Default)]
-pub struct Held {
-    /// Nobody counts, if there is none.
+pub struct TrackedBytes {
+    /// `None` if memory is not tracked.
     tracker: Option<Arc<MemTracker>>,
     bytes: AtomicU64,
-    promised: AtomicU64,
-    /// It is what a flush or a merge works with.
-    works: bool,
+    reserved_next: AtomicU64,
+    /// True if the memory is used by a flush or compaction.
+    for_maintenance: bool,
 }
 
-impl Held {
-    /// Nothing yet, to be counted by `tracker`.
-    pub fn new(tracker: &Arc<MemTracker>) -> Held {
-        Held::made(tracker, false)
+impl TrackedBytes {
+    /// Creates an empty counter below `tracker`.
+    pub fn new(tracker: &Arc<MemTracker>) -> TrackedBytes {
+        TrackedBytes::with_kind(tracker, false)
     }
 
-    /// The same, of what a flush or a merge works with.
-    pub fn of_work(tracker: &Arc<MemTracker>) -> Held {
-        Held::made(tracker, true)
+    /// Creates an empty counter for the memory of a flush or compaction.
+    pub fn for_maintenance(tracker: &Arc<MemTracker>) -> TrackedBytes {
+        TrackedBytes::with_kind(tracker, true)
     }
 
-    fn made(tracker: &Arc<MemTracker>, works: bool) -> Held {
-        let (bytes, promised) = (AtomicU64::new(0), AtomicU64::new(0));
-        Held { tracker: Some(tracker.clone()), bytes, promised, works }
+    fn with_kind(tracker: &Arc<MemTracker>, for_maintenance: bool) -> TrackedBytes {
+        let (bytes, reserved_next) = (AtomicU64::new(0), AtomicU64::new(0));
+        TrackedBytes { tracker: Some(tracker.clone()), bytes, reserved_next, for_maintenance }
     }
 
-    /// Bytes held.
+    /// Returns the bytes tracked.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Holds so many bytes from now on, and is promised `next` more. Room for what has become more was promised.
+    /// Sets the tracked bytes, and reserves `next` more. An increase must have been reserved before.
     pub fn set(&self, bytes: u64, next: u64) {
         let Some(tracker) = &self.tracker else { return };
         let before = self.bytes.swap(bytes, Ordering::Relaxed);
-        let sum_before = before + self.promised.swap(next, Ordering::Relaxed);
+        let sum_before = before + self.reserved_next.swap(next, Ordering::Relaxed);
         let sum = bytes + next;
         if sum > sum_before {
-            tracker.top().spoken_for.fetch_add(sum - sum_before, Ordering::Acquire);
+            tracker.root_tracker().reserved.fetch_add(sum - sum_before, Ordering::Acquire);
         }
-        if self.works {
-            tracker.top().work.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        if self.for_maintenance {
+            tracker.root_tracker().maintenance_bytes.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
         }
         match bytes.checked_sub(before) {
             Some(0) => {}
-            Some(more) => tracker.add_held(more),
-            None => tracker.sub_held(before - bytes),
+            Some(more) => tracker.add_tracked(more),
+            None => tracker.sub_tracked(before - bytes),
         }
         if sum < sum_before {
-            tracker.give_back(sum_before - sum);
+            tracker.release(sum_before - sum);
         }
     }
 
-    /// Holds `more` bytes, if all that is held and promised stays within `most`; whether it does.
+    /// Adds `more` bytes if all tracked and reserved bytes stay within `most`. Returns true if they do.
     pub fn try_add(&self, more: u64, most: u64) -> bool {
         let Some(tracker) = &self.tracker else { return true };
-        let taken = tracker.speak_for(more, most);
+        let taken = tracker.try_reserve_below(more, most);
         if taken {
             self.bytes.fetch_add(more, Ordering::Relaxed);
-            tracker.add_held(more);
+            tracker.add_tracked(more);
         }
         taken
     }
 
-    /// Holds `more` bytes, if there is room below the limit; whether there was.
-    pub fn try_keep(&self, more: u64) -> bool {
+    /// Adds `more` bytes if they fit below the limit. Returns true if they do.
+    pub fn try_hold(&self, more: u64) -> bool {
         let limit = self.tracker.as_ref().map_or(u64::MAX, |tracker| tracker.limit_bytes());
         self.try_add(more, limit)
     }
 
-    /// Holds `more` bytes, for which there has to be room.
+    /// Adds `more` bytes, even above the limit.
     pub fn add(&self, more: u64) {
         self.try_add(more, u64::MAX);
     }
 
-    /// Holds `less` bytes less.
+    /// Subtracts `less` bytes.
     pub fn sub(&self, less: u64) {
         let Some(tracker) = &self.tracker else { return };
         self.bytes.fetch_sub(less, Ordering::Relaxed);
-        tracker.sub_held(less);
-        tracker.give_back(less);
+        tracker.sub_tracked(less);
+        tracker.release(less);
     }
 }
 
-impl Drop for Held {
+impl Drop for TrackedBytes {
     fn drop(&mut self) {
         self.set(0, 0);
     }
 }
 
-/// The memory that a configuration's owner may use: the tracker that its consumers hang below.
+/// Memory budget of a configuration's owner: the tracker that is the parent of its consumers' trackers.
 #[derive(Clone)]
-pub struct Memory(Arc<MemTracker>);
+pub struct MemoryHandle(Arc<MemTracker>);
 
-impl Memory {
-    pub fn of(tracker: &Arc<MemTracker>) -> Memory {
-        Memory(tracker.clone())
+impl MemoryHandle {
+    pub fn of(tracker: &Arc<MemTracker>) -> MemoryHandle {
+        MemoryHandle(tracker.clone())
     }
 }
 
-impl Deref for Memory {
+impl Deref for MemoryHandle {
     type Target = Arc<MemTracker>;
 
     fn deref(&self) -> &Arc<MemTracker> {
@@ -305,27 +307,27 @@ impl Deref for Memory {
     }
 }
 
-/// As much as there is.
-impl Default for Memory {
-    fn default() -> Memory {
-        Memory(MemTracker::root("server", None))
+/// Unlimited memory.
+impl Default for MemoryHandle {
+    fn default() -> MemoryHandle {
+        MemoryHandle(MemTracker::root("server", None))
     }
 }
 
-impl fmt::Debug for Memory {
+impl fmt::Debug for MemoryHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.bytes())
     }
 }
 
-/// Who counts makes no configuration another.
-impl PartialEq for Memory {
-    fn eq(&self, _: &Memory) -> bool {
+/// The tracker is not part of a configuration's identity.
+impl PartialEq for MemoryHandle {
+    fn eq(&self, _: &MemoryHandle) -> bool {
         true
     }
 }
 
-impl Eq for Memory {}
+impl Eq for MemoryHandle {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -333,79 +335,83 @@ mod tests {
 
     fn limited(bytes: u64) -> (Arc<MemTracker>, Arc<AtomicU64>) {
         let limit = Arc::new(AtomicU64::new(bytes));
-        let asked = limit.clone();
-        (MemTracker::root("server", Some(Arc::new(move || asked.load(Ordering::Relaxed)))), limit)
+        let shared = limit.clone();
+        (MemTracker::root("server", Some(Arc::new(move || shared.load(Ordering::Relaxed)))), limit)
     }
 
     #[test]
-    fn what_is_held_is_counted_up_to_the_root_until_it_is_dropped() {
+    fn tracked_bytes_count_up_to_the_root_until_they_are_dropped() {
         let root = MemTracker::root("server", None);
         let (tablet, cache) = (root.child("tablet"), root.child("cache"));
-        let rows = Held::new(&tablet.child("rows"));
-        let pages = Held::new(&cache);
+        let rows = TrackedBytes::new(&tablet.child("rows"));
+        let pages = TrackedBytes::new(&cache);
         rows.set(100, 0);
         assert!(pages.try_add(40, u64::MAX));
         rows.set(60, 0);
-        assert_eq!((tablet.bytes(), cache.bytes(), root.bytes(), root.spoken_for()), (60, 40, 100, 100));
+        assert_eq!((tablet.bytes(), cache.bytes(), root.bytes(), root.reserved_bytes()), (60, 40, 100, 100));
         let usage = root.usage();
         assert_eq!((usage.bytes, usage.peak_bytes, usage.children.len()), (100, 140, 2));
         assert_eq!((usage.children[0].bytes, usage.children[0].peak_bytes), (60, 100));
         assert_eq!(usage.children[0].children[0].parent_id.as_deref(), Some("tablet"));
         drop((rows, tablet));
         pages.sub(15);
-        assert_eq!((root.bytes(), root.spoken_for(), root.usage().children.len()), (25, 25, 1));
+        assert_eq!((root.bytes(), root.reserved_bytes(), root.usage().children.len()), (25, 25, 1));
     }
 
     #[test]
-    fn a_promise_is_kept_until_what_it_was_for_is_held() {
-        // Six of them are left for flushes.
+    fn a_reservation_lasts_until_it_is_dropped() {
+        // Six of 106 bytes are reserved for flushes.
         let (root, _) = limited(106);
-        let rows = Held::new(&root.child("rows"));
+        let rows = TrackedBytes::new(&root.child("rows"));
         rows.set(50, 10);
-        assert!(root.promise(41).is_none(), "60 of 100 are spoken for");
-        let promise = root.promise(40).expect("there is room for 40");
-        assert!(root.promise(1).is_none());
+        assert!(root.try_reserve(41).is_none(), "60 of 100 are reserved");
+        let reservation = root.try_reserve(40).expect("40 bytes are available");
+        assert!(root.try_reserve(1).is_none());
         rows.set(90, 0);
-        assert_eq!((promise.bytes(), root.bytes()), (40, 90));
-        drop(promise);
-        assert!(root.promise(10).is_some());
-        assert!(root.promise(11).is_none());
+        assert_eq!((reservation.bytes(), root.bytes()), (40, 90));
+        drop(reservation);
+        assert!(root.try_reserve(10).is_some());
+        assert!(root.try_reserve(11).is_none());
     }
 
     #[test]
-    fn a_limit_that_shrinks_counts_at_once() {
+    fn a_shrinking_limit_applies_at_once() {
         let (root, limit) = limited(100);
-        let rows = Held::new(&root.child("rows"));
+        let rows = TrackedBytes::new(&root.child("rows"));
         rows.set(50, 0);
         limit.store(40, Ordering::Relaxed);
         assert_eq!(root.limit_bytes(), 40);
-        assert!(root.promise(1).is_none() && !rows.try_add(1, root.limit_bytes()));
+        assert!(root.try_reserve(1).is_none() && !rows.try_add(1, root.limit_bytes()));
         rows.set(30, 0);
-        assert!(rows.try_add(10, root.limit_bytes()) && root.promise(1).is_none());
+        assert!(rows.try_add(10, root.limit_bytes()) && root.try_reserve(1).is_none());
     }
 
     #[test]
-    fn a_share_is_left_for_flushes() {
+    fn a_share_is_reserved_for_flushes() {
         let (root, _) = limited(1600);
-        let (rows, work) = (Held::new(&root.child("rows")), Held::of_work(&root.child("work")));
+        let (rows, work) =
+            (TrackedBytes::new(&root.child("rows")), TrackedBytes::for_maintenance(&root.child("work")));
         rows.set(1400, 0);
-        assert!(root.promise(100).is_some() && root.promise(101).is_none());
+        assert!(root.try_reserve(100).is_some() && root.try_reserve(101).is_none());
         work.set(60, 0);
-        assert!(root.promise(100).is_some() && root.promise(101).is_none(), "it takes of its share");
+        assert!(
+            root.try_reserve(100).is_some() && root.try_reserve(101).is_none(),
+            "maintenance uses its share"
+        );
         work.set(100, 0);
         rows.set(1500, 0);
-        assert_eq!((root.bytes(), root.open_bytes()), (1600, 1600), "so there is room for both");
+        assert_eq!((root.bytes(), root.reservable_bytes()), (1600, 1600), "the whole share is used");
         drop(work);
-        assert_eq!((root.bytes(), root.open_bytes()), (1500, 1500));
+        assert_eq!((root.bytes(), root.reservable_bytes()), (1500, 1500));
     }
 
     #[test]
-    fn who_is_not_counted_may_hold_all() {
-        let held = Held::default();
-        held.set(1 << 40, 0);
-        assert!(held.try_add(1 << 40, 0));
-        held.sub(1 << 40);
-        assert_eq!(held.bytes(), 0);
+    fn without_a_tracker_there_is_no_limit() {
+        let tracked = TrackedBytes::default();
+        tracked.set(1 << 40, 0);
+        assert!(tracked.try_add(1 << 40, 0));
+        tracked.sub(1 << 40);
+        assert_eq!(tracked.bytes(), 0);
     }
 }
 
@@ -419,41 +425,42 @@ mod loom_tests {
         MemTracker::root("server", Some(Arc::new(move || bytes)))
     }
 
-    /// One gives back what another is waiting for: never do both hold it, whichever way it was held.
+    /// Bytes that one thread releases and another reserves are never tracked by both.
     #[test]
-    fn loom_what_is_given_back_is_not_held_any_more() {
+    fn loom_released_bytes_are_not_tracked_any_more() {
         ::loom::model(|| {
             let root = limited(100);
-            let (rows, pages) = (Held::new(&root), Held::new(&root));
+            let (rows, pages) = (TrackedBytes::new(&root), TrackedBytes::new(&root));
             rows.set(60, 0);
             pages.add(40);
             let other = {
                 let tracker = root.clone();
                 thread::spawn(move || {
-                    let taken = Held::new(&tracker);
-                    let kept = (0..2).filter(|_| taken.try_keep(20)).count() as u64;
-                    assert_eq!(taken.bytes(), 20 * kept);
+                    let taken = TrackedBytes::new(&tracker);
+                    let added = (0..2).filter(|_| taken.try_hold(20)).count() as u64;
+                    assert_eq!(taken.bytes(), 20 * added);
                 })
             };
             pages.sub(20);
             rows.set(40, 0);
-            other.join().expect("it does not panic");
-            assert_eq!((root.bytes(), root.spoken_for()), (60, 60));
-            assert!(root.peak_bytes() <= 100, "{} bytes were held of 100", root.peak_bytes());
+            other.join().expect("the thread does not panic");
+            assert_eq!((root.bytes(), root.reserved_bytes()), (60, 60));
+            assert!(root.peak_bytes() <= 100, "{} of 100 bytes were tracked", root.peak_bytes());
         });
     }
 
-    /// Two ask for more than there is for both: at most one is promised it, and what it then holds was promised.
+    /// Two writers ask for more than is available for both: at most one gets the reservation, and it tracks no more
+    /// than that.
     #[test]
-    fn loom_the_same_room_is_not_promised_twice() {
+    fn loom_the_same_bytes_are_not_reserved_twice() {
         ::loom::model(|| {
-            // 6 of 106 are left for flushes.
+            // 6 of 106 bytes are reserved for flushes.
             let root = limited(106);
             let write = |root: &Arc<MemTracker>| {
-                let Some(promise) = root.promise(60) else { return false };
-                let rows = Held::new(root);
+                let Some(reservation) = root.try_reserve(60) else { return false };
+                let rows = TrackedBytes::new(root);
                 rows.set(60, 0);
-                drop(promise);
+                drop(reservation);
                 true
             };
             let other = {
@@ -461,30 +468,30 @@ mod loom_tests {
                 thread::spawn(move || write(&root))
             };
             let wrote = write(&root);
-            let other = other.join().expect("it does not panic");
-            assert!(wrote || other, "the first to ask finds room");
-            assert_eq!((root.bytes(), root.spoken_for(), root.peak_bytes()), (0, 0, 60));
+            let other = other.join().expect("the thread does not panic");
+            assert!(wrote || other, "the first one gets its reservation");
+            assert_eq!((root.bytes(), root.reserved_bytes(), root.peak_bytes()), (0, 0, 60));
         });
     }
 
-    /// A reader adds up a tree whose parts come and go: it sees a part whole or not at all.
+    /// A reader sums up a tree whose parts are added and removed: it sees a part completely or not at all.
     #[test]
     fn loom_usage_shows_whole_parts() {
         ::loom::model(|| {
             let root = limited(100);
             let kept = root.child("kept");
-            let rows = Held::new(&kept);
+            let rows = TrackedBytes::new(&kept);
             rows.set(10, 0);
             let writer = {
                 let root = root.clone();
-                thread::spawn(move || Held::new(&root.child("new")).set(20, 0))
+                thread::spawn(move || TrackedBytes::new(&root.child("new")).set(20, 0))
             };
             let usage = root.usage();
             let parts: u64 = usage.children.iter().map(|part| part.bytes).sum();
             assert_eq!(usage.bytes, parts);
             assert!([10, 30].contains(&usage.bytes), "{usage:?}");
-            writer.join().expect("it does not panic");
-            assert_eq!((root.bytes(), root.spoken_for()), (10, 10));
+            writer.join().expect("the thread does not panic");
+            assert_eq!((root.bytes(), root.reserved_bytes()), (10, 10));
         });
     }
 }

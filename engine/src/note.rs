@@ -1,6 +1,6 @@
-//! Things worth telling: the engine does not log, it returns notes.
+//! Notes: events that the engine reports. The engine does not log, it returns notes.
 //!
-//! The node prints them, the simulator traces them, tests assert on them.
+//! The node prints them, the simulator traces them, and tests assert on them.
 
 pub mod raft;
 
@@ -9,28 +9,28 @@ use std::fmt;
 use crate::ids::{ColumnId, OpId, RowSetId, Term};
 use crate::time::Timestamp;
 
-/// Something a person who looks after a tablet may want to know.
+/// An event of interest to operators, tests and the simulator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    /// A tablet was opened and its log replayed up to `last`. `config`: the index of the configuration it goes by from
-    /// now on; 0 for the first.
+    /// A tablet was opened and its log replayed up to `last`. `config` is the log index of the configuration in use, 0
+    /// for the first one.
     Replayed { ops: u64, last: OpId, config: u64 },
-    /// The MemRowSet with everything up to `at` went to disk.
+    /// The MemRowSet with everything up to `at` was flushed.
     Flushed { at: Timestamp, rows: u64, rowsets: Vec<RowSetId> },
-    /// Recent deltas of a DiskRowSet went to disk.
+    /// A DiskRowSet's DeltaMemStore was flushed.
     FlushedDeltas { rowset: RowSetId, at: Timestamp },
-    /// Files of changes of a DiskRowSet went into the columns that they changed.
+    /// Delta files of a DiskRowSet were folded into these columns (major delta compaction).
     MergedDeltas { rowset: RowSetId, columns: Vec<ColumnId> },
-    /// DiskRowSets were merged into others.
+    /// DiskRowSets were compacted into others.
     Compacted { from: Vec<RowSetId>, into: Vec<RowSetId>, rows: u64 },
     /// The schema changed.
     Altered { version: u32 },
-    /// A file that nothing refers to, left by a crash, was removed.
+    /// An orphan file, left by a crash, was removed.
     RemovedOrphan { file: String },
-    /// A scan of the latest began, of everything up to `applied`. `leads`: the term that the replica leads in, if it
-    /// does.
+    /// A scan at the latest snapshot began, of everything up to `applied`. `leads` is the term that the replica is
+    /// leader of, if it is.
     ServedLatest { applied: Timestamp, leads: Option<Term> },
-    /// Replication took a step.
+    /// An action of replication.
     Raft(raft::RaftNote),
 }
 

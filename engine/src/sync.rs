@@ -1,8 +1,8 @@
-//! What threads share state with: std's types, or loom's under `--cfg loom`, which try every order of their steps.
+//! Atomics and locks: std's types, or loom's under `--cfg loom`, which explores every order of their steps.
 //!
-//! Modules that readers and a writer meet in take their atomics and locks from here and nowhere else, so that what
-//! loom explores is the code that runs. Not here: `Arc`, which only counts, and `OnceLock`, of which loom has none:
-//! what one of ours holds is published by an atomic of loom's besides.
+//! Modules shared by readers and a writer take their atomics and locks only from here, so that loom explores the code
+//! that runs. Not here: `Arc`, which only counts, and `OnceLock`, which loom does not have. The content of each
+//! `OnceLock` is additionally published by one of loom's atomics.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -13,14 +13,14 @@ pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, RwLock};
 
-/// Stands beside plain memory that threads share and is told of every access, so that loom finds a read and a write
-/// that nothing puts in order.
+/// Access check beside plain memory that threads share. It is called on every access, so loom finds a read and a write
+/// without an order between them.
 #[cfg(loom)]
 #[derive(Default)]
-pub struct Access(loom::cell::UnsafeCell<()>);
+pub struct AccessCheck(loom::cell::UnsafeCell<()>);
 
 #[cfg(loom)]
-impl Access {
+impl AccessCheck {
     pub fn mark(&self, writes: bool) {
         match writes {
             true => self.0.with_mut(|_| ()),

@@ -1,7 +1,7 @@
-//! Readings of clocks, and the hybrid clock that orders operations across servers.
+//! Clock readings, and the hybrid clock that orders operations across servers.
 //!
-//! Everything here is pure: a reading is an argument, never taken. Source: paper §4.2 and the HybridTime work
-//! it names; the layout of a timestamp is Kudu's (microseconds since the epoch, then 12 bits of logical counter).
+//! Everything here is pure: a clock reading is an argument. Source: the Kudu paper, section 4.2, and the HybridTime
+//! work it cites. The layout of a timestamp is Kudu's: microseconds since the epoch, then 12 bits of logical counter.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// A monotonic reading: nanoseconds since some fixed moment of this process.
+/// A monotonic clock reading: nanoseconds since a fixed point in the process's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub u64);
 
@@ -19,34 +19,34 @@ impl Instant {
         Instant(self.0.saturating_add(wait.as_nanos().min(u64::MAX as u128) as u64))
     }
 
-    /// The next moment that is a multiple of `grid`, this one included.
+    /// Returns the first instant at or after this one that is a multiple of `grid`.
     pub fn round_up(self, grid: Duration) -> Instant {
         let grid = grid.as_nanos().clamp(1, u64::MAX as u128) as u64;
         Instant(self.0.checked_next_multiple_of(grid).unwrap_or(u64::MAX))
     }
 
-    /// The last moment that is a multiple of `grid`, this one included.
+    /// Returns the last instant at or before this one that is a multiple of `grid`.
     pub fn round_down(self, grid: Duration) -> Instant {
         let grid = grid.as_nanos().clamp(1, u64::MAX as u128) as u64;
         Instant(self.0 - self.0 % grid)
     }
 
-    /// Time since `earlier`, zero if it is later.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A wall-clock reading: the true time lies within `error_micros` of `micros` (since 1970, UTC).
+/// A wall-clock reading in microseconds since 1970 (UTC): the true time is within `error_micros` of `micros`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WallTime {
     pub micros: u64,
     pub error_micros: u64,
 }
 
-/// One look at both clocks.
+/// A reading of both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Now {
+pub struct ClockReading {
     pub mono: Instant,
     pub wall: WallTime,
 }
@@ -59,7 +59,7 @@ const LOGICAL_BITS: u32 = 12;
 
 impl Timestamp {
     pub const MIN: Timestamp = Timestamp(0);
-    /// The first timestamp an operation may carry.
+    /// The first timestamp that an operation may have.
     pub const INITIAL: Timestamp = Timestamp(1);
     pub const MAX: Timestamp = Timestamp(u64::MAX);
 
@@ -75,7 +75,7 @@ impl Timestamp {
         self.0 & ((1 << LOGICAL_BITS) - 1)
     }
 
-    /// The next timestamp; the last one stays.
+    /// Returns the next timestamp; the highest one is its own successor.
     pub fn next(self) -> Timestamp {
         Timestamp(self.0.saturating_add(1))
     }
@@ -93,10 +93,10 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Gives timestamps that never repeat or go back, and moves past every timestamp it is shown.
+/// A clock whose timestamps never repeat or go back, and exceed every timestamp it is updated with.
 ///
-/// Invariant: each result of [`HybridClock::now`] is greater than every earlier result and than every
-/// timestamp given to [`HybridClock::update`].
+/// Invariant: each result of [`HybridClock::now`] is greater than every earlier result and than every timestamp passed
+/// to [`HybridClock::update`].
 #[derive(Debug, Clone, Default)]
 pub struct HybridClock {
     next: Timestamp,
@@ -104,24 +104,24 @@ pub struct HybridClock {
 }
 
 impl HybridClock {
-    /// `max_ahead_micros`: how far ahead of the wall clock a propagated timestamp may be.
+    /// Creates a clock. `max_ahead_micros` is how far ahead of the wall clock a propagated timestamp may be.
     pub fn new(max_ahead_micros: u64) -> HybridClock {
         HybridClock { next: Timestamp::INITIAL, max_ahead_micros }
     }
 
-    /// A timestamp for an operation that happens now.
+    /// Returns a timestamp for an operation that begins now.
     pub fn now(&mut self, reading: WallTime) -> Timestamp {
         let now = self.peek(reading);
         self.next = now.next();
         now
     }
 
-    /// What [`HybridClock::now`] would give, without taking it.
+    /// Returns the result that [`HybridClock::now`] would have, without advancing the clock.
     pub fn peek(&self, reading: WallTime) -> Timestamp {
         self.next.max(Timestamp::from_micros(reading.micros))
     }
 
-    /// Moves past a timestamp seen elsewhere; `Invalid` if it is too far in the future to be believed.
+    /// Advances the clock past a timestamp of another server; `Invalid` if it is too far in the future.
     pub fn update(&mut self, seen: Timestamp, reading: WallTime) -> Result<()> {
         let limit = reading.micros.saturating_add(self.max_ahead_micros);
         if seen.micros() > limit {
@@ -136,8 +136,8 @@ impl HybridClock {
         Ok(())
     }
 
-    /// Moves past a timestamp of this server's own history, however far ahead it is: what was given once must
-    /// not be given again, even if the wall clock was set back meanwhile.
+    /// Advances the clock past a timestamp of this server's own history, however far ahead it is. A timestamp must not
+    /// be assigned twice, even if the wall clock was set back in between.
     pub fn pass(&mut self, seen: Timestamp) {
         self.next = self.next.max(seen.next());
     }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_on_a_grid() {
+    fn instants_round_to_a_grid() {
         let up = |nanos, grid| Instant(nanos).round_up(Duration::from_nanos(grid)).0;
         assert_eq!([up(0, 25), up(1, 25), up(25, 25), up(26, 25), up(7, 0)], [0, 25, 25, 50, 7]);
         assert_eq!(up(u64::MAX - 1, 1 << 40), u64::MAX);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_passed_or_refused() {
+    fn an_update_advances_the_clock_or_is_rejected() {
         let mut clock = HybridClock::new(10);
         clock.update(Timestamp::from_micros(15), wall(5)).expect("within the bound");
         assert!(clock.now(wall(5)) > Timestamp::from_micros(15));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_timestamp_stays() {
+    fn the_highest_timestamp_is_its_own_successor() {
         assert_eq!(Timestamp::MAX.next(), Timestamp::MAX);
         assert_eq!(Timestamp::MIN.next(), Timestamp::INITIAL);
         let mut clock = HybridClock::new(0);
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(clock.now(wall(7)), Timestamp::MAX);
     }
 
-    /// What is done to a clock, with a reading of the wall clock that may go back.
+    /// An operation on a clock; its wall-clock reading may go back.
     #[derive(Debug, Clone)]
     enum Step {
         Now(u64),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Readings close to each other, so that the logical part counts; timestamps around them.
+        // Readings are close to each other, so that the logical part matters; timestamps are around them.
         let (reading, seen) = (1_000u64..1_050, 990u64 << LOGICAL_BITS..1_100 << LOGICAL_BITS);
         prop_oneof![
             3 => reading.clone().prop_map(Step::Now),
@@ -219,7 +219,7 @@ mod tests {
         }
 
         #[test]
-        fn a_clock_is_above_all_it_gave_and_saw(steps in prop::collection::vec(step(), 1..40)) {
+        fn a_clock_exceeds_all_its_results_and_updates(steps in prop::collection::vec(step(), 1..40)) {
             const AHEAD: u64 = 20;
             let (mut clock, mut highest) = (HybridClock::new(AHEAD), Timestamp::MIN);
             for step in steps {
@@ -232,9 +232,9 @@ mod tests {
                     }
                     Step::Update(seen, reading) => {
                         let seen = Timestamp(seen);
-                        let believed = seen.micros() <= reading + AHEAD;
-                        prop_assert_eq!(clock.update(seen, wall(reading)).is_ok(), believed);
-                        if believed {
+                        let accepted = seen.micros() <= reading + AHEAD;
+                        prop_assert_eq!(clock.update(seen, wall(reading)).is_ok(), accepted);
+                        if accepted {
                             highest = highest.max(seen);
                         }
                     }

@@ -1,8 +1,7 @@
-//! Runs `tests/catalog/*.txt`: commands, heartbeats, answers and time against a catalog, and what it does
-//! about them.
+//! Transcripts of the catalog, `tests/catalog/*.txt`: commands, heartbeats, replies and time, and its effects.
 //!
 //! Ids are shown as T1 … (tables), P1 … (tablets, in the order of their partition keys) and the letters that
-//! tablet servers go by. `REWRITE=1` accepts what comes out.
+//! name tablet servers. `REWRITE=1` accepts the output.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,18 +9,17 @@ use std::time::Duration;
 
 use datadriven::{TestCase, walk};
 use engine::catalog::{
-    AlterTable, Catalog, CatalogConfig, Command, Consensus, DataState, DoneResult, Effects, Event, Heartbeat,
-    LocationsQuery, Registration, ReplicaState, ReplicaStats, ReportedTablet, RequestedColumn, RowKey,
-    ServerStateChange, TableRef, TabletReport, TaskKey, TaskKind,
+    AlterTable, Catalog, CatalogCommand, CatalogConfig, CatalogEffects, CatalogEvent, ConsensusState,
+    EventResult, Heartbeat, LocationsQuery, ReplicaState, ReplicaStats, ReportedDataState, ReportedTablet,
+    RequestedColumn, ServerStateChange, SystemRowKey, TableRef, TabletReport, TaskKey, TaskKind,
+    TserverRegistration,
 };
 use engine::error::Error;
 use engine::ids::Uuid;
 use engine::schema::ColumnSchema;
-use engine::time::{Instant, Now, WallTime};
+use engine::time::{ClockReading, Instant, WallTime};
 
-#[path = "support/catalog_words.rs"]
-mod words;
-use words::*;
+use engine_testkit::catalog_script::*;
 
 #[test]
 fn transcripts() {
@@ -34,8 +32,8 @@ fn transcripts() {
 struct World {
     catalog: Catalog,
     config: CatalogConfig,
-    /// The system tablet.
-    rows: BTreeMap<RowKey, Vec<u8>>,
+    /// Rows of the system tablet.
+    rows: BTreeMap<SystemRowKey, Vec<u8>>,
     names: Vec<(Uuid, String)>,
     tables: usize,
     tablets: usize,
@@ -43,9 +41,9 @@ struct World {
     restarts: u64,
 }
 
-fn now_at(seconds: f64) -> Now {
+fn now_at(seconds: f64) -> ClockReading {
     let micros = 1_600_000_000_000_000 + (seconds * 1e6) as u64;
-    Now { mono: Instant((seconds * 1e9) as u64), wall: WallTime { micros, error_micros: 0 } }
+    ClockReading { mono: Instant((seconds * 1e9) as u64), wall: WallTime { micros, error_micros: 0 } }
 }
 
 impl World {
@@ -85,20 +83,20 @@ impl World {
             }
             "create" => {
                 let (caller, request) = create(case);
-                self.command(&caller, Command::Create(Box::new(request)))
+                self.command(&caller, CatalogCommand::Create(Box::new(request)))
             }
             "alter" => {
                 let request = self.alter(case);
-                self.command("root", Command::Alter(Box::new(request)))
+                self.command("root", CatalogCommand::Alter(Box::new(request)))
             }
             "delete" => {
                 let reserve_seconds = arg("reserve").map(|text| text.parse().expect("seconds"));
-                self.command("root", Command::Delete { table: self.table(case), reserve_seconds })
+                self.command("root", CatalogCommand::Delete { table: self.table(case), reserve_seconds })
             }
             "recall" => {
-                self.command("root", Command::Recall { table: self.table(case), new_name: arg("as") })
+                self.command("root", CatalogCommand::Recall { table: self.table(case), new_name: arg("as") })
             }
-            "replace" => self.command("root", Command::ReplaceTablet(self.id(&need("tablet")))),
+            "replace" => self.command("root", CatalogCommand::ReplaceTablet(self.id(&need("tablet")))),
             "maintenance" => {
                 let change = match need("set").as_str() {
                     "on" => ServerStateChange::EnterMaintenance,
@@ -106,16 +104,16 @@ impl World {
                 };
                 let allow_missing = case.args.contains_key("missing");
                 let server = server(&need("id"));
-                self.command("root", Command::ChangeServerState { server, change, allow_missing })
+                self.command("root", CatalogCommand::ChangeServerState { server, change, allow_missing })
             }
             "unregister" => {
                 let force = case.args.contains_key("force");
-                self.command("root", Command::UnregisterServer { server: server(&need("id")), force })
+                self.command("root", CatalogCommand::UnregisterServer { server: server(&need("id")), force })
             }
             "answer" => self.answer(&need("id"), &need("tablet"), &need("kind"), arg("error")),
             "tick" => {
                 self.seconds += need("s").parse::<f64>().expect("seconds");
-                self.step(Event::Tick)
+                self.step(CatalogEvent::Tick)
             }
             "restart" => self.restart(),
             "table" => self.show_table(&self.table(case)),
@@ -162,7 +160,7 @@ impl World {
         found.unwrap_or_else(|| panic!("nothing is called {name}")).0
     }
 
-    /// Gives names to new ids and puts names for ids.
+    /// Names new ids and replaces ids by their names.
     fn named(&mut self, text: &str) -> String {
         let mut fresh = Vec::new();
         for table in self.catalog.tables() {
@@ -187,12 +185,12 @@ impl World {
         if text.is_empty() { "ok\n".to_string() } else { text }
     }
 
-    fn command(&mut self, caller: &str, command: Command) -> String {
-        self.step(Event::Command { ticket: 1, caller: caller.to_string(), command })
+    fn command(&mut self, caller: &str, command: CatalogCommand) -> String {
+        self.step(CatalogEvent::Command { ticket: 1, caller: caller.to_string(), command })
     }
 
     fn register(&mut self, name: &str, instance: i64, location: Option<String>) -> String {
-        let registration = Registration { rpc: vec![address(name)], ..Registration::default() };
+        let registration = TserverRegistration { rpc: vec![address(name)], ..TserverRegistration::default() };
         let heartbeat = Heartbeat {
             server: server(name),
             instance,
@@ -200,7 +198,7 @@ impl World {
             location,
             report: Some(TabletReport::default()),
         };
-        self.step(Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
+        self.step(CatalogEvent::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
     }
 
     fn beat(&mut self, name: &str, report: Option<TabletReport>) -> String {
@@ -208,7 +206,7 @@ impl World {
         let instance = instance.map_or(1, |known| known.instance);
         let heartbeat =
             Heartbeat { server: server(name), instance, registration: None, location: None, report };
-        self.step(Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
+        self.step(CatalogEvent::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
     }
 
     fn report(&self, name: &str, case: &TestCase) -> TabletReport {
@@ -249,16 +247,16 @@ impl World {
         }
         let config_index = number("index").unwrap_or(config_index);
         let data = match words {
-            words if words.contains(&"deleted") => DataState::Deleted,
-            words if words.contains(&"tombstone") => DataState::Tombstoned,
-            words if words.contains(&"copying") => DataState::Copying,
-            _ => DataState::Ready,
+            words if words.contains(&"deleted") => ReportedDataState::Deleted,
+            words if words.contains(&"tombstone") => ReportedDataState::Tombstoned,
+            words if words.contains(&"copying") => ReportedDataState::Copying,
+            _ => ReportedDataState::Ready,
         };
         ReportedTablet {
             tablet,
             state,
             data,
-            consensus: Some(Consensus { term, leader, config_index, peers }),
+            consensus: Some(ConsensusState { term, leader, config_index, peers }),
             health,
             error: option(words, "error"),
             schema_version: number("version").map(|version| version as u32),
@@ -325,23 +323,23 @@ impl World {
             Some("present") => Err(Error::already_present("tablet is there")),
             Some(message) => Err(Error::not_ready(message)),
         };
-        self.step(Event::Answered {
+        self.step(CatalogEvent::Answered {
             task: TaskKey { server: server(id), tablet: self.id(tablet), kind },
             result,
         })
     }
 
-    /// Applies an event; shows and stores what comes of it.
-    fn step(&mut self, event: Event) -> String {
-        let mut out = Effects::default();
+    /// Applies an event; formats and stores its effects.
+    fn step(&mut self, event: CatalogEvent) -> String {
+        let mut out = CatalogEffects::default();
         self.catalog.step(now_at(self.seconds), event, &mut out);
         self.named("");
         let mut text = String::new();
         for done in &out.answers {
             match &done.result {
-                DoneResult::Command(Ok(answer)) => writeln!(text, "{}", show_answer(answer)),
-                DoneResult::Command(Err(refusal)) => writeln!(text, "refused {refusal}"),
-                DoneResult::Heartbeat(reply) => {
+                EventResult::Command(Ok(answer)) => writeln!(text, "{}", show_answer(answer)),
+                EventResult::Command(Err(refusal)) => writeln!(text, "refused {refusal}"),
+                EventResult::Heartbeat(reply) => {
                     let mut wants = String::new();
                     if reply.needs_registration {
                         wants.push_str(" wants registration");
@@ -375,21 +373,21 @@ impl World {
         text
     }
 
-    fn show_key(&self, key: RowKey) -> String {
+    fn show_key(&self, key: SystemRowKey) -> String {
         match key {
-            RowKey::Table(id) | RowKey::Tablet(id) => self
+            SystemRowKey::Table(id) | SystemRowKey::Tablet(id) => self
                 .names
                 .iter()
                 .find(|(known, _)| *known == id)
                 .map_or("?".to_string(), |(_, name)| name.clone()),
-            RowKey::Server(id) => format!("server-{id}"),
-            RowKey::Cluster => "cluster".to_string(),
+            SystemRowKey::Server(id) => format!("server-{id}"),
+            SystemRowKey::Cluster => "cluster".to_string(),
         }
     }
 
     fn restart(&mut self) -> String {
         self.restarts += 1;
-        let rows: Vec<(RowKey, Vec<u8>)> = self.rows.clone().into_iter().collect();
+        let rows: Vec<(SystemRowKey, Vec<u8>)> = self.rows.clone().into_iter().collect();
         let seed = [1 + self.restarts, 2];
         self.catalog = Catalog::load(self.config.clone(), seed, now_at(self.seconds), rows)
             .expect("the rows just stored");
@@ -407,8 +405,8 @@ impl World {
             record.name, record.owner, record.comment, record.version, record.replicas
         );
         let limits = [("bytes", record.disk_size_limit), ("rows", record.row_count_limit)];
-        for (what, limit) in limits.into_iter().filter_map(|(what, limit)| Some((what, limit?))) {
-            writeln!(text, "at most {limit} {what}").expect("writing to a string");
+        for (name, limit) in limits.into_iter().filter_map(|(name, limit)| Some((name, limit?))) {
+            writeln!(text, "at most {limit} {name}").expect("writing to a string");
         }
         for (key, value) in record.extra.to_map() {
             writeln!(text, "{key}={value}").expect("writing to a string");
@@ -464,10 +462,10 @@ impl World {
 fn the_first_step_of_a_new_catalog_stores_its_cluster() {
     let mut catalog =
         Catalog::load(CatalogConfig::default(), [7, 8], now_at(0.0), []).expect("nothing to load");
-    let mut out = Effects::default();
-    catalog.step(now_at(0.0), Event::Tick, &mut out);
+    let mut out = CatalogEffects::default();
+    catalog.step(now_at(0.0), CatalogEvent::Tick, &mut out);
     assert_eq!(out.writes.len(), 1);
-    assert_eq!(out.writes[0].key, RowKey::Cluster);
+    assert_eq!(out.writes[0].key, SystemRowKey::Cluster);
     let rows = out.writes.iter().map(|write| (write.key, write.metadata.clone().expect("a put")));
     let again = Catalog::load(CatalogConfig::default(), [9, 9], now_at(1.0), rows).expect("what was stored");
     assert_eq!(again.cluster_id(), catalog.cluster_id());

@@ -1,22 +1,22 @@
-//! Random lives of a catalog: whatever happens, what is stored is what it knows, and it stays whole.
+//! Randomized test of a catalog: after every step its stored rows equal its state, and the state is consistent.
 
 use std::collections::BTreeMap;
 
 use engine::catalog::{
-    AlterStep, AlterTable, Call, Catalog, CatalogConfig, ColumnRef, Command, Consensus, CreateTable,
-    DataState, DoneResult, Effects, Event, Heartbeat, HostPort, RangeOps, Registration, ReplicaState,
-    ReportedTablet, Request, RequestedColumn, RequestedHash, RequestedPartitioning, RowKey, TableRef,
-    TabletReport, TabletState, TaskKind,
+    AlterStep, AlterTable, Catalog, CatalogCommand, CatalogConfig, CatalogEffects, CatalogEvent, ColumnRef,
+    ConsensusState, CreateTable, EventResult, Heartbeat, HostPort, RangeOps, ReplicaState, ReportedDataState,
+    ReportedTablet, RequestedColumn, RequestedHash, RequestedPartitioning, SystemRowKey, TableRef,
+    TabletLifecycle, TabletReport, TaskKind, TserverCall, TserverRegistration, TserverRequest,
 };
 use engine::error::Error;
 use engine::ids::{TabletId, Uuid};
 use engine::schema::{ColumnSchema, DataType};
-use engine::time::{Instant, Now, WallTime};
+use engine::time::{ClockReading, Instant, WallTime};
 use proptest::prelude::*;
 
-/// One thing that happens.
+/// A step of the test.
 #[derive(Debug, Clone)]
-enum Happening {
+enum CatalogStep {
     Create {
         name: u8,
         buckets: i32,
@@ -44,7 +44,7 @@ enum Happening {
     Recall {
         name: u8,
     },
-    /// The server does the oldest request it was sent.
+    /// The server executes the oldest request it received.
     Serve {
         server: u8,
     },
@@ -58,39 +58,39 @@ enum Happening {
     Wait {
         seconds: u8,
     },
-    /// The master starts again on what was stored.
+    /// The master restarts from the stored rows.
     Restart,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn step() -> impl Strategy<Value = CatalogStep> {
     let name = 0..3u8;
     let server = 0..2u8;
     prop_oneof![
-        4 => (name.clone(), 2..4i32).prop_map(|(name, buckets)| Happening::Create { name, buckets }),
-        2 => (name.clone(), 0..3u8).prop_map(|(name, column)| Happening::AddColumn { name, column }),
-        2 => (name.clone(), 0..4u8).prop_map(|(name, range)| Happening::AddRange { name, range }),
-        2 => (name.clone(), 0..4u8).prop_map(|(name, range)| Happening::DropRange { name, range }),
-        1 => (name.clone(), 0..3u8).prop_map(|(name, to)| Happening::Rename { name, to }),
-        2 => (name.clone(), 0..2u32).prop_map(|(name, reserve)| Happening::Delete { name, reserve: reserve * 20 }),
-        1 => name.prop_map(|name| Happening::Recall { name }),
-        9 => server.clone().prop_map(|server| Happening::Serve { server }),
-        2 => server.clone().prop_map(|server| Happening::Lose { server }),
-        5 => server.prop_map(|server| Happening::Report { server }),
-        3 => (1..20u8).prop_map(|seconds| Happening::Wait { seconds }),
-        1 => Just(Happening::Restart),
+        4 => (name.clone(), 2..4i32).prop_map(|(name, buckets)| CatalogStep::Create { name, buckets }),
+        2 => (name.clone(), 0..3u8).prop_map(|(name, column)| CatalogStep::AddColumn { name, column }),
+        2 => (name.clone(), 0..4u8).prop_map(|(name, range)| CatalogStep::AddRange { name, range }),
+        2 => (name.clone(), 0..4u8).prop_map(|(name, range)| CatalogStep::DropRange { name, range }),
+        1 => (name.clone(), 0..3u8).prop_map(|(name, to)| CatalogStep::Rename { name, to }),
+        2 => (name.clone(), 0..2u32).prop_map(|(name, reserve)| CatalogStep::Delete { name, reserve: reserve * 20 }),
+        1 => name.prop_map(|name| CatalogStep::Recall { name }),
+        9 => server.clone().prop_map(|server| CatalogStep::Serve { server }),
+        2 => server.clone().prop_map(|server| CatalogStep::Lose { server }),
+        5 => server.prop_map(|server| CatalogStep::Report { server }),
+        3 => (1..20u8).prop_map(|seconds| CatalogStep::Wait { seconds }),
+        1 => Just(CatalogStep::Restart),
     ]
 }
 
-/// A tablet server as far as the catalog can see it: tablets and their schema versions.
+/// A tablet server in the catalog's view: tablets and their schema versions.
 #[derive(Default)]
 struct Server {
     tablets: BTreeMap<TabletId, u32>,
-    inbox: Vec<Request>,
+    inbox: Vec<TserverRequest>,
 }
 
 struct World {
     catalog: Catalog,
-    rows: BTreeMap<RowKey, Vec<u8>>,
+    rows: BTreeMap<SystemRowKey, Vec<u8>>,
     servers: Vec<Server>,
     seconds: u64,
     restarts: u64,
@@ -121,9 +121,9 @@ fn key_column() -> RequestedColumn {
     RequestedColumn { column: ColumnSchema::new(0, "k", DataType::Int32), is_key: true, has_id: false }
 }
 
-fn create(name: u8, buckets: i32) -> Command {
+fn create(name: u8, buckets: i32) -> CatalogCommand {
     let hash = RequestedHash { columns: vec![ColumnRef::Name("k".to_string())], buckets, seed: 0 };
-    Command::Create(Box::new(CreateTable {
+    CatalogCommand::Create(Box::new(CreateTable {
         name: format!("t{name}"),
         columns: vec![key_column()],
         partitioning: RequestedPartitioning {
@@ -135,14 +135,14 @@ fn create(name: u8, buckets: i32) -> Command {
     }))
 }
 
-fn alter(name: u8, step: AlterStep) -> Command {
+fn alter(name: u8, step: AlterStep) -> CatalogCommand {
     let request = AlterTable {
         table: table(name),
         steps: vec![step],
         client_columns: vec![key_column()],
         ..AlterTable::default()
     };
-    Command::Alter(Box::new(request))
+    CatalogCommand::Alter(Box::new(request))
 }
 
 impl World {
@@ -159,8 +159,8 @@ impl World {
         world
     }
 
-    fn step(&mut self, event: Event) -> Option<DoneResult> {
-        let mut out = Effects::default();
+    fn step(&mut self, event: CatalogEvent) -> Option<EventResult> {
+        let mut out = CatalogEffects::default();
         self.catalog.step(now(self.seconds), event, &mut out);
         for write in out.writes {
             match write.metadata {
@@ -176,50 +176,50 @@ impl World {
         out.answers.pop().map(|done| done.result)
     }
 
-    fn command(&mut self, command: Command) {
-        // A refusal is as good as success: it must change nothing.
+    fn command(&mut self, command: CatalogCommand) {
+        // A rejected request must change nothing.
         let before = self.rows.clone();
-        let done = self.step(Event::Command { ticket: 1, caller: "root".to_string(), command });
-        if let Some(DoneResult::Command(Err(_))) = done {
+        let done = self.step(CatalogEvent::Command { ticket: 1, caller: "root".to_string(), command });
+        if let Some(EventResult::Command(Err(_))) = done {
             let swept = self.rows.len() != before.len() || self.rows != before;
-            assert!(!swept || self.seconds > 0, "a refused request changed the catalog");
+            assert!(!swept || self.seconds > 0, "a rejected request changed the catalog");
         }
     }
 
-    fn happen(&mut self, happening: &Happening) {
-        match happening {
-            Happening::Create { name, buckets } => self.command(create(*name, *buckets)),
-            Happening::AddColumn { name, column } => {
+    fn apply(&mut self, step: &CatalogStep) {
+        match step {
+            CatalogStep::Create { name, buckets } => self.command(create(*name, *buckets)),
+            CatalogStep::AddColumn { name, column } => {
                 let column = ColumnSchema::new(0, &format!("c{column}"), DataType::Int8).nullable();
                 let request = RequestedColumn { column, is_key: false, has_id: false };
                 self.command(alter(*name, AlterStep::AddColumn(request)));
             }
-            Happening::AddRange { name, range: at } => {
+            CatalogStep::AddRange { name, range: at } => {
                 let step = AlterStep::AddRange { bounds: range(*at), hash: None, dimension_label: None };
                 self.command(alter(*name, step));
             }
-            Happening::DropRange { name, range: at } => {
+            CatalogStep::DropRange { name, range: at } => {
                 self.command(alter(*name, AlterStep::DropRange { bounds: range(*at) }));
             }
-            Happening::Rename { name, to } => {
+            CatalogStep::Rename { name, to } => {
                 let new_name = Some(format!("t{to}"));
                 let request = AlterTable { table: table(*name), new_name, ..AlterTable::default() };
-                self.command(Command::Alter(Box::new(request)));
+                self.command(CatalogCommand::Alter(Box::new(request)));
             }
-            Happening::Delete { name, reserve } => {
-                self.command(Command::Delete { table: table(*name), reserve_seconds: Some(*reserve) });
+            CatalogStep::Delete { name, reserve } => {
+                self.command(CatalogCommand::Delete { table: table(*name), reserve_seconds: Some(*reserve) });
             }
-            Happening::Recall { name } => {
-                self.command(Command::Recall { table: table(*name), new_name: None });
+            CatalogStep::Recall { name } => {
+                self.command(CatalogCommand::Recall { table: table(*name), new_name: None });
             }
-            Happening::Serve { server } => self.serve(*server),
-            Happening::Lose { server } => self.lose(*server),
-            Happening::Report { server } => self.report(*server),
-            Happening::Wait { seconds } => {
+            CatalogStep::Serve { server } => self.serve(*server),
+            CatalogStep::Lose { server } => self.lose(*server),
+            CatalogStep::Report { server } => self.report(*server),
+            CatalogStep::Wait { seconds } => {
                 self.seconds += u64::from(*seconds);
-                self.step(Event::Tick);
+                self.step(CatalogEvent::Tick);
             }
-            Happening::Restart => self.restart(),
+            CatalogStep::Restart => self.restart(),
         }
     }
 
@@ -231,48 +231,48 @@ impl World {
         let request = state.inbox.remove(0);
         let tablet = request.task.tablet;
         let result = match &request.call {
-            Call::CreateTablet(_) if state.tablets.contains_key(&tablet) => {
+            TserverCall::CreateTablet(_) if state.tablets.contains_key(&tablet) => {
                 Err(Error::already_present("the tablet is there"))
             }
-            Call::CreateTablet(_) => {
+            TserverCall::CreateTablet(_) => {
                 state.tablets.insert(tablet, 0);
                 Ok(())
             }
-            Call::AlterSchema { version, .. } => match state.tablets.get_mut(&tablet) {
+            TserverCall::AlterSchema { version, .. } => match state.tablets.get_mut(&tablet) {
                 Some(has) => {
                     *has = (*has).max(*version);
                     Ok(())
                 }
                 None => Err(Error::not_found("no such tablet")),
             },
-            Call::ChangeConfig { .. } => Err(Error::not_ready("there is one replica")),
-            Call::DeleteTablet { .. } => match state.tablets.remove(&tablet) {
+            TserverCall::ChangeConfig { .. } => Err(Error::not_ready("there is one replica")),
+            TserverCall::DeleteTablet { .. } => match state.tablets.remove(&tablet) {
                 Some(_) => Ok(()),
                 None => Err(Error::not_found("no such tablet")),
             },
         };
-        self.step(Event::Answered { task: request.task, result });
+        self.step(CatalogEvent::Answered { task: request.task, result });
     }
 
     fn lose(&mut self, server: u8) {
         let inbox = &mut self.servers[server as usize].inbox;
         if !inbox.is_empty() {
             let task = inbox.remove(0).task;
-            self.step(Event::Answered { task, result: Err(Error::not_ready("lost")) });
+            self.step(CatalogEvent::Answered { task, result: Err(Error::not_ready("lost")) });
         }
     }
 
-    /// A full report, as after a start.
+    /// Sends a full report, as after a start.
     fn report(&mut self, server: u8) {
         let id = server_id(server);
         let consensus = |tablet: &TabletId| {
             let peers = self.catalog.tablet(*tablet).map(|tablet| tablet.record.consensus.peers.clone());
-            Consensus { term: 1, leader: Some(id), config_index: -1, peers: peers.unwrap_or_default() }
+            ConsensusState { term: 1, leader: Some(id), config_index: -1, peers: peers.unwrap_or_default() }
         };
         let updated = self.servers[server as usize].tablets.iter().map(|(tablet, version)| ReportedTablet {
             tablet: *tablet,
             state: ReplicaState::Running,
-            data: DataState::Ready,
+            data: ReportedDataState::Ready,
             consensus: Some(consensus(tablet)),
             error: None,
             schema_version: Some(*version),
@@ -284,14 +284,14 @@ impl World {
         let heartbeat = Heartbeat {
             server: id,
             instance: 1,
-            registration: Some(Registration { rpc, ..Registration::default() }),
+            registration: Some(TserverRegistration { rpc, ..TserverRegistration::default() }),
             location: None,
             report: Some(TabletReport { incremental: false, updated, removed: Vec::new() }),
         };
-        self.step(Event::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) });
+        self.step(CatalogEvent::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) });
     }
 
-    /// Requests under way are lost with the master that sent them.
+    /// Restarts the master; its requests in flight are lost.
     fn restart(&mut self) {
         self.restarts += 1;
         self.servers.iter_mut().for_each(|server| server.inbox.clear());
@@ -301,25 +301,25 @@ impl World {
     }
 
     fn reloaded(&self) -> Catalog {
-        let rows: Vec<(RowKey, Vec<u8>)> = self.rows.clone().into_iter().collect();
+        let rows: Vec<(SystemRowKey, Vec<u8>)> = self.rows.clone().into_iter().collect();
         let seed = [100 + self.restarts, 7];
-        Catalog::load(config(), seed, now(self.seconds), rows).expect("what was stored")
+        Catalog::load(config(), seed, now(self.seconds), rows).expect("the stored rows")
     }
 
-    /// What is stored is what the catalog knows.
+    /// Checks that the stored rows equal the catalog's state.
     fn check(&self) {
         assert_eq!(known(&self.reloaded()), known(&self.catalog));
         for table in self.catalog.tables() {
             let tablets: Vec<_> = self.catalog.tablets(table.id).collect();
             let apart = |pair: &[_]| -> bool {
-                let [a, b]: &[engine::catalog::TabletView<'_>; 2] = pair.try_into().expect("two");
+                let [a, b]: &[engine::catalog::TabletEntry<'_>; 2] = pair.try_into().expect("two");
                 a.record.partition.end <= b.record.partition.start
             };
             assert!(tablets.windows(2).all(apart), "tablets of {} overlap", table.record.name);
         }
     }
 
-    /// With time and working servers everything is done: tablets run and nothing else is left on the servers.
+    /// Lets time pass with working servers: afterwards all tablets run and nothing else is left on the servers.
     fn settle(&mut self) {
         for _ in 0..200 {
             self.report(0);
@@ -330,14 +330,14 @@ impl World {
                 }
             }
             self.seconds += 1;
-            self.step(Event::Tick);
+            self.step(CatalogEvent::Tick);
         }
         self.check();
         let mut wanted: Vec<TabletId> = Vec::new();
         for table in self.catalog.tables() {
             assert_eq!(table.record.applied_schema, None, "{} is still being altered", table.record.name);
             for tablet in self.catalog.tablets(table.id) {
-                assert_eq!(tablet.record.state, TabletState::Running, "of {}", table.record.name);
+                assert_eq!(tablet.record.state, TabletLifecycle::Running, "of {}", table.record.name);
                 wanted.push(tablet.id);
             }
         }
@@ -345,16 +345,16 @@ impl World {
             self.servers.iter().flat_map(|server| server.tablets.keys().copied()).collect();
         wanted.sort();
         have.sort();
-        assert_eq!(have, wanted, "servers hold exactly the tablets that live");
+        assert_eq!(have, wanted, "servers hold exactly the live tablets");
     }
 }
 
-fn now(seconds: u64) -> Now {
+fn now(seconds: u64) -> ClockReading {
     let micros = 1_600_000_000_000_000 + seconds * 1_000_000;
-    Now { mono: Instant(seconds * 1_000_000_000), wall: WallTime { micros, error_micros: 0 } }
+    ClockReading { mono: Instant(seconds * 1_000_000_000), wall: WallTime { micros, error_micros: 0 } }
 }
 
-/// Everything about tables and tablets that is to survive.
+/// Formats all state of tables and tablets that must survive a restart.
 fn known(catalog: &Catalog) -> String {
     let mut text = format!("{}\n", catalog.cluster_id());
     for table in catalog.tables() {
@@ -370,10 +370,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_stored_is_what_is_known(life in proptest::collection::vec(happening(), 1..60)) {
+    fn stored_rows_equal_the_state(steps in proptest::collection::vec(step(), 1..60)) {
         let mut world = World::new();
-        for happening in &life {
-            world.happen(happening);
+        for step in &steps {
+            world.apply(step);
             world.check();
         }
         world.settle();
@@ -381,19 +381,19 @@ proptest! {
 }
 
 #[test]
-fn every_kind_of_request_is_met() {
+fn every_kind_of_request_occurs() {
     let mut world = World::new();
     let mut kinds = Vec::new();
-    for happening in [
-        Happening::Create { name: 0, buckets: 2 },
-        Happening::Serve { server: 0 },
-        Happening::Serve { server: 1 },
-        Happening::Report { server: 0 },
-        Happening::Report { server: 1 },
-        Happening::AddColumn { name: 0, column: 0 },
-        Happening::Delete { name: 0, reserve: 0 },
+    for step in [
+        CatalogStep::Create { name: 0, buckets: 2 },
+        CatalogStep::Serve { server: 0 },
+        CatalogStep::Serve { server: 1 },
+        CatalogStep::Report { server: 0 },
+        CatalogStep::Report { server: 1 },
+        CatalogStep::AddColumn { name: 0, column: 0 },
+        CatalogStep::Delete { name: 0, reserve: 0 },
     ] {
-        world.happen(&happening);
+        world.apply(&step);
         kinds.extend(world.servers.iter().flat_map(|server| &server.inbox).map(|request| request.task.kind));
     }
     for kind in [TaskKind::Create, TaskKind::Alter, TaskKind::Delete] {
@@ -402,16 +402,16 @@ fn every_kind_of_request_is_met() {
     world.settle();
 }
 
-/// A table's last lagging tablet was dropped: nothing is left to wait for.
+/// The last tablet that an alteration waited for is dropped: nothing is left to wait for.
 #[test]
-fn an_alteration_ends_with_the_tablets_it_waited_for() {
+fn dropping_the_last_lagging_tablet_ends_the_alteration() {
     let mut world = World::new();
-    for happening in [
-        Happening::Create { name: 2, buckets: 2 },
-        Happening::Rename { name: 2, to: 0 },
-        Happening::DropRange { name: 0, range: 0 },
+    for step in [
+        CatalogStep::Create { name: 2, buckets: 2 },
+        CatalogStep::Rename { name: 2, to: 0 },
+        CatalogStep::DropRange { name: 0, range: 0 },
     ] {
-        world.happen(&happening);
+        world.apply(&step);
         world.check();
     }
     world.settle();

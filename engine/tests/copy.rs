@@ -1,7 +1,6 @@
-//! Tablet copy between disks in memory: transcripts of who may copy onto whom (`tests/copy/*.txt`), and copies of a
-//! busy replica, damaged, interrupted, and crashed at every operation.
+//! Tablet copy between disks in memory: transcripts of admitted and rejected copies (`tests/copy/*.txt`), and copies of
+//! a busy replica, damaged, interrupted, and crashed at every operation.
 
-mod support;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,24 +12,24 @@ use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::error::{ErrorKind, Result};
 use engine::ids::{OpId, PeerId, Uuid};
-use engine::raft::{Config, ConsensusMeta, Peer};
-use engine::replica::copy::{CopySink, CopySource, Has, Local, Part};
-use engine::replica::{JobKind, Replica, cmeta, tombstone};
-use engine::schema::ops::RowOpKind;
+use engine::raft::{ConsensusMeta, Peer, RaftConfig};
+use engine::replica::copy::{CopyPart, CopySink, CopySource, LocalData, LocalReplica};
+use engine::replica::{JobKind, Replica, consensus_meta_store, tombstone};
 use engine::schema::partition::{Partition, PartitionSchema};
-use engine::tablet::meta::{DataState, TabletMeta};
+use engine::schema::row_ops::RowOpKind;
 use engine::tablet::scan::ScanSpec;
+use engine::tablet::superblock::{DataState, Superblock};
 use engine::time::Timestamp;
-use engine::wal::{Entry, Replicate, Wal, WalConfig};
-use support::{TABLET, Value, World, plain_schema};
+use engine::wal::{LogEntry, ReplicateEntry, Wal, WalConfig};
+use engine_testkit::world::{self, TABLET, Value, World, plain_schema};
 
 fn peer(name: char) -> PeerId {
     Uuid([name as u8; 16])
 }
 
-fn config(names: &str, index: Option<u64>) -> Config {
+fn config(names: &str, index: Option<u64>) -> RaftConfig {
     let peers = names.chars().map(|name| Peer::voter(peer(name), name.to_string(), 7050)).collect();
-    Config { opid_index: index, peers }
+    RaftConfig { opid_index: index, peers }
 }
 
 fn dyn_disk(disk: &MemDisk) -> Arc<dyn Disk> {
@@ -40,27 +39,27 @@ fn dyn_disk(disk: &MemDisk) -> Arc<dyn Disk> {
 fn open(disk: &MemDisk) -> Result<(Replica, Wal)> {
     let cache = PageCache::new(1 << 20);
     let opened =
-        Replica::open(dyn_disk(disk), dyn_disk(disk), TABLET, support::setup(), TabletConfig::tiny(), cache)?;
+        Replica::open(dyn_disk(disk), dyn_disk(disk), TABLET, world::setup(), TabletConfig::tiny(), cache)?;
     Ok((opened.0, opened.1))
 }
 
-/// What is fixed of an open replica when a session begins.
+/// Creates the source of a session from an open replica.
 fn source_of(replica: &Replica, wal: &mut Wal, consensus: ConsensusMeta) -> Result<CopySource> {
     CopySource::new(replica.copy_view(consensus)?, wal.view()?, 0)
 }
 
-/// What a server would say of its own state.
-fn local(disk: &MemDisk) -> Local {
-    let (has, last_op) = match TabletMeta::load(disk, TABLET) {
-        Ok(meta) if meta.data_state == DataState::Ready => (Has::Replica, Some(meta.last_op)),
-        Ok(meta) => (Has::Tombstone, meta.tombstone_last_op),
-        Err(_) => (Has::Nothing, None),
+/// Returns the state that a server would report of its replica.
+fn local(disk: &MemDisk) -> LocalReplica {
+    let (has, last_op) = match Superblock::load(disk, TABLET) {
+        Ok(meta) if meta.data_state == DataState::Ready => (LocalData::Replica, Some(meta.last_op)),
+        Ok(meta) => (LocalData::Tombstone, meta.tombstone_last_op),
+        Err(_) => (LocalData::Nothing, None),
     };
-    let term = cmeta::load(disk, TABLET).map_or(0, |meta| meta.term);
-    Local { tablet: TABLET, has, last_op, at_least: OpId::MIN, term }
+    let term = consensus_meta_store::load(disk, TABLET).map_or(0, |meta| meta.term);
+    LocalReplica { tablet: TABLET, has, last_op, at_least: OpId::MIN, term }
 }
 
-/// Fetches everything that is wanted, `max` bytes at a time.
+/// Fetches all missing ranges, `max` bytes at a time.
 fn fetch(source: &CopySource, sink: &mut CopySink, max: usize) -> Result<()> {
     while let Some(wanted) = sink.wanted() {
         sink.put(wanted.part, &source.read(wanted.part, wanted.offset, max)?)?;
@@ -70,7 +69,7 @@ fn fetch(source: &CopySource, sink: &mut CopySink, max: usize) -> Result<()> {
 
 fn copy(source: &CopySource, to: &MemDisk, caller_term: Option<u64>) -> Result<()> {
     let manifest =
-        engine::replica::copy::Manifest::decode(&source.read(Part::Manifest, 0, usize::MAX)?.data)?;
+        engine::replica::copy::CopyManifest::decode(&source.read(CopyPart::Manifest, 0, usize::MAX)?.data)?;
     let mut sink = CopySink::begin(dyn_disk(to), dyn_disk(to), &local(to), caller_term, manifest)?;
     let fetched = fetch(source, &mut sink, 4 << 10).and_then(|()| sink.finish());
     if let Err(error) = fetched {
@@ -115,12 +114,15 @@ fn run(servers: &mut Servers, case: &datadriven::TestCase) -> Result<String> {
         }
         "vote" => {
             let (term, voted_for) = (number("term").expect("a term"), name("for").map(peer));
-            cmeta::store(&disk, &ConsensusMeta { term, voted_for, ..cmeta::load(&disk, TABLET)? })?;
+            consensus_meta_store::store(
+                &disk,
+                &ConsensusMeta { term, voted_for, ..consensus_meta_store::load(&disk, TABLET)? },
+            )?;
         }
         "copy" => {
             let from = servers[&name("from").expect("a source")].clone();
             let (replica, mut wal) = open(&from)?;
-            let source = source_of(&replica, &mut wal, cmeta::load(&from, TABLET)?)?;
+            let source = source_of(&replica, &mut wal, consensus_meta_store::load(&from, TABLET)?)?;
             if let Some(operation) = number("crash-at-op") {
                 disk.cut_power_at(operation);
             }
@@ -137,12 +139,12 @@ fn run(servers: &mut Servers, case: &datadriven::TestCase) -> Result<String> {
     show(&disk)
 }
 
-/// A log of empty operations, such as `1.1,1.2,3.3`; the term is the last one's unless given.
-fn make_replica(disk: &MemDisk, log: &str, term: Option<u64>, committed: Config) -> Result<()> {
+/// Creates a replica with a log of empty operations, such as `1.1,1.2,3.3`; the term is the last one's unless given.
+fn make_replica(disk: &MemDisk, log: &str, term: Option<u64>, committed: RaftConfig) -> Result<()> {
     let schema = plain_schema();
     let range_columns = schema.key_columns().iter().map(|column| column.id).collect();
     let how = PartitionSchema { range_columns, ..PartitionSchema::default() };
-    let meta = TabletMeta::new(TABLET, Uuid([9; 16]), "t", schema, 0, how, Partition::default());
+    let meta = Superblock::new(TABLET, Uuid([9; 16]), "t", schema, 0, how, Partition::default());
     let wal_config = WalConfig { segment_bytes_max: 200, preallocate: false, compress: true };
     let mut wal = Wal::create(dyn_disk(disk), &engine::replica::wal_dir(TABLET), wal_config)?;
     let mut last = 0;
@@ -150,20 +152,25 @@ fn make_replica(disk: &MemDisk, log: &str, term: Option<u64>, committed: Config)
         let (term, index) = op.split_once('.').expect("term.index");
         let op = OpId { term: term.parse().expect("a term"), index: index.parse().expect("an index") };
         let timestamp = Timestamp(at as u64 + 1);
-        wal.append(&[Entry::Replicate(Replicate { op, timestamp, kind: 3, payload: vec![0].into() })])?;
+        wal.append(&[LogEntry::Replicate(ReplicateEntry {
+            op,
+            timestamp,
+            kind: 3,
+            payload: vec![0].into(),
+        })])?;
         last = op.term;
     }
     wal.sync()?;
-    disk.create_dir(&format!("data/{TABLET}")).expect("made");
+    disk.create_dir(&format!("data/{TABLET}")).expect("created");
     disk.sync_dir("data").expect("synced");
     let term = term.unwrap_or(last);
-    cmeta::store(disk, &ConsensusMeta { term, ..ConsensusMeta::new(TABLET, committed) })?;
+    consensus_meta_store::store(disk, &ConsensusMeta { term, ..ConsensusMeta::new(TABLET, committed) })?;
     meta.store(disk)
 }
 
 fn show(disk: &MemDisk) -> Result<String> {
     let mut text = String::new();
-    match TabletMeta::load(disk, TABLET) {
+    match Superblock::load(disk, TABLET) {
         Err(error) if error.kind == ErrorKind::NotFound => text.push_str("nothing"),
         Err(error) => return Err(error),
         Ok(meta) if meta.data_state == DataState::Ready => {
@@ -174,7 +181,7 @@ fn show(disk: &MemDisk) -> Result<String> {
             write!(text, "{:?} last={last}", meta.data_state).expect("text");
         }
     }
-    if let Ok(meta) = cmeta::load(disk, TABLET) {
+    if let Ok(meta) = consensus_meta_store::load(disk, TABLET) {
         let vote = meta.voted_for.map_or("none".to_string(), |peer| (peer.0[0] as char).to_string());
         let voters: String = meta.committed.peers.iter().map(|peer| peer.host.as_str()).collect();
         write!(text, " term={} vote={vote} voters={voters}", meta.term).expect("text");
@@ -184,7 +191,7 @@ fn show(disk: &MemDisk) -> Result<String> {
     Ok(text)
 }
 
-/// Files of the tablet's log and rows.
+/// Returns the files of the tablet's log and rows.
 fn data_files(disk: &MemDisk) -> Vec<String> {
     let dirs = [format!("wals/{TABLET}"), format!("data/{TABLET}")];
     let list = |dir: &String| {
@@ -205,7 +212,7 @@ fn upsert(world: &mut World, keys: impl Iterator<Item = i32>, value: &str) {
     world.write(&rows).expect("written");
 }
 
-/// A replica with two rowsets, changes of them on disk and in memory, and rows in memory.
+/// Creates a replica with two rowsets, deltas of them on disk and in memory, and rows in memory.
 fn busy_world() -> World {
     let mut world = World::new(7, TabletConfig::tiny());
     world.create(plain_schema()).expect("created");
@@ -228,10 +235,10 @@ fn consensus(world: &World) -> ConsensusMeta {
 fn world_source(world: &mut World) -> CopySource {
     let consensus = consensus(world);
     let (replica, wal) = world.open.as_mut().expect("open");
-    source_of(replica, wal, consensus).expect("nothing is in the way")
+    source_of(replica, wal, consensus).expect("the copy is admitted")
 }
 
-/// All rows of a replica as they are now.
+/// Returns the current rows of a replica.
 fn rows(replica: &Replica) -> Vec<String> {
     let spec = ScanSpec {
         ordered: true,
@@ -251,15 +258,15 @@ fn begin(source: &CopySource, to: &MemDisk) -> Result<CopySink> {
 }
 
 #[test]
-fn a_copy_is_of_one_moment_while_its_source_goes_on() {
+fn a_copy_is_a_snapshot_while_its_source_changes() {
     let mut world = busy_world();
     let source = world_source(&mut world);
     let expected = rows(world.replica());
     let target = MemDisk::new(3);
-    let mut sink = begin(&source, &target).expect("nothing is in the way");
+    let mut sink = begin(&source, &target).expect("the copy is admitted");
     let mut turns = 0..;
     while let Some(wanted) = sink.wanted() {
-        // Each chunk is fetched from a source that has written, flushed, merged and cut its log meanwhile.
+        // Each chunk is fetched from a source that has written, flushed, compacted and collected its log meanwhile.
         let turn = turns.next().expect("without end");
         upsert(&mut world, (turn % 50)..(turn % 50 + 10), "later");
         if turn % 3 == 0 {
@@ -276,17 +283,17 @@ fn a_copy_is_of_one_moment_while_its_source_goes_on() {
     let (copied, wal) = open(&target).expect("it is a replica");
     assert_eq!(rows(&copied), expected);
     assert_eq!(wal.last_op(), source.last_op());
-    assert_eq!(support::misplaced_files(&target), Vec::<String>::new());
+    assert_eq!(world::misplaced_files(&target), Vec::<String>::new());
     assert_eq!(
-        support::misplaced_files(&world.disk),
+        world::misplaced_files(&world.disk),
         Vec::<String>::new(),
         "nor is anything left at the source"
     );
-    let used = local(&target).admit(source.manifest()).map_err(|error| error.kind);
+    let used = local(&target).check_source_state(source.manifest()).map_err(|error| error.kind);
     assert_eq!(used, Err(ErrorKind::AlreadyPresent), "a replica in use is not copied over");
 }
 
-/// A server that was evicted long ago: its tombstone remembers operation 1.2 and a vote.
+/// Creates the tombstone of a server that was evicted long ago: it records operation 1.2 and a vote.
 fn evicted(seed: u64) -> (MemDisk, ConsensusMeta) {
     let disk = MemDisk::new(seed);
     let mut world = World::new(seed, TabletConfig::tiny());
@@ -301,7 +308,7 @@ fn evicted(seed: u64) -> (MemDisk, ConsensusMeta) {
         voted_for: Some(peer('B')),
         ..ConsensusMeta::new(TABLET, config("ABC", Some(4)))
     };
-    cmeta::store(&disk, &meta).expect("stored");
+    consensus_meta_store::store(&disk, &meta).expect("stored");
     (disk, meta)
 }
 
@@ -325,11 +332,11 @@ fn a_crash_leaves_the_tombstone_or_the_whole_replica() {
         let finished = copy_in_chunks(&source, &disk, 16 << 10);
         disk.crash();
         let meta = tombstone::recover(&disk, &disk, TABLET).expect("readable").expect("not deleted");
-        let now = cmeta::load(&disk, TABLET).expect("kept");
+        let now = consensus_meta_store::load(&disk, TABLET).expect("kept");
         assert_eq!(
             (now.term, now.voted_for),
             (before.term, before.voted_for),
-            "promises are kept, cut at {k}"
+            "the vote is kept, cut at {k}"
         );
         if meta.data_state == DataState::Ready {
             done += 1;
@@ -341,7 +348,7 @@ fn a_crash_leaves_the_tombstone_or_the_whole_replica() {
             assert_eq!(data_files(&disk), Vec::<String>::new(), "cut at {k}");
             copy_in_chunks(&source, &disk, 16 << 10).expect("it can be copied again");
         }
-        assert_eq!(support::misplaced_files(&disk), Vec::<String>::new(), "cut at {k}");
+        assert_eq!(world::misplaced_files(&disk), Vec::<String>::new(), "cut at {k}");
         if finished.is_ok() {
             break;
         }
@@ -350,7 +357,7 @@ fn a_crash_leaves_the_tombstone_or_the_whole_replica() {
 }
 
 #[test]
-fn a_crash_while_giving_up_a_copy_leaves_the_tombstone() {
+fn a_crash_while_aborting_a_copy_leaves_the_tombstone() {
     let mut world = busy_world();
     let source = world_source(&mut world);
     for k in 1.. {
@@ -371,7 +378,7 @@ fn a_crash_while_giving_up_a_copy_leaves_the_tombstone() {
 }
 
 #[test]
-fn a_full_disk_ends_a_copy_at_the_tombstone() {
+fn a_full_disk_aborts_a_copy_to_the_tombstone() {
     let mut world = busy_world();
     let source = world_source(&mut world);
     let (disk, _) = evicted(1);
@@ -381,40 +388,44 @@ fn a_full_disk_ends_a_copy_at_the_tombstone() {
     assert_eq!(full.kind, ErrorKind::Io);
     let stuck = sink.wanted();
     disk.set_free(1 << 20);
-    fetch(&source, &mut sink, 1 << 10).expect("it goes on where it was when there is room again");
+    fetch(&source, &mut sink, 1 << 10).expect("it resumes when there is space again");
     assert!(stuck.is_some() && sink.finish().is_ok());
     open(&disk).expect("a whole replica");
 }
 
 #[test]
-fn damaged_and_foreign_bytes_are_refused_and_fetched_again() {
+fn damaged_and_foreign_bytes_are_rejected_and_fetched_again() {
     let mut world = busy_world();
     let source = world_source(&mut world);
     let target = MemDisk::new(3);
     let mut sink = begin(&source, &target).expect("begun");
     let wanted = sink.wanted().expect("something");
     let chunk = source.read(wanted.part, 0, 300).expect("read");
-    let mut told = Vec::new();
-    let mut refuse = |part, change: &dyn Fn(&mut engine::replica::copy::Chunk)| {
+    let mut messages = Vec::new();
+    let mut reject = |part, change: &dyn Fn(&mut engine::replica::copy::CopyChunk)| {
         let mut changed = chunk.clone();
         change(&mut changed);
-        let error = sink.put(part, &changed).expect_err("refused");
-        told.push(format!("{:?}: {error}", error.kind));
+        let error = sink.put(part, &changed).expect_err("rejected");
+        messages.push(format!("{:?}: {error}", error.kind));
     };
-    refuse(Part::File(0), &|chunk| chunk.data[17] ^= 1);
-    refuse(Part::File(0), &|chunk| chunk.offset = 300);
-    refuse(Part::Segment(1), &|_| ());
-    refuse(Part::File(0), &|chunk| chunk.total -= 1);
-    refuse(Part::File(0), &|chunk| *chunk = engine::replica::copy::Chunk::new(0, Vec::new(), chunk.total));
-    let told =
-        told.join("\n").replace(&wanted.bytes.to_string(), "N").replace(&(wanted.bytes - 1).to_string(), "M");
+    reject(CopyPart::File(0), &|chunk| chunk.data[17] ^= 1);
+    reject(CopyPart::File(0), &|chunk| chunk.offset = 300);
+    reject(CopyPart::Segment(1), &|_| ());
+    reject(CopyPart::File(0), &|chunk| chunk.total -= 1);
+    reject(CopyPart::File(0), &|chunk| {
+        *chunk = engine::replica::copy::CopyChunk::new(0, Vec::new(), chunk.total)
+    });
+    let messages = messages
+        .join("\n")
+        .replace(&wanted.bytes.to_string(), "N")
+        .replace(&(wanted.bytes - 1).to_string(), "M");
     expect_test::expect![[r#"
         Corrupt: File(0): 300 bytes at offset 0 arrived with checksum 5c51a869, but were sent with 93dc9b7c
-        Invalid: File(0): it came from offset 300, but File(0) from 0 on is wanted
-        Invalid: Segment(1): it came from offset 0, but File(0) from 0 on is wanted
+        Invalid: File(0): chunk is from offset 300, but File(0) from 0 on is needed
+        Invalid: Segment(1): chunk is from offset 0, but File(0) from 0 on is needed
         Corrupt: File(0): the source has M bytes of it, but N were announced
         Corrupt: File(0): 0 bytes came where up to N are missing"#]]
-    .assert_eq(&told);
+    .assert_eq(&messages);
     assert_eq!(sink.wanted(), Some(wanted), "nothing was taken");
     assert!(sink.finish().is_err(), "it lacks everything");
     fetch(&source, &mut sink, 1 << 20).and_then(|()| sink.finish()).expect("the right bytes are taken");
@@ -423,29 +434,29 @@ fn damaged_and_foreign_bytes_are_refused_and_fetched_again() {
 
 /// Wherever a bit of a file flipped after it was written, its copy does not begin.
 #[test]
-fn what_rotted_at_the_source_is_not_copied() {
+fn bit_rot_at_the_source_is_not_copied() {
     let mut world = busy_world();
     let source = world_source(&mut world);
     let superblock = source.manifest().superblock.clone();
     let paths = superblock.rowsets.iter().flat_map(|rowset| rowset.files());
-    let mut refused = 0;
+    let mut rejected = 0;
     for (number, path) in paths.enumerate() {
-        let part = Part::File(number as u64);
+        let part = CopyPart::File(number as u64);
         for offset in (0..source.manifest().file_bytes[number]).step_by(61) {
             world.disk.flip_bit(path, offset).expect("it is there");
             let error = source.read(part, 0, 100).expect_err("it is damaged");
             assert_eq!(error.kind, ErrorKind::Corrupt, "{path} at {offset}: {error}");
             assert!(error.message.contains(path), "{error}");
             world.disk.flip_bit(path, offset).expect("it is there");
-            refused += 1;
+            rejected += 1;
         }
-        source.read(part, 0, 100).expect("it is sound again");
+        source.read(part, 0, 100).expect("it is intact again");
     }
-    assert!(refused > 100, "there were {refused} places to damage");
+    assert!(rejected > 100, "there were {rejected} places to damage");
 }
 
 #[test]
-fn a_manifest_that_was_damaged_or_lies_is_refused() {
+fn damaged_and_false_manifests_are_rejected() {
     let mut world = busy_world();
     let source = world_source(&mut world);
     let manifest = source.manifest().clone();
@@ -453,23 +464,23 @@ fn a_manifest_that_was_damaged_or_lies_is_refused() {
     for at in (0..bytes.len()).step_by(7) {
         let mut bad = bytes.clone();
         bad[at] ^= 1;
-        assert!(engine::replica::copy::Manifest::decode(&bad).is_err(), "byte {at}");
+        assert!(engine::replica::copy::CopyManifest::decode(&bad).is_err(), "byte {at}");
     }
-    let mut told = Vec::new();
-    let mut refuse = |change: &dyn Fn(&mut engine::replica::copy::Manifest)| {
-        let mut lie = manifest.clone();
-        change(&mut lie);
-        let error = engine::replica::copy::Manifest::decode(&lie.encode()).expect_err("refused");
-        told.push(format!("{:?}: {error}", error.kind));
+    let mut messages = Vec::new();
+    let mut reject = |change: &dyn Fn(&mut engine::replica::copy::CopyManifest)| {
+        let mut altered = manifest.clone();
+        change(&mut altered);
+        let error = engine::replica::copy::CopyManifest::decode(&altered.encode()).expect_err("rejected");
+        messages.push(format!("{:?}: {error}", error.kind));
     };
-    refuse(&|lie| lie.superblock.data_state = DataState::Copying);
-    refuse(&|lie| lie.consensus.tablet = Uuid([1; 16]));
-    refuse(&|lie| lie.last_op = OpId::MIN);
-    refuse(&|lie| lie.consensus.term = 0);
-    refuse(&|lie| lie.file_bytes.clear());
-    refuse(&|lie| lie.superblock.rowsets[0].file = "../../etc/passwd".to_string());
-    refuse(&|lie| lie.segments.clear());
-    refuse(&|lie| lie.segments[0].bytes = u64::MAX);
+    reject(&|altered| altered.superblock.data_state = DataState::Copying);
+    reject(&|altered| altered.consensus.tablet = Uuid([1; 16]));
+    reject(&|altered| altered.last_op = OpId::MIN);
+    reject(&|altered| altered.consensus.term = 0);
+    reject(&|altered| altered.file_bytes.clear());
+    reject(&|altered| altered.superblock.rowsets[0].file = "../../etc/passwd".to_string());
+    reject(&|altered| altered.segments.clear());
+    reject(&|altered| altered.segments[0].bytes = u64::MAX);
     expect_test::expect![[r#"
         Corrupt: the copy of tablet 07070707070707070707070707070707: its source is Copying
         Corrupt: the copy of tablet 07070707070707070707070707070707: its consensus metadata is of tablet 01010101010101010101010101010101
@@ -478,14 +489,19 @@ fn a_manifest_that_was_damaged_or_lies_is_refused() {
         Corrupt: the copy of tablet 07070707070707070707070707070707: it has 5 files, but 0 sizes
         Corrupt: the copy of tablet 07070707070707070707070707070707: its file "../../etc/passwd" is not in data/07070707070707070707070707070707
         Corrupt: the copy of tablet 07070707070707070707070707070707: its log segments are not in order
-        Corrupt: the copy of tablet 07070707070707070707070707070707: its parts are larger than any disk"#]].assert_eq(&told.join("\n"));
-    let other =
-        Local { tablet: Uuid([1; 16]), has: Has::Nothing, last_op: None, at_least: OpId::MIN, term: 0 };
-    expect_test::expect!["asked for tablet 01010101010101010101010101010101, the source sent tablet 07070707070707070707070707070707"].assert_eq(&other.admit(&manifest).expect_err("another tablet").message);
+        Corrupt: the copy of tablet 07070707070707070707070707070707: its parts are larger than any disk"#]].assert_eq(&messages.join("\n"));
+    let other = LocalReplica {
+        tablet: Uuid([1; 16]),
+        has: LocalData::Nothing,
+        last_op: None,
+        at_least: OpId::MIN,
+        term: 0,
+    };
+    expect_test::expect!["asked for tablet 01010101010101010101010101010101, the source sent tablet 07070707070707070707070707070707"].assert_eq(&other.check_source_state(&manifest).expect_err("another tablet").message);
 }
 
 #[test]
-fn a_source_that_dies_leaves_a_sink_that_can_give_up() {
+fn a_sink_can_abort_after_its_source_died() {
     let mut world = busy_world();
     let source = world_source(&mut world);
     let (disk, _) = evicted(1);
@@ -495,15 +511,15 @@ fn a_source_that_dies_leaves_a_sink_that_can_give_up() {
     world.disk.crash();
     let dead = fetch(&source, &mut sink, 1 << 20).expect_err("its files are gone");
     assert_eq!(dead.kind, ErrorKind::Io);
-    sink.abort().expect("given up");
+    sink.abort().expect("aborted");
     world.reopen().expect("it comes back");
     let source = world_source(&mut world);
-    copy_in_chunks(&source, &disk, 1 << 20).expect("another session begins anew");
+    copy_in_chunks(&source, &disk, 1 << 20).expect("another session starts over");
     assert_eq!(rows(&open(&disk).expect("a whole replica").0), rows(world.replica()));
 }
 
 #[test]
-fn a_log_cut_between_the_two_views_is_noticed() {
+fn log_gc_between_the_two_snapshots_is_detected() {
     let mut world = busy_world();
     let consensus = consensus(&world);
     let view = world.replica().copy_view(consensus).expect("a view");
@@ -520,22 +536,23 @@ fn a_log_cut_between_the_two_views_is_noticed() {
 }
 
 #[test]
-fn what_was_taken_back_stays_so_in_the_copy() {
+fn truncated_entries_are_not_copied() {
     let source = MemDisk::new(1);
-    make_replica(&source, "1.1,1.2,1.3,1.4", None, config("ABC", None)).expect("made");
+    make_replica(&source, "1.1,1.2,1.3,1.4", None, config("ABC", None)).expect("created");
     let (replica, mut wal) = open(&source).expect("open");
-    wal.truncate_after(2).expect("taken back");
+    wal.truncate_after(2).expect("truncated");
     let op = OpId { term: 2, index: 3 };
-    let entry = Replicate { op, timestamp: Timestamp(90), kind: 3, payload: vec![0].into() };
-    wal.append(&[Entry::Replicate(entry)]).expect("appended");
-    let consensus = ConsensusMeta { term: op.term, ..cmeta::load(&source, TABLET).expect("there") };
+    let entry = ReplicateEntry { op, timestamp: Timestamp(90), kind: 3, payload: vec![0].into() };
+    wal.append(&[LogEntry::Replicate(entry)]).expect("appended");
+    let consensus =
+        ConsensusMeta { term: op.term, ..consensus_meta_store::load(&source, TABLET).expect("there") };
     let session = source_of(&replica, &mut wal, consensus).expect("a session");
     let target = MemDisk::new(2);
     copy_in_chunks(&session, &target, 64).expect("copied");
     let mut ops = Vec::new();
     let config = WalConfig { segment_bytes_max: 200, preallocate: false, compress: true };
     let replayed = Wal::open(dyn_disk(&target), &engine::replica::wal_dir(TABLET), config, &mut |entry| {
-        if let Entry::Replicate(replicate) = entry {
+        if let LogEntry::Replicate(replicate) = entry {
             ops.push(replicate.op.to_string());
         }
         Ok(())
@@ -545,23 +562,28 @@ fn what_was_taken_back_stays_so_in_the_copy() {
 }
 
 #[test]
-fn a_failed_replica_is_replaced_by_nothing_older_than_itself() {
+fn a_failed_replica_is_not_replaced_by_an_older_one() {
     let mut world = busy_world();
     let source = world_source(&mut world);
     let last = source.last_op();
     let newer = OpId { index: last.index + 1, ..last };
-    let failed =
-        |last_op, at_least, term| Local { tablet: TABLET, has: Has::Failed, last_op, at_least, term };
-    let judge = |local: Local| local.admit(source.manifest()).map_err(|error| error.kind);
-    assert_eq!(judge(failed(Some(last), OpId::MIN, 0)), Ok(()));
-    assert_eq!(judge(failed(Some(newer), OpId::MIN, 0)), Err(ErrorKind::Invalid), "it acknowledged more");
-    assert_eq!(judge(failed(None, newer, 0)), Err(ErrorKind::Invalid), "it had applied more");
-    assert_eq!(judge(failed(None, OpId::MIN, last.term)), Ok(()));
+    let failed = |last_op, at_least, term| LocalReplica {
+        tablet: TABLET,
+        has: LocalData::Failed,
+        last_op,
+        at_least,
+        term,
+    };
+    let check = |local: LocalReplica| local.check_source_state(source.manifest()).map_err(|error| error.kind);
+    assert_eq!(check(failed(Some(last), OpId::MIN, 0)), Ok(()));
+    assert_eq!(check(failed(Some(newer), OpId::MIN, 0)), Err(ErrorKind::Invalid), "it acknowledged more");
+    assert_eq!(check(failed(None, newer, 0)), Err(ErrorKind::Invalid), "it had applied more");
+    assert_eq!(check(failed(None, OpId::MIN, last.term)), Ok(()));
     let later = last.term + 1;
     assert_eq!(
-        judge(failed(None, OpId::MIN, later)),
+        check(failed(None, OpId::MIN, later)),
         Err(ErrorKind::NotLeader),
         "its term is all that is known"
     );
-    assert_eq!(judge(failed(Some(last), OpId::MIN, later)), Ok(()), "a vote says nothing about its log");
+    assert_eq!(check(failed(Some(last), OpId::MIN, later)), Ok(()), "a vote says nothing about its log");
 }

@@ -1,22 +1,19 @@
-//! A tablet with power cut, operations failing and the disk full at every step: nothing acknowledged is lost.
+//! Crash tests of a tablet: a power cut, a failure or a full disk at every disk operation loses nothing acknowledged.
 
-#[path = "support/model.rs"]
-mod model;
-mod support;
 
 use engine::config::TabletConfig;
 use engine::disk::Disk;
+use engine::disk::mem::DiskOpKind;
 use engine::disk::mem::MemDisk;
-use engine::disk::mem::OpKind;
 use engine::error::ErrorKind;
 use engine::replica::{JobKind, tombstone};
-use engine::schema::ops::RowOpKind;
-use engine::tablet::meta::TabletMeta;
-use model::{Change, Model, Step, check, job, run, scan_rows, workload, workloads, write};
-use support::{World, plain_schema};
+use engine::schema::row_ops::RowOpKind;
+use engine::tablet::superblock::Superblock;
+use engine_testkit::model::{Change, Model, Step, check, job, run, scan_rows, workload, workloads, write};
+use engine_testkit::world::{self, World, plain_schema};
 
-/// Runs the workload with a fault that strikes at the `k`-th disk operation, until a step fails; gives the model of
-/// what was acknowledged, and the step during which the fault struck.
+/// Runs the workload with a fault at the `k`-th disk operation, until a step fails. Returns the model of the
+/// acknowledged writes, and the step that failed.
 fn run_until_fault(world: &mut World, steps: &[Step]) -> (Model, Option<(Step, engine::error::Error)>) {
     let mut model = Model::new();
     for step in steps {
@@ -24,7 +21,7 @@ fn run_until_fault(world: &mut World, steps: &[Step]) -> (Model, Option<(Step, e
         match run(world, &mut attempt, step) {
             Ok(()) => model = attempt,
             Err(error) => {
-                // `write` changes the model only after the answer: the attempt is what was acknowledged.
+                // `write` changes the model only after the reply: the attempt has the acknowledged writes.
                 return (attempt, Some((step.clone(), error)));
             }
         }
@@ -32,7 +29,7 @@ fn run_until_fault(world: &mut World, steps: &[Step]) -> (Model, Option<(Step, e
     (model, None)
 }
 
-/// After a fault the tablet may hold, besides what was acknowledged, what was on its way.
+/// Checks the tablet after a fault: it has the acknowledged writes, and possibly the one in flight.
 fn check_after(world: &mut World, model: &Model, step: &Option<(Step, engine::error::Error)>) {
     let mut candidates = vec![model.clone()];
     if let Some((step, _)) = step {
@@ -63,11 +60,11 @@ fn check_after(world: &mut World, model: &Model, step: &Option<(Step, engine::er
     let shown = scan_rows(world, now, true);
     let fitting = candidates.iter().find(|candidate| candidate.shown(now) == shown);
     let Some(fitting) = fitting else {
-        panic!("after {step:?}: {shown:?} is neither {:?} nor what was under way", model.shown(now));
+        panic!("after {step:?}: {shown:?} is neither {:?} nor the write in flight", model.shown(now));
     };
     let mut fitting = fitting.clone();
     check(world, &fitting);
-    // And it goes on.
+    // The tablet accepts writes again.
     let more = [Change { kind: RowOpKind::Upsert, key: 5, v: Some(None), n: Some(Some(5)) }];
     write(world, &mut fitting, &more).unwrap();
     job(world, &mut fitting, JobKind::FlushRows, &more).unwrap();
@@ -75,30 +72,30 @@ fn check_after(world: &mut World, model: &Model, step: &Option<(Step, engine::er
     check(world, &fitting);
 }
 
-/// Operations of a run without faults: of all kinds, and syncs alone.
+/// Counts the operations of a run without faults: all kinds, and syncs alone.
 fn operations(steps: &[Step]) -> (u64, u64) {
     let mut world = World::new(1, TabletConfig::tiny());
     world.create(plain_schema()).unwrap();
-    let (before, syncs) = (world.disk.op_count(), world.disk.op_count_of(OpKind::Sync));
+    let (before, syncs) = (world.disk.op_count(), world.disk.op_count_of(DiskOpKind::Sync));
     let (model, failed) = run_until_fault(&mut world, steps);
     assert!(failed.is_none(), "{failed:?}");
     check(&world, &model);
-    (world.disk.op_count() - before, world.disk.op_count_of(OpKind::Sync) - syncs)
+    (world.disk.op_count() - before, world.disk.op_count_of(DiskOpKind::Sync) - syncs)
 }
 
-/// Runs a workload with what `arm` does to the disk, loses power, and checks what is there then.
-fn survive(steps: &[Step], what: &str, k: u64, arm: impl Fn(&World)) {
+/// Runs a workload with the fault that `arm` injects, cuts the power, and checks the tablet.
+fn survive(steps: &[Step], fault: &str, k: u64, arm: impl Fn(&World)) {
     let mut world = World::new(k, TabletConfig::tiny());
     world.create(plain_schema()).unwrap();
     arm(&world);
     let (model, failed) = run_until_fault(&mut world, steps);
     world.open = None;
     world.disk.crash();
-    world.reopen().unwrap_or_else(|error| panic!("{what} at {k} during {failed:?}: {error}"));
+    world.reopen().unwrap_or_else(|error| panic!("{fault} at {k} during {failed:?}: {error}"));
     check_after(&mut world, &model, &failed);
 }
 
-/// One test for each workload, so that they run side by side.
+/// One test for each workload, so that they run in parallel.
 macro_rules! of_each_workload {
     ($($name:ident: $workload:literal, $check:ident;)*) => {
         $(#[test] fn $name() { let (name, steps) = &workloads()[$workload]; $check(name, steps); })*
@@ -157,15 +154,15 @@ fn broken_disk(name: &str, steps: &[Step]) {
     every_operation_fails(name, steps, EIO);
 }
 
-/// The disk is full for a moment, and has room again at once: what follows must not build on what was not written.
+/// The disk is full for one operation only: later operations must not build on the failed one.
 fn full_disk(name: &str, steps: &[Step]) {
     every_operation_fails(name, steps, ENOSPC);
 }
 
-/// A failure is reported as what it was, and loses nothing acknowledged.
+/// A failure is reported with its errno, and loses nothing acknowledged.
 fn every_operation_fails(name: &str, steps: &[Step], errno: i32) {
     let (total, _) = operations(steps);
-    let mut told = 0;
+    let mut reported = 0;
     for k in 1..=total {
         let mut world = World::new(k, TabletConfig::tiny());
         world.create(plain_schema()).unwrap();
@@ -175,25 +172,24 @@ fn every_operation_fails(name: &str, steps: &[Step], errno: i32) {
             let named = error.kind == ErrorKind::Io && error.errno == Some(errno);
             assert!(named, "{name} at {k}: {step:?} failed with {error:?}");
         }
-        told += u32::from(world.notes.iter().any(|note| note.to_string().starts_with("raft Fail")));
+        reported += u32::from(world.notes.iter().any(|note| note.to_string().starts_with("raft Fail")));
         world.open = None;
         world.disk.crash();
         world.reopen().unwrap_or_else(|error| panic!("{name}: {errno} at {k} during {failed:?}: {error}"));
         check_after(&mut world, &model, &failed);
     }
-    assert!(told > 0, "{name}: no replica said that it failed");
+    assert!(reported > 0, "{name}: no replica reported its failure");
 }
 
-/// A sync that failed may have lost what it should have kept, although the device is fine again: MemDisk drops it, and
-/// a second sync of the same file would report success. A job that goes on as if nothing had happened is found out by
-/// the power failure at the end.
+/// A failed sync may have lost bytes, although the device works again: MemDisk drops them, and a second sync of the
+/// same file would report success. The power failure at the end exposes a job that continues regardless.
 fn failed_syncs(name: &str, steps: &[Step]) {
     let (_, syncs) = operations(steps);
     let mut went_on = 0;
     for k in 1..=syncs {
         let mut world = World::new(k, TabletConfig::tiny());
         world.create(plain_schema()).unwrap();
-        world.disk.fail_nth(OpKind::Sync, k, EIO);
+        world.disk.fail_nth(DiskOpKind::Sync, k, EIO);
         let (mut model, mut failed) = (Model::new(), None);
         for step in steps {
             let mut attempt = model.clone();
@@ -207,11 +203,11 @@ fn failed_syncs(name: &str, steps: &[Step]) {
                 failed = Some((step.clone(), error));
                 break;
             }
-            // The tablet is whole, and the same job may be tried again with files of its own.
+            // The tablet is intact, and the same job may be retried with new files.
             went_on += 1;
             run(&mut world, &mut model, &Step::FlushRows(Vec::new())).unwrap();
         }
-        assert_eq!(world.disk.fault_counts().syncs_repeated, 0, "{name} at {k}: nobody asks again");
+        assert_eq!(world.disk.fault_counts().syncs_repeated, 0, "{name} at {k}: no sync is repeated");
         world.open = None;
         world.disk.crash();
         world.reopen().unwrap_or_else(|error| panic!("{name}: sync {k} failed during {failed:?}: {error}"));
@@ -240,7 +236,7 @@ fn a_job_on_a_full_disk_fails_alone_and_succeeds_later() {
     check(&world, &model);
 }
 
-/// Power is cut within `work` at each of its disk operations; `after` looks at what the power failure left.
+/// Cuts the power within `work` at each of its disk operations; `after` checks the state that the power failure left.
 fn cut_everywhere(
     prepare: impl Fn(&mut World),
     work: impl Fn(&mut World) -> Result<(), engine::error::Error>,
@@ -261,9 +257,9 @@ fn cut_everywhere(
     }
 }
 
-/// What a server does before it opens anything; then everything on the disk belongs to a tablet.
+/// Cleans up as a server does before it opens anything; then every file on the disk belongs to a tablet.
 fn clean_up(disk: &MemDisk, k: u64) {
-    let known = TabletMeta::list(disk).unwrap();
+    let known = Superblock::list(disk).unwrap();
     let alive = known.iter().filter(|id| tombstone::recover(disk, disk, **id).unwrap().is_some()).count();
     tombstone::remove_strays(disk, &known).unwrap();
     let logs = tombstone::remove_stray_logs(disk, &known).unwrap();
@@ -275,13 +271,13 @@ fn clean_up(disk: &MemDisk, k: u64) {
 }
 
 #[test]
-fn a_log_with_operations_outlives_the_loss_of_its_superblock() {
+fn a_log_with_operations_survives_the_loss_of_its_superblock() {
     let mut world = World::new(1, TabletConfig::tiny());
     world.create(plain_schema()).unwrap();
     run(&mut world, &mut Model::new(), &workload()[0]).unwrap();
     world.open = None;
     let found = tombstone::remove_stray_logs(&world.disk, &[]).unwrap();
-    assert_eq!((found.removed, found.kept), (0, vec![support::TABLET]));
+    assert_eq!((found.removed, found.kept), (0, vec![world::TABLET]));
     assert_eq!(world.reopen(), Ok(()));
 }
 
@@ -310,7 +306,7 @@ fn an_interrupted_deletion_has_not_begun_or_can_be_completed() {
     };
     let delete = |world: &mut World| {
         world.open = None;
-        tombstone::delete(&world.disk, &world.disk, support::TABLET)
+        tombstone::delete(&world.disk, &world.disk, world::TABLET)
     };
     let after = |world: &mut World, k| {
         clean_up(&world.disk, k);
@@ -328,8 +324,8 @@ fn an_interrupted_deletion_has_not_begun_or_can_be_completed() {
 }
 
 #[test]
-fn a_damaged_superblock_is_noticed() {
-    let path = format!("tablet-meta/{}", support::TABLET);
+fn a_damaged_superblock_is_detected() {
+    let path = format!("tablet-meta/{}", world::TABLET);
     let len = {
         let mut world = World::new(1, TabletConfig::tiny());
         world.create(plain_schema()).unwrap();
@@ -345,10 +341,10 @@ fn a_damaged_superblock_is_noticed() {
     }
 }
 
-/// The log's disk fails after rows were flushed to another: what the superblock speaks of was committed.
+/// The log's disk fails after rows were flushed to another disk: the operations in the superblock were committed.
 #[test]
-fn a_superblock_may_know_of_more_than_the_log_says_was_done() {
-    let (mut mended, mut refused) = (0, 0);
+fn a_superblock_may_be_ahead_of_the_log() {
+    let (mut repaired, mut rejected) = (0, 0);
     for cut in 0.. {
         let (mut world, mut model) = (World::new(1, TabletConfig::tiny()), Model::new());
         world.create(plain_schema()).unwrap();
@@ -356,21 +352,21 @@ fn a_superblock_may_know_of_more_than_the_log_says_was_done() {
             run(&mut world, &mut model, &step).unwrap();
         }
         world.open = None;
-        let segment = world.disk.open(&format!("wals/{}/0000000001.wal", support::TABLET)).unwrap();
+        let segment = world.disk.open(&format!("wals/{}/0000000001.wal", world::TABLET)).unwrap();
         let Some(rest) = segment.len().unwrap().checked_sub(cut) else { break };
         segment.truncate(rest).unwrap();
         match world.reopen() {
             Ok(()) => {
-                mended += 1;
+                repaired += 1;
                 check(&world, &model);
                 world.reopen().unwrap();
                 check(&world, &model);
             }
             Err(error) => {
-                refused += 1;
+                rejected += 1;
                 assert_eq!(error.kind, ErrorKind::Corrupt, "cut by {cut}: {error}");
             }
         }
     }
-    assert!(mended > 1 && refused > 1, "{mended} logs were mended, {refused} refused");
+    assert!(repaired > 1 && rejected > 1, "{repaired} logs were repaired, {rejected} rejected");
 }

@@ -1,10 +1,10 @@
-//! Both disks keep the contract; and what one does with a series of operations, the other does too.
+//! Both disks conform to the contract, and a series of operations has the same results on both.
 
 use std::sync::Arc;
 
 use engine::disk::mem::MemDisk;
 use engine::disk::os::OsDisk;
-use engine::disk::{Disk, File, conformance};
+use engine::disk::{Disk, DiskFile, conformance};
 use proptest::prelude::*;
 
 #[test]
@@ -47,7 +47,7 @@ enum Op {
     Sync(usize),
 }
 
-/// Few names, so that they meet.
+/// Generates paths of few names, so that they collide.
 fn path() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(vec!["a", "b", "c"]), 1..4).prop_map(|parts| parts.join("/"))
 }
@@ -71,11 +71,11 @@ fn op() -> impl Strategy<Value = Op> {
 /// A disk with the handles opened so far.
 struct Driver<'a> {
     disk: &'a dyn Disk,
-    handles: Vec<Arc<dyn File>>,
+    handles: Vec<Arc<dyn DiskFile>>,
 }
 
 impl Driver<'_> {
-    /// What an operation gave, errors by errno or kind.
+    /// Returns the result of an operation, errors by errno or kind.
     fn run(&mut self, op: &Op) -> Result<String, String> {
         let result = self.try_run(op);
         result.map_err(|error| match error.raw_os_error() {
@@ -106,7 +106,11 @@ impl Driver<'_> {
         Ok(format!("{lens:?}"))
     }
 
-    fn handle(&self, at: usize, work: impl FnOnce(&dyn File) -> std::io::Result<()>) -> std::io::Result<()> {
+    fn handle(
+        &self,
+        at: usize,
+        work: impl FnOnce(&dyn DiskFile) -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
         if self.handles.is_empty() { Ok(()) } else { work(&*self.handles[at % self.handles.len()]) }
     }
 }
@@ -118,7 +122,7 @@ fn pattern(len: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
-    fn both_disks_do_the_same(ops in prop::collection::vec(op(), 1..60)) {
+    fn both_disks_give_the_same_results(ops in prop::collection::vec(op(), 1..60)) {
         let dir = tempfile::tempdir().unwrap();
         let real = OsDisk::open(dir.path()).unwrap();
         let memory = MemDisk::new(0);

@@ -1,17 +1,16 @@
-//! The files of a tablet as they were when their formats were fixed: they are still read, and still written the same.
+//! Golden files of a tablet, from when the formats were fixed: they can still be read, and are still written the same.
 //!
 //! ```text
-//!   tests/golden/tablet.bin    every file of a tablet's disk: superblock, rowsets, changes, columns, log, votes
-//!   tests/golden/rows.txt      what scans of it show, at each of its moments
+//!   tests/golden/tablet.bin    every file of a tablet's disk: superblock, rowsets, deltas, columns, log, votes
+//!   tests/golden/rows.txt      results of scans, at each snapshot timestamp
 //! ```
 //!
-//! A test that fails here says that servers with old data would meet files they do not know. A new format gets a new
-//! version number and files of its own; these stay. `REWRITE=1` writes them anew, for when bytes change and nothing
-//! else does: a compressor that packs better.
+//! A failure means that servers with old data would find files they cannot read. A new format gets a new version
+//! number and files of its own; these stay. `REWRITE=1` rewrites them when only bytes change, for example because a
+//! compressor compresses better.
 
-#![allow(clippy::disallowed_methods, reason = "golden files lie in the source tree")]
+#![allow(clippy::disallowed_methods, reason = "golden files are in the source tree")]
 
-mod support;
 
 use std::fmt::Write;
 
@@ -19,18 +18,18 @@ use engine::codec;
 use engine::config::TabletConfig;
 use engine::disk::{self, Disk};
 use engine::replica::JobKind;
-use engine::schema::block::ProjectedColumn;
 use engine::schema::format_cell;
-use engine::schema::ops::RowOpKind;
+use engine::schema::row_block::ProjectedColumn;
+use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema};
-use engine::tablet::scan::{ScanSpec, SnapshotAt};
-use support::{Value, World};
+use engine::tablet::scan::{ScanSpec, SnapshotChoice};
+use engine_testkit::world::{self, Value, World};
 
 const FILES: &str = "tests/golden/tablet.bin";
 const ROWS: &str = "tests/golden/rows.txt";
-const MOMENTS: u64 = 9;
+const TIMESTAMPS: u64 = 9;
 
-/// Every physical type, encoding and codec.
+/// Returns a schema with every physical type, encoding and codec.
 fn schema() -> Schema {
     use Compression::{Lz4, None as Plain, Snappy, Zlib, Zstd};
     let kinds = [
@@ -75,7 +74,7 @@ fn cells(n: i32) -> Vec<Value> {
     ]
 }
 
-/// The key's cells, and one more at the column's place.
+/// Returns an update: the key's cells, and one more at the column's place.
 fn update(n: i32, column: usize, value: Value) -> (RowOpKind, Vec<Value>) {
     let mut row = vec![Value::Unset; column + 1];
     row[..2].clone_from_slice(&cells(n)[..2]);
@@ -91,7 +90,8 @@ fn delete(n: i32) -> (RowOpKind, Vec<Value>) {
     (RowOpKind::Delete, cells(n)[..2].to_vec())
 }
 
-/// A tablet with everything that lies on disk: ghosts, several rowsets, files of changes, a column file, a log to replay.
+/// Builds a tablet with everything that is stored on disk: ghost rows, several rowsets, delta files, a column file, a
+/// log to replay.
 fn tablet() -> World {
     let config = TabletConfig { rowset_roll_bytes: 1 << 20, ..TabletConfig::tiny() };
     let mut world = World::new(1, config);
@@ -114,7 +114,7 @@ fn tablet() -> World {
     world
 }
 
-/// All files, by their paths.
+/// Collects all files with their paths.
 fn files_in(disk: &dyn Disk, dir: &str, into: &mut Vec<(String, Vec<u8>)>) {
     for name in disk.list(dir).unwrap() {
         let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
@@ -131,7 +131,7 @@ fn pack(world: &World) -> Vec<u8> {
     postcard::to_stdvec(&files).unwrap()
 }
 
-/// The log and the votes are other modules' files: what matters here is that the old ones are read.
+/// Returns true for files of rows. Log and votes are other modules' files, which must only remain readable.
 fn is_of_rows(path: &str) -> bool {
     path.starts_with("data/") || path.starts_with("tablet-meta/")
 }
@@ -147,20 +147,23 @@ fn unpack(bytes: &[u8]) -> World {
     world
 }
 
-/// All rows at each moment, and those that a predicate's pages cannot be passed by for.
-fn show(world: &World, moments: &[engine::time::Timestamp]) -> String {
+/// Formats all rows at each timestamp, and those that match a predicate.
+fn show(world: &World, timestamps: &[engine::time::Timestamp]) -> String {
     let tablet = world.replica().tablet();
     let schema = tablet.schema();
     let projection: Vec<ProjectedColumn> = schema.columns().iter().map(Into::into).collect();
     let mut text = String::new();
-    for (n, at) in moments.iter().enumerate() {
+    for (n, at) in timestamps.iter().enumerate() {
         writeln!(text, "at {}", n + 1).unwrap();
-        let spec =
-            ScanSpec { snapshot: SnapshotAt::At(*at), ordered: true, ..ScanSpec::latest(projection.clone()) };
+        let spec = ScanSpec {
+            snapshot: SnapshotChoice::At(*at),
+            ordered: true,
+            ..ScanSpec::latest(projection.clone())
+        };
         let mut scan = tablet.scan(&spec).unwrap();
         while let Some(block) = scan.next_block().unwrap() {
             for row in 0..block.rows {
-                let cell = |(column, cells): (&ColumnSchema, &engine::schema::block::ColumnBlock)| {
+                let cell = |(column, cells): (&ColumnSchema, &engine::schema::row_block::ColumnBlock)| {
                     let shown = cells.cell(row).map(|cell| format_cell(column.ty, column.attributes, cell));
                     shown.unwrap_or("NULL".to_string())
                 };
@@ -172,11 +175,11 @@ fn show(world: &World, moments: &[engine::time::Timestamp]) -> String {
     text
 }
 
-fn moments(world: &World) -> Vec<engine::time::Timestamp> {
-    (1..=MOMENTS).map(|n| world.moment(n)).collect()
+fn timestamps(world: &World) -> Vec<engine::time::Timestamp> {
+    (1..=TIMESTAMPS).map(|n| world.timestamp_of(n)).collect()
 }
 
-/// Reads a golden file, after writing it anew if that is asked for.
+/// Reads a golden file, after rewriting it if requested.
 fn golden(path: &str, now: &[u8]) -> Vec<u8> {
     if std::env::var_os("REWRITE").is_some() {
         std::fs::write(path, now).unwrap();
@@ -194,7 +197,7 @@ fn files_are_written_as_they_were() {
         let same = new.is_some_and(|(_, new)| new == old);
         assert!(same, "{path} is written differently: it needs a format version of its own");
     }
-    let rows = show(&world, &moments(&world));
+    let rows = show(&world, &timestamps(&world));
     assert_eq!(rows.as_bytes(), golden(ROWS, rows.as_bytes()));
 }
 
@@ -202,7 +205,7 @@ fn files_are_written_as_they_were() {
 fn files_are_read_as_they_were() {
     let mut world = unpack(&std::fs::read(FILES).unwrap());
     world.reopen().unwrap();
-    assert_eq!(show(&world, &moments(&tablet())).as_bytes(), std::fs::read(ROWS).unwrap());
+    assert_eq!(show(&world, &timestamps(&tablet())).as_bytes(), std::fs::read(ROWS).unwrap());
 }
 
 /// Format 2 of the superblock had no column files, format 1 no ancient history mark either.
@@ -212,9 +215,9 @@ fn superblocks_of_older_formats_are_read() {
     world.create(schema()).unwrap();
     world.write(&(0..9).map(insert).collect::<Vec<_>>()).unwrap();
     assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap());
-    let now = world.moment(1).next();
+    let now = world.timestamp_of(1).next();
     let rows = show(&world, &[now]);
-    let path = format!("tablet-meta/{}", support::TABLET);
+    let path = format!("tablet-meta/{}", world::TABLET);
     let stored = disk::read_file(&world.disk, &path).unwrap();
     let (version, payload) = codec::unseal(*b"NYTM", 3, &stored).unwrap();
     assert_eq!(version, 3);

@@ -1,32 +1,29 @@
-//! Replicas of one tablet together: transcripts of what each does (`tests/group/*.txt`), and storms in which every
-//! acknowledged operation must take effect once and snapshots must agree.
+//! Replicas of one tablet together: transcripts of their actions (`tests/group/*.txt`), and randomized runs in which
+//! every acknowledged operation must take effect exactly once and snapshots must agree.
 //!
 //! Servers are `a`, `b`, `c`. `write on=a [request=N]` is one operation, proposed by client request N; its lines are
 //! rows. After each command messages are delivered and disks written until nothing is left to do, unless `hold` is
-//! given. Answers are shown as they come.
+//! given. Replies are shown in the order of their arrival.
 
-#[path = "support/cluster.rs"]
-mod cluster;
-mod support;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use cluster::Cluster;
+use engine_testkit::cluster::Cluster;
 use engine::catalog::AUTO_INCREMENTING_ID;
 use engine::config::TabletConfig;
 use engine::error::{Error, ErrorKind, Result};
 use engine::note::Note;
 use engine::raft;
 use engine::replica::{JobKind, Op, OpResult, RequestId};
-use engine::schema::block::ProjectedColumn;
-use engine::schema::ops::RowOpKind;
+use engine::schema::row_block::ProjectedColumn;
+use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema, format_cell};
 use engine::tablet::Tablet;
-use engine::tablet::scan::{ScanSpec, SnapshotAt};
+use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine::time::Timestamp;
-use support::{Rows, Value, plain_schema, wire_columns};
+use engine_testkit::world::{Rows, Value, plain_schema, wire_columns};
 
 #[test]
 fn transcripts() {
@@ -62,7 +59,7 @@ fn run(cluster: &mut Cluster, case: &datadriven::TestCase) -> Result<String> {
     let mut shown = String::new();
     match case.directive.as_str() {
         "elect" => {
-            let event = raft::Event::Elect { ignore_live_leader: true };
+            let event = raft::RaftEvent::Elect { ignore_live_leader: true };
             cluster.step(on, event);
         }
         "write" => {
@@ -78,21 +75,23 @@ fn run(cluster: &mut Cluster, case: &datadriven::TestCase) -> Result<String> {
         "heal" => drop(cluster.cut.remove(&on)),
         "stall" => cluster.servers[on].stalled = true,
         "resume" => cluster.servers[on].stalled = false,
-        "fail" => cluster.step(on, engine::replica::Event::LogFailed(Error::corrupt("the disk is gone"))),
+        "fail" => {
+            cluster.step(on, engine::replica::ReplicaEvent::LogFailed(Error::corrupt("the disk is gone")))
+        }
         "crash" => cluster.crash(on),
         "restart" => cluster.restart(on)?,
         "pass" => cluster.pass(Duration::from_millis(word("ms").unwrap().parse().unwrap())),
         "flush" => drop(cluster.job(on, JobKind::FlushRows)?),
         "checkpoint" => drop(cluster.job(on, JobKind::Checkpoint)?),
         "scan" => {
-            let rows = rows(cluster.replica(on).tablet(), SnapshotAt::Latest)?;
+            let rows = rows(cluster.replica(on).tablet(), SnapshotChoice::Latest)?;
             shown = if rows.is_empty() { "no rows\n".to_string() } else { rows.join("\n") + "\n" };
         }
         "status" => shown = status(cluster),
         "log" => shown = log(cluster),
         "snapshot" => {
             let at = Timestamp::from_micros(cluster.now.as_micros() as u64);
-            cluster.step(on, engine::replica::Event::WantSnapshot { at });
+            cluster.step(on, engine::replica::ReplicaEvent::WantSnapshot { at });
         }
         "safe" => shown = safe(cluster),
         other => panic!("unknown directive {other}"),
@@ -107,7 +106,7 @@ fn request(seq: i64) -> RequestId {
     RequestId { client: b"client".to_vec(), seq, first_incomplete: 0, attempt: 1 }
 }
 
-/// Rows `kind key value n`, `-` for what is not set.
+/// Parses rows `kind key value n`, `-` for an unset column.
 fn write_op(schema: &Schema, input: &str) -> Op {
     let columns = wire_columns(schema);
     let mut rows = Rows::default();
@@ -128,7 +127,7 @@ fn write_op(schema: &Schema, input: &str) -> Op {
     rows.op(&columns)
 }
 
-/// `name version`: adds an INT32.
+/// Parses `name version`: adds an INT32.
 fn add_column(tablet: &Tablet, input: &str) -> Op {
     let words: Vec<&str> = input.split_whitespace().collect();
     let schema = tablet.schema();
@@ -153,7 +152,7 @@ fn show_done(result: &Result<OpResult>) -> String {
     }
 }
 
-fn rows(tablet: &Tablet, snapshot: SnapshotAt) -> Result<Vec<String>> {
+fn rows(tablet: &Tablet, snapshot: SnapshotChoice) -> Result<Vec<String>> {
     let schema = tablet.schema();
     let projection: Vec<ProjectedColumn> = schema.columns().iter().map(Into::into).collect();
     let spec = ScanSpec { snapshot, ordered: true, ..ScanSpec::latest(projection) };
@@ -162,7 +161,7 @@ fn rows(tablet: &Tablet, snapshot: SnapshotAt) -> Result<Vec<String>> {
     while let Some(block) = scan.next_block()? {
         for row in 0..block.rows {
             let cells = schema.columns().iter().zip(&block.columns);
-            let cell = |(column, cells): (&ColumnSchema, &engine::schema::block::ColumnBlock)| {
+            let cell = |(column, cells): (&ColumnSchema, &engine::schema::row_block::ColumnBlock)| {
                 cells
                     .cell(row)
                     .map_or("NULL".to_string(), |cell| format_cell(column.ty, column.attributes, cell))
@@ -195,7 +194,7 @@ fn status(cluster: &Cluster) -> String {
     text
 }
 
-/// From where each log is needed: by its own restart, and by the others.
+/// Formats the log anchors of each server: of its own restart, and of the other members.
 fn log(cluster: &Cluster) -> String {
     let up = (0..cluster.servers.len()).filter(|server| cluster.is_up(*server));
     let line = |server| {
@@ -206,7 +205,7 @@ fn log(cluster: &Cluster) -> String {
     up.map(line).collect()
 }
 
-/// Whether snapshots of one second ago are complete, server by server.
+/// Formats for each server whether snapshots of one second ago are complete.
 fn safe(cluster: &Cluster) -> String {
     let at = Timestamp::from_micros((cluster.now - Duration::from_millis(100)).as_micros() as u64);
     let up = (0..cluster.servers.len()).filter(|server| cluster.is_up(*server));
@@ -219,10 +218,10 @@ fn safe(cluster: &Cluster) -> String {
     up.map(line).collect()
 }
 
-/// A generator of the tests' own, so that a seed is a run.
-struct Dice(u64);
+/// The random number generator of the tests, so that a seed determines a run.
+struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -232,17 +231,17 @@ impl Dice {
     }
 }
 
-/// One client's write of one row, sent until it is answered.
+/// One client's write of one row, sent until it gets a reply.
 struct Pending {
     seq: i64,
     key: i32,
-    /// Servers that were asked, with the ticket there and which of their lives it was.
-    asked: Vec<(usize, u64, u64)>,
+    /// Servers that got the request, with the ticket there and the life of the server.
+    attempts: Vec<(usize, u64, u64)>,
 }
 
-/// Every leader numbers rows from the last number that any leader gave, whoever that was.
+/// Every leader continues the auto-increment values of the previous leaders.
 #[test]
-fn a_new_leader_counts_on_from_its_predecessor() {
+fn a_new_leader_continues_auto_increment_values() {
     let mut key = ColumnSchema::new(1, AUTO_INCREMENTING_ID, DataType::Int64);
     key.auto_incrementing = true;
     let value = ColumnSchema::new(2, "v", DataType::Int32).nullable();
@@ -250,29 +249,29 @@ fn a_new_leader_counts_on_from_its_predecessor() {
     let schema = Schema::new(columns, 2).unwrap();
     let mut cluster = Cluster::new(3, schema.clone(), TabletConfig::tiny()).unwrap();
     for (round, leader) in [0, 1, 2, 0].into_iter().enumerate() {
-        cluster.step(leader, raft::Event::Elect { ignore_live_leader: true });
+        cluster.step(leader, raft::RaftEvent::Elect { ignore_live_leader: true });
         cluster.settle();
         for row in [2 * round, 2 * round + 1] {
             cluster.propose(leader, write_op(&schema, &format!("insert 7 {row}")), None);
             cluster.settle();
         }
     }
-    let answers: Vec<String> = cluster.done.drain(..).map(|(_, done)| show_done(&done.result)).collect();
-    assert_eq!(answers, ["wrote 1"; 8]);
-    let shown = rows(cluster.replica(1).tablet(), SnapshotAt::Latest).unwrap();
+    let replies: Vec<String> = cluster.done.drain(..).map(|(_, done)| show_done(&done.result)).collect();
+    assert_eq!(replies, ["wrote 1"; 8]);
+    let shown = rows(cluster.replica(1).tablet(), SnapshotChoice::Latest).unwrap();
     let numbered: Vec<String> = (0..8).map(|row| format!("7 {} {row}", row + 1)).collect();
     assert_eq!(shown, numbered);
 }
 
-/// Which rows of a write take a number depends on the schema that they are written under.
+/// The schema of a write decides which of its rows take an auto-increment value.
 #[test]
-fn no_row_is_numbered_while_an_alteration_is_on_its_way() {
+fn no_auto_increment_value_is_assigned_while_an_alteration_is_in_flight() {
     let mut key = ColumnSchema::new(1, AUTO_INCREMENTING_ID, DataType::Int64);
     key.auto_incrementing = true;
     let value = ColumnSchema::new(2, "v", DataType::Int32);
     let schema = Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int32), key, value], 2).unwrap();
     let mut cluster = Cluster::new(3, schema.clone(), TabletConfig::tiny()).unwrap();
-    cluster.step(0, raft::Event::Elect { ignore_live_leader: true });
+    cluster.step(0, raft::RaftEvent::Elect { ignore_live_leader: true });
     cluster.settle();
     let mut columns = schema.columns().to_vec();
     columns[2].write_default = Some(5i32.to_le_bytes().to_vec());
@@ -284,42 +283,42 @@ fn no_row_is_numbered_while_an_alteration_is_on_its_way() {
         extra: BTreeMap::new(),
     };
     cluster.propose(0, op, None);
-    // Refused as long as `v` has no default, and numbered 1 after.
+    // Rejected as long as `v` has no default, and assigned 1 afterwards.
     cluster.propose(0, write_op(&schema, "insert 7 -\ninsert 7 1"), None);
     cluster.settle();
     cluster.propose(0, write_op(&schema, "insert 7 -\ninsert 7 1"), None);
     cluster.settle();
-    let answers: Vec<String> = cluster.done.drain(..).map(|(_, done)| show_done(&done.result)).collect();
-    let waits = "Throttled: operations that bear on the numbers of rows are still being applied";
-    assert_eq!(answers, [waits, "Altered { version: 1 }", "wrote 2"]);
-    let shown = rows(cluster.replica(0).tablet(), SnapshotAt::Latest).unwrap();
+    let replies: Vec<String> = cluster.done.drain(..).map(|(_, done)| show_done(&done.result)).collect();
+    let waits = "Throttled: earlier auto-increment operations are still being applied; retry";
+    assert_eq!(replies, [waits, "Altered { version: 1 }", "wrote 2"]);
+    let shown = rows(cluster.replica(0).tablet(), SnapshotChoice::Latest).unwrap();
     assert_eq!(shown, ["7 1 5", "7 2 1"]);
 }
 
-struct Storm {
+struct RandomRun {
     cluster: Cluster,
-    dice: Dice,
+    dice: TestRng,
     pending: Vec<Pending>,
     next: i32,
     acknowledged: BTreeMap<i32, Timestamp>,
-    /// What snapshots showed when they were complete.
+    /// Rows of snapshots when they were complete.
     snapshots: Vec<(Timestamp, Vec<String>)>,
     aborted: u64,
 }
 
-impl Storm {
-    fn new(seed: u64) -> Storm {
+impl RandomRun {
+    fn new(seed: u64) -> RandomRun {
         let mut cluster = Cluster::new(3, plain_schema(), TabletConfig::tiny()).unwrap();
         cluster.settle();
         let (pending, acknowledged, snapshots) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Storm { cluster, dice: Dice(seed), pending, next: 0, acknowledged, snapshots, aborted: 0 }
+        RandomRun { cluster, dice: TestRng(seed), pending, next: 0, acknowledged, snapshots, aborted: 0 }
     }
 
     fn advance(&mut self) {
         let server = self.dice.below(3) as usize;
         match self.dice.below(100) {
             0..40 => self.deliver(),
-            40..58 => self.cluster.carry_out(server),
+            40..58 => self.cluster.apply_effects(server),
             58..70 => self.send(server),
             70..80 => self.pass(),
             80..83 => drop(self.cluster.cut.insert(server)),
@@ -329,13 +328,13 @@ impl Storm {
             93 => self.cluster.servers[server].stalled = true,
             94..96 => self.cluster.servers[server].stalled = false,
             96 => self.flush(server),
-            97 => self.cluster.step(server, raft::Event::Elect { ignore_live_leader: true }),
-            _ => self.look(server),
+            97 => self.cluster.step(server, raft::RaftEvent::Elect { ignore_live_leader: true }),
+            _ => self.check_snapshots(server),
         }
-        self.take_answers();
+        self.take_replies();
     }
 
-    /// A parcel arrives, in any order; or never, or twice.
+    /// Delivers a random parcel once, twice or not at all.
     fn deliver(&mut self) {
         if self.cluster.wires.is_empty() {
             return;
@@ -350,12 +349,12 @@ impl Storm {
         self.cluster.now = until;
         for server in 0..3 {
             if self.cluster.is_up(server) {
-                self.cluster.step(server, raft::Event::Tick);
+                self.cluster.step(server, raft::RaftEvent::Tick);
             }
         }
     }
 
-    /// A client begins a write, or sends one again, to whoever.
+    /// A client begins a write or retries one, at a random server.
     fn send(&mut self, server: usize) {
         if !self.cluster.is_up(server) {
             return;
@@ -363,26 +362,26 @@ impl Storm {
         if self.pending.len() < 4 {
             let (seq, key) = (i64::from(self.next), self.next);
             self.next += 1;
-            self.pending.push(Pending { seq, key, asked: Vec::new() });
+            self.pending.push(Pending { seq, key, attempts: Vec::new() });
         }
         let at = self.dice.below(self.pending.len() as u64) as usize;
         let (seq, key) = (self.pending[at].seq, self.pending[at].key);
-        // A node's tracker holds a retry back while the first attempt is on its way there.
+        // A node's tracker defers a retry while the first attempt is in flight there.
         let life = self.cluster.servers[server].life;
-        if self.pending[at].asked.iter().any(|(asked, _, then)| (*asked, *then) == (server, life)) {
+        if self.pending[at].attempts.iter().any(|(attempts, _, then)| (*attempts, *then) == (server, life)) {
             return;
         }
         let schema = plain_schema();
         let op = write_op(&schema, &format!("insert {key} v{key} {key}"));
         let ticket = self.cluster.propose(server, op, Some(request(seq)));
-        self.pending[at].asked.push((server, ticket, life));
+        self.pending[at].attempts.push((server, ticket, life));
     }
 
-    fn take_answers(&mut self) {
+    fn take_replies(&mut self) {
         for (server, done) in std::mem::take(&mut self.cluster.done) {
-            let this = |asked: &(usize, u64, u64)| (asked.0, asked.1) == (server, done.ticket);
-            let asked = |pending: &Pending| pending.asked.iter().any(this);
-            let Some(at) = self.pending.iter().position(asked) else { continue };
+            let this = |attempts: &(usize, u64, u64)| (attempts.0, attempts.1) == (server, done.ticket);
+            let attempts = |pending: &Pending| pending.attempts.iter().any(this);
+            let Some(at) = self.pending.iter().position(attempts) else { continue };
             match done.result {
                 Ok(OpResult::Write { errors, counts }) => {
                     assert!(errors.is_empty() && counts.inserts == 1, "applied twice: {errors:?}");
@@ -392,7 +391,7 @@ impl Storm {
                 Ok(other) => panic!("a write came to {other:?}"),
                 Err(error) => {
                     self.aborted += u64::from(error.kind == ErrorKind::Aborted);
-                    self.pending[at].asked.retain(|asked| !this(asked));
+                    self.pending[at].attempts.retain(|attempts| !this(attempts));
                 }
             }
         }
@@ -412,8 +411,8 @@ impl Storm {
         }
     }
 
-    /// Looks at a snapshot that is complete here, and at an earlier one that was complete anywhere.
-    fn look(&mut self, server: usize) {
+    /// Checks a snapshot that is complete here, and an earlier one that was complete anywhere.
+    fn check_snapshots(&mut self, server: usize) {
         if !self.cluster.is_up(server) {
             return;
         }
@@ -421,19 +420,19 @@ impl Storm {
         let safe = tablet.mvcc().safe_time(Timestamp::MIN);
         if safe > Timestamp::MIN {
             assert!(tablet.mvcc().all_applied_before(safe.next()));
-            let shown = rows(&tablet, SnapshotAt::At(safe.next())).unwrap();
+            let shown = rows(&tablet, SnapshotChoice::At(safe.next())).unwrap();
             self.snapshots.push((safe.next(), shown));
         }
         for (at, shown) in self.snapshots.iter().rev().take(20) {
             if tablet.mvcc().all_applied_before(*at) {
-                let again = rows(&tablet, SnapshotAt::At(*at)).unwrap();
+                let again = rows(&tablet, SnapshotChoice::At(*at)).unwrap();
                 assert_eq!(&again, shown, "the snapshot of {at} on {}", name(server));
             }
         }
     }
 
-    /// Everybody comes back, and everything that was begun ends.
-    fn calm_down(&mut self) {
+    /// Restarts all servers, and completes every write.
+    fn recover(&mut self) {
         self.cluster.cut.clear();
         for server in 0..3 {
             self.cluster.servers[server].stalled = false;
@@ -442,23 +441,23 @@ impl Storm {
         self.cluster.settle();
         for _ in 0..400 {
             self.cluster.pass(Duration::from_millis(20));
-            self.take_answers();
+            self.take_replies();
             let Some(leader) = self.cluster.leader() else { continue };
             self.send(leader);
             self.cluster.settle();
-            self.take_answers();
+            self.take_replies();
             if self.next > 4 && self.pending.len() < 2 {
                 break;
             }
         }
         self.cluster.pass(Duration::from_millis(200));
-        let leader = self.cluster.leader().expect("somebody leads in the end");
-        let expected = rows(self.cluster.replica(leader).tablet(), SnapshotAt::Latest).unwrap();
+        let leader = self.cluster.leader().expect("a leader is elected in the end");
+        let expected = rows(self.cluster.replica(leader).tablet(), SnapshotChoice::Latest).unwrap();
         for server in 0..3 {
             assert_eq!(self.cluster.replica(server).failure(), None);
-            let shown = rows(self.cluster.replica(server).tablet(), SnapshotAt::Latest).unwrap();
+            let shown = rows(self.cluster.replica(server).tablet(), SnapshotChoice::Latest).unwrap();
             assert_eq!(shown, expected, "{} and the leader {}", name(server), name(leader));
-            self.look(server);
+            self.check_snapshots(server);
         }
         for key in self.acknowledged.keys() {
             assert!(
@@ -470,17 +469,17 @@ impl Storm {
 }
 
 #[test]
-fn storms_lose_nothing_and_do_nothing_twice() {
+fn random_runs_lose_nothing_and_do_nothing_twice() {
     let (mut acknowledged, mut aborted) = (0, 0);
     for seed in 0..20 {
         let result = std::panic::catch_unwind(|| {
-            let mut storm = Storm::new(seed);
+            let mut storm = RandomRun::new(seed);
             (0..1_500).for_each(|_| storm.advance());
-            storm.calm_down();
+            storm.recover();
             (storm.acknowledged.len() as u64, storm.aborted)
         });
-        let (more, gave_way) = result.unwrap_or_else(|_| panic!("the storm of seed {seed}, see above"));
-        (acknowledged, aborted) = (acknowledged + more, aborted + gave_way);
+        let (more, cut_off) = result.unwrap_or_else(|_| panic!("the run of seed {seed}, see above"));
+        (acknowledged, aborted) = (acknowledged + more, aborted + cut_off);
     }
     assert!(acknowledged > 150 && aborted > 1, "{acknowledged} acknowledged, {aborted} aborted");
 }

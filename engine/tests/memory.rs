@@ -1,6 +1,5 @@
-//! What the engine says it holds in memory is what it has allocated, and never more than it may.
+//! Tracked memory of the engine equals its allocations, and never exceeds the limit.
 
-mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::config::{ColumnFileConfig, TabletConfig};
-use engine::memory::{MemTracker, MemUsage, Memory, Promise};
-use engine::replica::{Effects, JobKind, JobStep, Op, WriteOp};
-use engine::schema::ops::{RowOpKind, WireColumn};
+use engine::memory::{MemTracker, MemUsage, MemoryHandle, Reservation};
+use engine::replica::{JobKind, JobStep, Op, ReplicaEffects, WriteOp};
+use engine::schema::row_ops::{ClientColumn, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use engine::tablet::Counting;
+use engine::tablet::GrowthEstimate;
 use engine::tablet::scan::ScanSpec;
-use support::{Rows, Value, World, plain_schema, wire_columns};
+use engine_testkit::world::{Rows, Value, World, plain_schema, wire_columns};
 
-/// Counts what the test's own thread has allocated and not freed.
+/// An allocator that counts the bytes the test's own thread has allocated and not freed.
 struct CountingAllocator;
 
 thread_local! {
@@ -26,7 +25,7 @@ thread_local! {
 }
 
 fn count(bytes: i64) {
-    // A thread that ends may free what its counter, gone already, does not count.
+    // A thread that ends may free memory after its counter was dropped; that is not counted.
     let _ending = ALLOCATED.try_with(|allocated| allocated.set(allocated.get() + bytes));
 }
 
@@ -52,12 +51,12 @@ fn allocated() -> i64 {
     ALLOCATED.with(Cell::get)
 }
 
-/// A configuration of servers whose memory is limited to what is stored in the number.
+/// Returns the configuration of a server whose memory limit in bytes is the atomic's value.
 fn limited(bytes: u64) -> (TabletConfig, Arc<MemTracker>, Arc<AtomicU64>) {
     let limit = Arc::new(AtomicU64::new(bytes));
-    let asked = limit.clone();
-    let root = MemTracker::root("server", Some(Arc::new(move || asked.load(Ordering::Relaxed))));
-    let memory = Memory::of(&root.child("tablets"));
+    let current = limit.clone();
+    let root = MemTracker::root("server", Some(Arc::new(move || current.load(Ordering::Relaxed))));
+    let memory = MemoryHandle::of(&root.child("tablets"));
     (TabletConfig { memory, ..TabletConfig::default() }, root, limit)
 }
 
@@ -73,7 +72,7 @@ fn row(key: i32, len: usize) -> Vec<Value> {
     ]
 }
 
-/// Keys in no order, each once.
+/// Returns keys in random order, each once.
 fn shuffled(count: i32) -> impl Iterator<Item = i32> {
     (0..count).map(|i| i.wrapping_mul(-1_640_531_527))
 }
@@ -83,12 +82,12 @@ fn write(world: &mut World, kind: RowOpKind, batch: usize, rows: impl Iterator<I
     rows.chunks(batch).for_each(|rows| drop(world.write(rows).expect("the tablet takes it")));
 }
 
-/// Compares what a tablet counts with what closing it frees.
-fn compare(what: &str, cache_bytes: usize, fill: impl Fn(&mut World)) {
-    compare_with(TabletConfig::default(), what, cache_bytes, fill);
+/// Compares the tracked memory of a tablet with the bytes that closing it frees.
+fn compare(name: &str, cache_bytes: usize, fill: impl Fn(&mut World)) {
+    compare_with(TabletConfig::default(), name, cache_bytes, fill);
 }
 
-fn compare_with(config: TabletConfig, what: &str, cache_bytes: usize, fill: impl Fn(&mut World)) {
+fn compare_with(config: TabletConfig, name: &str, cache_bytes: usize, fill: impl Fn(&mut World)) {
     let (limited, root, _) = limited(u64::MAX);
     let config = TabletConfig { memory: limited.memory, ..config };
     let mut world = World::new(1, config);
@@ -99,12 +98,12 @@ fn compare_with(config: TabletConfig, what: &str, cache_bytes: usize, fill: impl
     world.open = None;
     let freed = before - allocated();
     let apart = (counted as f64 / freed as f64 - 1.0) * 100.0;
-    assert!(apart.abs() <= 10.0, "{what}: {counted} bytes counted, {freed} allocated, {apart:+.1} %");
-    assert_eq!((root.bytes(), root.spoken_for()), (0, 0), "{what}: what is gone is not counted");
+    assert!(apart.abs() <= 10.0, "{name}: {counted} bytes counted, {freed} allocated, {apart:+.1} %");
+    assert_eq!((root.bytes(), root.reserved_bytes()), (0, 0), "{name}: freed memory is not tracked");
 }
 
 #[test]
-fn rows_are_counted_as_they_are_allocated() {
+fn rows_are_tracked_as_they_are_allocated() {
     for (batch, len, rows) in [(1, 1000, 3_000), (100, 10, 30_000), (1000, 100, 30_000), (7, 0, 20_000)] {
         compare(&format!("{rows} rows of {len} bytes, {batch} at once"), 1 << 20, |world| {
             write(world, RowOpKind::Insert, batch, shuffled(rows).map(|key| row(key, len)));
@@ -113,7 +112,7 @@ fn rows_are_counted_as_they_are_allocated() {
 }
 
 #[test]
-fn changes_are_counted_as_they_are_allocated() {
+fn deltas_are_tracked_as_they_are_allocated() {
     compare("changes of rows in memory", 1 << 20, |world| {
         write(world, RowOpKind::Insert, 100, shuffled(5_000).map(|key| row(key, 20)));
         for _ in 0..5 {
@@ -130,7 +129,7 @@ fn changes_are_counted_as_they_are_allocated() {
 }
 
 #[test]
-fn open_files_are_counted_by_what_they_keep() {
+fn resident_parts_of_open_files_are_tracked() {
     let config = TabletConfig {
         rowset_roll_bytes: 64 << 10,
         columns: ColumnFileConfig { key_page_bytes: 256, page_bytes: 256, ..ColumnFileConfig::default() },
@@ -141,15 +140,15 @@ fn open_files_are_counted_by_what_they_keep() {
         assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap());
         write(world, RowOpKind::InsertIgnore, 1000, (0..40_000).step_by(100).map(|key| row(key, 20)));
         let files = bytes_of(&world.config.memory.usage(), "open-files");
-        assert!(files > 100_000, "most of what is held: {files}");
+        assert!(files > 100_000, "most of the tracked bytes: {files}");
     });
 }
 
 #[test]
-fn operations_on_their_way_are_counted() {
+fn operations_in_flight_are_tracked() {
     compare("operations that are not durable", 1 << 20, |world| {
         let columns = wire_columns(&world.replica().tablet().schema());
-        let mut out = Effects::default();
+        let mut out = ReplicaEffects::default();
         for round in 0..200 {
             let rows: Vec<_> = (0..50).map(|i| (RowOpKind::Insert, row(50 * round + i, 40))).collect();
             world.propose(Op::Write(op(&columns, &rows)), None, &mut out);
@@ -159,13 +158,13 @@ fn operations_on_their_way_are_counted() {
     });
 }
 
-/// Stops jobs in the middle: what they say they work with is what is freed then, but for what a step takes and gives
-/// back.
+/// Stops jobs in the middle: their tracked memory equals the bytes freed then, except for what a step allocates and
+/// frees.
 #[test]
-fn what_jobs_work_with_is_counted() {
+fn memory_of_jobs_is_tracked() {
     let columns = ColumnFileConfig { page_bytes: 64 << 10, ..ColumnFileConfig::default() };
     let config = |root: &Arc<MemTracker>| TabletConfig {
-        memory: Memory::of(&root.child("tablets")),
+        memory: MemoryHandle::of(&root.child("tablets")),
         columns: columns.clone(),
         job_step_bytes: 1,
         ..TabletConfig::default()
@@ -197,27 +196,27 @@ fn what_jobs_work_with_is_counted() {
     }
 }
 
-/// Bytes of all consumers of this name.
+/// Returns the bytes of all consumers of this name.
 fn bytes_of(usage: &MemUsage, name: &str) -> u64 {
     let own = if usage.id == name { usage.bytes } else { 0 };
     own + usage.children.iter().map(|child| bytes_of(child, name)).sum::<u64>()
 }
 
-fn promise(world: &World, op: &WriteOp, root: &Arc<MemTracker>) -> Option<Promise> {
+fn reserve(world: &World, op: &WriteOp, root: &Arc<MemTracker>) -> Option<Reservation> {
     let grows = |counting| world.replica().tablet().growth_max(&op.columns, &op.rows, &op.indirect, counting);
-    let (quick, exact) = (grows(Counting::Quick), grows(Counting::Exact));
-    assert!(exact <= quick, "the quick answer is never too low: {quick}, {exact}");
-    root.promise(quick).or_else(|| root.promise(exact))
+    let (quick, exact) = (grows(GrowthEstimate::Quick), grows(GrowthEstimate::Exact));
+    assert!(exact <= quick, "the quick estimate is never too low: {quick}, {exact}");
+    root.try_reserve(quick).or_else(|| root.try_reserve(exact))
 }
 
-fn op(columns: &[WireColumn], rows: &[(RowOpKind, Vec<Value>)]) -> WriteOp {
+fn op(columns: &[ClientColumn], rows: &[(RowOpKind, Vec<Value>)]) -> WriteOp {
     let mut written = Rows::default();
     rows.iter().for_each(|(kind, cells)| written.add(columns, *kind, cells));
     let Op::Write(op) = written.op(columns) else { unreachable!("rows make a write") };
     op
 }
 
-/// A wide table of which clients set little: defaults are what is kept then.
+/// Returns a wide schema of which clients set few columns: defaults are stored for the rest.
 fn wide_schema() -> Schema {
     let mut columns = vec![ColumnSchema::new(0, "k", DataType::String)];
     for id in 1..60 {
@@ -231,15 +230,15 @@ fn wide_schema() -> Schema {
 }
 
 fn wide_row(key: i32, set: usize) -> Vec<Value> {
-    // Zeros in keys are escaped, unless the key has but one column.
+    // Zeros in keys are escaped, unless the key has only one column.
     let key = Value::Bytes([&[0; 9][..], &key.to_be_bytes()].concat());
     let cell = |i: usize| if i < set { Value::Bytes(7i64.to_le_bytes().to_vec()) } else { Value::Unset };
     std::iter::once(key).chain((1..61).map(|i| if i == 60 { Value::Unset } else { cell(i) })).collect()
 }
 
-/// Writes of all kinds and shapes: none takes more than it was promised, whatever lists just had to grow.
+/// Writes of all kinds and shapes: none takes more than its reservation, whichever lists just had to grow.
 #[test]
-fn no_write_takes_more_than_it_is_promised() {
+fn no_write_takes_more_than_its_reservation() {
     for wide in [false, true] {
         let (config, root, _) = limited(u64::MAX);
         let mut world = World::new(2, config);
@@ -262,13 +261,17 @@ fn no_write_takes_more_than_it_is_promised() {
                 })
                 .collect();
             let op = op(&columns, &rows);
-            let before = root.spoken_for();
-            let promise = promise(&world, &op, &root).expect("there is no limit");
-            let exact =
-                world.replica().tablet().growth_max(&op.columns, &op.rows, &op.indirect, Counting::Exact);
+            let before = root.reserved_bytes();
+            let reservation = reserve(&world, &op, &root).expect("there is no limit");
+            let exact = world.replica().tablet().growth_max(
+                &op.columns,
+                &op.rows,
+                &op.indirect,
+                GrowthEstimate::Exact,
+            );
             world.run(Op::Write(op)).result.unwrap();
             assert!(root.bytes() <= before + exact, "round {round}: {} > {before} + {exact}", root.bytes());
-            drop(promise);
+            drop(reservation);
             if round % 25 == 24 {
                 world.job(JobKind::FlushRows, &mut |_| {}).unwrap();
             }
@@ -278,7 +281,7 @@ fn no_write_takes_more_than_it_is_promised() {
     }
 }
 
-/// Overload with a limit that comes and goes: what is refused is flushed for, and the limit holds whatever is in flight.
+/// Overload with a limit that varies: a rejected write causes a flush, and the limit is kept whatever is in flight.
 #[test]
 fn the_limit_is_never_exceeded() {
     let (config, root, limit) = limited(2 << 20);
@@ -286,7 +289,7 @@ fn the_limit_is_never_exceeded() {
     world.cache_bytes = 0;
     world.create(plain_schema()).unwrap();
     let columns = wire_columns(&world.replica().tablet().schema());
-    let (mut refused, mut written, mut keys) = (0, 0, shuffled(i32::MAX));
+    let (mut rejected, mut written, mut keys) = (0, 0, shuffled(i32::MAX));
     for round in 0..450 {
         if round == 250 {
             limit.store(1 << 20, Ordering::Relaxed);
@@ -294,28 +297,28 @@ fn the_limit_is_never_exceeded() {
         let rows: Vec<_> =
             keys.by_ref().take(50).map(|key| (RowOpKind::Insert, row(key, 1 + round % 300))).collect();
         let op = op(&columns, &rows);
-        let Some(promise) = promise(&world, &op, &root) else {
-            refused += 1;
-            // The limit that shrank below what is held forbids more; a flush makes room.
+        let Some(reservation) = reserve(&world, &op, &root) else {
+            rejected += 1;
+            // A limit that fell below the tracked bytes forbids new ones; a flush frees memory.
             assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap(), "there is something to flush");
-            assert!(root.bytes() <= limit.load(Ordering::Relaxed), "the flush made room");
+            assert!(root.bytes() <= limit.load(Ordering::Relaxed), "the flush freed memory");
             continue;
         };
         world.run(Op::Write(op)).result.unwrap();
-        drop(promise);
+        drop(reservation);
         written += 1;
         let (held, most) = (root.bytes(), limit.load(Ordering::Relaxed));
         assert!(held <= most, "round {round}: {held} of {most}");
     }
-    assert!(refused > 3 && written > 400, "{refused} refused, {written} written");
+    assert!(rejected > 3 && written > 400, "{rejected} rejected, {written} written");
     assert_eq!(world.replica().tablet().stats().live_rows, 50 * written);
 }
 
-/// Writes as much as memory takes, upserts of rows that are being flushed and merged among it, while jobs work one after
-/// the other and some of them meet a failing disk: the limit holds between all of their steps, and in the end everything
-/// that was acknowledged is there.
+/// Writes as much as memory allows, including upserts of rows that are being flushed and compacted, while jobs run one
+/// after the other and some of them meet a failing disk. The limit is kept between all of their steps, and in the end
+/// every acknowledged row is there.
 #[test]
-fn the_limit_holds_while_flushes_and_merges_work() {
+fn the_limit_is_kept_during_flushes_and_compactions() {
     let (limited, root, limit) = limited(8 << 20);
     let config = TabletConfig {
         rowset_roll_bytes: 128 << 10,
@@ -331,11 +334,11 @@ fn the_limit_holds_while_flushes_and_merges_work() {
     let mut world = World::new(4, config);
     world.cache_bytes = 0;
     world.create(plain_schema()).unwrap();
-    let mut writer = Writer { root: Memory::of(&root), ..Writer::default() };
+    let mut writer = Writer { root: MemoryHandle::of(&root), ..Writer::default() };
     let mut jobs = BTreeMap::new();
     for round in 0..12u64 {
         if round == 6 {
-            // What is held is more than that for a while; what is written then makes it no worse.
+            // Tracked memory exceeds the limit for a while; new writes do not increase the excess.
             limit.store(7 << 20, Ordering::Relaxed);
         }
         while writer.write(&mut world) {}
@@ -358,7 +361,12 @@ fn the_limit_holds_while_flushes_and_merges_work() {
         }
     }
     assert!(jobs.len() >= 4, "flushes and merges, and some that failed: {jobs:?}");
-    assert!(writer.refused > 12 && writer.next > 10_000, "{} refused, {} rows", writer.refused, writer.next);
+    assert!(
+        writer.rejected > 12 && writer.next > 10_000,
+        "{} rejected, {} rows",
+        writer.rejected,
+        writer.next
+    );
     world.open = None;
     world.disk.crash();
     world.reopen().unwrap();
@@ -377,7 +385,7 @@ fn the_limit_holds_while_flushes_and_merges_work() {
     assert!(found == writer.acknowledged, "{} rows of {}", found.len(), writer.acknowledged.len());
 }
 
-/// In turn a flush of rows, one of the changes that take the most memory, and a merge of three that have such.
+/// Returns in turn a MemRowSet flush, a flush of the largest DeltaMemStore, and a compaction of three rowsets with one.
 fn job_of(world: &World, round: u64) -> JobKind {
     let state = world.replica().tablet().state();
     let mut rowsets: Vec<_> = state.disk.iter().collect();
@@ -390,20 +398,20 @@ fn job_of(world: &World, round: u64) -> JobKind {
     }
 }
 
-/// Somebody who writes new rows and old ones anew.
+/// A client that writes new rows and overwrites old ones.
 #[derive(Default)]
 struct Writer {
-    root: Memory,
-    /// How long the text of each row is.
+    root: MemoryHandle,
+    /// Length of each row's text.
     acknowledged: BTreeMap<i32, usize>,
-    /// Rows that a write was for whose answer was an error.
+    /// Rows of writes whose reply was an error.
     unsure: BTreeSet<i32>,
-    refused: u64,
+    rejected: u64,
     next: i32,
 }
 
 impl Writer {
-    /// One write, if memory is promised to it; whether it was.
+    /// Does one write if memory can be reserved for it. Returns true if it could.
     fn write(&mut self, world: &mut World) -> bool {
         let columns = wire_columns(&world.replica().tablet().schema());
         let old =
@@ -412,12 +420,12 @@ impl Writer {
         let len = |key: i32| 100 + (key as usize + self.next as usize) % 300;
         let rows: Vec<_> = keys.iter().map(|key| (RowOpKind::Upsert, row(*key, len(*key)))).collect();
         let op = op(&columns, &rows);
-        let Some(promise) = promise(world, &op, &self.root) else {
-            self.refused += 1;
+        let Some(reservation) = reserve(world, &op, &self.root) else {
+            self.rejected += 1;
             return false;
         };
         let done = world.run(Op::Write(op)).result;
-        drop(promise);
+        drop(reservation);
         match &done {
             Ok(_) => self.acknowledged.extend(keys.iter().map(|key| (*key, len(*key)))),
             Err(_) => self.unsure.extend(&keys),

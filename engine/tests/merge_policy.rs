@@ -1,4 +1,4 @@
-//! What is merged: rowsets drawn as lines, one a rowset, and the choice in words.
+//! Transcripts of the compaction policy: one rowset a line, and the choice.
 //!
 //! ```text
 //! choose budget=100 roll=32 gain=10 many=4
@@ -10,7 +10,9 @@
 use std::fmt::Write;
 
 use datadriven::TestCase;
-use engine::tablet::merge_policy::{Choice, Limits, Seen, WHOLE, choose, height};
+use engine::tablet::compaction_policy::{
+    CompactionChoice, CompactionLimits, RowsetSummary, WHOLE, choose, height,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -20,7 +22,7 @@ fn transcripts() {
 
 fn run(case: &TestCase) -> String {
     let limits = limits(case);
-    let mut rowsets: Vec<Seen> = case.input.lines().map(parse).collect();
+    let mut rowsets: Vec<RowsetSummary> = case.input.lines().map(parse).collect();
     match case.directive.as_str() {
         "choose" => show(&rowsets, choose(&rowsets, &limits)),
         "repeat" => repeat(&mut rowsets, &limits),
@@ -28,9 +30,9 @@ fn run(case: &TestCase) -> String {
     }
 }
 
-fn limits(case: &TestCase) -> Limits {
+fn limits(case: &TestCase) -> CompactionLimits {
     let number = |name: &str, default: u64| case.args.get(name).map_or(default, |v| v[0].parse().unwrap());
-    Limits {
+    CompactionLimits {
         budget_bytes: number("budget", 128),
         roll_bytes: number("roll", 32),
         gain_min: WHOLE * number("gain", 10) as i64 / 100,
@@ -38,12 +40,12 @@ fn limits(case: &TestCase) -> Limits {
     }
 }
 
-fn parse(line: &str) -> Seen {
+fn parse(line: &str) -> RowsetSummary {
     let mut words = line.split_whitespace();
     let mut next = || words.next().unwrap();
     let (id, keys, bytes) = (next().parse().unwrap(), next(), next().parse().unwrap());
     let (min, max) = keys.split_once('-').unwrap();
-    let mut seen = Seen {
+    let mut seen = RowsetSummary {
         id,
         bytes,
         min_key: min.as_bytes().to_vec(),
@@ -66,7 +68,7 @@ fn lookups(parts: i64) -> String {
     format!("{:.2}", parts as f64 / WHOLE as f64)
 }
 
-fn show(rowsets: &[Seen], choice: Option<Choice>) -> String {
+fn show(rowsets: &[RowsetSummary], choice: Option<CompactionChoice>) -> String {
     let mut text = format!("height {}", lookups(height(rowsets)));
     match choice {
         None => text += ", nothing to merge",
@@ -78,9 +80,10 @@ fn show(rowsets: &[Seen], choice: Option<Choice>) -> String {
     text + "\n"
 }
 
-/// The rowsets after a merge: cut where they would be, with their keys spread evenly over what they span.
-fn merged(rowsets: &mut Vec<Seen>, choice: &Choice, limits: &Limits) -> u64 {
-    let (taken, left): (Vec<Seen>, Vec<Seen>) =
+/// Replaces the rowsets by the result of a compaction, with keys spread evenly over their range. Returns the bytes
+/// written.
+fn merged(rowsets: &mut Vec<RowsetSummary>, choice: &CompactionChoice, limits: &CompactionLimits) -> u64 {
+    let (taken, left): (Vec<RowsetSummary>, Vec<RowsetSummary>) =
         rowsets.drain(..).partition(|seen| choice.rowsets.contains(&seen.id));
     let bytes: u64 = taken.iter().map(|seen| seen.bytes).sum();
     let number = |key: &[u8]| key.iter().chain(&[0; 4]).take(4).fold(0u64, |sum, b| sum << 8 | u64::from(*b));
@@ -90,7 +93,7 @@ fn merged(rowsets: &mut Vec<Seen>, choice: &Choice, limits: &Limits) -> u64 {
     let parts = bytes.div_ceil(limits.roll_bytes).max(1);
     let end = |part: u64| low + (high - low) * part / parts;
     rowsets.extend(left);
-    rowsets.extend((0..parts).map(|part| Seen {
+    rowsets.extend((0..parts).map(|part| RowsetSummary {
         id: next + part,
         bytes: bytes / parts,
         min_key: (end(part) as u32).to_be_bytes().to_vec(),
@@ -100,8 +103,8 @@ fn merged(rowsets: &mut Vec<Seen>, choice: &Choice, limits: &Limits) -> u64 {
     bytes
 }
 
-/// Merges until nothing is worth it.
-fn settle(rowsets: &mut Vec<Seen>, limits: &Limits) -> (usize, u64) {
+/// Compacts until the policy chooses nothing.
+fn settle(rowsets: &mut Vec<RowsetSummary>, limits: &CompactionLimits) -> (usize, u64) {
     let (mut merges, mut written) = (0, 0);
     while let Some(choice) = choose(rowsets, limits) {
         assert!(choice.rowsets.len() > 1, "only overlap is left to merge here");
@@ -112,7 +115,7 @@ fn settle(rowsets: &mut Vec<Seen>, limits: &Limits) -> (usize, u64) {
     (merges, written)
 }
 
-fn repeat(rowsets: &mut Vec<Seen>, limits: &Limits) -> String {
+fn repeat(rowsets: &mut Vec<RowsetSummary>, limits: &CompactionLimits) -> String {
     let before = height(rowsets);
     let (merges, written) = settle(rowsets, limits);
     let (after, left) = (lookups(height(rowsets)), rowsets.len());
@@ -121,12 +124,12 @@ fn repeat(rowsets: &mut Vec<Seen>, limits: &Limits) -> String {
 
 proptest! {
     #[test]
-    fn a_choice_keeps_the_budget_and_gains_and_merging_ends(
+    fn choices_keep_the_budget_and_gain_and_compaction_ends(
         rows in prop::collection::vec((0u16..2000, 0u16..2000, 1u64..40), 0..40),
         budget in 40u64..200,
         gain in 1u32..60,
     ) {
-        let seen = |(i, (a, b, bytes)): (usize, (u16, u16, u64))| Seen {
+        let seen = |(i, (a, b, bytes)): (usize, (u16, u16, u64))| RowsetSummary {
             id: i as u64,
             bytes,
             min_key: a.min(b).to_be_bytes().to_vec(),
@@ -135,9 +138,9 @@ proptest! {
             rows: 100,
             ancient: 0,
         };
-        let mut rowsets: Vec<Seen> = rows.into_iter().enumerate().map(seen).collect();
+        let mut rowsets: Vec<RowsetSummary> = rows.into_iter().enumerate().map(seen).collect();
         let gain_min = WHOLE * i64::from(gain) / 100;
-        let limits = Limits { budget_bytes: budget, roll_bytes: 32, gain_min, many: 4 };
+        let limits = CompactionLimits { budget_bytes: budget, roll_bytes: 32, gain_min, many: 4 };
         if let Some(choice) = choose(&rowsets, &limits) {
             let of = |id: &u64| rowsets.iter().find(|seen| seen.id == *id).unwrap().bytes;
             let bytes: u64 = choice.rowsets.iter().map(of).sum();

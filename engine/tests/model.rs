@@ -1,22 +1,19 @@
-//! A tablet against a map of versions: random writes, jobs and restarts, reads at every moment.
+//! A tablet compared with a map of versions: random writes, jobs and restarts, reads at every snapshot timestamp.
 
-#[path = "support/model.rs"]
-mod model;
-mod support;
 
 use std::sync::{Arc, Mutex};
 
 use engine::config::TabletConfig;
 use engine::ids::{PeerId, TabletId};
 use engine::note::Note;
-use engine::replica::{Effects, JobKind, JobStep};
-use engine::schema::ops::RowOpKind;
-use engine::tablet::scan::{ScanSpec, SnapshotAt};
+use engine::observer::{Observer, ObserverHandle};
+use engine::replica::{JobKind, JobStep, ReplicaEffects};
+use engine::schema::row_ops::RowOpKind;
+use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine::time::Timestamp;
-use engine::watch::{Watch, Watcher};
-use model::{Change, Model, Step, check, count_rows, follow, job, run, scan_rows, workload, write};
+use engine_testkit::model::{Change, Model, Step, check, count_rows, follow, job, run, scan_rows, workload, write};
 use proptest::prelude::*;
-use support::{World, plain_schema};
+use engine_testkit::world::{self, World, plain_schema};
 
 fn change() -> impl Strategy<Value = Change> {
     let kinds = [1u8, 2, 3, 5, 10, 11, 12, 13].map(|n| RowOpKind::from_number(n).unwrap());
@@ -55,7 +52,8 @@ proptest! {
     }
 }
 
-/// Flushes three rows of each round's `keys` and merges what is worth it; how many rowsets are left of 40.
+/// Flushes three rows of each round's `keys` and compacts the rowsets that the policy chooses. Returns the number of
+/// rowsets left of 40.
 fn rowsets_after_many_flushes(config: TabletConfig, keys: impl Fn(u8) -> [u8; 3]) -> usize {
     let (mut world, mut model) = (World::new(1, config), Model::new());
     world.create(plain_schema()).unwrap();
@@ -70,7 +68,7 @@ fn rowsets_after_many_flushes(config: TabletConfig, keys: impl Fn(u8) -> [u8; 3]
 }
 
 #[test]
-fn many_small_flushes_are_merged_by_and_by() {
+fn many_small_flushes_are_compacted() {
     let left = rowsets_after_many_flushes(TabletConfig::tiny(), |round| [round, 60, 100 + round]);
     assert!(left < 12, "{left} rowsets that overlap");
     let roomy = TabletConfig { rowset_roll_bytes: 1 << 20, ..TabletConfig::tiny() };
@@ -79,7 +77,7 @@ fn many_small_flushes_are_merged_by_and_by() {
 }
 
 #[test]
-fn many_files_of_changes_are_merged_into_the_base() {
+fn many_delta_files_are_compacted_into_the_base() {
     let (mut world, mut model) = (World::new(1, TabletConfig::tiny()), Model::new());
     world.create(plain_schema()).unwrap();
     let upsert = |v| [Change { kind: RowOpKind::Upsert, key: 1, v: Some(Some(v)), n: None }];
@@ -96,7 +94,7 @@ fn many_files_of_changes_are_merged_into_the_base() {
 }
 
 #[test]
-fn a_job_given_up_in_the_middle_leaves_no_file() {
+fn an_aborted_job_leaves_no_file() {
     let mut world = World::new(1, TabletConfig::tiny());
     world.create(plain_schema()).unwrap();
     let mut model = Model::new();
@@ -105,8 +103,8 @@ fn a_job_given_up_in_the_middle_leaves_no_file() {
     let mut job = replica.start_job(JobKind::FlushRows).unwrap().unwrap();
     assert_eq!(job.step().unwrap(), JobStep::More);
     assert!(replica.start_job(JobKind::Checkpoint).is_err(), "one job at a time");
-    replica.end_job(job, Some(engine::error::Error::aborted("enough")), &mut Effects::default());
-    let dir = format!("data/{}", support::TABLET);
+    replica.end_job(job, Some(engine::error::Error::aborted("enough")), &mut ReplicaEffects::default());
+    let dir = format!("data/{}", world::TABLET);
     assert!(engine::disk::Disk::list(&world.disk, &dir).unwrap().is_empty());
     check(&world, &model);
 }
@@ -128,15 +126,15 @@ fn rows_on_disk_are_counted_without_reading_them() {
     assert!(world.disk.op_count() > before);
 }
 
-/// Stands beside a scan: when that has looked at the rowsets and is about to open them, all history is given up, and a
-/// job takes a rowset's changes in without it.
+/// An observer that acts when a scan has listed the rowsets and is about to open them: the ancient history mark moves
+/// to now, and a major delta compaction drops the history of a rowset.
 #[derive(Default)]
 struct Meanwhile {
     world: Mutex<Option<World>>,
     after: Mutex<Option<World>>,
 }
 
-impl Watcher for Meanwhile {
+impl Observer for Meanwhile {
     fn mark(&self, mark: &'static str) {
         let world = (mark == "scan: over files of changes").then(|| self.world.lock().unwrap().take());
         let Some(mut world) = world.flatten() else { return };
@@ -150,9 +148,9 @@ impl Watcher for Meanwhile {
 }
 
 #[test]
-fn history_that_goes_while_a_scan_opens_is_not_missed() {
+fn a_scan_fails_if_its_history_is_dropped_while_it_opens() {
     let meanwhile = Arc::new(Meanwhile::default());
-    let config = TabletConfig { watch: Watch::new(meanwhile.clone()), ..TabletConfig::tiny() };
+    let config = TabletConfig { watch: ObserverHandle::new(meanwhile.clone()), ..TabletConfig::tiny() };
     let (mut world, mut model) = (World::new(1, config), Model::new());
     world.create(plain_schema()).unwrap();
     let upsert = |v| [Change { kind: RowOpKind::Upsert, key: 1, v: Some(Some(v)), n: None }];
@@ -164,9 +162,9 @@ fn history_that_goes_while_a_scan_opens_is_not_missed() {
     run(&mut world, &mut model, &Step::FlushDeltas(0, Vec::new())).unwrap();
     let tablet = world.replica().tablet().clone();
     let columns = tablet.schema().columns().iter().map(Into::into).collect();
-    let spec = ScanSpec { snapshot: SnapshotAt::At(then), ..ScanSpec::latest(columns) };
+    let spec = ScanSpec { snapshot: SnapshotChoice::At(then), ..ScanSpec::latest(columns) };
     *meanwhile.world.lock().unwrap() = Some(world);
-    let error = tablet.scan(&spec).err().expect("what the row was then is not known any more");
+    let error = tablet.scan(&spec).err().expect("the old version of the row is gone");
     assert!(error.message.contains("ancient history mark"), "{error}");
     let world = meanwhile.after.lock().unwrap().take().expect("the job has run");
     assert_eq!(scan_rows(&world, world.clock + 1, true), model.shown(world.clock + 1));

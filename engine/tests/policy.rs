@@ -1,23 +1,23 @@
-//! Which piece of maintenance is chosen: tablets in a line each, and the choice in words.
+//! Transcripts of the maintenance policy: one tablet a line, and the chosen job.
 //!
 //! ```text
-//! choose short                            memory is short; also: rows, changes, age, retain, segment as limits
-//! a rows=90/30s@7 3=10/5s@9 log=50        unflushed rows: bytes/age@first operation; changes of rowset 3; log, all held
-//! b frozen log=1200/800/1100 merge=1,2:500/64     log: all/held back by memory/at the last checkpoint
-//! c changes=4:250/32                      merges: rowsets:lookups saved per thousand keys/bytes read and written
+//! choose short                            memory pressure; also: rows, changes, age, retain, segment as limits
+//! a rows=90/30s@7 3=10/5s@9 log=50        rows: bytes/age@first operation; deltas of rowset 3; retained log
+//! b frozen log=1200/800/1100 merge=1,2:500/64     log: all/anchored by memory/at the last checkpoint
+//! c changes=4:250/32                      compactions: rowsets:lookups saved per thousand keys/bytes read and written
 //! ----
 //! a: flush the rows
 //! ```
 //!
-//! With `until-idle` what was chosen is taken to be done and the next is chosen, until nothing is left.
+//! With `until-idle` each chosen job is treated as done and the next one is chosen, until none is left.
 
 use std::time::Duration;
 
 use datadriven::TestCase;
 use engine::config::TabletConfig;
 use engine::replica::JobKind;
-use engine::replica::policy::{DeltasView, TabletView, choose};
-use engine::tablet::merge_policy::{self, WHOLE};
+use engine::replica::maintenance_policy::{DeltaInput, MaintenanceInput, choose};
+use engine::tablet::compaction_policy::{self, WHOLE};
 
 #[test]
 fn transcripts() {
@@ -36,7 +36,7 @@ fn run(case: &TestCase) -> String {
         ..TabletConfig::default()
     };
     let short = case.args.contains_key("short");
-    let (names, mut tablets): (Vec<String>, Vec<TabletView>) = case.input.lines().map(parse).unzip();
+    let (names, mut tablets): (Vec<String>, Vec<MaintenanceInput>) = case.input.lines().map(parse).unzip();
     let mut text = String::new();
     loop {
         let Some((i, kind)) = choose(&tablets, &config, short) else { return text + "nothing\n" };
@@ -48,10 +48,10 @@ fn run(case: &TestCase) -> String {
     }
 }
 
-fn parse(line: &str) -> (String, TabletView) {
+fn parse(line: &str) -> (String, MaintenanceInput) {
     let mut words = line.split_whitespace();
     let name = words.next().unwrap().to_string();
-    let mut view = TabletView::default();
+    let mut view = MaintenanceInput::default();
     for word in words {
         match word.split_once('=').unwrap_or((word, "")) {
             ("frozen", _) => view.frozen = true,
@@ -69,14 +69,14 @@ fn parse(line: &str) -> (String, TabletView) {
             ("changes", merge) => view.merge = Some(parse_merge(merge, true)),
             (rowset, held) => {
                 let (bytes, age, from) = parse_held(held);
-                view.deltas.push(DeltasView { rowset: rowset.parse().unwrap(), bytes, age, from });
+                view.deltas.push(DeltaInput { rowset: rowset.parse().unwrap(), bytes, age, from });
             }
         }
     }
     (name, view)
 }
 
-/// `bytes/age@from`.
+/// Parses `bytes/age@from`.
 fn parse_held(held: &str) -> (u64, Duration, u64) {
     let (held, from) = held.split_once('@').unwrap_or((held, "1"));
     let (bytes, age) = held.split_once('/').unwrap_or((held, "1s"));
@@ -84,11 +84,11 @@ fn parse_held(held: &str) -> (u64, Duration, u64) {
     (bytes.parse().unwrap(), age, from.parse().unwrap())
 }
 
-/// `rowsets:gain/bytes`.
-fn parse_merge(merge: &str, only_changes: bool) -> merge_policy::Choice {
+/// Parses `rowsets:gain/bytes`.
+fn parse_merge(merge: &str, only_changes: bool) -> compaction_policy::CompactionChoice {
     let (rowsets, cost) = merge.split_once(':').unwrap();
     let (gain, bytes) = cost.split_once('/').unwrap();
-    merge_policy::Choice {
+    compaction_policy::CompactionChoice {
         rowsets: rowsets.split(',').map(|id| id.parse().unwrap()).collect(),
         gain: gain.parse::<i64>().unwrap() * WHOLE / 1000,
         bytes: bytes.parse().unwrap(),
@@ -106,8 +106,8 @@ fn words(kind: &JobKind) -> String {
     }
 }
 
-/// What a tablet looks like after a job: of its log, what nothing in memory needs any more is gone.
-fn done(view: &mut TabletView, kind: &JobKind) {
+/// Updates a tablet after a job: of its log, the part that nothing in memory anchors is deleted.
+fn done(view: &mut MaintenanceInput, kind: &JobKind) {
     match kind {
         JobKind::FlushRows => (view.rows_bytes, view.rows_age, view.frozen) = (0, None, false),
         JobKind::FlushDeltas(rowset) => view.deltas.retain(|deltas| deltas.rowset != *rowset),

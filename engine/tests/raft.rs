@@ -1,15 +1,9 @@
 //! Transcripts of the Raft core: `tests/raft/*.txt`.
 //!
-//! Servers are `a` to `g`. Disks do what they are told at once, except those that are stalled; messages wait until they
-//! are delivered. What is printed: notes (`a | BecomeLeader | ...`), messages (`a -> b ...`), answers of operators'
-//! requests (`a : ...`). Safe times are milliseconds of the clocks, whose error is 1 unless they are told another.
+//! Servers are `a` to `g`. Disks write at once, except those that are stalled; messages wait until they are delivered.
+//! The output has notes (`a | BecomeLeader | ...`), messages (`a -> b ...`), and replies to operators' requests
+//! (`a : ...`). Safe times are milliseconds of the clocks, whose error is 1 ms unless set otherwise.
 
-#[path = "support/group/node.rs"]
-mod node;
-#[path = "support/group/resting.rs"]
-mod resting;
-#[path = "support/group/shelf.rs"]
-mod shelf;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -19,14 +13,15 @@ use bytes::Bytes;
 use datadriven::TestCase;
 use engine::error::Error;
 use engine::ids::{OpId, PeerId, TabletId, Term, Uuid};
-use engine::raft::message::{UpdateErrorKind, UpdateRequest, UpdateResponse, VoteRequest};
+use engine::raft::interface::{UpdateErrorKind, UpdateRequest, UpdateResponse, VoteRequest};
 use engine::raft::{
-    Change, ChangePart, Config, ConsensusMeta, Event, Member, Message, Peer, RaftOptions, Reply, kind,
+    ConfigChange, ConfigChangePart, ConsensusMeta, MemberKind, Peer, RaftConfig, RaftEvent, RaftMessage,
+    RaftOptions, RaftReply, kind,
 };
-use engine::time::{Instant, Now, Timestamp, WallTime};
-use engine::wal::Replicate;
+use engine::time::{ClockReading, Instant, Timestamp, WallTime};
+use engine::wal::ReplicateEntry;
 
-use node::{Disk, Node};
+use engine_testkit::group::node::{Disk, Node};
 
 const TABLET: TabletId = Uuid([7; 16]);
 
@@ -38,7 +33,7 @@ fn id(name: &str) -> PeerId {
     Uuid([name.as_bytes()[0]; 16])
 }
 
-struct Asked {
+struct PendingReply {
     from: PeerId,
     sent: u64,
     term: Term,
@@ -48,17 +43,17 @@ struct Asked {
 #[derive(Default)]
 struct World {
     nodes: BTreeMap<PeerId, Node>,
-    /// Disks that do nothing.
+    /// Servers whose disk is stalled.
     stalled: BTreeSet<PeerId>,
-    /// Disks that cannot be read.
+    /// Servers whose disk cannot be read.
     spoiled: BTreeSet<PeerId>,
-    messages: Vec<(PeerId, PeerId, Message)>,
-    /// Answers on their way: to, from, event.
-    answers: Vec<(PeerId, PeerId, Event)>,
-    asked: BTreeMap<u64, Asked>,
+    messages: Vec<(PeerId, PeerId, RaftMessage)>,
+    /// Replies in flight: to, from, event.
+    answers: Vec<(PeerId, PeerId, RaftEvent)>,
+    reply_senders: BTreeMap<u64, PendingReply>,
     ticket: u64,
     ms: u64,
-    /// How wrong clocks say that they may be.
+    /// Error that clocks report, in milliseconds.
     error_ms: u64,
     text: String,
 }
@@ -70,7 +65,7 @@ fn raft_transcripts() {
         file.run(|case| {
             world.command(case);
             let text = std::mem::take(&mut world.text);
-            // Ids are one letter sixteen times over.
+            // Ids are one letter sixteen times.
             let short = shorten(&text);
             if short.is_empty() { "ok\n".to_string() } else { short }
         });
@@ -88,7 +83,7 @@ fn shorten(text: &str) -> String {
 impl World {
     fn command(&mut self, case: &TestCase) {
         let words: Vec<String> = case.args.keys().cloned().collect();
-        // In no order: the parser keeps none.
+        // The arguments are unordered: the parser does not keep their order.
         let mut named: Vec<PeerId> =
             words.iter().filter(|word| word.len() == 1).map(|word| id(word)).collect();
         named.sort();
@@ -126,13 +121,13 @@ impl World {
             }
             "step_down" => {
                 let (to, abrupt) = (text("to").map(|to| id(&to)), text("abrupt").is_some());
-                self.step(first.unwrap(), Event::StepDown { ticket: 0, to, abrupt });
+                self.step(first.unwrap(), RaftEvent::StepDown { ticket: 0, to, abrupt });
             }
-            "elect" => self.step(first.unwrap(), Event::Elect { ignore_live_leader: true }),
+            "elect" => self.step(first.unwrap(), RaftEvent::Elect { ignore_live_leader: true }),
             "unsafe" => {
                 let voters = text("voters").unwrap().chars().map(|c| id(&c.to_string())).collect();
                 let caller = "an operator".to_string();
-                self.step(first.unwrap(), Event::UnsafeConfig { ticket: 0, voters, caller });
+                self.step(first.unwrap(), RaftEvent::UnsafeConfig { ticket: 0, voters, caller });
             }
             "clocks" => self.error_ms = text("error").unwrap().parse().unwrap(),
             "want" => self.want(first.unwrap(), text("ms").unwrap().parse().unwrap()),
@@ -143,16 +138,18 @@ impl World {
         }
     }
 
-    fn reading(&self) -> Now {
+    fn reading(&self) -> ClockReading {
         let wall = WallTime { micros: 1_000_000 + self.ms * 1_000, error_micros: self.error_ms * 1_000 };
-        Now { mono: Instant(self.ms * 1_000_000), wall }
+        ClockReading { mono: Instant(self.ms * 1_000_000), wall }
     }
 
     fn group(&mut self, voters: &[PeerId], learners: Option<String>) {
         *self = World { ms: 1_000, error_ms: 1, ..World::default() };
-        let mut peers: Vec<Peer> = voters.iter().map(|at| peer(&name(*at), Member::Voter)).collect();
-        peers.extend(learners.iter().flat_map(|l| l.chars()).map(|c| peer(&c.to_string(), Member::NonVoter)));
-        let meta = ConsensusMeta::new(TABLET, Config::initial(peers.clone()));
+        let mut peers: Vec<Peer> = voters.iter().map(|at| peer(&name(*at), MemberKind::Voter)).collect();
+        peers.extend(
+            learners.iter().flat_map(|l| l.chars()).map(|c| peer(&c.to_string(), MemberKind::NonVoter)),
+        );
+        let meta = ConsensusMeta::new(TABLET, RaftConfig::initial(peers.clone()));
         for peer in &peers {
             self.nodes.insert(peer.id, Node::new(peer.id, Disk::with(meta.clone()), 0));
             self.start(peer.id, true);
@@ -162,7 +159,7 @@ impl World {
     fn start(&mut self, at: PeerId, fresh: bool) {
         let now = self.reading();
         let node = self.nodes.get_mut(&at).unwrap();
-        // Odd: not elected by its metadata. Its timer: by its letter.
+        // Odd: not elected by its metadata. Its election timeout follows from its letter.
         let boot = node.boot(u64::from(at.0[0]), 1, fresh).unwrap();
         let times = RaftOptions { batch_bytes_max: 3, cache_bytes_max: 1 << 20, ..RaftOptions::tiny() };
         node.start(now, boot, RaftOptions { heartbeat_interval: Duration::from_millis(100), ..times });
@@ -171,11 +168,11 @@ impl World {
 
     fn crash(&mut self, at: PeerId) {
         self.nodes.get_mut(&at).unwrap().crash(0);
-        self.asked.retain(|_, asked| asked.from != at);
+        self.reply_senders.retain(|_, pending| pending.from != at);
         self.messages.retain(|(from, _, _)| *from != at);
     }
 
-    fn step(&mut self, at: PeerId, event: Event) {
+    fn step(&mut self, at: PeerId, event: RaftEvent) {
         let now = self.reading();
         let node = self.nodes.get_mut(&at).unwrap();
         if node.step(now, event) {
@@ -193,7 +190,7 @@ impl World {
         }
     }
 
-    /// A reader waits for what is to be safe in so many milliseconds.
+    /// Lets a reader wait for a timestamp `ms` milliseconds ahead.
     fn want(&mut self, at: PeerId, ms: u64) {
         let now = self.reading();
         let wanted = Timestamp::from_micros(now.wall.micros + ms * 1_000);
@@ -201,7 +198,7 @@ impl World {
         self.settle(at);
     }
 
-    /// How far safe times are behind the clocks.
+    /// Prints the distance of safe times behind the clocks.
     fn safe(&mut self) {
         let now = self.reading().wall.micros;
         for (id, raft) in self.nodes.values().filter_map(|node| Some((node.id, node.raft()?))) {
@@ -214,10 +211,10 @@ impl World {
         let due = self.nodes[&at].deadline().0.div_ceil(1_000_000);
         assert!(due < 1 << 40, "{} waits for nothing", name(at));
         self.ms = self.ms.max(due);
-        self.step(at, Event::Tick);
+        self.step(at, RaftEvent::Tick);
     }
 
-    /// How long a server waits if nothing happens.
+    /// Prints the time until a server's next deadline.
     fn due(&mut self, at: PeerId) {
         let wait = self.nodes[&at].deadline().since(self.reading().mono);
         writeln!(self.text, "{} in {} ms", name(at), wait.as_millis()).unwrap();
@@ -242,7 +239,7 @@ impl World {
             };
             writeln!(self.text, "{} reads its log from {} for {}", name(at), read.from, name(read.peer))
                 .unwrap();
-            self.step(at, Event::LogRead { peer: read.peer, from: read.from, result });
+            self.step(at, RaftEvent::LogRead { peer: read.peer, from: read.from, result });
         }
         if !self.stalled.contains(&at) {
             self.write(at);
@@ -257,47 +254,49 @@ impl World {
         }
     }
 
-    /// Metadata become durable, whatever becomes of the log.
+    /// Makes metadata durable, independently of the log.
     fn store(&mut self, at: PeerId) {
         while let Some(event) = self.nodes.get_mut(&at).unwrap().write_meta() {
             self.step(at, event);
         }
     }
 
-    fn answer(&mut self, at: PeerId, ticket: u64, reply: Reply) {
-        let asked = self.asked.remove(&ticket);
+    fn answer(&mut self, at: PeerId, ticket: u64, reply: RaftReply) {
+        let pending = self.reply_senders.remove(&ticket);
         let text = match &reply {
-            Reply::Update(r) => {
+            RaftReply::Update(r) => {
                 let (last, own) = (r.last_received, r.last_received_current_leader);
                 let error = r.error.as_ref().map_or(String::new(), |e| format!(" {e}"));
                 format!("term={} last={last} agreed={own} commit={}{error}", r.term, r.last_committed)
             }
-            Reply::Vote(r) => {
+            RaftReply::Vote(r) => {
                 let error = r.error.as_ref().map_or("yes".to_string(), |e| format!("no: {e}"));
                 format!("term={} {error}", r.term)
             }
-            Reply::Config(result) | Reply::StepDown(result) => match result {
+            RaftReply::Config(result) | RaftReply::StepDown(result) => match result {
                 Ok(()) => "done".to_string(),
                 Err(error) => format!("{:?}: {error}", error.kind),
             },
         };
-        let Some(asked) = asked else {
+        let Some(pending) = pending else {
             writeln!(self.text, "{} : {text}", name(at)).unwrap();
             return;
         };
-        writeln!(self.text, "{} => {} {text}", name(at), name(asked.from)).unwrap();
+        writeln!(self.text, "{} => {} {text}", name(at), name(pending.from)).unwrap();
         let event = match reply {
-            Reply::Update(response) => Event::Updated { peer: at, sent: asked.sent, result: Ok(response) },
-            Reply::Vote(response) => {
-                let (term, pre_election) = (asked.term, asked.pre_election);
-                Event::Voted { peer: at, term, pre_election, result: Ok(response) }
+            RaftReply::Update(response) => {
+                RaftEvent::Updated { peer: at, sent: pending.sent, result: Ok(response) }
             }
-            other => panic!("{other:?} answers no peer"),
+            RaftReply::Vote(response) => {
+                let (term, pre_election) = (pending.term, pending.pre_election);
+                RaftEvent::Voted { peer: at, term, pre_election, result: Ok(response) }
+            }
+            other => panic!("{other:?} is no reply to a peer"),
         };
-        self.answers.push((asked.from, at, event));
+        self.answers.push((pending.from, at, event));
     }
 
-    /// Delivers what is on its way between the named servers (all, if none is named), and the answers to it.
+    /// Delivers messages in flight between the named servers (all, if none is named), and the replies to them.
     fn deliver(&mut self, named: &[PeerId], count: usize) {
         let among = |a: &PeerId, b: &PeerId| named.is_empty() || (named.contains(a) && named.contains(b));
         let mut arriving = Vec::new();
@@ -317,27 +316,28 @@ impl World {
         }
     }
 
-    fn arrive(&mut self, from: PeerId, to: PeerId, message: Message) {
+    fn arrive(&mut self, from: PeerId, to: PeerId, message: RaftMessage) {
         self.ticket += 1;
         let ticket = self.ticket;
         let up = self.nodes.get(&to).is_some_and(Node::is_up);
         match message {
-            Message::Update(request) | Message::Heartbeat(request) if up => {
-                let asked = Asked { from, sent: request.sent, term: request.term, pre_election: false };
-                self.asked.insert(ticket, asked);
-                self.step(to, Event::Update { ticket, request });
+            RaftMessage::Update(request) | RaftMessage::Heartbeat(request) if up => {
+                let pending =
+                    PendingReply { from, sent: request.sent, term: request.term, pre_election: false };
+                self.reply_senders.insert(ticket, pending);
+                self.step(to, RaftEvent::Update { ticket, request });
             }
-            Message::Vote(request) if up => {
+            RaftMessage::Vote(request) if up => {
                 let (term, pre_election) = (request.term, request.pre_election);
-                self.asked.insert(ticket, Asked { from, sent: 0, term, pre_election });
-                self.step(to, Event::Vote { ticket, request });
+                self.reply_senders.insert(ticket, PendingReply { from, sent: 0, term, pre_election });
+                self.step(to, RaftEvent::Vote { ticket, request });
             }
-            Message::RunElection => self.step(to, Event::Elect { ignore_live_leader: true }),
+            RaftMessage::RunElection => self.step(to, RaftEvent::Elect { ignore_live_leader: true }),
             lost => self.lose(from, to, &lost),
         }
     }
 
-    /// The oldest update on its way is refused with this error; the replica there never sees it.
+    /// Rejects the oldest update in flight with this error; the replica there never sees it.
     fn refuse(&mut self, from: PeerId, by: PeerId, error: &str) {
         let kind = match error {
             "failed" => UpdateErrorKind::TabletFailed,
@@ -346,32 +346,37 @@ impl World {
             "wrong-uuid" => UpdateErrorKind::WrongUuid,
             other => panic!("{other} is no error of an update"),
         };
-        let update = |(_, _, message): &(PeerId, PeerId, Message)| match message {
-            Message::Update(request) | Message::Heartbeat(request) => Some((request.sent, request.term)),
+        let update = |(_, _, message): &(PeerId, PeerId, RaftMessage)| match message {
+            RaftMessage::Update(request) | RaftMessage::Heartbeat(request) => {
+                Some((request.sent, request.term))
+            }
             _ => None,
         };
         let between =
-            |sent: &(PeerId, PeerId, Message)| sent.0 == from && sent.1 == by && update(sent).is_some();
+            |sent: &(PeerId, PeerId, RaftMessage)| sent.0 == from && sent.1 == by && update(sent).is_some();
         let at = self.messages.iter().position(between).expect("an update on its way");
         let (sent, term) = update(&self.messages.remove(at)).expect("it is one");
         let result = Ok(UpdateResponse::refusal(by, term, kind, "made up".to_string()));
-        self.step(from, Event::Updated { peer: by, sent, result });
+        self.step(from, RaftEvent::Updated { peer: by, sent, result });
     }
 
-    fn lose(&mut self, from: PeerId, to: PeerId, message: &Message) {
-        let gone = || Error::not_ready("the peer cannot be reached");
+    fn lose(&mut self, from: PeerId, to: PeerId, message: &RaftMessage) {
+        let unreachable_error = || Error::not_ready("the peer cannot be reached");
         match message {
-            Message::Update(request) | Message::Heartbeat(request) => {
-                self.step(from, Event::Updated { peer: to, sent: request.sent, result: Err(gone()) });
+            RaftMessage::Update(request) | RaftMessage::Heartbeat(request) => {
+                self.step(
+                    from,
+                    RaftEvent::Updated { peer: to, sent: request.sent, result: Err(unreachable_error()) },
+                );
             }
-            Message::StartCopy { .. } => {
-                self.step(from, Event::CopyStarted { peer: to, result: Err(gone()) })
+            RaftMessage::StartCopy { .. } => {
+                self.step(from, RaftEvent::CopyStarted { peer: to, result: Err(unreachable_error()) })
             }
             _ => {}
         }
     }
 
-    /// What is on its way between the named servers gets lost.
+    /// Drops the messages in flight between the named servers.
     fn drop(&mut self, named: &[PeerId]) {
         let among = |a: &PeerId, b: &PeerId| named.is_empty() || (named.contains(a) && named.contains(b));
         let lost: Vec<_> = self.messages.extract_if(.., |(from, to, _)| among(from, to)).collect();
@@ -390,7 +395,7 @@ impl World {
             }
             self.deliver(named, usize::MAX);
         }
-        // The steps in between are told by other transcripts.
+        // Other transcripts show the steps in between.
         self.text.clear();
         self.status();
     }
@@ -424,21 +429,28 @@ impl World {
 
     fn change(&mut self, at: PeerId, how: &str, who: &str, cas: Option<String>) {
         let promoted = |member, promote| Peer { promote, ..peer(who, member) };
-        let modify =
-            |member| ChangePart::Modify { id: id(who), member: Some(member), promote: None, replace: None };
+        let modify = |member| ConfigChangePart::Modify {
+            id: id(who),
+            member: Some(member),
+            promote: None,
+            replace: None,
+        };
         let part = match how {
-            "add" => ChangePart::Add(promoted(Member::Voter, false)),
-            "learn" => ChangePart::Add(promoted(Member::NonVoter, true)),
-            "remove" => ChangePart::Remove(id(who)),
-            "promote" => modify(Member::Voter),
-            "demote" => modify(Member::NonVoter),
-            "replace" => ChangePart::Modify { id: id(who), member: None, promote: None, replace: Some(true) },
+            "add" => ConfigChangePart::Add(promoted(MemberKind::Voter, false)),
+            "learn" => ConfigChangePart::Add(promoted(MemberKind::NonVoter, true)),
+            "remove" => ConfigChangePart::Remove(id(who)),
+            "promote" => modify(MemberKind::Voter),
+            "demote" => modify(MemberKind::NonVoter),
+            "replace" => {
+                ConfigChangePart::Modify { id: id(who), member: None, promote: None, replace: Some(true) }
+            }
             other => panic!("{other} is not a change"),
         };
         let cas_opid_index = cas.map(|index| index.parse().unwrap());
         if matches!(how, "add" | "learn") {
             self.nodes.entry(id(who)).or_insert_with(|| {
-                let meta = ConsensusMeta::new(TABLET, Config::initial(vec![peer("z", Member::Voter)]));
+                let meta =
+                    ConsensusMeta::new(TABLET, RaftConfig::initial(vec![peer("z", MemberKind::Voter)]));
                 Node::new(id(who), Disk::with(meta), 0)
             });
             if !self.nodes[&id(who)].is_up() {
@@ -449,18 +461,18 @@ impl World {
         }
         self.step(
             at,
-            Event::ChangeConfig { ticket: 0, change: Change { parts: vec![part], cas_opid_index } },
+            RaftEvent::ChangeConfig { ticket: 0, change: ConfigChange { parts: vec![part], cas_opid_index } },
         );
     }
 
-    /// A request as somebody might make it up.
+    /// Delivers an arbitrary request.
     fn raw_update(&mut self, case: &TestCase) {
         let text = |name: &str| case.args.get(name).map(|v| v.first().cloned().unwrap_or_default());
         let to = id(&text("to").unwrap());
         let caller = id(&text("from").unwrap());
         let term = text("term").unwrap().parse().unwrap();
         let entries = case.args.get("entries").cloned().unwrap_or_default();
-        let entry = |text: &String| Replicate {
+        let entry = |text: &String| ReplicateEntry {
             op: op(text.trim_end_matches('c')),
             timestamp: Timestamp::from_micros(9_000_000 + op(text.trim_end_matches('c')).index),
             kind: if text.ends_with('c') { kind::CONFIG } else { kind::WRITE },
@@ -478,7 +490,7 @@ impl World {
             all_replicated: 0,
             safe_time: None,
         };
-        self.step(to, Event::Update { ticket: u64::MAX, request });
+        self.step(to, RaftEvent::Update { ticket: u64::MAX, request });
     }
 
     fn raw_vote(&mut self, case: &TestCase) {
@@ -493,7 +505,7 @@ impl World {
             pre_election: text("pre").is_some(),
             ignore_live_leader: text("asked").is_some(),
         };
-        self.step(to, Event::Vote { ticket: u64::MAX, request });
+        self.step(to, RaftEvent::Vote { ticket: u64::MAX, request });
     }
 }
 
@@ -502,28 +514,28 @@ fn op(text: &str) -> OpId {
     OpId { term: term.parse().unwrap(), index: index.parse().unwrap() }
 }
 
-fn peer(name: &str, member: Member) -> Peer {
+fn peer(name: &str, member: MemberKind) -> Peer {
     Peer { member, ..Peer::voter(id(name), name, 7050) }
 }
 
-fn show(message: &Message) -> String {
+fn show(message: &RaftMessage) -> String {
     match message {
-        Message::Update(request) | Message::Heartbeat(request) => {
+        RaftMessage::Update(request) | RaftMessage::Heartbeat(request) => {
             let entries: Vec<String> = request.entries.iter().map(show_entry).collect();
             let (term, preceding, commit) = (request.term, request.preceding, request.committed);
             format!("update term={term} after={preceding} [{}] commit={commit}", entries.join(" "))
         }
-        Message::Vote(request) => {
+        RaftMessage::Vote(request) => {
             let what = if request.pre_election { "would you vote" } else { "vote" };
             let asked = if request.ignore_live_leader { " asked" } else { "" };
             format!("{what} term={} last={}{asked}", request.term, request.last_op)
         }
-        Message::RunElection => "run an election".to_string(),
-        Message::StartCopy { source, term } => format!("copy from {} term={term}", name(source.id)),
+        RaftMessage::RunElection => "run an election".to_string(),
+        RaftMessage::StartCopy { source, term } => format!("copy from {} term={term}", name(source.id)),
     }
 }
 
-fn show_entry(entry: &Replicate) -> String {
+fn show_entry(entry: &ReplicateEntry) -> String {
     match entry.kind {
         kind::NO_OP => format!("{} no-op", entry.op),
         kind::CONFIG => format!("{} config", entry.op),

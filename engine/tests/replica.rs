@@ -1,9 +1,8 @@
 //! Transcripts of a replica over a disk in memory: `tests/replica/*.txt`.
 //!
-//! A `write` is one operation, its lines are rows. `scan` may name a moment, the number of the operation that it comes
-//! before, an order, bounds; `restart` closes and opens, `crash` takes the power away first.
+//! A `write` is one operation, its lines are rows. `scan` may name a snapshot by the number of the operation after it,
+//! an order, bounds. `restart` closes and opens, `crash` cuts the power first.
 
-mod support;
 
 use std::fmt::Write;
 
@@ -12,13 +11,13 @@ use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::error::Result;
 use engine::note::Note;
-use engine::replica::{Effects, JobKind, Op, OpResult, RequestId, tombstone};
-use engine::schema::block::ProjectedColumn;
+use engine::replica::{JobKind, Op, OpResult, ReplicaEffects, RequestId, tombstone};
 use engine::schema::key::{decode_key, encode_cell};
-use engine::schema::ops::RowOpKind;
-use engine::schema::{ColumnSchema, DataType, Physical, Schema, format_cell};
-use engine::tablet::scan::{ScanSpec, SnapshotAt};
-use support::{Value, World, plain_schema};
+use engine::schema::row_block::ProjectedColumn;
+use engine::schema::row_ops::RowOpKind;
+use engine::schema::{ColumnSchema, DataType, PhysicalType, Schema, format_cell};
+use engine::tablet::scan::{ScanSpec, SnapshotChoice};
+use engine_testkit::world::{self, Value, World, plain_schema};
 
 #[test]
 fn transcripts() {
@@ -27,8 +26,8 @@ fn transcripts() {
         file.run(|case| {
             let result = run(&mut world, case);
             let mut text = String::new();
-            let told = world.notes.drain(..).filter(|note| !matches!(note, Note::Raft(_)));
-            for note in told {
+            let notes = world.notes.drain(..).filter(|note| !matches!(note, Note::Raft(_)));
+            for note in notes {
                 writeln!(text, "note {note}").unwrap();
             }
             match result {
@@ -37,7 +36,7 @@ fn transcripts() {
             }
             if text.is_empty() { "ok\n".to_string() } else { text }
         });
-        assert_eq!(support::misplaced_files(&world.disk), Vec::<String>::new());
+        assert_eq!(world::misplaced_files(&world.disk), Vec::<String>::new());
     });
 }
 
@@ -58,7 +57,7 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
                 let Some(lines) = during.take() else { return };
                 let schema = world.replica().tablet().schema();
                 let rows: Vec<_> = lines.iter().map(|line| row(&schema, line)).collect();
-                world.write(&rows).expect("writes go on during a flush");
+                world.write(&rows).expect("writes continue during a flush");
             })?;
             return Ok(if did { String::new() } else { "nothing\n".to_string() });
         }
@@ -67,11 +66,11 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
         "tombstone" => {
             let last = world.replica().last_op();
             world.open = None;
-            tombstone::tombstone(&world.disk, &world.disk, support::TABLET, Some(last))?;
+            tombstone::tombstone(&world.disk, &world.disk, world::TABLET, Some(last))?;
         }
         "delete" => {
             world.open = None;
-            tombstone::delete(&world.disk, &world.disk, support::TABLET)?;
+            tombstone::delete(&world.disk, &world.disk, world::TABLET)?;
         }
         "files" => return files(&world.disk),
         "gc" => {
@@ -87,9 +86,10 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
             world.reopen()?;
         }
         "forget" => {
-            let mark = world.moment(number("before").unwrap());
+            let mark = world.timestamp_of(number("before").unwrap());
             world.replica().tablet().raise_history_mark(mark);
-            let due = world.replica().tablet().worth_merging().map_or(Vec::new(), |choice| choice.rowsets);
+            let due =
+                world.replica().tablet().choose_compaction().map_or(Vec::new(), |choice| choice.rowsets);
             return Ok(format!("due {due:?}\n"));
         }
         "rowsets" => return Ok(rowsets(world)),
@@ -102,7 +102,7 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
     Ok(String::new())
 }
 
-/// Lines `name TYPE [nullable] [immutable] [key] [auto] [default=..]`; none for the plain schema.
+/// Parses lines `name TYPE [nullable] [immutable] [key] [auto] [default=..]`; none for the plain schema.
 fn schema_of(input: &str) -> Result<Schema> {
     if input.is_empty() {
         return Ok(plain_schema());
@@ -131,7 +131,7 @@ fn column_of(id: u32, words: &[&str]) -> ColumnSchema {
     column
 }
 
-/// `add <column line>` or `drop <name>`.
+/// Applies `add <column line>` or `drop <name>`.
 fn alter(world: &mut World, input: &str) -> Result<String> {
     let tablet = world.replica().tablet().clone();
     let (schema, version) = (tablet.schema(), tablet.schema_version());
@@ -153,7 +153,7 @@ fn alter(world: &mut World, input: &str) -> Result<String> {
     world.run(op).result.map(|result| show_result(&result))
 }
 
-/// `kind value value ...`; `-` is not set.
+/// Parses `kind value value ...`; `-` is not set.
 fn row(schema: &Schema, line: &str) -> (RowOpKind, Vec<Value>) {
     let mut words = line.split_whitespace();
     let word = words.next().expect("a kind of operation");
@@ -168,7 +168,7 @@ fn value(ty: DataType, word: &str) -> Value {
     match (word, ty.physical()) {
         ("-", _) => Value::Unset,
         ("NULL", _) => Value::Null,
-        (word, Physical::Binary) => match word.strip_prefix("x*") {
+        (word, PhysicalType::Binary) => match word.strip_prefix("x*") {
             Some(count) => Value::text(&"x".repeat(count.parse().unwrap())),
             None => Value::text(word.trim_matches('"')),
         },
@@ -201,7 +201,8 @@ fn show_result(result: &OpResult) -> String {
     text
 }
 
-/// `scan [at=T] [from=T] [unordered] [lower=..] [upper=..] [last=..] [limit=..]`; bounds are the first key column's.
+/// Runs `scan [at=T] [from=T] [unordered] [lower=..] [upper=..] [last=..] [limit=..]`; bounds are the first key
+/// column's.
 fn scan(world: &World, case: &datadriven::TestCase) -> Result<String> {
     let tablet = world.replica().tablet();
     let schema = tablet.schema();
@@ -214,7 +215,7 @@ fn scan(world: &World, case: &datadriven::TestCase) -> Result<String> {
         Some(key)
     };
     let mut projection: Vec<ProjectedColumn> = schema.columns().iter().map(Into::into).collect();
-    let diff_from = number("from").map(|from| world.moment(from));
+    let diff_from = number("from").map(|from| world.timestamp_of(from));
     if diff_from.is_some() {
         let (ty, name) = (DataType::IsDeleted, "deleted".to_string());
         projection.push(ProjectedColumn { id: None, name, ty, nullable: false, read_default: None });
@@ -223,7 +224,8 @@ fn scan(world: &World, case: &datadriven::TestCase) -> Result<String> {
         lower_key: key("lower"),
         upper_key: key("upper"),
         last_key: key("last"),
-        snapshot: number("at").map_or(SnapshotAt::Latest, |at| SnapshotAt::At(world.moment(at))),
+        snapshot: number("at")
+            .map_or(SnapshotChoice::Latest, |at| SnapshotChoice::At(world.timestamp_of(at))),
         diff_from,
         ordered: !case.args.contains_key("unordered"),
         limit: number("limit"),
@@ -264,7 +266,7 @@ fn split(world: &World, target: u64) -> Result<String> {
     Ok(text)
 }
 
-/// Directories and how many files they hold.
+/// Lists directories and their number of files.
 fn files(disk: &MemDisk) -> Result<String> {
     let mut text = String::new();
     for dir in ["data", "tablet-meta", "wals"] {
@@ -276,7 +278,7 @@ fn files(disk: &MemDisk) -> Result<String> {
     Ok(text)
 }
 
-/// A job from its beginning to its end.
+/// Runs a job from its beginning to its end.
 fn job(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
     let rowset = || case.args["rowset"][0].parse().unwrap();
     let kind = match case.directive.as_str() {
@@ -313,26 +315,26 @@ fn rowsets(world: &World) -> String {
 }
 
 #[test]
-fn requests_are_remembered_by_the_log() {
+fn results_of_requests_survive_in_the_log() {
     let mut world = World::new(1, TabletConfig::tiny());
     world.create(plain_schema()).unwrap();
-    let columns = support::wire_columns(&plain_schema());
-    let mut answers = Vec::new();
+    let columns = world::wire_columns(&plain_schema());
+    let mut replies = Vec::new();
     for seq in 0..3 {
-        let mut rows = support::Rows::default();
+        let mut rows = world::Rows::default();
         rows.add(&columns, RowOpKind::Insert, &[Value::int(seq / 2)]);
         let request = RequestId { client: b"c".to_vec(), seq: seq.into(), first_incomplete: 0, attempt: 1 };
-        let mut out = Effects::default();
+        let mut out = ReplicaEffects::default();
         world.propose(rows.op(&columns), Some(request.clone()), &mut out);
         world.persist(&mut out);
         let done = out.done.pop().unwrap();
-        answers.push((request, done.timestamp, done.result));
+        replies.push((request, done.timestamp, done.result));
     }
     world.reopen().unwrap();
-    assert_eq!(world.report.completed_requests, answers);
+    assert_eq!(world.report.completed_requests, replies);
 }
 
-/// A hash partitioned tablet refuses rows of other tablets as a whole, and goes on.
+/// A hash partitioned tablet rejects rows of other tablets with the whole write, and continues.
 #[test]
 fn rows_of_other_tablets_fail_the_write() {
     use engine::schema::partition::{HashDimension, Partition, PartitionSchema};
@@ -356,21 +358,21 @@ fn rows_of_other_tablets_fail_the_write() {
     assert_eq!(world.replica().tablet().stats().live_rows, here.len() as u64);
 }
 
-/// Writes that wait in the log while the schema changes are decided under the schema of their turn.
+/// Writes that wait in the log while the schema changes are checked under the schema of their turn.
 #[test]
-fn a_write_behind_an_alter_is_decided_under_the_new_schema() {
+fn a_write_after_an_alter_is_checked_under_the_new_schema() {
     let mut world = World::new(1, TabletConfig::tiny());
     world.create(plain_schema()).unwrap();
-    let old = support::wire_columns(&plain_schema());
-    let rows = |columns: &[engine::schema::ops::WireColumn], key| {
-        let mut rows = support::Rows::default();
+    let old = world::wire_columns(&plain_schema());
+    let rows = |columns: &[engine::schema::row_ops::ClientColumn], key| {
+        let mut rows = world::Rows::default();
         rows.add(columns, RowOpKind::Insert, &[Value::int(key), Value::text("v"), Value::int(1)]);
         rows.op(columns)
     };
     let schema = Box::new(Schema::new(plain_schema().columns()[..2].to_vec(), 1).unwrap());
     let (table_name, extra) = ("t".to_string(), Default::default());
     let alter = Op::AlterSchema { schema, version: 1, table_name, extra };
-    let mut out = Effects::default();
+    let mut out = ReplicaEffects::default();
     world.propose(rows(&old, 1), None, &mut out);
     world.propose(alter, None, &mut out);
     world.propose(rows(&old, 2), None, &mut out);
@@ -384,7 +386,7 @@ fn a_write_behind_an_alter_is_decided_under_the_new_schema() {
     }
 }
 
-/// Ranges to be read in parallel cover every row once.
+/// Ranges for parallel scans cover every row once.
 #[test]
 fn key_ranges_cover_the_tablet() {
     let mut world = World::new(1, TabletConfig::tiny());

@@ -5,23 +5,25 @@ use std::sync::Arc;
 
 use datadriven::TestCase;
 use engine::cfile::cache::PageCache;
-use engine::cfile::frame::Identity;
+use engine::cfile::page_file::PageOwner;
 use engine::disk::mem::MemDisk;
 use engine::disk::{Disk, read_file, replace_file};
 use engine::error::{Error, Result};
 use engine::ids::Uuid;
-use engine::schema::block::{ProjectedColumn, RowBlock};
-use engine::schema::change::{ChangeBuilder, encode_delete};
 use engine::schema::key::encode_key;
 use engine::schema::predicate::{Predicate, PredicateKind};
+use engine::schema::row_block::{ProjectedColumn, RowBlock};
+use engine::schema::row_change::{RowChangeBuilder, encode_delete};
 use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema};
-use engine::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMemory, RowSetMeta};
+use engine::tablet::diskrowset::{
+    ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMeta, RowSetTrackers,
+};
 use engine::tablet::rowset::{ProbeStats, RowSetScanSpec, Snapshot};
 use engine::time::Timestamp;
 
 const TABLET: Uuid = Uuid([0xab; 16]);
 
-/// A table, one rowset of it, and what it lives on.
+/// A table, one rowset of it, and its disk.
 struct World {
     disk: MemDisk,
     schema: Schema,
@@ -70,7 +72,7 @@ fn run(world: &mut World, case: &TestCase) -> Result<String> {
             world.disk.flip_bit(&file, number(case, "at").unwrap()).unwrap();
         }
         "misdirect" => {
-            // A write of one page lands where another lies.
+            // The write of one page goes to the place of another.
             let at = |name: &str| number(case, name).unwrap() as usize;
             let (mut bytes, from) = (world.bytes(&case.args["file"][0]), world.bytes(&case.args["of"][0]));
             let page = &from[at("from")..at("from") + at("len")];
@@ -92,7 +94,7 @@ fn run(world: &mut World, case: &TestCase) -> Result<String> {
     Ok(String::new())
 }
 
-/// Lines `name TYPE [nullable] [encoding=E] [compression=C] [default=V]`; ids count up from 0.
+/// Parses lines `name TYPE [nullable] [encoding=E] [compression=C] [default=V]`; ids count up from 0.
 fn parse_table(case: &TestCase) -> Result<Schema> {
     let mut columns = Vec::new();
     for (id, line) in case.input.lines().enumerate() {
@@ -110,7 +112,7 @@ fn parse_table(case: &TestCase) -> Result<Schema> {
                 Some(("compression", "ZSTD")) => column.compression = Compression::Zstd,
                 Some(("block", bytes)) => column.block_bytes = bytes.parse().unwrap(),
                 Some(("default", value)) => column.read_default = parse_cell(ty, value),
-                _ => panic!("what is {word}?"),
+                _ => panic!("unknown word {word}"),
             }
         }
         columns.push(column);
@@ -153,7 +155,7 @@ impl World {
             meta,
             &self.schema,
             PageCache::new(1 << 20),
-            RowSetMemory::default(),
+            RowSetTrackers::default(),
         )?);
         Ok(())
     }
@@ -168,11 +170,11 @@ impl World {
         text.split(' ').zip(self.schema.columns()).map(|(word, column)| parse_cell(column.ty, word)).collect()
     }
 
-    /// Lines `ts: cells`, or `ts..died: cells` for a ghost; a line `from-to ts: ...#...` stands for many.
+    /// Writes lines `ts: cells`, or `ts..died: cells` for a ghost row; a line `from-to ts: ...#...` stands for many.
     fn write(&mut self, case: &TestCase) -> Result<String> {
         let data = Arc::new(self.disk.clone());
         let path = format!("data/{}", case.args["file"][0]);
-        let identity = Identity { tablet: TABLET, rowset: number(case, "rowset").unwrap_or(1) };
+        let identity = PageOwner { tablet: TABLET, rowset: number(case, "rowset").unwrap_or(1) };
         let config = match case.args.contains_key("tiny") {
             true => ColumnFileConfig::tiny(),
             false => ColumnFileConfig::default(),
@@ -201,7 +203,7 @@ impl World {
         Ok(show_meta(self.meta.as_ref().unwrap(), self.set()?))
     }
 
-    /// Lines `row ts delete`, `row ts update column=cell ...` or `row ts reinsert column=cell ...`.
+    /// Applies lines `row ts delete`, `row ts update column=cell ...` or `row ts reinsert column=cell ...`.
     fn change(&mut self, case: &TestCase) -> Result<()> {
         for line in case.input.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -211,8 +213,8 @@ impl World {
                     encode_delete(&mut change);
                     None
                 }
-                "update" => Some(ChangeBuilder::update(&mut change)),
-                _ => Some(ChangeBuilder::reinsert(&mut change)),
+                "update" => Some(RowChangeBuilder::update(&mut change)),
+                _ => Some(RowChangeBuilder::reinsert(&mut change)),
             };
             if let Some(mut builder) = builder {
                 for set in &words[3..] {
@@ -241,7 +243,7 @@ impl World {
         Ok(out)
     }
 
-    /// Lines are predicates.
+    /// Scans with one predicate per line.
     fn scan(&self, case: &TestCase) -> Result<String> {
         let columns = self.schema.columns();
         let bound = |name: &str| case.args.get(name).map(|cells| self.key(&self.cells(&cells.join(" "))));
@@ -275,7 +277,7 @@ impl World {
         })
     }
 
-    /// `a=1`, `a<1`, `a>=1` or `a?` for IS NULL.
+    /// Parses `a=1`, `a<1`, `a>=1` or `a?` for IS NULL.
     fn predicate(&self, text: &str) -> Predicate {
         let at = text.find(['=', '<', '>', '?']).unwrap();
         let column = &self.schema.columns()[self.schema.index_of_name(&text[..at]).unwrap()];
@@ -320,7 +322,7 @@ impl World {
     }
 }
 
-/// `1-3 text #` is `text 1`, `text 2`, `text 3`; `%7` in it is the number modulo 7.
+/// Expands `1-3 text #` to `text 1`, `text 2`, `text 3`; `%7` in it is the number modulo 7.
 fn expand(input: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for line in input.lines() {

@@ -1,22 +1,20 @@
-//! Columns of a table through alterations, against a list of names: an alteration happens as a whole or not at all, and
-//! a column's id is its own for good.
+//! Alterations of a table's columns, compared with a list of names: an alteration is atomic, and a column's id is never
+//! reused.
 
-#[path = "support/one_server.rs"]
-mod one_server;
 
 use std::collections::BTreeSet;
 
 use engine::catalog::{
-    AlterStep, AlterTable, Catalog, CatalogConfig, Command, CreateTable, RequestedColumn, TableRef,
+    AlterStep, AlterTable, Catalog, CatalogCommand, CatalogConfig, CreateTable, RequestedColumn, TableRef,
 };
 use engine::ids::ColumnId;
 use engine::schema::{ColumnSchema, DataType};
-use one_server::OneServer;
 use proptest::prelude::*;
+use engine_testkit::single_server_catalog::OneServer;
 
 const COLUMNS_MAX: usize = 5;
 
-/// One step of an alteration, with columns by number; column 0 is the key.
+/// A step of an alteration, with columns by number; column 0 is the key.
 #[derive(Debug, Clone)]
 enum Step {
     Add { name: u8, nullable: bool, default: bool },
@@ -64,7 +62,7 @@ struct Model {
 }
 
 impl Model {
-    /// `None` if the step is to be refused.
+    /// Applies a step; `None` if it must be rejected.
     fn step(&mut self, step: &Step) -> Option<()> {
         let at = |columns: &[(String, ColumnId)], number: u8| {
             columns.iter().position(|(known, _)| *known == name(number))
@@ -94,12 +92,12 @@ impl Model {
     }
 }
 
-/// A catalog with the table `t`, which has the key and one more column.
+/// Creates a catalog with the table `t`, which has the key and one more column.
 fn world() -> OneServer {
     let mut world = OneServer::new(CatalogConfig { columns_max: COLUMNS_MAX, ..CatalogConfig::default() });
     let columns = vec![requested("k", false, false, true), requested("c1", true, false, false)];
     let create = CreateTable { name: "t".to_string(), columns, ..CreateTable::default() };
-    world.command(Command::Create(Box::new(create))).expect("a lawful table");
+    world.command(CatalogCommand::Create(Box::new(create))).expect("a legal table");
     world
 }
 
@@ -116,7 +114,7 @@ fn version(catalog: &Catalog) -> u32 {
 
 proptest! {
     #[test]
-    fn alterations_happen_as_a_whole_or_not_at_all(
+    fn alterations_are_atomic(
         alterations in prop::collection::vec(prop::collection::vec(step(), 1..4), 1..8),
     ) {
         let mut world = world();
@@ -124,21 +122,21 @@ proptest! {
         let mut ids: BTreeSet<ColumnId> = model.columns.iter().map(|(_, id)| *id).collect();
         for steps in &alterations {
             let mut after = model.clone();
-            let lawful = steps.iter().try_for_each(|step| after.step(step)).is_some();
+            let is_legal = steps.iter().try_for_each(|step| after.step(step)).is_some();
             let request = AlterTable {
                 table: TableRef::by_name("t"),
                 steps: steps.iter().map(Step::request).collect(),
                 ..AlterTable::default()
             };
             let old_version = version(&world.catalog);
-            let answer = world.command(Command::Alter(Box::new(request)));
-            prop_assert_eq!(answer.is_ok(), lawful, "{:?}: {:?}", steps, answer);
-            if lawful {
+            let reply = world.command(CatalogCommand::Alter(Box::new(request)));
+            prop_assert_eq!(reply.is_ok(), is_legal, "{:?}: {:?}", steps, reply);
+            if is_legal {
                 if after.columns == model.columns {
-                    // Nothing came of it and nothing is recorded: the ids that it gave were seen by nobody.
+                    // The alteration failed and nothing was stored: no client saw the ids that it assigned.
                     after.next_id = model.next_id;
                 }
-                // No id is ever given to another column, also of those that were dropped since.
+                // No id is ever assigned to another column, not even one of a dropped column.
                 let fresh = after.columns.iter().filter(|(_, id)| !model.columns.iter().any(|(_, old)| old == id));
                 for (_, id) in fresh {
                     prop_assert!(ids.insert(*id), "column id {} is given twice", id.0);

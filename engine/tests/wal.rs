@@ -9,11 +9,11 @@ use engine::disk::{Disk, read_file};
 use engine::error::{Error, Result};
 use engine::ids::OpId;
 use engine::time::Timestamp;
-use engine::wal::{Commit, Entry, Replicate, Wal, WalConfig};
+use engine::wal::{CommitEntry, LogEntry, ReplicateEntry, Wal, WalConfig};
 
 const DIR: &str = "wals/t";
 
-/// One log, open or not, and what it lives on.
+/// One log, open or not, and its disk.
 struct World {
     disk: MemDisk,
     config: WalConfig,
@@ -49,7 +49,7 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
         "read" => {
             let max = number("max").unwrap_or(1 << 20) as usize;
             let replicates = world.wal()?.read(number("from").unwrap(), max)?;
-            return Ok(show(replicates.into_iter().map(Entry::Replicate)));
+            return Ok(show(replicates.into_iter().map(LogEntry::Replicate)));
         }
         "gc" => {
             let wal = world.wal()?;
@@ -106,8 +106,8 @@ fn open(world: &mut World) -> Result<String> {
     Ok(text)
 }
 
-/// Lines like `replicate 1.5 ts=9 kind=1 payload` and `commit 1.5 payload`.
-fn parse(input: &str) -> Vec<Entry> {
+/// Parses lines like `replicate 1.5 ts=9 kind=1 payload` and `commit 1.5 payload`.
+fn parse(input: &str) -> Vec<LogEntry> {
     let parse_op = |text: &str| {
         let (term, index) = text.split_once('.').unwrap();
         OpId { term: term.parse().unwrap(), index: index.parse().unwrap() }
@@ -116,39 +116,44 @@ fn parse(input: &str) -> Vec<Entry> {
         let words: Vec<&str> = line.split(' ').collect();
         let payload = Bytes::copy_from_slice(words.last().unwrap().as_bytes());
         match words[0] {
-            "replicate" => Entry::Replicate(Replicate {
+            "replicate" => LogEntry::Replicate(ReplicateEntry {
                 op: parse_op(words[1]),
                 timestamp: Timestamp(words[2].strip_prefix("ts=").unwrap().parse().unwrap()),
                 kind: words[3].strip_prefix("kind=").unwrap().parse().unwrap(),
                 payload,
             }),
-            "commit" => Entry::Commit(Commit { op: parse_op(words[1]), payload }),
+            "commit" => LogEntry::Commit(CommitEntry { op: parse_op(words[1]), payload }),
             other => panic!("unknown entry {other}"),
         }
     };
     input.lines().map(line).collect()
 }
 
-fn show(entries: impl Iterator<Item = Entry>) -> String {
+fn show(entries: impl Iterator<Item = LogEntry>) -> String {
     let payload = |bytes: &Bytes| match bytes.len() {
         0..30 => String::from_utf8_lossy(bytes).into_owned(),
         len => format!("({len} bytes)"),
     };
     let line = |entry| match entry {
-        Entry::Replicate(Replicate { op, timestamp, kind, payload: bytes }) => {
+        LogEntry::Replicate(ReplicateEntry { op, timestamp, kind, payload: bytes }) => {
             format!("replicate {op} ts={} kind={kind} {}\n", timestamp.0, payload(&bytes))
         }
-        Entry::Commit(Commit { op, payload: bytes }) => format!("commit {op} {}\n", payload(&bytes)),
+        LogEntry::Commit(CommitEntry { op, payload: bytes }) => format!("commit {op} {}\n", payload(&bytes)),
     };
     entries.map(line).collect()
 }
 
-/// One batch of 100 bytes of payload for each index.
+/// Appends one batch of 100 bytes of payload for each index.
 fn fill(wal: &mut Wal, from: u64, to: u64) -> Result<()> {
     for index in from..=to {
         let op = OpId { term: 1, index };
         let payload = Bytes::from(vec![index as u8; 100]);
-        wal.append(&[Entry::Replicate(Replicate { op, timestamp: Timestamp(index), kind: 1, payload })])?;
+        wal.append(&[LogEntry::Replicate(ReplicateEntry {
+            op,
+            timestamp: Timestamp(index),
+            kind: 1,
+            payload,
+        })])?;
     }
     Ok(())
 }
@@ -162,7 +167,7 @@ fn files(disk: &MemDisk) -> String {
     text
 }
 
-/// Appends bytes behind the log's back, durably: a count and a value.
+/// Appends a count of bytes of one value to a file durably, without the log.
 fn raw_append(disk: &MemDisk, file: &str, bytes: &[String]) {
     let [count, value] = bytes else { panic!("bytes=(count,value)") };
     let file = disk.open(&format!("{DIR}/{file}")).unwrap();

@@ -1,5 +1,5 @@
-//! `fuzz TARGET FILE…` runs a target on inputs, as a find is looked at; `fuzz seeds` makes the seeds of all corpora;
-//! `fuzz list` names the targets.
+//! `fuzz TARGET FILE…` runs a target on inputs, for example a crash input; `fuzz seeds` writes the seeds of all
+//! corpora; `fuzz list` prints the targets.
 
 use std::path::Path;
 use std::process::ExitCode;

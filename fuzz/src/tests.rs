@@ -1,4 +1,4 @@
-//! The corpora, as they are and damaged; seeds and dictionaries.
+//! Tests of the corpora, as they are and damaged, of seeds and of dictionaries.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// Damaged inputs of a target, at most; of slow ones, fewer.
+/// Largest number of damaged inputs of a target; fewer of slow ones.
 const DAMAGED_MAX: [usize; 2] = [2_000, 20];
 
 fn folder(name: &str) -> PathBuf {
@@ -23,7 +23,7 @@ fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|file| (file.clone(), fs::read(file).expect("a readable input"))).collect()
 }
 
-/// Runs all targets, whatever was found in the first; panics with the names of those that failed.
+/// Runs all targets, also after a failure; panics with the names of those that failed.
 fn every_target(test: impl Fn(&Target)) {
     let failed = |target: &&Target| catch_unwind(AssertUnwindSafe(|| test(target))).is_err();
     let failed: Vec<&str> = TARGETS.iter().filter(failed).map(|target| target.name).collect();
@@ -40,13 +40,13 @@ fn corpora_are_replayed() {
     });
 }
 
-/// Prefixes and single-byte changes of every input: most of what tearing and rot do.
+/// Replays prefixes and single-byte changes of every input, which torn writes and bit rot resemble.
 #[test]
 fn damaged_corpora_are_survived() {
     every_target(|target| {
         let inputs = corpus(target);
         let total: usize = inputs.iter().map(|(_, input)| 6 * input.len()).sum();
-        // Long inputs are damaged in some places only, the same ones in every run.
+        // Long inputs are damaged in some places only, the same in every run.
         let step = total.div_ceil(DAMAGED_MAX[usize::from(target.slow)]).max(1);
         for (file, input) in inputs {
             println!("{}", file.display());
@@ -90,7 +90,7 @@ fn corpora_and_dictionaries_belong_to_targets() {
     }
 }
 
-/// Request messages with a target of their own, part of another, or without any field.
+/// Request messages with a separate target, part of another, or without any field.
 const ELSEWHERE: [&str; 5] = [
     "CreateTableRequestPb",
     "AlterTableRequestPb",
@@ -103,7 +103,7 @@ const ELSEWHERE: [&str; 5] = [
 fn every_request_of_the_services_is_listed() {
     let mut missing = Vec::new();
     for service in ["consensus", "master", "server", "tserver"] {
-        let file = folder("../node/src/proto").join(format!("kudu.{service}.rs"));
+        let file = folder("../node/proto/src/generated").join(format!("kudu.{service}.rs"));
         let source = fs::read_to_string(file).expect("generated sources");
         let names = source.lines().filter_map(|line| line.strip_prefix("pub struct "));
         let requests = names.filter_map(|rest| rest.split_whitespace().next());

@@ -1,6 +1,6 @@
-//! From settings to what each server is told: a TOML file, the command line, and the configs of the servers.
+//! Conversion of flags to the servers' configurations: a TOML file, the command line, and the config structs.
 //!
-//! The file is flat: its keys are the settings of [`crate::server::flags`]. The command line overrides it.
+//! The file is flat: its keys are the flags of [`crate::server::flags`]. The command line overrides it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,13 +11,13 @@ use engine::raft::RaftOptions;
 use toml::{Spanned, Value};
 
 use crate::dirs::ServerKind;
-use crate::env::Env;
-use crate::rpc::RpcConfig;
-use crate::rpc::negotiate::Subnet;
+use nyala_common::env::Env;
+use nyala_common::rpc::RpcConfig;
+use nyala_common::rpc::negotiate::Subnet;
 use crate::server::flags::{self, Flags};
 use crate::server::split_host_port;
 
-/// Sets what a TOML file says. `Invalid` names the file, the line and what is wrong there.
+/// Sets the flags of a TOML file. `Invalid` names the file, the line and the fault.
 pub fn apply_file(flags: &Flags, path: &str, text: &str) -> Result<()> {
     let table: BTreeMap<Spanned<String>, Spanned<Value>> = toml::from_str(text)
         .map_err(|error| Error::invalid(format!("{path}: {}", error.to_string().trim_end())))?;
@@ -28,14 +28,14 @@ pub fn apply_file(flags: &Flags, path: &str, text: &str) -> Result<()> {
             return Err(flags::unknown(key.get_ref()).context(place));
         }
         let value = flatten(value.get_ref()).ok_or_else(|| {
-            Error::invalid(format!("{} is neither a value nor a list of values", key.get_ref()))
+            Error::invalid(format!("{}: neither a value nor a list of values", key.get_ref()))
         });
         value.and_then(|value| flags.set(key.get_ref(), &value)).map_err(|error| error.context(place))?;
     }
     Ok(())
 }
 
-/// A value as the command line would have it.
+/// Returns a TOML value as text of the command line.
 fn flatten(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -47,7 +47,7 @@ fn flatten(value: &Value) -> Option<String> {
     }
 }
 
-/// The ports Kudu's servers use unless told otherwise: RPC and web.
+/// Returns Kudu's default ports: RPC and web.
 pub fn default_ports(kind: ServerKind) -> (u16, u16) {
     match kind {
         ServerKind::Master => (7051, 8051),
@@ -55,17 +55,17 @@ pub fn default_ports(kind: ServerKind) -> (u16, u16) {
     }
 }
 
-/// Where a server listens.
+/// Addresses at which a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Addresses {
+pub struct ServerAddresses {
     pub rpc: SocketAddr,
-    /// `host:port` names for clients, if they should use other ones.
+    /// `host:port` names for clients, if they differ from the bound address.
     pub advertised: Vec<String>,
     pub web: Option<SocketAddr>,
 }
 
-/// The addresses that the settings name; hosts are looked up.
-pub async fn addresses(env: &Env, flags: &Flags, kind: ServerKind) -> Result<Addresses> {
+/// Returns the addresses in the flags; resolves host names.
+pub async fn addresses(env: &Env, flags: &Flags, kind: ServerKind) -> Result<ServerAddresses> {
     let (rpc_port, web_port) = default_ports(kind);
     let bind = match flags.list("rpc_bind_addresses").as_slice() {
         [] => format!("0.0.0.0:{rpc_port}"),
@@ -91,10 +91,10 @@ pub async fn addresses(env: &Env, flags: &Flags, kind: ServerKind) -> Result<Add
     };
     let advertised: Vec<String> =
         flags.list("rpc_advertised_addresses").iter().map(|name| with_port(name, rpc.port())).collect();
-    Ok(Addresses { rpc, advertised, web })
+    Ok(ServerAddresses { rpc, advertised, web })
 }
 
-/// A host alone gets the port.
+/// Adds the port to a host without one.
 fn with_port(text: &str, port: u16) -> String {
     if split_host_port(text).is_ok() { text.to_string() } else { format!("{text}:{port}") }
 }
@@ -102,12 +102,12 @@ fn with_port(text: &str, port: u16) -> String {
 async fn resolve(env: &Env, host_port: &str) -> Result<SocketAddr> {
     let found = env.net.resolve(host_port).await;
     let found = found.map_err(|error| Error::io(format_args!("look up {host_port}"), &error))?;
-    // Both families are usual for a name; IPv4 is what most clients are told.
+    // A name usually has addresses of both families; most clients use IPv4.
     let first = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
     first.copied().ok_or_else(|| Error::not_found(format!("{host_port} has no address")))
 }
 
-/// Where a server's files are: the directory of its logs, and those of its data.
+/// Returns a server's directories: that of its logs, and those of its data.
 pub fn directories(flags: &Flags) -> Result<(String, Vec<String>)> {
     let (wal, data) = (flags.text("fs_wal_dir"), flags.list("fs_data_dirs"));
     match (wal.is_empty(), data.is_empty()) {
@@ -120,7 +120,7 @@ pub fn directories(flags: &Flags) -> Result<(String, Vec<String>)> {
     }
 }
 
-/// `host:port` names of masters in a setting; the port may be left out.
+/// Returns the `host:port` names of masters in a flag; the port may be missing there.
 pub fn masters(flags: &Flags, setting: &str) -> Result<Vec<String>> {
     let (port, _) = default_ports(ServerKind::Master);
     let masters: Vec<String> = flags.list(setting).iter().map(|name| with_port(name, port)).collect();
@@ -130,7 +130,7 @@ pub fn masters(flags: &Flags, setting: &str) -> Result<Vec<String>> {
     Ok(masters)
 }
 
-/// The RPC layer's limits and times.
+/// Returns limits and times of the RPC layer.
 pub fn rpc(flags: &Flags) -> Result<RpcConfig> {
     let millis = |name| Duration::from_millis(flags.number(name));
     let subnets: Result<Vec<Subnet>> = flags
@@ -138,7 +138,7 @@ pub fn rpc(flags: &Flags) -> Result<RpcConfig> {
         .iter()
         .map(|text| Subnet::parse(text).map_err(|why| Error::invalid(format!("trusted_subnets: {why}"))))
         .collect();
-    // As given, nothing is added: loopback and private IPv6 networks are part of the default only.
+    // A given list replaces the default, including the loopback and private IPv6 networks.
     let subnets = if flags.is_given("trusted_subnets") { subnets? } else { Subnet::private() };
     Ok(RpcConfig {
         queue_length: flags.number("rpc_service_queue_length") as usize,
@@ -155,7 +155,7 @@ pub fn rpc(flags: &Flags) -> Result<RpcConfig> {
     })
 }
 
-/// How patient groups of replicas are: a profile, and what is given beside it.
+/// Returns the Raft timing: a profile, overridden by the flags that are given.
 pub fn raft(flags: &Flags) -> RaftOptions {
     let mut options = match flags.text("raft_profile").as_str() {
         "fast" => RaftOptions::fast(),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_sets_what_it_names() {
+    fn a_file_sets_the_flags_it_names() {
         let flags = apply(
             "# a comment\nfs_wal_dir = \"/wal\"\nfs-data-dirs = [\"/a\", \"/b\"]\nlog_sync = false\n\
              scanner_ttl_ms = 5\n",
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_told() {
+    fn a_fault_in_a_file_is_reported_with_its_line() {
         let wrong = |text| apply(text).err().unwrap();
         let unknown = wrong("log_sync = true\nfs_wall_dir = \"/x\"\n");
         expect_test::expect![[
@@ -209,13 +209,13 @@ mod tests {
         .assert_eq(&unknown);
         expect_test::expect![[r#"nyala.toml, line 1: scanner_ttl_ms: "-5" is not a whole number from 0"#]]
             .assert_eq(&wrong("scanner_ttl_ms = -5"));
-        expect_test::expect![[r#"nyala.toml, line 1: log_sync is neither a value nor a list of values"#]]
+        expect_test::expect![[r#"nyala.toml, line 1: log_sync: neither a value nor a list of values"#]]
             .assert_eq(&wrong("[log_sync]\nx = 1"));
         assert!(wrong("log_sync = \n").starts_with("nyala.toml: TOML parse error at line 1, column 12"));
     }
 
     #[test]
-    fn one_directory_serves_for_all() {
+    fn one_directory_holds_logs_and_data() {
         let flags = apply("fs_wal_dir = \"/wal\"").unwrap();
         assert_eq!(directories(&flags).unwrap(), ("/wal".to_string(), vec!["/wal".to_string()]));
         assert!(directories(&Flags::new()).is_err());
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_gives_the_times_that_are_not_given() {
+    fn a_profile_sets_the_times_that_are_not_given() {
         assert_eq!(raft(&Flags::new()), RaftOptions::default());
         let flags = apply("raft_profile = \"fast\"\nraft_heartbeat_interval_ms = 70").unwrap();
         let heartbeat_interval = Duration::from_millis(70);

@@ -1,29 +1,29 @@
-//! The directories of one server: opened, locked, and checked to belong together.
+//! Directories of one server: opened, locked, and checked to belong together.
 //!
 //! ```text
 //! wal dir    instance  instance.lock  wals/<tablet>/…
 //! data dir   instance  instance.lock  data/<tablet>/…  tablet-meta/<tablet>
 //! ```
 //!
-//! `instance` says which server owns the directory. A server that finds another's directory, one written by a
-//! newer build, or one in use by another process refuses to start, and says which directory it was.
+//! `instance` names the server that owns the directory. A server does not start with a directory of another server, of
+//! a newer build, or in use by another process; the error names the directory.
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use engine::codec::{self, Reader};
+use engine::codec::{self, ByteReader};
 use engine::disk::{self, Disk};
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::Uuid;
 
-use crate::env::Env;
+use nyala_common::env::Env;
 
 const MAGIC: [u8; 4] = *b"NYIN";
 const FORMAT: u16 = 1;
 const INSTANCE: &str = "instance";
 const LOCK: &str = "instance.lock";
 
-/// What kind of server a directory belongs to.
+/// Kind of server that a directory belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerKind {
     Master,
@@ -43,28 +43,28 @@ impl ServerKind {
     }
 }
 
-/// One open directory. It stays locked until [`ServerDirs::release`], or while this lives.
+/// An open directory. It stays locked until [`ServerDirs::release`] or until it is dropped.
 pub struct Directory {
-    /// As the configuration names it.
+    /// Path as in the configuration.
     pub path: String,
     pub disk: Arc<dyn Disk>,
     lock: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
-/// A server's directories and the identity kept in them.
+/// A server's directories and the identity stored in them.
 pub struct ServerDirs {
-    /// The server's id for life.
+    /// The server's permanent id.
     pub uuid: Uuid,
     pub wal: Arc<Directory>,
-    /// At least one; the WAL's own directory may be among them.
+    /// At least one; may contain the WAL directory.
     pub data: Vec<Arc<Directory>>,
 }
 
 impl ServerDirs {
-    /// Gives the directories up: another server may have them. For one that has stopped to use them.
+    /// Unlocks the directories for another server. The caller must not use them any more.
     pub fn release(&self) {
         for dir in self.data.iter().chain([&self.wal]) {
-            drop(dir.lock.lock().expect("nobody panics while holding it").take());
+            drop(dir.lock.lock().expect("no task panics while holding it").take());
         }
     }
 }
@@ -75,8 +75,8 @@ struct Instance {
     kind: ServerKind,
 }
 
-/// Opens the directories, making those that are missing. A server whose directories are all new gets a new id;
-/// an empty directory joins those that are not. Does disk work: call it through [`Env::run`].
+/// Opens the directories and creates missing ones. A server whose directories are all new gets a new id; an empty
+/// directory joins existing ones. Does disk work: call it through [`Env::run`].
 pub fn open(env: &Env, kind: ServerKind, wal_dir: &str, data_dirs: &[String]) -> Result<ServerDirs> {
     if data_dirs.is_empty() {
         return Err(Error::invalid("no data directory is configured; name at least one"));
@@ -106,7 +106,7 @@ fn open_directory(env: &Env, path: &str) -> Result<Directory> {
     Ok(Directory { path: path.to_string(), disk, lock: Mutex::new(Some(lock)) })
 }
 
-/// The id that all directories agree on, written to those that have none yet.
+/// Returns the id that all directories agree on, and writes it to the new ones.
 fn identify(env: &Env, kind: ServerKind, wal: &Directory, data: &[Arc<Directory>]) -> Result<Uuid> {
     let known = read_instance(wal, kind)?;
     let mut fresh = Vec::new();
@@ -134,7 +134,7 @@ fn identify(env: &Env, kind: ServerKind, wal: &Directory, data: &[Arc<Directory>
         )));
     }
     let uuid = found.map_or_else(|| env.random_uuid(), |(uuid, _)| uuid);
-    // The WAL directory first: after a crash in between, the empty data directories join it at the next start.
+    // Order: the WAL directory first. After a crash in between, the empty data directories join it at the next start.
     for dir in fresh {
         write_instance(dir, Instance { uuid, kind })?;
     }
@@ -145,7 +145,7 @@ fn read_instance(dir: &Directory, kind: ServerKind) -> Result<Option<Instance>> 
     let at = |error: Error| error.context(format!("the directory {}", dir.path));
     let bytes = match disk::read_file(&*dir.disk, INSTANCE) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return refuse_strangers(dir).map(|()| None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return check_is_empty(dir).map(|()| None),
         Err(error) => return Err(Error::io(format!("read {}/{INSTANCE}", dir.path), &error)),
     };
     let instance = decode(&bytes).map_err(at)?;
@@ -160,8 +160,8 @@ fn read_instance(dir: &Directory, kind: ServerKind) -> Result<Option<Instance>> 
     Ok(Some(instance))
 }
 
-/// A directory without `instance` must hold nothing, so that nobody's files are mixed with ours.
-fn refuse_strangers(dir: &Directory) -> Result<()> {
+/// Checks that a directory without `instance` is empty, so that foreign files are not mixed with the server's.
+fn check_is_empty(dir: &Directory) -> Result<()> {
     let names = dir.disk.list("").map_err(|error| Error::io(format!("list {}", dir.path), &error))?;
     let ours = |name: &String| *name == LOCK || *name == format!("{INSTANCE}.tmp");
     match names.iter().find(|name| !ours(name)) {
@@ -169,8 +169,8 @@ fn refuse_strangers(dir: &Directory) -> Result<()> {
         Some(name) => Err(Error {
             kind: ErrorKind::Invalid,
             message: format!(
-                "the directory {} holds {name:?} but no {INSTANCE} file; \
-                 choose an empty directory or one that this server made",
+                "the directory {} contains {name:?} but no {INSTANCE} file; \
+                 choose an empty directory or one that this server created",
                 dir.path
             ),
             errno: None,
@@ -180,7 +180,7 @@ fn refuse_strangers(dir: &Directory) -> Result<()> {
 
 fn decode(bytes: &[u8]) -> Result<Instance> {
     let (_, payload) = codec::unseal(MAGIC, FORMAT, bytes)?;
-    let mut reader = Reader::new(payload);
+    let mut reader = ByteReader::new(payload);
     let uuid = Uuid::parse(reader.text()?.as_bytes())?;
     let name = reader.text()?;
     let kind =
@@ -201,9 +201,9 @@ fn write_instance(dir: &Directory, instance: Instance) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::os::{OsEnv, OsOptions};
+    use nyala_common::env::os::{OsEnv, OsOptions};
 
-    /// Opens directories below a fresh one by name; errors without that one's path and without ids.
+    /// Returns a function that opens directories by name below a temporary one; its errors omit the path and ids.
     #[allow(clippy::type_complexity, reason = "closures have no shorter name")]
     fn opener(
         env: &Env,
@@ -228,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn directories_keep_their_servers_id() {
-        let env = OsEnv::new(&OsOptions::default()).expect("the real world");
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
         let (_root, open) = opener(&env);
         let first = open(ServerKind::TabletServer, "wal", &["a", "wal"]).expect("new directories");
         let uuid = first.uuid;
@@ -239,8 +239,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn wrong_directories_are_told() {
-        let env = OsEnv::new(&OsOptions::default()).expect("the real world");
+    async fn wrong_directories_are_reported() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
         let (root, open) = opener(&env);
         let tserver = ServerKind::TabletServer;
         for name in ["1", "2"] {
@@ -252,9 +252,9 @@ mod tests {
             let disk = env.disks.open(root.path().join("odd").to_str().expect("UTF-8")).expect("a disk");
             disk::replace_file(&*disk, name, bytes).expect("written");
         };
-        let mut told = Vec::new();
+        let mut errors = Vec::new();
         let mut refuse =
-            |kind, wal: &str, data: &[&str]| told.push(open(kind, wal, data).err().expect("refused"));
+            |kind, wal: &str, data: &[&str]| errors.push(open(kind, wal, data).err().expect("refused"));
         refuse(tserver, "wal1", &[]);
         refuse(tserver, "wal1", &["data1", "data1"]);
         refuse(tserver, "wal1", &["data2"]);
@@ -272,9 +272,9 @@ mod tests {
             the directory data2 belongs to server ID but wal1 to server ID give each server its own directories
             the WAL directory new is empty, but data2 belongs to server ID whose WAL must be somewhere else
             the directory wal1 belongs to a tablet server, not to a master
-            the directory odd holds "letters.txt" but no instance file; choose an empty directory or one that this server made
+            the directory odd contains "letters.txt" but no instance file; choose an empty directory or one that this server created
             the directory odd: "NYIN" record has format 2, newer than the newest this build reads (1); use the build that wrote it or a later one
             the directory odd: a "NYIN" record should be here, but the bytes begin with "scra"
-        "#]].assert_eq(&(told.join("\n") + "\n"));
+        "#]].assert_eq(&(errors.join("\n") + "\n"));
     }
 }

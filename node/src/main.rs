@@ -1,37 +1,38 @@
-//! The program: command line, log, runtime, signals, exit code.
+//! The program `nyala`: command line, log, runtime, signals, exit code.
 //!
-//! With `env/os.rs` the only place that may name tokio's runtime and signals, or end the process.
+//! Besides `nyala_common::env::os`, this is the only place that may name tokio's runtime and signals, or end the
+//! process.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use engine::error::Error;
-use node::cli::{self, Failure, Invocation};
-use node::env::BoxFuture;
-use node::env::os::{OsEnv, OsOptions, decline_huge_pages};
+use node::cli::{self, ExitError, Invocation};
+use nyala_common::env::BoxFuture;
+use nyala_common::env::os::{OsEnv, OsOptions, decline_huge_pages};
 use node::server::logging;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What jemalloc reads when it starts. Rows stay in memory for long among much that soon goes, on whatever thread: an
-/// arena for each processor and little kept aside by threads let pages fill up, and empty ones go back after a second.
+/// Configuration of jemalloc. Long-lived rows are allocated among many short-lived objects, on all threads. An arena
+/// per processor and small thread caches let pages fill up; empty pages are returned after 1 second.
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static ALLOCATION: &[u8; 73] =
     b"percpu_arena:percpu,tcache_max:4096,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
-/// How long work that does not heed the end of the program is waited for.
+/// Longest wait at the end for tasks that ignore the shutdown.
 const LEFTOVERS: Duration = Duration::from_secs(5);
 
-/// Exit code of a program ended by its second signal, as shells give it for Ctrl-C.
+/// Exit code after a second signal, as shells give it for Ctrl-C.
 const INTERRUPTED: i32 = 130;
 
 fn main() -> ExitCode {
     end_on_panic();
     decline_huge_pages();
     let matches = cli::command().get_matches_from(cli::normalise(std::env::args_os()));
-    #[allow(clippy::disallowed_methods, reason = "the settings are read before there is a world")]
+    #[allow(clippy::disallowed_methods, reason = "flags are read before the environment exists")]
     let read_file = |path: &str| std::fs::read(path);
     match cli::parse(&matches, &read_file).and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,8 +43,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// A panic is a broken invariant. The runtime would catch it and go on without the task, which others wait for; a
-/// server that died is restarted, one that hangs is not. On the main thread a panic ends the program anyway.
+/// Aborts the process on a panic in any thread. A panic is a broken invariant; the runtime would drop the task and let
+/// others wait for it forever. A stopped server is restarted, a hanging one is not. On the main thread a panic ends the
+/// process anyway.
 fn end_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -54,16 +56,16 @@ fn end_on_panic() {
     }));
 }
 
-fn run(invocation: Invocation) -> Result<(), Failure> {
+fn run(invocation: Invocation) -> Result<(), ExitError> {
     let settings = invocation.process_settings();
-    logging::init(settings.log_format, &settings.log_level).map_err(Failure::usage)?;
+    logging::init(settings.log_format, &settings.log_level).map_err(ExitError::usage)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::io("start the runtime", &error))?;
     let result = runtime.block_on(async {
         let options = OsOptions { memory_limit_bytes: settings.memory_limit_bytes, ..OsOptions::default() };
-        let env = OsEnv::new(&options).map_err(|error| Error::io("look at this machine", &error))?;
+        let env = OsEnv::new(&options).map_err(|error| Error::io("read the properties of this machine", &error))?;
         let stop = on_signal().map_err(|error| Error::io("listen for signals", &error))?;
         invocation.run(env, stop).await
     });
@@ -71,7 +73,7 @@ fn run(invocation: Invocation) -> Result<(), Failure> {
     result
 }
 
-/// Ready at the first SIGINT or SIGTERM. The second one ends the program at once.
+/// Returns a future that is ready at the first SIGINT or SIGTERM. The second signal ends the process at once.
 #[allow(clippy::disallowed_methods, reason = "signals are the process's, not the node's")]
 fn on_signal() -> std::io::Result<BoxFuture<'static, ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -86,7 +88,7 @@ fn on_signal() -> std::io::Result<BoxFuture<'static, ()>> {
                 _ = terminate.recv() => {}
             }
             match first.take() {
-                // Nobody waiting any more: the program is at its end.
+                // If the receiver has gone, the program is already ending.
                 Some(first) => drop(first.send(())),
                 None => std::process::exit(INTERRUPTED),
             }

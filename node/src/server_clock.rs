@@ -1,17 +1,18 @@
-//! One server's hybrid clock, shared by everything in it that gives or sees timestamps.
+//! Hybrid clock of one server, shared by all parts that issue or observe timestamps.
 //!
-//! The arithmetic is the engine's [`HybridClock`]; this adds the reading of the node's clock and a lock. Safe time
-//! (see `spec/SafeTime.tla`) rests on one rule kept by those who use it: a timestamp that is shown to anyone
-//! has been *taken* with [`ServerClock::now`], so that no later operation can get it or one below.
+//! The arithmetic is the engine's [`HybridClock`]; this adds the reading of the node's clock and a lock.
+//!
+//! Invariant, for safe time (`spec/SafeTime.tla`): a timestamp that leaves the server has been *taken* with
+//! [`ServerClock::now`], so that no later operation gets it or a lower one.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::error::Result;
-use engine::time::{HybridClock, Now, Timestamp};
+use engine::time::{HybridClock, ClockReading, Timestamp};
 
-use crate::env::{Clock, Env};
+use nyala_common::env::{Clock, Env};
 
-/// Cheap to clone; all clones are one clock.
+/// Hybrid clock. Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub struct ServerClock {
     source: Arc<dyn Clock>,
@@ -19,41 +20,41 @@ pub struct ServerClock {
 }
 
 impl ServerClock {
-    /// `max_ahead_micros`: how far ahead of this server's clock a timestamp from elsewhere may be.
+    /// Creates a clock; `max_ahead_micros` limits how far ahead of this server's clock a received timestamp may be.
     pub fn new(env: &Env, max_ahead_micros: u64) -> ServerClock {
         let hybrid = Arc::new(Mutex::new(HybridClock::new(max_ahead_micros)));
         ServerClock { source: env.clock.clone(), hybrid }
     }
 
-    /// Takes a timestamp: greater than every one taken or seen before.
+    /// Takes a timestamp greater than all taken or observed before.
     pub fn now(&self) -> Timestamp {
         let wall = self.source.now().wall;
         self.hybrid().now(wall)
     }
 
-    /// What [`ServerClock::now`] would give, without taking it.
+    /// Returns the timestamp that [`ServerClock::now`] would take, without taking it.
     pub fn peek(&self) -> Timestamp {
         let wall = self.source.now().wall;
         self.hybrid().peek(wall)
     }
 
-    /// Moves past a timestamp seen elsewhere; `Invalid` if it is too far in the future to be believed.
+    /// Advances past a received timestamp; `Invalid` if it is too far ahead of this server's clock.
     pub fn update(&self, seen: Timestamp) -> Result<()> {
         let wall = self.source.now().wall;
         self.hybrid().update(seen, wall)
     }
 
-    /// Moves past a timestamp found in this server's own data, however far ahead it is.
+    /// Advances past a timestamp found in this server's own data, without a limit.
     pub fn pass(&self, seen: Timestamp) {
         self.hybrid().pass(seen);
     }
 
-    /// Both readings of the node's clock, as they are.
-    pub fn reading(&self) -> Now {
+    /// Returns the raw readings of the node's clocks.
+    pub fn reading(&self) -> ClockReading {
         self.source.now()
     }
 
     fn hybrid(&self) -> MutexGuard<'_, HybridClock> {
-        self.hybrid.lock().expect("nobody panics while holding the clock")
+        self.hybrid.lock().expect("no task panics while holding the clock")
     }
 }

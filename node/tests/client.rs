@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
-use engine::schema::ops::{Cell, RowOpKind};
-use engine::schema::partition::{HashDimension, RangeHash};
-use engine::schema::range::Range;
+use engine::schema::row_ops::{ClientCell, RowOpKind};
+use engine::schema::partition::{HashDimension, RangeHashSchema};
+use engine::schema::partition_range::PartitionRange;
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::client::ddl::AlterStep;
-use node::client::predicate::{Comparison, Simplified};
-use node::client::{
+use nyala_client::tables::AlterStep;
+use nyala_client::predicate::{Comparison, SimplifiedPredicate};
+use nyala_client::{
     Client, ClientConfig, CreateTable, ErrorKind, FlushMode, ReadMode, ScanSpec, SessionConfig, Table,
 };
-use node::env::Env;
-use node::env::os::{OsEnv, OsOptions};
-use node::server::cluster::{Cluster, ClusterConfig, Ports};
+use nyala_common::env::Env;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
 
 struct World {
@@ -34,7 +34,7 @@ async fn world() -> World {
         masters: 1,
         tablet_servers: 2,
         ip: [127, 0, 0, 1].into(),
-        ports: Ports::Free,
+        ports: PortAssignment::Free,
         flags,
     };
     let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
@@ -63,15 +63,15 @@ async fn insert(table: &Table, mode: FlushMode, rows: std::ops::Range<i64>) -> V
     for k in rows {
         let (key, v) = (k.to_le_bytes(), (k as i32 * 2).to_le_bytes());
         let text = format!("row {k}");
-        let s = if k % 3 == 0 { Cell::Null } else { Cell::Value(text.as_bytes()) };
-        let cells = [Cell::Value(&key), Cell::Value(&v), s];
+        let s = if k % 3 == 0 { ClientCell::Null } else { ClientCell::Value(text.as_bytes()) };
+        let cells = [ClientCell::Value(&key), ClientCell::Value(&v), s];
         match session.apply(table, RowOpKind::Insert, &cells, k as u64).await {
             Ok(()) => {}
             Err(error) if error.kind == ErrorKind::Throttled => {
                 failures.extend(session.flush().await);
                 session.apply(table, RowOpKind::Insert, &cells, k as u64).await.expect("the buffer is empty");
             }
-            Err(error) => failures.push(node::client::RowFailure { tag: k as u64, error }),
+            Err(error) => failures.push(nyala_client::RowFailure { tag: k as u64, error }),
         }
     }
     failures.extend(session.flush().await);
@@ -116,7 +116,7 @@ async fn a_background_flush_begins_at_the_watermark() {
             row_bytes = session.buffered_bytes() - held;
             held = session.buffered_bytes();
             let key = keys.next().expect("there are more").to_le_bytes();
-            let cells = [Cell::Value(&key), Cell::Null, Cell::Null];
+            let cells = [ClientCell::Value(&key), ClientCell::Null, ClientCell::Null];
             session.apply(&table, RowOpKind::Insert, &cells, 0).await.expect("there is room");
         }
         let watermark = 20_000 * watermark_percent / 100;
@@ -141,7 +141,7 @@ async fn rows_written_in_every_mode_are_scanned() {
     keys.sort_unstable();
     assert_eq!(keys, (0..6003).collect::<Vec<i64>>());
     assert_eq!(sum, (0..6003).map(|k| k * 2).sum::<i64>());
-    let Ok(Simplified::Predicate(least)) = table.compare("k", Comparison::GreaterEqual, "5000") else {
+    let Ok(SimplifiedPredicate::Predicate(least)) = table.compare("k", Comparison::GreaterEqual, "5000") else {
         panic!("a predicate")
     };
     let some = ScanSpec { predicates: vec![least.clone()], limit: Some(17), ..ScanSpec::default() };
@@ -195,11 +195,11 @@ async fn a_session_goes_on_when_a_table_has_other_columns() {
     let table = hashed(&world.client, "grows").await;
     let session = world.client.session(SessionConfig::new(FlushMode::Manual));
     let (k, more, w) = (1i64.to_le_bytes(), 2i64.to_le_bytes(), 8i16.to_le_bytes());
-    let cells = [Cell::Value(&k), Cell::Null, Cell::Unset];
+    let cells = [ClientCell::Value(&k), ClientCell::Null, ClientCell::Unset];
     session.apply(&table, RowOpKind::Insert, &cells, 1).await.expect("there is room");
     let step = AlterStep::AddColumn(ColumnSchema::new(9, "w", DataType::Int16).nullable());
     let wider = world.client.alter_table(&table, &[step], None).await.expect("a legal step");
-    let cells = [Cell::Value(&more), Cell::Null, Cell::Unset, Cell::Value(&w)];
+    let cells = [ClientCell::Value(&more), ClientCell::Null, ClientCell::Unset, ClientCell::Value(&w)];
     session.apply(&wider, RowOpKind::Insert, &cells, 2).await.expect("there is room");
     assert_eq!(session.flush().await, []);
     assert_eq!(wider.count(vec![]).await.expect("a running cluster"), 2);
@@ -210,19 +210,19 @@ async fn a_session_goes_on_when_a_table_has_other_columns() {
 async fn a_session_goes_on_when_a_range_hashes_otherwise() {
     let mut world = world().await;
     let key = |k: i64| (k as u64 ^ 1 << 63).to_be_bytes().to_vec();
-    let range = |low, high| Range { lower: key(low), upper: key(high) };
+    let range = |low, high| PartitionRange { lower: key(low), upper: key(high) };
     let mut create = CreateTable::new("rehashed", schema()).hash(&["k"], 2).expect("a key column");
     create = create.range(&["k"]).expect("a key column");
     create.replicas = Some(1);
     create.ranges = vec![range(0, 100), range(100, 200)];
     let columns = create.partition.hash[0].columns.clone();
     let hash = vec![HashDimension { columns, buckets: 5, seed: 0 }];
-    create.partition.custom = vec![RangeHash { lower: key(100), upper: key(200), hash }];
+    create.partition.custom = vec![RangeHashSchema { lower: key(100), upper: key(200), hash }];
     let table = world.client.create_table(&create).await.expect("a new table");
     let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
     let insert = async |table: &Table, k: i64| {
         let bytes = k.to_le_bytes();
-        session.apply(table, RowOpKind::Insert, &[Cell::Value(&bytes), Cell::Null, Cell::Null], 0).await
+        session.apply(table, RowOpKind::Insert, &[ClientCell::Value(&bytes), ClientCell::Null, ClientCell::Null], 0).await
     };
     insert(&table, 1).await.expect("it has a range");
     let steps = [AlterStep::DropRange(range(100, 200)), AlterStep::AddRange(range(100, 200))];
@@ -239,7 +239,7 @@ async fn tables_are_altered_and_gaps_are_noticed() {
     let mut world = world().await;
     let key = |k: i64| (k as u64 ^ 1 << 63).to_be_bytes().to_vec();
     let mut create = CreateTable::new("ranges", schema()).range(&["k"]).expect("a key column");
-    create.ranges = vec![Range { lower: key(0), upper: key(10) }, Range { lower: key(20), upper: key(30) }];
+    create.ranges = vec![PartitionRange { lower: key(0), upper: key(10) }, PartitionRange { lower: key(20), upper: key(30) }];
     create.replicas = Some(1);
     let table = world.client.create_table(&create).await.expect("a new table");
     let again = world.client.create_table(&create).await.err().expect("the name is taken");
@@ -251,7 +251,7 @@ async fn tables_are_altered_and_gaps_are_noticed() {
     let mut added = ColumnSchema::new(9, "w", DataType::Int16);
     added.read_default = Some(vec![7, 0]);
     let steps = [
-        AlterStep::AddRange(Range { lower: key(10), upper: key(20) }),
+        AlterStep::AddRange(PartitionRange { lower: key(10), upper: key(20) }),
         AlterStep::AddColumn(added),
         AlterStep::RenameColumn { from: "v".to_string(), to: "value".to_string() },
         AlterStep::DropColumn("s".to_string()),
@@ -261,7 +261,7 @@ async fn tables_are_altered_and_gaps_are_noticed() {
     assert_eq!((altered.name(), names), ("renamed", vec!["k", "value", "w"]));
     let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
     let (k, w) = (15i64.to_le_bytes(), 8i16.to_le_bytes());
-    let cells = [Cell::Value(&k), Cell::Null, Cell::Value(&w)];
+    let cells = [ClientCell::Value(&k), ClientCell::Null, ClientCell::Value(&w)];
     session.apply(&altered, RowOpKind::Upsert, &cells, 0).await.expect("its range exists now");
     assert_eq!(scan(&altered, ScanSpec::default()).await.0.len(), 21);
     assert_eq!(world.client.list_tables(None).await.expect("a running cluster").len(), 1);

@@ -4,26 +4,26 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
-use engine::schema::ops::{Cell, RowOpKind};
+use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::client::{Client, ClientConfig, FlushMode, ScanSpec, SessionConfig};
-use node::env::os::{OsEnv, OsOptions};
-use node::env::{BoxFuture, Env};
-use node::proto::kudu::consensus::raft_peer_pb::Role;
-use node::proto::kudu::master::tablet_locations_pb::InternedReplicaPb;
-use node::proto::kudu::master::{
+use nyala_client::{Client, ClientConfig, FlushMode, ScanSpec, SessionConfig};
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::env::{BoxFuture, Env};
+use nyala_proto::kudu::consensus::raft_peer_pb::Role;
+use nyala_proto::kudu::master::tablet_locations_pb::InternedReplicaPb;
+use nyala_proto::kudu::master::{
     ConnectToMasterResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb, MasterErrorPb,
     TabletLocationsPb, TsInfoPb, master_error_pb,
 };
-use node::proto::kudu::tserver::tablet_server_error_pb::Code;
-use node::proto::kudu::tserver::{
+use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
+use nyala_proto::kudu::tserver::{
     ScanRequestPb, ScanResponsePb, TabletServerErrorPb, WriteRequestPb, WriteResponsePb,
 };
-use node::proto::kudu::{AppStatusPb, ColumnarRowBlockPb, HostPortPb, app_status_pb::ErrorCode};
-use node::proto::kudu::{PartitionPb, PartitionSchemaPb, partition_schema_pb::RangeSchemaPb};
-use node::rpc::server::{RpcHandle, RpcServer};
-use node::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
-use node::wire::convert;
+use nyala_proto::kudu::{AppStatusPb, ColumnarRowBlockPb, HostPortPb, app_status_pb::ErrorCode};
+use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb, partition_schema_pb::RangeSchemaPb};
+use nyala_common::rpc::server::{RpcHandle, RpcServer};
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+use nyala_common::wire::schema;
 use prost::Message;
 
 const MASTER: [MethodInfo; 3] =
@@ -133,7 +133,7 @@ impl Server {
         }
         Reply::message(&GetTableSchemaResponsePb {
             error,
-            schema: Some(convert::schema_to_pb(&schema())),
+            schema: Some(schema::schema_to_pb(&schema())),
             partition_schema: Some(PartitionSchemaPb {
                 range_schema: Some(RangeSchemaPb::default()),
                 ..Default::default()
@@ -267,10 +267,10 @@ async fn a_write_is_repeated_under_its_number_until_it_lands() {
     let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
     let key = 7i32.to_le_bytes();
     for _ in 0..2 {
-        session.apply(&table, RowOpKind::Insert, &[Cell::Value(&key)], 0).await.expect("written in the end");
+        session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await.expect("written in the end");
     }
     let refused =
-        session.apply(&table, RowOpKind::Insert, &[Cell::Value(&key)], 0).await.expect_err("refused");
+        session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await.expect_err("refused");
     assert_eq!(refused.message, "writing to table t: scripted INVALID_ARGUMENT");
     insta::assert_snapshot!(world.log(), @r"
     master-1 GetTableSchema

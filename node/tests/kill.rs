@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use engine::schema::ops::{Cell, RowOpKind};
+use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::client::{
+use nyala_client::{
     Client, ClientConfig, CreateTable, Error, ErrorKind, FlushMode, RowFailure, ScanSpec, Session,
     SessionConfig, Table,
 };
-use node::env::os::{OsEnv, OsOptions};
+use nyala_common::env::os::{OsEnv, OsOptions};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tokio::runtime::{Builder, Runtime};
@@ -110,10 +110,10 @@ async fn apply(
 ) -> Result<Option<i64>, Error> {
     let value = below(rng, 1 << 40) as i64;
     let (k, v, s) = (key.to_le_bytes(), value.to_le_bytes(), text(key, value));
-    let whole = [Cell::Value(&k), Cell::Value(&v), Cell::Value(s.as_bytes())];
+    let whole = [ClientCell::Value(&k), ClientCell::Value(&v), ClientCell::Value(s.as_bytes())];
     let (kind, cells) = match (exists, below(rng, 4)) {
         (false, _) => (RowOpKind::Insert, whole),
-        (true, 0) => (RowOpKind::Delete, [Cell::Value(&k), Cell::Unset, Cell::Unset]),
+        (true, 0) => (RowOpKind::Delete, [ClientCell::Value(&k), ClientCell::Unset, ClientCell::Unset]),
         (true, 1) => (RowOpKind::Upsert, whole),
         (true, _) => (RowOpKind::Update, whole),
     };

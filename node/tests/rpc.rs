@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use datadriven::TestCase;
 use engine::time::Instant;
-use node::proto::kudu::rpc::{ErrorStatusPb, NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
-use node::rpc::frame::{self, Frame, FrameReader, split_body};
-use node::rpc::negotiate::{ClientNegotiation, ServerNegotiation, Step, check_preamble};
-use node::rpc::results::{Begin, Remembered, ResultTracker};
+use nyala_proto::kudu::rpc::{ErrorStatusPb, NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
+use nyala_common::rpc::frame::{self, Frame, FrameReader, split_body};
+use nyala_common::rpc::negotiate::{ClientNegotiation, ServerNegotiation, NegotiationStep, check_preamble};
+use nyala_common::rpc::result_tracker::{RequestAdmission, CachedReply, ResultTracker};
 use prost::Message;
 
 #[test]
@@ -168,11 +168,11 @@ impl Session {
         let mut to_server = self.client.hello().slice(7..);
         for _ in 0..8 {
             let to_client = match self.server.on_frame(&one_frame(&hex(&to_server))) {
-                Step::Continue(bytes) => bytes,
+                NegotiationStep::Continue(bytes) => bytes,
                 other => return print_step(other),
             };
             match self.client.on_frame(&one_frame(&hex(&to_client))) {
-                Step::Continue(bytes) | Step::Done { send: bytes, .. } => to_server = bytes,
+                NegotiationStep::Continue(bytes) | NegotiationStep::Done { send: bytes, .. } => to_server = bytes,
                 other => return print_step(other),
             }
         }
@@ -186,11 +186,11 @@ fn one_frame(text: &str) -> Frame {
     reader.next_frame().expect("a frame").expect("a whole frame")
 }
 
-fn print_step(step: Step) -> String {
+fn print_step(step: NegotiationStep) -> String {
     match step {
-        Step::Continue(bytes) => format!("send {}\n{}", hex(&bytes), print_negotiate(&bytes)),
-        Step::Done { send, user } => format!("done, user {user:?}, send {:?}\n", hex(&send)),
-        Step::Failed { send, code, message } => {
+        NegotiationStep::Continue(bytes) => format!("send {}\n{}", hex(&bytes), print_negotiate(&bytes)),
+        NegotiationStep::Done { send, user } => format!("done, user {user:?}, send {:?}\n", hex(&send)),
+        NegotiationStep::Failed { send, code, message } => {
             format!("failed, {}: {message}\nsend {}\n", code.as_str_name(), hex(&send))
         }
     }
@@ -212,14 +212,14 @@ fn results_directive(tracker: &mut ResultTracker<String>, now: &mut Instant, tes
         first_incomplete_seq_no: arg(test, "first", 0),
         attempt_no: 1,
     };
-    let reply = Remembered { body: Bytes::from(arg(test, "reply", String::new())), sidecars: Vec::new() };
+    let reply = CachedReply { body: Bytes::from(arg(test, "reply", String::new())), sidecars: Vec::new() };
     let print = |waiters: Vec<String>| format!("answers {waiters:?}\n");
     match test.directive.as_str() {
         "begin" => match tracker.begin(&id, *now, arg(test, "as", String::new())) {
-            Begin::Execute(_) => "execute\n".to_string(),
-            Begin::Attached => "attached\n".to_string(),
-            Begin::Repeat(_, reply) => format!("repeat {}\n", String::from_utf8_lossy(&reply.body)),
-            Begin::Stale(_) => "stale\n".to_string(),
+            RequestAdmission::Execute(_) => "execute\n".to_string(),
+            RequestAdmission::Attached => "attached\n".to_string(),
+            RequestAdmission::Repeat(_, reply) => format!("repeat {}\n", String::from_utf8_lossy(&reply.body)),
+            RequestAdmission::Stale(_) => "stale\n".to_string(),
         },
         "complete" => print(tracker.complete(&id, reply, *now)),
         "fail" => print(tracker.fail(&id)),

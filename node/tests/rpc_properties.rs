@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::time::Instant;
-use node::proto::kudu::rpc::{NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
-use node::rpc::frame::{self, Frame, FrameReader, sidecar_offsets, split_body};
-use node::rpc::negotiate::{ClientNegotiation, ServerNegotiation, Step};
-use node::rpc::queue::{Admission, CallQueue, Next};
-use node::rpc::results::{Begin, Remembered, ResultTracker};
+use nyala_proto::kudu::rpc::{NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
+use nyala_common::rpc::frame::{self, Frame, FrameReader, sidecar_offsets, split_body};
+use nyala_common::rpc::negotiate::{ClientNegotiation, ServerNegotiation, NegotiationStep};
+use nyala_common::rpc::service_queue::{Admission, CallQueue, NextCall};
+use nyala_common::rpc::result_tracker::{RequestAdmission, CachedReply, ResultTracker};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
@@ -116,14 +116,14 @@ proptest! {
         let mut steps = Vec::new();
         for (call_id, step, frame) in frames {
             match server.on_frame(&frame) {
-                Step::Continue(_) => steps.push((call_id, step)),
-                Step::Done { user, .. } => {
+                NegotiationStep::Continue(_) => steps.push((call_id, step)),
+                NegotiationStep::Done { user, .. } => {
                     prop_assert_eq!(user, "root");
                     prop_assert_eq!(&steps, &[(-33, 1), (-33, 2)]);
                     prop_assert_eq!(call_id, -3);
                     break;
                 }
-                Step::Failed { send, .. } => {
+                NegotiationStep::Failed { send, .. } => {
                     prop_assert!(!send.is_empty());
                     break;
                 }
@@ -161,7 +161,7 @@ fn negotiation_frame() -> impl Strategy<Value = (i32, i32, Frame)> {
     let mechanism = prop_oneof![4 => Just("PLAIN"), 1 => Just("GSSAPI")];
     (call_id, step, token, mechanism).prop_map(|(call_id, step, token, mechanism)| {
         let mechanism =
-            node::proto::kudu::rpc::negotiate_pb::SaslMechanism { mechanism: mechanism.to_string() };
+            nyala_proto::kudu::rpc::negotiate_pb::SaslMechanism { mechanism: mechanism.to_string() };
         let message = NegotiatePb {
             step,
             token: Some(token.into()),
@@ -204,25 +204,25 @@ fn check_tracker(events: &[Tracked]) -> Result<(), TestCaseError> {
         first_incomplete_seq_no: first,
         attempt_no: 0,
     };
-    let reply = |seq_no: i64| Remembered { body: seq_no.to_string().into(), sidecars: Vec::new() };
+    let reply = |seq_no: i64| CachedReply { body: seq_no.to_string().into(), sidecars: Vec::new() };
     for event in events {
         match *event {
             Tracked::Begin { seq_no, first_incomplete } => {
                 match tracker.begin(&id(seq_no, first_incomplete), Instant(0), ()) {
-                    Begin::Execute(()) => {
+                    RequestAdmission::Execute(()) => {
                         prop_assert!(!running.contains(&seq_no), "{seq_no} runs already");
                         prop_assert!(!took_effect.contains(&seq_no), "{seq_no} ran already");
                         running.push(seq_no);
                     }
-                    Begin::Attached => {
+                    RequestAdmission::Attached => {
                         prop_assert!(running.contains(&seq_no));
                         waiting += 1;
                     }
-                    Begin::Repeat((), remembered) => {
+                    RequestAdmission::Repeat((), remembered) => {
                         prop_assert!(took_effect.contains(&seq_no));
                         prop_assert_eq!(remembered, reply(seq_no));
                     }
-                    Begin::Stale(()) => {}
+                    RequestAdmission::Stale(()) => {}
                 }
             }
             Tracked::Complete { seq_no } if running.contains(&seq_no) => {
@@ -283,9 +283,9 @@ fn check_queue(
                 let next = queue.next(Instant(0));
                 if model.is_empty() {
                     running -= 1;
-                    prop_assert_eq!(next, Next::Idle);
+                    prop_assert_eq!(next, NextCall::Idle);
                 } else {
-                    prop_assert_eq!(next, Next::Run(model.remove(0).1));
+                    prop_assert_eq!(next, NextCall::Run(model.remove(0).1));
                 }
             }
             None => {}

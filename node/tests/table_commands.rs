@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use node::cli::{self, Failure};
-use node::env::Env;
-use node::env::os::{OsEnv, OsOptions};
-use node::server::cluster::{Cluster, ClusterConfig, Ports};
+use node::cli::{self, ExitError};
+use nyala_common::env::Env;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
 
 struct World {
@@ -28,7 +28,7 @@ impl World {
             masters: 1,
             tablet_servers: 1,
             ip: [127, 0, 0, 1].into(),
-            ports: Ports::Free,
+            ports: PortAssignment::Free,
             flags,
         };
         let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
@@ -39,7 +39,7 @@ impl World {
         self.dir.path().join(name).to_str().expect("UTF-8").to_string()
     }
 
-    async fn run(&self, args: &[&str]) -> Result<(), Failure> {
+    async fn run(&self, args: &[&str]) -> Result<(), ExitError> {
         let masters = self.cluster.master_addresses().join(",");
         let all = ["nyala", "table"].into_iter().chain(args.iter().copied()).chain(["--masters", &masters]);
         let matches = cli::command().try_get_matches_from(all.map(OsString::from)).expect("legal arguments");

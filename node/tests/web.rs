@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use engine::ids::Uuid;
 use node::dirs::ServerKind;
-use node::env::Env;
-use node::env::os::{OsEnv, OsOptions};
-use node::metrics::Samples;
+use nyala_common::env::Env;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::metrics::MetricSamples;
 use node::server::flags::Flags;
-use node::server::{Common, Health, web};
+use node::server::{ServerContext, ServerHealth, web};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-fn world() -> (Env, Common) {
+fn world() -> (Env, ServerContext) {
     let env = OsEnv::new(&OsOptions::default()).unwrap();
     let flags = Flags::new();
     flags.set("heartbeat_interval_ms", "5").unwrap();
     flags.set("never_fsync", "true").unwrap();
-    let common = Common::new(&env, ServerKind::Master, Uuid([7; 16]), Arc::new(flags));
+    let common = ServerContext::new(&env, ServerKind::Master, Uuid([7; 16]), Arc::new(flags));
     (env, common)
 }
 
@@ -41,15 +41,15 @@ async fn get(env: &Env, web: &web::WebHandle, path: &str) -> (String, String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages() {
     let (env, common) = world();
-    common.metrics.keep(|out: &mut Samples| out.counter("rows_total", "Rows.", &[], 3));
+    common.metrics.register(|out: &mut MetricSamples| out.counter("rows_total", "Rows.", &[], 3));
     let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common.clone()).await.unwrap();
 
     let (status, body) = get(&env, &web, "/healthz").await;
     assert_eq!((status.as_str(), body.as_str()), ("HTTP/1.1 503 Service Unavailable", "starting\n"));
-    common.status.set_health(Health::Healthy);
+    common.status.set_health(ServerHealth::Healthy);
     let (status, body) = get(&env, &web, "/healthz").await;
     assert_eq!((status.as_str(), body.as_str()), ("HTTP/1.1 200 OK", "ok\n"));
-    common.status.set_health(Health::Failed("the disk is gone".to_string()));
+    common.status.set_health(ServerHealth::Failed("the disk is gone".to_string()));
     assert_eq!(get(&env, &web, "/healthz").await.1, "failed: the disk is gone\n");
 
     assert!(get(&env, &web, "/metrics").await.1.contains("\nrows_total 3\n"));

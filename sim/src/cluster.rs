@@ -1,4 +1,4 @@
-//! A plan's servers: the programs that run on its machines, booted as production boots them.
+//! A plan's servers: the programs on its machines, booted as in production.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -7,37 +7,37 @@ use std::time::Duration;
 use engine::config::TabletConfig;
 use engine::disk::mem::DiskCost;
 use engine::raft::RaftOptions;
-use node::env::Env;
 use node::master::{self, MasterConfig};
 use node::tserver::{self, TserverConfig};
+use nyala_common::env::Env;
 
-use crate::observer::Observer;
-use crate::plan::{Host, Limits, Plan};
+use crate::run_observer::RunObserver;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
-use crate::world::{Ended, Program, World};
+use crate::world::{HostProgram, ProgramResult, World};
+use sim_plan::{EngineLimits, Host, Plan};
 
-/// Directories of a server, by the names that faults have for them.
+/// Directories of a server, by the names that faults use.
 pub const WAL_DIR: &str = "wal";
 pub const DATA_DIR: &str = "data";
-/// Decoded pages kept by a server: little, so that disks are read.
+/// Page cache of a server in bytes: small, so that disks are read.
 pub const PAGE_CACHE_BYTES: usize = 256 << 10;
 const RAFT_CACHE_BYTES: usize = 16 << 10;
-/// No pause after failed elections is longer: healed clusters must come back within a stated time.
+/// Longest backoff after failed elections: clusters must recover within a stated time.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// What operations on the plan's devices take.
+/// Returns the latencies of the plan's devices.
 pub fn device_cost(plan: &Plan) -> DiskCost {
     let devices = &plan.devices;
     DiskCost { op: devices.op, kib: devices.kib, sync: devices.sync }
 }
 
-/// Sets machines up as the plan says and boots every server.
-pub fn boot(world: &mut dyn World, plan: &Plan, observer: &Observer) {
+/// Configures machines as the plan says and boots every server.
+pub fn boot(world: &mut dyn World, plan: &Plan, observer: &RunObserver) {
     for host in plan.hosts() {
         let machine = world.machine(&host.name());
         machine.set_memory_bytes(plan.cluster.memory);
         machine.set_cost(device_cost(plan));
-        machine.set_watch(observer.watch(host, &machine));
+        machine.set_observer(observer.observer_for(host, &machine));
     }
     for clock in &plan.clocks {
         let true_micros = world.true_micros();
@@ -52,8 +52,8 @@ pub fn boot(world: &mut dyn World, plan: &Plan, observer: &Observer) {
     }
 }
 
-/// The program of a server; none for a client.
-fn server(plan: &Plan, host: Host) -> Option<Program> {
+/// Returns the program of a server; `None` for a client.
+fn server(plan: &Plan, host: Host) -> Option<HostProgram> {
     match host {
         Host::Master(_) => {
             let config = master_config(plan, host);
@@ -67,13 +67,13 @@ fn server(plan: &Plan, host: Host) -> Option<Program> {
     }
 }
 
-async fn serve_master(env: Env, config: MasterConfig) -> Ended {
+async fn serve_master(env: Env, config: MasterConfig) -> ProgramResult {
     let master = master::run(env, config).await?;
     master.catalog_ended().await;
     Err("the master's catalog ended".into())
 }
 
-async fn serve_tablets(env: Env, config: TserverConfig) -> Ended {
+async fn serve_tablets(env: Env, config: TserverConfig) -> ProgramResult {
     let _server = tserver::run(env, config).await?;
     pending().await
 }
@@ -82,13 +82,13 @@ fn masters(plan: &Plan) -> Vec<String> {
     (0..plan.cluster.masters).map(|number| format!("{}:{MASTER_PORT}", Host::Master(number))).collect()
 }
 
-/// How the groups of a plan's replicas behave.
+/// Returns the Raft options of the plan's tablets.
 pub fn raft(plan: &Plan) -> RaftOptions {
     RaftOptions {
         heartbeat_interval: plan.cluster.raft_heartbeat,
         follower_failed_after: plan.cluster.follower_failed,
         backoff_max: BACKOFF_MAX,
-        // Little, so that what a follower lacks is read from the log.
+        // Small, so that missing entries are read from the log.
         cache_bytes_max: RAFT_CACHE_BYTES,
         batch_bytes_max: plan.sending.batch as usize,
         inflight_max: usize::from(plan.sending.inflight),
@@ -117,16 +117,16 @@ fn master_config(plan: &Plan, host: Host) -> MasterConfig {
     config
 }
 
-/// How soon tablets act on their own, if the plan says so.
-fn tablet(limits: Limits, cell_bytes_max: usize) -> Option<TabletConfig> {
+/// Returns the engine limits of the plan; `None` for the defaults.
+fn tablet(limits: EngineLimits, cell_bytes_max: usize) -> Option<TabletConfig> {
     let tiny = TabletConfig { cell_bytes_max, ..TabletConfig::tiny() };
     let TabletConfig { wal_retain_bytes, wal_segment_bytes_max, wal_spared_bytes_max, .. } =
         TabletConfig::default();
     match limits {
-        Limits::Tiny => Some(tiny),
-        Limits::LongLog => Some(TabletConfig { wal_retain_bytes, wal_segment_bytes_max, ..tiny }),
-        Limits::Spared => Some(TabletConfig { wal_spared_bytes_max, ..tiny }),
-        Limits::Normal => None,
+        EngineLimits::Tiny => Some(tiny),
+        EngineLimits::LongLog => Some(TabletConfig { wal_retain_bytes, wal_segment_bytes_max, ..tiny }),
+        EngineLimits::Spared => Some(TabletConfig { wal_spared_bytes_max, ..tiny }),
+        EngineLimits::Normal => None,
     }
 }
 

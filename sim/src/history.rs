@@ -1,24 +1,24 @@
-//! What clients saw: every operation with its times, its request and what came back.
+//! The history: every client operation with its invocation, completion, request and outcome.
 //!
-//! The history is all that the oracles know of the data: they are judges who never look at the code they judge.
-//! A call that ran into its deadline, or ended in any error that does not come from the tablet's own answer, is
-//! [`Outcome::Unknown`]: it may have happened, may happen still, or never.
+//! The history is all that the oracles know of the data; they never look at the code they check. A call that ran into
+//! its deadline, or ended in any error not returned by the tablet, is [`CallOutcome::Unknown`]: it may have taken
+//! effect, may take effect later, or never.
 //!
-//! Rows are a key and some columns, all of them numbers here; how a table's columns write numbers down (as INT64,
-//! as padded text) is the workload's business. Columns are those of the table when it was made.
+//! Rows are a key and some columns, all of them numbers here. The workload decides how a table's columns encode
+//! numbers (as INT64, as padded text). Columns are those of the table when it was created.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-pub use engine::schema::ops::RowOpKind;
+pub use engine::schema::row_ops::RowOpKind;
 
-use crate::view::View;
+use crate::projection::Projection;
 
 /// A client actor, from 0.
 pub type ClientNo = u32;
-/// A table of the run, from 0, never used again.
+/// A table of the run, from 0, never reused.
 pub type TableNo = u32;
 /// A hybrid timestamp as clients see it.
-pub type Stamp = u64;
+pub type HybridStamp = u64;
 /// Simulated time in nanoseconds since the run began.
 pub type Nanos = u64;
 
@@ -30,114 +30,113 @@ pub type Row = Vec<Option<i64>>;
 pub struct RowOp {
     pub kind: RowOpKind,
     pub key: i64,
-    /// By column; the outer `None` leaves it unset.
+    /// Cells by column; the outer `None` leaves one unset.
     pub cells: Vec<Option<Option<i64>>>,
 }
 
-/// How a scan reads.
+/// Read mode of a scan, as the oracles check it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Rows as they are when the read is served; each row by itself must be the newest.
+pub enum ScanMode {
+    /// Rows at the time the read is served; each row by itself must be the newest.
     Fresh,
-    /// Rows as some replica has them, or one that believes it leads: any state it once was in. If a server chose a
-    /// snapshot for it, the snapshot includes what the client had seen.
+    /// Rows of some replica, or of one that believes it leads: any earlier state. If a server chose a snapshot for it,
+    /// the snapshot includes what the client had seen.
     Stale,
-    /// All rows as they were just before a timestamp that the client named.
+    /// All rows just before a timestamp that the client named.
     Snapshot,
 }
 
-/// Which rows a scan asks for.
+/// The rows that a scan requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scan {
+pub struct ScanRequest {
     pub table: TableNo,
     /// First key and the one after the last.
     pub keys: (i64, i64),
-    pub mode: Mode,
+    pub mode: ScanMode,
     /// Only rows that changed from this timestamp on, and those deleted since.
-    pub diff_from: Option<Stamp>,
-    /// Whether rows must come in key order within a tablet, each once.
+    pub diff_from: Option<HybridStamp>,
+    /// True if rows must come in key order within a tablet, each once.
     pub ordered: bool,
-    /// Which rows it gives, and what of them.
-    pub view: View,
+    /// Filter and columns.
+    pub view: Projection,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
-    /// Each row happens by itself; those of one tablet happen at one timestamp, in their order.
+pub enum ClientRequest {
+    /// Each row takes effect by itself; those of one tablet take effect at one timestamp, in order.
     Write {
         table: TableNo,
         rows: Vec<RowOp>,
     },
-    Scan(Scan),
-    /// Something else, for the story only.
+    Scan(ScanRequest),
+    /// Any other request, as text for the story.
     Other(String),
 }
 
-/// What became of one row of a batch.
+/// The outcome of one row of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowOutcome {
-    /// It took effect, or an IGNORE operation had nothing to do.
+    /// The operation took effect, or an IGNORE operation had nothing to do.
     Done,
     AlreadyPresent,
     NotFound,
-    /// Refused for a reason that says nothing about the row; it had no effect.
+    /// Rejected for a reason that says nothing about the row; it had no effect.
     Refused,
 }
 
-/// The answer to one row of a batch.
+/// The reply to one row of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RowAnswer {
-    At { at: Stamp, outcome: RowOutcome },
+pub enum RowResult {
+    At { at: HybridStamp, outcome: RowOutcome },
     Unknown,
 }
 
-/// A row that a scan gave.
+/// A row that a scan returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct ScannedRow {
     pub key: i64,
     /// `None` for a row that a diff scan reports as deleted.
     pub row: Option<Row>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// No answer yet.
+pub enum CallOutcome {
+    /// No reply yet.
     Pending,
-    Written(Vec<RowAnswer>),
-    /// `at`: the snapshot that was read, if it is one: rows as they were just before.
+    Written(Vec<RowResult>),
+    /// `at`: the snapshot that was read, if it is one: rows just before it.
     Rows {
-        at: Option<Stamp>,
-        rows: Vec<Seen>,
+        at: Option<HybridStamp>,
+        rows: Vec<ScannedRow>,
     },
     Done,
-    /// It certainly had no effect.
+    /// The call certainly had no effect.
     Failed(String),
     Unknown(String),
 }
 
 /// One call of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Operation {
+pub struct HistoryOp {
     pub client: ClientNo,
     pub invoked: Nanos,
-    /// `None` as long as it has not.
+    /// `None` while the call is pending.
     pub returned: Option<Nanos>,
-    /// The newest timestamp that the client had seen or was told when it called; 0 for none.
-    pub after: Stamp,
-    pub request: Request,
-    pub outcome: Outcome,
+    /// The newest timestamp that the client had seen or received when it called; 0 for none.
+    pub after: HybridStamp,
+    pub request: ClientRequest,
+    pub outcome: CallOutcome,
 }
 
 /// The operations of a run in the order of their calls. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    operations: Arc<Mutex<Vec<Operation>>>,
+    operations: Arc<Mutex<Vec<HistoryOp>>>,
 }
 
-/// An operation whose answer is awaited. An operation that is never answered stays pending, which oracles take for
-/// unknown.
+/// An operation whose reply is awaited. Without a reply it stays pending, which oracles treat as unknown.
 #[derive(Debug)]
-pub struct Call {
+pub struct PendingCall {
     index: usize,
 }
 
@@ -146,24 +145,30 @@ impl History {
         History::default()
     }
 
-    pub fn invoke(&self, client: ClientNo, now: Nanos, after: Stamp, request: Request) -> Call {
-        let outcome = Outcome::Pending;
-        let operation = Operation { client, invoked: now, returned: None, after, request, outcome };
+    pub fn invoke(
+        &self,
+        client: ClientNo,
+        now: Nanos,
+        after: HybridStamp,
+        request: ClientRequest,
+    ) -> PendingCall {
+        let outcome = CallOutcome::Pending;
+        let operation = HistoryOp { client, invoked: now, returned: None, after, request, outcome };
         let mut operations = self.lock();
         operations.push(operation);
-        Call { index: operations.len() - 1 }
+        PendingCall { index: operations.len() - 1 }
     }
 
-    /// The call's answer. A call is answered once, which its being consumed ensures.
-    pub fn answer(&self, call: Call, now: Nanos, outcome: Outcome) {
+    /// Records the call's reply. A call is consumed, so it has one reply only.
+    pub fn answer(&self, call: PendingCall, now: Nanos, outcome: CallOutcome) {
         let mut operations = self.lock();
         let operation = operations.get_mut(call.index).expect("calls index the history they come from");
         operation.returned = Some(now);
         operation.outcome = outcome;
     }
 
-    /// All operations, for as long as none is added: there may be megabytes of them.
-    pub fn operations(&self) -> MutexGuard<'_, Vec<Operation>> {
+    /// Returns all operations without copying them, as there may be megabytes.
+    pub fn operations(&self) -> MutexGuard<'_, Vec<HistoryOp>> {
         self.lock()
     }
 
@@ -175,39 +180,39 @@ impl History {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Operation>> {
-        self.operations.lock().expect("nothing panics while it holds the history")
+    fn lock(&self) -> MutexGuard<'_, Vec<HistoryOp>> {
+        self.operations.lock().expect("no panic with the history locked")
     }
 }
 
-impl Operation {
-    /// When its effect can be no longer pending: its return, or never for an answer that tells nothing.
+impl HistoryOp {
+    /// Returns the end of the time at which it may take effect: its return, or `None` for an unknown outcome.
     pub fn settled(&self) -> Option<Nanos> {
         match self.outcome {
-            Outcome::Pending | Outcome::Unknown(_) => None,
+            CallOutcome::Pending | CallOutcome::Unknown(_) => None,
             _ => self.returned,
         }
     }
 }
 
-impl std::fmt::Display for Operation {
+impl std::fmt::Display for HistoryOp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let micros = |nanos: Nanos| nanos / 1_000;
         let returned = self.returned.map_or("never".to_string(), |at| format!("{} us", micros(at)));
         write!(f, "client {} {} us to {returned}: ", self.client, micros(self.invoked))?;
         match &self.request {
-            Request::Write { table, rows } => {
+            ClientRequest::Write { table, rows } => {
                 write!(f, "write table {table}")?;
                 rows.iter().take(4).try_for_each(|row| write!(f, " {row}"))?;
                 if rows.len() > 4 {
                     write!(f, " and {} rows", rows.len() - 4)?;
                 }
             }
-            Request::Scan(scan) => write!(f, "{scan:?}")?,
-            Request::Other(what) => f.write_str(what)?,
+            ClientRequest::Scan(scan) => write!(f, "{scan:?}")?,
+            ClientRequest::Other(what) => f.write_str(what)?,
         }
         match &self.outcome {
-            Outcome::Rows { at, rows } => write!(f, " -> {} rows at {at:?}", rows.len()),
+            CallOutcome::Rows { at, rows } => write!(f, " -> {} rows at {at:?}", rows.len()),
             other => write!(f, " -> {other:?}"),
         }
     }

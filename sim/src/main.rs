@@ -1,8 +1,8 @@
-//! `cargo sim`: runs plans in simulated worlds, by the thousand or one again.
+//! `cargo sim`: runs plans in simulated worlds, thousands of them or one again.
 
 use std::process::ExitCode;
 
-/// A run makes and drops millions of small things; glibc's takes a seventh more of the CPU.
+/// A run makes and drops millions of small objects; glibc's allocator uses a seventh more CPU.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

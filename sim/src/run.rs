@@ -1,7 +1,8 @@
-//! One run of one plan in one world, from the first boot to the judges' last word.
+//! One run of one plan in one world.
 //!
 //! ```text
-//! boot ─► tables are made ─► clients at work, faults strike ─► all heals ─► quiet: whole again? ─► judges
+//! boot ─► create tables ─► clients and faults ─► faults end
+//!      ─► restart ─► recovery checks ─► idle checks ─► oracles
 //! ```
 
 use std::collections::BTreeMap;
@@ -13,54 +14,54 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::aftermath;
-use crate::chaos::Chaos;
 use crate::cluster;
-use crate::observer::Observer;
-use crate::oracle::{Finding, calm, unprovoked};
-use crate::plan::record::words;
-use crate::plan::{Host, Plan};
-use crate::trace::{EventLog, Moment, Track, listen_to_logs};
+use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
+use crate::injector::FaultInjector;
+use crate::oracle::{Violation, idle_traffic, uncaused_failures};
+use crate::post_checks;
+use crate::run_observer::RunObserver;
 use crate::workload::Workload;
 use crate::world::turmoil::TurmoilWorld;
-use crate::world::{Program, Stopped, World};
+use crate::world::{HostProgram, StopReason, World};
+use sim_plan::line_format::words;
+use sim_plan::{Host, Plan};
 
 words! {
-    /// Which world a plan runs in.
+    /// The world that a plan runs in.
     pub enum WorldKind {
         Madsim = "madsim",
         Turmoil = "turmoil",
     }
 }
 
-/// What of a run is kept besides its outcome.
+/// Parts of a run to retain besides its outcome.
 #[derive(Debug, Clone, Default)]
-pub struct Keep {
-    /// Numbers of the events whose text is kept.
+pub struct KeepOptions {
+    /// Numbers of the events to retain as text.
     pub events: Range<u64>,
-    /// Whether the moments are kept that a page shows.
-    pub moments: bool,
-    /// Where the traces of replication go, and what their names begin with.
+    /// True if the timeline is retained.
+    pub timeline: bool,
+    /// Folder of replication traces, and the prefix of their names.
     pub traces: Option<(PathBuf, String)>,
 }
 
-/// Something that must not have happened, as text.
+/// A violation as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct ViolationRecord {
     pub oracle: String,
     pub message: String,
     pub story: Vec<String>,
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub seed: u64,
     pub world: String,
     pub events: u64,
-    /// Of all events, in hexadecimal.
+    /// Hash of all events, in hexadecimal.
     pub hash: String,
-    /// Hashes along the way, as [`crate::trace::Steps`] writes them.
+    /// Intermediate hashes, as [`crate::event_log::HashCheckpoints`] formats them.
     pub steps: String,
     pub simulated_ms: u64,
     pub answered: u64,
@@ -69,31 +70,31 @@ pub struct Outcome {
     pub rows_read: u64,
     pub checked: u64,
     pub undecided: u64,
-    /// How often each kind of fault struck.
+    /// Number of applied faults by kind.
     pub fired: BTreeMap<String, u64>,
-    /// How often each mark was reached.
+    /// Number of times each mark was reached.
     pub marks: BTreeMap<String, u64>,
-    pub failures: Vec<Fault>,
-    /// CPU time and memory of the process, where it is known.
+    pub failures: Vec<ViolationRecord>,
+    /// CPU time and memory of the process, where known.
     pub cpu_ms: u64,
     pub judge_ms: u64,
     pub rss_kib: u64,
 }
 
-/// An outcome and what was kept.
-pub struct Ran {
-    pub outcome: Outcome,
+/// An outcome and what was retained.
+pub struct RunResult {
+    pub outcome: RunOutcome,
     pub lines: Vec<String>,
-    pub moments: Vec<Moment>,
-    pub lanes: Vec<Track>,
+    pub timeline: Vec<TimelineEvent>,
+    pub series: Vec<SeriesPoints>,
 }
 
-/// How long making the tables may take.
+/// Longest time for creating the tables.
 const PREPARE_LIMIT: Duration = Duration::from_secs(120);
-/// The longest a run may take, all phases together.
+/// Longest time of a run, all phases together.
 const RUN_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
-/// The world of a kind; an error says how to get it.
+/// Creates the world of a kind; the error says how to get it.
 fn world(kind: WorldKind, plan: &Plan, log: &EventLog) -> Result<Box<dyn World>, String> {
     match kind {
         WorldKind::Turmoil => {
@@ -113,14 +114,14 @@ fn world(kind: WorldKind, plan: &Plan, log: &EventLog) -> Result<Box<dyn World>,
     }
 }
 
-/// Runs a plan. One run per process, if it is to repeat itself.
-pub fn run(plan: &Plan, kind: WorldKind, keep: Keep) -> Result<Ran, String> {
+/// Runs a plan. Only the first run of a process is reproducible.
+pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult, String> {
     listen_to_logs();
-    let log = EventLog::keeping(keep.events, keep.moments);
+    let log = EventLog::keeping(keep.events, keep.timeline);
     let mut world = world(kind, plan, &log)?;
     let workload = Workload::new(plan);
     let origin = keep.traces.as_ref().map(|(_, name)| format!("cargo sim, {name}"));
-    let observer = Observer::new(plan, origin);
+    let observer = RunObserver::new(plan, origin);
     let mut run = Run {
         world: world.as_mut(),
         workload: workload.clone(),
@@ -134,18 +135,19 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: Keep) -> Result<Ran, String> {
         let written = observer.write_traces(dir, name);
         written.map_err(|error| format!("writing traces into {}: {error}", dir.display()))?;
     }
-    let chaos = phases.unwrap_or_else(|panic| resume_unwind(panic));
+    let injector = phases.unwrap_or_else(|panic| resume_unwind(panic));
     let (mut failures, simulated) = (run.failures, run.world.now());
-    observer.alive(&workload.living_tablets());
-    let (memory, unprovoked) = (observer.memory_findings(), observer.unprovoked_findings());
-    failures.extend(observer.findings().iter().chain(&memory).chain(&unprovoked).map(fault));
-    let judging = cpu_ms();
-    let outcome = outcome(plan, kind, &log, &workload, chaos, failures, simulated);
-    let outcome = Outcome { marks: observer.marks(), ..outcome };
-    let outcome = Outcome { judge_ms: cpu_ms() - judging, cpu_ms: cpu_ms(), rss_kib: rss_kib(), ..outcome };
-    // Dropping a world drops all of its tasks, one by one; the process ends soon anyway.
+    observer.check_live_tablets(&workload.live_tablets());
+    let (memory, unprovoked) = (observer.memory_violations(), observer.uncaused_failures());
+    failures.extend(observer.violations().iter().chain(&memory).chain(&unprovoked).map(to_record));
+    let checks_begin = cpu_ms();
+    let outcome = outcome(plan, kind, &log, &workload, injector, failures, simulated);
+    let outcome = RunOutcome { marks: observer.marks(), ..outcome };
+    let outcome =
+        RunOutcome { judge_ms: cpu_ms() - checks_begin, cpu_ms: cpu_ms(), rss_kib: rss_kib(), ..outcome };
+    // Dropping a world drops its tasks one by one; the process ends soon anyway.
     std::mem::forget(world);
-    Ok(Ran { outcome, lines: log.lines(), moments: log.moments(), lanes: log.lanes() })
+    Ok(RunResult { outcome, lines: log.lines(), timeline: log.timeline(), series: log.series() })
 }
 
 fn outcome(
@@ -153,14 +155,14 @@ fn outcome(
     kind: WorldKind,
     log: &EventLog,
     workload: &Workload,
-    chaos: Option<Chaos>,
-    mut failures: Vec<Fault>,
+    injector: Option<FaultInjector>,
+    mut failures: Vec<ViolationRecord>,
     simulated: Duration,
-) -> Outcome {
+) -> RunOutcome {
     let report = workload.report();
-    failures.extend(report.findings.iter().map(fault));
+    failures.extend(report.violations.iter().map(to_record));
     let (print, counts) = (log.fingerprint(), workload.counts());
-    Outcome {
+    RunOutcome {
         seed: plan.seed,
         world: kind.word().to_string(),
         events: print.events,
@@ -173,48 +175,48 @@ fn outcome(
         rows_read: counts.rows_read,
         checked: report.checked,
         undecided: report.undecided,
-        fired: chaos.map(|chaos| chaos.fired).unwrap_or_default(),
+        fired: injector.map(|injector| injector.fired).unwrap_or_default(),
         failures,
-        ..Outcome::default()
+        ..RunOutcome::default()
     }
 }
 
-fn fault(finding: &Finding) -> Fault {
-    let (oracle, message) = (finding.oracle.to_string(), finding.message.clone());
-    Fault { oracle, message, story: finding.story.clone() }
+fn to_record(violation: &Violation) -> ViolationRecord {
+    let (oracle, message) = (violation.oracle.to_string(), violation.message.clone());
+    ViolationRecord { oracle, message, story: violation.story.clone() }
 }
 
 struct Run<'a> {
     world: &'a mut dyn World,
     workload: Workload,
     plan: &'a Plan,
-    observer: Observer,
-    failures: Vec<Fault>,
+    observer: RunObserver,
+    failures: Vec<ViolationRecord>,
 }
 
 impl Run<'_> {
     fn fail(&mut self, oracle: &str, message: String) {
-        self.failures.push(Fault { oracle: oracle.to_string(), message, story: Vec::new() });
+        self.failures.push(ViolationRecord { oracle: oracle.to_string(), message, story: Vec::new() });
     }
 
-    /// All phases; the chaos that was, if it came to that.
-    fn phases(&mut self) -> Option<Chaos> {
+    /// Runs all phases; returns the workload's fault injector, if it got that far.
+    fn phases(&mut self) -> Option<FaultInjector> {
         cluster::boot(self.world, self.plan, &self.observer);
         let workload = self.workload.clone();
-        let prepare: Program = Arc::new(move |env| {
+        let prepare: HostProgram = Arc::new(move |env| {
             let workload = workload.clone();
             Box::pin(async move { Ok(workload.prepare(&env).await?) })
         });
         self.world.client("setup", prepare);
         // Until the workload begins only supervisors act.
-        let mut calm = Chaos::new(&Plan { faults: Vec::new(), ..self.plan.clone() }, Duration::ZERO);
-        if !self.pass(&mut calm, PREPARE_LIMIT, "making the tables") {
+        let mut calm = FaultInjector::new(&Plan { faults: Vec::new(), ..self.plan.clone() }, Duration::ZERO);
+        if !self.pass(&mut calm, PREPARE_LIMIT, "creating the tables") {
             return None;
         }
-        let mut chaos = Chaos::new(self.plan, self.world.now());
+        let mut injector = FaultInjector::new(self.plan, self.world.now());
         for (index, client) in self.plan.clients.iter().enumerate() {
             let workload = self.workload.clone();
-            let program: Program = Arc::new(move |env| {
+            let program: HostProgram = Arc::new(move |env| {
                 let workload = workload.clone();
                 Box::pin(async move {
                     workload.run_client(&env, index).await;
@@ -223,73 +225,75 @@ impl Run<'_> {
             });
             self.world.client(&Host::Client(client.setup.number).name(), program);
         }
-        let worked = self.plan.clients.is_empty() || self.pass(&mut chaos, self.plan.limit, "the workload");
-        chaos.heal(self.world);
+        let worked =
+            self.plan.clients.is_empty() || self.pass(&mut injector, self.plan.limit, "the workload");
+        injector.end_faults(self.world);
         if worked {
-            chaos.end(self.world);
-            self.settle(&mut chaos);
+            injector.final_restart(self.world);
+            self.check_recovery_phase(&mut injector);
         }
-        self.count_disk_faults(&mut chaos);
-        Some(chaos)
+        self.count_disk_faults(&mut injector);
+        Some(injector)
     }
 
-    fn settle(&mut self, chaos: &mut Chaos) {
+    fn check_recovery_phase(&mut self, injector: &mut FaultInjector) {
         let workload = self.workload.clone();
-        let settle: Program = Arc::new(move |env| {
+        let check_recovery_phase: HostProgram = Arc::new(move |env| {
             let workload = workload.clone();
             Box::pin(async move {
-                workload.settle(&env).await;
+                workload.check_recovery(&env).await;
                 Ok(())
             })
         });
-        self.world.client("judge", settle);
-        if self.pass(chaos, self.plan.quiet * 6, "looking at the healed cluster") {
-            self.aftermath(chaos);
+        self.world.client("judge", check_recovery_phase);
+        if self.pass(injector, self.plan.quiet * 6, "the recovery checks") {
+            self.check_idle_phase(injector);
         }
     }
 
-    /// Nobody asks for anything: the cluster falls silent, and keeps nothing of what is gone.
-    fn aftermath(&mut self, chaos: &mut Chaos) {
+    /// Checks that the idle cluster falls silent and that deleted tablets leave nothing.
+    fn check_idle_phase(&mut self, injector: &mut FaultInjector) {
         let mut left = Vec::new();
-        // What was dropped last may still be on its way out.
+        // The last dropped tablets may still be in deletion.
         for time in 0..10 {
             let before = self.world.log().fingerprint().events;
-            let idle: Program = Arc::new(|env| {
+            let idle: HostProgram = Arc::new(|env| {
                 Box::pin(async move {
-                    env.sleep(aftermath::IDLE).await;
+                    env.sleep(post_checks::IDLE).await;
                     Ok(())
                 })
             });
             self.world.client(&format!("idler{time}"), idle);
-            if !self.pass(chaos, aftermath::IDLE * 5, "doing nothing") {
+            if !self.pass(injector, post_checks::IDLE * 5, "the idle phase") {
                 return;
             }
             let events = self.world.log().fingerprint().events - before;
-            left = aftermath::leftovers(self.world, self.plan);
-            left.extend(aftermath::long_logs(self.world, self.plan));
-            left.extend(calm::check(&self.plan.cluster, events, aftermath::IDLE));
+            left = post_checks::find_orphans(self.world, self.plan);
+            left.extend(post_checks::find_long_logs(self.world, self.plan));
+            left.extend(idle_traffic::check(&self.plan.cluster, events, post_checks::IDLE));
             if left.is_empty() {
                 break;
             }
         }
-        self.failures.extend(left.iter().map(fault));
+        self.failures.extend(left.iter().map(to_record));
     }
 
     /// Lets time pass until every client has ended; false if they do not within the limit, or one fails.
-    fn pass(&mut self, chaos: &mut Chaos, limit: Duration, what: &str) -> bool {
+    fn pass(&mut self, injector: &mut FaultInjector, limit: Duration, what: &str) -> bool {
         let end = self.world.now() + limit;
         while self.world.now() < end {
-            self.observer.silent(&chaos.silent());
-            let until = chaos.next_at().map_or(end, |next| next.min(end));
+            self.observer.set_silent(&injector.silent_hosts());
+            let until = injector.next_at().map_or(end, |next| next.min(end));
             match self.world.run_until(until) {
-                Ok(Stopped::Reached) => chaos.act(self.world),
-                Ok(Stopped::ClientsEnded) => return true,
-                Ok(Stopped::LostPower { host }) => chaos.lost_power(self.world, &host),
-                Ok(Stopped::Struck { fault }) => chaos.strike(self.world, fault),
-                Ok(Stopped::Exited { host, error }) => {
-                    let was_up = chaos.exited(self.world, &host, error.as_deref());
-                    if was_up && self.world.machine(&host).disks_obey() {
-                        self.failures.push(fault(&unprovoked::check_exit(&host, error.as_deref())));
+                Ok(StopReason::Reached) => injector.run_due(self.world),
+                Ok(StopReason::ClientsEnded) => return true,
+                Ok(StopReason::LostPower { host }) => injector.on_power_loss(self.world, &host),
+                Ok(StopReason::Fired { fault }) => injector.fire(self.world, fault),
+                Ok(StopReason::Exited { host, error }) => {
+                    let was_up = injector.on_exit(self.world, &host, error.as_deref());
+                    if was_up && self.world.machine(&host).disks_are_fault_free() {
+                        self.failures
+                            .push(to_record(&uncaused_failures::check_exit(&host, error.as_deref())));
                     }
                 }
                 Err(failure) => {
@@ -302,8 +306,8 @@ impl Run<'_> {
         false
     }
 
-    /// What devices did is counted by them.
-    fn count_disk_faults(&mut self, chaos: &mut Chaos) {
+    /// Adds the devices' own counters.
+    fn count_disk_faults(&mut self, injector: &mut FaultInjector) {
         for host in self.plan.servers() {
             for counts in self.world.machine(&host.name()).fault_counts() {
                 let named = [
@@ -319,14 +323,14 @@ impl Run<'_> {
                     ("disk: power cuts in sync", counts.power_cuts_in_sync),
                 ];
                 for (name, count) in named.into_iter().filter(|(_, count)| *count > 0) {
-                    *chaos.fired.entry(name.to_string()).or_default() += count;
+                    *injector.fired.entry(name.to_string()).or_default() += count;
                 }
             }
         }
     }
 }
 
-/// CPU time of this process so far.
+/// Returns the CPU time of this process so far.
 fn cpu_ms() -> u64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -335,7 +339,7 @@ fn cpu_ms() -> u64 {
     (ticks(11) + ticks(12)) * 10
 }
 
-/// The most memory this process has had.
+/// Returns the peak resident memory of this process.
 fn rss_kib() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,19 +1,19 @@
-//! A master, two tablet servers and a client in turmoil's world: a table is made, filled and read while servers die,
-//! lose power and cannot be reached.
+//! A master, two tablet servers and a client in turmoil's world: a table is created, filled and read while servers are
+//! killed, lose power and are cut off.
 
 use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use engine::config::TabletConfig;
-use engine::schema::ops::{Cell, RowOpKind};
+use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
-use node::env::Env;
 use node::master::{self, MasterConfig};
 use node::tserver::{self, TserverConfig};
-use sim::trace::{EventLog, Fingerprint};
-use sim::world::turmoil::{Ended, TurmoilWorld};
+use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
+use nyala_common::env::Env;
+use sim::event_log::{EventLog, RunFingerprint};
+use sim::world::turmoil::{TurmoilResult, TurmoilWorld};
 
 const TSERVERS: [&str; 2] = ["tserver-1", "tserver-2"];
 
@@ -21,7 +21,7 @@ fn dirs() -> (String, Vec<String>) {
     ("wal".to_string(), vec!["data".to_string()])
 }
 
-async fn serve_master(env: Env) -> Ended {
+async fn serve_master(env: Env) -> TurmoilResult {
     let (wal, data) = dirs();
     let mut config = MasterConfig::new("0.0.0.0:7051".parse()?, wal, data);
     config.masters = vec!["master:7051".to_string()];
@@ -30,7 +30,7 @@ async fn serve_master(env: Env) -> Ended {
     std::future::pending().await
 }
 
-async fn serve_tablets(env: Env) -> Ended {
+async fn serve_tablets(env: Env) -> TurmoilResult {
     let (wal, data) = dirs();
     let mut config = TserverConfig::new("0.0.0.0:7050".parse()?, wal, data);
     config.masters = vec!["master:7051".to_string()];
@@ -53,7 +53,7 @@ async fn connect(env: &Env) -> Client {
     }
 }
 
-async fn create(client: &Client) -> Result<Table, node::client::Error> {
+async fn create(client: &Client) -> Result<Table, nyala_client::Error> {
     let columns = vec![
         ColumnSchema::new(0, "k", DataType::Int64),
         ColumnSchema::new(1, "s", DataType::String).nullable(),
@@ -64,17 +64,17 @@ async fn create(client: &Client) -> Result<Table, node::client::Error> {
     client.create_table(&create).await
 }
 
-async fn fill(table: &Table, rows: std::ops::Range<i64>) -> Ended {
+async fn fill(table: &Table, rows: std::ops::Range<i64>) -> TurmoilResult {
     let session = table.client().session(SessionConfig::new(FlushMode::AutoSync));
     for k in rows {
         let (key, text) = (k.to_le_bytes(), format!("row {k}"));
-        let cells = [Cell::Value(&key), Cell::Value(text.as_bytes())];
+        let cells = [ClientCell::Value(&key), ClientCell::Value(text.as_bytes())];
         session.apply(table, RowOpKind::Insert, &cells, k as u64).await?;
     }
     Ok(())
 }
 
-async fn keys(table: &Table) -> Result<Vec<i64>, node::client::Error> {
+async fn keys(table: &Table) -> Result<Vec<i64>, nyala_client::Error> {
     let mut scanner = table.scan(ScanSpec::default())?;
     let mut keys = Vec::new();
     while let Some(batch) = scanner.next_batch().await? {
@@ -84,7 +84,7 @@ async fn keys(table: &Table) -> Result<Vec<i64>, node::client::Error> {
     Ok(keys)
 }
 
-async fn use_cluster(env: Env, rows: i64) -> Ended {
+async fn use_cluster(env: Env, rows: i64) -> TurmoilResult {
     let client = connect(&env).await;
     let table = create(&client).await?;
     fill(&table, 0..rows).await?;
@@ -104,7 +104,7 @@ fn world(seed: u64, rows: i64, log: EventLog) -> TurmoilWorld {
     world
 }
 
-/// What happens to one server, and what ends it.
+/// Applies a fault to one server and ends it.
 fn fault(world: &mut TurmoilWorld, number: u64) {
     let victim = ["tserver-1", "tserver-2", "master"][number as usize % 3];
     let kind = (number + number / 3) % 3;
@@ -113,36 +113,36 @@ fn fault(world: &mut TurmoilWorld, number: u64) {
         1 => world.kill(victim),
         _ => world.hold(victim, "client"),
     }
-    world.run_for(Duration::from_millis(300)).expect("no one fails");
+    world.run_for(Duration::from_millis(300)).expect("no client fails");
     match kind {
         2 => world.release(victim, "client"),
         _ => world.restart(victim),
     }
 }
 
-fn run(seed: u64, keep: bool) -> (Fingerprint, Vec<String>) {
+fn run(seed: u64, keep: bool) -> (RunFingerprint, Vec<String>) {
     let log = EventLog::new(keep);
     let mut world = world(seed, 600, log.clone());
-    // Until the table is there.
-    let mut ended = world.run_for(Duration::from_millis(1_500)).expect("no one fails");
+    // Until the table exists.
+    let mut ended = world.run_for(Duration::from_millis(1_500)).expect("no client fails");
     let mut faults = 0;
     while !ended {
         fault(&mut world, faults);
         faults += 1;
         let pause = Duration::from_millis(50 + (seed * 31 + faults * 17) % 90);
-        ended = world.run_for(pause).expect("each row went in once and is there");
+        ended = world.run_for(pause).expect("each row was inserted once and is there");
     }
     assert!(faults >= 6, "only {faults} faults");
     (world.fingerprint(), log.lines())
 }
 
 #[test]
-fn a_table_is_made_filled_and_read() {
-    world(1, 50, EventLog::new(false)).run().expect("the rows that went in come out");
+fn a_table_is_created_filled_and_read() {
+    world(1, 50, EventLog::new(false)).run().expect("all inserted rows are read");
 }
 
 #[test]
-fn rows_go_in_once_and_stay() {
+fn rows_are_inserted_once_and_stay() {
     for seed in 0..3 {
         run(seed, false);
     }

@@ -1,25 +1,25 @@
-//! The RPC layer in turmoil's world: a server that must keep what it acknowledged, while it is killed, loses power
-//! and is kept waiting.
+//! The RPC layer in turmoil's world: a server must keep what it acknowledged while it is killed, loses power and is cut
+//! off.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use engine::disk::{Disk, File};
-use node::env::{BoxFuture, Env};
-use node::rpc::client::{CallOptions, Proxy};
-use node::rpc::server::RpcServer;
-use node::rpc::{Call, MethodInfo, Reply, RpcConfig, RpcErrorCodePb, Service};
-use sim::trace::{EventLog, Fingerprint};
-use sim::world::turmoil::{Ended, TurmoilWorld};
+use engine::disk::{Disk, DiskFile};
+use nyala_common::env::{BoxFuture, Env};
+use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::rpc::server::RpcServer;
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, RpcErrorCodePb, Service};
+use sim::event_log::{EventLog, RunFingerprint};
+use sim::world::turmoil::{TurmoilResult, TurmoilWorld};
 
 const JOURNAL: &str = "test.Journal";
 const APPEND: MethodInfo = MethodInfo { name: "Append", tracked: false, required: &[1] };
 const READ: MethodInfo = MethodInfo { name: "Read", tracked: false, required: &[] };
 
-/// Keeps numbers in a file, eight bytes each.
+/// A file of numbers, eight bytes each.
 struct Journal {
     env: Env,
-    file: Arc<dyn File>,
+    file: Arc<dyn DiskFile>,
     turn: Mutex<()>,
 }
 
@@ -28,14 +28,14 @@ impl Journal {
         let disk: Arc<dyn Disk> = env.disks.open("journal")?;
         let file = disk.open("numbers").or_else(|_| disk.create("numbers"))?;
         disk.sync_dir("")?;
-        // What a torn append left is not a number.
+        // The rest of a torn append is not a number.
         let whole = file.len()? / 8 * 8;
         file.truncate(whole)?;
         Ok(Journal { env: env.clone(), file, turn: Mutex::new(()) })
     }
 
     fn append(&self, number: u64) -> std::io::Result<()> {
-        let _turn = self.turn.lock().expect("no one panics holding this lock");
+        let _turn = self.turn.lock().expect("no panic while this lock is held");
         self.file.append(&number.to_le_bytes())?;
         self.file.sync()
     }
@@ -77,7 +77,7 @@ impl Service for Journal {
     }
 }
 
-async fn serve(env: Env) -> Ended {
+async fn serve(env: Env) -> TurmoilResult {
     let journal = Arc::new(Journal::open(&env)?);
     let listener = env.net.listen("0.0.0.0:7050".parse()?).await?;
     let _server = RpcServer::new(env, RpcConfig::default()).add(journal).serve(listener);
@@ -85,7 +85,7 @@ async fn serve(env: Env) -> Ended {
 }
 
 /// Appends numbers from 1 on, each until it is acknowledged, then checks that none is missing.
-async fn append_all(env: Env, count: u64) -> Ended {
+async fn append_all(env: Env, count: u64) -> TurmoilResult {
     let proxy = Proxy::new(env.clone(), "server:7050", "root");
     for number in 1..=count {
         loop {
@@ -110,7 +110,7 @@ async fn append_all(env: Env, count: u64) -> Ended {
     }
 }
 
-fn run(seed: u64, keep: bool) -> (Fingerprint, Vec<String>) {
+fn run(seed: u64, keep: bool) -> (RunFingerprint, Vec<String>) {
     let log = EventLog::new(keep);
     let mut world = TurmoilWorld::new(seed, Duration::from_secs(120), log.clone());
     world.host("server", serve);
@@ -118,19 +118,19 @@ fn run(seed: u64, keep: bool) -> (Fingerprint, Vec<String>) {
     let faults = ["power", "kill", "hold", "power", "hold", "kill", "power"];
     for (number, fault) in faults.into_iter().enumerate() {
         let pause = Duration::from_millis(60 + (seed * 31 + number as u64 * 17) % 90);
-        assert!(!world.run_for(pause).expect("no one fails"), "the faults come in time");
+        assert!(!world.run_for(pause).expect("no client fails"), "the faults come in time");
         match fault {
             "power" => world.cut_power("server"),
             "kill" => world.kill("server"),
             _ => world.hold("server", "client"),
         }
-        world.run_for(Duration::from_millis(300)).expect("no one fails");
+        world.run_for(Duration::from_millis(300)).expect("no client fails");
         match fault {
             "hold" => world.release("server", "client"),
             _ => world.restart("server"),
         }
     }
-    world.run().expect("everything acknowledged is kept");
+    world.run().expect("everything acknowledged is there");
     assert_eq!(world.machine("server").disk("journal").fault_counts().crashes, 3);
     (world.fingerprint(), log.lines())
 }

@@ -1,4 +1,4 @@
-//! A tablet server in turmoil's world, spoken to over the wire while it is killed, loses power and is kept waiting.
+//! A tablet server in turmoil's world, used over the wire while it is killed, loses power and is cut off.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use bytes::Bytes;
 use engine::config::TabletConfig;
 use engine::ids::Uuid;
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::env::Env;
-use node::proto::kudu::consensus::{RaftConfigPb, RaftPeerPb};
-use node::proto::kudu::server::{GetStatusRequestPb, GetStatusResponsePb};
-use node::proto::kudu::tserver::{
+use node::tserver::{self, TserverConfig};
+use nyala_common::env::Env;
+use nyala_common::rpc::RequestIdPb;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse};
+use nyala_common::wire::schema;
+use nyala_proto::kudu::consensus::{RaftConfigPb, RaftPeerPb};
+use nyala_proto::kudu::server::{GetStatusRequestPb, GetStatusResponsePb};
+use nyala_proto::kudu::tserver::{
     CreateTabletRequestPb, CreateTabletResponsePb, NewScanRequestPb, ScanRequestPb, ScanResponsePb,
     WriteRequestPb, WriteResponsePb,
 };
-use node::proto::kudu::{PartitionPb, PartitionSchemaPb, RowOperationsPb};
-use node::rpc::RequestIdPb;
-use node::rpc::client::{CallOptions, Proxy, Response};
-use node::tserver::{self, TserverConfig};
-use node::wire::convert;
+use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb, RowOperationsPb};
 use prost::Message;
-use sim::trace::{EventLog, Fingerprint};
-use sim::world::turmoil::{Ended, TurmoilWorld};
+use sim::event_log::{EventLog, RunFingerprint};
+use sim::world::turmoil::{TurmoilResult, TurmoilWorld};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -30,7 +30,7 @@ const GENERIC: &str = "kudu.server.GenericService";
 const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
 const TSERVER: &str = "kudu.tserver.TabletServerService";
 
-async fn serve(env: Env) -> Ended {
+async fn serve(env: Env) -> TurmoilResult {
     let mut config = TserverConfig::new("0.0.0.0:7050".parse()?, "wal", vec!["data".to_string()]);
     config.tablet = TabletConfig::tiny();
     config.maintenance_interval_ms = 20;
@@ -56,13 +56,13 @@ impl Client {
         Client { env, proxy }
     }
 
-    /// Calls until there is an answer: the server may be dead, starting or out of reach.
+    /// Calls until there is a reply: the server may be dead, starting or out of reach.
     async fn call<Req: Message, Resp: Message + Default>(
         &self,
         (service, method): (&str, &str),
         request: &Req,
         request_id: Option<RequestIdPb>,
-    ) -> Response<Resp> {
+    ) -> RpcResponse<Resp> {
         loop {
             let deadline = self.env.now().mono.after(Duration::from_millis(700));
             let options = CallOptions { features: Vec::new(), request_id: request_id.clone() };
@@ -74,7 +74,7 @@ impl Client {
     }
 
     async fn create_tablet(&self) -> Result<(), Failure> {
-        let status: Response<GetStatusResponsePb> =
+        let status: RpcResponse<GetStatusResponsePb> =
             self.call((GENERIC, "GetStatus"), &GetStatusRequestPb {}, None).await;
         let uuid = status.message.status.node_instance.permanent_uuid;
         let peer =
@@ -82,19 +82,19 @@ impl Client {
         let request = CreateTabletRequestPb {
             dest_uuid: Some(uuid),
             table_type: None,
-            table_id: convert::id_bytes(&TABLE),
-            tablet_id: convert::id_bytes(&TABLET),
+            table_id: schema::id_bytes(&TABLE),
+            tablet_id: schema::id_bytes(&TABLET),
             start_key: None,
             end_key: None,
             partition: Some(PartitionPb::default()),
             table_name: "t".to_string(),
-            schema: convert::schema_to_pb(&schema()),
+            schema: schema::schema_to_pb(&schema()),
             partition_schema: Some(PartitionSchemaPb::default()),
             config: RaftConfigPb { opid_index: Some(-1), peers: vec![peer], ..Default::default() },
             extra_config: None,
             dimension_label: None,
         };
-        let created: Response<CreateTabletResponsePb> =
+        let created: RpcResponse<CreateTabletResponsePb> =
             self.call((ADMIN, "CreateTablet"), &request, None).await;
         match created.message.error {
             None => Ok(()),
@@ -102,7 +102,7 @@ impl Client {
         }
     }
 
-    /// Inserts one row, exactly once whatever happens meanwhile.
+    /// Inserts one row exactly once, with retries.
     async fn insert(&self, key: i32, v: &str) -> Result<(), Failure> {
         // INSERT, both columns set; no column may be NULL, so there is no bitmap of those.
         let mut rows = vec![1, 0b11];
@@ -111,8 +111,8 @@ impl Client {
         rows.extend((v.len() as u64).to_le_bytes());
         let indirect_data = Some(Bytes::copy_from_slice(v.as_bytes()));
         let request = WriteRequestPb {
-            tablet_id: convert::id_bytes(&TABLET),
-            schema: Some(convert::schema_to_client_pb(&schema())),
+            tablet_id: schema::id_bytes(&TABLET),
+            schema: Some(schema::schema_to_client_pb(&schema())),
             row_operations: Some(RowOperationsPb { rows: Some(rows.into()), indirect_data }),
             ..Default::default()
         };
@@ -124,7 +124,7 @@ impl Client {
             attempt_no: 0,
         };
         loop {
-            let written: Response<WriteResponsePb> =
+            let written: RpcResponse<WriteResponsePb> =
                 self.call((TSERVER, "Write"), &request, Some(id.clone())).await;
             let (error, row_errors) = (written.message.error, written.message.per_row_errors);
             if error.is_some() {
@@ -133,26 +133,26 @@ impl Client {
             } else if row_errors.is_empty() {
                 return Ok(());
             } else {
-                return Err(format!("row {key} did not go in once: {row_errors:?}").into());
+                return Err(format!("row {key} was not inserted once: {row_errors:?}").into());
             }
         }
     }
 
-    /// All keys, in the order they come.
+    /// Returns all keys, in the order they come.
     async fn keys(&self) -> Result<Vec<i32>, Failure> {
-        let projected_columns = convert::schema_to_client_pb(&schema()).columns.split_off(0);
+        let projected_columns = schema::schema_to_client_pb(&schema()).columns.split_off(0);
         let new = NewScanRequestPb {
-            tablet_id: convert::id_bytes(&TABLET),
+            tablet_id: schema::id_bytes(&TABLET),
             projected_columns: projected_columns[..1].to_vec(),
-            order_mode: Some(node::proto::kudu::OrderMode::Ordered.into()),
-            read_mode: Some(node::proto::kudu::ReadMode::ReadAtSnapshot.into()),
+            order_mode: Some(nyala_proto::kudu::OrderMode::Ordered.into()),
+            read_mode: Some(nyala_proto::kudu::ReadMode::ReadAtSnapshot.into()),
             ..Default::default()
         };
         let mut request =
             ScanRequestPb { new_scan_request: Some(new), call_seq_id: Some(0), ..Default::default() };
         let mut keys = Vec::new();
         for seq in 1.. {
-            let answer: Response<ScanResponsePb> = self.call((TSERVER, "Scan"), &request, None).await;
+            let answer: RpcResponse<ScanResponsePb> = self.call((TSERVER, "Scan"), &request, None).await;
             if let Some(error) = answer.message.error {
                 return Err(format!("Scan: {error:?}").into());
             }
@@ -168,7 +168,7 @@ impl Client {
     }
 }
 
-async fn write_and_read(env: Env, rows: i32) -> Ended {
+async fn write_and_read(env: Env, rows: i32) -> TurmoilResult {
     let client = Client::new(env);
     client.create_tablet().await?;
     for key in 1..=rows {
@@ -182,23 +182,23 @@ async fn write_and_read(env: Env, rows: i32) -> Ended {
     }
 }
 
-fn run(seed: u64, keep: bool) -> (Fingerprint, Vec<String>) {
+fn run(seed: u64, keep: bool) -> (RunFingerprint, Vec<String>) {
     let log = EventLog::new(keep);
     let mut world = TurmoilWorld::new(seed, Duration::from_secs(300), log.clone());
     world.host("tserver", serve);
     world.client("client", |env| write_and_read(env, 300));
     let mut faults = 0;
-    // Not while the tablet is being made: that is not retried.
-    let mut ended = world.run_for(Duration::from_millis(200)).expect("no one fails");
+    // Not while the tablet is created: that is not retried.
+    let mut ended = world.run_for(Duration::from_millis(200)).expect("no client fails");
     while !ended {
         let pause = Duration::from_millis(100 + (seed * 31 + faults * 17) % 90);
-        ended = world.run_for(pause).expect("each row went in once and is there");
+        ended = world.run_for(pause).expect("each row was inserted once and is there");
         match faults % 3 {
             0 => world.cut_power("tserver"),
             1 => world.kill("tserver"),
             _ => world.hold("tserver", "client"),
         }
-        world.run_for(Duration::from_millis(300)).expect("no one fails");
+        world.run_for(Duration::from_millis(300)).expect("no client fails");
         match faults % 3 {
             2 => world.release("tserver", "client"),
             _ => world.restart("tserver"),
@@ -210,7 +210,7 @@ fn run(seed: u64, keep: bool) -> (Fingerprint, Vec<String>) {
 }
 
 #[test]
-fn rows_go_in_once_and_stay() {
+fn rows_are_inserted_once_and_stay() {
     for seed in 0..4 {
         run(seed, false);
     }

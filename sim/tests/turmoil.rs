@@ -1,9 +1,9 @@
-//! turmoil's world keeps the promises of every environment, dies as it should, and repeats itself.
+//! turmoil's world passes the conformance suite of every environment, kills hosts correctly, and is deterministic.
 
 use std::time::Duration;
 
-use node::env::conformance::{CASES, Place};
-use sim::trace::{EventLog, Fingerprint};
+use nyala_common::env::conformance::{CASES, TestBed};
+use sim::event_log::{EventLog, RunFingerprint};
 use sim::world::turmoil::TurmoilWorld;
 
 fn world(seed: u64) -> TurmoilWorld {
@@ -11,7 +11,7 @@ fn world(seed: u64) -> TurmoilWorld {
 }
 
 /// Runs the conformance suite on one machine beside another that cannot be reached.
-fn conforms(seed: u64, loopback: &'static str) -> Fingerprint {
+fn conforms(seed: u64, loopback: &'static str) -> RunFingerprint {
     let mut world = world(seed);
     let silent = (world.ip("silent"), 7051).into();
     let own = world.ip("tested");
@@ -19,7 +19,8 @@ fn conforms(seed: u64, loopback: &'static str) -> Fingerprint {
     world.client("tested", move |env| async move {
         let ip = if loopback == "own" { own } else { loopback.parse()? };
         for (name, case) in CASES {
-            let place = Place { env: env.clone(), loopback: (ip, 0).into(), silent, dir: "disk".to_string() };
+            let place =
+                TestBed { env: env.clone(), loopback: (ip, 0).into(), silent, dir: "disk".to_string() };
             case(&place).await.map_err(|violation| format!("{name}: {}", violation.0))?;
         }
         Ok(())

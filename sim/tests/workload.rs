@@ -1,21 +1,21 @@
-//! A plan's workload against a cluster in turmoil's world: nothing that clients see may be objected to.
+//! A plan's workload against a cluster in turmoil's world: the clients' history must have no violations.
 
 use std::time::Duration;
 
 use engine::config::TabletConfig;
-use node::env::Env;
 use node::master::{self, MasterConfig};
 use node::tserver::{self, TserverConfig};
-use sim::plan::{Plan, Profile, Size};
-use sim::trace::EventLog;
+use nyala_common::env::Env;
+use sim::event_log::EventLog;
 use sim::workload::{MASTER_PORT, TSERVER_PORT, Workload};
-use sim::world::turmoil::{Ended, TurmoilWorld};
+use sim::world::turmoil::{TurmoilResult, TurmoilWorld};
+use sim_plan::{FaultProfile, Plan, PlanSize};
 
 fn dirs() -> (String, Vec<String>) {
     ("wal".to_string(), vec!["data".to_string()])
 }
 
-async fn serve_master(env: Env) -> Ended {
+async fn serve_master(env: Env) -> TurmoilResult {
     let (wal, data) = dirs();
     let mut config = MasterConfig::new(format!("0.0.0.0:{MASTER_PORT}").parse()?, wal, data);
     config.masters = vec![format!("m0:{MASTER_PORT}")];
@@ -24,7 +24,7 @@ async fn serve_master(env: Env) -> Ended {
     std::future::pending().await
 }
 
-async fn serve_tablets(env: Env) -> Ended {
+async fn serve_tablets(env: Env) -> TurmoilResult {
     let (wal, data) = dirs();
     let mut config = TserverConfig::new(format!("0.0.0.0:{TSERVER_PORT}").parse()?, wal, data);
     config.masters = vec![format!("m0:{MASTER_PORT}")];
@@ -35,7 +35,7 @@ async fn serve_tablets(env: Env) -> Ended {
     std::future::pending().await
 }
 
-async fn work(env: Env, workload: Workload) -> Ended {
+async fn work(env: Env, workload: Workload) -> TurmoilResult {
     workload.prepare(&env).await?;
     let clients = workload.plan().clients.len();
     let tasks: Vec<_> = (0..clients)
@@ -47,12 +47,12 @@ async fn work(env: Env, workload: Workload) -> Ended {
     while !tasks.iter().all(|task| task.is_finished()) {
         env.sleep(Duration::from_millis(20)).await;
     }
-    workload.settle(&env).await;
+    workload.check_recovery(&env).await;
     Ok(())
 }
 
 fn run(seed: u64, faults: bool) -> Workload {
-    let plan = Plan::generate(seed, Profile::Calm, Size::Smoke);
+    let plan = Plan::generate(seed, FaultProfile::Calm, PlanSize::Smoke);
     let workload = Workload::new(&plan);
     let mut world = TurmoilWorld::new(seed, Duration::from_secs(900), EventLog::new(false));
     world.host("m0", serve_master);
@@ -61,7 +61,7 @@ fn run(seed: u64, faults: bool) -> Workload {
     let doing = workload.clone();
     world.client("c0", move |env| work(env, doing));
     let mut number = 0;
-    let mut ended = world.run_for(Duration::from_millis(1_200)).expect("no one fails");
+    let mut ended = world.run_for(Duration::from_millis(1_200)).expect("no client fails");
     while !ended {
         if faults && number < 6 {
             let victim = &tservers[number % tservers.len()];
@@ -70,18 +70,18 @@ fn run(seed: u64, faults: bool) -> Workload {
             } else {
                 world.cut_power(victim)
             }
-            world.run_for(Duration::from_millis(200)).expect("no one fails");
+            world.run_for(Duration::from_millis(200)).expect("no client fails");
             world.restart(victim);
             number += 1;
         }
-        ended = world.run_for(Duration::from_millis(400)).expect("no one fails");
+        ended = world.run_for(Duration::from_millis(400)).expect("no client fails");
     }
     workload
 }
 
 fn assert_clean(seed: u64, workload: &Workload) {
     let report = workload.report();
-    let said: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    let said: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
     assert!(said.is_empty(), "seed {seed}:\n{}", said.join("\n"));
     assert!(report.checked > 100, "only {} facts", report.checked);
     let counts = workload.counts();

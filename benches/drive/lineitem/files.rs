@@ -1,4 +1,4 @@
-//! The steps over Parquet files, read and written by the `parquet` crate, a thread for each.
+//! The steps over Parquet files, read and written by the `parquet` crate with a thread for each file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use arrow_array::types::{Date32Type, Decimal128Type, Int32Type, Int64Type};
 use arrow_array::{BooleanArray, RecordBatch};
 use benches::lineitem::{Q1, batch};
 use engine::error::{Error, Result};
-use node::cli::lineitem::{Part, schema};
-use node::cli::queries::Forecast;
-use node::client::arrow::arrow_schema;
+use node::cli::lineitem::{TablePart, schema};
+use node::cli::queries::RevenueForecast;
+use nyala_client::arrow::arrow_schema;
 use parquet::arrow::arrow_reader::{
     ArrowPredicateFn, ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowFilter,
 };
@@ -40,17 +40,17 @@ pub fn step(options: &Options) -> Result<Did> {
         Step::Count => {
             let rows = each(folder, |file| Ok(file.open()?.metadata().file_metadata().num_rows() as u64))?;
             expect("count", rows.iter().sum(), truth.rows)?;
-            Ok(began.did(truth.rows))
+            Ok(began.step_result(truth.rows))
         }
         Step::Scan => {
             let rows = each(folder, scan)?;
             expect("scan", rows.iter().sum(), truth.rows)?;
-            Ok(began.did(truth.rows))
+            Ok(began.step_result(truth.rows))
         }
         Step::Select => {
-            let mut all = Forecast::default();
+            let mut all = RevenueForecast::default();
             each(folder, select)?.into_iter().for_each(|part| all.merge(part));
-            let done = began.did(truth.rows);
+            let done = began.step_result(truth.rows);
             if all == truth.forecast { Ok(done) } else { Err(Error::corrupt("the revenue is wrong")) }
         }
         Step::Find => {
@@ -79,17 +79,17 @@ fn failed(error: impl std::fmt::Display) -> Error {
 
 fn load(folder: &Path, scale: f64) -> Result<Did> {
     let began = Began::now();
-    let parts: Vec<_> = (1..=PARTS).map(|part| (path(folder, part), Part::new(scale, part, PARTS))).collect();
+    let parts: Vec<_> = (1..=PARTS).map(|part| (path(folder, part), TablePart::new(scale, part, PARTS))).collect();
     let writers: Vec<_> =
         parts.into_iter().map(|(path, part)| thread::spawn(move || write(&path, part?))).collect();
     let mut rows = 0;
     for writer in writers {
         rows += writer.join().expect("a writer does not panic")?;
     }
-    Ok(began.did(rows))
+    Ok(began.step_result(rows))
 }
 
-fn write(path: &Path, mut part: Part) -> Result<u64> {
+fn write(path: &Path, mut part: TablePart) -> Result<u64> {
     let properties = WriterProperties::builder().set_compression(Compression::LZ4_RAW).build();
     let file = File::create(path).map_err(failed)?;
     let mut writer =
@@ -121,7 +121,7 @@ impl Parquet {
     }
 }
 
-/// Does the same with every file at once.
+/// Applies `work` to every file, in parallel.
 fn each<T: Send + 'static>(folder: &Path, work: fn(&Parquet) -> Result<T>) -> Result<Vec<T>> {
     let start = |part| {
         let folder = folder.to_path_buf();
@@ -141,12 +141,12 @@ fn scan(file: &Parquet) -> Result<u64> {
     Ok(rows)
 }
 
-/// Q6: its columns are read, its conditions looked at here.
-fn select(file: &Parquet) -> Result<Forecast> {
+/// Runs Q6: reads its columns and evaluates its conditions here.
+fn select(file: &Parquet) -> Result<RevenueForecast> {
     let builder = file.open()?;
     let columns = ["l_quantity", "l_extendedprice", "l_discount", "l_shipdate"];
     let mask = ProjectionMask::columns(builder.parquet_schema(), columns);
-    let mut forecast = Forecast::default();
+    let mut forecast = RevenueForecast::default();
     for batch in builder.with_projection(mask).build().map_err(failed)? {
         let batch = batch.map_err(failed)?;
         let money = |at: usize| batch.column(at).as_primitive::<Decimal128Type>().values();
@@ -159,8 +159,8 @@ fn select(file: &Parquet) -> Result<Forecast> {
     Ok(forecast)
 }
 
-/// Reads one row by its key: row groups whose orders cannot be it are passed by; of the others the key is read, then
-/// the row. Files have no index by key.
+/// Reads one row by its key: skips row groups whose orders cannot contain it, reads the key of the others, then the
+/// row. The files have no index by key.
 fn find(file: &Parquet, (order, line): (i64, i32)) -> Result<u64> {
     let builder = file.open()?;
     let groups: Vec<usize> = (0..builder.metadata().num_row_groups())

@@ -1,15 +1,15 @@
-//! The steps over Kudu's wire protocol: the same client, whoever serves.
+//! The steps over Kudu's wire protocol, with one client for nyala and real Kudu.
 
 use std::time::Instant;
 
 use benches::lineitem::Q1;
 use engine::error::{Error, Result};
-use engine::schema::ops::RowOpKind;
+use engine::schema::row_ops::RowOpKind;
 use futures_util::future::join_all;
-use node::cli::lineitem::{Part, schema};
+use node::cli::lineitem::{TablePart, schema};
 use node::cli::queries;
-use node::client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
-use node::env::os::{OsEnv, OsOptions};
+use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
+use nyala_common::env::os::{OsEnv, OsOptions};
 
 use super::{BLOCK_ROWS, Began, Did, LOOKUPS, Options, PARTS, Step, expect, some_keys, truth};
 
@@ -29,16 +29,16 @@ pub async fn step(options: &Options) -> Result<Did> {
         Step::Count => {
             let rows = queries::count(&table).await?.value;
             expect("count", rows, truth.rows)?;
-            Ok(began.did(rows))
+            Ok(began.step_result(rows))
         }
         Step::Scan => {
             let rows = scan(&table).await?;
             expect("scan", rows, truth.rows)?;
-            Ok(began.did(rows))
+            Ok(began.step_result(rows))
         }
         Step::Select => {
             let forecast = queries::forecast(&table).await?.value;
-            let done = began.did(truth.rows);
+            let done = began.step_result(truth.rows);
             expect("select", forecast.rows, truth.forecast.rows)?;
             if forecast != truth.forecast { Err(Error::corrupt("the revenue is wrong")) } else { Ok(done) }
         }
@@ -62,16 +62,16 @@ async fn load(client: &Client, scale: f64) -> Result<Did> {
     let began = Began::now();
     let parts = (1..=PARTS).map(|part| {
         let table = table.clone();
-        tokio::spawn(async move { load_part(&table, Part::new(scale, part, PARTS)?).await })
+        tokio::spawn(async move { load_part(&table, TablePart::new(scale, part, PARTS)?).await })
     });
     let mut rows = 0;
     for part in join_all(parts).await {
         rows += part.expect("a loader does not panic")?;
     }
-    Ok(began.did(rows))
+    Ok(began.step_result(rows))
 }
 
-async fn load_part(table: &Table, mut part: Part) -> Result<u64> {
+async fn load_part(table: &Table, mut part: TablePart) -> Result<u64> {
     let session = table.client().session(SessionConfig::new(FlushMode::AutoBackground));
     while let Some(block) = part.next(BLOCK_ROWS) {
         let rows = block.iter().flatten().next().map_or(0, |column| column.len()) as u64;
@@ -84,7 +84,7 @@ async fn load_part(table: &Table, mut part: Part) -> Result<u64> {
     }
 }
 
-/// Q1's columns of all rows, every tablet by a task of its own; gives the rows.
+/// Reads Q1's columns of all rows with one task per tablet; returns the number of rows.
 async fn scan(table: &Table) -> Result<u64> {
     let spec =
         ScanSpec { columns: Some(Q1.iter().map(|name| name.to_string()).collect()), ..ScanSpec::default() };

@@ -1,6 +1,6 @@
-//! TPC-H's lineitem, one step at a time: in a Kudu cluster of any make, or in a folder of Parquet files.
+//! TPC-H's lineitem, one step at a time: in a Kudu-compatible cluster, or in a folder of Parquet files.
 //!
-//! Every step checks its answer against the generator's.
+//! Every step checks its result against the generator's.
 
 mod files;
 mod kudu;
@@ -8,15 +8,15 @@ mod kudu;
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
 
-use benches::process::Process;
+use benches::process::ProcessStats;
 use clap::{Args, ValueEnum};
 use engine::error::{Error, Result};
-use node::cli::lineitem::{Part, Truth};
+use node::cli::lineitem::{TablePart, ExpectedTotals};
 use serde::Serialize;
 
 /// Equal parts of the table: tasks that load it, tablets, Parquet files.
 const PARTS: i32 = 4;
-/// Rows generated at once.
+/// Rows generated in one block.
 const BLOCK_ROWS: usize = 4096;
 const LOOKUPS: usize = 500;
 
@@ -24,7 +24,7 @@ const LOOKUPS: usize = 500;
 pub struct Options {
     store: Store,
     step: Step,
-    /// host:port of the masters, separated by commas; or the folder
+    /// host:port of the masters, separated by commas; or the folder of the files
     #[arg(long)]
     at: String,
     /// TPC-H's scale factor; 1 is 6 million rows
@@ -47,23 +47,23 @@ enum Step {
     Scan,
     /// Q6
     Select,
-    /// Reads rows by their keys, one after the other
+    /// Reads rows by their keys, one after another
     Find,
 }
 
-/// What a step did, as it is printed.
+/// Printed result of a step.
 #[derive(Debug, PartialEq, Serialize)]
 struct Did {
     rows: u64,
     seconds: f64,
     /// CPU seconds of this process.
     cpu: f64,
-    /// Of a lookup; zero for other steps.
+    /// Median of a lookup; zero for other steps.
     p50_us: u64,
     p99_us: u64,
 }
 
-/// When a step began, by the wall's clock and by this process's.
+/// Start of a step, on the wall clock and on this process's CPU clock.
 #[derive(Clone, Copy)]
 struct Began {
     at: Instant,
@@ -72,17 +72,17 @@ struct Began {
 
 impl Began {
     fn now() -> Began {
-        Began { at: Instant::now(), cpu: Process::own().cpu() }
+        Began { at: Instant::now(), cpu: ProcessStats::own().cpu() }
     }
 
-    fn did(self, rows: u64) -> Did {
+    fn step_result(self, rows: u64) -> Did {
         self.found(rows, Vec::new())
     }
 
-    /// With the time that each lookup took.
+    /// Adds the duration of each lookup.
     fn found(self, rows: u64, mut times: Vec<Duration>) -> Did {
         let (seconds, cpu) =
-            (self.at.elapsed().as_secs_f64(), (Process::own().cpu() - self.cpu).as_secs_f64());
+            (self.at.elapsed().as_secs_f64(), (ProcessStats::own().cpu() - self.cpu).as_secs_f64());
         times.sort_unstable();
         let at =
             |share: usize| times.get(times.len() * share / 100).map_or(0, |time| time.as_micros() as u64);
@@ -99,20 +99,20 @@ pub async fn run(options: &Options) -> std::result::Result<(), Box<dyn StdError>
     Ok(())
 }
 
-/// Rows that a step must have seen.
+/// Fails if a step did not see the expected rows.
 fn expect(what: &str, got: u64, want: u64) -> Result<()> {
     if got == want { Ok(()) } else { Err(Error::corrupt(format!("{what}: {got} rows instead of {want}"))) }
 }
 
-/// The whole table as the generator makes it.
-fn truth(scale: f64) -> Result<Truth> {
-    let mut part = Part::new(scale, 1, 1)?;
+/// Returns the totals of the whole table as the generator makes it.
+fn truth(scale: f64) -> Result<ExpectedTotals> {
+    let mut part = TablePart::new(scale, 1, 1)?;
     while part.next(BLOCK_ROWS).is_some() {}
     Ok(part.truth)
 }
 
-/// Keys of some rows, spread over the table.
-fn some_keys(truth: &Truth) -> impl Iterator<Item = &([u8; 8], [u8; 4])> {
+/// Returns keys of some rows, spread over the table.
+fn some_keys(truth: &ExpectedTotals) -> impl Iterator<Item = &([u8; 8], [u8; 4])> {
     (0..LOOKUPS as u64).map(|i| &truth.keys[benches::mix(i) as usize % truth.keys.len()])
 }
 
@@ -125,7 +125,7 @@ mod tests {
         let times = (1..=200).rev().map(Duration::from_micros).collect();
         let did = Began::now().found(200, times);
         assert_eq!((did.rows, did.p50_us, did.p99_us), (200, 101, 199));
-        assert_eq!((Began::now().did(7).p50_us, Began::now().did(7).p99_us), (0, 0));
+        assert_eq!((Began::now().step_result(7).p50_us, Began::now().step_result(7).p99_us), (0, 0));
     }
 
     #[test]

@@ -1,33 +1,33 @@
-//! The write-ahead log, and a group's core as it leads and as it follows.
+//! The write-ahead log, and a Raft core as leader and as follower.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::disk::mem::MemDisk;
 use engine::ids::{OpId, PeerId, Uuid};
-use engine::raft::message::{LogChange, UpdateRequest, UpdateResponse, VoteRequest, VoteResponse, kind};
-use engine::raft::{Boot, Clock, Config, ConsensusMeta, Event, Message, Output, Peer, Raft, RaftOptions};
-use engine::time::{Now, Timestamp};
-use engine::wal::{Entry, Replicate, Wal, WalConfig};
+use engine::raft::interface::{LogChange, UpdateRequest, UpdateResponse, VoteRequest, VoteResponse, kind};
+use engine::raft::{BootState, TimestampSource, RaftConfig, ConsensusMeta, RaftEvent, RaftMessage, RaftEffects, Peer, Raft, RaftOptions};
+use engine::time::{ClockReading, Timestamp};
+use engine::wal::{LogEntry, ReplicateEntry, Wal, WalConfig};
 
-use super::{Amount, Run};
+use super::{WorkloadSize, Run};
 use crate::mix;
 
 const ENTRY_COUNT: u64 = 200;
 const PAYLOAD_BYTES: usize = 1024;
-/// Entries of one batch, or of one update.
+/// Entries of one batch or of one update.
 const BATCH: usize = 10;
-pub const BYTES: Amount = Amount::Bytes(ENTRY_COUNT * PAYLOAD_BYTES as u64);
-pub const ENTRIES: Amount = Amount::Rows(ENTRY_COUNT);
+pub const BYTES: WorkloadSize = WorkloadSize::Bytes(ENTRY_COUNT * PAYLOAD_BYTES as u64);
+pub const ENTRIES: WorkloadSize = WorkloadSize::Rows(ENTRY_COUNT);
 const TABLET: Uuid = Uuid([7; 16]);
 
 fn payload(number: u64) -> Bytes {
     (0..PAYLOAD_BYTES as u64 / 8).flat_map(|word| mix(number << 8 | word).to_le_bytes()).collect()
 }
 
-/// Entries of one term, from index 1.
-fn entries() -> Vec<Replicate> {
-    let entry = |index| Replicate {
+/// Returns entries of one term, from index 1.
+fn entries() -> Vec<ReplicateEntry> {
+    let entry = |index| ReplicateEntry {
         op: OpId { term: 1, index },
         timestamp: Timestamp(index),
         kind: kind::WRITE,
@@ -36,11 +36,11 @@ fn entries() -> Vec<Replicate> {
     (1..=ENTRY_COUNT).map(entry).collect()
 }
 
-/// Batches, each synced; the disk is in memory.
+/// Appends batches, each synced; the disk is in memory.
 pub fn append() -> Run {
     let config = WalConfig { segment_bytes_max: 64 << 20, preallocate: false, compress: true };
     let mut wal = Wal::create(Arc::new(MemDisk::new(1)), "wal", config).expect("the disk is empty");
-    let entries: Vec<Entry> = entries().into_iter().map(Entry::Replicate).collect();
+    let entries: Vec<LogEntry> = entries().into_iter().map(LogEntry::Replicate).collect();
     Box::new(move || {
         for batch in entries.chunks(BATCH) {
             wal.append(batch).expect("the disk does not fail");
@@ -53,10 +53,10 @@ fn id(number: u8) -> PeerId {
     Uuid([number; 16])
 }
 
-/// Counts up.
+/// A timestamp source that counts up.
 struct Counter(u64);
 
-impl Clock for Counter {
+impl TimestampSource for Counter {
     fn begin(&mut self) -> Timestamp {
         self.take()
     }
@@ -71,19 +71,19 @@ impl Clock for Counter {
     }
 }
 
-/// The first of three replicas, whose disk and peers do at once what it asks of them.
+/// The first of three replicas, whose disk and peers complete every request at once.
 struct Member {
     raft: Raft,
     clock: Counter,
-    out: Output,
+    out: RaftEffects,
 }
 
 impl Member {
     fn new() -> Member {
         let peers = (1..=3).map(|number| Peer::voter(id(number), format!("host{number}"), 7050)).collect();
-        let boot = Boot {
+        let boot = BootState {
             me: id(1),
-            meta: ConsensusMeta::new(TABLET, Config::initial(peers)),
+            meta: ConsensusMeta::new(TABLET, RaftConfig::initial(peers)),
             elected: None,
             fresh: true,
             committed: OpId::MIN,
@@ -92,25 +92,25 @@ impl Member {
             seed: 1,
         };
         let raft = Raft::new(RaftOptions::default(), boot);
-        let mut member = Member { raft, clock: Counter(0), out: Output::default() };
-        member.raft.start(Now::default(), &mut member.clock, &mut member.out);
+        let mut member = Member { raft, clock: Counter(0), out: RaftEffects::default() };
+        member.raft.start(ClockReading::default(), &mut member.clock, &mut member.out);
         member
     }
 
-    fn step(&mut self, event: Event) {
-        self.raft.step(Now::default(), event, &mut self.clock, &mut self.out);
+    fn step(&mut self, event: RaftEvent) {
+        self.raft.step(ClockReading::default(), event, &mut self.clock, &mut self.out);
     }
 
-    /// Does what steps want done until nothing is left.
+    /// Executes effects until none is left.
     fn settle(&mut self) {
         loop {
             self.out.notes.clear();
             self.out.replies.clear();
             let appended = self.out.log.drain(..).next_back();
             if let Some(LogChange::Append { entry, .. }) = appended {
-                self.step(Event::Persisted(entry.op));
+                self.step(RaftEvent::Persisted(entry.op));
             } else if let Some((number, _)) = self.out.meta.take() {
-                self.step(Event::MetaPersisted(number));
+                self.step(RaftEvent::MetaPersisted(number));
             } else if let Some((peer, message)) = self.out.messages.pop() {
                 self.answer(peer.id, message);
             } else {
@@ -119,9 +119,9 @@ impl Member {
         }
     }
 
-    fn answer(&mut self, peer: PeerId, message: Message) {
+    fn answer(&mut self, peer: PeerId, message: RaftMessage) {
         match message {
-            Message::Update(request) | Message::Heartbeat(request) => {
+            RaftMessage::Update(request) | RaftMessage::Heartbeat(request) => {
                 let (sent, last) = (request.sent, request.last());
                 let response = UpdateResponse {
                     responder: peer,
@@ -131,21 +131,21 @@ impl Member {
                     last_committed: request.committed,
                     error: None,
                 };
-                self.step(Event::Updated { peer, sent, result: Ok(response) });
+                self.step(RaftEvent::Updated { peer, sent, result: Ok(response) });
             }
-            Message::Vote(VoteRequest { term, pre_election, .. }) => {
+            RaftMessage::Vote(VoteRequest { term, pre_election, .. }) => {
                 let response = VoteResponse { responder: peer, term, granted: true, error: None };
-                self.step(Event::Voted { peer, term, pre_election, result: Ok(response) });
+                self.step(RaftEvent::Voted { peer, term, pre_election, result: Ok(response) });
             }
             other => panic!("nothing of the kind is asked for: {other:?}"),
         }
     }
 }
 
-/// From proposal to commit, one at a time: sent to two peers, made durable, acknowledged by all.
+/// Proposes and commits one entry at a time: sent to two peers, made durable, acknowledged by all.
 pub fn lead() -> Run {
     let mut member = Member::new();
-    member.step(Event::Elect { ignore_live_leader: true });
+    member.step(RaftEvent::Elect { ignore_live_leader: true });
     member.settle();
     assert!(member.raft.is_caught_up_leader());
     let payload = payload(0);
@@ -153,18 +153,18 @@ pub fn lead() -> Run {
         for _ in 0..ENTRY_COUNT {
             let Member { raft, clock, out } = &mut member;
             raft.propose(kind::WRITE, payload.clone(), clock, out).expect("it leads");
-            raft.pump(Now::default(), out);
+            raft.send_pending_updates(ClockReading::default(), out);
             member.settle();
         }
         assert_eq!(member.raft.committed(), member.raft.last());
     })
 }
 
-/// Updates of a leader, made durable and answered; each commits what came before.
+/// Handles updates of a leader: makes them durable and replies; each commits the previous one.
 pub fn follow() -> Run {
     let mut member = Member::new();
     let entries = entries();
-    let request = |(some, sent): (&[Replicate], u64)| {
+    let request = |(some, sent): (&[ReplicateEntry], u64)| {
         let before = some[0].op.index - 1;
         UpdateRequest {
             tablet: TABLET,
@@ -182,7 +182,7 @@ pub fn follow() -> Run {
     let mut requests: Vec<UpdateRequest> = entries.chunks(BATCH).zip(1..).map(request).collect();
     Box::new(move || {
         for (request, ticket) in requests.drain(..).zip(1..) {
-            member.step(Event::Update { ticket, request });
+            member.step(RaftEvent::Update { ticket, request });
             member.settle();
         }
         assert_eq!(member.raft.durable(), ENTRY_COUNT);

@@ -1,50 +1,50 @@
-//! The hot paths: each with its input, the same in every run, and how much of it there is.
+//! The hot paths: each with its amount of work and its input, the same in every run.
 //!
-//! Two benches go through [`PATHS`]: `paths.rs` times them (criterion), `counts.rs` counts their instructions
-//! (callgrind). Nothing here reads a clock or a file, draws a number or starts a thread, so a path takes the same
+//! Two benches iterate over [`PATHS`]: `paths.rs` times them (criterion), `counts.rs` counts their instructions
+//! (callgrind). Nothing here reads a clock or a file, uses randomness or starts a thread, so a path executes the same
 //! instructions each time.
 
 mod cells;
 mod log;
 mod rows;
-mod sets;
+mod rowsets;
 mod wire;
 
-/// A path ready to be taken.
+/// A prepared path.
 pub type Run = Box<dyn FnMut()>;
 
-/// How much a path handles each time.
+/// Amount of work of one run of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Amount {
+pub enum WorkloadSize {
     Rows(u64),
     Bytes(u64),
 }
 
-/// Whether what one [`Path::prepare`] gave can be taken again and again with the same result.
+/// Kind of a prepared path: repeatable with the same result, or usable once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum PathRun {
     Often,
     Once,
 }
 
-pub struct Path {
+pub struct HotPath {
     /// Part and path, as in `wal.append`.
     pub name: &'static str,
-    pub amount: Amount,
-    pub taken: Taken,
+    pub amount: WorkloadSize,
+    pub taken: PathRun,
     pub prepare: fn() -> Run,
 }
 
-const fn often(name: &'static str, amount: Amount, prepare: fn() -> Run) -> Path {
-    Path { name, amount, taken: Taken::Often, prepare }
+const fn often(name: &'static str, amount: WorkloadSize, prepare: fn() -> Run) -> HotPath {
+    HotPath { name, amount, taken: PathRun::Often, prepare }
 }
 
-const fn once(name: &'static str, amount: Amount, prepare: fn() -> Run) -> Path {
-    Path { name, amount, taken: Taken::Once, prepare }
+const fn once(name: &'static str, amount: WorkloadSize, prepare: fn() -> Run) -> HotPath {
+    HotPath { name, amount, taken: PathRun::Once, prepare }
 }
 
-/// All of them, by part.
-pub const PATHS: [Path; 25] = [
+/// All paths, by part.
+pub const PATHS: [HotPath; 25] = [
     often("cells.encode_shuffle", cells::ROWS, cells::encode_shuffle),
     often("cells.decode_shuffle", cells::ROWS, cells::decode_shuffle),
     often("cells.encode_runs", cells::ROWS, cells::encode_runs),
@@ -53,11 +53,11 @@ pub const PATHS: [Path; 25] = [
     often("cells.decode_codes", cells::ROWS, cells::decode_codes),
     often("cells.encode_prefix", cells::ROWS, cells::encode_prefix),
     often("cells.decode_prefix", cells::ROWS, cells::decode_prefix),
-    often("rowset.write", sets::ROWS, sets::write),
-    once("rowset.scan_cold", sets::ROWS, sets::scan_cold),
-    often("rowset.scan", sets::ROWS, sets::scan),
-    often("rowset.scan_predicate", sets::ROWS, sets::scan_predicate),
-    often("rowset.find", sets::FINDS, sets::find),
+    often("rowset.write", rowsets::ROWS, rowsets::write),
+    once("rowset.scan_cold", rowsets::ROWS, rowsets::scan_cold),
+    often("rowset.scan", rowsets::ROWS, rowsets::scan),
+    often("rowset.scan_predicate", rowsets::ROWS, rowsets::scan_predicate),
+    often("rowset.find", rowsets::FINDS, rowsets::find),
     once("memrowset.insert", rows::ROWS, rows::insert),
     often("memrowset.lookup", rows::ROWS, rows::lookup),
     often("memrowset.scan", rows::ROWS, rows::scan),

@@ -1,4 +1,4 @@
-//! Rows and changes on their way into a tablet, and rowsets merged.
+//! Rows and row changes on their way into a tablet, and rowset compaction.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -7,26 +7,26 @@ use std::sync::Arc;
 use engine::ids::ColumnId;
 use engine::memory::MemTracker;
 use engine::replica::{JobKind, Op};
-use engine::schema::Physical;
-use engine::schema::block::ColumnBlock;
-use engine::schema::change::ChangeBuilder;
-use engine::schema::ops::RowOpKind;
-use engine::tablet::delta_tracker::{DeltaState, apply_overrides};
+use engine::schema::PhysicalType;
+use engine::schema::row_block::ColumnBlock;
+use engine::schema::row_change::RowChangeBuilder;
+use engine::schema::row_ops::RowOpKind;
+use engine::tablet::delta_tracker::{RowsetDeltas, apply_overrides};
 use engine::tablet::deltamemstore::DeltaMemStore;
 use engine::tablet::memrowset::MemRowSet;
-use engine::tablet::meta::TabletSchema;
+use engine::tablet::superblock::TabletSchema;
 use engine::time::Timestamp;
 
-use super::{Amount, Run};
+use super::{WorkloadSize, Run};
 use crate::mix;
-use crate::tables::{self, OP_ROWS, narrow, narrow_row};
+use crate::sample_tables::{self, OP_ROWS, narrow, narrow_row};
 
 const COUNT: u64 = 5_000;
-pub const ROWS: Amount = Amount::Rows(COUNT);
+pub const ROWS: WorkloadSize = WorkloadSize::Rows(COUNT);
 const KEY_BYTES: u32 = 8;
-/// Cells of a row, as far as a MemRowSet is concerned: bytes that it keeps.
+/// Bytes of a row's cells, which a MemRowSet treats as opaque.
 const ROW_BYTES: u32 = 48;
-/// Of a rowset whose rows change.
+/// Column that is updated.
 const CHANGED: ColumnId = ColumnId(1);
 
 fn tracker() -> Arc<MemTracker> {
@@ -42,7 +42,7 @@ fn key(number: u64) -> [u8; KEY_BYTES as usize] {
     mix(number).to_be_bytes()
 }
 
-/// Keys in no order, each followed by its cells.
+/// Returns keys in random order, each followed by its cells.
 fn batches() -> Vec<Vec<u8>> {
     let row = |number: u64| [&key(number)[..], &[7; ROW_BYTES as usize]].concat();
     (0..COUNT)
@@ -66,7 +66,7 @@ pub fn insert() -> Run {
     Box::new(move || fill(&set, std::mem::take(&mut waiting)))
 }
 
-/// Every row by its key.
+/// Looks up every row by its key.
 pub fn lookup() -> Run {
     let set = empty();
     fill(&set, batches());
@@ -76,26 +76,26 @@ pub fn lookup() -> Run {
     })
 }
 
-/// Every column of every row that is in memory, loaded in no order.
+/// Scans every column of every row of a MemRowSet that was loaded in random order.
 pub fn scan() -> Run {
     let schema = narrow();
-    let mut world = tables::world(&schema);
+    let mut world = sample_tables::world(&schema);
     for first in (0..COUNT).step_by(OP_ROWS as usize) {
         let rows = (first..first + OP_ROWS).map(|number| narrow_row(mix(number)));
-        tables::run(&mut world, tables::op(&schema, RowOpKind::Insert, rows));
+        sample_tables::run(&mut world, sample_tables::op(&schema, RowOpKind::Insert, rows));
     }
     Box::new(move || {
-        assert_eq!(tables::scan(&world, &["k", "a", "b", "c", "d"], &[]) as u64, COUNT);
+        assert_eq!(sample_tables::scan(&world, &["k", "a", "b", "c", "d"], &[]) as u64, COUNT);
     })
 }
 
 fn update(to: u64) -> Vec<u8> {
     let mut change = Vec::new();
-    ChangeBuilder::update(&mut change).set(CHANGED, Some(&to.to_le_bytes()));
+    RowChangeBuilder::update(&mut change).set(CHANGED, Some(&to.to_le_bytes()));
     change
 }
 
-/// A change of every third row and a later one of every ninth, in no order.
+/// Updates every third row, and every ninth once more, in random order.
 fn change(store: &DeltaMemStore) {
     for (number, ts) in (0..COUNT).zip(1..) {
         let row = (mix(number) % COUNT / 3 * 3) as u32;
@@ -108,13 +108,13 @@ pub fn add_changes() -> Run {
     Box::new(move || change(&store))
 }
 
-/// Collects the changes of rows, a block at a time, and puts them into a column.
+/// Collects the deltas of rows, a block at a time, and applies them to a column.
 pub fn apply_changes() -> Run {
     const BLOCK: u32 = 1000;
     let recent = Arc::new(DeltaMemStore::new(&tracker()));
     change(&recent);
-    let state = DeltaState { undo: Vec::new(), redo: Vec::new(), frozen: None, recent };
-    let mut column = ColumnBlock::new(Physical::Int64, false);
+    let state = RowsetDeltas { undo: Vec::new(), redo: Vec::new(), frozen: None, recent };
+    let mut column = ColumnBlock::new(PhysicalType::Int64, false);
     column.push_many(Some(&0u64.to_le_bytes()), BLOCK as usize);
     Box::new(move || {
         for first in (0..COUNT as u32).step_by(BLOCK as usize) {
@@ -126,27 +126,27 @@ pub fn apply_changes() -> Run {
     })
 }
 
-/// Writes of a thousand rows: decoded, checked, logged, applied, their outcome logged.
+/// Writes operations of a thousand rows: decodes, checks, logs and applies them, and logs their outcome.
 pub fn write() -> Run {
     let schema = narrow();
-    let mut world = tables::world(&schema);
+    let mut world = sample_tables::world(&schema);
     let batch = |first: u64| {
-        tables::op(&schema, RowOpKind::Insert, (first..first + OP_ROWS).map(|number| narrow_row(mix(number))))
+        sample_tables::op(&schema, RowOpKind::Insert, (first..first + OP_ROWS).map(|number| narrow_row(mix(number))))
     };
     let mut ops: Vec<Op> = (0..COUNT).step_by(OP_ROWS as usize).map(batch).collect();
-    Box::new(move || ops.drain(..).for_each(|op| tables::run(&mut world, op)))
+    Box::new(move || ops.drain(..).for_each(|op| sample_tables::run(&mut world, op)))
 }
 
-/// Three rowsets over the same range of keys become one.
+/// Compacts three rowsets with the same range of keys into one.
 pub fn compact() -> Run {
     const INPUTS: u64 = 3;
     let schema = narrow();
-    let mut world = tables::world(&schema);
+    let mut world = sample_tables::world(&schema);
     for set in 0..INPUTS {
-        tables::insert(&mut world, &schema, narrow_row, (set..COUNT).step_by(INPUTS as usize));
-        tables::job(&mut world, JobKind::FlushRows);
+        sample_tables::insert(&mut world, &schema, narrow_row, (set..COUNT).step_by(INPUTS as usize));
+        sample_tables::job(&mut world, JobKind::FlushRows);
     }
     let ids: Vec<u64> = world.replica().tablet().state().disk.iter().map(|set| set.meta().id).collect();
     assert_eq!(ids.len() as u64, INPUTS);
-    Box::new(move || tables::job(&mut world, JobKind::Compact(ids.clone())))
+    Box::new(move || sample_tables::job(&mut world, JobKind::Compact(ids.clone())))
 }

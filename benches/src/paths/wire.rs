@@ -1,21 +1,21 @@
-//! Frames with writes in them.
+//! Frames that contain writes.
 
 use std::hint::black_box;
 
 use bytes::{Bytes, BytesMut};
-use node::proto::kudu::RowOperationsPb;
-use node::proto::kudu::rpc::{RemoteMethodPb, RequestHeader, RequestIdPb};
-use node::rpc::frame::{FrameReader, put_frame};
+use nyala_proto::kudu::RowOperationsPb;
+use nyala_proto::kudu::rpc::{RemoteMethodPb, RequestHeader, RequestIdPb};
+use nyala_common::rpc::frame::{FrameReader, put_frame};
 use prost::Message;
 
-use super::{Amount, Run};
+use super::{WorkloadSize, Run};
 use crate::mix;
 
 const FRAMES: u64 = 100;
 const ROWS_BYTES: u64 = 4096;
-/// Of rows; the headers come on top.
-pub const BYTES: Amount = Amount::Bytes(FRAMES * ROWS_BYTES);
-/// What arrives at once.
+/// Bytes of rows; headers are not counted.
+pub const BYTES: WorkloadSize = WorkloadSize::Bytes(FRAMES * ROWS_BYTES);
+/// Bytes that arrive in one read.
 const READ_BYTES: usize = 64 << 10;
 const FRAME_BYTES_MAX: usize = 50 << 20;
 
@@ -53,7 +53,7 @@ pub fn encode() -> Run {
     })
 }
 
-/// The stream is cut into frames, and the headers are read.
+/// Splits the stream into frames and reads the headers.
 pub fn decode() -> Run {
     let mut stream = BytesMut::new();
     calls().iter().for_each(|(header, body)| put_frame(header, body, &mut stream));

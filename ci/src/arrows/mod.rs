@@ -1,13 +1,18 @@
-//! Which module may import which, and what the engine and the node may name at all.
+//! Import rules: allowed arrows between modules, banned names, and no import cycles among files.
 //!
 //! ```text
-//!   rules.rs   the tables, as data        paths.rs   every path a source file names, resolved
+//!   rules.rs    the tables, as data         paths.rs   every path a source file names, resolved
+//!   cycles.rs   cycles among the files of a crate
 //! ```
 //!
-//! A path is judged by its first part after the crate: `crate::wal::Wal` and `super::super::wal` are both an arrow to
-//! `wal`. `#[cfg(test)]` items and files of tests are not judged: a test may look anywhere. clippy.toml of each crate
-//! bans single types and functions; here are the rules it can't say.
+//! - An arrow is checked by the first part of its path after the crate: `crate::wal::Wal` and `super::super::wal` are
+//!   both an arrow to `wal`. Engine and node have tables of allowed arrows and banned names.
+//! - Cycles among files are checked in every crate of the workspace; `cycles.rs` says what counts as an import.
+//! - `#[cfg(test)]` items and files of tests are not checked: a test may import anything.
+//!
+//! *Not here:* bans of single types and functions, which `clippy.toml` of each crate has.
 
+mod cycles;
 mod paths;
 mod rules;
 
@@ -16,15 +21,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::proto;
 use crate::tidy::rust::is_test;
-use paths::Named;
-use rules::{CRATES, CrateRules, Module};
+use paths::NamedPath;
+use rules::{CRATES, CrateRules, KNOWN_CYCLES, Module};
 
-/// Fails with every arrow that points the wrong way and every banned name, one a line.
+/// Fails with every arrow that points the wrong way, every banned name and every new cycle, one a line.
 pub fn check(root: &Path) -> Result<()> {
     let mut findings = Vec::new();
     for rules in &CRATES {
         check_crate(root, rules, &mut findings)?;
+    }
+    for member in members(root)? {
+        check_cycles(root, &member, &mut findings)?;
     }
     for finding in &findings {
         println!("{finding}");
@@ -33,6 +42,43 @@ pub fn check(root: &Path) -> Result<()> {
         bail!("{} findings; the tables are in ci/src/arrows/rules.rs", findings.len());
     }
     Ok(())
+}
+
+/// Returns the folders of the workspace's crates.
+fn members(root: &Path) -> Result<Vec<String>> {
+    let manifest: toml::Table = fs::read_to_string(root.join("Cargo.toml"))?.parse()?;
+    let members = manifest.get("workspace").and_then(|workspace| workspace.get("members")?.as_array());
+    let members = members.context("Cargo.toml has no workspace.members")?;
+    Ok(members.iter().filter_map(|member| member.as_str()).map(str::to_owned).collect())
+}
+
+/// Adds the cycles of a crate; prints those that are known.
+fn check_cycles(root: &Path, member: &str, findings: &mut Vec<String>) -> Result<()> {
+    let source = root.join(member).join("src");
+    let mut paths = Vec::new();
+    rust_files(&source, &mut paths)?;
+    paths.sort();
+    let generated = root.join(proto::GENERATED);
+    let mut files = Vec::new();
+    for path in paths.iter().filter(|path| !is_test(path) && !path.starts_with(&generated)) {
+        let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        files.push((path.strip_prefix(&source).expect("it was found under it").display().to_string(), text));
+    }
+    for cycle in cycles::cycles(&files).with_context(|| format!("in {member}/src"))? {
+        let files = cycle.join(", ");
+        if is_known(member, &cycle) {
+            println!("known cycle: {member}/src: {files}");
+        } else {
+            findings.push(format!("{member}/src: files import each other in a cycle: {files}"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if the allow-list has a cycle of these files and perhaps more.
+fn is_known(member: &str, cycle: &[String]) -> bool {
+    let listed = |files: &[&str]| cycle.iter().all(|file| files.contains(&file.as_str()));
+    KNOWN_CYCLES.iter().any(|(known, files)| *known == member && listed(files))
 }
 
 fn check_crate(root: &Path, rules: &'static CrateRules, findings: &mut Vec<String>) -> Result<()> {
@@ -51,7 +97,7 @@ fn check_crate(root: &Path, rules: &'static CrateRules, findings: &mut Vec<Strin
     Ok(())
 }
 
-/// Judges one file; `file` is its path under the crate's sources.
+/// Checks one file; `file` is its path under the crate's sources.
 fn check_text(rules: &'static CrateRules, file: &str, text: &str, findings: &mut Vec<String>) -> Result<()> {
     let parsed = syn::parse_file(text).with_context(|| format!("parsing {}/{file}", rules.source))?;
     for named in paths::named(file, &parsed) {
@@ -72,8 +118,8 @@ fn check_text(rules: &'static CrateRules, file: &str, text: &str, findings: &mut
     Ok(())
 }
 
-/// Why this path may not be imported by this file's module, if it is a path inside the crate.
-fn arrow(rules: &'static CrateRules, file: &str, named: &Named) -> Option<String> {
+/// Returns the reason if this file's module may not import the path; none for a path outside the crate.
+fn arrow(rules: &'static CrateRules, file: &str, named: &NamedPath) -> Option<String> {
     let (root, parts) = named.path.split_first()?;
     if root != "crate" || rules.roots.contains(&file) {
         return None;
@@ -88,7 +134,7 @@ fn arrow(rules: &'static CrateRules, file: &str, named: &Named) -> Option<String
     (!own && !allowed).then(|| format!("{} may not import {}", from.name, to.name))
 }
 
-/// The row that fits best: that of `server/run` before that of `server`.
+/// Returns the most specific row: that of `server/startup` before that of `server`.
 fn row<'a>(rules: &'static CrateRules, parts: impl Iterator<Item = &'a str>) -> Option<&'static Module> {
     let path = parts.collect::<Vec<_>>().join("/");
     let fits =
@@ -96,20 +142,20 @@ fn row<'a>(rules: &'static CrateRules, parts: impl Iterator<Item = &'a str>) -> 
     rules.modules.iter().filter(|module| fits(module.name)).max_by_key(|module| module.name.len())
 }
 
-/// The module of the crate's root that a row belongs to.
+/// Returns the module of the crate's root that a row belongs to.
 fn top(name: &str) -> &str {
     name.split('/').next().unwrap_or(name)
 }
 
-/// Why nothing in this file may name this path, if so.
-fn ban(rules: &'static CrateRules, file: &str, named: &Named) -> Option<String> {
+/// Returns the reason if this file may not name the path.
+fn ban(rules: &'static CrateRules, file: &str, named: &NamedPath) -> Option<String> {
     let path = named.path.join("::");
-    let hit = rules.bans.iter().find(|ban| {
+    let banned = rules.bans.iter().find(|ban| {
         let within =
             path.strip_prefix(ban.path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
         within && !ban.except.contains(&file)
     });
-    hit.map(|ban| ban.reason.to_owned())
+    banned.map(|ban| ban.reason.to_owned())
 }
 
 fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
@@ -128,7 +174,7 @@ fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What planting `text` as `file` of the engine (0) or the node (1) is told.
+    /// Returns the findings for `text` as `file` of the engine (0) or the node (1).
     fn findings(which: usize, file: &str, text: &str) -> Vec<String> {
         let mut findings = Vec::new();
         check_text(&CRATES[which], file, text, &mut findings).unwrap();
@@ -136,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_allows_passes() {
+    fn an_arrow_of_the_table_passes() {
         let text = "use crate::{cfile::Reader, disk::Disk, schema::{Schema, key}, ids, error::Result};\n\
                     use super::scan; use std::collections::BTreeMap;";
         assert_eq!(findings(0, "tablet/flush.rs", text), Vec::<String>::new());
     }
 
     #[test]
-    fn a_planted_arrow_is_caught_in_every_spelling() {
+    fn a_wrong_arrow_is_found_in_every_spelling() {
         let why = "tablet may not import wal";
         for text in [
             "use crate::wal::Wal;",
@@ -169,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outside_world_is_caught_but_for_its_one_file() {
+    fn os_modules_may_be_named_by_their_one_file_only() {
         for text in ["use std::fs;", "fn f() { std::thread::yield_now() }", "use {std::{env}, core::mem};"] {
             assert_eq!(findings(0, "wal/mod.rs", text).len(), 1, "{text}");
         }
@@ -181,21 +227,21 @@ mod tests {
     }
 
     #[test]
-    fn async_and_printing_are_caught_in_the_engine() {
+    fn async_and_printing_are_found_in_the_engine() {
         assert_eq!(findings(0, "wal/mod.rs", "async fn f() {}").len(), 1);
         assert_eq!(findings(0, "wal/mod.rs", "fn f() { let x = async { 1 }; }").len(), 1);
         assert_eq!(findings(0, "wal/mod.rs", "fn f() { println!(\"{}\", 1) }").len(), 1);
     }
 
     #[test]
-    fn an_unbiased_select_is_caught_in_the_node() {
+    fn an_unbiased_select_is_found_in_the_node() {
         let biased = "async fn f() { tokio::select! { biased; a = b() => {}, c = d() => {} } }";
         assert_eq!(findings(1, "mailbox.rs", biased), Vec::<String>::new());
         assert_eq!(findings(1, "mailbox.rs", &biased.replace("biased; ", "")).len(), 1);
     }
 
     #[test]
-    fn tests_may_look_anywhere() {
+    fn tests_may_import_anything() {
         let text = "#[cfg(test)] mod tests { use crate::wal::Wal; use std::fs; }\n#[cfg(test)] use std::env;";
         assert_eq!(findings(0, "tablet/flush.rs", text), Vec::<String>::new());
     }

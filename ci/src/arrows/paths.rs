@@ -9,47 +9,48 @@ use syn::visit::{self, Visit};
 
 use crate::tidy::rust::is_cfg_test;
 
-/// A path and where it stands.
-pub struct Named {
+/// A path, and the line that names it.
+pub struct NamedPath {
     pub path: Vec<String>,
     pub line: usize,
 }
 
-/// The paths that `parsed`, the file at `file` under its crate's sources, names.
-pub fn named(file: &str, parsed: &syn::File) -> Vec<Named> {
+/// Returns the paths that `parsed`, the file at `file` under its crate's sources, names.
+pub fn named(file: &str, parsed: &syn::File) -> Vec<NamedPath> {
     let mut paths = Paths { module: module_of(file), found: Vec::new() };
     paths.visit_file(parsed);
     paths.found
 }
 
 /// `tablet/scan.rs` is `crate::tablet::scan`, `tablet/mod.rs` is `crate::tablet`, `lib.rs` is `crate`.
-fn module_of(file: &str) -> Vec<String> {
+pub fn module_of(file: &str) -> Vec<String> {
     let parts = file.trim_end_matches(".rs").split('/');
     let named = parts.filter(|part| !["lib", "main", "mod"].contains(part));
     std::iter::once("crate").chain(named).map(str::to_owned).collect()
 }
 
+/// Resolves `self` and `super` at the start of a path that `module` names.
+pub fn resolve(module: &[String], path: &[String]) -> Vec<String> {
+    let ups = path.iter().take_while(|part| *part == "super").count();
+    let (keep, rest) = match path.first().map(String::as_str) {
+        Some("self") => (module.len(), &path[1..]),
+        Some("super") => (module.len().saturating_sub(ups).max(1), &path[ups..]),
+        _ => return path.to_vec(),
+    };
+    module[..keep].iter().chain(rest).cloned().collect()
+}
+
 struct Paths {
-    /// Where the visit stands, inline modules included.
+    /// Module being visited, inline modules included.
     module: Vec<String>,
-    found: Vec<Named>,
+    found: Vec<NamedPath>,
 }
 
 impl Paths {
     fn add(&mut self, path: &[String], line: usize) {
-        if let Some(path) = self.resolve(path) {
-            self.found.push(Named { path, line });
+        if !path.is_empty() {
+            self.found.push(NamedPath { path: resolve(&self.module, path), line });
         }
-    }
-
-    fn resolve(&self, path: &[String]) -> Option<Vec<String>> {
-        let ups = path.iter().take_while(|part| *part == "super").count();
-        let (keep, rest) = match path.first()?.as_str() {
-            "self" => (self.module.len(), &path[1..]),
-            "super" => (self.module.len().saturating_sub(ups).max(1), &path[ups..]),
-            _ => return Some(path.to_vec()),
-        };
-        Some(self.module[..keep].iter().chain(rest).cloned().collect())
     }
 
     fn use_tree(&mut self, tree: &syn::UseTree, prefix: &[String]) {

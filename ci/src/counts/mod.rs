@@ -1,15 +1,15 @@
-//! `cargo ci counts`: how many instructions the hot paths take, compared with what they took.
+//! `cargo ci counts`: instructions of the hot paths, compared with their thresholds.
 //!
 //! ```text
 //!   benches/src/paths ──▶ benches/counts.rs ──▶ gungraun-runner ──▶ callgrind ──▶ JSON, one line a path
-//!   benches/COUNTS.toml ◀── `--bless` ──── bars.rs ──── more than 5 % above its bar: red
+//!   benches/COUNTS.toml ◀── `--bless` ──── thresholds.rs ──── more than 5 % above its threshold: red
 //! ```
 //!
-//! Valgrind runs on a processor of its own making, so the machine's has no say in which of memchr's or crc32c's
-//! routines are taken; see [`bars::Made`] for what has. The runner is a program of the library's version, installed
-//! under `target/tools` rather than linked: it would bring its hundred dependencies into the lock file.
+//! Valgrind emulates a processor, so the machine does not select the routines of memchr or crc32c;
+//! [`thresholds::Toolchain`] lists the rest that does. The runner is a program of the library's version, installed
+//! under `target/tools`: linking it would add its hundred dependencies to the lock file.
 
-mod bars;
+mod thresholds;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -20,54 +20,54 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use serde::Deserialize;
 
-use crate::command::Run;
+use crate::command::CommandLine;
 use crate::interop::target_dir;
-use crate::programs;
-use bars::{Bars, Made};
+use crate::tools;
+use thresholds::{Thresholds, Toolchain};
 
 const FILE: &str = "benches/COUNTS.toml";
 const LIBRARY: &str = "gungraun";
 const RUNNER: &str = "gungraun-runner";
 
 #[derive(Parser, Default)]
-pub struct Options {
-    /// Take what is counted as the new bars
+pub struct CountsOptions {
+    /// Make the counts the new thresholds
     #[arg(long)]
     bless: bool,
 }
 
-/// As a part of `cargo ci`: where valgrind cannot be had, nothing is counted, and that is said.
+/// Checks the counts as a part of `cargo ci`; prints so and passes where valgrind cannot be installed.
 pub fn check(root: &Path) -> Result<()> {
-    if let Err(missing) = programs::require(&["valgrind"], &["valgrind"]) {
+    if let Err(missing) = tools::require(&["valgrind"], &["valgrind"]) {
         println!("skipped: {missing:#}");
         return Ok(());
     }
-    run(root, &Options::default())
+    run(root, &CountsOptions::default())
 }
 
-pub fn run(root: &Path, options: &Options) -> Result<()> {
-    programs::require(&["valgrind"], &["valgrind"])?;
+pub fn run(root: &Path, options: &CountsOptions) -> Result<()> {
+    tools::require(&["valgrind"], &["valgrind"])?;
     let counts = count(root, &runner(root)?)?;
-    let counted = Bars { made: Made::here()?, instructions: counts };
+    let counted = Thresholds { made: Toolchain::here()?, instructions: counts };
     let path = root.join(FILE);
     if options.bless {
         return Ok(fs::write(path, counted.show()?)?);
     }
-    let bars = Bars::parse(&fs::read_to_string(path).with_context(|| format!("reading {FILE}"))?)?;
-    let verdict = bars.judge(&counted);
+    let bars = Thresholds::parse(&fs::read_to_string(path).with_context(|| format!("reading {FILE}"))?)?;
+    let verdict = bars.compare(&counted);
     print!("{}", verdict.table);
     ensure!(verdict.failures.is_empty(), "{}", verdict.failures.join("; "));
     Ok(())
 }
 
-/// The folder of the runner of the library's version, installed there if it is not. It is not optimized: all it does is
-/// start valgrind.
+/// Returns the folder of the runner, which is installed there if it is missing. It is not optimized, because it only
+/// starts valgrind.
 fn runner(root: &Path) -> Result<PathBuf> {
     let version = locked(&fs::read_to_string(root.join("Cargo.lock"))?, LIBRARY)?;
     let place = target_dir()?.join("tools").join(format!("{RUNNER}-{version}"));
     if !place.join("bin").join(RUNNER).is_file() {
         println!("installing {RUNNER} {version} into {}", place.display());
-        Run::cargo(root)
+        CommandLine::cargo(root)
             .args(["install", "--quiet", "--debug", "--locked", RUNNER, "--version"])
             .args([format!("={version}")])
             .args(["--root"])
@@ -77,7 +77,7 @@ fn runner(root: &Path) -> Result<PathBuf> {
     Ok(place.join("bin"))
 }
 
-/// The version of a package in a lock file.
+/// Returns the version of a package in a lock file.
 fn locked(lock: &str, name: &str) -> Result<String> {
     #[derive(Deserialize)]
     struct Lock {
@@ -93,11 +93,11 @@ fn locked(lock: &str, name: &str) -> Result<String> {
     Ok(package.with_context(|| format!("{name} is not locked"))?.version)
 }
 
-/// Instructions by path.
+/// Returns the instructions by path.
 fn count(root: &Path, runner: &Path) -> Result<BTreeMap<String, u64>> {
     let mut path = vec![runner.to_path_buf()];
     path.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
-    let said = Run::cargo(root)
+    let said = CommandLine::cargo(root)
         .args(["bench", "--quiet", "--package", "benches", "--bench", "counts", "--"])
         .args(["--output-format=json", "--parallel=auto"])
         .env("PATH", env::join_paths(path)?)
@@ -108,7 +108,8 @@ fn count(root: &Path, runner: &Path) -> Result<BTreeMap<String, u64>> {
     said.stdout.lines().map(read).collect()
 }
 
-/// One line of the runner: a path's name and instructions. Ids know no dots: the first underscore stands for one.
+/// Reads one line of the runner: a path's name and instructions. Ids have no dots: the first underscore stands for
+/// one.
 fn read(line: &str) -> Result<(String, u64)> {
     let said: serde_json::Value = serde_json::from_str(line).with_context(|| format!("reading {line:?}"))?;
     let id = said["id"].as_str().context("a count of nothing")?;

@@ -1,9 +1,10 @@
-//! Searching for new inputs of the fuzz targets: libFuzzer over each of them in turn.
+//! `cargo ci fuzz`: libFuzzer over each target in turn.
 //!
-//! Needs a nightly toolchain and cargo-fuzz; a machine without them is told how to get them. New inputs and finds go
-//! under the target folder. Only `--keep` writes into the source tree: it adds to the corpora what reaches new edges.
+//! Needs a nightly toolchain and cargo-fuzz; without them the step fails with the command that installs them. New
+//! inputs and crash inputs go under the target folder. Only `--keep` writes into the source tree: it adds inputs that
+//! reach new edges to the corpora.
 
-mod said;
+mod libfuzzer_output;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,44 +12,44 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 
-use crate::command::{Output, Run};
+use crate::command::{Output, CommandLine};
 use crate::steps::Steps;
 
 const HARNESS: &str = "fuzz/harness";
 const CORPUS: &str = "fuzz/corpus";
-/// A single input that takes longer is a hang.
+/// Time after which a single input hangs.
 const INPUT_SECONDS_MAX: u32 = 10;
-/// Of the whole process: what it found stays in memory. A target's own bound is far below.
+/// Memory of the whole process, which retains new inputs. A target's own limit is far below.
 const RSS_MB_MAX: u32 = 4096;
-/// How long a find is made smaller.
+/// Time for minimizing a crash input.
 const SHRINK_SECONDS: u32 = 60;
-/// Longer inputs are cut when they are kept.
+/// Length to which a kept input is cut.
 const KEPT_BYTES_MAX: u32 = 2048;
-/// No corpus grows beyond so many inputs by itself: every `cargo test` replays them all.
+/// Size up to which `--keep` adds to a corpus: every `cargo test` replays all inputs.
 const KEPT_INPUTS_MAX: usize = 64;
-/// Of the counts in `/proc/self/stat`.
+/// Ticks of the counts in `/proc/self/stat`.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// Lines of libFuzzer's that are shown of a find.
+/// Lines of libFuzzer's output that are printed for a crash.
 const FIND_LINES: usize = 40;
 
 #[derive(Args)]
-pub struct Options {
+pub struct FuzzOptions {
     /// Only this target; may be given several times
     #[arg(long)]
     target: Vec<String>,
-    /// Minutes for each target, or a part of one
+    /// Minutes for each target; fractions are allowed
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// What the targets are built with besides assertions: address or none
+    /// Sanitizer of the build, besides assertions: address or none
     #[arg(long, default_value = "address")]
     sanitizer: String,
-    /// Afterwards, adds the fewest of the new inputs that reach all new edges to fuzz/corpus
+    /// Add the fewest new inputs that reach all new edges to fuzz/corpus
     #[arg(long)]
     keep: bool,
 }
 
-/// Builds the harness and lets it search, target after target; a find fails its step.
-pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
+/// Builds the harness and searches target after target; a crash input fails its step.
+pub fn run(root: &Path, options: &FuzzOptions, steps: &mut Steps) {
     let mut ready = Err(anyhow!("not built"));
     steps.run("fuzz: build", || {
         ready = build(root, options);
@@ -65,14 +66,14 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
     println!("{:.0} s of CPU were searched", cpu_seconds() - built);
 }
 
-/// What ended child processes took; nothing is known where there is no `/proc`.
+/// Returns the CPU time of ended child processes; zero without `/proc`.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    said::children_ticks(&stat).unwrap_or_default() as f64 / TICKS_PER_SECOND
+    libfuzzer_output::children_ticks(&stat).unwrap_or_default() as f64 / TICKS_PER_SECOND
 }
 
-/// The one program for all targets, and the targets to run.
-fn build(root: &Path, options: &Options) -> Result<(Harness, Vec<String>)> {
+/// Builds the one program for all targets; returns it with the targets to run.
+fn build(root: &Path, options: &FuzzOptions) -> Result<(Harness, Vec<String>)> {
     let targets = targets(root, &options.target)?;
     let host = host()?;
     let found = nightly().args(["fuzz", "--version"]).output();
@@ -88,14 +89,14 @@ fn build(root: &Path, options: &Options) -> Result<(Harness, Vec<String>)> {
     Ok((Harness { program, folder, root: root.to_path_buf() }, targets))
 }
 
-/// Rustup would install a toolchain that is missing.
-fn nightly() -> Run {
-    Run::new("cargo").args(["+nightly"]).env("RUSTUP_AUTO_INSTALL", "0")
+/// Returns a nightly cargo. Rustup must not install a missing toolchain.
+fn nightly() -> CommandLine {
+    CommandLine::new("cargo").args(["+nightly"]).env("RUSTUP_AUTO_INSTALL", "0")
 }
 
-/// The machine's triple, by the nightly compiler's word.
+/// Returns the machine's triple, from the nightly compiler.
 fn host() -> Result<String> {
-    let said = Run::new("rustc").args(["+nightly", "-vV"]).env("RUSTUP_AUTO_INSTALL", "0").output();
+    let said = CommandLine::new("rustc").args(["+nightly", "-vV"]).env("RUSTUP_AUTO_INSTALL", "0").output();
     let said = said.ok().filter(|said| said.success);
     let host = said.and_then(|said| {
         said.stdout.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_string)
@@ -103,7 +104,7 @@ fn host() -> Result<String> {
     host.context("there is no nightly toolchain: rustup toolchain install nightly --profile minimal")
 }
 
-/// The targets asked for, all without any; each has a corpus.
+/// Returns the named targets, or all of them; each has a corpus.
 fn targets(root: &Path, asked: &[String]) -> Result<Vec<String>> {
     let corpora = root.join(CORPUS);
     let mut known = Vec::new();
@@ -120,18 +121,18 @@ fn targets(root: &Path, asked: &[String]) -> Result<Vec<String>> {
 
 struct Harness {
     program: PathBuf,
-    /// Where everything of the search lies.
+    /// Folder of everything that the search writes.
     folder: PathBuf,
     root: PathBuf,
 }
 
 impl Harness {
-    /// libFuzzer on a target.
-    fn run(&self, target: &str) -> Run {
-        Run::new(&self.program)
+    /// Returns libFuzzer's command line for a target.
+    fn run(&self, target: &str) -> CommandLine {
+        CommandLine::new(&self.program)
             .dir(&self.root)
             .env("NYALA_FUZZ_TARGET", target)
-            // The harness and its dependencies are one program: a symbol twice is no error here.
+            // The harness and its dependencies are one program, in which a duplicate symbol is no error.
             .env("ASAN_OPTIONS", "detect_odr_violation=0")
             .args([format!("-timeout={INPUT_SECONDS_MAX}"), format!("-rss_limit_mb={RSS_MB_MAX}")])
     }
@@ -142,8 +143,8 @@ impl Harness {
         Ok(folder)
     }
 
-    /// Searches for so long; a find is an error that says how to see it again. A search that an input ended which is
-    /// none goes on.
+    /// Searches for `minutes`; a crash input is an error that says how to reproduce it. A search that a slow input
+    /// ended continues.
     fn search(&self, target: &str, minutes: f64) -> Result<()> {
         let end = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
         loop {
@@ -154,11 +155,11 @@ impl Harness {
         }
     }
 
-    /// Prints what libFuzzer counted; false if the search ended before its time.
+    /// Runs libFuzzer and prints its counts; returns false if the search ended early.
     fn search_for(&self, target: &str, time: Duration) -> Result<bool> {
         let (new, finds) = (self.made(&format!("corpus/{target}"))?, self.made("finds")?);
         let mut words = vec![
-            // 0 would be for ever.
+            // 0 would be without bound.
             format!("-max_total_time={}", time.as_secs_f64().ceil().max(1.0)),
             "-print_final_stats=1".to_string(),
             format!("-artifact_prefix={}/{target}-", finds.display()),
@@ -174,7 +175,7 @@ impl Harness {
         if output.success {
             return Ok(true);
         }
-        match said::found(&output.stderr) {
+        match libfuzzer_output::found(&output.stderr) {
             Some(file) => self.judge(target, file, &output).map(|()| false),
             None => {
                 show_end(&output.stderr);
@@ -183,20 +184,20 @@ impl Harness {
         }
     }
 
-    /// Runs the find by itself: a machine that stood still makes an input look slow.
+    /// Runs the crash input alone: a stalled machine makes any input look slow.
     fn judge(&self, target: &str, file: &str, output: &Output) -> Result<()> {
         let again = self.run(target).args([file]).output()?;
-        if again.success && said::reason(&output.stderr).contains("timeout") {
+        if again.success && libfuzzer_output::reason(&output.stderr).contains("timeout") {
             println!("{file} was slow in the search, but not by itself");
             return Ok(());
         }
         let smaller = self.shrink(target, file)?;
         show_end(&output.stderr);
-        let reason = said::reason(&output.stderr);
+        let reason = libfuzzer_output::reason(&output.stderr);
         bail!("found something: {reason}; see it again with: cargo run -p fuzz -- {target} {smaller}")
     }
 
-    /// The smallest input that still fails, beside the one found.
+    /// Returns the smallest input that still fails, beside the original.
     fn shrink(&self, target: &str, file: &str) -> Result<String> {
         let small = format!("{file}-small");
         let how = ["-minimize_crash=1".to_string(), format!("-max_total_time={SHRINK_SECONDS}")];
@@ -207,8 +208,8 @@ impl Harness {
         Ok(if Path::new(&small).is_file() { small } else { file.to_string() })
     }
 
-    /// Adds the fewest new inputs to the corpus in the source tree that reach what it does not: if they are too many,
-    /// some of every length.
+    /// Adds the fewest new inputs that reach new edges to the corpus in the source tree; if there are too many, some
+    /// of every length.
     fn keep(&self, target: &str) -> Result<()> {
         let (kept, new) = (self.root.join(CORPUS).join(target), self.made(&format!("corpus/{target}"))?);
         let before = files(&kept)?;
@@ -239,7 +240,7 @@ impl Harness {
     }
 }
 
-/// Which of so many go, so that `room` stay, spread evenly.
+/// Returns the indexes to drop so that `free` of `all` remain, spread evenly.
 fn left_out(all: usize, room: usize) -> impl Iterator<Item = usize> {
     (0..all).filter(move |at| (at + 1) * room / all == at * room / all)
 }
@@ -254,15 +255,15 @@ fn show_end(log: &str) {
     lines.iter().skip(lines.len().saturating_sub(FIND_LINES)).for_each(|line| println!("{line}"));
 }
 
-/// What libFuzzer counted, in a line.
+/// Returns libFuzzer's counts in one line.
 fn counted(target: &str, log: &str) -> String {
     let shown = |number: Option<u64>| number.map_or_else(|| "?".to_string(), |number| number.to_string());
     format!(
         "{target}: {} inputs, {} executions/s, coverage {} edges, {} new inputs",
-        shown(said::stat(log, "number_of_executed_units")),
-        shown(said::stat(log, "average_exec_per_sec")),
-        shown(said::coverage(log)),
-        shown(said::stat(log, "new_units_added")),
+        shown(libfuzzer_output::stat(log, "number_of_executed_units")),
+        shown(libfuzzer_output::stat(log, "average_exec_per_sec")),
+        shown(libfuzzer_output::coverage(log)),
+        shown(libfuzzer_output::stat(log, "new_units_added")),
     )
 }
 

@@ -1,4 +1,4 @@
-//! A cluster of daemons on loopback, each a process of its own.
+//! A cluster of daemons on loopback, each a separate process.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,45 +7,45 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::daemon::{Daemon, Role, Server, Spec, free_addresses};
-use super::links::{Links, Node};
+use super::daemon::{Daemon, Role, ServerKind, DaemonSpec, free_addresses};
+use super::proxies::{LinkProxies, Node};
 use super::rpc;
-use crate::pb::kudu::master::{ListTabletServersRequestPb, ListTabletServersResponsePb};
-use crate::pb::kudu::server::{SetFlagRequestPb, SetFlagResponsePb, set_flag_response_pb};
+use nyala_proto::kudu::master::{ListTabletServersRequestPb, ListTabletServersResponsePb};
+use nyala_proto::kudu::server::{SetFlagRequestPb, SetFlagResponsePb, set_flag_response_pb};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How a cluster is to be.
+/// Shape of a cluster.
 #[derive(Clone, Default)]
-pub struct Plan {
+pub struct ClusterPlan {
     pub masters: usize,
     pub tablet_servers: usize,
     pub master_gflags: Vec<String>,
     pub tserver_gflags: Vec<String>,
-    /// [`Spec::heard`] of all of them.
+    /// [`DaemonSpec::heard`] of all daemons.
     pub heard: bool,
-    /// Whether servers are reached through doors.
+    /// True if servers are reached through proxies.
     pub doors: bool,
 }
 
 pub struct Cluster {
-    server: Server,
-    /// The doors, if there are any.
-    pub links: Option<Links>,
+    server: ServerKind,
+    /// The proxies, if there are any.
+    pub links: Option<LinkProxies>,
     pub masters: Vec<Daemon>,
     pub tservers: Vec<Daemon>,
 }
 
 impl Cluster {
-    /// Plans a cluster with data under `dir`; nothing runs yet.
-    pub fn new(server: Server, dir: &Path, plan: &Plan) -> Result<Cluster> {
+    /// Plans a cluster with data under `dir`; starts nothing.
+    pub fn new(server: ServerKind, dir: &Path, plan: &ClusterPlan) -> Result<Cluster> {
         let addresses = free_addresses(2 * (plan.masters + plan.tablet_servers))?;
-        let links = plan.doors.then(Links::default);
+        let links = plan.doors.then(LinkProxies::default);
         let mut pairs = addresses.chunks(2);
         let mut daemons = |role, name: &str, count, gflags: &Vec<String>| -> Result<Vec<Daemon>> {
             let spec = |(index, pair): (usize, &[SocketAddr])| {
                 let dir = dir.join(format!("{name}-{index}"));
-                let spec = Spec {
+                let spec = DaemonSpec {
                     role,
                     disk: dir.clone(),
                     dir,
@@ -69,14 +69,14 @@ impl Cluster {
         Ok(Cluster { server, links, masters, tservers })
     }
 
-    /// Starts a planned cluster and waits for it.
-    pub fn started(server: Server, dir: &Path, plan: &Plan) -> Result<Cluster> {
+    /// Starts a planned cluster and waits until it is ready.
+    pub fn started(server: ServerKind, dir: &Path, plan: &ClusterPlan) -> Result<Cluster> {
         let mut cluster = Cluster::new(server, dir, plan)?;
         cluster.start()?;
         Ok(cluster)
     }
 
-    /// Starts what does not run and waits until every tablet server is known to a master that leads.
+    /// Starts every stopped daemon and waits until the leading master knows every tablet server.
     pub fn start(&mut self) -> Result<()> {
         let of = |role, count| (0..count).map(move |index| (role, index));
         let masters = of(Role::Master, self.masters.len());
@@ -106,7 +106,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts one daemon and waits until its server answers.
+    /// Starts one daemon and waits until its server replies.
     pub fn start_daemon(&mut self, role: Role, index: usize) -> Result<()> {
         self.launch(role, index)?;
         let addr = self.daemon(role, index)?.spec.rpc;
@@ -129,12 +129,12 @@ impl Cluster {
         daemons.get_mut(index).with_context(|| format!("there is no {role:?} {index}"))
     }
 
-    /// What clients connect to.
+    /// Returns the addresses that clients connect to.
     pub fn master_addresses(&self) -> String {
         self.masters.iter().map(|master| master.spec.address().to_string()).collect::<Vec<_>>().join(",")
     }
 
-    /// Changes a flag of a running daemon, whether or not it is tagged as changeable.
+    /// Changes a flag of a running daemon, also one that is not tagged as changeable.
     pub fn set_flag(&mut self, role: Role, index: usize, flag: &str, value: &str) -> Result<()> {
         let addr = self.daemon(role, index)?.spec.rpc;
         let request = SetFlagRequestPb {
@@ -164,8 +164,8 @@ impl Cluster {
         })
     }
 
-    /// How many tablet servers every running master knows: what the one that knows fewest says. Only a leader's
-    /// answer counts for tablet servers, but all must answer.
+    /// Returns the smallest number of tablet servers that a running master knows. Only a leader's reply counts for
+    /// tablet servers, but all must reply.
     fn registered(&self) -> Result<usize, String> {
         let mut leaders = Vec::new();
         for master in self.masters.iter().filter(|master| master.pid().is_some()) {
@@ -186,12 +186,12 @@ impl Cluster {
     }
 }
 
-/// What a server bound to `rpc` is to advertise.
-fn advertised(links: Option<&Links>, node: Node, rpc: SocketAddr) -> Result<Option<SocketAddr>> {
+/// Returns the address that a server bound to `rpc` advertises.
+fn advertised(links: Option<&LinkProxies>, node: Node, rpc: SocketAddr) -> Result<Option<SocketAddr>> {
     Ok(links.map(|links| links.door(node, rpc)).transpose()?)
 }
 
-/// Asks again and again; an error of `ready` itself ends the wait.
+/// Polls until `ready` succeeds; an outer error of `ready` ends the wait.
 fn wait(mut ready: impl FnMut() -> Result<Result<(), String>>) -> Result<()> {
     let start = Instant::now();
     loop {

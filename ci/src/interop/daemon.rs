@@ -1,7 +1,7 @@
 //! One master or tablet server as a process: of nyala, or of real Kudu as the reference.
 //!
-//! A daemon keeps its directory, its flags and its addresses over stop and start. Its output goes to `log` in its
-//! directory, unless it is to be heard; dropping it kills the process.
+//! A daemon keeps its directory, its flags and its addresses across restarts. Its output goes to `log` in its
+//! directory unless [`DaemonSpec::heard`] is set. Dropping it kills the process.
 
 use std::fs::{self, OpenOptions};
 use std::net::{SocketAddr, TcpListener};
@@ -10,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::Run;
+use crate::command::CommandLine;
 
-/// Whose servers to start.
+/// Make of the servers to start.
 #[derive(Clone)]
-pub enum Server {
+pub enum ServerKind {
     /// The `nyala` program.
     Nyala(PathBuf),
-    /// The `kudu` program of the kudu-binary package and what it needs in its environment.
+    /// The `kudu` program of the kudu-binary package, and its environment variables.
     Kudu(PathBuf, Vec<(&'static str, PathBuf)>),
 }
 
@@ -27,50 +27,50 @@ pub enum Role {
     TabletServer,
 }
 
-/// What a daemon is started with, again and again.
+/// Configuration of a daemon, for every start.
 #[derive(Clone)]
-pub struct Spec {
+pub struct DaemonSpec {
     pub role: Role,
-    /// Its log goes here.
+    /// Folder of the log.
     pub dir: PathBuf,
-    /// Its files go here.
+    /// Folder of the data.
     pub disk: PathBuf,
     pub rpc: SocketAddr,
-    /// What others connect to, if that is not `rpc`.
+    /// Address that others connect to, if that is not `rpc`.
     pub advertised: Option<SocketAddr>,
     pub web: SocketAddr,
-    /// What others connect to of all masters of the cluster, this one included.
+    /// Addresses of all masters of the cluster that others connect to, this one included.
     pub masters: Vec<SocketAddr>,
     /// gflags text, as Kudu's harness gives it: `--name=value` or `--name`.
     pub gflags: Vec<String>,
-    /// Whether it logs to this program's standard error, as the daemons of Kudu's own mini cluster do.
+    /// True if the log goes to this program's standard error, as that of Kudu's own mini cluster does.
     pub heard: bool,
 }
 
 pub struct Daemon {
-    pub spec: Spec,
+    pub spec: DaemonSpec,
     child: Option<Child>,
 }
 
-impl Spec {
-    /// What others connect to.
+impl DaemonSpec {
+    /// Returns the address that others connect to.
     pub fn address(&self) -> SocketAddr {
         self.advertised.unwrap_or(self.rpc)
     }
 }
 
-impl Server {
+impl ServerKind {
     pub fn name(&self) -> &'static str {
         match self {
-            Server::Nyala(_) => "nyala",
-            Server::Kudu(..) => "kudu",
+            ServerKind::Nyala(_) => "nyala",
+            ServerKind::Kudu(..) => "kudu",
         }
     }
 
-    fn command(&self, spec: &Spec) -> Command {
+    fn command(&self, spec: &DaemonSpec) -> Command {
         match self {
-            Server::Nyala(program) => nyala_command(program, spec),
-            Server::Kudu(program, env) => kudu_command(program, env, spec),
+            ServerKind::Nyala(program) => nyala_command(program, spec),
+            ServerKind::Kudu(program, env) => kudu_command(program, env, spec),
         }
     }
 }
@@ -79,8 +79,8 @@ fn addresses(addrs: &[SocketAddr]) -> String {
     addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// nyala's settings have Kudu's names and take Kudu's spellings.
-fn nyala_command(program: &Path, spec: &Spec) -> Command {
+/// Returns nyala's command line; its flags have Kudu's names and syntax.
+fn nyala_command(program: &Path, spec: &DaemonSpec) -> Command {
     let mut command = Command::new(program);
     let masters = addresses(&spec.masters);
     match spec.role {
@@ -100,7 +100,7 @@ fn nyala_command(program: &Path, spec: &Spec) -> Command {
     command
 }
 
-fn kudu_command(program: &Path, env: &[(&'static str, PathBuf)], spec: &Spec) -> Command {
+fn kudu_command(program: &Path, env: &[(&'static str, PathBuf)], spec: &DaemonSpec) -> Command {
     let mut command = Command::new(program);
     command.envs(env.iter().map(|(name, value)| (name, value)));
     match spec.role {
@@ -122,19 +122,19 @@ fn kudu_command(program: &Path, env: &[(&'static str, PathBuf)], spec: &Spec) ->
     command.arg(format!("--log_dir={dir}")).arg(format!("--rpc_bind_addresses={}", spec.rpc));
     command.arg(format!("--webserver_interface={}", spec.web.ip()));
     command.arg(format!("--webserver_port={}", spec.web.port()));
-    // A machine of CI has no synchronised clock, and the ports are above what Kudu takes for safe.
+    // A CI machine has no synchronized clock, and the ports are above those that Kudu considers safe.
     command.args(["--unlock_unsafe_flags", "--unlock_experimental_flags", "--time_source=system_unsync"]);
     command.arg("--rpc_server_allow_ephemeral_ports").args(&spec.gflags);
     command
 }
 
 impl Daemon {
-    pub fn new(spec: Spec) -> Daemon {
+    pub fn new(spec: DaemonSpec) -> Daemon {
         Daemon { spec, child: None }
     }
 
-    /// Starts the process; no-op while it runs. Being ready is [`super::cluster::Cluster`]'s matter.
-    pub fn start(&mut self, server: &Server) -> Result<()> {
+    /// Starts the process; no-op while it runs. [`super::cluster::Cluster`] waits until it is ready.
+    pub fn start(&mut self, server: &ServerKind) -> Result<()> {
         if self.child.is_some() {
             return Ok(());
         }
@@ -147,10 +147,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Kills the process at once, as a power failure would; no-op when it is stopped.
+    /// Kills the process at once, as a power cut would; no-op when it is stopped.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Both fail only for a process that is gone already.
+            // Both fail only for an ended process.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -159,14 +159,14 @@ impl Daemon {
     /// Sends `STOP`, `CONT` or `TERM`.
     pub fn signal(&self, signal: &str) -> Result<()> {
         let Some(pid) = self.pid() else { return Ok(()) };
-        Run::new("kill").args([format!("-{signal}"), pid.to_string()]).run()
+        CommandLine::new("kill").args([format!("-{signal}"), pid.to_string()]).run()
     }
 
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Fails, with the end of its log, if the process has ended by itself.
+    /// Fails, with the end of its log, if the process has ended.
     pub fn check_runs(&mut self) -> Result<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         let Some(status) = child.try_wait()? else { return Ok(()) };
@@ -177,7 +177,7 @@ impl Daemon {
         self.spec.dir.join("log")
     }
 
-    /// The last lines the process printed.
+    /// Returns the last lines of the log.
     pub fn log_tail(&self) -> String {
         let bytes = fs::read(self.log_path()).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
@@ -192,7 +192,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Addresses on loopback that were free a moment ago, all different.
+/// Returns addresses on loopback that are free now, all different.
 pub fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
     let listeners: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;

@@ -1,4 +1,4 @@
-//! Our own program on the real Java client: `ci/java/Interop.java`, compiled and run against a cluster.
+//! A Java program on the real Java client: `ci/java/Interop.java`, compiled and run against a cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::packages::Packages;
-use crate::command::Run;
+use crate::command::CommandLine;
 
-/// The JVM's words that every run needs: upstream's harness reaches into these packages.
+/// JVM options that every run needs: upstream's harness accesses these packages.
 pub const JVM: [&str; 5] = [
     "--add-opens=java.base/java.net=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
@@ -21,7 +21,7 @@ pub const JVM: [&str; 5] = [
 pub fn check(root: &Path, target: &Path, packages: &Packages, masters: &str) -> Result<()> {
     let classes = compile(packages, &target.join("classes"), &[root.join("ci/java/Interop.java")])?;
     fs::copy(root.join("ci/java/log4j2.properties"), classes.join("log4j2.properties"))?;
-    Run::new("java")
+    CommandLine::new("java")
         .args(JVM)
         .args(["-cp"])
         .args([packages.class_path(&classes)])
@@ -29,13 +29,13 @@ pub fn check(root: &Path, target: &Path, packages: &Packages, masters: &str) -> 
         .run()
 }
 
-/// Compiles sources into `classes`, afresh.
+/// Compiles sources into an emptied `classes`.
 pub fn compile(packages: &Packages, classes: &Path, sources: &[PathBuf]) -> Result<PathBuf> {
     if classes.exists() {
         fs::remove_dir_all(classes)?;
     }
     fs::create_dir_all(classes)?;
-    Run::new("javac")
+    CommandLine::new("javac")
         .args(["-nowarn", "-proc:none", "-d"])
         .args([classes])
         .args(["-cp"])

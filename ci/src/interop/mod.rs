@@ -1,28 +1,28 @@
-//! `cargo ci interop`: nyala judged by clients that we did not write.
+//! `cargo ci interop`: upstream's clients against nyala.
 //!
 //! ```text
-//!   packages.rs   fetches them            tool.rs      the real kudu tool's commands
-//!   daemon.rs     one server process      java.rs      our program on the real Java client
-//!   cluster.rs    several of them           links.rs     the ways between them, held and cut
-//!   up.rs         nyala up                nemesis.rs   faults under load, replicated
-//!   rpc.rs        one call to a server    stand_in.rs  `kudu test mini_cluster` for upstream's harness
-//!                 upstream.rs  upstream's own tests     page.rs  what became of them
+//!   packages.rs   fetches them            tool.rs          the real kudu tool's commands
+//!   daemon.rs     one server process      java.rs          our program on the real Java client
+//!   cluster.rs    several daemons         proxies.rs       links between servers, delayed and cut
+//!   nyala_up.rs   `nyala up`              nemesis/         faults under load, replicated
+//!   rpc.rs        one call to a server    mini_cluster.rs  `kudu test mini_cluster` for upstream's harness
+//!                 upstream.rs  upstream's own tests         report.rs  their results
 //! ```
 //!
-//! With `--server kudu` the same checks run against the real servers: what is expected here holds there. `record` runs
-//! upstream's tests against both, and its page has a column for each.
+//! With `--server kudu` the same checks run against the real servers: all expectations hold there too. `record` runs
+//! upstream's tests against both; its report has a column for each.
 
 pub mod cluster;
 pub mod daemon;
 mod java;
-mod links;
+mod proxies;
 mod nemesis;
 pub mod packages;
-mod page;
+mod report;
 pub mod rpc;
-pub mod stand_in;
+pub mod mini_cluster;
 mod tool;
-mod up;
+mod nyala_up;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -33,20 +33,20 @@ use clap::{Parser, ValueEnum};
 
 use crate::command::cargo;
 use crate::steps::Steps;
-use cluster::{Cluster, Plan};
-use daemon::Server;
+use cluster::{Cluster, ClusterPlan};
+use daemon::ServerKind;
 use packages::{Packages, kudu_env, kudu_program};
-use up::Up;
+use nyala_up::NyalaUp;
 
 #[derive(Parser)]
-pub struct Options {
+pub struct InteropOptions {
     /// The parts to run; all of them if none is named
     parts: Vec<Part>,
-    /// Whose servers to judge: nyala's if it is not said, and with record both. With record, the other column of the
-    /// page is what the last runs left
+    /// Make of the servers: nyala by default, both for record. With record, a server that is not named keeps its
+    /// column from its last run
     #[arg(long, value_enum)]
-    server: Option<Which>,
-    /// A nyala program that is already built
+    server: Option<ServerChoice>,
+    /// Path of a built nyala program
     #[arg(long, value_name = "PROGRAM")]
     nyala: Option<PathBuf>,
     /// With upstream or record: only these classes
@@ -55,7 +55,7 @@ pub struct Options {
     /// With upstream or record: at most this many masters, where the tests ask for three
     #[arg(long, default_value_t = 3)]
     masters_max: usize,
-    /// With record: write the page from what each class's last run left, and run nothing
+    /// With record: write the page from each class's last run and run nothing
     #[arg(long)]
     last: bool,
 }
@@ -66,37 +66,37 @@ enum Part {
     Tool,
     /// Our program on the real Java client
     Java,
-    /// A replicated cluster under load, while servers fail
+    /// A replicated cluster under load, with faults
     Nemesis,
-    /// Upstream's own tests that are to pass
+    /// Upstream's own tests that must pass
     Upstream,
-    /// Upstream's own tests, all of them, against nyala and real Kudu, and the compatibility page; only if it is named
+    /// All of upstream's own tests, against nyala and real Kudu, and the compatibility page; only if named
     Record,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Which {
+pub enum ServerChoice {
     Nyala,
     /// Real Kudu, as the reference
     Kudu,
 }
 
-/// What every part needs.
+/// Context of every part.
 struct Interop {
     root: PathBuf,
     target: PathBuf,
     packages: Packages,
-    server: Server,
+    server: ServerKind,
 }
 
 impl Interop {
-    fn real(&self) -> Server {
+    fn real(&self) -> ServerKind {
         real(&self.packages)
     }
 }
 
-/// Runs the parts, each as its own steps.
-pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
+/// Runs the parts, each as separate steps.
+pub fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
     let mut prepared = None;
     steps.run("interop: packages and programs", || {
         prepared = Some(prepare(root, options)?);
@@ -119,49 +119,49 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
     }
 }
 
-fn prepare(root: &Path, options: &Options) -> Result<Interop> {
+fn prepare(root: &Path, options: &InteropOptions) -> Result<Interop> {
     let target = target_dir()?.join("interop");
     let packages = Packages::fetch(root, &target)?;
-    let server = server(root, options.server.unwrap_or(Which::Nyala), options.nyala.as_deref(), &packages)?;
+    let server = server(root, options.server.unwrap_or(ServerChoice::Nyala), options.nyala.as_deref(), &packages)?;
     Ok(Interop { root: root.to_path_buf(), target, packages, server })
 }
 
-/// The servers to start; nyala is built if its program was not given.
-pub fn server(root: &Path, which: Which, nyala: Option<&Path>, packages: &Packages) -> Result<Server> {
-    if which == Which::Kudu {
+/// Returns the servers to start; builds nyala if no program was given.
+pub fn server(root: &Path, which: ServerChoice, nyala: Option<&Path>, packages: &Packages) -> Result<ServerKind> {
+    if which == ServerChoice::Kudu {
         return Ok(real(packages));
     }
     if let Some(program) = nyala {
-        return Ok(Server::Nyala(program.to_path_buf()));
+        return Ok(ServerKind::Nyala(program.to_path_buf()));
     }
     cargo(root, &["build", "--quiet", "--release", "--package", "node"])?;
-    Ok(Server::Nyala(target_dir()?.join("release/nyala")))
+    Ok(ServerKind::Nyala(target_dir()?.join("release/nyala")))
 }
 
-/// The servers of the real package.
-fn real(packages: &Packages) -> Server {
-    Server::Kudu(kudu_program(&packages.kudu()), kudu_env(&packages.kudu()).to_vec())
+/// Returns the servers of the real package.
+fn real(packages: &Packages) -> ServerKind {
+    ServerKind::Kudu(kudu_program(&packages.kudu()), kudu_env(&packages.kudu()).to_vec())
 }
 
-/// Cargo's target folder: this program lies in its `debug`.
+/// Returns cargo's target folder: this program is in its `debug`.
 pub fn target_dir() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.parent().and_then(Path::parent).context("this program lies in no target folder")?;
     Ok(target.to_path_buf())
 }
 
-/// A cluster to judge: nyala's as `nyala up` makes it, or processes of the real one.
+/// A cluster under test: nyala's from `nyala up`, or real Kudu's processes.
 enum Started {
-    Up(Up),
+    Up(NyalaUp),
     Processes(Cluster),
 }
 
 impl Started {
-    fn start(server: &Server, dir: &Path) -> Result<Started> {
+    fn start(server: &ServerKind, dir: &Path) -> Result<Started> {
         match server {
-            Server::Nyala(program) => Ok(Started::Up(Up::start(program, dir)?)),
-            Server::Kudu(..) => {
-                let plan = Plan { masters: 1, tablet_servers: 3, ..Plan::default() };
+            ServerKind::Nyala(program) => Ok(Started::Up(NyalaUp::start(program, dir)?)),
+            ServerKind::Kudu(..) => {
+                let plan = ClusterPlan { masters: 1, tablet_servers: 3, ..ClusterPlan::default() };
                 Ok(Started::Processes(Cluster::started(server.clone(), dir, &plan)?))
             }
         }
@@ -185,7 +185,7 @@ impl Started {
     }
 }
 
-/// The tool and our program share a freshly started cluster.
+/// Runs tool and Java program against one fresh cluster.
 fn on_one_cluster(context: &Interop, tool: bool, java: bool, steps: &mut Steps) {
     let mut started = None;
     steps.run(&format!("interop: start {}", context.server.name()), || {
@@ -204,8 +204,8 @@ fn on_one_cluster(context: &Interop, tool: bool, java: bool, steps: &mut Steps) 
     steps.run("interop: stop", || cluster.stop());
 }
 
-/// Upstream's classes that are to pass, or those that were named.
-fn upstream(context: &Interop, options: &Options, steps: &mut Steps) {
+/// Runs upstream's classes that must pass, or the named ones.
+fn upstream(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
     let Some((suite, classes)) = compile(context, steps) else { return };
     let Some(harness) = harness(context, &context.server, options.masters_max, steps) else { return };
     for (class, expected) in chosen(classes, options) {
@@ -217,11 +217,11 @@ fn upstream(context: &Interop, options: &Options, steps: &mut Steps) {
     }
 }
 
-/// All of upstream's classes, against nyala and against real Kudu, one after another; failing tests are written down
-/// and fail no step.
-fn record(context: &Interop, options: &Options, steps: &mut Steps) {
+/// Runs all of upstream's classes against nyala and real Kudu, one after another. Failing tests are recorded and fail
+/// no step.
+fn record(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
     let Some((suite, classes)) = compile(context, steps) else { return };
-    let sides = [(Which::Nyala, &context.server), (Which::Kudu, &context.real())];
+    let sides = [(ServerChoice::Nyala, &context.server), (ServerChoice::Kudu, &context.real())];
     let mut harnesses = Vec::new();
     for (which, server) in sides {
         let Some(harness) = harness(context, server, options.masters_max, steps) else { return };
@@ -235,9 +235,9 @@ fn record(context: &Interop, options: &Options, steps: &mut Steps) {
             false => suite.last(harness, &class),
         });
         let (Some(nyala), Some(kudu)) = (runs.next(), runs.next()) else { continue };
-        rows.push(page::Row { class, expected, nyala, kudu });
+        rows.push(report::ReportRow { class, expected, nyala, kudu });
     }
-    steps.run("upstream: the page", || page::write(&context.root, &setting(options.masters_max), &rows));
+    steps.run("upstream: the page", || report::write(&context.root, &setting(options.masters_max), &rows));
 }
 
 fn run_class(
@@ -256,9 +256,9 @@ fn run_class(
     ran.context("it could not be run")
 }
 
-type Classes = BTreeMap<String, upstream::Class>;
+type Classes = BTreeMap<String, upstream::TestClass>;
 
-fn chosen(classes: Classes, options: &Options) -> impl Iterator<Item = (String, upstream::Class)> {
+fn chosen(classes: Classes, options: &InteropOptions) -> impl Iterator<Item = (String, upstream::TestClass)> {
     let named = |class: &String| options.class.is_empty() || options.class.contains(class);
     classes.into_iter().filter(move |(class, _)| named(class))
 }
@@ -275,7 +275,7 @@ fn compile<'a>(context: &'a Interop, steps: &mut Steps) -> Option<(upstream::Sui
 
 fn harness(
     context: &Interop,
-    server: &Server,
+    server: &ServerKind,
     masters_max: usize,
     steps: &mut Steps,
 ) -> Option<upstream::Harness> {
@@ -283,14 +283,14 @@ fn harness(
     let bin_dir = context.target.join(format!("bin-{name}"));
     let mut installed = None;
     steps.run(&format!("upstream: a program called kudu for {name}"), || {
-        stand_in::install(&bin_dir, server, &context.packages.kudu(), masters_max)?;
+        mini_cluster::install(&bin_dir, server, &context.packages.kudu(), masters_max)?;
         installed = Some(upstream::Harness { name, bin_dir });
         Ok(())
     });
     installed
 }
 
-/// What the page says of how the clusters differ from what the tests asked for.
+/// Returns the report's line on how the clusters differ from those that the tests asked for.
 fn setting(masters_max: usize) -> String {
     if masters_max < 3 {
         return format!("Tests that ask for three masters get {masters_max} of nyala's.");

@@ -1,10 +1,10 @@
-//! What we did not write: the packages named in `ci/java/pom.xml`, fetched by Maven once and kept under `target`.
+//! Upstream's packages, named in `ci/java/pom.xml`: fetched by Maven once and kept under `target`.
 //!
 //! ```text
-//!   target/interop/packages/class-path/*.jar        client, test harness and what they need
+//!   target/interop/packages/class-path/*.jar        client, test harness and their dependencies
 //!                           kudu-client-testSources.jar
 //!                           kudu/{bin,lib,www}      the real server and tool, unpacked
-//!                           complete                the pom it all came from, written last
+//!                           complete                the pom of these packages, written last
 //! ```
 
 use std::ffi::OsString;
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::command::Run;
-use crate::programs;
+use crate::command::CommandLine;
+use crate::tools;
 
 const POM: &str = "ci/java/pom.xml";
 
@@ -26,7 +26,7 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Fetches what is missing; asks no network once everything is there.
+    /// Fetches missing packages; needs no network if none is missing.
     pub fn fetch(root: &Path, target: &Path) -> Result<Packages> {
         let packages = Packages { dir: target.join("packages") };
         let pom = fs::read(root.join(POM)).context("reading ci/java/pom.xml")?;
@@ -35,13 +35,13 @@ impl Packages {
             return Ok(packages);
         }
         // A JDK of 11 or newer.
-        programs::require(&["javac", "jar", "mvn"], &["default-jdk-headless", "maven"])?;
+        tools::require(&["javac", "jar", "mvn"], &["default-jdk-headless", "maven"])?;
         if packages.dir.exists() {
             fs::remove_dir_all(&packages.dir)?;
         }
         fs::create_dir_all(&packages.dir)?;
         println!("fetching the packages of {POM}");
-        Run::new("mvn")
+        CommandLine::new("mvn")
             .args(["--batch-mode", "--quiet", "--file"])
             .args([root.join(POM)])
             .args([format!("-Dpackages={}", packages.dir.display())])
@@ -52,11 +52,11 @@ impl Packages {
         Ok(packages)
     }
 
-    /// The jar's one top folder becomes `kudu`; jars keep no permissions, so the programs get theirs here.
+    /// The jar's one top folder becomes `kudu`. Jars keep no permissions, so the programs get theirs here.
     fn unpack_kudu(&self) -> Result<()> {
         let fresh = tempfile::tempdir_in(&self.dir)?;
         let jar = self.dir.join("kudu-binary-linux-x86_64.jar");
-        Run::new("jar").args(["xf"]).args([&jar]).dir(fresh.path()).run()?;
+        CommandLine::new("jar").args(["xf"]).args([&jar]).dir(fresh.path()).run()?;
         for entry in fs::read_dir(fresh.path())? {
             let path = entry?.path();
             if path.join("bin").is_dir() {
@@ -69,17 +69,17 @@ impl Packages {
         Ok(fs::remove_file(jar)?)
     }
 
-    /// The folder of the real server and tool.
+    /// Returns the folder of the real server and tool.
     pub fn kudu(&self) -> PathBuf {
         self.dir.join("kudu")
     }
 
-    /// The real tool, its words yet to come.
-    pub fn kudu_tool(&self) -> Run {
+    /// Returns the real tool's command line, without arguments.
+    pub fn kudu_tool(&self) -> CommandLine {
         kudu_tool(&self.kudu())
     }
 
-    /// The class path of everything fetched, with `classes` before it.
+    /// Returns the class path of everything fetched, after `classes`.
     pub fn class_path(&self, classes: &Path) -> OsString {
         let mut path = classes.as_os_str().to_owned();
         path.push(":");
@@ -87,23 +87,23 @@ impl Packages {
         path
     }
 
-    /// Upstream's own tests, as sources.
+    /// Returns upstream's own tests, as sources.
     pub fn test_sources(&self) -> PathBuf {
         self.dir.join("kudu-client-testSources.jar")
     }
 }
 
-/// The real `kudu` program: tool, master and tablet server in one. `kudu` is the unpacked package.
+/// Returns the real `kudu` program: tool, master and tablet server in one. `kudu` is the unpacked package.
 pub fn kudu_program(kudu: &Path) -> PathBuf {
     kudu.join("bin/kudu")
 }
 
-/// What the real program needs to find its own libraries and its SASL plug-in.
+/// Returns the variables with which the real program finds its libraries and its SASL plug-in.
 pub fn kudu_env(kudu: &Path) -> [(&'static str, PathBuf); 2] {
     [("LD_LIBRARY_PATH", kudu.join("lib")), ("SASL_PATH", kudu.join("lib/sasl2"))]
 }
 
-/// The real tool, its words yet to come.
-pub fn kudu_tool(kudu: &Path) -> Run {
-    kudu_env(kudu).iter().fold(Run::new(kudu_program(kudu)), |run, (name, value)| run.env(name, value))
+/// Returns the real tool's command line, without arguments.
+pub fn kudu_tool(kudu: &Path) -> CommandLine {
+    kudu_env(kudu).iter().fold(CommandLine::new(kudu_program(kudu)), |run, (name, value)| run.env(name, value))
 }

@@ -1,6 +1,6 @@
-//! One call to a Kudu-compatible server: connect, negotiate PLAIN, ask, close. Blocking, with a deadline.
+//! One call to a Kudu-compatible server: connect, negotiate PLAIN, call, close. Blocking, with a deadline.
 //!
-//! Just enough to wait for a cluster and to set a flag, with nothing of nyala's own client in between.
+//! Enough to wait for a cluster and to set a flag, independent of nyala's own client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use prost::Message;
 use prost::bytes::Bytes;
 
-use crate::pb::kudu::rpc::negotiate_pb::{NegotiateStep, SaslMechanism};
-use crate::pb::kudu::rpc::{
+use nyala_proto::kudu::rpc::negotiate_pb::{NegotiateStep, SaslMechanism};
+use nyala_proto::kudu::rpc::{
     ConnectionContextPb, ErrorStatusPb, NegotiatePb, RemoteMethodPb, RequestHeader, ResponseHeader,
 };
 
@@ -19,10 +19,10 @@ const PREAMBLE: [u8; 7] = *b"hrpc\x09\0\0";
 const NEGOTIATION_CALL: i32 = -33;
 const CONTEXT_CALL: i32 = -3;
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// No reply that is asked for here comes near it.
+/// Far above the size of the expected replies.
 const FRAME_BYTES_MAX: usize = 16 << 20;
 
-/// Calls `service.method` at `addr` as the user this process runs as in Kudu's eyes, "root" if unnamed.
+/// Calls `service.method` at `addr` as this process's user, or "root" if it has no name.
 pub fn call<Reply: Message + Default>(
     addr: SocketAddr,
     service: &str,
@@ -82,7 +82,7 @@ fn send(stream: &mut TcpStream, header: &RequestHeader, body: &impl Message) -> 
     Ok(stream.write_all(&frame)?)
 }
 
-/// The body of the next frame; a server's error is an error here.
+/// Returns the body of the next frame; a server's error is an error here.
 fn receive(stream: &mut TcpStream) -> Result<Bytes> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;

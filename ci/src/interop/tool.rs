@@ -1,4 +1,4 @@
-//! The real `kudu` tool against a cluster: each command must end well and say what the real server makes it say.
+//! The real `kudu` tool against a cluster: each command must succeed and print what it prints with the real server.
 //!
 //! The expectations were recorded with the real servers, and `cargo ci interop --server kudu tool` checks them there.
 
@@ -12,11 +12,11 @@ use crate::steps::Steps;
 /// One command of the tool.
 struct Check {
     name: &'static str,
-    /// The words, space separated but for `{json}`-like arguments; `MASTERS` stands for the addresses.
+    /// Arguments, split at spaces but for `{json}`-like ones; `MASTERS` stands for the addresses.
     words: &'static [&'static str],
-    /// Texts that stdout and stderr together must hold, in this order; runs of white space count as one space.
+    /// Texts that stdout and stderr together contain, in this order; runs of white space count as one space.
     wants: &'static [&'static str],
-    /// Texts that they must not hold.
+    /// Texts that the output does not contain.
     rejects: &'static [&'static str],
     ends: Ends,
 }
@@ -25,7 +25,7 @@ struct Check {
 enum Ends {
     Well,
     Badly,
-    /// Well and with the wanted output within [`EVENTUALLY`]: what it shows lags behind.
+    /// Success with the wanted output within [`EVENTUALLY`], because the shown state lags.
     Eventually,
 }
 
@@ -217,7 +217,7 @@ const CHECKS: &[Check] = &[
     check("ksck at the end", &["cluster", "ksck", "MASTERS"], &["HEALTHY", "OK"]),
 ];
 
-/// Runs every command, each a step.
+/// Runs every command as a step.
 pub fn check_all(packages: &Packages, masters: &str, steps: &mut Steps) {
     for check in CHECKS {
         steps.run(&format!("kudu {}", check.name), || run(packages, masters, check));
@@ -252,7 +252,7 @@ fn run_once(packages: &Packages, masters: &str, check: &Check) -> Result<()> {
     Ok(())
 }
 
-/// The first text of `wants` that does not come after the ones before it.
+/// Returns the first text of `wants` that is missing after the previous ones.
 fn first_missing<'a>(said: &str, wants: &[&'a str]) -> Option<&'a str> {
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut rest = said.as_str();

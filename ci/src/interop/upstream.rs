@@ -1,16 +1,15 @@
-//! Upstream's own JUnit classes for the Java client, compiled here from their published sources and run one by one.
+//! Upstream's own JUnit classes for the Java client, compiled from their published sources and run one by one.
 //!
 //! ```text
 //!   testSources.jar ─ imports rewritten to the shaded packages ─ javac ─▶ classes
-//!   ci/upstream.toml: which class is to pass, what waits for which feature
-//!   a JVM per class ─ harness ─▶ `kudu` of a [`Harness`]: ours ([`super::stand_in`]) or the real one ─▶ servers
+//!   ci/upstream.toml: classes that must pass, and missing features that others wait for
+//!   a JVM per class ─ harness ─▶ `kudu` of a [`Harness`]: ours ([`super::mini_cluster`]) or the real one ─▶ servers
 //! ```
 //!
-//! A test that fails although nothing says that it may is run once more by itself, as upstream's own builds do
-//! (`KUDU_FLAKY_TEST_ATTEMPTS`): many of these tests count on sleeps. If it passes then, it is flaky, and said to be;
-//! if it fails again, it has failed.
+//! A test that fails unexpectedly is retried once alone, as upstream's own builds do (`KUDU_FLAKY_TEST_ATTEMPTS`),
+//! because many of these tests depend on sleeps. A pass is reported as flaky; a second failure is a failure.
 //!
-//! The sources are never committed, and unpacked under `target` only. Not here: the page, [`super::page`].
+//! The sources are never committed, and unpacked under `target` only. *Not here:* the page, [`super::report`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,53 +23,53 @@ use serde::Deserialize;
 
 use super::java::{JVM, compile};
 use super::packages::Packages;
-use crate::command::Run;
+use crate::command::CommandLine;
 
-/// What `ci/upstream.toml` says of one class.
+/// Entry of a class in `ci/upstream.toml`.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields)]
-pub struct Class {
-    /// Whether a pull request must keep it passing.
+pub struct TestClass {
+    /// True if a pull request must keep the class passing.
     #[serde(default)]
     pub required: bool,
     /// Tests that may fail, each with the reason.
     #[serde(default)]
     pub known: BTreeMap<String, String>,
-    /// What the whole class waits for, if it can't pass.
+    /// Feature that the whole class waits for, if it cannot pass.
     #[serde(default)]
     pub waits_for: String,
 }
 
-/// One test's outcome.
+/// Outcome of one test.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outcome {
+pub struct TestOutcome {
     pub test: String,
-    pub verdict: Verdict,
+    pub verdict: TestVerdict,
     pub milliseconds: u64,
     pub message: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum TestVerdict {
     Pass,
-    /// It failed, and passed when it was run again; the message is that of the failure.
+    /// Failed, then passed when retried; the message is that of the failure.
     Flaky,
     Fail,
     Ignored,
 }
 
-/// Whose cluster the tests' harness starts.
+/// Servers that the tests' harness starts.
 pub struct Harness {
-    /// Names the folder of its logs and results.
+    /// Name of the folder of its logs and results.
     pub name: &'static str,
-    /// Holds the executable `kudu` that the harness runs.
+    /// Folder with the executable `kudu` that the harness runs.
     pub bin_dir: PathBuf,
 }
 
-/// One class's run.
+/// Run of one class.
 pub struct ClassRun {
-    pub outcomes: Vec<Outcome>,
-    /// The class was stopped after [`CLASS_TIMEOUT`].
+    pub outcomes: Vec<TestOutcome>,
+    /// True if the class was stopped after [`CLASS_TIMEOUT`].
     pub timed_out: bool,
 }
 
@@ -85,13 +84,13 @@ const SHADED: [&str; 6] = [
     "com.sangupta",
 ];
 
-/// The classes and their expectations.
-pub fn classes(root: &Path) -> Result<BTreeMap<String, Class>> {
+/// Reads the classes and their expectations.
+pub fn classes(root: &Path) -> Result<BTreeMap<String, TestClass>> {
     let text = fs::read_to_string(root.join("ci/upstream.toml")).context("reading ci/upstream.toml")?;
     toml::from_str(&text).context("ci/upstream.toml")
 }
 
-/// The compiled tests.
+/// Compiled tests.
 pub struct Suite<'a> {
     packages: &'a Packages,
     dir: PathBuf,
@@ -111,7 +110,7 @@ impl Suite<'_> {
         }
         let sources = suite.dir.join("src");
         fs::create_dir_all(&sources)?;
-        Run::new("jar").args(["xf"]).args([packages.test_sources()]).dir(&sources).run()?;
+        CommandLine::new("jar").args(["xf"]).args([packages.test_sources()]).dir(&sources).run()?;
         let mut files = vec![runner];
         let mut resources = Vec::new();
         sort_files(&sources, &mut files, &mut resources)?;
@@ -121,7 +120,7 @@ impl Suite<'_> {
             let name = resource.file_name().context("a file without a name")?;
             let copy = classes.join(name);
             fs::copy(&resource, &copy)?;
-            // Scripts among them are run; a jar keeps no permissions.
+            // Tests run scripts among them; a jar keeps no permissions.
             fs::set_permissions(copy, fs::Permissions::from_mode(0o755))?;
         }
         fs::write(suite.dir.join("complete"), stamp)?;
@@ -132,7 +131,7 @@ impl Suite<'_> {
         self.dir.join("classes")
     }
 
-    /// Runs one class, and what failed of it without being known to once more; failing tests are outcomes, not errors.
+    /// Runs one class and retries its unexpected failures once; failing tests are outcomes, not errors.
     pub fn run(&self, harness: &Harness, class: &str, known: &BTreeMap<String, String>) -> Result<ClassRun> {
         let logs = self.dir.join(harness.name);
         fs::create_dir_all(&logs)?;
@@ -146,13 +145,13 @@ impl Suite<'_> {
         let again: Vec<String> = again.into_iter().filter(|test| !known.contains_key(test)).collect();
         if !again.is_empty() && !run.timed_out {
             println!("run again: {}", again.join(", "));
-            run.forgive(&self.attempt(harness, class, &again, ".again")?);
+            run.mark_flaky(&self.attempt(harness, class, &again, ".again")?);
         }
         fs::write(logs.join(format!("{class}.results")), run.to_lines())?;
         Ok(run)
     }
 
-    /// Runs the named tests of a class, all of them if none is named.
+    /// Runs the named tests of a class, or all of them.
     fn attempt(&self, harness: &Harness, class: &str, tests: &[String], suffix: &str) -> Result<ClassRun> {
         let logs = self.dir.join(harness.name);
         let results = logs.join(format!("{class}{suffix}.results"));
@@ -174,7 +173,7 @@ impl Suite<'_> {
         Ok(ClassRun { outcomes: parse(&fs::read_to_string(&results)?)?, timed_out })
     }
 
-    /// What the last run of the class left.
+    /// Reads the results of the class's last run.
     pub fn last(&self, harness: &Harness, class: &str) -> Result<ClassRun> {
         let results = self.dir.join(harness.name).join(format!("{class}.results"));
         let text = fs::read_to_string(results).context("not run")?;
@@ -183,7 +182,7 @@ impl Suite<'_> {
         Ok(ClassRun { outcomes, timed_out: false })
     }
 
-    /// The class with its package, found by its source.
+    /// Returns the class with its package, found by its source.
     fn qualified(&self, class: &str) -> Result<String> {
         let (mut files, mut others) = (Vec::new(), Vec::new());
         let sources = self.dir.join("src");
@@ -195,7 +194,7 @@ impl Suite<'_> {
     }
 }
 
-/// True if the process had to be killed.
+/// Returns true if the process had to be killed.
 fn run_with_timeout(mut command: Command) -> Result<bool> {
     let start = Instant::now();
     let mut child = command.spawn().context("starting java")?;
@@ -224,7 +223,7 @@ fn sort_files(dir: &Path, java: &mut Vec<PathBuf>, others: &mut Vec<PathBuf>) ->
     Ok(())
 }
 
-/// The tests are written against the unshaded packages; the published jars hold the shaded ones.
+/// Rewrites imports: the tests use unshaded packages, the published jars hold the shaded ones.
 fn rewrite(file: &Path) -> Result<()> {
     let mut text = fs::read_to_string(file)?;
     for package in SHADED {
@@ -233,73 +232,73 @@ fn rewrite(file: &Path) -> Result<()> {
     Ok(fs::write(file, text)?)
 }
 
-fn parse(results: &str) -> Result<Vec<Outcome>> {
+fn parse(results: &str) -> Result<Vec<TestOutcome>> {
     results.lines().map(parse_line).collect()
 }
 
-fn parse_line(line: &str) -> Result<Outcome> {
+fn parse_line(line: &str) -> Result<TestOutcome> {
     let fields: Vec<&str> = line.splitn(4, '\t').collect();
     let [test, verdict, milliseconds, message] = fields[..] else {
         bail!("a result of another shape: {line:?}")
     };
     let verdict = match verdict {
-        "pass" => Verdict::Pass,
-        "flaky" => Verdict::Flaky,
-        "fail" => Verdict::Fail,
-        "ignored" => Verdict::Ignored,
+        "pass" => TestVerdict::Pass,
+        "flaky" => TestVerdict::Flaky,
+        "fail" => TestVerdict::Fail,
+        "ignored" => TestVerdict::Ignored,
         other => bail!("an unknown verdict {other:?}"),
     };
     let milliseconds = milliseconds.parse().with_context(|| format!("milliseconds of {test}"))?;
-    Ok(Outcome { test: test.to_owned(), verdict, milliseconds, message: message.to_owned() })
+    Ok(TestOutcome { test: test.to_owned(), verdict, milliseconds, message: message.to_owned() })
 }
 
 impl ClassRun {
-    /// What passed in the second run was flaky.
-    fn forgive(&mut self, again: &ClassRun) {
+    /// Marks tests that passed in the second run as flaky.
+    fn mark_flaky(&mut self, again: &ClassRun) {
         for outcome in &mut self.outcomes {
-            let passed = |other: &&Outcome| other.test == outcome.test && other.verdict == Verdict::Pass;
-            if outcome.verdict == Verdict::Fail && again.outcomes.iter().find(passed).is_some() {
-                outcome.verdict = Verdict::Flaky;
+            let passed = |other: &&TestOutcome| other.test == outcome.test && other.verdict == TestVerdict::Pass;
+            if outcome.verdict == TestVerdict::Fail && again.outcomes.iter().find(passed).is_some() {
+                outcome.verdict = TestVerdict::Flaky;
             }
         }
     }
 
-    /// As [`parse`] reads it.
+    /// Returns the lines that [`parse`] reads.
     fn to_lines(&self) -> String {
-        let line = |outcome: &Outcome| {
+        let line = |outcome: &TestOutcome| {
             let verdict = match outcome.verdict {
-                Verdict::Pass => "pass",
-                Verdict::Flaky => "flaky",
-                Verdict::Fail => "fail",
-                Verdict::Ignored => "ignored",
+                TestVerdict::Pass => "pass",
+                TestVerdict::Flaky => "flaky",
+                TestVerdict::Fail => "fail",
+                TestVerdict::Ignored => "ignored",
             };
             format!("{}\t{verdict}\t{}\t{}\n", outcome.test, outcome.milliseconds, outcome.message)
         };
         self.outcomes.iter().map(line).collect()
     }
 
-    /// What its tests took together, their clusters included.
+    /// Returns the time of its tests, their clusters included.
     pub fn seconds(&self) -> f64 {
         self.outcomes.iter().map(|outcome| outcome.milliseconds as f64 / 1e3).sum()
     }
 
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub fn count(&self, verdict: TestVerdict) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.verdict == verdict).count()
     }
 
-    /// How many tests passed, the flaky ones included.
+    /// Returns the number of passed tests, the flaky ones included.
     pub fn passed(&self) -> usize {
-        self.count(Verdict::Pass) + self.count(Verdict::Flaky)
+        self.count(TestVerdict::Pass) + self.count(TestVerdict::Flaky)
     }
 
-    pub fn failures(&self) -> impl Iterator<Item = &Outcome> {
-        self.outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Fail)
+    pub fn failures(&self) -> impl Iterator<Item = &TestOutcome> {
+        self.outcomes.iter().filter(|outcome| outcome.verdict == TestVerdict::Fail)
     }
 
-    /// Fails if a test failed that `expected` does not know about.
-    pub fn check(&self, expected: &Class) -> Result<()> {
+    /// Fails if a test failed that `expected` does not allow to.
+    pub fn check(&self, expected: &TestClass) -> Result<()> {
         println!("{} of {} tests passed", self.passed(), self.outcomes.len());
-        for flaky in self.outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Flaky) {
+        for flaky in self.outcomes.iter().filter(|outcome| outcome.verdict == TestVerdict::Flaky) {
             println!("flaky: {} failed, and passed when it was run again: {}", flaky.test, flaky.message);
         }
         let mut unknown = Vec::new();
@@ -326,21 +325,21 @@ mod tests {
     #[test]
     fn results_are_read_and_checked_against_what_is_known() {
         let run = run("testA\tpass\t12\t\ntestB\tfail\t7\tjava.lang.AssertionError: 1\nt\tignored\t0\t\n");
-        let counts = [Verdict::Pass, Verdict::Fail, Verdict::Ignored].map(|verdict| run.count(verdict));
+        let counts = [TestVerdict::Pass, TestVerdict::Fail, TestVerdict::Ignored].map(|verdict| run.count(verdict));
         assert_eq!(counts, [1, 1, 1]);
-        let error = run.check(&Class::default()).unwrap_err().to_string();
+        let error = run.check(&TestClass::default()).unwrap_err().to_string();
         assert_eq!(error, "testB: java.lang.AssertionError: 1");
         let known = BTreeMap::from([("testB".to_owned(), "one replica only".to_owned())]);
-        run.check(&Class { known, ..Class::default() }).unwrap();
+        run.check(&TestClass { known, ..TestClass::default() }).unwrap();
     }
 
     #[test]
     fn what_passes_the_second_time_is_flaky_and_counted_as_passed() {
         let mut first = run("testA\tpass\t1\t\ntestB\tfail\t7\tslow\ntestC\tfail\t7\twrong\n");
-        first.forgive(&run("testB\tpass\t5\t\ntestC\tfail\t5\twrong\n"));
+        first.mark_flaky(&run("testB\tpass\t5\t\ntestC\tfail\t5\twrong\n"));
         assert_eq!(first.to_lines(), "testA\tpass\t1\t\ntestB\tflaky\t7\tslow\ntestC\tfail\t7\twrong\n");
         assert_eq!(run(&first.to_lines()).passed(), 2);
-        assert_eq!(first.check(&Class::default()).unwrap_err().to_string(), "testC: wrong");
+        assert_eq!(first.check(&TestClass::default()).unwrap_err().to_string(), "testC: wrong");
     }
 
     #[test]

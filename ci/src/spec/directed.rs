@@ -1,11 +1,11 @@
 //! `cargo ci spec --directed`: behaviours of the models as scripts that drive the code through the same steps.
 //!
-//! Two kinds. Walks are random behaviours of the models: the code must be, after every step, where the specification
-//! is. Counterexamples are the shortest ways in which a specification without one of its guards violates a property;
-//! the specification as it is follows them up to a step that it forbids, and so must the code.
+//! - Walks are random behaviours of the models: the code must be in the spec's state after every step.
+//! - Counterexamples are the shortest behaviours in which a spec without one of its guards violates a property. The
+//!   complete spec follows them up to a step that it forbids; so must the code.
 //!
-//! `engine/tests/support/group/script.rs` follows scripts and says what stands in them; those in
-//! `engine/tests/scripts` are followed by every `cargo test`.
+//! `engine/tests/support/group/script.rs` follows scripts and documents their format; every `cargo test` follows those
+//! in `engine/tests/scripts`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::command::Run;
+use crate::command::CommandLine;
 
 use super::model::Model;
-use super::mutant::Mutant;
+use super::spec_mutants::SpecMutant;
 use super::report;
-use super::tla::Value;
-use super::tlc::{Tlc, Verdict, Walk};
+use super::tla::TlaValue;
+use super::tlc::{Tlc, TlcVerdict, RandomWalk};
 
-/// Guards whose first property is of what nobody sees, with one that shows in what replicas do.
+/// Guards whose first property does not show in replicas' states, with a property that does.
 const SHOWN_BY: [(&str, &str); 2] = [("votedurable", "OneLeaderPerTerm"), ("readylast", "AcknowledgedStays")];
 
-/// Models to walk in, and what is larger there than in the model.
+/// Models of the walks, with constants that are larger there than in the model.
 const WALKS: [(&str, &[(&str, &str)]); 7] = [
     ("MCRaft", &[("MaxTerm", "4"), ("MaxLen", "6")]),
     ("MCLazy", &[("MaxTerm", "3"), ("MaxLen", "4")]),
@@ -35,22 +35,22 @@ const WALKS: [(&str, &[(&str, &str)]); 7] = [
     ("MCFails", &[("MaxTerm", "4"), ("MaxLen", "6"), ("MaxCopies", "3")]),
 ];
 const WALK_DEPTH: u32 = 60;
-/// For all walks of one model; they take seconds.
+/// Time for all walks of one model; they take seconds.
 const WALK_TIME: Duration = Duration::from_secs(600);
 
 /// Walks of each model that are kept with the counterexamples.
 const WALKS_KEPT: usize = 2;
 const KEPT: &str = "engine/tests/scripts";
 
-/// What drives a group along a behaviour.
+/// A behaviour that drives a group.
 #[derive(Debug, Clone)]
 struct Script {
     name: String,
-    /// Models and properties, in words.
+    /// Models and properties, as text.
     origin: String,
     setup: String,
-    steps: Vec<Value>,
-    /// How many of the steps the specification as it is allows.
+    steps: Vec<TlaValue>,
+    /// Number of steps that the complete spec allows.
     allowed: usize,
 }
 
@@ -62,13 +62,13 @@ pub struct DirectedRow {
     pub right: bool,
 }
 
-/// Makes scripts, `walks` random ones of each model, and drives the code along them.
+/// Creates scripts, with `walks` random ones of each model, and drives the code through them.
 pub fn run(root: &Path, tlc: &Tlc, seed: u64, walks: u64, only: Option<&str>, write: bool) -> Result<()> {
     ensure!(only.is_none() || !write, "--only leaves scripts out, which --write would delete");
     let wanted = |text: &str| only.is_none_or(|only| text.contains(only));
     let spec = root.join("spec");
     let models = Model::all(&spec)?;
-    let mutants = Mutant::parse_all(&fs::read_to_string(spec.join("mutants.txt"))?)?;
+    let mutants = SpecMutant::parse_all(&fs::read_to_string(spec.join("mutants.txt"))?)?;
     let mut scripts = Vec::new();
     let mut seen = Vec::new();
     for mutant in &mutants {
@@ -105,7 +105,7 @@ fn find<'a>(models: &'a [Model], name: &str) -> Result<&'a Model> {
     models.iter().find(|model| model.name == name).with_context(|| format!("there is no {name}.cfg"))
 }
 
-/// The configuration of the module Directed that has the behaviours of `model`.
+/// Returns the configuration of the module Directed that has the behaviours of `model`.
 fn directed(model: &Model, constants: &[(String, String)], property: &str, search: bool) -> Result<String> {
     let text = model.with(constants, property)?;
     let mut lines = Vec::new();
@@ -117,7 +117,7 @@ fn directed(model: &Model, constants: &[(String, String)], property: &str, searc
             lines.push(line.to_owned());
         }
         if line.starts_with("CONSTANTS") && model.module != "Seeds" {
-            // Servers of the scripts in Seeds, which are not used.
+            // Servers of the scripts in Seeds, which are unused here.
             lines.extend(["a", "b", "c", "d"].map(|name| format!("    {name} = Nil")));
         }
     }
@@ -127,7 +127,7 @@ fn directed(model: &Model, constants: &[(String, String)], property: &str, searc
     Ok(lines.join("\n") + "\n")
 }
 
-/// Names of servers in a configuration's line `    KEY = {s1, s2}`.
+/// Returns the names of servers in a configuration's line `    KEY = {s1, s2}`.
 fn servers(config: &str, key: &str) -> Vec<String> {
     let prefix = format!("    {key} = ");
     let line = config.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default();
@@ -145,13 +145,13 @@ fn setup(config: &str) -> String {
     format!("servers={all} voters={voters} learners={learners} eager={eager}")
 }
 
-fn counterexample(spec: &Path, tlc: &Tlc, model: &Model, mutant: &Mutant) -> Result<Script> {
+fn counterexample(spec: &Path, tlc: &Tlc, model: &Model, mutant: &SpecMutant) -> Result<Script> {
     let name = mutant.guard.replace('+', "-");
     let property = mutant.property.as_str();
     let config = directed(model, &mutant.constants_without_guard(), property, true)?;
     let run = tlc.folder(spec, &format!("directed-{name}"))?;
     let outcome = tlc.check(&run, "Directed", &config)?;
-    let violated = Verdict::Violated(property.to_owned());
+    let violated = TlcVerdict::Violated(property.to_owned());
     ensure!(outcome.verdict == violated, "{} without {name}: {:?}", model.name, outcome.verdict);
     let steps = steps(&outcome.output)?;
     let allowed = followed(&run, tlc, model, &mutant.constants, &steps)?;
@@ -165,13 +165,13 @@ fn counterexample(spec: &Path, tlc: &Tlc, model: &Model, mutant: &Mutant) -> Res
     Ok(Script { name: format!("without-{name}"), origin, setup, steps, allowed })
 }
 
-/// How many of the steps the specification as it is takes.
+/// Returns the number of steps that the complete spec takes.
 fn followed(
     run: &Path,
     tlc: &Tlc,
     model: &Model,
     constants: &[(String, String)],
-    steps: &[Value],
+    steps: &[TlaValue],
 ) -> Result<usize> {
     let mut config = directed(model, constants, "Reached", false)?;
     let from = config.find("SPECIFICATION").context("no SPECIFICATION")?;
@@ -189,7 +189,7 @@ fn followed(
     );
     fs::write(run.join("DirectedScript.tla"), module)?;
     let outcome = tlc.check(run, "DirectedScript", &config)?;
-    ensure!(outcome.verdict == Verdict::Holds, "{}: {:?}", run.display(), outcome.verdict);
+    ensure!(outcome.verdict == TlcVerdict::Holds, "{}: {:?}", run.display(), outcome.verdict);
     let reached = outcome.output.lines().filter_map(|line| line.strip_prefix("<<\"reached\", "));
     let reached = reached.filter_map(|rest| rest.strip_suffix(">>")?.parse::<usize>().ok()).max();
     Ok(reached.context("TLC did not begin the script")?.saturating_sub(1))
@@ -207,7 +207,7 @@ fn walk(
     let constants: Vec<(String, String)> = constants.iter().map(owned).collect();
     let config = directed(model, &constants, "LogMatching", false)?;
     let run = tlc.folder(spec, &format!("walk-{}", model.name))?;
-    let walk = Walk { depth: WALK_DEPTH, seed, behaviours: count, keep: true, time: WALK_TIME };
+    let walk = RandomWalk { depth: WALK_DEPTH, seed, behaviours: count, keep: true, time: WALK_TIME };
     let files = tlc.walks(&run, "Directed", &config, &walk)?;
     let mut scripts = Vec::new();
     for (at, file) in files.iter().enumerate() {
@@ -219,8 +219,8 @@ fn walk(
     Ok(scripts)
 }
 
-/// The values of `did` in the states that TLC shows, but for the first one's.
-fn steps(output: &str) -> Result<Vec<Value>> {
+/// Returns the values of `did` in the states that TLC prints, without the first one's.
+fn steps(output: &str) -> Result<Vec<TlaValue>> {
     let mut steps = Vec::new();
     let mut lines = output.lines().peekable();
     while let Some(line) = lines.next() {
@@ -229,14 +229,14 @@ fn steps(output: &str) -> Result<Vec<Value>> {
         while let Some(more) = lines.next_if(|line| line.starts_with(' ')) {
             text.push_str(more);
         }
-        steps.push(Value::parse(&text)?);
+        steps.push(TlaValue::parse(&text)?);
     }
     ensure!(!steps.is_empty(), "TLC showed no behaviour");
     steps.remove(0);
     Ok(steps)
 }
 
-/// Names of each action's parameters.
+/// Returns the names of an action's parameters.
 fn params(action: &str) -> Result<&'static [&'static str]> {
     Ok(match action {
         "GrantPreVote" | "GrantVote" => &["candidate", "term"],
@@ -252,23 +252,23 @@ fn params(action: &str) -> Result<&'static [&'static str]> {
     })
 }
 
-fn shown(value: &Value) -> Result<String> {
+fn shown(value: &TlaValue) -> Result<String> {
     Ok(match value {
-        Value::Number(number) => number.to_string(),
-        Value::Word(word) => match word.as_str() {
+        TlaValue::Number(number) => number.to_string(),
+        TlaValue::Word(word) => match word.as_str() {
             "Nil" => "none".to_owned(),
             "TRUE" => "true".to_owned(),
             "FALSE" => "false".to_owned(),
             word => word.to_owned(),
         },
-        Value::Tuple(items) | Value::Set(items) if items.is_empty() => "none".to_owned(),
-        Value::Tuple(items) | Value::Set(items) => {
+        TlaValue::Tuple(items) | TlaValue::Set(items) if items.is_empty() => "none".to_owned(),
+        TlaValue::Tuple(items) | TlaValue::Set(items) => {
             items.iter().map(shown).collect::<Result<Vec<_>>>()?.join(",")
         }
     })
 }
 
-fn step_line(number: usize, step: &Value) -> Result<String> {
+fn step_line(number: usize, step: &TlaValue) -> Result<String> {
     let [action, server, given, state] = step.items()? else { bail!("{step:?} is no step") };
     let mut line = format!("{number} {} {}", server.word()?, action.word()?);
     for (key, value) in params(action.word()?)?.iter().zip(given.items()?) {
@@ -278,7 +278,7 @@ fn step_line(number: usize, step: &Value) -> Result<String> {
     let [term, vote, role, data, last, commit, log, voters, learners] = state.items()? else {
         bail!("{state:?} is no state");
     };
-    let letter = |value: &Value, known: &[(&str, &str)]| -> Result<String> {
+    let letter = |value: &TlaValue, known: &[(&str, &str)]| -> Result<String> {
         let word = value.word()?;
         let found = known.iter().find(|(letter, _)| *letter == word);
         Ok(found.with_context(|| format!("{word:?} is not known"))?.1.to_owned())
@@ -304,7 +304,7 @@ fn step_line(number: usize, step: &Value) -> Result<String> {
 }
 
 impl Script {
-    /// With the first step that is not allowed, and without those after it.
+    /// Returns the script's text: all allowed steps and the first forbidden one.
     fn text(&self) -> Result<String> {
         let mut text = format!("nyala-script 1\norigin {}\n{}\n", self.origin, self.setup);
         for (at, step) in self.steps.iter().enumerate().take(self.allowed + 1) {
@@ -320,9 +320,9 @@ impl Script {
     }
 }
 
-/// Lets the code follow each script.
+/// Drives the code through each script.
 fn drive(root: &Path, scripts: &[Script]) -> Result<Vec<DirectedRow>> {
-    Run::cargo(root).args(["build", "--quiet", "--package", "engine", "--example", "raft_script"]).run()?;
+    CommandLine::cargo(root).args(["build", "--quiet", "--package", "engine", "--example", "raft_script"]).run()?;
     let dir = root.join("target/spec/scripts");
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
@@ -335,7 +335,7 @@ fn drive(root: &Path, scripts: &[Script]) -> Result<Vec<DirectedRow>> {
         files.push(path);
     }
     let example = super::example("raft_script")?;
-    let said = Run::new(&example).args(files).output()?;
+    let said = CommandLine::new(&example).args(files).output()?;
     let told: Vec<&str> = said.stdout.lines().collect();
     ensure!(told.len() == scripts.len(), "raft_script broke off: {}{}", said.stdout, said.stderr);
     let mut rows = Vec::new();
@@ -355,7 +355,7 @@ fn drive(root: &Path, scripts: &[Script]) -> Result<Vec<DirectedRow>> {
     Ok(rows)
 }
 
-/// Keeps the counterexamples and some walks where `cargo test` follows them.
+/// Writes the counterexamples and some walks to the folder from which `cargo test` reads them.
 fn keep(root: &Path, scripts: &[Script]) -> Result<()> {
     let dir = root.join(KEPT);
     if dir.exists() {

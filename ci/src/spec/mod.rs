@@ -1,14 +1,14 @@
-//! `cargo ci spec`: the models of `spec`, the specs broken on purpose, and the code's traces against them.
+//! `cargo ci spec`: the models of `spec`, the spec mutants, and the code's traces.
 //!
-//! Every model must hold, every mutant must be rejected by the property named for it, and every trace must be one
-//! that the spec allows. TLC does the work; here it is fetched, fed and read.
+//! Every model must hold, every mutant must be killed by the property named for it, and the spec must allow every
+//! trace. TLC does the work; here it is fetched, configured and its output read.
 
 mod directed;
-mod judge;
+mod traces;
 mod model;
-mod mutant;
-mod planted;
-mod replay;
+mod spec_mutants;
+mod code_mutant_traces;
+mod trace_checking;
 mod report;
 #[path = "../../../sim/src/cli/scratch.rs"]
 mod scratch;
@@ -23,58 +23,59 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 
 use crate::steps::Steps;
-use judge::{kept_traces, lockstep_traces, sim_traces, trace_files};
+use traces::{kept_traces, lockstep_traces, sim_traces, trace_files};
 use model::{Model, Size};
-use mutant::Mutant;
+use spec_mutants::SpecMutant;
 use report::{ModelRow, MutantRow};
-use tlc::{Outcome, Tlc, Verdict, Walk};
+use tlc::{TlcOutcome, Tlc, TlcVerdict, RandomWalk};
 
 /// Steps of one random behaviour in the deep models.
 const WALK_DEPTH: u32 = 120;
 
-/// Steps of one storm: about 600 events.
+/// Steps of one randomized Raft test: about 600 events.
 const STORM_STEPS: u64 = 12_000;
 
-/// What to check; without a choice the smoke and the full models, and the traces kept in `spec/traces`.
+/// Checks to run; by default the smoke and the full models, and the traces in `spec/traces`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct SpecOptions {
     /// Only the small models and the traces kept in spec/traces
     #[arg(long)]
     smoke: bool,
-    /// The specs broken on purpose: each must be rejected by the property named for it
+    /// The spec mutants: each must be rejected by the property named for it
     #[arg(long)]
     mutants: bool,
     /// Random behaviours of the deep models
     #[arg(long)]
     deep: bool,
-    /// How long the deep models walk, together
+    /// Time for all walks of the deep models together, in minutes
     #[arg(long, default_value_t = 10)]
     minutes: u64,
     /// Traces of this many seeds of the simulator, faults on
     #[arg(long, value_name = "N")]
     traces: Option<u64>,
-    /// With --traces: which faults, as `cargo sim run --profile` has them; each gets its share of the seeds
+    /// With --traces: fault profiles, as for `cargo sim run --profile`; each gets its share of the seeds
     #[arg(long, value_delimiter = ',', default_value = "swarm,disk")]
     profile: Vec<String>,
-    /// With --traces: how large the runs are, as `cargo sim run --size` has it
+    /// With --traces: size of the runs, as for `cargo sim run --size`
     #[arg(long, default_value = "full")]
     size: String,
-    /// Traces of this many seeds of the lockstep groups, faults on
+    /// Traces of this many seeds of the randomized Raft tests, faults on
     #[arg(long, value_name = "N")]
     storms: Option<u64>,
-    /// Drives the code along behaviours of the models, and counterexamples of the specs broken on purpose
+    /// Drive the code along behaviours of the models and counterexamples of the spec mutants
     #[arg(long)]
     directed: bool,
     /// With --directed: random behaviours of each model
     #[arg(long, default_value_t = 25)]
     walks: u64,
-    /// Planted bugs of sim/mutants: the traces of storms must give them away
+    /// Code mutants of sim/mutants, which trace checking must kill
     #[arg(long)]
     planted: bool,
-    /// The trace files in this folder, or this one
+    /// The trace files in this folder, or this file
     #[arg(long, value_name = "PATH")]
     trace_files: Option<PathBuf>,
-    /// With --mutants, --directed and --planted: only what has this in the name of its model, guard, property or file
+    /// With --mutants, --directed and --planted: only those with this text in the name of model, guard, property or
+    /// file
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// TLC's threads
@@ -83,19 +84,19 @@ pub struct Options {
     /// The first seed of --traces, --storms and --deep
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Writes what was measured into the tables of spec/README.md
+    /// Write the results into the tables of spec/README.md
     #[arg(long)]
     write: bool,
 }
 
-impl Options {
+impl SpecOptions {
     fn chooses(&self) -> bool {
         let traces = self.traces.is_some() || self.storms.is_some() || self.trace_files.is_some();
         self.smoke || self.mutants || self.deep || self.directed || self.planted || traces
     }
 }
 
-/// What every pull request needs.
+/// Runs the checks of every pull request.
 pub fn smoke(root: &Path, steps: &mut Steps) {
     steps.run("spec", || {
         let tlc = Tlc::fetch(root, 2)?;
@@ -104,7 +105,7 @@ pub fn smoke(root: &Path, steps: &mut Steps) {
     });
 }
 
-pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
+pub fn run(root: &Path, options: &SpecOptions, steps: &mut Steps) {
     let tlc = match Tlc::fetch(root, options.workers) {
         Ok(tlc) => tlc,
         Err(error) => return steps.run("TLC", || Err(error)),
@@ -133,7 +134,7 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
     }
     if options.planted {
         let only = options.only.as_deref();
-        steps.run("planted", || planted::run(root, &tlc, only, STORM_STEPS, options.write));
+        steps.run("planted", || code_mutant_traces::run(root, &tlc, only, STORM_STEPS, options.write));
     }
     if let Some(count) = options.traces {
         steps.run("traces", || sim_traces(root, &tlc, options, count));
@@ -146,16 +147,16 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
     }
 }
 
-/// Checks the models of one size; the first that does not hold is the error.
+/// Checks the models of one size; the first violated one is the error.
 fn models(root: &Path, tlc: &Tlc, size: Size) -> Result<Vec<ModelRow>> {
     let all = Model::all(&root.join("spec"))?;
-    let listed = Mutant::parse_all(&fs::read_to_string(root.join("spec/mutants.txt"))?)?;
-    mutant::every_property_bites(&all, &listed)?;
+    let listed = SpecMutant::parse_all(&fs::read_to_string(root.join("spec/mutants.txt"))?)?;
+    spec_mutants::every_property_bites(&all, &listed)?;
     let mut rows = Vec::new();
     for model in all.iter().filter(|model| model.size == size) {
         let run = tlc.folder(&root.join("spec"), &model.name)?;
         let outcome = tlc.check(&run, &model.module, model.config())?;
-        ensure!(outcome.verdict == Verdict::Holds, "{} does not hold: {}", model.name, complaint(&outcome));
+        ensure!(outcome.verdict == TlcVerdict::Holds, "{} does not hold: {}", model.name, complaint(&outcome));
         let row = ModelRow { model: model.clone(), outcome };
         println!("{}", row.line());
         rows.push(row);
@@ -163,8 +164,8 @@ fn models(root: &Path, tlc: &Tlc, size: Size) -> Result<Vec<ModelRow>> {
     Ok(rows)
 }
 
-/// The verdict, and the behaviour that led to it.
-fn complaint(outcome: &Outcome) -> String {
+/// Returns the verdict with the behaviour that led to it.
+fn complaint(outcome: &TlcOutcome) -> String {
     let behaviour = outcome.output.find("Error: The behavior up to this point is:");
     format!("{:?}\n{}", outcome.verdict, behaviour.map_or("", |at| &outcome.output[at..]))
 }
@@ -172,8 +173,8 @@ fn complaint(outcome: &Outcome) -> String {
 fn mutants(root: &Path, tlc: &Tlc, only: Option<&str>) -> Result<Vec<MutantRow>> {
     let spec = root.join("spec");
     let models = Model::all(&spec)?;
-    let mutants = Mutant::parse_all(&fs::read_to_string(spec.join("mutants.txt"))?)?;
-    mutant::every_property_bites(&models, &mutants)?;
+    let mutants = SpecMutant::parse_all(&fs::read_to_string(spec.join("mutants.txt"))?)?;
+    spec_mutants::every_property_bites(&models, &mutants)?;
     let mut rows = Vec::new();
     let mut survived = Vec::new();
     for mutant in mutants.into_iter().filter(|mutant| only.is_none_or(|text| mutant.is_about(text))) {
@@ -181,9 +182,9 @@ fn mutants(root: &Path, tlc: &Tlc, only: Option<&str>) -> Result<Vec<MutantRow>>
         let run = tlc.folder(&spec, &format!("{}-{}-{}", mutant.model, mutant.guard, mutant.property))?;
         let outcome = tlc.check(&run, &module, &config)?;
         let rejected = match &outcome.verdict {
-            Verdict::Violated(name) => name.is_empty() || *name == mutant.property,
-            Verdict::Broken(error) => bail!("{} without {}: {error}", mutant.model, mutant.guard),
-            Verdict::Holds | Verdict::OutOfTime => false,
+            TlcVerdict::Violated(name) => name.is_empty() || *name == mutant.property,
+            TlcVerdict::Broken(error) => bail!("{} without {}: {error}", mutant.model, mutant.guard),
+            TlcVerdict::Holds | TlcVerdict::OutOfTime => false,
         };
         if !rejected {
             survived.push(format!("{} without {} keeps {}", mutant.model, mutant.guard, mutant.property));
@@ -196,18 +197,18 @@ fn mutants(root: &Path, tlc: &Tlc, only: Option<&str>) -> Result<Vec<MutantRow>>
     Ok(rows)
 }
 
-/// Walks each deep model for its share of the time.
-fn deep(root: &Path, tlc: &Tlc, options: &Options) -> Result<()> {
+/// Walks in each deep model for its share of the time.
+fn deep(root: &Path, tlc: &Tlc, options: &SpecOptions) -> Result<()> {
     let models = Model::all(&root.join("spec"))?;
     let deep: Vec<&Model> = models.iter().filter(|model| model.size == Size::Deep).collect();
     let share = Duration::from_secs(options.minutes * 60) / u32::try_from(deep.len().max(1))?;
     for model in deep {
         let run = tlc.folder(&root.join("spec"), &model.name)?;
         let (seed, behaviours) = (options.seed, i32::MAX as u64);
-        let walk = Walk { depth: WALK_DEPTH, seed, behaviours, keep: false, time: share };
+        let walk = RandomWalk { depth: WALK_DEPTH, seed, behaviours, keep: false, time: share };
         let outcome = tlc.simulate(&run, &model.module, model.config(), &walk)?;
         match outcome.verdict {
-            Verdict::OutOfTime | Verdict::Holds => {
+            TlcVerdict::OutOfTime | TlcVerdict::Holds => {
                 println!("{}: seed {}, {}", model.name, options.seed, report::walked(&outcome));
             }
             _ => bail!("{}, seed {}: {}", model.name, options.seed, complaint(&outcome)),
@@ -216,7 +217,7 @@ fn deep(root: &Path, tlc: &Tlc, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Where cargo puts an example: beside this program, which the same cargo built.
+/// Returns the path of an example: beside this program, which the same cargo built.
 fn example(name: &str) -> Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("examples").join(name))
 }

@@ -1,20 +1,20 @@
-//! The models: `spec/MC*.cfg`, each a configuration of TLC whose first line says which module it is of and how big.
+//! The models: `spec/MC*.cfg`, each a configuration of TLC whose first line names its module and its size.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// How long a model may take.
+/// Size of a model, by the time that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
     /// Seconds: checked with every pull request.
     Smoke,
     /// Minutes: checked by `cargo ci spec`.
     Full,
-    /// Random walks as long as there is time: `cargo ci spec --deep`.
+    /// Random walks within a time budget: `cargo ci spec --deep`.
     Deep,
-    /// Not checked as it is, only with guards switched off.
+    /// Checked only with guards switched off.
     Mutants,
 }
 
@@ -24,7 +24,7 @@ pub struct Model {
     pub name: String,
     pub module: String,
     pub size: Size,
-    /// What it is, in a few words.
+    /// Description in a few words.
     pub about: String,
     config: String,
 }
@@ -32,7 +32,7 @@ pub struct Model {
 const SECTIONS: [&str; 4] = ["INVARIANTS", "INVARIANT", "PROPERTIES", "PROPERTY"];
 
 impl Model {
-    /// All models of the folder, the small ones first.
+    /// Returns all models of the folder, the small ones first.
     pub fn all(spec: &Path) -> Result<Vec<Model>> {
         let mut models = Vec::new();
         for entry in fs::read_dir(spec)? {
@@ -69,7 +69,7 @@ impl Model {
         &self.config
     }
 
-    /// The names under INVARIANTS and PROPERTIES.
+    /// Returns the names under INVARIANTS and PROPERTIES.
     pub fn properties(&self) -> Vec<String> {
         let mut names = Vec::new();
         for (section, words) in sections(&self.config) {
@@ -80,7 +80,7 @@ impl Model {
         names
     }
 
-    /// The same model with these constants, checked for this property alone.
+    /// Returns the same model with these constants and this property alone.
     pub fn with(&self, constants: &[(String, String)], property: &str) -> Result<String> {
         let temporal = sections(&self.config)
             .iter()
@@ -108,14 +108,14 @@ impl Model {
     }
 }
 
-/// A line's section keyword, if it begins a section: TLC's are in capitals, at the line's start.
+/// Returns the keyword if the line begins a section: TLC's keywords are capitals at the start of a line.
 fn keyword(line: &str) -> Option<&str> {
     let word = line.split_whitespace().next()?;
     let capitals = word.len() > 3 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
     (capitals && line.starts_with(word)).then_some(word)
 }
 
-/// Each section with its words, in order.
+/// Returns each section with its words, in order.
 fn sections(config: &str) -> Vec<(&str, Vec<&str>)> {
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in config.lines().filter(|line| !line.starts_with("\\*")) {

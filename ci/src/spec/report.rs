@@ -1,4 +1,4 @@
-//! What was found, as lines on the screen and as tables in `spec/README.md`.
+//! Results as lines on the screen and as tables in `spec/README.md`.
 
 use std::fs;
 use std::path::Path;
@@ -8,33 +8,33 @@ use anyhow::{Context, Result};
 
 use super::directed::DirectedRow;
 use super::model::Model;
-use super::mutant::Mutant;
-use super::planted::PlantedRow;
-use super::tlc::{Outcome, children_cpu};
+use super::spec_mutants::SpecMutant;
+use super::code_mutant_traces::CodeMutantRow;
+use super::tlc::{TlcOutcome, children_cpu};
 
 #[derive(Clone)]
 pub struct ModelRow {
     pub model: Model,
-    pub outcome: Outcome,
+    pub outcome: TlcOutcome,
 }
 
 pub struct MutantRow {
-    pub mutant: Mutant,
-    pub outcome: Outcome,
+    pub mutant: SpecMutant,
+    pub outcome: TlcOutcome,
     pub rejected: bool,
 }
 
 impl ModelRow {
     pub fn line(&self) -> String {
-        let Outcome { distinct, depth, seconds, .. } = &self.outcome;
+        let TlcOutcome { distinct, depth, seconds, .. } = &self.outcome;
         format!("{}: holds, {distinct} distinct states, depth {depth}, {seconds:.0} s", self.model.name)
     }
 }
 
 impl MutantRow {
     pub fn line(&self) -> String {
-        let Mutant { model, guard, property, .. } = &self.mutant;
-        let Outcome { distinct, seconds, .. } = &self.outcome;
+        let SpecMutant { model, guard, property, .. } = &self.mutant;
+        let TlcOutcome { distinct, seconds, .. } = &self.outcome;
         let verdict = if self.rejected { "rejected by" } else { "NOT REJECTED by" };
         format!("{model} without {guard}: {verdict} {property}, {distinct} distinct states, {seconds:.0} s")
     }
@@ -60,7 +60,7 @@ pub fn models(rows: &[ModelRow]) -> String {
 }
 
 pub fn mutants(rows: &[MutantRow]) -> String {
-    let mut text = "| guard off | which is | rejected by | in model | distinct states | CPU s |\n".to_owned();
+    let mut text = "| guard off | guard | killed by | in model | distinct states | CPU s |\n".to_owned();
     text.push_str("|---|---|---|---|---|---|\n");
     for MutantRow { mutant, outcome, .. } in rows {
         text.push_str(&format!(
@@ -76,11 +76,11 @@ pub fn mutants(rows: &[MutantRow]) -> String {
     text
 }
 
-fn cpu(outcome: &Outcome) -> String {
+fn cpu(outcome: &TlcOutcome) -> String {
     whole_seconds(outcome.cpu)
 }
 
-/// CPU seconds that children took since [`children_cpu`] said `before`.
+/// Returns the CPU seconds of children since `before`, a value of [`children_cpu`].
 pub fn cpu_since(before: Option<f64>) -> String {
     whole_seconds(children_cpu().zip(before).map(|(after, before)| after - before))
 }
@@ -89,9 +89,9 @@ fn whole_seconds(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "?".to_owned(), |seconds| format!("{seconds:.0}"))
 }
 
-/// Behaviours that the code was driven along; walks of one model in one line.
+/// Returns the table of directed tests, with the walks of one model in one row.
 pub fn directed(rows: &[DirectedRow]) -> String {
-    let mut text = "| behaviour | steps that agree | then refused |\n|---|---|---|\n".to_owned();
+    let mut text = "| behaviour | agreeing steps | rejected action |\n|---|---|---|\n".to_owned();
     for row in rows.iter().filter(|row| row.refused != "nothing") {
         text.push_str(&format!("| {} | {} | {} |\n", row.origin, row.steps, row.refused));
     }
@@ -108,15 +108,15 @@ pub fn directed(rows: &[DirectedRow]) -> String {
     text
 }
 
-pub fn planted_line(row: &PlantedRow) -> String {
+pub fn planted_line(row: &CodeMutantRow) -> String {
     match row.action {
         Some(action) => format!("{}: storm {}, {action} refused", row.name, row.storms),
         None => format!("{}: NOT CAUGHT in {} storms", row.name, row.storms),
     }
 }
 
-pub fn planted(rows: &[PlantedRow]) -> String {
-    let mut text = "| planted bug | what it is | caught in storm | refused |\n|---|---|---|---|\n".to_owned();
+pub fn planted(rows: &[CodeMutantRow]) -> String {
+    let mut text = "| mutant | defect | killed by run | rejected action |\n|---|---|---|---|\n".to_owned();
     for row in rows {
         let (storm, action) = match row.action {
             Some(action) => (row.storms.to_string(), action),
@@ -127,7 +127,7 @@ pub fn planted(rows: &[PlantedRow]) -> String {
     text
 }
 
-/// How often each action was seen.
+/// Returns the count of each action, as text.
 pub fn counts_line(counts: &[(&str, usize)]) -> String {
     let all: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
     let unseen = unseen(counts);
@@ -135,12 +135,12 @@ pub fn counts_line(counts: &[(&str, usize)]) -> String {
     format!("{}\nactions in no trace: {unseen}", all.join(", "))
 }
 
-/// The actions that no trace has.
+/// Returns the actions that no trace has.
 pub fn unseen<'a>(counts: &[(&'a str, usize)]) -> Vec<&'a str> {
     counts.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect()
 }
 
-/// How much was checked and what it took.
+/// Returns the number of checked traces and events, and the time.
 pub fn traces_line(traces: usize, events: usize, refused: usize, time: Duration, cpu: &str) -> String {
     let seconds = time.as_secs();
     format!("{traces} traces of {events} events, {refused} refused, checked in {seconds} s ({cpu} CPU s)")
@@ -154,8 +154,8 @@ pub fn counts(counts: &[(&str, usize)], about: &str) -> String {
     text
 }
 
-/// How far random walks came, from TLC's last progress line.
-pub fn walked(outcome: &Outcome) -> String {
+/// Returns the progress of random walks, from TLC's last progress line.
+pub fn walked(outcome: &TlcOutcome) -> String {
     let progress = outcome.output.lines().rfind(|line| line.contains("states checked"));
     let progress =
         progress.or_else(|| outcome.output.lines().rfind(|line| line.contains("states generated")));

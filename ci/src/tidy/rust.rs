@@ -1,4 +1,4 @@
-//! Sizes and docs of one Rust file, as architecture.md section 7 sets them.
+//! Sizes and docs of one Rust file.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -10,11 +10,11 @@ use syn::visit::{self, Visit};
 const FUNCTION_LINES_MAX: usize = 70;
 /// Lines of a file, its `#[cfg(test)]` items not counted.
 const FILE_LINES_MAX: usize = 600;
-/// Characters of a line. rustfmt holds code to less; this holds the comments and strings that it lets pass.
-/// Tests may have longer ones: what they expect is often one line.
+/// Characters of a line. rustfmt limits code further; this limits comments and strings, which rustfmt leaves alone.
+/// Tests may have longer lines: an expected text is often one line.
 const LINE_CHARS_MAX: usize = 120;
 
-/// Adds what is wrong with `text` to `findings`.
+/// Adds the faults of `text` to `findings`.
 pub fn check(file: &Path, text: &str, findings: &mut Vec<String>) {
     let name = file.display();
     let parsed = match syn::parse_file(text) {
@@ -49,7 +49,7 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<String>) {
     }
 }
 
-/// A file that holds nothing but tests.
+/// Returns true if a file holds only tests.
 pub fn is_test(file: &Path) -> bool {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     file.components().any(|part| part.as_os_str() == "tests") || stem == "tests" || stem.ends_with("_tests")
@@ -58,7 +58,7 @@ pub fn is_test(file: &Path) -> bool {
 #[derive(Default)]
 struct Sizes {
     long_functions: Vec<(usize, String, usize)>,
-    /// The lines of `#[cfg(test)]` modules.
+    /// Lines of `#[cfg(test)]` modules.
     tests: Vec<RangeInclusive<usize>>,
 }
 
@@ -100,7 +100,7 @@ impl<'ast> Visit<'ast> for Sizes {
     }
 }
 
-/// Whether these attributes hold `#[cfg(test)]`.
+/// Returns true if these attributes hold `#[cfg(test)]`.
 pub fn is_cfg_test(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|attr| {
         attr.path().is_ident("cfg") && attr.parse_args::<syn::Ident>().is_ok_and(|ident| ident == "test")

@@ -1,12 +1,12 @@
-//! The background-flush study: how much a session's watermark is worth.
+//! The background-flush study: the effect of a session's buffer watermark.
 
 use anyhow::Result;
 
-use super::drive::{Driven, Latency, words};
-use super::page::{Page, Sample};
-use super::{Options, Turn};
+use super::load_driver::{DrivenCluster, Latency, split_args};
+use super::report::{ReportSpec, Sample};
+use super::{VersusOptions, Turn};
 
-pub const PAGE: Page = Page {
+pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-FLUSH.md",
     title: "Flushing in the background: nyala and Kudu 1.18.1 side by side",
     turn: "Each line is a fresh cluster of one master and one tablet server, replication 1, and a table of four \
@@ -23,22 +23,22 @@ const ROWS: u64 = 1_000_000;
 const CLIENTS: [u64; 3] = [1, 2, 4];
 const WATERMARKS: [u64; 2] = [50, 80];
 
-fn rows(options: &Options) -> u64 {
+fn rows(options: &VersusOptions) -> u64 {
     options.rows.unwrap_or(ROWS)
 }
 
-pub fn settings(options: &Options) -> String {
+pub fn settings(options: &VersusOptions) -> String {
     format!(" {} rows in each line, shared among its clients.", rows(options))
 }
 
-/// One server's turn.
+/// Runs one server's round.
 pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for clients in CLIENTS {
         for watermark in WATERMARKS {
             let rows = rows(turn.options);
-            let load = words(&format!("--rows {rows} --watermark-percent {watermark}"));
-            let done = Driven::start(turn, &[], None)?.run("rows", "flushed", clients, &load)?;
+            let load = split_args(&format!("--rows {rows} --watermark-percent {watermark}"));
+            let done = DrivenCluster::start(turn, &[], None)?.run("rows", "flushed", clients, &load)?;
             let plural = if clients == 1 { "" } else { "s" };
             let name = format!("{clients} client{plural}, watermark {watermark} %");
             samples.extend(done.samples(turn, &name, Latency::None));

@@ -1,4 +1,4 @@
-//! What tablets cost that only keep in touch: a thousand of them, three replicas each, on three tablet servers.
+//! Cost of idle tablets: a thousand of them with three replicas each on three tablet servers.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,18 +7,18 @@ use anyhow::Result;
 
 use super::Turn;
 use super::measure::Cpu;
-use super::page::{Measure, Sample};
+use super::report::{Metric, Sample};
 
 const WORKLOAD: &str = "1,000 idle tablets, 3 replicas";
 const TABLES: usize = 20;
 const TABLETS_PER_TABLE: usize = 50;
-/// Until elections and reports are over.
+/// Time until elections and tablet reports are over.
 const SETTLING: Duration = Duration::from_secs(20);
 const WATCHED: Duration = Duration::from_secs(20);
 
-/// Makes the tablets, lets them settle, and watches all servers do nothing.
+/// Creates the tablets, waits until they are idle, and measures all servers.
 pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
-    // A thousand logs of which each takes its whole first segment are of no use here.
+    // A thousand preallocated log segments would only fill the disk.
     let (cluster, _dir) = turn.cluster(1, 3, &["--log_preallocate_segments=false".to_string()])?;
     let masters = cluster.master_addresses();
     for number in 0..TABLES {
@@ -28,10 +28,10 @@ pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let (before, began) = (Cpu::of(&cluster)?, Instant::now());
     thread::sleep(WATCHED);
     let percent = Cpu::of(&cluster)?.since(before) / began.elapsed().as_secs_f64() * 100.0;
-    Ok(vec![turn.sample(WORKLOAD, Measure("% of a core, all servers", 1), percent)])
+    Ok(vec![turn.sample(WORKLOAD, Metric("% of a core, all servers", 1), percent)])
 }
 
-/// A table as the tool wants it described.
+/// Returns a table's description for the tool.
 fn table(number: usize) -> String {
     format!(
         r#"{{"table_name": "idle_{number}", "schema": {{"columns": [

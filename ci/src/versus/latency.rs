@@ -1,12 +1,13 @@
-//! The interconnect and storage study, as far as one machine can repeat it: operations by key, and where the WAL lies.
+//! The interconnect and storage study, as far as one machine can repeat it: operations by key, with the WAL on either
+//! device.
 
 use anyhow::Result;
 
-use super::drive::{Driven, Latency, words};
-use super::page::{Page, Sample};
-use super::{Options, Turn};
+use super::load_driver::{DrivenCluster, Latency, split_args};
+use super::report::{ReportSpec, Sample};
+use super::{VersusOptions, Turn};
 
-pub const PAGE: Page = Page {
+pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-LATENCY.md",
     title: "Operations by key: nyala and Kudu 1.18.1 side by side",
     turn: "A turn is two fresh clusters of one master and one tablet server, replication 1, on loopback: one \
@@ -24,20 +25,20 @@ pub const PAGE: Page = Page {
 const CLIENTS: [u64; 2] = [1, 16];
 const OPERATIONS: [&str; 3] = ["insert", "update", "read"];
 
-pub fn settings(options: &Options) -> String {
+pub fn settings(options: &VersusOptions) -> String {
     format!(" {} s each line; the other device is {}.", options.seconds, options.wal_dir.display())
 }
 
-/// One server's turn.
+/// Runs one server's round.
 pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for (place, wal) in [("one disk", None), ("WAL elsewhere", Some(turn.options.wal_dir.as_path()))] {
-        let driven = Driven::start(turn, &[], wal)?;
+        let driven = DrivenCluster::start(turn, &[], wal)?;
         let mut rows = 0;
         for operation in OPERATIONS {
             for clients in CLIENTS {
                 let seconds = turn.options.seconds;
-                let work = words(&format!("--mix {operation}:1 --rows {rows} --seconds {seconds} --uniform"));
+                let work = split_args(&format!("--mix {operation}:1 --rows {rows} --seconds {seconds} --uniform"));
                 let done = driven.run("ycsb", "operations", clients, &work)?;
                 rows += if operation == "insert" { done.operations() } else { 0 };
                 let plural = if clients == 1 { "" } else { "s" };

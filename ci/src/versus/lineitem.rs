@@ -9,13 +9,13 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::measure::{self, Cpu};
-use super::page::{Cell, Measure, Page, Sample};
-use super::{Options, Turn};
-use crate::command::Run;
+use super::report::{Cell, Metric, ReportSpec, Sample};
+use super::{VersusOptions, Turn};
+use crate::command::CommandLine;
 use crate::interop::cluster::Cluster;
-use crate::interop::daemon::{Role, Server};
+use crate::interop::daemon::{Role, ServerKind};
 
-pub const PAGE: Page = Page {
+pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-LINEITEM.md",
     title: "TPC-H lineitem in nyala, Kudu 1.18.1 and Parquet files",
     turn: "Each turn is on fresh directories with one master and one tablet server, one replica, four tablets by hash \
@@ -30,22 +30,22 @@ pub const PAGE: Page = Page {
     figures: &[],
 };
 
-pub fn settings(options: &Options) -> String {
+pub fn settings(options: &VersusOptions) -> String {
     format!(" Scale factor {}.", options.scale)
 }
 
 const PARQUET: &str = "parquet";
-/// Rows are at rest once the data directory has not changed for so long.
+/// Time without a change of the data directory after which all rows are flushed.
 const STANDSTILL: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(120);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-const RATE: Measure = Measure("rows/s", 0);
-const CPU: Measure = Measure("CPU s per million rows", 3);
-const DISK: Measure = Measure("data directory, MB", 1);
-const MEMORY: Measure = Measure("peak RSS, MB", 0);
-const MEDIAN: Measure = Measure("median, µs", 0);
-const P99: Measure = Measure("p99, µs", 0);
-/// Steps of the client and what the page calls them.
+const RATE: Metric = Metric("rows/s", 0);
+const CPU: Metric = Metric("CPU s per million rows", 3);
+const DISK: Metric = Metric("data directory, MB", 1);
+const MEMORY: Metric = Metric("peak RSS, MB", 0);
+const MEDIAN: Metric = Metric("median, µs", 0);
+const P99: Metric = Metric("p99, µs", 0);
+/// Steps of the client and their names in the report.
 const STEPS: [(&str, &str); 5] = [
     ("load", "load"),
     ("count", "count"),
@@ -54,7 +54,7 @@ const STEPS: [(&str, &str); 5] = [
     ("find", "lookup by key"),
 ];
 
-/// One server's turn; nyala's is followed by one of the files.
+/// Runs one server's round; nyala's is followed by one of the files.
 pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let (mut cluster, dir) = turn.cluster(1, 1, &[])?;
     let masters = cluster.master_addresses();
@@ -73,13 +73,13 @@ pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
             samples.push(turn.sample(workload, MEMORY, memory));
         }
     }
-    if let Server::Nyala(_) = turn.server {
+    if let ServerKind::Nyala(_) = turn.server {
         samples.extend(files(turn)?);
     }
     Ok(samples)
 }
 
-/// The same steps with Parquet files.
+/// Runs the same steps with Parquet files.
 fn files(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let dir = tempfile::tempdir_in(turn.target)?;
     let folder = dir.path().to_str().context("a folder with a plain name")?;
@@ -100,21 +100,21 @@ fn files(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// Runs a step of the client; gives what it printed.
+/// Runs a step of the client; returns its output.
 fn client(turn: &Turn<'_>, store: &str, step: &str, at: &str) -> Result<String> {
     let scale = turn.options.scale.to_string();
     let words = ["lineitem", store, step, "--at", at, "--scale", &scale];
-    let said = Run::new(turn.drive).args(words).output()?;
+    let said = CommandLine::new(turn.drive).args(words).output()?;
     ensure!(said.success, "{}: {}", words.join(" "), said.stderr);
     Ok(said.stdout)
 }
 
-/// What a step of the client did.
+/// Result of a step of the client.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Did {
     rows: f64,
     seconds: f64,
-    /// The client's own.
+    /// CPU seconds of the client.
     cpu: f64,
     p50_us: f64,
     p99_us: f64,
@@ -125,8 +125,8 @@ impl Did {
         serde_json::from_str(said.trim()).with_context(|| format!("the client said {said:?}"))
     }
 
-    /// Lookups are told by their times, everything else by its rate; `cpu` in seconds.
-    fn samples(&self, workload: &str, cpu: f64) -> impl Iterator<Item = (Measure, f64)> + use<> {
+    /// Returns times of lookups and rates of all other steps; `cpu` is in seconds.
+    fn samples(&self, workload: &str, cpu: f64) -> impl Iterator<Item = (Metric, f64)> + use<> {
         let per_million = (CPU, cpu / self.rows * 1e6);
         let told = match workload {
             "lookup by key" => vec![(MEDIAN, self.p50_us), (P99, self.p99_us), per_million],
@@ -136,7 +136,7 @@ impl Did {
     }
 }
 
-/// Has everything flushed and waits for it; gives the bytes of the data directory.
+/// Flushes everything and waits for it; returns the bytes of the data directory.
 fn flushed(cluster: &mut Cluster, data: &Path) -> Result<u64> {
     cluster.set_flag(Role::TabletServer, 0, "flush_threshold_secs", "1")?;
     let began = Instant::now();

@@ -1,14 +1,14 @@
-//! More of `kudu perf loadgen`: keys in order and at random, sent in the background and by hundreds, rows of a hundred
-//! columns; with one replica and with three.
+//! More loads of `kudu perf loadgen`: keys in order and at random, sent in the background and in batches of a hundred,
+//! rows of a hundred columns; with one replica and with three.
 
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use super::page::{Page, Sample};
+use super::report::{ReportSpec, Sample};
 use super::single::measured;
-use super::{Options, Turn, measure};
+use super::{VersusOptions, Turn, measure};
 
-pub const PAGE: Page = Page {
+pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-LOADGEN.md",
     title: "kudu perf loadgen with nyala and Kudu 1.18.1",
     turn: "A turn is two fresh clusters on loopback, of one master and one tablet server with one replica, then of \
@@ -25,24 +25,24 @@ pub const PAGE: Page = Page {
 const ROWS: u64 = 1_000_000;
 const THREADS: u64 = 2;
 const COLUMNS: usize = 100;
-/// Rows of the wide table are this share of the others'.
+/// Divisor of the number of rows for the wide table.
 const WIDE_SHARE: u64 = 10;
-/// What each load is called, and its flags.
+/// Loads by name, with their flags.
 const LOADS: [(&str, &[&str]); 3] = [
     ("in order", &[]),
     ("at random", &["--use_random_pk", "--use_random_non_pk"]),
     ("in order, by hundreds", &["--flush_per_n_rows=100"]),
 ];
 
-pub fn settings(options: &Options) -> String {
+pub fn settings(options: &VersusOptions) -> String {
     format!(" {} rows.", rows(options))
 }
 
-fn rows(options: &Options) -> u64 {
+fn rows(options: &VersusOptions) -> u64 {
     options.rows.unwrap_or(ROWS)
 }
 
-/// One server's turn.
+/// Runs one server's round.
 pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for (servers, name) in [(1, "1 replica"), (3, "3 replicas")] {
@@ -86,7 +86,7 @@ fn with_replicas(turn: &Turn<'_>, servers: usize, name: &str) -> Result<Vec<Samp
 
 const WIDE: &str = "wide";
 
-/// The wide table, as the tool takes it.
+/// Returns the wide table's description for the tool.
 fn wide(replicas: usize) -> String {
     let column = |number: usize| {
         let kind = if number.is_multiple_of(2) { "INT64" } else { "STRING" };

@@ -1,4 +1,4 @@
-//! What a run cost: read from `/proc`, from folders and from the tool's output.
+//! Costs of a run, read from `/proc`, from folders and from the tool's output.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-use crate::command::Run;
+use crate::command::CommandLine;
 use crate::interop::cluster::Cluster;
 
-/// CPU that the cluster's servers, master and tablet server together, have used so far.
+/// CPU time of the cluster's servers, master and tablet server together.
 #[derive(Clone, Copy)]
 pub struct Cpu {
     seconds: f64,
@@ -26,13 +26,13 @@ impl Cpu {
         Cpu::of_ticks(ticks)
     }
 
-    /// What programs that this one started and waited for have used.
+    /// Returns the CPU time of ended child programs.
     pub fn of_ended() -> Result<Cpu> {
         Cpu::of_ticks(cpu_ticks(&fs::read_to_string("/proc/self/stat")?, ENDED_CHILDREN)?)
     }
 
     fn of_ticks(ticks: u64) -> Result<Cpu> {
-        let ticks_per_second: f64 = Run::new("getconf").args(["CLK_TCK"]).output()?.stdout.trim().parse()?;
+        let ticks_per_second: f64 = CommandLine::new("getconf").args(["CLK_TCK"]).output()?.stdout.trim().parse()?;
         Ok(Cpu { seconds: ticks as f64 / ticks_per_second })
     }
 
@@ -45,11 +45,12 @@ fn pids(cluster: &Cluster) -> impl Iterator<Item = u32> {
     cluster.masters.iter().chain(&cluster.tservers).filter_map(|daemon| daemon.pid())
 }
 
-/// Where a stat line has a process's utime, and its children's, after the name. Each stime follows its utime.
+/// Field of a process's utime in a stat line after the name, and of its children's. Each stime follows its utime.
 const OWN: usize = 11;
 const ENDED_CHILDREN: usize = 13;
 
-/// utime + stime of a `/proc/PID/stat` line, in clock ticks. The name before them may hold spaces and brackets.
+/// Returns utime + stime of a `/proc/PID/stat` line, in clock ticks. The name before them may hold spaces and
+/// brackets.
 fn cpu_ticks(stat: &str, user: usize) -> Result<u64> {
     let after_name = stat.rsplit_once(')').context("a stat line without a name")?.1;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
@@ -57,42 +58,42 @@ fn cpu_ticks(stat: &str, user: usize) -> Result<u64> {
     Ok(field(user)? + field(user + 1)?)
 }
 
-/// The process of the first tablet server.
+/// Returns the process of the first tablet server.
 pub fn tserver_pid(cluster: &Cluster) -> Result<u32> {
     cluster.tservers.first().and_then(|tserver| tserver.pid()).context("no tablet server runs")
 }
 
-/// The most memory the tablet server ever held.
+/// Returns the peak memory of the tablet server.
 pub fn peak_rss_bytes(cluster: &Cluster) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", tserver_pid(cluster)?))?;
     Ok(number(&status, "VmHWM:")? << 10)
 }
 
-/// Bytes that the tablet server has handed to devices.
+/// Returns the bytes that the tablet server wrote to devices.
 pub fn written_bytes(cluster: &Cluster) -> Result<u64> {
     number(&fs::read_to_string(format!("/proc/{}/io", tserver_pid(cluster)?))?, "write_bytes:")
 }
 
-/// The number on the line with this label, its unit left out.
+/// Returns the number on the line with this label, without its unit.
 fn number(text: &str, label: &str) -> Result<u64> {
     let rest =
         text.lines().find_map(|line| line.strip_prefix(label)).with_context(|| format!("no {label}"))?;
     Ok(rest.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// Bytes that the files under `dir` take on the disk, preallocated ones included.
+/// Returns the disk space of the files under `dir`, with preallocated blocks.
 pub fn disk_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        // A server may remove a file meanwhile.
+        // A server may remove a file concurrently.
         let Ok(metadata) = entry.metadata() else { continue };
         bytes += if metadata.is_dir() { disk_bytes(&entry.path())? } else { metadata.blocks() * 512 };
     }
     Ok(bytes)
 }
 
-/// Bytes of the files under `dir` that hold something: blocks set aside for later and holes left out.
+/// Returns the bytes of the files under `dir` that hold data: without preallocated blocks and holes.
 pub fn held_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
@@ -103,7 +104,7 @@ pub fn held_bytes(dir: &Path) -> Result<u64> {
 }
 
 fn held_by_file(path: &Path) -> Result<u64> {
-    // A server may remove a file meanwhile.
+    // A server may remove a file concurrently.
     let Ok(file) = fs::File::open(path) else { return Ok(0) };
     let (mut bytes, mut at) = (0, 0);
     loop {
@@ -116,7 +117,7 @@ fn held_by_file(path: &Path) -> Result<u64> {
     }
 }
 
-/// What the tool says it did.
+/// Result of a command of the tool.
 #[derive(Debug, PartialEq)]
 pub struct Timed {
     pub rows: f64,
@@ -124,7 +125,7 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// Reads a load's `rows total:` and `time total: … ms`, or a scan's `Total count … cost … seconds`.
+    /// Parses a load's `rows total:` and `time total: … ms`, or a scan's `Total count … cost … seconds`.
     pub fn parse(said: &str) -> Result<Timed> {
         let after = |label: &str| said.lines().find_map(|line| line.trim().strip_prefix(label));
         if let Some(scan) = after("Total count ") {
@@ -139,7 +140,7 @@ impl Timed {
     }
 }
 
-/// The table that a load made for itself.
+/// Returns the table that a load created for itself.
 pub fn auto_table(said: &str) -> Option<String> {
     let line = said.lines().find_map(|line| line.strip_prefix("Using auto-created table '"))?;
     Some(line.trim_end_matches('\'').to_owned())

@@ -1,30 +1,30 @@
-//! `cargo ci versus`: nyala and real Kudu under the same load, in the same run, turn by turn.
+//! `cargo ci versus`: nyala and real Kudu under the same load, in the same run, round by round.
 //!
-//! Each turn starts on fresh directories, with one client for both: the real `kudu` tool, or `benches/drive`. The log's
-//! sync is off for both, then on for both. A B A B …: whatever else the machine does falls on both alike.
+//! Each round starts on fresh directories, with one client for both: the real `kudu` tool, or `benches/drive`. Log
+//! sync is off for both, then on for both. A B A B …: other load on the machine affects both alike.
 //!
 //! ```text
 //!   single.rs      one replica: the default load, two million rows with their scan, a table scan
-//!   replicated.rs  three replicas: a load, a master's failover, a tablet copied to a server that has none
-//!   idle.rs        and what tablets cost that only keep in touch
+//!   replicated.rs  three replicas: a load, a master's failover, a tablet copy
+//!   idle.rs        and the cost of idle tablets
 //!   loadgen.rs     more loads with one replica and three: random keys, batches, a hundred columns
-//!   ycsb.rs        YCSB's loads, and its workloads on what was loaded
-//!   flush.rs       rows flushed in the background, by how many clients and from which watermark on
-//!   latency.rs     insert, update and read by key: one client and many, the WAL beside the data and elsewhere
+//!   ycsb.rs        YCSB's loads, and its workloads on loaded rows
+//!   flush.rs       rows flushed in the background, by number of clients and buffer watermark
+//!   latency.rs     insert, update and read by key: one client and 16, the WAL beside the data and elsewhere
 //!   lineitem.rs    TPC-H's lineitem, beside Parquet files too
-//!   drive.rs       runs `benches/drive` against a turn's cluster: what it did, and what that cost
+//!   load_driver.rs runs `benches/drive` against a round's cluster: results and costs
 //!   measure.rs     processes and folders → CPU, memory, bytes; the tool's output → rows and seconds
-//!   page.rs        samples → medians, spreads, a page under benches/
+//!   report.rs      samples → medians, spreads, a report under benches/
 //! ```
 
-mod drive;
+mod load_driver;
 mod flush;
 mod idle;
 mod latency;
 mod lineitem;
 mod loadgen;
 mod measure;
-mod page;
+mod report;
 mod replicated;
 mod single;
 mod ycsb;
@@ -35,45 +35,45 @@ use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::command::{Output, cargo};
-use crate::interop::cluster::{Cluster, Plan};
-use crate::interop::daemon::Server;
+use crate::interop::cluster::{Cluster, ClusterPlan};
+use crate::interop::daemon::ServerKind;
 use crate::interop::packages::Packages;
-use crate::interop::{Which, server, target_dir};
+use crate::interop::{ServerChoice, server, target_dir};
 use crate::steps::Steps;
-use page::{Cell, Measure, Page, Run, Sample};
+use report::{Cell, Metric, ReportSpec, ReportInput, Sample};
 
 #[derive(Parser)]
-pub struct Options {
-    /// The parts to measure, each with a page of its own; all of them if none is named
+pub struct VersusOptions {
+    /// The parts to measure, each with a separate report; all of them if none is named
     parts: Vec<Part>,
-    /// Turns of each server per setting
+    /// Rounds of each server per setting
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// A nyala program that is already built
+    /// Path of a built nyala program
     #[arg(long, value_name = "PROGRAM")]
     nyala: Option<PathBuf>,
-    /// A program of benches/drive that is already built
+    /// Path of a built program of benches/drive
     #[arg(long, value_name = "PROGRAM")]
     drive: Option<PathBuf>,
     /// With loadgen, ycsb and flush: rows to load
     #[arg(long)]
     rows: Option<u64>,
-    /// With ycsb and latency: how long each workload takes
+    /// With ycsb and latency: duration of each workload, in seconds
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// With ycsb: memory that the tablet server may use, in MiB
+    /// With ycsb: memory budget of the tablet server, in MiB
     #[arg(long, default_value_t = 1024)]
     memory_mib: u64,
-    /// With latency: a folder on another device than the target folder's, for the WAL
+    /// With latency: a folder for the WAL, on another device than the target folder
     #[arg(long, default_value = "/dev/shm")]
     wal_dir: PathBuf,
     /// With lineitem: TPC-H's scale factor; 1 is 6 million rows
     #[arg(long, default_value_t = 0.1)]
     scale: f64,
-    /// What else to say on the pages
+    /// A note for the reports
     #[arg(long, default_value = "")]
     note: String,
-    /// Print the tables only, leave the pages alone
+    /// Print the tables only, leave the reports alone
     #[arg(long)]
     dry: bool,
 }
@@ -97,7 +97,7 @@ enum Part {
 }
 
 impl Part {
-    fn page(self) -> Page {
+    fn page(self) -> ReportSpec {
         match self {
             Part::Single => single::PAGE,
             Part::Replicated => replicated::PAGE,
@@ -109,8 +109,8 @@ impl Part {
         }
     }
 
-    /// What its turns were asked for.
-    fn settings(self, options: &Options) -> String {
+    /// Returns the settings of its rounds.
+    fn settings(self, options: &VersusOptions) -> String {
         match self {
             Part::Single | Part::Replicated => String::new(),
             Part::Loadgen => loadgen::settings(options),
@@ -121,7 +121,7 @@ impl Part {
         }
     }
 
-    /// Whether `benches/drive` is its client.
+    /// Returns true if `benches/drive` is its client.
     fn is_driven(self) -> bool {
         !matches!(self, Part::Single | Part::Replicated | Part::Loadgen)
     }
@@ -139,14 +139,14 @@ impl Part {
     }
 }
 
-impl Options {
+impl VersusOptions {
     fn wants(&self, part: Part) -> bool {
         self.parts.is_empty() || self.parts.contains(&part)
     }
 }
 
-/// Measures and writes the pages.
-pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
+/// Measures and writes the reports.
+pub fn run(root: &Path, options: &VersusOptions, steps: &mut Steps) {
     let mut prepared = None;
     steps.run("versus: packages and programs", || {
         prepared = Some(prepare(root, options)?);
@@ -158,7 +158,7 @@ pub fn run(root: &Path, options: &Options, steps: &mut Steps) {
     }
 }
 
-fn measure(root: &Path, options: &Options, part: Part, prepared: &Prepared, steps: &mut Steps) {
+fn measure(root: &Path, options: &VersusOptions, part: Part, prepared: &Prepared, steps: &mut Steps) {
     let mut samples = Vec::new();
     for round in 0..options.rounds {
         for log_sync in [false, true] {
@@ -179,25 +179,25 @@ fn measure(root: &Path, options: &Options, part: Part, prepared: &Prepared, step
         ensure!(!samples.is_empty(), "nothing was measured");
         let note = if options.note.is_empty() { String::new() } else { format!(" {}", options.note) };
         let settings = part.settings(options) + &note;
-        page.write(root, &Run { samples: &samples, rounds: options.rounds, settings }, options.dry)?;
+        page.write(root, &ReportInput { samples: &samples, rounds: options.rounds, settings }, options.dry)?;
         if part == Part::Ycsb && !options.dry { ycsb::draw(root, prepared) } else { Ok(()) }
     });
 }
 
 struct Prepared {
     packages: Packages,
-    nyala: Server,
-    kudu: Server,
-    /// The program of `benches/drive`; not there if no part wants it.
+    nyala: ServerKind,
+    kudu: ServerKind,
+    /// The program of `benches/drive`; absent if no part needs it.
     drive: PathBuf,
     target: PathBuf,
 }
 
-fn prepare(root: &Path, options: &Options) -> Result<Prepared> {
+fn prepare(root: &Path, options: &VersusOptions) -> Result<Prepared> {
     let target = target_dir()?;
     let packages = Packages::fetch(root, &target.join("interop"))?;
-    let nyala = server(root, Which::Nyala, options.nyala.as_deref(), &packages)?;
-    let kudu = server(root, Which::Kudu, None, &packages)?;
+    let nyala = server(root, ServerChoice::Nyala, options.nyala.as_deref(), &packages)?;
+    let kudu = server(root, ServerChoice::Kudu, None, &packages)?;
     let drive = match &options.drive {
         Some(program) => program.clone(),
         None => target.join("release/drive"),
@@ -210,18 +210,18 @@ fn prepare(root: &Path, options: &Options) -> Result<Prepared> {
     Ok(Prepared { packages, nyala, kudu, drive, target })
 }
 
-/// One server's turn.
+/// One server's round.
 struct Turn<'a> {
     packages: &'a Packages,
     drive: &'a Path,
-    options: &'a Options,
-    server: &'a Server,
+    options: &'a VersusOptions,
+    server: &'a ServerKind,
     log_sync: bool,
     target: &'a Path,
 }
 
 impl Turn<'_> {
-    /// A fresh cluster and where its files are; the tablet servers get these flags too.
+    /// Starts a fresh cluster; returns it with its folder. The tablet servers get these flags too.
     fn cluster(
         &self,
         masters: usize,
@@ -230,22 +230,22 @@ impl Turn<'_> {
     ) -> Result<(Cluster, tempfile::TempDir)> {
         let dir = tempfile::tempdir_in(self.target)?;
         let sync = match self.server {
-            Server::Nyala(_) => format!("--log_sync={}", self.log_sync),
-            Server::Kudu(..) => format!("--log_force_fsync_all={}", self.log_sync),
+            ServerKind::Nyala(_) => format!("--log_sync={}", self.log_sync),
+            ServerKind::Kudu(..) => format!("--log_force_fsync_all={}", self.log_sync),
         };
         let tserver_gflags = [&[sync], flags].concat();
-        let plan = Plan { masters, tablet_servers, tserver_gflags, ..Plan::default() };
+        let plan = ClusterPlan { masters, tablet_servers, tserver_gflags, ..ClusterPlan::default() };
         Ok((Cluster::started(self.server.clone(), dir.path(), &plan)?, dir))
     }
 
-    /// Runs a command of the tool that has to end well.
+    /// Runs a command of the tool, which must succeed.
     fn kudu(&self, words: &[&str]) -> Result<String> {
         let Output { success, stdout, stderr } = self.packages.kudu_tool().args(words).output()?;
         ensure!(success, "kudu {}: {stderr}", words.join(" "));
         Ok(stdout)
     }
 
-    fn sample(&self, workload: &str, measure: Measure, value: f64) -> Sample {
+    fn sample(&self, workload: &str, measure: Metric, value: f64) -> Sample {
         let (log_sync, server) = (self.log_sync, self.server.name());
         let cell = Cell { workload: workload.to_string(), log_sync, measure, server };
         Sample { cell, value }

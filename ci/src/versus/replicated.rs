@@ -1,4 +1,4 @@
-//! Three replicas: what a load costs, how long the masters are without a leader, how fast a tablet is copied.
+//! Three replicas: the cost of a load, the time without a leading master, the speed of a tablet copy.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::measure::{self, Cpu, Timed};
-use super::page::{Measure, Page, Sample};
+use super::report::{Metric, ReportSpec, Sample};
 use super::{Turn, idle};
 use crate::interop::cluster::Cluster;
 use crate::interop::daemon::Daemon;
 use crate::interop::rpc;
-use crate::pb::kudu::master::{ListTablesRequestPb, ListTablesResponsePb};
-use crate::pb::kudu::tablet::{TabletDataState, TabletStatePb};
-use crate::pb::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
+use nyala_proto::kudu::master::{ListTablesRequestPb, ListTablesResponsePb};
+use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
+use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
 
-pub const PAGE: Page = Page {
+pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-REPLICATED.md",
     title: "nyala and Kudu 1.18.1 with three replicas",
     turn: "A turn is fresh clusters on loopback, with the real `kudu` tool as the client of both on the \
@@ -45,11 +45,11 @@ const COPIED_WORDS: [&str; 4] = [
     "--table_num_hash_partitions=1",
     "--keep_auto_table",
 ];
-/// Far more than either needs.
+/// Time limit far above both systems' needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
-/// One server's turn.
+/// Runs one server's round.
 pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = loaded(turn)?;
     samples.extend(copied(turn)?);
@@ -59,7 +59,7 @@ pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// The load, and the master's failover after it.
+/// Runs the load, then the master's failover.
 fn loaded(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let (mut cluster, _dir) = turn.cluster(3, 3, &[])?;
     let masters = cluster.master_addresses();
@@ -73,13 +73,13 @@ fn loaded(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     until("no other master leads", || leading(&cluster.masters))?;
     let failover = killed.elapsed();
     Ok(vec![
-        turn.sample(LOAD, Measure("rows/s", 0), timed.rows / timed.seconds),
-        turn.sample(LOAD, Measure("server CPU s per million rows", 2), seconds / timed.rows * 1e6),
-        turn.sample(FAILOVER, Measure("ms until another lists tables", 0), failover.as_secs_f64() * 1e3),
+        turn.sample(LOAD, Metric("rows/s", 0), timed.rows / timed.seconds),
+        turn.sample(LOAD, Metric("server CPU s per million rows", 2), seconds / timed.rows * 1e6),
+        turn.sample(FAILOVER, Metric("ms until another lists tables", 0), failover.as_secs_f64() * 1e3),
     ])
 }
 
-/// The master that lists tables: only one that leads does.
+/// Returns the master that lists tables: only the leader does.
 fn leading(masters: &[Daemon]) -> Option<usize> {
     let lists = |master: &Daemon| {
         let request = ListTablesRequestPb::default();
@@ -106,13 +106,13 @@ fn copied(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let megabytes = (measure::disk_bytes(&files)? - before) as f64 / 1e6;
     until("the copy does not run", || state(target, &tablet).filter(|(_, runs)| *runs))?;
     Ok(vec![
-        turn.sample(COPY, Measure("s until it is copied", 2), copying),
-        turn.sample(COPY, Measure("MB/s", 0), megabytes / copying),
-        turn.sample(COPY, Measure("s until the copy runs", 2), began.elapsed().as_secs_f64()),
+        turn.sample(COPY, Metric("s until it is copied", 2), copying),
+        turn.sample(COPY, Metric("MB/s", 0), megabytes / copying),
+        turn.sample(COPY, Metric("s until the copy runs", 2), began.elapsed().as_secs_f64()),
     ])
 }
 
-/// What is to be copied.
+/// A planned tablet copy.
 struct Copy {
     tablet: String,
     from: Holder,
@@ -125,7 +125,7 @@ struct Holder {
 }
 
 impl Copy {
-    /// The table's tablet, to the server that has none.
+    /// Plans a copy of the table's tablet to the server without a replica.
     fn plan(turn: &Turn<'_>, cluster: &Cluster, table: &str) -> Result<Copy> {
         let first = |server: &Daemon| tablets(server).map(|tablets| tablets.into_iter().next());
         let holds: Vec<Option<Tablet>> = cluster.tservers.iter().map(first).collect::<Result<_>>()?;
@@ -156,14 +156,14 @@ struct Tablet {
     runs: bool,
 }
 
-/// What a tablet server has, as it says itself.
+/// Returns the tablets of a tablet server, as it reports them.
 fn tablets(server: &Daemon) -> Result<Vec<Tablet>> {
     let request = ListTabletsRequestPb { need_schema_info: Some(false) };
     let service = "kudu.tserver.TabletServerService";
     let reply: ListTabletsResponsePb = rpc::call(server.spec.rpc, service, "ListTablets", &request)?;
     ensure!(reply.error.is_none(), "{:?}", reply.error);
     let tablets = reply.status_and_schema.into_iter().map(|tablet| tablet.tablet_status);
-    let tablet = |status: crate::pb::kudu::tablet::TabletStatusPb| Tablet {
+    let tablet = |status: nyala_proto::kudu::tablet::TabletStatusPb| Tablet {
         has_files: status.tablet_data_state() == TabletDataState::TabletDataReady,
         runs: status.state() == TabletStatePb::Running,
         id: status.tablet_id,
@@ -171,13 +171,13 @@ fn tablets(server: &Daemon) -> Result<Vec<Tablet>> {
     Ok(tablets.map(tablet).collect())
 }
 
-/// Whether the tablet has all its files, and whether it runs; `None` if it is not there.
+/// Returns whether the tablet has all its files and whether it runs; `None` if it is absent.
 fn state(server: &Daemon, tablet: &str) -> Option<(bool, bool)> {
     let tablet = tablets(server).ok()?.into_iter().find(|other| other.id == tablet)?;
     Some((tablet.has_files, tablet.has_files && tablet.runs))
 }
 
-/// Looks again and again until there is something.
+/// Polls `look` until it returns a value.
 fn until<T>(otherwise: &str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
     let began = Instant::now();
     loop {

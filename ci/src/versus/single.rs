@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 
 use super::Turn;
 use super::measure::{self, Cpu, Timed};
-use super::page::{Measure, Page, Sample};
+use super::report::{Metric, ReportSpec, Sample};
 use crate::interop::cluster::Cluster;
 
-pub const PAGE: Page = Page {
+pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS.md",
     title: "nyala and Kudu 1.18.1 side by side",
     turn: "Each turn is on fresh directories with one master and one tablet server, replication 1, the real \
@@ -19,7 +19,7 @@ pub const PAGE: Page = Page {
     figures: &[],
 };
 
-/// The loads, and the table scan that follows them.
+/// Names of the loads, and of the table scan after them.
 const DEFAULT: &str = "loadgen, default (2 000 rows)";
 const BIG: &str = "loadgen, 2 threads × 1 M rows, 8 hash buckets, run_scan";
 const SCAN: &str = "table_scan of those 2 M rows";
@@ -31,7 +31,7 @@ const BIG_WORDS: [&str; 5] = [
     "--keep_auto_table",
 ];
 
-/// One server's turn, on fresh directories.
+/// Runs one server's round, on fresh directories.
 pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let (cluster, dir) = turn.cluster(1, 1, &[])?;
     let masters = cluster.master_addresses();
@@ -44,7 +44,7 @@ pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     Ok([default, big, scan].concat())
 }
 
-/// What a command of the tool did and cost, and what it said.
+/// Runs a command of the tool; returns its result, cost and output.
 pub fn measured(
     turn: &Turn<'_>,
     cluster: &Cluster,
@@ -58,10 +58,10 @@ pub fn measured(
     let timed = Timed::parse(&said)?;
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let samples = vec![
-        turn.sample(workload, Measure("rows/s", 0), timed.rows / timed.seconds),
-        turn.sample(workload, Measure("server CPU s per million rows", 2), seconds / timed.rows * 1e6),
-        turn.sample(workload, Measure("peak RSS, MB", 0), megabytes(measure::peak_rss_bytes(cluster)?)),
-        turn.sample(workload, Measure("on disk, MB", 0), megabytes(measure::disk_bytes(dir)?)),
+        turn.sample(workload, Metric("rows/s", 0), timed.rows / timed.seconds),
+        turn.sample(workload, Metric("server CPU s per million rows", 2), seconds / timed.rows * 1e6),
+        turn.sample(workload, Metric("peak RSS, MB", 0), megabytes(measure::peak_rss_bytes(cluster)?)),
+        turn.sample(workload, Metric("on disk, MB", 0), megabytes(measure::disk_bytes(dir)?)),
     ];
     Ok((samples, said))
 }

@@ -1,16 +1,16 @@
-//! The YCSB study: rows of 1 KB, loaded row by row and in batches, and the workloads on what was loaded.
+//! The YCSB study: rows of 1 KB, loaded row by row and in batches, and the workloads on loaded rows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::drive::{Done, Driven, Latency, words};
-use super::page::{Page, Sample};
-use super::{Options, Prepared, Turn};
-use crate::command::Run;
+use super::load_driver::{DriverResult, DrivenCluster, Latency, split_args};
+use super::report::{ReportSpec, Sample};
+use super::{VersusOptions, Prepared, Turn};
+use crate::command::CommandLine;
 
-pub const PAGE: Page = Page {
+pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-YCSB.md",
     title: "YCSB: nyala and Kudu 1.18.1 side by side",
     turn: "A turn is two fresh clusters of one master and one tablet server, replication 1, four tablets that \
@@ -44,7 +44,7 @@ const FIGURES: &str = "benches/versus-ycsb";
 const CLIENTS: u64 = 16;
 const TABLE: &str = "usertable";
 const ROWS: u64 = 300_000;
-/// Rows of the load in batches for one of the load row by row.
+/// Rows of the load in batches for each row of the load row by row.
 const BATCHED_PER_SINGLE: u64 = 6;
 const WORKLOADS: [(&str, &str); 5] = [
     ("A: half updates", "read:50,update:50"),
@@ -54,11 +54,11 @@ const WORKLOADS: [(&str, &str); 5] = [
     ("E: scans, 5 % inserts", "scan:95,insert:5"),
 ];
 
-fn rows(options: &Options) -> u64 {
+fn rows(options: &VersusOptions) -> u64 {
     options.rows.unwrap_or(ROWS)
 }
 
-pub fn settings(options: &Options) -> String {
+pub fn settings(options: &VersusOptions) -> String {
     let rows = rows(options);
     format!(
         " {} rows one at a time, {rows} in batches, {} s each workload; the tablet server may use {} MiB.",
@@ -68,21 +68,21 @@ pub fn settings(options: &Options) -> String {
     )
 }
 
-/// One server's turn.
+/// Runs one server's round.
 pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = single(turn)?;
     samples.extend(batched(turn)?);
     Ok(samples)
 }
 
-fn start<'a>(turn: &'a Turn<'a>) -> Result<Driven<'a>> {
+fn start<'a>(turn: &'a Turn<'a>) -> Result<DrivenCluster<'a>> {
     let memory = format!("--memory_limit_hard_bytes={}", turn.options.memory_mib << 20);
-    Driven::start(turn, &[memory], None)
+    DrivenCluster::start(turn, &[memory], None)
 }
 
 fn single(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let rows = rows(turn.options) / BATCHED_PER_SINGLE;
-    let load = words(&format!("--mix insert:1 --operations {rows}"));
+    let load = split_args(&format!("--mix insert:1 --operations {rows}"));
     let done = start(turn)?.run("ycsb", TABLE, CLIENTS, &load)?;
     keep(turn.target, turn.log_sync, turn.server.name(), "load", &done)?;
     Ok(done.samples(turn, "load, one row at a time", Latency::OfOperations))
@@ -91,36 +91,36 @@ fn single(turn: &Turn<'_>) -> Result<Vec<Sample>> {
 fn batched(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let driven = start(turn)?;
     let mut rows = rows(turn.options);
-    let load = words(&format!("--mix insert:1 --batch 100 --operations {rows}"));
+    let load = split_args(&format!("--mix insert:1 --batch 100 --operations {rows}"));
     let done = driven.run("ycsb", TABLE, CLIENTS, &load)?;
     keep(turn.target, turn.log_sync, turn.server.name(), "batches", &done)?;
     let mut samples = done.samples(turn, "load, batches of 100", Latency::OfBatches);
     rows = done.operations().min(rows);
     for (name, mix) in WORKLOADS {
-        let work = words(&format!("--mix {mix} --rows {rows} --seconds {}", turn.options.seconds));
+        let work = split_args(&format!("--mix {mix} --rows {rows} --seconds {}", turn.options.seconds));
         samples.extend(driven.run("ycsb", TABLE, CLIENTS, &work)?.samples(turn, name, Latency::OfOperations));
     }
     Ok(samples)
 }
 
-/// Where a load's report is kept until the figures are drawn.
+/// Path of a load's report, which is kept until the charts are drawn.
 fn report(target: &Path, log_sync: bool, server: &str, load: &str) -> PathBuf {
     let sync = if log_sync { "sync" } else { "no-sync" };
     target.join("versus").join(format!("{load}-{sync}-{server}.json"))
 }
 
-fn keep(target: &Path, log_sync: bool, server: &str, load: &str, done: &Done) -> Result<()> {
+fn keep(target: &Path, log_sync: bool, server: &str, load: &str, done: &DriverResult) -> Result<()> {
     fs::create_dir_all(target.join("versus"))?;
     Ok(fs::write(report(target, log_sync, server, load), &done.json)?)
 }
 
-/// Draws the loads of the last turns, with the log's sync off as in the study.
+/// Draws charts of the loads of the last rounds, with log sync off as in the study.
 pub fn draw(root: &Path, prepared: &Prepared) -> Result<()> {
     let out = root.join(FIGURES);
     for load in ["load", "batches"] {
         let lines = ["nyala", "kudu"]
             .map(|server| format!("{server}={}", report(&prepared.target, false, server, load).display()));
-        Run::new(&prepared.drive).args(["plot", "--prefix", load, "--out"]).args([&out]).args(lines).run()?;
+        CommandLine::new(&prepared.drive).args(["plot", "--prefix", load, "--out"]).args([&out]).args(lines).run()?;
     }
     Ok(())
 }

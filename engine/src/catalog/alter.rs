@@ -1,53 +1,58 @@
-//! Altering tables: all steps are tried on a draft, which takes effect if every one of them is fine.
+//! Alteration of tables: all steps run on a draft, which takes effect only if every one of them succeeds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::columns::{change_column, check_column_count, check_comment, check_name, check_owner, new_column};
+use super::commands::{AlterStep, AlterTable, CommandReply, RangeOps, RequestedColumn, RequestedHash};
 use super::delete::soft_deleted;
-use super::partitioning;
-use super::record::{RowKey, TableRecord, TableState, TabletState};
-use super::refusal::{Code, Refusal, Result};
-use super::request::{AlterStep, AlterTable, Answer, RangeOps, RequestedColumn, RequestedHash};
-use super::tasks::TaskKind;
-use super::{Catalog, CatalogConfig, Effects, Note};
+use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::partition_setup;
+use super::record::{SystemRowKey, TableLifecycle, TableRecord, TabletLifecycle};
+use super::tserver_tasks::TaskKind;
+use super::{Catalog, CatalogConfig, CatalogEffects, CatalogNote};
 use crate::error::Error;
 use crate::ids::{ColumnId, TableId, TabletId};
 use crate::schema::partition::{Partition, PartitionSchema};
-use crate::schema::range::Range;
+use crate::schema::partition_range::PartitionRange;
 use crate::schema::{ColumnSchema, Schema};
-use crate::time::Now;
+use crate::time::ClockReading;
 
-/// A table as it will be.
-struct Draft<'a> {
+/// The altered table before it takes effect.
+struct TableDraft<'a> {
     config: &'a CatalogConfig,
     record: TableRecord,
     columns: Vec<ColumnSchema>,
     keys: usize,
     partition_schema: PartitionSchema,
-    /// The partitions it will have by their starts: old ones with their tablets, new ones with their labels.
-    partitions: BTreeMap<Vec<u8>, Place>,
+    /// The new partitions by their starts: existing ones with their tablets, added ones with their labels.
+    partitions: BTreeMap<Vec<u8>, ColumnPosition>,
     dropped: Vec<TabletId>,
 }
 
-enum Place {
+enum ColumnPosition {
     Old(TabletId, Partition),
     New(Partition, Option<String>),
 }
 
-impl Place {
+impl ColumnPosition {
     fn partition(&self) -> &Partition {
         match self {
-            Place::Old(_, partition) | Place::New(partition, _) => partition,
+            ColumnPosition::Old(_, partition) | ColumnPosition::New(partition, _) => partition,
         }
     }
 }
 
 impl Catalog {
-    pub(super) fn alter_table(&mut self, now: Now, request: AlterTable, out: &mut Effects) -> Result<Answer> {
+    pub(super) fn alter_table(
+        &mut self,
+        now: ClockReading,
+        request: AlterTable,
+        out: &mut CatalogEffects,
+    ) -> Result<CommandReply> {
         let id = self.find(&request.table)?;
         let record = &self.tables[&id].record;
-        if record.state != TableState::Running {
+        if record.state != TableLifecycle::Running {
             return Err(soft_deleted(&record.name));
         }
         let mut draft = self.draft(id);
@@ -58,18 +63,19 @@ impl Catalog {
         self.alter_attributes(now, &mut draft.record, &request)?;
         let (record, dropped) = (draft.record, draft.dropped);
         let added = draft.partitions.into_values().filter_map(|place| match place {
-            Place::Old(..) => None,
-            Place::New(partition, label) => Some((partition, label)),
+            ColumnPosition::Old(..) => None,
+            ColumnPosition::New(partition, label) => Some((partition, label)),
         });
         let added: Vec<_> = added.collect();
-        let version = self.install_alteration(now, id, record, added, dropped, out);
-        Ok(Answer::Altered { table: id, version })
+        let version = self.commit_alteration(now, id, record, added, dropped, out);
+        Ok(CommandReply::Altered { table: id, version })
     }
 
-    fn draft(&self, id: TableId) -> Draft<'_> {
+    fn draft(&self, id: TableId) -> TableDraft<'_> {
         let table = &self.tables[&id];
-        let place = |tablet: &TabletId| Place::Old(*tablet, self.tablets[tablet].record.partition.clone());
-        Draft {
+        let place =
+            |tablet: &TabletId| ColumnPosition::Old(*tablet, self.tablets[tablet].record.partition.clone());
+        TableDraft {
             config: &self.config,
             record: table.record.clone(),
             columns: table.record.schema.columns().to_vec(),
@@ -80,7 +86,12 @@ impl Catalog {
         }
     }
 
-    fn alter_attributes(&self, now: Now, record: &mut TableRecord, request: &AlterTable) -> Result<()> {
+    fn alter_attributes(
+        &self,
+        now: ClockReading,
+        record: &mut TableRecord,
+        request: &AlterTable,
+    ) -> Result<()> {
         if let Some(name) = &request.new_name {
             check_name("table", name, &self.config)?;
             if *name != record.name {
@@ -110,7 +121,7 @@ impl Catalog {
     fn alter_limits(&self, record: &mut TableRecord, request: &AlterTable) -> Result<()> {
         if !self.config.table_write_limits {
             let message = "tables have no limits on this server: table write limits are not enabled";
-            return Err(Refusal::from(Error::unsupported(message)));
+            return Err(CatalogError::from(Error::unsupported(message)));
         }
         for (limit, value) in [
             (&mut record.disk_size_limit, request.disk_size_limit),
@@ -122,22 +133,22 @@ impl Catalog {
                 Some(value) if value >= 0 => *limit = Some(value),
                 Some(value) => {
                     let message = format!("a limit is at least 0, or -1 for none, not {value}");
-                    return Err(Refusal::invalid(message));
+                    return Err(CatalogError::invalid(message));
                 }
             }
         }
         Ok(())
     }
 
-    /// Makes the draft the table. Gives its version.
-    fn install_alteration(
+    /// Replaces the table by the draft. Returns its version.
+    fn commit_alteration(
         &mut self,
-        now: Now,
+        now: ClockReading,
         id: TableId,
         mut record: TableRecord,
         added: Vec<(Partition, Option<String>)>,
         dropped: Vec<TabletId>,
-        out: &mut Effects,
+        out: &mut CatalogEffects,
     ) -> u32 {
         let old = &self.tables[&id].record;
         let touches_tablets = !same_for_tablets(old, &record);
@@ -159,31 +170,31 @@ impl Catalog {
             self.names.remove(&old_name);
             self.names.insert(record.name.clone(), id);
         }
-        out.notes.push(Note::TableAltered { table: id, name: record.name.clone(), version });
+        out.notes.push(CatalogNote::TableAltered { table: id, name: record.name.clone(), version });
         let table = self.tables.get_mut(&id).expect("found by the caller");
         table.record = record;
         table.tablets.retain(|_, tablet| !dropped.contains(tablet));
-        self.dirty.insert(RowKey::Table(id));
+        self.dirty.insert(SystemRowKey::Table(id));
         let reason = format!("Partition dropped at {}", super::delete::utc(now.wall.micros));
         for tablet in dropped {
-            self.end_tablet(now, tablet, TabletState::Deleted, &reason);
+            self.end_tablet(now, tablet, TabletLifecycle::Deleted, &reason);
         }
         self.add_partitions(now, id, added, out);
         if touches_tablets {
             self.spread_alteration(now, id, out);
         } else {
-            // The tablets that an earlier alteration waited for may be the ones just dropped.
+            // An earlier alteration may have waited only for the tablets just dropped.
             self.finish_alteration(id, out);
         }
         version
     }
 
-    /// Tells the leader of each running tablet of the table's new schema, name and settings.
-    pub(super) fn spread_alteration(&mut self, now: Now, id: TableId, out: &mut Effects) {
+    /// Sends the leader of each running tablet the table's new schema, name and configuration.
+    pub(super) fn spread_alteration(&mut self, now: ClockReading, id: TableId, out: &mut CatalogEffects) {
         let tablets: Vec<TabletId> = self.tables[&id].tablets.values().copied().collect();
         for tablet in tablets {
             let record = &self.tablets[&tablet].record;
-            if let (TabletState::Running, Some(leader)) = (record.state, record.consensus.leader) {
+            if let (TabletLifecycle::Running, Some(leader)) = (record.state, record.consensus.leader) {
                 self.add_task(now, TaskKind::Alter, tablet, leader);
             }
         }
@@ -191,7 +202,7 @@ impl Catalog {
     }
 }
 
-/// Whether tablets of the two need not be told of a difference.
+/// Returns true if the difference between the two concerns no tablet.
 fn same_for_tablets(old: &TableRecord, new: &TableRecord) -> bool {
     old.schema == new.schema
         && old.name == new.name
@@ -203,7 +214,7 @@ fn same_for_tablets(old: &TableRecord, new: &TableRecord) -> bool {
         && old.row_count_limit == new.row_count_limit
 }
 
-impl Draft<'_> {
+impl TableDraft<'_> {
     fn step(&mut self, step: &AlterStep, client: &[RequestedColumn]) -> Result<()> {
         match step {
             AlterStep::AddColumn(column) => self.add_column(column),
@@ -227,14 +238,14 @@ impl Draft<'_> {
     fn index(&self, name: &str) -> Result<usize> {
         self.columns.iter().position(|column| column.name == name).ok_or_else(|| {
             let error = Error::not_found(format!("The specified column does not exist: {name}"));
-            Refusal::new(Code::InvalidSchema, error)
+            CatalogError::new(CatalogErrorCode::InvalidSchema, error)
         })
     }
 
     fn check_free(&self, name: &str) -> Result<()> {
         if self.columns.iter().any(|column| column.name == name) {
             let error = Error::already_present(format!("The column already exists: {name}"));
-            return Err(Refusal::new(Code::InvalidSchema, error));
+            return Err(CatalogError::new(CatalogErrorCode::InvalidSchema, error));
         }
         Ok(())
     }
@@ -243,12 +254,12 @@ impl Draft<'_> {
         let name = &request.column.name;
         self.check_free(name)?;
         if request.is_key {
-            return Err(Refusal::schema(format!("column {name:?} cannot be added to the primary key")));
+            return Err(CatalogError::schema(format!("column {name:?} cannot be added to the primary key")));
         }
         let column = new_column(request, ColumnId(self.record.next_column_id), self.config)?;
         if !column.nullable && column.read_default.is_none() {
             let message = format!("column `{name}`: NOT NULL columns must have a default");
-            return Err(Refusal::schema(message));
+            return Err(CatalogError::schema(message));
         }
         check_column_count(self.columns.len() + 1, self.config)?;
         self.record.next_column_id += 1;
@@ -259,7 +270,7 @@ impl Draft<'_> {
     fn drop_column(&mut self, name: &str) -> Result<()> {
         let at = self.index(name)?;
         if at < self.keys {
-            return Err(Refusal::schema(format!("cannot remove a key column: {name}")));
+            return Err(CatalogError::schema(format!("cannot remove a key column: {name}")));
         }
         self.columns.remove(at);
         Ok(())
@@ -273,7 +284,7 @@ impl Draft<'_> {
         }
         self.check_free(to)?;
         if self.columns[at].auto_incrementing || to == super::AUTO_INCREMENTING_ID {
-            return Err(Refusal::schema(format!("column {from:?} cannot be renamed to {to:?}")));
+            return Err(CatalogError::schema(format!("column {from:?} cannot be renamed to {to:?}")));
         }
         self.columns[at].name = to.to_string();
         Ok(())
@@ -287,31 +298,31 @@ impl Draft<'_> {
         client: &[RequestedColumn],
     ) -> Result<()> {
         let schema = self.schema()?;
-        let range = partitioning::requested_range(&schema, &self.partition_schema, client, bounds)?;
+        let range = partition_setup::requested_range(&schema, &self.partition_schema, client, bounds)?;
         for place in self.partitions.values() {
             let other = place.partition().range();
             if other == range {
                 let message = format!("range partition already exists: {}", self.show(&schema, &range));
-                return Err(Refusal::from(Error::already_present(message)));
+                return Err(CatalogError::from(Error::already_present(message)));
             }
             if other.overlaps(&range) {
                 let (new, old) = (self.show(&schema, &range), self.show(&schema, &other));
-                return Err(Refusal::invalid(format!(
+                return Err(CatalogError::invalid(format!(
                     "new range partition conflicts with existing one: {new} and {old}"
                 )));
             }
         }
-        let added = partitioning::add_range(&schema, &mut self.partition_schema, &range, hash)?;
+        let added = partition_setup::add_range(&schema, &mut self.partition_schema, &range, hash)?;
         for partition in added {
-            self.partitions.insert(partition.start.clone(), Place::New(partition, label.clone()));
+            self.partitions.insert(partition.start.clone(), ColumnPosition::New(partition, label.clone()));
         }
         Ok(())
     }
 
     fn drop_range(&mut self, bounds: &RangeOps, client: &[RequestedColumn]) -> Result<()> {
         let schema = self.schema()?;
-        let range = partitioning::requested_range(&schema, &self.partition_schema, client, bounds)?;
-        let of_range = |place: &Place| place.partition().range() == range;
+        let range = partition_setup::requested_range(&schema, &self.partition_schema, client, bounds)?;
+        let of_range = |place: &ColumnPosition| place.partition().range() == range;
         let starts: Vec<Vec<u8>> = self
             .partitions
             .iter()
@@ -320,10 +331,10 @@ impl Draft<'_> {
             .collect();
         if starts.is_empty() {
             let shown = self.show(&schema, &range);
-            return Err(Refusal::invalid(format!("no range partition to drop: {shown}")));
+            return Err(CatalogError::invalid(format!("no range partition to drop: {shown}")));
         }
         for start in starts {
-            if let Some(Place::Old(tablet, _)) = self.partitions.remove(&start) {
+            if let Some(ColumnPosition::Old(tablet, _)) = self.partitions.remove(&start) {
                 self.dropped.push(tablet);
             }
         }
@@ -331,7 +342,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    fn show(&self, schema: &Schema, range: &Range) -> String {
+    fn show(&self, schema: &Schema, range: &PartitionRange) -> String {
         self.partition_schema.show_range(schema, range)
     }
 

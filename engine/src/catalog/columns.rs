@@ -1,28 +1,31 @@
-//! The rules for names and columns, checked in the same way for new tables and for added columns.
+//! Rules for names and columns, checked in the same way for new tables and for added columns.
 
 use std::sync::Arc;
 
+use super::commands::{ColumnChange, RequestedColumn};
 use super::config::CatalogConfig;
-use super::refusal::{Code, Refusal, Result};
-use super::request::{ColumnChange, RequestedColumn};
+use super::error::{CatalogError, CatalogErrorCode, Result};
 use crate::error::Error;
 use crate::ids::ColumnId;
-use crate::schema::{ColumnSchema, DataType, Encoding, Physical, Schema};
+use crate::schema::{ColumnSchema, DataType, Encoding, PhysicalType, Schema};
 
 /// The server-filled key column of tables whose declared key need not be unique.
 pub const AUTO_INCREMENTING_ID: &str = "auto_incrementing_id";
 
-/// A name of a table or column: not empty, not too long, no NUL.
+/// Checks the name of a table or column: not empty, not too long, no NUL.
 pub(super) fn check_name(what: &str, name: &str, config: &CatalogConfig) -> Result<()> {
     if name.is_empty() {
-        return Err(Refusal::schema(format!("the {what} name may not be empty")));
+        return Err(CatalogError::schema(format!("the {what} name may not be empty")));
     }
     let max = config.identifier_bytes_max;
     if name.len() > max {
-        return Err(Refusal::schema(format!("the {what} name has {} bytes, {max} are allowed", name.len())));
+        return Err(CatalogError::schema(format!(
+            "the {what} name has {} bytes, {max} are allowed",
+            name.len()
+        )));
     }
     if name.contains('\0') {
-        return Err(Refusal::schema(format!("the {what} name {name:?} may not contain NUL")));
+        return Err(CatalogError::schema(format!("the {what} name {name:?} may not contain NUL")));
     }
     Ok(())
 }
@@ -31,7 +34,7 @@ pub(super) fn check_comment(what: &str, comment: &str, config: &CatalogConfig) -
     let max = config.comment_bytes_max;
     if comment.len() > max {
         let message = format!("the {what} comment has {} bytes, {max} are allowed", comment.len());
-        return Err(Refusal::schema(message));
+        return Err(CatalogError::schema(message));
     }
     Ok(())
 }
@@ -40,7 +43,7 @@ pub(super) fn check_owner(owner: &str, config: &CatalogConfig) -> Result<()> {
     let max = config.owner_bytes_max;
     if owner.is_empty() || owner.len() > max {
         let message = format!("an owner has 1 to {max} bytes, not {}", owner.len());
-        return Err(Refusal::schema(message));
+        return Err(CatalogError::schema(message));
     }
     Ok(())
 }
@@ -49,21 +52,21 @@ pub(super) fn check_column_count(count: usize, config: &CatalogConfig) -> Result
     if count > config.columns_max {
         let message =
             format!("number of columns {count} is greater than the permitted maximum {}", config.columns_max);
-        return Err(Refusal::schema(message));
+        return Err(CatalogError::schema(message));
     }
     Ok(())
 }
 
-/// The schema of a new table; columns get the ids 0, 1, 2 …
+/// Creates the schema of a new table; columns get the ids 0, 1, 2 …
 pub(super) fn new_schema(requested: &[RequestedColumn], config: &CatalogConfig) -> Result<Arc<Schema>> {
     check_column_count(requested.len(), config)?;
     let keys = requested.iter().take_while(|column| column.is_key).count();
-    if let Some(late) = requested[keys..].iter().find(|column| column.is_key) {
-        let name = &late.column.name;
-        return Err(Refusal::invalid(format!("Got out-of-order key column: {name:?}")));
+    if let Some(out_of_order) = requested[keys..].iter().find(|column| column.is_key) {
+        let name = &out_of_order.column.name;
+        return Err(CatalogError::invalid(format!("Got out-of-order key column: {name:?}")));
     }
     if keys == 0 {
-        return Err(Refusal::schema("a table needs at least one primary key column"));
+        return Err(CatalogError::schema("a table needs at least one primary key column"));
     }
     let mut columns = Vec::with_capacity(requested.len());
     for (request, id) in requested.iter().zip(0..) {
@@ -72,7 +75,7 @@ pub(super) fn new_schema(requested: &[RequestedColumn], config: &CatalogConfig) 
     Ok(Arc::new(Schema::new(columns, keys)?))
 }
 
-/// One new column, checked, with its defaults filled in and its id.
+/// Creates a new column, checked, with its defaults and its id.
 pub(super) fn new_column(
     request: &RequestedColumn,
     id: ColumnId,
@@ -83,10 +86,14 @@ pub(super) fn new_column(
     check_name("column", name, config)?;
     check_comment("column", &column.comment, config)?;
     if request.has_id {
-        return Err(Refusal::schema(format!("column {name:?} may not carry an id; the server gives ids")));
+        return Err(CatalogError::schema(format!(
+            "column {name:?} may not carry an id; the server gives ids"
+        )));
     }
     if column.ty == DataType::IsDeleted {
-        return Err(Refusal::invalid(format!("column {name:?} may not be of the virtual type IS_DELETED")));
+        return Err(CatalogError::invalid(format!(
+            "column {name:?} may not be of the virtual type IS_DELETED"
+        )));
     }
     if request.is_key {
         check_key_column(&column)?;
@@ -94,7 +101,7 @@ pub(super) fn new_column(
     check_auto_incrementing(&column, request.is_key)?;
     check_encoding(&column)?;
     check_attributes(&column)?;
-    settle_defaults(&mut column)?;
+    resolve_defaults(&mut column)?;
     column.id = id;
     Ok(column)
 }
@@ -102,11 +109,11 @@ pub(super) fn new_column(
 fn check_key_column(column: &ColumnSchema) -> Result<()> {
     let name = &column.name;
     if column.nullable {
-        return Err(Refusal::invalid(format!("key column {name:?} may not be nullable")));
+        return Err(CatalogError::invalid(format!("key column {name:?} may not be nullable")));
     }
     if !column.ty.allowed_in_key() {
         let ty = column.ty.name();
-        return Err(Refusal::schema(format!("key column {name:?} may not have type {ty}")));
+        return Err(CatalogError::schema(format!("key column {name:?} may not have type {ty}")));
     }
     Ok(())
 }
@@ -114,17 +121,17 @@ fn check_key_column(column: &ColumnSchema) -> Result<()> {
 fn check_auto_incrementing(column: &ColumnSchema, is_key: bool) -> Result<()> {
     let reserved = column.name == AUTO_INCREMENTING_ID;
     if reserved && !column.auto_incrementing {
-        return Err(Refusal::schema(format!("the column name {AUTO_INCREMENTING_ID:?} is reserved")));
+        return Err(CatalogError::schema(format!("the column name {AUTO_INCREMENTING_ID:?} is reserved")));
     }
     if !column.auto_incrementing {
         return Ok(());
     }
     if !reserved || !is_key || column.ty != DataType::Int64 {
         let message = format!("an auto-incrementing column is an INT64 key named {AUTO_INCREMENTING_ID:?}");
-        return Err(Refusal::schema(message));
+        return Err(CatalogError::schema(message));
     }
     if column.read_default.is_some() || column.write_default.is_some() || column.immutable {
-        return Err(Refusal::schema("an auto-incrementing column has no default and is not immutable"));
+        return Err(CatalogError::schema("an auto-incrementing column has no default and is not immutable"));
     }
     Ok(())
 }
@@ -132,9 +139,9 @@ fn check_auto_incrementing(column: &ColumnSchema, is_key: bool) -> Result<()> {
 pub(super) fn check_encoding(column: &ColumnSchema) -> Result<()> {
     use Encoding::{Auto, BitShuffle, Dict, Plain, Prefix, Rle};
     let legal = match column.ty.physical() {
-        Physical::Bool => matches!(column.encoding, Auto | Plain | Rle),
-        Physical::Binary => matches!(column.encoding, Auto | Plain | Prefix | Dict),
-        Physical::Float | Physical::Double | Physical::Int128 => {
+        PhysicalType::Bool => matches!(column.encoding, Auto | Plain | Rle),
+        PhysicalType::Binary => matches!(column.encoding, Auto | Plain | Prefix | Dict),
+        PhysicalType::Float | PhysicalType::Double | PhysicalType::Int128 => {
             matches!(column.encoding, Auto | Plain | BitShuffle)
         }
         _ => matches!(column.encoding, Auto | Plain | BitShuffle | Rle),
@@ -148,7 +155,7 @@ pub(super) fn check_encoding(column: &ColumnSchema) -> Result<()> {
         column.encoding,
         column.ty.name()
     ));
-    Err(Refusal::new(Code::InvalidSchema, error))
+    Err(CatalogError::new(CatalogErrorCode::InvalidSchema, error))
 }
 
 fn check_attributes(column: &ColumnSchema) -> Result<()> {
@@ -160,7 +167,7 @@ fn check_attributes(column: &ColumnSchema) -> Result<()> {
     };
     let (precision, scale) = (column.attributes.precision, column.attributes.scale);
     if precision == 0 || precision > digits || scale > precision {
-        return Err(Refusal::schema(format!(
+        return Err(CatalogError::schema(format!(
             "column {:?}: {} cannot have precision {precision} and scale {scale}",
             column.name,
             column.ty.name()
@@ -169,13 +176,15 @@ fn check_attributes(column: &ColumnSchema) -> Result<()> {
     Ok(())
 }
 
-/// A request gives the default once, as the read default; rows written later get the same.
-fn settle_defaults(column: &mut ColumnSchema) -> Result<()> {
+/// Sets both defaults. A request gives the default once, as the read default; rows written later get the same.
+fn resolve_defaults(column: &mut ColumnSchema) -> Result<()> {
     if let (Some(read), Some(write)) = (&column.read_default, &column.write_default)
         && read != write
     {
         let name = &column.name;
-        return Err(Refusal::schema(format!("column {name:?} has a write default unlike its read default")));
+        return Err(CatalogError::schema(format!(
+            "column {name:?} has a write default unlike its read default"
+        )));
     }
     let default = column.read_default.take().or(column.write_default.take());
     check_default(column, default.as_deref())?;
@@ -187,7 +196,7 @@ fn settle_defaults(column: &mut ColumnSchema) -> Result<()> {
 fn check_default(column: &ColumnSchema, default: Option<&[u8]>) -> Result<()> {
     let (Some(default), Some(width)) = (default, column.ty.width()) else { return Ok(()) };
     if default.len() != width {
-        return Err(Refusal::schema(format!(
+        return Err(CatalogError::schema(format!(
             "the default of column {:?} has {} bytes, a cell of {} has {width}",
             column.name,
             default.len(),
@@ -197,12 +206,16 @@ fn check_default(column: &ColumnSchema, default: Option<&[u8]>) -> Result<()> {
     Ok(())
 }
 
-/// An integer that fits the column, without its superfluous bytes: clients that change a default do not know how
-/// wide the column is, and send 64 bits.
-fn narrowed<'a>(column: &ColumnSchema, default: &'a [u8]) -> &'a [u8] {
+/// Trims the superfluous bytes of an integer that fits the column: clients that change a default do not know the
+/// column's width, and send 64 bits.
+fn trim_integer_default<'a>(column: &ColumnSchema, default: &'a [u8]) -> &'a [u8] {
     let integer = matches!(
         column.ty.physical(),
-        Physical::Int8 | Physical::Int16 | Physical::Int32 | Physical::Int64 | Physical::Int128
+        PhysicalType::Int8
+            | PhysicalType::Int16
+            | PhysicalType::Int32
+            | PhysicalType::Int64
+            | PhysicalType::Int128
     );
     let (true, Some(width)) = (integer, column.ty.width()) else { return default };
     let Some((value, rest)) = default.split_at_checked(width) else { return default };
@@ -218,10 +231,12 @@ pub(super) fn change_column(
 ) -> Result<()> {
     if change.default.is_some() && change.remove_default {
         let name = &change.name;
-        return Err(Refusal::invalid(format!("column {name:?}: a default cannot be both set and removed")));
+        return Err(CatalogError::invalid(format!(
+            "column {name:?}: a default cannot be both set and removed"
+        )));
     }
     if let Some(default) = &change.default {
-        let default = narrowed(column, default);
+        let default = trim_integer_default(column, default);
         check_default(column, Some(default))?;
         column.write_default = Some(default.to_vec());
     }

@@ -1,11 +1,11 @@
-//! The catalog's limits and times. Defaults are Kudu's, except where said.
+//! Limits and timeouts of the catalog. Defaults are Kudu's, except where noted.
 
 use std::time::Duration;
 
-/// Every setting of the catalog, with the flag of Kudu that it stands for.
+/// Settings of the catalog, each with its Kudu flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogConfig {
-    /// Columns in a table (`max_num_columns`).
+    /// Columns of a table (`max_num_columns`).
     pub columns_max: usize,
     /// Bytes in the name of a table or column (`max_identifier_length`).
     pub identifier_bytes_max: usize,
@@ -13,41 +13,41 @@ pub struct CatalogConfig {
     pub comment_bytes_max: usize,
     /// Bytes in an owner's name (`max_owner_length`).
     pub owner_bytes_max: usize,
-    /// Replicas of a table whose request does not say (`default_num_replicas`).
+    /// Default replication factor (`default_num_replicas`).
     pub replicas_default: i32,
     /// Smallest replication factor (`min_num_replicas`).
     pub replicas_min: i32,
     /// Largest replication factor (`max_num_replicas`).
     pub replicas_max: i32,
-    /// Whether replication factors may be even (`allow_unsafe_replication_factor`).
+    /// True if replication factors may be even (`allow_unsafe_replication_factor`).
     pub replicas_even: bool,
-    /// Whether tables can be made while fewer servers live than they have replicas, as long as a majority does
+    /// True if tables can be created with fewer live servers than replicas, as long as a majority lives
     /// (`allow_creating_under_replicated_tables`).
     pub create_under_replicated: bool,
-    /// Replicas that one request may make per live tablet server, if each tablet has several
+    /// Replicas that one request may create per live tablet server, for replication factors above 1
     /// (`max_create_tablets_per_ts`).
     pub create_replicas_per_server_max: usize,
-    /// A tablet not up after this long is replaced by another (`tablet_creation_timeout_ms`).
+    /// Time after which a tablet that is still being created is replaced (`tablet_creation_timeout_ms`).
     pub tablet_creation_timeout: Duration,
-    /// A tablet server silent for longer gets no new replicas (`tserver_unresponsive_timeout_ms`).
+    /// Silence after which a tablet server is unresponsive and gets no new replicas
+    /// (`tserver_unresponsive_timeout_ms`).
     pub server_unresponsive_after: Duration,
-    /// How long a deleted table can be recalled if the request does not say; zero deletes at once
+    /// Default time for which a deleted table can be recalled; zero deletes at once
     /// (`default_deleted_table_reserve_seconds`).
     pub deleted_table_reserve: Duration,
-    /// How long a deleted table and its tablets are remembered after every replica is gone
+    /// Time for which records of a deleted table and its tablets are kept after every replica is removed
     /// (`metadata_for_deleted_table_and_tablet_reserved_secs`).
     pub deleted_metadata_kept: Duration,
-    /// Whether tables may limit their rows and bytes (`enable_table_write_limit`).
+    /// True if tables may limit their rows and bytes (`enable_table_write_limit`).
     pub table_write_limits: bool,
-    /// Whether replicas that a tablet's configuration no longer names are removed
-    /// (`master_tombstone_evicted_tablet_replicas`).
+    /// True if evicted replicas are removed (`master_tombstone_evicted_tablet_replicas`).
     pub remove_evicted: bool,
-    /// Whether replicas are added and evicted to keep tables at their replication factors
+    /// True if replicas are added and evicted to keep tables at their replication factors
     /// (`master_add_server_when_underreplicated`).
     pub repair: bool,
-    /// How long the other replicas of a deleted tablet are left alone until its leader is gone.
+    /// Delay of deleting the other replicas of a deleted tablet, unless its leader's replica is removed earlier.
     pub delete_head_start: Duration,
-    /// First wait before a request to a tablet server is repeated; it doubles up to `retry_wait_max`.
+    /// First backoff before a request to a tablet server is retried; it doubles up to `retry_wait_max`.
     pub retry_wait_min: Duration,
     pub retry_wait_max: Duration,
 }

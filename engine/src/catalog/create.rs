@@ -1,34 +1,34 @@
-//! Creating tables: everything is checked first, then the table, its tablets and their places appear at once.
+//! Creation of tables: everything is checked first, then the table, its tablets and their placement appear at once.
 
 use std::sync::Arc;
 
 use super::columns::{check_comment, check_name, check_owner, new_schema};
-use super::partitioning;
-use super::placement::Loads;
-use super::record::{ExtraConfig, RowKey, TableRecord, TableState, TabletRecord, TabletState};
-use super::refusal::{Code, Refusal, Result};
-use super::request::{Answer, CreateTable};
-use super::{Catalog, Effects, Note, Table};
+use super::commands::{CommandReply, CreateTable};
+use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::partition_setup;
+use super::placement::ReplicaCounts;
+use super::record::{ExtraConfig, SystemRowKey, TableLifecycle, TableRecord, TabletLifecycle, TabletRecord};
+use super::{Catalog, CatalogEffects, CatalogNote, Table};
 use crate::error::Error;
 use crate::ids::{TableId, TabletId};
 use crate::schema::partition::Partition;
-use crate::time::{Instant, Now};
+use crate::time::{ClockReading, Instant};
 
 impl Catalog {
     pub(super) fn create_table(
         &mut self,
-        now: Now,
+        now: ClockReading,
         caller: &str,
         request: CreateTable,
-        out: &mut Effects,
-    ) -> Result<Answer> {
+        out: &mut CatalogEffects,
+    ) -> Result<CommandReply> {
         check_name("table", &request.name, &self.config)?;
         check_comment("table", &request.comment, &self.config)?;
         if let Some(owner) = &request.owner {
             check_owner(owner, &self.config)?;
         }
         let schema = new_schema(&request.columns, &self.config)?;
-        let (partition_schema, partitions) = partitioning::of_new_table(&schema, &request.partitioning)?;
+        let (partition_schema, partitions) = partition_setup::of_new_table(&schema, &request.partitioning)?;
         let extra = ExtraConfig::default().changed(&request.extra_configs)?;
         let replicas = request.replicas.unwrap_or(self.config.replicas_default);
         self.check_replicas(now.mono, replicas)?;
@@ -38,7 +38,7 @@ impl Catalog {
             name: request.name,
             owner: request.owner.unwrap_or_else(|| caller.to_string()),
             comment: request.comment,
-            state: TableState::Running,
+            state: TableLifecycle::Running,
             next_column_id: schema.columns().len() as u32,
             schema,
             version: 0,
@@ -51,23 +51,23 @@ impl Catalog {
             created: now.wall.micros,
             altered: now.wall.micros,
         };
-        Ok(Answer::Created(self.install_table(now, record, partitions, request.dimension_label, out)))
+        Ok(CommandReply::Created(self.install_table(now, record, partitions, request.dimension_label, out)))
     }
 
     fn install_table(
         &mut self,
-        now: Now,
+        now: ClockReading,
         record: TableRecord,
         partitions: Vec<Partition>,
         label: Option<String>,
-        out: &mut Effects,
+        out: &mut CatalogEffects,
     ) -> TableId {
         let table = self.fresh_id();
         let (name, tablets) = (record.name.clone(), partitions.len());
         self.names.insert(name.clone(), table);
         self.tables.insert(table, Table { record, tablets: Default::default() });
-        self.dirty.insert(RowKey::Table(table));
-        out.notes.push(Note::TableCreated { table, name, tablets });
+        self.dirty.insert(SystemRowKey::Table(table));
+        out.notes.push(CatalogNote::TableCreated { table, name, tablets });
         let partitions = partitions.into_iter().map(|partition| (partition, label.clone()));
         self.add_partitions(now, table, partitions.collect(), out);
         table
@@ -76,24 +76,24 @@ impl Catalog {
     /// Adds a tablet for each of these partitions and places it.
     pub(super) fn add_partitions(
         &mut self,
-        now: Now,
+        now: ClockReading,
         table: TableId,
         partitions: Vec<(Partition, Option<String>)>,
-        out: &mut Effects,
+        out: &mut CatalogEffects,
     ) {
         let mut loads = self.loads(now.mono, table);
         for (partition, label) in partitions {
             let id = self.fresh_id();
             let start = partition.start.clone();
             self.add_tablet(now, id, TabletRecord::new(table, partition, label, now.wall.micros));
-            self.tables.get_mut(&table).expect("the caller made it").tablets.insert(start, id);
+            self.tables.get_mut(&table).expect("created by the caller").tablets.insert(start, id);
             if !self.place_with(now, id, &mut loads) {
                 self.note_unplaced(id, &loads, out);
             }
         }
     }
 
-    /// Whether a table with this replication factor can be made now.
+    /// Checks that a table with this replication factor can be created now.
     pub(super) fn check_replicas(&self, now: Instant, replicas: i32) -> Result<()> {
         let config = &self.config;
         let (min, max) = (config.replicas_min, config.replicas_max);
@@ -101,16 +101,16 @@ impl Catalog {
             let error = Error::invalid(format!(
                 "illegal replication factor {replicas}: it must be an odd number from {min} to {max}"
             ));
-            return Err(Refusal::new(Code::IllegalReplicationFactor, error));
+            return Err(CatalogError::new(CatalogErrorCode::IllegalReplicationFactor, error));
         }
         if replicas > max {
             let error =
                 Error::invalid(format!("replication factor {replicas} is too high: {max} is the most"));
-            return Err(Refusal::new(Code::ReplicationFactorTooHigh, error));
+            return Err(CatalogError::new(CatalogErrorCode::ReplicationFactorTooHigh, error));
         }
         if replicas % 2 == 0 && !config.replicas_even {
             let error = Error::invalid(format!("illegal replication factor {replicas}: it must be odd"));
-            return Err(Refusal::new(Code::EvenReplicationFactor, error));
+            return Err(CatalogError::new(CatalogErrorCode::EvenReplicationFactor, error));
         }
         let live = self.live_servers(now);
         if self.replicas_needed(replicas) > live {
@@ -118,12 +118,12 @@ impl Catalog {
                 "not enough live tablet servers to create a table with the requested replication factor \
                  {replicas}; {live} tablet servers are alive"
             ));
-            return Err(Refusal::new(Code::ReplicationFactorTooHigh, error));
+            return Err(CatalogError::new(CatalogErrorCode::ReplicationFactorTooHigh, error));
         }
         Ok(())
     }
 
-    /// How many servers a tablet of `replicas` replicas must have to begin with.
+    /// Number of servers that a new tablet of `replicas` replicas must have.
     pub(super) fn replicas_needed(&self, replicas: i32) -> usize {
         let replicas = replicas.max(1) as usize;
         if self.config.create_under_replicated { replicas / 2 + 1 } else { replicas }
@@ -137,7 +137,7 @@ impl Catalog {
                 "the requested number of tablet replicas is over the maximum permitted at creation time \
                  ({max}), more tablets can be added later with range partitions"
             ));
-            return Err(Refusal::new(Code::TooManyTablets, error));
+            return Err(CatalogError::new(CatalogErrorCode::TooManyTablets, error));
         }
         Ok(())
     }
@@ -147,14 +147,14 @@ impl Catalog {
             None => Ok(()),
             Some(id) => {
                 let error = Error::already_present(format!("table {name} already exists with id {id}"));
-                Err(Refusal::new(Code::TableAlreadyPresent, error))
+                Err(CatalogError::new(CatalogErrorCode::TableAlreadyPresent, error))
             }
         }
     }
 }
 
 impl TabletRecord {
-    /// A tablet without servers, entered `now` (microseconds since 1970).
+    /// Creates a tablet without servers, entered `now` (microseconds since 1970).
     pub(super) fn new(
         table: TableId,
         partition: Partition,
@@ -165,7 +165,7 @@ impl TabletRecord {
             table,
             partition,
             dimension_label,
-            state: TabletState::Preparing,
+            state: TabletLifecycle::Preparing,
             message: String::new(),
             since: now,
             consensus: Default::default(),
@@ -175,8 +175,8 @@ impl TabletRecord {
 }
 
 impl Catalog {
-    /// Says once why a tablet has no servers; it is tried again every second.
-    pub(super) fn note_unplaced(&mut self, id: TabletId, loads: &Loads, out: &mut Effects) {
+    /// Notes once why a tablet has no servers; placement is retried every second.
+    pub(super) fn note_unplaced(&mut self, id: TabletId, loads: &ReplicaCounts, out: &mut CatalogEffects) {
         let tablet = &self.tablets[&id];
         let replicas = self.tables[&tablet.record.table].record.replicas;
         let needed = self.replicas_needed(replicas);
@@ -184,8 +184,8 @@ impl Catalog {
         let reason = format!("it needs {needed} tablet servers, {} can take it", loads.server_count());
         if tablet.record.message != reason {
             tablet.record.message.clone_from(&reason);
-            self.dirty.insert(RowKey::Tablet(id));
-            out.notes.push(Note::TabletUnplaced { tablet: id, reason });
+            self.dirty.insert(SystemRowKey::Tablet(id));
+            out.notes.push(CatalogNote::TabletUnplaced { tablet: id, reason });
         }
     }
 }

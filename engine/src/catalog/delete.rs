@@ -1,59 +1,69 @@
-//! Deleting tables for good or for now, recalling them, and replacing single tablets.
+//! Deletion of tables, permanent or soft; recall; replacement of single tablets.
 
 use super::columns::check_name;
-use super::placement::Loads;
-use super::record::{Consensus, Peer, RowKey, TableState, TabletRecord, TabletState};
-use super::refusal::{Code, Refusal, Result};
-use super::request::{Answer, TableRef};
-use super::tasks::{TaskKey, TaskKind};
-use super::{Catalog, Effects, Note, Tablet};
+use super::commands::{CommandReply, TableRef};
+use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::placement::ReplicaCounts;
+use super::record::{
+    ConsensusState, PeerRecord, SystemRowKey, TableLifecycle, TabletLifecycle, TabletRecord,
+};
+use super::tserver_tasks::{TaskKey, TaskKind};
+use super::{Catalog, CatalogEffects, CatalogNote, Tablet};
 use crate::error::Error;
 use crate::ids::{PeerId, TableId, TabletId};
-use crate::time::Now;
+use crate::time::ClockReading;
 
 impl Catalog {
     pub(super) fn delete_table(
         &mut self,
-        now: Now,
+        now: ClockReading,
         table: &TableRef,
         reserve_seconds: Option<u32>,
-        out: &mut Effects,
-    ) -> Result<Answer> {
+        out: &mut CatalogEffects,
+    ) -> Result<CommandReply> {
         let id = self.find(table)?;
         let reserve = reserve_seconds.map_or(self.config.deleted_table_reserve.as_secs(), u64::from);
         if reserve == 0 {
             self.hard_delete(now, id, out);
-            return Ok(Answer::Done);
+            return Ok(CommandReply::Done);
         }
         let record = &mut self.tables.get_mut(&id).expect("found above").record;
-        if record.state != TableState::Running {
+        if record.state != TableLifecycle::Running {
             return Err(soft_deleted(&record.name));
         }
         let at = now.wall.micros;
-        record.state =
-            TableState::SoftDeleted { at, purge_at: at.saturating_add(reserve.saturating_mul(1_000_000)) };
-        out.notes.push(Note::TableSoftDeleted { table: id, name: record.name.clone() });
-        self.dirty.insert(RowKey::Table(id));
-        Ok(Answer::Done)
+        record.state = TableLifecycle::SoftDeleted {
+            at,
+            purge_at: at.saturating_add(reserve.saturating_mul(1_000_000)),
+        };
+        out.notes.push(CatalogNote::TableSoftDeleted { table: id, name: record.name.clone() });
+        self.dirty.insert(SystemRowKey::Table(id));
+        Ok(CommandReply::Done)
     }
 
-    fn hard_delete(&mut self, now: Now, id: TableId, out: &mut Effects) {
+    fn hard_delete(&mut self, now: ClockReading, id: TableId, out: &mut CatalogEffects) {
         let table = self.tables.get_mut(&id).expect("the caller found it");
         let tablets: Vec<TabletId> = std::mem::take(&mut table.tablets).into_values().collect();
-        table.record.state = TableState::Deleted { at: now.wall.micros };
+        table.record.state = TableLifecycle::Deleted { at: now.wall.micros };
         table.record.applied_schema = None;
         let name = table.record.name.clone();
         self.names.remove(&name);
-        self.dirty.insert(RowKey::Table(id));
+        self.dirty.insert(SystemRowKey::Table(id));
         let reason = format!("Table deleted at {}", utc(now.wall.micros));
         for tablet in tablets {
-            self.end_tablet(now, tablet, TabletState::Deleted, &reason);
+            self.end_tablet(now, tablet, TabletLifecycle::Deleted, &reason);
         }
-        out.notes.push(Note::TableDeleted { table: id, name });
+        out.notes.push(CatalogNote::TableDeleted { table: id, name });
     }
 
-    /// Ends a live tablet and has its replicas removed. The caller has taken it out of its table's map.
-    pub(super) fn end_tablet(&mut self, now: Now, id: TabletId, state: TabletState, reason: &str) {
+    /// Ends a live tablet and has its replicas removed. The caller has removed it from its table's map.
+    pub(super) fn end_tablet(
+        &mut self,
+        now: ClockReading,
+        id: TabletId,
+        state: TabletLifecycle,
+        reason: &str,
+    ) {
         let tablet = self.tablets.get_mut(&id).expect("the caller found it");
         let record = &mut tablet.record;
         record.state = state;
@@ -65,7 +75,7 @@ impl Catalog {
         doomed.dedup();
         record.doomed.clone_from(&doomed);
         tablet.replicas.clear();
-        self.dirty.insert(RowKey::Tablet(id));
+        self.dirty.insert(SystemRowKey::Tablet(id));
         for server in doomed {
             for kind in [TaskKind::Create, TaskKind::Alter, TaskKind::Remove, TaskKind::ChangeConfig] {
                 self.tasks.remove(TaskKey { server, tablet: id, kind });
@@ -76,15 +86,15 @@ impl Catalog {
 
     pub(super) fn recall_table(
         &mut self,
-        now: Now,
+        now: ClockReading,
         table: &TableRef,
         new_name: Option<String>,
-        out: &mut Effects,
-    ) -> Result<Answer> {
+        out: &mut CatalogEffects,
+    ) -> Result<CommandReply> {
         let id = self.find(table)?;
         let old_name = self.tables[&id].record.name.clone();
-        if !matches!(self.tables[&id].record.state, TableState::SoftDeleted { .. }) {
-            return Err(Refusal::no_such_table(format!("the table {old_name:?} is not soft-deleted")));
+        if !matches!(self.tables[&id].record.state, TableLifecycle::SoftDeleted { .. }) {
+            return Err(CatalogError::no_such_table(format!("the table {old_name:?} is not soft-deleted")));
         }
         let name = new_name.filter(|name| !name.is_empty()).unwrap_or_else(|| old_name.clone());
         if name != old_name {
@@ -94,9 +104,9 @@ impl Catalog {
             self.names.insert(name.clone(), id);
         }
         let record = &mut self.tables.get_mut(&id).expect("found above").record;
-        record.state = TableState::Running;
+        record.state = TableLifecycle::Running;
         record.altered = now.wall.micros;
-        out.notes.push(Note::TableRecalled { table: id, name: name.clone() });
+        out.notes.push(CatalogNote::TableRecalled { table: id, name: name.clone() });
         if name != old_name {
             let schema = record.schema.clone();
             record.name = name;
@@ -104,14 +114,14 @@ impl Catalog {
             record.applied_schema.get_or_insert(schema);
             self.spread_alteration(now, id, out);
         }
-        self.dirty.insert(RowKey::Table(id));
-        Ok(Answer::Done)
+        self.dirty.insert(SystemRowKey::Table(id));
+        Ok(CommandReply::Done)
     }
 
-    /// Deletes the soft-deleted tables whose time is up.
-    pub(super) fn purge_tables(&mut self, now: Now, out: &mut Effects) {
+    /// Deletes the soft-deleted tables whose reserve time is over.
+    pub(super) fn purge_tables(&mut self, now: ClockReading, out: &mut CatalogEffects) {
         let due = self.tables.iter().filter(|(_, table)| match table.record.state {
-            TableState::SoftDeleted { purge_at, .. } => purge_at <= now.wall.micros,
+            TableLifecycle::SoftDeleted { purge_at, .. } => purge_at <= now.wall.micros,
             _ => false,
         });
         let due: Vec<TableId> = due.map(|(id, _)| *id).collect();
@@ -122,30 +132,30 @@ impl Catalog {
 
     pub(super) fn replace_tablet_by_hand(
         &mut self,
-        now: Now,
+        now: ClockReading,
         id: TabletId,
-        out: &mut Effects,
-    ) -> Result<Answer> {
+        out: &mut CatalogEffects,
+    ) -> Result<CommandReply> {
         let known = self.tablets.get(&id).filter(|tablet| tablet.record.state.is_live());
         if known.is_none() {
-            return Err(Refusal::from(Error::not_found(format!("Unknown tablet {id}"))));
+            return Err(CatalogError::from(Error::not_found(format!("Unknown tablet {id}"))));
         }
-        Ok(Answer::Replaced(self.replace_tablet(now, id, "replaced by hand".to_string(), out)))
+        Ok(CommandReply::Replaced(self.replace_tablet(now, id, "replaced by hand".to_string(), out)))
     }
 
-    /// Puts an empty tablet in the place of this one and has the old one's replicas removed.
+    /// Replaces a tablet by an empty one and has the old one's replicas removed.
     pub(super) fn replace_tablet(
         &mut self,
-        now: Now,
+        now: ClockReading,
         id: TabletId,
         reason: String,
-        out: &mut Effects,
+        out: &mut CatalogEffects,
     ) -> TabletId {
         let by = self.fresh_id();
         let old = &self.tablets[&id].record;
         let (table, partition) = (old.table, old.partition.clone());
         let label = old.dimension_label.clone();
-        self.end_tablet(now, id, TabletState::Replaced, &format!("replaced by {by}: {reason}"));
+        self.end_tablet(now, id, TabletLifecycle::Replaced, &format!("replaced by {by}: {reason}"));
         let start = partition.start.clone();
         self.add_tablet(now, by, TabletRecord::new(table, partition, label, now.wall.micros));
         let entry = self.tables.get_mut(&table).expect("tablets belong to tables");
@@ -154,62 +164,63 @@ impl Catalog {
         if entry.record.version > 0 {
             let schema = entry.record.schema.clone();
             entry.record.applied_schema.get_or_insert(schema);
-            self.dirty.insert(RowKey::Table(table));
+            self.dirty.insert(SystemRowKey::Table(table));
         }
-        out.notes.push(Note::TabletReplaced { tablet: id, by, reason });
+        out.notes.push(CatalogNote::TabletReplaced { tablet: id, by, reason });
         self.place(now, by, out);
         by
     }
 
-    /// Adds a tablet that has no servers yet.
-    pub(super) fn add_tablet(&mut self, now: Now, id: TabletId, record: TabletRecord) {
+    /// Adds a tablet without servers.
+    pub(super) fn add_tablet(&mut self, now: ClockReading, id: TabletId, record: TabletRecord) {
         self.tablets.insert(id, Tablet::new(record, now.mono));
-        self.dirty.insert(RowKey::Tablet(id));
+        self.dirty.insert(SystemRowKey::Tablet(id));
     }
 
-    /// Chooses servers for a tablet that has none, if there are enough, and has its replicas made.
-    pub(super) fn place(&mut self, now: Now, id: TabletId, out: &mut Effects) {
+    /// Chooses servers for a tablet that has none, if there are enough, and has its replicas created.
+    pub(super) fn place(&mut self, now: ClockReading, id: TabletId, out: &mut CatalogEffects) {
         let mut loads = self.loads(now.mono, self.tablets[&id].record.table);
         if !self.place_with(now, id, &mut loads) {
             self.note_unplaced(id, &loads, out);
         }
     }
 
-    /// The same with loads counted before; `false` if there are too few servers.
-    pub(super) fn place_with(&mut self, now: Now, id: TabletId, loads: &mut Loads) -> bool {
+    /// Places a tablet as [`Catalog::place`] does, with given replica counts; returns `false` if there are too few
+    /// servers.
+    pub(super) fn place_with(&mut self, now: ClockReading, id: TabletId, loads: &mut ReplicaCounts) -> bool {
         let record = &self.tablets[&id].record;
         let replicas = self.tables[&record.table].record.replicas;
         if loads.server_count() < self.replicas_needed(replicas) {
             return false;
         }
         let range = self.range_start(record);
-        let chosen = loads.choose(&mut self.dice, replicas as usize, &range);
+        let chosen = loads.choose(&mut self.id_rng, replicas as usize, &range);
         let peers = chosen.iter().filter_map(|server| self.new_peer(*server)).collect();
         let tablet = self.tablets.get_mut(&id).expect("looked up above");
         tablet.waiting_since = now.mono;
-        tablet.record.state = TabletState::Creating;
+        tablet.record.state = TabletLifecycle::Creating;
         tablet.record.since = now.wall.micros;
         tablet.record.message = "Sent to tablet servers".to_string();
-        tablet.record.consensus = Consensus { peers, ..Consensus::default() };
-        self.dirty.insert(RowKey::Tablet(id));
+        tablet.record.consensus = ConsensusState { peers, ..ConsensusState::default() };
+        self.dirty.insert(SystemRowKey::Tablet(id));
         for server in chosen {
             self.add_task(now, TaskKind::Create, id, server);
         }
         true
     }
 
-    pub(super) fn new_peer(&self, server: PeerId) -> Option<Peer> {
+    pub(super) fn new_peer(&self, server: PeerId) -> Option<PeerRecord> {
         let address = self.servers.get(&server)?.registration.rpc.first()?.clone();
-        Some(Peer { server, voter: true, address, promote: false, replace: false })
+        Some(PeerRecord { server, voter: true, address, promote: false, replace: false })
     }
 }
 
-pub(super) fn soft_deleted(name: &str) -> Refusal {
+pub(super) fn soft_deleted(name: &str) -> CatalogError {
     let error = Error::invalid(format!("the table {name:?} is soft-deleted; recall it first"));
-    Refusal::new(Code::TableSoftDeleted, error)
+    CatalogError::new(CatalogErrorCode::TableSoftDeleted, error)
 }
 
-/// Microseconds since 1970 as `YYYY-MM-DD HH:MM:SS UTC`.
+/// Formats microseconds since 1970 as `YYYY-MM-DD HH:MM:SS UTC`.
 pub(super) fn utc(micros: u64) -> String {
     let seconds = micros / 1_000_000;
     let (days, rest) = (seconds / 86_400, seconds % 86_400);

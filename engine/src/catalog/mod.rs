@@ -1,109 +1,112 @@
-//! What the master knows and decides: tables, tablets, tablet servers. A pure state machine.
+//! Catalog of the master: tables, tablets, tablet servers. A pure state machine.
 //!
 //! ```text
 //!            commands (DDL) ──┐                      ┌── writes     rows of the system tablet
 //!   heartbeats and reports ───┤  Catalog::step(now)  ├── requests   CreateTablet, DeleteTablet, AlterSchema
-//!   answers of tservers ──────┤                      ├── answers    to commands and heartbeats
-//!                 ticks ──────┘                      └── notes      things worth logging
+//!   responses of tservers ────┤                      ├── answers    replies to commands and heartbeats
+//!                 ticks ──────┘                      └── notes      events worth logging
 //! ```
 //!
-//! The rules:
-//! - A step applies an event as a whole or refuses it as a whole.
-//! - Its `writes` must be durable, all together, before any of its requests or answers leave the server. Writes
-//!   that are lost (the master died) were never seen by anyone.
-//! - Requests are idempotent. One that fails is repeated, with growing waits, until it is done or pointless.
-//!   They are not stored: after a restart the first full report of each tablet server shows what is missing
-//!   (a tablet to create or delete, a schema to bring up to date) and they are made again.
-//! - A deleted tablet is remembered until each server that may hold a replica has confirmed that it is gone.
+//! Rules:
+//!
+//! - A step applies an event as a whole or rejects it as a whole.
+//! - Order: its `writes` must be durable, all together, before any of its requests or replies leave the server. No
+//!   client saw the effect of writes that are lost with a master.
+//! - Requests are idempotent. A failed one is retried with backoff until it is done or obsolete. They are not stored:
+//!   after a restart the first full report of each tablet server shows what is missing (a tablet to create or delete,
+//!   an outdated schema), and they are created again.
+//! - A deleted tablet is remembered until each server that may hold a replica has confirmed its removal.
 //!
 //! *Not here:* protobuf, sockets, the system tablet itself (`node::master`).
 
 mod alter;
 mod columns;
+mod commands;
 mod config;
 mod create;
 mod delete;
-mod extra;
-mod partitioning;
+mod error;
+mod extra_config;
+mod partition_setup;
 mod placement;
-mod reads;
+mod queries;
 mod record;
-mod refusal;
 mod repair;
-mod report;
-mod request;
-mod servers;
-mod tasks;
+mod tablet_report;
+mod tserver_tasks;
+mod tservers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 pub use self::columns::AUTO_INCREMENTING_ID;
+pub use self::commands::{
+    AlterStep, AlterTable, CatalogCommand, ColumnChange, ColumnRef, CommandReply, CreateTable, RangeOps,
+    RequestedColumn, RequestedHash, RequestedPartitioning, RequestedRange, ServerStateChange, TableRef,
+};
 pub use self::config::CatalogConfig;
-use self::placement::Dice;
-pub use self::reads::{Counts, LocationsQuery, ServerView, Statistics, TableView, TabletView};
+pub use self::error::{CatalogError, CatalogErrorCode, Result};
+use self::placement::IdRng;
+pub use self::queries::{
+    CatalogCounts, LocationsQuery, TableEntry, TableStatistics, TabletEntry, TserverEntry,
+};
 pub use self::record::{
-    ClusterRecord, Consensus, ExtraConfig, HostPort, Peer, Record, RowKey, RowWrite, ServerRecord,
-    TableRecord, TableState, TabletRecord, TabletState,
+    ClusterRecord, ConsensusState, ExtraConfig, HostPort, PeerRecord, ServerRecord, SystemRecord,
+    SystemRowKey, SystemRowWrite, TableLifecycle, TableRecord, TabletLifecycle, TabletRecord,
 };
-pub use self::refusal::{Code, Refusal, Result};
-use self::repair::RepairState;
-pub use self::repair::{Health, MemberChange};
-pub use self::request::{
-    AlterStep, AlterTable, Answer, ColumnChange, ColumnRef, Command, CreateTable, RangeOps, RequestedColumn,
-    RequestedHash, RequestedPartitioning, RequestedRange, ServerStateChange, TableRef,
+use self::repair::PendingRepair;
+pub use self::repair::{MembershipChange, ReportedHealth};
+use self::tserver_tasks::TaskQueue;
+pub use self::tserver_tasks::{CreateTabletCall, TaskKey, TaskKind, TserverCall, TserverRequest};
+use self::tservers::Tserver;
+pub use self::tservers::{
+    Heartbeat, HeartbeatReply, ReplicaState, ReplicaStats, ReportedDataState, ReportedTablet, TabletReport,
+    TserverContact, TserverRegistration,
 };
-use self::servers::Server;
-pub use self::servers::{
-    DataState, Heartbeat, HeartbeatReply, KnownServer, Registration, ReplicaState, ReplicaStats,
-    ReportedTablet, TabletReport,
-};
-use self::tasks::Tasks;
-pub use self::tasks::{Call, CreateTabletCall, Request, TaskKey, TaskKind};
 use crate::error::Error;
 use crate::ids::{PeerId, TableId, TabletId, Uuid};
 use crate::schema::Schema;
-use crate::time::{Instant, Now};
+use crate::time::{ClockReading, Instant};
 
-/// Something that happened to the catalog.
+/// An input of the catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A client or tool wants something; `caller` becomes the owner of what it creates.
-    Command { ticket: u64, caller: String, command: Command },
-    /// A tablet server reports.
+pub enum CatalogEvent {
+    /// Command of a client or tool; `caller` becomes the owner of a created table.
+    Command { ticket: u64, caller: String, command: CatalogCommand },
+    /// Heartbeat of a tablet server.
     Heartbeat { ticket: u64, heartbeat: Box<Heartbeat> },
-    /// What a tablet server answered to a [`Request`], or why it could not be reached.
+    /// Response of a tablet server to a [`TserverRequest`], or the reason why it could not be reached.
     Answered { task: TaskKey, result: Result<(), Error> },
     /// Time has passed; see [`Catalog::deadline`].
     Tick,
 }
 
-/// An answer to the event with this ticket.
+/// Reply to the event with this ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Done {
+pub struct EventReply {
     pub ticket: u64,
-    pub result: DoneResult,
+    pub result: EventResult,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DoneResult {
-    Command(Result<Answer>),
+pub enum EventResult {
+    Command(Result<CommandReply>),
     Heartbeat(HeartbeatReply),
 }
 
-/// What a step wants done. `writes` come first and all together; see the module's rules.
+/// Effects of a step. Order: `writes` are stored first and all together; see the module's rules.
 #[derive(Debug, Default)]
-pub struct Effects {
-    pub writes: Vec<RowWrite>,
-    pub requests: Vec<Request>,
-    pub answers: Vec<Done>,
-    pub notes: Vec<Note>,
+pub struct CatalogEffects {
+    pub writes: Vec<SystemRowWrite>,
+    pub requests: Vec<TserverRequest>,
+    pub answers: Vec<EventReply>,
+    pub notes: Vec<CatalogNote>,
 }
 
-/// Things worth telling whoever runs the master.
+/// Events worth logging for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
+pub enum CatalogNote {
     TableCreated {
         table: TableId,
         name: String,
@@ -154,7 +157,7 @@ pub enum Note {
         tablet: TabletId,
         server: PeerId,
     },
-    /// A server holds a replica of a tablet that the catalog has never heard of; it is left alone.
+    /// A server holds a replica of a tablet that is not in the catalog; it is left unchanged.
     ReplicaUnknown {
         tablet: TabletId,
         server: PeerId,
@@ -166,14 +169,14 @@ pub enum Note {
     /// A tablet's configuration is to be changed.
     ReplicaWanted {
         tablet: TabletId,
-        change: MemberChange,
+        change: MembershipChange,
     },
-    /// A tablet has too few good replicas, and nothing can be done about it now.
+    /// A tablet is under-replicated, and no server can take a replica now.
     TabletUnderReplicated {
         tablet: TabletId,
         reason: String,
     },
-    /// A replica that its tablet's configuration does not name is to be removed.
+    /// A replica outside its tablet's configuration is to be removed.
     ReplicaEvicted {
         tablet: TabletId,
         server: PeerId,
@@ -185,53 +188,59 @@ pub enum Note {
     },
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for CatalogNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::TableCreated { table, name, tablets } => {
+            CatalogNote::TableCreated { table, name, tablets } => {
                 write!(f, "table created: {name:?} {table} with {tablets} tablets")
             }
-            Note::TableAltered { table, name, version } => {
+            CatalogNote::TableAltered { table, name, version } => {
                 write!(f, "table altered: {name:?} {table} is at version {version}")
             }
-            Note::TableApplied { table, version } => {
+            CatalogNote::TableApplied { table, version } => {
                 write!(f, "alteration done: every tablet of {table} is at version {version}")
             }
-            Note::TableSoftDeleted { table, name } => {
+            CatalogNote::TableSoftDeleted { table, name } => {
                 write!(f, "table hidden for deletion: {name:?} {table}")
             }
-            Note::TableRecalled { table, name } => write!(f, "table recalled: {name:?} {table}"),
-            Note::TableDeleted { table, name } => write!(f, "table deleted: {name:?} {table}"),
-            Note::TabletRunning { tablet, leader } => write!(f, "tablet running: {tablet} led by {leader}"),
-            Note::TabletReplaced { tablet, by, reason } => {
+            CatalogNote::TableRecalled { table, name } => write!(f, "table recalled: {name:?} {table}"),
+            CatalogNote::TableDeleted { table, name } => write!(f, "table deleted: {name:?} {table}"),
+            CatalogNote::TabletRunning { tablet, leader } => {
+                write!(f, "tablet running: {tablet} led by {leader}")
+            }
+            CatalogNote::TabletReplaced { tablet, by, reason } => {
                 write!(f, "tablet replaced: {tablet} by {by}: {reason}")
             }
-            Note::TabletUnplaced { tablet, reason } => write!(f, "tablet has no place: {tablet}: {reason}"),
-            Note::ReplicaFailed { tablet, server, error } => {
+            CatalogNote::TabletUnplaced { tablet, reason } => {
+                write!(f, "tablet has no place: {tablet}: {reason}")
+            }
+            CatalogNote::ReplicaFailed { tablet, server, error } => {
                 write!(f, "replica failed: {tablet} on {server}: {error}")
             }
-            Note::ReplicaMissing { tablet, server } => write!(f, "replica missing: {tablet} on {server}"),
-            Note::ReplicaUnknown { tablet, server } => {
+            CatalogNote::ReplicaMissing { tablet, server } => {
+                write!(f, "replica missing: {tablet} on {server}")
+            }
+            CatalogNote::ReplicaUnknown { tablet, server } => {
                 write!(f, "replica of an unknown tablet left alone: {tablet} on {server}")
             }
-            Note::ServerRegistered { server, address } => {
+            CatalogNote::ServerRegistered { server, address } => {
                 write!(f, "tablet server registered: {server} at {address}")
             }
-            Note::ReplicaWanted { tablet, change } => write!(f, "replicas of {tablet}: {change}"),
-            Note::TabletUnderReplicated { tablet, reason } => {
+            CatalogNote::ReplicaWanted { tablet, change } => write!(f, "replicas of {tablet}: {change}"),
+            CatalogNote::TabletUnderReplicated { tablet, reason } => {
                 write!(f, "tablet has too few replicas: {tablet}: {reason}")
             }
-            Note::ReplicaEvicted { tablet, server } => {
+            CatalogNote::ReplicaEvicted { tablet, server } => {
                 write!(f, "replica no longer belongs to its tablet: {tablet} on {server}")
             }
-            Note::RequestFailed { task, attempts, error } => {
+            CatalogNote::RequestFailed { task, attempts, error } => {
                 write!(f, "request failed: {task}, attempt {attempts}: {error}")
             }
         }
     }
 }
 
-/// A table and what is known of it beyond its record.
+/// A table and its in-memory state.
 #[derive(Debug)]
 struct Table {
     record: TableRecord,
@@ -239,18 +248,18 @@ struct Table {
     tablets: BTreeMap<Vec<u8>, TabletId>,
 }
 
-/// A tablet and what its replicas reported.
+/// A tablet and the reports of its replicas.
 #[derive(Debug)]
 struct Tablet {
     record: TabletRecord,
-    /// Since when this master has waited for it to come up.
+    /// Time since which this master has waited for it to run.
     waiting_since: Instant,
     replicas: BTreeMap<PeerId, ReportedTablet>,
-    /// How the members are, as the present leader said last.
-    health: BTreeMap<PeerId, Health>,
-    /// The schema that its replicas began with, if this master saw it come up.
+    /// Health of the members, as last reported by the current leader.
+    health: BTreeMap<PeerId, ReportedHealth>,
+    /// The schema that its replicas began with, if this master saw it start running.
     first_schema: Option<Arc<Schema>>,
-    repair: RepairState,
+    repair: PendingRepair,
 }
 
 impl Tablet {
@@ -261,55 +270,56 @@ impl Tablet {
             replicas: BTreeMap::new(),
             health: BTreeMap::new(),
             first_schema: None,
-            repair: RepairState::default(),
+            repair: PendingRepair::default(),
         }
     }
 
-    /// Whether it runs with the members that it was created with, each of which may still have its first replica made.
-    /// A server that has none then never had one: it deletes for good only what is no more, and with empty disks it is
-    /// another server. So it has forgotten no vote. This holds for a master that saw the tablet come up, which alone
-    /// knows who has not reported a replica since.
+    /// Returns true if it runs with its initial members, each of which may still create its first replica.
+    ///
+    /// A server without a replica has never had one then: it deletes permanently only what is deleted in the catalog,
+    /// and with empty disks it is another server. So no vote is lost. Only a master that saw the tablet start running
+    /// knows which members have not reported a replica since.
     fn has_first_members(&self) -> bool {
-        let first = Consensus::default().config_index;
-        self.record.state == TabletState::Running
+        let first = ConsensusState::default().config_index;
+        self.record.state == TabletLifecycle::Running
             && self.first_schema.is_some()
             && self.record.consensus.config_index == first
     }
 }
 
-/// See the module.
+/// The catalog: records of the system tablet and in-memory state.
 #[derive(Debug)]
 pub struct Catalog {
     config: CatalogConfig,
     cluster: ClusterRecord,
     tables: BTreeMap<TableId, Table>,
-    /// Of tables that are not deleted; soft-deleted ones keep their names.
+    /// Names of tables that are not deleted; soft-deleted ones keep their names.
     names: BTreeMap<String, TableId>,
     tablets: BTreeMap<TabletId, Tablet>,
-    servers: BTreeMap<PeerId, Server>,
+    servers: BTreeMap<PeerId, Tserver>,
     server_records: BTreeMap<PeerId, ServerRecord>,
-    tasks: Tasks,
-    dice: Dice,
-    /// Rows that this step changed.
-    dirty: BTreeSet<RowKey>,
-    /// When the next look at everything that can time out is due.
+    tasks: TaskQueue,
+    id_rng: IdRng,
+    /// Rows changed by this step.
+    dirty: BTreeSet<SystemRowKey>,
+    /// Time of the next check of all timeouts.
     next_sweep: Instant,
 }
 
 impl Catalog {
-    /// The catalog of these rows of the system tablet, or a new one if there are none.
+    /// Loads the catalog from these rows of the system tablet, or creates a new one if there are none.
     ///
-    /// `seed` decides new ids and placement; it must be fresh entropy in production.
+    /// `seed` determines new ids and placement; it must be fresh entropy in production.
     pub fn load(
         config: CatalogConfig,
         seed: [u64; 2],
-        now: Now,
-        rows: impl IntoIterator<Item = (RowKey, Vec<u8>)>,
+        now: ClockReading,
+        rows: impl IntoIterator<Item = (SystemRowKey, Vec<u8>)>,
     ) -> Result<Catalog, Error> {
-        let mut dice = Dice::new(seed);
-        let cluster = ClusterRecord { id: dice.uuid(), created: now.wall.micros };
+        let mut id_rng = IdRng::new(seed);
+        let cluster = ClusterRecord { id: id_rng.uuid(), created: now.wall.micros };
         let mut catalog = Catalog {
-            tasks: Tasks::new(&config),
+            tasks: TaskQueue::new(&config),
             config,
             cluster,
             tables: BTreeMap::new(),
@@ -317,8 +327,8 @@ impl Catalog {
             tablets: BTreeMap::new(),
             servers: BTreeMap::new(),
             server_records: BTreeMap::new(),
-            dice,
-            dirty: BTreeSet::from([RowKey::Cluster]),
+            id_rng,
+            dirty: BTreeSet::from([SystemRowKey::Cluster]),
             next_sweep: now.mono,
         };
         for (key, metadata) in rows {
@@ -329,25 +339,25 @@ impl Catalog {
         Ok(catalog)
     }
 
-    fn load_row(&mut self, now: Now, key: RowKey, metadata: &[u8]) -> Result<(), Error> {
+    fn load_row(&mut self, now: ClockReading, key: SystemRowKey, metadata: &[u8]) -> Result<(), Error> {
         match key {
-            RowKey::Table(id) => {
+            SystemRowKey::Table(id) => {
                 let record = TableRecord::unseal(metadata)?;
-                if !matches!(record.state, TableState::Deleted { .. }) {
+                if !matches!(record.state, TableLifecycle::Deleted { .. }) {
                     self.names.insert(record.name.clone(), id);
                 }
                 self.tables.insert(id, Table { record, tablets: BTreeMap::new() });
             }
-            RowKey::Tablet(id) => {
+            SystemRowKey::Tablet(id) => {
                 let record = TabletRecord::unseal(metadata)?;
                 self.tablets.insert(id, Tablet::new(record, now.mono));
             }
-            RowKey::Server(id) => {
+            SystemRowKey::Server(id) => {
                 self.server_records.insert(id, ServerRecord::unseal(metadata)?);
             }
-            RowKey::Cluster => {
+            SystemRowKey::Cluster => {
                 self.cluster = ClusterRecord::unseal(metadata)?;
-                self.dirty.remove(&RowKey::Cluster);
+                self.dirty.remove(&SystemRowKey::Cluster);
             }
         }
         Ok(())
@@ -366,19 +376,19 @@ impl Catalog {
         Ok(())
     }
 
-    /// Lets `event` happen at `now`.
-    pub fn step(&mut self, now: Now, event: Event, out: &mut Effects) {
+    /// Processes `event` at `now`.
+    pub fn step(&mut self, now: ClockReading, event: CatalogEvent, out: &mut CatalogEffects) {
         match event {
-            Event::Command { ticket, caller, command } => {
+            CatalogEvent::Command { ticket, caller, command } => {
                 let result = self.command(now, &caller, command, out);
-                out.answers.push(Done { ticket, result: DoneResult::Command(result) });
+                out.answers.push(EventReply { ticket, result: EventResult::Command(result) });
             }
-            Event::Heartbeat { ticket, heartbeat } => {
+            CatalogEvent::Heartbeat { ticket, heartbeat } => {
                 let reply = self.heartbeat(now, *heartbeat, out);
-                out.answers.push(Done { ticket, result: DoneResult::Heartbeat(reply) });
+                out.answers.push(EventReply { ticket, result: EventResult::Heartbeat(reply) });
             }
-            Event::Answered { task, result } => self.answered(now, task, result, out),
-            Event::Tick => {}
+            CatalogEvent::Answered { task, result } => self.answered(now, task, result, out),
+            CatalogEvent::Tick => {}
         }
         if self.next_sweep <= now.mono {
             self.sweep(now, out);
@@ -387,44 +397,50 @@ impl Catalog {
         self.save(out);
     }
 
-    /// When [`Event::Tick`] is due if nothing else happens.
+    /// Time at which [`CatalogEvent::Tick`] is due if no other event arrives.
     pub fn deadline(&self) -> Instant {
         self.tasks.next_due().map_or(self.next_sweep, |due| due.min(self.next_sweep))
     }
 
-    fn command(&mut self, now: Now, caller: &str, command: Command, out: &mut Effects) -> Result<Answer> {
+    fn command(
+        &mut self,
+        now: ClockReading,
+        caller: &str,
+        command: CatalogCommand,
+        out: &mut CatalogEffects,
+    ) -> Result<CommandReply> {
         match command {
-            Command::Create(request) => self.create_table(now, caller, *request, out),
-            Command::Alter(request) => self.alter_table(now, *request, out),
-            Command::Delete { table, reserve_seconds } => {
+            CatalogCommand::Create(request) => self.create_table(now, caller, *request, out),
+            CatalogCommand::Alter(request) => self.alter_table(now, *request, out),
+            CatalogCommand::Delete { table, reserve_seconds } => {
                 self.delete_table(now, &table, reserve_seconds, out)
             }
-            Command::Recall { table, new_name } => self.recall_table(now, &table, new_name, out),
-            Command::ReplaceTablet(tablet) => self.replace_tablet_by_hand(now, tablet, out),
-            Command::ChangeServerState { server, change, allow_missing } => {
+            CatalogCommand::Recall { table, new_name } => self.recall_table(now, &table, new_name, out),
+            CatalogCommand::ReplaceTablet(tablet) => self.replace_tablet_by_hand(now, tablet, out),
+            CatalogCommand::ChangeServerState { server, change, allow_missing } => {
                 self.change_server_state(now, server, change, allow_missing)
             }
-            Command::UnregisterServer { server, force } => self.unregister_server(now, server, force),
+            CatalogCommand::UnregisterServer { server, force } => self.unregister_server(now, server, force),
         }
     }
 
-    /// Hands out the changed rows; a record that is gone becomes a deletion.
-    fn save(&mut self, out: &mut Effects) {
+    /// Emits the changed rows; a removed record becomes a deletion.
+    fn save(&mut self, out: &mut CatalogEffects) {
         for key in std::mem::take(&mut self.dirty) {
             let metadata = match key {
-                RowKey::Table(id) => self.tables.get(&id).map(|table| table.record.seal()),
-                RowKey::Tablet(id) => self.tablets.get(&id).map(|tablet| tablet.record.seal()),
-                RowKey::Server(id) => self.server_records.get(&id).map(Record::seal),
-                RowKey::Cluster => Some(self.cluster.seal()),
+                SystemRowKey::Table(id) => self.tables.get(&id).map(|table| table.record.seal()),
+                SystemRowKey::Tablet(id) => self.tablets.get(&id).map(|tablet| tablet.record.seal()),
+                SystemRowKey::Server(id) => self.server_records.get(&id).map(SystemRecord::seal),
+                SystemRowKey::Cluster => Some(self.cluster.seal()),
             };
-            out.writes.push(RowWrite { key, metadata });
+            out.writes.push(SystemRowWrite { key, metadata });
         }
     }
 
     /// An id that no table or tablet has.
     fn fresh_id(&mut self) -> Uuid {
         loop {
-            let id = self.dice.uuid();
+            let id = self.id_rng.uuid();
             let taken = self.tables.contains_key(&id) || self.tablets.contains_key(&id);
             if !taken && id != Uuid::ZERO {
                 return id;

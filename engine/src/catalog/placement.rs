@@ -1,13 +1,11 @@
-//! Which tablet servers get the replicas of a new tablet.
+//! Placement of the replicas of a new tablet on tablet servers.
 //!
-//! First come the servers with the fewest replicas of the same range of the table, then those with the
-//! fewest of the table. Among equals two are drawn at random and the one with fewer replicas altogether
-//! wins (power of two choices): new servers fill up quickly but are not flooded by many tables being made
-//! at once.
+//! Servers with the fewest replicas of the same range of the table come first, then those with the fewest of the table.
+//! Among equals two are drawn at random and the one with fewer replicas in total wins (power of two choices): new
+//! servers fill up quickly but are not flooded when many tables are created at once.
 //!
-//! Before all that come the locations (racks, zones) of the servers: each next replica goes to a location that
-//! has the fewest replicas of the tablet so far, so that no location has a majority unless the servers leave no
-//! choice.
+//! Locations (racks, zones) of the servers take precedence. Each next replica is placed in a location with the fewest
+//! replicas of the tablet so far, so that no location has a majority unless the servers leave no choice.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +13,15 @@ use super::Catalog;
 use crate::ids::{PeerId, TableId, Uuid};
 use crate::time::Instant;
 
-/// A small generator (SplitMix64 on two lanes) of ids and draws, decided by its seed.
+/// A small generator (SplitMix64 on two lanes) of ids and random choices, determined by its seed.
 #[derive(Debug, Clone)]
-pub(super) struct Dice {
+pub(super) struct IdRng {
     lanes: [u64; 2],
 }
 
-impl Dice {
-    pub(super) fn new(seed: [u64; 2]) -> Dice {
-        Dice { lanes: seed }
+impl IdRng {
+    pub(super) fn new(seed: [u64; 2]) -> IdRng {
+        IdRng { lanes: seed }
     }
 
     fn next(&mut self, lane: usize) -> u64 {
@@ -45,12 +43,11 @@ impl Dice {
     }
 }
 
-/// How many replicas each server that can take new ones has, counted once and kept while a request places
-/// many.
+/// Replica counts of the servers that can take new ones; counted once per request.
 #[derive(Debug, Default)]
-pub(super) struct Loads {
+pub(super) struct ReplicaCounts {
     servers: BTreeMap<PeerId, Load>,
-    /// Of all servers that have registered; those without a location count as one location.
+    /// Locations of all registered servers; those without a location count as one location.
     locations: BTreeMap<PeerId, String>,
 }
 
@@ -62,17 +59,17 @@ struct Load {
     of_range: BTreeMap<Vec<u8>, usize>,
 }
 
-impl Loads {
+impl ReplicaCounts {
     pub(super) fn server_count(&self) -> usize {
         self.servers.len()
     }
 
-    /// Chooses servers for `replicas` replicas of a tablet in this range and counts them; fewer if there are
-    /// too few servers.
-    pub(super) fn choose(&mut self, dice: &mut Dice, replicas: usize, range: &[u8]) -> Vec<PeerId> {
+    /// Chooses servers for `replicas` replicas of a tablet in this range and counts them; fewer if there are too few
+    /// servers.
+    pub(super) fn choose(&mut self, id_rng: &mut IdRng, replicas: usize, range: &[u8]) -> Vec<PeerId> {
         let mut chosen = Vec::with_capacity(replicas);
         while chosen.len() < replicas {
-            let Some(pick) = self.pick(dice, &chosen, &chosen, range) else { break };
+            let Some(pick) = self.pick(id_rng, &chosen, &chosen, range) else { break };
             chosen.push(pick);
         }
         for server in &chosen {
@@ -81,11 +78,11 @@ impl Loads {
         chosen
     }
 
-    /// Chooses a server for one more replica of a tablet that has replicas on `spread` already, on none of
-    /// `members`. `None` if there is no other server.
+    /// Chooses a server for one more replica of a tablet that already has replicas on `spread`, on none of `members`.
+    /// `None` if there is no other server.
     pub(super) fn pick(
         &self,
-        dice: &mut Dice,
+        id_rng: &mut IdRng,
         members: &[PeerId],
         spread: &[PeerId],
         range: &[u8],
@@ -94,8 +91,8 @@ impl Loads {
         match best.len() {
             0 | 1 => best.first().copied(),
             count => {
-                let first = dice.below(count);
-                let second = (first + 1 + dice.below(count - 1)) % count;
+                let first = id_rng.below(count);
+                let second = (first + 1 + id_rng.below(count - 1)) % count;
                 let [a, b] = [best[first], best[second]];
                 Some(if self.servers[&b].all < self.servers[&a].all { b } else { a })
             }
@@ -106,8 +103,8 @@ impl Loads {
         self.locations.get(&server).map_or("", String::as_str)
     }
 
-    /// The servers that hold none of the tablet's replicas, in the locations with the fewest of them, that have
-    /// the fewest replicas of the range, and of those the fewest of the table.
+    /// The servers with the fewest replicas, among those that are not in `members`. Compared in order: replicas of the
+    /// tablet in their location, replicas of the range, replicas of the table.
     fn best(&self, members: &[PeerId], spread: &[PeerId], range: &[u8]) -> Vec<PeerId> {
         let mut best = Vec::new();
         let mut least = (usize::MAX, usize::MAX, usize::MAX);
@@ -116,8 +113,8 @@ impl Loads {
                 continue;
             }
             let location = self.location(*server);
-            let beside = spread.iter().filter(|other| self.location(**other) == location).count();
-            let weight = (beside, load.of_range.get(range).copied().unwrap_or(0), load.of_table);
+            let in_location = spread.iter().filter(|other| self.location(**other) == location).count();
+            let weight = (in_location, load.of_range.get(range).copied().unwrap_or(0), load.of_table);
             if weight < least {
                 least = weight;
                 best.clear();
@@ -140,9 +137,9 @@ impl Loads {
 }
 
 impl Catalog {
-    /// The loads of the servers that can take replicas of `table` now.
-    pub(super) fn loads(&self, now: Instant, table: TableId) -> Loads {
-        let mut loads = Loads::default();
+    /// Counts the replicas of the servers that can take replicas of `table` now.
+    pub(super) fn loads(&self, now: Instant, table: TableId) -> ReplicaCounts {
+        let mut loads = ReplicaCounts::default();
         for (id, server) in &self.servers {
             if let Some(location) = &server.location {
                 loads.locations.insert(*id, location.clone());

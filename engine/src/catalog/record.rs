@@ -1,4 +1,4 @@
-//! What the system tablet keeps: one row per table, per tablet, and per tablet server in a special state.
+//! Records of the system tablet: one row per table, per tablet, and per tablet server in a special state.
 //!
 //! ```text
 //! entry_type INT8   entry_id STRING            metadata BINARY (sealed, see [`crate::codec`])
@@ -8,8 +8,7 @@
 //! 4 cluster         the word "cluster"         ClusterRecord
 //! ```
 //!
-//! Everything else the catalog knows (who lives where, what each replica reported) comes back with
-//! heartbeats.
+//! All other state of the catalog (addresses of servers, reports of replicas) returns with heartbeats.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,27 +36,27 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Settings of a table that its tablets follow; absent ones are the tablet server's.
+/// Extra configuration of a table for its tablets; the tablet server's defaults replace absent values.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExtraConfig {
     /// Seconds for which old versions of rows can be read (`kudu.table.history_max_age_sec`).
     pub history_max_age_sec: Option<i32>,
-    /// Higher goes first in maintenance (`kudu.table.maintenance_priority`).
+    /// Priority in maintenance, higher first (`kudu.table.maintenance_priority`).
     pub maintenance_priority: Option<i32>,
     /// `kudu.table.disable_compaction`.
     pub disable_compaction: Option<bool>,
 }
 
-/// Where a table is in its life. Times are microseconds since 1970.
+/// Lifecycle state of a table. Times are microseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TableState {
+pub enum TableLifecycle {
     Running,
     /// Hidden, to be deleted at `purge_at` unless it is recalled.
     SoftDeleted {
         at: u64,
         purge_at: u64,
     },
-    /// Gone; remembered so that its replicas can be told, and its id not taken for a new one.
+    /// Deleted; kept so that its replicas can be deleted too, and its id is not reused.
     Deleted {
         at: u64,
     },
@@ -68,13 +67,13 @@ pub struct TableRecord {
     pub name: String,
     pub owner: String,
     pub comment: String,
-    pub state: TableState,
+    pub state: TableLifecycle,
     pub schema: Arc<Schema>,
-    /// Counts the alterations that tablets have to follow, from 0.
+    /// Number of alterations that concern tablets, from 0.
     pub version: u32,
-    /// While an alteration spreads: the last schema that every tablet has.
+    /// During an alteration: the last schema that every tablet has.
     pub applied_schema: Option<Arc<Schema>>,
-    /// The id that the next added column gets.
+    /// The id of the next added column.
     pub next_column_id: u32,
     pub partition_schema: Arc<PartitionSchema>,
     pub replicas: i32,
@@ -87,35 +86,35 @@ pub struct TableRecord {
 }
 
 impl TableRecord {
-    /// The last schema that every tablet has: what clients are told of, and what new replicas begin with.
+    /// The last schema that every tablet has: it is served to clients, and new replicas begin with it.
     pub fn served_schema(&self) -> &Arc<Schema> {
         self.applied_schema.as_ref().unwrap_or(&self.schema)
     }
 }
 
-/// Where a tablet is in its life.
+/// Lifecycle state of a tablet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TabletState {
+pub enum TabletLifecycle {
     /// No servers chosen yet.
     Preparing,
-    /// Servers chosen and told; no leader reported yet.
+    /// Servers chosen and requested to create replicas; no leader reported yet.
     Creating,
     Running,
-    /// Another tablet took its place.
+    /// Another tablet replaced it.
     Replaced,
     Deleted,
 }
 
-impl TabletState {
-    /// Whether the tablet holds, or is about to hold, a part of its table.
+impl TabletLifecycle {
+    /// Returns true if the tablet holds, or is about to hold, a part of its table.
     pub fn is_live(self) -> bool {
-        matches!(self, TabletState::Preparing | TabletState::Creating | TabletState::Running)
+        matches!(self, TabletLifecycle::Preparing | TabletLifecycle::Creating | TabletLifecycle::Running)
     }
 }
 
 /// One member of a tablet's Raft configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct PeerRecord {
     pub server: PeerId,
     pub voter: bool,
     pub address: HostPort,
@@ -123,26 +122,26 @@ pub struct Peer {
     pub replace: bool,
 }
 
-/// Who replicates a tablet, as the catalog ordered or a replica last reported.
+/// Raft configuration and leader of a tablet, as requested by the catalog or last reported by a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Consensus {
+pub struct ConsensusState {
     pub term: i64,
     pub leader: Option<PeerId>,
-    /// Index of the operation that committed this configuration; -1 before the first.
+    /// Index of the operation that committed this configuration; -1 for the initial one.
     pub config_index: i64,
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PeerRecord>,
 }
 
-impl Consensus {
-    /// Whether the configuration names this server.
+impl ConsensusState {
+    /// Returns true if the configuration names this server.
     pub fn has(&self, server: PeerId) -> bool {
         self.peers.iter().any(|peer| peer.server == server)
     }
 }
 
-impl Default for Consensus {
-    fn default() -> Consensus {
-        Consensus { term: 0, leader: None, config_index: -1, peers: Vec::new() }
+impl Default for ConsensusState {
+    fn default() -> ConsensusState {
+        ConsensusState { term: 0, leader: None, config_index: -1, peers: Vec::new() }
     }
 }
 
@@ -151,20 +150,20 @@ pub struct TabletRecord {
     pub table: TableId,
     pub partition: Partition,
     pub dimension_label: Option<String>,
-    pub state: TabletState,
-    /// Why it is in this state.
+    pub state: TabletLifecycle,
+    /// Reason for the state.
     pub message: String,
-    /// Microseconds since 1970 when the state was entered.
+    /// Time in microseconds since 1970 at which the state was entered.
     pub since: u64,
-    pub consensus: Consensus,
-    /// Once the tablet is gone: servers that have not confirmed that their replica is.
+    pub consensus: ConsensusState,
+    /// For a deleted tablet: servers that have not confirmed the removal of their replica.
     pub doomed: Vec<PeerId>,
 }
 
 /// A tablet server in a state that outlives masters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
-    /// The server gets no new replicas.
+    /// True if the server gets no new replicas.
     pub maintenance: bool,
     /// Microseconds since 1970.
     pub since: u64,
@@ -177,9 +176,9 @@ pub struct ClusterRecord {
     pub created: u64,
 }
 
-/// Names a row of the system tablet.
+/// Key of a row of the system tablet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RowKey {
+pub enum SystemRowKey {
     Table(TableId),
     Tablet(TabletId),
     Server(PeerId),
@@ -188,27 +187,27 @@ pub enum RowKey {
 
 const CLUSTER: &str = "cluster";
 
-impl RowKey {
+impl SystemRowKey {
     /// The key columns `entry_type` and `entry_id`.
     pub fn columns(self) -> (i8, String) {
         match self {
-            RowKey::Table(id) => (1, id.to_string()),
-            RowKey::Tablet(id) => (2, id.to_string()),
-            RowKey::Server(id) => (3, id.to_string()),
-            RowKey::Cluster => (4, CLUSTER.to_string()),
+            SystemRowKey::Table(id) => (1, id.to_string()),
+            SystemRowKey::Tablet(id) => (2, id.to_string()),
+            SystemRowKey::Server(id) => (3, id.to_string()),
+            SystemRowKey::Cluster => (4, CLUSTER.to_string()),
         }
     }
 
-    /// `Corrupt` for a key that this build does not write.
-    pub fn from_columns(entry_type: i8, entry_id: &str) -> Result<RowKey> {
+    /// Parses the key columns; `Corrupt` for a key that this build does not write.
+    pub fn from_columns(entry_type: i8, entry_id: &str) -> Result<SystemRowKey> {
         let bad =
             || Error::corrupt(format!("system tablet has a row of type {entry_type} and id {entry_id:?}"));
         let id = || Uuid::from_str(entry_id).map_err(|_| bad());
         match entry_type {
-            1 => Ok(RowKey::Table(id()?)),
-            2 => Ok(RowKey::Tablet(id()?)),
-            3 => Ok(RowKey::Server(id()?)),
-            4 if entry_id == CLUSTER => Ok(RowKey::Cluster),
+            1 => Ok(SystemRowKey::Table(id()?)),
+            2 => Ok(SystemRowKey::Tablet(id()?)),
+            3 => Ok(SystemRowKey::Server(id()?)),
+            4 if entry_id == CLUSTER => Ok(SystemRowKey::Cluster),
             _ => Err(bad()),
         }
     }
@@ -216,13 +215,13 @@ impl RowKey {
 
 /// A row of the system tablet to be put (`Some`) or deleted (`None`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowWrite {
-    pub key: RowKey,
+pub struct SystemRowWrite {
+    pub key: SystemRowKey,
     pub metadata: Option<Vec<u8>>,
 }
 
-/// A record that a row's metadata can hold.
-pub trait Record: Serialize + DeserializeOwned {
+/// A record stored in a row's metadata.
+pub trait SystemRecord: Serialize + DeserializeOwned {
     const MAGIC: [u8; 4];
     const VERSION: u16 = 1;
 
@@ -231,25 +230,25 @@ pub trait Record: Serialize + DeserializeOwned {
         codec::seal(Self::MAGIC, Self::VERSION, &payload)
     }
 
-    /// `Corrupt` if the bytes are damaged, `Unsupported` if a newer build wrote them.
+    /// Decodes a record; `Corrupt` if the bytes are damaged, `Unsupported` if a newer build wrote them.
     fn unseal(bytes: &[u8]) -> Result<Self> {
         let (_, payload) = codec::unseal(Self::MAGIC, Self::VERSION, bytes)?;
         postcard::from_bytes(payload).map_err(|error| Error::corrupt(format!("catalog record: {error}")))
     }
 }
 
-impl Record for TableRecord {
+impl SystemRecord for TableRecord {
     const MAGIC: [u8; 4] = *b"NYct";
 }
 
-impl Record for TabletRecord {
+impl SystemRecord for TabletRecord {
     const MAGIC: [u8; 4] = *b"NYcp";
 }
 
-impl Record for ServerRecord {
+impl SystemRecord for ServerRecord {
     const MAGIC: [u8; 4] = *b"NYcs";
 }
 
-impl Record for ClusterRecord {
+impl SystemRecord for ClusterRecord {
     const MAGIC: [u8; 4] = *b"NYcc";
 }

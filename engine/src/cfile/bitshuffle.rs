@@ -1,4 +1,4 @@
-//! Turns integers into planes of bits, so that what they share becomes runs of zeros.
+//! Bit-plane transposition of integers, which turns the bits they share into runs of zeros.
 //!
 //! ```text
 //! packed    flags u8 (1 = LZ4) | bits u8 | base (width) | [LZ4 length u32] | planes
@@ -6,13 +6,13 @@
 //! plane p   bit p of value - base, eight values to a byte, the first in the least significant bit
 //! ```
 //!
-//! `base` is the smallest value, `bits` what the largest difference needs: planes above it are not stored, and
-//! values that are all alike take no planes at all. Sixteen-byte values are two packed sequences, low halves
+//! `base` is the smallest value, `bits` the width of the largest difference. Planes above it are not stored,
+//! so equal values take no planes at all. Sixteen-byte values are two packed sequences, low halves
 //! then high halves. The planes are compressed with LZ4 when that saves an eighth or more.
 //!
-//! *Not here:* which values go together in a page, nulls, checksums.
+//! *Not here:* grouping of values into pages, NULLs, checksums.
 
-use crate::codec::Reader;
+use crate::codec::ByteReader;
 use crate::error::{Error, Result};
 
 const CHUNK: usize = 2048;
@@ -43,7 +43,7 @@ fn transpose_bytes(words: &mut [u64; 8]) {
     }
 }
 
-/// Bytes that `bits` planes of `count` values take.
+/// Returns the bytes that `bits` planes of `count` values take.
 fn planes_len(count: usize, bits: usize) -> usize {
     let full = count / CHUNK * (CHUNK / 8);
     (full + (count % CHUNK).div_ceil(8)) * bits
@@ -94,9 +94,9 @@ macro_rules! words {
 
 words!(u8, u16, u32, u64);
 
-/// How the smallest value is found: two's complement numbers count from below zero.
+/// Order by which the smallest value is found. Signed integers are two's complement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
+pub enum Signedness {
     Signed,
     Unsigned,
 }
@@ -104,7 +104,7 @@ pub enum Sign {
 /// Appends the packed form of `bytes`, little-endian cells of `width` bytes.
 ///
 /// Panics unless `width` is 1, 2, 4, 8 or 16 and divides the length.
-pub fn pack(bytes: &[u8], width: usize, sign: Sign, out: &mut Vec<u8>) {
+pub fn pack(bytes: &[u8], width: usize, sign: Signedness, out: &mut Vec<u8>) {
     assert!(bytes.len().is_multiple_of(width), "whole cells");
     match width {
         1 => pack_words::<u8>(bytes, sign, out),
@@ -115,23 +115,23 @@ pub fn pack(bytes: &[u8], width: usize, sign: Sign, out: &mut Vec<u8>) {
             let half = |from: usize| -> Vec<u8> {
                 bytes.chunks_exact(16).flat_map(|cell| cell[from..from + 8].iter().copied()).collect()
             };
-            pack_words::<u64>(&half(0), Sign::Unsigned, out);
+            pack_words::<u64>(&half(0), Signedness::Unsigned, out);
             pack_words::<u64>(&half(8), sign, out);
         }
         _ => panic!("cells of {width} bytes are not packed"),
     }
 }
 
-/// Packs numbers that are not cells: lengths, codes.
+/// Packs integers that are not cells: lengths, codes.
 pub fn pack_u32(values: &[u32], out: &mut Vec<u8>) {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    pack(&bytes, 4, Sign::Unsigned, out);
+    pack(&bytes, 4, Signedness::Unsigned, out);
 }
 
-/// The smallest value and the bits its largest difference needs.
-fn frame<W: Word>(bytes: &[u8], sign: Sign) -> (W, usize) {
+/// Returns the smallest value and the number of bits that the largest difference needs.
+fn frame<W: Word>(bytes: &[u8], sign: Signedness) -> (W, usize) {
     // Adding half the range turns the order of two's complement into the order of unsigned numbers.
-    let top = if sign == Sign::Signed { 1u64 << (W::BYTES * 8 - 1) } else { 0 };
+    let top = if sign == Signedness::Signed { 1u64 << (W::BYTES * 8 - 1) } else { 0 };
     let top = W::from_u64(top);
     let mut cells = bytes.chunks_exact(W::BYTES).map(|cell| W::load(cell).plus(top));
     let Some(first) = cells.next() else { return (W::from_u64(0), 0) };
@@ -140,7 +140,7 @@ fn frame<W: Word>(bytes: &[u8], sign: Sign) -> (W, usize) {
     (low.minus(top), bits)
 }
 
-fn pack_words<W: Word>(bytes: &[u8], sign: Sign, out: &mut Vec<u8>) {
+fn pack_words<W: Word>(bytes: &[u8], sign: Signedness, out: &mut Vec<u8>) {
     let (base, bits) = frame::<W>(bytes, sign);
     let header = out.len();
     out.extend_from_slice(&[0, bits as u8]);
@@ -172,10 +172,10 @@ fn pack_words<W: Word>(bytes: &[u8], sign: Sign, out: &mut Vec<u8>) {
     }
 }
 
-/// A chunk's values cut into their bytes: byte `b` of each, for every `b`.
+/// A chunk's values split into bytes: byte `b` of each value, for every `b`.
 type Lanes = [[u8; CHUNK]; 8];
 
-/// Cuts values into their bytes, then 64 of those at a time into planes.
+/// Splits values into their bytes, then transposes 64 of those at a time into planes.
 fn shuffle_chunk<W: Word>(cells: &[u8], base: W, bits: usize, planes: &mut [u8]) {
     let count = cells.len() / W::BYTES;
     let stride = planes.len() / bits;
@@ -205,10 +205,10 @@ fn split(block: &[u8; 64]) -> [u64; 8] {
     std::array::from_fn(|i| u64::from_le_bytes(words[i]))
 }
 
-/// Appends `count` cells of `width` bytes, taken from the packed form at the front of `input`.
+/// Appends `count` cells of `width` bytes, unpacked from the front of `input`.
 ///
-/// `Corrupt` if the packed form is not one. The caller has bounded `count`.
-pub fn unpack(input: &mut Reader<'_>, count: usize, width: usize, out: &mut Vec<u8>) -> Result<()> {
+/// Returns `Corrupt` if the packed form is damaged. The caller has bounded `count`.
+pub fn unpack(input: &mut ByteReader<'_>, count: usize, width: usize, out: &mut Vec<u8>) -> Result<()> {
     match width {
         1 => unpack_words::<u8>(input, count, out),
         2 => unpack_words::<u16>(input, count, out),
@@ -229,14 +229,14 @@ pub fn unpack(input: &mut Reader<'_>, count: usize, width: usize, out: &mut Vec<
     }
 }
 
-/// Reads what [`pack_u32`] wrote.
-pub fn unpack_u32(input: &mut Reader<'_>, count: usize) -> Result<Vec<u32>> {
+/// Decodes what [`pack_u32`] wrote.
+pub fn unpack_u32(input: &mut ByteReader<'_>, count: usize) -> Result<Vec<u32>> {
     let mut bytes = Vec::new();
     unpack_words::<u32>(input, count, &mut bytes)?;
     Ok(bytes.chunks_exact(4).map(u32::load).collect())
 }
 
-fn unpack_words<W: Word>(input: &mut Reader<'_>, count: usize, out: &mut Vec<u8>) -> Result<()> {
+fn unpack_words<W: Word>(input: &mut ByteReader<'_>, count: usize, out: &mut Vec<u8>) -> Result<()> {
     let (flags, bits) = (input.u8()?, input.u8()? as usize);
     if flags & !FLAG_LZ4 != 0 || bits > 8 * W::BYTES {
         return Err(Error::corrupt(format!("packed values have flags {flags} and {bits} bits")));
@@ -267,7 +267,7 @@ fn unpack_words<W: Word>(input: &mut Reader<'_>, count: usize, out: &mut Vec<u8>
     Ok(())
 }
 
-/// Puts planes together to bytes, 64 at a time, then those to values.
+/// Joins planes to bytes, 64 at a time, then those to values.
 fn unshuffle_chunk<W: Word>(planes: &[u8], base: W, bits: usize, lanes: &mut Lanes, cells: &mut [u8]) {
     let stride = planes.len() / bits;
     for (group, lane) in planes.chunks(8 * stride).zip(lanes.iter_mut()) {
@@ -303,8 +303,8 @@ fn load_up_to_8(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Values of `N` bytes each, and the base. The few bytes that most columns need have loops without an index, which
-/// the compiler turns into vectors.
+/// Joins `N` bytes to each value and adds the base. Most columns need few bytes: their loops have no index, and the
+/// compiler vectorizes them.
 fn join<W: Word, const N: usize>(lanes: &Lanes, base: W, cells: &mut [u8]) {
     let cells = cells.chunks_exact_mut(W::BYTES);
     let put = |cell: &mut [u8], value: u64| W::from_u64(value).plus(base).store(cell);

@@ -5,15 +5,15 @@ use std::io::{Read, Write};
 use crate::error::{Error, Result};
 use crate::schema::Compression;
 
-/// No page is longer than this before compression; a header that says otherwise is damaged.
+/// Most bytes of a page before compression. A header with a larger length is corrupt.
 pub const PAGE_BYTES_MAX: usize = 64 << 20;
 
-/// The number a page's header gives its compression: Kudu's, so that people need to know one list.
+/// Returns the codec number stored in a page's header. The numbers are Kudu's, so that operators need to know one list.
 fn number(compression: Compression) -> u8 {
     compression as u8
 }
 
-/// What to store for `body`: the compression's number and its bytes, or `None` to store it as it is.
+/// Compresses `body`: returns the codec number and the bytes to store, or `None` to store the body as it is.
 pub fn compress(compression: Compression, body: &[u8]) -> Option<(u8, Vec<u8>)> {
     let packed = match compression {
         Compression::Default | Compression::None => return None,
@@ -32,7 +32,7 @@ fn zlib(body: &[u8]) -> Option<Vec<u8>> {
     encoder.finish().ok()
 }
 
-/// Decompresses to exactly `size` bytes; `Corrupt` if there are more or fewer or the stream is damaged.
+/// Decompresses to exactly `size` bytes. Returns `Corrupt` if there are more or fewer, or the stream is damaged.
 pub fn decompress(number: u8, stored: &[u8], size: usize) -> Result<Vec<u8>> {
     match number {
         2 => snappy_exact(stored, size),
@@ -43,7 +43,7 @@ pub fn decompress(number: u8, stored: &[u8], size: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Refuses a size that no stream of `stored` bytes can grow to, before anything is reserved for it.
+/// Rejects a size that no stream of `stored` bytes can grow to, before memory is allocated for it.
 fn check_ratio(stored: usize, size: usize, ratio: usize) -> Result<()> {
     if size > PAGE_BYTES_MAX || size > stored.saturating_mul(ratio) + 64 {
         return Err(Error::corrupt(format!("{stored} compressed bytes cannot hold {size}")));
@@ -54,9 +54,9 @@ fn check_ratio(stored: usize, size: usize, ratio: usize) -> Result<()> {
 /// Decompresses one LZ4 block to exactly `size` bytes.
 pub fn lz4_exact(stored: &[u8], size: usize) -> Result<Vec<u8>> {
     check_ratio(stored.len(), size, 255)?;
-    let mut out = vec![0; size];
-    match lz4_flex::block::decompress_into(stored, &mut out) {
-        Ok(got) if got == size => Ok(out),
+    let mut body = vec![0; size];
+    match lz4_flex::block::decompress_into(stored, &mut body) {
+        Ok(got) if got == size => Ok(body),
         Ok(got) => Err(Error::corrupt(format!("an LZ4 block holds {got} bytes instead of {size}"))),
         Err(error) => Err(Error::corrupt(format!("an LZ4 block is damaged: {error}"))),
     }
@@ -64,9 +64,9 @@ pub fn lz4_exact(stored: &[u8], size: usize) -> Result<Vec<u8>> {
 
 fn snappy_exact(stored: &[u8], size: usize) -> Result<Vec<u8>> {
     check_ratio(stored.len(), size, 64)?;
-    let mut out = vec![0; size];
-    match snap::raw::Decoder::new().decompress(stored, &mut out) {
-        Ok(got) if got == size => Ok(out),
+    let mut body = vec![0; size];
+    match snap::raw::Decoder::new().decompress(stored, &mut body) {
+        Ok(got) if got == size => Ok(body),
         Ok(got) => Err(Error::corrupt(format!("a Snappy block holds {got} bytes instead of {size}"))),
         Err(error) => Err(Error::corrupt(format!("a Snappy block is damaged: {error}"))),
     }
@@ -74,22 +74,22 @@ fn snappy_exact(stored: &[u8], size: usize) -> Result<Vec<u8>> {
 
 fn zlib_exact(stored: &[u8], size: usize) -> Result<Vec<u8>> {
     check_ratio(stored.len(), size, 1040)?;
-    let mut out = Vec::with_capacity(size);
-    // One byte more than promised is asked for, so that a longer stream shows.
+    let mut body = Vec::with_capacity(size);
+    // One byte more than expected is read, so that a longer stream is noticed.
     let mut decoder = flate2::read::ZlibDecoder::new(stored).take(size as u64 + 1);
-    match decoder.read_to_end(&mut out) {
-        Ok(got) if got == size => Ok(out),
+    match decoder.read_to_end(&mut body) {
+        Ok(got) if got == size => Ok(body),
         Ok(_) => Err(Error::corrupt(format!("a zlib stream does not hold {size} bytes"))),
         Err(error) => Err(Error::corrupt(format!("a zlib stream is damaged: {error}"))),
     }
 }
 
 fn zstd_exact(stored: &[u8], size: usize) -> Result<Vec<u8>> {
-    // Zstandard's runs make the ratio all but unbounded; the page limit is what holds.
+    // Zstandard's runs make the ratio practically unbounded; the page limit is the effective one.
     check_ratio(stored.len(), size, 1 << 20)?;
     match zstd::bulk::decompress(stored, size) {
-        Ok(out) if out.len() == size => Ok(out),
-        Ok(out) => Err(Error::corrupt(format!("a zstd frame holds {} bytes instead of {size}", out.len()))),
+        Ok(body) if body.len() == size => Ok(body),
+        Ok(body) => Err(Error::corrupt(format!("a zstd frame holds {} bytes instead of {size}", body.len()))),
         Err(error) => Err(Error::corrupt(format!("a zstd frame is damaged: {error}"))),
     }
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_codec_gives_back_what_it_took() {
+    fn every_codec_round_trips() {
         let body: Vec<u8> = (0..100_000u32).flat_map(|i| (i / 100).to_le_bytes()).collect();
         for codec in Compression::CODECS {
             let (number, packed) = compress(codec, &body).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_left_alone() {
+    fn bodies_that_do_not_shrink_are_not_compressed() {
         for codec in Compression::CODECS {
             assert_eq!(compress(codec, b"short"), None);
             assert_eq!(compress(codec, b""), None);
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bad_streams_never_panic(
+        fn damaged_streams_never_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..300),
             size in 0usize..100_000,
             number: u8,

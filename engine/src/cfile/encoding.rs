@@ -1,4 +1,4 @@
-//! The inside of a page: cells of one column, encoded.
+//! Encodings of a page's body: the cells of one column.
 //!
 //! ```text
 //! body        tag u8 | flags u8 (1 = has NULLs) | rows u32 | [validity: ceil(rows / 8) bytes] | cells
@@ -13,24 +13,24 @@
 //! ```
 //!
 //! *Packed* is [`super::bitshuffle`]. NULL cells are stored as zeros or as nothing. A page's tag need not be
-//! the column's encoding: equal cells become `same`, a dictionary that grows too large gives way to `plain`,
-//! and run lengths that do not pay give way to `shuffle`. [`resolve`] says what AUTO means.
+//! the column's encoding: equal cells become `same`, a dictionary that grows too large is replaced by `plain`,
+//! and run lengths that save no bytes by `shuffle`. [`resolve`] defines AUTO.
 //!
-//! *Not here:* page headers, checksums, compression ([`super::frame`]); choosing where a page ends
+//! *Not here:* page headers, checksums, compression ([`super::page_file`]); choosing where a page ends
 //! ([`super::writer`]).
 
 use std::sync::Arc;
 
-use super::bitshuffle::{Sign, pack, pack_u32, unpack, unpack_u32};
+use super::bitshuffle::{Signedness, pack, pack_u32, unpack, unpack_u32};
 use super::compress::PAGE_BYTES_MAX;
-use super::keys::common_prefix;
-use super::page::{Cells, Dictionary, Page};
-use crate::codec::{Reader, put_bytes};
+use super::decoded_page::{DecodedPage, Dictionary, PageCells};
+use super::key_index::common_prefix;
+use crate::codec::{ByteReader, put_bytes};
 use crate::error::{Error, Result};
-use crate::schema::block::{Bitmap, ColumnBlock, Values};
-use crate::schema::{Encoding, Physical};
+use crate::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
+use crate::schema::{Encoding, PhysicalType};
 
-/// No page has more rows.
+/// Most rows of a page.
 pub const PAGE_ROWS_MAX: usize = 1 << 16;
 
 const TAG_SAME: u8 = 0;
@@ -41,36 +41,45 @@ const TAG_DICT: u8 = 5;
 const TAG_SHUFFLE: u8 = 6;
 const FLAG_NULLS: u8 = 1;
 
-/// The encoding that a column gets: what was asked for, or the type's default; `Unsupported` if the type
+/// Resolves a column's encoding: the requested one, or the type's default for AUTO. Returns `Unsupported` if the type
 /// cannot have it.
-pub fn resolve(physical: Physical, asked: Encoding) -> Result<Encoding> {
+pub fn resolve(physical: PhysicalType, requested: Encoding) -> Result<Encoding> {
     use Encoding::{Auto, BitShuffle, Dict, Plain, Prefix, Rle};
     let legal: &[Encoding] = match physical {
-        Physical::Bool => &[Rle, Plain],
-        Physical::Float | Physical::Double | Physical::Int128 => &[BitShuffle, Plain],
-        Physical::Binary => &[Dict, Plain, Prefix],
+        PhysicalType::Bool => &[Rle, Plain],
+        PhysicalType::Float | PhysicalType::Double | PhysicalType::Int128 => &[BitShuffle, Plain],
+        PhysicalType::Binary => &[Dict, Plain, Prefix],
         _ => &[BitShuffle, Plain, Rle],
     };
-    match asked {
+    match requested {
         Auto => Ok(legal[0]),
-        asked if legal.contains(&asked) => Ok(asked),
-        asked => Err(Error::unsupported(format!("encoding {asked:?} not supported for type {physical:?}"))),
-    }
-}
-
-fn sign(physical: Physical) -> Sign {
-    match physical {
-        Physical::Int8 | Physical::Int16 | Physical::Int32 | Physical::Int64 | Physical::Int128 => {
-            Sign::Signed
+        requested if legal.contains(&requested) => Ok(requested),
+        requested => {
+            Err(Error::unsupported(format!("encoding {requested:?} not supported for type {physical:?}")))
         }
-        _ => Sign::Unsigned,
     }
 }
 
-/// Encodes a page; `codes` are its cells' places in the dictionary when the encoding is `Dict`.
+fn sign(physical: PhysicalType) -> Signedness {
+    match physical {
+        PhysicalType::Int8
+        | PhysicalType::Int16
+        | PhysicalType::Int32
+        | PhysicalType::Int64
+        | PhysicalType::Int128 => Signedness::Signed,
+        _ => Signedness::Unsigned,
+    }
+}
+
+/// Encodes a page. `codes` are its cells' positions in the dictionary when the encoding is `Dict`.
 ///
-/// `encoding` is one that [`resolve`] gave; without codes, `Dict` means plain.
-pub fn encode(block: &ColumnBlock, physical: Physical, encoding: Encoding, codes: Option<&[u32]>) -> Vec<u8> {
+/// `encoding` comes from [`resolve`]; without codes, `Dict` means plain.
+pub fn encode(
+    block: &ColumnBlock,
+    physical: PhysicalType,
+    encoding: Encoding,
+    codes: Option<&[u32]>,
+) -> Vec<u8> {
     let rows = block.len();
     let mut out = Vec::with_capacity(64 + block.byte_size() / 2);
     let validity = block.validity.as_ref().filter(|valid| !valid.all());
@@ -84,16 +93,16 @@ pub fn encode(block: &ColumnBlock, physical: Physical, encoding: Encoding, codes
             put_bytes(&mut out, block.raw(0));
             TAG_SAME
         }
-        Values::Fixed { width, bytes } => encode_fixed(bytes, *width, physical, encoding, &mut out),
-        Values::Var { offsets, bytes } => encode_var(offsets, bytes, encoding, codes, &mut out),
+        ColumnValues::Fixed { width, bytes } => encode_fixed(bytes, *width, physical, encoding, &mut out),
+        ColumnValues::Var { offsets, bytes } => encode_var(offsets, bytes, encoding, codes, &mut out),
     };
     out
 }
 
-fn all_equal(values: &Values, rows: usize) -> bool {
+fn all_equal(values: &ColumnValues, rows: usize) -> bool {
     match values {
-        Values::Fixed { width, bytes } => bytes[*width..] == bytes[..bytes.len() - width],
-        Values::Var { offsets, bytes } => {
+        ColumnValues::Fixed { width, bytes } => bytes[*width..] == bytes[..bytes.len() - width],
+        ColumnValues::Var { offsets, bytes } => {
             let len = offsets[1] as usize;
             bytes.len() == len * rows
                 && offsets.windows(2).all(|pair| (pair[1] - pair[0]) as usize == len)
@@ -102,12 +111,18 @@ fn all_equal(values: &Values, rows: usize) -> bool {
     }
 }
 
-fn encode_fixed(bytes: &[u8], width: usize, physical: Physical, encoding: Encoding, out: &mut Vec<u8>) -> u8 {
+fn encode_fixed(
+    bytes: &[u8],
+    width: usize,
+    physical: PhysicalType,
+    encoding: Encoding,
+    out: &mut Vec<u8>,
+) -> u8 {
     match encoding {
         Encoding::BitShuffle => pack(bytes, width, sign(physical), out),
         Encoding::Rle => {
             let (lengths, cells) = runs(bytes, width);
-            // A bit a row is what shuffling booleans takes; runs must be fewer than that to pay.
+            // Shuffled booleans take one bit per row. Runs save bytes only if they are fewer than that.
             if lengths.len() * 4 <= bytes.len() / width {
                 out.extend_from_slice(&(lengths.len() as u32).to_le_bytes());
                 pack_u32(&lengths, out);
@@ -124,7 +139,7 @@ fn encode_fixed(bytes: &[u8], width: usize, physical: Physical, encoding: Encodi
     TAG_SHUFFLE
 }
 
-/// Lengths of runs of equal cells, and the cell of each.
+/// Returns the lengths of runs of equal cells, and the cell of each.
 fn runs(bytes: &[u8], width: usize) -> (Vec<u32>, Vec<u8>) {
     let (mut lengths, mut cells) = (Vec::new(), Vec::<u8>::new());
     for cell in bytes.chunks_exact(width) {
@@ -189,14 +204,14 @@ fn encode_prefix(offsets: &[u32], bytes: &[u8], out: &mut Vec<u8>) {
 
 /// Decodes a page. `dictionary` is the column's, if it has one.
 ///
-/// `Corrupt` for anything that is not the encoding of a page of this type.
+/// Returns `Corrupt` for anything that is not the encoding of a page of this type.
 pub fn decode(
     body: &[u8],
-    physical: Physical,
+    physical: PhysicalType,
     nullable: bool,
     dictionary: Option<&Arc<Dictionary>>,
-) -> Result<Page> {
-    let mut input = Reader::new(body);
+) -> Result<DecodedPage> {
+    let mut input = ByteReader::new(body);
     let (tag, flags) = (input.u8()?, input.u8()?);
     let rows = input.u32()? as usize;
     if rows > PAGE_ROWS_MAX || flags & !FLAG_NULLS != 0 || (flags == FLAG_NULLS && !nullable) {
@@ -212,32 +227,32 @@ pub fn decode(
             if width.is_some_and(|width| width != cell.len()) {
                 return Err(Error::corrupt(format!("a cell of {} bytes in a {physical:?} page", cell.len())));
             }
-            Cells::Same(cell)
+            PageCells::Same(cell)
         }
         (TAG_PLAIN | TAG_RLE | TAG_SHUFFLE, Some(width)) => decode_fixed(&mut input, tag, rows, width)?,
         (TAG_PLAIN, None) => {
             let (offsets, bytes) = take_strings(&mut input, rows)?;
-            Cells::Var { offsets, bytes }
+            PageCells::Var { offsets, bytes }
         }
         (TAG_PREFIX, None) => decode_prefix(&mut input, rows)?,
         (TAG_DICT, None) => decode_codes(&mut input, rows, dictionary)?,
         _ => return Err(Error::corrupt(format!("a {physical:?} page has the unknown encoding {tag}"))),
     };
     input.finish()?;
-    Ok(Page { rows, validity, cells })
+    Ok(DecodedPage { rows, validity, cells })
 }
 
-fn decode_fixed(input: &mut Reader<'_>, tag: u8, rows: usize, width: usize) -> Result<Cells> {
+fn decode_fixed(input: &mut ByteReader<'_>, tag: u8, rows: usize, width: usize) -> Result<PageCells> {
     let mut bytes = Vec::new();
     match tag {
         TAG_PLAIN => bytes.extend_from_slice(input.take(rows * width)?),
         TAG_SHUFFLE => unpack(input, rows, width, &mut bytes)?,
         _ => return decode_runs(input, rows, width),
     }
-    Ok(Cells::Fixed { width, bytes })
+    Ok(PageCells::Fixed { width, bytes })
 }
 
-fn decode_runs(input: &mut Reader<'_>, rows: usize, width: usize) -> Result<Cells> {
+fn decode_runs(input: &mut ByteReader<'_>, rows: usize, width: usize) -> Result<PageCells> {
     let count = input.u32()? as usize;
     if count > rows {
         return Err(Error::corrupt(format!("{count} runs in a page of {rows} rows")));
@@ -254,7 +269,7 @@ fn decode_runs(input: &mut Reader<'_>, rows: usize, width: usize) -> Result<Cell
     }
     let mut cells = Vec::new();
     unpack(input, count, width, &mut cells)?;
-    Ok(Cells::Runs { width, ends, cells })
+    Ok(PageCells::Runs { width, ends, cells })
 }
 
 fn check_total(lengths: &[u32], rows: usize) -> Result<()> {
@@ -265,7 +280,7 @@ fn check_total(lengths: &[u32], rows: usize) -> Result<()> {
     Ok(())
 }
 
-/// Offsets from lengths; `Corrupt` if the bytes would be more than a page may hold.
+/// Returns offsets computed from lengths; `Corrupt` if the bytes would exceed what a page may hold.
 fn offsets_of(lengths: &[u32]) -> Result<Vec<u32>> {
     let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
     if total > PAGE_BYTES_MAX as u64 {
@@ -281,15 +296,15 @@ fn offsets_of(lengths: &[u32]) -> Result<Vec<u32>> {
     Ok(offsets)
 }
 
-/// Reads what [`put_strings`] wrote: offsets and bytes of `count` strings, to the end of the input.
-pub fn take_strings(input: &mut Reader<'_>, count: usize) -> Result<(Vec<u32>, Vec<u8>)> {
+/// Decodes what [`put_strings`] wrote: offsets and bytes of `count` strings, to the end of the input.
+pub fn take_strings(input: &mut ByteReader<'_>, count: usize) -> Result<(Vec<u32>, Vec<u8>)> {
     let offsets = offsets_of(&unpack_u32(input, count)?)?;
     let end = offsets.last().copied().unwrap_or(0);
     let bytes = input.take(end as usize)?.to_vec();
     Ok((offsets, bytes))
 }
 
-fn decode_prefix(input: &mut Reader<'_>, rows: usize) -> Result<Cells> {
+fn decode_prefix(input: &mut ByteReader<'_>, rows: usize) -> Result<PageCells> {
     let shared = unpack_u32(input, rows)?;
     let rest = unpack_u32(input, rows)?;
     let total: u64 = shared.iter().chain(&rest).map(|length| u64::from(*length)).sum();
@@ -298,7 +313,7 @@ fn decode_prefix(input: &mut Reader<'_>, rows: usize) -> Result<Cells> {
     }
     let mut offsets = Vec::with_capacity(rows + 1);
     offsets.push(0);
-    // Only what is really there is believed before it is read: shared lengths may lie.
+    // Capacity is bounded by the bytes that are present, because shared lengths may be corrupt.
     let mut bytes = Vec::with_capacity((total as usize).min(4 * input.remaining()));
     let mut before = 0..0;
     for (shared, rest) in shared.into_iter().zip(rest) {
@@ -312,10 +327,14 @@ fn decode_prefix(input: &mut Reader<'_>, rows: usize) -> Result<Cells> {
         before = start..bytes.len();
         offsets.push(bytes.len() as u32);
     }
-    Ok(Cells::Var { offsets, bytes })
+    Ok(PageCells::Var { offsets, bytes })
 }
 
-fn decode_codes(input: &mut Reader<'_>, rows: usize, dictionary: Option<&Arc<Dictionary>>) -> Result<Cells> {
+fn decode_codes(
+    input: &mut ByteReader<'_>,
+    rows: usize,
+    dictionary: Option<&Arc<Dictionary>>,
+) -> Result<PageCells> {
     let dictionary =
         dictionary.ok_or_else(|| Error::corrupt("a dictionary page in a column that has none"))?;
     let codes = unpack_u32(input, rows)?;
@@ -324,7 +343,7 @@ fn decode_codes(input: &mut Reader<'_>, rows: usize, dictionary: Option<&Arc<Dic
         let size = dictionary.len();
         return Err(Error::corrupt(format!("code {highest} is not in the dictionary of {size} values")));
     }
-    Ok(Cells::Codes { codes, dictionary: dictionary.clone() })
+    Ok(PageCells::Codes { codes, dictionary: dictionary.clone() })
 }
 
 /// Encodes a dictionary page: the count, then the strings.
@@ -334,9 +353,9 @@ pub fn encode_dictionary(dictionary: &Dictionary) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode_dictionary`] wrote.
+/// Decodes what [`encode_dictionary`] wrote.
 pub fn decode_dictionary(body: &[u8]) -> Result<Dictionary> {
-    let mut input = Reader::new(body);
+    let mut input = ByteReader::new(body);
     let count = input.u32()? as usize;
     if count > PAGE_ROWS_MAX {
         return Err(Error::corrupt(format!("a dictionary claims {count} values")));

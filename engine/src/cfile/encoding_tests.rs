@@ -1,24 +1,24 @@
-//! Every encoding gives back what it took, and no bytes make a decoder panic or swell.
+//! Every encoding round-trips, and no bytes make a decoder panic or allocate without bound.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::cache::{PageCache, Worth};
+use super::cache::{CachePriority, PageCache};
+use super::decoded_page::{DecodedPage, Dictionary};
 use super::encoding::{decode, decode_dictionary, encode, encode_dictionary, resolve};
-use super::frame::{FileKind, Identity, PageFile, PageWriter};
-use super::page::{Dictionary, Page};
+use super::page_file::{FileKind, PageFile, PageOwner, PageWriter};
 use super::reader::{CachedFile, StreamReader};
 use super::writer::{StreamSpec, StreamWriter};
 use crate::disk::mem::MemDisk;
 use crate::ids::Uuid;
-use crate::schema::block::ColumnBlock;
-use crate::schema::{Compression, Encoding, Physical};
+use crate::schema::row_block::ColumnBlock;
+use crate::schema::{Compression, Encoding, PhysicalType};
 
 #[test]
 fn each_type_has_its_encodings_and_default() {
     let mut table = String::new();
-    for physical in Physical::ALL {
+    for physical in PhysicalType::ALL {
         let legal = Encoding::ALL.iter().filter(|e| resolve(physical, **e).is_ok()).map(|e| format!("{e:?}"));
         let default = resolve(physical, Encoding::Auto).unwrap();
         table += &format!("{physical:?}: {} = {default:?}\n", legal.collect::<Vec<_>>().join(" "));
@@ -41,8 +41,8 @@ fn each_type_has_its_encodings_and_default() {
     .assert_eq(&table);
 }
 
-/// A column of cells that repeat, run, share prefixes, or do not.
-fn block(physical: Physical, nullable: bool, seeds: &[u64], spread: u64) -> ColumnBlock {
+/// Builds a column of cells that repeat, run, share prefixes, or do not.
+fn block(physical: PhysicalType, nullable: bool, seeds: &[u64], spread: u64) -> ColumnBlock {
     let mut block = ColumnBlock::new(physical, nullable);
     for (i, seed) in seeds.iter().enumerate() {
         let value = (seed % spread.max(1)).wrapping_add(if spread > 1000 { i as u64 } else { 0 });
@@ -51,7 +51,9 @@ fn block(physical: Physical, nullable: bool, seeds: &[u64], spread: u64) -> Colu
             continue;
         }
         match physical.width() {
-            Some(width) if physical == Physical::Bool => block.push(Some(&vec![(value & 1) as u8; width])),
+            Some(width) if physical == PhysicalType::Bool => {
+                block.push(Some(&vec![(value & 1) as u8; width]))
+            }
             Some(width) => {
                 let wide = (value as i64 as i128 - 40).to_le_bytes();
                 block.push(Some(&wide[..width]));
@@ -65,7 +67,7 @@ fn block(physical: Physical, nullable: bool, seeds: &[u64], spread: u64) -> Colu
     block
 }
 
-fn copy(page: &Page, physical: Physical, nullable: bool, cuts: &[usize]) -> ColumnBlock {
+fn copy(page: &DecodedPage, physical: PhysicalType, nullable: bool, cuts: &[usize]) -> ColumnBlock {
     let mut out = ColumnBlock::new(physical, nullable);
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (page.rows + 1)).chain([0, page.rows]).collect();
     cuts.sort();
@@ -73,8 +75,8 @@ fn copy(page: &Page, physical: Physical, nullable: bool, cuts: &[usize]) -> Colu
     out
 }
 
-fn columns() -> impl Strategy<Value = (Physical, Encoding, bool, Vec<u64>, u64)> {
-    let pairs: Vec<(Physical, Encoding)> = Physical::ALL
+fn columns() -> impl Strategy<Value = (PhysicalType, Encoding, bool, Vec<u64>, u64)> {
+    let pairs: Vec<(PhysicalType, Encoding)> = PhysicalType::ALL
         .iter()
         .flat_map(|physical| Encoding::ALL.map(|encoding| (*physical, encoding)))
         .filter(|(physical, encoding)| resolve(*physical, *encoding).is_ok())
@@ -91,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn a_stream_comes_back_through_its_file(
+    fn a_stream_round_trips_through_its_file(
         (physical, encoding, nullable, seeds, spread) in columns(),
         page_bytes in 64usize..1500,
         compression in prop::sample::select(vec![
@@ -100,7 +102,7 @@ proptest! {
         cuts in prop::collection::vec(any::<usize>(), 0..6),
     ) {
         let block = block(physical, nullable, &seeds, spread);
-        let identity = Identity { tablet: Uuid([1; 16]), rowset: 2 };
+        let identity = PageOwner { tablet: Uuid([1; 16]), rowset: 2 };
         let disk = MemDisk::new(1);
         let mut out = PageWriter::create(Arc::new(disk.clone()), "f", FileKind::RowSet, identity).unwrap();
         let encoding = resolve(physical, encoding).unwrap();
@@ -120,7 +122,7 @@ proptest! {
         let index = reader.index().unwrap();
         let mut copied = ColumnBlock::new(physical, nullable);
         for (i, entry) in index.pages.iter().enumerate() {
-            let page = reader.page(&index, i, Worth::Scan).unwrap();
+            let page = reader.page(&index, i, CachePriority::Scan).unwrap();
             prop_assert_eq!(page.rows, entry.rows as usize);
             copied.extend(&copy(&page, physical, nullable, &cuts), 0, page.rows);
             let some: Vec<usize> = (0..page.rows).filter(|row| row % 3 != 1).collect();
@@ -136,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_pages_are_read_or_refused_but_never_panic(
+    fn damaged_pages_are_read_or_rejected_but_never_panic(
         (physical, encoding, nullable, seeds, spread) in columns(),
         hits in prop::collection::vec((any::<usize>(), any::<u8>()), 1..4),
         cut in any::<usize>(),
@@ -163,7 +165,7 @@ proptest! {
     fn arbitrary_bytes_never_panic(
         mut body in prop::collection::vec(any::<u8>(), 0..200),
         tag in 0u8..8,
-        physical in prop::sample::select(Physical::ALL.to_vec()),
+        physical in prop::sample::select(PhysicalType::ALL.to_vec()),
     ) {
         let _ = decode_dictionary(&body);
         if body.len() > 6 {
@@ -172,13 +174,13 @@ proptest! {
         let dictionary = Arc::new(Dictionary { offsets: vec![0, 1, 3], bytes: b"abc".to_vec() });
         let _ = decode(&body, physical, true, Some(&dictionary));
         let _ = decode(&body, physical, false, None);
-        let _ = super::index::PageIndex::decode(&body, 1, physical.width());
-        let _ = super::bloom::Chunk::decode(&body);
+        let _ = super::page_index::PageIndex::decode(&body, 1, physical.width());
+        let _ = super::key_bloom::BloomChunk::decode(&body);
     }
 }
 
 #[test]
-fn a_dictionary_comes_back() {
+fn a_dictionary_round_trips() {
     let dictionary = Dictionary { offsets: vec![0, 0, 3, 10], bytes: b"onelongest".to_vec() };
     let body = encode_dictionary(&dictionary);
     assert_eq!(decode_dictionary(&body).unwrap(), dictionary);
@@ -188,44 +190,47 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn cells(physical: Physical, nullable: bool, cells: &[Option<&[u8]>]) -> ColumnBlock {
+fn cells(physical: PhysicalType, nullable: bool, cells: &[Option<&[u8]>]) -> ColumnBlock {
     let mut block = ColumnBlock::new(physical, nullable);
     cells.iter().for_each(|cell| block.push(*cell));
     block
 }
 
-/// Tag and flags, rows, and what follows.
-fn written(block: &ColumnBlock, physical: Physical, encoding: Encoding, codes: Option<&[u32]>) -> String {
+/// Formats an encoded page: tag and flags, rows, and what follows.
+fn written(block: &ColumnBlock, physical: PhysicalType, encoding: Encoding, codes: Option<&[u32]>) -> String {
     let body = hex(&encode(block, physical, encoding, codes));
     format!("{} {} {}", &body[..4], &body[4..12], &body[12..])
 }
 
-/// Files that were written stay readable only as long as these stay as they are.
+/// Stored files remain readable only as long as these bytes do not change.
 #[test]
-fn pages_are_written_so() {
+fn pages_have_their_stored_form() {
     let numbers = |values: &[u8]| {
         let values: Vec<[u8; 1]> = values.iter().map(|value| [*value]).collect();
         let each: Vec<Option<&[u8]>> = values.iter().map(|value| Some(&value[..])).collect();
-        cells(Physical::Uint8, false, &each)
+        cells(PhysicalType::Uint8, false, &each)
     };
-    let rle = |values: &[u8]| written(&numbers(values), Physical::Uint8, Encoding::Rle, None);
+    let rle = |values: &[u8]| written(&numbers(values), PhysicalType::Uint8, Encoding::Rle, None);
     let strings: [Option<&[u8]>; 4] =
         [Some(b"abcdefghij"), Some(b"abcdefghik"), Some(b"abcdefghik"), Some(b"b")];
-    let strings = cells(Physical::Binary, false, &strings);
-    let text = |encoding, codes| written(&strings, Physical::Binary, encoding, codes);
+    let strings = cells(PhysicalType::Binary, false, &strings);
+    let text = |encoding, codes| written(&strings, PhysicalType::Binary, encoding, codes);
     let same = |each: &[&[u8]]| {
         let each: Vec<Option<&[u8]>> = each.iter().map(|cell| Some(*cell)).collect();
-        written(&cells(Physical::Binary, false, &each), Physical::Binary, Encoding::Plain, None)
+        written(&cells(PhysicalType::Binary, false, &each), PhysicalType::Binary, Encoding::Plain, None)
     };
-    let nulls = cells(Physical::Uint8, true, &[Some(&[7]), None, Some(&[9])]);
-    let shown = [
+    let nulls = cells(PhysicalType::Uint8, true, &[Some(&[7]), None, Some(&[9])]);
+    let pages = [
         format!("two runs of eight   {}", rle(&[1, 1, 1, 1, 1, 5, 5, 5])),
         format!("three do not pay    {}", rle(&[1, 1, 1, 1, 1, 5, 5, 1])),
         format!("equal               {}", rle(&[3, 3])),
         format!("one                 {}", rle(&[3])),
         format!("none                {}", rle(&[])),
-        format!("plain               {}", written(&numbers(&[1, 2]), Physical::Uint8, Encoding::Plain, None)),
-        format!("NULL                {}", written(&nulls, Physical::Uint8, Encoding::BitShuffle, None)),
+        format!(
+            "plain               {}",
+            written(&numbers(&[1, 2]), PhysicalType::Uint8, Encoding::Plain, None)
+        ),
+        format!("NULL                {}", written(&nulls, PhysicalType::Uint8, Encoding::BitShuffle, None)),
         format!("strings             {}", text(Encoding::Plain, None)),
         format!("prefixes            {}", text(Encoding::Prefix, None)),
         format!("codes               {}", text(Encoding::Dict, Some(&[0, 1, 1, 2]))),
@@ -249,12 +254,12 @@ fn pages_are_written_so() {
         equal strings       0000 03000000 026162
         empty strings       0000 02000000 00
         of other lengths    0100 03000000 0002010000000104616161616161
-    "#]].assert_eq(&(shown.join("\n") + "\n"));
+    "#]].assert_eq(&(pages.join("\n") + "\n"));
 }
 
-/// Each would be more than there is, or not what was written.
+/// Each body claims more than is there, or something no encoder writes.
 #[test]
-fn pages_that_contradict_themselves_are_refused() {
+fn pages_that_contradict_themselves_are_rejected() {
     let dictionary = Arc::new(Dictionary { offsets: vec![0, 1, 3], bytes: b"abc".to_vec() });
     let head = |tag: u8, flags: u8, rows: u32| [&[tag, flags][..], &rows.to_le_bytes()].concat();
     let packed = |values: &[u32]| {
@@ -262,12 +267,17 @@ fn pages_that_contradict_themselves_are_refused() {
         super::bitshuffle::pack_u32(values, &mut out);
         out
     };
-    let number = |body: Vec<u8>| decode(&body, Physical::Uint8, false, None).map(|page| page.rows);
+    let number = |body: Vec<u8>| decode(&body, PhysicalType::Uint8, false, None).map(|page| page.rows);
     let text =
-        |body: Vec<u8>| decode(&body, Physical::Binary, false, Some(&dictionary)).map(|page| page.rows);
+        |body: Vec<u8>| decode(&body, PhysicalType::Binary, false, Some(&dictionary)).map(|page| page.rows);
     let run = |count: u32, lengths: &[u32], rows| {
         let mut body = [head(4, 0, rows), count.to_le_bytes().to_vec(), packed(lengths)].concat();
-        super::bitshuffle::pack(&vec![7; lengths.len()], 1, super::bitshuffle::Sign::Unsigned, &mut body);
+        super::bitshuffle::pack(
+            &vec![7; lengths.len()],
+            1,
+            super::bitshuffle::Signedness::Unsigned,
+            &mut body,
+        );
         number(body)
     };
     let shared = |shared: &[u32], rest: &[u32], bytes: &[u8]| {
@@ -277,8 +287,8 @@ fn pages_that_contradict_themselves_are_refused() {
     assert_eq!(run(2, &[3, 2], 5).expect("two runs"), 5);
     assert_eq!(shared(&[0, 2], &[2, 0], b"ab").expect("twice the same"), 2);
     assert_eq!(code(&[0, 1, 1]).expect("both are there"), 3);
-    assert_eq!(number([head(1, 0, 65536), vec![1; 65536]].concat()).expect("as many as may be"), 65536);
-    let refused = [
+    assert_eq!(number([head(1, 0, 65536), vec![1; 65536]].concat()).expect("the most rows of a page"), 65536);
+    let rejected = [
         number([head(1, 0, 65537), vec![1; 65537]].concat()),
         number([head(1, 1, 1), vec![1, 7]].concat()),
         number([head(1, 2, 1), vec![7]].concat()),
@@ -295,11 +305,12 @@ fn pages_that_contradict_themselves_are_refused() {
         shared(&[0, u32::MAX], &[2, 0], b"ab"),
         code(&[2]),
         text([head(1, 0, 1), packed(&[u32::MAX])].concat()),
-        decode(&[head(5, 0, 1), packed(&[0])].concat(), Physical::Binary, false, None).map(|page| page.rows),
+        decode(&[head(5, 0, 1), packed(&[0])].concat(), PhysicalType::Binary, false, None)
+            .map(|page| page.rows),
         decode_dictionary(&[65537u32.to_le_bytes().to_vec(), packed(&vec![0; 65537])].concat())
             .map(|dictionary| dictionary.len()),
     ];
-    let refused = refused.map(|refused| refused.expect_err("it contradicts itself").to_string() + "\n");
+    let messages = rejected.map(|result| result.expect_err("it contradicts itself").to_string() + "\n");
     expect_test::expect![[r#"
         a page claims 65537 rows and flags 0
         a page claims 1 rows and flags 1
@@ -320,5 +331,5 @@ fn pages_that_contradict_themselves_are_refused() {
         a dictionary page in a column that has none
         a dictionary claims 65537 values
     "#]]
-    .assert_eq(&refused.concat());
+    .assert_eq(&messages.concat());
 }

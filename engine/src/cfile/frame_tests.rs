@@ -1,18 +1,18 @@
-//! Damage is noticed and named.
+//! Every kind of damage to a file is detected and named.
 
 use std::sync::Arc;
 
-use super::frame::{FileKind, Identity, PageFile, PageRef, PageWriter};
+use super::page_file::{FileKind, PageFile, PageOwner, PageRef, PageWriter};
 use crate::disk::Disk;
 use crate::disk::mem::MemDisk;
 use crate::error::{Error, ErrorKind};
 use crate::ids::Uuid;
 use crate::schema::Compression;
 
-const IDENTITY: Identity = Identity { tablet: Uuid([0xab; 16]), rowset: 5 };
+const IDENTITY: PageOwner = PageOwner { tablet: Uuid([0xab; 16]), rowset: 5 };
 
-/// A file of three pages, as bytes, and where the pages are.
-fn file_of(identity: Identity) -> (Vec<u8>, Vec<PageRef>) {
+/// Returns the bytes of a file of three pages, and the locations of the pages.
+fn file_of(identity: PageOwner) -> (Vec<u8>, Vec<PageRef>) {
     let disk = MemDisk::new(1);
     let mut out = PageWriter::create(Arc::new(disk.clone()), "f", FileKind::RowSet, identity).unwrap();
     let bodies: [&[u8]; 3] = [b"first page", b"second page, a longer one", &[7; 300]];
@@ -32,14 +32,14 @@ fn disk_with(bytes: &[u8]) -> MemDisk {
 }
 
 /// Opens the file and reads all of it.
-fn read_all(bytes: &[u8], pages: &[PageRef], identity: Identity) -> Result<Vec<Vec<u8>>, Error> {
+fn read_all(bytes: &[u8], pages: &[PageRef], identity: PageOwner) -> Result<Vec<Vec<u8>>, Error> {
     let (file, footer) = PageFile::open(&disk_with(bytes), "f", FileKind::RowSet, identity)?;
     assert_eq!(&footer[..], b"footer");
     pages.iter().enumerate().map(|(i, at)| Ok(file.read(3, i as u32, *at)?.to_vec())).collect()
 }
 
 #[test]
-fn every_flipped_bit_is_noticed() {
+fn every_flipped_bit_is_detected() {
     let (bytes, pages) = file_of(IDENTITY);
     assert_eq!(read_all(&bytes, &pages, IDENTITY).unwrap()[2], [7; 300]);
     for at in 0..bytes.len() {
@@ -54,21 +54,21 @@ fn every_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn every_cut_is_noticed() {
+fn every_truncation_is_detected() {
     let (bytes, pages) = file_of(IDENTITY);
     for len in 0..bytes.len() {
         assert_eq!(read_all(&bytes[..len], &pages, IDENTITY).unwrap_err().kind, ErrorKind::Corrupt);
     }
 }
 
-/// Checks the file as one that is handed on as bytes.
+/// Verifies the file as a tablet copy does before it sends the bytes.
 fn check(bytes: &[u8]) -> Result<(), Error> {
     let (file, _) = PageFile::open(&disk_with(bytes), "f", FileKind::RowSet, IDENTITY)?;
     file.check_whole()
 }
 
 #[test]
-fn every_flipped_bit_is_noticed_without_knowing_the_pages() {
+fn verification_detects_every_flipped_bit() {
     let (bytes, _) = file_of(IDENTITY);
     check(&bytes).expect("it is sound");
     for at in 0..bytes.len() {
@@ -82,9 +82,9 @@ fn every_flipped_bit_is_noticed_without_knowing_the_pages() {
     }
 }
 
-/// A sound page in the place of another one of the same length.
+/// An intact page overwrites another one of the same length.
 #[test]
-fn a_page_that_stands_twice_is_noticed() {
+fn a_page_written_twice_is_detected() {
     let disk = MemDisk::new(1);
     let mut out = PageWriter::create(Arc::new(disk.clone()), "f", FileKind::RowSet, IDENTITY).unwrap();
     let first = out.append(3, 0, Compression::None, b"one").unwrap();
@@ -100,36 +100,36 @@ fn a_page_that_stands_twice_is_noticed() {
 }
 
 #[test]
-fn three_kinds_of_damage_are_told_apart() {
+fn three_kinds_of_damage_are_distinguished() {
     let (bytes, pages) = file_of(IDENTITY);
-    let mut told = String::new();
-    let mut tell = |what: &str, bytes: &[u8], identity: Identity| {
+    let mut reported = String::new();
+    let mut report = |damage: &str, bytes: &[u8], identity: PageOwner| {
         let error = read_all(bytes, &pages, identity).unwrap_err().to_string();
         let error = error.strip_suffix("; repair the tablet from another replica").unwrap();
         let short = error.replace(&"ab".repeat(16), "ab..").replace(&"01".repeat(16), "01..");
-        told += &format!("{what}\n  {}\n", short.replace(": ", ":\n  "));
+        reported += &format!("{damage}\n  {}\n", short.replace(": ", ":\n  "));
     };
 
     let mut rotten = bytes.clone();
     rotten[pages[1].offset as usize + 50] ^= 4;
-    tell("a flipped bit", &rotten, IDENTITY);
+    report("a flipped bit", &rotten, IDENTITY);
 
     // The shorter first page over the start of the second, and the longer second over the first.
     let part = |at: PageRef| at.offset as usize..at.offset as usize + at.len as usize;
     let mut short = bytes.clone();
     let (from, to) = (part(pages[0]), part(pages[1]).start);
     short.copy_within(from, to);
-    tell("page 0 written over page 1", &short, IDENTITY);
+    report("page 0 written over page 1", &short, IDENTITY);
     let mut long = bytes.clone();
     long.copy_within(part(pages[1]), 0);
-    tell("page 1 written over page 0", &long, IDENTITY);
+    report("page 1 written over page 0", &long, IDENTITY);
 
-    tell("another rowset's file", &bytes, Identity { rowset: 6, ..IDENTITY });
-    tell("another tablet's file", &bytes, Identity { tablet: Uuid([1; 16]), ..IDENTITY });
-    let (foreign, _) = file_of(Identity { rowset: 9, ..IDENTITY });
+    report("another rowset's file", &bytes, PageOwner { rowset: 6, ..IDENTITY });
+    report("another tablet's file", &bytes, PageOwner { tablet: Uuid([1; 16]), ..IDENTITY });
+    let (foreign, _) = file_of(PageOwner { rowset: 9, ..IDENTITY });
     let mut patched = bytes.clone();
     patched[..pages[1].offset as usize].copy_from_slice(&foreign[..pages[1].offset as usize]);
-    tell("another rowset's page in this file", &patched, IDENTITY);
+    report("another rowset's page in this file", &patched, IDENTITY);
     expect_test::expect![[r#"
         a flipped bit
           f:
@@ -161,7 +161,7 @@ fn three_kinds_of_damage_are_told_apart() {
           page 0 of column 3 at offset 0:
           misplaced file:
           this is a sound page of rowset 9 of tablet ab.. (file kind 1), not of rowset 5 of tablet ab.. (kind 1)
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&reported);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn files_of_other_kinds_and_newer_formats_are_named() {
     newer[trailer + 14] = 9;
     let crc = crc32c::crc32c(&newer[trailer..trailer + 20]);
     newer[trailer + 20..].copy_from_slice(&crc.to_le_bytes());
-    let told: Vec<String> = [
+    let messages: Vec<String> = [
         open(&bytes, FileKind::Delta),
         open(&newer, FileKind::RowSet),
         open(b"", FileKind::RowSet),
@@ -187,7 +187,7 @@ fn files_of_other_kinds_and_newer_formats_are_named() {
         f: column file format 9 is newer than this build reads (1); use the build that wrote it
         f: 0 bytes are too few for a column file
         f: it does not end like a column file: cut short, or another kind of file"#]]
-    .assert_eq(&told.join("\n"));
+    .assert_eq(&messages.join("\n"));
 }
 
 #[test]

@@ -1,25 +1,25 @@
-//! Reads the pages of a stream, through the cache.
+//! Readers of a stream's pages, which go through the page cache.
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use super::cache::{PageCache, Worth};
+use super::cache::{CachePriority, PageCache};
+use super::decoded_page::{DecodedPage, Dictionary};
 use super::encoding::{decode, decode_dictionary};
-use super::frame::{PageFile, PageRef, index_of, stream};
-use super::index::{PageEntry, PageIndex};
-use super::keys::Separators;
-use super::page::{Dictionary, Page};
+use super::key_index::PageFirstKeys;
+use super::page_file::{PageFile, PageRef, index_of, stream};
+use super::page_index::{PageEntry, PageIndex};
 use super::writer::StreamMeta;
 use crate::error::{Error, Result};
-use crate::memory::{Held, MemTracker};
+use crate::memory::{MemTracker, TrackedBytes};
 
-/// An open file and its place in the cache, which it leaves when it is closed.
+/// An open file and its number in the page cache. Its pages leave the cache when the file is closed.
 pub struct CachedFile {
     pub file: PageFile,
     cache: Arc<PageCache>,
     name: u64,
-    /// What stays in memory as long as the file is open.
-    held: Held,
+    /// Memory that stays allocated while the file is open.
+    held: TrackedBytes,
 }
 
 impl CachedFile {
@@ -27,30 +27,30 @@ impl CachedFile {
         CachedFile::counted(file, cache, None)
     }
 
-    /// The same; what stays in memory with it is counted by `memory`.
+    /// Like [`CachedFile::new`]; `memory` tracks what stays allocated while the file is open.
     pub fn counted(
         file: PageFile,
         cache: Arc<PageCache>,
         memory: Option<&Arc<MemTracker>>,
     ) -> Arc<CachedFile> {
-        let (name, held) = (cache.name_file(), memory.map_or_else(Held::default, Held::new));
+        let (name, held) = (cache.name_file(), memory.map_or_else(TrackedBytes::default, TrackedBytes::new));
         let file = CachedFile { file, cache, name, held };
         file.holds(size_of::<CachedFile>() + file.file.path().len());
         Arc::new(file)
     }
 
-    /// Says that so many more bytes stay in memory with the file: those of its readers.
+    /// Adds `bytes` to the memory that stays allocated with the file. Its readers call this.
     pub fn holds(&self, bytes: usize) {
         self.held.add(bytes as u64);
     }
 
-    /// The page in its decoded form, from the cache or else from the file. `decode` also says its size.
+    /// Returns the decoded page, from the cache or else from the file. `decode` returns the page and its size in bytes.
     pub fn page<T: Send + Sync + 'static>(
         &self,
         stream: u32,
         ordinal: u32,
         at: PageRef,
-        worth: Worth,
+        worth: CachePriority,
         decode: impl FnOnce(&[u8]) -> Result<(T, usize)>,
     ) -> Result<Arc<T>> {
         if let Some(page) = self.cache.get(self.name, at.offset) {
@@ -70,69 +70,73 @@ impl Drop for CachedFile {
     }
 }
 
-/// What is read once and kept for as long as its file is open, if memory has room for it.
-pub struct Resident<T>(OnceLock<T>);
+/// A value that is read once and stays in memory while its file is open, if the memory limit allows it.
+pub struct LazyResident<T>(OnceLock<T>);
 
-/// What [`Resident::get`] gives.
-pub enum Kept<'a, T> {
+/// The value that [`LazyResident::get`] returns.
+pub enum ResidentRef<'a, T> {
     Staying(&'a T),
-    /// There was no room to keep it.
+    /// A value that is not retained, because no memory could be reserved for it.
     Passing(T),
 }
 
-impl<T> Default for Resident<T> {
-    fn default() -> Resident<T> {
-        Resident(OnceLock::new())
+impl<T> Default for LazyResident<T> {
+    fn default() -> LazyResident<T> {
+        LazyResident(OnceLock::new())
     }
 }
 
-impl<T> Resident<T> {
-    /// What is kept, or what `read` gives; that also says its size in bytes.
-    pub fn get(&self, file: &CachedFile, read: impl FnOnce() -> Result<(T, usize)>) -> Result<Kept<'_, T>> {
-        if let Some(kept) = self.0.get() {
-            return Ok(Kept::Staying(kept));
+impl<T> LazyResident<T> {
+    /// Returns the resident value, or the one that `read` returns together with its size in bytes.
+    pub fn get(
+        &self,
+        file: &CachedFile,
+        read: impl FnOnce() -> Result<(T, usize)>,
+    ) -> Result<ResidentRef<'_, T>> {
+        if let Some(value) = self.0.get() {
+            return Ok(ResidentRef::Staying(value));
         }
         let (value, bytes) = read()?;
-        if !file.held.try_keep(bytes as u64) {
-            return Ok(Kept::Passing(value));
+        if !file.held.try_hold(bytes as u64) {
+            return Ok(ResidentRef::Passing(value));
         }
         if self.0.set(value).is_err() {
-            // Another thread was first; its copy, which is equal, stays.
+            // Another thread was first. Its value is equal and stays.
             file.held.sub(bytes as u64);
         }
-        Ok(Kept::Staying(self.0.get().expect("it has just been set")))
+        Ok(ResidentRef::Staying(self.0.get().expect("it has just been set")))
     }
 }
 
-impl<T> Deref for Kept<'_, T> {
+impl<T> Deref for ResidentRef<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         match self {
-            Kept::Staying(kept) => kept,
-            Kept::Passing(read) => read,
+            ResidentRef::Staying(value) => value,
+            ResidentRef::Passing(read) => read,
         }
     }
 }
 
-/// What keys are looked up with: a page index, and the first key of each page.
-pub struct Lookup {
+/// The page index and the first key of each page: all that a key lookup needs.
+pub struct KeyLookup {
     pub index: Arc<PageIndex>,
-    pub separators: Separators,
+    pub separators: PageFirstKeys,
 }
 
 /// One stream of an open file.
 pub struct StreamReader {
     file: Arc<CachedFile>,
     meta: StreamMeta,
-    /// Lookups cannot afford to look for it in the cache; scans can.
-    lookup: Resident<Lookup>,
+    /// Resident, because key lookups cannot afford a search in the cache. Scans can.
+    lookup: LazyResident<KeyLookup>,
 }
 
 impl StreamReader {
     pub fn new(file: Arc<CachedFile>, meta: StreamMeta) -> StreamReader {
         file.holds(size_of::<StreamReader>() + 2 * size_of::<usize>());
-        StreamReader { file, meta, lookup: Resident::default() }
+        StreamReader { file, meta, lookup: LazyResident::default() }
     }
 
     pub fn meta(&self) -> &StreamMeta {
@@ -149,30 +153,30 @@ impl StreamReader {
             return Ok(lookup.index.clone());
         }
         let (rows, width) = (self.meta.rows, self.meta.physical.width());
-        self.file.page(index_of(self.meta.stream), 0, self.meta.index, Worth::Lookup, |body| {
+        self.file.page(index_of(self.meta.stream), 0, self.meta.index, CachePriority::Lookup, |body| {
             let index = PageIndex::decode(body, rows, width)?;
             let bytes = index.byte_size();
             Ok((index, bytes))
         })
     }
 
-    /// What keys are looked up with, pages being told apart by their `first_key`. Where there is room it stays in
-    /// memory as long as the file is open.
-    pub fn lookup(&self, first_key: impl Fn(&PageEntry) -> Vec<u8>) -> Result<Kept<'_, Lookup>> {
+    /// Returns the page index and the first keys for key lookups. `first_key` gives the first key of a page. They stay
+    /// in memory while the file is open, if the memory limit allows it.
+    pub fn lookup(&self, first_key: impl Fn(&PageEntry) -> Vec<u8>) -> Result<ResidentRef<'_, KeyLookup>> {
         self.lookup.get(&self.file, || {
             let index = self.index()?;
-            let separators = Separators::new(index.pages.iter().map(first_key));
-            // It is counted here from now on.
+            let separators = PageFirstKeys::new(index.pages.iter().map(first_key));
+            // From here on its memory is tracked by the resident value.
             self.file.cache.forget_page(self.file.name, self.meta.index.offset);
             let bytes = index.byte_size() + separators.byte_size();
-            Ok((Lookup { index, separators }, bytes))
+            Ok((KeyLookup { index, separators }, bytes))
         })
     }
 
     fn dictionary(&self) -> Result<Option<Arc<Dictionary>>> {
         let Some(at) = self.meta.dictionary else { return Ok(None) };
         let stream = self.meta.stream | stream::DICTIONARY_OF;
-        let read = self.file.page(stream, 0, at, Worth::Lookup, |body| {
+        let read = self.file.page(stream, 0, at, CachePriority::Lookup, |body| {
             let dictionary = decode_dictionary(body)?;
             let bytes = dictionary.bytes.len() + 4 * dictionary.offsets.len();
             Ok((dictionary, bytes))
@@ -180,13 +184,13 @@ impl StreamReader {
         read.map(Some)
     }
 
-    /// Page `ordinal` of the index.
-    pub fn page(&self, index: &PageIndex, ordinal: usize, worth: Worth) -> Result<Arc<Page>> {
+    /// Returns page `ordinal` of the index.
+    pub fn page(&self, index: &PageIndex, ordinal: usize, worth: CachePriority) -> Result<Arc<DecodedPage>> {
         let entry = &index.pages[ordinal];
         let dictionary = self.dictionary()?;
         self.file.page(self.meta.stream, ordinal as u32, entry.at, worth, |body| {
-            if let (Worth::Scan, Some(next)) = (worth, index.pages.get(ordinal + 1)) {
-                // A scan wants it next: the device fetches it while this one is decoded.
+            if let (CachePriority::Scan, Some(next)) = (worth, index.pages.get(ordinal + 1)) {
+                // A scan reads the next page next: the device fetches it while this one is decoded.
                 self.file.file.will_read(next.at);
             }
             let page = decode(body, self.meta.physical, self.meta.nullable, dictionary.as_ref())?;

@@ -1,46 +1,46 @@
-//! Cuts a stream of cells into pages and writes them.
+//! The writer of one stream, which cuts cells into pages.
 
 use serde::{Deserialize, Serialize};
 
+use super::decoded_page::Dictionary;
 use super::encoding::{PAGE_ROWS_MAX, encode, encode_dictionary};
-use super::frame::{PageRef, PageWriter, index_of, stream};
-use super::hash::hash64;
-use super::index::{PageEntry, PageIndex};
-use super::page::Dictionary;
-use super::stats;
+use super::page_file::{PageRef, PageWriter, index_of, stream};
+use super::page_index::{PageEntry, PageIndex};
+use super::stable_hash::hash64;
+use super::zone_map;
 use crate::error::{Error, Result};
-use crate::schema::block::{ColumnBlock, Values};
-use crate::schema::{Compression, Encoding, Physical};
+use crate::schema::row_block::{ColumnBlock, ColumnValues};
+use crate::schema::{Compression, Encoding, PhysicalType};
 
-/// A dictionary of more values than this, or of more bytes, gives way to plain pages.
+/// A dictionary of more values than this, or of more bytes, is replaced by plain pages.
 const DICTIONARY_VALUES_MAX: usize = 1 << 15;
 const DICTIONARY_BYTES_MAX: usize = 256 << 10;
 
-/// What is written where, and how.
+/// Settings of a stream to be written.
 #[derive(Debug, Clone)]
 pub struct StreamSpec {
     pub stream: u32,
-    pub physical: Physical,
+    pub physical: PhysicalType,
     pub nullable: bool,
-    /// As [`super::encoding::resolve`] gave it.
+    /// Encoding as returned by [`super::encoding::resolve`].
     pub encoding: Encoding,
     pub compression: Compression,
-    /// Cells of about this many bytes make a page.
+    /// Target size of a page, in bytes of cells.
     pub page_bytes: usize,
-    /// Whether pages' bounds are kept whole: the stream is searched by them.
+    /// True if zone maps keep their bounds whole, because the stream is searched by them.
     pub exact_bounds: bool,
 }
 
-/// How a finished stream is found again; part of the footer.
+/// Location and type of a finished stream; part of the footer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamMeta {
     pub stream: u32,
-    pub physical: Physical,
+    pub physical: PhysicalType,
     pub nullable: bool,
     pub rows: u32,
     pub index: PageRef,
     pub dictionary: Option<PageRef>,
-    /// Cells' bytes before encoding, and pages' bytes as stored.
+    /// Bytes of the cells before encoding, and bytes of the pages as stored.
     pub raw_bytes: u64,
     pub stored_bytes: u64,
 }
@@ -53,9 +53,9 @@ pub struct StreamWriter {
     rows: u32,
     raw_bytes: u64,
     stored_bytes: u64,
-    /// While pages are dictionary encoded.
+    /// Set while pages are dictionary encoded.
     dictionary: Option<DictionaryBuilder>,
-    /// How much of the dictionary pages refer to, if any do.
+    /// True if a page refers to the dictionary.
     dictionary_used: bool,
 }
 
@@ -78,12 +78,12 @@ impl StreamWriter {
         self.rows
     }
 
-    /// Bytes of cells that wait for their page to fill up.
+    /// Bytes of cells whose page is not full yet.
     pub fn pending_bytes(&self) -> usize {
         self.pending.byte_size()
     }
 
-    /// Bytes of memory taken.
+    /// Bytes of memory allocated.
     pub fn allocated(&self) -> usize {
         let dictionary = self.dictionary.as_ref().map_or(0, DictionaryBuilder::allocated);
         size_of::<StreamWriter>() + self.pending.allocated() + self.index.allocated() + dictionary
@@ -97,7 +97,7 @@ impl StreamWriter {
         }
         let mut from = 0;
         while from < rows {
-            let to = (from + self.room(block, from)).min(rows);
+            let to = (from + self.cells_that_fit(block, from)).min(rows);
             self.pending.extend(block, from, to - from);
             self.rows += (to - from) as u32;
             from = to;
@@ -119,13 +119,13 @@ impl StreamWriter {
         self.pending.byte_size() >= self.spec.page_bytes || self.pending.len() >= PAGE_ROWS_MAX
     }
 
-    /// How many cells of `block` from `from` on still go into the pending page, at least one.
-    fn room(&self, block: &ColumnBlock, from: usize) -> usize {
+    /// Returns the number of cells of `block`, from `from` on, that fit into the pending page; at least one.
+    fn cells_that_fit(&self, block: &ColumnBlock, from: usize) -> usize {
         let bytes = self.spec.page_bytes.saturating_sub(self.pending.byte_size());
         let rows = PAGE_ROWS_MAX - self.pending.len();
         let fitting = match &block.values {
-            Values::Fixed { width, .. } => bytes.div_ceil(*width),
-            Values::Var { offsets, .. } => {
+            ColumnValues::Fixed { width, .. } => bytes.div_ceil(*width),
+            ColumnValues::Var { offsets, .. } => {
                 let start = offsets[from] as usize;
                 let ends = offsets[from + 1..].iter().enumerate();
                 ends.take_while(|(i, end)| **end as usize - start + 4 * i < bytes).count() + 1
@@ -138,10 +138,11 @@ impl StreamWriter {
         let block = &self.pending;
         let codes = self.dictionary.as_mut().and_then(|dictionary| dictionary.encode(block));
         if codes.is_none() {
-            self.dictionary = self.dictionary.take().filter(|_| self.dictionary_used).map(|mut kept| {
-                kept.closed = true;
-                kept
-            });
+            self.dictionary =
+                self.dictionary.take().filter(|_| self.dictionary_used).map(|mut dictionary| {
+                    dictionary.closed = true;
+                    dictionary
+                });
         }
         self.dictionary_used |= codes.is_some();
         let body = encode(block, self.spec.physical, self.spec.encoding, codes.as_deref());
@@ -156,13 +157,13 @@ impl StreamWriter {
             first_row: self.rows - rows,
             rows,
             nulls: rows - valid,
-            bounds: stats::bounds(block, self.spec.physical, self.spec.exact_bounds),
+            bounds: zone_map::bounds(block, self.spec.physical, self.spec.exact_bounds),
         });
         self.pending.clear();
         Ok(())
     }
 
-    /// Writes what is pending, the dictionary and the index.
+    /// Writes the pending cells, the dictionary and the index.
     pub fn finish(mut self, out: &mut PageWriter) -> Result<StreamMeta> {
         if !self.pending.is_empty() {
             self.flush(out)?;
@@ -195,9 +196,9 @@ impl StreamWriter {
 #[derive(Default)]
 struct DictionaryBuilder {
     values: Dictionary,
-    /// Code + 1, or 0 where free; a power of two of them.
+    /// Code + 1, or 0 if free. The length is a power of two.
     slots: Vec<u32>,
-    /// It grew too large, and no further page uses it.
+    /// True if the dictionary grew too large; no further page uses it.
     closed: bool,
 }
 
@@ -207,7 +208,7 @@ impl DictionaryBuilder {
         bytes.capacity() + 4 * (offsets.capacity() + self.slots.capacity())
     }
 
-    /// Codes of a page's cells; `None` once a dictionary does not pay.
+    /// Returns the codes of a page's cells; `None` once a dictionary saves no bytes.
     fn encode(&mut self, block: &ColumnBlock) -> Option<Vec<u32>> {
         if self.closed {
             return None;
@@ -222,20 +223,20 @@ impl DictionaryBuilder {
                 || self.values.bytes.len() > DICTIONARY_BYTES_MAX
                 || (row == 1023 && added * 8 > 1024 * 7);
             if too_many {
-                self.forget_from(before);
+                self.truncate_values(before);
                 return None;
             }
         }
-        // Cells that are mostly new cost more as a dictionary and codes than as they are.
+        // Cells that are mostly new cost more as dictionary and codes than plain.
         if (self.values.len() - before) * 2 > rows.max(16) {
-            self.forget_from(before);
+            self.truncate_values(before);
             return None;
         }
         Some(codes)
     }
 
-    /// Drops values that only a page which does not use them has added.
-    fn forget_from(&mut self, len: usize) {
+    /// Drops the values that only a page without codes has added.
+    fn truncate_values(&mut self, len: usize) {
         let end = self.values.offsets.get(len).copied().unwrap_or(0);
         self.values.offsets.truncate(len + 1);
         self.values.bytes.truncate(end as usize);

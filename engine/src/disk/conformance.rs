@@ -1,31 +1,31 @@
-//! What every [`Disk`] promises while it runs, checked by running it; each case in its own directory.
+//! Conformance tests of the [`Disk`] contract between crashes; each case runs in its own directory.
 //!
-//! *Not here:* what a crash may leave; only [`super::mem::MemDisk`] can be asked to crash.
+//! *Not here:* the state after a crash; only [`super::mem::MemDisk`] can simulate one.
 
 use std::io;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Disk, File, create_dir_durably, read_file, replace_file};
+use super::{Disk, DiskFile, create_dir_durably, read_file, replace_file};
 
-/// What a disk did that it must not do.
+/// A breach of the contract by a disk.
 #[derive(Debug)]
-pub struct Violation(pub String);
+pub struct ContractViolation(pub String);
 
-type Check = Result<(), Violation>;
+type Check = Result<(), ContractViolation>;
 
-impl From<io::Error> for Violation {
-    fn from(error: io::Error) -> Violation {
-        Violation(format!("unexpected error: {error}"))
+impl From<io::Error> for ContractViolation {
+    fn from(error: io::Error) -> ContractViolation {
+        ContractViolation(format!("unexpected error: {error}"))
     }
 }
 
-/// Runs on a disk, in a directory of its own.
-pub type Case = fn(&dyn Disk, &str) -> Check;
+/// A test that runs on a disk, in a directory of its own.
+pub type ConformanceCase = fn(&dyn Disk, &str) -> Check;
 
 /// The cases, by name.
-pub const CASES: &[(&str, Case)] = &[
+pub const CASES: &[(&str, ConformanceCase)] = &[
     ("append_and_read", append_and_read),
     ("read_past_the_end", read_past_the_end),
     ("truncate", truncate),
@@ -43,25 +43,31 @@ pub const CASES: &[(&str, Case)] = &[
     ("replace", replace),
 ];
 
-/// Runs every case on a disk that holds none of their directories.
+/// Runs every case on a disk that has none of their directories yet.
 pub fn check(disk: &dyn Disk) -> Check {
     for (name, case) in CASES {
         disk.create_dir(name)?;
-        case(disk, name).map_err(|violation| Violation(format!("{name}: {}", violation.0)))?;
+        case(disk, name).map_err(|violation| ContractViolation(format!("{name}: {}", violation.0)))?;
     }
     Ok(())
 }
 
-fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: T, wanted: T) -> Check {
-    if found == wanted { Ok(()) } else { Err(Violation(format!("{what}: {found:?} instead of {wanted:?}"))) }
+fn expect<T: PartialEq + std::fmt::Debug>(name: &str, found: T, wanted: T) -> Check {
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(ContractViolation(format!("{name}: {found:?} instead of {wanted:?}")))
+    }
 }
 
-fn expect_errno<T>(what: &str, result: io::Result<T>, wanted: Errno) -> Check {
-    let Err(error) = result else { return Err(Violation(format!("{what} succeeded instead of {wanted}"))) };
-    expect(what, error.raw_os_error(), Some(wanted.raw_os_error()))
+fn expect_errno<T>(name: &str, result: io::Result<T>, wanted: Errno) -> Check {
+    let Err(error) = result else {
+        return Err(ContractViolation(format!("{name} succeeded instead of {wanted}")));
+    };
+    expect(name, error.raw_os_error(), Some(wanted.raw_os_error()))
 }
 
-fn contents(file: &Arc<dyn File>) -> io::Result<Vec<u8>> {
+fn contents(file: &Arc<dyn DiskFile>) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; file.len()? as usize];
     file.read_at(0, &mut bytes)?;
     Ok(bytes)

@@ -1,12 +1,13 @@
-//! The engine's only door to the world: files that are appended, synced, renamed and removed, never overwritten.
+//! The engine's only interface to the outside: files that are appended, synced, renamed and removed, never
+//! overwritten.
 //!
-//! The durability contract, which [`mem::MemDisk`] takes at its word:
+//! The durability contract, of which [`mem::MemDisk`] provides the minimum:
 //!
-//! - After a crash a file holds everything that was in it when its last successful [`File::sync`] began, and
-//!   perhaps some of what was appended later: a prefix, whose last bytes may be torn.
-//! - Creating, renaming and removing a name is certain only after [`Disk::sync_dir`] of its directory.
-//! - A [`File::sync`] that failed is final: the bytes it should have kept may be gone even if a later sync
-//!   succeeds. The caller must give the file up.
+//! - After a crash a file holds everything that was in it when its last successful [`DiskFile::sync`] began, and
+//!   perhaps some of the bytes appended later: a prefix, whose last bytes may be torn.
+//! - Creating, renaming and removing a name is durable only after [`Disk::sync_dir`] of its directory.
+//! - A [`DiskFile::sync`] that failed is final: the bytes it should have kept may be gone even if a later sync
+//!   succeeds. The caller must abandon the file.
 //!
 //! Paths are relative to the disk's root, `/`-separated, without `.` or `..` (`EINVAL`); the root itself is `""`.
 
@@ -19,50 +20,50 @@ pub mod os;
 
 /// Bytes on the device behind a [`Disk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Space {
+pub struct DiskSpace {
     pub total: u64,
     pub free: u64,
 }
 
 /// One directory tree. Errors carry the operating system's errno (`raw_os_error`).
 pub trait Disk: Send + Sync {
-    /// Makes a new empty file; `EEXIST` if the name is taken.
-    fn create(&self, path: &str) -> io::Result<Arc<dyn File>>;
+    /// Creates a new empty file; `EEXIST` if the name is taken.
+    fn create(&self, path: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens a file for reading and appending; `ENOENT` if there is none.
-    fn open(&self, path: &str) -> io::Result<Arc<dyn File>>;
-    /// Gives a file another name, replacing the file that had it, at once or not at all; `EISDIR` for a directory,
-    /// `ENOTEMPTY` for one that the file lies in.
+    fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>>;
+    /// Renames a file atomically, replacing the file that had the name. Fails with `EISDIR` for a directory,
+    /// `ENOTEMPTY` for one that contains the file.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file, or an empty directory.
     fn remove(&self, path: &str) -> io::Result<()>;
-    /// Names in a directory (files and directories), sorted.
+    /// Returns the names in a directory (files and directories), sorted.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
-    /// Makes a directory and its missing parents; fine if it is there.
+    /// Creates a directory and its missing parents; succeeds if it exists.
     fn create_dir(&self, dir: &str) -> io::Result<()>;
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
-    fn space(&self) -> io::Result<Space>;
-    /// Takes the exclusive lock on a file for as long as the guard lives; `EWOULDBLOCK` if another process has it.
+    fn space(&self) -> io::Result<DiskSpace>;
+    /// Takes the exclusive lock on a file until the guard is dropped; `EWOULDBLOCK` if another process has it.
     fn lock(&self, path: &str) -> io::Result<Box<dyn Send + Sync>>;
 }
 
-/// An open file. A handle stays good when the file is renamed or removed.
-pub trait File: Send + Sync {
+/// An open file. A handle stays valid when the file is renamed or removed.
+pub trait DiskFile: Send + Sync {
     /// Writes all of `bytes` at the end, or fails with some prefix of them written.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
-    /// Fills `out` from `offset`; `UnexpectedEof` if the file ends before.
+    /// Fills `out` from `offset`; `UnexpectedEof` if the file ends earlier.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
     fn len(&self) -> io::Result<u64>;
-    /// Cuts the file to `len` bytes, where the next append goes; `EINVAL` if it is shorter already.
+    /// Truncates the file to `len` bytes, where the next append goes; `EINVAL` if it is shorter already.
     fn truncate(&self, len: u64) -> io::Result<()>;
-    /// Makes what was appended durable.
+    /// Makes the appended bytes durable.
     fn sync(&self) -> io::Result<()>;
     /// Reserves space on the device beyond the end without changing the length; only a hint.
     fn reserve(&self, bytes: u64) -> io::Result<()>;
-    /// Says that these bytes will be read soon, so that the device may fetch them meanwhile; only a hint.
+    /// Announces a read of these bytes, so that the device may fetch them meanwhile; only a hint.
     fn will_read(&self, _offset: u64, _len: u64) {}
-    /// Says that these bytes may go to the device from now on, so that a later [`File::sync`] has less left to wait
-    /// for; only a hint, which makes nothing durable.
+    /// Starts writing these bytes to the device, so that a later [`DiskFile::sync`] has less left to wait for. Only a
+    /// hint, which makes nothing durable.
     fn begin_writing(&self, _offset: u64, _len: u64) {}
 
     fn is_empty(&self) -> io::Result<bool> {
@@ -70,7 +71,7 @@ pub trait File: Send + Sync {
     }
 }
 
-/// Makes a directory and its missing parents, and their names durable.
+/// Creates a directory and its missing parents, and makes their names durable.
 pub fn create_dir_durably(disk: &dyn Disk, dir: &str) -> io::Result<()> {
     disk.create_dir(dir)?;
     let mut rest = dir;
@@ -81,9 +82,9 @@ pub fn create_dir_durably(disk: &dyn Disk, dir: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces the file `path` by one that holds `bytes`: at once or not at all, and durably when this returns.
+/// Replaces the file `path` atomically by one that holds `bytes`, durably when this returns.
 ///
-/// A crash may leave `path` with `.tmp` behind it; the next call overwrites that.
+/// A crash may leave a file `path` with `.tmp` appended; the next call overwrites it.
 pub fn replace_file(disk: &dyn Disk, path: &str, bytes: &[u8]) -> io::Result<()> {
     let tmp = format!("{path}.tmp");
     match disk.remove(&tmp) {
@@ -97,7 +98,7 @@ pub fn replace_file(disk: &dyn Disk, path: &str, bytes: &[u8]) -> io::Result<()>
     disk.sync_dir(parent(path))
 }
 
-/// The whole contents of a file.
+/// Returns the contents of a file.
 pub fn read_file(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
     let file = disk.open(path)?;
     let len = usize::try_from(file.len()?).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -106,12 +107,12 @@ pub fn read_file(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The directory a path lies in; the root is `""`.
+/// Returns the directory of a path; the root is `""`.
 pub fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// `EINVAL` unless `path` is relative, without empty, `.` or `..` components. The root is `""`.
+/// Returns `EINVAL` unless `path` is relative, without empty, `.` or `..` components. The root is `""`.
 pub(crate) fn check_path(path: &str) -> io::Result<()> {
     let bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains('\0');
     if !path.is_empty() && path.split('/').any(bad) {

@@ -5,7 +5,7 @@
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,
-    reason = "this file is the engine's door to files"
+    reason = "only this file of the engine may use the file system"
 )]
 
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Disk, File, Space, check_path};
+use super::{Disk, DiskFile, DiskSpace, check_path};
 
 /// A directory of the real file system.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub struct OsDisk {
 }
 
 impl OsDisk {
-    /// Uses `root`, making it and its missing parents; what was made is durable when this returns.
+    /// Opens `root`, creating it and its missing parents; created directories are durable when this returns.
     pub fn open(root: &Path) -> io::Result<OsDisk> {
         let mut missing = Vec::new();
         let mut dir = Some(root).filter(|root| !root.as_os_str().is_empty());
@@ -38,7 +38,7 @@ impl OsDisk {
         }
         for path in missing.into_iter().rev() {
             match fs::create_dir(path) {
-                // Somebody else was faster.
+                // Another process created it first.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
                 other => other?,
             }
@@ -49,13 +49,13 @@ impl OsDisk {
         Ok(OsDisk { root: root.to_path_buf() })
     }
 
-    /// Where a path of this disk lies in the file system.
+    /// Returns the file system path of a path of this disk.
     fn locate(&self, path: &str) -> io::Result<PathBuf> {
         check_path(path)?;
         Ok(if path.is_empty() { self.root.clone() } else { self.root.join(path) })
     }
 
-    /// `locate`, for names that may not be the root itself.
+    /// Like `locate`, for names that may not be the root itself.
     fn locate_entry(&self, path: &str) -> io::Result<PathBuf> {
         if path.is_empty() { Err(Errno::INVAL.into()) } else { self.locate(path) }
     }
@@ -75,13 +75,13 @@ fn utf8_name(name: OsString) -> io::Result<String> {
 }
 
 impl Disk for OsDisk {
-    fn create(&self, path: &str) -> io::Result<Arc<dyn File>> {
+    fn create(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.locate_entry(path)?;
         let file = OpenOptions::new().read(true).append(true).create_new(true).open(path)?;
         Ok(Arc::new(OsFile { file }))
     }
 
-    fn open(&self, path: &str) -> io::Result<Arc<dyn File>> {
+    fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.locate_entry(path)?;
         Ok(Arc::new(OsFile { file: OpenOptions::new().read(true).append(true).open(path)? }))
     }
@@ -117,10 +117,10 @@ impl Disk for OsDisk {
         sync_directory(&self.locate(dir)?)
     }
 
-    fn space(&self) -> io::Result<Space> {
+    fn space(&self) -> io::Result<DiskSpace> {
         let stat = rustix::fs::statvfs(&self.root)?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        Ok(Space { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
+        Ok(DiskSpace { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
     }
 
     fn lock(&self, path: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -135,7 +135,7 @@ struct OsFile {
     file: fs::File,
 }
 
-impl File for OsFile {
+impl DiskFile for OsFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
         (&self.file).write_all(bytes)
     }
@@ -164,20 +164,20 @@ impl File for OsFile {
             return Ok(());
         }
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len()?, bytes) {
-            // The file system cannot; appending will have to find the space as it goes.
+            // The file system cannot reserve space; appends allocate it.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             other => Ok(other?),
         }
     }
 
     fn will_read(&self, offset: u64, len: u64) {
-        // What cannot be hinted is read when it is wanted.
+        // Bytes that cannot be prefetched are read on demand.
         let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(len), Advice::WillNeed);
     }
 
     fn begin_writing(&self, offset: u64, len: u64) {
-        // Linux starts to write the dirty pages of a range that is said not to be needed, and does not wait. It drops
-        // only those that were clean before, so freshly written bytes stay cached.
+        // Linux starts to write the dirty pages of a range advised as not needed, and does not wait. It drops only
+        // those that were clean before, so freshly written bytes stay cached.
         let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(len), Advice::DontNeed);
     }
 }
@@ -191,14 +191,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disk = OsDisk::open(dir.path()).unwrap();
         let held = disk.lock("lock").unwrap();
-        let refused = OsDisk::open(dir.path()).unwrap().lock("lock").err().unwrap();
-        assert_eq!(refused.raw_os_error(), Some(Errno::WOULDBLOCK.raw_os_error()));
+        let error = OsDisk::open(dir.path()).unwrap().lock("lock").err().unwrap();
+        assert_eq!(error.raw_os_error(), Some(Errno::WOULDBLOCK.raw_os_error()));
         drop(held);
         disk.lock("lock").unwrap();
     }
 
     #[test]
-    fn the_root_is_made_with_its_parents() {
+    fn open_creates_the_root_and_its_parents() {
         let dir = tempfile::tempdir().unwrap();
         OsDisk::open(&dir.path().join("a/b")).unwrap().create("f").unwrap();
         assert!(dir.path().join("a/b/f").is_file());

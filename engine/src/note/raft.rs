@@ -1,30 +1,30 @@
-//! What replication did, in the words of `spec/`: one note for each action of the specification.
+//! Replication notes in the terms of `spec/`: one note for each action of the specification.
 //!
-//! A note holds the action, its parameters, and the replica's state right after it. `cargo ci spec --traces` replays
-//! the notes of all replicas of a tablet against the specification; [`Trace`] is the file it reads. When each action
-//! is to be noted, and what its parameters mean, is told in `spec/README.md`, section Traces.
+//! A note has the action, its parameters, and the replica's state right after it. `cargo ci spec --traces` replays the
+//! notes of all replicas of a tablet against the specification; [`RaftTrace`] is the file it reads. `spec/README.md`,
+//! section Traces, defines when an action is noted and its parameters.
 
 use std::fmt;
 
 use crate::ids::{OpId, PeerId, TabletId, Term};
 use crate::time::Timestamp;
 
-/// One action and the state it led to.
+/// One action and the state after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaftNote {
-    pub action: Action,
-    pub post: Post,
+    pub action: RaftAction,
+    pub post: PostState,
 }
 
 /// The actions of the specification; names and order as in `spec/README.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// The replica was made with this first configuration.
+pub enum RaftAction {
+    /// The replica was created with this first configuration.
     Create {
         voters: Vec<PeerId>,
         learners: Vec<PeerId>,
     },
-    /// `term` is the one an election would begin, so one above the replica's.
+    /// `term` is the term that the election would start: the replica's term plus one.
     StartPreElection {
         term: Term,
     },
@@ -32,7 +32,8 @@ pub enum Action {
         candidate: PeerId,
         term: Term,
     },
-    /// `asked`: by an operator or a leader that hands over; then no pre-election goes before it.
+    /// `asked` is true if an operator or a leader that transfers leadership requested the election; then no pre-vote
+    /// precedes it.
     StartElection {
         term: Term,
         asked: bool,
@@ -51,12 +52,12 @@ pub enum Action {
     },
     BecomeLeader,
     StepDown,
-    /// Any operation but a change of configuration, the leader's no-op among them.
+    /// Any operation except a configuration change; the leader's no-op is one.
     ClientAppend {
         op: OpId,
         timestamp: Timestamp,
     },
-    /// `cas`: the index of the configuration that the change was decided on, if the request named one.
+    /// `cas` is the index of the configuration that the change is based on, if the request named one.
     ConfigAppend {
         op: OpId,
         voters: Vec<PeerId>,
@@ -66,12 +67,12 @@ pub enum Action {
     LeaderPersist {
         upto: OpId,
     },
-    /// Everything after the index `after` left the log, because `leader` of the replica's term has other entries.
+    /// All entries after index `after` were truncated, because `leader` of the replica's term has other entries.
     AbortPending {
         leader: PeerId,
         after: u64,
     },
-    /// The log agrees with the leader's from `prev` up to `upto`; what was missing has been appended.
+    /// The log agrees with the leader's from `prev` up to `upto`; missing entries were appended.
     FollowerAppend {
         leader: PeerId,
         prev: OpId,
@@ -82,26 +83,26 @@ pub enum Action {
     },
     AdvanceCommit,
     FollowerCommit,
-    /// The source fixed what `sink` may fetch: its log up to `upto`.
+    /// The source fixed the data that `sink` may fetch: its log up to `upto`.
     CopyOpen {
         sink: PeerId,
         upto: OpId,
     },
-    /// `term`: that of the leader that asked for the copy.
+    /// `term` is the term of the leader that requested the copy.
     CopyStart {
         source: PeerId,
         term: Term,
     },
     CopyFinish,
     CopyAbort,
-    /// `cas`: the configuration index of the master's order, if it named one.
+    /// `cas` is the configuration index of the master's command, if it named one.
     Tombstone {
         cas: Option<u64>,
     },
     Delete,
-    /// An error of the disk ended the replica: it takes part in nothing from here on.
+    /// A disk error ended the replica. It takes no further part in replication.
     Fail,
-    /// The server came back and could not open the replica. `vote`: as stored, if that could be read.
+    /// The server restarted and could not open the replica. `vote` is the stored vote, if it could be read.
     FailOpen {
         vote: Option<PeerId>,
     },
@@ -115,32 +116,32 @@ pub enum Action {
 
 /// A replica's state after an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Post {
+pub struct PostState {
     pub term: Term,
-    /// The last entry of the log, durable or not; of a tombstone or a copy under way, the one it remembers. 0.0 if that
-    /// is not known any more.
+    /// The last entry of the log, durable or not; for a tombstone or a copy in progress, the one it remembers. 0.0 if
+    /// it is not known any more.
     pub last: OpId,
-    /// The highest index known to be committed; 0 without a log that can be used.
+    /// The highest index known to be committed; 0 without a usable log.
     pub commit: u64,
-    pub role: Role,
-    pub data: DataState,
+    pub role: NotedRole,
+    pub data: NotedDataState,
 }
 
-/// What the replica takes part as; learners and replicas outside the configuration count as followers.
+/// Role of the replica. Learners and replicas outside the configuration count as followers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum NotedRole {
     Leader,
     Candidate,
     Follower,
 }
 
-/// What the superblock says about the replica's data, or that it failed.
+/// State of the replica's data according to the superblock, or failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DataState {
+pub enum NotedDataState {
     Ready,
     Copying,
     Tombstoned,
-    /// Whatever the superblock says: nothing can be done with it.
+    /// The replica is unusable, whatever the superblock says.
     Failed,
     Gone,
 }
@@ -151,76 +152,82 @@ impl fmt::Display for RaftNote {
     }
 }
 
-impl fmt::Display for Post {
+impl fmt::Display for PostState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let role = match self.role {
-            Role::Leader => "leader",
-            Role::Candidate => "candidate",
-            Role::Follower => "follower",
+            NotedRole::Leader => "leader",
+            NotedRole::Candidate => "candidate",
+            NotedRole::Follower => "follower",
         };
         let data = match self.data {
-            DataState::Ready => "ready",
-            DataState::Copying => "copying",
-            DataState::Tombstoned => "tombstoned",
-            DataState::Failed => "failed",
-            DataState::Gone => "gone",
+            NotedDataState::Ready => "ready",
+            NotedDataState::Copying => "copying",
+            NotedDataState::Tombstoned => "tombstoned",
+            NotedDataState::Failed => "failed",
+            NotedDataState::Gone => "gone",
         };
-        let Post { term, last, commit, .. } = self;
+        let PostState { term, last, commit, .. } = self;
         write!(f, "term={term} last={last} commit={commit} role={role} data={data}")
     }
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for RaftAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Action::Create { voters, learners } => {
+            RaftAction::Create { voters, learners } => {
                 write!(f, "Create voters={} learners={}", List(voters), List(learners))
             }
-            Action::StartPreElection { term } => write!(f, "StartPreElection term={term}"),
-            Action::GrantPreVote { candidate, term } => {
+            RaftAction::StartPreElection { term } => write!(f, "StartPreElection term={term}"),
+            RaftAction::GrantPreVote { candidate, term } => {
                 write!(f, "GrantPreVote candidate={candidate} term={term}")
             }
-            Action::StartElection { term, asked } => write!(f, "StartElection term={term} asked={asked}"),
-            Action::GrantVote { candidate, term } => write!(f, "GrantVote candidate={candidate} term={term}"),
-            Action::SeeTerm { term } => write!(f, "SeeTerm term={term}"),
-            Action::MetaPersist { term, vote } => write!(f, "MetaPersist term={term} vote={}", OrNone(vote)),
-            Action::BecomeLeader => f.write_str("BecomeLeader"),
-            Action::StepDown => f.write_str("StepDown"),
-            Action::ClientAppend { op, timestamp } => {
+            RaftAction::StartElection { term, asked } => write!(f, "StartElection term={term} asked={asked}"),
+            RaftAction::GrantVote { candidate, term } => {
+                write!(f, "GrantVote candidate={candidate} term={term}")
+            }
+            RaftAction::SeeTerm { term } => write!(f, "SeeTerm term={term}"),
+            RaftAction::MetaPersist { term, vote } => {
+                write!(f, "MetaPersist term={term} vote={}", OrNone(vote))
+            }
+            RaftAction::BecomeLeader => f.write_str("BecomeLeader"),
+            RaftAction::StepDown => f.write_str("StepDown"),
+            RaftAction::ClientAppend { op, timestamp } => {
                 write!(f, "ClientAppend op={op} timestamp={}", timestamp.0)
             }
-            Action::ConfigAppend { op, voters, learners, cas } => {
+            RaftAction::ConfigAppend { op, voters, learners, cas } => {
                 write!(f, "ConfigAppend op={op} voters={}", List(voters))?;
                 write!(f, " learners={} cas={}", List(learners), OrNone(cas))
             }
-            Action::LeaderPersist { upto } => write!(f, "LeaderPersist upto={upto}"),
+            RaftAction::LeaderPersist { upto } => write!(f, "LeaderPersist upto={upto}"),
             other => other.fmt_followers(f),
         }
     }
 }
 
-impl Action {
-    /// The second half of `fmt`: what followers, copies and restarts do.
+impl RaftAction {
+    /// Formats the second half of the actions: those of followers, copies and restarts.
     fn fmt_followers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Action::AbortPending { leader, after } => write!(f, "AbortPending leader={leader} after={after}"),
-            Action::FollowerAppend { leader, prev, upto } => {
+            RaftAction::AbortPending { leader, after } => {
+                write!(f, "AbortPending leader={leader} after={after}")
+            }
+            RaftAction::FollowerAppend { leader, prev, upto } => {
                 write!(f, "FollowerAppend leader={leader} prev={prev} upto={upto}")
             }
-            Action::FollowerPersist { upto } => write!(f, "FollowerPersist upto={upto}"),
-            Action::CopyOpen { sink, upto } => write!(f, "CopyOpen sink={sink} upto={upto}"),
-            Action::CopyStart { source, term } => write!(f, "CopyStart source={source} term={term}"),
-            Action::Tombstone { cas } => write!(f, "Tombstone cas={}", OrNone(cas)),
-            Action::FailOpen { vote } => write!(f, "FailOpen vote={}", OrNone(vote)),
-            Action::Restart { vote } => write!(f, "Restart vote={}", OrNone(vote)),
-            Action::SafeTimeAdvance { safe } => write!(f, "SafeTimeAdvance safe={}", safe.0),
-            // Those without parameters print as they are named.
+            RaftAction::FollowerPersist { upto } => write!(f, "FollowerPersist upto={upto}"),
+            RaftAction::CopyOpen { sink, upto } => write!(f, "CopyOpen sink={sink} upto={upto}"),
+            RaftAction::CopyStart { source, term } => write!(f, "CopyStart source={source} term={term}"),
+            RaftAction::Tombstone { cas } => write!(f, "Tombstone cas={}", OrNone(cas)),
+            RaftAction::FailOpen { vote } => write!(f, "FailOpen vote={}", OrNone(vote)),
+            RaftAction::Restart { vote } => write!(f, "Restart vote={}", OrNone(vote)),
+            RaftAction::SafeTimeAdvance { safe } => write!(f, "SafeTimeAdvance safe={}", safe.0),
+            // Actions without parameters print as their names.
             plain => fmt::Debug::fmt(plain, f),
         }
     }
 }
 
-/// Ids with commas between them; `none` if there are none.
+/// Ids separated by commas; `none` if there are none.
 struct List<'a>(&'a [PeerId]);
 
 impl fmt::Display for List<'_> {
@@ -246,18 +253,18 @@ impl<T: fmt::Display> fmt::Display for OrNone<'_, T> {
     }
 }
 
-/// The notes of all replicas of one tablet in the order they happened, as the text of a trace file.
+/// Text of a trace file: the notes of all replicas of one tablet, in the order they happened.
 #[derive(Debug, Clone)]
-pub struct Trace {
+pub struct RaftTrace {
     text: String,
     events: u64,
 }
 
-impl Trace {
-    /// `origin`: where the trace comes from, on one line, such as a seed.
-    pub fn new(tablet: TabletId, origin: &str) -> Trace {
+impl RaftTrace {
+    /// `origin` is the trace's origin, in one line, such as a seed.
+    pub fn new(tablet: TabletId, origin: &str) -> RaftTrace {
         let origin = origin.replace('\n', " ");
-        Trace { text: format!("nyala-trace 1\ntablet {tablet}\norigin {origin}\n"), events: 0 }
+        RaftTrace { text: format!("nyala-trace 1\ntablet {tablet}\norigin {origin}\n"), events: 0 }
     }
 
     pub fn push(&mut self, at: PeerId, note: &RaftNote) {
@@ -269,7 +276,7 @@ impl Trace {
         self.events
     }
 
-    /// The whole file. The last line says how many events there are, so that a truncated file shows.
+    /// Returns the whole file. The last line has the number of events, so a truncated file is detected.
     pub fn finish(mut self) -> String {
         self.text.push_str(&format!("end {}\n", self.events));
         self.text
@@ -281,22 +288,22 @@ mod tests {
     use super::*;
     use crate::ids::Uuid;
 
-    fn post() -> Post {
+    fn post() -> PostState {
         let last = OpId { term: 2, index: 7 };
-        Post { term: 3, last, commit: 5, role: Role::Follower, data: DataState::Ready }
+        PostState { term: 3, last, commit: 5, role: NotedRole::Follower, data: NotedDataState::Ready }
     }
 
     #[test]
-    fn a_trace_reads_as_the_specs_readme_says() {
+    fn a_trace_has_the_format_of_the_specs_readme() {
         let peer = Uuid([0xab; 16]);
-        let mut trace = Trace::new(Uuid::ZERO, "seed 17");
+        let mut trace = RaftTrace::new(Uuid::ZERO, "seed 17");
         let prev = OpId { term: 2, index: 6 };
         let upto = OpId { term: 2, index: 7 };
-        let append = Action::FollowerAppend { leader: peer, prev, upto };
+        let append = RaftAction::FollowerAppend { leader: peer, prev, upto };
         trace.push(Uuid([0xcd; 16]), &RaftNote { action: append, post: post() });
-        let plain = Action::FollowerCommit;
+        let plain = RaftAction::FollowerCommit;
         trace.push(peer, &RaftNote { action: plain, post: post() });
-        let meta = Action::MetaPersist { term: 3, vote: None };
+        let meta = RaftAction::MetaPersist { term: 3, vote: None };
         trace.push(peer, &RaftNote { action: meta, post: post() });
         let (a, c) = ("ab".repeat(16), "cd".repeat(16));
         let state = "term=3 last=2.7 commit=5 role=follower data=ready";

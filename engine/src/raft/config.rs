@@ -1,7 +1,7 @@
-//! Who takes part: the members of one tablet's Raft group, and what one change may do to them.
+//! Raft configuration: the members of one tablet's Raft group, and the changes that are allowed.
 //!
-//! A configuration is in force from the moment its entry is appended (Raft dissertation §4.1). Two configurations
-//! that follow each other differ by at most one voter, so any majority of the one meets any majority of the other.
+//! A configuration is in force as soon as its entry is appended (Raft dissertation §4.1). Two successive configurations
+//! differ by at most one voter, so any majority of the one meets any majority of the other.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::ids::PeerId;
 
-/// Whether a replica's vote and acknowledgements count.
+/// Membership of a replica: its vote and acknowledgements count or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Member {
+pub enum MemberKind {
     Voter,
-    /// Receives everything, decides nothing (a learner).
+    /// Receives all entries, does not vote (a learner).
     NonVoter,
 }
 
@@ -23,42 +23,42 @@ pub enum Member {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     pub id: PeerId,
-    pub member: Member,
+    pub member: MemberKind,
     pub host: String,
     pub port: u16,
-    /// A non-voter that the leader makes a voter once it has caught up.
+    /// True for a learner that the leader promotes to voter once it has caught up.
     pub promote: bool,
-    /// To be evicted as soon as there are enough replicas without it.
+    /// True if the replica is to be evicted as soon as there are enough replicas without it.
     pub replace: bool,
 }
 
 impl Peer {
-    /// A voter without marks.
+    /// Creates a voter without marks.
     pub fn voter(id: PeerId, host: impl Into<String>, port: u16) -> Peer {
-        Peer { id, member: Member::Voter, host: host.into(), port, promote: false, replace: false }
+        Peer { id, member: MemberKind::Voter, host: host.into(), port, promote: false, replace: false }
     }
 
     pub fn is_voter(&self) -> bool {
-        self.member == Member::Voter
+        self.member == MemberKind::Voter
     }
 }
 
-/// The members of a group, as one log entry made them.
+/// The members of a group, as one log entry set them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Config {
-    /// Index of the entry that made it; `None` for the one a tablet was created with.
+pub struct RaftConfig {
+    /// Index of the entry that set it; `None` for the initial configuration of a tablet.
     pub opid_index: Option<u64>,
     pub peers: Vec<Peer>,
 }
 
 const FORMAT: u8 = 1;
-/// More voters agree on nothing faster or safer.
+/// Largest number of voters: more make a group neither faster nor safer.
 pub const VOTERS_MAX: usize = 15;
 
-impl Config {
-    /// The configuration of a new tablet.
-    pub fn initial(peers: Vec<Peer>) -> Config {
-        Config { opid_index: None, peers }
+impl RaftConfig {
+    /// Creates the configuration of a new tablet.
+    pub fn initial(peers: Vec<Peer>) -> RaftConfig {
+        RaftConfig { opid_index: None, peers }
     }
 
     pub fn peer(&self, id: PeerId) -> Option<&Peer> {
@@ -77,12 +77,12 @@ impl Config {
         self.voters().count()
     }
 
-    /// How many voters make a majority.
+    /// Number of voters that make a majority.
     pub fn majority(&self) -> usize {
         self.voter_count() / 2 + 1
     }
 
-    /// Whether `id` decides everything alone.
+    /// Returns true if `id` is the only voter.
     pub fn is_only_voter(&self, id: PeerId) -> bool {
         self.is_voter(id) && self.voter_count() == 1
     }
@@ -92,13 +92,13 @@ impl Config {
         self.opid_index.map_or(-1, |index| index as i64)
     }
 
-    /// The payload of its entry in the log.
+    /// Encodes the payload of its log entry.
     pub fn encode(&self) -> Bytes {
         postcard::to_extend(self, vec![FORMAT]).expect("every field can be written").into()
     }
 
-    /// Reads the payload of a CONFIG entry; `Corrupt` if it is none, `Unsupported` if a newer build wrote it.
-    pub fn decode(payload: &[u8]) -> Result<Config> {
+    /// Decodes the payload of a CONFIG entry; `Corrupt` if it is none, `Unsupported` if a newer build wrote it.
+    pub fn decode(payload: &[u8]) -> Result<RaftConfig> {
         match payload.split_first() {
             Some((&FORMAT, rest)) => postcard::from_bytes(rest)
                 .map_err(|error| Error::corrupt(format!("not a Raft configuration: {error}"))),
@@ -110,7 +110,7 @@ impl Config {
         }
     }
 
-    /// Refuses a configuration that could never be in force: no voter, a member twice, a member without address.
+    /// Rejects a configuration that could never be in force: no voter, a member twice, a member without address.
     pub fn check(&self) -> Result<()> {
         if self.voter_count() == 0 {
             return Err(Error::invalid("a Raft configuration needs at least one voter"));
@@ -132,16 +132,16 @@ impl Config {
         Ok(())
     }
 
-    /// How many voters are in one of the two configurations only.
-    pub fn voters_changed(&self, other: &Config) -> usize {
-        let missing = |a: &Config, b: &Config| a.voters().filter(|peer| !b.is_voter(peer.id)).count();
+    /// Number of voters that are in one of the two configurations only.
+    pub fn voters_changed(&self, other: &RaftConfig) -> usize {
+        let missing = |a: &RaftConfig, b: &RaftConfig| a.voters().filter(|peer| !b.is_voter(peer.id)).count();
         missing(self, other) + missing(other, self)
     }
 
-    /// What this configuration becomes by `change`, asked of the leader `leader`; `Invalid` says why it may not.
+    /// Applies `change`, requested of the leader `leader`; `Invalid` gives the reason of a rejection.
     ///
     /// Not checked here: that no other change is pending and that the leader may change anything yet.
-    pub fn changed(&self, change: &Change, leader: PeerId) -> Result<Config> {
+    pub fn changed(&self, change: &ConfigChange, leader: PeerId) -> Result<RaftConfig> {
         if let Some(cas) = change.cas_opid_index
             && cas != self.kudu_index()
         {
@@ -150,7 +150,7 @@ impl Config {
                 self.kudu_index()
             )));
         }
-        let mut next = Config { opid_index: None, peers: self.peers.clone() };
+        let mut next = RaftConfig { opid_index: None, peers: self.peers.clone() };
         for part in &change.parts {
             next.apply(part, leader)?;
         }
@@ -166,27 +166,29 @@ impl Config {
         }
     }
 
-    fn apply(&mut self, part: &ChangePart, leader: PeerId) -> Result<()> {
+    fn apply(&mut self, part: &ConfigChangePart, leader: PeerId) -> Result<()> {
         let id = part.peer();
         let at = self.peers.iter().position(|peer| peer.id == id);
         match (part, at) {
-            (ChangePart::Add(peer), None) => self.peers.push(peer.clone()),
-            (ChangePart::Add(_), Some(_)) => {
+            (ConfigChangePart::Add(peer), None) => self.peers.push(peer.clone()),
+            (ConfigChangePart::Add(_), Some(_)) => {
                 return Err(Error::invalid(format!("peer {id} is already in the configuration")));
             }
             (_, None) => return Err(Error::invalid(format!("peer {id} is not in the configuration"))),
-            (ChangePart::Remove(_), Some(_)) if id == leader => {
+            (ConfigChangePart::Remove(_), Some(_)) if id == leader => {
                 return Err(Error::invalid(format!(
                     "peer {id} is the leader and cannot be removed; transfer the leadership first"
                 )));
             }
-            (ChangePart::Remove(_), Some(at)) => drop(self.peers.remove(at)),
-            (ChangePart::Modify { member: Some(Member::NonVoter), .. }, Some(_)) if id == leader => {
+            (ConfigChangePart::Remove(_), Some(at)) => drop(self.peers.remove(at)),
+            (ConfigChangePart::Modify { member: Some(MemberKind::NonVoter), .. }, Some(_))
+                if id == leader =>
+            {
                 return Err(Error::invalid(format!(
                     "peer {id} is the leader and must stay a voter; transfer the leadership first"
                 )));
             }
-            (ChangePart::Modify { member, promote, replace, .. }, Some(at)) => {
+            (ConfigChangePart::Modify { member, promote, replace, .. }, Some(at)) => {
                 let peer = &mut self.peers[at];
                 peer.member = member.unwrap_or(peer.member);
                 peer.promote = promote.unwrap_or(peer.promote) && !peer.is_voter();
@@ -197,8 +199,8 @@ impl Config {
     }
 }
 
-impl fmt::Display for Config {
-    /// `[<id> voter, <id> non-voter promote] made by 17`.
+impl fmt::Display for RaftConfig {
+    /// Writes `[<id> voter, <id> non-voter promote] made by 17`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
         for (at, peer) in self.peers.iter().enumerate() {
@@ -216,35 +218,35 @@ impl fmt::Display for Config {
     }
 }
 
-/// One part of a change of configuration.
+/// One part of a configuration change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChangePart {
+pub enum ConfigChangePart {
     Add(Peer),
     Remove(PeerId),
-    /// What is `None` stays.
+    /// A change of the fields that are not `None`.
     Modify {
         id: PeerId,
-        member: Option<Member>,
+        member: Option<MemberKind>,
         promote: Option<bool>,
         replace: Option<bool>,
     },
 }
 
-impl ChangePart {
-    /// The peer it is about.
+impl ConfigChangePart {
+    /// The peer that the part changes.
     pub fn peer(&self) -> PeerId {
         match self {
-            ChangePart::Add(peer) => peer.id,
-            ChangePart::Remove(id) | ChangePart::Modify { id, .. } => *id,
+            ConfigChangePart::Add(peer) => peer.id,
+            ConfigChangePart::Remove(id) | ConfigChangePart::Modify { id, .. } => *id,
         }
     }
 }
 
-/// A change of configuration: all its parts or none, at most one voter more, less or other.
+/// A configuration change: all its parts or none, changing at most one voter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    pub parts: Vec<ChangePart>,
-    /// Refuse it unless the committed configuration has this index (-1: the initial one).
+pub struct ConfigChange {
+    pub parts: Vec<ConfigChangePart>,
+    /// Required index of the committed configuration (-1: the initial one).
     pub cas_opid_index: Option<i64>,
 }
 

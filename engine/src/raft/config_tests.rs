@@ -7,19 +7,19 @@ fn id(letter: char) -> PeerId {
     Uuid([letter as u8; 16])
 }
 
-/// `a` is a voter, `a~` is none; `+` is to be promoted, `-` to be replaced.
+/// Parses a peer: `a` is a voter, `a~` a learner; `+` is to be promoted, `-` to be replaced.
 fn peer(text: &str) -> Peer {
     let letter = text.chars().next().expect("a letter");
     Peer {
-        member: if text.contains('~') { Member::NonVoter } else { Member::Voter },
+        member: if text.contains('~') { MemberKind::NonVoter } else { MemberKind::Voter },
         promote: text.contains('+'),
         replace: text.contains('-'),
         ..Peer::voter(id(letter), letter, 7050)
     }
 }
 
-fn config(text: &str) -> Config {
-    Config { opid_index: Some(9), peers: text.split(' ').map(peer).collect() }
+fn config(text: &str) -> RaftConfig {
+    RaftConfig { opid_index: Some(9), peers: text.split(' ').map(peer).collect() }
 }
 
 fn short(text: &str) -> String {
@@ -27,13 +27,18 @@ fn short(text: &str) -> String {
         .fold(text.to_string(), |text, letter| text.replace(&id(letter).to_string(), &letter.to_string()))
 }
 
-fn modify(letter: char, member: Option<Member>, promote: Option<bool>, replace: Option<bool>) -> ChangePart {
-    ChangePart::Modify { id: id(letter), member, promote, replace }
+fn modify(
+    letter: char,
+    member: Option<MemberKind>,
+    promote: Option<bool>,
+    replace: Option<bool>,
+) -> ConfigChangePart {
+    ConfigChangePart::Modify { id: id(letter), member, promote, replace }
 }
 
-/// What the leader `a` of `a b c~` makes of a change.
-fn changed(parts: Vec<ChangePart>) -> String {
-    let change = Change { parts, cas_opid_index: Some(9) };
+/// Applies a change to `a b c~`, led by `a`.
+fn changed(parts: Vec<ConfigChangePart>) -> String {
+    let change = ConfigChange { parts, cas_opid_index: Some(9) };
     match config("a b c~").changed(&change, id('a')) {
         Ok(config) => short(&config.to_string()),
         Err(error) => short(&error.message),
@@ -42,10 +47,10 @@ fn changed(parts: Vec<ChangePart>) -> String {
 
 #[test]
 fn a_change_touches_one_voter_and_leaves_the_leader() {
-    let voter = Some(Member::Voter);
-    let none = Some(Member::NonVoter);
-    let add = |text| ChangePart::Add(peer(text));
-    let remove = |letter| ChangePart::Remove(id(letter));
+    let voter = Some(MemberKind::Voter);
+    let none = Some(MemberKind::NonVoter);
+    let add = |text| ConfigChangePart::Add(peer(text));
+    let remove = |letter| ConfigChangePart::Remove(id(letter));
     let cases = [
         vec![add("d")],
         vec![add("d~+"), add("e~")],
@@ -62,8 +67,8 @@ fn a_change_touches_one_voter_and_leaves_the_leader() {
         vec![add("d"), remove('b')],
         vec![add("d~"), remove('b')],
         vec![modify('b', none, None, None), modify('c', voter, None, None)],
-        vec![ChangePart::Add(Peer { port: 0, ..peer("d~") })],
-        vec![ChangePart::Add(Peer { host: String::new(), ..peer("d~") })],
+        vec![ConfigChangePart::Add(Peer { port: 0, ..peer("d~") })],
+        vec![ConfigChangePart::Add(Peer { host: String::new(), ..peer("d~") })],
     ];
     insta::assert_snapshot!(cases.map(changed).join("\n"), @r"
     [a voter, b voter, c non-voter, d voter] initial
@@ -87,7 +92,7 @@ fn a_change_touches_one_voter_and_leaves_the_leader() {
 }
 
 #[test]
-fn some_configurations_could_never_be_in_force() {
+fn invalid_configurations_are_rejected() {
     let check = |text: &str| config(text).check().map_err(|error| short(&error.message));
     let many = |count: u8| {
         let letters: Vec<String> = (b'a'..b'a' + count).map(|letter| (letter as char).to_string()).collect();
@@ -95,8 +100,8 @@ fn some_configurations_could_never_be_in_force() {
     };
     assert_eq!(check("a b~ c-"), Ok(()));
     assert_eq!(many(15), Ok(()));
-    let refused = [check("a~ b~"), many(16), check("a b a~")].map(|error| error.expect_err("refused"));
-    insta::assert_snapshot!(refused.join("\n"), @r"
+    let rejected = [check("a~ b~"), many(16), check("a b a~")].map(|error| error.expect_err("rejected"));
+    insta::assert_snapshot!(rejected.join("\n"), @r"
     a Raft configuration needs at least one voter
     16 voters are more than a group may have (15)
     peer a is named twice in the configuration
@@ -104,7 +109,7 @@ fn some_configurations_could_never_be_in_force() {
 }
 
 #[test]
-fn majorities_are_of_voters() {
+fn only_voters_count_for_a_majority() {
     let majority = |text: &str| (config(text).voter_count(), config(text).majority());
     assert_eq!(
         ["a", "a b", "a b c~ d~", "a b c", "a b c d"].map(majority),
@@ -112,38 +117,38 @@ fn majorities_are_of_voters() {
     );
     assert!(config("a b~").is_only_voter(id('a')) && !config("a b~").is_only_voter(id('b')));
     assert!(!config("a b").is_only_voter(id('a')) && !config("a").is_only_voter(id('z')));
-    assert_eq!((config("a").kudu_index(), Config::initial(Vec::new()).kudu_index()), (9, -1));
+    assert_eq!((config("a").kudu_index(), RaftConfig::initial(Vec::new()).kudu_index()), (9, -1));
 }
 
-fn any_config() -> impl Strategy<Value = Config> {
+fn any_config() -> impl Strategy<Value = RaftConfig> {
     let peer = prop::option::weighted(0.7, (any::<bool>(), any::<bool>(), any::<bool>()));
     (prop::option::of(any::<u64>()), prop::collection::vec(peer, 7)).prop_map(|(opid_index, peers)| {
         let peers = peers.into_iter().zip('a'..).filter_map(|(marks, letter)| {
             let (voter, promote, replace) = marks?;
-            let member = if voter { Member::Voter } else { Member::NonVoter };
+            let member = if voter { MemberKind::Voter } else { MemberKind::NonVoter };
             Some(Peer { member, promote, replace, ..Peer::voter(id(letter), letter, 7050) })
         });
-        Config { opid_index, peers: peers.collect() }
+        RaftConfig { opid_index, peers: peers.collect() }
     })
 }
 
-fn any_change() -> impl Strategy<Value = Change> {
-    let part = (0..7u8, 0..4u8, any::<bool>(), any::<bool>()).prop_map(|(who, what, voter, mark)| {
-        let who = (b'a' + who) as char;
-        let member = if voter { Member::Voter } else { Member::NonVoter };
-        match what {
-            0 => ChangePart::Add(Peer { member, ..Peer::voter(id(who), who, 7050) }),
-            1 => ChangePart::Remove(id(who)),
-            2 => modify(who, Some(member), None, None),
-            _ => modify(who, None, Some(mark), Some(!mark)),
+fn any_change() -> impl Strategy<Value = ConfigChange> {
+    let part = (0..7u8, 0..4u8, any::<bool>(), any::<bool>()).prop_map(|(letter, change, voter, mark)| {
+        let letter = (b'a' + letter) as char;
+        let member = if voter { MemberKind::Voter } else { MemberKind::NonVoter };
+        match change {
+            0 => ConfigChangePart::Add(Peer { member, ..Peer::voter(id(letter), letter, 7050) }),
+            1 => ConfigChangePart::Remove(id(letter)),
+            2 => modify(letter, Some(member), None, None),
+            _ => modify(letter, None, Some(mark), Some(!mark)),
         }
     });
-    prop::collection::vec(part, 1..4).prop_map(|parts| Change { parts, cas_opid_index: None })
+    prop::collection::vec(part, 1..4).prop_map(|parts| ConfigChange { parts, cas_opid_index: None })
 }
 
-/// Whether every majority of the one meets every majority of the other: all subsets are tried.
-fn majorities_meet(one: &Config, other: &Config) -> bool {
-    let majorities = |config: &Config| {
+/// Returns true if every majority of the one meets every majority of the other: all subsets are tried.
+fn majorities_meet(one: &RaftConfig, other: &RaftConfig) -> bool {
+    let majorities = |config: &RaftConfig| {
         let voters: Vec<u32> = config.voters().map(|peer| u32::from(peer.id.0[0] - b'a')).collect();
         let least = config.majority();
         (0u32..1 << 7).filter(move |set| {
@@ -155,11 +160,11 @@ fn majorities_meet(one: &Config, other: &Config) -> bool {
 }
 
 proptest! {
-    /// What Raft rests on, for each change that is not refused.
+    /// The basis of Raft's safety, for each change that is accepted.
     #[test]
     fn majorities_before_and_after_a_change_meet(before in any_config(), change in any_change()) {
         prop_assume!(before.check().is_ok());
-        let change = Change { cas_opid_index: Some(before.kudu_index()), ..change };
+        let change = ConfigChange { cas_opid_index: Some(before.kudu_index()), ..change };
         let leader = before.voters().next().expect("it was checked").id;
         if let Ok(after) = before.changed(&change, leader) {
             prop_assert!(after.check().is_ok() && after.is_voter(leader));
@@ -171,6 +176,6 @@ proptest! {
 
     #[test]
     fn a_configuration_is_read_as_it_was_written(config in any_config()) {
-        prop_assert_eq!(Config::decode(&config.encode()).expect("just written"), config);
+        prop_assert_eq!(RaftConfig::decode(&config.encode()).expect("just written"), config);
     }
 }

@@ -1,38 +1,39 @@
-//! What a follower does with a leader's update: agree on a prefix, take what is missing, acknowledge what is durable
-//! (Raft §5.3).
+//! Follower: matches a leader's update with its log, appends missing entries, and acknowledges durable ones (Raft
+//! §5.3).
 
-use super::message::{
-    LogChange, Reply, UpdateError, UpdateErrorKind, UpdateRequest, UpdateResponse, VoteError, VoteErrorKind,
-    VoteRequest, VoteResponse,
+use super::interface::{
+    LogChange, RaftReply, UpdateError, UpdateErrorKind, UpdateRequest, UpdateResponse, VoteError,
+    VoteErrorKind, VoteRequest, VoteResponse,
 };
-use super::{Config, Ctx, Raft, State, kind};
+use super::{Raft, RaftConfig, RoleState, StepContext, kind};
 use crate::ids::OpId;
-use crate::note::raft::Action;
+use crate::note::raft::RaftAction;
 
 impl Raft {
-    pub(super) fn update(&mut self, ticket: u64, request: UpdateRequest, ctx: &mut Ctx<'_>) {
+    pub(super) fn update(&mut self, ticket: u64, request: UpdateRequest, ctx: &mut StepContext<'_>) {
         if let Err((kind, message)) = self.take_update(&request, ctx) {
             ctx.out.mark(match kind {
                 UpdateErrorKind::InvalidTerm => "update: refused, the term is over",
                 UpdateErrorKind::PrecedingMismatch => "update: refused, it does not join the log",
                 _ => "update: refused for what it is",
             });
-            let response = UpdateResponse { error: Some(UpdateError { kind, message }), ..self.standing() };
-            return self.reply(ticket, Reply::Update(response), ctx.out);
+            let response =
+                UpdateResponse { error: Some(UpdateError { kind, message }), ..self.progress_response() };
+            return self.reply(ticket, RaftReply::Update(response), ctx.out);
         }
         let last = request.last();
         if last.index <= self.log.durable() {
-            let response = self.standing();
-            self.reply(ticket, Reply::Update(response), ctx.out);
+            let response = self.progress_response();
+            self.reply(ticket, RaftReply::Update(response), ctx.out);
         } else {
-            self.unanswered.push((ticket, last));
+            self.pending_updates.push((ticket, last));
         }
     }
 
     fn take_update(
         &mut self,
         request: &UpdateRequest,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut StepContext<'_>,
     ) -> Result<(), (UpdateErrorKind, String)> {
         self.check_update(request)?;
         self.adopt_term(request.term, ctx);
@@ -45,21 +46,21 @@ impl Raft {
         }
         if appended || new_role || rises {
             let (leader, prev, upto) = (request.caller, request.preceding, request.last());
-            self.note(ctx, Action::FollowerAppend { leader, prev, upto });
+            self.note(ctx, RaftAction::FollowerAppend { leader, prev, upto });
         }
         let committed = request.committed.min(self.received.index);
         if committed > self.committed.index {
-            self.set_committed(committed, Action::FollowerCommit, ctx);
+            self.set_committed(committed, RaftAction::FollowerCommit, ctx);
         }
         self.all_replicated = self.all_replicated.max(request.all_replicated.min(self.received.index));
         if let Some(safe) = request.safe_time {
-            self.adopt_safe_time(safe, ctx);
+            self.accept_safe_time(safe, ctx);
         }
         self.evict();
         Ok(())
     }
 
-    /// Refuses what contradicts itself or is for somebody else, before anything changes.
+    /// Rejects a misdirected or contradictory request before anything changes.
     fn check_update(&self, request: &UpdateRequest) -> Result<(), (UpdateErrorKind, String)> {
         let UpdateRequest { tablet, caller, dest, term, .. } = request;
         if *dest != self.me {
@@ -83,7 +84,7 @@ impl Raft {
                 return Err((UpdateErrorKind::Invalid, message));
             }
             if entry.kind == kind::CONFIG {
-                let config = Config::decode(&entry.payload).and_then(|config| config.check());
+                let config = RaftConfig::decode(&entry.payload).and_then(|config| config.check());
                 let bad = |error| (UpdateErrorKind::Invalid, format!("operation {}: {error}", entry.op));
                 config.map_err(bad)?;
             }
@@ -92,11 +93,11 @@ impl Raft {
         Ok(())
     }
 
-    /// Accepts the caller as the leader of this term. True if this replica was no follower of it before.
+    /// Accepts the caller as the leader of this term. Returns true if this replica was a candidate before.
     fn follow(
         &mut self,
         request: &UpdateRequest,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut StepContext<'_>,
     ) -> Result<bool, (UpdateErrorKind, String)> {
         let caller = request.caller;
         if let Some(other) = self.leader
@@ -106,20 +107,20 @@ impl Raft {
             return Err((UpdateErrorKind::Invalid, message));
         }
         let new = self.leader.is_none();
-        let was_candidate = matches!(self.state, State::Candidate(_));
-        self.leave_office(ctx);
+        let was_candidate = matches!(self.state, RoleState::Candidate(_));
+        self.become_follower(ctx);
         if was_candidate {
-            self.note(ctx, Action::StepDown);
+            self.note(ctx, RaftAction::StepDown);
         }
         self.leader = Some(caller);
-        self.heard = Some(ctx.now.mono);
+        self.last_received = Some(ctx.now.mono);
         self.elections_lost = 0;
-        self.put_off_election(ctx.now.mono);
+        self.reset_election_timer(ctx.now.mono);
         ctx.out.status_changed |= new;
         Ok(was_candidate)
     }
 
-    /// What is committed needs no comparison: every leader has it.
+    /// Checks the preceding entry. A committed one needs no comparison: every leader has it.
     fn check_preceding(&self, request: &UpdateRequest) -> Result<(), (UpdateErrorKind, String)> {
         let preceding = request.preceding;
         if preceding.index <= self.committed.index || self.log.holds(preceding) {
@@ -129,11 +130,11 @@ impl Raft {
         Err((UpdateErrorKind::PrecedingMismatch, message))
     }
 
-    /// Appends what is missing, after taking back what the leader does not have. True if anything was appended.
+    /// Appends missing entries, after truncating those that the leader does not have. Returns true if any was appended.
     fn take_entries(
         &mut self,
         request: &UpdateRequest,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut StepContext<'_>,
     ) -> Result<bool, (UpdateErrorKind, String)> {
         let known = |op: OpId| match self.log.term_at(op.index) {
             Some(term) => term == op.term,
@@ -143,7 +144,7 @@ impl Raft {
         let Some(new) = new else { return Ok(false) };
         let first = request.entries[new].op;
         if first.index <= self.committed.index {
-            // Only an unsafe change of configuration can lead here. Nothing is taken back; the replica is of no use.
+            // Only an unsafe configuration change can lead here. Nothing is truncated; the replica cannot be used.
             let message = format!(
                 "this replica committed operations up to {}, the leader has another operation {first}",
                 self.committed
@@ -155,7 +156,8 @@ impl Raft {
         }
         for entry in &request.entries[new..] {
             if entry.kind == kind::CONFIG {
-                let config = Config::decode(&entry.payload).expect("it was checked before");
+                let config = RaftConfig::decode(&entry.payload)
+                    .expect("configurations are checked before they are appended");
                 self.pending_configs.push_back((entry.op.index, config));
                 ctx.out.status_changed = true;
             }
@@ -166,54 +168,54 @@ impl Raft {
         Ok(true)
     }
 
-    /// Takes back entries that no majority has, as the leader has others (Raft §5.3, §5.4.2).
-    fn truncate_after(&mut self, after: u64, request: &UpdateRequest, ctx: &mut Ctx<'_>) {
-        assert!(after >= self.committed.index, "a committed operation must never be taken back");
+    /// Truncates uncommitted entries that the leader does not have (Raft §5.3, §5.4.2).
+    fn truncate_after(&mut self, after: u64, request: &UpdateRequest, ctx: &mut StepContext<'_>) {
+        assert!(after >= self.committed.index, "log: a committed operation must never be truncated");
         self.log.truncate_after(after);
         while self.pending_configs.back().is_some_and(|(index, _)| *index > after) {
             self.pending_configs.pop_back();
             ctx.out.status_changed = true;
         }
         ctx.out.log.push(LogChange::Truncate { after });
-        self.note(ctx, Action::AbortPending { leader: request.caller, after });
-        self.answer_updates(ctx);
+        self.note(ctx, RaftAction::AbortPending { leader: request.caller, after });
+        self.reply_to_updates(ctx);
     }
 
-    /// The log is durable up to here.
-    pub(super) fn persisted(&mut self, op: OpId, ctx: &mut Ctx<'_>) {
+    /// Handles the report that the log is durable up to `op`.
+    pub(super) fn persisted(&mut self, op: OpId, ctx: &mut StepContext<'_>) {
         if !self.log.persisted(op) {
             return;
         }
         if self.is_leader() {
-            self.note(ctx, Action::LeaderPersist { upto: op });
+            self.note(ctx, RaftAction::LeaderPersist { upto: op });
             self.advance_commit(ctx);
         } else {
-            self.note(ctx, Action::FollowerPersist { upto: op });
+            self.note(ctx, RaftAction::FollowerPersist { upto: op });
         }
-        // Who came to lead while its disk was slow has updates of its predecessor's to answer.
-        self.answer_updates(ctx);
+        // A replica that became leader while its disk was slow still owes replies to the previous leader.
+        self.reply_to_updates(ctx);
         self.evict();
     }
 
-    /// Answers the updates whose last entry is durable, or gone.
-    fn answer_updates(&mut self, ctx: &mut Ctx<'_>) {
-        let waiting = std::mem::take(&mut self.unanswered);
-        for (ticket, last) in waiting {
+    /// Replies to the updates whose last entry is durable or truncated.
+    fn reply_to_updates(&mut self, ctx: &mut StepContext<'_>) {
+        let pending = std::mem::take(&mut self.pending_updates);
+        for (ticket, last) in pending {
             if last.index > self.log.durable() && self.log.holds(last) {
-                self.unanswered.push((ticket, last));
+                self.pending_updates.push((ticket, last));
                 continue;
             }
-            let response = self.standing();
-            self.reply(ticket, Reply::Update(response), ctx.out);
+            let response = self.progress_response();
+            self.reply(ticket, RaftReply::Update(response), ctx.out);
         }
     }
 
-    /// Where this replica stands, by what is durable.
-    pub(super) fn standing(&self) -> UpdateResponse {
+    /// The position of this replica, by its durable entries.
+    pub(super) fn progress_response(&self) -> UpdateResponse {
         let durable = self.log.durable();
         let op = |index| self.log.op_at(index).unwrap_or(OpId::MIN);
-        // The term of what was received may not be known here any more: after a restart the log in memory begins with
-        // its last entry, and a leader may go through all before that once more.
+        // The term of the received entry may not be known here: after a restart the log in memory begins with its last
+        // entry, and a leader may send earlier ones again.
         let received = if self.received.index <= durable { self.received } else { op(durable) };
         UpdateResponse {
             responder: self.me,
@@ -225,8 +227,8 @@ impl Raft {
         }
     }
 
-    /// Refuses a vote that was meant for somebody else.
-    pub(super) fn misdirected_vote(&self, request: &VoteRequest) -> Option<VoteResponse> {
+    /// Rejects a vote request that another server or tablet was meant to get.
+    pub(super) fn reject_misdirected_vote(&self, request: &VoteRequest) -> Option<VoteResponse> {
         let kind = if request.dest != self.me {
             VoteErrorKind::WrongUuid
         } else if request.tablet != self.meta.tablet || request.candidate == self.me {
@@ -234,7 +236,7 @@ impl Raft {
         } else {
             return None;
         };
-        let message = format!("not a question to server {} about tablet {}", self.me, self.meta.tablet);
+        let message = format!("vote request: not for server {} and tablet {}", self.me, self.meta.tablet);
         let error = Some(VoteError { kind, message });
         Some(VoteResponse { responder: self.me, term: self.meta.term, granted: false, error })
     }

@@ -1,4 +1,4 @@
-//! What the core holds of the log: the newest entries, and the term of every entry since the start.
+//! The core's view of the log: the newest entries, and the terms of all entries since the start.
 //!
 //! ```text
 //!     terms known, entries on disk only      entries in memory
@@ -7,37 +7,39 @@
 //! ```
 //!
 //! An entry leaves memory when it is both committed and durable here, and either every peer has it or the cache is
-//! full; a peer that needs it later gets it from the disk.
+//! full. A peer that needs it later gets it from the disk.
 
 use std::collections::VecDeque;
 
 use crate::ids::{OpId, Term};
-use crate::wal::Replicate;
+use crate::wal::ReplicateEntry;
 
-/// Invariant: `entries` are contiguous and end with `last`; `runs` is ascending in both, and its first run begins
-/// at or before the first entry.
+/// The end of the log in memory.
+///
+/// Invariant: `entries` are contiguous and end with `last`; `runs` is ascending in both, and its first run begins at or
+/// before the first entry.
 pub(super) struct RaftLog {
-    entries: VecDeque<Replicate>,
+    entries: VecDeque<ReplicateEntry>,
     /// Payload bytes of `entries`.
     bytes: usize,
-    /// From this index on (up to the next run), entries are of this term.
+    /// First index and term of each run of entries of one term.
     runs: VecDeque<(u64, Term)>,
     last: OpId,
-    /// Everything up to here is durable.
+    /// Index up to which entries are durable.
     durable: u64,
 }
 
-/// Places for entries that are not given back.
-const ENTRIES_KEPT: usize = 64;
+/// Capacity in entries that is never released.
+const ENTRIES_RETAINED: usize = 64;
 
-/// What an entry's payload takes besides its bytes: the count of who shares it.
+/// Bytes of an entry's buffer besides its payload: the reference count.
 const BUFFER_BYTES: usize = 3 * size_of::<usize>();
 
-/// So many terms are remembered; a peer that is further behind is asked by entries read from the disk.
+/// Number of term runs kept; beyond it, a lagging peer is probed with entries read from the disk.
 const RUNS_MAX: usize = 1024;
 
 impl RaftLog {
-    /// A log that ends with `base`, all of it on disk.
+    /// Creates a log that ends with `base`, all of it on disk.
     pub fn new(base: OpId) -> RaftLog {
         RaftLog {
             entries: VecDeque::new(),
@@ -56,12 +58,12 @@ impl RaftLog {
         self.durable
     }
 
-    /// Everything held is on disk already.
+    /// Marks all entries as durable.
     pub fn set_durable(&mut self) {
         self.durable = self.last.index;
     }
 
-    /// The term of an entry; `None` if there is none, or none known any more.
+    /// The term of an entry; `None` if there is no such entry or its term is no longer known.
     pub fn term_at(&self, index: u64) -> Option<Term> {
         if index == 0 {
             return Some(0);
@@ -78,13 +80,13 @@ impl RaftLog {
         self.term_at(index).map(|term| OpId { term, index })
     }
 
-    /// Whether this very entry is in the log.
+    /// Returns true if the log has an entry of this index and term.
     pub fn holds(&self, op: OpId) -> bool {
         self.term_at(op.index) == Some(op.term)
     }
 
-    /// The last entry that a log ending with `theirs` can have too: not after its end, and not of a later term.
-    /// `None` if no entry whose term is known qualifies.
+    /// The last entry that a log ending with `theirs` can have too: not after its end, and not of a later term. `None`
+    /// if no entry with a known term qualifies.
     pub fn last_shareable(&self, theirs: OpId) -> Option<u64> {
         let mut limit = theirs.index.min(self.last.index);
         for (first, term) in self.runs.iter().rev() {
@@ -98,23 +100,23 @@ impl RaftLog {
         None
     }
 
-    /// Bytes of memory that entries take.
+    /// Memory used by entries, in bytes.
     pub fn byte_size(&self) -> usize {
         let shared = self.entries.len() * BUFFER_BYTES;
-        self.bytes + shared + self.entries.capacity() * size_of::<Replicate>()
+        self.bytes + shared + self.entries.capacity() * size_of::<ReplicateEntry>()
     }
 
     fn first_held(&self) -> u64 {
         self.last.index + 1 - self.entries.len() as u64
     }
 
-    pub fn get(&self, index: u64) -> Option<&Replicate> {
+    pub fn get(&self, index: u64) -> Option<&ReplicateEntry> {
         let at = index.checked_sub(self.first_held())?;
         self.entries.get(at as usize)
     }
 
-    pub fn append(&mut self, entry: Replicate) {
-        assert_eq!(entry.op.index, self.last.index + 1, "entries follow each other");
+    pub fn append(&mut self, entry: ReplicateEntry) {
+        assert_eq!(entry.op.index, self.last.index + 1, "log entries: indexes are contiguous");
         if self.last.term != entry.op.term {
             self.runs.push_back((entry.op.index, entry.op.term));
         }
@@ -123,10 +125,10 @@ impl RaftLog {
         self.entries.push_back(entry);
     }
 
-    /// Takes back everything after `index`, which must be in memory or right before it.
+    /// Truncates everything after `index`, which must be in memory or right before it.
     pub fn truncate_after(&mut self, index: u64) {
         while self.last.index > index {
-            let entry = self.entries.pop_back().expect("what is not committed is in memory");
+            let entry = self.entries.pop_back().expect("uncommitted entries are in memory");
             self.bytes -= entry.payload.len();
             self.last.index -= 1;
             if self.runs.back().is_some_and(|run| run.0 > self.last.index) {
@@ -137,18 +139,18 @@ impl RaftLog {
         self.durable = self.durable.min(index);
     }
 
-    /// The disk says it has everything up to `op`. True if that is news: an entry that was taken back since tells
-    /// nothing about the one in its place.
+    /// Records that the disk has everything up to `op`. Returns true if the durable index advances: the report of a
+    /// truncated entry says nothing about the one in its place.
     pub fn persisted(&mut self, op: OpId) -> bool {
-        let news = op.index > self.durable && self.holds(op);
-        if news {
+        let advances = op.index > self.durable && self.holds(op);
+        if advances {
             self.durable = op.index;
         }
-        news
+        advances
     }
 
     /// Entries from `from` on that fit into `max_bytes`, at least one; `None` if the first is not in memory.
-    pub fn slice(&self, from: u64, max_bytes: usize) -> Option<Vec<Replicate>> {
+    pub fn slice(&self, from: u64, max_bytes: usize) -> Option<Vec<ReplicateEntry>> {
         let start = from.checked_sub(self.first_held())? as usize;
         let (mut bytes, mut end) = (0, start);
         while let Some(entry) = self.entries.get(end) {
@@ -168,7 +170,7 @@ impl RaftLog {
         (start <= end).then(|| self.entries.range(start..end).map(|entry| entry.payload.len()).sum())
     }
 
-    /// Lets go of entries that are committed and durable: those up to `all_have`, and more while they are more than
+    /// Evicts entries that are committed and durable: those up to `all_have`, and more while they are more than
     /// `max_bytes`.
     pub fn evict(&mut self, committed: u64, all_have: u64, max_bytes: usize) {
         let limit = committed.min(self.durable);
@@ -179,8 +181,8 @@ impl RaftLog {
             self.bytes -= first.payload.len();
             self.entries.pop_front();
         }
-        if self.entries.capacity() > ENTRIES_KEPT.max(4 * self.entries.len()) {
-            self.entries.shrink_to(ENTRIES_KEPT.max(2 * self.entries.len()));
+        if self.entries.capacity() > ENTRIES_RETAINED.max(4 * self.entries.len()) {
+            self.entries.shrink_to(ENTRIES_RETAINED.max(2 * self.entries.len()));
         }
         while self.runs.len() > RUNS_MAX && self.runs[1].0 <= limit.min(self.first_held()) {
             self.runs.pop_front();

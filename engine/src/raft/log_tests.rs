@@ -12,7 +12,7 @@ fn log(ops: &[(Term, u64)]) -> RaftLog {
     let mut log = RaftLog::new(op(1, 4));
     for (term, index) in ops {
         let payload = Bytes::from_static(b"1234567890");
-        log.append(Replicate { op: op(*term, *index), timestamp: Timestamp(*index), kind: 1, payload });
+        log.append(ReplicateEntry { op: op(*term, *index), timestamp: Timestamp(*index), kind: 1, payload });
     }
     log
 }
@@ -25,18 +25,18 @@ fn terms_are_known_from_the_start_on() {
 }
 
 #[test]
-fn what_is_taken_back_cannot_become_durable() {
+fn truncated_entries_cannot_become_durable() {
     let mut log = log(&[(1, 5), (2, 6)]);
     log.truncate_after(5);
     assert_eq!(log.last(), op(1, 5));
-    log.append(Replicate { op: op(3, 6), timestamp: Timestamp(9), kind: 1, payload: Bytes::new() });
+    log.append(ReplicateEntry { op: op(3, 6), timestamp: Timestamp(9), kind: 1, payload: Bytes::new() });
     assert!(!log.persisted(op(2, 6)));
     assert_eq!(log.durable(), 4);
     assert!(log.persisted(op(3, 6)));
 }
 
 #[test]
-fn a_log_of_older_terms_shares_at_most_what_is_as_old() {
+fn a_log_of_older_terms_shares_no_newer_entries() {
     let log = log(&[(1, 5), (3, 6), (3, 7)]);
     assert_eq!(log.last_shareable(op(2, 9)), Some(5));
     assert_eq!(log.last_shareable(op(3, 6)), Some(6));
@@ -45,7 +45,7 @@ fn a_log_of_older_terms_shares_at_most_what_is_as_old() {
 }
 
 #[test]
-fn only_what_is_safe_elsewhere_is_let_go() {
+fn only_entries_that_are_safe_elsewhere_are_evicted() {
     let mut log = log(&[(1, 5), (1, 6), (1, 7)]);
     log.persisted(op(1, 6));
     log.evict(7, 5, 1000);
@@ -53,24 +53,24 @@ fn only_what_is_safe_elsewhere_is_let_go() {
     log.evict(7, 5, 0);
     assert_eq!(log.first_held(), 7, "7 is committed, but not durable here");
     assert_eq!(log.term_at(5), Some(1));
-    assert_eq!(log.slice(7, 0).unwrap().len(), 1, "one entry goes, however large");
+    assert_eq!(log.slice(7, 0).unwrap().len(), 1, "one entry is sent, however large");
 }
 
 #[test]
-fn memory_is_counted_with_the_places_of_entries() {
+fn memory_includes_the_capacity_for_entries() {
     let empty = RaftLog::new(op(1, 4));
     assert_eq!(empty.byte_size(), 0);
     let full = log(&[(1, 5), (1, 6)]);
-    let places = full.entries.capacity() * size_of::<Replicate>();
+    let places = full.entries.capacity() * size_of::<ReplicateEntry>();
     assert_eq!(full.byte_size(), 2 * 10 + 2 * 3 * 8 + places);
     let mut many = log(&(5..5000).map(|index| (1, index)).collect::<Vec<_>>());
     many.set_durable();
     many.evict(4999, 4999, 0);
-    assert!(many.byte_size() <= 2 * ENTRIES_KEPT * size_of::<Replicate>(), "{}", many.byte_size());
+    assert!(many.byte_size() <= 2 * ENTRIES_RETAINED * size_of::<ReplicateEntry>(), "{}", many.byte_size());
 }
 
 #[test]
-fn terms_long_ago_are_forgotten() {
+fn old_term_runs_are_dropped() {
     let mut log = log(&(5..3000).map(|index| (index, index)).collect::<Vec<_>>());
     log.evict(2999, 2999, 0);
     assert_eq!(log.runs.len(), 2996, "nothing is durable: the runs of entries in memory are needed");
@@ -81,14 +81,14 @@ fn terms_long_ago_are_forgotten() {
     assert_eq!(log.term_at(3000 - RUNS_MAX as u64), Some(3000 - RUNS_MAX as u64));
 }
 
-/// What may happen to a log.
+/// A step of the log.
 #[derive(Debug, Clone)]
 enum Step {
-    /// An entry of so many bytes, in a term so much later.
+    /// An entry with this term difference and payload size in bytes.
     Append(Term, usize),
-    /// All but so many entries of those not committed are taken back.
+    /// Truncation to this number of uncommitted entries.
     TruncateTo(u64),
-    /// The disk has so many entries more.
+    /// This number of further entries becomes durable.
     Persist(u64),
     Commit(u64),
     Evict(u64, usize),
@@ -106,7 +106,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A log that keeps everything: entry `i` has index `5 + i`.
 struct Model {
-    entries: Vec<Replicate>,
+    entries: Vec<ReplicateEntry>,
     durable: u64,
     committed: u64,
     /// The first entry that is in memory.
@@ -118,7 +118,7 @@ impl Model {
         self.entries.last().map_or(op(1, 4), |entry| entry.op)
     }
 
-    fn get(&self, index: u64) -> Option<&Replicate> {
+    fn get(&self, index: u64) -> Option<&ReplicateEntry> {
         self.entries.get(index.checked_sub(5)? as usize)
     }
 
@@ -132,12 +132,12 @@ impl Model {
             Step::Append(later, bytes) => {
                 let at = op(last.term + later, last.index + 1);
                 let payload = Bytes::from(vec![7; bytes]);
-                let entry = Replicate { op: at, timestamp: Timestamp(at.index), kind: 1, payload };
+                let entry = ReplicateEntry { op: at, timestamp: Timestamp(at.index), kind: 1, payload };
                 self.entries.push(entry.clone());
                 log.append(entry);
             }
-            Step::TruncateTo(kept) => {
-                let end = last.index.min(self.committed + kept);
+            Step::TruncateTo(retained) => {
+                let end = last.index.min(self.committed + retained);
                 self.entries.truncate(end.saturating_sub(4) as usize);
                 self.durable = self.durable.min(end);
                 log.truncate_after(end);
@@ -163,17 +163,20 @@ impl Model {
         self.held = self.held.min(self.last().index + 1);
     }
 
-    /// Everything that can be asked of a log.
+    /// Compares every query of the log.
     fn compare(&self, log: &RaftLog) {
         let last = self.last();
         assert_eq!((log.last(), log.durable(), log.first_held()), (last, self.durable, self.held));
         assert_eq!(log.bytes, self.bytes(self.held..=last.index));
         for index in 4..last.index + 2 {
-            let here = self.get(index).map(|entry| entry.op).or((index == 4).then_some(op(1, 4)));
-            assert_eq!(log.op_at(index), here);
+            let expected = self.get(index).map(|entry| entry.op).or((index == 4).then_some(op(1, 4)));
+            assert_eq!(log.op_at(index), expected);
             let held = index >= self.held && index <= last.index;
-            assert_eq!(log.get(index).map(|entry| entry.op), here.filter(|_| held));
-            assert!(here.is_none_or(|here| log.holds(here) && !log.holds(op(here.term + 1, index))));
+            assert_eq!(log.get(index).map(|entry| entry.op), expected.filter(|_| held));
+            assert!(
+                expected
+                    .is_none_or(|expected| log.holds(expected) && !log.holds(op(expected.term + 1, index)))
+            );
             let between =
                 (index + 1 >= self.held && index <= last.index).then(|| self.bytes(index + 1..=last.index));
             assert_eq!(log.bytes_between(index, last.index), between, "after {index}");
@@ -189,13 +192,13 @@ impl Model {
             {
                 count += 1;
             }
-            let here = from >= self.held && count > 0;
+            let expected = from >= self.held && count > 0;
             let slice = log.slice(from, most).map(|entries| entries.len() as u64);
-            assert_eq!(slice, here.then_some(count), "from {from}, at most {most}");
+            assert_eq!(slice, expected.then_some(count), "from {from}, at most {most}");
         }
     }
 
-    /// The last entry, by looking at each.
+    /// Compares the last shareable entry, by checking each.
     fn compare_shareable(&self, index: u64, log: &RaftLog) {
         for term in 1..=self.last().term {
             let fits = |at: &u64| log.term_at(*at).is_some_and(|known| known <= term);

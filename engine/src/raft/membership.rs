@@ -1,18 +1,21 @@
-//! Changing who takes part, one voter at a time (dissertation §4.1; Kudu paper §3.4).
+//! Configuration changes, one voter at a time (dissertation §4.1; Kudu paper §3.4).
 //!
-//! A change is taken only when no other is pending and when this leader has committed an operation of its own term:
-//! without the latter, two leaders of successive terms could each change the same configuration by one voter, and
-//! their majorities need not meet (the bug of 2015 in single-server changes).
+//! A change is accepted only when no other is pending and when this leader has committed an operation of its own term.
+//! Without the latter, two leaders of successive terms could each change the same configuration by one voter, and their
+//! majorities need not meet (the bug of 2015 in single-server changes).
 
-use super::message::{Output, Reply};
-use super::{Change, ChangePart, Config, Ctx, Health, Member, Peer, Raft, State, kind};
+use super::interface::{RaftEffects, RaftReply};
+use super::{
+    ConfigChange, ConfigChangePart, MemberKind, Peer, PeerHealth, Raft, RaftConfig, RoleState, StepContext,
+    kind,
+};
 use crate::error::{Error, Result};
 use crate::ids::PeerId;
-use crate::note::raft::Action;
-use crate::time::Now;
+use crate::note::raft::RaftAction;
+use crate::time::ClockReading;
 
-impl Config {
-    /// Voters and the others.
+impl RaftConfig {
+    /// Ids of voters and of learners.
     pub(super) fn split_ids(&self) -> (Vec<PeerId>, Vec<PeerId>) {
         let (voters, learners): (Vec<_>, Vec<_>) = self.peers.iter().partition(|peer| peer.is_voter());
         let ids = |peers: Vec<&super::Peer>| peers.into_iter().map(|peer| peer.id).collect();
@@ -21,40 +24,41 @@ impl Config {
 }
 
 impl Raft {
-    /// Somebody wants a change: the answer comes when it is committed.
-    pub(super) fn change_config(&mut self, ticket: u64, change: &Change, ctx: &mut Ctx<'_>) {
+    /// Starts a configuration change; the reply follows when it is committed.
+    pub(super) fn change_config(&mut self, ticket: u64, change: &ConfigChange, ctx: &mut StepContext<'_>) {
         match self.next_config(change, ctx) {
             Ok(config) => {
                 // The specification calls the initial one 0.
                 let cas = change.cas_opid_index.map(|index| u64::try_from(index).unwrap_or(0));
                 let index = self.append_config(config, cas, ctx);
-                if let State::Leader(leader) = &mut self.state {
+                if let RoleState::Leader(leader) = &mut self.state {
                     leader.tickets.push((index, ticket));
                 }
                 self.advance_commit(ctx);
             }
-            Err(error) => self.reply(ticket, Reply::Config(Err(error)), ctx.out),
+            Err(error) => self.reply(ticket, RaftReply::Config(Err(error)), ctx.out),
         }
     }
 
-    fn next_config(&self, change: &Change, ctx: &mut Ctx<'_>) -> Result<Config> {
-        self.check_change().inspect_err(|_| self.mark_unready(ctx.out))?;
+    fn next_config(&self, change: &ConfigChange, ctx: &mut StepContext<'_>) -> Result<RaftConfig> {
+        self.check_change().inspect_err(|_| self.mark_refused_change(ctx.out))?;
         let changed = self.meta.committed.changed(change, self.me);
         let next = changed.inspect_err(|_| ctx.out.mark("members: refused for what it asks"))?;
         let promoted = self.check_promoted(&next);
         promoted.inspect_err(|_| ctx.out.mark("members: refused, a new voter lags"))?;
         let evicts = change.parts.iter().any(|part| {
-            let demotes = matches!(part, ChangePart::Modify { member: Some(Member::NonVoter), .. });
-            (demotes || matches!(part, ChangePart::Remove(_))) && self.meta.committed.is_voter(part.peer())
+            let demotes = matches!(part, ConfigChangePart::Modify { member: Some(MemberKind::NonVoter), .. });
+            (demotes || matches!(part, ConfigChangePart::Remove(_)))
+                && self.meta.committed.is_voter(part.peer())
         });
         if evicts {
-            let lives = self.check_majority_lives(&next, ctx.now);
-            lives.inspect_err(|_| ctx.out.mark("members: refused, too few would be alive"))?;
+            let has_live_majority = self.check_majority_lives(&next, ctx.now);
+            has_live_majority.inspect_err(|_| ctx.out.mark("members: refused, too few would be alive"))?;
         }
         Ok(next)
     }
 
-    /// Whether any change may be made now.
+    /// Fails unless a configuration change may start now.
     fn check_change(&self) -> Result<()> {
         self.check_leader()?;
         if let Some((index, config)) = self.pending_configs.back() {
@@ -71,18 +75,18 @@ impl Raft {
         Ok(())
     }
 
-    /// Why no change may be made now.
-    fn mark_unready(&self, out: &mut Output) {
+    /// Records a coverage mark for the reason of the rejection.
+    fn mark_refused_change(&self, out: &mut RaftEffects) {
         out.mark(match self.pending_configs.back() {
-            _ if !matches!(self.state, State::Leader(_)) => "members: refused, does not lead",
+            _ if !matches!(self.state, RoleState::Leader(_)) => "members: refused, does not lead",
             Some(_) => "members: refused, another change is under way",
             None => "members: refused, nothing of the term is committed",
         });
     }
 
-    /// A non-voter that lags must not become a voter: the group could need it, and it could not help.
-    fn check_promoted(&self, next: &Config) -> Result<()> {
-        let State::Leader(leader) = &self.state else { return Ok(()) };
+    /// Rejects the promotion of a lagging learner: the group could depend on it before it has caught up.
+    fn check_promoted(&self, next: &RaftConfig) -> Result<()> {
+        let RoleState::Leader(leader) = &self.state else { return Ok(()) };
         let committed = &self.meta.committed;
         let promoted = |id: &PeerId| next.is_voter(*id) && committed.peer(*id).is_some_and(|p| !p.is_voter());
         for (id, progress) in leader.peers.iter().filter(|(id, _)| promoted(id)) {
@@ -97,36 +101,36 @@ impl Raft {
         Ok(())
     }
 
-    /// Taking away a voter is refused if those that stay could not agree to it.
-    fn check_majority_lives(&self, next: &Config, now: Now) -> Result<()> {
+    /// Rejects the eviction of a voter if too few live voters would remain to commit it.
+    fn check_majority_lives(&self, next: &RaftConfig, now: ClockReading) -> Result<()> {
         let healths = self.healths(now.mono);
-        let lives = |id: PeerId| id == self.me || healths.contains(&(id, Health::Healthy));
-        let living = next.voters().filter(|peer| lives(peer.id)).count();
+        let is_live = |id: PeerId| id == self.me || healths.contains(&(id, PeerHealth::Healthy));
+        let living = next.voters().filter(|peer| is_live(peer.id)).count();
         if living >= next.majority() {
             return Ok(());
         }
         Err(Error::not_ready(format!(
-            "of the {} voters that would stay only {living} are alive: they could not agree to the change",
+            "the change would leave {} voters, of which {living} are alive: fewer than a majority",
             next.voter_count()
         )))
     }
 
-    /// Puts a configuration in force. Gives the index of its entry.
-    fn append_config(&mut self, config: Config, cas: Option<u64>, ctx: &mut Ctx<'_>) -> u64 {
+    /// Puts a configuration in force. Returns the index of its entry.
+    fn append_config(&mut self, config: RaftConfig, cas: Option<u64>, ctx: &mut StepContext<'_>) -> u64 {
         let index = self.log.last().index + 1;
-        let config = Config { opid_index: Some(index), ..config };
+        let config = RaftConfig { opid_index: Some(index), ..config };
         let (voters, learners) = config.split_ids();
         let entry = self.append_own(kind::CONFIG, config.encode(), ctx.clock, ctx.out);
         self.pending_configs.push_back((index, config));
         self.sync_peers();
-        self.note(ctx, Action::ConfigAppend { op: entry.op, voters, learners, cas });
+        self.note(ctx, RaftAction::ConfigAppend { op: entry.op, voters, learners, cas });
         ctx.out.status_changed = true;
         index
     }
 
-    /// Makes a voter of a non-voter that is marked for it and has caught up.
-    pub(super) fn promote(&mut self, id: PeerId, ctx: &mut Ctx<'_>) {
-        let State::Leader(leader) = &self.state else { return };
+    /// Promotes a learner that is marked for it and has caught up.
+    pub(super) fn promote(&mut self, id: PeerId, ctx: &mut StepContext<'_>) {
+        let RoleState::Leader(leader) = &self.state else { return };
         let Some(progress) = leader.peers.get(&id).filter(|progress| progress.wants_promotion()) else {
             return;
         };
@@ -135,22 +139,33 @@ impl Raft {
         {
             return;
         }
-        let part =
-            ChangePart::Modify { id, member: Some(Member::Voter), promote: Some(false), replace: None };
-        let change = Change { parts: vec![part], cas_opid_index: Some(self.meta.committed.kudu_index()) };
+        let part = ConfigChangePart::Modify {
+            id,
+            member: Some(MemberKind::Voter),
+            promote: Some(false),
+            replace: None,
+        };
+        let change =
+            ConfigChange { parts: vec![part], cas_opid_index: Some(self.meta.committed.kudu_index()) };
         if let Ok(config) = self.meta.committed.changed(&change, self.me) {
             let cas = self.meta.committed.opid_index.unwrap_or(0);
             self.append_config(config, Some(cas), ctx);
         }
     }
 
-    /// An operator decides for a majority that is lost.
+    /// Forces a configuration on behalf of an operator, for a majority that is lost.
     ///
-    /// The replica opens a term of its own for the configuration, so that its entry is newer than anything the lost
-    /// majority could still have, then stands for election in the next.
-    pub(super) fn unsafe_config(&mut self, ticket: u64, voters: &[PeerId], caller: &str, ctx: &mut Ctx<'_>) {
-        let config = self.kept(voters, caller);
-        let answer = config.as_ref().map(drop).map_err(Clone::clone);
+    /// The replica opens a separate term for the configuration, so that its entry is newer than any entry the lost
+    /// majority could have. Then it starts an election in the next term.
+    pub(super) fn unsafe_config(
+        &mut self,
+        ticket: u64,
+        voters: &[PeerId],
+        caller: &str,
+        ctx: &mut StepContext<'_>,
+    ) {
+        let config = self.retained_members(voters, caller);
+        let reply = config.as_ref().map(drop).map_err(Clone::clone);
         if let Ok(config) = config {
             let term = self.meta.term + 1;
             self.see_term(term, ctx);
@@ -158,12 +173,12 @@ impl Raft {
             self.append_config(config, None, ctx);
             self.start_election(true, ctx);
         }
-        self.reply(ticket, Reply::Config(answer), ctx.out);
+        self.reply(ticket, RaftReply::Config(reply), ctx.out);
     }
 
-    /// The configuration of those of this replica's members that an operator keeps. He names ids alone: where they are
-    /// reached is known here, and one that is not known here has nothing of this tablet.
-    fn kept(&self, voters: &[PeerId], caller: &str) -> Result<Config> {
+    /// Returns the configuration of the members that an operator keeps. The operator names ids alone: this replica
+    /// knows the addresses, and a server unknown here has no data of this tablet.
+    fn retained_members(&self, voters: &[PeerId], caller: &str) -> Result<RaftConfig> {
         let (me, active, committed) = (self.me, self.active_config(), &self.meta.committed);
         if !voters.contains(&me) {
             return Err(Error::invalid(format!(
@@ -171,12 +186,14 @@ impl Raft {
             )));
         }
         let keep = |id: &PeerId| match active.peer(*id).or_else(|| committed.peer(*id)) {
-            Some(peer) => Ok(Peer { member: Member::Voter, promote: false, replace: false, ..peer.clone() }),
+            Some(peer) => {
+                Ok(Peer { member: MemberKind::Voter, promote: false, replace: false, ..peer.clone() })
+            }
             None => Err(Error::invalid(format!(
                 "server {id} is not in this replica's configuration, {active}; only its members can be kept"
             ))),
         };
-        let config = Config::initial(voters.iter().map(keep).collect::<Result<_>>()?);
+        let config = RaftConfig::initial(voters.iter().map(keep).collect::<Result<_>>()?);
         config.check()?;
         Ok(config)
     }

@@ -1,23 +1,24 @@
 //! Raft as Kudu runs it: elections, replication and membership of one tablet's replicas, as a pure state machine.
 //!
 //! ```text
-//!   Event ─► Raft::step ─► Output.log       entries to append, or to take back      ─► Event::Persisted
-//!                          Output.meta      term, vote, committed configuration     ─► Event::MetaPersisted
-//!                          Output.messages  to peers                                ─► Event::Updated, Voted
-//!                          Output.replies   to whoever asked, by ticket
-//!            Raft::committed() after the step: apply up to here
+//!   RaftEvent ─► Raft::step ─► RaftEffects.log       entries to append, or a truncation   ─► RaftEvent::Persisted
+//!                              RaftEffects.meta      term, vote, committed configuration  ─► RaftEvent::MetaPersisted
+//!                              RaftEffects.messages  to peers                             ─► RaftEvent::Updated, Voted
+//!                              RaftEffects.replies   to callers, by ticket
+//!                Raft::committed() after the step: apply up to here
 //! ```
 //!
-//! - Nothing waits: a disk or a peer that answers is an event. What must not leave before something is durable
-//!   is held back here until the event that says so; everything in an [`Output`] may leave at once.
-//! - A follower acknowledges what is durable in its log, and a leader counts itself by the same rule. So a leader whose
-//!   disk stalls goes on committing through its followers, and [`Raft::committed`] may be ahead of its own disk.
-//! - There are no leader leases: a leader learns that it still leads by asking (`safe_time.rs`).
+//! - Nothing waits: a completion from the disk or a response of a peer is an event. Output that depends on durable
+//!   metadata is held in `durability_gate.rs` until the event that reports it. All of [`RaftEffects`] may leave at
+//!   once.
+//! - A follower acknowledges what is durable in its log, and a leader counts itself by the same rule. A leader whose
+//!   disk stalls continues to commit through its followers, so [`Raft::committed`] may be ahead of its own disk.
+//! - There are no leader leases: a leader confirms its leadership by an exchange with its followers (`safe_time.rs`).
 //!
-//! Sources: the Raft paper and Ongaro's dissertation (sections named where they are followed), the Kudu paper §3.2
-//! and §3.3. The actions in the notes are those of `spec/`.
+//! Sources: the Raft paper and Ongaro's dissertation (sections named where they are followed), the Kudu paper §3.2 and
+//! §3.3. The actions in the notes are those of `spec/`.
 //!
-//! *Not here:* disks, applying operations, what a client is told (see `replica`).
+//! *Not here:* disks, applying operations, replies to clients (see `replica`).
 
 use std::collections::VecDeque;
 
@@ -25,56 +26,59 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::ids::{OpId, PeerId, Term};
-use crate::note::raft::{Action, DataState, Post, RaftNote, Role as NoteRole};
-use crate::time::{Instant, Now, Timestamp};
-use crate::wal::Replicate;
+use crate::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
+use crate::time::{ClockReading, Instant, Timestamp};
+use crate::wal::ReplicateEntry;
 
-pub mod cmeta;
 pub mod config;
+pub mod consensus_meta;
+mod durability_gate;
 mod election;
 mod follower;
-mod hold;
+mod hibernation;
+pub mod interface;
 mod leader;
 mod log;
 mod membership;
-pub mod message;
-pub mod options;
-mod queue;
-mod rest;
+mod peer_progress;
 mod safe_time;
 mod status;
+pub mod timing;
 mod transfer;
 pub mod vote;
 
-pub use cmeta::ConsensusMeta;
-pub use config::{Change, ChangePart, Config, Member, Peer};
-pub use message::{Clock, Event, Health, LogChange, Message, Output, ReadLog, Reply, Role, Status, kind};
-pub use options::RaftOptions;
-pub use rest::Rest;
+pub use config::{ConfigChange, ConfigChangePart, MemberKind, Peer, RaftConfig};
+pub use consensus_meta::ConsensusMeta;
+pub use hibernation::Hibernation;
+pub use interface::{
+    LogChange, LogReadRequest, PeerHealth, RaftEffects, RaftEvent, RaftMessage, RaftReply, RaftStatus, Role,
+    TimestampSource, kind,
+};
+pub use timing::RaftOptions;
 pub use vote::{VoteDecision, decide_vote};
 
-use election::Election;
-use hold::Holds;
-use leader::Leader;
+use durability_gate::DurabilityGate;
+use election::VoteTally;
+use leader::LeaderState;
 use log::RaftLog;
 
-/// What a replica knows when it starts.
+/// State of a replica when it starts.
 #[derive(Debug, Clone)]
-pub struct Boot {
+pub struct BootState {
     pub me: PeerId,
-    /// As it is stored. If the log has a newer configuration that is committed, that one instead of the stored.
+    /// The stored metadata. If the log has a newer configuration that is committed, it replaces the stored one.
     pub meta: ConsensusMeta,
-    /// What [`ConsensusMeta::elect_only_voter`] said, its result being stored: if anything, then this replica leads
-    /// from the start.
+    /// Result of [`ConsensusMeta::elect_only_voter`], after the new metadata is stored. With a value, this replica
+    /// leads from the start.
     pub elected: Option<(Term, Option<PeerId>)>,
-    /// The replica was made just now.
+    /// True if the replica was created by this start.
     pub fresh: bool,
     /// The last operation known to be committed, or [`OpId::MIN`]; and its timestamp.
     pub committed: OpId,
     pub committed_at: Timestamp,
-    /// All that the log has after it, in order: durable, but perhaps never to be committed.
-    pub pending: Vec<Replicate>,
-    /// Where this replica's random choices begin; another one for each replica and start.
+    /// All later entries of the log, in order: durable, but possibly never committed.
+    pub pending: Vec<ReplicateEntry>,
+    /// Seed of this replica's random choices; different for each replica and start.
     pub seed: u64,
 }
 
@@ -82,59 +86,60 @@ pub struct Boot {
 pub struct Raft {
     options: RaftOptions,
     me: PeerId,
-    /// What is stored or being stored.
+    /// Metadata stored or being stored.
     meta: ConsensusMeta,
-    holds: Holds,
+    gate: DurabilityGate,
     log: RaftLog,
     committed: OpId,
     committed_at: Timestamp,
-    /// Configurations in the log that are not committed, oldest first, by the index of their entry.
-    pending_configs: VecDeque<(u64, Config)>,
-    state: State,
-    /// A pre-election under way.
-    pre_election: Option<Election>,
-    /// Who leads this term, if known.
+    /// Uncommitted configurations in the log, oldest first, by the index of their entry.
+    pending_configs: VecDeque<(u64, RaftConfig)>,
+    state: RoleState,
+    /// Responses to the current pre-vote.
+    pre_vote: Option<VoteTally>,
+    /// Leader of this term, if known.
     leader: Option<PeerId>,
-    /// When a leader was last heard of.
-    heard: Option<Instant>,
-    /// When it counts as gone.
+    /// Time of the last update from a leader.
+    last_received: Option<Instant>,
+    /// Time at which the leader counts as failed.
     election_due: Instant,
-    /// Elections lost since a leader was heard of.
+    /// Elections lost since the last update from a leader.
     elections_lost: u32,
-    /// The log agrees with that of this term's leader up to here.
+    /// Last entry known to be in the log of this term's leader too.
     received: OpId,
-    /// Updates to be answered once the log is durable up to the entry.
-    unanswered: Vec<(u64, OpId)>,
-    /// See `safe_time.rs`.
+    /// Tickets of updates to reply to, with the entry that must be durable first.
+    pending_updates: Vec<(u64, OpId)>,
+    /// Safe time that a leader reported or this leader confirmed; see `safe_time.rs`.
     safe: Timestamp,
-    /// Everybody in the group has everything up to here, a leader said.
+    /// Index up to which every member has every entry, as reported by a leader.
     all_replicated: u64,
-    /// The number of the last update sent.
+    /// Number of the last update sent.
     sent: u64,
     rand: u64,
 }
 
-enum State {
+enum RoleState {
     Follower,
-    Candidate(Election),
-    Leader(Box<Leader>),
+    Candidate(VoteTally),
+    Leader(Box<LeaderState>),
 }
 
-/// What a step is given, besides its event.
-struct Ctx<'a> {
-    now: Now,
-    clock: &'a mut dyn Clock,
-    out: &'a mut Output,
+/// Inputs and outputs of a step, besides its event.
+struct StepContext<'a> {
+    now: ClockReading,
+    clock: &'a mut dyn TimestampSource,
+    out: &'a mut RaftEffects,
 }
 
 impl Raft {
-    /// A replica that follows until [`Raft::start`].
-    pub fn new(options: RaftOptions, boot: Boot) -> Raft {
+    /// Creates a replica that follows until [`Raft::start`].
+    pub fn new(options: RaftOptions, boot: BootState) -> Raft {
         let mut log = RaftLog::new(boot.committed);
         let mut pending_configs = VecDeque::new();
         for entry in boot.pending {
             if entry.kind == kind::CONFIG {
-                let config = Config::decode(&entry.payload).expect("it was checked when it was appended");
+                let config = RaftConfig::decode(&entry.payload)
+                    .expect("configurations are checked when they are appended");
                 pending_configs.push_back((entry.op.index, config));
             }
             log.append(entry);
@@ -147,61 +152,61 @@ impl Raft {
             options,
             me: boot.me,
             meta,
-            holds: Holds::default(),
+            gate: DurabilityGate::default(),
             log,
             committed: boot.committed,
             committed_at: boot.committed_at,
             pending_configs,
-            state: State::Follower,
-            pre_election: None,
+            state: RoleState::Follower,
+            pre_vote: None,
             leader: None,
-            heard: None,
+            last_received: None,
             election_due: Instant(u64::MAX),
             elections_lost: 0,
             received: OpId::MIN,
-            unanswered: Vec::new(),
+            pending_updates: Vec::new(),
             safe: Timestamp::MIN,
             all_replicated: 0,
             sent: 0,
             rand: boot.seed,
         };
-        raft.holds.fresh = boot.fresh;
-        raft.holds.elected = boot.elected;
+        raft.gate.fresh = boot.fresh;
+        raft.gate.elected = boot.elected;
         raft
     }
 
-    /// Begins to take part; once, before anything else.
+    /// Starts participation. Order: called once, before any other event.
     ///
-    /// A replica that decides alone leads when this returns, if it was booted as elected; otherwise as soon as its
-    /// vote for itself is durable.
-    pub fn start(&mut self, now: Now, clock: &mut dyn Clock, out: &mut Output) {
-        let ctx = &mut Ctx { now, clock, out };
+    /// A replica that is the only voter leads when this returns, if it was booted as elected. Otherwise it leads as
+    /// soon as its vote for itself is durable.
+    pub fn start(&mut self, now: ClockReading, clock: &mut dyn TimestampSource, out: &mut RaftEffects) {
+        let ctx = &mut StepContext { now, clock, out };
         ctx.clock.pass(self.committed_at);
-        if let Some(before) = self.holds.elected.take() {
-            self.start_elected(before, ctx);
+        if let Some(before) = self.gate.elected.take() {
+            self.start_as_elected(before, ctx);
         } else {
             self.note_start(ctx);
-            self.wait_for_leader(ctx);
+            self.start_election_timer(ctx);
         }
-        self.pump(now, out);
+        self.send_pending_updates(now, out);
     }
 
-    /// The election was won by the metadata that is stored already.
-    fn start_elected(&mut self, before: (Term, Option<PeerId>), ctx: &mut Ctx<'_>) {
+    /// Starts with an election that the stored metadata has won already.
+    fn start_as_elected(&mut self, before: (Term, Option<PeerId>), ctx: &mut StepContext<'_>) {
         let (term, vote) = (self.meta.term, self.meta.voted_for);
-        // The notes tell it as it would have happened one step after the other.
+        // The notes record the separate steps of an ordinary election.
         (self.meta.term, self.meta.voted_for) = before;
         self.note_start(ctx);
         (self.meta.term, self.meta.voted_for) = (term, vote);
-        self.state = State::Candidate(Election::won(term, self.me));
-        self.note(ctx, Action::StartElection { term, asked: true });
-        self.note(ctx, Action::MetaPersist { term, vote });
-        // A pending configuration may have more voters: then they are asked in time.
-        self.put_off_election(ctx.now.mono);
+        self.state = RoleState::Candidate(VoteTally::won(term, self.me));
+        self.note(ctx, RaftAction::StartElection { term, asked: true });
+        self.note(ctx, RaftAction::MetaPersist { term, vote });
+        // A pending configuration may have more voters: then the election timer lets this replica request their votes.
+        self.reset_election_timer(ctx.now.mono);
         self.count_votes(ctx);
     }
 
-    fn wait_for_leader(&mut self, ctx: &mut Ctx<'_>) {
+    fn start_election_timer(&mut self, ctx: &mut StepContext<'_>) {
         let now = ctx.now;
         if self.active_config().is_only_voter(self.me) {
             self.start_election(true, ctx);
@@ -210,44 +215,50 @@ impl Raft {
             let wait = self.random_below(self.options.heartbeat_interval);
             self.election_due = now.mono.after(wait);
         } else {
-            self.put_off_election(now.mono);
+            self.reset_election_timer(now.mono);
         }
     }
 
-    /// Takes one event.
-    pub fn step(&mut self, now: Now, event: Event, clock: &mut dyn Clock, out: &mut Output) {
-        let ctx = &mut Ctx { now, clock, out };
+    /// Processes one event.
+    pub fn step(
+        &mut self,
+        now: ClockReading,
+        event: RaftEvent,
+        clock: &mut dyn TimestampSource,
+        out: &mut RaftEffects,
+    ) {
+        let ctx = &mut StepContext { now, clock, out };
         match event {
-            Event::Tick => self.tick(ctx),
-            Event::Persisted(op) => self.persisted(op, ctx),
-            Event::MetaPersisted(number) => self.meta_persisted(number, ctx),
-            Event::Update { ticket, request } => self.update(ticket, request, ctx),
-            Event::Vote { ticket, request } => self.vote(ticket, &request, ctx),
-            Event::Updated { peer, sent, result } => self.updated(peer, sent, result, ctx),
-            Event::Voted { peer, term, pre_election, result } => {
+            RaftEvent::Tick => self.tick(ctx),
+            RaftEvent::Persisted(op) => self.persisted(op, ctx),
+            RaftEvent::MetaPersisted(number) => self.meta_persisted(number, ctx),
+            RaftEvent::Update { ticket, request } => self.update(ticket, request, ctx),
+            RaftEvent::Vote { ticket, request } => self.vote(ticket, &request, ctx),
+            RaftEvent::Updated { peer, sent, result } => self.updated(peer, sent, result, ctx),
+            RaftEvent::Voted { peer, term, pre_election, result } => {
                 self.voted(peer, term, pre_election, result, ctx);
             }
-            Event::LogRead { peer, from, result } => self.log_read(peer, from, result, ctx),
-            Event::CopyStarted { peer, result } => self.copy_started(peer, result, ctx),
-            Event::ChangeConfig { ticket, change } => self.change_config(ticket, &change, ctx),
-            Event::UnsafeConfig { ticket, voters, caller } => {
+            RaftEvent::LogRead { peer, from, result } => self.log_read(peer, from, result, ctx),
+            RaftEvent::CopyStarted { peer, result } => self.copy_started(peer, result, ctx),
+            RaftEvent::ChangeConfig { ticket, change } => self.change_config(ticket, &change, ctx),
+            RaftEvent::UnsafeConfig { ticket, voters, caller } => {
                 self.unsafe_config(ticket, &voters, &caller, ctx);
             }
-            Event::StepDown { ticket, to, abrupt } => self.give_up_leadership(ticket, to, abrupt, ctx),
-            Event::Elect { ignore_live_leader } => self.elect(ignore_live_leader, ctx),
+            RaftEvent::StepDown { ticket, to, abrupt } => self.transfer_leadership(ticket, to, abrupt, ctx),
+            RaftEvent::Elect { ignore_live_leader } => self.elect(ignore_live_leader, ctx),
         }
-        self.pick_safe_time(ctx);
-        self.pump(now, out);
+        self.propose_safe_time(ctx);
+        self.send_pending_updates(now, out);
     }
 
-    /// Fails unless this replica can take a proposal: `NotLeader`, or `NotReady` while it hands its leadership over.
+    /// Fails unless this replica can accept a proposal: `NotLeader`, or `NotReady` during a leadership transfer.
     pub fn check_leader(&self) -> Result<()> {
         match &self.state {
-            State::Leader(leader) if leader.transfer.is_some() => {
-                let message = format!("replica {} is handing over its leadership; retry", self.me);
+            RoleState::Leader(leader) if leader.transfer.is_some() => {
+                let message = format!("replica {} is transferring its leadership; retry", self.me);
                 Err(Error::not_ready(message))
             }
-            State::Leader(_) => Ok(()),
+            RoleState::Leader(_) => Ok(()),
             _ => {
                 let role = self.role();
                 let message = format!("Replica {} is not leader of this config. Role: {role}", self.me);
@@ -256,34 +267,34 @@ impl Raft {
         }
     }
 
-    /// Puts an operation into the log of this leader; it has taken effect once [`Raft::committed`] has passed it.
+    /// Appends an operation to the log of this leader. It is committed once [`Raft::committed`] has reached it.
     ///
-    /// Messages to peers leave with the next [`Raft::pump`]. Fails as [`Raft::check_leader`] does.
+    /// Messages to peers leave with the next [`Raft::send_pending_updates`]. Fails as [`Raft::check_leader`] does.
     pub fn propose(
         &mut self,
         kind: u8,
         payload: Bytes,
-        clock: &mut dyn Clock,
-        out: &mut Output,
-    ) -> Result<Replicate> {
+        clock: &mut dyn TimestampSource,
+        out: &mut RaftEffects,
+    ) -> Result<ReplicateEntry> {
         self.check_leader()?;
         Ok(self.append_own(kind, payload, clock, out))
     }
 
-    /// When the next [`Event::Tick`] is due; `Instant(u64::MAX)` if time alone will change nothing.
+    /// Time at which the next [`RaftEvent::Tick`] is due; `Instant(u64::MAX)` if none is.
     pub fn deadline(&self) -> Instant {
         match &self.state {
-            State::Leader(leader) => leader.deadline(&self.options),
+            RoleState::Leader(leader) => leader.deadline(&self.options),
             _ => self.election_due,
         }
     }
 
-    /// The last operation known to be committed: everything up to it will be applied by every replica.
+    /// The last operation known to be committed: every replica will apply all operations up to it.
     pub fn committed(&self) -> OpId {
         self.committed
     }
 
-    /// Bytes of memory that entries of the log take.
+    /// Memory used by log entries, in bytes.
     pub fn log_bytes(&self) -> usize {
         self.log.byte_size()
     }
@@ -293,7 +304,7 @@ impl Raft {
         self.log.last()
     }
 
-    /// This replica's own log is durable up to here. It may be below [`Raft::committed`].
+    /// Index up to which this replica's own log is durable. It may be below [`Raft::committed`].
     pub fn durable(&self) -> u64 {
         self.log.durable()
     }
@@ -303,35 +314,35 @@ impl Raft {
     }
 
     pub fn is_leader(&self) -> bool {
-        matches!(self.state, State::Leader(_))
+        matches!(self.state, RoleState::Leader(_))
     }
 
-    /// Whether this replica leads and needs nobody's consent: then every timestamp it takes is safe.
-    pub fn decides_alone(&self) -> bool {
+    /// Returns true if this replica leads as the only voter: then every timestamp that it takes is safe.
+    pub fn leads_single_voter_group(&self) -> bool {
         self.is_leader() && self.active_config().is_only_voter(self.me)
     }
 
-    /// Whether this leader has committed an operation of its own term: only then has it applied, or is about to,
-    /// everything that was ever acknowledged (Raft §8).
+    /// Returns true if this leader has committed an operation of its own term. Only then it has applied, or is about to
+    /// apply, every operation ever acknowledged (Raft §8).
     pub fn is_caught_up_leader(&self) -> bool {
-        matches!(&self.state, State::Leader(leader) if self.committed.index >= leader.first)
+        matches!(&self.state, RoleState::Leader(leader) if self.committed.index >= leader.first)
     }
 
-    /// What is stored, or will be once the last [`Output::meta`] is.
+    /// Metadata stored, or to be stored with the last [`RaftEffects::meta`].
     pub fn meta(&self) -> &ConsensusMeta {
         &self.meta
     }
 
     /// The configuration in force: the last one in the log, committed or not.
-    pub fn active_config(&self) -> &Config {
+    pub fn active_config(&self) -> &RaftConfig {
         self.pending_configs.back().map_or(&self.meta.committed, |(_, config)| config)
     }
 
-    /// The index before the smallest that some member may still have to be sent from the log: what is sent names the
-    /// entry before it. A policy of the caller may cut more: then such a member has to be replaced.
+    /// Index before the first entry that the log must keep for lagging members: an update names the entry before its
+    /// first. The caller may collect more of the log: then such a member must be replaced.
     pub fn log_keep_from(&self) -> u64 {
         match &self.state {
-            State::Leader(leader) => leader.all_have(self.log.durable()),
+            RoleState::Leader(leader) => leader.all_replicated_index(self.log.durable()),
             _ => self.all_replicated,
         }
     }
@@ -342,34 +353,34 @@ impl Raft {
         self.pending_configs.back().map_or(committed, |(index, _)| *index)
     }
 
-    fn note(&self, ctx: &mut Ctx<'_>, action: Action) {
+    fn note(&self, ctx: &mut StepContext<'_>, action: RaftAction) {
         self.note_to(ctx.out, action);
     }
 
-    fn note_to(&self, out: &mut Output, action: Action) {
+    fn note_to(&self, out: &mut RaftEffects, action: RaftAction) {
         let role = match self.state {
-            State::Leader(_) => NoteRole::Leader,
-            State::Candidate(_) => NoteRole::Candidate,
-            State::Follower => NoteRole::Follower,
+            RoleState::Leader(_) => NotedRole::Leader,
+            RoleState::Candidate(_) => NotedRole::Candidate,
+            RoleState::Follower => NotedRole::Follower,
         };
         let (term, last, commit) = (self.meta.term, self.log.last(), self.committed.index);
-        let post = Post { term, last, commit, role, data: DataState::Ready };
+        let post = PostState { term, last, commit, role, data: NotedDataState::Ready };
         out.notes.push(RaftNote { action, post });
     }
 
-    /// The replica failed: whatever it was, it takes part in nothing more.
-    pub fn note_failure(&self, out: &mut Output) {
-        let (term, last, role) = (self.meta.term, self.log.last(), NoteRole::Follower);
-        let post = Post { term, last, commit: 0, role, data: DataState::Failed };
-        out.notes.push(RaftNote { action: Action::Fail, post });
+    /// Notes that the replica has failed and no longer participates.
+    pub fn note_failure(&self, out: &mut RaftEffects) {
+        let (term, last, role) = (self.meta.term, self.log.last(), NotedRole::Follower);
+        let post = PostState { term, last, commit: 0, role, data: NotedDataState::Failed };
+        out.notes.push(RaftNote { action: RaftAction::Fail, post });
     }
 
-    fn note_start(&self, ctx: &mut Ctx<'_>) {
-        if !self.holds.fresh {
-            return self.note(ctx, Action::Restart { vote: self.meta.voted_for });
+    fn note_start(&self, ctx: &mut StepContext<'_>) {
+        if !self.gate.fresh {
+            return self.note(ctx, RaftAction::Restart { vote: self.meta.voted_for });
         }
         let (voters, learners) = self.meta.committed.split_ids();
-        self.note(ctx, Action::Create { voters, learners });
+        self.note(ctx, RaftAction::Create { voters, learners });
     }
 
     /// The next number of a splitmix64 sequence.

@@ -1,29 +1,29 @@
-//! What reports, tools and metrics show of a replica.
+//! Replica status for reports, tools and metrics.
 
 use std::fmt;
 
-use super::{Raft, Role, State, Status};
-use crate::time::Now;
+use super::{Raft, RaftStatus, Role, RoleState};
+use crate::time::ClockReading;
 
 impl Raft {
     pub fn role(&self) -> Role {
         match (&self.state, self.active_config().peer(self.me)) {
-            (State::Leader(_), _) => Role::Leader,
+            (RoleState::Leader(_), _) => Role::Leader,
             (_, None) => Role::NonParticipant,
             (_, Some(peer)) if !peer.is_voter() => Role::Learner,
-            (State::Candidate(_), _) => Role::Candidate,
-            (State::Follower, _) => Role::Follower,
+            (RoleState::Candidate(_), _) => Role::Candidate,
+            (RoleState::Follower, _) => Role::Follower,
         }
     }
 
-    pub fn status(&self, now: Now) -> Status {
+    pub fn status(&self, now: ClockReading) -> RaftStatus {
         let (mut peers, mut transferring) = (Vec::new(), false);
-        if let State::Leader(leader) = &self.state {
-            let status = |p: &super::queue::Progress| p.status(now.mono, &self.options);
+        if let RoleState::Leader(leader) = &self.state {
+            let status = |p: &super::peer_progress::PeerProgress| p.status(now.mono, &self.options);
             peers = leader.peers.values().map(status).collect();
             transferring = leader.transfer.is_some();
         }
-        Status {
+        RaftStatus {
             role: self.role(),
             term: self.meta.term,
             leader: self.leader,
@@ -33,7 +33,7 @@ impl Raft {
             last: self.log.last(),
             safe_time: self.safe_time(),
             peers,
-            quorum_heard: self.quorum_heard(now.mono),
+            quorum_heard: self.is_quorum_active(now.mono),
             transferring,
         }
     }

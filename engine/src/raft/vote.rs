@@ -1,34 +1,34 @@
-//! Whether to give a vote: a pure function of what is durable, so that a tombstone can decide by it too.
+//! Vote decision: a pure function of durable state, so that a tombstone can use it too.
 
-use super::cmeta::ConsensusMeta;
-use super::message::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
+use super::consensus_meta::ConsensusMeta;
+use super::interface::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use crate::ids::{OpId, PeerId};
 
-/// What to do about a [`VoteRequest`].
+/// Decision about a [`VoteRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VoteDecision {
-    /// The metadata after the request, if it changes it: to be stored before anything is answered.
+    /// The metadata after the request, if it changes: stored before the response is sent.
     pub meta: Option<ConsensusMeta>,
-    /// Why not; `None` grants the vote.
+    /// Reason for denying the vote; `None` grants it.
     pub error: Option<VoteError>,
 }
 
 impl VoteDecision {
-    /// The answer, to be sent once [`VoteDecision::meta`] is durable.
+    /// The response, to be sent once [`VoteDecision::meta`] is durable.
     pub fn response(&self, responder: PeerId, before: &ConsensusMeta) -> VoteResponse {
         let term = self.meta.as_ref().unwrap_or(before).term;
         VoteResponse { responder, term, granted: self.error.is_none(), error: self.error.clone() }
     }
 }
 
-/// Raft §5.4.1 with Kudu's additions.
+/// Decides about a vote request by Raft §5.4.1 with Kudu's additions.
 ///
 /// - `last_logged`: the last entry the replica has, or had when it became a tombstone. A replica that does not know it
-///   never votes: it may have acknowledged anything.
-/// - `leader_alive`: a leader was heard of within the election timeout. Then neither the vote is given nor the term
-///   taken over (dissertation §4.2.3), unless that leader itself wants to be followed.
+///   never votes: it may have acknowledged any operation.
+/// - `leader_alive`: an update of a leader arrived within the election timeout. Then the vote is denied and the term
+///   not adopted (dissertation §4.2.3), unless that leader itself transfers its leadership.
 ///
-/// A pre-election changes nothing. Otherwise a newer term is entered even when the vote is denied.
+/// A pre-vote changes nothing. Otherwise a newer term is entered even when the vote is denied.
 pub fn decide_vote(
     meta: &ConsensusMeta,
     last_logged: Option<OpId>,
@@ -50,10 +50,10 @@ pub fn decide_vote(
     let error = match (next.voted_for, last_logged) {
         (_, None) => deny(
             VoteErrorKind::LastOpIdUnknown,
-            "how far the log of this replica went is not known, so it must not vote".to_string(),
+            "the last operation of this replica's log is not known, so it must not vote".to_string(),
         ),
         (Some(other), _) if other != *candidate => {
-            deny(VoteErrorKind::AlreadyVoted, format!("the vote of term {term} went to {other}"))
+            deny(VoteErrorKind::AlreadyVoted, format!("already voted for {other} in term {term}"))
         }
         (_, Some(mine)) if *last_op < mine => deny(
             VoteErrorKind::LastOpIdTooOld,
@@ -72,13 +72,13 @@ pub fn decide_vote(
 mod tests {
     use super::*;
     use crate::ids::{Term, Uuid};
-    use crate::raft::Config;
+    use crate::raft::RaftConfig;
 
     const A: PeerId = Uuid([0xa; 16]);
     const B: PeerId = Uuid([0xb; 16]);
 
     fn meta(term: Term, voted_for: Option<PeerId>) -> ConsensusMeta {
-        ConsensusMeta { tablet: Uuid::ZERO, term, voted_for, committed: Config::default() }
+        ConsensusMeta { tablet: Uuid::ZERO, term, voted_for, committed: RaftConfig::default() }
     }
 
     fn request(term: Term, last_op: OpId) -> VoteRequest {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn one_vote_a_term_and_only_for_a_log_that_is_not_behind() {
+    fn one_vote_per_term_and_only_for_an_up_to_date_log() {
         use VoteErrorKind::*;
         let mine = Some(op(2, 7));
         for (meta_before, term, last, expected, after) in [
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pre_election_and_a_living_leader_change_nothing() {
+    fn a_pre_vote_and_a_live_leader_change_nothing() {
         let pre = VoteRequest { pre_election: true, ..request(9, op(9, 9)) };
         let decision = decide_vote(&meta(3, Some(B)), Some(OpId::MIN), &pre, false);
         assert_eq!(decision, VoteDecision { meta: None, error: None });
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_its_log_does_not_vote() {
+    fn a_replica_that_does_not_know_its_last_entry_does_not_vote() {
         let decision = decide_vote(&meta(3, None), None, &request(9, op(9, 9)), false);
         assert_eq!(decision.error.unwrap().kind, VoteErrorKind::LastOpIdUnknown);
         assert_eq!(decision.meta, Some(meta(9, None)));

@@ -1,41 +1,41 @@
-//! The end of an operation's way: it is agreed on, and the tablet changes.
+//! Application of committed operations to the tablet.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::payload::{Applied, Logged};
-use super::types::{Op, WriteOp};
+use super::interface::{Op, WriteOp};
+use super::log_payload::{CommitPayload, LoggedOp};
 use crate::error::Result;
 use crate::ids::OpId;
 use crate::note::Note;
-use crate::raft::message::kind;
+use crate::raft::interface::kind;
 use crate::tablet::Tablet;
-use crate::tablet::apply::Mode;
-use crate::tablet::meta::{TabletMeta, TabletSchema};
-use crate::tablet::prepare::{Prepared, prepare};
+use crate::tablet::apply::ApplyMode;
+use crate::tablet::prepared_batch::{PreparedBatch, prepare};
+use crate::tablet::superblock::{Superblock, TabletSchema};
 use crate::tablet::writer::TabletWriter;
 use crate::time::Timestamp;
-use crate::wal::Replicate;
+use crate::wal::ReplicateEntry;
 
-/// A tablet, how far it has come in its log, and what its superblock says.
-pub(super) struct Applier {
+/// A tablet, its last applied operation, and its superblock.
+pub(super) struct TabletApplier {
     pub tablet: Arc<Tablet>,
     pub writer: TabletWriter,
     pub last_applied: OpId,
     /// The timestamp of `last_applied`.
     pub applied_at: Timestamp,
-    /// The last number given to the auto-incrementing column.
+    /// The last value of the auto-incrementing column.
     pub auto_increment: i64,
     /// The superblock as it was stored last.
-    pub meta: TabletMeta,
+    pub meta: Superblock,
     /// Schema changes applied since `meta.replay_from`, by the index of their operation.
     pub alters: VecDeque<(u64, Arc<TabletSchema>)>,
 }
 
-impl Applier {
-    /// A tablet as its superblock describes it.
-    pub fn new(tablet: Arc<Tablet>, meta: TabletMeta) -> Applier {
-        Applier {
+impl TabletApplier {
+    /// Creates the applier of a tablet as its superblock describes it.
+    pub fn new(tablet: Arc<Tablet>, meta: Superblock) -> TabletApplier {
+        TabletApplier {
             writer: TabletWriter::new(tablet.clone()),
             tablet,
             last_applied: meta.last_op,
@@ -46,41 +46,40 @@ impl Applier {
         }
     }
 
-    /// Applies a committed operation for the first time. `prepared` is used if it was decoded under the schema of this
-    /// moment.
+    /// Applies a committed operation for the first time. `prepared` is used if it was decoded under the current schema.
     ///
-    /// An error is the end of the replica; an operation that merely could not be done is [`Applied::Failed`].
+    /// An error ends the replica; an operation that is rejected is [`CommitPayload::Failed`].
     pub fn apply(
         &mut self,
-        op: &Replicate,
-        prepared: Option<Prepared>,
+        op: &ReplicateEntry,
+        prepared: Option<PreparedBatch>,
         notes: &mut Vec<Note>,
-    ) -> Result<Applied> {
+    ) -> Result<CommitPayload> {
         let schema = self.tablet.table_schema();
         match prepared.filter(|prepared| Arc::ptr_eq(&prepared.schema, &schema)) {
-            Some(prepared) => self.write(prepared, op, Mode::New),
-            None => self.apply_record(op, Mode::New, notes),
+            Some(prepared) => self.write(prepared, op, ApplyMode::New),
+            None => self.apply_record(op, ApplyMode::New, notes),
         }
     }
 
-    /// Applies an operation from its record, under the schema of the moment.
+    /// Applies an operation from its record, under the current schema.
     pub fn apply_record(
         &mut self,
-        record: &Replicate,
-        mode: Mode<'_>,
+        record: &ReplicateEntry,
+        mode: ApplyMode<'_>,
         notes: &mut Vec<Note>,
-    ) -> Result<Applied> {
+    ) -> Result<CommitPayload> {
         if record.kind == kind::CONFIG {
-            return Ok(Applied::Nothing);
+            return Ok(CommitPayload::Nothing);
         }
-        let Logged { op, auto_increment, .. } = Logged::decode(record.kind, &record.payload)
+        let LoggedOp { op, auto_increment, .. } = LoggedOp::decode(record.kind, &record.payload)
             .map_err(|error| error.context(format_args!("operation {}", record.op)))?;
         match op {
             Op::Write(WriteOp { columns, rows, indirect }) => {
                 let (schema, config) = (self.tablet.table_schema(), self.tablet.config());
                 match prepare(&schema, config, None, &columns, &rows, &indirect, auto_increment) {
                     Ok(prepared) => self.write(prepared, record, mode),
-                    Err(error) => Ok(Applied::Failed(error)),
+                    Err(error) => Ok(CommitPayload::Failed(error)),
                 }
             }
             Op::AlterSchema { schema, version, table_name, extra } => {
@@ -91,20 +90,25 @@ impl Applier {
                     self.alters.push_back((record.op.index, self.tablet.table_schema()));
                     notes.push(Note::Altered { version });
                 }
-                Ok(Applied::Altered(version.max(current)))
+                Ok(CommitPayload::Altered(version.max(current)))
             }
-            Op::NoOp => Ok(Applied::Nothing),
+            Op::NoOp => Ok(CommitPayload::Nothing),
         }
     }
 
-    fn write(&mut self, prepared: Prepared, record: &Replicate, mode: Mode<'_>) -> Result<Applied> {
+    fn write(
+        &mut self,
+        prepared: PreparedBatch,
+        record: &ReplicateEntry,
+        mode: ApplyMode<'_>,
+    ) -> Result<CommitPayload> {
         self.auto_increment = self.auto_increment.max(prepared.auto_increment);
         let outcome = self.writer.apply(prepared, record.timestamp, record.op.index, mode)?;
-        Ok(Applied::Written(outcome))
+        Ok(CommitPayload::Written(outcome))
     }
 
-    /// The tablet has come to this operation.
-    pub fn passed(&mut self, op: OpId, timestamp: Timestamp) {
+    /// Records that the tablet has applied all operations up to this one.
+    pub fn advance_to(&mut self, op: OpId, timestamp: Timestamp) {
         (self.last_applied, self.applied_at) = (op, timestamp);
     }
 }

@@ -1,62 +1,62 @@
-//! Long work, in steps, between which the replica goes on.
+//! Maintenance jobs: background work in steps, between which the replica continues.
 //!
 //! ```text
 //!   Replica::start_job ──► Job
 //!        ┌─────────────────┘
 //!        ▼
-//!   Job::step ──► More          step again; no hurry
-//!             ──► SyncLog       make the log durable as far as it was appended to, then step again
+//!   Job::step ──► More          step again; not urgent
+//!             ──► SyncLog       make the appended part of the log durable, then step again
 //!             ──► Turn          Replica::job_turn, then step again
 //!             ──► Done          Replica::end_job
 //! ```
 //!
-//! Steps touch disks and may run beside the replica, on another thread; turns and ends run where the replica's
-//! steps do, and are brief. What every job comes to:
+//! Steps access disks and may run beside the replica, on another thread. Turns and ends run where the replica's steps
+//! do, and are brief. The protocol of every job:
 //!
-//! 1. steps write new files, which nothing refers to yet;
-//! 2. a turn writes down the superblock that will refer to them, as of this moment;
-//! 3. the log is synced: it must hold every operation, and its commit, that this superblock knows of;
+//! 1. steps write new files, which no superblock refers to yet;
+//! 2. a turn creates the superblock that will refer to them, from the current state;
+//! 3. the log is synced: it must hold every operation, and its commit, that this superblock mentions;
 //! 4. a step stores the superblock;
-//! 5. a turn puts the new files in the place of what they replace;
-//! 6. a step removes files that nothing refers to any more.
+//! 5. a turn replaces the old files by the new ones;
+//! 6. a step removes the orphan files.
 //!
-//! A crash in between leaves files that the next opening removes, and one superblock or the other. A job that
-//! fails before 4 is given up by [`Replica::end_job`] and may be started again; one that fails in 4 ends the
-//! replica, because nobody knows which superblock is stored.
+//! A crash in between leaves one superblock or the other, and orphan files that the next bootstrap removes. A job that
+//! fails before 4 is abandoned by [`Replica::end_job`] and may be started again. A failure in 4 fails the replica,
+//! because the stored superblock is unknown.
 
 use std::sync::Arc;
 
-use super::{Effects, Replica};
+use super::{Replica, ReplicaEffects};
 use crate::config::TabletConfig;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
-use crate::memory::Held;
+use crate::memory::TrackedBytes;
 use crate::note::Note;
 use crate::tablet::Tablet;
-use crate::tablet::compact::Merge;
-use crate::tablet::delta_merge::DeltaMerge;
+use crate::tablet::delta_compaction::DeltaCompaction;
 use crate::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, RowSetMeta};
-use crate::tablet::flush::{MrsCopy, column_path, delta_path};
-use crate::tablet::meta::TabletMeta;
+use crate::tablet::flush::{MemRowSetFlush, column_path, delta_path};
 use crate::tablet::rowset::RowSetId;
-use crate::tablet::writer::Freeze;
+use crate::tablet::rowset_compaction::RowsetCompaction;
+use crate::tablet::superblock::Superblock;
+use crate::tablet::writer::FreezePoint;
 
-/// What there is to do.
+/// Kind of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobKind {
-    /// Write the oldest MemRowSet to disk.
+    /// MemRowSet flush: writes the oldest MemRowSet to disk.
     FlushRows,
-    /// Write the recent changes of a DiskRowSet to disk.
+    /// Delta flush: writes the DeltaMemStore of a DiskRowSet to a delta file.
     FlushDeltas(RowSetId),
-    /// Merge DiskRowSets into ones that do not overlap.
+    /// Rowset compaction: rewrites DiskRowSets into non-overlapping ones.
     Compact(Vec<RowSetId>),
-    /// Take a DiskRowSet's files of changes into the columns that they changed.
+    /// Major delta compaction: folds a DiskRowSet's delta files into the changed base columns.
     MergeDeltas(RowSetId),
-    /// Store the superblock, so that the log before it can go.
+    /// Storing of the superblock, so that log GC can remove the log before it.
     Checkpoint,
 }
 
-/// What is to happen next to a job.
+/// The next step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobStep {
     More,
@@ -65,63 +65,83 @@ pub enum JobStep {
     Done,
 }
 
-/// A piece of long work on one replica.
+/// A maintenance job on one replica.
 pub struct Job {
     kind: JobKind,
     data: Arc<dyn Disk>,
-    work: Work,
-    stage: Stage,
-    meta: Option<TabletMeta>,
+    work: JobWork,
+    stage: JobStage,
+    meta: Option<Superblock>,
     notes: Vec<Note>,
     rows_per_step: usize,
-    /// What it works with.
-    held: Held,
-    columns: ColumnFileConfig,
+    /// Memory used by the job.
+    tracked: TrackedBytes,
+    column_config: ColumnFileConfig,
 }
 
-enum Work {
-    Rows { copy: Box<MrsCopy>, freeze: Freeze, rows: u64, made: Vec<Arc<DiskRowSet>> },
-    Deltas { rowset: Arc<DiskRowSet>, freeze: u64, path: String, made: Option<RowSetMeta> },
-    Merge { merge: Box<Merge>, index: u64, rows: u64, made: Vec<Arc<DiskRowSet>>, old: Vec<String> },
-    Columns { merge: Box<DeltaMerge>, made: Option<RowSetMeta>, old: Vec<String> },
+enum JobWork {
+    Rows {
+        copy: Box<MemRowSetFlush>,
+        freeze: FreezePoint,
+        rows: u64,
+        created: Vec<Arc<DiskRowSet>>,
+    },
+    Deltas {
+        rowset: Arc<DiskRowSet>,
+        freeze: u64,
+        path: String,
+        created: Option<RowSetMeta>,
+    },
+    Merge {
+        merge: Box<RowsetCompaction>,
+        index: u64,
+        rows: u64,
+        created: Vec<Arc<DiskRowSet>>,
+        old: Vec<String>,
+    },
+    Columns {
+        merge: Box<DeltaCompaction>,
+        created: Option<RowSetMeta>,
+        old: Vec<String>,
+    },
     Nothing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum JobStage {
     Writing,
-    /// Everything is written; a turn is to make the superblock.
+    /// Everything is written; a turn has to create the superblock.
     Written,
-    /// The superblock is made; the log is to be synced.
-    Described,
+    /// The superblock is created; the log has to be synced.
+    SuperblockReady,
     Storing,
-    /// The superblock is stored; a turn is to swap.
+    /// The superblock is stored; a turn has to swap.
     Stored,
     Swapped,
 }
 
-impl Work {
-    /// Bytes of memory taken.
+impl JobWork {
+    /// Memory used, in bytes.
     fn allocated(&self) -> usize {
         match self {
-            Work::Rows { copy, .. } => copy.allocated(),
-            Work::Merge { merge, .. } => merge.allocated(),
-            Work::Columns { merge, .. } => merge.allocated(),
-            Work::Deltas { .. } | Work::Nothing => 0,
+            JobWork::Rows { copy, .. } => copy.allocated(),
+            JobWork::Merge { merge, .. } => merge.allocated(),
+            JobWork::Columns { merge, .. } => merge.allocated(),
+            JobWork::Deltas { .. } | JobWork::Nothing => 0,
         }
     }
 
-    /// Rows to handle in one step.
+    /// Rows to process in one step.
     fn step_rows(&self, config: &TabletConfig) -> usize {
         match self {
-            Work::Rows { copy, rows, .. } => config.step_rows(*rows, copy.source_bytes()),
-            Work::Merge { merge, rows, .. } => {
+            JobWork::Rows { copy, rows, .. } => config.step_rows(*rows, copy.source_bytes()),
+            JobWork::Merge { merge, rows, .. } => {
                 config.step_rows(*rows, merge.inputs().map(|rowset| rowset.raw_bytes()).sum())
             }
-            Work::Columns { merge, .. } => {
+            JobWork::Columns { merge, .. } => {
                 config.step_rows(merge.rowset().meta().rows.into(), merge.rowset().raw_bytes())
             }
-            Work::Deltas { .. } | Work::Nothing => config.job_step_rows,
+            JobWork::Deltas { .. } | JobWork::Nothing => config.job_step_rows,
         }
     }
 }
@@ -131,31 +151,31 @@ impl Job {
         &self.kind
     }
 
-    /// Does the next piece of work, and says what is to come after it.
+    /// Runs the next step; returns the one after it.
     pub fn step(&mut self) -> Result<JobStep> {
         match self.stage {
-            Stage::Writing => {
+            JobStage::Writing => {
                 let more = self.write()?;
-                self.held.set(self.work.allocated() as u64, 0);
+                self.tracked.set(self.work.allocated() as u64, 0);
                 if more {
                     return Ok(JobStep::More);
                 }
-                self.stage = Stage::Written;
+                self.stage = JobStage::Written;
                 Ok(JobStep::Turn)
             }
-            Stage::Described => {
-                self.stage = Stage::Storing;
+            JobStage::SuperblockReady => {
+                self.stage = JobStage::Storing;
                 Ok(JobStep::SyncLog)
             }
-            Stage::Storing => {
-                let meta = self.meta.as_ref().expect("the turn before made it");
+            JobStage::Storing => {
+                let meta = self.meta.as_ref().expect("created by the turn before");
                 meta.store(&*self.data)?;
-                self.stage = Stage::Stored;
+                self.stage = JobStage::Stored;
                 Ok(JobStep::Turn)
             }
-            Stage::Written | Stage::Stored => Ok(JobStep::Turn),
-            Stage::Swapped => {
-                if let Work::Merge { old, .. } | Work::Columns { old, .. } = &self.work {
+            JobStage::Written | JobStage::Stored => Ok(JobStep::Turn),
+            JobStage::Swapped => {
+                if let JobWork::Merge { old, .. } | JobWork::Columns { old, .. } = &self.work {
                     self.remove(old);
                 }
                 Ok(JobStep::Done)
@@ -163,47 +183,47 @@ impl Job {
         }
     }
 
-    /// Writes some more; false when all is written, durable and open.
+    /// Writes the next part; returns false when all is written, durable and open.
     fn write(&mut self) -> Result<bool> {
         match &mut self.work {
-            Work::Rows { copy, made, .. } => {
+            JobWork::Rows { copy, created, .. } => {
                 if copy.step(self.rows_per_step)? {
                     return Ok(true);
                 }
-                *made = copy.finish()?;
+                *created = copy.finish()?;
             }
-            Work::Deltas { rowset, path, made, .. } => {
-                *made = Some(rowset.flush_frozen(path, &self.columns)?);
+            JobWork::Deltas { rowset, path, created, .. } => {
+                *created = Some(rowset.flush_frozen(path, &self.column_config)?);
             }
-            Work::Merge { merge, made, .. } => {
+            JobWork::Merge { merge, created, .. } => {
                 if merge.step(self.rows_per_step)? {
                     return Ok(true);
                 }
-                *made = merge.finish()?;
+                *created = merge.finish()?;
             }
-            Work::Columns { merge, made, .. } => {
+            JobWork::Columns { merge, created, .. } => {
                 if merge.step(self.rows_per_step)? {
                     return Ok(true);
                 }
-                *made = Some(merge.finish()?);
+                *created = Some(merge.finish()?);
             }
-            Work::Nothing => {}
+            JobWork::Nothing => {}
         }
         Ok(false)
     }
 
-    /// Removes what a job that was given up has written.
+    /// Removes the files of an abandoned job.
     fn abandon(&self) {
         match &self.work {
-            Work::Rows { copy, .. } => self.remove(copy.files()),
-            Work::Deltas { path, .. } => self.remove(std::slice::from_ref(path)),
-            Work::Merge { merge, .. } => self.remove(merge.files()),
-            Work::Columns { merge, .. } => self.remove(std::slice::from_ref(merge.path())),
-            Work::Nothing => {}
+            JobWork::Rows { copy, .. } => self.remove(copy.files()),
+            JobWork::Deltas { path, .. } => self.remove(std::slice::from_ref(path)),
+            JobWork::Merge { merge, .. } => self.remove(merge.files()),
+            JobWork::Columns { merge, .. } => self.remove(std::slice::from_ref(merge.path())),
+            JobWork::Nothing => {}
         }
     }
 
-    /// Removes files that nothing refers to. What cannot be removed now, the next opening removes.
+    /// Removes orphan files. The next bootstrap removes those that cannot be removed now.
     fn remove(&self, files: &[String]) {
         for file in files {
             let _ = self.data.remove(file);
@@ -212,7 +232,7 @@ impl Job {
 }
 
 impl Replica {
-    /// Begins a job; `None` if there is nothing for it to do. One at a time.
+    /// Starts a job; `None` if there is nothing for it to do. One at a time.
     pub fn start_job(&mut self, kind: JobKind) -> Result<Option<Job>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -223,22 +243,22 @@ impl Replica {
         let Some(work) = self.work(&kind)? else { return Ok(None) };
         self.job_running = true;
         let tablet = &self.applier.tablet;
-        let (config, held) = (tablet.config(), tablet.hold_work());
-        held.set(work.allocated() as u64, 0);
+        let (config, tracked) = (tablet.config(), tablet.track_job_memory());
+        tracked.set(work.allocated() as u64, 0);
         Ok(Some(Job {
             kind,
             data: self.data.clone(),
             rows_per_step: work.step_rows(config),
             work,
-            stage: Stage::Writing,
+            stage: JobStage::Writing,
             meta: None,
             notes: Vec::new(),
-            held,
-            columns: config.columns.clone(),
+            tracked,
+            column_config: config.columns.clone(),
         }))
     }
 
-    fn work(&mut self, kind: &JobKind) -> Result<Option<Work>> {
+    fn work(&mut self, kind: &JobKind) -> Result<Option<JobWork>> {
         let (index, timestamp) = (self.applier.last_applied.index, self.applier.applied_at);
         match kind {
             JobKind::FlushRows => {
@@ -247,9 +267,13 @@ impl Replica {
                 }
                 let (mrs, freeze) = self.applier.writer.oldest_frozen().expect("one was just frozen");
                 let rows = mrs.rows();
-                let copy =
-                    MrsCopy::new(self.data.clone(), self.applier.tablet.clone(), mrs, freeze.timestamp);
-                Ok(Some(Work::Rows { copy: Box::new(copy), freeze, rows, made: Vec::new() }))
+                let copy = MemRowSetFlush::new(
+                    self.data.clone(),
+                    self.applier.tablet.clone(),
+                    mrs,
+                    freeze.timestamp,
+                );
+                Ok(Some(JobWork::Rows { copy: Box::new(copy), freeze, rows, created: Vec::new() }))
             }
             JobKind::FlushDeltas(id) => {
                 let rowset = rowset(&self.applier.tablet, *id)?;
@@ -257,7 +281,7 @@ impl Replica {
                     return Ok(None);
                 };
                 let path = delta_path(self.applier.tablet.tablet, *id, self.applier.tablet.new_rowset_id());
-                Ok(Some(Work::Deltas { rowset, freeze, path, made: None }))
+                Ok(Some(JobWork::Deltas { rowset, freeze, path, created: None }))
             }
             JobKind::Compact(ids) => {
                 let rowsets =
@@ -269,8 +293,9 @@ impl Replica {
                 let rows = metas().map(|meta| u64::from(meta.rows)).sum();
                 let old =
                     metas().flat_map(|meta| meta.files().map(str::to_string).collect::<Vec<_>>()).collect();
-                let merge = Merge::new(self.data.clone(), &self.applier.tablet, rowsets, timestamp)?;
-                Ok(Some(Work::Merge { merge: Box::new(merge), index, rows, made: Vec::new(), old }))
+                let merge =
+                    RowsetCompaction::new(self.data.clone(), &self.applier.tablet, rowsets, timestamp)?;
+                Ok(Some(JobWork::Merge { merge: Box::new(merge), index, rows, created: Vec::new(), old }))
             }
             JobKind::MergeDeltas(id) => {
                 let rowset = rowset(&self.applier.tablet, *id)?;
@@ -279,27 +304,27 @@ impl Replica {
                 }
                 let tablet = &self.applier.tablet;
                 let path = column_path(tablet.tablet, *id, tablet.new_rowset_id());
-                let merge = Box::new(DeltaMerge::new(self.data.clone(), tablet, rowset, path));
-                Ok(Some(Work::Columns { old: merge.old_files(), merge, made: None }))
+                let merge = Box::new(DeltaCompaction::new(self.data.clone(), tablet, rowset, path));
+                Ok(Some(JobWork::Columns { old: merge.old_files(), merge, created: None }))
             }
-            JobKind::Checkpoint => Ok(Some(Work::Nothing)),
+            JobKind::Checkpoint => Ok(Some(JobWork::Nothing)),
         }
     }
 
-    /// The replica's part of a job, when [`Job::step`] asks for it.
-    pub fn job_turn(&mut self, job: &mut Job, out: &mut Effects) -> Result<()> {
+    /// Runs the replica's part of a job, when [`Job::step`] asks for it.
+    pub fn job_turn(&mut self, job: &mut Job, out: &mut ReplicaEffects) -> Result<()> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         match job.stage {
-            Stage::Written => {
+            JobStage::Written => {
                 job.meta = Some(self.superblock(&job.work));
-                job.stage = Stage::Described;
+                job.stage = JobStage::SuperblockReady;
                 Ok(())
             }
-            Stage::Stored => {
+            JobStage::Stored => {
                 self.swap(job)?;
-                job.stage = Stage::Swapped;
+                job.stage = JobStage::Swapped;
                 out.notes.append(&mut job.notes);
                 Ok(())
             }
@@ -307,8 +332,8 @@ impl Replica {
         }
     }
 
-    /// The superblock as it has to be once the job's files count.
-    fn superblock(&self, work: &Work) -> TabletMeta {
+    /// Creates the superblock that refers to the job's files.
+    fn superblock(&self, work: &JobWork) -> Superblock {
         let state = self.applier.tablet.state();
         let mut meta = self.applier.meta.clone();
         meta.rowsets = state.disk.iter().map(|rowset| (*rowset.meta()).clone()).collect();
@@ -318,28 +343,28 @@ impl Replica {
         meta.next_rowset = self.applier.tablet.next_rowset_id();
         meta.history_mark = self.applier.tablet.history_mark();
         let needed = match work {
-            Work::Rows { freeze, made, .. } => {
-                meta.rowsets.extend(made.iter().map(|rowset| (*rowset.meta()).clone()));
+            JobWork::Rows { freeze, created, .. } => {
+                meta.rowsets.extend(created.iter().map(|rowset| (*rowset.meta()).clone()));
                 meta.mrs_durable = freeze.timestamp;
-                self.applier.writer.needed_from(true, &[]).into_iter().chain([freeze.index + 1]).min()
+                self.applier.writer.log_anchor(true, &[]).into_iter().chain([freeze.index + 1]).min()
             }
-            Work::Deltas { freeze, made, .. } => {
-                let made = made.as_ref().expect("it was written before");
-                replace_rowset(&mut meta, made);
-                self.applier.writer.needed_from(false, &[made.id]).into_iter().chain([freeze + 1]).min()
+            JobWork::Deltas { freeze, created, .. } => {
+                let created = created.as_ref().expect("written before");
+                replace_rowset(&mut meta, created);
+                self.applier.writer.log_anchor(false, &[created.id]).into_iter().chain([freeze + 1]).min()
             }
-            Work::Merge { merge, index, made, .. } => {
+            JobWork::Merge { merge, index, created, .. } => {
                 let old: Vec<RowSetId> = merge.inputs().map(|rowset| rowset.meta().id).collect();
                 meta.rowsets.retain(|rowset| !old.contains(&rowset.id));
-                meta.rowsets.extend(made.iter().map(|rowset| (*rowset.meta()).clone()));
-                self.applier.writer.needed_from(false, &old).into_iter().chain([index + 1]).min()
+                meta.rowsets.extend(created.iter().map(|rowset| (*rowset.meta()).clone()));
+                self.applier.writer.log_anchor(false, &old).into_iter().chain([index + 1]).min()
             }
-            Work::Columns { made, .. } => {
-                let made = made.as_ref().expect("it was written before");
-                replace_rowset(&mut meta, made);
-                self.applier.writer.needed_from(false, &[])
+            JobWork::Columns { created, .. } => {
+                let created = created.as_ref().expect("written before");
+                replace_rowset(&mut meta, created);
+                self.applier.writer.log_anchor(false, &[])
             }
-            Work::Nothing => self.applier.writer.needed_from(false, &[]),
+            JobWork::Nothing => self.applier.writer.log_anchor(false, &[]),
         };
         meta.replay_from = needed.unwrap_or(self.applier.last_applied.index + 1);
         let schema = self.applier.alters.iter().take_while(|(index, _)| *index < meta.replay_from).last();
@@ -355,83 +380,83 @@ impl Replica {
     fn swap(&mut self, job: &mut Job) -> Result<()> {
         self.mark_swap(&job.work);
         match &mut job.work {
-            Work::Rows { copy, freeze, rows, made } => {
-                copy.move_changes(freeze.mutations, made)?;
-                let rowsets = made.iter().map(|rowset| rowset.meta().id).collect();
-                self.applier.writer.swap_frozen(std::mem::take(made));
+            JobWork::Rows { copy, freeze, rows, created } => {
+                copy.move_changes(freeze.mutations, created)?;
+                let rowsets = created.iter().map(|rowset| rowset.meta().id).collect();
+                self.applier.writer.swap_frozen(std::mem::take(created));
                 job.notes.push(Note::Flushed { at: freeze.timestamp, rows: *rows, rowsets });
             }
-            Work::Deltas { rowset, made, .. } => {
-                let made = made.take().expect("it was written before");
-                let (id, at) = (made.id, made.redo_ts);
-                rowset.install(made)?;
+            JobWork::Deltas { rowset, created, .. } => {
+                let created = created.take().expect("written before");
+                let (id, at) = (created.id, created.redo_ts);
+                rowset.install(created)?;
                 self.applier.writer.deltas_flushed(rowset);
                 job.notes.push(Note::FlushedDeltas { rowset: id, at });
             }
-            Work::Merge { merge, index, rows, made, .. } => {
-                merge.move_changes(made)?;
+            JobWork::Merge { merge, index, rows, created, .. } => {
+                merge.move_changes(created)?;
                 let from: Vec<RowSetId> = merge.inputs().map(|rowset| rowset.meta().id).collect();
-                let into = made.iter().map(|rowset| rowset.meta().id).collect();
-                self.applier.writer.swap_disk(&from, std::mem::take(made), *index);
+                let into = created.iter().map(|rowset| rowset.meta().id).collect();
+                self.applier.writer.swap_disk(&from, std::mem::take(created), *index);
                 job.notes.push(Note::Compacted { from, into, rows: *rows });
             }
-            Work::Columns { merge, made, .. } => {
-                let made = made.take().expect("it was written before");
-                let columns = made.column_file.iter().flat_map(|file| file.columns.clone()).collect();
-                job.notes.push(Note::MergedDeltas { rowset: made.id, columns });
-                merge.rowset().install_columns(made)?;
+            JobWork::Columns { merge, created, .. } => {
+                let created = created.take().expect("written before");
+                let columns = created.column_file.iter().flat_map(|file| file.columns.clone()).collect();
+                job.notes.push(Note::MergedDeltas { rowset: created.id, columns });
+                merge.rowset().install_columns(created)?;
             }
-            Work::Nothing => {}
+            JobWork::Nothing => {}
         }
-        self.applier.meta = job.meta.take().expect("it was stored");
+        self.applier.meta = job.meta.take().expect("stored before");
         let from = self.applier.meta.replay_from;
         self.applier.alters.retain(|(index, _)| *index >= from);
         Ok(())
     }
 
-    /// Says what came in between while a job wrote.
-    fn mark_swap(&self, work: &Work) {
+    /// Records coverage marks of changes made while a job wrote.
+    fn mark_swap(&self, work: &JobWork) {
         let tablet = self.tablet();
         let (watch, state) = (&tablet.config().watch, tablet.state());
         match work {
-            Work::Rows { made, freeze, rows, .. } => {
+            JobWork::Rows { created, freeze, rows, .. } => {
                 watch.mark_if(self.applier.applied_at > freeze.timestamp, "flush: operations came meanwhile");
-                watch.mark_if(made.len() > 1, "flush: the rows make several rowsets");
-                watch.mark_if(made.is_empty() || *rows == 0, "flush: nothing was left to write");
+                watch.mark_if(created.len() > 1, "flush: the rows make several rowsets");
+                watch.mark_if(created.is_empty() || *rows == 0, "flush: nothing was left to write");
                 watch.mark_if(state.frozen.len() > 1, "flush: another MemRowSet waits");
                 watch.mark_if(state.active.rows() > 0, "flush: new rows were inserted meanwhile");
             }
-            Work::Deltas { rowset, .. } => {
+            JobWork::Deltas { rowset, .. } => {
                 watch.mark_if(rowset.dms_len() > 0, "flush of changes: others came meanwhile");
             }
-            Work::Merge { merge, made, .. } => {
+            JobWork::Merge { merge, created, .. } => {
                 let changed = merge.inputs().any(|rowset| rowset.dms_len() > 0);
                 watch.mark_if(changed, "merge: an input was changed meanwhile");
                 watch.mark_if(merge.inputs().count() > 2, "merge: more than two rowsets");
                 watch.mark_if(merge.inputs().count() == 1, "merge: a rowset takes its changes in");
-                watch.mark_if(made.len() > 1, "merge: the rows make several rowsets");
-                watch.mark_if(made.is_empty(), "merge: nothing was left");
+                watch.mark_if(created.len() > 1, "merge: the rows make several rowsets");
+                watch.mark_if(created.is_empty(), "merge: nothing was left");
                 watch.mark_if(state.active.rows() > 0, "merge: rows are in memory beside it");
             }
-            Work::Columns { merge, .. } => {
+            JobWork::Columns { merge, .. } => {
                 let again = merge.rowset().meta().column_file.is_some();
                 watch.mark_if(again, "merge of changes: into columns written anew before");
                 watch.mark_if(merge.rowset().dms_len() > 0, "merge of changes: others came meanwhile");
             }
-            Work::Nothing => watch.mark("checkpoint: a superblock without a flush"),
+            JobWork::Nothing => watch.mark("checkpoint: a superblock without a flush"),
         }
     }
 
     /// Ends a job that is done, or one that failed with `error`.
-    pub fn end_job(&mut self, job: Job, error: Option<Error>, out: &mut Effects) {
+    pub fn end_job(&mut self, job: Job, error: Option<Error>, out: &mut ReplicaEffects) {
         self.job_running = false;
         let Some(error) = error else { return };
         match job.stage {
-            Stage::Writing | Stage::Written | Stage::Described => {
+            JobStage::Writing | JobStage::Written | JobStage::SuperblockReady => {
                 self.tablet().config().watch.mark("job: failed before its superblock");
                 job.abandon();
             }
-            Stage::Storing | Stage::Stored | Stage::Swapped => self.fail(error, out),
+            JobStage::Storing | JobStage::Stored | JobStage::Swapped => self.fail(error, out),
         }
     }
 }
@@ -439,11 +464,11 @@ impl Replica {
 fn rowset(tablet: &Tablet, id: RowSetId) -> Result<Arc<DiskRowSet>> {
     let state = tablet.state();
     let found = state.disk.iter().find(|rowset| rowset.meta().id == id).cloned();
-    found.ok_or_else(|| Error::not_found(format!("there is no rowset {id}")))
+    found.ok_or_else(|| Error::not_found(format!("rowset {id}: not found")))
 }
 
-/// Puts what a job made of a rowset in its place.
-fn replace_rowset(meta: &mut TabletMeta, made: &RowSetMeta) {
-    let place = meta.rowsets.iter_mut().find(|rowset| rowset.id == made.id);
-    *place.expect("a rowset that a job works on is not replaced") = made.clone();
+/// Replaces a rowset's metadata by that of a job's result.
+fn replace_rowset(meta: &mut Superblock, created: &RowSetMeta) {
+    let place = meta.rowsets.iter_mut().find(|rowset| rowset.id == created.id);
+    *place.expect("a rowset that a job works on is not replaced") = created.clone();
 }

@@ -1,23 +1,24 @@
-//! A replica: a tablet and its log, one of a group that agrees on them, driven one event at a time.
+//! A replica: a tablet and its log, member of a Raft group, driven one event at a time.
 //!
 //! ```text
 //!   Propose ─► decode, timestamp, OpId ─► log: Replicate,  messages: Update      (memory only)
 //!                                          │ the caller's log task appends and syncs; followers do the same
 //!   Persisted, Updated ◄───────────────────┘
-//!      └─► a majority has it ─► apply to the tablet ─► done: answer,  log: Commit
+//!      └─► a majority has it ─► apply to the tablet ─► done: reply,  log: Commit
 //!
-//!   Update (a follower) ─► log: Truncate, Replicate;   committed ─► apply ─► completed: answer,  log: Commit
+//!   Update (a follower) ─► log: Truncate, Replicate;   committed ─► apply ─► completed: reply,  log: Commit
 //! ```
 //!
-//! - A step never touches the log itself and never waits: the caller owns the [`Wal`](crate::wal::Wal) and tells
-//!   when operations are durable. Only reading flushed rows and replacing the superblock reach a disk from here.
+//! - A step never touches the log itself and never waits: the caller owns the [`Wal`](crate::wal::Wal) and tells when
+//!   operations are durable. Only reads of flushed rows and superblock writes access a disk from here.
 //! - Operations are applied in the order of the log, as soon as the group has committed them, even those that are not
-//!   durable here yet. A superblock speaks only of what is, because the log is synced before it is stored.
-//! - An operation is in flight (see [`Mvcc`](crate::tablet::mvcc::Mvcc)) from the moment it is in the log, on every
-//!   replica, until it is applied there or another leader's log takes its place.
-//! - A replica whose disk or log fails is [`Replica::failure`]: it answers everything with that error from then on.
+//!   durable here yet. Order: the log is synced before a superblock is stored, so a superblock mentions only durable
+//!   operations.
+//! - An operation is in flight (see [`Mvcc`](crate::tablet::mvcc::Mvcc)) on every replica from its append to the log
+//!   until it is applied there or truncated.
+//! - A replica whose disk or log fails has a [`Replica::failure`]: it rejects every later event with that error.
 //!
-//! Long work (flushes, compactions) is a [`Job`]: see `job.rs`.
+//! Background work (flushes, compactions) is a [`Job`]: see `job.rs`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,69 +26,72 @@ use std::sync::Arc;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::ids::OpId;
-use crate::memory::Held;
+use crate::memory::TrackedBytes;
 use crate::note::Note;
-use crate::raft::message::{UpdateErrorKind, UpdateResponse, VoteError, VoteErrorKind, VoteResponse};
-use crate::raft::{self, Raft, Reply, Status};
+use crate::raft::interface::{UpdateErrorKind, UpdateResponse, VoteError, VoteErrorKind, VoteResponse};
+use crate::raft::{self, Raft, RaftReply, RaftStatus};
 use crate::tablet::Tablet;
-use crate::tablet::meta::TabletMeta;
-use crate::tablet::prepare::Prepared;
-use crate::time::{Instant, Now, Timestamp};
-use crate::wal::Replicate;
+use crate::tablet::prepared_batch::PreparedBatch;
+use crate::tablet::superblock::Superblock;
+use crate::time::{ClockReading, Instant, Timestamp};
+use crate::wal::ReplicateEntry;
 
-mod agree;
 mod applier;
 mod bootstrap;
-pub mod cmeta;
+pub mod consensus_meta_store;
 pub mod copy;
+mod interface;
 mod job;
-pub mod payload;
-pub mod policy;
+pub mod log_payload;
+pub mod maintenance_policy;
 mod propose;
-mod requests;
+mod replication;
+mod request_tracker;
 pub mod tombstone;
-mod types;
 
-pub use bootstrap::{BootstrapReport, GroupSetup, wal_dir};
+pub use bootstrap::{BootstrapReport, ReplicaSetup, wal_dir};
+pub use interface::{
+    LogWrite, Op, OpReply, OpResult, ReplicaEffects, ReplicaEvent, RequestId, WriteOp, write_log,
+};
 pub use job::{Job, JobKind, JobStep};
-pub use payload::writes_of;
-pub use types::{Done, Effects, Event, LogWrite, Op, OpResult, RequestId, WriteOp, write_log};
+pub use log_payload::writes_of;
 
-use applier::Applier;
-use requests::Requests;
+use applier::TabletApplier;
+use request_tracker::RequestTracker;
 
-/// A tablet, what of its log is not applied yet, its part in its group, and what its superblock says.
+/// A tablet, its unapplied operations, its Raft state, and its superblock.
 pub struct Replica {
-    applier: Applier,
+    applier: TabletApplier,
     data: Arc<dyn Disk>,
     job_running: bool,
     raft: Raft,
-    /// What the step at hand makes of the group's business; empty between steps.
-    agreed: raft::Output,
-    /// What is in the log but not applied, in its order.
-    pending: VecDeque<Pending>,
-    requests: Requests,
-    /// The last number that this replica gave to the auto-incrementing column as a leader; what it applied of others'
-    /// the applier knows.
+    /// Effects of the core in the current step; empty between steps.
+    raft_effects: raft::RaftEffects,
+    /// Operations in the log but not applied, in log order.
+    pending: VecDeque<PendingOp>,
+    requests: RequestTracker,
+    /// The last auto-increment value that this replica assigned as a leader. The applier knows the values of applied
+    /// operations.
     auto_increment: i64,
-    /// Timestamps given from here on are above it.
-    passed: Timestamp,
+    /// Lower bound of timestamps assigned from here on.
+    timestamp_floor: Timestamp,
     failed: Option<Error>,
-    /// Entries of the log that are in memory.
-    log_held: Held,
+    /// Tracked memory of log entries.
+    log_memory: TrackedBytes,
 }
 
-/// An operation that is in the log or on its way there.
-struct Pending {
-    entry: Replicate,
-    /// The request it came from, if it was not proposed here in this life: only then may it come again.
+/// An operation that is in the log or about to be appended.
+struct PendingOp {
+    entry: ReplicateEntry,
+    /// The request of an operation that was not proposed here since the start: only such a request can be retried here.
     request: Option<RequestId>,
-    /// Who wants to hear of it; nobody if another leader, or an earlier life, made it and no client came back.
+    /// Tickets that wait for the operation. Empty if another leader or an earlier run proposed it and no client has
+    /// retried it.
     tickets: Tickets,
-    /// Writes proposed here: decoded under the schema of the moment.
-    prepared: Option<Prepared>,
-    /// The decoded write's bytes.
-    held: Held,
+    /// Writes proposed here: rows decoded under the schema of that time.
+    prepared: Option<PreparedBatch>,
+    /// Tracked memory of the decoded write.
+    tracked: TrackedBytes,
 }
 
 /// Tickets of one operation: nearly always at most one.
@@ -117,7 +121,7 @@ impl Replica {
     }
 
     /// The superblock as it was stored last.
-    pub fn meta(&self) -> &TabletMeta {
+    pub fn meta(&self) -> &Superblock {
         &self.applier.meta
     }
 
@@ -135,28 +139,28 @@ impl Replica {
         self.applier.last_applied
     }
 
-    /// Why this replica does nothing any more.
+    /// The error that ended this replica, if any.
     pub fn failure(&self) -> Option<&Error> {
         self.failed.as_ref()
     }
 
-    /// The smallest index that a restart needs from the log.
+    /// Log anchor of a restart: the smallest index that it needs from the log.
     pub fn log_keep_from(&self) -> u64 {
         self.applier.meta.replay_from
     }
 
-    /// The index before the smallest that a member of the group has not got yet: a log that still holds both spares
-    /// that member a copy of the tablet.
+    /// Index before the first entry that a member of the group lacks. A log with both entries spares that member a
+    /// tablet copy.
     pub fn log_wanted_from(&self) -> u64 {
         self.raft.log_keep_from()
     }
 
-    /// Where this replica stands in its group.
-    pub fn status(&self, now: Now) -> Status {
+    /// State of this replica in its group.
+    pub fn status(&self, now: ClockReading) -> RaftStatus {
         self.raft.status(now)
     }
 
-    /// When a [`raft::Event::Tick`] is due.
+    /// Time at which a [`raft::RaftEvent::Tick`] is due.
     pub fn deadline(&self) -> Instant {
         match self.failed {
             None => self.raft.deadline(),
@@ -168,45 +172,45 @@ impl Replica {
         self.raft.is_leader()
     }
 
-    /// What this replica need not be woken for until its next step.
-    pub fn rest(&self) -> Option<raft::Rest> {
-        let settled = self.failed.is_none() && self.pending.is_empty();
-        settled.then(|| self.raft.rest()).flatten()
+    /// The events that need not wake this replica until its next step.
+    pub fn rest(&self) -> Option<raft::Hibernation> {
+        let idle = self.failed.is_none() && self.pending.is_empty();
+        idle.then(|| self.raft.hibernation()).flatten()
     }
 
-    /// Takes one event. `assign` gives a timestamp that was never given before: greater than every one that this
-    /// server has given or seen.
+    /// Processes one event. `assign` returns a new timestamp: greater than every one that this server has assigned or
+    /// received.
     pub fn step(
         &mut self,
-        now: Now,
-        event: impl Into<Event>,
+        now: ClockReading,
+        event: impl Into<ReplicaEvent>,
         assign: &mut dyn FnMut() -> Timestamp,
-        out: &mut Effects,
+        out: &mut ReplicaEffects,
     ) {
         match event.into() {
-            Event::Propose { ticket, op, request } => self.propose((ticket, op, request), assign, out),
-            Event::LogFailed(error) | Event::MetaFailed(error) => self.fail(error, out),
-            Event::WantSnapshot { .. } if self.failed.is_some() => {}
-            Event::WantSnapshot { at } => self.want_snapshot(now, at, assign, out),
-            Event::Raft(event) if self.failed.is_some() => self.refuse(event, out),
-            Event::Raft(event) => self.agree(now, event, assign, out),
+            ReplicaEvent::Propose { ticket, op, request } => self.propose((ticket, op, request), assign, out),
+            ReplicaEvent::LogFailed(error) | ReplicaEvent::MetaFailed(error) => self.fail(error, out),
+            ReplicaEvent::WantSnapshot { .. } if self.failed.is_some() => {}
+            ReplicaEvent::WantSnapshot { at } => self.want_snapshot(now, at, assign, out),
+            ReplicaEvent::Raft(event) if self.failed.is_some() => self.reject(event, out),
+            ReplicaEvent::Raft(event) => self.process_raft_effects(now, event, assign, out),
         }
         self.count_log();
     }
 
-    /// Tells how much of the log is in memory.
+    /// Updates the tracked memory of log entries.
     fn count_log(&self) {
-        self.log_held.set(self.raft.log_bytes() as u64, 0);
+        self.log_memory.set(self.raft.log_bytes() as u64, 0);
     }
 
-    /// Ends the replica: everything pending and everything to come is answered with `error`.
+    /// Fails the replica: all pending and later proposals and requests are rejected with `error`.
     ///
     /// Spec: Raft.tla Fail.
-    fn fail(&mut self, error: Error, out: &mut Effects) {
+    fn fail(&mut self, error: Error, out: &mut ReplicaEffects) {
         if self.failed.is_none() {
-            // What the step did before it failed comes first.
-            self.raft.note_failure(&mut self.agreed);
-            out.notes.extend(self.agreed.notes.drain(..).map(Note::Raft));
+            // Order: notes of the failing step precede the note of the failure.
+            self.raft.note_failure(&mut self.raft_effects);
+            out.notes.extend(self.raft_effects.notes.drain(..).map(Note::Raft));
         }
         for pending in self.pending.drain(..) {
             pending.answer(Err(error.clone()), out);
@@ -215,40 +219,40 @@ impl Replica {
         (out.status_changed, out.progress) = (true, true);
     }
 
-    /// What others hear of a replica that has failed. Its messages' answers are of no use any more.
-    fn refuse(&self, event: raft::Event, out: &mut Effects) {
+    /// Rejects an event of a failed replica. Responses to its own messages are dropped.
+    fn reject(&self, event: raft::RaftEvent, out: &mut ReplicaEffects) {
         let error = self.failed.clone().unwrap_or_else(|| Error::not_ready("the replica has not failed"));
         let (term, message) = (self.raft.term(), error.message.clone());
-        let refused = match event {
-            raft::Event::Update { ticket, request } => {
+        let rejected = match event {
+            raft::RaftEvent::Update { ticket, request } => {
                 let kind = UpdateErrorKind::TabletFailed;
-                (ticket, Reply::Update(UpdateResponse::refusal(request.dest, term, kind, message)))
+                (ticket, RaftReply::Update(UpdateResponse::refusal(request.dest, term, kind, message)))
             }
-            raft::Event::Vote { ticket, request } => {
+            raft::RaftEvent::Vote { ticket, request } => {
                 let error = Some(VoteError { kind: VoteErrorKind::Invalid, message });
                 let response = VoteResponse { responder: request.dest, term, granted: false, error };
-                (ticket, Reply::Vote(response))
+                (ticket, RaftReply::Vote(response))
             }
-            raft::Event::ChangeConfig { ticket, .. } | raft::Event::UnsafeConfig { ticket, .. } => {
-                (ticket, Reply::Config(Err(error)))
+            raft::RaftEvent::ChangeConfig { ticket, .. } | raft::RaftEvent::UnsafeConfig { ticket, .. } => {
+                (ticket, RaftReply::Config(Err(error)))
             }
-            raft::Event::StepDown { ticket, .. } => (ticket, Reply::StepDown(Err(error))),
+            raft::RaftEvent::StepDown { ticket, .. } => (ticket, RaftReply::StepDown(Err(error))),
             _ => return,
         };
-        out.replies.push(refused);
+        out.replies.push(rejected);
     }
 }
 
-impl Pending {
-    fn new(entry: Replicate, request: Option<RequestId>) -> Pending {
-        let (tickets, held) = (Tickets::default(), Held::default());
-        Pending { entry, request, tickets, prepared: None, held }
+impl PendingOp {
+    fn new(entry: ReplicateEntry, request: Option<RequestId>) -> PendingOp {
+        let (tickets, tracked) = (Tickets::default(), TrackedBytes::default());
+        PendingOp { entry, request, tickets, prepared: None, tracked }
     }
 
-    fn answer(&self, result: crate::error::Result<OpResult>, out: &mut Effects) {
+    fn answer(&self, result: crate::error::Result<OpResult>, out: &mut ReplicaEffects) {
         for ticket in self.tickets.iter() {
             let (op_id, timestamp) = (self.entry.op, self.entry.timestamp);
-            out.done.push(Done { ticket, op_id, timestamp, result: result.clone() });
+            out.done.push(OpReply { ticket, op_id, timestamp, result: result.clone() });
         }
     }
 }

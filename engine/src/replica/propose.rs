@@ -1,14 +1,14 @@
-//! What a client wants done: checked, numbered, and given to the group.
+//! Proposals of clients: checked, decoded, and appended to the leader's log.
 
-use super::payload::Logged;
-use super::requests::{Answer, Known};
-use super::types::{Done, Effects, Op, RequestId, WriteOp};
-use super::{Pending, Replica};
+use super::interface::{Op, OpReply, ReplicaEffects, RequestId, WriteOp};
+use super::log_payload::LoggedOp;
+use super::request_tracker::{CachedResult, RequestState};
+use super::{PendingOp, Replica};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
-use crate::raft::message::kind;
+use crate::raft::interface::kind;
 use crate::schema::{ColumnSchema, Schema};
-use crate::tablet::prepare::{Home, Prepared, prepare};
+use crate::tablet::prepared_batch::{PartitionCheck, PreparedBatch, prepare};
 use crate::time::Timestamp;
 
 impl Replica {
@@ -16,32 +16,32 @@ impl Replica {
         &mut self,
         (ticket, op, request): (u64, Op, Option<RequestId>),
         assign: &mut dyn FnMut() -> Timestamp,
-        out: &mut Effects,
+        out: &mut ReplicaEffects,
     ) {
-        let refuse = |error| {
+        let reject = |error| {
             let (op_id, timestamp) = (OpId::MIN, Timestamp::MIN);
-            Done { ticket, op_id, timestamp, result: Err(error) }
+            OpReply { ticket, op_id, timestamp, result: Err(error) }
         };
         if let Some(error) = self.failed.clone().or_else(|| self.raft.check_leader().err()) {
-            return out.done.push(refuse(error));
+            return out.done.push(reject(error));
         }
         if let Some(known) = request.as_ref().and_then(|request| self.requests.find(request)) {
             return self.attach(ticket, known, out);
         }
         if let Err(error) = self.append_op((ticket, op, request), assign, out) {
-            out.done.push(refuse(error));
+            out.done.push(reject(error));
         }
     }
 
-    /// A request that came here before gets the answer of its operation.
-    fn attach(&mut self, ticket: u64, known: Known, out: &mut Effects) {
+    /// Attaches a retried request to its pending operation, or replies with the cached result.
+    fn attach(&mut self, ticket: u64, known: RequestState, out: &mut ReplicaEffects) {
         match known {
-            Known::Pending(index) => {
-                let waiting = self.pending.iter_mut().find(|pending| pending.entry.op.index == index);
-                waiting.expect("requests are pending with their operations").tickets.add(ticket);
+            RequestState::Pending(index) => {
+                let pending = self.pending.iter_mut().find(|pending| pending.entry.op.index == index);
+                pending.expect("requests are pending with their operations").tickets.add(ticket);
             }
-            Known::Answered(Answer { op, timestamp, result }) => {
-                out.done.push(Done { ticket, op_id: op, timestamp, result });
+            RequestState::Answered(CachedResult { op, timestamp, result }) => {
+                out.done.push(OpReply { ticket, op_id: op, timestamp, result });
             }
         }
     }
@@ -50,7 +50,7 @@ impl Replica {
         &mut self,
         (ticket, op, request): (u64, Op, Option<RequestId>),
         assign: &mut dyn FnMut() -> Timestamp,
-        out: &mut Effects,
+        out: &mut ReplicaEffects,
     ) -> Result<()> {
         let prepared = match &op {
             Op::Write(write) => Some(self.prepare(write)?),
@@ -60,55 +60,55 @@ impl Replica {
             }
             Op::NoOp => None,
         };
-        let (kind, payload) = Logged { op, request, auto_increment: self.last_number() }.encode();
-        let proposed =
-            self.with_raft(assign, out, |raft, clock, agreed| raft.propose(kind, payload, clock, agreed))?;
-        self.take_agreed(out);
+        let (kind, payload) = LoggedOp { op, request, auto_increment: self.last_auto_increment() }.encode();
+        let proposed = self.with_raft(assign, out, |raft, clock, raft_effects| {
+            raft.propose(kind, payload, clock, raft_effects)
+        })?;
+        self.take_raft_effects(out);
         if let Some(prepared) = &prepared {
             self.auto_increment = prepared.auto_increment;
         }
         let pending = self.pending.back_mut().filter(|pending| pending.entry.op == proposed.op);
-        let pending = pending.expect("what was proposed is last, and nothing applies it yet");
+        let pending = pending.expect("the proposed operation is the last one and not yet applied");
         pending.tickets.add(ticket);
         if let Some(prepared) = &prepared {
-            pending.held = self.applier.tablet.hold_operation(prepared.byte_size());
+            pending.tracked = self.applier.tablet.track_operation(prepared.byte_size());
         }
         pending.prepared = prepared;
         Ok(())
     }
 
-    fn prepare(&self, write: &WriteOp) -> Result<Prepared> {
+    fn prepare(&self, write: &WriteOp) -> Result<PreparedBatch> {
         let tablet = self.tablet();
         let schema = tablet.table_schema();
         if schema.schema.auto_incrementing().is_some() {
-            self.check_numbers_known()?;
+            self.check_auto_increment_known()?;
         }
-        let home = Home { schema: &tablet.partition_schema, partition: &tablet.partition };
+        let home = PartitionCheck { schema: &tablet.partition_schema, partition: &tablet.partition };
         let WriteOp { columns, rows, indirect } = write;
-        prepare(&schema, tablet.config(), Some(home), columns, rows, indirect, self.last_number())
+        prepare(&schema, tablet.config(), Some(home), columns, rows, indirect, self.last_auto_increment())
     }
 
-    /// The last number that a row was given: by this leader, or by one before it, whose operations it has applied.
-    fn last_number(&self) -> i64 {
+    /// The last auto-increment value assigned by this leader, or by an earlier one whose operations it has applied.
+    fn last_auto_increment(&self) -> i64 {
         self.auto_increment.max(self.applier.auto_increment)
     }
 
-    /// How many numbers an older leader's operations take is known when they are applied; and an alteration on its way
-    /// may change which rows of a write are valid and take one. `Throttled` until then.
-    fn check_numbers_known(&self) -> Result<()> {
-        let unknown = |pending: &Pending| match pending.entry.kind {
+    /// Returns `Throttled` until auto-increment values are known. Values used by an earlier leader's operations are
+    /// known only once they are applied. An ALTER in flight may change which rows of a write are valid and need a
+    /// value.
+    fn check_auto_increment_known(&self) -> Result<()> {
+        let unknown = |pending: &PendingOp| match pending.entry.kind {
             kind::WRITE => pending.prepared.is_none(),
             kind => kind == kind::ALTER,
         };
         match self.pending.iter().any(unknown) {
-            true => {
-                Err(Error::throttled("operations that bear on the numbers of rows are still being applied"))
-            }
+            true => Err(Error::throttled("earlier auto-increment operations are still being applied; retry")),
             false => Ok(()),
         }
     }
 
-    /// A schema that keeps the key as it is; rows cannot be reordered.
+    /// Checks that a schema keeps the key columns: rows cannot be reordered.
     fn check_alter(&self, schema: &Schema) -> Result<()> {
         let old = self.tablet().schema();
         let same = |(a, b): (&ColumnSchema, &ColumnSchema)| a.id == b.id && a.ty == b.ty;

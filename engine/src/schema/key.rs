@@ -1,4 +1,4 @@
-//! The order-preserving encoding of keys: compare the bytes, and you have compared the rows.
+//! The order-preserving encoding of keys: encoded keys compare as the rows do.
 //!
 //! ```text
 //! signed integers    big-endian, sign bit flipped
@@ -10,33 +10,41 @@
 //! "Last" is relative to the list of columns encoded: the primary key, the range columns, or the columns of
 //! one hash dimension. Primary keys, range keys and hash inputs all use this encoding, on the wire too.
 
-use super::{ColumnSchema, DataType, Physical, TypeAttributes};
+use super::{ColumnSchema, DataType, PhysicalType, TypeAttributes};
 use crate::error::{Error, Result};
 
 fn array<const N: usize>(cell: &[u8]) -> [u8; N] {
     cell.try_into().expect("a fixed-width cell has its type's width")
 }
 
-/// Appends one cell of a key. `last` as the module's picture says.
+/// Appends one cell of a key; `last` is defined in the module header.
 ///
 /// Panics if a fixed-width cell has another width, or the type may not be in a key.
 #[inline]
-pub fn encode_cell(physical: Physical, cell: &[u8], last: bool, out: &mut Vec<u8>) {
+pub fn encode_cell(physical: PhysicalType, cell: &[u8], last: bool, out: &mut Vec<u8>) {
     match physical {
-        Physical::Int8 => out.push(cell[0] ^ 0x80),
-        Physical::Uint8 | Physical::Bool => out.push(cell[0]),
-        Physical::Int16 => out.extend_from_slice(&(u16::from_le_bytes(array(cell)) ^ 1 << 15).to_be_bytes()),
-        Physical::Uint16 => out.extend_from_slice(&u16::from_le_bytes(array(cell)).to_be_bytes()),
-        Physical::Int32 => out.extend_from_slice(&(u32::from_le_bytes(array(cell)) ^ 1 << 31).to_be_bytes()),
-        Physical::Uint32 => out.extend_from_slice(&u32::from_le_bytes(array(cell)).to_be_bytes()),
-        Physical::Int64 => out.extend_from_slice(&(u64::from_le_bytes(array(cell)) ^ 1 << 63).to_be_bytes()),
-        Physical::Uint64 => out.extend_from_slice(&u64::from_le_bytes(array(cell)).to_be_bytes()),
-        Physical::Int128 => {
+        PhysicalType::Int8 => out.push(cell[0] ^ 0x80),
+        PhysicalType::Uint8 | PhysicalType::Bool => out.push(cell[0]),
+        PhysicalType::Int16 => {
+            out.extend_from_slice(&(u16::from_le_bytes(array(cell)) ^ 1 << 15).to_be_bytes())
+        }
+        PhysicalType::Uint16 => out.extend_from_slice(&u16::from_le_bytes(array(cell)).to_be_bytes()),
+        PhysicalType::Int32 => {
+            out.extend_from_slice(&(u32::from_le_bytes(array(cell)) ^ 1 << 31).to_be_bytes())
+        }
+        PhysicalType::Uint32 => out.extend_from_slice(&u32::from_le_bytes(array(cell)).to_be_bytes()),
+        PhysicalType::Int64 => {
+            out.extend_from_slice(&(u64::from_le_bytes(array(cell)) ^ 1 << 63).to_be_bytes())
+        }
+        PhysicalType::Uint64 => out.extend_from_slice(&u64::from_le_bytes(array(cell)).to_be_bytes()),
+        PhysicalType::Int128 => {
             out.extend_from_slice(&(u128::from_le_bytes(array(cell)) ^ 1 << 127).to_be_bytes());
         }
-        Physical::Binary if last => out.extend_from_slice(cell),
-        Physical::Binary => encode_terminated(cell, out),
-        Physical::Float | Physical::Double => unreachable!("no schema has a FLOAT or DOUBLE in a key"),
+        PhysicalType::Binary if last => out.extend_from_slice(cell),
+        PhysicalType::Binary => encode_terminated(cell, out),
+        PhysicalType::Float | PhysicalType::Double => {
+            unreachable!("no schema has a FLOAT or DOUBLE in a key")
+        }
     }
 }
 
@@ -50,7 +58,7 @@ fn encode_terminated(cell: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0]);
 }
 
-/// Appends the key made of `columns`; `cell(i)` gives the bytes of the `i`-th of them.
+/// Appends the key made of `columns`; `cell(i)` returns the bytes of the `i`-th of them.
 #[inline]
 pub fn encode_key<'a>(columns: &[ColumnSchema], cell: impl Fn(usize) -> &'a [u8], out: &mut Vec<u8>) {
     for (i, column) in columns.iter().enumerate() {
@@ -58,7 +66,7 @@ pub fn encode_key<'a>(columns: &[ColumnSchema], cell: impl Fn(usize) -> &'a [u8]
     }
 }
 
-/// The cells of an encoded key. `Invalid` unless `bytes` is exactly one key of these columns.
+/// Decodes the cells of an encoded key. Returns `Invalid` unless `bytes` is exactly one key of these columns.
 pub fn decode_key(columns: &[ColumnSchema], bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     let (cells, rest) = decode_key_prefix(columns, bytes)?;
     if cells.len() != columns.len() || !rest.is_empty() {
@@ -71,7 +79,7 @@ pub fn decode_key(columns: &[ColumnSchema], bytes: &[u8]) -> Result<Vec<Vec<u8>>
     Ok(cells)
 }
 
-/// As many whole cells as `bytes` holds, and what follows them: bounds of scans may be cut short.
+/// Decodes as many whole cells as `bytes` holds, and returns them with the rest: bounds of scans may be truncated.
 pub fn decode_key_prefix<'a>(
     columns: &[ColumnSchema],
     mut bytes: &'a [u8],
@@ -90,8 +98,8 @@ pub fn decode_key_prefix<'a>(
     Ok((cells, bytes))
 }
 
-/// One cell and the bytes after it; `None` if the bytes end first.
-fn decode_cell(physical: Physical, last: bool, bytes: &[u8]) -> Result<Option<(Vec<u8>, &[u8])>> {
+/// Decodes one cell and returns it with the bytes after it; `None` if the bytes end first.
+fn decode_cell(physical: PhysicalType, last: bool, bytes: &[u8]) -> Result<Option<(Vec<u8>, &[u8])>> {
     let Some(width) = physical.width() else {
         if last {
             return Ok(Some((bytes.to_vec(), &[])));
@@ -101,8 +109,14 @@ fn decode_cell(physical: Physical, last: bool, bytes: &[u8]) -> Result<Option<(V
     let Some((cell, rest)) = bytes.split_at_checked(width) else { return Ok(None) };
     let mut cell = cell.to_vec();
     match physical {
-        Physical::Float | Physical::Double => return Err(Error::invalid("a key has no FLOAT or DOUBLE")),
-        Physical::Uint8 | Physical::Uint16 | Physical::Uint32 | Physical::Uint64 | Physical::Bool => {}
+        PhysicalType::Float | PhysicalType::Double => {
+            return Err(Error::invalid("a key has no FLOAT or DOUBLE"));
+        }
+        PhysicalType::Uint8
+        | PhysicalType::Uint16
+        | PhysicalType::Uint32
+        | PhysicalType::Uint64
+        | PhysicalType::Bool => {}
         _ => cell[0] ^= 0x80,
     }
     cell.reverse();
@@ -133,7 +147,7 @@ fn decode_terminated(bytes: &[u8]) -> Result<Option<(Vec<u8>, &[u8])>> {
     Ok(None)
 }
 
-/// The first key after `key` and every key it is a prefix of; `None` if there is none.
+/// Returns the first key after `key` and all keys that begin with it; `None` if there is none.
 pub fn prefix_successor(key: &[u8]) -> Option<Vec<u8>> {
     let mut key = key.to_vec();
     while let Some(last) = key.pop() {
@@ -145,16 +159,16 @@ pub fn prefix_successor(key: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// The smallest value a range key takes for a column that is not given.
+/// Returns the value of a range key's column that is not given: the smallest of its type.
 pub fn min_cell(ty: DataType) -> Vec<u8> {
     match ty {
         DataType::Date => DATE_MIN.to_le_bytes().to_vec(),
         _ => match ty.physical() {
-            Physical::Int8 => i8::MIN.to_le_bytes().to_vec(),
-            Physical::Int16 => i16::MIN.to_le_bytes().to_vec(),
-            Physical::Int32 => i32::MIN.to_le_bytes().to_vec(),
-            Physical::Int64 => i64::MIN.to_le_bytes().to_vec(),
-            Physical::Int128 => i128::MIN.to_le_bytes().to_vec(),
+            PhysicalType::Int8 => i8::MIN.to_le_bytes().to_vec(),
+            PhysicalType::Int16 => i16::MIN.to_le_bytes().to_vec(),
+            PhysicalType::Int32 => i32::MIN.to_le_bytes().to_vec(),
+            PhysicalType::Int64 => i64::MIN.to_le_bytes().to_vec(),
+            PhysicalType::Int128 => i128::MIN.to_le_bytes().to_vec(),
             physical => vec![0; physical.width().unwrap_or(0)],
         },
     }
@@ -165,31 +179,31 @@ pub const DATE_MIN: i32 = -719_162;
 /// Days from 1970-01-01 to 9999-12-31, the last DATE.
 pub const DATE_MAX: i32 = 2_932_896;
 
-/// The greatest unscaled value of a DECIMAL of this precision (1 to 38 digits).
+/// Returns the greatest unscaled value of a DECIMAL of this precision (1 to 38 digits).
 pub fn decimal_max(precision: u8) -> i128 {
     10i128.pow(precision.clamp(1, 38) as u32) - 1
 }
 
-/// The number a cell of an integer type holds; `None` for other types or a wrong width.
-pub fn cell_to_i128(physical: Physical, cell: &[u8]) -> Option<i128> {
+/// Returns the value of a cell of an integer type; `None` for other types or a wrong width.
+pub fn cell_to_i128(physical: PhysicalType, cell: &[u8]) -> Option<i128> {
     if physical.width() != Some(cell.len()) {
         return None;
     }
     Some(match physical {
-        Physical::Int8 => i8::from_le_bytes(array(cell)) as i128,
-        Physical::Int16 => i16::from_le_bytes(array(cell)) as i128,
-        Physical::Int32 => i32::from_le_bytes(array(cell)) as i128,
-        Physical::Int64 => i64::from_le_bytes(array(cell)) as i128,
-        Physical::Int128 => i128::from_le_bytes(array(cell)),
-        Physical::Uint8 | Physical::Bool => cell[0] as i128,
-        Physical::Uint16 => u16::from_le_bytes(array(cell)) as i128,
-        Physical::Uint32 => u32::from_le_bytes(array(cell)) as i128,
-        Physical::Uint64 => u64::from_le_bytes(array(cell)) as i128,
-        Physical::Float | Physical::Double | Physical::Binary => return None,
+        PhysicalType::Int8 => i8::from_le_bytes(array(cell)) as i128,
+        PhysicalType::Int16 => i16::from_le_bytes(array(cell)) as i128,
+        PhysicalType::Int32 => i32::from_le_bytes(array(cell)) as i128,
+        PhysicalType::Int64 => i64::from_le_bytes(array(cell)) as i128,
+        PhysicalType::Int128 => i128::from_le_bytes(array(cell)),
+        PhysicalType::Uint8 | PhysicalType::Bool => cell[0] as i128,
+        PhysicalType::Uint16 => u16::from_le_bytes(array(cell)) as i128,
+        PhysicalType::Uint32 => u32::from_le_bytes(array(cell)) as i128,
+        PhysicalType::Uint64 => u64::from_le_bytes(array(cell)) as i128,
+        PhysicalType::Float | PhysicalType::Double | PhysicalType::Binary => return None,
     })
 }
 
-/// The least and the greatest value of an integer-like type; `None` for the others.
+/// Returns the least and the greatest value of an integer-like type; `None` for the others.
 pub fn integer_range(ty: DataType, attributes: TypeAttributes) -> Option<(i128, i128)> {
     let physical = ty.physical();
     Some(match ty {
@@ -199,34 +213,34 @@ pub fn integer_range(ty: DataType, attributes: TypeAttributes) -> Option<(i128, 
             (-max, max)
         }
         _ => match physical {
-            Physical::Bool => (0, 1),
-            Physical::Int128 => (i128::MIN, i128::MAX),
-            Physical::Uint8 | Physical::Uint16 | Physical::Uint32 | Physical::Uint64 => {
+            PhysicalType::Bool => (0, 1),
+            PhysicalType::Int128 => (i128::MIN, i128::MAX),
+            PhysicalType::Uint8 | PhysicalType::Uint16 | PhysicalType::Uint32 | PhysicalType::Uint64 => {
                 (0, (1i128 << (8 * physical.width()?)) - 1)
             }
-            Physical::Int8 | Physical::Int16 | Physical::Int32 | Physical::Int64 => {
+            PhysicalType::Int8 | PhysicalType::Int16 | PhysicalType::Int32 | PhysicalType::Int64 => {
                 let half = 1i128 << (8 * physical.width()? - 1);
                 (-half, half - 1)
             }
-            Physical::Float | Physical::Double | Physical::Binary => return None,
+            PhysicalType::Float | PhysicalType::Double | PhysicalType::Binary => return None,
         },
     })
 }
 
-/// Turns a cell into the next greater value of its type; false, and nothing changed, if it is the greatest.
+/// Increments a cell to the next greater value of its type. Returns false and changes nothing if it is the greatest.
 ///
-/// FLOAT and DOUBLE go to the next representable number; infinity is the greatest.
+/// FLOAT and DOUBLE become the next representable number; infinity is the greatest.
 pub fn increment_cell(ty: DataType, attributes: TypeAttributes, cell: &mut Vec<u8>) -> bool {
     match ty.physical() {
-        Physical::Binary => cell.push(0),
-        Physical::Float => {
+        PhysicalType::Binary => cell.push(0),
+        PhysicalType::Float => {
             let value = f32::from_le_bytes(array(cell));
             if value.is_nan() || value == f32::INFINITY {
                 return false;
             }
             *cell = value.next_up().to_le_bytes().to_vec();
         }
-        Physical::Double => {
+        PhysicalType::Double => {
             let value = f64::from_le_bytes(array(cell));
             if value.is_nan() || value == f64::INFINITY {
                 return false;

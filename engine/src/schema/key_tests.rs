@@ -6,7 +6,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn one(physical: Physical, cell: &[u8]) -> String {
+fn one(physical: PhysicalType, cell: &[u8]) -> String {
     let mut key = Vec::new();
     encode_cell(physical, cell, true, &mut key);
     hex(&key)
@@ -23,17 +23,17 @@ fn key(types: &[DataType], cells: &[&[u8]]) -> Vec<u8> {
     key
 }
 
-/// Keys that the Java client made.
+/// Keys encoded by the Java client.
 #[test]
-fn keys_are_those_of_other_clients() {
-    let int32 = |n: i32| one(Physical::Int32, &n.to_le_bytes());
-    assert_eq!([5i8, -1, -128].map(|n| one(Physical::Int8, &n.to_le_bytes())), ["85", "7f", "00"]);
-    assert_eq!([1i16, -1].map(|n| one(Physical::Int16, &n.to_le_bytes())), ["8001", "7fff"]);
+fn keys_are_encoded_as_by_other_clients() {
+    let int32 = |n: i32| one(PhysicalType::Int32, &n.to_le_bytes());
+    assert_eq!([5i8, -1, -128].map(|n| one(PhysicalType::Int8, &n.to_le_bytes())), ["85", "7f", "00"]);
+    assert_eq!([1i16, -1].map(|n| one(PhysicalType::Int16, &n.to_le_bytes())), ["8001", "7fff"]);
     assert_eq!([1, -1, i32::MIN, i32::MAX].map(int32), ["80000001", "7fffffff", "00000000", "ffffffff"]);
-    assert_eq!(one(Physical::Int64, &(-1i64).to_le_bytes()), "7fffffffffffffff");
-    assert_eq!(one(Physical::Int64, &1_000_000i64.to_le_bytes()), "80000000000f4240");
-    assert_eq!(one(Physical::Int128, &(-123i128).to_le_bytes()), "7fffffffffffffffffffffffffffff85");
-    assert_eq!(one(Physical::Binary, &[0, 0, 1]), "000001");
+    assert_eq!(one(PhysicalType::Int64, &(-1i64).to_le_bytes()), "7fffffffffffffff");
+    assert_eq!(one(PhysicalType::Int64, &1_000_000i64.to_le_bytes()), "80000000000f4240");
+    assert_eq!(one(PhysicalType::Int128, &(-123i128).to_le_bytes()), "7fffffffffffffffffffffffffffff85");
+    assert_eq!(one(PhysicalType::Binary, &[0, 0, 1]), "000001");
     let strings = [DataType::String; 2];
     assert_eq!(hex(&key(&strings, &[b"foo", b"bar"])), "666f6f0000626172");
     assert_eq!(hex(&key(&strings, &[b"a\0b", b"c\0d"])), "6100016200006300 64".replace(' ', ""));
@@ -44,7 +44,7 @@ fn keys_are_those_of_other_clients() {
 }
 
 #[test]
-fn bad_keys_are_refused() {
+fn malformed_keys_are_rejected() {
     let columns = columns(&[DataType::String, DataType::Int8]);
     for bytes in [&b"a"[..], b"a\0", b"a\0\x02", b"a\0\0", b"a\0\0\x01\x02", b""] {
         assert!(decode_key(&columns, bytes).is_err(), "{bytes:?}");
@@ -52,7 +52,7 @@ fn bad_keys_are_refused() {
 }
 
 #[test]
-fn the_greatest_values_do_not_grow() {
+fn the_greatest_values_cannot_be_incremented() {
     let plain = TypeAttributes::default();
     let decimal = TypeAttributes { precision: 4, scale: 2, length: 0 };
     let grow = |ty, attributes, cell: &[u8]| {
@@ -70,7 +70,7 @@ fn the_greatest_values_do_not_grow() {
     assert_eq!(prefix_successor(&[0xff, 0xff]), None);
 }
 
-/// Types of a fixed width, with the attributes that bound them.
+/// Generates types of a fixed width, with the attributes that bound them.
 fn fixed() -> impl Strategy<Value = (DataType, TypeAttributes)> {
     let fixed: Vec<DataType> = DataType::ALL.into_iter().filter(|ty| ty.width().is_some()).collect();
     (prop::sample::select(fixed), 1u8..=38, any::<bool>()).prop_map(|(ty, precision, bounded)| {
@@ -84,11 +84,11 @@ fn fixed() -> impl Strategy<Value = (DataType, TypeAttributes)> {
     })
 }
 
-/// What a cell stands for, as numbers compare.
+/// Returns the value of a cell, as numbers compare.
 fn number(ty: DataType, cell: &[u8]) -> Number {
     match ty.physical() {
-        Physical::Float => Number::Float(f32::from_le_bytes(array(cell)).into()),
-        Physical::Double => Number::Float(f64::from_le_bytes(array(cell))),
+        PhysicalType::Float => Number::Float(f32::from_le_bytes(array(cell)).into()),
+        PhysicalType::Double => Number::Float(f64::from_le_bytes(array(cell))),
         physical => Number::Integer(cell_to_i128(physical, cell).expect("an integer of its width")),
     }
 }
@@ -115,14 +115,14 @@ fn every_type_has_its_range() {
     assert_eq!(range(DataType::Date, 0), Some((-719_162, 2_932_896)));
     assert_eq!(range(DataType::String, 0), None);
     assert_eq!(range(DataType::Double, 0), None);
-    assert_eq!(cell_to_i128(Physical::Int32, &[1, 2]), None, "of another width");
-    assert_eq!(cell_to_i128(Physical::Binary, b"1"), None);
+    assert_eq!(cell_to_i128(PhysicalType::Int32, &[1, 2]), None, "of another width");
+    assert_eq!(cell_to_i128(PhysicalType::Binary, b"1"), None);
     assert_eq!(decimal_max(38), 10i128.pow(38) - 1);
     assert_eq!(min_cell(DataType::String), Vec::<u8>::new());
 }
 
 #[test]
-fn floats_grow_to_infinity() {
+fn floats_increment_up_to_infinity() {
     let plain = TypeAttributes::default();
     let grow = |cell: f64| {
         let mut bytes = cell.to_le_bytes().to_vec();
@@ -186,9 +186,9 @@ proptest! {
         }
     }
 
-    /// Nothing lies between a cell and the next one, and what cannot grow is the greatest.
+    /// No value is between a cell and the next one, and a cell that cannot be incremented is the greatest.
     #[test]
-    fn cells_grow_by_the_least_step((ty, attributes) in fixed(), bytes in any::<[u8; 16]>()) {
+    fn increments_are_the_least_step((ty, attributes) in fixed(), bytes in any::<[u8; 16]>()) {
         let cell = bytes[..ty.width().expect("a fixed width")].to_vec();
         let value = number(ty, &cell);
         let within = match (value, integer_range(ty, attributes)) {
@@ -209,13 +209,13 @@ proptest! {
             prop_assert_eq!(value, greatest);
             prop_assert_eq!(&next, &cell, "nothing changed");
         }
-        if !matches!(ty.physical(), Physical::Float | Physical::Double) {
+        if !matches!(ty.physical(), PhysicalType::Float | PhysicalType::Double) {
             prop_assert!(one(ty.physical(), &min_cell(ty)) <= one(ty.physical(), &cell), "the least comes first");
         }
     }
 
     #[test]
-    fn any_bytes_decode_or_are_refused(bytes in prop::collection::vec(0u8..3, 0..20)) {
+    fn arbitrary_bytes_decode_or_are_rejected(bytes in prop::collection::vec(0u8..3, 0..20)) {
         let columns = columns(&[DataType::String, DataType::Int16, DataType::Binary]);
         if let Ok(cells) = decode_key(&columns, &bytes) {
             let mut again = Vec::new();

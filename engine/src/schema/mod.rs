@@ -1,26 +1,26 @@
-//! What a table is made of: typed columns, the first of which form the primary key.
+//! Table schemas: typed columns, the first of which form the primary key.
 //!
-//! A column is named by its [`ColumnId`] for life; names change and may be used again, ids never are.
+//! A column is identified by its [`ColumnId`] for its lifetime. Names change and may be reused; ids never are.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
-pub mod block;
-pub mod bloom;
-pub mod change;
-pub mod hash;
+mod display;
 pub mod key;
-pub mod ops;
 pub mod partition;
+pub mod partition_range;
 pub mod predicate;
-pub mod prune;
-pub mod range;
-pub mod row;
-mod show;
+pub mod predicate_bloom;
+pub mod pruning;
+pub mod row_block;
+pub mod row_change;
+pub mod row_layout;
+pub mod row_ops;
+pub mod wire_hash;
 
-pub use show::format_cell;
+pub use display::format_cell;
 
 /// A column's logical type; the numbers are Kudu's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,9 +49,9 @@ pub enum DataType {
     Date = 20,
 }
 
-/// How a type's cells are stored: what the engine's loops are written for.
+/// Storage type of a logical type's cells; the engine's loops are written for these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Physical {
+pub enum PhysicalType {
     Bool,
     Int8,
     Int16,
@@ -68,32 +68,32 @@ pub enum Physical {
     Binary,
 }
 
-impl Physical {
-    pub const ALL: [Physical; 13] = [
-        Physical::Bool,
-        Physical::Int8,
-        Physical::Int16,
-        Physical::Int32,
-        Physical::Int64,
-        Physical::Int128,
-        Physical::Uint8,
-        Physical::Uint16,
-        Physical::Uint32,
-        Physical::Uint64,
-        Physical::Float,
-        Physical::Double,
-        Physical::Binary,
+impl PhysicalType {
+    pub const ALL: [PhysicalType; 13] = [
+        PhysicalType::Bool,
+        PhysicalType::Int8,
+        PhysicalType::Int16,
+        PhysicalType::Int32,
+        PhysicalType::Int64,
+        PhysicalType::Int128,
+        PhysicalType::Uint8,
+        PhysicalType::Uint16,
+        PhysicalType::Uint32,
+        PhysicalType::Uint64,
+        PhysicalType::Float,
+        PhysicalType::Double,
+        PhysicalType::Binary,
     ];
 
     /// Bytes of one cell, little-endian; `None` for [`Physical::Binary`].
     pub fn width(self) -> Option<usize> {
         match self {
-            Physical::Bool | Physical::Int8 | Physical::Uint8 => Some(1),
-            Physical::Int16 | Physical::Uint16 => Some(2),
-            Physical::Int32 | Physical::Uint32 | Physical::Float => Some(4),
-            Physical::Int64 | Physical::Uint64 | Physical::Double => Some(8),
-            Physical::Int128 => Some(16),
-            Physical::Binary => None,
+            PhysicalType::Bool | PhysicalType::Int8 | PhysicalType::Uint8 => Some(1),
+            PhysicalType::Int16 | PhysicalType::Uint16 => Some(2),
+            PhysicalType::Int32 | PhysicalType::Uint32 | PhysicalType::Float => Some(4),
+            PhysicalType::Int64 | PhysicalType::Uint64 | PhysicalType::Double => Some(8),
+            PhysicalType::Int128 => Some(16),
+            PhysicalType::Binary => None,
         }
     }
 }
@@ -123,26 +123,26 @@ impl DataType {
         DataType::Date,
     ];
 
-    /// The type with this number on the wire.
+    /// Returns the type with this number on the wire.
     pub fn from_number(number: i32) -> Option<DataType> {
         DataType::ALL.into_iter().find(|ty| *ty as i32 == number)
     }
 
-    pub fn physical(self) -> Physical {
+    pub fn physical(self) -> PhysicalType {
         match self {
-            DataType::Uint8 => Physical::Uint8,
-            DataType::Int8 => Physical::Int8,
-            DataType::Uint16 => Physical::Uint16,
-            DataType::Int16 => Physical::Int16,
-            DataType::Uint32 => Physical::Uint32,
-            DataType::Int32 | DataType::Decimal32 | DataType::Date => Physical::Int32,
-            DataType::Uint64 => Physical::Uint64,
-            DataType::Int64 | DataType::Decimal64 | DataType::UnixtimeMicros => Physical::Int64,
-            DataType::Int128 | DataType::Decimal128 => Physical::Int128,
-            DataType::Bool | DataType::IsDeleted => Physical::Bool,
-            DataType::Float => Physical::Float,
-            DataType::Double => Physical::Double,
-            DataType::String | DataType::Binary | DataType::Varchar => Physical::Binary,
+            DataType::Uint8 => PhysicalType::Uint8,
+            DataType::Int8 => PhysicalType::Int8,
+            DataType::Uint16 => PhysicalType::Uint16,
+            DataType::Int16 => PhysicalType::Int16,
+            DataType::Uint32 => PhysicalType::Uint32,
+            DataType::Int32 | DataType::Decimal32 | DataType::Date => PhysicalType::Int32,
+            DataType::Uint64 => PhysicalType::Uint64,
+            DataType::Int64 | DataType::Decimal64 | DataType::UnixtimeMicros => PhysicalType::Int64,
+            DataType::Int128 | DataType::Decimal128 => PhysicalType::Int128,
+            DataType::Bool | DataType::IsDeleted => PhysicalType::Bool,
+            DataType::Float => PhysicalType::Float,
+            DataType::Double => PhysicalType::Double,
+            DataType::String | DataType::Binary | DataType::Varchar => PhysicalType::Binary,
         }
     }
 
@@ -151,12 +151,12 @@ impl DataType {
         self.physical().width()
     }
 
-    /// Whether a primary key may contain it.
+    /// Returns true if a primary key may contain the type.
     pub fn allowed_in_key(self) -> bool {
-        !matches!(self.physical(), Physical::Bool | Physical::Float | Physical::Double)
+        !matches!(self.physical(), PhysicalType::Bool | PhysicalType::Float | PhysicalType::Double)
     }
 
-    /// The name as Kudu's messages write it, e.g. `UNIXTIME_MICROS`.
+    /// Returns the name that Kudu's messages use, e.g. `UNIXTIME_MICROS`.
     pub fn name(self) -> &'static str {
         match self {
             DataType::Uint8 => "UINT8",
@@ -192,7 +192,7 @@ pub struct TypeAttributes {
     pub length: u16,
 }
 
-/// How a column's values are laid out on disk; the numbers are Kudu's.
+/// Encoding of a column's values on disk; the numbers are Kudu's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Encoding {
@@ -222,7 +222,7 @@ impl Encoding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Compression {
-    /// The server's setting.
+    /// The server's configured default.
     #[default]
     Default = 0,
     None = 1,
@@ -233,7 +233,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Those that make bytes fewer.
+    /// The codecs that compress.
     pub const CODECS: [Compression; 4] =
         [Compression::Snappy, Compression::Lz4, Compression::Zlib, Compression::Zstd];
 }
@@ -248,23 +248,23 @@ pub struct ColumnSchema {
     pub ty: DataType,
     pub attributes: TypeAttributes,
     pub nullable: bool,
-    /// What rows written before the column existed read.
+    /// Cell that rows written before the column existed have.
     pub read_default: Option<Vec<u8>>,
-    /// What rows written without the column get.
+    /// Cell that rows written without the column get.
     pub write_default: Option<Vec<u8>>,
     pub encoding: Encoding,
     pub compression: Compression,
     /// Target size of an encoded block in bytes; 0 for the default.
     pub block_bytes: i32,
     pub comment: String,
-    /// Set once, by the insert.
+    /// True if only the insert may set the column.
     pub immutable: bool,
-    /// Filled by the server, counting up per tablet.
+    /// True if the server fills the column with auto-increment values, counted per tablet.
     pub auto_incrementing: bool,
 }
 
 impl ColumnSchema {
-    /// A plain column: not nullable, no defaults, everything else automatic.
+    /// Creates a plain column: not nullable, no defaults, everything else automatic.
     pub fn new(id: u32, name: &str, ty: DataType) -> ColumnSchema {
         ColumnSchema {
             id: ColumnId(id),
@@ -297,8 +297,8 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// `Invalid` unless there is a key, the key is not nullable and of key types, and names and ids are
-    /// unique.
+    /// Creates a schema. Returns `Invalid` unless there is a key, the key is not nullable and of key types, and names
+    /// and ids are unique.
     pub fn new(columns: Vec<ColumnSchema>, key_columns: usize) -> Result<Schema> {
         if key_columns == 0 || key_columns > columns.len() {
             return Err(Error::invalid("a table needs at least one primary key column"));

@@ -1,49 +1,49 @@
-//! How a table is cut into tablets: hash buckets times ranges.
+//! The partition schema, which divides a table into tablets: hash buckets times ranges.
 //!
 //! ```text
 //! partition key = u32 big-endian bucket per hash dimension, then the range key
 //! ```
 //!
-//! A tablet holds the partition keys of `start..end`; an empty bound is none. The range key is the key
+//! A tablet holds the partition keys of `start..end`; an empty bound is unbounded. The range key is the key
 //! encoding of the range columns. A custom range has hash dimensions of its own, as many as the table's.
 
 use serde::{Deserialize, Serialize};
 
-use super::hash::murmur2_64a;
 use super::key::encode_cell;
-use super::range::Range;
-use super::{Physical, Schema};
+use super::partition_range::PartitionRange;
+use super::wire_hash::murmur2_64a;
+use super::{PhysicalType, Schema};
 use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
-/// Rows are spread over `buckets` by a hash of `columns`.
+/// A hash dimension: rows are spread over `buckets` by a hash of `columns`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashDimension {
-    /// In order of their ids.
+    /// Columns in order of their ids.
     pub columns: Vec<ColumnId>,
     pub buckets: u32,
     pub seed: u32,
 }
 
-/// A range whose rows hash otherwise than the table's.
+/// A range with hash dimensions of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RangeHash {
+pub struct RangeHashSchema {
     /// Encoded range keys, `lower` inclusive and `upper` exclusive; empty is unbounded.
     pub lower: Vec<u8>,
     pub upper: Vec<u8>,
     pub hash: Vec<HashDimension>,
 }
 
-/// How the rows of a table find their tablet.
+/// The partitioning of a table, which maps each row to its tablet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PartitionSchema {
     pub hash: Vec<HashDimension>,
     pub range_columns: Vec<ColumnId>,
-    /// Ordered by `lower`, not overlapping; only ranges that differ from the table's own hash.
-    pub custom: Vec<RangeHash>,
+    /// Ranges that differ from the table's own hash, ordered by `lower`, not overlapping.
+    pub custom: Vec<RangeHashSchema>,
 }
 
-/// The rows of one tablet.
+/// Partition of one tablet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Partition {
     pub hash_buckets: Vec<u32>,
@@ -59,18 +59,18 @@ impl Partition {
 }
 
 impl Partition {
-    /// The range part of the bounds. One that ends inside the hash buckets is unbounded.
-    pub fn range(&self) -> Range {
+    /// Returns the range part of the bounds. A bound that ends inside the hash buckets is unbounded.
+    pub fn range(&self) -> PartitionRange {
         let prefix = 4 * self.hash_buckets.len();
         let part = |key: &[u8]| key.get(prefix..).unwrap_or_default().to_vec();
-        Range { lower: part(&self.start), upper: part(&self.end) }
+        PartitionRange { lower: part(&self.start), upper: part(&self.end) }
     }
 }
 
 impl PartitionSchema {
-    /// `Invalid` unless hash and range columns are key columns, no column hashes twice, every dimension has
-    /// two buckets or more, and custom ranges don't overlap. `Unsupported` if they differ in the number of
-    /// dimensions.
+    /// Validates the partition schema. Returns `Invalid` unless hash and range columns are key columns, no column
+    /// hashes twice, every dimension has at least two buckets, and custom ranges don't overlap. Returns `Unsupported`
+    /// if they differ in the number of dimensions.
     pub fn check(&self, schema: &Schema) -> Result<()> {
         check_hash(&self.hash, schema)?;
         Columns::resolve(&self.range_columns, schema)?;
@@ -93,32 +93,32 @@ impl PartitionSchema {
         Ok(())
     }
 
-    /// The hash dimensions of the rows with this range key.
+    /// Returns the hash dimensions of the rows with this range key.
     pub fn hash_of(&self, range_key: &[u8]) -> &[HashDimension] {
-        let holds = |custom: &&RangeHash| {
+        let holds = |custom: &&RangeHashSchema| {
             custom.lower.as_slice() <= range_key
                 && (custom.upper.is_empty() || range_key < custom.upper.as_slice())
         };
         self.custom.iter().find(holds).map_or(&self.hash, |custom| &custom.hash)
     }
 
-    /// Remembers the hash dimensions of a range; those of the table need no remembering.
-    pub fn set_custom(&mut self, range: &Range, hash: Vec<HashDimension>) {
+    /// Stores the hash dimensions of a range if they differ from the table's.
+    pub fn set_custom(&mut self, range: &PartitionRange, hash: Vec<HashDimension>) {
         self.forget_custom(range);
         if hash != self.hash {
             let at = self.custom.partition_point(|custom| custom.lower < range.lower);
-            let custom = RangeHash { lower: range.lower.clone(), upper: range.upper.clone(), hash };
+            let custom = RangeHashSchema { lower: range.lower.clone(), upper: range.upper.clone(), hash };
             self.custom.insert(at, custom);
         }
     }
 
-    /// Forgets what [`PartitionSchema::set_custom`] remembered.
-    pub fn forget_custom(&mut self, range: &Range) {
+    /// Removes the hash dimensions that [`PartitionSchema::set_custom`] stored.
+    pub fn forget_custom(&mut self, range: &PartitionRange) {
         self.custom.retain(|custom| custom.lower != range.lower || custom.upper != range.upper);
     }
 
-    /// The tablets of one range: one per combination of hash buckets, in order.
-    pub fn partitions_of(&self, range: &Range) -> Vec<Partition> {
+    /// Returns the tablets of one range: one per combination of hash buckets, in order.
+    pub fn partitions_of(&self, range: &PartitionRange) -> Vec<Partition> {
         let mut prefixes: Vec<Vec<u32>> = vec![Vec::new()];
         for dimension in self.hash_of(&range.lower) {
             let grow = |prefix: &Vec<u32>| {
@@ -130,17 +130,17 @@ impl PartitionSchema {
         prefixes.into_iter().map(|buckets| partition(buckets, range)).collect()
     }
 
-    /// The tablets of a new table, ordered by start: the given ranges (all keys if there are none), cut at
+    /// Returns the tablets of a new table, ordered by start: the given ranges (all keys if there are none), divided at
     /// the splits.
     ///
-    /// `Invalid` for ranges that overlap and for splits that are repeated or not inside of a range.
-    pub fn create_partitions(&self, splits: &[Vec<u8>], ranges: &[Range]) -> Result<Vec<Partition>> {
-        let mut ranges = if ranges.is_empty() { vec![Range::default()] } else { ranges.to_vec() };
+    /// Returns `Invalid` for ranges that overlap and for splits that are repeated or not inside of a range.
+    pub fn create_partitions(&self, splits: &[Vec<u8>], ranges: &[PartitionRange]) -> Result<Vec<Partition>> {
+        let mut ranges = if ranges.is_empty() { vec![PartitionRange::default()] } else { ranges.to_vec() };
         ranges.sort();
         if ranges.windows(2).any(|pair| pair[0].overlaps(&pair[1])) {
             return Err(Error::invalid("overlapping range partitions"));
         }
-        if self.range_columns.is_empty() && (ranges != [Range::default()] || !splits.is_empty()) {
+        if self.range_columns.is_empty() && (ranges != [PartitionRange::default()] || !splits.is_empty()) {
             return Err(Error::invalid("range bounds are given for a table without range columns"));
         }
         for split in splits {
@@ -150,7 +150,7 @@ impl PartitionSchema {
                 return Err(Error::invalid("split matches lower or upper bound, or is duplicate"));
             }
             let upper = std::mem::replace(&mut ranges[at].upper, split.clone());
-            ranges.insert(at + 1, Range { lower: split.clone(), upper });
+            ranges.insert(at + 1, PartitionRange { lower: split.clone(), upper });
         }
         let mut partitions: Vec<Partition> =
             ranges.iter().flat_map(|range| self.partitions_of(range)).collect();
@@ -182,12 +182,12 @@ fn check_hash(hash: &[HashDimension], schema: &Schema) -> Result<()> {
     Ok(())
 }
 
-/// `buckets`, big-endian.
+/// Encodes `buckets`, big-endian.
 pub(super) fn prefix(buckets: &[u32]) -> Vec<u8> {
     buckets.iter().flat_map(|bucket| bucket.to_be_bytes()).collect()
 }
 
-/// The end of the partition keys that begin with these buckets; empty if there are none.
+/// Returns the end of the partition keys that begin with these buckets; empty if there are none.
 pub(super) fn prefix_end(buckets: &[u32]) -> Vec<u8> {
     match buckets.split_last() {
         Some((last, before)) => [prefix(before), (last + 1).to_be_bytes().to_vec()].concat(),
@@ -195,7 +195,7 @@ pub(super) fn prefix_end(buckets: &[u32]) -> Vec<u8> {
     }
 }
 
-fn partition(hash_buckets: Vec<u32>, range: &Range) -> Partition {
+fn partition(hash_buckets: Vec<u32>, range: &PartitionRange) -> Partition {
     let start = [prefix(&hash_buckets), range.lower.clone()].concat();
     let end = match range.upper.as_slice() {
         [] => prefix_end(&hash_buckets),
@@ -205,8 +205,8 @@ fn partition(hash_buckets: Vec<u32>, range: &Range) -> Partition {
 }
 
 struct Columns {
-    /// Index in the schema's columns, and physical type.
-    columns: Vec<(usize, Physical)>,
+    /// Index among the schema's columns, and physical type.
+    columns: Vec<(usize, PhysicalType)>,
 }
 
 impl Columns {
@@ -242,7 +242,7 @@ impl Dimension {
     }
 }
 
-/// Computes partition keys of rows: a [`PartitionSchema`] with its columns looked up once.
+/// Function from rows to partition keys: a [`PartitionSchema`] with its columns looked up once.
 pub struct Partitioner {
     hash: Vec<Dimension>,
     range: Columns,
@@ -252,13 +252,13 @@ pub struct Partitioner {
 }
 
 impl Partitioner {
-    /// `Invalid` if the partition schema names a column that is not in the schema's key.
+    /// Creates a partitioner. Returns `Invalid` if the partition schema names a column that is not in the schema's key.
     pub fn new(partition: &PartitionSchema, schema: &Schema) -> Result<Partitioner> {
         let resolve = |hash: &[HashDimension]| {
             hash.iter().map(|dimension| Dimension::resolve(dimension, schema)).collect::<Result<Vec<_>>>()
         };
         let custom =
-            |range: &RangeHash| Ok((range.lower.clone(), range.upper.clone(), resolve(&range.hash)?));
+            |range: &RangeHashSchema| Ok((range.lower.clone(), range.upper.clone(), resolve(&range.hash)?));
         Ok(Partitioner {
             hash: resolve(&partition.hash)?,
             range: Columns::resolve(&partition.range_columns, schema)?,
@@ -268,7 +268,7 @@ impl Partitioner {
         })
     }
 
-    /// The partition key of the row whose key cells `cell` gives by column index.
+    /// Computes the partition key of a row. `cell` returns key cells by column index.
     #[inline]
     pub fn partition_key<'c>(&mut self, cell: impl Fn(usize) -> &'c [u8], out: &mut Vec<u8>) {
         self.range_key.clear();

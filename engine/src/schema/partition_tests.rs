@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::ops::WireColumn;
-use super::super::range::{decode_range_ops, ranges_of_ops};
+use super::super::partition_range::{decode_range_ops, ranges_of_ops};
+use super::super::row_ops::ClientColumn;
 use super::super::{ColumnSchema, DataType};
 use super::*;
 
@@ -84,12 +84,13 @@ fn int_and_string() -> Schema {
 fn tablets_of_real_tables() {
     let int = |value: i32| {
         let mut key = Vec::new();
-        encode_cell(Physical::Int32, &value.to_le_bytes(), true, &mut key);
+        encode_cell(PhysicalType::Int32, &value.to_le_bytes(), true, &mut key);
         key
     };
     let both =
         PartitionSchema { hash: vec![dimension(&[1], 2, 3)], range_columns: ids(&[0]), custom: vec![] };
-    let ranges = [Range { lower: int(0), upper: int(10) }, Range { lower: int(10), upper: vec![] }];
+    let ranges =
+        [PartitionRange { lower: int(0), upper: int(10) }, PartitionRange { lower: int(10), upper: vec![] }];
     insta::assert_snapshot!(show(&both.create_partitions(&[], &ranges).expect("legal")), @r"
     [0] 0000000080000000 -> 000000008000000a
     [0] 000000008000000a -> 00000001
@@ -112,8 +113,8 @@ fn tablets_of_real_tables() {
     ");
     let mut custom =
         PartitionSchema { hash: vec![dimension(&[0], 2, 0)], range_columns: ids(&[1]), custom: vec![] };
-    let low = Range { lower: b"a".to_vec(), upper: b"m".to_vec() };
-    let high = Range { lower: b"m".to_vec(), upper: vec![] };
+    let low = PartitionRange { lower: b"a".to_vec(), upper: b"m".to_vec() };
+    let high = PartitionRange { lower: b"m".to_vec(), upper: vec![] };
     custom.set_custom(&low, vec![dimension(&[0], 3, 1)]);
     custom.set_custom(&high, custom.hash.clone());
     assert_eq!(custom.custom.len(), 1, "a range that hashes like the table is not remembered");
@@ -134,7 +135,7 @@ fn tablets_of_real_tables() {
 }
 
 #[test]
-fn bad_partition_schemas_are_refused() {
+fn invalid_partition_schemas_are_rejected() {
     let schema = int_and_string();
     let check = |hash: Vec<HashDimension>, range: &[u32]| {
         PartitionSchema { hash, range_columns: ids(range), custom: vec![] }.check(&schema)
@@ -145,8 +146,8 @@ fn bad_partition_schemas_are_refused() {
     assert!(check(vec![dimension(&[2], 2, 0)], &[]).is_err(), "unknown column");
     assert!(check(vec![], &[0, 0]).is_err(), "range column twice");
     let range = PartitionSchema { range_columns: ids(&[0]), ..Default::default() };
-    let one = Range { lower: vec![1], upper: vec![3] };
-    let two = Range { lower: vec![2], upper: vec![4] };
+    let one = PartitionRange { lower: vec![1], upper: vec![3] };
+    let two = PartitionRange { lower: vec![2], upper: vec![4] };
     assert!(range.create_partitions(&[], &[two, one.clone()]).is_err(), "overlap");
     assert!(range.create_partitions(&[vec![3]], std::slice::from_ref(&one)).is_err(), "split outside");
     assert!(range.create_partitions(&[vec![1]], &[one]).is_err(), "split at a bound");
@@ -156,8 +157,8 @@ fn bad_partition_schemas_are_refused() {
 fn bounds_of_a_create_request() {
     let schema = int_and_string();
     let wire = [
-        WireColumn { id: ColumnId(0), ty: DataType::Int32, nullable: false },
-        WireColumn { id: ColumnId(1), ty: DataType::String, nullable: true },
+        ClientColumn { id: ColumnId(0), ty: DataType::Int32, nullable: false },
+        ClientColumn { id: ColumnId(1), ty: DataType::String, nullable: true },
     ];
     let rows: Vec<u8> = [
         &[4u8, 1, 0, 0x32, 0, 0, 0][..],
@@ -180,11 +181,11 @@ fn bounds_of_a_create_request() {
 
 fn byte_key(value: i8) -> Vec<u8> {
     let mut key = Vec::new();
-    encode_cell(Physical::Int8, &value.to_le_bytes(), true, &mut key);
+    encode_cell(PhysicalType::Int8, &value.to_le_bytes(), true, &mut key);
     key
 }
 
-/// What becomes of the rows between two bounds.
+/// Handling of the rows between two bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Piece {
     LeftOut,
@@ -197,12 +198,12 @@ fn pieces() -> impl Strategy<Value = Vec<Piece>> {
     prop::collection::vec(piece, 7)
 }
 
-/// The ranges that `bounds` part a column into, the lowest and the highest one without an end.
-fn between(bounds: &BTreeSet<i8>) -> Vec<Range> {
+/// Returns the ranges into which `bounds` divide a column, the lowest and the highest one unbounded.
+fn between(bounds: &BTreeSet<i8>) -> Vec<PartitionRange> {
     let ends = || std::iter::once(Vec::new());
     let keys = || bounds.iter().map(|bound| byte_key(*bound));
     let pairs = ends().chain(keys()).zip(keys().chain(ends()));
-    pairs.map(|(lower, upper)| Range { lower, upper }).collect()
+    pairs.map(|(lower, upper)| PartitionRange { lower, upper }).collect()
 }
 
 proptest! {
@@ -237,10 +238,10 @@ proptest! {
             let (cell, range_key) = (a.to_le_bytes(), byte_key(a));
             let mut key = Vec::new();
             partitioner.partition_key(|i| if i == 0 { &cell[..] } else { b.as_bytes() }, &mut key);
-            let homes: Vec<_> = tablets.iter().filter(|tablet| tablet.contains(&key)).collect();
+            let tablets_of_row: Vec<_> = tablets.iter().filter(|tablet| tablet.contains(&key)).collect();
             let wanted = usize::from(ranges.iter().any(|range| range.contains(&range_key)));
-            prop_assert_eq!(homes.len(), wanted, "({}, {:?}) is in {:?}", a, b, homes);
-            prop_assert!(homes.iter().all(|home| home.range().contains(&range_key)));
+            prop_assert_eq!(tablets_of_row.len(), wanted, "({}, {:?}) is in {:?}", a, b, tablets_of_row);
+            prop_assert!(tablets_of_row.iter().all(|home| home.range().contains(&range_key)));
         }
     }
 }

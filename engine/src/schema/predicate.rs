@@ -1,4 +1,4 @@
-//! Conditions on one column, evaluated over blocks.
+//! Predicates on one column, evaluated over blocks.
 //!
 //! A scan returns the rows that satisfy all of its predicates. Comparisons never hold for NULL.
 //! Floating-point numbers compare as Kudu compares them: neither less nor greater means equal, so -0.0 = 0.0,
@@ -8,13 +8,13 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use super::block::{Bitmap, ColumnBlock, Values};
-use super::bloom::BloomFilter;
-use super::{DataType, Physical};
+use super::predicate_bloom::PredicateBloom;
+use super::row_block::{Bitmap, ColumnBlock, ColumnValues};
+use super::{DataType, PhysicalType};
 use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
-/// A condition on a column. Cells are little-endian for fixed widths, the bytes themselves for the rest.
+/// A predicate on a column. Cells are little-endian for fixed widths, the bytes themselves for the rest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicate {
     pub column: ColumnId,
@@ -35,7 +35,7 @@ pub enum PredicateKind {
     IsNull,
     /// In all of the filters and within the bounds.
     InBloom {
-        filters: Vec<BloomFilter>,
+        filters: Vec<PredicateBloom>,
         lower: Option<Vec<u8>>,
         upper: Option<Vec<u8>>,
     },
@@ -45,32 +45,32 @@ pub enum PredicateKind {
 ///
 /// Panics if a fixed-width cell has another width.
 #[inline]
-pub fn compare_cells(physical: Physical, a: &[u8], b: &[u8]) -> Ordering {
+pub fn compare_cells(physical: PhysicalType, a: &[u8], b: &[u8]) -> Ordering {
     match physical {
-        Physical::Bool | Physical::Uint8 => u8::read(a).order(u8::read(b)),
-        Physical::Int8 => i8::read(a).order(i8::read(b)),
-        Physical::Int16 => i16::read(a).order(i16::read(b)),
-        Physical::Int32 => i32::read(a).order(i32::read(b)),
-        Physical::Int64 => i64::read(a).order(i64::read(b)),
-        Physical::Int128 => i128::read(a).order(i128::read(b)),
-        Physical::Uint16 => u16::read(a).order(u16::read(b)),
-        Physical::Uint32 => u32::read(a).order(u32::read(b)),
-        Physical::Uint64 => u64::read(a).order(u64::read(b)),
-        Physical::Float => f32::read(a).order(f32::read(b)),
-        Physical::Double => f64::read(a).order(f64::read(b)),
-        Physical::Binary => a.cmp(b),
+        PhysicalType::Bool | PhysicalType::Uint8 => u8::read(a).order(u8::read(b)),
+        PhysicalType::Int8 => i8::read(a).order(i8::read(b)),
+        PhysicalType::Int16 => i16::read(a).order(i16::read(b)),
+        PhysicalType::Int32 => i32::read(a).order(i32::read(b)),
+        PhysicalType::Int64 => i64::read(a).order(i64::read(b)),
+        PhysicalType::Int128 => i128::read(a).order(i128::read(b)),
+        PhysicalType::Uint16 => u16::read(a).order(u16::read(b)),
+        PhysicalType::Uint32 => u32::read(a).order(u32::read(b)),
+        PhysicalType::Uint64 => u64::read(a).order(u64::read(b)),
+        PhysicalType::Float => f32::read(a).order(f32::read(b)),
+        PhysicalType::Double => f64::read(a).order(f64::read(b)),
+        PhysicalType::Binary => a.cmp(b),
     }
 }
 
-fn is_nan(physical: Physical, cell: &[u8]) -> bool {
+fn is_nan(physical: PhysicalType, cell: &[u8]) -> bool {
     match physical {
-        Physical::Float => f32::read(cell).is_nan(),
-        Physical::Double => f64::read(cell).is_nan(),
+        PhysicalType::Float => f32::read(cell).is_nan(),
+        PhysicalType::Double => f64::read(cell).is_nan(),
         _ => false,
     }
 }
 
-/// A number as a cell holds it.
+/// A numeric cell type.
 trait Number: Copy {
     const WIDTH: usize;
     fn read(cell: &[u8]) -> Self;
@@ -118,7 +118,7 @@ impl Predicate {
         Predicate { column, kind }
     }
 
-    /// `Invalid` unless every value has the width of the type.
+    /// Returns `Invalid` unless every value has the width of the type.
     pub fn check(&self, ty: DataType) -> Result<()> {
         self.kind.check(ty)
     }
@@ -129,14 +129,14 @@ impl Predicate {
         self.kind.evaluate(ty.physical(), block, selection);
     }
 
-    /// Whether one cell satisfies the predicate; `None` is NULL.
+    /// Returns true if one cell satisfies the predicate; `None` is NULL.
     pub fn matches_cell(&self, ty: DataType, cell: Option<&[u8]>) -> bool {
         self.kind.matches_cell(ty.physical(), cell)
     }
 }
 
 impl PredicateKind {
-    /// Puts the values of an IN list into the order that evaluation relies on.
+    /// Creates an IN list with its values in the order that evaluation relies on.
     ///
     /// A NaN equals everything: it has no place in an order, and with it every cell is in the list.
     pub fn in_list(ty: DataType, mut values: Vec<Vec<u8>>) -> PredicateKind {
@@ -170,7 +170,7 @@ impl PredicateKind {
         lower.into_iter().chain(upper).chain(list)
     }
 
-    pub fn matches_cell(&self, physical: Physical, cell: Option<&[u8]>) -> bool {
+    pub fn matches_cell(&self, physical: PhysicalType, cell: Option<&[u8]>) -> bool {
         let Some(cell) = cell else { return matches!(self, PredicateKind::IsNull) };
         match self {
             PredicateKind::Range { lower, upper } => within(physical, cell, lower, upper),
@@ -187,7 +187,7 @@ impl PredicateKind {
         }
     }
 
-    fn evaluate(&self, physical: Physical, block: &ColumnBlock, selection: &mut Bitmap) {
+    fn evaluate(&self, physical: PhysicalType, block: &ColumnBlock, selection: &mut Bitmap) {
         if let PredicateKind::IsNull = self {
             match &block.validity {
                 Some(valid) => selection.and_not(valid),
@@ -200,25 +200,25 @@ impl PredicateKind {
         }
         match (self, &block.values) {
             (PredicateKind::IsNotNull, _) => {}
-            (_, Values::Fixed { bytes, .. }) => self.evaluate_fixed(physical, bytes, selection),
-            (_, Values::Var { offsets, bytes }) => self.evaluate_var(offsets, bytes, selection),
+            (_, ColumnValues::Fixed { bytes, .. }) => self.evaluate_fixed(physical, bytes, selection),
+            (_, ColumnValues::Var { offsets, bytes }) => self.evaluate_var(offsets, bytes, selection),
         }
     }
 
-    fn evaluate_fixed(&self, physical: Physical, bytes: &[u8], selection: &mut Bitmap) {
+    fn evaluate_fixed(&self, physical: PhysicalType, bytes: &[u8], selection: &mut Bitmap) {
         match physical {
-            Physical::Bool | Physical::Uint8 => self.evaluate_numbers::<u8>(bytes, selection),
-            Physical::Int8 => self.evaluate_numbers::<i8>(bytes, selection),
-            Physical::Int16 => self.evaluate_numbers::<i16>(bytes, selection),
-            Physical::Int32 => self.evaluate_numbers::<i32>(bytes, selection),
-            Physical::Int64 => self.evaluate_numbers::<i64>(bytes, selection),
-            Physical::Int128 => self.evaluate_numbers::<i128>(bytes, selection),
-            Physical::Uint16 => self.evaluate_numbers::<u16>(bytes, selection),
-            Physical::Uint32 => self.evaluate_numbers::<u32>(bytes, selection),
-            Physical::Uint64 => self.evaluate_numbers::<u64>(bytes, selection),
-            Physical::Float => self.evaluate_numbers::<f32>(bytes, selection),
-            Physical::Double => self.evaluate_numbers::<f64>(bytes, selection),
-            Physical::Binary => unreachable!("cells of any length are not of fixed width"),
+            PhysicalType::Bool | PhysicalType::Uint8 => self.evaluate_numbers::<u8>(bytes, selection),
+            PhysicalType::Int8 => self.evaluate_numbers::<i8>(bytes, selection),
+            PhysicalType::Int16 => self.evaluate_numbers::<i16>(bytes, selection),
+            PhysicalType::Int32 => self.evaluate_numbers::<i32>(bytes, selection),
+            PhysicalType::Int64 => self.evaluate_numbers::<i64>(bytes, selection),
+            PhysicalType::Int128 => self.evaluate_numbers::<i128>(bytes, selection),
+            PhysicalType::Uint16 => self.evaluate_numbers::<u16>(bytes, selection),
+            PhysicalType::Uint32 => self.evaluate_numbers::<u32>(bytes, selection),
+            PhysicalType::Uint64 => self.evaluate_numbers::<u64>(bytes, selection),
+            PhysicalType::Float => self.evaluate_numbers::<f32>(bytes, selection),
+            PhysicalType::Double => self.evaluate_numbers::<f64>(bytes, selection),
+            PhysicalType::Binary => unreachable!("cells of any length are not of fixed width"),
         }
     }
 
@@ -258,11 +258,11 @@ impl PredicateKind {
         if let PredicateKind::Equal(value) = self {
             return selection.retain_some(|i| at(i) == value);
         }
-        selection.retain_some(|i| self.matches_cell(Physical::Binary, Some(at(i))));
+        selection.retain_some(|i| self.matches_cell(PhysicalType::Binary, Some(at(i))));
     }
 }
 
-fn within(physical: Physical, cell: &[u8], lower: &Option<Vec<u8>>, upper: &Option<Vec<u8>>) -> bool {
+fn within(physical: PhysicalType, cell: &[u8], lower: &Option<Vec<u8>>, upper: &Option<Vec<u8>>) -> bool {
     let above = lower.as_ref().is_none_or(|lower| compare_cells(physical, cell, lower).is_ge());
     above && upper.as_ref().is_none_or(|upper| compare_cells(physical, cell, upper).is_lt())
 }

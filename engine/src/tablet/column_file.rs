@@ -1,40 +1,40 @@
-//! Some columns of a DiskRowSet, written anew with their changes taken in.
+//! Column file: some columns of a DiskRowSet, rewritten with their deltas folded in.
 //!
 //! ```text
-//!   base file      k  a  b  c        UNDO  REDO      as flushed; its a and c are not read any more
-//!   column file       a'    c'       UNDO' REDO'     a' and c' have the updates; UNDO' leads back from them
-//!   delta files                                      later changes
+//!   base file      k  a  b  c        UNDO  REDO      as flushed; its a and c are no longer read
+//!   column file       a'    c'       UNDO' REDO'     a' and c' have the updates; UNDO' goes back in time from them
+//!   delta files                                      later deltas
 //!
 //! streams   one per column, under its id │ UNDO │ REDO
-//! footer    rows, and where each stream's index is
+//! footer    rows, and the position of each stream's index
 //! ```
 //!
-//! A rowset has at most one: the next merge of its changes takes the old one in. Row numbers stay what they were.
+//! A rowset has at most one: the next major delta compaction folds the old one into the new one. Row ids do not change.
 
 use serde::{Deserialize, Serialize};
 
-use super::deltafile::{DeltaMeta, DeltaWriter, Direction};
-use super::rowset_writer::{ColumnFileConfig, column_spec};
-use crate::cfile::frame::{FileKind, Identity, PageFile, PageWriter, sync_all};
+use super::deltafile::{DeltaDirection, DeltaMeta, DeltaWriter};
+use super::diskrowset_writer::{ColumnFileConfig, column_spec};
+use crate::cfile::page_file::{FileKind, PageFile, PageOwner, PageWriter, sync_all};
 use crate::cfile::writer::{StreamMeta, StreamWriter};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId};
 use crate::schema::ColumnSchema;
-use crate::schema::block::RowBlock;
+use crate::schema::row_block::RowBlock;
 use crate::time::Timestamp;
 use std::sync::Arc;
 
-/// What the superblock keeps of a column file.
+/// Superblock entry of a column file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnFileMeta {
     pub file: String,
     pub bytes: u64,
-    /// Columns that are read here instead of in the base.
+    /// Columns that are read from this file instead of the base.
     pub columns: Vec<ColumnId>,
 }
 
-/// The footer of a column file.
+/// Footer of a column file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ColumnFooter {
     pub rows: u32,
@@ -43,25 +43,25 @@ pub(super) struct ColumnFooter {
     pub redo: Option<DeltaMeta>,
 }
 
-/// Opens a column file of a rowset of `rows` rows. `Corrupt` if it is not the one that the superblock names.
+/// Opens a column file of a rowset of `rows` rows. Fails with `Corrupt` if it is not the one that the superblock names.
 pub(super) fn open(
     data: &dyn Disk,
     meta: &ColumnFileMeta,
-    identity: Identity,
+    identity: PageOwner,
     rows: u32,
 ) -> Result<(PageFile, ColumnFooter)> {
     let (file, footer) = PageFile::open(data, &meta.file, FileKind::Columns, identity)?;
     let footer: ColumnFooter = postcard::from_bytes(&footer)
         .map_err(|error| Error::corrupt(format!("{}: the footer does not decode: {error}", meta.file)))?;
     let streams = || footer.columns.iter().map(|stream| stream.stream);
-    let named = streams().eq(meta.columns.iter().map(|id| id.0));
-    if footer.rows != rows || !named || footer.columns.iter().any(|stream| stream.rows != rows) {
-        return Err(Error::corrupt(format!("{}: it is not the column file of the superblock", meta.file)));
+    let same_columns = streams().eq(meta.columns.iter().map(|id| id.0));
+    if footer.rows != rows || !same_columns || footer.columns.iter().any(|stream| stream.rows != rows) {
+        return Err(Error::corrupt(format!("{}: not the column file that the superblock names", meta.file)));
     }
     Ok((file, footer))
 }
 
-/// Writes a column file.
+/// Writer of a column file.
 pub(super) struct ColumnFileWriter {
     out: PageWriter,
     ids: Vec<ColumnId>,
@@ -72,11 +72,11 @@ pub(super) struct ColumnFileWriter {
 }
 
 impl ColumnFileWriter {
-    /// Begins the file; its directory must exist.
+    /// Creates the file; its directory must exist.
     pub fn new(
         data: Arc<dyn Disk>,
         path: &str,
-        identity: Identity,
+        identity: PageOwner,
         columns: &[&ColumnSchema],
         config: &ColumnFileConfig,
     ) -> Result<ColumnFileWriter> {
@@ -85,18 +85,18 @@ impl ColumnFileWriter {
             columns: columns.iter().map(writer).collect::<Result<_>>()?,
             ids: columns.iter().map(|column| column.id).collect(),
             out: PageWriter::create(data, path, FileKind::Columns, identity)?,
-            undo: DeltaWriter::new(Direction::Undo, config.delta_page_bytes),
-            redo: DeltaWriter::new(Direction::Redo, config.delta_page_bytes),
+            undo: DeltaWriter::new(DeltaDirection::Undo, config.delta_page_bytes),
+            redo: DeltaWriter::new(DeltaDirection::Redo, config.delta_page_bytes),
             rows: 0,
         })
     }
 
-    /// Rows appended so far: the next row's id.
+    /// Returns the rows appended so far, which is the next row's id.
     pub fn rows(&self) -> RowId {
         self.rows
     }
 
-    /// Bytes of memory taken.
+    /// Returns the bytes of memory allocated.
     pub fn allocated(&self) -> usize {
         let streams: usize = self.columns.iter().map(StreamWriter::allocated).sum();
         streams + self.undo.allocated() + self.redo.allocated() + self.out.allocated()
@@ -111,23 +111,23 @@ impl ColumnFileWriter {
         Ok(())
     }
 
-    /// Adds a change that leads back: in order of rows, newest first within a row.
+    /// Appends an UNDO delta: in order of rows, newest first within a row.
     pub fn undo(&mut self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         self.undo.push(row, ts, change, &mut self.out)
     }
 
-    /// Adds a change that was not taken in: in order of rows, oldest first within a row.
+    /// Appends a REDO delta that was not folded: in order of rows, oldest first within a row.
     pub fn redo(&mut self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         self.redo.push(row, ts, change, &mut self.out)
     }
 
-    /// Writes what is pending and makes the file durable.
+    /// Writes pending pages and makes the file durable.
     pub fn finish(mut self) -> Result<ColumnFileMeta> {
         let out = &mut self.out;
         let columns = self.columns.into_iter().map(|column| column.finish(out)).collect::<Result<_>>()?;
         let (undo, redo) = (self.undo.finish(out)?, self.redo.finish(out)?);
         let footer = ColumnFooter { rows: self.rows, columns, undo, redo };
-        let footer = postcard::to_stdvec(&footer).expect("numbers always encode");
+        let footer = postcard::to_stdvec(&footer).expect("integers always encode");
         let file = self.out.path().to_string();
         let sealed = self.out.seal(&footer)?;
         let bytes = sealed.len();

@@ -1,4 +1,4 @@
-//! Which changes a snapshot of a DiskRowSet needs, and applying them to its base by row.
+//! The deltas that a snapshot of a DiskRowSet needs, and their application to the base by row.
 //!
 //! ```text
 //!   UNDO files      base       REDO files        frozen      recent
@@ -6,47 +6,47 @@
 //!   newest first               oldest first
 //! ```
 //!
-//! Rows without changes cost nothing: a batch collects the changes of its rows once, and a column with none of
-//! them is a plain copy of its pages.
+//! Rows without deltas cost nothing: a batch collects the deltas of its rows once, and a column without any is copied
+//! from its pages.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::deltafile::{DeltaBatch, DeltaReader, Direction, TimeRange};
+use super::deltafile::{DeltaBatch, DeltaDirection, DeltaReader, TimeRange};
 use super::deltamemstore::DeltaMemStore;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId};
-use crate::schema::block::{Bitmap, ColumnBlock, Values};
-use crate::schema::change::Change;
+use crate::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
+use crate::schema::row_change::RowChange;
 use crate::time::Timestamp;
 
-/// All changes of one rowset, as of some moment; replaced as a whole when a flush moves changes to a file.
+/// All deltas of one rowset at one point in time. A delta flush replaces it as a whole.
 #[derive(Clone)]
-pub struct DeltaState {
+pub struct RowsetDeltas {
     pub undo: Vec<Arc<DeltaReader>>,
     /// Oldest first.
     pub redo: Vec<Arc<DeltaReader>>,
-    /// What a flush is writing.
+    /// The DeltaMemStore that a flush is writing.
     pub frozen: Option<Arc<DeltaMemStore>>,
     pub recent: Arc<DeltaMemStore>,
 }
 
-impl DeltaState {
-    /// The changes of `rows` that lead from the base to the state at `snapshot`, and for a diff scan also those
+impl RowsetDeltas {
+    /// Returns the deltas of `rows` from the base to the state below `before`. For a diff scan it also returns those
     /// back to `diff_from`.
     pub fn collect(
         &self,
         rows: Range<RowId>,
         before: Timestamp,
         diff_from: Option<Timestamp>,
-    ) -> Result<RowChanges> {
+    ) -> Result<RowDeltas> {
         let mut undo = DeltaBatch::default();
         let back_to = TimeRange::from(diff_from.unwrap_or(before));
         for file in &self.undo {
             file.collect(rows.clone(), back_to, &mut undo)?;
         }
         if self.undo.len() > 1 {
-            undo.sort(Direction::Undo);
+            undo.sort(DeltaDirection::Undo);
         }
         let mut redo = DeltaBatch::default();
         let up_to = TimeRange::before(before);
@@ -56,20 +56,20 @@ impl DeltaState {
         for store in self.frozen.iter().chain([&self.recent]) {
             store.collect(rows.clone(), up_to, &mut redo);
         }
-        redo.sort(Direction::Redo);
-        Ok(RowChanges { rows, before, diff_from, undo, redo })
+        redo.sort(DeltaDirection::Redo);
+        Ok(RowDeltas { rows, before, diff_from, undo, redo })
     }
 
-    /// Whether the row is alive after its newest change, if that can be told without reading files.
-    pub fn is_live_at_sight(&self, row: RowId) -> Option<bool> {
+    /// Returns true if the row is live after its newest delta, or `None` if that is unknown without reading files.
+    pub fn is_live_without_io(&self, row: RowId) -> Option<bool> {
         let stores = [Some(&self.recent), self.frozen.as_ref()];
-        let seen = stores.into_iter().flatten().find_map(|store| store.is_live(row));
-        let none_dead = || self.redo.iter().all(|file| file.meta().deletes == 0).then_some(true);
-        seen.or_else(none_dead)
+        let in_memory = stores.into_iter().flatten().find_map(|store| store.is_live(row));
+        let none_deleted = || self.redo.iter().all(|file| file.meta().deletes == 0).then_some(true);
+        in_memory.or_else(none_deleted)
     }
 
-    /// Whether the row died before `mark` and was not revived.
-    pub fn died_before(&self, row: RowId, mark: Timestamp) -> Result<bool> {
+    /// Returns true if the row was deleted before `mark` and not reinserted.
+    pub fn was_deleted_before(&self, row: RowId, mark: Timestamp) -> Result<bool> {
         for store in [Some(&self.recent), self.frozen.as_ref()].into_iter().flatten() {
             if let Some(live) = store.is_live(row) {
                 return Ok(!live && store.last_change(row).is_some_and(|at| at < mark));
@@ -83,19 +83,19 @@ impl DeltaState {
         Ok(false)
     }
 
-    /// Changes in files that only snapshots before `mark` need: what a merge of the rowset alone would drop. Files
-    /// that are needed in part do not count.
+    /// Returns the number of deltas in files that only snapshots before `mark` need: those that a rewrite of the rowset
+    /// would drop. Files that are still needed in part do not count.
     pub fn ancient(&self, mark: Timestamp) -> u64 {
         let undo = self.undo.iter().map(|file| file.meta()).filter(|meta| meta.newest < mark);
-        // What an insertion leaves behind, a DELETE for each row, takes next to nothing.
+        // Each inserted row leaves one UNDO DELETE, which takes almost no space.
         let updates = undo.map(|meta| meta.count - meta.deletes.min(meta.count)).sum::<u64>();
         let redo = self.redo.iter().map(|file| file.meta()).filter(|meta| meta.newest < mark);
         updates + redo.map(|meta| meta.deletes.saturating_sub(meta.reinserts)).sum::<u64>()
     }
 
-    /// Whether the row is alive after its newest change.
+    /// Returns true if the row is live after its newest delta.
     pub fn is_live(&self, row: RowId) -> Result<bool> {
-        if let Some(live) = self.is_live_at_sight(row) {
+        if let Some(live) = self.is_live_without_io(row) {
             return Ok(live);
         }
         for file in self.redo.iter().rev() {
@@ -107,85 +107,86 @@ impl DeltaState {
     }
 }
 
-/// New cells of a column: row within the batch, and cell. In order of rows, each row once.
-pub type Overrides<'a> = Vec<(usize, Option<&'a [u8]>)>;
+/// New cells of a column: row within the batch, and cell. Ordered by row, one cell per row.
+pub type CellOverrides<'a> = Vec<(usize, Option<&'a [u8]>)>;
 
-/// The changes that concern a batch of rows.
-pub struct RowChanges {
+/// The deltas of a batch of rows.
+pub struct RowDeltas {
     rows: Range<RowId>,
     before: Timestamp,
     diff_from: Option<Timestamp>,
-    /// Not older than the snapshot or the start of the diff; by row, newest first.
+    /// UNDO deltas at or above the snapshot or the start of the diff; by row, newest first.
     undo: DeltaBatch,
-    /// Older than the snapshot; by row, oldest first.
+    /// REDO deltas below the snapshot; by row, oldest first.
     redo: DeltaBatch,
 }
 
-impl RowChanges {
-    /// The UNDOs, newest first within a row, and the REDOs, oldest first; both by row.
+impl RowDeltas {
+    /// Returns the UNDO deltas, newest first within a row, and the REDO deltas, oldest first; both by row.
     pub fn batches(&self) -> (&DeltaBatch, &DeltaBatch) {
         (&self.undo, &self.redo)
     }
 
-    /// The same, to keep.
+    /// Returns the UNDO and the REDO deltas as owned batches.
     pub fn into_batches(self) -> (DeltaBatch, DeltaBatch) {
         (self.undo, self.redo)
     }
 
-    /// Whether the base is the state at the snapshot as it is.
+    /// Returns true if the base is the state at the snapshot.
     pub fn is_empty(&self) -> bool {
         self.undo.is_empty() && self.redo.is_empty()
     }
 
-    /// The changes that lead to the state at `before`, in order, with rows counted from the batch's first.
-    fn leading_to(&self, before: Timestamp) -> impl Iterator<Item = (usize, &[u8])> {
+    /// Returns the deltas from the base to the state at `before`, in order of application. Rows are relative to the
+    /// batch's first row.
+    fn deltas_for_snapshot(&self, before: Timestamp) -> impl Iterator<Item = (usize, &[u8])> {
         let undo = self.undo.iter().filter(move |(_, ts, _)| *ts >= before);
         let redo = self.redo.iter().filter(move |(_, ts, _)| *ts < before);
         undo.chain(redo).map(|(row, _, change)| ((row - self.rows.start) as usize, change))
     }
 
-    /// Which rows are alive at `before`.
-    fn alive_at(&self, before: Timestamp) -> Result<Bitmap> {
-        let mut alive = Bitmap::new(self.rows.len(), true);
-        for (row, change) in self.leading_to(before) {
-            match Change::parse(change)? {
-                Change::Delete => alive.set(row, false),
-                Change::Reinsert(_) => alive.set(row, true),
-                Change::Update(_) => {}
+    /// Returns the rows that are live at `before`.
+    fn live_rows_at(&self, before: Timestamp) -> Result<Bitmap> {
+        let mut live = Bitmap::new(self.rows.len(), true);
+        for (row, change) in self.deltas_for_snapshot(before) {
+            match RowChange::parse(change)? {
+                RowChange::Delete => live.set(row, false),
+                RowChange::Reinsert(_) => live.set(row, true),
+                RowChange::Update(_) => {}
             }
         }
-        Ok(alive)
+        Ok(live)
     }
 
-    /// Which rows are alive at the snapshot.
+    /// Returns the rows that are live at the snapshot.
     pub fn alive(&self) -> Result<Bitmap> {
-        self.alive_at(self.before)
+        self.live_rows_at(self.before)
     }
 
-    /// For a diff scan: rows to return, and which of them are dead at the snapshot.
+    /// Returns the rows that a diff scan returns, and those of them that are deleted at the snapshot.
     pub fn diff(&self) -> Result<(Bitmap, Bitmap)> {
         let from = self.diff_from.unwrap_or(self.before);
         let rows = self.rows.len();
-        let (old, new) = (self.alive_at(from)?, self.alive_at(self.before)?);
-        let (mut shown, mut dead) = (Bitmap::new(rows, false), Bitmap::new(rows, false));
+        let (old, new) = (self.live_rows_at(from)?, self.live_rows_at(self.before)?);
+        let (mut returned, mut dead) = (Bitmap::new(rows, false), Bitmap::new(rows, false));
         let within = TimeRange { from, before: Some(self.before) };
         for (row, ts, _) in self.undo.iter().chain(self.redo.iter()) {
             let row = (row - self.rows.start) as usize;
             if within.contains(ts) && (old.get(row) || new.get(row)) {
-                shown.set(row, true);
+                returned.set(row, true);
                 dead.set(row, !new.get(row));
             }
         }
-        Ok((shown, dead))
+        Ok((returned, dead))
     }
 
-    /// Whether any change could set this column.
-    pub fn touches(&self, column: ColumnId) -> Result<bool> {
+    /// Returns true if a delta may set this column.
+    pub fn may_change_column(&self, column: ColumnId) -> Result<bool> {
         for (_, _, change) in self.undo.iter().chain(self.redo.iter()) {
-            let sets = match Change::parse(change)? {
-                Change::Delete => false,
-                Change::Update(cells) => cells.into_iter().any(|(id, _)| id == column),
-                Change::Reinsert(_) => true,
+            let sets = match RowChange::parse(change)? {
+                RowChange::Delete => false,
+                RowChange::Update(cells) => cells.into_iter().any(|(id, _)| id == column),
+                RowChange::Reinsert(_) => true,
             };
             if sets {
                 return Ok(true);
@@ -194,64 +195,64 @@ impl RowChanges {
         Ok(false)
     }
 
-    /// New cells of a column at the snapshot.
+    /// Returns the new cells of a column at the snapshot.
     ///
-    /// `default` is what a REINSERT from before the column existed leaves in it; `in_key` columns never change.
+    /// `default` is the cell after a REINSERT from before the column existed. Key columns (`in_key`) never change.
     pub fn overrides<'a>(
         &'a self,
         column: ColumnId,
         in_key: bool,
         default: Option<&'a [u8]>,
-    ) -> Result<Overrides<'a>> {
-        let mut cells: Overrides<'a> = Vec::new();
+    ) -> Result<CellOverrides<'a>> {
+        let mut cells: CellOverrides<'a> = Vec::new();
         if in_key {
             return Ok(cells);
         }
-        for (row, change) in self.leading_to(self.before) {
-            let cell = match Change::parse(change)? {
-                Change::Delete => None,
-                update @ Change::Update(_) => update.get(column),
-                reinsert @ Change::Reinsert(_) => Some(reinsert.get(column).unwrap_or(default)),
+        for (row, change) in self.deltas_for_snapshot(self.before) {
+            let cell = match RowChange::parse(change)? {
+                RowChange::Delete => None,
+                update @ RowChange::Update(_) => update.get(column),
+                reinsert @ RowChange::Reinsert(_) => Some(reinsert.get(column).unwrap_or(default)),
             };
             if let Some(cell) = cell {
                 cells.push((row, cell));
             }
         }
-        // Stable: of a row's cells the last one applied stays last, and only that is kept.
+        // The sort is stable, so the last of a row's cells is the one applied last; only that one is returned.
         cells.sort_by_key(|(row, _)| *row);
         let last_of_row = |i: usize| cells.get(i + 1).is_none_or(|next| next.0 != cells[i].0);
         Ok((0..cells.len()).filter(|i| last_of_row(*i)).map(|i| cells[i]).collect())
     }
 }
 
-/// Puts new cells into a column of a batch.
+/// Replaces cells in a column of a batch.
 ///
-/// `Corrupt` if a cell does not fit the column.
+/// Fails with `Corrupt` if a cell does not fit the column.
 pub fn apply_overrides(block: &mut ColumnBlock, overrides: &[(usize, Option<&[u8]>)]) -> Result<()> {
     if overrides.is_empty() {
         return Ok(());
     }
     let nullable = block.validity.is_some();
     if overrides.iter().any(|(_, cell)| cell.is_none()) && !nullable {
-        return Err(Error::corrupt("a change sets a column that is not nullable to NULL"));
+        return Err(Error::corrupt("row change: NULL in a column that is not nullable"));
     }
     match &mut block.values {
-        Values::Fixed { width, bytes } => {
+        ColumnValues::Fixed { width, bytes } => {
             for (row, cell) in overrides {
-                let place = &mut bytes[row * *width..(row + 1) * *width];
+                let cell_bytes = &mut bytes[row * *width..(row + 1) * *width];
                 match cell {
-                    Some(cell) if cell.len() == *width => place.copy_from_slice(cell),
+                    Some(cell) if cell.len() == *width => cell_bytes.copy_from_slice(cell),
                     Some(cell) => {
                         let len = cell.len();
                         return Err(Error::corrupt(format!(
-                            "a change sets {len} bytes in a cell of {width}"
+                            "row change: cell of {len} bytes in a column of {width} bytes"
                         )));
                     }
-                    None => place.fill(0),
+                    None => cell_bytes.fill(0),
                 }
             }
         }
-        Values::Var { offsets, bytes } => (*offsets, *bytes) = splice(offsets, bytes, overrides),
+        ColumnValues::Var { offsets, bytes } => (*offsets, *bytes) = splice(offsets, bytes, overrides),
     }
     if let Some(valid) = &mut block.validity {
         overrides.iter().for_each(|(row, cell)| valid.set(*row, cell.is_some()));
@@ -259,7 +260,7 @@ pub fn apply_overrides(block: &mut ColumnBlock, overrides: &[(usize, Option<&[u8
     Ok(())
 }
 
-/// Cells of any length with some replaced: stretches between replaced cells are copied as a whole.
+/// Replaces some cells of a variable-length column. Ranges between replaced cells are copied in one piece.
 fn splice(offsets: &[u32], bytes: &[u8], overrides: &[(usize, Option<&[u8]>)]) -> (Vec<u32>, Vec<u8>) {
     let mut out_offsets = Vec::with_capacity(offsets.len());
     let mut out = Vec::with_capacity(bytes.len());

@@ -1,47 +1,47 @@
-//! Changes of a DiskRowSet's rows in files: REDO leads from the base to newer states, UNDO to older ones.
+//! Delta files: streams of REDO deltas (from the base to newer states) or UNDO deltas (to older ones).
 //!
 //! ```text
-//! page     count u32 | packed rows | packed timestamps (u64) | packed lengths | changes back to back
+//! page     count u32 | packed rows | packed timestamps (u64) | packed lengths | row changes back to back
 //! order    by row; REDO oldest first within a row, UNDO newest first: the order of application
-//! index    per page: place, first and last row, smallest and largest timestamp
+//! index    per page: position, first and last row, smallest and largest timestamp
 //! ```
 //!
-//! *Packed* is [`crate::cfile::bitshuffle`], pages are compressed with LZ4: the DELETE at its insertion that
-//! each row of a fresh rowset has as UNDO takes next to nothing. A change is [`crate::schema::change`]'s bytes.
-//! UNDO streams lie in the rowset's own file, each flush of recent changes makes a file with a REDO stream.
+//! *Packed* is [`crate::cfile::bitshuffle`], and pages are compressed with LZ4. So the UNDO DELETE that each row of a
+//! new rowset has takes almost no space. A row change is encoded as in [`crate::schema::row_change`]. UNDO streams are
+//! in the rowset's own file; each delta flush creates a file with a REDO stream.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cfile::bitshuffle::{Sign, pack, pack_u32, unpack, unpack_u32};
-use crate::cfile::cache::Worth;
+use crate::cfile::bitshuffle::{Signedness, pack, pack_u32, unpack, unpack_u32};
+use crate::cfile::cache::CachePriority;
 use crate::cfile::compress::PAGE_BYTES_MAX;
-use crate::cfile::frame::{PageFile, PageRef, PageWriter, index_of, stream};
-use crate::cfile::reader::{CachedFile, Kept, Resident};
-use crate::codec::Reader;
+use crate::cfile::page_file::{PageFile, PageRef, PageWriter, index_of, stream};
+use crate::cfile::reader::{CachedFile, LazyResident, ResidentRef};
+use crate::codec::ByteReader;
 use crate::error::{Error, Result};
 use crate::ids::RowId;
 use crate::schema::Compression;
-use crate::schema::change::Change;
+use crate::schema::row_change::RowChange;
 use crate::time::Timestamp;
 
-/// A page has no more changes than this.
+/// Most deltas of a page.
 const PAGE_DELTAS_MAX: usize = 1 << 16;
 
-/// Which way changes lead.
+/// Direction of a stream of deltas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Direction {
+pub enum DeltaDirection {
     Undo,
     Redo,
 }
 
-impl Direction {
+impl DeltaDirection {
     fn stream(self) -> u32 {
         match self {
-            Direction::Undo => stream::UNDO,
-            Direction::Redo => stream::REDO,
+            DeltaDirection::Undo => stream::UNDO,
+            DeltaDirection::Redo => stream::REDO,
         }
     }
 }
@@ -54,12 +54,12 @@ pub struct TimeRange {
 }
 
 impl TimeRange {
-    /// Everything older than `ts`.
+    /// Returns the range of everything older than `ts`.
     pub fn before(ts: Timestamp) -> TimeRange {
         TimeRange { from: Timestamp::MIN, before: Some(ts) }
     }
 
-    /// Everything not older than `ts`.
+    /// Returns the range of everything not older than `ts`.
     pub fn from(ts: Timestamp) -> TimeRange {
         TimeRange { from: ts, before: None }
     }
@@ -73,7 +73,7 @@ impl TimeRange {
     }
 }
 
-/// Changes copied out of their stores, in order of application per row.
+/// Deltas copied out of their stores, in order of application per row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeltaBatch {
     entries: Vec<(RowId, Timestamp, u32, u32)>,
@@ -81,7 +81,7 @@ pub struct DeltaBatch {
 }
 
 impl DeltaBatch {
-    /// Bytes of memory taken.
+    /// Returns the bytes of memory allocated.
     pub fn allocated(&self) -> usize {
         self.entries.capacity() * size_of::<(RowId, Timestamp, u32, u32)>() + self.bytes.capacity()
     }
@@ -106,16 +106,16 @@ impl DeltaBatch {
         self.entries.iter().map(slice)
     }
 
-    /// Puts changes that came from several stores in order of application.
-    pub fn sort(&mut self, direction: Direction) {
+    /// Sorts deltas of several stores into the order of application.
+    pub fn sort(&mut self, direction: DeltaDirection) {
         match direction {
-            Direction::Redo => self.entries.sort_by_key(|(row, ts, ..)| (*row, *ts)),
-            Direction::Undo => self.entries.sort_by_key(|(row, ts, ..)| (*row, std::cmp::Reverse(*ts))),
+            DeltaDirection::Redo => self.entries.sort_by_key(|(row, ts, ..)| (*row, *ts)),
+            DeltaDirection::Undo => self.entries.sort_by_key(|(row, ts, ..)| (*row, std::cmp::Reverse(*ts))),
         }
     }
 }
 
-/// One page of a stream of changes.
+/// Index entry of one page of deltas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct DeltaEntry {
     at: PageRef,
@@ -125,12 +125,12 @@ struct DeltaEntry {
     newest: Timestamp,
 }
 
-/// How a finished stream of changes is found again, and what it has.
+/// Location and statistics of a finished stream of deltas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeltaMeta {
-    pub direction: Direction,
+    pub direction: DeltaDirection,
     pub count: u64,
-    /// Changes that delete or revive their row.
+    /// Deltas that delete or reinsert their row.
     pub deletes: u64,
     pub reinserts: u64,
     pub oldest: Timestamp,
@@ -138,9 +138,9 @@ pub struct DeltaMeta {
     pub index: PageRef,
 }
 
-/// Writes one stream of changes.
+/// Writer of one stream of deltas.
 pub struct DeltaWriter {
-    direction: Direction,
+    direction: DeltaDirection,
     page_bytes: usize,
     rows: Vec<u32>,
     times: Vec<u8>,
@@ -155,7 +155,7 @@ pub struct DeltaWriter {
 const NO_TIMES: (Timestamp, Timestamp) = (Timestamp::MAX, Timestamp::MIN);
 
 impl DeltaWriter {
-    pub fn new(direction: Direction, page_bytes: usize) -> DeltaWriter {
+    pub fn new(direction: DeltaDirection, page_bytes: usize) -> DeltaWriter {
         let (oldest, newest) = NO_TIMES;
         let index = PageRef { offset: 0, len: 0 };
         DeltaWriter {
@@ -176,24 +176,24 @@ impl DeltaWriter {
         self.total.count == 0
     }
 
-    /// Bytes of memory taken.
+    /// Returns the bytes of memory allocated.
     pub fn allocated(&self) -> usize {
         let words = self.rows.capacity() + self.lengths.capacity();
         let index = self.index.capacity() * size_of::<DeltaEntry>();
         4 * words + self.times.capacity() + self.changes.capacity() + index
     }
 
-    /// Bytes that wait for their page to fill up.
+    /// Returns the bytes that wait for their page to fill up.
     pub fn pending_bytes(&self) -> usize {
         self.changes.len() + 16 * self.rows.len()
     }
 
-    /// Adds the next change; `Invalid` if it is out of order. One operation may have changed a row several times.
+    /// Appends a delta; `Invalid` if it is out of order. One operation may have changed a row several times.
     pub fn push(&mut self, row: RowId, ts: Timestamp, change: &[u8], out: &mut PageWriter) -> Result<()> {
         let in_order = self.last.is_none_or(|(last_row, last_ts)| match self.direction {
             _ if row != last_row => row > last_row,
-            Direction::Redo => ts >= last_ts,
-            Direction::Undo => ts <= last_ts,
+            DeltaDirection::Redo => ts >= last_ts,
+            DeltaDirection::Undo => ts <= last_ts,
         });
         if !in_order {
             let (last_row, last_ts) = self.last.unwrap_or_default();
@@ -203,10 +203,10 @@ impl DeltaWriter {
             )));
         }
         self.last = Some((row, ts));
-        match Change::parse(change)? {
-            Change::Delete => self.total.deletes += 1,
-            Change::Reinsert(_) => self.total.reinserts += 1,
-            Change::Update(_) => {}
+        match RowChange::parse(change)? {
+            RowChange::Delete => self.total.deletes += 1,
+            RowChange::Reinsert(_) => self.total.reinserts += 1,
+            RowChange::Update(_) => {}
         }
         self.total.count += 1;
         self.page_times = (self.page_times.0.min(ts), self.page_times.1.max(ts));
@@ -224,7 +224,7 @@ impl DeltaWriter {
         let (Some(first), Some(last)) = (self.rows.first(), self.rows.last()) else { return Ok(()) };
         let mut body = (self.rows.len() as u32).to_le_bytes().to_vec();
         pack_u32(&self.rows, &mut body);
-        pack(&self.times, 8, Sign::Unsigned, &mut body);
+        pack(&self.times, 8, Signedness::Unsigned, &mut body);
         pack_u32(&self.lengths, &mut body);
         body.extend_from_slice(&self.changes);
         let ordinal = self.index.len() as u32;
@@ -240,35 +240,35 @@ impl DeltaWriter {
         Ok(())
     }
 
-    /// Writes what is pending and the index; `None` if there was no change at all.
+    /// Writes the pending page and the index. Returns `None` if there was no delta.
     pub fn finish(mut self, out: &mut PageWriter) -> Result<Option<DeltaMeta>> {
         self.flush(out)?;
         if self.is_empty() {
             return Ok(None);
         }
-        let index = postcard::to_stdvec(&self.index).expect("numbers always encode");
+        let index = postcard::to_stdvec(&self.index).expect("integers always encode");
         self.total.index = out.append(index_of(self.direction.stream()), 0, Compression::None, &index)?;
         Ok(Some(self.total))
     }
 }
 
-/// A decoded page of changes.
+/// A decoded page of deltas.
 #[derive(Debug, PartialEq, Eq)]
 struct DeltaPage {
     rows: Vec<u32>,
     times: Vec<u8>,
-    /// One more than there are changes.
+    /// Start of each row change, and the end of the last one.
     offsets: Vec<u32>,
     changes: Vec<u8>,
 }
 
 impl DeltaPage {
-    /// Decodes and checks a page: rows in order, every change well formed.
+    /// Decodes and checks a page: rows must be in order, and every row change well formed.
     fn decode(body: &[u8]) -> Result<DeltaPage> {
-        let mut input = Reader::new(body);
+        let mut input = ByteReader::new(body);
         let count = input.u32()? as usize;
         if count > PAGE_DELTAS_MAX {
-            return Err(Error::corrupt(format!("a page claims {count} changes")));
+            return Err(Error::corrupt(format!("delta page: too many deltas ({count})")));
         }
         let rows = unpack_u32(&mut input, count)?;
         let mut times = Vec::new();
@@ -276,14 +276,14 @@ impl DeltaPage {
         let lengths = unpack_u32(&mut input, count)?;
         let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
         if total > PAGE_BYTES_MAX as u64 || !rows.is_sorted() {
-            return Err(Error::corrupt("a page of changes is out of order or too long"));
+            return Err(Error::corrupt("delta page: out of order or too long"));
         }
         let changes = input.take(total as usize)?.to_vec();
         input.finish()?;
         let mut offsets = vec![0u32];
         for length in &lengths {
             let start = offsets[offsets.len() - 1];
-            Change::parse(&changes[start as usize..(start + length) as usize])?;
+            RowChange::parse(&changes[start as usize..(start + length) as usize])?;
             offsets.push(start + length);
         }
         Ok(DeltaPage { rows, times, offsets, changes })
@@ -303,24 +303,24 @@ impl DeltaPage {
     }
 }
 
-/// One stream of changes of an open file.
+/// One stream of deltas of an open file.
 pub struct DeltaReader {
     file: Arc<CachedFile>,
     meta: DeltaMeta,
-    index: Resident<Vec<DeltaEntry>>,
+    index: LazyResident<Vec<DeltaEntry>>,
 }
 
 impl DeltaReader {
     pub fn new(file: Arc<CachedFile>, meta: DeltaMeta) -> DeltaReader {
         file.holds(size_of::<DeltaReader>() + 2 * size_of::<usize>());
-        DeltaReader { file, meta, index: Resident::default() }
+        DeltaReader { file, meta, index: LazyResident::default() }
     }
 
     pub fn meta(&self) -> &DeltaMeta {
         &self.meta
     }
 
-    /// The file that the changes are in.
+    /// Returns the file that contains the deltas.
     pub fn file(&self) -> &PageFile {
         &self.file.file
     }
@@ -329,12 +329,12 @@ impl DeltaReader {
         self.meta.direction.stream()
     }
 
-    fn index(&self) -> Result<Kept<'_, Vec<DeltaEntry>>> {
+    fn index(&self) -> Result<ResidentRef<'_, Vec<DeltaEntry>>> {
         self.index.get(&self.file, || {
             let (stream, at) = (index_of(self.stream()), self.meta.index);
             let body = self.file.file.read(stream, 0, at)?;
             let index: Vec<DeltaEntry> = postcard::from_bytes(&body).map_err(|error| {
-                let error = Error::corrupt(format!("an index of changes does not decode: {error}"));
+                let error = Error::corrupt(format!("delta index: does not decode: {error}"));
                 self.file.file.in_page(stream, 0, at, error)
             })?;
             let bytes = size_of_val(&index[..]);
@@ -343,19 +343,19 @@ impl DeltaReader {
     }
 
     fn page(&self, ordinal: usize, at: PageRef) -> Result<Arc<DeltaPage>> {
-        self.file.page(self.stream(), ordinal as u32, at, Worth::Scan, |body| {
+        self.file.page(self.stream(), ordinal as u32, at, CachePriority::Scan, |body| {
             let page = DeltaPage::decode(body)?;
             let bytes = page.byte_size();
             Ok((page, bytes))
         })
     }
 
-    /// Whether any change could be within `times`.
+    /// Returns true if the stream may have deltas within `times`.
     pub fn concerns(&self, times: TimeRange) -> bool {
         times.overlaps(self.meta.oldest, self.meta.newest)
     }
 
-    /// Adds to `out` the changes of `rows` within `times`, in order.
+    /// Appends to `out` the deltas of `rows` within `times`, in order.
     pub fn collect(&self, rows: Range<RowId>, times: TimeRange, out: &mut DeltaBatch) -> Result<()> {
         if !self.concerns(times) || rows.is_empty() {
             return Ok(());
@@ -380,16 +380,16 @@ impl DeltaReader {
         Ok(())
     }
 
-    /// Whether the row is alive after its last change in this stream of REDOs; `None` without one.
+    /// Returns true if the row is live after its last delta in this REDO stream; `None` if it has none.
     pub fn is_live(&self, row: RowId) -> Result<Option<bool>> {
         Ok(self.last_change(row)?.map(|(_, live)| live))
     }
 
-    /// When the row was last changed by this stream of REDOs, and whether it is alive since.
+    /// Returns the timestamp of the row's last delta in this REDO stream, and true if the row is live after it.
     pub fn last_change(&self, row: RowId) -> Result<Option<(Timestamp, bool)>> {
         let mut changes = DeltaBatch::default();
         self.collect(row..row + 1, TimeRange::from(Timestamp::MIN), &mut changes)?;
         let Some((_, ts, change)) = changes.iter().last() else { return Ok(None) };
-        Ok(Some((ts, !Change::parse(change)?.deletes())))
+        Ok(Some((ts, !RowChange::parse(change)?.deletes())))
     }
 }

@@ -1,10 +1,10 @@
-//! Changes to a DiskRowSet's rows that are not in a file yet, by row and timestamp.
+//! DeltaMemStore: the deltas of a DiskRowSet that are not in a file yet, by row and timestamp.
 //!
 //! ```text
-//!   tree ──► entry: row id ──► change ──► change        one entry for each row that was changed
+//!   tree ──► entry: row id ──► delta ──► delta        one entry for each changed row
 //! ```
 //!
-//! One writer adds, many readers copy out what concerns their rows, and no reader waits (`memstore`).
+//! One writer adds deltas, and any number of readers copy those of their rows. No reader waits (`memstore`).
 
 use std::cmp::Ordering as Compared;
 use std::ops::Range;
@@ -14,70 +14,70 @@ use super::deltafile::{DeltaBatch, TimeRange};
 use super::memrowset::COPY_SHARE;
 use super::memstore::NONE;
 use super::memstore::arena::Arena;
-use super::memstore::chain::{Chain, Mutation, Mutations};
-use super::memstore::node::Keys;
-use super::memstore::tree::Tree;
+use super::memstore::mutations::{Mutation, MutationList, MutationStore};
+use super::memstore::node::KeySource;
+use super::memstore::tree::RowTree;
 use crate::error::{Error, Result};
 use crate::ids::RowId;
-use crate::memory::{Held, MemTracker};
-use crate::schema::change::Change;
+use crate::memory::{MemTracker, TrackedBytes};
+use crate::schema::row_change::RowChange;
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::time::Timestamp;
 
-/// The recent changes of one rowset.
+/// In-memory deltas of one rowset.
 #[derive(Default)]
 pub struct DeltaMemStore {
-    /// Made when the first change comes: most rowsets have none.
+    /// Created with the first delta; most rowsets have none.
     store: OnceLock<Box<Store>>,
-    /// Held by the one writer; readers never ask for it.
+    /// Lock of the one writer; readers never take it.
     writer: Mutex<()>,
-    held: Held,
-    /// Bytes that it had when a merge of its rowset began: what comes later is copied to what takes the rowset's place.
-    merged_bytes: AtomicU64,
+    tracked: TrackedBytes,
+    /// Size in bytes at the start of a compaction of the rowset. Later deltas are copied to the rowset's replacement.
+    bytes_at_compaction: AtomicU64,
 }
 
 #[derive(Default)]
 struct Store {
-    tree: Tree,
+    tree: RowTree,
     entries: Arena<Entry>,
-    mutations: Mutations,
-    /// Rows revived less rows deleted.
+    mutations: MutationStore,
+    /// Rows reinserted minus rows deleted.
     net_rows: AtomicI64,
     newest: AtomicU64,
 }
 
-/// A row that was changed.
+/// A row with deltas.
 #[derive(Default)]
 struct Entry {
     row: AtomicU32,
-    chain: Chain,
+    chain: MutationList,
 }
 
 impl DeltaMemStore {
-    /// An empty one, whose bytes `memory` counts for as long as anyone has it.
+    /// Creates an empty store whose bytes `memory` counts until it is dropped.
     pub fn new(memory: &Arc<MemTracker>) -> DeltaMemStore {
-        let (held, first) = (Held::new(memory), Store::default());
-        held.set(0, (first.byte_size() + first.next_bytes()) as u64);
+        let (tracked, empty) = (TrackedBytes::new(memory), Store::default());
+        tracked.set(0, (empty.byte_size() + empty.next_bytes()) as u64);
         DeltaMemStore {
             store: OnceLock::new(),
             writer: Mutex::new(()),
-            held,
-            merged_bytes: AtomicU64::new(0),
+            tracked,
+            bytes_at_compaction: AtomicU64::new(0),
         }
     }
 
-    /// Changes from here on are promised room for a copy.
+    /// Starts reserving memory for a copy of each delta that is added from now on.
     pub fn begin_merge(&self) {
-        self.merged_bytes.store(self.byte_size().max(1) as u64, Ordering::Relaxed);
+        self.bytes_at_compaction.store(self.byte_size().max(1) as u64, Ordering::Relaxed);
     }
 
-    /// Adds a change. One operation may change a row several times; the order of the calls counts then.
+    /// Adds a delta. If one operation changes a row several times, the deltas apply in the order of the calls.
     pub fn insert(&self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
-        let parsed = Change::parse(change)?;
+        let parsed = RowChange::parse(change)?;
         let _guard = self.writer.lock().expect("no writer panics while it holds the lock");
         let store: &Store = self.store.get_or_init(Box::default);
         if store.mutations.len() >= NONE as usize {
-            return Err(Error::throttled("2^32 changes to one rowset wait to be flushed; write again later"));
+            return Err(Error::throttled("rowset: too many unflushed deltas (2^32); retry later"));
         }
         let entry = match store.tree.slot_of(&row, store) {
             Ok(entry) => entry,
@@ -88,21 +88,21 @@ impl DeltaMemStore {
             }
         };
         let chain = &store.entries.get(entry).chain;
-        store.mutations.add(chain, entry, ts, change, matches!(parsed, Change::Delete));
+        store.mutations.add(chain, entry, ts, change, matches!(parsed, RowChange::Delete));
         store.newest.fetch_max(ts.0, Ordering::Relaxed);
         let net = match parsed {
-            Change::Delete => -1,
-            Change::Update(_) => 0,
-            Change::Reinsert(_) => 1,
+            RowChange::Delete => -1,
+            RowChange::Update(_) => 0,
+            RowChange::Reinsert(_) => 1,
         };
         store.net_rows.fetch_add(net, Ordering::Relaxed);
-        let (bytes, merged) = (self.byte_size() as u64, self.merged_bytes.load(Ordering::Relaxed));
-        let copies = if merged > 0 { COPY_SHARE as u64 * bytes.saturating_sub(merged) } else { 0 };
-        self.held.set(bytes, store.next_bytes() as u64 + copies);
+        let (bytes, compacted) = (self.byte_size() as u64, self.bytes_at_compaction.load(Ordering::Relaxed));
+        let copies = if compacted > 0 { COPY_SHARE as u64 * bytes.saturating_sub(compacted) } else { 0 };
+        self.tracked.set(bytes, store.next_bytes() as u64 + copies);
         Ok(())
     }
 
-    /// Adds to `out` the changes of `rows` within `times`, by row and then time.
+    /// Appends to `out` the deltas of `rows` within `times`, by row and then time.
     pub fn collect(&self, rows: Range<RowId>, times: TimeRange, out: &mut DeltaBatch) {
         let Some(store) = self.store.get() else { return };
         for (row, chain) in store.from(rows.start).take_while(|(row, _)| *row < rows.end) {
@@ -112,12 +112,12 @@ impl DeltaMemStore {
         }
     }
 
-    /// Whether the row is alive after its newest change here; `None` if there is no change of it.
+    /// Returns true if the row is live after its newest delta in this store; `None` if it has none.
     pub fn is_live(&self, row: RowId) -> Option<bool> {
         self.last(row).map(|last| !last.deletes)
     }
 
-    /// When the row's newest change here was made; `None` if there is no change of it.
+    /// Returns the timestamp of the row's newest delta in this store; `None` if it has none.
     pub fn last_change(&self, row: RowId) -> Option<Timestamp> {
         self.last(row).map(|last| last.ts)
     }
@@ -128,7 +128,7 @@ impl DeltaMemStore {
         store.mutations.last(&store.entries.get(entry).chain)
     }
 
-    /// Calls `visit` with every change, by row and then time.
+    /// Calls `visit` with every delta, by row and then time.
     pub fn for_each(&self, mut visit: impl FnMut(RowId, Timestamp, &[u8]) -> Result<()>) -> Result<()> {
         let Some(store) = self.store.get() else { return Ok(()) };
         for (row, chain) in store.from(0) {
@@ -145,25 +145,25 @@ impl DeltaMemStore {
         self.len() == 0
     }
 
-    /// Bytes of memory taken.
+    /// Returns the bytes of memory allocated.
     pub fn byte_size(&self) -> usize {
         self.store.get().map_or(0, |store| store.byte_size())
     }
 
-    /// Rows revived less rows deleted.
+    /// Returns the rows reinserted minus the rows deleted.
     pub fn net_rows(&self) -> i64 {
         self.store.get().map_or(0, |store| store.net_rows.load(Ordering::Relaxed))
     }
 
-    /// The newest change's timestamp; `MIN` if there is none.
+    /// Returns the newest delta's timestamp; `MIN` if there is none.
     pub fn newest(&self) -> Timestamp {
         Timestamp(self.store.get().map_or(0, |store| store.newest.load(Ordering::Relaxed)))
     }
 }
 
 impl Store {
-    /// The rows changed, from `row` on, in order.
-    fn from(&self, row: RowId) -> impl Iterator<Item = (RowId, &Chain)> {
+    /// Returns the changed rows from `row` on, in order.
+    fn from(&self, row: RowId) -> impl Iterator<Item = (RowId, &MutationList)> {
         let mut cursor = self.tree.seek(&row, self);
         std::iter::from_fn(move || {
             let entry = self.entries.get(self.tree.next(&mut cursor, self)?);
@@ -175,7 +175,7 @@ impl Store {
         size_of::<Store>() + self.tree.bytes() + self.entries.bytes() + self.mutations.bytes()
     }
 
-    /// Bytes that may be allocated next, but for a change that is longer.
+    /// Returns the bytes that the next delta may allocate, unless it is longer than a chunk.
     fn next_bytes(&self) -> usize {
         self.tree.next_bytes() + self.entries.next_bytes() + self.mutations.next_bytes()
     }
@@ -185,7 +185,7 @@ impl Store {
     }
 }
 
-impl Keys for Store {
+impl KeySource for Store {
     type Key = RowId;
 
     #[inline]

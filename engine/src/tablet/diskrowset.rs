@@ -1,59 +1,59 @@
-//! A flushed set of rows: an immutable base, and the changes made to its rows since.
+//! DiskRowSet: an immutable base, and the deltas of its rows.
 //!
 //! ```text
 //!   find(key) ──▶ Bloom chunk ──▶ page of keys ──▶ RowId
 //!   mutate(row, ts, change) ──▶ recent (DeltaMemStore)
-//!   flush:   freeze         recent becomes frozen, a new recent takes over
-//!            flush_frozen   frozen is written to a file of REDOs; nothing refers to it yet
-//!            install        once the superblock names the file: it takes frozen's place
+//!   delta flush:   freeze         recent becomes frozen, and a new DeltaMemStore becomes recent
+//!                  flush_frozen   frozen is written to a delta file; no superblock refers to it yet
+//!                  install        after the superblock names the file: it replaces frozen
 //! ```
 //!
-//! Readers hold the base and the changes as they were when their scan began; a flush replaces the list, never
-//! what is in it. Changes that reach `recent` later are newer than any snapshot such a reader can have.
+//! Readers hold the base and the deltas of the start of their scan. A flush replaces the list, never its elements.
+//! Deltas added to `recent` later are newer than the snapshot of any such reader.
 //!
-//! *Not here:* writing the base ([`super::rowset_writer`]), scanning ([`super::rowset_scan`]), which operations
-//! may change a row (the caller has checked).
+//! Not here: writing the base ([`super::diskrowset_writer`]), scanning ([`super::diskrowset_scan`]), and checking that
+//! an operation may change a row (the caller does).
 
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use super::column_file;
-use super::delta_tracker::DeltaState;
-use super::deltafile::{DeltaMeta, DeltaReader, DeltaWriter, Direction};
+use super::delta_tracker::RowsetDeltas;
+use super::deltafile::{DeltaDirection, DeltaMeta, DeltaReader, DeltaWriter};
 use super::deltamemstore::DeltaMemStore;
+use super::diskrowset_scan::DiskRowSetScan;
+use super::diskrowset_writer::RowSetFooter;
+pub use super::diskrowset_writer::{ColumnFileConfig, DeltaFileMeta, DiskRowSetWriter, RowSetMeta};
 use super::rowset::{ProbeStats, RowSetScan, RowSetScanSpec, Snapshot};
-use super::rowset_scan::DiskRowSetScan;
-use super::rowset_writer::Footer;
-pub use super::rowset_writer::{ColumnFileConfig, DeltaFileMeta, DiskRowSetWriter, RowSetMeta};
-use crate::cfile::bloom::Chunk;
-use crate::cfile::cache::{PageCache, Worth};
-use crate::cfile::frame::{FileKind, Identity, PageFile, PageWriter, stream};
-use crate::cfile::hash::hash64;
-use crate::cfile::index::PageEntry;
-use crate::cfile::keys::{KeyForm, KeyIndex};
+use crate::cfile::cache::{CachePriority, PageCache};
+use crate::cfile::key_bloom::BloomChunk;
+use crate::cfile::key_index::{KeyForm, KeyIndex};
+use crate::cfile::page_file::{FileKind, PageFile, PageOwner, PageWriter, stream};
+use crate::cfile::page_index::PageEntry;
 use crate::cfile::reader::{CachedFile, StreamReader};
+use crate::cfile::stable_hash::hash64;
 use crate::cfile::writer::StreamMeta;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId, TabletId};
 use crate::memory::MemTracker;
-use crate::schema::block::{ProjectedColumn, RowBlock};
-use crate::schema::{Physical, Schema};
+use crate::schema::row_block::{ProjectedColumn, RowBlock};
+use crate::schema::{PhysicalType, Schema};
 use crate::time::Timestamp;
 
 /// The immutable part of a rowset.
 #[derive(Clone)]
-pub(super) struct Base {
+pub(super) struct BaseData {
     pub rows: u32,
     /// By stream, which is the column's id.
     pub columns: Vec<Arc<StreamReader>>,
     pub key_columns: usize,
     pub keys: Arc<KeyIndex>,
-    /// The Bloom filter, in chunks by key.
+    /// The Bloom filter, in chunks by key range.
     bloom: Arc<StreamReader>,
 }
 
-impl Base {
-    /// The position in `columns` of a column, if the rowset has it.
+impl BaseData {
+    /// Returns the index in `columns` of a column, if the rowset has it.
     pub fn column(&self, id: ColumnId) -> Option<usize> {
         self.columns.iter().position(|column| column.meta().stream == id.0)
     }
@@ -62,8 +62,8 @@ impl Base {
         self.column(id).is_some_and(|at| at < self.key_columns)
     }
 
-    fn open(file: &Arc<CachedFile>, footer: Footer) -> Result<Base> {
-        let bad = |what: &str| Error::corrupt(format!("{}: the footer {what}", file.file.path()));
+    fn open(file: &Arc<CachedFile>, footer: RowSetFooter) -> Result<BaseData> {
+        let bad = |fault: &str| Error::corrupt(format!("{}: the footer {fault}", file.file.path()));
         let key_columns = footer.key.len();
         if key_columns == 0 || key_columns > footer.columns.len() || footer.rows == 0 {
             return Err(bad("has no key or no rows"));
@@ -79,14 +79,14 @@ impl Base {
         };
         let form = KeyForm::of(&footer.key);
         let fits = match form {
-            KeyForm::Encoded => key.physical == Physical::Binary,
+            KeyForm::Encoded => key.physical == PhysicalType::Binary,
             KeyForm::Integer(physical) => key.physical == physical,
         };
         if !fits || key.nullable {
             return Err(bad("has a key index of another type"));
         }
         let reader = |meta| StreamReader::new(file.clone(), meta);
-        Ok(Base {
+        Ok(BaseData {
             rows: footer.rows,
             columns: footer.columns.into_iter().map(reader).map(Arc::new).collect(),
             key_columns,
@@ -95,26 +95,29 @@ impl Base {
         })
     }
 
-    /// The same with some columns read elsewhere. `Corrupt` if they are not columns of it that may change.
-    fn with_columns(&self, file: &Arc<CachedFile>, columns: Vec<StreamMeta>) -> Result<Base> {
+    /// Returns the base with some columns replaced by those of `file`. Fails with `Corrupt` if they are not non-key
+    /// columns of the base.
+    fn with_columns(&self, file: &Arc<CachedFile>, columns: Vec<StreamMeta>) -> Result<BaseData> {
         let mut base = self.clone();
         for meta in columns {
-            let place = base.column(ColumnId(meta.stream)).filter(|at| *at >= base.key_columns);
-            let Some(at) = place.filter(|at| base.columns[*at].meta().physical == meta.physical) else {
+            let existing = base.column(ColumnId(meta.stream)).filter(|at| *at >= base.key_columns);
+            let Some(at) = existing.filter(|at| base.columns[*at].meta().physical == meta.physical) else {
                 let (path, column) = (file.file.path(), meta.stream);
-                return Err(Error::corrupt(format!("{path}: column {column} cannot take a column's place")));
+                return Err(Error::corrupt(format!(
+                    "{path}: column {column} is not a non-key column of the rowset"
+                )));
             };
             base.columns[at] = Arc::new(StreamReader::new(file.clone(), meta));
         }
         Ok(base)
     }
 
-    /// The row with this encoded key, dead or alive.
+    /// Returns the row with this encoded key, live or deleted.
     pub fn find(&self, key: &[u8]) -> Result<Option<RowId>> {
         if self.may_contain(key)? { self.keys.find(key) } else { Ok(None) }
     }
 
-    /// Whether the Bloom filter lets the key pass.
+    /// Returns false if the Bloom filter excludes the key.
     fn may_contain(&self, key: &[u8]) -> Result<bool> {
         let first_key = |page: &PageEntry| page.bounds.clone().map_or(Vec::new(), |(first, _)| first);
         let bloom = &self.bloom;
@@ -125,8 +128,8 @@ impl Base {
             return Ok(false);
         }
         let file = bloom.file();
-        let chunk = file.page(stream::BLOOM, ordinal as u32, entry.at, Worth::Lookup, |body| {
-            let chunk = Chunk::decode(body)?;
+        let chunk = file.page(stream::BLOOM, ordinal as u32, entry.at, CachePriority::Lookup, |body| {
+            let chunk = BloomChunk::decode(body)?;
             let bytes = chunk.byte_size();
             Ok((chunk, bytes))
         })?;
@@ -143,81 +146,82 @@ pub struct StreamLayout {
 
 struct State {
     meta: Arc<RowSetMeta>,
-    /// As flushed, but for the columns that were written anew since.
-    base: Arc<Base>,
-    deltas: DeltaState,
-    /// The file with those columns.
+    /// The base as flushed, except for the columns of the column file.
+    base: Arc<BaseData>,
+    deltas: RowsetDeltas,
+    /// The column file, if there is one.
     column_file: Option<Arc<CachedFile>>,
-    /// Every operation up to and including this one is in `frozen` or in a file.
+    /// Every operation up to and including this timestamp is in `frozen` or in a file.
     frozen_ts: Timestamp,
 }
 
-/// A flushed set of rows, open for reading and for changes.
+/// A DiskRowSet, open for reading and for new deltas.
 pub struct DiskRowSet {
     data: Arc<dyn Disk>,
     tablet: TabletId,
     cache: Arc<PageCache>,
-    /// As flushed: for its keys, which never change.
-    base: Arc<Base>,
-    /// The changes that the base's own file has.
-    base_deltas: DeltaState,
+    /// The base as flushed. Its keys never change.
+    base: Arc<BaseData>,
+    /// The deltas in the base's own file.
+    base_deltas: RowsetDeltas,
     state: RwLock<State>,
-    memory: RowSetMemory,
+    memory: RowSetTrackers,
 }
 
-/// Who counts what a rowset holds in memory, if anyone does.
+/// Memory trackers of a rowset, if memory is tracked.
 #[derive(Clone, Default)]
-pub struct RowSetMemory {
-    /// Its recent changes.
-    pub changes: Option<Arc<MemTracker>>,
-    /// Footers and indexes of its open files.
+pub struct RowSetTrackers {
+    /// DeltaMemStores.
+    pub deltas: Option<Arc<MemTracker>>,
+    /// Footers and indexes of open files.
     pub files: Option<Arc<MemTracker>>,
 }
 
 impl DiskRowSet {
-    /// Opens a rowset and its delta files. `Corrupt` if they are damaged or do not belong together.
+    /// Opens a rowset and its delta files. Fails with `Corrupt` if they are damaged or do not belong together.
     pub fn open(
         data: Arc<dyn Disk>,
         tablet: TabletId,
         meta: RowSetMeta,
         schema: &Schema,
         cache: Arc<PageCache>,
-        memory: RowSetMemory,
+        memory: RowSetTrackers,
     ) -> Result<DiskRowSet> {
-        let identity = Identity { tablet, rowset: meta.id };
+        let identity = PageOwner { tablet, rowset: meta.id };
         let (file, footer) = PageFile::open(&*data, &meta.file, FileKind::RowSet, identity)?;
-        let footer: Footer = postcard::from_bytes(&footer)
+        let footer: RowSetFooter = postcard::from_bytes(&footer)
             .map_err(|error| Error::corrupt(format!("{}: the footer does not decode: {error}", meta.file)))?;
         let key: Vec<_> = schema.key_columns().iter().map(|column| column.ty.physical()).collect();
         if footer.rows != meta.rows || footer.key != key {
-            return Err(Error::corrupt(format!("{}: it is not the rowset of the superblock", meta.file)));
+            return Err(Error::corrupt(format!("{}: not the rowset that the superblock names", meta.file)));
         }
         let file = CachedFile::counted(file, cache.clone(), memory.files.as_ref());
         file.holds(size_of::<DiskRowSet>() + 2 * meta.byte_size());
-        let base_deltas = DeltaState {
+        let base_deltas = RowsetDeltas {
             undo: delta_reader(&file, &footer.undo).into_iter().collect(),
             redo: delta_reader(&file, &footer.redo).into_iter().collect(),
             frozen: None,
             recent: Arc::default(),
         };
-        let base = Arc::new(Base::open(&file, footer)?);
+        let base = Arc::new(BaseData::open(&file, footer)?);
         let frozen_ts = meta.redo_ts;
-        let first = State {
+        let initial = State {
             meta: Arc::new(meta),
             base: base.clone(),
-            deltas: DeltaState { recent: no_changes(&memory), ..base_deltas.clone() },
+            deltas: RowsetDeltas { recent: empty_delta_store(&memory), ..base_deltas.clone() },
             column_file: None,
             frozen_ts,
         };
-        let rowset = DiskRowSet { data, tablet, cache, base, base_deltas, state: RwLock::new(first), memory };
+        let rowset =
+            DiskRowSet { data, tablet, cache, base, base_deltas, state: RwLock::new(initial), memory };
         let meta = rowset.meta();
-        rowset.put_on(meta)?;
+        rowset.replace_delta_files(meta)?;
         Ok(rowset)
     }
 
-    /// Opens the files that a meta names beside the base and puts them in the place of those that were there.
-    fn put_on(&self, meta: Arc<RowSetMeta>) -> Result<()> {
-        let identity = Identity { tablet: self.tablet, rowset: meta.id };
+    /// Opens the column and delta files that `meta` names, and replaces the previous ones.
+    fn replace_delta_files(&self, meta: Arc<RowSetMeta>) -> Result<()> {
+        let identity = PageOwner { tablet: self.tablet, rowset: meta.id };
         let (mut base, mut deltas, mut column_file) = (self.base.clone(), self.base_deltas.clone(), None);
         if let Some(columns) = &meta.column_file {
             let (file, footer) = column_file::open(&*self.data, columns, identity, self.base.rows)?;
@@ -236,11 +240,11 @@ impl DiskRowSet {
         Ok(())
     }
 
-    fn open_deltas(&self, delta: &DeltaFileMeta, identity: Identity) -> Result<Arc<DeltaReader>> {
+    fn open_deltas(&self, delta: &DeltaFileMeta, identity: PageOwner) -> Result<Arc<DeltaReader>> {
         let (file, footer) = PageFile::open(&*self.data, &delta.file, FileKind::Delta, identity)?;
-        if footer[..] != postcard::to_stdvec(&delta.deltas).expect("numbers always encode") {
+        if footer[..] != postcard::to_stdvec(&delta.deltas).expect("integers always encode") {
             return Err(Error::corrupt(format!(
-                "{}: it is not the delta file of the superblock",
+                "{}: not the delta file that the superblock names",
                 delta.file
             )));
         }
@@ -256,19 +260,20 @@ impl DiskRowSet {
         self.state().meta.clone()
     }
 
-    /// The meta, and the changes that only snapshots before `mark` need (see [`DeltaState::ancient`]).
+    /// Returns the metadata, and the number of deltas that only snapshots before `mark` need (see
+    /// [`RowsetDeltas::ancient`]).
     pub(super) fn meta_and_ancient(&self, mark: Timestamp) -> (Arc<RowSetMeta>, u64) {
         let state = self.state();
         (state.meta.clone(), state.deltas.ancient(mark))
     }
 
-    /// Encoded keys of the first and the last row.
+    /// Returns the encoded keys of the first and the last row.
     pub fn key_bounds(&self) -> (Vec<u8>, Vec<u8>) {
         let meta = self.meta();
         (meta.min_key.clone(), meta.max_key.clone())
     }
 
-    /// Rows that are alive after every change so far.
+    /// Returns the number of rows that are live after all deltas.
     pub fn live_rows(&self) -> u64 {
         let state = self.state();
         let recent = state.deltas.recent.net_rows();
@@ -276,7 +281,7 @@ impl DiskRowSet {
         state.meta.live_rows.saturating_add_signed(recent + frozen)
     }
 
-    /// The row with this encoded key, dead or alive.
+    /// Returns the row with this encoded key, live or deleted.
     pub fn find(&self, key: &[u8], probes: &mut ProbeStats) -> Result<Option<RowId>> {
         probes.blooms += 1;
         if !self.base.may_contain(key)? {
@@ -286,27 +291,27 @@ impl DiskRowSet {
         self.base.keys.find(key)
     }
 
-    /// Whether the row is alive after every change so far.
+    /// Returns true if the row is live after all deltas.
     pub fn is_live(&self, row: RowId) -> Result<bool> {
         let state = self.state();
-        if let Some(live) = state.deltas.is_live_at_sight(row) {
+        if let Some(live) = state.deltas.is_live_without_io(row) {
             return Ok(live);
         }
-        // The lock is not held while files are read.
+        // Files are read without the lock.
         let deltas = state.deltas.clone();
         drop(state);
         deltas.is_live(row)
     }
 
-    /// Whether the row died before `mark`, so that it counts as not being there.
-    pub fn died_before(&self, row: RowId, mark: Timestamp) -> Result<bool> {
+    /// Returns true if the row was deleted before `mark`, so that it counts as absent.
+    pub fn was_deleted_before(&self, row: RowId, mark: Timestamp) -> Result<bool> {
         if mark == Timestamp::MIN || self.is_live(row)? {
             return Ok(false);
         }
-        self.deltas().died_before(row, mark)
+        self.deltas().was_deleted_before(row, mark)
     }
 
-    /// The row's columns after every change so far, as a block of one row; `None` if it is dead.
+    /// Returns the row's columns after all deltas, as a block of one row; `None` if it is deleted.
     pub fn row_at_latest(&self, row: RowId, columns: Arc<[ProjectedColumn]>) -> Result<Option<RowBlock>> {
         let spec = RowSetScanSpec {
             columns,
@@ -323,45 +328,48 @@ impl DiskRowSet {
         Ok(scan.next()?.map(|scanned| scanned.block))
     }
 
-    /// Adds a change to a row. The caller has checked that the operation may be made, and orders timestamps.
+    /// Adds a delta to a row. The caller has checked that the operation is allowed, and orders the timestamps.
     pub fn mutate(&self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         if row >= self.base.rows {
-            return Err(Error::invalid(format!("there is no row {row} in a rowset of {}", self.base.rows)));
+            return Err(Error::invalid(format!(
+                "rowset: row id {row} is out of range ({} rows)",
+                self.base.rows
+            )));
         }
-        // The lock is held meanwhile so that a freeze does not leave the change behind in what it writes.
+        // The lock is held during the insert. Otherwise a freeze could miss the delta in the store that it writes.
         let state = self.state();
         state.deltas.recent.insert(row, ts, change)
     }
 
-    /// All changes of its rows as of now.
-    pub(super) fn deltas(&self) -> DeltaState {
+    /// Returns all deltas of the rowset.
+    pub(super) fn deltas(&self) -> RowsetDeltas {
         self.state().deltas.clone()
     }
 
-    /// The values and the changes that lead on from them, as of one moment.
-    fn base_and_deltas(&self) -> (Arc<Base>, DeltaState) {
+    /// Returns the base and its deltas, both of the same version.
+    fn base_and_deltas(&self) -> (Arc<BaseData>, RowsetDeltas) {
         let state = self.state();
         (state.base.clone(), state.deltas.clone())
     }
 
-    /// The changes in files beside the base, and the meta that names them. As long as no job works on the rowset they
-    /// stay what they are.
-    pub(super) fn filed_changes(&self) -> (Arc<RowSetMeta>, DeltaState) {
+    /// Returns the deltas in files other than the base, and the metadata that names those files. They do not change as
+    /// long as no job works on the rowset.
+    pub(super) fn delta_file_state(&self) -> (Arc<RowSetMeta>, RowsetDeltas) {
         let state = self.state();
         let newer = |all: &[Arc<DeltaReader>], older: &[Arc<DeltaReader>]| all[older.len()..].to_vec();
         let undo = newer(&state.deltas.undo, &self.base_deltas.undo);
         let redo = newer(&state.deltas.redo, &self.base_deltas.redo);
-        (state.meta.clone(), DeltaState { undo, redo, frozen: None, recent: Arc::default() })
+        (state.meta.clone(), RowsetDeltas { undo, redo, frozen: None, recent: Arc::default() })
     }
 
-    /// A scan of the columns as they were written, without any changes.
+    /// Starts a scan of the columns as written, without any deltas.
     pub(super) fn scan_base(&self, spec: RowSetScanSpec) -> Result<DiskRowSetScan> {
-        let none = DeltaState { undo: Vec::new(), redo: Vec::new(), frozen: None, recent: Arc::default() };
+        let none = RowsetDeltas { undo: Vec::new(), redo: Vec::new(), frozen: None, recent: Arc::default() };
         DiskRowSetScan::new(self.state().base.clone(), none, spec)
     }
 
-    /// Calls `visit` with every change that is not in a file: by row, and in order of time within a row.
-    pub(super) fn recent_changes(
+    /// Calls `visit` with every delta that is not in a file: by row, and in order of time within a row.
+    pub(super) fn for_each_memory_delta(
         &self,
         mut visit: impl FnMut(RowId, Timestamp, &[u8]) -> Result<()>,
     ) -> Result<()> {
@@ -369,7 +377,7 @@ impl DiskRowSet {
         deltas.frozen.iter().chain([&deltas.recent]).try_for_each(|store| store.for_each(&mut visit))
     }
 
-    /// Encoded keys spread evenly over its rows, ascending: the first of each page of keys.
+    /// Returns encoded keys spread evenly over the rows, ascending: the first key of each page of keys.
     pub fn key_samples(&self) -> Result<Vec<Vec<u8>>> {
         let keys = &self.base.keys;
         let index = keys.stream().index()?;
@@ -381,8 +389,8 @@ impl DiskRowSet {
         Ok(index.pages.iter().filter_map(|page| page.bounds.as_ref().map(first)).collect())
     }
 
-    /// Its files, in the order of [`RowSetMeta::files`]. Whoever holds them can read them, even
-    /// when a compaction has removed their names.
+    /// Returns the rowset's files, in the order of [`RowSetMeta::files`]. They stay readable while they are open, even
+    /// after a compaction has removed their names.
     pub fn open_files(&self) -> Vec<PageFile> {
         let (base, state) = (&self.base.keys.stream().file().file, self.state());
         let columns = state.column_file.iter().map(|file| &file.file);
@@ -392,40 +400,40 @@ impl DiskRowSet {
         files.cloned().collect()
     }
 
-    /// Bytes that the pages of these columns take; of all columns if none is named.
+    /// Returns the stored bytes of these columns, or of all columns if none is given.
     pub fn bytes_of(&self, columns: &[ColumnId]) -> u64 {
-        let wanted = |stream: u32| columns.is_empty() || columns.contains(&ColumnId(stream));
+        let is_requested = |stream: u32| columns.is_empty() || columns.contains(&ColumnId(stream));
         let state = self.state();
         let metas = state.base.columns.iter().map(|column| column.meta());
-        metas.filter(|meta| wanted(meta.stream)).map(|meta| meta.stored_bytes).sum()
+        metas.filter(|meta| is_requested(meta.stream)).map(|meta| meta.stored_bytes).sum()
     }
 
-    /// Bytes of its cells before they were encoded.
+    /// Returns the bytes of all cells before encoding.
     pub fn raw_bytes(&self) -> u64 {
         self.state().base.columns.iter().map(|column| column.meta().raw_bytes).sum()
     }
 
-    /// Begins a scan in key order.
+    /// Starts a scan in key order.
     pub fn scan(&self, spec: &RowSetScanSpec) -> Result<Box<dyn RowSetScan>> {
         let (base, deltas) = self.base_and_deltas();
         let scan = DiskRowSetScan::new(base, deltas, spec.clone())?;
         Ok(Box::new(scan))
     }
 
-    /// Bytes of memory that changes take which are not in a file.
+    /// Returns the bytes of memory of the deltas that are not in a file.
     pub fn dms_bytes(&self) -> usize {
         let state = self.state();
         let frozen = state.deltas.frozen.as_ref().map_or(0, |frozen| frozen.byte_size());
         state.deltas.recent.byte_size() + frozen
     }
 
-    /// Changes that are not in a file.
+    /// Returns the number of deltas that are not in a file.
     pub fn dms_len(&self) -> usize {
         let state = self.state();
         state.deltas.recent.len() + state.deltas.frozen.as_ref().map_or(0, |frozen| frozen.len())
     }
 
-    /// How the base is laid out, stream by stream: for tools and tests.
+    /// Returns the layout of the base, stream by stream, for tools and tests.
     pub fn layout(&self) -> Result<Vec<StreamLayout>> {
         let base = self.state().base.clone();
         let keys = Some(base.keys.stream()).filter(|keys| keys.meta().stream == stream::KEYS);
@@ -436,8 +444,8 @@ impl DiskRowSet {
         streams.map(layout).collect()
     }
 
-    /// Sets the recent changes aside to be written; every operation up to and including `upto` has been
-    /// applied. False if there is nothing to write. What an earlier flush left frozen is kept as it is.
+    /// Freezes the recent deltas for a flush; every operation up to and including `upto` is applied. Returns false if
+    /// there is nothing to flush. Deltas that an earlier flush left frozen stay frozen.
     pub fn freeze(&self, upto: Timestamp) -> bool {
         let mut state = self.state.write().expect("no holder of the lock panics");
         if state.deltas.frozen.is_some() {
@@ -447,28 +455,28 @@ impl DiskRowSet {
             return false;
         }
         let recent: Arc<DeltaMemStore> =
-            std::mem::replace(&mut state.deltas.recent, no_changes(&self.memory));
+            std::mem::replace(&mut state.deltas.recent, empty_delta_store(&self.memory));
         state.frozen_ts = upto.max(recent.newest());
         state.deltas.frozen = Some(recent);
         true
     }
 
-    /// Writes what is frozen to a file, durably, and gives the rowset's meta as it will be with that file.
+    /// Writes the frozen deltas durably to a file, and returns the rowset's metadata with that file. Fails with
     /// `Invalid` if nothing is frozen.
     pub fn flush_frozen(&self, path: &str, config: &ColumnFileConfig) -> Result<RowSetMeta> {
         let (mut meta, frozen, frozen_ts) = {
             let state = self.state();
             let Some(frozen) = state.deltas.frozen.clone() else {
-                return Err(Error::invalid(format!("{path}: nothing is frozen to be flushed")));
+                return Err(Error::invalid(format!("{path}: no frozen deltas to flush")));
             };
             (RowSetMeta::clone(&state.meta), frozen, state.frozen_ts)
         };
-        let identity = Identity { tablet: self.tablet, rowset: meta.id };
+        let identity = PageOwner { tablet: self.tablet, rowset: meta.id };
         let mut out = PageWriter::create(self.data.clone(), path, FileKind::Delta, identity)?;
-        let mut writer = DeltaWriter::new(Direction::Redo, config.delta_page_bytes);
+        let mut writer = DeltaWriter::new(DeltaDirection::Redo, config.delta_page_bytes);
         frozen.for_each(|row, ts, change| writer.push(row, ts, change, &mut out))?;
-        let deltas = writer.finish(&mut out)?.expect("what is frozen is not empty");
-        let footer = postcard::to_stdvec(&deltas).expect("numbers always encode");
+        let deltas = writer.finish(&mut out)?.expect("frozen deltas are not empty");
+        let footer = postcard::to_stdvec(&deltas).expect("integers always encode");
         let bytes = out.finish(&footer)?;
         meta.bytes += bytes;
         meta.redo_ts = meta.redo_ts.max(frozen_ts);
@@ -477,12 +485,12 @@ impl DiskRowSet {
         Ok(meta)
     }
 
-    /// Puts the file that [`DiskRowSet::flush_frozen`] wrote in the place of what was frozen.
+    /// Replaces the frozen deltas by the file that [`DiskRowSet::flush_frozen`] wrote.
     pub fn install(&self, meta: RowSetMeta) -> Result<()> {
         let Some(delta) = meta.delta_files.last() else {
-            return Err(Error::invalid("a flushed rowset has a delta file"));
+            return Err(Error::invalid("rowset metadata: no delta file to install"));
         };
-        let identity = Identity { tablet: self.tablet, rowset: meta.id };
+        let identity = PageOwner { tablet: self.tablet, rowset: meta.id };
         let reader = self.open_deltas(delta, identity)?;
         let mut state = self.state.write().expect("no holder of the lock panics");
         state.deltas.redo.push(reader);
@@ -491,9 +499,10 @@ impl DiskRowSet {
         Ok(())
     }
 
-    /// Puts the column file of a [`super::delta_merge::DeltaMerge`] in the place of the changes that it took in.
+    /// Installs the column file of a [`super::delta_compaction::DeltaCompaction`] in place of the delta files it
+    /// folded.
     pub fn install_columns(&self, meta: RowSetMeta) -> Result<()> {
-        self.put_on(Arc::new(meta))
+        self.replace_delta_files(Arc::new(meta))
     }
 }
 
@@ -502,6 +511,6 @@ fn delta_reader(file: &Arc<CachedFile>, deltas: &Option<DeltaMeta>) -> Option<Ar
     deltas.map(|meta| Arc::new(DeltaReader::new(file.clone(), meta)))
 }
 
-fn no_changes(memory: &RowSetMemory) -> Arc<DeltaMemStore> {
-    memory.changes.as_ref().map_or_else(Arc::default, |memory| Arc::new(DeltaMemStore::new(memory)))
+fn empty_delta_store(memory: &RowSetTrackers) -> Arc<DeltaMemStore> {
+    memory.deltas.as_ref().map_or_else(Arc::default, |memory| Arc::new(DeltaMemStore::new(memory)))
 }

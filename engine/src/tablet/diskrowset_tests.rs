@@ -1,22 +1,22 @@
-//! A DiskRowSet against a model: every row's history as a list of states.
+//! Model tests of a DiskRowSet; the model is each row's history as a list of states.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMemory, RowSetMeta};
+use super::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMeta, RowSetTrackers};
 use super::rowset::{ProbeStats, RowSetScanSpec, Snapshot};
 use crate::cfile::cache::PageCache;
-use crate::cfile::frame::Identity;
+use crate::cfile::page_file::PageOwner;
 use crate::disk::Disk;
 use crate::disk::mem::MemDisk;
 use crate::error::ErrorKind;
 use crate::ids::{ColumnId, RowId, TabletId, Uuid};
-use crate::schema::block::{ProjectedColumn, RowBlock};
-use crate::schema::change::{Change, ChangeBuilder, encode_delete};
 use crate::schema::key::encode_key;
 use crate::schema::predicate::{Predicate, PredicateKind};
+use crate::schema::row_block::{ProjectedColumn, RowBlock};
+use crate::schema::row_change::{RowChange, RowChangeBuilder, encode_delete};
 use crate::schema::{ColumnSchema, Compression, DataType, Schema};
 use crate::time::Timestamp;
 
@@ -26,7 +26,7 @@ type Cell = Option<Vec<u8>>;
 /// Cells of the columns outside the key.
 type State = Vec<Cell>;
 
-/// A key, three columns, and one that was added after the rowset was written.
+/// A key, three columns, and one column that was added after the rowset was written.
 fn table(composite: bool) -> Schema {
     let mut columns = vec![ColumnSchema::new(0, "k", DataType::Int32)];
     if composite {
@@ -43,8 +43,8 @@ fn table(composite: bool) -> Schema {
     Schema::new(columns, 1 + usize::from(composite)).unwrap()
 }
 
-/// The table as it was before the last column came.
-fn written(schema: &Schema) -> Schema {
+/// The table before the last column was added.
+fn schema_at_flush(schema: &Schema) -> Schema {
     let columns = schema.columns();
     Schema::new(columns[..columns.len() - 1].to_vec(), schema.num_key_columns()).unwrap()
 }
@@ -60,7 +60,7 @@ struct Op {
 struct Version {
     ts: Timestamp,
     change: Vec<u8>,
-    /// `None`: the row is dead.
+    /// `None` if the row is deleted.
     state: Option<State>,
 }
 
@@ -95,7 +95,7 @@ impl Model {
         key
     }
 
-    /// Applies an operation if the row's state allows it. Before `late`, the last column does not exist.
+    /// Applies an operation if the row's state allows it. Without `late`, the last column does not exist yet.
     fn apply(&mut self, op: &Op, ts: Timestamp, late: bool, may_insert: bool) -> Option<&Version> {
         let ids = self.value_ids();
         let known = if late { ids.len() } else { ids.len() - 1 };
@@ -106,7 +106,7 @@ impl Model {
         let state = match (now, op.kind % 4) {
             (None, 0) if !history.is_empty() || may_insert => {
                 let mut state = cells;
-                let mut builder = ChangeBuilder::reinsert(&mut change);
+                let mut builder = RowChangeBuilder::reinsert(&mut change);
                 (0..known).for_each(|i| {
                     builder.set(ids[i], state[i].as_deref());
                 });
@@ -118,7 +118,7 @@ impl Model {
             (Some(mut state), 1 | 2) => {
                 let column = op.value as usize % known;
                 state[column] = cells[column].clone();
-                ChangeBuilder::update(&mut change).set(ids[column], cells[column].as_deref());
+                RowChangeBuilder::update(&mut change).set(ids[column], cells[column].as_deref());
                 Some(state)
             }
             (Some(_), 3) => {
@@ -131,13 +131,13 @@ impl Model {
         history.last()
     }
 
-    /// State of a row as seen by operations before `before`.
+    /// Returns the state of a row after the operations before `before`.
     fn at(&self, row: usize, before: Timestamp) -> Option<&State> {
         let seen = self.histories[&row].iter().rev().find(|version| version.ts < before)?;
         seen.state.as_ref()
     }
 
-    /// Writes the base of all rows inserted so far; returns the rows in it.
+    /// Writes the base of all rows inserted so far; returns its rows.
     fn flush(
         &mut self,
         disk: &MemDisk,
@@ -146,8 +146,8 @@ impl Model {
     ) -> Option<(RowSetMeta, Vec<usize>)> {
         self.histories.retain(|_, history| !history.is_empty());
         let rows: Vec<usize> = self.histories.keys().copied().collect();
-        let schema = written(&self.schema);
-        let identity = Identity { tablet: TABLET, rowset: 5 };
+        let schema = schema_at_flush(&self.schema);
+        let identity = PageOwner { tablet: TABLET, rowset: 5 };
         let path = "data/5.base";
         let mut writer =
             DiskRowSetWriter::new(Arc::new(disk.clone()), path, identity, &schema, config).unwrap();
@@ -179,13 +179,13 @@ impl Model {
             match i.checked_sub(1).map(|before| &history[before].state) {
                 None => encode_delete(&mut undo),
                 Some(before) => {
-                    // A DELETE is undone with what it deleted.
+                    // The undo of a DELETE restores the deleted cells.
                     let before = before.as_ref();
                     let cell = |id: ColumnId| {
                         let at = known.iter().position(|known| *known == id).unwrap();
                         before.and_then(|state| state[at].as_deref())
                     };
-                    Change::parse(&history[i].change).unwrap().encode_inverse(known, cell, &mut undo);
+                    RowChange::parse(&history[i].change).unwrap().encode_inverse(known, cell, &mut undo);
                 }
             }
             writer.undo(id, history[i].ts, &undo).unwrap();
@@ -208,7 +208,7 @@ fn ts(i: usize) -> Timestamp {
     Timestamp(10 * (i as u64 + 1))
 }
 
-/// Applies `ops`; the rowset is flushed before op `flush_at`, deltas are flushed before the ops in `delta_at`.
+/// Applies `ops`. The rowset is flushed before op `flush_at`, and deltas are flushed before the ops in `delta_at`.
 fn play(
     ops: &[Op],
     flush_at: usize,
@@ -234,7 +234,7 @@ fn play(
             meta,
             &schema,
             cache.clone(),
-            RowSetMemory::default(),
+            RowSetTrackers::default(),
         )
         .unwrap()
     };
@@ -243,7 +243,7 @@ fn play(
         if delta_at.contains(&i) && set.freeze(Timestamp(ts(i).0 - 1)) {
             let meta = set.flush_frozen(&format!("data/5.delta{i}"), config).unwrap();
             if i.is_multiple_of(2) {
-                // As after a restart: nothing was in memory but what has just been written.
+                // Reopened as after a restart: the DeltaMemStore contained only the deltas just written.
                 set = open(meta);
             } else {
                 set.install(meta).unwrap();
@@ -273,20 +273,20 @@ fn spec(columns: &[ColumnSchema], before: Timestamp) -> RowSetScanSpec {
     }
 }
 
-/// Key, cells and whether the row is told as deleted.
-type Shown = (Vec<u8>, Vec<Cell>, bool);
+/// Key, cells, and true if the row is returned as deleted.
+type ReturnedRow = (Vec<u8>, Vec<Cell>, bool);
 
-fn scan(set: &DiskRowSet, spec: &RowSetScanSpec) -> Vec<Shown> {
-    let mut shown = Vec::new();
+fn scan(set: &DiskRowSet, spec: &RowSetScanSpec) -> Vec<ReturnedRow> {
+    let mut returned = Vec::new();
     let mut scan = set.scan(spec).unwrap();
     while let Some(scanned) = scan.next().unwrap() {
         assert!(scanned.block.rows > 0 && scanned.keys.len() == scanned.block.rows);
         for (i, key) in scanned.keys.iter().enumerate() {
             let cells = scanned.block.columns.iter().map(|column| column.cell(i).map(<[u8]>::to_vec));
-            shown.push((key.clone(), cells.collect(), scanned.deleted.as_ref().is_some_and(|d| d.get(i))));
+            returned.push((key.clone(), cells.collect(), scanned.deleted.as_ref().is_some_and(|d| d.get(i))));
         }
     }
-    shown
+    returned
 }
 
 impl Case {
@@ -294,7 +294,7 @@ impl Case {
         self.model.key_cells(row).into_iter().map(Some).chain(state.iter().cloned()).collect()
     }
 
-    fn expected(&self, before: Timestamp, keep: impl Fn(&[u8], &[Cell]) -> bool) -> Vec<Shown> {
+    fn expected(&self, before: Timestamp, keep: impl Fn(&[u8], &[Cell]) -> bool) -> Vec<ReturnedRow> {
         let mut expected = Vec::new();
         for row in &self.rows {
             if let Some(state) = self.model.at(*row, before) {
@@ -361,7 +361,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn any_snapshot_shows_what_the_history_says(
+    fn any_snapshot_agrees_with_the_history(
         ops in ops(),
         flush_at in 1usize..120,
         delta_at in prop::collection::vec(0usize..160, 0..4),
@@ -393,7 +393,7 @@ proptest! {
     }
 
     #[test]
-    fn a_diff_shows_rows_that_were_touched_and_were_or_are_alive(
+    fn a_diff_scan_returns_changed_rows_that_were_or_are_live(
         ops in ops(),
         flush_at in 1usize..120,
         delta_at in prop::collection::vec(0usize..160, 0..4),
@@ -404,26 +404,26 @@ proptest! {
             let (from, before) = (Timestamp(a.min(b)), Timestamp(a.max(b)));
             let mut spec = spec(case.model.schema.columns(), before);
             spec.diff_from = Some(from);
-            let shown = scan(&case.set, &spec);
+            let returned = scan(&case.set, &spec);
             let mut expected = Vec::new();
             for row in &case.rows {
-                let touched = case.model.histories[row].iter().any(|v| v.ts >= from && v.ts < before);
+                let changed = case.model.histories[row].iter().any(|v| v.ts >= from && v.ts < before);
                 let (old, new) = (case.model.at(*row, from), case.model.at(*row, before));
-                if touched && (old.is_some() || new.is_some()) {
+                if changed && (old.is_some() || new.is_some()) {
                     let cells = new.map(|state| case.row_cells(*row, state));
                     expected.push((case.model.key(*row), cells, new.is_none()));
                 }
             }
-            prop_assert_eq!(shown.len(), expected.len());
-            for ((key, cells, deleted), (expected_key, expected_cells, gone)) in shown.into_iter().zip(expected) {
-                prop_assert_eq!((&key, deleted), (&expected_key, gone));
+            prop_assert_eq!(returned.len(), expected.len());
+            for ((key, cells, deleted), (expected_key, expected_cells, expected_deleted)) in returned.into_iter().zip(expected) {
+                prop_assert_eq!((&key, deleted), (&expected_key, expected_deleted));
                 prop_assert!(expected_cells.is_none_or(|expected| expected == cells));
             }
         }
     }
 }
 
-/// Opens the rowset afresh and reads every page of it.
+/// Reopens the rowset and reads all of its pages.
 fn read_everything(case: &Case, disk: &MemDisk) -> crate::error::Result<()> {
     let (schema, meta) = (&case.model.schema, RowSetMeta::clone(&case.set.meta()));
     let set = DiskRowSet::open(
@@ -432,7 +432,7 @@ fn read_everything(case: &Case, disk: &MemDisk) -> crate::error::Result<()> {
         meta,
         schema,
         PageCache::new(1 << 20),
-        RowSetMemory::default(),
+        RowSetTrackers::default(),
     )?;
     for row in &case.rows {
         set.find(&case.model.key(*row), &mut ProbeStats::default())?;
@@ -452,7 +452,7 @@ fn busy_case() -> Case {
 }
 
 #[test]
-fn a_flipped_bit_anywhere_in_a_rowset_is_noticed() {
+fn a_flipped_bit_anywhere_in_a_rowset_is_detected() {
     let case = busy_case();
     let meta = case.set.meta();
     assert_eq!(meta.files().count(), 2);
@@ -475,8 +475,8 @@ fn a_flipped_bit_anywhere_in_a_rowset_is_noticed() {
     }
 }
 
-/// A file with some bytes of one page's body replaced and its checksum made to match.
-fn resealed(file: &[u8], page: usize, hits: &[(usize, u8)]) -> Vec<u8> {
+/// Returns a file with some bytes of one page's body replaced and its checksum recomputed.
+fn with_valid_checksum(file: &[u8], page: usize, overwrites: &[(usize, u8)]) -> Vec<u8> {
     const HEADER: usize = 48;
     let mut bytes = file.to_vec();
     let mut starts = Vec::new();
@@ -487,7 +487,7 @@ fn resealed(file: &[u8], page: usize, hits: &[(usize, u8)]) -> Vec<u8> {
     }
     let start = starts[page % starts.len()];
     let len = u32::from_le_bytes(bytes[start + 4..start + 8].try_into().unwrap()) as usize;
-    for (at, value) in hits {
+    for (at, value) in overwrites {
         bytes[start + HEADER + at % len.max(1)] = *value;
     }
     let crc = crc32c::crc32c(&bytes[start + 4..start + HEADER + len]);
@@ -498,14 +498,14 @@ fn resealed(file: &[u8], page: usize, hits: &[(usize, u8)]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Damage that a checksum cannot show, as a bug in a writer would make it: any answer will do but a panic.
+    /// Damage with a valid checksum, as a bug of a writer would cause: any result is allowed except a panic.
     #[test]
-    fn sealed_nonsense_is_refused_or_read_but_never_panics(
+    fn corrupt_pages_with_valid_checksums_never_panic(
         pages in prop::collection::vec((any::<usize>(), prop::collection::vec((any::<usize>(), any::<u8>()), 1..4)), 8),
     ) {
         thread_local!(static CASE: Case = busy_case());
         CASE.with(|case| {
-            for (page, hits) in pages {
+            for (page, overwrites) in pages {
                 for path in case.set.meta().files() {
                     let file = case.disk.open(path).unwrap();
                     let mut bytes = vec![0; file.len().unwrap() as usize];
@@ -518,7 +518,7 @@ proptest! {
                         file.read_at(0, &mut bytes).unwrap();
                         disk.create(other).unwrap().append(&bytes).unwrap();
                     }
-                    disk.create(path).unwrap().append(&resealed(&bytes, page, &hits)).unwrap();
+                    disk.create(path).unwrap().append(&with_valid_checksum(&bytes, page, &overwrites)).unwrap();
                     let _ = read_everything(case, &disk);
                 }
             }
@@ -526,13 +526,13 @@ proptest! {
     }
 }
 
-/// Every disk operation of a delta flush fails once: the changes stay readable, and the next flush works.
+/// Every disk operation of a delta flush fails once. The deltas stay readable, and the next flush succeeds.
 #[test]
 fn a_delta_flush_that_fails_loses_nothing() {
     let case = busy_case();
     let before = scan(&case.set, &spec(case.model.schema.columns(), Timestamp::MAX));
     let mut change = Vec::new();
-    ChangeBuilder::update(&mut change).set(ColumnId(9), Some(&99i32.to_le_bytes()));
+    RowChangeBuilder::update(&mut change).set(ColumnId(9), Some(&99i32.to_le_bytes()));
     case.set.mutate(0, Timestamp(5000), &change).unwrap();
     let changed = scan(&case.set, &spec(case.model.schema.columns(), Timestamp::MAX));
     assert!(case.set.freeze(Timestamp(5000)));
@@ -548,7 +548,7 @@ fn a_delta_flush_that_fails_loses_nothing() {
     };
     assert!(failures >= 4, "create, append, sync and sync of the directory: {failures}");
     assert_eq!(scan(&case.set, &spec(case.model.schema.columns(), Timestamp::MAX)), changed);
-    // The failure that the last flush did not reach meets the reading of its file.
+    // The armed failure that the last flush did not reach overwrites the read of its file.
     assert_eq!(case.set.install(meta.clone()).unwrap_err().errno, Some(5));
     case.set.install(meta).unwrap();
     assert_eq!(scan(&case.set, &spec(case.model.schema.columns(), Timestamp::MAX)), changed);
@@ -557,9 +557,9 @@ fn a_delta_flush_that_fails_loses_nothing() {
     assert_eq!(case.set.meta().redo_ts, Timestamp(5000));
 }
 
-/// Enough rows for several pages of every stream, several chunks of the filter, and a dictionary that gives up.
+/// Enough rows for several pages of each stream, several Bloom chunks, and a dictionary that overflows.
 #[test]
-fn a_rowset_of_many_pages_gives_back_every_row() {
+fn a_rowset_of_many_pages_returns_every_row() {
     const ROWS: i64 = 40_000;
     let columns = vec![
         ColumnSchema::new(0, "k", DataType::Int64),
@@ -581,7 +581,7 @@ fn a_rowset_of_many_pages_gives_back_every_row() {
     let disk = MemDisk::new(1);
     disk.create_dir("data").unwrap();
     let projection: Vec<ProjectedColumn> = schema.columns().iter().map(ProjectedColumn::from).collect();
-    let identity = Identity { tablet: TABLET, rowset: 5 };
+    let identity = PageOwner { tablet: TABLET, rowset: 5 };
     let config = ColumnFileConfig::default();
     let mut writer =
         DiskRowSetWriter::new(Arc::new(disk.clone()), "data/5", identity, &schema, &config).unwrap();
@@ -594,16 +594,17 @@ fn a_rowset_of_many_pages_gives_back_every_row() {
     }
     let meta = writer.finish(Timestamp(9)).unwrap();
     let cache = PageCache::new(1 << 22);
-    let set = DiskRowSet::open(Arc::new(disk), TABLET, meta, &schema, cache.clone(), RowSetMemory::default())
-        .unwrap();
+    let set =
+        DiskRowSet::open(Arc::new(disk), TABLET, meta, &schema, cache.clone(), RowSetTrackers::default())
+            .unwrap();
     let pages: Vec<usize> = set.layout().unwrap().iter().map(|stream| stream.pages.len()).collect();
     assert!(pages.iter().all(|pages| *pages > 1), "{pages:?}");
     let mut spec = spec(schema.columns(), Timestamp::MAX);
     spec.block_rows = 1000;
     let rows = scan(&set, &spec);
     assert_eq!(rows.len() as i64, ROWS);
-    for (row, (_, shown, _)) in (0..).zip(rows) {
-        assert_eq!(shown, cells(row), "row {row}");
+    for (row, (_, returned, _)) in (0..).zip(rows) {
+        assert_eq!(returned, cells(row), "row {row}");
     }
     let mut probes = ProbeStats::default();
     for row in 0..ROWS {

@@ -1,11 +1,11 @@
-//! Writing a frozen MemRowSet to DiskRowSets.
+//! MemRowSet flush: writing a frozen MemRowSet to DiskRowSets.
 //!
 //! ```text
-//!   freeze at F ── writes go on ──────────────────────────► swap
-//!                  rows as of F ──► files, by and by          changes after F move to the files' DeltaMemStores
+//!   freeze at F ── writes continue ───────────────────────► swap
+//!                  rows as of F ──► files, step by step       mutations after F move to the files' DeltaMemStores
 //! ```
 //!
-//! Until the swap the MemRowSet is read and changed as before; the files are nobody's.
+//! Until the swap the MemRowSet is read and mutated as before, and no superblock refers to the files.
 
 use std::sync::Arc;
 
@@ -13,55 +13,60 @@ use super::Tablet;
 use super::diskrowset::{DiskRowSet, DiskRowSetWriter, RowSetMeta};
 use super::memrowset::MemRowSet;
 use super::rowset::RowSetId;
-use crate::cfile::frame::{Identity, Sealed, sync_all};
+use crate::cfile::page_file::{PageOwner, SealedFile, sync_all};
 use crate::disk::Disk;
 use crate::error::Result;
 use crate::ids::{RowId, TabletId};
 use crate::schema::Schema;
 use crate::time::Timestamp;
 
-/// The directory of all tablets' rows.
+/// Directory of all tablets' data.
 pub const DATA_DIR: &str = "data";
 
-/// The directory of a tablet's rows.
+/// Returns the directory of a tablet's data.
 pub fn data_dir(tablet: TabletId) -> String {
     format!("{DATA_DIR}/{tablet}")
 }
 
-/// The path of a DiskRowSet's base.
+/// Returns the path of a DiskRowSet's base.
 pub fn rowset_path(tablet: TabletId, rowset: RowSetId) -> String {
     format!("data/{tablet}/{rowset:08}.rows")
 }
 
-/// The path of a file of changes; `number` is used for this file only.
+/// Returns the path of a delta file; `number` is unique to the file.
 pub fn delta_path(tablet: TabletId, rowset: RowSetId, number: u64) -> String {
     format!("data/{tablet}/{rowset:08}-{number:08}.deltas")
 }
 
-/// The path of a file of columns written anew; `number` is used for this file only.
+/// Returns the path of a file of rewritten columns; `number` is unique to the file.
 pub fn column_path(tablet: TabletId, rowset: RowSetId, number: u64) -> String {
     format!("data/{tablet}/{rowset:08}-{number:08}.columns")
 }
 
-/// Writes rows in key order to as many DiskRowSets as their size asks for.
-pub struct Roller {
+/// Writer of rows in key order to DiskRowSets of limited size.
+pub struct RollingRowSetWriter {
     data: Arc<dyn Disk>,
     tablet: Arc<Tablet>,
     schema: Arc<Schema>,
-    /// Every operation up to here is in what is written.
+    /// Timestamp up to which every operation is in the files.
     base_ts: Timestamp,
     writer: Option<DiskRowSetWriter>,
     finished: Vec<RowSetMeta>,
-    /// The finished ones' files, which are made durable together at the end: until then the device writes them in its
-    /// own time.
-    sealed: Vec<Sealed>,
-    /// Files begun, whether finished or not.
+    /// Files of the finished rowsets. They are synced together at the end; until then the device writes them at its own
+    /// pace.
+    sealed: Vec<SealedFile>,
+    /// Files created, finished or not.
     files: Vec<String>,
 }
 
-impl Roller {
-    pub fn new(data: Arc<dyn Disk>, tablet: Arc<Tablet>, schema: Arc<Schema>, base_ts: Timestamp) -> Roller {
-        Roller {
+impl RollingRowSetWriter {
+    pub fn new(
+        data: Arc<dyn Disk>,
+        tablet: Arc<Tablet>,
+        schema: Arc<Schema>,
+        base_ts: Timestamp,
+    ) -> RollingRowSetWriter {
+        RollingRowSetWriter {
             data,
             tablet,
             schema,
@@ -73,8 +78,8 @@ impl Roller {
         }
     }
 
-    /// The writer to give the next rows to, and which of the rowsets it makes. Rows given to it are counted only
-    /// at the next call: call it once per small batch.
+    /// Returns the writer for the next rows, and the index of its rowset. Rows count towards the size limit at the next
+    /// call only, so it must be called once per small batch.
     pub fn writer(&mut self) -> Result<(usize, &mut DiskRowSetWriter)> {
         let limit = self.tablet.config().rowset_roll_bytes;
         if self.writer.as_ref().is_some_and(|writer| writer.size_bytes() >= limit) {
@@ -92,7 +97,7 @@ impl Roller {
         let (tablet, rowset) = (self.tablet.tablet, self.tablet.new_rowset_id());
         let path = rowset_path(tablet, rowset);
         self.files.push(path.clone());
-        let identity = Identity { tablet, rowset };
+        let identity = PageOwner { tablet, rowset };
         let config = &self.tablet.config().columns;
         DiskRowSetWriter::new(self.data.clone(), &path, identity, &self.schema, config)
     }
@@ -104,14 +109,14 @@ impl Roller {
             self.finished.push(meta);
             self.sealed.push(sealed);
         } else if let Some(file) = self.files.pop() {
-            // Every row was left behind. What cannot be removed now, the next opening removes.
+            // Every row was dropped. If the removal fails, the next bootstrap removes the orphan file.
             drop(writer);
             let _ = self.data.remove(&file);
         }
         Ok(())
     }
 
-    /// Makes everything durable and opens it.
+    /// Makes all files durable and opens their rowsets.
     pub fn finish(&mut self) -> Result<Vec<Arc<DiskRowSet>>> {
         self.roll()?;
         sync_all(&std::mem::take(&mut self.sealed))?;
@@ -119,68 +124,75 @@ impl Roller {
         self.finished.iter().map(open).collect()
     }
 
-    /// Bytes of memory taken.
+    /// Returns the bytes of memory allocated.
     pub fn allocated(&self) -> usize {
         self.writer.as_ref().map_or(0, DiskRowSetWriter::allocated)
     }
 
-    /// Files that nothing will refer to if the job ends here.
+    /// Returns the files that become orphans if the job ends here.
     pub fn files(&self) -> &[String] {
         &self.files
     }
 }
 
-/// Where a row went: which of the new rowsets, and which row of it.
+/// New location of a row: index of the new rowset, and row in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct NewPlace {
+pub struct RowRelocation {
     pub rowset: u32,
     pub row: RowId,
 }
 
-impl NewPlace {
-    /// The row was left behind.
-    pub const NOWHERE: NewPlace = NewPlace { rowset: u32::MAX, row: u32::MAX };
+impl RowRelocation {
+    /// The row was dropped.
+    pub const NOWHERE: RowRelocation = RowRelocation { rowset: u32::MAX, row: u32::MAX };
 }
 
-/// The copying part of a flush.
-pub struct MrsCopy {
+/// The copying part of a MemRowSet flush.
+pub struct MemRowSetFlush {
     mrs: Arc<MemRowSet>,
     at: Timestamp,
-    /// History from before it is left behind. Rows that died before it are not: they may be revived meanwhile.
+    /// History before the mark is dropped. Rows deleted before the mark are copied, because a write may reinsert them
+    /// during the flush.
     mark: Timestamp,
-    roller: Roller,
-    /// The key to go on at; `None` when all is copied.
-    from: Option<Vec<u8>>,
-    /// By the row's number in the MemRowSet.
-    places: Vec<NewPlace>,
-    /// What the last step took besides.
+    roller: RollingRowSetWriter,
+    /// Key to resume at; `None` when all rows are copied.
+    resume_key: Option<Vec<u8>>,
+    /// New locations, by row id in the MemRowSet.
+    relocations: Vec<RowRelocation>,
+    /// Bytes that the last step allocated temporarily.
     step_bytes: usize,
 }
 
-impl MrsCopy {
-    /// A copy of a MemRowSet that was frozen at `at`.
-    pub fn new(data: Arc<dyn Disk>, tablet: Arc<Tablet>, mrs: Arc<MemRowSet>, at: Timestamp) -> MrsCopy {
+impl MemRowSetFlush {
+    /// Creates the flush of a MemRowSet that was frozen at `at`.
+    pub fn new(
+        data: Arc<dyn Disk>,
+        tablet: Arc<Tablet>,
+        mrs: Arc<MemRowSet>,
+        at: Timestamp,
+    ) -> MemRowSetFlush {
         let schema = mrs.schema().schema.clone();
-        let (places, mark) = (vec![NewPlace::default(); mrs.rows() as usize], tablet.history_mark());
-        let roller = Roller::new(data, tablet, schema, at);
-        MrsCopy { roller, mrs, at, mark, from: Some(Vec::new()), places, step_bytes: 0 }
+        let (relocations, mark) =
+            (vec![RowRelocation::default(); mrs.rows() as usize], tablet.history_mark());
+        let roller = RollingRowSetWriter::new(data, tablet, schema, at);
+        MemRowSetFlush { roller, mrs, at, mark, resume_key: Some(Vec::new()), relocations, step_bytes: 0 }
     }
 
-    /// Bytes of the MemRowSet.
+    /// Returns the bytes of the MemRowSet.
     pub fn source_bytes(&self) -> u64 {
         self.mrs.bytes() as u64
     }
 
-    /// Bytes of memory taken by a step and between steps.
+    /// Returns the bytes of memory allocated during a step and between steps.
     pub fn allocated(&self) -> usize {
-        self.roller.allocated() + self.places.capacity() * size_of::<NewPlace>() + self.step_bytes
+        self.roller.allocated() + self.relocations.capacity() * size_of::<RowRelocation>() + self.step_bytes
     }
 
-    /// Copies up to `rows` rows; true if there are more.
+    /// Copies up to `rows` rows. Returns true if there are more.
     pub fn step(&mut self, rows: usize) -> Result<bool> {
-        let Some(from) = self.from.take() else { return Ok(false) };
+        let Some(from) = self.resume_key.take() else { return Ok(false) };
         let (histories, next) = self.mrs.histories(&from, self.at.next(), rows);
-        self.from = next;
+        self.resume_key = next;
         self.step_bytes = histories.block.allocated();
         let (rowset, writer) = self.roller.writer()?;
         let first = writer.rows();
@@ -193,9 +205,9 @@ impl MrsCopy {
             if let Some((ts, change)) = &history.redo {
                 writer.redo(row, *ts, change)?;
             }
-            self.places[history.row as usize] = NewPlace { rowset: rowset as u32, row };
+            self.relocations[history.row as usize] = RowRelocation { rowset: rowset as u32, row };
         }
-        Ok(self.from.is_some())
+        Ok(self.resume_key.is_some())
     }
 
     /// Makes the rowsets durable and opens them.
@@ -203,11 +215,11 @@ impl MrsCopy {
         self.roller.finish()
     }
 
-    /// Gives the rowsets what was changed since the freeze, `mutations` being how many there were at that time.
+    /// Copies the mutations since the freeze to the rowsets. `mutations` is their number at the freeze.
     pub fn move_changes(&self, mutations: usize, into: &[Arc<DiskRowSet>]) -> Result<()> {
         self.mrs.mutations_after(mutations, |row, ts, change| {
-            let place = self.places[row as usize];
-            into[place.rowset as usize].mutate(place.row, ts, change)
+            let relocation = self.relocations[row as usize];
+            into[relocation.rowset as usize].mutate(relocation.row, ts, change)
         })
     }
 

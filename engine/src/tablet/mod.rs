@@ -1,16 +1,16 @@
-//! A tablet: one partition of a table, as rows with history.
+//! A tablet: one partition of a table, stored as rows with history.
 //!
 //! ```text
 //!                     apply (one writer)                     scan (any number of readers)
 //!                       │                                      │
-//!   TabletState ──► active MemRowSet   frozen MemRowSets   DiskRowSets        replaced as a whole
+//!   TabletComponents ─► active MemRowSet   frozen MemRowSets   DiskRowSets      replaced as a whole
 //!                       └── flush ────────────────────────────►┘
 //! ```
 //!
-//! Readers take the current [`TabletState`] and keep it: what it holds does not change under them, except that
-//! rows and mutations with timestamps they do not see are added. The one writer is [`writer::TabletWriter`].
+//! Readers take the current [`TabletComponents`] and keep it. Its contents do not change under them, except that rows
+//! and mutations are added whose timestamps they do not see. The only writer is [`writer::TabletWriter`].
 //!
-//! Not here: the log, operations' places in it, and answers to clients (`replica`).
+//! Not here: the log, the OpIds of operations, and replies to clients (`replica`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::config::TabletConfig;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{TableId, TabletId};
-use crate::memory::{Held, MemTracker, Memory};
+use crate::memory::{MemTracker, MemoryHandle, TrackedBytes};
 use crate::note::Note;
 use crate::schema::Schema;
 use crate::schema::partition::{Partition, PartitionSchema};
@@ -29,47 +29,47 @@ use crate::time::Timestamp;
 
 pub mod apply;
 pub mod column_file;
-pub mod compact;
-mod decide;
-pub mod delta_merge;
+pub mod compaction_policy;
+pub mod delta_compaction;
 pub mod delta_tracker;
 pub mod deltafile;
 pub mod deltamemstore;
 pub mod diskrowset;
+mod diskrowset_scan;
 #[cfg(test)]
 mod diskrowset_tests;
+mod diskrowset_writer;
 pub mod flush;
-mod growth;
+mod key_range_split;
 pub mod memrowset;
 mod memstore;
-pub mod merge_policy;
-pub mod meta;
 pub mod mvcc;
-pub mod prepare;
-mod read;
+pub mod prepared_batch;
+mod row_action;
 pub mod rowset;
-mod rowset_scan;
+pub mod rowset_compaction;
 pub mod rowset_tree;
-mod rowset_writer;
 pub mod scan;
-mod split;
+mod scan_filter;
+pub mod superblock;
+mod write_reservation;
 pub mod writer;
 
-use diskrowset::{DiskRowSet, RowSetMemory, RowSetMeta};
-pub use growth::Counting;
-pub use split::KeyRange;
+use diskrowset::{DiskRowSet, RowSetMeta, RowSetTrackers};
+pub use key_range_split::KeyRange;
+pub use write_reservation::GrowthEstimate;
 
 use memrowset::{MemRowSet, MemRowSetScan};
-use meta::{TabletMeta, TabletSchema};
 use mvcc::Mvcc;
 use rowset::{ProbeStats, RowSetId, RowSetScan};
 use rowset_tree::RowSetTree;
-use scan::{Scan, ScanSpec, SnapshotAt};
+use scan::{Scan, ScanSpec, SnapshotChoice};
+use superblock::{Superblock, TabletSchema};
 
-/// Rows in a block of a scan that only counts: of rows on disk no page is read, so many are counted at once.
+/// Rows in a block of a scan that only counts rows. No page of a DiskRowSet is read for them, so blocks are large.
 const COUNTED_ROWS: usize = 1 << 16;
 
-/// A tablet as its readers see it.
+/// A tablet as readers see it.
 pub struct Tablet {
     pub tablet: TabletId,
     pub table: TableId,
@@ -79,46 +79,46 @@ pub struct Tablet {
     mvcc: Mvcc,
     cache: Arc<PageCache>,
     memory: TabletMemory,
-    /// Bloom filters consulted, and key indexes searched, by all writes so far.
+    /// Bloom filters consulted and key indexes searched by all writes since the tablet was opened.
     probes: [AtomicU64; 2],
     next_rowset: AtomicU64,
     /// See [`Tablet::history_mark`].
     history_mark: AtomicU64,
-    /// Kept by the writer, told to who chooses what to flush.
-    anchors: Mutex<writer::Anchors>,
-    /// What was worth merging when that was asked last.
-    last_look: Mutex<merge_policy::LastLook>,
-    state: RwLock<Arc<TabletState>>,
+    /// Maintained by the writer, read by the choice of maintenance jobs.
+    anchors: Mutex<writer::OpAnchors>,
+    /// The compaction policy's previous evaluation.
+    last_evaluation: Mutex<compaction_policy::LastEvaluation>,
+    state: RwLock<Arc<TabletComponents>>,
 }
 
-/// From which operation on the log is needed by what is in memory only.
+/// First operations of the log that unflushed data needs (log anchors).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogAnchors {
-    /// By rows that were never flushed.
+    /// First operation needed by MemRowSets.
     pub rows: Option<u64>,
-    /// By the changes of DiskRowSets.
+    /// First operation needed by the unflushed deltas of each DiskRowSet.
     pub deltas: BTreeMap<RowSetId, u64>,
 }
 
-/// Where a tablet's memory is counted.
+/// Memory trackers of one tablet.
 struct TabletMemory {
     all: Arc<MemTracker>,
-    /// Of MemRowSets.
+    /// MemRowSets.
     rows: Arc<MemTracker>,
-    /// Of DeltaMemStores, and of what open files keep.
-    rowsets: RowSetMemory,
-    /// Of operations that are not applied yet, and of entries of the log.
+    /// DeltaMemStores, and memory held by open files.
+    rowsets: RowSetTrackers,
+    /// Operations that are not applied yet, and log entries in memory.
     operations: Arc<MemTracker>,
     log: Arc<MemTracker>,
-    /// Of flushes and merges.
+    /// Flushes and compactions.
     work: Arc<MemTracker>,
 }
 
 impl TabletMemory {
-    fn new(memory: &Memory, tablet: TabletId) -> TabletMemory {
+    fn new(memory: &MemoryHandle, tablet: TabletId) -> TabletMemory {
         let all = memory.child(&format!("tablet-{tablet}"));
         let rowsets =
-            RowSetMemory { changes: Some(all.child("recent-deltas")), files: Some(all.child("open-files")) };
+            RowSetTrackers { deltas: Some(all.child("recent-deltas")), files: Some(all.child("open-files")) };
         let (operations, log) = (all.child("operations"), all.child("log-entries"));
         TabletMemory {
             rows: all.child("recent-rows"),
@@ -131,9 +131,9 @@ impl TabletMemory {
     }
 }
 
-/// The row sets and the schema at one moment.
+/// The rowsets and the schema of a tablet at one point in its history.
 #[derive(Clone)]
-pub struct TabletState {
+pub struct TabletComponents {
     pub schema: Arc<TabletSchema>,
     pub active: Arc<MemRowSet>,
     /// Oldest first.
@@ -144,23 +144,23 @@ pub struct TabletState {
     pub tree: RowSetTree,
 }
 
-/// How much a tablet holds.
+/// Sizes of a tablet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TabletStats {
     pub live_rows: u64,
     pub disk_bytes: u64,
     pub memory_bytes: u64,
     pub mrs_bytes: u64,
-    /// Recent changes of flushed rows.
+    /// Bytes of DeltaMemStores.
     pub dms_bytes: u64,
     pub disk_rowsets: u64,
 }
 
 impl Tablet {
-    /// Opens the tablet a superblock describes, as far as it is on disk.
+    /// Opens the tablet that a superblock describes, with the data that is on disk.
     pub(crate) fn open(
         data: &Arc<dyn Disk>,
-        meta: &TabletMeta,
+        meta: &Superblock,
         config: TabletConfig,
         cache: Arc<PageCache>,
     ) -> Result<Tablet> {
@@ -168,7 +168,7 @@ impl Tablet {
         let memory = TabletMemory::new(&config.memory, meta.tablet);
         let active = Arc::new(MemRowSet::new(schema.clone(), &memory.rows));
         let (frozen, disk, tree) = (Vec::new(), Vec::new(), RowSetTree::default());
-        let state = TabletState { schema, active, frozen, disk, tree };
+        let state = TabletComponents { schema, active, frozen, disk, tree };
         let tablet = Tablet {
             tablet: meta.tablet,
             table: meta.table,
@@ -182,7 +182,7 @@ impl Tablet {
             next_rowset: AtomicU64::new(meta.next_rowset),
             history_mark: AtomicU64::new(meta.history_mark.0),
             anchors: Mutex::default(),
-            last_look: Mutex::default(),
+            last_evaluation: Mutex::default(),
             state: RwLock::new(Arc::new(state)),
         };
         let open = |rowset: &RowSetMeta| tablet.open_rowset(data, rowset.clone()).map(Arc::new);
@@ -198,24 +198,25 @@ impl Tablet {
         DiskRowSet::open(data.clone(), self.tablet, meta, &schema, self.cache.clone(), memory)
     }
 
-    /// A number for a rowset or another file, never given before.
+    /// Returns a new id for a rowset or another file; an id is never reused.
     pub(crate) fn new_rowset_id(&self) -> RowSetId {
         self.next_rowset.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What [`Tablet::new_rowset_id`] would give.
+    /// Returns the id that [`Tablet::new_rowset_id`] gives out next.
     pub(crate) fn next_rowset_id(&self) -> RowSetId {
         self.next_rowset.load(Ordering::Relaxed)
     }
 
-    /// The ancient history mark: snapshots from before it are refused, and the history that only they would need may
-    /// be gone. A flushed row that died before it is as good as not there.
+    /// Returns the ancient history mark. Snapshots before it are rejected, and history that only they need may be
+    /// dropped. A flushed row that was deleted before the mark counts as absent.
     pub fn history_mark(&self) -> Timestamp {
         Timestamp(self.history_mark.load(Ordering::Acquire))
     }
 
-    /// History from before `mark` is not wanted any more: from now on snapshots before it are refused, and flushes and
-    /// compactions that begin drop what they come across. The mark never goes back, nor beyond what is applied.
+    /// Raises the ancient history mark. From now on snapshots before `mark` are rejected, and new flushes and
+    /// compactions drop the history before it that they read. The mark never decreases and never exceeds the last
+    /// applied timestamp.
     pub fn raise_history_mark(&self, mark: Timestamp) {
         let mark = mark.min(self.mvcc.last_applied().next());
         self.history_mark.fetch_max(mark.0, Ordering::AcqRel);
@@ -229,51 +230,51 @@ impl Tablet {
         self.state().schema.version
     }
 
-    /// Schema, version, table name and extra configuration, as of one moment.
+    /// Returns schema, version, table name and extra configuration, all of the same version.
     pub fn table_schema(&self) -> Arc<TabletSchema> {
         self.state().schema.clone()
     }
 
-    /// What looking for the keys of writes has cost since the tablet was opened.
+    /// Returns the cost of key lookups by writes since the tablet was opened.
     pub fn probes(&self) -> ProbeStats {
         let [blooms, keys] = &self.probes;
         ProbeStats { blooms: blooms.load(Ordering::Relaxed), keys: keys.load(Ordering::Relaxed) }
     }
 
-    /// For the writer: its sums.
+    /// Stores the writer's totals.
     fn set_probes(&self, sums: ProbeStats) {
         self.probes[0].store(sums.blooms, Ordering::Relaxed);
         self.probes[1].store(sums.keys, Ordering::Relaxed);
     }
 
-    fn anchors(&self) -> MutexGuard<'_, writer::Anchors> {
+    fn anchors(&self) -> MutexGuard<'_, writer::OpAnchors> {
         self.anchors.lock().expect("nothing panics while it holds the anchors")
     }
 
-    /// What needs the log from which operation on.
+    /// Returns the operations from which on unflushed data needs the log.
     pub fn log_anchors(&self) -> LogAnchors {
         let anchors = self.anchors();
         LogAnchors { rows: anchors.rows(), deltas: anchors.deltas().clone() }
     }
 
-    /// Counts an operation that was decoded and is not applied yet.
-    pub(crate) fn hold_operation(&self, bytes: usize) -> Held {
-        let held = Held::new(&self.memory.operations);
-        held.add(bytes as u64);
-        held
+    /// Tracks the memory of an operation that is decoded and not applied yet.
+    pub(crate) fn track_operation(&self, bytes: usize) -> TrackedBytes {
+        let tracked = TrackedBytes::new(&self.memory.operations);
+        tracked.add(bytes as u64);
+        tracked
     }
 
-    /// To count the entries of the log that are in memory.
-    pub(crate) fn hold_log(&self) -> Held {
-        Held::new(&self.memory.log)
+    /// Returns a tracker for the log entries in memory.
+    pub(crate) fn hold_log(&self) -> TrackedBytes {
+        TrackedBytes::new(&self.memory.log)
     }
 
-    /// To count what a flush or a merge works with.
-    pub(crate) fn hold_work(&self) -> Held {
-        Held::of_work(&self.memory.work)
+    /// Returns a tracker for the memory of a flush or compaction.
+    pub(crate) fn track_job_memory(&self) -> TrackedBytes {
+        TrackedBytes::for_maintenance(&self.memory.work)
     }
 
-    /// Counts all memory of this tablet.
+    /// Returns the tracker of all memory of this tablet.
     pub fn memory(&self) -> &Arc<MemTracker> {
         &self.memory.all
     }
@@ -286,14 +287,15 @@ impl Tablet {
         &self.mvcc
     }
 
-    /// Begins a scan. `Invalid` if the spec contradicts itself or the schema.
+    /// Starts a scan. Fails with `Invalid` if the spec contradicts itself or the schema.
     pub fn scan(&self, spec: &ScanSpec) -> Result<Scan> {
         loop {
             let (snapshot, state) = self.snapshot_and_state(spec)?;
             self.mark_scan(spec, &state);
             let scan = self.scan_at(spec, snapshot, &state)?;
-            // A rowset takes files that lack old history without leaving the state: if that was after the mark had
-            // been looked at, it may lack what this snapshot needs.
+            // Order: the mark is read again after the scan is built. A rowset can replace its files by ones without
+            // ancient history while the components stay the same. If that happened after the first check, this snapshot
+            // may need dropped history.
             if spec.oldest(snapshot) >= self.history_mark() {
                 self.note_latest(spec, snapshot);
                 return Ok(scan);
@@ -301,45 +303,52 @@ impl Tablet {
         }
     }
 
-    /// Whoever watches may know what it should have seen.
+    /// Notes the snapshot, so that observers can compute the expected result.
     fn note_latest(&self, spec: &ScanSpec, snapshot: rowset::Snapshot) {
-        if spec.snapshot == SnapshotAt::Latest {
+        if spec.snapshot == SnapshotChoice::Latest {
             let (applied, leads) = (Timestamp(snapshot.before.0 - 1), self.mvcc.leads_in());
             self.config.watch.note(self.tablet, &Note::ServedLatest { applied, leads });
         }
     }
 
-    fn scan_at(&self, spec: &ScanSpec, snapshot: rowset::Snapshot, state: &TabletState) -> Result<Scan> {
+    fn scan_at(&self, spec: &ScanSpec, snapshot: rowset::Snapshot, state: &TabletComponents) -> Result<Scan> {
         let rows = if spec.only_counts() { COUNTED_ROWS } else { self.config.scan_block_rows };
-        let wanted = scan::row_set_spec(spec, &state.schema.schema, snapshot, spec.block_rows(rows))?;
-        let reads_few = wanted.as_ref().is_none_or(|wanted| spec.reads_few(wanted));
-        let mut row_sets: Vec<Box<dyn RowSetScan>> = Vec::new();
-        if let Some(wanted) = wanted {
+        let rowset_spec =
+            scan::rowset_scan_spec(spec, &state.schema.schema, snapshot, spec.block_rows(rows))?;
+        let is_point_read = rowset_spec.as_ref().is_none_or(|rowset_spec| spec.is_point_read(rowset_spec));
+        let mut rowsets: Vec<Box<dyn RowSetScan>> = Vec::new();
+        if let Some(rowset_spec) = rowset_spec {
             for rowset in &state.disk {
                 let (min, max) = rowset.key_bounds();
-                if wanted.may_overlap(&min, &max) {
-                    let wanted = self.in_blocks(&wanted, rowset.meta().rows.into(), rowset.raw_bytes());
-                    row_sets.push(rowset.scan(&wanted)?);
+                if rowset_spec.may_overlap(&min, &max) {
+                    let rowset_spec =
+                        self.limit_block_rows(&rowset_spec, rowset.meta().rows.into(), rowset.raw_bytes());
+                    rowsets.push(rowset.scan(&rowset_spec)?);
                 }
             }
             for mrs in state.frozen.iter().chain([&state.active]).filter(|mrs| mrs.rows() > 0) {
-                let wanted = self.in_blocks(&wanted, mrs.rows(), mrs.bytes() as u64);
-                row_sets.push(Box::new(MemRowSetScan::new(mrs.clone(), wanted)));
+                let rowset_spec = self.limit_block_rows(&rowset_spec, mrs.rows(), mrs.bytes() as u64);
+                rowsets.push(Box::new(MemRowSetScan::new(mrs.clone(), rowset_spec)));
             }
         }
-        Ok(Scan::new(spec, snapshot, row_sets, reads_few))
+        Ok(Scan::new(spec, snapshot, rowsets, is_point_read))
     }
 
-    /// In blocks of fewer rows where they are long: of a rowset that has `rows` of `bytes` bytes in all.
-    fn in_blocks(&self, wanted: &rowset::RowSetScanSpec, rows: u64, bytes: u64) -> rowset::RowSetScanSpec {
-        let mut wanted = wanted.clone();
-        if !wanted.columns.is_empty() {
-            wanted.block_rows = wanted.block_rows.min(self.config.block_rows(rows, bytes));
+    /// Lowers the rows of a block if the rows are long. The rowset has `rows` rows of `bytes` bytes in total.
+    fn limit_block_rows(
+        &self,
+        rowset_spec: &rowset::RowSetScanSpec,
+        rows: u64,
+        bytes: u64,
+    ) -> rowset::RowSetScanSpec {
+        let mut rowset_spec = rowset_spec.clone();
+        if !rowset_spec.columns.is_empty() {
+            rowset_spec.block_rows = rowset_spec.block_rows.min(self.config.block_rows(rows, bytes));
         }
-        wanted
+        rowset_spec
     }
 
-    fn mark_scan(&self, spec: &ScanSpec, state: &TabletState) {
+    fn mark_scan(&self, spec: &ScanSpec, state: &TabletComponents) {
         let watch = &self.config.watch;
         watch.mark_if(!state.frozen.is_empty(), "scan: while a MemRowSet is flushed");
         watch.mark_if(state.disk.len() > 1, "scan: over several rowsets");
@@ -348,7 +357,7 @@ impl Tablet {
         let files = |rowset: &Arc<DiskRowSet>| !rowset.meta().delta_files.is_empty();
         watch.mark_if(state.disk.iter().any(files), "scan: over files of changes");
         watch.mark_if(spec.ordered && spec.last_key.is_some(), "scan: goes on after a key");
-        let past = matches!(spec.snapshot, SnapshotAt::At(at) if at <= self.mvcc.last_applied());
+        let past = matches!(spec.snapshot, SnapshotChoice::At(at) if at <= self.mvcc.last_applied());
         watch.mark_if(past, "scan: reads the past");
         watch.mark_if(spec.diff_from.is_some(), "scan: between two times");
         watch.mark_if(spec.only_counts(), "scan: rows are only counted");
@@ -356,21 +365,21 @@ impl Tablet {
         watch.mark_if(self.mvcc.earliest_in_flight().is_some(), "scan: while an operation is in flight");
     }
 
-    /// The moment a scan reads at, and row sets that have all of it.
-    fn snapshot_and_state(&self, spec: &ScanSpec) -> Result<(rowset::Snapshot, Arc<TabletState>)> {
+    /// Returns the scan's snapshot, and rowsets that hold everything it sees.
+    fn snapshot_and_state(&self, spec: &ScanSpec) -> Result<(rowset::Snapshot, Arc<TabletComponents>)> {
         loop {
             let snapshot = match spec.snapshot {
-                SnapshotAt::Latest => self.mvcc.latest(),
-                SnapshotAt::At(before) => rowset::Snapshot { before },
+                SnapshotChoice::Latest => self.mvcc.latest(),
+                SnapshotChoice::At(before) => rowset::Snapshot { before },
             };
-            // The state is taken after the snapshot: what the snapshot sees was in memory by then. And before the mark:
-            // row sets that lack history come after the mark that allows it.
+            // Order: the components are read after the snapshot, so everything the snapshot sees is in them. They are
+            // read before the mark, because the mark is raised before rowsets without ancient history are installed.
             let (state, mark) = (self.state(), self.history_mark());
             let oldest = spec.oldest(snapshot);
             if oldest >= mark {
                 return Ok((snapshot, state));
             }
-            if spec.snapshot != SnapshotAt::Latest || spec.diff_from.is_some() {
+            if spec.snapshot != SnapshotChoice::Latest || spec.diff_from.is_some() {
                 return Err(Error::invalid(format!(
                     "the snapshot at {oldest} is older than the ancient history mark {mark}: its history is no \
                      longer kept; read a later one, or keep more history"
@@ -396,20 +405,20 @@ impl Tablet {
         stats
     }
 
-    /// The row sets as they are now.
-    pub fn state(&self) -> Arc<TabletState> {
+    /// Returns the current rowsets and schema.
+    pub fn state(&self) -> Arc<TabletComponents> {
         self.state.read().expect("the state is replaced in one step").clone()
     }
 
-    /// Only the writer replaces the state.
-    fn set_state(&self, state: TabletState) {
+    /// Replaces the components; only the writer calls this.
+    fn set_state(&self, state: TabletComponents) {
         *self.state.write().expect("the state is replaced in one step") = Arc::new(state);
     }
 }
 
-impl TabletState {
-    /// The same with these DiskRowSets.
-    fn with_disk(mut self, mut disk: Vec<Arc<DiskRowSet>>) -> TabletState {
+impl TabletComponents {
+    /// Returns these components with `disk` as the DiskRowSets.
+    fn with_disk(mut self, mut disk: Vec<Arc<DiskRowSet>>) -> TabletComponents {
         disk.sort_by_key(|rowset| rowset.meta().id);
         self.tree = RowSetTree::new(disk.iter().map(|rowset| rowset.key_bounds()));
         self.disk = disk;

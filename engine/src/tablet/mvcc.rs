@@ -1,4 +1,4 @@
-//! Which operations a reader may see.
+//! Visibility of operations to readers.
 //!
 //! ```text
 //!   applied          in flight        not begun
@@ -6,12 +6,13 @@
 //!                │ latest() = 10: everything applied, nothing else
 //! ```
 //!
-//! A tablet's operations begin and are applied in one order, the order of their timestamps. So one number says
-//! what is applied, and the oldest operation in flight bounds what is known to be complete.
+//! A tablet's operations begin and are applied in the order of their timestamps. So one timestamp says what is applied,
+//! and the oldest operation in flight bounds what is known to be complete.
 //!
-//! That no *more* operations begin at or below a moment has to be known too, before a snapshot of it is served.
-//! A replica that is alone assigns every timestamp itself, from its clock: whoever asks moves the clock past the
-//! moment first. All others go by a *promise*: up to where no leader, present or future, will begin any more.
+//! Before a snapshot is served, it must also be certain that no *more* operations begin below its timestamp (safe
+//! time). The only voter of a group assigns every timestamp from its own clock; the caller moves the clock past the
+//! snapshot timestamp first. All other replicas use a bound confirmed by a leader: no leader, present or future, begins
+//! an operation at or below it.
 //!
 //! Spec: SafeTime.tla Begin, Apply, Serve.
 
@@ -33,37 +34,37 @@ struct State {
     /// Ascending.
     in_flight: VecDeque<Timestamp>,
     last_applied: Timestamp,
-    promise: Promise,
-    leads: Option<Leads>,
+    source: SafeTimeSource,
+    leads: Option<LeadershipState>,
 }
 
-/// What a leader says of itself.
+/// A leader's term, and its progress in applying earlier terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leads {
+pub struct LeadershipState {
     pub term: Term,
-    /// Whether it has applied everything that leaders before it may have acknowledged (Raft §8).
+    /// True if the replica has applied everything that previous leaders may have acknowledged (Raft §8).
     pub caught_up: bool,
 }
 
-/// What says that no more operations begin at or below a moment.
+/// Source of the safe time: the bound at or below which no more operations begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Promise {
+pub enum SafeTimeSource {
     /// This replica's own clock.
     #[default]
     Clock,
-    /// A leader and its majority, up to this moment.
+    /// A timestamp that a leader and a majority confirmed.
     Until(Timestamp),
 }
 
 impl Mvcc {
-    /// A tablet whose operations up to `last_applied` are applied.
+    /// Creates the state of a tablet whose operations up to `last_applied` are applied.
     pub fn new(last_applied: Timestamp) -> Mvcc {
         Mvcc { state: Mutex::new(State { last_applied, ..State::default() }) }
     }
 
-    /// Gives an operation its timestamp and registers it as in flight, in one step: `assign` runs under the
-    /// lock, so nobody who asks later can miss a timestamp taken earlier. If `assign` gives one that is not above
-    /// all there were and above every promise, the next one above is taken. Spec: SafeTime.tla Begin.
+    /// Assigns a timestamp to an operation and registers it as in flight, in one step. `assign` runs under the lock, so
+    /// a later reader cannot miss an earlier timestamp. The result is above all earlier timestamps and above the
+    /// confirmed safe time, even if `assign` returns less. Spec: SafeTime.tla Begin.
     pub fn begin(&self, assign: &mut dyn FnMut() -> Timestamp) -> Timestamp {
         let mut state = self.lock();
         let ts = assign().max(state.newest().next());
@@ -71,8 +72,8 @@ impl Mvcc {
         ts
     }
 
-    /// Registers an operation that has its timestamp from elsewhere, a leader or the log. False, and nothing happens,
-    /// if it is not above all there were: they do not come from one log.
+    /// Registers an operation whose timestamp was assigned by a leader or read from the log. Returns false and does
+    /// nothing if the timestamp is not above all earlier ones: the operations are not from one log.
     pub fn begin_at(&self, ts: Timestamp) -> bool {
         let mut state = self.lock();
         let newest = state.in_flight.back().copied().unwrap_or(state.last_applied);
@@ -82,7 +83,7 @@ impl Mvcc {
         ts > newest
     }
 
-    /// The oldest operation in flight, `ts`, was applied: readers may see it. Spec: SafeTime.tla Apply.
+    /// Makes the oldest operation in flight, `ts`, visible to readers. Spec: SafeTime.tla Apply.
     pub fn applied(&self, ts: Timestamp) {
         let mut state = self.lock();
         let first = state.in_flight.pop_front();
@@ -90,78 +91,80 @@ impl Mvcc {
         state.last_applied = ts;
     }
 
-    /// An operation in flight will not happen.
+    /// Removes an operation in flight that will not be applied.
     pub fn aborted(&self, ts: Timestamp) {
         self.lock().in_flight.retain(|at| *at != ts);
     }
 
-    /// After a restart: everything up to `last_applied` is applied, nothing is in flight.
+    /// Resets the state after a restart: everything up to `last_applied` is applied, nothing is in flight.
     pub fn restore(&self, last_applied: Timestamp) {
         *self.lock() = State { last_applied, ..State::default() };
     }
 
-    /// Goes by this promise from now on. One that reaches less far than the one before changes nothing, unless
-    /// the one before was the clock's; the clock's own promise replaces any. True if anything changed.
-    pub fn promise(&self, promise: Promise) -> bool {
+    /// Sets the safe-time source. A confirmed bound below the previous confirmed bound changes nothing. The clock
+    /// replaces any bound, and any bound replaces the clock. Returns true if the source changed.
+    pub fn set_safe_time_source(&self, source: SafeTimeSource) -> bool {
         let mut state = self.lock();
-        let next = match (state.promise, promise) {
-            (Promise::Until(old), Promise::Until(new)) => Promise::Until(old.max(new)),
-            (_, promise) => promise,
+        let next = match (state.source, source) {
+            (SafeTimeSource::Until(old), SafeTimeSource::Until(new)) => SafeTimeSource::Until(old.max(new)),
+            (_, source) => source,
         };
-        std::mem::replace(&mut state.promise, next) != next
+        std::mem::replace(&mut state.source, next) != next
     }
 
-    /// Whether this replica leads.
-    pub fn set_leads(&self, leads: Option<Leads>) {
+    /// Sets the leadership state; `None` if this replica is not the leader.
+    pub fn set_leads(&self, leads: Option<LeadershipState>) {
         self.lock().leads = leads;
     }
 
-    /// The term that this replica leads in.
+    /// Returns the term that this replica is leader of.
     pub fn leads_in(&self) -> Option<Term> {
         self.lock().leads.map(|leads| leads.term)
     }
 
-    /// Whether [`Mvcc::latest`] of a leader shows everything that was ever acknowledged. Of others nobody expects it.
+    /// Returns true unless this replica is a leader for which [`Mvcc::latest`] may lack acknowledged operations.
+    /// Readers do not expect such completeness of other replicas.
     pub fn is_caught_up(&self) -> bool {
         self.lock().leads.is_none_or(|leads| leads.caught_up)
     }
 
-    /// A snapshot of everything applied so far.
+    /// Returns a snapshot of everything applied.
     pub fn latest(&self) -> Snapshot {
         Snapshot::including(self.lock().last_applied)
     }
 
-    /// The newest operation applied.
+    /// Returns the timestamp of the newest applied operation.
     pub fn last_applied(&self) -> Timestamp {
         self.lock().last_applied
     }
 
-    /// The newest timestamp that was given to an operation or promised away: new ones must be above.
+    /// Returns the highest timestamp that was assigned or confirmed as safe; new timestamps must be above it.
     pub fn newest(&self) -> Timestamp {
         self.lock().newest()
     }
 
-    /// Whether every operation that has or will ever have a timestamp below `before` is applied. Where the clock
-    /// is the promise, the caller has moved it past `before` first. Spec: SafeTime.tla Serve.
+    /// Returns true if every operation that has, or ever gets, a timestamp below `before` is applied. If the source is
+    /// the clock, the caller has moved it past `before` first. Spec: SafeTime.tla Serve.
     pub fn all_applied_before(&self, before: Timestamp) -> bool {
         let state = self.lock();
-        let promised = match state.promise {
-            Promise::Clock => true,
-            Promise::Until(until) => before <= until.max(state.last_applied).next(),
+        let is_safe = match state.source {
+            SafeTimeSource::Clock => true,
+            SafeTimeSource::Until(until) => before <= until.max(state.last_applied).next(),
         };
-        promised && state.in_flight.front().is_none_or(|first| *first >= before)
+        is_safe && state.in_flight.front().is_none_or(|first| *first >= before)
     }
 
-    /// Everything at or below it is applied, and no more will come; `now` is a moment that the clock has passed.
+    /// Returns the safe time: everything at or below it is applied, and nothing is added. `now` is a timestamp that the
+    /// clock has passed.
     pub fn safe_time(&self, now: Timestamp) -> Timestamp {
         let state = self.lock();
-        let promised = match state.promise {
-            Promise::Clock => now,
-            Promise::Until(until) => until.max(state.last_applied),
+        let bound = match state.source {
+            SafeTimeSource::Clock => now,
+            SafeTimeSource::Until(until) => until.max(state.last_applied),
         };
         match state.in_flight.front() {
-            Some(first) => promised.min(Timestamp(first.0.saturating_sub(1))),
-            None => promised,
+            Some(first) => bound.min(Timestamp(first.0.saturating_sub(1))),
+            None => bound,
         }
     }
 
@@ -177,9 +180,9 @@ impl Mvcc {
 impl State {
     fn newest(&self) -> Timestamp {
         let begun = self.in_flight.back().copied().unwrap_or(self.last_applied);
-        match self.promise {
-            Promise::Clock => begun,
-            Promise::Until(until) => begun.max(until),
+        match self.source {
+            SafeTimeSource::Clock => begun,
+            SafeTimeSource::Until(until) => begun.max(until),
         }
     }
 }
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_see_what_is_applied_in_order() {
+    fn readers_see_applied_operations_in_order() {
         let mvcc = Mvcc::new(Timestamp(4));
         let mut clock = 10;
         let mut assign = || {
@@ -210,35 +213,42 @@ mod tests {
     }
 
     #[test]
-    fn promises_bound_what_is_served_and_what_is_assigned() {
+    fn the_safe_time_bounds_snapshots_and_new_timestamps() {
         let mvcc = Mvcc::new(Timestamp(9));
-        assert_eq!(mvcc.begin(&mut || Timestamp(3)), Timestamp(10), "a clock that lags is passed over");
+        assert_eq!(
+            mvcc.begin(&mut || Timestamp(3)),
+            Timestamp(10),
+            "a clock reading below the last timestamp is replaced"
+        );
         mvcc.applied(Timestamp(10));
-        mvcc.promise(Promise::Until(Timestamp(5)));
+        mvcc.set_safe_time_source(SafeTimeSource::Until(Timestamp(5)));
         assert!(mvcc.all_applied_before(Timestamp(11)) && !mvcc.all_applied_before(Timestamp(12)));
-        mvcc.promise(Promise::Until(Timestamp(20)));
-        mvcc.promise(Promise::Until(Timestamp(15)));
+        mvcc.set_safe_time_source(SafeTimeSource::Until(Timestamp(20)));
+        mvcc.set_safe_time_source(SafeTimeSource::Until(Timestamp(15)));
         assert_eq!((mvcc.safe_time(Timestamp(99)), mvcc.newest()), (Timestamp(20), Timestamp(20)));
         assert!(mvcc.begin_at(Timestamp(18)) && !mvcc.begin_at(Timestamp(18)));
         assert_eq!(mvcc.safe_time(Timestamp(99)), Timestamp(17));
         assert!(mvcc.all_applied_before(Timestamp(18)) && !mvcc.all_applied_before(Timestamp(19)));
         assert_eq!(mvcc.begin(&mut || Timestamp(1)), Timestamp(21));
         mvcc.applied(Timestamp(18));
-        assert_eq!(mvcc.earliest_in_flight(), Some(Timestamp(21)), "what was refused is not in flight");
+        assert_eq!(mvcc.earliest_in_flight(), Some(Timestamp(21)), "a rejected operation is not in flight");
     }
 
     #[test]
-    fn a_promise_says_whether_it_changed_anything() {
+    fn setting_the_source_returns_true_if_it_changed() {
         let mvcc = Mvcc::new(Timestamp(1));
-        let until = |ts| mvcc.promise(Promise::Until(Timestamp(ts)));
+        let until = |ts| mvcc.set_safe_time_source(SafeTimeSource::Until(Timestamp(ts)));
         assert!(until(5) && !until(5) && !until(4) && until(6));
-        assert!(mvcc.promise(Promise::Clock) && !mvcc.promise(Promise::Clock));
-        assert!(until(2), "nothing is left of what was promised before the clock's turn");
+        assert!(
+            mvcc.set_safe_time_source(SafeTimeSource::Clock)
+                && !mvcc.set_safe_time_source(SafeTimeSource::Clock)
+        );
+        assert!(until(2), "the clock discards the earlier bound");
         assert_eq!(mvcc.safe_time(Timestamp(99)), Timestamp(2));
     }
 
     #[test]
-    fn operations_given_up_leave_the_others_in_flight() {
+    fn aborted_operations_leave_the_others_in_flight() {
         let mvcc = Mvcc::new(Timestamp(1));
         assert!([5, 6, 7, 8].into_iter().all(|ts| mvcc.begin_at(Timestamp(ts))));
         mvcc.aborted(Timestamp(6));
@@ -246,7 +256,7 @@ mod tests {
         assert_eq!((mvcc.earliest_in_flight(), mvcc.newest()), (Some(Timestamp(5)), Timestamp(7)));
         mvcc.applied(Timestamp(5));
         assert_eq!(mvcc.earliest_in_flight(), Some(Timestamp(7)));
-        mvcc.set_leads(Some(Leads { term: 2, caught_up: false }));
+        mvcc.set_leads(Some(LeadershipState { term: 2, caught_up: false }));
         assert!(!mvcc.is_caught_up());
         mvcc.restore(Timestamp(3));
         assert_eq!((mvcc.earliest_in_flight(), mvcc.last_applied()), (None, Timestamp(3)));
@@ -263,33 +273,36 @@ mod loom_tests {
     use super::*;
     use crate::sync::{AtomicU64, Ordering};
 
-    /// A reader moves the clock past a moment and hears that all before it is applied: no operation begins before it
-    /// any more, however the writer's clock and registration come in between.
+    /// A reader moves the clock past a timestamp and gets the reply that everything below it is applied. No operation
+    /// begins below it afterwards, whatever the order of the writer's clock reading and registration.
     #[test]
-    fn loom_a_moment_that_is_complete_stays_so() {
+    fn loom_a_complete_snapshot_stays_complete() {
         ::loom::model(|| {
             let (mvcc, clock) = (Arc::new(Mvcc::new(Timestamp(1))), Arc::new(AtomicU64::new(5)));
             let reader = {
                 let (mvcc, clock) = (mvcc.clone(), clock.clone());
                 thread::spawn(move || {
-                    let moment = Timestamp(clock.fetch_add(1, Ordering::SeqCst) + 1);
-                    mvcc.all_applied_before(moment).then(|| (moment, mvcc.latest().before))
+                    let snapshot = Timestamp(clock.fetch_add(1, Ordering::SeqCst) + 1);
+                    mvcc.all_applied_before(snapshot).then(|| (snapshot, mvcc.latest().before))
                 })
             };
             let ts = mvcc.begin(&mut || Timestamp(clock.fetch_add(1, Ordering::SeqCst)));
             mvcc.applied(ts);
-            if let Some((moment, shown)) = reader.join().expect("the reader does not panic") {
-                assert!(ts >= moment || shown > ts, "{ts} was missing from what was complete up to {moment}");
+            if let Some((snapshot, shown)) = reader.join().expect("the reader does not panic") {
+                assert!(
+                    ts >= snapshot || shown > ts,
+                    "{ts} was missing from what was complete up to {snapshot}"
+                );
             }
         });
     }
 
-    /// Whoever asks for the safe time sees it go forward only, and never past an operation in flight.
+    /// Safe time only increases for a reader, and never passes an operation in flight.
     #[test]
-    fn loom_safe_time_waits_for_what_is_in_flight() {
+    fn loom_safe_time_stays_below_operations_in_flight() {
         ::loom::model(|| {
             let mvcc = Arc::new(Mvcc::new(Timestamp(1)));
-            mvcc.promise(Promise::Until(Timestamp(1)));
+            mvcc.set_safe_time_source(SafeTimeSource::Until(Timestamp(1)));
             let reader = {
                 let mvcc = mvcc.clone();
                 thread::spawn(move || {
@@ -299,7 +312,7 @@ mod loom_tests {
                 })
             };
             assert!(mvcc.begin_at(Timestamp(4)));
-            mvcc.promise(Promise::Until(Timestamp(6)));
+            mvcc.set_safe_time_source(SafeTimeSource::Until(Timestamp(6)));
             mvcc.applied(Timestamp(4));
             reader.join().expect("the reader does not panic");
             assert_eq!(mvcc.safe_time(Timestamp(99)), Timestamp(6));

@@ -1,33 +1,33 @@
-//! What a tablet asks of each of its row sets, in memory or on disk.
+//! The scan interface of a rowset, in memory or on disk.
 //!
 //! ```text
-//!            Tablet::scan                 one RowSetScanSpec, shared by every row set
+//!            Tablet::scan                 one RowSetScanSpec, shared by every rowset
 //!                 │
 //!      ┌──────────┼───────────┐
-//!  MemRowSet  DiskRowSet  DiskRowSet     each gives a RowSetScan: blocks in key order,
+//!  MemRowSet  DiskRowSet  DiskRowSet     each returns a RowSetScan: blocks in key order,
 //!                                        with visibility, deltas and predicates applied
 //! ```
 //!
-//! A key lives in one row set of a tablet at a time, dead or alive: inserting a deleted row again is a REINSERT
-//! where its history is. So a union of row sets never shows a key twice.
+//! Invariant: a key is in one rowset of a tablet at a time, as a live row or a ghost row. Inserting a deleted row again
+//! is a REINSERT in the rowset that has its history. So a union of rowsets never returns a key twice.
 
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::schema::block::{Bitmap, ProjectedColumn, RowBlock};
 use crate::schema::predicate::Predicate;
+use crate::schema::row_block::{Bitmap, ProjectedColumn, RowBlock};
 use crate::time::Timestamp;
 
 pub use crate::ids::RowSetId;
 
-/// A moment to read at: it sees exactly the operations with timestamps below `before`.
+/// A snapshot: it sees exactly the operations with timestamps below `before`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Snapshot {
     pub before: Timestamp,
 }
 
 impl Snapshot {
-    /// Sees every operation up to and including the one at `last`.
+    /// Returns the snapshot that sees every operation up to and including the one at `last`.
     pub fn including(last: Timestamp) -> Snapshot {
         Snapshot { before: last.next() }
     }
@@ -37,71 +37,71 @@ impl Snapshot {
     }
 }
 
-/// A scan of one row set.
+/// A scan of one rowset.
 ///
-/// A row's state at the snapshot is its base with every UNDO of `ts >= before` applied, newest first, and every
-/// REDO of `ts < before`, oldest first. (Both can matter below the base's own timestamp: a row deleted in
-/// memory before its flush is a base of its last live values and a REDO DELETE.)
+/// A row's state at the snapshot is its base with every UNDO of `ts >= before` applied, newest first, and every REDO of
+/// `ts < before`, oldest first. Both can matter below the base's own timestamp: a row deleted in memory before its
+/// flush has its last live values as the base, and a REDO DELETE.
 #[derive(Debug, Clone)]
 pub struct RowSetScanSpec {
-    /// Columns of [`ScannedBlock::block`], in order: first what the reader asked for, then columns that only
-    /// predicates need. Never the virtual IS_DELETED column. A column that the row set does not have reads its
-    /// `read_default`, or NULL.
+    /// Columns of [`ScannedBlock::block`], in order: first the reader's projection, then columns that only predicates
+    /// need. Never the virtual IS_DELETED column. A column that the rowset does not have reads its `read_default`, or
+    /// NULL.
     pub columns: Arc<[ProjectedColumn]>,
-    /// All must hold. Each names a column in `columns`.
+    /// Predicates that must all hold. Each names a column in `columns`.
     pub predicates: Arc<[Predicate]>,
     /// Encoded primary key, inclusive.
     pub lower_key: Option<Vec<u8>>,
     /// Encoded primary key, exclusive.
     pub upper_key: Option<Vec<u8>>,
     pub snapshot: Snapshot,
-    /// A diff scan: only rows that some operation with `diff_from <= ts < snapshot.before` touched and that
-    /// were alive before it or are alive at the snapshot. Rows that are dead at the snapshot are returned with
-    /// their key and whatever values they last had, without regard to predicates.
+    /// Start of a diff scan. It returns rows that an operation with `diff_from <= ts < snapshot.before` changed, and
+    /// that were live before it or are live at the snapshot. Rows deleted at the snapshot are returned with their key
+    /// and their last values, whatever the predicates.
     pub diff_from: Option<Timestamp>,
-    /// Fill [`ScannedBlock::keys`].
+    /// True if [`ScannedBlock::keys`] are to be filled.
     pub want_keys: bool,
-    /// Aim for this many rows in a block.
+    /// Target rows of a block.
     pub block_rows: usize,
 }
 
 impl RowSetScanSpec {
-    /// Whether it looks up one key: nothing lies between a key and the key with a zero added.
+    /// Returns true if the range contains one key: no key is between a key and the same key with a zero appended.
     pub fn is_one_key(&self) -> bool {
         let bounds = self.lower_key.as_deref().zip(self.upper_key.as_deref());
         bounds.is_some_and(|(lower, upper)| upper.strip_prefix(lower) == Some(&[0]))
     }
 
-    /// Whether a row set whose first and last key are these can have rows in the range.
+    /// Returns true if a rowset with these first and last keys can have rows in the range.
     pub fn may_overlap(&self, min: &[u8], max: &[u8]) -> bool {
         self.lower_key.as_deref().is_none_or(|lower| lower <= max)
             && self.upper_key.as_deref().is_none_or(|upper| min < upper)
     }
 }
 
-/// Rows of one row set that passed the scan; never empty.
+/// Rows of one rowset that passed the scan; never empty.
 #[derive(Debug, Clone, Default)]
 pub struct ScannedBlock {
     pub block: RowBlock,
-    /// Encoded primary keys, one per row, if they were wanted.
+    /// Encoded primary keys, one per row, if requested.
     pub keys: Vec<Vec<u8>>,
-    /// Diff scans only: rows that are dead at the snapshot.
+    /// Diff scans only: rows that are deleted at the snapshot.
     pub deleted: Option<Bitmap>,
 }
 
 impl ScannedBlock {
-    /// Rows `start..end` alone.
+    /// Returns rows `start..end`.
     pub fn slice(&self, start: usize, end: usize) -> ScannedBlock {
         let keys = self.keys.get(start..end).unwrap_or_default().to_vec();
         let deleted = self.deleted.as_ref().map(|flags| {
-            let mut kept = Bitmap::default();
-            kept.extend_from(flags, start, end);
-            kept
+            let mut sliced = Bitmap::default();
+            sliced.extend_from(flags, start, end);
+            sliced
         });
         ScannedBlock { block: self.block.slice(start, end - start), keys, deleted }
     }
 
-    /// Adds rows `start..end` of another block of the same scan.
+    /// Appends rows `start..end` of another block of the same scan.
     pub fn append(&mut self, from: &ScannedBlock, start: usize, end: usize) {
         self.block.extend(&from.block, start, end - start);
         self.keys.extend_from_slice(from.keys.get(start..end).unwrap_or_default());
@@ -111,17 +111,17 @@ impl ScannedBlock {
     }
 }
 
-/// A scan in progress. It owns (shares) all it needs and is not disturbed by writes, flushes or compactions.
+/// A scan in progress. It owns or shares all it needs; writes, flushes and compactions do not affect it.
 pub trait RowSetScan: Send {
-    /// The next rows in key order; `None` at the end.
+    /// Returns the next rows in key order; `None` at the end.
     fn next(&mut self) -> Result<Option<ScannedBlock>>;
 }
 
-/// What looking for keys cost, for metrics and tests.
+/// Cost of key lookups, for metrics and tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProbeStats {
     /// Bloom filters consulted.
     pub blooms: u64,
-    /// Key indexes searched because no Bloom filter said no.
+    /// Key indexes searched because no Bloom filter excluded the key.
     pub keys: u64,
 }

@@ -1,11 +1,11 @@
-//! Which row sets may hold a key, by their key bounds.
+//! Index of rowsets by their key bounds: finds the rowsets that may contain a key.
 //!
 //! ```text
 //!   entries by lowest key     [a─────c] [b──d] [e──f]
 //!   reach: highest so far        c         d      f      a search going left stops where reach is too low
 //! ```
 
-/// Key ranges (both ends inclusive) with a number each.
+/// Key ranges, both ends inclusive, each with a number.
 #[derive(Debug, Clone, Default)]
 pub struct RowSetTree {
     entries: Vec<Entry>,
@@ -15,7 +15,7 @@ pub struct RowSetTree {
 struct Entry {
     min: Vec<u8>,
     max: Vec<u8>,
-    /// Entry with the greatest `max` up to here.
+    /// Entry with the greatest `max` among the entries up to this one.
     reach: usize,
     number: usize,
 }
@@ -40,7 +40,7 @@ impl RowSetTree {
         self.entries.is_empty()
     }
 
-    /// The ranges that contain `key`, by their position in the list given to [`RowSetTree::new`].
+    /// Returns the ranges that contain `key`, by their index in the list given to [`RowSetTree::new`].
     pub fn containing<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
         let end = self.entries.partition_point(|entry| entry.min.as_slice() <= key);
         self.entries[..end]
@@ -51,7 +51,7 @@ impl RowSetTree {
             .map(|entry| entry.number)
     }
 
-    /// The most ranges that any one key lies in, and the ranges around one such key.
+    /// Returns the ranges that contain a key covered by the most ranges.
     pub fn deepest(&self) -> Vec<usize> {
         let at = |entry: &Entry| self.containing(&entry.min).collect::<Vec<usize>>();
         self.entries.iter().map(at).max_by_key(Vec::len).unwrap_or_default()
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_looking_at_all(
+        fn containing_agrees_with_a_linear_search(
             ranges in prop::collection::vec((0u8..40, 0u8..12), 0..20),
             key in 0u8..60,
         ) {
@@ -74,8 +74,8 @@ mod tests {
             let tree = RowSetTree::new(ranges.iter().map(|(low, high)| (vec![*low], vec![*high])));
             let mut found: Vec<usize> = tree.containing(&[key]).collect();
             found.sort();
-            let holds = |(low, high): &(u8, u8)| (*low..=*high).contains(&key);
-            let expected: Vec<usize> = (0..ranges.len()).filter(|i| holds(&ranges[*i])).collect();
+            let contains_key = |(low, high): &(u8, u8)| (*low..=*high).contains(&key);
+            let expected: Vec<usize> = (0..ranges.len()).filter(|i| contains_key(&ranges[*i])).collect();
             prop_assert!(tree.deepest().len() >= expected.len());
             prop_assert_eq!(found, expected);
         }

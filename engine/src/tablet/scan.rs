@@ -1,8 +1,8 @@
-//! Scans of a tablet: what to read, and reading it block by block.
+//! Scans of a tablet: the scan's spec, and reading block by block.
 //!
 //! ```text
 //!   unordered   [rowset 1] then [rowset 2] then [MemRowSet]
-//!   ordered     k-way merge by key; where one row set is alone, its blocks pass through whole
+//!   ordered     k-way merge by key; where one rowset is alone, its blocks pass through whole
 //! ```
 
 use std::collections::VecDeque;
@@ -11,47 +11,47 @@ use std::sync::Arc;
 use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock, Snapshot};
 use crate::error::{Error, Result};
 use crate::schema::Schema;
-use crate::schema::block::{ColumnBlock, ProjectedColumn, RowBlock, Values};
 use crate::schema::key::{encode_cell, prefix_successor};
 use crate::schema::predicate::{Predicate, PredicateKind};
+use crate::schema::row_block::{ColumnBlock, ColumnValues, ProjectedColumn, RowBlock};
 use crate::time::Timestamp;
 
-/// The moment a scan reads at.
+/// Snapshot that a scan reads at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SnapshotAt {
-    /// Everything applied when the scan begins.
+pub enum SnapshotChoice {
+    /// Everything applied when the scan starts.
     Latest,
-    /// Operations with smaller timestamps. The caller has waited until they are all applied and no more of
-    /// them can come.
+    /// Operations with smaller timestamps. The caller has waited until they are all applied and no more of them can
+    /// begin.
     At(Timestamp),
 }
 
-/// What to read of a tablet.
+/// Specification of a scan of a tablet.
 #[derive(Debug, Clone)]
 pub struct ScanSpec {
-    /// Columns of the blocks returned. At most one has no id: IS_DELETED, only in diff scans.
+    /// Columns of the returned blocks. At most one has no id: IS_DELETED, only in diff scans.
     pub projection: Vec<ProjectedColumn>,
-    /// All must hold.
+    /// Predicates that must all hold.
     pub predicates: Vec<Predicate>,
     /// Encoded primary key, inclusive.
     pub lower_key: Option<Vec<u8>>,
     /// Encoded primary key, exclusive.
     pub upper_key: Option<Vec<u8>>,
-    /// Begin after this encoded primary key.
+    /// Encoded primary key after which the scan starts.
     pub last_key: Option<Vec<u8>>,
-    pub snapshot: SnapshotAt,
-    /// Only rows changed by operations at or after this timestamp; wants `ordered` and a snapshot in time.
+    pub snapshot: SnapshotChoice,
+    /// Only rows changed by operations at or after this timestamp. Requires `ordered` and [`SnapshotChoice::At`].
     pub diff_from: Option<Timestamp>,
-    /// Rows in primary key order.
+    /// True if rows are returned in primary key order.
     pub ordered: bool,
-    /// Stop after so many rows.
+    /// Rows after which the scan stops.
     pub limit: Option<u64>,
-    /// Blocks of at most so many rows; otherwise of the tablet's own setting.
+    /// Most rows of a block; by default the tablet's configuration decides.
     pub block_rows_max: Option<usize>,
 }
 
 impl ScanSpec {
-    /// Everything as it is now, in no order: what is wanted less or otherwise is said with `..`.
+    /// Returns a spec that scans all rows at the latest snapshot, unordered. Callers override fields with `..`.
     pub fn latest(projection: Vec<ProjectedColumn>) -> ScanSpec {
         ScanSpec {
             projection,
@@ -59,7 +59,7 @@ impl ScanSpec {
             lower_key: None,
             upper_key: None,
             last_key: None,
-            snapshot: SnapshotAt::Latest,
+            snapshot: SnapshotChoice::Latest,
             diff_from: None,
             ordered: false,
             limit: None,
@@ -67,73 +67,73 @@ impl ScanSpec {
         }
     }
 
-    /// How many rows to read at a time, where a scan of everything reads `own`: not many more than are wanted, as cells
-    /// of rows beyond the limit would be copied for nothing. Predicates may let few rows pass, and some may be deleted.
+    /// Returns the rows of a block, where an unlimited scan reads `own`. The result is close to the limit, because
+    /// copying cells of rows beyond it is wasted. Predicates and deletions may drop rows, so there is a minimum.
     pub(super) fn block_rows(&self, own: usize) -> usize {
         let least = if self.predicates.is_empty() { ROWS_MIN } else { FILTERED_ROWS_MIN };
-        let wanted = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        own.min(self.block_rows_max.unwrap_or(usize::MAX)).min(wanted.max(least)).max(1)
+        let limit = self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        own.min(self.block_rows_max.unwrap_or(usize::MAX)).min(limit.max(least)).max(1)
     }
 
-    /// Whether no more than a few rows of `within` need to be read: that of one key, or the first ones that are there.
-    pub(super) fn reads_few(&self, within: &RowSetScanSpec) -> bool {
+    /// Returns true if the scan reads only a few rows of `within`: those of one key, or the first rows of a range.
+    pub(super) fn is_point_read(&self, within: &RowSetScanSpec) -> bool {
         let first = self.predicates.is_empty() && self.diff_from.is_none();
         within.is_one_key() || (first && self.limit.is_some_and(|limit| limit <= FILTERED_ROWS_MIN as u64))
     }
 
-    /// The oldest moment whose history it needs.
+    /// Returns the oldest timestamp whose history the scan needs.
     pub(super) fn oldest(&self, snapshot: Snapshot) -> Timestamp {
         self.diff_from.unwrap_or(snapshot.before).min(snapshot.before)
     }
 
-    /// Whether nothing is asked of the rows but how many there are. Then rows on disk are counted from what is known of
-    /// their rowsets, and only their changes are looked at.
+    /// Returns true if only the number of rows is requested. Rows on disk are then counted from rowset metadata, and
+    /// only their deltas are read.
     pub fn only_counts(&self) -> bool {
         self.projection.is_empty() && self.predicates.is_empty() && !self.ordered && self.diff_from.is_none()
     }
 }
 
-/// Rows that a scan reads at a time even if it wants fewer; and one with predicates.
+/// Minimum rows of a block, for scans without and with predicates.
 const ROWS_MIN: usize = 16;
 const FILTERED_ROWS_MIN: usize = 128;
 
-/// A scan in progress: it owns what it reads and is not disturbed by writes, flushes or compactions.
+/// A scan in progress. It owns what it reads; writes, flushes and compactions do not affect it.
 pub struct Scan {
     sources: Sources,
     projection: Arc<[ProjectedColumn]>,
     snapshot: Snapshot,
     left: u64,
     last_key: Option<Vec<u8>>,
-    reads_few: bool,
+    is_point_read: bool,
 }
 
 enum Sources {
     Union(VecDeque<Box<dyn RowSetScan>>),
-    Merge(Merge),
+    Merge(MergeScan),
 }
 
 impl Scan {
-    /// A scan of these row sets, each opened for `spec`'s [`row_set_spec`].
+    /// Creates a scan over these rowset scans, each opened with `spec`'s [`rowset_scan_spec`].
     pub(super) fn new(
         spec: &ScanSpec,
         snapshot: Snapshot,
-        row_sets: Vec<Box<dyn RowSetScan>>,
-        reads_few: bool,
+        rowset_scans: Vec<Box<dyn RowSetScan>>,
+        is_point_read: bool,
     ) -> Scan {
         let sources = match spec.ordered {
-            true => Sources::Merge(Merge { heads: row_sets.into_iter().map(Head::new).collect() }),
-            false => Sources::Union(row_sets.into()),
+            true => Sources::Merge(MergeScan { heads: rowset_scans.into_iter().map(Head::new).collect() }),
+            false => Sources::Union(rowset_scans.into()),
         };
         let (projection, left) = (spec.projection.clone().into(), spec.limit.unwrap_or(u64::MAX));
-        Scan { sources, projection, snapshot, left, last_key: None, reads_few }
+        Scan { sources, projection, snapshot, left, last_key: None, is_point_read }
     }
 
-    /// Whether all that it reads are a few rows: that of one key, or the first ones of a range.
+    /// Returns true if the scan reads only a few rows: those of one key, or the first rows of a range.
     pub fn reads_few(&self) -> bool {
-        self.reads_few
+        self.is_point_read
     }
 
-    /// The next rows, never none of them; `None` at the end.
+    /// Returns the next block, never empty; `None` at the end.
     pub fn next_block(&mut self) -> Result<Option<RowBlock>> {
         if self.left == 0 {
             return Ok(None);
@@ -154,7 +154,7 @@ impl Scan {
         Ok(Some(self.output(scanned)))
     }
 
-    /// Ordered scans: the encoded key of the last row returned.
+    /// Returns the encoded key of the last row returned; ordered scans only.
     pub fn last_key(&self) -> Option<&[u8]> {
         self.last_key.as_deref()
     }
@@ -163,21 +163,21 @@ impl Scan {
         self.snapshot
     }
 
-    /// Columns of the blocks.
+    /// Returns the columns of the blocks.
     pub fn projection(&self) -> &Arc<[ProjectedColumn]> {
         &self.projection
     }
 
-    /// Drops the columns only predicates needed and puts the virtual one in its place.
+    /// Drops the columns that only predicates needed, and inserts the virtual column.
     fn output(&self, scanned: ScannedBlock) -> RowBlock {
         let ScannedBlock { block, deleted, .. } = scanned;
         let mut real = block.columns.into_iter();
         let column = |projected: &ProjectedColumn| match projected.id {
-            Some(_) => real.next().expect("the row sets were asked for every real column"),
+            Some(_) => real.next().expect("the rowset scans return every real column"),
             None => {
                 let flag = |row| u8::from(deleted.as_ref().is_some_and(|deleted| deleted.get(row)));
                 let bytes = (0..block.rows).map(flag).collect();
-                ColumnBlock { values: Values::Fixed { width: 1, bytes }, validity: None }
+                ColumnBlock { values: ColumnValues::Fixed { width: 1, bytes }, validity: None }
             }
         };
         RowBlock { rows: block.rows, columns: self.projection.iter().map(column).collect() }
@@ -194,10 +194,10 @@ fn next_of_union(rest: &mut VecDeque<Box<dyn RowSetScan>>) -> Result<Option<Scan
     Ok(None)
 }
 
-/// What to ask of each row set, `None` if no row can match.
+/// Returns the spec for each rowset's scan, or `None` if no row can match.
 ///
-/// Predicates on a prefix of the key narrow the key range, so that looking up a key by its columns is a seek.
-pub(super) fn row_set_spec(
+/// Predicates on a prefix of the key narrow the key range, so a lookup of a key by its columns is a seek.
+pub(super) fn rowset_scan_spec(
     spec: &ScanSpec,
     schema: &Schema,
     snapshot: Snapshot,
@@ -209,9 +209,8 @@ pub(super) fn row_set_spec(
     for predicate in &spec.predicates {
         if !columns.iter().any(|column| column.id == Some(predicate.column)) {
             let found = schema.by_id(predicate.column);
-            let unknown = || {
-                Error::invalid(format!("a predicate names column {}, which is not there", predicate.column.0))
-            };
+            let unknown =
+                || Error::invalid(format!("predicate: column {} does not exist", predicate.column.0));
             columns.push(found.ok_or_else(unknown)?.into());
         }
     }
@@ -247,16 +246,16 @@ pub(super) fn row_set_spec(
 fn check(spec: &ScanSpec) -> Result<()> {
     let virtual_columns = spec.projection.iter().filter(|column| column.id.is_none()).count();
     if virtual_columns > 1 || (virtual_columns == 1 && spec.diff_from.is_none()) {
-        return Err(Error::invalid("a virtual IS_DELETED column belongs into diff scans, once"));
+        return Err(Error::invalid("scan: a virtual IS_DELETED column is allowed once, in a diff scan"));
     }
     let Some(from) = spec.diff_from else { return Ok(()) };
     match spec.snapshot {
-        SnapshotAt::At(before) if spec.ordered && from <= before => Ok(()),
-        _ => Err(Error::invalid("a diff scan is ordered and reads from one timestamp to a later one")),
+        SnapshotChoice::At(before) if spec.ordered && from <= before => Ok(()),
+        _ => Err(Error::invalid("diff scan: needs an ordered scan from one timestamp to a later one")),
     }
 }
 
-/// The narrowest range of keys that the predicates on the first key columns leave.
+/// Returns the narrowest key range that the predicates on the first key columns allow.
 fn key_bounds(schema: &Schema, predicates: &[Predicate]) -> Bounds<Vec<u8>> {
     let mut prefix = Vec::new();
     for (index, column) in schema.key_columns().iter().enumerate() {
@@ -266,8 +265,8 @@ fn key_bounds(schema: &Schema, predicates: &[Predicate]) -> Bounds<Vec<u8>> {
             encode_cell(column.ty.physical(), cell, last, &mut key);
             key
         };
-        let mine = || predicates.iter().filter(|p| p.column == column.id);
-        let equal = mine().find_map(|p| match &p.kind {
+        let of_column = || predicates.iter().filter(|p| p.column == column.id);
+        let equal = of_column().find_map(|p| match &p.kind {
             PredicateKind::Equal(cell) => Some(extended(cell)),
             _ => None,
         });
@@ -279,7 +278,7 @@ fn key_bounds(schema: &Schema, predicates: &[Predicate]) -> Bounds<Vec<u8>> {
             }
             continue;
         }
-        let ranges = || mine().filter_map(|p| range_of(&p.kind));
+        let ranges = || of_column().filter_map(|p| range_of(&p.kind));
         let lower = ranges().filter_map(|(lower, _)| lower).map(&extended).max();
         let upper = ranges().filter_map(|(_, upper)| upper).map(&extended).min();
         let whole = prefix_bounds(&prefix);
@@ -291,7 +290,7 @@ fn key_bounds(schema: &Schema, predicates: &[Predicate]) -> Bounds<Vec<u8>> {
 /// Lower inclusive, upper exclusive; `None` is unbounded.
 type Bounds<T> = (Option<T>, Option<T>);
 
-/// Bounds of the cells a predicate lets pass.
+/// Returns the bounds of the cells that satisfy a predicate.
 fn range_of(kind: &PredicateKind) -> Option<Bounds<&[u8]>> {
     match kind {
         PredicateKind::Range { lower, upper } => Some((lower.as_deref(), upper.as_deref())),
@@ -307,14 +306,14 @@ fn prefix_bounds(prefix: &[u8]) -> Bounds<Vec<u8>> {
     (Some(prefix.to_vec()), prefix_successor(prefix))
 }
 
-/// Row sets' scans by key.
-struct Merge {
+/// Rowset scans merged by key.
+struct MergeScan {
     heads: Vec<Head>,
 }
 
 struct Head {
     scan: Box<dyn RowSetScan>,
-    /// What has been read and not yet handed on: rows from `at`. `None` before the first and after the last.
+    /// Rows that were read and not yet returned, from `at` on. `None` before the first and after the last block.
     current: Option<ScannedBlock>,
     at: usize,
     done: bool,
@@ -325,10 +324,10 @@ impl Head {
         Head { scan, current: None, at: 0, done: false }
     }
 
-    /// Makes the next row there, if there is one.
+    /// Reads the next block if the current one is used up.
     fn fill(&mut self) -> Result<()> {
-        let used = self.current.as_ref().is_none_or(|block| self.at == block.block.rows);
-        if used && !self.done {
+        let used_up = self.current.as_ref().is_none_or(|block| self.at == block.block.rows);
+        if used_up && !self.done {
             self.current = self.scan.next()?;
             self.at = 0;
             self.done = self.current.is_none();
@@ -341,38 +340,38 @@ impl Head {
     }
 }
 
-/// A block made of several short runs has about this many rows.
-const GATHER_ROWS: usize = 512;
-/// A run of at least this many rows becomes a block of its own.
-const LONG_RUN: usize = 128;
+/// Target rows of a block assembled from short runs.
+const COMBINED_ROWS: usize = 512;
+/// Rows from which on a run is returned as a block by itself.
+const LONG_RUN_ROWS: usize = 128;
 
-impl Merge {
-    /// The next rows: one long run of one row set, or short runs of several put together.
+impl MergeScan {
+    /// Returns the next rows: one long run of one rowset, or short runs of several rowsets combined.
     fn next(&mut self) -> Result<Option<ScannedBlock>> {
-        let mut gathered: Option<ScannedBlock> = None;
+        let mut combined: Option<ScannedBlock> = None;
         while let Some((first, end)) = self.next_run()? {
             let head = &mut self.heads[first];
-            let current = head.current.as_ref().expect("it was just filled");
+            let current = head.current.as_ref().expect("next_run filled it");
             let (start, rows) = (head.at, current.block.rows);
-            let long = end - start >= LONG_RUN || end - start == rows;
-            match &mut gathered {
+            let long = end - start >= LONG_RUN_ROWS || end - start == rows;
+            match &mut combined {
                 Some(_) if long => break,
-                Some(out) => out.append(current, start, end),
+                Some(block) => block.append(current, start, end),
                 None if start == 0 && end == rows => {
                     head.at = 0;
                     return Ok(head.current.take());
                 }
-                None => gathered = Some(current.slice(start, end)),
+                None => combined = Some(current.slice(start, end)),
             }
             head.at = end;
-            if long || gathered.as_ref().is_some_and(|out| out.block.rows >= GATHER_ROWS) {
+            if long || combined.as_ref().is_some_and(|scanned| scanned.block.rows >= COMBINED_ROWS) {
                 break;
             }
         }
-        Ok(gathered)
+        Ok(combined)
     }
 
-    /// Which head comes next, and up to which of its rows nothing else comes between.
+    /// Returns the head with the smallest key, and the end of its run of rows below all other heads.
     fn next_run(&mut self) -> Result<Option<(usize, usize)>> {
         for head in &mut self.heads {
             head.fill()?;
@@ -384,7 +383,7 @@ impl Merge {
         let others = self.heads.iter().enumerate().filter(|(i, _)| *i != first);
         let bound = others.map(|(_, head)| head.key()).min();
         let head = &self.heads[first];
-        let current = head.current.as_ref().expect("it was just filled");
+        let current = head.current.as_ref().expect("next_run filled it");
         let end = match bound {
             Some(bound) => head.at + current.keys[head.at..].partition_point(|key| key.as_slice() < bound),
             None => current.block.rows,
@@ -403,7 +402,7 @@ mod tests {
     fn schema() -> Schema {
         let columns = [(0, "a", DataType::Int8), (1, "s", DataType::String), (2, "b", DataType::Int8)];
         let columns = columns.map(|(id, name, ty)| ColumnSchema::new(id, name, ty)).to_vec();
-        Schema::new(columns, 3).expect("it is a good schema")
+        Schema::new(columns, 3).expect("the schema is valid")
     }
 
     fn equal(column: u32, cell: &[u8]) -> Predicate {
@@ -425,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn not_many_more_rows_are_read_at_a_time_than_are_wanted() {
+    fn blocks_are_not_much_larger_than_the_limit() {
         let all = ScanSpec::latest(Vec::new());
         let few = ScanSpec { limit: Some(50), ..all.clone() };
         let filtered = ScanSpec { predicates: vec![equal(0, &[5])], ..few.clone() };
@@ -436,14 +435,14 @@ mod tests {
         assert_eq!(filtered.block_rows(100), 100);
     }
 
-    fn reads_few(spec: &ScanSpec) -> bool {
+    fn is_point_read(spec: &ScanSpec) -> bool {
         let snapshot = Snapshot { before: Timestamp(9) };
-        let within = row_set_spec(spec, &schema(), snapshot, 1).expect("it is a good spec");
-        spec.reads_few(&within.expect("rows can match"))
+        let within = rowset_scan_spec(spec, &schema(), snapshot, 1).expect("the spec is valid");
+        spec.is_point_read(&within.expect("rows can match"))
     }
 
     #[test]
-    fn few_rows_are_read_for_one_key_and_for_the_first_ones_of_a_range() {
+    fn a_single_key_and_a_small_limit_are_point_reads() {
         let all = ScanSpec::latest(Vec::new());
         let key =
             ScanSpec { predicates: vec![equal(0, &[5]), equal(1, b"x"), equal(2, &[1])], ..all.clone() };
@@ -451,12 +450,12 @@ mod tests {
         let first = ScanSpec { lower_key: Some(vec![0x85]), limit: Some(100), ..all.clone() };
         let searched = ScanSpec { limit: Some(1), ..prefix.clone() };
         let many = ScanSpec { limit: Some(100_000), ..all.clone() };
-        assert_eq!([&key, &first].map(reads_few), [true, true]);
-        assert_eq!([&all, &prefix, &searched, &many].map(reads_few), [false; 4]);
+        assert_eq!([&key, &first].map(is_point_read), [true, true]);
+        assert_eq!([&all, &prefix, &searched, &many].map(is_point_read), [false; 4]);
     }
 
     #[test]
-    fn predicates_on_the_first_key_columns_narrow_the_keys() {
+    fn predicates_on_a_key_prefix_narrow_the_key_range() {
         assert_eq!(bounds(&[]), (None, None));
         assert_eq!(bounds(&[equal(1, b"x")]), (None, None), "not the first column");
         assert_eq!(bounds(&[equal(0, &[5])]), some(&[0x85], &[0x86]));
@@ -468,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_narrow_below_what_is_equal() {
+    fn ranges_narrow_the_key_range_after_equal_columns() {
         assert_eq!(bounds(&[range(0, Some(&[1]), None)]), (Some(vec![0x81]), None));
         let two = [range(0, Some(&[1]), Some(&[9])), range(0, Some(&[3]), None)];
         assert_eq!(bounds(&two), some(&[0x83], &[0x89]));

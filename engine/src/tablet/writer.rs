@@ -1,73 +1,80 @@
-//! The one that changes a tablet, and which operations of the log it still needs.
+//! The writer of a tablet, and the operations of the log that its unflushed data still needs.
 //!
 //! ```text
 //!   log   ... 7  8  9  10 11 12 13 14
-//!                │     │     └ active MemRowSet: its first row came with 12
-//!                │     └ a DiskRowSet has changes from 10 on that are only in memory
+//!                │     │     └ active MemRowSet: its first row was written by 12
+//!                │     └ a DiskRowSet: has unflushed deltas from 10 on
 //!                └ a frozen MemRowSet: from 8 on             a restart must replay from 8
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
 
-use super::apply::{Applied, Mode, Outcome, Scratch, apply};
+use super::apply::{ApplyMode, ApplyScratch, BatchResult, WriteResult, apply};
 use super::diskrowset::DiskRowSet;
 use super::memrowset::MemRowSet;
-use super::meta::TabletSchema;
-use super::prepare::Prepared;
+use super::prepared_batch::PreparedBatch;
 use super::rowset::{ProbeStats, RowSetId};
-use super::{Tablet, TabletState};
+use super::superblock::TabletSchema;
+use super::{Tablet, TabletComponents};
 use crate::error::Result;
 use crate::time::Timestamp;
 
-/// The one that changes a tablet.
+/// The only writer of a tablet.
 pub struct TabletWriter {
     tablet: Arc<Tablet>,
-    scratch: Scratch,
+    scratch: ApplyScratch,
 }
 
-/// From which operation on the log is needed, by what needs it: the first one whose effect is only in memory.
+/// Log anchors: for each unflushed store, the first operation whose effect is only in memory.
 #[derive(Debug, Default)]
-pub(super) struct Anchors {
+pub(super) struct OpAnchors {
     active: Option<u64>,
-    /// As [`TabletState::frozen`].
+    /// In the order of [`TabletComponents::frozen`].
     frozen: VecDeque<Frozen>,
-    /// DiskRowSets with changes in memory.
+    /// DiskRowSets with unflushed deltas.
     deltas: BTreeMap<RowSetId, u64>,
-    /// DiskRowSets with changes set aside: the last operation applied before that.
+    /// DiskRowSets with a frozen DeltaMemStore: the last operation applied before the freeze.
     delta_freezes: BTreeMap<RowSetId, u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Frozen {
     from: u64,
-    at: Freeze,
+    at: FreezePoint,
 }
 
-/// The moment a MemRowSet was frozen.
+/// The point in the log at which a MemRowSet was frozen.
 #[derive(Debug, Clone, Copy)]
-pub struct Freeze {
-    /// The last operation applied before.
+pub struct FreezePoint {
+    /// The last operation applied before the freeze.
     pub index: u64,
     pub timestamp: Timestamp,
-    /// Mutations its rows had.
+    /// Mutations of its rows at the freeze.
     pub mutations: usize,
 }
 
 impl TabletWriter {
     pub fn new(tablet: Arc<Tablet>) -> TabletWriter {
-        TabletWriter { tablet, scratch: Scratch::default() }
+        TabletWriter { tablet, scratch: ApplyScratch::default() }
     }
 
-    fn anchors(&self) -> MutexGuard<'_, Anchors> {
+    fn anchors(&self) -> MutexGuard<'_, OpAnchors> {
         self.tablet.anchors()
     }
 
-    /// Applies the batch that is operation `index` of the log, at `ts`, which is above every timestamp applied
-    /// before but for replays.
+    /// Applies the batch that is operation `index` of the log at timestamp `ts`. Except in replays, `ts` is above every
+    /// timestamp applied before.
     ///
-    /// An error means that the tablet's files cannot be read or contradict its log; it is not fit for use.
-    pub fn apply(&mut self, batch: Prepared, ts: Timestamp, index: u64, mode: Mode<'_>) -> Result<Outcome> {
+    /// An error means that the tablet's files cannot be read or contradict its log. The tablet must not be used after
+    /// it.
+    pub fn apply(
+        &mut self,
+        batch: PreparedBatch,
+        ts: Timestamp,
+        index: u64,
+        mode: ApplyMode<'_>,
+    ) -> Result<WriteResult> {
         let state = self.tablet.state();
         let applied = apply((&state, self.tablet.history_mark()), batch, ts, mode, &mut self.scratch)?;
         self.tablet.set_probes(self.scratch.probes);
@@ -83,7 +90,7 @@ impl TabletWriter {
         Ok(applied.outcome)
     }
 
-    fn mark_applied(&self, state: &TabletState, applied: &Applied) {
+    fn mark_applied(&self, state: &TabletComponents, applied: &BatchResult) {
         let (watch, counts) = (&self.tablet.config().watch, &applied.outcome.counts);
         watch.mark_if(counts.inserts > 0, "write: rows were inserted");
         watch.mark_if(counts.updates > 0, "write: rows were updated");
@@ -98,13 +105,13 @@ impl TabletWriter {
         watch.mark_if(!state.frozen.is_empty(), "write: while a MemRowSet is flushed");
     }
 
-    /// What looking for keys on disk has cost so far.
+    /// Returns the total cost of key lookups on disk.
     pub fn probes(&self) -> ProbeStats {
         self.scratch.probes
     }
 
-    /// Makes `schema` the tablet's. Rows of another layout are frozen, to be flushed as they are. `index` and
-    /// `timestamp` are of the last operation applied.
+    /// Installs `schema`. If its row layout differs, the active MemRowSet is frozen and flushed in the old layout.
+    /// `index` and `timestamp` are those of the last operation applied.
     pub fn alter(&mut self, schema: TabletSchema, index: u64, timestamp: Timestamp) {
         let mut state = (*self.tablet.state()).clone();
         let same_rows = state.schema.lays_out_rows_like(&schema);
@@ -115,7 +122,7 @@ impl TabletWriter {
         }
     }
 
-    /// Sets the active MemRowSet aside to be flushed. False if no row is in memory.
+    /// Freezes the active MemRowSet for a flush. Returns false if no row is in memory.
     pub fn freeze(&mut self, index: u64, timestamp: Timestamp) -> bool {
         let state = (*self.tablet.state()).clone();
         if state.frozen.is_empty() && state.active.rows() == 0 {
@@ -127,15 +134,15 @@ impl TabletWriter {
         true
     }
 
-    fn replace_active(&mut self, mut state: TabletState, index: u64, timestamp: Timestamp) {
+    fn replace_active(&mut self, mut state: TabletComponents, index: u64, timestamp: Timestamp) {
         let empty = MemRowSet::new(state.schema.clone(), &self.tablet.memory.rows);
         let active = std::mem::replace(&mut state.active, Arc::new(empty));
         let mut anchors = self.anchors();
         let from = anchors.active.take();
         if active.rows() > 0 {
             let mutations = active.mutation_count();
-            let from = from.expect("an operation brought the rows");
-            anchors.frozen.push_back(Frozen { from, at: Freeze { index, timestamp, mutations } });
+            let from = from.expect("a MemRowSet with rows has an anchor");
+            anchors.frozen.push_back(Frozen { from, at: FreezePoint { index, timestamp, mutations } });
             active.freeze();
             state.frozen.push(active);
         }
@@ -143,13 +150,13 @@ impl TabletWriter {
         self.tablet.set_state(state);
     }
 
-    /// The oldest frozen MemRowSet, and when it was frozen.
-    pub fn oldest_frozen(&self) -> Option<(Arc<MemRowSet>, Freeze)> {
+    /// Returns the oldest frozen MemRowSet and the point of its freeze.
+    pub fn oldest_frozen(&self) -> Option<(Arc<MemRowSet>, FreezePoint)> {
         let frozen = self.anchors().frozen.front()?.at;
         Some((self.tablet.state().frozen[0].clone(), frozen))
     }
 
-    /// Puts DiskRowSets, complete with all changes, in place of the oldest frozen MemRowSet.
+    /// Replaces the oldest frozen MemRowSet by DiskRowSets that have all of its mutations.
     pub fn swap_frozen(&mut self, into: Vec<Arc<DiskRowSet>>) {
         let mut anchors = self.anchors();
         let frozen = anchors.frozen.pop_front().expect("a flush replaces a frozen MemRowSet");
@@ -163,8 +170,7 @@ impl TabletWriter {
         self.tablet.set_state(state.with_disk(disk));
     }
 
-    /// Sets a DiskRowSet's recent changes aside; the last operation that may be among them. `None` if there are
-    /// none.
+    /// Freezes a DiskRowSet's DeltaMemStore. Returns the last operation that may be in it, or `None` if it is empty.
     pub fn freeze_deltas(&mut self, rowset: &DiskRowSet, index: u64, timestamp: Timestamp) -> Option<u64> {
         let id = rowset.meta().id;
         if !rowset.freeze(timestamp) {
@@ -173,19 +179,19 @@ impl TabletWriter {
         Some(*self.anchors().delta_freezes.entry(id).or_insert(index))
     }
 
-    /// The changes of a DiskRowSet that were set aside are in a file, and it has taken their place.
+    /// Updates the anchors after the frozen deltas of a DiskRowSet were replaced by a delta file.
     pub fn deltas_flushed(&mut self, rowset: &DiskRowSet) {
         let id = rowset.meta().id;
         let mut anchors = self.anchors();
-        let index = anchors.delta_freezes.remove(&id).expect("the changes were frozen");
+        let index = anchors.delta_freezes.remove(&id).expect("the deltas were frozen");
         match rowset.dms_len() {
             0 => anchors.deltas.remove(&id),
             _ => anchors.deltas.insert(id, index + 1),
         };
     }
 
-    /// Puts DiskRowSets, complete with all changes, in the place of others whose changes up to operation `index`
-    /// they have in their files.
+    /// Replaces DiskRowSets by others that have all of their deltas. The new files contain the deltas up to operation
+    /// `index`.
     pub fn swap_disk(&mut self, from: &[RowSetId], into: Vec<Arc<DiskRowSet>>, index: u64) {
         let mut anchors = self.anchors();
         for id in from {
@@ -197,28 +203,28 @@ impl TabletWriter {
         }
         drop(anchors);
         let state = (*self.tablet.state()).clone();
-        let kept = state.disk.iter().filter(|rowset| !from.contains(&rowset.meta().id)).cloned();
-        let disk = kept.chain(into).collect();
+        let remaining = state.disk.iter().filter(|rowset| !from.contains(&rowset.meta().id)).cloned();
+        let disk = remaining.chain(into).collect();
         self.tablet.set_state(state.with_disk(disk));
     }
 
-    /// The first operation whose effect is only in memory, leaving out a frozen MemRowSet or DiskRowSets whose
-    /// changes are about to be on disk.
-    pub fn needed_from(&self, oldest_frozen: bool, deltas: &[RowSetId]) -> Option<u64> {
+    /// Returns the first operation whose effect is only in memory. The oldest frozen MemRowSet (if `oldest_frozen`) and
+    /// the rowsets in `deltas` are left out, because their flushes are about to be installed.
+    pub fn log_anchor(&self, oldest_frozen: bool, deltas: &[RowSetId]) -> Option<u64> {
         let anchors = self.anchors();
         let frozen = anchors.frozen.iter().skip(oldest_frozen.into()).map(|frozen| frozen.from);
-        let changes = anchors.deltas.iter().filter(|(id, _)| !deltas.contains(id)).map(|(_, from)| *from);
-        frozen.chain(changes).chain(anchors.active).min()
+        let unflushed = anchors.deltas.iter().filter(|(id, _)| !deltas.contains(id)).map(|(_, from)| *from);
+        frozen.chain(unflushed).chain(anchors.active).min()
     }
 }
 
-impl Anchors {
-    /// The first operation that unflushed rows are needed from.
+impl OpAnchors {
+    /// Returns the first operation that unflushed rows need.
     pub fn rows(&self) -> Option<u64> {
         self.frozen.front().map(|frozen| frozen.from).or(self.active)
     }
 
-    /// The same of the changes of each DiskRowSet that has any.
+    /// Returns the first operation that the unflushed deltas of each DiskRowSet need.
     pub fn deltas(&self) -> &BTreeMap<RowSetId, u64> {
         &self.deltas
     }

@@ -1,18 +1,18 @@
-//! The bytes of a segment: its header, its batches, their entries.
+//! Format of a segment: header, batches, entries.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Commit, Entry, Replicate};
-use crate::codec::{self, Reader};
+use super::{CommitEntry, LogEntry, ReplicateEntry};
+use crate::codec::{self, ByteReader};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
 use crate::time::Timestamp;
 
 const SEGMENT_MAGIC: [u8; 4] = *b"NYWS";
-/// 1: batches as they are. 2: batches may be compressed.
+/// 1: uncompressed batches. 2: batches may be compressed.
 pub(super) const SEGMENT_VERSION: u16 = 2;
-/// No segment header is longer.
+/// Longest segment header in bytes.
 pub(super) const SEGMENT_HEADER_MAX: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub(super) struct SegmentHeader {
     pub sequence: u64,
     /// The last operation before this segment.
     pub last_op: OpId,
-    /// Length of the segment before this one, 0 for the first: a missing tail there does not go unnoticed.
+    /// Length in bytes of the previous segment, 0 for the first: reveals a missing tail there.
     pub previous_bytes: u64,
 }
 
@@ -29,21 +29,21 @@ pub(super) fn encode_header(header: &SegmentHeader) -> Vec<u8> {
     codec::seal(SEGMENT_MAGIC, SEGMENT_VERSION, &payload)
 }
 
-/// The header at the start of `bytes`, its length, and the segment's format.
+/// Decodes the header at the start of `bytes`, its length, and the segment's format.
 pub(super) fn decode_header(bytes: &[u8]) -> Result<(SegmentHeader, usize, u16)> {
     let (version, payload, len) = codec::unseal_prefix(SEGMENT_MAGIC, SEGMENT_VERSION, bytes)?;
     let header = postcard::from_bytes(payload)
-        .map_err(|error| Error::corrupt(format!("the segment header is not what it should be: {error}")))?;
+        .map_err(|error| Error::corrupt(format!("corrupt segment header: {error}")))?;
     Ok((header, len, version))
 }
 
 /// First bytes of each batch.
 pub(super) const BATCH_MAGIC: [u8; 4] = *b"NYWB";
-/// First bytes of one that is compressed: its payload is the length it had (u32 LE), then an LZ4 block.
+/// First bytes of a compressed batch: its payload is the uncompressed length (u32 LE), then an LZ4 block.
 pub(super) const PACKED_MAGIC: [u8; 4] = *b"NYWC";
 pub(super) const BATCH_HEADER: usize = 40;
 const BATCH_CRC_AT: usize = BATCH_HEADER - 4;
-/// The payload of a batch is no longer, whatever its length says.
+/// Longest payload of a batch in bytes, whatever its length field says.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
 const TAG_REPLICATE: u8 = 1;
@@ -54,50 +54,48 @@ pub(super) struct BatchHeader {
     pub packed: bool,
     pub payload_len: usize,
     pub payload_crc: u32,
-    /// The segment was durable up to here when this was written.
+    /// Offset up to which the segment was durable when this was written.
     pub synced: u64,
 }
 
-/// How long [`encode_batch`] will make the batch; `Invalid` if that is too long.
-pub(super) fn batch_len(entries: &[Entry]) -> Result<u64> {
+/// Upper bound in bytes of the batch that [`encode_batch`] writes; `Invalid` if it is too long.
+pub(super) fn batch_len(entries: &[LogEntry]) -> Result<u64> {
     let mut len = codec::varint_len(entries.len() as u64);
     for entry in entries {
         len += entry_len(entry);
     }
     if len > BATCH_BYTES_MAX {
-        return Err(Error::invalid(format!(
-            "a batch of {len} bytes is more than a log takes at once ({BATCH_BYTES_MAX})"
-        )));
+        return Err(Error::invalid(format!("batch: too large ({len} bytes, limit {BATCH_BYTES_MAX})")));
     }
     Ok((BATCH_HEADER + len) as u64)
 }
 
-fn entry_len(entry: &Entry) -> usize {
+fn entry_len(entry: &LogEntry) -> usize {
     let (op, fixed, payload) = match entry {
-        Entry::Replicate(replicate) => (replicate.op, 1 + 8 + 1, &replicate.payload),
-        Entry::Commit(commit) => (commit.op, 1, &commit.payload),
+        LogEntry::Replicate(replicate) => (replicate.op, 1 + 8 + 1, &replicate.payload),
+        LogEntry::Commit(commit) => (commit.op, 1, &commit.payload),
     };
     let id = codec::varint_len(op.term) + codec::varint_len(op.index);
     id + fixed + codec::varint_len(payload.len() as u64) + payload.len()
 }
 
-/// Where a batch is put, and how far the segment is durable.
+/// Position of a batch, and the durable offset of its segment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BatchPosition {
     pub sequence: u64,
     pub offset: u64,
     pub synced: u64,
 }
 
-/// Puts the batch into `out`, which is empty: one copy of each payload, one pass of the checksum.
-pub(super) fn encode_batch(out: &mut Vec<u8>, entries: &[Entry], compress: bool, place: Place) {
+/// Encodes the batch into `out`, which is empty: one copy of each payload, one pass of the checksum.
+pub(super) fn encode_batch(out: &mut Vec<u8>, entries: &[LogEntry], compress: bool, place: BatchPosition) {
     out.resize(BATCH_HEADER, 0);
     codec::put_varint(out, entries.len() as u64);
     for entry in entries {
         encode_entry(out, entry);
     }
     let packed = compress && pack(out);
-    let Place { sequence, offset, synced } = place;
+    let BatchPosition { sequence, offset, synced } = place;
     let payload = &out[BATCH_HEADER..];
     let (len, crc) = (payload.len() as u32, crc32c::crc32c(payload));
     out[0..4].copy_from_slice(if packed { &PACKED_MAGIC } else { &BATCH_MAGIC });
@@ -110,10 +108,10 @@ pub(super) fn encode_batch(out: &mut Vec<u8>, entries: &[Entry], compress: bool,
     out[BATCH_CRC_AT..BATCH_HEADER].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// A payload that is shorter is not worth the work.
+/// Shortest payload in bytes that is compressed.
 const PACKED_BYTES_MIN: usize = 256;
 
-/// Replaces the payload in `out` by its compressed form; false, and nothing happens, unless that saves an eighth.
+/// Replaces the payload in `out` by its compressed form. Returns false and changes nothing unless that saves an eighth.
 fn pack(out: &mut Vec<u8>) -> bool {
     let payload = &out[BATCH_HEADER..];
     if payload.len() < PACKED_BYTES_MIN {
@@ -129,7 +127,7 @@ fn pack(out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The payload that [`pack`] compressed.
+/// Decompresses the output of [`pack`].
 pub(super) fn unpack(payload: &Bytes) -> Result<Bytes, &'static str> {
     let Some((len, packed)) = payload.split_first_chunk::<4>() else {
         return Err("a compressed batch is too short for its length");
@@ -146,21 +144,21 @@ pub(super) fn unpack(payload: &Bytes) -> Result<Bytes, &'static str> {
     }
 }
 
-/// Whether a batch may begin with these bytes.
+/// Returns true if a batch may begin with these bytes.
 pub(super) fn begins_batch(bytes: &[u8]) -> bool {
     bytes.starts_with(&BATCH_MAGIC) || bytes.starts_with(&PACKED_MAGIC)
 }
 
-fn encode_entry(out: &mut Vec<u8>, entry: &Entry) {
+fn encode_entry(out: &mut Vec<u8>, entry: &LogEntry) {
     match entry {
-        Entry::Replicate(replicate) => {
+        LogEntry::Replicate(replicate) => {
             out.push(TAG_REPLICATE);
             put_op(out, replicate.op);
             out.extend_from_slice(&replicate.timestamp.0.to_le_bytes());
             out.push(replicate.kind);
             codec::put_bytes(out, &replicate.payload);
         }
-        Entry::Commit(commit) => {
+        LogEntry::Commit(commit) => {
             out.push(TAG_COMMIT);
             put_op(out, commit.op);
             codec::put_bytes(out, &commit.payload);
@@ -173,7 +171,7 @@ fn put_op(out: &mut Vec<u8>, op: OpId) {
     codec::put_varint(out, op.index);
 }
 
-/// Reads the header of the batch at `offset` of a segment, or says why there is none.
+/// Decodes the header of the batch at `offset` of a segment; the error is the reason why there is none.
 pub(super) fn decode_batch_header(
     bytes: &[u8; BATCH_HEADER],
     sequence: u64,
@@ -194,19 +192,19 @@ pub(super) fn decode_batch_header(
     Ok(BatchHeader { packed, payload_len: word(4) as usize, payload_crc: word(8), synced: long(28) })
 }
 
-/// Gives the entries of a batch, whose payloads share its memory.
-pub(super) fn decode_entries(payload: &Bytes, each: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
-    let mut reader = Reader::new(payload);
+/// Passes the entries of a batch to `each`; their payloads share its memory.
+pub(super) fn decode_entries(payload: &Bytes, each: &mut dyn FnMut(LogEntry) -> Result<()>) -> Result<()> {
+    let mut reader = ByteReader::new(payload);
     let count = reader.varint()?;
     for _ in 0..count {
         let entry = match reader.u8()? {
-            TAG_REPLICATE => Entry::Replicate(Replicate {
+            TAG_REPLICATE => LogEntry::Replicate(ReplicateEntry {
                 op: read_op(&mut reader)?,
                 timestamp: Timestamp(reader.u64()?),
                 kind: reader.u8()?,
                 payload: payload.slice_ref(reader.bytes()?),
             }),
-            TAG_COMMIT => Entry::Commit(Commit {
+            TAG_COMMIT => LogEntry::Commit(CommitEntry {
                 op: read_op(&mut reader)?,
                 payload: payload.slice_ref(reader.bytes()?),
             }),
@@ -217,6 +215,6 @@ pub(super) fn decode_entries(payload: &Bytes, each: &mut dyn FnMut(Entry) -> Res
     reader.finish()
 }
 
-fn read_op(reader: &mut Reader<'_>) -> Result<OpId> {
+fn read_op(reader: &mut ByteReader<'_>) -> Result<OpId> {
     Ok(OpId { term: reader.varint()?, index: reader.varint()? })
 }

@@ -1,9 +1,9 @@
-//! The log of one tablet: operations as agreed, and what applying them did, durable before anyone is told.
+//! Write-ahead log of one tablet: replicated operations and their outcomes, durable before any reply.
 //!
 //! ```text
 //! wals/<tablet>/0000000001.wal   0000000002.wal   0000000003.wal     truncations   unsynced
-//!               |--------------  one log  ---------------------->    what was      there once a
-//!                                                                    taken back    sync failed
+//!               |--------------  one log  ---------------------->    truncated     exists after
+//!                                                                    ranges        a failed sync
 //!
 //! segment   sealed header { sequence, last op before it, length of the segment before it } | batch | batch | ...
 //! batch     magic | length | CRC32C of payload | sequence | offset | synced | CRC32C of this header | payload
@@ -14,16 +14,16 @@
 //! Rules:
 //!
 //! - A batch is one append: all of it counts or nothing. It is durable once [`Wal::sync`] returned after it.
-//! - A segment is begun under another name and renamed when its header is durable, after the one before it is;
-//!   so only the last segment can end in a torn batch, and a header is never torn.
-//! - Each batch says up to where its segment was synced when it was written. Damage below such a mark was durable
-//!   once: that is `Corrupt`. Damage above all marks is the torn tail of a crash: it is cut.
-//! - Taking operations back ([`Wal::truncate_after`]) rewrites nothing: it notes, durably, that replicates above
-//!   an index and before a place in the log are void.
-//! - A sync that failed ends the use of the log: what it should have kept may be gone, and no later sync tells. A
-//!   process that starts again writes the last segment anew ([`unsynced`]).
+//! - Order: a segment is written under a temporary name and renamed when its header is durable, after the previous
+//!   segment is. So only the last segment can end in a torn batch, and a header is never torn.
+//! - Each batch records the offset up to which its segment was synced when it was written. Damage below such a mark was
+//!   durable once: that is `Corrupt`. Damage above all marks is the torn tail of a crash: recovery truncates it.
+//! - Truncation of operations ([`Wal::truncate_after`]) rewrites nothing: it records, durably, that replicates above an
+//!   index and before a position in the log are void.
+//! - A failed sync ends the use of the log: its data may be lost, and no later sync reports that. A restarted process
+//!   rewrites the last segment (`failed_sync.rs`).
 //!
-//! *Not here:* what the payloads mean, and which operations are committed (see `replica`).
+//! *Not here:* the meaning of payloads, and the commit index (see `replica`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,57 +31,57 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::disk::{self, Disk, File};
+use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
-use crate::memory::Held;
+use crate::memory::TrackedBytes;
 use crate::time::Timestamp;
-use format::{Place, SegmentHeader};
-use scan::{Scanner, Step};
-use voids::Voids;
+use batch_reader::{BatchReader, BatchStep};
+use format::{BatchPosition, SegmentHeader};
+use truncations::Truncations;
 
+mod batch_reader;
+mod failed_sync;
 mod format;
-mod open;
-mod scan;
-mod unsynced;
-mod view;
-mod voids;
+mod recovery;
+mod snapshot;
+mod truncations;
 
-pub use open::WalRecovery;
-pub use view::{SegmentView, WalView};
-pub use voids::FILE as TRUNCATIONS;
+pub use recovery::WalRecovery;
+pub use snapshot::{SegmentSnapshot, WalSnapshot};
+pub use truncations::FILE as TRUNCATIONS;
 
-/// How a log is kept.
+/// Settings of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalConfig {
-    /// A batch that would take a segment past this many bytes begins the next one; a larger batch has its own.
+    /// Largest segment in bytes. A batch that would exceed it starts the next segment; a larger batch has its own.
     pub segment_bytes_max: u64,
-    /// Reserve a segment's space on the device when it is made, so that syncs need not find it.
+    /// True to reserve a segment's space on the device when it is created, so that syncs do not allocate it.
     pub preallocate: bool,
-    /// Compress batches that it makes an eighth shorter. Segments that older builds began stay as they are.
+    /// True to compress batches that become at least an eighth shorter. Segments of older builds stay as they are.
     pub compress: bool,
 }
 
 /// One record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
-    Replicate(Replicate),
-    Commit(Commit),
+pub enum LogEntry {
+    Replicate(ReplicateEntry),
+    Commit(CommitEntry),
 }
 
-/// An operation as agreed.
+/// A replicated operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replicate {
+pub struct ReplicateEntry {
     pub op: OpId,
     pub timestamp: Timestamp,
-    /// What kind of operation; the log does not look at it.
+    /// Kind of the operation; the log does not interpret it.
     pub kind: u8,
     pub payload: Bytes,
 }
 
-/// What applying an operation did, so that a restart can repeat it.
+/// Outcome of an applied operation, so that a restart can repeat it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Commit {
+pub struct CommitEntry {
     pub op: OpId,
     pub payload: Bytes,
 }
@@ -91,25 +91,25 @@ pub struct Wal {
     disk: Arc<dyn Disk>,
     dir: String,
     config: WalConfig,
-    /// In order of sequence, never empty; the last one takes appends.
+    /// In order of sequence, never empty; the last one is appended to.
     segments: VecDeque<Segment>,
-    /// Where replicates are, oldest first: rising in index and in place, none void.
-    marks: VecDeque<Mark>,
-    voids: Voids,
+    /// Positions of replicates, oldest first: rising in index and in position, none void.
+    marks: VecDeque<BatchMark>,
+    voids: Truncations,
     last_op: OpId,
-    /// Up to where the last segment is known to be durable.
+    /// Offset up to which the last segment is known to be durable.
     synced: u64,
-    /// Why this log must not be used any more.
+    /// The error that ended the use of this log.
     failed: Option<Error>,
     buffer: Vec<u8>,
-    /// Counts the buffer.
-    held: Held,
+    /// Tracked memory of the buffer.
+    tracked: TrackedBytes,
 }
 
 struct Segment {
     sequence: u64,
-    file: Arc<dyn File>,
-    /// How far it is filled with whole batches.
+    file: Arc<dyn DiskFile>,
+    /// Length of the whole batches, in bytes.
     bytes: u64,
     header_bytes: u64,
     format: u16,
@@ -119,27 +119,27 @@ struct Segment {
     max_index: u64,
 }
 
-/// The batch at `offset` has `index` as its first replicate.
+/// Position of a batch whose first replicate has `index`.
 #[derive(Debug, Clone, Copy)]
-struct Mark {
+struct BatchMark {
     index: u64,
     sequence: u64,
     offset: u64,
 }
 
-/// Marks within a segment are at least this far apart: what a read may have to skip.
+/// Least distance in bytes between marks of a segment: the most that a read has to skip.
 const MARK_BYTES: u64 = 64 << 10;
-/// So many bytes at a time go to the device before somebody waits for them.
+/// Bytes sent to the device at a time, before a sync waits for them.
 const WRITE_AHEAD_BYTES: u64 = 512 << 10;
-/// A buffer for batches that has grown beyond this is given back.
-const BUFFER_BYTES_KEPT: usize = 4 << 20;
+/// Largest buffer in bytes that is retained between batches.
+const BUFFER_BYTES_RETAINED: usize = 4 << 20;
 
 impl Wal {
-    /// Begins a log in `dir`, which is made if it is missing; `AlreadyPresent` if there is one.
+    /// Creates a log in `dir`, which is created if missing; `AlreadyPresent` if there is one.
     pub fn create(disk: Arc<dyn Disk>, dir: &str, config: WalConfig) -> Result<Wal> {
         disk::create_dir_durably(&*disk, dir)
             .map_err(|error| Error::io(format_args!("create {dir}"), &error))?;
-        let names = open::list_segments(&*disk, dir)?;
+        let names = recovery::list_segments(&*disk, dir)?;
         if !names.is_empty() {
             return Err(Error::already_present(format!("there is already a log in {dir}")));
         }
@@ -154,64 +154,64 @@ impl Wal {
             dir: dir.to_string(),
             config,
             marks: VecDeque::new(),
-            voids: Voids::default(),
+            voids: Truncations::default(),
             last_op: OpId::MIN,
             failed: None,
             buffer: Vec::new(),
-            held: Held::default(),
+            tracked: TrackedBytes::default(),
         })
     }
 
-    /// Opens the log in `dir` and gives all its entries to `replay`, in order and without what was taken back.
+    /// Opens the log in `dir` and passes all entries to `replay`, in order and without truncated ones.
     ///
-    /// A torn tail is cut; everything given is durable when this returns. `NotFound` if there is no log,
-    /// `Corrupt` if something is missing or damaged that was durable once, `Unsupported` if a newer build wrote it.
+    /// A torn tail is truncated; everything replayed is durable when this returns. `NotFound` if there is no log,
+    /// `Corrupt` if durable data is missing or damaged, `Unsupported` if a newer build wrote it.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &str,
         config: WalConfig,
-        replay: &mut dyn FnMut(Entry) -> Result<()>,
+        replay: &mut dyn FnMut(LogEntry) -> Result<()>,
     ) -> Result<(Wal, WalRecovery)> {
-        open::open(disk, dir, config, replay)
+        recovery::open(disk, dir, config, replay)
     }
 
-    /// From now on what it keeps in memory is counted by `held`.
-    pub fn counted_by(&mut self, held: Held) {
-        held.set(self.buffer.capacity() as u64, 0);
-        self.held = held;
+    /// Sets the tracker of the log's memory.
+    pub fn counted_by(&mut self, tracked: TrackedBytes) {
+        tracked.set(self.buffer.capacity() as u64, 0);
+        self.tracked = tracked;
     }
 
-    /// Whether the log in `dir` was begun at most: nothing was ever written to it.
+    /// Returns true if nothing was ever appended to the log in `dir`.
     pub fn is_unused(disk: &dyn Disk, dir: &str) -> Result<bool> {
-        open::is_unused(disk, dir)
+        recovery::is_unused(disk, dir)
     }
 
     /// Writes the entries as one batch. They are durable after the next [`Wal::sync`].
     ///
-    /// Replicates must follow the last one without a gap. If this fails nothing was appended, and unless
-    /// [`Wal::failure`] says otherwise the log can go on (a full disk may have room again).
-    pub fn append(&mut self, entries: &[Entry]) -> Result<()> {
+    /// Replicates must follow the last one without a gap. If this fails nothing was appended. Unless [`Wal::failure`]
+    /// is set the log stays usable (a full disk may get free space).
+    pub fn append(&mut self, entries: &[LogEntry]) -> Result<()> {
         self.check_usable()?;
         let Some(last_op) = self.check_order(entries)? else { return Ok(()) };
         let len = format::batch_len(entries)?;
-        self.make_room(len)?;
+        self.roll_segment_if_full(len)?;
         let active = self.segments.back_mut().expect("a log has a segment");
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.reserve(len as usize);
         let compress = self.config.compress && active.format >= format::SEGMENT_VERSION;
-        let place = Place { sequence: active.sequence, offset: active.bytes, synced: self.synced };
+        let place = BatchPosition { sequence: active.sequence, offset: active.bytes, synced: self.synced };
         format::encode_batch(&mut buffer, entries, compress, place);
         debug_assert!(buffer.len() as u64 <= len);
         let len = buffer.len() as u64;
-        self.held.set(buffer.capacity() as u64, 0);
+        self.tracked.set(buffer.capacity() as u64, 0);
         let written = active.file.append(&buffer);
         buffer.clear();
-        buffer.shrink_to(BUFFER_BYTES_KEPT);
-        self.held.set(buffer.capacity() as u64, 0);
+        buffer.shrink_to(BUFFER_BYTES_RETAINED);
+        self.tracked.set(buffer.capacity() as u64, 0);
         self.buffer = buffer;
         match written {
             Ok(()) => self.note_batch(entries, len, last_op),
-            Err(error) => return Err(self.take_back(&error)),
+            Err(error) => return Err(self.undo_failed_append(&error)),
         }
         Ok(())
     }
@@ -232,12 +232,12 @@ impl Wal {
         }
     }
 
-    /// The last replicate, or [`OpId::MIN`]; known even when its segment is long gone.
+    /// The last replicate, or [`OpId::MIN`]; known even after log GC of its segment.
     pub fn last_op(&self) -> OpId {
         self.last_op
     }
 
-    /// The first index that [`Wal::read`] can give; `None` if no replicate is left.
+    /// The first index that [`Wal::read`] can return; `None` if no replicate is left.
     pub fn first_index(&self) -> Option<u64> {
         self.marks.front().map(|mark| mark.index)
     }
@@ -247,35 +247,35 @@ impl Wal {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Why the log must not be used any more, if so: a failed sync, or a failed write that could not be taken back.
+    /// The error that ended the use of the log, if any: a failed sync, or a failed append that could not be undone.
     pub fn failure(&self) -> Option<&Error> {
         self.failed.as_ref()
     }
 
-    /// Removes segments whose replicates are all below `keep_from_index`; gives the bytes freed.
+    /// Removes segments whose replicates are all below `keep_from_index`; returns the bytes freed.
     pub fn gc(&mut self, keep_from_index: u64) -> Result<u64> {
-        self.gc_sparing(keep_from_index, keep_from_index, 0)
+        self.gc_keeping_from(keep_from_index, keep_from_index, 0)
     }
 
-    /// The same, but leaves those with replicates from `wanted_from_index` on as long as the log is not longer than
-    /// `spared_bytes_max`.
-    pub fn gc_sparing(
+    /// Removes segments as [`Wal::gc`] does, but spares those with replicates from `wanted_from_index` on while the log
+    /// has at most `spared_bytes_max` bytes.
+    pub fn gc_keeping_from(
         &mut self,
         keep_from_index: u64,
         wanted_from_index: u64,
         spared_bytes_max: u64,
     ) -> Result<u64> {
         self.check_usable()?;
-        let (segments, freed) = self.superfluous(keep_from_index, wanted_from_index, spared_bytes_max);
+        let (segments, freed) = self.gcable_size(keep_from_index, wanted_from_index, spared_bytes_max);
         for _ in 0..segments {
-            // Oldest first, so that what a crash brings back still joins what is left.
+            // Order: oldest first, so that segments which a crash restores still join the remaining ones.
             let path = segment_path(&self.dir, self.segments[0].sequence);
             self.disk.remove(&path).map_err(|error| Error::io(format_args!("remove {path}"), &error))?;
-            let gone = self.segments.pop_front().expect("it was counted");
-            while self.marks.front().is_some_and(|mark| mark.sequence == gone.sequence) {
+            let removed = self.segments.pop_front().expect("counted before");
+            while self.marks.front().is_some_and(|mark| mark.sequence == removed.sequence) {
                 self.marks.pop_front();
             }
-            self.voids.forget_before(self.segments[0].sequence);
+            self.voids.drop_before(self.segments[0].sequence);
         }
         if segments > 0 {
             sync_dir(&*self.disk, &self.dir)?;
@@ -283,8 +283,8 @@ impl Wal {
         Ok(freed)
     }
 
-    /// How many of the oldest segments [`Wal::gc_sparing`] would remove, and their bytes.
-    pub fn superfluous(
+    /// Number of the oldest segments that [`Wal::gc_keeping_from`] would remove, and their bytes.
+    pub fn gcable_size(
         &self,
         keep_from_index: u64,
         wanted_from_index: u64,
@@ -303,7 +303,7 @@ impl Wal {
         (count, freed)
     }
 
-    /// Takes back all replicates after `index`; durable when this returns. Commits stay.
+    /// Truncates all replicates after `index`; durable when this returns. Commits stay.
     ///
     /// `Invalid` if the log does not hold the operation at `index` (or begin right after it).
     pub fn truncate_after(&mut self, index: u64) -> Result<()> {
@@ -312,25 +312,26 @@ impl Wal {
             return Ok(());
         }
         let op = self.op_at(index)?;
-        // What the note speaks of must not be cut by a crash: new replicates would fall under it.
+        // Order: synced before the truncation is recorded. If a crash lost the truncated entries, new replicates would
+        // fall under the record.
         self.sync()?;
         let active = self.segments.back().expect("a log has a segment");
         let mut voids = self.voids.clone();
         voids.add(active.sequence, active.bytes, op);
         if let Err(error) = voids.write(&*self.disk, &self.dir) {
-            return Err(self.fail("note the truncation of", &error));
+            return Err(self.fail("record the truncation of", &error));
         }
         self.voids = voids;
-        self.forget_after(op);
+        self.drop_marks_after(op);
         self.last_op = op;
         Ok(())
     }
 
-    /// Replicates from `from_index` on, in order: as many as fit into `max_bytes` of payload, at least one if there
-    /// is any.
+    /// Replicates from `from_index` on, in order: as many as fit into `max_bytes` of payload, at least one if there is
+    /// any.
     ///
-    /// Empty if `from_index` is after the last one; `NotFound` if it was removed by [`Wal::gc`].
-    pub fn read(&self, from_index: u64, max_bytes: usize) -> Result<Vec<Replicate>> {
+    /// Empty if `from_index` is after the last one; `NotFound` if [`Wal::gc`] removed it.
+    pub fn read(&self, from_index: u64, max_bytes: usize) -> Result<Vec<ReplicateEntry>> {
         if from_index > self.last_op.index {
             return Ok(Vec::new());
         }
@@ -339,7 +340,7 @@ impl Wal {
             let dir = &self.dir;
             return Err(Error::not_found(format!("operation {from_index} is no longer in the log in {dir}")));
         };
-        let mut found = Found { from_index, max_bytes, bytes: 0, replicates: Vec::new() };
+        let mut found = ReadResult { from_index, max_bytes, bytes: 0, replicates: Vec::new() };
         let first = self.segments.partition_point(|segment| segment.sequence < mark.sequence);
         for segment in self.segments.iter().skip(first) {
             let start = if segment.sequence == mark.sequence { mark.offset } else { segment.header_bytes };
@@ -350,21 +351,20 @@ impl Wal {
         Ok(found.replicates)
     }
 
-    /// Adds what a segment has; true once there is enough.
-    fn read_segment(&self, segment: &Segment, start: u64, found: &mut Found) -> Result<bool> {
+    /// Adds the replicates of a segment; returns true once there is enough.
+    fn read_segment(&self, segment: &Segment, start: u64, found: &mut ReadResult) -> Result<bool> {
         let path = segment_path(&self.dir, segment.sequence);
-        let mut scanner = Scanner::new(&*segment.file, segment.sequence, start, segment.bytes);
+        let mut reader = BatchReader::new(&*segment.file, segment.sequence, start, segment.bytes);
         loop {
-            let offset = scanner.offset();
-            let batch =
-                match scanner.next().map_err(|error| Error::io(format_args!("read {path}"), &error))? {
-                    Step::Batch(batch) => batch,
-                    Step::End => return Ok(false),
-                    Step::Damaged(why) => return Err(open::damage(&path, offset, why)),
-                };
+            let offset = reader.offset();
+            let batch = match reader.next().map_err(|error| Error::io(format_args!("read {path}"), &error))? {
+                BatchStep::Batch(batch) => batch,
+                BatchStep::End => return Ok(false),
+                BatchStep::Damaged(why) => return Err(recovery::damage(&path, offset, why)),
+            };
             let mut enough = false;
             format::decode_entries(&batch.payload, &mut |entry| {
-                if let Entry::Replicate(replicate) = entry
+                if let LogEntry::Replicate(replicate) = entry
                     && !self.voids.covers(segment.sequence, offset, replicate.op.index)
                 {
                     enough |= found.add(replicate);
@@ -379,16 +379,16 @@ impl Wal {
 
     fn check_usable(&self) -> Result<()> {
         match &self.failed {
-            Some(error) => Err(error.clone().context("the log failed before and must not be used any more")),
+            Some(error) => Err(error.clone().context("log: unusable after an earlier failure")),
             None => Ok(()),
         }
     }
 
-    /// The last operation once `entries` are in; `None` if there are no entries.
-    fn check_order(&self, entries: &[Entry]) -> Result<Option<OpId>> {
+    /// The last operation after appending `entries`; `None` if there are no entries.
+    fn check_order(&self, entries: &[LogEntry]) -> Result<Option<OpId>> {
         let mut last = self.last_op;
         for entry in entries {
-            if let Entry::Replicate(replicate) = entry {
+            if let LogEntry::Replicate(replicate) = entry {
                 check_follows(last, replicate.op).map_err(Error::invalid)?;
                 last = replicate.op;
             }
@@ -396,8 +396,8 @@ impl Wal {
         Ok((!entries.is_empty()).then_some(last))
     }
 
-    /// Begins another segment if a batch of `len` bytes does not fit into this one.
-    fn make_room(&mut self, len: u64) -> Result<()> {
+    /// Starts another segment if a batch of `len` bytes does not fit into this one.
+    fn roll_segment_if_full(&mut self, len: u64) -> Result<()> {
         let active = self.segments.back().expect("a log has a segment");
         let fits = active.bytes.saturating_add(len) <= self.config.segment_bytes_max;
         if fits || active.bytes == active.header_bytes {
@@ -409,48 +409,48 @@ impl Wal {
             previous_bytes: active.bytes,
         };
         if self.config.preallocate {
-            // Cut to the length it has: what was reserved beyond is given back, if the file system can.
+            // Truncates to the current length: that frees the reserved space, if the file system can.
             let _hint = active.file.truncate(active.bytes);
         }
         self.sync()?;
         let segment = write_segment(&*self.disk, &self.dir, self.config, &header)?;
         if let Err(error) = publish_segment(&*self.disk, &self.dir, header.sequence) {
-            // It may be there or not; going on with the segment before it would contradict its header.
-            return Err(self.fail("begin another segment of", &error));
+            // The rename may or may not be durable; appending to the previous segment would contradict the new header.
+            return Err(self.fail("start another segment of", &error));
         }
         self.synced = segment.bytes;
         self.segments.push_back(segment);
         Ok(())
     }
 
-    fn note_batch(&mut self, entries: &[Entry], len: u64, last_op: OpId) {
+    fn note_batch(&mut self, entries: &[LogEntry], len: u64, last_op: OpId) {
         let active = self.segments.back_mut().expect("a log has a segment");
         let offset = active.bytes;
         active.bytes += len;
-        // Whoever does not sync batches waits for a whole segment when it is full: its bytes are sent on their way.
+        // Without a sync per batch, a full segment would be synced all at once: its bytes are written ahead.
         let (from, to) = (offset / WRITE_AHEAD_BYTES, active.bytes / WRITE_AHEAD_BYTES);
         if from < to {
             active.file.begin_writing(from * WRITE_AHEAD_BYTES, (to - from) * WRITE_AHEAD_BYTES);
         }
         if let Some(index) = first_replicate(entries) {
             active.max_index = last_op.index;
-            mark(&mut self.marks, Mark { index, sequence: active.sequence, offset });
+            mark(&mut self.marks, BatchMark { index, sequence: active.sequence, offset });
         }
         self.last_op = last_op;
     }
 
-    /// After a failed append: cuts off what of it was written.
-    fn take_back(&mut self, cause: &io::Error) -> Error {
+    /// Truncates the partial data of a failed append.
+    fn undo_failed_append(&mut self, cause: &io::Error) -> Error {
         let active = self.segments.back().expect("a log has a segment");
         match active.file.truncate(active.bytes) {
             Ok(()) => Error::io(format_args!("append to the log in {}", self.dir), cause),
-            Err(error) => self.fail("take back a failed append to", &error),
+            Err(error) => self.fail("undo a failed append to", &error),
         }
     }
 
     fn fail(&mut self, what: &str, cause: &io::Error) -> Error {
         let error = Error::io(format_args!("{what} the log in {}", self.dir), cause);
-        let error = unsynced::note(&*self.disk, &self.dir, error);
+        let error = failed_sync::note(&*self.disk, &self.dir, error);
         self.failed = Some(error.clone());
         error
     }
@@ -472,7 +472,7 @@ impl Wal {
         }
     }
 
-    fn forget_after(&mut self, op: OpId) {
+    fn drop_marks_after(&mut self, op: OpId) {
         while self.marks.back().is_some_and(|mark| mark.index > op.index) {
             self.marks.pop_back();
         }
@@ -485,23 +485,23 @@ impl Wal {
     }
 }
 
-/// What a read has collected.
-struct Found {
+/// Replicates collected by a read.
+struct ReadResult {
     from_index: u64,
     max_bytes: usize,
     bytes: usize,
-    replicates: Vec<Replicate>,
+    replicates: Vec<ReplicateEntry>,
 }
 
-impl Found {
-    /// True once there is enough.
-    fn add(&mut self, replicate: Replicate) -> bool {
+impl ReadResult {
+    /// Adds a replicate; returns true once there is enough.
+    fn add(&mut self, replicate: ReplicateEntry) -> bool {
         let bytes = self.bytes.saturating_add(replicate.payload.len());
         if replicate.op.index < self.from_index {
             return false;
         }
         if bytes > self.max_bytes && !self.replicates.is_empty() {
-            // Nothing after it may be taken either, were it ever so small.
+            // No later replicate may be added either, however small.
             self.max_bytes = 0;
             return true;
         }
@@ -511,14 +511,14 @@ impl Found {
     }
 }
 
-fn first_replicate(entries: &[Entry]) -> Option<u64> {
+fn first_replicate(entries: &[LogEntry]) -> Option<u64> {
     entries.iter().find_map(|entry| match entry {
-        Entry::Replicate(replicate) => Some(replicate.op.index),
-        Entry::Commit(_) => None,
+        LogEntry::Replicate(replicate) => Some(replicate.op.index),
+        LogEntry::Commit(_) => None,
     })
 }
 
-/// Says what is wrong if `next` cannot come right after `last`.
+/// Fails unless `next` can come right after `last`; the error describes the fault.
 fn check_follows(last: OpId, next: OpId) -> Result<(), String> {
     let first = last == OpId::MIN && next.index > 0;
     if first || (next.index == last.index + 1 && next.term >= last.term) {
@@ -527,8 +527,8 @@ fn check_follows(last: OpId, next: OpId) -> Result<(), String> {
     Err(format!("operation {next} cannot follow {last} in a log"))
 }
 
-fn mark(marks: &mut VecDeque<Mark>, mark: Mark) {
-    let near = |last: &Mark| last.sequence == mark.sequence && mark.offset - last.offset < MARK_BYTES;
+fn mark(marks: &mut VecDeque<BatchMark>, mark: BatchMark) {
+    let near = |last: &BatchMark| last.sequence == mark.sequence && mark.offset - last.offset < MARK_BYTES;
     if !marks.back().is_some_and(near) {
         marks.push_back(mark);
     }
@@ -547,7 +547,7 @@ fn sync_dir(disk: &dyn Disk, dir: &str) -> Result<()> {
     disk.sync_dir(dir).map_err(|error| Error::io(format_args!("sync the directory {dir}"), &error))
 }
 
-/// Writes an empty segment under its name; the directory is yet to be synced.
+/// Writes an empty segment under its temporary name; the directory is yet to be synced.
 fn write_segment(disk: &dyn Disk, dir: &str, config: WalConfig, header: &SegmentHeader) -> Result<Segment> {
     let path = segment_path(dir, header.sequence);
     let tmp = format!("{path}{TMP}");
@@ -555,7 +555,7 @@ fn write_segment(disk: &dyn Disk, dir: &str, config: WalConfig, header: &Segment
     let write = || {
         let file = disk.create(&tmp)?;
         if config.preallocate {
-            // A full device may still have room for what is really written.
+            // A full device may still have space for the data actually written.
             let _hint = file.reserve(config.segment_bytes_max);
         }
         file.append(&bytes)?;
@@ -563,7 +563,7 @@ fn write_segment(disk: &dyn Disk, dir: &str, config: WalConfig, header: &Segment
         Ok(file)
     };
     let file = write().map_err(|error: io::Error| {
-        // It is in nobody's way; opening the log removes it too.
+        // A leftover is harmless; opening the log removes it too.
         let _ = disk.remove(&tmp);
         Error::io(format_args!("write the log segment {tmp}"), &error)
     })?;
@@ -578,7 +578,7 @@ fn write_segment(disk: &dyn Disk, dir: &str, config: WalConfig, header: &Segment
     })
 }
 
-/// Gives a segment its name, durably.
+/// Renames a segment to its final name, durably.
 fn publish_segment(disk: &dyn Disk, dir: &str, sequence: u64) -> io::Result<()> {
     let path = segment_path(dir, sequence);
     disk.rename(&format!("{path}{TMP}"), &path)?;

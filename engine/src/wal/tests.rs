@@ -1,4 +1,4 @@
-//! Power cut and failures at every operation of the disk: what was synced is there, nothing else ever is.
+//! Power cuts and failures at every disk operation: synced data survives, and no other data appears.
 
 use proptest::prelude::*;
 
@@ -15,27 +15,27 @@ fn op(term: u64, index: u64) -> OpId {
     OpId { term, index }
 }
 
-fn replicate(op: OpId) -> Entry {
-    // Of various sizes, some over several sectors.
+fn replicate(op: OpId) -> LogEntry {
+    // Various sizes, some over several sectors.
     let len = if op.index.is_multiple_of(5) { 1300 } else { 30 + op.index as usize };
     let payload = Bytes::from(vec![op.index as u8; len]);
-    Entry::Replicate(Replicate { op, timestamp: Timestamp(op.index), kind: 1, payload })
+    LogEntry::Replicate(ReplicateEntry { op, timestamp: Timestamp(op.index), kind: 1, payload })
 }
 
-fn commit(op: OpId) -> Entry {
-    Entry::Commit(Commit { op, payload: Bytes::from_static(b"done") })
+fn commit(op: OpId) -> LogEntry {
+    LogEntry::Commit(CommitEntry { op, payload: Bytes::from_static(b"done") })
 }
 
-/// What a log may hold: one of `candidates`, less some whole segments below `kept_from`.
+/// Allowed contents of a log: one of `candidates`, less some whole segments below `retained_from`.
 struct Model {
-    entries: Vec<Entry>,
-    candidates: Vec<Vec<Entry>>,
-    kept_from: u64,
+    entries: Vec<LogEntry>,
+    candidates: Vec<Vec<LogEntry>>,
+    retained_from: u64,
 }
 
 impl Model {
     fn new() -> Model {
-        Model { entries: Vec::new(), candidates: vec![Vec::new()], kept_from: 0 }
+        Model { entries: Vec::new(), candidates: vec![Vec::new()], retained_from: 0 }
     }
 
     fn may(&mut self) {
@@ -46,18 +46,18 @@ impl Model {
         self.candidates = vec![self.entries.clone()];
     }
 
-    fn allows(&self, found: &[Entry]) -> bool {
+    fn allows(&self, found: &[LogEntry]) -> bool {
         self.candidates.iter().any(|candidate| {
-            let gone = candidate.len().saturating_sub(found.len());
-            let needed = |entry: &Entry| {
-                matches!(entry, Entry::Replicate(replicate) if replicate.op.index >= self.kept_from)
+            let removed = candidate.len().saturating_sub(found.len());
+            let needed = |entry: &LogEntry| {
+                matches!(entry, LogEntry::Replicate(replicate) if replicate.op.index >= self.retained_from)
             };
-            candidate[gone..] == *found && !candidate[..gone].iter().any(needed)
+            candidate[removed..] == *found && !candidate[..removed].iter().any(needed)
         })
     }
 }
 
-fn append(wal: &mut Wal, model: &mut Model, entries: Vec<Entry>) -> Result<()> {
+fn append(wal: &mut Wal, model: &mut Model, entries: Vec<LogEntry>) -> Result<()> {
     let before = model.entries.clone();
     model.entries.extend(entries.iter().cloned());
     model.may();
@@ -75,7 +75,8 @@ fn sync(wal: &mut Wal, model: &mut Model) -> Result<()> {
 }
 
 fn truncate(wal: &mut Wal, model: &mut Model, index: u64) -> Result<()> {
-    let stays = |entry: &Entry| !matches!(entry, Entry::Replicate(replicate) if replicate.op.index > index);
+    let stays =
+        |entry: &LogEntry| !matches!(entry, LogEntry::Replicate(replicate) if replicate.op.index > index);
     let before = model.entries.clone();
     model.entries.retain(stays);
     model.may();
@@ -87,8 +88,8 @@ fn truncate(wal: &mut Wal, model: &mut Model, index: u64) -> Result<()> {
     result
 }
 
-/// A log's life: batches, syncs, segments, two truncations, garbage collection. Ends at the first error.
-fn live(disk: &MemDisk, model: &mut Model) -> Result<()> {
+/// Runs a log through batches, syncs, segments, two truncations and log GC. Ends at the first error.
+fn run_log(disk: &MemDisk, model: &mut Model) -> Result<()> {
     let mut wal = Wal::create(Arc::new(disk.clone()), DIR, CONFIG)?;
     for index in 1..=9 {
         append(&mut wal, model, vec![replicate(op(1, index)), commit(op(1, index.saturating_sub(3)))])?;
@@ -98,7 +99,7 @@ fn live(disk: &MemDisk, model: &mut Model) -> Result<()> {
     }
     truncate(&mut wal, model, 7)?;
     append(&mut wal, model, vec![replicate(op(2, 8)), replicate(op(2, 9)), commit(op(1, 7))])?;
-    model.kept_from = 4;
+    model.retained_from = 4;
     wal.gc(4)?;
     append(&mut wal, model, vec![replicate(op(2, 10))])?;
     truncate(&mut wal, model, 9)?;
@@ -108,7 +109,7 @@ fn live(disk: &MemDisk, model: &mut Model) -> Result<()> {
     sync(&mut wal, model)
 }
 
-fn reopen(disk: &MemDisk) -> Result<(Wal, Vec<Entry>)> {
+fn reopen(disk: &MemDisk) -> Result<(Wal, Vec<LogEntry>)> {
     let mut entries = Vec::new();
     let (wal, _) = Wal::open(Arc::new(disk.clone()), DIR, CONFIG, &mut |entry| {
         entries.push(entry);
@@ -117,12 +118,12 @@ fn reopen(disk: &MemDisk) -> Result<(Wal, Vec<Entry>)> {
     Ok((wal, entries))
 }
 
-/// The log after a crash is one that the model allows, and can be used.
+/// Checks that the log after a crash is one that the model allows, and can be used.
 fn check_after_crash(disk: &MemDisk, model: &Model, case: &str) {
     disk.crash();
     let (mut wal, found) = match reopen(disk) {
         Ok(opened) => opened,
-        // Power went before the log was made.
+        // Power was cut before the log was created.
         Err(error) => {
             let absent = error.kind == ErrorKind::NotFound && model.candidates[0].is_empty();
             assert!(absent, "{case}: {error}");
@@ -140,36 +141,36 @@ fn check_after_crash(disk: &MemDisk, model: &Model, case: &str) {
     assert_eq!(wal.read(next.index, 0).unwrap().len(), 1);
 }
 
-fn op_count_of_a_life() -> u64 {
+fn op_count_of_a_run() -> u64 {
     let disk = MemDisk::new(0);
-    live(&disk, &mut Model::new()).unwrap();
+    run_log(&disk, &mut Model::new()).unwrap();
     disk.op_count()
 }
 
 #[test]
-fn power_may_go_at_any_operation() {
+fn power_may_be_cut_at_any_operation() {
     let mut torn = 0;
-    for k in 1..=op_count_of_a_life() + 1 {
+    for k in 1..=op_count_of_a_run() + 1 {
         for seed in 0..6 {
             let disk = MemDisk::new(seed);
             let mut model = Model::new();
             disk.cut_power_at(k);
-            let _ = live(&disk, &mut model);
+            let _ = run_log(&disk, &mut model);
             check_after_crash(&disk, &model, &format!("k={k} seed={seed}"));
             torn += disk.fault_counts().writes_torn;
         }
     }
-    assert!(torn > 20, "torn writes were met: {torn}");
+    assert!(torn > 20, "torn writes occurred: {torn}");
 }
 
 #[test]
 fn any_operation_may_fail() {
-    for k in 1..=op_count_of_a_life() {
+    for k in 1..=op_count_of_a_run() {
         for (seed, errno) in [(1, EIO), (2, ENOSPC), (3, EIO)] {
             let disk = MemDisk::new(seed);
             let mut model = Model::new();
             disk.fail_op(k, errno);
-            let _ = live(&disk, &mut model);
+            let _ = run_log(&disk, &mut model);
             check_after_crash(&disk, &model, &format!("k={k} errno={errno} seed={seed}"));
         }
     }
@@ -179,7 +180,7 @@ fn any_operation_may_fail() {
 fn a_failed_open_changes_nothing() {
     let disk = MemDisk::new(7);
     let mut model = Model::new();
-    live(&disk, &mut model).unwrap();
+    run_log(&disk, &mut model).unwrap();
     let start = disk.op_count();
     reopen(&disk).unwrap();
     for k in 1..=disk.op_count() - start {
@@ -193,9 +194,9 @@ fn a_failed_open_changes_nothing() {
 }
 
 #[test]
-fn a_log_that_could_not_append_goes_on() {
+fn a_log_stays_usable_after_a_failed_append() {
     let disk = MemDisk::new(3);
-    // One segment: while a new one is made a failure may be one of a sync, which is final.
+    // One segment: while a new one is created a failure may be one of a sync, which is final.
     let config = WalConfig { segment_bytes_max: 1 << 20, ..CONFIG };
     let mut wal = Wal::create(Arc::new(disk.clone()), DIR, config).unwrap();
     for index in 1..=8 {
@@ -212,17 +213,17 @@ fn a_log_that_could_not_append_goes_on() {
 }
 
 #[test]
-fn any_flipped_bit_of_what_was_durable_is_noticed_or_at_the_end() {
+fn a_flipped_bit_of_durable_data_is_detected_or_in_the_last_batch() {
     let disk = MemDisk::new(0);
     let mut model = Model::new();
-    live(&disk, &mut model).unwrap();
+    run_log(&disk, &mut model).unwrap();
     let (_, whole) = reopen(&disk).unwrap();
     for name in disk.list(DIR).unwrap() {
         let path = format!("{DIR}/{name}");
         let len = disk.open(&path).unwrap().len().unwrap();
         for offset in (0..len).step_by(3) {
             disk.flip_bit(&path, offset).unwrap();
-            // In the last batch it looks like a tear, and opening cuts it; only see that it is not believed.
+            // In the last batch it looks like a torn tail, and recovery truncates it; check that it is not accepted.
             match decode_all(&disk, &whole) {
                 Ok(found) => {
                     assert!(whole.starts_with(&found) && found.len() < whole.len(), "{name} {offset}")
@@ -234,8 +235,8 @@ fn any_flipped_bit_of_what_was_durable_is_noticed_or_at_the_end() {
     }
 }
 
-/// Opens a copy of the log, so that cutting its tail harms nobody.
-fn decode_all(disk: &MemDisk, whole: &[Entry]) -> Result<Vec<Entry>> {
+/// Opens a copy of the log, so that truncation of its tail leaves the original unchanged.
+fn decode_all(disk: &MemDisk, whole: &[LogEntry]) -> Result<Vec<LogEntry>> {
     let copy = MemDisk::new(0);
     copy.create_dir(DIR).unwrap();
     for name in disk.list(DIR).unwrap() {
@@ -248,30 +249,30 @@ fn decode_all(disk: &MemDisk, whole: &[Entry]) -> Result<Vec<Entry>> {
 }
 
 #[test]
-fn replay_may_refuse() {
+fn replay_may_fail() {
     let disk = MemDisk::new(0);
-    live(&disk, &mut Model::new()).unwrap();
-    let refuse = &mut |_| Err(Error::aborted("stop"));
-    let error = Wal::open(Arc::new(disk), DIR, CONFIG, refuse).err().unwrap();
+    run_log(&disk, &mut Model::new()).unwrap();
+    let reject = &mut |_| Err(Error::aborted("stop"));
+    let error = Wal::open(Arc::new(disk), DIR, CONFIG, reject).err().unwrap();
     assert_eq!(error.kind, ErrorKind::Aborted);
 }
 
 proptest! {
-    /// Whatever is in the files, opening gives an answer, and a log it opens can be used.
+    /// For any file content, opening returns a result, and a log it opens can be used.
     #[test]
-    fn no_content_is_too_strange(
+    fn any_file_content_is_handled(
         at in 0..2000usize,
         cut in 0..200usize,
-        strange in prop::collection::vec(any::<u8>(), 0..200),
+        garbage in prop::collection::vec(any::<u8>(), 0..200),
         name in 0..3usize,
     ) {
         let disk = MemDisk::new(0);
-        live(&disk, &mut Model::new()).unwrap();
+        run_log(&disk, &mut Model::new()).unwrap();
         let names = disk.list(DIR).unwrap();
         let path = format!("{DIR}/{}", names[name % names.len()]);
         let mut bytes = disk::read_file(&disk, &path).unwrap();
         let at = at.min(bytes.len());
-        bytes.splice(at..(at + cut).min(bytes.len()), strange);
+        bytes.splice(at..(at + cut).min(bytes.len()), garbage);
         disk::replace_file(&disk, &path, &bytes).unwrap();
         if let Ok((mut wal, _)) = reopen(&disk) {
             wal.append(&[replicate(op(9, wal.last_op().index + 1))]).unwrap();
@@ -280,7 +281,7 @@ proptest! {
     }
 }
 
-/// A log that a build without compression began: it is read, continued as it is, and compressed from its next
+/// A log that a build without compression created: it is read, continued in its format, and compressed from its next
 /// segment on.
 #[test]
 fn segments_of_the_first_format_are_read_and_continued() {
@@ -294,7 +295,7 @@ fn segments_of_the_first_format_are_read_and_continued() {
         &mut batch,
         &first,
         false,
-        Place { sequence: 1, offset: bytes.len() as u64, synced: 0 },
+        BatchPosition { sequence: 1, offset: bytes.len() as u64, synced: 0 },
     );
     bytes.extend(batch);
     let file = disk.create(&segment_path(DIR, 1)).unwrap();
@@ -326,26 +327,26 @@ fn segments_of_the_first_format_are_read_and_continued() {
         Ok(())
     };
     Wal::open(disk.clone(), DIR, config, &mut keep).unwrap();
-    let expected: Vec<Entry> =
+    let expected: Vec<LogEntry> =
         first.into_iter().chain((2..=16).map(|index| replicate(op(1, index)))).collect();
     assert_eq!((found.as_slice(), again.as_slice()), (&expected[..2], &expected[..]));
 }
 
 #[test]
-fn what_members_need_is_spared_up_to_a_limit() {
+fn entries_that_members_need_are_spared_up_to_a_limit() {
     let disk = Arc::new(MemDisk::new(1));
     let mut wal = Wal::create(disk, DIR, CONFIG).unwrap();
     for index in 1..=40 {
         wal.append(&[replicate(op(1, index))]).unwrap();
     }
     let bytes = wal.bytes();
-    assert_eq!(wal.gc_sparing(30, 10, u64::MAX).unwrap(), bytes - wal.bytes());
+    assert_eq!(wal.gc_keeping_from(30, 10, u64::MAX).unwrap(), bytes - wal.bytes());
     let first = wal.first_index().unwrap();
     assert!((2..=10).contains(&first), "{first}");
-    wal.gc_sparing(30, 10, wal.bytes() / 2).unwrap();
+    wal.gc_keeping_from(30, 10, wal.bytes() / 2).unwrap();
     let first = wal.first_index().unwrap();
     assert!((11..=30).contains(&first), "{first}");
-    wal.gc_sparing(30, 1, 0).unwrap();
+    wal.gc_keeping_from(30, 1, 0).unwrap();
     assert!(wal.first_index().unwrap() > 24);
 }
 
@@ -359,7 +360,7 @@ fn a_log_that_lost_its_end_after_it_was_truncated_is_damaged() {
     wal.append(&[replicate(op(1, 2))]).unwrap();
     wal.truncate_after(1).unwrap();
     drop(wal);
-    // A new operation 2 here would be taken for the one that was taken back.
+    // A new operation 2 here would be taken for the truncated one.
     disk.open(&segment_path(DIR, 1)).unwrap().truncate(of_one_batch).unwrap();
     let error = Wal::open(disk, DIR, config, &mut |_| Ok(())).err().expect("its end is missing");
     assert_eq!(error.kind, ErrorKind::Corrupt);

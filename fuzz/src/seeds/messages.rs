@@ -1,30 +1,30 @@
-//! Messages as clients and servers send them.
+//! Messages of clients and servers.
 
 use bytes::Bytes;
 use engine::ids::{ColumnId, OpId, Uuid};
-use engine::raft::message::{
+use engine::raft::interface::{
     UpdateErrorKind, UpdateRequest, UpdateResponse, VoteError, VoteErrorKind, VoteRequest, VoteResponse,
 };
-use engine::raft::{Config, Peer, kind};
-use engine::schema::bloom::BloomFilter;
+use engine::raft::{RaftConfig, Peer, kind};
+use engine::schema::predicate_bloom::PredicateBloom;
 use engine::schema::partition::{HashDimension, Partition, PartitionSchema};
 use engine::schema::predicate::{Predicate, PredicateKind};
-use engine::schema::range::Range;
+use engine::schema::partition_range::PartitionRange;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::time::Timestamp;
-use engine::wal::Replicate;
-use node::client::predicate::to_pb;
-use node::proto::kudu::client::{ScanTokenPb, TableMetadataPb};
-use node::proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
-use node::proto::kudu::consensus::{BulkChangeConfigRequestPb, ChangeConfigRequestPb, ChangeConfigType};
-use node::proto::kudu::master::alter_table_request_pb::{AddColumn, AddRangePartition, DropColumn, Step};
-use node::proto::kudu::master::{AlterTableRequestPb, CreateTableRequestPb, TableIdentifierPb};
-use node::proto::kudu::rpc::{RemoteMethodPb, RequestHeader};
-use node::proto::kudu::tserver::{CreateTabletRequestPb, NewScanRequestPb};
-use node::proto::kudu::{ColumnPredicatePb, RowOperationsPb};
-use node::rpc::frame;
-use node::rpc::negotiate::ClientNegotiation;
-use node::wire::{consensus, convert, partition};
+use engine::wal::ReplicateEntry;
+use nyala_client::predicate::to_pb;
+use nyala_proto::kudu::client::{ScanTokenPb, TableMetadataPb};
+use nyala_proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
+use nyala_proto::kudu::consensus::{BulkChangeConfigRequestPb, ChangeConfigRequestPb, ChangeConfigType};
+use nyala_proto::kudu::master::alter_table_request_pb::{AddColumn, AddRangePartition, DropColumn, Step};
+use nyala_proto::kudu::master::{AlterTableRequestPb, CreateTableRequestPb, TableIdentifierPb};
+use nyala_proto::kudu::rpc::{RemoteMethodPb, RequestHeader};
+use nyala_proto::kudu::tserver::{CreateTabletRequestPb, NewScanRequestPb};
+use nyala_proto::kudu::{ColumnPredicatePb, RowOperationsPb};
+use nyala_common::rpc::frame;
+use nyala_common::rpc::negotiate::ClientNegotiation;
+use nyala_common::wire::{consensus, schema, partition};
 use prost::Message;
 
 use super::Seed;
@@ -55,7 +55,7 @@ fn rpc() -> Vec<Seed> {
     ]
 }
 
-/// A message of the target `message`, by its number.
+/// Returns a message of the target `message`, by its number.
 fn request(name: &str, pb: &impl Message) -> Seed {
     let number = MESSAGES.iter().position(|(known, _)| *known == name).expect("a message of the target");
     let mut bytes = vec![number as u8];
@@ -69,8 +69,8 @@ fn peers() -> Vec<Peer> {
 
 fn requests() -> Vec<Seed> {
     let op = OpId { term: 3, index: 7 };
-    let entry = |kind, payload| Replicate { op, timestamp: Timestamp(9 << 12), kind, payload };
-    let config = Config::initial(peers());
+    let entry = |kind, payload| ReplicateEntry { op, timestamp: Timestamp(9 << 12), kind, payload };
+    let config = RaftConfig::initial(peers());
     let update = UpdateRequest {
         tablet: Uuid([7; 16]),
         dest: ME,
@@ -121,7 +121,7 @@ fn hashed() -> PartitionSchema {
     let mut partition =
         PartitionSchema { hash, range_columns: vec![ColumnId(1)], ..PartitionSchema::default() };
     let custom = vec![HashDimension { columns: vec![ColumnId(1)], buckets: 2, seed: 0 }];
-    partition.set_custom(&Range { lower: b"a".to_vec(), upper: b"c".to_vec() }, custom);
+    partition.set_custom(&PartitionRange { lower: b"a".to_vec(), upper: b"c".to_vec() }, custom);
     partition
 }
 
@@ -129,16 +129,16 @@ fn create_tablet() -> CreateTabletRequestPb {
     let part = Partition { hash_buckets: vec![1], start: vec![0, 0, 0, 1], end: vec![0, 0, 0, 2] };
     CreateTabletRequestPb {
         table_name: "t".to_string(),
-        schema: convert::schema_to_pb(&table()),
-        partition: Some(convert::partition_to_pb(&part)),
-        partition_schema: Some(convert::partition_schema_to_pb(&hashed(), &table())),
-        config: consensus::config_to_pb(&Config::initial(peers())),
+        schema: schema::schema_to_pb(&table()),
+        partition: Some(schema::partition_to_pb(&part)),
+        partition_schema: Some(schema::partition_schema_to_pb(&hashed(), &table())),
+        config: consensus::config_to_pb(&RaftConfig::initial(peers())),
         ..CreateTabletRequestPb::default()
     }
 }
 
 fn conditions() -> Vec<ColumnPredicatePb> {
-    let mut filter = BloomFilter::new(5, 3).expect("a lawful size");
+    let mut filter = PredicateBloom::new(5, 3).expect("a lawful size");
     filter.insert(Some(b"x"));
     let int = |n: i32| n.to_le_bytes().to_vec();
     let double = |n: f64| n.to_le_bytes().to_vec();
@@ -155,7 +155,7 @@ fn conditions() -> Vec<ColumnPredicatePb> {
 }
 
 fn scans() -> Vec<Seed> {
-    let columns = convert::schema_to_client_pb(&table()).columns;
+    let columns = schema::schema_to_client_pb(&table()).columns;
     let scan = NewScanRequestPb {
         tablet_id: Bytes::from("7".repeat(32)),
         column_predicates: conditions(),
@@ -165,16 +165,16 @@ fn scans() -> Vec<Seed> {
         ..NewScanRequestPb::default()
     };
     let snapshot = NewScanRequestPb {
-        read_mode: Some(node::proto::kudu::ReadMode::ReadAtSnapshot as i32),
-        order_mode: Some(node::proto::kudu::OrderMode::Ordered as i32),
+        read_mode: Some(nyala_proto::kudu::ReadMode::ReadAtSnapshot as i32),
+        order_mode: Some(nyala_proto::kudu::OrderMode::Ordered as i32),
         snap_timestamp: Some(9 << 12),
         snap_start_timestamp: Some(3 << 12),
         projected_columns: columns,
         ..NewScanRequestPb::default()
     };
     let metadata = TableMetadataPb {
-        schema: Some(convert::schema_to_pb(&table())),
-        partition_schema: Some(convert::partition_schema_to_pb(&hashed(), &table())),
+        schema: Some(schema::schema_to_pb(&table())),
+        partition_schema: Some(schema::partition_schema_to_pb(&hashed(), &table())),
         ..TableMetadataPb::default()
     };
     let token = ScanTokenPb {
@@ -184,7 +184,7 @@ fn scans() -> Vec<Seed> {
         lower_bound_primary_key: Some(Bytes::from_static(b"\x80\0\0\x01a")),
         ..ScanTokenPb::default()
     };
-    // Enough of them that sorting looks at their order closely.
+    // Enough values that sorting compares them closely.
     let number = |i: i32| if i % 3 == 0 { f64::NAN } else { f64::from(i * 37 % 41) };
     let list = PredicateKind::InList((0..60).map(|i| number(i).to_le_bytes().to_vec()).collect());
     let list = to_pb(&Predicate::new(ColumnId(5), list), &table()).expect("a column of the table");
@@ -197,12 +197,12 @@ fn scans() -> Vec<Seed> {
     ]
 }
 
-/// A request to create the table `t`, by hash and range, with a range that hashes otherwise.
+/// Returns a request to create the table `t` by hash and range, with a custom hash schema for one range.
 pub fn table_with_hash_and_range() -> CreateTableRequestPb {
-    let mut schema = convert::schema_to_client_pb(&table());
+    let mut schema = schema::schema_to_client_pb(&table());
     schema.columns[4].type_attributes =
-        Some(node::proto::kudu::ColumnTypeAttributesPb { precision: Some(30), scale: Some(2), length: None });
-    let mut partition_schema = convert::partition_schema_to_pb(&hashed(), &table());
+        Some(nyala_proto::kudu::ColumnTypeAttributesPb { precision: Some(30), scale: Some(2), length: None });
+    let mut partition_schema = schema::partition_schema_to_pb(&hashed(), &table());
     name_columns(&mut partition_schema);
     CreateTableRequestPb {
         name: "t".to_string(),
@@ -213,9 +213,9 @@ pub fn table_with_hash_and_range() -> CreateTableRequestPb {
     }
 }
 
-/// Clients know columns by name only.
-fn name_columns(pb: &mut node::proto::kudu::PartitionSchemaPb) {
-    use node::proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
+/// Names columns instead of ids: clients know names only.
+fn name_columns(pb: &mut nyala_proto::kudu::PartitionSchemaPb) {
+    use nyala_proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
     let ranges = pb.range_schema.iter_mut().flat_map(|range| &mut range.columns);
     let custom = pb.custom_hash_schema_ranges.iter_mut().flat_map(|range| &mut range.hash_schema);
     let hashes = pb.hash_schema.iter_mut().chain(custom).flat_map(|hash| &mut hash.columns);
@@ -234,10 +234,10 @@ fn tables() -> Vec<Seed> {
     let plain = Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int64)], 1).expect("a lawful schema");
     let plain = CreateTableRequestPb {
         name: "plain".to_string(),
-        schema: convert::schema_to_client_pb(&plain),
+        schema: schema::schema_to_client_pb(&plain),
         ..CreateTableRequestPb::default()
     };
-    let mut extra = convert::schema_to_client_pb(&table()).columns[3].clone();
+    let mut extra = schema::schema_to_client_pb(&table()).columns[3].clone();
     extra.name = "extra".to_string();
     let column = Step { add_column: Some(AddColumn { schema: extra }), ..Step::default() };
     let range = AddRangePartition { range_bounds: Some(bounds(b"x", b"z")), ..AddRangePartition::default() };
@@ -249,7 +249,7 @@ fn tables() -> Vec<Seed> {
     let alter = AlterTableRequestPb {
         table: TableIdentifierPb { table_id: None, table_name: Some("t".to_string()) },
         alter_schema_steps: steps,
-        schema: Some(convert::schema_to_client_pb(&table())),
+        schema: Some(schema::schema_to_client_pb(&table())),
         new_table_name: Some("u".to_string()),
         ..AlterTableRequestPb::default()
     };

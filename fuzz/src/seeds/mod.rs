@@ -1,8 +1,8 @@
-//! Inputs to begin with, made by the encoders themselves: `cargo run -p fuzz -- seeds` writes them into the corpora.
+//! Initial inputs, made by the encoders: `cargo run -p fuzz -- seeds` writes them into the corpora.
 
 mod messages;
-mod stored;
-mod texts;
+mod files;
+mod text_files;
 
 pub use messages::table_with_hash_and_range;
 
@@ -10,21 +10,21 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// The target, the input's name and the input.
+/// Target, input name and input.
 pub type Seed = (&'static str, String, Vec<u8>);
 
-/// Names of files that are made here.
+/// Prefix of the names of generated files.
 const PREFIX: &str = "seed-";
 
 pub fn all() -> Vec<Seed> {
-    [messages::seeds(), stored::seeds(), texts::seeds()].concat()
+    [messages::seeds(), files::seeds(), text_files::seeds()].concat()
 }
 
 fn path(corpora: &Path, (target, name, _): &Seed) -> std::path::PathBuf {
     corpora.join(target).join(format!("{PREFIX}{name}"))
 }
 
-/// Writes all seeds, and removes those that are no longer made.
+/// Writes all seeds, and removes files of former ones.
 pub fn write(corpora: &Path) -> io::Result<()> {
     let seeds = all();
     for dir in fs::read_dir(corpora)? {
@@ -43,7 +43,7 @@ pub fn write(corpora: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Seeds whose file is missing or says something else.
+/// Returns the seeds whose file is missing or differs.
 pub fn stale(corpora: &Path) -> Vec<String> {
     let stale = |seed: &Seed| fs::read(path(corpora, seed)).is_ok_and(|bytes| bytes == seed.2);
     let seeds = all();

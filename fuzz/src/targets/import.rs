@@ -1,13 +1,13 @@
-//! Files that people import: CSV and Parquet.
+//! Files that users import: CSV and Parquet.
 
 use bytes::Bytes;
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::cli::import::read::{Csv, For, Input, Parquet};
+use node::cli::import::reader::{CsvReader, ImportTarget, ImportInput, ParquetReader};
 
-/// How many rows a file that was read is looked at for.
+/// Rows of a file that are checked.
 const ROWS_MAX: usize = 1 << 16;
 
-/// A column of every type but [`DataType::IsDeleted`], which no table has; the first is the key.
+/// Returns a schema with a column of every type but [`DataType::IsDeleted`], which no table has; the first is the key.
 pub fn import_schema() -> Schema {
     let types = DataType::ALL.into_iter().filter(|ty| *ty != DataType::IsDeleted);
     let column = |(id, ty): (u32, DataType)| {
@@ -21,8 +21,8 @@ pub fn import_schema() -> Schema {
     Schema::new((0..).zip(types).map(column).collect(), 1).expect("a lawful schema")
 }
 
-/// Reads all rows; each column that came has as many cells as there are rows.
-fn read<R: std::io::Read>(mut input: Input<R>, table: For<'_>) {
+/// Reads all rows; every column of a block has as many cells as the block has rows.
+fn read<R: std::io::Read>(mut input: ImportInput<R>, table: ImportTarget<'_>) {
     let mut rows = 0;
     while let Ok(Some((block, bad))) = input.next(table) {
         for column in block.columns.iter().flatten() {
@@ -35,18 +35,18 @@ fn read<R: std::io::Read>(mut input: Input<R>, table: For<'_>) {
     }
 }
 
-/// First byte: the delimiter; then the file.
+/// Checks CSV. First byte: the delimiter; then the file.
 pub fn csv(data: &[u8]) {
     let Some((&delimiter, text)) = data.split_first() else { return };
     let schema = import_schema();
-    let table = For { schema: &schema, name: "t" };
-    let Ok(csv) = Csv::open(text, table, delimiter, b"") else { return };
-    read(Input::Csv(Box::new(csv)), table);
+    let table = ImportTarget { schema: &schema, name: "t" };
+    let Ok(csv) = CsvReader::open(text, table, delimiter, b"") else { return };
+    read(ImportInput::Csv(Box::new(csv)), table);
 }
 
 pub fn parquet(data: &[u8]) {
     let schema = import_schema();
-    let table = For { schema: &schema, name: "t" };
-    let Ok((parquet, _)) = Parquet::open(Bytes::copy_from_slice(data), table) else { return };
-    read(Input::<&[u8]>::Parquet(Box::new(parquet)), table);
+    let table = ImportTarget { schema: &schema, name: "t" };
+    let Ok((parquet, _)) = ParquetReader::open(Bytes::copy_from_slice(data), table) else { return };
+    read(ImportInput::<&[u8]>::Parquet(Box::new(parquet)), table);
 }

@@ -9,7 +9,7 @@ use engine::schema::partition::{HashDimension, PartitionSchema, Partitioner};
 use engine::schema::predicate::compare_cells;
 use engine::schema::{ColumnSchema, DataType, Schema};
 
-/// An encoded key: what decodes encodes to the same bytes.
+/// Checks that a decoded key encodes to the same bytes.
 pub fn key(data: &[u8]) {
     let types = [
         &[DataType::Int64][..],
@@ -36,13 +36,13 @@ fn encoded(columns: &[ColumnSchema], cells: &[Vec<u8>]) -> Vec<u8> {
     key
 }
 
-/// The types of a key, at most four.
+/// Returns the types of a key, at most four.
 fn key_types(input: &mut Unstructured<'_>) -> arbitrary::Result<Vec<DataType>> {
     let allowed: Vec<DataType> = DataType::ALL.into_iter().filter(|ty| ty.allowed_in_key()).collect();
     (0..input.int_in_range(1..=4)?).map(|_| input.choose(&allowed).copied()).collect()
 }
 
-/// A cell of a type; texts have the bytes that the encoding of keys escapes.
+/// Returns a cell of a type; texts contain the bytes that the encoding of keys escapes.
 fn cell(input: &mut Unstructured<'_>, ty: DataType) -> arbitrary::Result<Vec<u8>> {
     match ty.width() {
         Some(width) => Ok(input.bytes(width)?.to_vec()),
@@ -54,7 +54,7 @@ fn row(input: &mut Unstructured<'_>, types: &[DataType]) -> arbitrary::Result<Ve
     types.iter().map(|ty| cell(input, *ty)).collect()
 }
 
-/// Two rows: their keys are ordered as their cells are, and decode to them.
+/// Checks that two rows' keys are ordered as their cells are, and decode to them.
 pub fn order(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut draw = || {
@@ -74,10 +74,10 @@ pub fn order(data: &[u8]) {
     }
 }
 
-/// How a table is cut, and a row of it.
+/// Partitioning of a table, and a row of it.
 #[derive(Debug, Arbitrary)]
 struct Cut {
-    /// For each dimension: which columns, buckets, seed.
+    /// Columns, buckets and seed of each dimension.
     hash: Vec<(u8, u8, u32)>,
     range: u8,
 }
@@ -95,7 +95,7 @@ impl Cut {
     }
 }
 
-/// A row has one tablet, whatever the cut, and it is the one that its partition key says.
+/// Checks that a row has one tablet under any partitioning, the one of its partition key.
 pub fn partition(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut draw = || {

@@ -1,29 +1,29 @@
-//! Every request of the services, and what they are turned into.
+//! Every request of the services, and its conversions.
 
 use std::fmt::Debug;
 
 use bytes::Bytes;
 use engine::ids::Uuid;
-use node::master::convert as master;
-use node::proto::kudu::consensus::*;
-use node::proto::kudu::master::*;
-use node::proto::kudu::rpc::{RequestHeader, ResponseHeader};
-use node::proto::kudu::server::*;
-use node::proto::kudu::tserver::*;
-use node::wire::{consensus, convert};
+use node::master::proto as master;
+use nyala_proto::kudu::consensus::*;
+use nyala_proto::kudu::master::*;
+use nyala_proto::kudu::rpc::{RequestHeader, ResponseHeader};
+use nyala_proto::kudu::server::*;
+use nyala_proto::kudu::tserver::*;
+use nyala_common::wire::{consensus, schema};
 use prost::Message;
 
-/// A message's name, and the check of its bytes.
+/// Name of a message, and the check of its bytes.
 type Kind = (&'static str, fn(&[u8]));
 
-/// First byte: which message; then its bytes.
+/// Checks a message. First byte: its number; then its bytes.
 pub fn message(data: &[u8]) {
     let Some((&which, bytes)) = data.split_first() else { return };
     let (_, check) = MESSAGES[usize::from(which) % MESSAGES.len()];
     check(bytes);
 }
 
-/// What decodes encodes to something that decodes to the same.
+/// Checks that decoded bytes encode to bytes that decode to the same message.
 fn again<M: Message + Default + Debug>(bytes: &[u8]) -> Option<M> {
     let message = M::decode(bytes).ok()?;
     let encoded = message.encode_to_vec();
@@ -32,7 +32,7 @@ fn again<M: Message + Default + Debug>(bytes: &[u8]) -> Option<M> {
     Some(message)
 }
 
-/// A message that is only read field by field.
+/// Checks a message that is only read field by field.
 fn plain<M: Message + Default + Debug>(bytes: &[u8]) {
     again::<M>(bytes);
 }
@@ -95,7 +95,7 @@ const PLAIN: &[Kind] = plain![
     DumpMemTrackersRequestPb
 ];
 
-/// Messages that become something else, with the check of that.
+/// Messages that are converted, with the check of the conversion.
 const CONVERTED: &[Kind] = &[
     ("ConsensusRequestPb", update),
     ("ConsensusResponsePb", update_response),
@@ -108,7 +108,7 @@ const CONVERTED: &[Kind] = &[
     ("AlterSchemaRequestPb", alter_schema),
 ];
 
-/// By number: inputs name them so. New ones go to the end.
+/// Messages by number, which inputs refer to. New ones go to the end.
 pub static MESSAGES: std::sync::LazyLock<Vec<Kind>> =
     std::sync::LazyLock::new(|| [CONVERTED, PLAIN].concat());
 
@@ -120,7 +120,7 @@ fn update(bytes: &[u8]) {
     let Ok(update) = consensus::update_from_pb(pb, &sidecars) else { return };
     let (pb, sidecars) = consensus::update_to_pb(update.clone());
     let read = consensus::update_from_pb(pb, &sidecars).expect("what was just written");
-    // How a message was sent is not in it.
+    // The bytes do not contain how a message was sent.
     assert_eq!(format!("{:?}", read.entries), format!("{:?}", update.entries));
     assert_eq!(
         (read.preceding, read.committed, read.term),
@@ -170,23 +170,23 @@ fn heartbeat(bytes: &[u8]) {
 fn create_tablet(bytes: &[u8]) {
     let Some(pb) = again::<CreateTabletRequestPb>(bytes) else { return };
     let _ = consensus::config_from_pb(&pb.config);
-    let Ok(schema) = convert::schema_from_pb(&pb.schema) else { return };
+    let Ok(schema) = schema::schema_from_pb(&pb.schema) else { return };
     if let Some(partition) = &pb.partition
-        && let Ok(read) = convert::partition_from_pb(partition)
+        && let Ok(read) = schema::partition_from_pb(partition)
     {
-        let again = convert::partition_from_pb(&convert::partition_to_pb(&read)).expect("just written");
+        let again = schema::partition_from_pb(&schema::partition_to_pb(&read)).expect("just written");
         assert_eq!(again, read);
     }
     let Some(partition) = &pb.partition_schema else { return };
-    let Ok(partition) = convert::partition_schema_from_pb(partition, &schema) else { return };
-    let pb = convert::partition_schema_to_pb(&partition, &schema);
-    let read = convert::partition_schema_from_pb(&pb, &schema).expect("what was just written");
+    let Ok(partition) = schema::partition_schema_from_pb(partition, &schema) else { return };
+    let pb = schema::partition_schema_to_pb(&partition, &schema);
+    let read = schema::partition_schema_from_pb(&pb, &schema).expect("what was just written");
     assert_eq!(read, partition);
 }
 
 fn alter_schema(bytes: &[u8]) {
     let Some(pb) = again::<AlterSchemaRequestPb>(bytes) else { return };
-    let Ok(schema) = convert::schema_from_pb(&pb.schema) else { return };
-    let read = convert::schema_from_pb(&convert::schema_to_pb(&schema)).expect("what was just written");
+    let Ok(schema) = schema::schema_from_pb(&pb.schema) else { return };
+    let read = schema::schema_from_pb(&schema::schema_to_pb(&schema)).expect("what was just written");
     assert_eq!(read.num_key_columns(), schema.num_key_columns());
 }

@@ -1,11 +1,11 @@
-//! All targets, by what they read.
+//! All targets, by the inputs that they read.
 
-mod answers;
+mod replies;
 mod catalog;
-mod files;
+mod column_files;
 mod import;
 mod keys;
-mod log;
+mod wal;
 pub mod messages;
 mod metadata;
 mod pages;
@@ -16,37 +16,37 @@ mod rpc;
 mod tablet;
 mod text;
 
-pub use files::{delta_bodies, page_bodies, put_changes, put_columns};
+pub use column_files::{delta_bodies, page_bodies, put_changes, put_columns};
 pub use rows::table;
 
-use crate::guard::Memory;
+use crate::memory_guard::MemoryLimit;
 
-/// A decoder or a state machine, and what it promises of any input.
+/// A decoder or a state machine, and its property for any input.
 pub struct Target {
-    /// Also the name of its corpus's folder and of its dictionary.
+    /// Name of the target, of its corpus's folder and of its dictionary.
     pub name: &'static str,
     pub run: fn(&[u8]),
-    pub memory: Memory,
-    /// Runs that take longer than a decoder's: damage to their corpora is tried more thinly.
+    pub memory: MemoryLimit,
+    /// True if a run takes longer than a decoder's: its corpus is damaged in fewer places.
     pub slow: bool,
 }
 
-/// For what copies its input a few times and says what is wrong with it.
-const SMALL: Memory = Memory { fixed: 64 << 10, per_byte: 64 };
-/// For two readers of a stream, with a buffer of 32 KiB each.
-const FRAMES: Memory = Memory { fixed: 96 << 10, per_byte: 64 };
-/// For messages: a field of two bytes becomes a struct of hundreds.
-const MESSAGES: Memory = Memory { fixed: 64 << 10, per_byte: 1024 };
-/// For pages: equal cells and shared prefixes take next to nothing, and a page's cells may have 64 MiB.
-const PAGES: Memory = Memory { fixed: 200 << 20, per_byte: 256 };
-/// For what writes files on a disk in memory: buffers of a MiB.
-const FILES: Memory = Memory { fixed: 32 << 20, per_byte: 1024 };
+/// Limit of targets that copy their input a few times and describe its faults.
+const SMALL: MemoryLimit = MemoryLimit { fixed: 64 << 10, per_byte: 64 };
+/// Limit of two readers of a stream, with a buffer of 32 KiB each.
+const FRAMES: MemoryLimit = MemoryLimit { fixed: 96 << 10, per_byte: 64 };
+/// Limit of messages: a field of two bytes becomes a struct of hundreds.
+const MESSAGES: MemoryLimit = MemoryLimit { fixed: 64 << 10, per_byte: 1024 };
+/// Limit of pages: equal cells and shared prefixes take next to nothing, and a page may have 64 MiB of cells.
+const PAGES: MemoryLimit = MemoryLimit { fixed: 200 << 20, per_byte: 256 };
+/// Limit of targets that write files on a disk in memory: buffers of a MiB.
+const FILES: MemoryLimit = MemoryLimit { fixed: 32 << 20, per_byte: 1024 };
 
-const fn target(name: &'static str, run: fn(&[u8]), memory: Memory) -> Target {
+const fn target(name: &'static str, run: fn(&[u8]), memory: MemoryLimit) -> Target {
     Target { name, run, memory, slow: false }
 }
 
-const fn slow(name: &'static str, run: fn(&[u8]), memory: Memory) -> Target {
+const fn slow(name: &'static str, run: fn(&[u8]), memory: MemoryLimit) -> Target {
     Target { name, run, memory, slow: true }
 }
 
@@ -58,7 +58,7 @@ pub const TARGETS: &[Target] = &[
     target("scan", predicates::scan, MESSAGES),
     target("token", predicates::token, MESSAGES),
     target("predicate", predicates::predicate, FILES),
-    target("scan_answer", answers::scan, MESSAGES),
+    target("scan_answer", replies::scan, MESSAGES),
     target("create_table", catalog::create_table, FILES),
     target("alter_table", catalog::alter_table, FILES),
     target("row_ops", rows::row_ops, SMALL),
@@ -78,19 +78,19 @@ pub const TARGETS: &[Target] = &[
     target("encoding", pages::encoding, PAGES),
     target("compression", pages::compression, PAGES),
     target("bloom", pages::bloom, SMALL),
-    target("column", files::column, PAGES),
-    target("column_file", files::column_file, PAGES),
-    target("page_file", files::page_file, FILES),
-    target("delta_file", files::delta_file, PAGES),
-    target("delta_order", files::delta_order, FILES),
-    target("wal", log::torn, FILES),
-    target("wal_damage", log::damaged, FILES),
-    target("truncations", log::truncations, FILES),
+    target("column", column_files::column, PAGES),
+    target("column_file", column_files::column_file, PAGES),
+    target("page_file", column_files::page_file, FILES),
+    target("delta_file", column_files::delta_file, PAGES),
+    target("delta_order", column_files::delta_order, FILES),
+    target("wal", wal::torn, FILES),
+    target("wal_damage", wal::damaged, FILES),
+    target("truncations", wal::truncations, FILES),
     target("plan", text::plan, MESSAGES),
     target("config", text::config, FILES),
     target("cell_text", text::cell, SMALL),
     target("csv", import::csv, FILES),
     target("parquet", import::parquet, PAGES),
-    slow("tablet", tablet::tablet, Memory { fixed: 64 << 20, per_byte: 64 << 10 }),
-    slow("raft", raft::raft, Memory { fixed: 64 << 20, per_byte: 64 << 10 }),
+    slow("tablet", tablet::tablet, MemoryLimit { fixed: 64 << 20, per_byte: 64 << 10 }),
+    slow("raft", raft::raft, MemoryLimit { fixed: 64 << 20, per_byte: 64 << 10 }),
 ];

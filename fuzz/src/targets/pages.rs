@@ -1,22 +1,22 @@
-//! The insides of column files: encoded pages, compression, Bloom filters.
+//! Contents of column files: encoded pages, compression, Bloom filters.
 
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
-use engine::cfile::bitshuffle::{Sign, pack, unpack};
-use engine::cfile::bloom::Chunk;
+use engine::cfile::bitshuffle::{Signedness, pack, unpack};
+use engine::cfile::key_bloom::BloomChunk;
 use engine::cfile::compress::{compress, decompress};
 use engine::cfile::encoding::{decode, decode_dictionary, encode, encode_dictionary, resolve};
-use engine::cfile::page::{Cells, Dictionary, Page};
-use engine::codec::Reader;
-use engine::schema::block::ColumnBlock;
-use engine::schema::bloom::BloomFilter;
-use engine::schema::{Compression, Encoding, Physical};
+use engine::cfile::decoded_page::{PageCells, Dictionary, DecodedPage};
+use engine::codec::ByteReader;
+use engine::schema::row_block::ColumnBlock;
+use engine::schema::predicate_bloom::PredicateBloom;
+use engine::schema::{Compression, Encoding, PhysicalType};
 
-/// First byte: the column's type, and whether it is nullable; then a page, or a dictionary.
+/// Checks a page. First byte: the column's type, and whether it is nullable; then a page or a dictionary.
 pub fn page(data: &[u8]) {
     let Some((&what, body)) = data.split_first() else { return };
-    let physical = Physical::ALL[usize::from(what) % Physical::ALL.len()];
+    let physical = PhysicalType::ALL[usize::from(what) % PhysicalType::ALL.len()];
     let dictionary = Arc::new(Dictionary { offsets: vec![0, 1, 1, 4], bytes: b"aabc".to_vec() });
     if let Ok(page) = decode(body, physical, what >= 128, Some(&dictionary)) {
         check_page(&page, physical);
@@ -27,38 +27,38 @@ pub fn page(data: &[u8]) {
     }
 }
 
-/// Every way of reading a page gives the same cells.
-pub fn check_page(page: &Page, physical: Physical) {
+/// Checks that all ways to read a page return the same cells.
+pub fn check_page(page: &DecodedPage, physical: PhysicalType) {
     let mut copied = ColumnBlock::new(physical, true);
     page.copy_range(0, page.rows, &mut copied);
     let mut gathered = ColumnBlock::new(physical, true);
     page.gather(0..page.rows, &mut gathered);
     assert_eq!(copied, gathered, "{page:?}");
     assert_eq!(copied.len(), page.rows);
-    // Pages of equal cells are looked at in some places only.
-    let step = if matches!(page.cells, Cells::Same(_)) { 1 + page.rows / 100 } else { 1 };
+    // Pages of equal cells are checked at some rows only.
+    let step = if matches!(page.cells, PageCells::Same(_)) { 1 + page.rows / 100 } else { 1 };
     for row in (0..page.rows).step_by(step) {
         assert_eq!(copied.cell(row), page.cell(row), "row {row}");
     }
 }
 
-/// Cells to encode: which of a few values, or NULL.
+/// Cells to encode: choices from a few values and NULL.
 #[derive(Debug, Arbitrary)]
-pub struct Column {
+pub struct PageColumn {
     physical: u8,
     encoding: u8,
     values: Vec<Vec<u8>>,
-    /// How often each comes.
+    /// Choice and number of repetitions.
     rows: Vec<(u8, u8)>,
     pub nulls: bool,
 }
 
-impl Column {
-    pub fn physical(&self) -> Physical {
-        Physical::ALL[usize::from(self.physical) % Physical::ALL.len()]
+impl PageColumn {
+    pub fn physical(&self) -> PhysicalType {
+        PhysicalType::ALL[usize::from(self.physical) % PhysicalType::ALL.len()]
     }
 
-    /// The encoding and the cells; `None` if the type has no such encoding.
+    /// Returns the encoding and the cells; `None` if the type has no such encoding.
     pub fn block(&self) -> Option<(Encoding, ColumnBlock)> {
         let physical = self.physical();
         let encoding = Encoding::ALL[usize::from(self.encoding) % Encoding::ALL.len()];
@@ -74,9 +74,9 @@ impl Column {
     }
 }
 
-/// Cells given to a page and read from it again, whatever the encoding; and packed words.
+/// Checks that cells read back as encoded, for every encoding; also packed words.
 pub fn encoding(data: &[u8]) {
-    let Ok(column) = Column::arbitrary(&mut Unstructured::new(data)) else { return };
+    let Ok(column) = PageColumn::arbitrary(&mut Unstructured::new(data)) else { return };
     let physical = column.physical();
     let Some((encoding, block)) = column.block() else { return };
     let page = decode(&encode(&block, physical, encoding, None), physical, column.nulls, None);
@@ -89,8 +89,8 @@ pub fn encoding(data: &[u8]) {
     words(&column.values.concat(), physical);
 }
 
-/// `value` at the width of the type.
-fn fit(value: &[u8], physical: Physical) -> Vec<u8> {
+/// Returns `value` at the width of the type.
+fn fit(value: &[u8], physical: PhysicalType) -> Vec<u8> {
     let mut cell = value.to_vec();
     if let Some(width) = physical.width() {
         cell.resize(width, 0);
@@ -98,19 +98,19 @@ fn fit(value: &[u8], physical: Physical) -> Vec<u8> {
     cell
 }
 
-fn words(bytes: &[u8], physical: Physical) {
+fn words(bytes: &[u8], physical: PhysicalType) {
     let Some(width) = physical.width() else { return };
     let bytes = &bytes[..bytes.len() - bytes.len() % width];
-    for sign in [Sign::Signed, Sign::Unsigned] {
+    for sign in [Signedness::Signed, Signedness::Unsigned] {
         let (mut packed, mut unpacked) = (Vec::new(), Vec::new());
         pack(bytes, width, sign, &mut packed);
-        let mut input = Reader::new(&packed);
+        let mut input = ByteReader::new(&packed);
         unpack(&mut input, bytes.len() / width, width, &mut unpacked).expect("what was just packed");
         assert!(input.is_empty() && unpacked == bytes);
     }
 }
 
-/// First bytes: which compression, and to how many bytes it claims to grow; then the stream.
+/// Checks decompression. First bytes: the codec, and the claimed length; then the stream.
 pub fn compression(data: &[u8]) {
     let [number, low, high, stored @ ..] = data else { return };
     let size = usize::from(u16::from_le_bytes([*low, *high]));
@@ -127,23 +127,23 @@ pub fn compression(data: &[u8]) {
     }
 }
 
-/// A rowset's filter and a client's: never one that loses what was put into it.
+/// Checks a rowset's and a client's Bloom filter: neither has false negatives.
 pub fn bloom(data: &[u8]) {
-    if let Ok(chunk) = Chunk::decode(data) {
+    if let Ok(chunk) = BloomChunk::decode(data) {
         let _ = chunk.may_contain((data.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     }
     let Some((&log, bytes)) = data.split_first() else { return };
-    if let Ok(mut filter) = BloomFilter::from_bytes(u32::from(log), bytes, 7, bytes.len() % 2 == 1) {
+    if let Ok(mut filter) = PredicateBloom::from_bytes(u32::from(log), bytes, 7, bytes.len() % 2 == 1) {
         filter.contains(Some(bytes));
         if log < 12 {
             filter.insert(Some(bytes));
             assert!(filter.contains(Some(bytes)));
         }
     }
-    let mut filter = BloomFilter::new(5 + u32::from(log % 4), 1).expect("a lawful size");
+    let mut filter = PredicateBloom::new(5 + u32::from(log % 4), 1).expect("a lawful size");
     let cells = bytes.chunks(3).map(Some).chain([None]);
     cells.clone().for_each(|cell| filter.insert(cell));
     assert!(cells.clone().all(|cell| filter.contains(cell)));
-    let sent = BloomFilter::from_bytes(filter.log_space_bytes(), &filter.to_bytes(), 1, false);
+    let sent = PredicateBloom::from_bytes(filter.log_space_bytes(), &filter.to_bytes(), 1, false);
     assert_eq!(sent.expect("as clients send it"), filter);
 }

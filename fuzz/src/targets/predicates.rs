@@ -1,26 +1,26 @@
-//! Scans: requests, tokens, and predicates against an evaluator that looks at one cell at a time.
+//! Scans: requests, tokens, and predicates against an evaluator of single cells.
 
 use arbitrary::{Arbitrary, Unstructured};
-use engine::cfile::frame::PageRef;
-use engine::cfile::index::PageEntry;
-use engine::cfile::stats::{bounds, may_match};
+use engine::cfile::page_file::PageRef;
+use engine::cfile::page_index::PageEntry;
+use engine::cfile::zone_map::{bounds, may_match};
 use engine::ids::ColumnId;
-use engine::schema::block::{Bitmap, ColumnBlock};
+use engine::schema::row_block::{Bitmap, ColumnBlock};
 use engine::schema::predicate::{Predicate, PredicateKind, compare_cells};
-use engine::schema::prune::key_bounds;
-use engine::schema::range::Range;
-use engine::schema::{DataType, Physical};
-use node::client::predicate::to_pb;
-use node::proto::kudu::client::ScanTokenPb;
-use node::proto::kudu::tserver::NewScanRequestPb;
-use node::proto::kudu::{ColumnPredicatePb, ColumnSchemaPb};
+use engine::schema::pruning::key_bounds;
+use engine::schema::partition_range::PartitionRange;
+use engine::schema::{DataType, PhysicalType};
+use nyala_client::predicate::to_pb;
+use nyala_proto::kudu::client::ScanTokenPb;
+use nyala_proto::kudu::tserver::NewScanRequestPb;
+use nyala_proto::kudu::{ColumnPredicatePb, ColumnSchemaPb};
 use node::tserver::scan_spec;
-use node::wire::{convert, predicates};
+use nyala_common::wire::{schema, predicates};
 use prost::Message;
 
 use super::rows::table;
 
-/// A request to scan.
+/// Checks a request to scan.
 pub fn scan(data: &[u8]) {
     let Ok(request) = NewScanRequestPb::decode(data) else { return };
     let schema = table();
@@ -30,7 +30,7 @@ pub fn scan(data: &[u8]) {
     for bound in [&parsed.spec.lower_key, &parsed.spec.upper_key, &parsed.spec.last_key] {
         assert!(bound.as_ref().is_none_or(|key| !key.is_empty()), "an empty bound is none");
     }
-    let keys = Range {
+    let keys = PartitionRange {
         lower: parsed.spec.lower_key.clone().unwrap_or_default(),
         upper: parsed.spec.upper_key.clone().unwrap_or_default(),
     };
@@ -39,7 +39,7 @@ pub fn scan(data: &[u8]) {
     assert!(ranges.len() <= 1, "one tablet has one range: {ranges:?}");
 }
 
-/// Those that are understood say the same when they are sent again.
+/// Checks that decoded predicates are the same when they are sent again.
 fn check_predicates(pbs: &[ColumnPredicatePb]) {
     let schema = table();
     for pb in pbs {
@@ -51,16 +51,16 @@ fn check_predicates(pbs: &[ColumnPredicatePb]) {
     }
 }
 
-/// A scan token from another client.
+/// Checks a scan token from another client.
 pub fn token(data: &[u8]) {
     let Ok(token) = ScanTokenPb::decode(data) else { return };
     check_predicates(&token.column_predicates);
     let metadata = token.table_metadata.clone().unwrap_or_default();
-    if let Some(known) = metadata.schema.as_ref().and_then(|schema| convert::schema_from_pb(schema).ok()) {
-        let again = convert::schema_from_pb(&convert::schema_to_pb(&known)).expect("just written");
+    if let Some(known) = metadata.schema.as_ref().and_then(|schema| schema::schema_from_pb(schema).ok()) {
+        let again = schema::schema_from_pb(&schema::schema_to_pb(&known)).expect("just written");
         assert_eq!(again.columns().len(), known.columns().len());
         if let Some(partition) = &metadata.partition_schema {
-            let _ = convert::partition_schema_from_pb(partition, &known);
+            let _ = schema::partition_schema_from_pb(partition, &known);
         }
     }
     let columns: &[ColumnSchemaPb] = &token.projected_columns;
@@ -87,15 +87,15 @@ enum Kind {
     IsNotNull,
 }
 
-/// One of few cells of a type, so that equal ones meet; among floating-point numbers every special one.
+/// Returns one of few cells of a type, so that equal ones meet; for floating-point numbers every special one.
 fn cell(ty: DataType, seed: u8) -> Vec<u8> {
     let special = [0.0, -0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1.5, -1.5];
     let float = special.get(usize::from(seed)).copied().unwrap_or(f64::from(seed) - 40.0);
     match ty.physical() {
-        Physical::Float => (float as f32).to_le_bytes().to_vec(),
-        Physical::Double => float.to_le_bytes().to_vec(),
-        Physical::Binary => vec![b'a' + seed % 3; usize::from(seed / 3) % 5],
-        Physical::Bool => vec![seed % 2],
+        PhysicalType::Float => (float as f32).to_le_bytes().to_vec(),
+        PhysicalType::Double => float.to_le_bytes().to_vec(),
+        PhysicalType::Binary => vec![b'a' + seed % 3; usize::from(seed / 3) % 5],
+        PhysicalType::Bool => vec![seed % 2],
         physical => {
             let wide = i128::from(seed as i8) << (if seed.is_multiple_of(5) { 24 } else { 0 });
             wide.to_le_bytes()[..physical.width().expect("numbers have one")].to_vec()
@@ -115,7 +115,7 @@ impl Kind {
         }
     }
 
-    /// What the condition means, in the plainest words.
+    /// Returns true if the condition holds, in the simplest terms.
     fn holds(&self, ty: DataType, found: Option<&[u8]>) -> bool {
         let Some(found) = found else { return matches!(self, Kind::IsNull) };
         let order = |seed: u8| compare_cells(ty.physical(), found, &cell(ty, seed));
@@ -132,7 +132,7 @@ impl Kind {
     }
 }
 
-/// A predicate over a block, over single cells, over a page's bounds and over keys: all agree with its meaning.
+/// Checks a predicate over a block, over single cells, over zone maps and over keys: all agree with its meaning.
 pub fn predicate(data: &[u8]) {
     let Ok(case) = Case::arbitrary(&mut Unstructured::new(data)) else { return };
     let ty = DataType::ALL[usize::from(case.ty) % DataType::ALL.len()];
@@ -157,7 +157,7 @@ pub fn predicate(data: &[u8]) {
     check_pruning(&case, ty, &block, &predicate);
 }
 
-/// No page and no key is passed over that has a row for which the condition holds.
+/// Checks that pruning skips no page and no key with a row for which the condition holds.
 fn check_pruning(case: &Case, ty: DataType, block: &ColumnBlock, predicate: &Predicate) {
     let any = (0..block.len()).any(|row| case.kind.holds(ty, block.cell(row)));
     let nulls = (0..block.len()).filter(|row| block.is_null(*row)).count() as u32;

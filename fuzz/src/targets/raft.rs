@@ -1,12 +1,12 @@
-//! A group of Raft cores in lockstep: the input decides what happens next, the invariants are checked after each step.
+//! A randomized Raft test: the input decides the next step, and the invariants are checked after each.
 
-use crate::raft_group::{Group, Weather};
+use engine_testkit::group::{Group, Weather};
 
-/// More decisions than this take long and find what fewer do.
+/// Limit of decisions: more take long and find no more.
 const BYTES_MAX: usize = 4096;
 
-/// First bytes: how many servers, and the weather; then two bytes for each decision. When they have run out, faults
-/// end, and the group must agree.
+/// Runs a group. First bytes: number of servers, and fault rates; then two bytes for each decision. Faults end after
+/// the last one, and the group must agree.
 pub fn raft(data: &[u8]) {
     let [size, weather, decisions @ ..] = &data[..data.len().min(BYTES_MAX)] else { return };
     let (voters, spares) = [(3, 0), (3, 1), (2, 1), (1, 2)][usize::from(*size) % 4];
@@ -15,7 +15,7 @@ pub fn raft(data: &[u8]) {
         0 => weather_of.crash *= 4,
         1 => weather_of.change = 30,
         2 => (weather_of.cut, weather_of.step_down) = (15, 10),
-        // Clocks that do not know how wrong they are.
+        // Clocks with an understated error bound.
         _ => weather_of.error_micros = 5_000_000,
     }
     let mut group = Group::new(u64::from(weather / 4), voters, spares, weather_of);

@@ -1,11 +1,11 @@
 //! Rows as clients send them.
 
 use engine::ids::ColumnId;
-use engine::schema::ops::{OpLimits, RowOpsReader, WireColumn};
-use engine::schema::range::{decode_range_ops, ranges_of_ops};
+use engine::schema::row_ops::{RowOpLimits, RowOpsReader, ClientColumn};
+use engine::schema::partition_range::{decode_range_ops, ranges_of_ops};
 use engine::schema::{ColumnSchema, DataType, Schema};
 
-/// The table that rows and scans of these targets are for.
+/// Returns the table for rows and scans of these targets.
 pub fn table() -> Schema {
     let columns = vec![
         ColumnSchema::new(0, "k", DataType::Int32),
@@ -18,23 +18,23 @@ pub fn table() -> Schema {
     Schema::new(columns, 2).expect("a lawful schema")
 }
 
-fn wire_columns(schema: &Schema) -> Vec<WireColumn> {
-    let column = |c: &ColumnSchema| WireColumn { id: c.id, ty: c.ty, nullable: c.nullable };
+fn wire_columns(schema: &Schema) -> Vec<ClientColumn> {
+    let column = |c: &ColumnSchema| ClientColumn { id: c.id, ty: c.ty, nullable: c.nullable };
     schema.columns().iter().map(column).collect()
 }
 
-/// First byte: where rows end and indirect data begins; then both.
+/// Splits the input. First byte: end of rows and start of indirect data; then both.
 fn parts(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&split, bytes) = data.split_first()?;
     Some(bytes.split_at(split as usize % (bytes.len() + 1)))
 }
 
-/// A client's batch.
+/// Checks a client's batch.
 pub fn row_ops(data: &[u8]) {
     let Some((rows, indirect)) = parts(data) else { return };
     let schema = table();
     let client = wire_columns(&schema);
-    let limits = OpLimits { cell_bytes_max: 64, key_bytes_max: 32 };
+    let limits = RowOpLimits { cell_bytes_max: 64, key_bytes_max: 32 };
     let mut reader =
         RowOpsReader::new(&client, &schema, rows, indirect, limits).expect("the table has these columns");
     let mut seen = 0;
@@ -45,7 +45,7 @@ pub fn row_ops(data: &[u8]) {
     }
 }
 
-/// Bounds of ranges and splits, as requests to create and alter tables carry them.
+/// Checks bounds of ranges and splits of requests to create and alter tables.
 pub fn range_ops(data: &[u8]) {
     let Some((rows, indirect)) = parts(data) else { return };
     let schema = table();

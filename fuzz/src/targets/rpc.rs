@@ -1,12 +1,12 @@
-//! What arrives at a connection: frames and handshakes.
+//! Bytes that arrive at a connection: frames and negotiation.
 
 use bytes::Bytes;
-use node::rpc::frame::{Frame, FrameReader, split_body};
-use node::rpc::negotiate::{ClientNegotiation, ServerNegotiation, Step, check_preamble};
+use nyala_common::rpc::frame::{Frame, FrameReader, split_body};
+use nyala_common::rpc::negotiate::{ClientNegotiation, ServerNegotiation, NegotiationStep, check_preamble};
 
 const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// A byte stream cut into frames, in two pieces split anywhere; the frames must not depend on the split.
+/// Checks that the frames of a byte stream do not depend on where reads split it.
 pub fn frame(data: &[u8]) {
     let Some((&split, stream)) = data.split_first() else { return };
     let whole = frames(&[stream]);
@@ -21,7 +21,7 @@ pub fn frame(data: &[u8]) {
     }
 }
 
-/// The frames of a stream, and an `Err` at its end if it broke.
+/// Returns the frames of a stream, and an `Err` at its end if it is malformed.
 fn frames(pieces: &[&[u8]]) -> Vec<Result<Frame, String>> {
     let mut reader = FrameReader::new(FRAME_BYTES_MAX);
     let mut frames = Vec::new();
@@ -41,7 +41,7 @@ fn frames(pieces: &[&[u8]]) -> Vec<Result<Frame, String>> {
     frames
 }
 
-/// A client's whole handshake: the preamble and whatever frames follow.
+/// Checks a client's negotiation: the preamble and arbitrary frames.
 pub fn negotiate(data: &[u8]) {
     let mut reader = FrameReader::new(FRAME_BYTES_MAX);
     reader.space().extend_from_slice(data);
@@ -51,13 +51,13 @@ pub fn negotiate(data: &[u8]) {
     }
     let mut server = ServerNegotiation::new(true);
     while let Ok(Some(frame)) = reader.next_frame() {
-        if !matches!(server.on_frame(&frame), Step::Continue(_)) {
+        if !matches!(server.on_frame(&frame), NegotiationStep::Continue(_)) {
             return;
         }
     }
 }
 
-/// What a server answers to a client's handshake.
+/// Checks a server's replies to a client's negotiation.
 pub fn negotiate_client(data: &[u8]) {
     let mut client = ClientNegotiation::new("fuzz");
     assert_eq!(check_preamble(&client.hello()[..7]), Ok(()));
@@ -65,9 +65,9 @@ pub fn negotiate_client(data: &[u8]) {
     reader.space().extend_from_slice(data);
     while let Ok(Some(frame)) = reader.next_frame() {
         match client.on_frame(&frame) {
-            Step::Continue(_) => {}
-            Step::Done { user, .. } => return assert_eq!(&*user, "fuzz"),
-            Step::Failed { .. } => return,
+            NegotiationStep::Continue(_) => {}
+            NegotiationStep::Done { user, .. } => return assert_eq!(&*user, "fuzz"),
+            NegotiationStep::Failed { .. } => return,
         }
     }
 }

@@ -1,11 +1,11 @@
-//! A tablet beside a map of versions: writes, jobs with writes between their steps, power failures, restarts.
+//! A tablet against a map of versions: writes, jobs with writes between their steps, power cuts, restarts.
 
 use arbitrary::{Result, Unstructured};
-use engine::schema::ops::RowOpKind;
+use engine::schema::row_ops::RowOpKind;
 
-use crate::model::{Change, Step, follow};
+use engine_testkit::model::{Change, Step, follow};
 
-/// More steps than this take long and find what fewer do.
+/// Limit of steps: more take long and find no more.
 const STEPS_MAX: usize = 24;
 /// Few keys, so that operations meet.
 const KEYS: u8 = 12;
@@ -26,7 +26,7 @@ fn changes(input: &mut Unstructured<'_>, most: usize) -> Result<Vec<Change>> {
 }
 
 fn step(input: &mut Unstructured<'_>) -> Result<Step> {
-    // Of which rowset a job is.
+    // Rowset of a job.
     let which = |input: &mut Unstructured<'_>| input.int_in_range(0..=15usize);
     Ok(match input.int_in_range(0..=18u8)? {
         0..=3 => Step::Write(changes(input, 8)?),
@@ -45,7 +45,7 @@ fn step(input: &mut Unstructured<'_>) -> Result<Step> {
     })
 }
 
-/// What the steps do to the tablet, they do to the map.
+/// Applies the steps to the tablet and to the map.
 pub fn tablet(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut steps = Vec::new();

@@ -1,15 +1,15 @@
-//! Texts that people write: plans of the simulator, configuration files, cells.
+//! Texts that users write: plans of the simulator, configuration files, cells.
 
 use engine::schema::format_cell;
-use node::client::value::parse_cell;
+use nyala_client::cell_text::parse_cell;
 use node::config;
-use node::rpc::negotiate::Subnet;
+use nyala_common::rpc::negotiate::Subnet;
 use node::server::flags::Flags;
 
 use super::import::import_schema;
-use crate::plan::Plan;
+use sim_plan::Plan;
 
-/// A plan: what parses comes back from its own text.
+/// Checks that a parsed plan equals the parse of its own text.
 pub fn plan(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(plan) = text.parse::<Plan>() else { return };
@@ -18,7 +18,7 @@ pub fn plan(data: &[u8]) {
     assert_eq!(read.to_string(), again);
 }
 
-/// A configuration file, and what the settings in it come to.
+/// Checks a configuration file, and the flags that it sets.
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let flags = Flags::new();
@@ -37,14 +37,14 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// First byte: the column's type; then a cell as people write it.
+/// Checks a cell's text. First byte: the column's type; then the text.
 pub fn cell(data: &[u8]) {
     let Some((&ty, text)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
     let schema = import_schema();
     let column = &schema.columns()[usize::from(ty) % schema.columns().len()];
     let _ = Subnet::parse(text);
-    let _ = node::cli::words::column(0, text);
+    let _ = node::cli::definitions::column(0, text);
     let Ok(cell) = parse_cell(column, text) else { return };
     let width = column.ty.width();
     assert!(width.is_none_or(|width| width == cell.len()), "{cell:?} in {column}");

@@ -1,27 +1,27 @@
-//! `nyala demo`: a cluster of its own, TPC-H's lineitem loaded over the wire, queries checked against what
-//! was loaded.
+//! `nyala demo`: starts a cluster, loads TPC-H lineitem over the wire, runs queries and checks their results against
+//! the loaded data.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, ErrorKind, Result};
-use engine::schema::ops::RowOpKind;
+use engine::schema::row_ops::RowOpKind;
 use engine::time::Instant;
 use futures_util::future::join_all;
 
-use super::lineitem::{self, Part, Truth};
-use super::out::{Unit, bytes, grouped, print, progress, table as text_table};
-use super::queries::{self, Pricing, in_task};
+use super::lineitem::{self, TablePart, ExpectedTotals};
+use super::output::{ProgressUnit, bytes, grouped, print, progress, table as text_table};
+use super::queries::{self, PricingSummary, in_task};
 use super::table::{option, text};
-use super::{Failure, words};
-use crate::client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
-use crate::env::{BoxFuture, Env};
-use crate::server::cluster::{Cluster, ClusterConfig, Ports};
+use super::{ExitError, definitions};
+use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
+use nyala_common::env::{BoxFuture, Env};
+use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use crate::server::flags::Flags;
 
 const TABLE: &str = "lineitem";
-/// Rows generated, and applied, at once.
+/// Rows generated and applied at once.
 const BLOCK_ROWS: usize = 4096;
 /// Tasks that generate and load.
 const LOADERS: i32 = 2;
@@ -39,7 +39,7 @@ pub struct Demo {
 
 pub fn command() -> Command {
     Command::new("demo")
-        .about("Load TPC-H data into a cluster of its own, query it, and say how long it took")
+        .about("Start a cluster, load TPC-H data, run queries, print timings")
         .arg(
             option("scale", "FACTOR", "TPC-H scale factor; 1 is 6 million rows")
                 .default_value("0.1")
@@ -47,33 +47,33 @@ pub fn command() -> Command {
         )
         .arg(option("dir", "DIR", "Directory of the cluster's data").default_value("nyala-demo"))
         .arg(
-            option("tablet-servers", "N", "How many tablet servers to run")
+            option("tablet-servers", "N", "Number of tablet servers")
                 .default_value("3")
                 .value_parser(value_parser!(u64).range(1..=50)),
         )
-        .arg(option("masters", "HOST:PORT,...", "Use this running cluster instead of one of its own"))
+        .arg(option("masters", "HOST:PORT,...", "Use this running cluster instead of starting one"))
         .arg(Arg::new("keep").long("keep").action(ArgAction::SetTrue).help("Keep the table at the end"))
         .arg(
-            option("log-sync", "BOOL", "Whether writes are synced to disk before they are acknowledged")
+            option("log-sync", "BOOL", "Sync writes to disk before they are acknowledged")
                 .default_value("true")
                 .value_parser(value_parser!(bool)),
         )
 }
 
-/// What [`command`] was asked to do.
+/// Returns the demo in `matches` of [`command`].
 pub fn parse(matches: &ArgMatches) -> Demo {
     Demo {
         scale: *matches.get_one("scale").expect("it has a default"),
         dir: text(matches, "dir").expect("it has a default").to_string(),
         tablet_servers: *matches.get_one::<u64>("tablet-servers").expect("it has a default") as usize,
-        masters: text(matches, "masters").map(words::names),
+        masters: text(matches, "masters").map(definitions::names),
         keep: matches.get_flag("keep"),
         log_sync: *matches.get_one("log-sync").expect("it has a default"),
     }
 }
 
-/// A step done: what, rows, seconds, bytes, remarks.
-struct Step {
+/// A finished step: name, rows, seconds, bytes, remarks.
+struct DemoStep {
     name: &'static str,
     rows: u64,
     time: Duration,
@@ -82,9 +82,9 @@ struct Step {
 }
 
 impl Demo {
-    pub async fn run(self, env: &Env, stop: BoxFuture<'static, ()>) -> Result<(), Failure> {
+    pub async fn run(self, env: &Env, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
         if !(self.scale > 0.0 && self.scale <= 1000.0) {
-            return Err(Failure::usage(Error::invalid("--scale lies between 0 and 1000")));
+            return Err(ExitError::usage(Error::invalid("--scale: must be above 0 and at most 1000")));
         }
         let mut cluster = None;
         let masters = match &self.masters {
@@ -100,14 +100,14 @@ impl Demo {
                 addresses
             }
         };
-        let done = super::unless_stopped(stop, async { Ok(self.play(env, masters).await?) }).await;
+        let done = super::until_interrupted(stop, async { Ok(self.play(env, masters).await?) }).await;
         if let Some(cluster) = &mut cluster {
             cluster.shutdown().await;
         }
         done
     }
 
-    async fn start(&self, env: &Env) -> Result<Cluster, Failure> {
+    async fn start(&self, env: &Env) -> Result<Cluster, ExitError> {
         let flags = Flags::new();
         flags.set("log_sync", if self.log_sync { "true" } else { "false" })?;
         let config = ClusterConfig {
@@ -115,10 +115,10 @@ impl Demo {
             masters: 1,
             tablet_servers: self.tablet_servers,
             ip: Ipv4Addr::LOCALHOST.into(),
-            ports: Ports::Free,
+            ports: PortAssignment::Free,
             flags,
         };
-        Cluster::start(env, &config).await.map_err(Failure::start)
+        Cluster::start(env, &config).await.map_err(ExitError::start)
     }
 
     async fn play(&self, env: &Env, masters: Vec<String>) -> Result<()> {
@@ -138,13 +138,13 @@ impl Demo {
         Ok(())
     }
 
-    /// A fresh cluster's servers report to its master one after the other.
+    /// Waits for the tablet servers of a new cluster to register with its master.
     async fn wait_for_servers(&self, client: &Client) -> Result<()> {
         if self.masters.is_some() {
             return Ok(());
         }
         let deadline = client.env().now().mono.after(client.config().operation_timeout);
-        let mut backoff = crate::client::backoff::Backoff::new(deadline);
+        let mut backoff = nyala_client::backoff::Backoff::new(deadline);
         loop {
             let known = client.tablet_servers().await?;
             if known >= self.tablet_servers {
@@ -155,19 +155,19 @@ impl Demo {
         }
     }
 
-    async fn load(&self, table: &Table) -> Result<(Step, Truth)> {
+    async fn load(&self, table: &Table) -> Result<(DemoStep, ExpectedTotals)> {
         let env = table.client().env().clone();
         let began = env.now().mono;
         // An order has four lines on average.
-        let bar = progress((self.scale * 6_000_000.0) as u64, Unit::Rows);
+        let bar = progress((self.scale * 6_000_000.0) as u64, ProgressUnit::Rows);
         let loaders = (1..=LOADERS).map(|part| {
             let (table, bar, scale) = (table.clone(), bar.clone(), self.scale);
             in_task(
                 env.clone(),
-                async move { load_part(&table, Part::new(scale, part, LOADERS)?, bar).await },
+                async move { load_part(&table, TablePart::new(scale, part, LOADERS)?, bar).await },
             )
         });
-        let mut truth = Truth::default();
+        let mut truth = ExpectedTotals::default();
         for part in join_all(loaders).await {
             truth.merge(part?);
         }
@@ -184,11 +184,11 @@ async fn create(client: &Client) -> Result<Table> {
         Err(error) => return Err(error),
     }
     let mut create = CreateTable::new(TABLE, lineitem::schema()?).hash(&["l_orderkey"], BUCKETS)?;
-    create.comment = Some("TPC-H, made by nyala demo".to_string());
+    create.comment = Some("TPC-H, created by nyala demo".to_string());
     client.create_table(&create).await
 }
 
-async fn load_part(table: &Table, mut part: Part, bar: indicatif::ProgressBar) -> Result<Truth> {
+async fn load_part(table: &Table, mut part: TablePart, bar: indicatif::ProgressBar) -> Result<ExpectedTotals> {
     let env = table.client().env().clone();
     let session = table.client().session(SessionConfig::new(FlushMode::AutoBackground));
     while let Some(block) = env.run(|| part.next(BLOCK_ROWS)).await {
@@ -206,15 +206,15 @@ async fn load_part(table: &Table, mut part: Part, bar: indicatif::ProgressBar) -
     }
 }
 
-fn step(env: &Env, name: &'static str, rows: u64, began: Instant, bytes: u64, remark: String) -> Step {
-    Step { name, rows, time: env.now().mono.since(began), bytes, remark }
+fn step(env: &Env, name: &'static str, rows: u64, began: Instant, bytes: u64, remark: String) -> DemoStep {
+    DemoStep { name, rows, time: env.now().mono.since(began), bytes, remark }
 }
 
-/// Runs the queries; an error if a result is not what was loaded.
-async fn query(table: &Table, truth: &Truth, steps: &mut Vec<Step>) -> Result<Pricing> {
+/// Runs the queries; returns an error if a result differs from the loaded data.
+async fn query(table: &Table, truth: &ExpectedTotals, steps: &mut Vec<DemoStep>) -> Result<PricingSummary> {
     let env = table.client().env();
     let wrong = |what: &str, got: String, want: String| {
-        Error::corrupt(format!("{what} gave {got}, but the rows loaded make {want}"))
+        Error::corrupt(format!("{what}: the result {got} differs from the loaded rows' {want}"))
     };
     let began = env.now().mono;
     let count = queries::count(table).await?;
@@ -238,8 +238,8 @@ async fn query(table: &Table, truth: &Truth, steps: &mut Vec<Step>) -> Result<Pr
     Ok(pricing.value)
 }
 
-/// Reads single rows by their keys, one after the other.
-async fn look_up(table: &Table, truth: &Truth) -> Result<Step> {
+/// Reads single rows by key, one after the other.
+async fn look_up(table: &Table, truth: &ExpectedTotals) -> Result<DemoStep> {
     let env = table.client().env();
     let began = env.now().mono;
     let (mut size, mut times) = (0, Vec::with_capacity(LOOKUPS));
@@ -266,8 +266,8 @@ async fn look_up(table: &Table, truth: &Truth) -> Result<Step> {
     Ok(step(env, "key lookups", times.len() as u64, began, size, remark))
 }
 
-fn report(steps: &[Step]) -> String {
-    let row = |step: &Step| {
+fn report(steps: &[DemoStep]) -> String {
+    let row = |step: &DemoStep| {
         let seconds = step.time.as_secs_f64();
         let rate = grouped((step.rows as f64 / seconds.max(1e-9)) as u64);
         let (rows, size) = (grouped(step.rows), bytes(step.bytes));
@@ -277,14 +277,14 @@ fn report(steps: &[Step]) -> String {
     format!("\n{}", text_table(&header, steps.iter().map(row)))
 }
 
-/// A sum of which the last `scale` digits come after the point, to the cent.
+/// Formats a sum with `scale` decimal places, rounded to the cent.
 fn money(value: i128, scale: u32) -> String {
     let cents = value / 10i128.pow(scale - 2);
     format!("{}.{:02}", cents / 100, cents % 100)
 }
 
-fn show(pricing: &Pricing) -> String {
-    let row = |((flag, status), group): (&(String, String), &queries::Group)| {
+fn show(pricing: &PricingSummary) -> String {
+    let row = |((flag, status), group): (&(String, String), &queries::PricingGroup)| {
         let average = |sum: i128| money(sum / i128::from(group.rows.max(1)), 2);
         vec![
             flag.clone(),

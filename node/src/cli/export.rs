@@ -12,11 +12,11 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
-use super::files::{Format, Sink};
-use super::out::{Unit, bytes, grouped, print, progress};
+use super::files::{FileFormat, OutputFile};
+use super::output::{ProgressUnit, bytes, grouped, print, progress};
 use super::table::{connect, named, open, option, spec, text};
-use crate::client::Scanner;
-use crate::env::Env;
+use nyala_client::Scanner;
+use nyala_common::env::Env;
 
 pub fn command() -> Command {
     named("export", "Write a table's rows to a CSV or Parquet file")
@@ -28,31 +28,31 @@ pub fn command() -> Command {
                 .action(ArgAction::Append),
         )
         .arg(option("limit", "N", "At most this many rows").value_parser(clap::value_parser!(u64)))
-        .arg(option("null", "TEXT", "How NULL is written in CSV").default_value(""))
+        .arg(option("null", "TEXT", "Text of NULL in CSV").default_value(""))
         .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help("Replace the file if it exists"))
 }
 
-/// Any of the writers' errors.
+/// Converts any of the writers' errors.
 pub fn failed(error: impl std::fmt::Display) -> Error {
     Error::invalid(format!("export: {error}"))
 }
 
 enum Out {
-    Csv(Box<Writer<Sink>>),
-    Parquet(Box<ArrowWriter<Sink>>),
+    Csv(Box<Writer<OutputFile>>),
+    Parquet(Box<ArrowWriter<OutputFile>>),
 }
 
 pub async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
     let path = text(matches, "file").expect("it is required");
-    let format = Format::of(text(matches, "format"), path)?;
+    let format = FileFormat::of(text(matches, "format"), path)?;
     let table = open(&connect(env, matches).await?, matches).await?;
     let spec = spec(&table, matches)?.ok_or_else(|| Error::invalid("no row can satisfy these conditions"))?;
     let estimate = table.client().table_statistics(table.name()).await?.live_rows.unwrap_or(0);
     let mut scanner = table.scan(spec)?;
-    let sink = Sink::create(env, path, matches.get_flag("force"))?;
+    let sink = OutputFile::create(env, path, matches.get_flag("force"))?;
     let mut out = match format {
-        Format::Csv => Out::Csv(Box::new(csv_writer(sink, true, text(matches, "null").unwrap_or_default()))),
-        Format::Parquet => {
+        FileFormat::Csv => Out::Csv(Box::new(csv_writer(sink, true, text(matches, "null").unwrap_or_default()))),
+        FileFormat::Parquet => {
             let compression = Compression::ZSTD(ZstdLevel::default());
             let properties = WriterProperties::builder().set_compression(compression).build();
             let writer = ArrowWriter::try_new(sink, scanner.schema().clone(), Some(properties));
@@ -70,10 +70,10 @@ pub async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
 }
 
 async fn copy(env: &Env, scanner: &mut Scanner, out: &mut Out, estimate: u64) -> Result<u64> {
-    let bar = progress(estimate, Unit::Rows);
+    let bar = progress(estimate, ProgressUnit::Rows);
     let mut rows = 0;
     if let Out::Csv(writer) = out {
-        // The names of the columns, even if there are no rows.
+        // Writes the names of the columns even if there are no rows.
         writer.write(&printable(&RecordBatch::new_empty(scanner.schema().clone()))?).map_err(failed)?;
     }
     while let Some(batch) = scanner.next_batch().await? {
@@ -90,12 +90,12 @@ async fn copy(env: &Env, scanner: &mut Scanner, out: &mut Out, estimate: u64) ->
     Ok(rows)
 }
 
-/// A writer of CSV.
+/// Returns a CSV writer.
 pub fn csv_writer<W: std::io::Write>(to: W, header: bool, null: &str) -> Writer<W> {
     WriterBuilder::new().with_header(header).with_null(null.to_string()).build(to)
 }
 
-/// The batch with BINARY as `0x…`, which CSV can hold and an import can read.
+/// Returns the batch with BINARY as `0x…`, which CSV can hold and an import can read.
 pub fn printable(batch: &RecordBatch) -> Result<RecordBatch> {
     let is_binary = |field: &Arc<Field>| *field.data_type() == DataType::Binary;
     let schema = batch.schema();

@@ -1,17 +1,17 @@
-//! Files that the command line names, reached through [`Env::disks`].
+//! Files named on the command line, accessed through [`Env::disks`].
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use engine::disk::{Disk, File};
+use engine::disk::{Disk, DiskFile};
 use engine::error::{Error, Result};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::reader::{ChunkReader, Length};
 
-use crate::env::Env;
+use nyala_common::env::Env;
 
-/// The directory to open, and the path from there: what leads up (`..`) belongs to the directory.
+/// Splits a path into the directory to open and the rest; leading `..` belong to the directory.
 fn split(path: &str) -> (String, String) {
     if let Some(rest) = path.strip_prefix('/') {
         return ("/".to_string(), rest.trim_start_matches('/').to_string());
@@ -34,16 +34,16 @@ fn locate(env: &Env, path: &str) -> io::Result<(Arc<dyn Disk>, String)> {
     Ok((env.disks.open(&root)?, rest))
 }
 
-/// A file being read, from any place.
+/// A file opened for random reads.
 #[derive(Clone)]
-pub struct Source {
-    file: Arc<dyn File>,
+pub struct InputFile {
+    file: Arc<dyn DiskFile>,
     len: u64,
     at: u64,
 }
 
-impl Source {
-    pub fn open(env: &Env, path: &str) -> Result<Source> {
+impl InputFile {
+    pub fn open(env: &Env, path: &str) -> Result<InputFile> {
         let open = || {
             let (disk, rest) = locate(env, path)?;
             let file = disk.open(&rest)?;
@@ -51,7 +51,7 @@ impl Source {
         };
         let (len, file) =
             open().map_err(|error: io::Error| Error::io(format_args!("read {path}"), &error))?;
-        Ok(Source { file, len, at: 0 })
+        Ok(InputFile { file, len, at: 0 })
     }
 
     pub fn bytes(&self) -> u64 {
@@ -59,7 +59,7 @@ impl Source {
     }
 }
 
-impl Read for Source {
+impl Read for InputFile {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let len = (out.len() as u64).min(self.len.saturating_sub(self.at)) as usize;
         self.file.read_at(self.at, &mut out[..len])?;
@@ -68,7 +68,7 @@ impl Read for Source {
     }
 }
 
-impl Seek for Source {
+impl Seek for InputFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),
@@ -80,17 +80,17 @@ impl Seek for Source {
     }
 }
 
-impl Length for Source {
+impl Length for InputFile {
     fn len(&self) -> u64 {
         self.len
     }
 }
 
-impl ChunkReader for Source {
-    type T = Source;
+impl ChunkReader for InputFile {
+    type T = InputFile;
 
-    fn get_read(&self, start: u64) -> ParquetResult<Source> {
-        Ok(Source { at: start, ..self.clone() })
+    fn get_read(&self, start: u64) -> ParquetResult<InputFile> {
+        Ok(InputFile { at: start, ..self.clone() })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
@@ -104,23 +104,22 @@ impl ChunkReader for Source {
     }
 }
 
-/// What is gathered before the file is appended to.
+/// Bytes that are buffered before they are appended to the file.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A file being written. It has its name only once [`Sink::finish`] is done; until then it ends in
-/// `.partial`.
-pub struct Sink {
+/// A file being written. It ends in `.partial` until [`OutputFile::finish`] renames it.
+pub struct OutputFile {
     disk: Arc<dyn Disk>,
     path: String,
     partial: String,
-    file: Arc<dyn File>,
+    file: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
     written: u64,
 }
 
-impl Sink {
-    /// `AlreadyPresent` if there is such a file, unless it may be replaced.
-    pub fn create(env: &Env, path: &str, replace: bool) -> Result<Sink> {
+impl OutputFile {
+    /// Creates the file. `AlreadyPresent` if it exists, unless it may be replaced.
+    pub fn create(env: &Env, path: &str, replace: bool) -> Result<OutputFile> {
         let create = || {
             let (disk, rest) = locate(env, path)?;
             let partial = format!("{rest}.partial");
@@ -129,7 +128,7 @@ impl Sink {
             }
             let _ = disk.remove(&partial);
             let file = disk.create(&partial)?;
-            Ok(Some(Sink { disk, path: rest, partial, file, buffer: Vec::new(), written: 0 }))
+            Ok(Some(OutputFile { disk, path: rest, partial, file, buffer: Vec::new(), written: 0 }))
         };
         let taken = || Error::already_present(format!("{path} exists; give --force to replace it"));
         create()
@@ -137,7 +136,7 @@ impl Sink {
             .ok_or_else(taken)
     }
 
-    /// Makes the file durable and gives it its name; how many bytes it has.
+    /// Makes the file durable and renames it; returns its size in bytes.
     pub fn finish(mut self) -> Result<u64> {
         let path = self.path.clone();
         let mut finish = || {
@@ -152,7 +151,7 @@ impl Sink {
     }
 }
 
-impl Write for Sink {
+impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.buffer.extend_from_slice(bytes);
         self.written += bytes.len() as u64;
@@ -171,20 +170,20 @@ impl Write for Sink {
     }
 }
 
-/// What kind of file a name stands for.
+/// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum FileFormat {
     Csv,
     Parquet,
 }
 
-impl Format {
-    /// As asked for, or else by the name's ending.
-    pub fn of(asked: Option<&str>, path: &str) -> Result<Format> {
+impl FileFormat {
+    /// Returns the given format, or the one of the name's extension.
+    pub fn of(asked: Option<&str>, path: &str) -> Result<FileFormat> {
         let ending = path.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
         match asked.or(ending.as_deref()) {
-            Some("csv") => Ok(Format::Csv),
-            Some("parquet" | "pq") => Ok(Format::Parquet),
+            Some("csv") => Ok(FileFormat::Csv),
+            Some("parquet" | "pq") => Ok(FileFormat::Parquet),
             _ => Err(Error::invalid(format!("{path} ends neither in .csv nor in .parquet; give --format"))),
         }
     }

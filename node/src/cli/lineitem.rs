@@ -1,13 +1,13 @@
-//! TPC-H's lineitem table: its schema, its rows, and what the queries over it ought to give.
+//! TPC-H's lineitem table: its schema, its rows, and the expected results of queries.
 
 use engine::error::Result;
-use engine::schema::block::ColumnBlock;
+use engine::schema::row_block::ColumnBlock;
 use engine::schema::{ColumnSchema, DataType, Schema, TypeAttributes};
 use tpchgen::generators::{LineItem, LineItemGenerator, LineItemGeneratorIterator};
 
-use super::queries::{Forecast, Pricing};
+use super::queries::{RevenueForecast, PricingSummary};
 
-/// Of every so many rows, one key is kept for lookups.
+/// Interval in rows at which a key is kept for lookups.
 const SAMPLE_EVERY: u64 = 97;
 
 pub fn schema() -> Result<Schema> {
@@ -40,18 +40,18 @@ pub fn schema() -> Result<Schema> {
     Schema::new(columns.iter().zip(0..).map(column).collect(), 2)
 }
 
-/// Rows made so far, and what they add up to.
+/// Rows generated so far, and their totals.
 #[derive(Debug, Clone, Default)]
-pub struct Truth {
+pub struct ExpectedTotals {
     pub rows: u64,
     pub bytes: u64,
-    pub pricing: Pricing,
-    pub forecast: Forecast,
+    pub pricing: PricingSummary,
+    pub forecast: RevenueForecast,
     /// Keys of some rows, as cells.
     pub keys: Vec<([u8; 8], [u8; 4])>,
 }
 
-impl Truth {
+impl ExpectedTotals {
     fn see(&mut self, item: &LineItem<'_>) {
         if self.rows.is_multiple_of(SAMPLE_EVERY) {
             self.keys.push((item.l_orderkey.to_le_bytes(), item.l_linenumber.to_le_bytes()));
@@ -67,7 +67,7 @@ impl Truth {
         self.forecast.add(shipped, [quantity, price, discount].map(i128::from));
     }
 
-    pub fn merge(&mut self, other: Truth) {
+    pub fn merge(&mut self, other: ExpectedTotals) {
         self.rows += other.rows;
         self.bytes += other.bytes;
         self.pricing.merge(other.pricing);
@@ -77,20 +77,20 @@ impl Truth {
 }
 
 /// One of several equal parts of the table.
-pub struct Part {
+pub struct TablePart {
     schema: Schema,
     items: LineItemGeneratorIterator<'static>,
-    pub truth: Truth,
+    pub truth: ExpectedTotals,
 }
 
-impl Part {
-    /// Part `part` (from 1) of `parts` at this scale factor.
-    pub fn new(scale: f64, part: i32, parts: i32) -> Result<Part> {
+impl TablePart {
+    /// Creates part `part` (from 1) of `parts` at this scale factor.
+    pub fn new(scale: f64, part: i32, parts: i32) -> Result<TablePart> {
         let items = LineItemGenerator::new(scale, part, parts).iter();
-        Ok(Part { schema: schema()?, items, truth: Truth::default() })
+        Ok(TablePart { schema: schema()?, items, truth: ExpectedTotals::default() })
     }
 
-    /// At most `max` rows, by column; `None` at the end.
+    /// Returns at most `max` rows, by column; `None` at the end.
     pub fn next(&mut self, max: usize) -> Option<Vec<Option<ColumnBlock>>> {
         let new = |column: &ColumnSchema| ColumnBlock::new(column.ty.physical(), column.nullable);
         let mut blocks: Vec<ColumnBlock> = self.schema.columns().iter().map(new).collect();

@@ -1,16 +1,16 @@
-//! The program `nyala`: its commands, and what they say when something is wrong.
+//! The command line of `nyala`: its commands, errors and exit codes.
 //!
 //! ```text
 //! nyala up              a whole cluster in this process, for trying things out
 //! nyala master          one master
 //! nyala tablet-server   one tablet server
-//! nyala cluster         servers of a running cluster: list them, spread replicas over them
+//! nyala cluster         servers of a running cluster: list, rebalance replicas
 //! nyala table           tables of a running cluster: list, create, import, export, scan, ...
-//! nyala demo            load and query TPC-H data in a cluster of its own
+//! nyala demo            start a cluster, load TPC-H data, run queries
 //! ```
 //!
-//! Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong, 3 an address is taken, 4 a directory
-//! is not this server's (another's, a newer format, damaged, in use).
+//! Exit codes: 0 success, 1 failure, 2 wrong command line or flag, 3 an address is in use, 4 a directory is not usable
+//! (another server's, of a newer format, corrupted, in use).
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use clap::{ArgMatches, Command};
 use engine::error::{Error, ErrorKind, Result};
 
-use crate::env::{BoxFuture, Env};
+use nyala_common::env::{BoxFuture, Env};
 use crate::server::flags::Flags;
 use crate::server::logging::LogFormat;
 
@@ -30,14 +30,14 @@ mod export;
 mod files;
 pub mod import;
 pub mod lineitem;
-mod out;
+mod output;
 pub mod queries;
 mod serve;
-mod settings;
+mod flag_options;
 mod table;
-pub mod words;
+pub mod definitions;
 
-/// What the command line asks for.
+/// A parsed command line.
 pub enum Invocation {
     Serve(serve::Serve),
     Table(table::TableCommand),
@@ -45,7 +45,7 @@ pub enum Invocation {
     Demo(demo::Demo),
 }
 
-/// Everything that can be asked for.
+/// Returns the definition of all commands.
 pub fn command() -> Command {
     Command::new("nyala")
         .about("A columnar store for fast analytics on changing data that speaks Apache Kudu's protocol")
@@ -56,31 +56,31 @@ pub fn command() -> Command {
         .subcommands([table::command(), cluster::command(), demo::command()])
 }
 
-/// Arguments as `clap` likes them: Kudu's spellings of settings (`--a_b`, `-a_b=c`, `--noa_b`) become one.
+/// Converts Kudu's spellings of flags (`--a_b`, `-a_b=c`, `--noa_b`) to one that `clap` accepts.
 pub fn normalise(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    args.map(|arg| arg.to_str().and_then(settings::normalise).map(OsString::from).unwrap_or(arg)).collect()
+    args.map(|arg| arg.to_str().and_then(flag_options::normalise).map(OsString::from).unwrap_or(arg)).collect()
 }
 
-/// Reads a file that the command line names.
+/// Function that reads a file named on the command line.
 pub type ReadFile<'a> = &'a dyn Fn(&str) -> io::Result<Vec<u8>>;
 
-/// What was asked for, its settings checked.
-pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Invocation, Failure> {
+/// Parses the command line and checks its flags.
+pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Invocation, ExitError> {
     let (name, matches) = matches.subcommand().expect("clap asks for a command");
     match name {
         "table" => Ok(Invocation::Table(table::parse(matches))),
         "cluster" => Ok(Invocation::Cluster(cluster::parse(matches))),
         "demo" => Ok(Invocation::Demo(demo::parse(matches))),
-        _ => serve::parse(name, matches, read_file).map(Invocation::Serve).map_err(Failure::usage),
+        _ => serve::parse(name, matches, read_file).map(Invocation::Serve).map_err(ExitError::usage),
     }
 }
 
-/// What the process needs before anything runs.
+/// Settings of the process, which take effect before any command runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessSettings {
     pub log_format: LogFormat,
     pub log_level: String,
-    /// `None`: a share of what the machine has.
+    /// Memory budget; `None`: a share of the machine's memory.
     pub memory_limit_bytes: Option<u64>,
 }
 
@@ -96,26 +96,26 @@ impl Invocation {
         }
     }
 
-    /// Runs until it is done, or in order to an end once `stop` is ready.
-    pub async fn run(self, env: Env, stop: BoxFuture<'static, ()>) -> Result<(), Failure> {
+    /// Runs the command to its end; once `stop` is ready it shuts down in order.
+    pub async fn run(self, env: Env, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
         match self {
             Invocation::Serve(serve) => serve.run(env, stop).await,
-            Invocation::Table(table) => unless_stopped(stop, table.run(&env)).await,
-            Invocation::Cluster(cluster) => unless_stopped(stop, cluster.run(&env)).await,
+            Invocation::Table(table) => until_interrupted(stop, table.run(&env)).await,
+            Invocation::Cluster(cluster) => until_interrupted(stop, cluster.run(&env)).await,
             Invocation::Demo(demo) => demo.run(&env, stop).await,
         }
     }
 }
 
-/// The work's result, unless the program is told to stop before.
-async fn unless_stopped(
+/// Returns the work's result, unless `stop` is ready first.
+async fn until_interrupted(
     stop: BoxFuture<'static, ()>,
-    work: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    work: impl Future<Output = Result<(), ExitError>>,
+) -> Result<(), ExitError> {
     tokio::select! {
         biased;
         done = work => done,
-        () = stop => Err(Failure { code: FAILED, message: "interrupted".to_string() }),
+        () = stop => Err(ExitError { code: FAILED, message: "interrupted".to_string() }),
     }
 }
 
@@ -128,9 +128,9 @@ fn process_settings(flags: &Arc<Flags>) -> ProcessSettings {
     }
 }
 
-/// Why the program ends, and with which exit code.
+/// Reason that the program ends, and its exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct ExitError {
     pub code: u8,
     pub message: String,
 }
@@ -140,31 +140,32 @@ const USAGE: u8 = 2;
 const ADDRESS_TAKEN: u8 = 3;
 const DIRECTORY_REFUSED: u8 = 4;
 
-impl Failure {
-    /// The command line or a setting is wrong.
-    pub fn usage(error: Error) -> Failure {
-        Failure { code: USAGE, message: error.message }
+impl ExitError {
+    /// Returns the error of a wrong command line or flag.
+    pub fn usage(error: Error) -> ExitError {
+        ExitError { code: USAGE, message: error.message }
     }
 
-    /// A server did not start. Its settings were checked before, so what is not valid is in its directories.
-    pub fn start(error: Error) -> Failure {
+    /// Returns the error of a server that did not start. Flags were checked before, so `Invalid` concerns the
+    /// directories.
+    pub fn start(error: Error) -> ExitError {
         let taken = Some(libc::EADDRINUSE);
         let code = match error.kind {
             _ if error.errno == taken => ADDRESS_TAKEN,
             ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::Unsupported => DIRECTORY_REFUSED,
             _ => FAILED,
         };
-        Failure { code, message: error.message }
+        ExitError { code, message: error.message }
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure { code: FAILED, message: error.message }
+impl From<Error> for ExitError {
+    fn from(error: Error) -> ExitError {
+        ExitError { code: FAILED, message: error.message }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ExitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }

@@ -1,4 +1,4 @@
-//! Queries in the shape of TPC-H's Q1 and Q6: the scan does the filtering, Arrow batches are added up here.
+//! Queries in the shape of TPC-H's Q1 and Q6: the scan filters, Arrow batches are summed here.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use engine::error::{Error, Result};
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
-use crate::client::predicate::Comparison::{self, GreaterEqual, Less, LessEqual};
-use crate::client::predicate::Simplified;
-use crate::client::{ScanSpec, Table};
+use nyala_client::predicate::Comparison::{self, GreaterEqual, Less, LessEqual};
+use nyala_client::predicate::SimplifiedPredicate;
+use nyala_client::{ScanSpec, Table};
 
 /// 1998-12-01 less 90 days, the last day of Q1.
 const Q1_LAST: i32 = 10_471;
@@ -19,32 +19,32 @@ const Q1_LAST: i32 = 10_471;
 const Q6_FROM: i32 = 8_766;
 const Q6_TO: i32 = 9_131;
 
-/// What Q1 wants of a group. Sums are exact: of cents, and of their products.
+/// Totals of a group of Q1. Sums are exact: of cents, and of their products.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Group {
+pub struct PricingGroup {
     pub rows: u64,
     pub quantity: i128,
     pub price: i128,
-    /// price × (1 - discount), in 1/10,000.
+    /// Sum of price × (1 - discount), in 1/10,000.
     pub discounted: i128,
-    /// discounted × (1 + tax), in 1/1,000,000.
+    /// Sum of discounted × (1 + tax), in 1/1,000,000.
     pub charge: i128,
     pub discount: i128,
 }
 
-/// Q1, the pricing summary report: by return flag and line status.
+/// Q1, the pricing summary report: totals by return flag and line status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pricing {
-    pub groups: BTreeMap<(String, String), Group>,
+pub struct PricingSummary {
+    pub groups: BTreeMap<(String, String), PricingGroup>,
 }
 
-impl Pricing {
+impl PricingSummary {
     /// Adds a row: quantity, price, discount and tax in hundredths.
     pub fn add(&mut self, group: (&str, &str), shipped: i32, [quantity, price, discount, tax]: [i128; 4]) {
         if shipped > Q1_LAST {
             return;
         }
-        // There are four groups: looking is cheaper than making a key.
+        // There are four groups: a linear search is cheaper than building a key.
         let known = self.groups.iter_mut().find(|((flag, status), _)| flag == group.0 && status == group.1);
         let group = match known {
             Some((_, known)) => known,
@@ -58,7 +58,7 @@ impl Pricing {
         group.discount += discount;
     }
 
-    pub fn merge(&mut self, other: Pricing) {
+    pub fn merge(&mut self, other: PricingSummary) {
         for (key, theirs) in other.groups {
             let mine = self.groups.entry(key).or_default();
             mine.rows += theirs.rows;
@@ -82,14 +82,14 @@ impl Pricing {
     }
 }
 
-/// Q6, the forecast of revenue change: what dropping small discounts would have brought, in 1/10,000.
+/// Q6, the forecast of revenue change: additional revenue without small discounts, in 1/10,000.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Forecast {
+pub struct RevenueForecast {
     pub rows: u64,
     pub revenue: i128,
 }
 
-impl Forecast {
+impl RevenueForecast {
     /// Adds a row: quantity, price and discount in hundredths.
     pub fn add(&mut self, shipped: i32, [quantity, price, discount]: [i128; 3]) {
         let counts = (Q6_FROM..Q6_TO).contains(&shipped) && (5..=7).contains(&discount) && quantity < 2400;
@@ -99,7 +99,7 @@ impl Forecast {
         }
     }
 
-    pub fn merge(&mut self, other: Forecast) {
+    pub fn merge(&mut self, other: RevenueForecast) {
         self.rows += other.rows;
         self.revenue += other.revenue;
     }
@@ -113,14 +113,14 @@ impl Forecast {
     }
 }
 
-/// A query's result and how many rows and bytes of replies made it.
-pub struct Answer<T> {
+/// Result of a query, and the rows and bytes of the responses behind it.
+pub struct QueryResult<T> {
     pub value: T,
     pub rows: u64,
     pub bytes: u64,
 }
 
-pub async fn pricing(table: &Table) -> Result<Answer<Pricing>> {
+pub async fn pricing(table: &Table) -> Result<QueryResult<PricingSummary>> {
     let columns = [
         "l_quantity",
         "l_extendedprice",
@@ -131,11 +131,11 @@ pub async fn pricing(table: &Table) -> Result<Answer<Pricing>> {
         "l_shipdate",
     ];
     let spec = spec(table, &columns, &[("l_shipdate", LessEqual, "1998-09-02")])?;
-    let parts = scan(table, &spec, Pricing::default(), Pricing::add_batch).await?;
-    Ok(sum(parts, Pricing::merge))
+    let parts = scan(table, &spec, PricingSummary::default(), PricingSummary::add_batch).await?;
+    Ok(sum(parts, PricingSummary::merge))
 }
 
-pub async fn forecast(table: &Table) -> Result<Answer<Forecast>> {
+pub async fn forecast(table: &Table) -> Result<QueryResult<RevenueForecast>> {
     let conditions = [
         ("l_shipdate", GreaterEqual, "1994-01-01"),
         ("l_shipdate", Less, "1995-01-01"),
@@ -144,12 +144,12 @@ pub async fn forecast(table: &Table) -> Result<Answer<Forecast>> {
         ("l_quantity", Less, "24"),
     ];
     let spec = spec(table, &["l_extendedprice", "l_discount"], &conditions)?;
-    let parts = scan(table, &spec, Forecast::default(), Forecast::add_batch).await?;
-    Ok(sum(parts, Forecast::merge))
+    let parts = scan(table, &spec, RevenueForecast::default(), RevenueForecast::add_batch).await?;
+    Ok(sum(parts, RevenueForecast::merge))
 }
 
-/// How many rows there are.
-pub async fn count(table: &Table) -> Result<Answer<u64>> {
+/// Returns the number of rows.
+pub async fn count(table: &Table) -> Result<QueryResult<u64>> {
     let spec = spec(table, &[], &[])?;
     let parts = scan(table, &spec, 0, |rows, batch| *rows += batch.num_rows() as u64).await?;
     Ok(sum(parts, |all, part| *all += part))
@@ -162,15 +162,15 @@ fn spec(table: &Table, columns: &[&str], conditions: &[(&str, Comparison, &str)]
     };
     for (column, comparison, text) in conditions {
         match table.compare(column, *comparison, text)? {
-            Simplified::Predicate(predicate) => spec.predicates.push(predicate),
-            Simplified::Nothing => return Err(Error::invalid(format!("no {column} can satisfy {text}"))),
+            SimplifiedPredicate::Predicate(predicate) => spec.predicates.push(predicate),
+            SimplifiedPredicate::Nothing => return Err(Error::invalid(format!("no {column} can satisfy {text}"))),
         }
     }
     Ok(spec)
 }
 
-fn sum<T: Default>(parts: Vec<Answer<T>>, merge: impl Fn(&mut T, T)) -> Answer<T> {
-    let mut all = Answer { value: T::default(), rows: 0, bytes: 0 };
+fn sum<T: Default>(parts: Vec<QueryResult<T>>, merge: impl Fn(&mut T, T)) -> QueryResult<T> {
+    let mut all = QueryResult { value: T::default(), rows: 0, bytes: 0 };
     for part in parts {
         merge(&mut all.value, part.value);
         all.rows += part.rows;
@@ -179,13 +179,13 @@ fn sum<T: Default>(parts: Vec<Answer<T>>, merge: impl Fn(&mut T, T)) -> Answer<T
     all
 }
 
-/// Scans all tablets at once, each by a task of its own; gives their results.
+/// Scans all tablets at once, each in its own task; returns their results.
 async fn scan<T: Clone + Send + 'static>(
     table: &Table,
     spec: &ScanSpec,
     empty: T,
     add: fn(&mut T, &RecordBatch),
-) -> Result<Vec<Answer<T>>> {
+) -> Result<Vec<QueryResult<T>>> {
     let tokens = table.scan_tokens(spec).await?;
     let parts = tokens.into_iter().map(|token| {
         let (table, mut value) = (table.clone(), empty.clone());
@@ -196,20 +196,20 @@ async fn scan<T: Clone + Send + 'static>(
                 rows += batch.num_rows() as u64;
                 add(&mut value, &batch);
             }
-            Ok(Answer { value, rows, bytes: scanner.bytes() })
+            Ok(QueryResult { value, rows, bytes: scanner.bytes() })
         })
     });
     join_all(parts).await.into_iter().collect()
 }
 
-/// Runs the future in a task of its own.
+/// Runs the future in its own task.
 pub async fn in_task<T: Send + 'static>(
-    env: crate::env::Env,
+    env: nyala_common::env::Env,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
     let (done, result) = oneshot::channel();
     env.spawn("demo", async move {
-        // Whoever asked may have given up.
+        // The caller may have gone.
         let _ = done.send(work.await);
     });
     result.await.unwrap_or_else(|_| Err(Error::aborted("the program is ending")))

@@ -1,4 +1,4 @@
-//! `nyala up`, `nyala master`, `nyala tablet-server`: run until a signal comes.
+//! `nyala up`, `nyala master`, `nyala tablet-server`: run until a signal.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::sync::Arc;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, Result};
 
-use super::{Failure, ReadFile, settings};
+use super::{ExitError, ReadFile, flag_options};
 use crate::dirs::ServerKind;
-use crate::env::{BoxFuture, Env};
-use crate::server::cluster::{Cluster, ClusterConfig, Ports};
-use crate::server::flags::{Current, FlagSpec, Flags};
-use crate::server::run;
+use nyala_common::env::{BoxFuture, Env};
+use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use crate::server::flags::{FlagState, FlagSpec, Flags};
+use crate::server::startup;
 
 /// One of the serving commands.
 pub struct Serve {
     flags: Arc<Flags>,
-    what: What,
+    what: ServeTarget,
 }
 
-enum What {
+enum ServeTarget {
     One(ServerKind),
     Cluster(Box<ClusterConfig>),
 }
 
-/// What `nyala up` sets itself, for each of its servers.
+/// Flags that `nyala up` sets itself for each of its servers.
 const PER_SERVER: &[&str] = &[
     "rpc_bind_addresses",
     "rpc_advertised_addresses",
@@ -39,10 +39,10 @@ const PER_SERVER: &[&str] = &[
 
 pub fn commands() -> [Command; 3] {
     let up = Command::new("up")
-        .about("Run a whole cluster in this process until Ctrl-C: to try things out on one machine")
-        .arg(number("masters", "1", "How many masters to run"))
-        .arg(number("tablet-servers", "3", "How many tablet servers to run"))
-        .arg(option("dir", "DIR", "nyala-data", "Directory of all data, made if it is missing"))
+        .about("Run a whole cluster in one process until Ctrl-C, for trying things out")
+        .arg(number("masters", "1", "Number of masters"))
+        .arg(number("tablet-servers", "3", "Number of tablet servers"))
+        .arg(option("dir", "DIR", "nyala-data", "Directory of all data; created if missing"))
         .arg(option("host", "IP", "127.0.0.1", "Address to serve at").value_parser(value_parser!(IpAddr)))
         .arg(Arg::new("free-ports").long("free-ports").action(ArgAction::SetTrue).help(
             "Take free ports instead of Kudu's 7051 and 7050, 7150, ... (web: 8051 and 8050, 8150, ...)",
@@ -51,9 +51,9 @@ pub fn commands() -> [Command; 3] {
     let tserver = Command::new("tablet-server").visible_alias("tserver").about("Run one tablet server");
     let shared = |spec: &FlagSpec| !PER_SERVER.contains(&spec.name);
     [
-        settings::add(up, shared),
-        settings::add(master, |spec| settings::has(ServerKind::Master, spec)),
-        settings::add(tserver, |spec| settings::has(ServerKind::TabletServer, spec)),
+        flag_options::add(up, shared),
+        flag_options::add(master, |spec| flag_options::has(ServerKind::Master, spec)),
+        flag_options::add(tserver, |spec| flag_options::has(ServerKind::TabletServer, spec)),
     ]
 }
 
@@ -65,13 +65,13 @@ fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg 
     option(name, "N", default, help).value_parser(value_parser!(u64).range(1..=50))
 }
 
-/// What one of [`commands`] was asked to do.
+/// Returns the command in `matches` of one of [`commands`].
 pub fn parse(name: &str, matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Serve> {
-    let flags = settings::read(matches, read_file)?;
+    let flags = flag_options::read(matches, read_file)?;
     let what = match name {
-        "master" => What::One(ServerKind::Master),
-        "tablet-server" => What::One(ServerKind::TabletServer),
-        _ => What::Cluster(Box::new(cluster(matches, flags.fork()))),
+        "master" => ServeTarget::One(ServerKind::Master),
+        "tablet-server" => ServeTarget::One(ServerKind::TabletServer),
+        _ => ServeTarget::Cluster(Box::new(cluster(matches, flags.fork()))),
     };
     Ok(Serve { flags: Arc::new(flags), what })
 }
@@ -83,7 +83,7 @@ fn cluster(matches: &ArgMatches, flags: Flags) -> ClusterConfig {
         masters: count("masters"),
         tablet_servers: count("tablet-servers"),
         ip: *matches.get_one::<IpAddr>("host").expect("it has a default"),
-        ports: if matches.get_flag("free-ports") { Ports::Free } else { Ports::Kudus },
+        ports: if matches.get_flag("free-ports") { PortAssignment::Free } else { PortAssignment::Kudus },
         flags,
     }
 }
@@ -93,13 +93,13 @@ impl Serve {
         &self.flags
     }
 
-    pub async fn run(self, env: Env, stop: BoxFuture<'static, ()>) -> Result<(), Failure> {
-        for Current { spec, value } in self.flags.without_effect() {
+    pub async fn run(self, env: Env, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
+        for FlagState { spec, value } in self.flags.without_effect() {
             tracing::warn!("{}: has no effect here, {} (given {value}); leave it out", spec.name, spec.help);
         }
         match self.what {
-            What::One(kind) => one(&env, kind, self.flags, stop).await,
-            What::Cluster(config) => up(&env, &config, stop).await,
+            ServeTarget::One(kind) => one(&env, kind, self.flags, stop).await,
+            ServeTarget::Cluster(config) => up(&env, &config, stop).await,
         }
     }
 }
@@ -109,18 +109,18 @@ async fn one(
     kind: ServerKind,
     flags: Arc<Flags>,
     stop: BoxFuture<'static, ()>,
-) -> Result<(), Failure> {
-    run::check(env, kind, &flags).await.map_err(Failure::usage)?;
-    let server = run::start(env, kind, flags).await.map_err(Failure::start)?;
+) -> Result<(), ExitError> {
+    startup::check(env, kind, &flags).await.map_err(ExitError::usage)?;
+    let server = startup::start(env, kind, flags).await.map_err(ExitError::start)?;
     let ended = until(stop, server.failed()).await;
     tracing::info!("stopping");
     server.shutdown().await;
     ended
 }
 
-async fn up(env: &Env, config: &ClusterConfig, stop: BoxFuture<'static, ()>) -> Result<(), Failure> {
-    config.check().map_err(Failure::usage)?;
-    let mut cluster = Cluster::start(env, config).await.map_err(Failure::start)?;
+async fn up(env: &Env, config: &ClusterConfig, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
+    config.check().map_err(ExitError::usage)?;
+    let mut cluster = Cluster::start(env, config).await.map_err(ExitError::start)?;
     print(&welcome(&cluster, config));
     let ended = until(stop, cluster.failed()).await;
     print("stopping\n");
@@ -128,8 +128,8 @@ async fn up(env: &Env, config: &ClusterConfig, stop: BoxFuture<'static, ()>) -> 
     ended
 }
 
-/// `Ok` when it is time to stop, the failure if that comes first.
-async fn until(stop: BoxFuture<'static, ()>, failed: impl Future<Output = Error>) -> Result<(), Failure> {
+/// Returns `Ok` when `stop` is ready, or the failure if that comes first.
+async fn until(stop: BoxFuture<'static, ()>, failed: impl Future<Output = Error>) -> Result<(), ExitError> {
     tokio::select! {
         biased;
         () = stop => Ok(()),
@@ -139,7 +139,7 @@ async fn until(stop: BoxFuture<'static, ()>, failed: impl Future<Output = Error>
 
 fn print(text: &str) {
     use std::io::Write;
-    // Nobody reading is no reason to stop serving.
+    // A closed pipe is no reason to stop serving.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 

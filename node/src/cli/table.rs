@@ -1,4 +1,4 @@
-//! `nyala table …`: look at tables, make and drop them, move rows in and out.
+//! `nyala table …`: list, describe, create and drop tables; import and export rows.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, Result};
 use engine::schema::Schema;
 
-use super::out::{bytes, grouped, print, table as text_table};
-use super::{Failure, export, import, words};
-use crate::client::{Client, ClientConfig, CreateTable, ScanSpec, Table};
-use crate::env::Env;
+use super::output::{bytes, grouped, print, table as text_table};
+use super::{ExitError, export, import, definitions};
+use nyala_client::{Client, ClientConfig, CreateTable, ScanSpec, Table};
+use nyala_common::env::Env;
 
-/// How long a person waits for a cluster that may not be there.
+/// Longest wait for a cluster that may not run.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What was asked for.
+/// A parsed command.
 pub struct TableCommand {
     matches: ArgMatches,
 }
 
 pub fn command() -> Command {
     Command::new("table")
-        .about("Look at tables, make and drop them, move rows in and out")
+        .about("List, describe, create and drop tables; import and export rows")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([
@@ -35,7 +35,7 @@ pub fn command() -> Command {
         ])
 }
 
-/// A command that talks to a cluster.
+/// Returns a command that talks to a cluster.
 pub fn base(name: &'static str, about: &'static str) -> Command {
     Command::new(name).about(about).arg(
         Arg::new("masters")
@@ -46,7 +46,7 @@ pub fn base(name: &'static str, about: &'static str) -> Command {
     )
 }
 
-/// A command about one table.
+/// Returns a command about one table.
 pub fn named(name: &'static str, about: &'static str) -> Command {
     base(name, about).arg(Arg::new("table").value_name("TABLE").required(true).help("Name of the table"))
 }
@@ -60,8 +60,8 @@ fn many(name: &'static str, value: &'static str, help: &'static str) -> Arg {
 }
 
 fn create() -> Command {
-    named("create", "Make a table")
-        .after_help(format!("Types: {}", words::TYPES))
+    named("create", "Create a table")
+        .after_help(format!("Types: {}", definitions::TYPES))
         .arg(
             many(
                 "column",
@@ -73,12 +73,12 @@ fn create() -> Command {
         .arg(option("key", "COLUMNS", "The primary key, e.g. 'a,b' [default: the first column]"))
         .arg(many("hash", "COLUMNS:N", "Spread rows over N buckets by a hash of key columns, e.g. 'a,b:8'"))
         .arg(option("range", "COLUMNS", "Partition by ranges of these key columns"))
-        .arg(many("bounds", "LOW..HIGH", "A range, e.g. '0..100' or '100..'; none: one for everything"))
+        .arg(many("bounds", "LOW..HIGH", "A range, e.g. '0..100' or '100..'; without any: one unbounded range"))
         .arg(
-            option("replicas", "N", "Copies of each tablet [default: the cluster's]")
+            option("replicas", "N", "Replicas of each tablet [default: the cluster's]")
                 .value_parser(value_parser!(i32)),
         )
-        .arg(option("comment", "TEXT", "What the table is for"))
+        .arg(option("comment", "TEXT", "Comment of the table"))
 }
 
 fn scan() -> Command {
@@ -90,19 +90,19 @@ fn scan() -> Command {
             Arg::new("count")
                 .long("count")
                 .action(ArgAction::SetTrue)
-                .help("Print only how many rows there are"),
+                .help("Print only the number of rows"),
         )
 }
 
-/// What [`command`] was asked to do.
+/// Returns the command in `matches` of [`command`].
 pub fn parse(matches: &ArgMatches) -> TableCommand {
     TableCommand { matches: matches.clone() }
 }
 
-/// A client of the cluster that the command line names.
+/// Connects to the cluster named on the command line.
 pub async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
     let masters = text(matches, "masters").expect("it has a default");
-    let config = ClientConfig { connect_timeout: PATIENCE, ..ClientConfig::new(words::names(masters)) };
+    let config = ClientConfig { connect_timeout: PATIENCE, ..ClientConfig::new(definitions::names(masters)) };
     let hint = |error: Error| {
         let message = format!("{}\nIs there a cluster at {masters}? 'nyala up' starts one.", error.message);
         Error { message, ..error }
@@ -118,18 +118,18 @@ pub fn texts<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'
     matches.get_many::<String>(name).into_iter().flatten().map(String::as_str)
 }
 
-/// The table that the command line names.
+/// Opens the table named on the command line.
 pub async fn open(client: &Client, matches: &ArgMatches) -> Result<Table> {
     client.open_table(text(matches, "table").expect("it is required")).await
 }
 
 impl TableCommand {
-    pub async fn run(self, env: &Env) -> Result<(), Failure> {
+    pub async fn run(self, env: &Env) -> Result<(), ExitError> {
         let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
         match name {
             "create" => {
-                // Before the cluster is looked for: what is wrong with the definition needs no cluster.
-                let create = definition(matches).map_err(Failure::usage)?;
+                // The definition is checked first, because its faults need no cluster.
+                let create = definition(matches).map_err(ExitError::usage)?;
                 let table = connect(env, matches).await?.create_table(&create).await?;
                 print(&format!("created table {} ({})\n", table.name(), table.id()));
             }
@@ -150,9 +150,9 @@ impl TableCommand {
 
 fn definition(matches: &ArgMatches) -> Result<CreateTable> {
     let columns: Vec<&str> = texts(matches, "column").collect();
-    let columns = columns.iter().zip(0..).map(|(text, id)| words::column(id, text));
+    let columns = columns.iter().zip(0..).map(|(text, id)| definitions::column(id, text));
     let columns = columns.collect::<Result<Vec<_>>>()?;
-    let key = text(matches, "key").map_or_else(|| vec![columns[0].name.clone()], words::names);
+    let key = text(matches, "key").map_or_else(|| vec![columns[0].name.clone()], definitions::names);
     let leads = key.iter().zip(&columns).all(|(name, column)| *name == column.name);
     if key.len() > columns.len() || !leads {
         return Err(Error::invalid("the columns of --key come first, in the same order"));
@@ -160,16 +160,16 @@ fn definition(matches: &ArgMatches) -> Result<CreateTable> {
     let name = text(matches, "table").expect("it is required");
     let mut create = CreateTable::new(name, Schema::new(columns, key.len())?);
     for hash in texts(matches, "hash") {
-        let (columns, buckets) = words::hash(hash)?;
+        let (columns, buckets) = definitions::hash(hash)?;
         create = create.hash(&columns.iter().map(String::as_str).collect::<Vec<_>>(), buckets)?;
     }
     if let Some(range) = text(matches, "range") {
-        let names = words::names(range);
+        let names = definitions::names(range);
         create = create.range(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
-        let find = |name: &String| words::find(&create.schema, name, &create.name).cloned();
+        let find = |name: &String| definitions::find(&create.schema, name, &create.name).cloned();
         let columns = names.iter().map(find).collect::<Result<Vec<_>>>()?;
         create.ranges = texts(matches, "bounds")
-            .map(|bounds| words::range(bounds, &columns))
+            .map(|bounds| definitions::range(bounds, &columns))
             .collect::<Result<Vec<_>>>()?;
     } else if texts(matches, "bounds").next().is_some() {
         return Err(Error::invalid("--bounds needs --range"));
@@ -186,7 +186,7 @@ async fn list(client: &Client, filter: Option<&str>) -> Result<()> {
         return Ok(());
     }
     let unknown = || "?".to_string();
-    let row = |table: crate::client::TableInfo| {
+    let row = |table: nyala_client::TableInfo| {
         let number = |number: Option<i32>| number.map_or_else(unknown, |number| number.to_string());
         let rows = table.live_rows.map_or_else(unknown, grouped);
         vec![table.name, rows, number(table.tablets), number(table.replicas), table.id]
@@ -241,15 +241,15 @@ async fn describe(table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// What a scan is asked for by `--columns`, `--where` and `--limit`; `None` if nothing can satisfy it.
+/// Returns the scan of `--columns`, `--where` and `--limit`; `None` if no row can satisfy it.
 pub fn spec(table: &Table, matches: &ArgMatches) -> Result<Option<ScanSpec>> {
-    let columns = text(matches, "columns").map(words::names);
+    let columns = text(matches, "columns").map(definitions::names);
     for name in columns.iter().flatten() {
-        words::find(table.schema(), name, table.name())?;
+        definitions::find(table.schema(), name, table.name())?;
     }
     let mut predicates = Vec::new();
     for condition in texts(matches, "where") {
-        match words::condition(condition, table)? {
+        match definitions::condition(condition, table)? {
             Some(predicate) => predicates.push(predicate),
             None => return Ok(None),
         }
@@ -279,7 +279,7 @@ async fn print_rows(table: &Table, matches: &ArgMatches) -> Result<()> {
             .map_err(export::failed)?;
         header = false;
         if std::io::Write::write_all(&mut out, &text).is_err() {
-            // Whoever read has enough.
+            // The reader of the output has closed it.
             break;
         }
     }

@@ -1,32 +1,32 @@
 //! The master: the catalog behind Kudu's master services.
 //!
 //! ```text
-//!             service.rs  ddl.rs  lookups.rs   masters.rs     GenericService   host.rs ◀──▶ other masters
-//! clients ──▶      │         │       │            │                              │
-//!  tablet  ──▶     └─────────┴───────┴────────────┴──▶ reign.rs: does it lead? ──┤
-//!  servers ◀── requests.rs ◀── catalog.rs: the loop around engine::catalog ◀─┘   ▼
-//!                                    └──▶ system.rs: the system tablet, a replica like any other
+//!             service.rs  ddl_calls.rs  query_calls.rs  membership_calls.rs  GenericService  consensus_host.rs ◀─▶ masters
+//! clients ──▶      │         │             │                │                                       │
+//!  tablet  ──▶     └─────────┴─────────────┴────────────────┴──▶ leadership.rs: does it lead? ──────┤
+//!  servers ◀── tserver_calls.rs ◀── catalog_loop.rs: the loop around engine::catalog ◀──┘           ▼
+//!                                       └──▶ system_tablet.rs: the system tablet, a replica like any other
 //! ```
 //!
-//! Several masters replicate the system tablet. The one that leads it leads the cluster; the others know which tablet
-//! servers there are ([`acquaintances`]) and tell clients to look elsewhere.
+//! Several masters replicate the system tablet. Its leader leads the cluster. The others track the tablet servers
+//! ([`known_tservers`]) and send clients to the leader.
 
-pub mod acquaintances;
-pub mod catalog;
+pub mod known_tservers;
+pub mod catalog_loop;
 pub mod config;
-pub mod convert;
-mod ddl;
-mod founding;
-mod host;
-mod introduction;
-mod joining;
-mod locator;
-mod lookups;
-mod masters;
-mod reign;
-mod requests;
+pub mod proto;
+mod ddl_calls;
+mod cluster_init;
+mod consensus_host;
+mod auto_join;
+mod join;
+mod location_resolver;
+mod query_calls;
+mod membership_calls;
+mod leadership;
+mod tserver_calls;
 mod service;
-pub mod system;
+pub mod system_tablet;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -37,84 +37,84 @@ use std::time::Duration;
 use engine::cfile::cache::PageCache;
 use engine::error::{Error, Result};
 use engine::ids::Uuid;
-use engine::memory::Memory;
-use engine::raft::{Config, Peer};
-use engine::replica::GroupSetup;
-use engine::tablet::meta::DataState;
+use engine::memory::MemoryHandle;
+use engine::raft::{RaftConfig, Peer};
+use engine::replica::ReplicaSetup;
+use engine::tablet::superblock::DataState;
 use futures_util::future::{Either, select};
 use tokio::sync::Notify;
 
-use self::acquaintances::Acquaintances;
-use self::catalog::{CatalogCounts, CatalogHandle};
+use self::known_tservers::KnownTservers;
+use self::catalog_loop::{CatalogGauges, CatalogHandle};
 pub use self::config::MasterConfig;
-use self::founding::Founded;
-use self::host::MasterHost;
-use self::joining::Joining;
-use self::locator::Locator;
-use self::reign::{Reign, Standing};
-use self::service::{MasterService, ServiceConfig};
+use self::cluster_init::InitialConfig;
+use self::consensus_host::MasterConsensusHost;
+use self::join::JoinState;
+use self::location_resolver::LocationResolver;
+use self::leadership::{LeadershipTask, LeadershipHandle};
+use self::service::{MasterService, MasterServiceConfig};
 use crate::dirs::{self, ServerDirs, ServerKind};
-use crate::env::{Env, Listener, TaskHandle};
-use crate::metrics::{Collect, Samples};
-use crate::rpc::server::{RpcHandle, RpcServer};
-use crate::server::generic::GenericService;
+use nyala_common::env::{Env, Listener, TaskHandle};
+use nyala_common::metrics::{MetricSource, MetricSamples};
+use nyala_common::rpc::server::{RpcHandle, RpcServer};
+use crate::server::generic_service::GenericService;
 use crate::server::web::{self, WebHandle};
-use crate::server::{self as common, Common, Health};
+use crate::server::{self as common, ServerContext, ServerHealth};
 use crate::server_clock::ServerClock;
-use crate::tserver::consensus::ConsensusService;
+use crate::tserver::consensus_service::ConsensusService;
 use crate::tserver::copy::{CopyConfig, CopyService};
 use crate::tserver::maintenance;
-use crate::tserver::peers::{Peers, PeersConfig};
+use crate::tserver::raft_transport::{RaftTransport, RaftTransportConfig};
 use crate::tserver::replica::{ReplicaConfig, ReplicaHandle};
 
-/// How long calls that run have to be answered when the server stops.
+/// Time that running calls have to finish when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
-/// Bytes of catalog changes that may wait for the disk; the loop itself waits for each of its writes.
+/// Bytes of catalog changes that may be in flight; the loop itself waits for each of its writes.
 const PENDING_BYTES_MAX: usize = 256 << 20;
 
 /// A running master. [`RunningMaster::shutdown`] stops it in order.
 pub struct RunningMaster {
-    /// Where RPCs are served.
+    /// Address of the RPC port.
     pub rpc_addr: SocketAddr,
-    /// Where metrics and health are served, if at all.
+    /// Address of the web port, which serves metrics and health, if it is enabled.
     pub web_addr: Option<SocketAddr>,
     pub uuid: Uuid,
-    pub common: Common,
-    pub standing: Arc<Standing>,
-    pub acquaintances: Arc<Acquaintances>,
+    pub common: ServerContext,
+    pub standing: Arc<LeadershipHandle>,
+    pub acquaintances: Arc<KnownTservers>,
     opened: Arc<OnceLock<ReplicaHandle>>,
     rpc: RpcHandle,
     web: Mutex<Option<WebHandle>>,
     dirs: Arc<ServerDirs>,
-    /// What goes on beside the services.
+    /// Background tasks.
     tasks: Arc<Mutex<Vec<Box<dyn TaskHandle>>>>,
     env: Env,
-    /// What a leader has to hand over.
+    /// Deadline of a leadership transfer at shutdown.
     hand_over_within: Duration,
     stopped: AtomicBool,
     bell: Notify,
 }
 
-/// Opens the master's directories and begins to serve. A master alone has its catalog when this returns, and leads. One
-/// of several goes on by itself: it waits for the others if the cluster is new, opens the system tablet, and follows or
-/// leads.
+/// Opens the master's directories and starts to serve. A single master leads and has its catalog when this returns. One
+/// of several continues in the background: it waits for the others if the cluster is new, opens the system tablet, and
+/// follows or leads.
 ///
-/// Fails if the directories are not this server's, an address is taken, or the system tablet cannot be read.
+/// Fails if the directories belong to another server, an address is in use, or the system tablet cannot be read.
 pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
-    let locator = Locator::new(&env, &config.location_command, &config.locations, config.locate_clients)?;
+    let locator = LocationResolver::new(&env, &config.location_command, &config.locations, config.locate_clients)?;
     let dirs = env.run(|| dirs::open(&env, ServerKind::Master, &config.wal_dir, &config.data_dirs)).await?;
     env.watch = env.watch.of(dirs.uuid);
     config.tablet.watch = env.watch.clone();
-    let common = Common::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());
-    config.tablet.memory = Memory::of(&common.memory.child("tablets"));
+    let common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());
+    config.tablet.memory = MemoryHandle::of(&common.memory.child("tablets"));
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
     common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
     let web = match config.web_addr {
         Some(addr) => Some(web::serve(&env, addr, common.clone()).await?),
         None => None,
     };
-    let mut opening = Opening {
+    let mut opening = SystemTabletStartup {
         env: env.clone(),
         clock: clock.clone(),
         dirs: Arc::new(dirs),
@@ -146,33 +146,33 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     Ok(running)
 }
 
-/// How a master comes to its system tablet.
-enum Beginning {
-    /// It has one.
+/// Origin of a master's system tablet.
+enum SystemTabletOrigin {
+    /// It exists already.
     Opened,
-    /// It makes one, as these all do.
-    Founds(Config),
-    /// It has one copied from the masters that are there.
+    /// The master creates it, with these voters.
+    Founds(RaftConfig),
+    /// The master copies it from the existing masters.
     Joins,
 }
 
-/// A master on its way to having a system tablet.
-struct Opening {
+/// A master that does not have its system tablet yet.
+struct SystemTabletStartup {
     env: Env,
     clock: ServerClock,
     dirs: Arc<ServerDirs>,
-    common: Common,
-    standing: Arc<Standing>,
-    acquaintances: Arc<Acquaintances>,
+    common: ServerContext,
+    standing: Arc<LeadershipHandle>,
+    acquaintances: Arc<KnownTservers>,
     opened: Arc<OnceLock<ReplicaHandle>>,
-    joining: Arc<Joining>,
+    joining: Arc<JoinState>,
     tasks: Arc<Mutex<Vec<Box<dyn TaskHandle>>>>,
     config: MasterConfig,
 }
 
-impl Opening {
-    fn serve(&self, locator: Locator, listener: Box<dyn Listener>) -> RpcHandle {
-        let host = Arc::new(MasterHost {
+impl SystemTabletStartup {
+    fn serve(&self, locator: LocationResolver, listener: Box<dyn Listener>) -> RpcHandle {
+        let host = Arc::new(MasterConsensusHost {
             env: self.env.clone(),
             clock: self.clock.clone(),
             status: self.common.status.clone(),
@@ -217,88 +217,88 @@ impl Opening {
         }
     }
 
-    /// Opens the system tablet and starts what goes on beside the services.
+    /// Opens the system tablet and starts the background tasks.
     async fn open(&mut self) {
         match self.open_replica().await {
             Ok(replica) => self.start(self.opened.get_or_init(|| replica).clone()),
             Err(error) => {
                 tracing::error!(%error, "the system tablet cannot be opened");
                 self.standing.fail(error.clone());
-                self.common.status.set_health(Health::Failed(error.message));
+                self.common.status.set_health(ServerHealth::Failed(error.message));
             }
         }
     }
 
-    /// How this master comes to its system tablet. Waits for the other masters if that depends on them.
-    async fn beginning(&self, me: Peer) -> Result<Beginning> {
+    /// Returns the origin of the system tablet. Waits for the other masters if it depends on them.
+    async fn beginning(&self, me: Peer) -> Result<SystemTabletOrigin> {
         let dirs = &self.dirs;
-        match self.env.run(|| joining::recover(dirs)).await? {
-            Some(meta) if meta.data_state == DataState::Ready => return Ok(Beginning::Opened),
+        match self.env.run(|| join::recover(dirs)).await? {
+            Some(meta) if meta.data_state == DataState::Ready => return Ok(SystemTabletOrigin::Opened),
             // A copy was interrupted.
-            Some(_) => return Ok(Beginning::Joins),
+            Some(_) => return Ok(SystemTabletOrigin::Joins),
             None => {}
         }
         if self.config.masters.len() <= 1 {
-            return Ok(Beginning::Founds(Config::initial(vec![me])));
+            return Ok(SystemTabletOrigin::Founds(RaftConfig::initial(vec![me])));
         }
-        Ok(match founding::found(&self.env, dirs.uuid, &self.config.masters).await? {
-            Founded::New(members) => Beginning::Founds(members),
-            Founded::Before => Beginning::Joins,
+        Ok(match cluster_init::initial_config(&self.env, dirs.uuid, &self.config.masters).await? {
+            InitialConfig::New(members) => SystemTabletOrigin::Founds(members),
+            InitialConfig::Before => SystemTabletOrigin::Joins,
         })
     }
 
     async fn open_replica(&self) -> Result<ReplicaHandle> {
         let (host, port) = self.common.status.rpc_address();
-        let setup = GroupSetup {
+        let setup = ReplicaSetup {
             me: Peer::voter(self.dirs.uuid, host, port),
             options: self.config.raft.clone(),
             seed: self.env.rng.next_u64(),
         };
         let memory = &self.common.memory;
-        let cache = PageCache::within(self.config.page_cache_bytes, &memory.child("page-cache"), || u64::MAX);
+        let cache = PageCache::with_tracker(self.config.page_cache_bytes, &memory.child("page-cache"), || u64::MAX);
         let (dirs, tablet, masters) = (&self.dirs, &self.config.tablet, &self.config.masters);
         let me = setup.me.clone();
-        let open = || system::open(dirs, setup.clone(), tablet, cache.clone());
+        let open = || system_tablet::open(dirs, setup.clone(), tablet, cache.clone());
         let (replica, wal) = match self.beginning(me).await? {
-            Beginning::Opened => {
+            SystemTabletOrigin::Opened => {
                 let opened = self.env.run(open).await?;
-                founding::check(&opened.0.status(self.env.now()).committed_config, self.dirs.uuid, masters)?;
+                cluster_init::check(&opened.0.status(self.env.now()).committed_config, self.dirs.uuid, masters)?;
                 opened
             }
-            Beginning::Founds(members) => {
-                let create = || system::create(dirs, members, setup.clone(), tablet, cache.clone());
+            SystemTabletOrigin::Founds(members) => {
+                let create = || system_tablet::create(dirs, members, setup.clone(), tablet, cache.clone());
                 self.env.run(create).await?
             }
-            Beginning::Joins => {
+            SystemTabletOrigin::Joins => {
                 self.join(&setup.me).await?;
                 self.env.run(open).await?
             }
         };
         let status = self.common.status.clone();
         let raft = &self.config.raft;
-        let times = PeersConfig::of(raft, self.config.consensus_timeout);
+        let times = RaftTransportConfig::of(raft, self.config.consensus_timeout);
         let config = ReplicaConfig {
             log_sync: self.config.log_sync,
             pending_bytes_max: PENDING_BYTES_MAX,
             frame_bytes_max: self.config.rpc.max_message_bytes,
-            peers: Peers::new(&self.env, times),
-            // The reign sees it, too.
+            peers: RaftTransport::new(&self.env, times),
+            // The leadership task sees the failure itself.
             on_failure: Arc::new(|| {}),
             on_change: Arc::new(|| {}),
             on_completed: Arc::new(|_, _, _| {}),
         };
         let replica = ReplicaHandle::start(&self.env, &self.clock, replica, wal, config);
-        status.set_health(Health::Healthy);
+        status.set_health(ServerHealth::Healthy);
         Ok(replica)
     }
 
-    /// Returns when the system tablet was copied here.
+    /// Waits until the system tablet has been copied to this master.
     async fn join(&self, me: &Peer) -> Result<()> {
         let joined = self.joining.join(&self.env, &self.dirs, CopyConfig::default());
         if !self.config.auto_join {
             return joined.await;
         }
-        let asks = introduction::ask_to_be_added(&self.env, me, &self.config.masters);
+        let asks = auto_join::auto_join(&self.env, me, &self.config.masters);
         match select(pin!(joined), pin!(asks)).await {
             Either::Left((joined, _)) => joined,
             Either::Right((never, _)) => match never {},
@@ -308,10 +308,10 @@ impl Opening {
     fn start(&self, replica: ReplicaHandle) {
         let (limits, interval) = (self.config.tablet.clone(), self.config.maintenance_interval);
         let maintained = maintenance::run_alone(self.env.clone(), replica.clone(), limits, interval);
-        let counts = Arc::new(CatalogCounts::default());
+        let counts = Arc::new(CatalogGauges::default());
         let collected = counts.clone();
-        self.common.metrics.keep(move |out: &mut Samples| collected.collect(out));
-        let reign = Reign {
+        self.common.metrics.register(move |out: &mut MetricSamples| collected.collect(out));
+        let reign = LeadershipTask {
             env: self.env.clone(),
             config: self.config.clone(),
             replica,
@@ -327,38 +327,38 @@ impl Opening {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().expect("nobody panics while holding it")
+    mutex.lock().expect("no task panics while holding it")
 }
 
-fn service_config(config: &MasterConfig) -> ServiceConfig {
-    ServiceConfig {
+fn service_config(config: &MasterConfig) -> MasterServiceConfig {
+    MasterServiceConfig {
         locations_ttl_ms: config.table_locations_ttl_ms,
         lookup_delay: config.lookup_delay,
         server_unresponsive_after: config.catalog.server_unresponsive_after,
         masters: config.masters.clone(),
-        // A few bytes per start of a master, named by each of its calls.
+        // Leaks a few bytes per start of a master; every call refers to them.
         features: config.features().leak(),
     }
 }
 
 impl RunningMaster {
-    /// The catalog, if this master leads; `NotReady` or `NotLeader` if not.
+    /// Returns the catalog if this master leads; otherwise `NotReady` or `NotLeader`.
     pub fn catalog(&self) -> Result<CatalogHandle> {
-        self.standing.catalog().map_err(reign::absent)
+        self.standing.catalog().map_err(leadership::absent)
     }
 
-    /// Whether this master leads the cluster.
+    /// Returns true if this master leads the cluster.
     pub fn leads(&self) -> bool {
         self.standing.catalog().is_ok()
     }
 
-    /// Why this master cannot go on, if it cannot.
+    /// Returns the error that failed this master, if any.
     pub fn failure(&self) -> Option<Error> {
         self.standing.failure().or_else(|| self.opened.get()?.failure())
     }
 
-    /// Stops in order: another master leads, no new calls, running ones are answered, the system tablet's log is
-    /// closed. Stopping twice is fine.
+    /// Stops in order: transfers leadership, rejects new calls, finishes running ones, closes the system tablet's log.
+    /// A second call does nothing.
     pub async fn shutdown(&self) {
         if let Some(replica) = self.opened.get()
             && replica.begin_hand_over().await
@@ -382,7 +382,7 @@ impl RunningMaster {
         self.bell.notify_waiters();
     }
 
-    /// Ready when the master has stopped.
+    /// Waits until the master has stopped.
     pub async fn done(&self) {
         let bell = self.bell.notified();
         if !self.stopped.load(Ordering::Acquire) {
@@ -390,7 +390,7 @@ impl RunningMaster {
         }
     }
 
-    /// Ready when the system tablet is gone: the master was stopped, or it failed and had better be.
+    /// Waits until the system tablet is closed: the master was stopped, or has failed and should be stopped.
     pub async fn catalog_ended(&self) {
         self.standing.until_stopped().await;
     }

@@ -1,33 +1,33 @@
-//! `kudu.master.MasterService`: which method is which, and the common course of a call.
+//! `kudu.master.MasterService`: dispatch of methods, and the common steps of a call.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use engine::catalog::{Answer, Catalog, Command, Refusal};
+use engine::catalog::{CommandReply, Catalog, CatalogCommand, CatalogError};
 use engine::error::Error;
-use engine::time::Now;
+use engine::time::ClockReading;
 use prost::Message;
 
-use super::acquaintances::Acquaintances;
-use super::catalog::CatalogHandle;
-use super::convert::{id, refusal_to_pb, table_ref};
-use super::locator::Locator;
-use super::reign::{Absent, Standing, absent};
-use crate::env::{BoxFuture, Env};
-use crate::proto::kudu::master::master_error_pb::Code;
-use crate::proto::kudu::master::*;
-use crate::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use super::known_tservers::KnownTservers;
+use super::catalog_loop::CatalogHandle;
+use super::proto::{id, refusal_to_pb, table_ref};
+use super::location_resolver::LocationResolver;
+use super::leadership::{CatalogUnavailable, LeadershipHandle, absent};
+use nyala_common::env::{BoxFuture, Env};
+use nyala_proto::kudu::master::master_error_pb::Code;
+use nyala_proto::kudu::master::*;
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
 use crate::server::ServerStatus;
 use crate::tserver::replica::ReplicaHandle;
-use crate::wire::status::{error_from_status, status_from_error};
+use nyala_common::wire::errors::{error_from_status, status_from_error};
 
-/// The settings that calls need.
+/// Configuration that calls need.
 #[derive(Debug, Clone)]
-pub(super) struct ServiceConfig {
+pub(super) struct MasterServiceConfig {
     pub locations_ttl_ms: u32,
     pub lookup_delay: Duration,
     pub server_unresponsive_after: Duration,
-    /// The masters as configured; empty for one alone.
+    /// Configured masters; empty for a single one.
     pub masters: Vec<String>,
     pub features: &'static [u32],
 }
@@ -35,29 +35,29 @@ pub(super) struct ServiceConfig {
 pub(super) struct MasterService {
     pub(super) env: Env,
     pub(super) status: Arc<ServerStatus>,
-    pub(super) standing: Arc<Standing>,
-    pub(super) acquaintances: Arc<Acquaintances>,
-    /// The system tablet; empty until it is open.
+    pub(super) standing: Arc<LeadershipHandle>,
+    pub(super) acquaintances: Arc<KnownTservers>,
+    /// Replica of the system tablet; empty until it is open.
     pub(super) opened: Arc<OnceLock<ReplicaHandle>>,
-    pub(super) locator: Locator,
-    pub(super) config: ServiceConfig,
+    pub(super) locator: LocationResolver,
+    pub(super) config: MasterServiceConfig,
 }
 
-/// The name under which masters offer their calls.
+/// Name of the masters' service.
 pub(super) const MASTER_SERVICE: &str = "kudu.master.MasterService";
 
-/// A refusal in its wire form, on its way into a response.
-pub(super) type Refused = MasterErrorPb;
-type Result<T, E = Refused> = std::result::Result<T, E>;
+/// An error in its wire form, to be put into a response.
+pub(super) type MasterErrorReply = MasterErrorPb;
+type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
 
-/// A response that can carry a refusal.
-pub(super) trait Response: Message + Default {
+/// A response that can carry an error.
+pub(super) trait MasterResponse: Message + Default {
     fn set_error(&mut self, error: MasterErrorPb);
 }
 
 macro_rules! responses {
     ($($name:ident),* $(,)?) => {
-        $(impl Response for $name {
+        $(impl MasterResponse for $name {
             fn set_error(&mut self, error: MasterErrorPb) {
                 self.error = Some(error);
             }
@@ -75,18 +75,18 @@ responses! {
     ReplaceTabletResponsePb, TsHeartbeatResponsePb, UnregisterTServerResponsePb,
 }
 
-pub(super) fn refused(code: Code, error: &Error) -> Refused {
+pub(super) fn master_error(code: Code, error: &Error) -> MasterErrorReply {
     MasterErrorPb { code: code as i32, status: status_from_error(error) }
 }
 
-/// The error inside a refusal.
-pub(super) fn said(refused: &Refused) -> Error {
+/// Returns the error inside an error reply.
+pub(super) fn error_of(refused: &MasterErrorReply) -> Error {
     error_from_status(&refused.status)
 }
 
-/// Anything that keeps the catalog from answering looks to clients like a master that is still loading.
-pub(super) fn unavailable(error: &Error) -> Refused {
-    refused(Code::CatalogManagerNotInitialized, error)
+/// Returns the reply for any failure of the catalog: clients see a master that is still loading.
+pub(super) fn unavailable(error: &Error) -> MasterErrorReply {
+    master_error(Code::CatalogManagerNotInitialized, error)
 }
 
 const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
@@ -169,33 +169,33 @@ impl MasterService {
         })
     }
 
-    /// The catalog, or the answer that sends clients to the master that leads.
+    /// Returns the catalog, or the error that sends clients to the leader.
     pub(super) fn loaded(&self) -> Result<CatalogHandle> {
         self.standing.catalog().map_err(|why| {
             let code = match why {
-                Absent::NotLeader => Code::NotTheLeader,
-                Absent::NotOpen | Absent::Loading => Code::CatalogManagerNotInitialized,
+                CatalogUnavailable::NotLeader => Code::NotTheLeader,
+                CatalogUnavailable::NotOpen | CatalogUnavailable::Loading => Code::CatalogManagerNotInitialized,
             };
-            refused(code, &absent(why))
+            master_error(code, &absent(why))
         })
     }
 
-    /// Runs a command in the name of the caller.
-    pub(super) async fn run(&self, call: &Call, command: Command) -> Result<Answer> {
+    /// Runs a command for the caller.
+    pub(super) async fn run(&self, call: &Call, command: CatalogCommand) -> Result<CommandReply> {
         let result = self.loaded()?.command(&call.user, command).await;
         result.map_err(|error| unavailable(&error))?.map_err(|refusal| refusal_to_pb(&refusal))
     }
 
-    /// Looks at the catalog; `look` runs in its loop.
+    /// Reads the catalog; `look` runs in its loop.
     pub(super) async fn read<R: Send + 'static>(
         &self,
-        look: impl FnOnce(&Catalog, Now) -> Result<R, Refusal> + Send + 'static,
+        look: impl FnOnce(&Catalog, ClockReading) -> Result<R, CatalogError> + Send + 'static,
     ) -> Result<R> {
         let result = self.loaded()?.read(look).await;
         result.map_err(|error| unavailable(&error))?.map_err(|refusal| refusal_to_pb(&refusal))
     }
 
-    /// The error reply names the table, too, if there is one.
+    /// An error reply also names the table, if it exists.
     async fn alter_table(&self, call: &Call, request: AlterTableRequestPb) -> Reply {
         let result = self.try_alter_table(call, &request).await;
         let mut response = AlterTableResponsePb::default();
@@ -218,8 +218,8 @@ impl MasterService {
     }
 }
 
-/// The response, or an empty one with the refusal.
-fn reply<R: Response>(result: Result<R>) -> Reply {
+/// Returns the response, or an empty one with the error.
+fn reply<R: MasterResponse>(result: Result<R>) -> Reply {
     let response = result.unwrap_or_else(|error| {
         let mut response = R::default();
         response.set_error(error);

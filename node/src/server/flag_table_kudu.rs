@@ -1,9 +1,11 @@
-//! Kudu's settings that do nothing here: harmless ones are taken, those that promise something are refused.
+//! Kudu's flags without effect here: harmless ones are accepted, those that would grant something nyala lacks are
+//! rejected.
 //!
-//! Where Kudu's default would be a promise (tokens that expire, a synchronised clock), the default here says what is so.
+//! Where Kudu's default would claim such a feature (expiring tokens, a synchronized clock), the default here states the
+//! facts.
 
 use super::flags::Class::{Inert, Only};
-use super::flags::Servers::{Master, TabletServer};
+use super::flags::FlagScope::{Master, TabletServer};
 use super::flags::{FlagSpec, Missing};
 
 const UNSAFE: &[&str] = &["unsafe", "hidden"];
@@ -26,7 +28,7 @@ const TOKENS: Missing = Missing {
     action: "leave it out, and let only trusted clients reach the RPC port (trusted_subnets)",
 };
 const WEB: Missing = Missing {
-    fault: "the web port is in plain text and open to everybody",
+    fault: "the web port is in plain text and open to every client",
     action: "leave it out, and put a proxy before the port or close it (webserver_enabled=false)",
 };
 const FILES: Missing = Missing {
@@ -34,7 +36,7 @@ const FILES: Missing = Missing {
     action: "leave it out, and encrypt the device or its file system",
 };
 const CLOCK: Missing = Missing {
-    fault: "the machine's clock is used whether it is synchronised or not",
+    fault: "the machine's clock is used even if it is not synchronized",
     action: "leave it out, and keep the clock right with an NTP service such as chrony",
 };
 const HYBRID: Missing = Missing { fault: "the hybrid clock is the only one", action: "leave it out" };
@@ -45,15 +47,15 @@ const LOG: Missing = Missing {
 
 type F = FlagSpec;
 
-/// By what they are about; those that are refused first.
+/// Flags without an effect, by subject; rejected ones first.
 pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
-    // Who clients are.
+    // Authentication.
     F::choice(
         "rpc_authentication",
         Only(&["disabled", "optional"], AUTHENTICATION),
         &["disabled", "optional", "required"],
         "optional",
-        "clients say who they are and are believed",
+        "client names are accepted without authentication",
     ),
     F::text("keytab_file", Only(&[""], AUTHENTICATION), "", "there is no Kerberos"),
     F::text("principal", Only(&[""], AUTHENTICATION), "", "there is no Kerberos"),
@@ -62,7 +64,7 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("jwks_file_path", Only(&[""], AUTHENTICATION), "", "there are no tokens"),
     F::text("jwks_url", Only(&[""], AUTHENTICATION), "", "there are no tokens"),
     F::text("trusted_certificate_file", Only(&[""], AUTHENTICATION), "", "there are no tokens"),
-    // What is seen on the way.
+    // Encryption of RPCs.
     F::choice(
         "rpc_encryption",
         Only(&["disabled", "optional"], ENCRYPTION),
@@ -83,14 +85,14 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("ipki_private_key_password_cmd", Only(&[""], ENCRYPTION), "", "there is no TLS"),
     F::number("ipki_ca_cert_expiration_seconds", Only(&["0"], ENCRYPTION), "0", "there is no TLS"),
     F::number("ipki_server_cert_expiration_seconds", Only(&["0"], ENCRYPTION), "0", "there is no TLS"),
-    // Who may do what.
-    F::text("user_acl", Only(&["*"], AUTHORIZATION), "*", "everybody may"),
-    F::text("superuser_acl", Only(&["", "*"], AUTHORIZATION), "", "everybody may"),
-    F::text("trusted_user_acl", Only(&[""], AUTHORIZATION), "", "everybody may"),
-    F::bool("tserver_enforce_access_control", Only(&["false"], AUTHORIZATION), "false", "everybody may")
+    // Authorization.
+    F::text("user_acl", Only(&["*"], AUTHORIZATION), "*", "ignored: there is no authorization"),
+    F::text("superuser_acl", Only(&["", "*"], AUTHORIZATION), "", "ignored: there is no authorization"),
+    F::text("trusted_user_acl", Only(&[""], AUTHORIZATION), "", "ignored: there is no authorization"),
+    F::bool("tserver_enforce_access_control", Only(&["false"], AUTHORIZATION), "false", "ignored: there is no authorization")
         .of(TabletServer),
-    F::text("ranger_config_path", Only(&[""], AUTHORIZATION), "", "everybody may").of(Master),
-    // How long that holds.
+    F::text("ranger_config_path", Only(&[""], AUTHORIZATION), "", "ignored: there is no authorization").of(Master),
+    // Tokens.
     F::number("authn_token_validity_seconds", Only(&["0"], TOKENS), "0", "there are no tokens"),
     F::number("authz_token_validity_seconds", Only(&["0"], TOKENS), "0", "there are no tokens"),
     F::number("tsk_rotation_seconds", Only(&["0"], TOKENS), "0", "there are no tokens"),
@@ -121,8 +123,8 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
         "system_unsync",
         "the machine's clock is used as it is",
     ),
-    F::list("builtin_ntp_servers", Only(&[""], CLOCK), "", "no server is asked"),
-    F::number("ntp_initial_sync_wait_secs", Only(&["0"], CLOCK), "0", "nothing is waited for"),
+    F::list("builtin_ntp_servers", Only(&[""], CLOCK), "", "no NTP server is queried"),
+    F::number("ntp_initial_sync_wait_secs", Only(&["0"], CLOCK), "0", "there is no wait for NTP"),
     F::bool("use_hybrid_clock", Only(&["true"], HYBRID), "true", "there is one kind of clock").tagged(UNSAFE),
     // The log.
     F::bool("logtostderr", Only(&["true"], LOG), "true", "the log goes to standard error"),
@@ -136,11 +138,11 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("block_manager", Inert, "log", "there is one block manager"),
     F::text("block_cache_type", Inert, "DRAM", "pages are cached in memory"),
     F::bool("never_fsync", Inert, "false", "use log_sync").tagged(UNSAFE),
-    F::bool("enable_rowset_compaction", Inert, "true", "row sets whose keys overlap are always merged")
+    F::bool("enable_rowset_compaction", Inert, "true", "overlapping rowsets are always compacted")
         .of(TabletServer)
         .tagged(UNSAFE),
     F::bool("enable_minidumps", Inert, "false", "none are written"),
-    // Also `all` is kept: cells are shown nowhere, and no setting is a secret.
+    // `all` is accepted too: cells are never printed, and no flag is a secret.
     F::choice("redact", Inert, &["all", "log", "none"], "all", "cells are not logged or shown on pages"),
     F::number("metrics_log_interval_ms", Inert, "60000", "metrics are served, not logged"),
     F::bool("rpc_server_allow_ephemeral_ports", Inert, "true", "port 0 is always allowed"),

@@ -1,18 +1,18 @@
-//! Log lines: what is written, and how.
+//! Log lines: filter and format.
 
 use engine::error::{Error, Result};
 use tracing_subscriber::filter::EnvFilter;
 
-/// How a log line looks.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Sends the process's log to standard error. `directives`: a level, or finer (`info,node::rpc=debug`).
+/// Writes the process's log to standard error. `directives`: a level, or finer (`info,node::tserver=debug`).
 pub fn init(format: LogFormat, directives: &str) -> Result<()> {
     let filter = EnvFilter::builder()
         .parse(directives)

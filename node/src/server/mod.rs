@@ -1,22 +1,18 @@
-//! What masters and tablet servers have in common: settings, identity, the GenericService, the web port.
+//! Common parts of masters and tablet servers: flags, identity, the GenericService, the web port.
 //!
 //! ```text
-//! main, cli ── settings (flags) ──▶ config of the server ──▶ tserver::run, master::run
-//!                                                             │ each begins with
-//!                                   Common::new, dirs::open ◀─┘ listen, GenericService, web::serve
+//! main, cli ── flags ──▶ configuration of the server ──▶ tserver::run, master::run
+//!                                                           │ each begins with
+//!                      ServerContext::new, dirs::open ◀─────┘ listen, GenericService, web::serve
 //! ```
 
 pub mod cluster;
-#[cfg(test)]
-mod cluster_tests;
 mod flag_table;
 mod flag_table_kudu;
-#[cfg(test)]
-mod flag_tests;
 pub mod flags;
-pub mod generic;
+pub mod generic_service;
 pub mod logging;
-pub mod run;
+pub mod startup;
 pub mod web;
 
 use std::net::SocketAddr;
@@ -28,18 +24,18 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 
 use crate::dirs::ServerKind;
-use crate::env::{Env, Listener};
-use crate::metrics::{Metrics, Samples};
-use crate::proto::kudu::server::ServerStatusPb;
-use crate::proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
-use crate::rpc::server::RpcHandle;
+use nyala_common::env::{Env, Listener};
+use nyala_common::metrics::{MetricRegistry, MetricSamples};
+use nyala_proto::kudu::server::ServerStatusPb;
+use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
+use nyala_common::rpc::server::RpcHandle;
 use engine::memory::{MemTracker, MemUsage};
 use flags::Flags;
 
-/// What this build calls itself to clients and tools.
+/// Version text for clients and tools.
 pub const VERSION: &str = concat!("nyala ", env!("CARGO_PKG_VERSION"));
 
-/// Takes an address to serve at; the error says what to do if it is taken.
+/// Listens at an address; the error names the flag to change if the address is in use.
 pub async fn listen(env: &Env, addr: SocketAddr, setting: &str) -> Result<Box<dyn Listener>> {
     env.net.listen(addr).await.map_err(|error| {
         let hint = match error.kind() {
@@ -57,72 +53,72 @@ pub async fn listen(env: &Env, addr: SocketAddr, setting: &str) -> Result<Box<dy
     })
 }
 
-/// What everything in one server shares.
+/// State shared by all parts of one server.
 #[derive(Clone)]
-pub struct Common {
+pub struct ServerContext {
     pub kind: ServerKind,
     pub flags: Arc<Flags>,
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<MetricRegistry>,
     pub memory: Arc<MemTracker>,
     pub status: Arc<ServerStatus>,
 }
 
-impl Common {
-    /// `uuid` is that of the server's directories.
-    pub fn new(env: &Env, kind: ServerKind, uuid: Uuid, flags: Arc<Flags>) -> Common {
+impl ServerContext {
+    /// Creates the context of the server `uuid`, as stored in its directories.
+    pub fn new(env: &Env, kind: ServerKind, uuid: Uuid, flags: Arc<Flags>) -> ServerContext {
         let budget = env.memory.clone();
         let memory = MemTracker::root("server", Some(Arc::new(move || budget.limit_bytes())));
         let status = Arc::new(ServerStatus::new(env, uuid));
-        let metrics = Metrics::new();
+        let metrics = MetricRegistry::new();
         let shown = memory.clone();
-        metrics.keep(move |out: &mut Samples| collect_memory(&shown.usage(), out));
-        Common { kind, flags, metrics, memory, status }
+        metrics.register(move |out: &mut MetricSamples| collect_memory(&shown.usage(), out));
+        ServerContext { kind, flags, metrics, memory, status }
     }
 }
 
-/// Shows how the RPC layer is doing.
-pub fn watch_rpc(metrics: &Metrics, rpc: &RpcHandle) {
+/// Registers the metrics of the RPC layer.
+pub fn watch_rpc(metrics: &MetricRegistry, rpc: &RpcHandle) {
     let counters = rpc.counters();
-    metrics.keep(move |out: &mut Samples| {
+    metrics.register(move |out: &mut MetricSamples| {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut total = |name, help, counter| out.counter(name, help, &[], read(counter));
         total("rpc_connections_accepted_total", "Connections accepted.", &counters.connections_accepted);
         total(
             "rpc_negotiations_failed_total",
-            "Connections that did not negotiate.",
+            "Connections that failed negotiation.",
             &counters.negotiations_failed,
         );
         total(
             "rpc_protocol_errors_total",
-            "Connections ended for breaking the protocol.",
+            "Connections closed after a protocol error.",
             &counters.protocol_errors,
         );
         total("rpc_calls_received_total", "Calls received.", &counters.calls_received);
-        total("rpc_calls_rejected_total", "Calls turned away by a full queue.", &counters.calls_rejected);
+        total("rpc_calls_rejected_total", "Calls rejected by a full queue.", &counters.calls_rejected);
         total(
             "rpc_calls_expired_total",
             "Calls whose deadline passed in the queue.",
             &counters.calls_expired,
         );
-        total("rpc_calls_repeated_total", "Retries answered from memory.", &counters.calls_repeated);
+        total("rpc_calls_repeated_total", "Retries answered with a cached reply.", &counters.calls_repeated);
         let open = read(&counters.connections_open) as f64;
-        out.gauge("rpc_connections_open", "Connections open.", &[], open);
+        out.gauge("rpc_connections_open", "Open connections.", &[], open);
     });
 }
 
-fn collect_memory(usage: &MemUsage, out: &mut Samples) {
+fn collect_memory(usage: &MemUsage, out: &mut MetricSamples) {
     let labels = [("tracker", usage.id.as_str())];
-    out.gauge("memory_tracked_bytes", "Memory by its consumer.", &labels, usage.bytes as f64);
+    out.gauge("memory_tracked_bytes", "Tracked memory by consumer.", &labels, usage.bytes as f64);
     // Below the first level there is one tracker per tablet: too many names for a metric.
     for child in usage.children.iter().filter(|_| usage.parent_id.is_none()) {
         collect_memory(child, out);
     }
 }
 
-/// Who a server is, where it can be reached, and how it is.
+/// Identity, addresses and health of a server.
 pub struct ServerStatus {
     uuid: Uuid,
-    /// Tells one start of the server from the next: microseconds since 1970.
+    /// Start time in microseconds since 1970, which distinguishes one start of the server from the next.
     instance_seqno: i64,
     state: Mutex<State>,
 }
@@ -131,16 +127,16 @@ pub struct ServerStatus {
 struct State {
     rpc: Vec<(String, u16)>,
     web: Vec<(String, u16)>,
-    health: Health,
+    health: ServerHealth,
 }
 
-/// Whether a server does its work.
+/// Health of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Health {
+pub enum ServerHealth {
     #[default]
     Starting,
     Healthy,
-    /// And why.
+    /// The reason of the failure.
     Failed(String),
 }
 
@@ -154,15 +150,15 @@ impl ServerStatus {
         self.uuid
     }
 
-    pub fn set_health(&self, health: Health) {
+    pub fn set_health(&self, health: ServerHealth) {
         self.state().health = health;
     }
 
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> ServerHealth {
         self.state().health.clone()
     }
 
-    /// Notes where RPCs are served: as `advertised` if that names anything, else at `bound`.
+    /// Sets the RPC addresses: `advertised`, or `bound` if that is empty.
     pub fn set_rpc(&self, bound: SocketAddr, advertised: &[String]) -> Result<()> {
         let named: Result<Vec<_>> = advertised.iter().map(|name| split_host_port(name)).collect();
         let named = named?;
@@ -170,17 +166,17 @@ impl ServerStatus {
         Ok(())
     }
 
-    /// Notes where the web port is.
+    /// Sets the address of the web port.
     pub fn set_web(&self, bound: SocketAddr) {
         self.state().web = vec![reachable(bound)];
     }
 
-    /// `host:port` of the RPC addresses.
+    /// Returns `host:port` of the RPC addresses.
     pub fn rpc_addresses(&self) -> Vec<String> {
         self.state().rpc.iter().map(|(host, port)| join_host_port(host, *port)).collect()
     }
 
-    /// The first of them: how other servers reach this one.
+    /// Returns the first RPC address, which other servers use.
     pub fn rpc_address(&self) -> (String, u16) {
         self.state().rpc.first().cloned().unwrap_or_default()
     }
@@ -204,7 +200,7 @@ impl ServerStatus {
         }
     }
 
-    /// How the server introduces itself to masters and, as a master, to clients.
+    /// Returns the server's registration, for masters and, from a master, for clients.
     pub fn registration(&self) -> ServerRegistrationPb {
         let state = self.state();
         ServerRegistrationPb {
@@ -227,8 +223,8 @@ fn to_pbs(addresses: &[(String, u16)]) -> Vec<HostPortPb> {
     addresses.iter().map(pb).collect()
 }
 
-/// A bound address as others may use it. Bound to every address of the machine, it is reached at the loopback one:
-/// whoever wants others to come in gives the name to advertise.
+/// Returns the address at which others reach a bound one. For a wildcard address that is the loopback address; an
+/// operator who needs remote access sets the advertised name.
 fn reachable(bound: SocketAddr) -> (String, u16) {
     let ip = match bound.ip() {
         ip if !ip.is_unspecified() => ip.to_string(),
@@ -238,7 +234,7 @@ fn reachable(bound: SocketAddr) -> (String, u16) {
     (ip, bound.port())
 }
 
-/// The parts of `host:port`; an IPv6 host is in brackets. `Invalid` if it is nothing like that.
+/// Splits `host:port`; an IPv6 host is in brackets. `Invalid` for any other form.
 pub fn split_host_port(text: &str) -> Result<(String, u16)> {
     let parts = text.rsplit_once(':').and_then(|(host, port)| {
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

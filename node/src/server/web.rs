@@ -1,4 +1,4 @@
-//! The web port: numbers for Prometheus, health for whoever watches, settings and memory for people.
+//! The web port: metrics for Prometheus, health for monitoring, flags and memory for operators.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,16 +17,16 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::sync::Semaphore;
 
-use super::{Common, Health, VERSION};
-use crate::env::{Env, Listener, Stream, TaskHandle};
+use super::{ServerContext, ServerHealth, VERSION};
+use nyala_common::env::{Env, Listener, Stream, TaskHandle};
 
-/// Connections served at once; more wait to be accepted.
+/// Largest number of connections served at once; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
-/// No connection lives longer, so that nobody can hold one for ever.
+/// Longest life of a connection, so that none is held forever.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A web port that is served. Dropping it stops it.
+/// A served web port. Dropping it stops it.
 pub struct WebHandle {
     local_addr: SocketAddr,
     accepting: Box<dyn TaskHandle>,
@@ -44,8 +44,8 @@ impl Drop for WebHandle {
     }
 }
 
-/// Serves a server's web pages at `addr`, and notes the address in its status.
-pub async fn serve(env: &Env, addr: SocketAddr, common: Common) -> Result<WebHandle> {
+/// Serves a server's web pages at `addr`, and sets the address in its status.
+pub async fn serve(env: &Env, addr: SocketAddr, common: ServerContext) -> Result<WebHandle> {
     let listener = super::listen(env, addr, "webserver_port").await?;
     let local_addr = listener.local_addr();
     common.status.set_web(local_addr);
@@ -53,7 +53,7 @@ pub async fn serve(env: &Env, addr: SocketAddr, common: Common) -> Result<WebHan
     Ok(WebHandle { local_addr, accepting })
 }
 
-async fn accept(env: Env, mut listener: Box<dyn Listener>, common: Arc<Common>) {
+async fn accept(env: Env, mut listener: Box<dyn Listener>, common: Arc<ServerContext>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
@@ -73,7 +73,7 @@ async fn accept(env: Env, mut listener: Box<dyn Listener>, common: Arc<Common>) 
     }
 }
 
-async fn connection(stream: Stream, common: Arc<Common>) {
+async fn connection(stream: Stream, common: Arc<ServerContext>) {
     let service = service_fn(move |request: Request<Incoming>| {
         let response = respond(&common, request.method(), request.uri().path());
         async move { Ok::<_, Infallible>(response) }
@@ -85,7 +85,7 @@ async fn connection(stream: Stream, common: Arc<Common>) {
     }
 }
 
-fn respond(common: &Common, method: &Method, path: &str) -> Response<Full<Bytes>> {
+fn respond(common: &ServerContext, method: &Method, path: &str) -> Response<Full<Bytes>> {
     if method != Method::GET && method != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_string());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -100,9 +100,9 @@ fn respond(common: &Common, method: &Method, path: &str) -> Response<Full<Bytes>
             response
         }
         "/healthz" => match common.status.health() {
-            Health::Healthy => text(StatusCode::OK, "ok\n".to_string()),
-            Health::Starting => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_string()),
-            Health::Failed(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("failed: {why}\n")),
+            ServerHealth::Healthy => text(StatusCode::OK, "ok\n".to_string()),
+            ServerHealth::Starting => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_string()),
+            ServerHealth::Failed(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("failed: {why}\n")),
         },
         "/varz" => text(StatusCode::OK, settings(common)),
         "/mem-trackers" => {
@@ -110,7 +110,7 @@ fn respond(common: &Common, method: &Method, path: &str) -> Response<Full<Bytes>
             memory(&common.memory.usage(), 0, &mut page);
             text(StatusCode::OK, page)
         }
-        _ => text(StatusCode::NOT_FOUND, format!("there is no {path} here; / tells what there is\n")),
+        _ => text(StatusCode::NOT_FOUND, format!("{path}: not found; / lists the pages\n")),
     }
 }
 
@@ -122,7 +122,7 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     response
 }
 
-fn index(common: &Common) -> String {
+fn index(common: &ServerContext) -> String {
     format!(
         "{VERSION}, {} {}, RPC at {}\n\n\
          /metrics       numbers, for Prometheus\n\
@@ -135,8 +135,8 @@ fn index(common: &Common) -> String {
     )
 }
 
-fn settings(common: &Common) -> String {
-    let line = |current: super::flags::Current| {
+fn settings(common: &ServerContext) -> String {
+    let line = |current: super::flags::FlagState| {
         let mark = if current.is_default() { ' ' } else { '*' };
         let effect = if current.spec.has_effect() { "" } else { "  (inert)" };
         format!("{mark} --{}={}{effect}\n", current.spec.name, current.value)

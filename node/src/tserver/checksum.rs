@@ -1,9 +1,9 @@
-//! The Checksum call's number: the sum of every row's CRC32C, so that replicas can be compared in any row order.
+//! Checksum of a scan: the sum of every row's CRC32C, so that replicas can be compared in any row order.
 //!
-//! A row's CRC goes over, for each projected column: its position as u32, then for nullable columns one byte that
-//! is 0 for NULL (and nothing follows) or 1, then the cell's bytes. Source: `rows.md` §7.
+//! A row's CRC covers, for each projected column, its position as u32 and then its cell. A cell of a nullable column
+//! begins with one byte: 0 for NULL, with nothing after it, or 1. The cell's bytes follow. Source: `rows.md` §7.
 
-use engine::schema::block::RowBlock;
+use engine::schema::row_block::RowBlock;
 
 /// Adds the rows of `block`, modulo 2^64.
 pub fn add_block(sum: u64, block: &RowBlock) -> u64 {
@@ -26,7 +26,7 @@ fn row_crc(block: &RowBlock, row: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::schema::block::ProjectedColumn;
+    use engine::schema::row_block::ProjectedColumn;
     use engine::schema::{ColumnSchema, DataType};
 
     #[test]

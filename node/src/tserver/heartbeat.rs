@@ -1,13 +1,14 @@
-//! Telling the masters that this server lives, and what became of its tablets.
+//! Heartbeats to the masters, with tablet reports.
 //!
 //! ```text
-//! one loop per master:  every interval, or when something changed:
+//! one loop per master:  every interval, or after a change:
 //!     registration (until accepted) + tablets changed since this master's last acknowledgement ──▶ TSHeartbeat
-//!     ◀── who it is, whether it leads, whether it wants a registration or a full report
+//!     ◀── its identity, whether it leads, whether it wants a registration or a full report
 //! ```
 //!
-//! Only the leader takes in reports, so only its reply counts as an acknowledgement, and only the master that led when
-//! it answered last is sent any. A master that is elected says so in its next reply, and is sent what it lacks at once.
+//! Only the leader processes reports. So only its reply counts as an acknowledgement, and only the master that led at
+//! its last reply is sent reports. A newly elected master says so in its next reply and is sent the missing tablets at
+//! once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,39 +16,39 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::error::{Error, Result};
 
-use super::consensus;
-use super::entry::TabletEntry;
-use super::host;
-use super::reports::Pending;
-use super::server::Server;
-use crate::proto::kudu::master::{
+use super::consensus_service;
+use super::tablet_entry::TabletEntry;
+use super::consensus_host;
+use super::tablet_reports::PendingReport;
+use super::server::TabletServer;
+use nyala_proto::kudu::master::{
     MasterFeatures, ReportedTabletPb, TabletReportPb, TsHeartbeatRequestPb, TsHeartbeatResponsePb,
     TsToMasterCommonPb,
 };
-use crate::proto::kudu::tablet::ReportedTabletStatsPb;
-use crate::rpc::client::{CallOptions, Proxy};
-use crate::wire::convert;
-use crate::wire::status::status_from_error;
+use nyala_proto::kudu::tablet::ReportedTabletStatsPb;
+use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::wire::schema;
+use nyala_common::wire::errors::status_from_error;
 
-/// The name this server calls masters by.
+/// User name of calls to masters.
 const USER: &str = "nyala";
 
-/// Speaks to one master, for as long as the server runs.
+/// Heartbeat loop for one master. It runs as long as the server.
 pub struct Heartbeater {
-    server: Arc<Server>,
+    server: Arc<TabletServer>,
     master: Proxy,
     registered: bool,
-    /// Whether the master leads, as it said last; a new one may.
+    /// True if the master led at its last reply; a new master may lead.
     leads: bool,
-    /// Up to where the leader knows this server's tablets; `None`: it wants a full report.
+    /// Report number up to which the leader knows this server's tablets; `None`: it wants a full report.
     acknowledged: Option<u64>,
     sequence_number: i32,
-    /// Whether the last try worked; failures are logged once.
+    /// True if the last attempt succeeded; only the first of several failures is logged.
     well: bool,
 }
 
 impl Heartbeater {
-    pub fn new(server: Arc<Server>, master: &str) -> Heartbeater {
+    pub fn new(server: Arc<TabletServer>, master: &str) -> Heartbeater {
         let master = Proxy::new(server.env.clone(), master, USER);
         Heartbeater {
             server,
@@ -64,10 +65,10 @@ impl Heartbeater {
         loop {
             let interval = Duration::from_millis(self.server.config.heartbeat_interval_ms);
             let server = self.server.clone();
-            match self.beat().await {
+            match self.send_heartbeat().await {
                 Ok(true) => {}
-                Ok(false) => drop(server.env.timeout(interval, self.news()).await),
-                // News would make it call a master that is away again and again.
+                Ok(false) => drop(server.env.timeout(interval, self.wait_for_report()).await),
+                // Waiting for a report instead would retry an unreachable master without pause.
                 Err(error) => {
                     self.failed(&error);
                     server.env.sleep(interval).await;
@@ -79,27 +80,27 @@ impl Heartbeater {
     fn failed(&mut self, error: &Error) {
         self.server.env.watch.mark("heartbeat: failed");
         if std::mem::replace(&mut self.well, false) {
-            tracing::warn!(master = %self.master.target(), %error, "a heartbeat failed; trying on");
+            tracing::warn!(master = %self.master.target(), %error, "heartbeat failed; retrying");
         }
     }
 
-    /// Ready when there is something new to tell a master that takes in reports.
-    async fn news(&self) {
+    /// Waits until there is a report for a master that processes reports.
+    async fn wait_for_report(&self) {
         if !self.leads {
             std::future::pending::<()>().await;
         }
         let hint = self.server.tablets.hint().notified();
-        let waiting = |pending: Pending| pending.updated.is_empty() && pending.removed.is_empty();
-        // A change between the last report and now rang nobody.
-        if self.acknowledged.is_none() || waiting(self.server.tablets.news_since(self.acknowledged)) {
+        let waiting = |pending: PendingReport| pending.updated.is_empty() && pending.removed.is_empty();
+        // A change between the last report and now has notified no waiter.
+        if self.acknowledged.is_none() || waiting(self.server.tablets.changes_since(self.acknowledged)) {
             hint.await;
         }
     }
 
-    /// One heartbeat; whether the next should follow at once.
-    async fn beat(&mut self) -> Result<bool> {
+    /// Sends one heartbeat. Returns true if the next one should follow at once.
+    async fn send_heartbeat(&mut self) -> Result<bool> {
         let server = self.server.clone();
-        let pending = server.tablets.news_since(self.acknowledged);
+        let pending = server.tablets.changes_since(self.acknowledged);
         let (up_to, full) = (pending.up_to, !pending.incremental);
         let registering = !self.registered;
         let reporting = self.leads;
@@ -114,10 +115,10 @@ impl Heartbeater {
         let reply: TsHeartbeatResponsePb = response.message;
         if let Some(error) = &reply.error {
             let message = error.status.message.clone().unwrap_or_default();
-            return Err(Error::not_ready(format!("the master refuses it: {message}")));
+            return Err(Error::not_ready(format!("the master rejected the heartbeat: {message}")));
         }
         if !std::mem::replace(&mut self.well, true) || registering {
-            tracing::info!(master = %self.master.target(), "a master hears this server");
+            tracing::info!(master = %self.master.target(), "heartbeats to a master succeed");
         }
         let watch = &server.env.watch;
         watch.mark_if(registering, "heartbeat: the server registers");
@@ -141,14 +142,14 @@ impl Heartbeater {
         Ok(reply.needs_reregister() && !registering || wants_report)
     }
 
-    fn request(&mut self, pending: Pending) -> TsHeartbeatRequestPb {
+    fn request(&mut self, pending: PendingReport) -> TsHeartbeatRequestPb {
         let server = &self.server;
         let status = &server.common.status;
         let entries = pending.updated.iter().filter_map(|id| server.tablets.get(*id));
         let report = || TabletReportPb {
             is_incremental: pending.incremental,
             updated_tablets: entries.map(|entry| reported(server, &entry)).collect(),
-            removed_tablet_ids: pending.removed.iter().map(convert::id_bytes).collect(),
+            removed_tablet_ids: pending.removed.iter().map(schema::id_bytes).collect(),
             sequence_number: self.sequence_number,
         };
         let tablet_report = self.leads.then(report);
@@ -159,20 +160,20 @@ impl Heartbeater {
             registration: (!self.registered).then(|| status.registration()),
             tablet_report,
             num_live_tablets: Some(live as i32),
-            replica_management_info: (!self.registered).then(consensus::replica_management),
+            replica_management_info: (!self.registered).then(consensus_service::replica_management),
             ..Default::default()
         }
     }
 }
 
-/// A tablet as masters hear of it.
-fn reported(server: &Server, entry: &TabletEntry) -> ReportedTabletPb {
+/// Returns a tablet as it is reported to masters.
+fn reported(server: &TabletServer, entry: &TabletEntry) -> ReportedTabletPb {
     let stats = entry.tablet().map(|tablet| tablet.stats());
     ReportedTabletPb {
         tablet_id: Bytes::from(entry.id.to_string()),
         state: Some(entry.state_pb() as i32),
         tablet_data_state: Some(entry.data_state_pb() as i32),
-        consensus_state: Some(host::state(server.uuid(), entry, true)),
+        consensus_state: Some(consensus_host::state(server.uuid(), entry, true)),
         error: entry.failure().map(|error| status_from_error(&error)),
         schema_version: Some(entry.schema_version()),
         stats: stats.map(|stats| ReportedTabletStatsPb {
@@ -182,8 +183,8 @@ fn reported(server: &Server, entry: &TabletEntry) -> ReportedTabletPb {
     }
 }
 
-/// Looks every now and then whether a tablet's size or row count changed, so that masters hear of it.
-pub async fn watch_stats(server: Arc<Server>) {
+/// Checks at intervals if a tablet's size or row count changed, and queues changed tablets for the next report.
+pub async fn watch_stats(server: Arc<TabletServer>) {
     let mut known = std::collections::BTreeMap::new();
     loop {
         server.env.sleep(Duration::from_millis(server.config.tablet_stats_interval_ms)).await;

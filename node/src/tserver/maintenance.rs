@@ -1,10 +1,10 @@
-//! Keeping tablets in shape beside their work: flushing memory, cutting logs; and letting go of pages.
+//! Background maintenance of tablets: flushes, compactions, log GC, and shrinking the page cache.
 //!
-//! One job runs at a time, in steps that writers and readers go on between:
+//! One job runs at a time, in steps; writers and readers run between them:
 //!
 //! ```text
-//! look at every tablet ─▶ policy::choose ─▶ step … step ─▶ turn (in the replica loop) ─▶ sync the log ─▶ … ─▶ done
-//!                                           └ beside the replica, on a thread that may wait    └▶ cut the log
+//! scan all tablets ─▶ policy::choose ─▶ step … step ─▶ turn (in the replica loop) ─▶ sync the log ─▶ … ─▶ done
+//!                                       └ beside the replica, on a thread that may block         └▶ log GC
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use std::time::Duration;
 use engine::config::TabletConfig;
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::TabletId;
-use engine::replica::policy::{self, DeltasView, TabletView};
+use engine::replica::maintenance_policy::{self, DeltaInput, MaintenanceInput};
 use engine::replica::{Job, JobKind, JobStep};
 use engine::tablet::rowset::RowSetId;
 use engine::time::{Instant, Timestamp};
 use engine::wal::Wal;
 
-use super::entry::{EntryState, TabletEntry};
+use super::tablet_entry::{EntryState, TabletEntry};
 use super::replica::ReplicaHandle;
-use super::server::Server;
-use crate::env::Env;
+use super::server::TabletServer;
+use nyala_common::env::Env;
 
-/// Does what is due, for as long as the server runs.
-pub async fn run(server: Arc<Server>) {
-    let mut watch = Watch::default();
+/// Runs the jobs that are due, for as long as the server runs.
+pub async fn run(server: Arc<TabletServer>) {
+    let mut watch = FlushAges::default();
     loop {
-        let starved = server.memory.starved();
+        let starved = server.memory.take_starvation_flag();
         count_memory(&server, starved);
         let did = match watch.next_job(&server, starved).await {
             Some((entry, replica, kind)) => do_job(&server, &mut watch, &entry, &replica, kind).await,
@@ -41,12 +41,12 @@ pub async fn run(server: Arc<Server>) {
     }
 }
 
-/// How much longer the time between looks is for each tablet, so that a server with thousands of idle ones spends
-/// less than a hundredth of a core on looking.
+/// Extra pause between scans per tablet, so that a server with thousands of idle tablets spends less than 1 percent of
+/// a core on scanning.
 const PAUSE_PER_TABLET: Duration = Duration::from_millis(1);
 
-/// Until tablets are looked at again when nothing was due. Where memory is short that does not wait for their number.
-fn pause(server: &Server, tablets: usize) -> Duration {
+/// Returns the pause after a scan that found no job. Under memory pressure it does not grow with the number of tablets.
+fn pause(server: &TabletServer, tablets: usize) -> Duration {
     let interval = Duration::from_millis(server.config.maintenance_interval_ms);
     match server.memory.excess_bytes() {
         0 => interval.max(PAUSE_PER_TABLET.saturating_mul(tablets as u32)),
@@ -54,60 +54,60 @@ fn pause(server: &Server, tablets: usize) -> Duration {
     }
 }
 
-/// Where something was refused though less is held than the soft limit, pages give way to it, one part in so many of
-/// all memory at a time.
-const PAGES_FOR_THE_STARVED: u64 = 16;
+/// Fraction of the memory limit, as a divisor, by which the page cache shrinks after a request was rejected although
+/// less than the soft limit is tracked.
+const CACHE_RELIEF_DIVISOR: u64 = 16;
 
-/// Lets go of pages where memory is short, and tells what is held.
-fn count_memory(server: &Server, starved: bool) {
+/// Shrinks the page cache under memory pressure, and reports the tracked memory.
+fn count_memory(server: &TabletServer, starved: bool) {
     let memory = &server.memory;
-    let wanted = if starved { memory.limit_bytes() / PAGES_FOR_THE_STARVED } else { 0 };
-    server.tablets.give_back_pages(memory.excess_bytes().max(wanted));
+    let wanted = if starved { memory.limit_bytes() / CACHE_RELIEF_DIVISOR } else { 0 };
+    server.tablets.shrink_page_cache(memory.excess_bytes().max(wanted));
     server.env.watch.memory(memory.used_bytes(), memory.limit_bytes());
 }
 
-/// Since when there has been something to flush where, as far as was noticed.
+/// Times since when each tablet has had something to flush, as far as the scans noticed.
 #[derive(Default)]
-struct Watch {
-    tablets: BTreeMap<TabletId, Since>,
+struct FlushAges {
+    tablets: BTreeMap<TabletId, UnflushedSince>,
 }
 
 #[derive(Default)]
-struct Since {
+struct UnflushedSince {
     rows: Option<Instant>,
     deltas: BTreeMap<RowSetId, Instant>,
-    log: Option<LogHeld>,
+    log: Option<RetainedLog>,
     log_bytes_at_checkpoint: u64,
-    /// After a failed job, the next one waits.
+    /// Earliest time of the next job after a failed one.
     not_before: Instant,
 }
 
-/// What of a log could go, as of some moment.
+/// Bytes of a log that GC could delete, and the time at which that was computed.
 #[derive(Clone, Copy)]
-struct LogHeld {
+struct RetainedLog {
     asked: Instant,
     log_bytes: u64,
     held_bytes: u64,
 }
 
-impl LogHeld {
-    /// Whether it may be another amount by now: the log is cut by segments, and members need less of it bit by bit.
+impl RetainedLog {
+    /// Returns true if the amount may have changed: the log shrinks by whole segments, and peers catch up gradually.
     fn is_old(&self, now: Instant, log_bytes: u64, config: &TabletConfig) -> bool {
         let changed = log_bytes.abs_diff(self.log_bytes) >= config.wal_segment_bytes_max;
-        changed || now.since(self.asked) >= LOG_LOOK_INTERVAL
+        changed || now.since(self.asked) >= RETAINED_LOG_AGE_MAX
     }
 }
 
-/// To ask what of a log could go takes a turn of the replica and one of its log. So often that is done at least.
-const LOG_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest age of a [`RetainedLog`]. Computing it takes a turn of the replica and one of its log task.
+const RETAINED_LOG_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// How long a tablet is left alone after a job of it failed.
+/// Pause of a tablet after one of its jobs failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-impl Watch {
+impl FlushAges {
     async fn next_job(
         &mut self,
-        server: &Server,
+        server: &TabletServer,
         starved: bool,
     ) -> Option<(Arc<TabletEntry>, ReplicaHandle, JobKind)> {
         let now = server.env.now().mono;
@@ -125,22 +125,22 @@ impl Watch {
             }
         }
         let memory_short = starved || server.memory.excess_bytes() > 0;
-        let (i, kind) = policy::choose(&views, &server.live.tablet(&server.config.tablet), memory_short)?;
+        let (i, kind) = maintenance_policy::choose(&views, &server.live.tablet(&server.config.tablet), memory_short)?;
         server.env.watch.mark_if(memory_short, "maintenance: memory is short");
         let (entry, replica) = open.swap_remove(i);
         Some((entry, replica, kind))
     }
 }
 
-/// Before it no snapshot is served any more (see the check in `scan.rs`).
-fn history_mark(server: &Server, entry: &TabletEntry) -> Timestamp {
+/// Returns the ancient history mark: no snapshot before it is served (see the check in `scan.rs`).
+fn history_mark(server: &TabletServer, entry: &TabletEntry) -> Timestamp {
     let age_s = entry.history_max_age_s().unwrap_or(server.config.history_max_age_s);
     let now = server.clock.reading().wall.micros;
     Timestamp::from_micros(now.saturating_sub(age_s.saturating_mul(1_000_000)))
 }
 
-impl Since {
-    /// Runs one job to its end and cuts the log behind it; whether there was something to do.
+impl UnflushedSince {
+    /// Runs one job to its end and then log GC. Returns true if there was something to do.
     async fn run(&mut self, env: &Env, replica: &ReplicaHandle, kind: JobKind) -> bool {
         env.watch.mark(match kind {
             JobKind::FlushRows => "maintenance: a flush",
@@ -155,7 +155,7 @@ impl Since {
             JobKind::Compact(_) | JobKind::MergeDeltas(_) | JobKind::Checkpoint => {}
         }
         let outcome = match run_job(env, replica, kind.clone()).await {
-            Ok(true) => cut_log(replica).await.map(|()| true),
+            Ok(true) => gc_log(replica).await.map(|()| true),
             other => other,
         };
         self.log_bytes_at_checkpoint = replica.log_bytes();
@@ -174,7 +174,7 @@ impl Since {
         })
     }
 
-    /// [`log_held`], asked now or not long ago, and not at all while the log is short anyway.
+    /// Returns [`log_held`], at most [`RETAINED_LOG_AGE_MAX`] old; 0 without a query while the log is short.
     async fn log_held(&mut self, replica: &ReplicaHandle, now: Instant) -> u64 {
         let (config, log_bytes) = (replica.tablet().config(), replica.log_bytes());
         if log_bytes <= config.wal_retain_bytes {
@@ -184,11 +184,11 @@ impl Since {
             return known.held_bytes;
         }
         let held_bytes = log_held(replica).await;
-        self.log = Some(LogHeld { asked: now, log_bytes, held_bytes });
+        self.log = Some(RetainedLog { asked: now, log_bytes, held_bytes });
         held_bytes
     }
 
-    async fn view(&mut self, replica: &ReplicaHandle, now: Instant) -> TabletView {
+    async fn view(&mut self, replica: &ReplicaHandle, now: Instant) -> MaintenanceInput {
         let log_held_bytes = self.log_held(replica, now).await;
         let (state, anchors) = (replica.tablet().state(), replica.tablet().log_anchors());
         let in_memory = || state.frozen.iter().chain([&state.active]);
@@ -204,19 +204,19 @@ impl Since {
             let found = state.disk.iter().find(|disk| disk.meta().id == *rowset);
             found.map_or(0, |rowset| rowset.dms_bytes() as u64)
         };
-        let view = |(rowset, since): (&RowSetId, &Instant)| DeltasView {
+        let view = |(rowset, since): (&RowSetId, &Instant)| DeltaInput {
             rowset: *rowset,
             bytes: changed(rowset),
             age: now.since(*since),
             from: anchors.deltas.get(rowset).copied().unwrap_or(u64::MAX),
         };
-        TabletView {
+        MaintenanceInput {
             rows_bytes: in_memory().map(|mrs| mrs.bytes() as u64).sum(),
             rows_age: self.rows.map(|since| now.since(since)),
             rows_from: anchors.rows.unwrap_or(u64::MAX),
             frozen: !state.frozen.is_empty(),
             deltas: self.deltas.iter().map(view).collect(),
-            merge: replica.tablet().worth_merging(),
+            merge: replica.tablet().choose_compaction(),
             log_bytes: replica.log_bytes(),
             log_held_bytes,
             log_bytes_at_checkpoint: self.log_bytes_at_checkpoint,
@@ -224,10 +224,10 @@ impl Since {
     }
 }
 
-/// [`Since::run`] for one of the server's tablets, whose size the masters should hear of then.
+/// Runs [`UnflushedSince::run`] for one of the server's tablets, and marks the tablet for the next report.
 async fn do_job(
-    server: &Server,
-    watch: &mut Watch,
+    server: &TabletServer,
+    watch: &mut FlushAges,
     entry: &TabletEntry,
     replica: &ReplicaHandle,
     kind: JobKind,
@@ -238,14 +238,14 @@ async fn do_job(
     did
 }
 
-/// The same for one replica that is in no tablet table, a master's, looked at every `interval`.
+/// Runs maintenance for one replica outside a tablet table, a master's, scanned every `interval`.
 pub async fn run_alone(env: Env, replica: ReplicaHandle, config: TabletConfig, interval: Duration) {
-    let mut since = Since::default();
+    let mut since = UnflushedSince::default();
     loop {
         let now = env.now().mono;
         let idle = replica.failure().is_some() || now < since.not_before;
         let views = if idle { Vec::new() } else { vec![since.view(&replica, now).await] };
-        let did = match policy::choose(&views, &config, false) {
+        let did = match maintenance_policy::choose(&views, &config, false) {
             Some((_, kind)) => since.run(&env, &replica, kind).await,
             None => false,
         };
@@ -255,18 +255,18 @@ pub async fn run_alone(env: Env, replica: ReplicaHandle, config: TabletConfig, i
     }
 }
 
-/// Runs a job of a replica step by step; false if there was nothing to do.
+/// Runs a job of a replica step by step. Returns false if there was nothing to do.
 pub async fn run_job(env: &Env, replica: &ReplicaHandle, kind: JobKind) -> Result<bool> {
-    let started = replica.with(move |replica, _| replica.start_job(kind)).await??;
+    let started = replica.run_on_loop(move |replica, _| replica.start_job(kind)).await??;
     let Some(job) = started else { return Ok(false) };
     let (job, outcome) = drive(env, replica, job).await;
     let Some(job) = job else { return outcome.map(|()| true) };
     let error = outcome.as_ref().err().cloned();
-    replica.with(move |replica, out| replica.end_job(job, error, out)).await?;
+    replica.run_on_loop(move |replica, out| replica.end_job(job, error, out)).await?;
     outcome.map(|()| true)
 }
 
-/// Steps a job to its end. It comes back unless the replica went away with it.
+/// Steps a job to its end. Returns the job unless the replica stopped with it.
 async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>, Result<()>) {
     loop {
         match env.run(|| job.step()).await {
@@ -274,12 +274,12 @@ async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>
             Ok(JobStep::Done) => return (Some(job), Ok(())),
             Ok(JobStep::More) => {}
             Ok(JobStep::SyncLog) => {
-                if let Err(error) = replica.with_wal(|_| ()).await {
+                if let Err(error) = replica.run_on_wal(|_| ()).await {
                     return (Some(job), Err(error));
                 }
             }
             Ok(JobStep::Turn) => {
-                let turned = replica.with(move |replica, out| {
+                let turned = replica.run_on_loop(move |replica, out| {
                     let done = replica.job_turn(&mut job, out);
                     (job, done)
                 });
@@ -293,34 +293,34 @@ async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>
     }
 }
 
-/// How many operations the log keeps although they are durable elsewhere. Their request ids are in the log only: a
-/// client that did not hear of its write before a crash retries it soon after, and it must not run twice. More
-/// than the writes that clients have in flight to one tablet.
-const LOG_OPS_KEPT: u64 = 64;
+/// Number of operations that the log keeps although their effects are flushed. Their request ids are in the log only: a
+/// client that received no reply before a crash retries soon after, and the write must not run twice. The number
+/// exceeds the writes that clients have in flight to one tablet.
+const LOG_OPS_RETAINED: u64 = 64;
 
-/// The first of the operations that are kept for their request ids.
-fn retried_from(wal: &Wal) -> u64 {
-    wal.last_op().index.saturating_sub(LOG_OPS_KEPT - 1)
+/// Returns the first operation that is kept for its request id.
+fn first_retained_index(wal: &Wal) -> u64 {
+    wal.last_op().index.saturating_sub(LOG_OPS_RETAINED - 1)
 }
 
-/// Removes segments of the log that a restart will not look at, and that no member of the group still needs, unless
-/// there are too many of those.
-async fn cut_log(replica: &ReplicaHandle) -> Result<()> {
+/// Deletes log segments that neither recovery nor a peer needs. Segments that only a peer needs go too when there are
+/// too many of them.
+async fn gc_log(replica: &ReplicaHandle) -> Result<()> {
     let (keep_from, wanted_from) =
-        replica.with(|replica, _| (replica.log_keep_from(), replica.log_wanted_from())).await?;
+        replica.run_on_loop(|replica, _| (replica.log_keep_from(), replica.log_wanted_from())).await?;
     let spared = replica.tablet().config().wal_spared_bytes_max;
-    let cut = move |wal: &mut Wal| wal.gc_sparing(keep_from.min(retried_from(wal)), wanted_from, spared);
-    let cut = replica.with_wal(cut).await?;
+    let cut = move |wal: &mut Wal| wal.gc_keeping_from(keep_from.min(first_retained_index(wal)), wanted_from, spared);
+    let cut = replica.run_on_wal(cut).await?;
     match cut {
         Ok(_) => Ok(()),
-        Err(error) => Err(Error::context(error, "cut the log")),
+        Err(error) => Err(Error::context(error, "delete log segments")),
     }
 }
 
-/// Bytes of the log that could go if nothing were in memory only.
+/// Returns the bytes of log that GC could delete if everything in memory were flushed.
 async fn log_held(replica: &ReplicaHandle) -> u64 {
     let spared = replica.tablet().config().wal_spared_bytes_max;
-    let Ok(wanted_from) = replica.with(|replica, _| replica.log_wanted_from()).await else { return 0 };
-    let held = move |wal: &mut Wal| wal.superfluous(retried_from(wal), wanted_from, spared).1;
-    replica.with_wal(held).await.unwrap_or(0)
+    let Ok(wanted_from) = replica.run_on_loop(|replica, _| replica.log_wanted_from()).await else { return 0 };
+    let held = move |wal: &mut Wal| wal.gcable_size(first_retained_index(wal), wanted_from, spared).1;
+    replica.run_on_wal(held).await.unwrap_or(0)
 }

@@ -1,39 +1,40 @@
 //! The tablet server.
 //!
 //! ```text
-//!            TabletServerService   TabletServerAdminService   ConsensusService   GenericService
-//! clients ──▶ write.rs  scan.rs     admin.rs ◀── masters       consensus.rs       crate::server
-//!                 │        │           │
-//!                 ▼        │           ▼
-//!   replica.rs ◀──┴── entry.rs ◀── tablets.rs ── reports.rs ──▶ heartbeat.rs ──▶ masters
-//!   log.rs                 ▲
-//!                          └── maintenance.rs: flushes, cuts logs
+//!            TabletServerService   TabletServerAdminService   ConsensusService        GenericService
+//! clients ──▶ write.rs  scan.rs     admin_service.rs ◀── masters   consensus_service.rs    crate::server
+//!                 │        │           │                              │ consensus_host.rs
+//!                 ▼        ▼           ▼                              ▼
+//!    replica/ ◀── tablet_entry.rs ◀── tablet_manager.rs ── tablet_reports.rs ──▶ heartbeat.rs ──▶ masters
+//!    log_writer.rs                 ▲        ▲
+//!    raft_transport/               │        └── tombstones.rs, copy/
+//!                                  └── maintenance.rs: flushes, compactions, log GC
 //! ```
 
-pub mod admin;
-mod buried;
+pub mod admin_service;
+mod deleted_tablets;
 mod checksum;
 pub mod config;
-pub mod consensus;
+pub mod consensus_service;
 pub mod copy;
-pub mod entry;
+pub mod tablet_entry;
 mod heartbeat;
-mod host;
-pub mod live;
-mod log;
+mod consensus_host;
+pub mod runtime_flags;
+mod log_writer;
 pub mod maintenance;
-mod memory;
-pub mod numbers;
-pub mod peers;
-mod quiesce;
+mod memory_pressure;
+pub mod metrics;
+pub mod raft_transport;
+mod quiescing;
 pub mod replica;
-mod reports;
+mod tablet_reports;
 mod scan;
 pub mod scan_spec;
 pub mod scanners;
 pub mod server;
-pub mod service;
-pub mod tablets;
+pub mod tablet_service;
+pub mod tablet_manager;
 pub mod tombstones;
 mod write;
 
@@ -49,28 +50,28 @@ use tokio::sync::Notify;
 pub use config::TserverConfig;
 
 use crate::dirs::{self, ServerKind};
-use crate::env::{Env, TaskHandle};
-use crate::rpc::server::{RpcHandle, RpcServer};
-use crate::server::generic::GenericService;
+use nyala_common::env::{Env, TaskHandle};
+use nyala_common::rpc::server::{RpcHandle, RpcServer};
+use crate::server::generic_service::GenericService;
 use crate::server::web::{self, WebHandle};
-use crate::server::{self as common, Common, Health};
+use crate::server::{self as common, ServerContext, ServerHealth};
 use crate::server_clock::ServerClock;
 use copy::CopyService;
 use heartbeat::Heartbeater;
-use memory::MemoryPressure;
-use server::Server;
-use tablets::Tablets;
+use memory_pressure::MemoryPressure;
+use server::TabletServer;
+use tablet_manager::TabletManager;
 
-/// How long calls that run have to be answered when the server stops.
+/// Time that running calls have to finish when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// A running tablet server. Dropping it stops it without order; [`RunningTserver::shutdown`] does it in order.
+/// A running tablet server. Dropping it stops it abruptly; [`RunningTserver::shutdown`] stops it in order.
 pub struct RunningTserver {
-    /// Where RPCs are served.
+    /// Address of the RPC port.
     pub rpc_addr: SocketAddr,
-    /// Where metrics and health are served, if at all.
+    /// Address of the web port, which serves metrics and health, if it is enabled.
     pub web_addr: Option<SocketAddr>,
-    pub server: Arc<Server>,
+    pub server: Arc<TabletServer>,
     rpc: RpcHandle,
     web: Mutex<Option<WebHandle>>,
     tasks: Vec<Box<dyn TaskHandle>>,
@@ -78,16 +79,16 @@ pub struct RunningTserver {
     done: std::sync::atomic::AtomicBool,
 }
 
-/// Opens the server's directories, begins to serve, and replays the logs of its tablets beside that.
+/// Opens the server's directories, starts to serve, and bootstraps its tablets in the background.
 ///
-/// Fails if the directories are not this server's, an address is taken, or a superblock cannot be read.
+/// Fails if the directories belong to another server, an address is in use, or a superblock cannot be read.
 pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserver> {
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
     let dirs =
         env.run(|| dirs::open(&env, ServerKind::TabletServer, &config.wal_dir, &config.data_dirs)).await?;
     env.watch = env.watch.of(dirs.uuid);
     config.tablet.watch = env.watch.clone();
-    let common = Common::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
+    let common = ServerContext::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
     config.tablet.memory = MemoryPressure::of_tablets(&common.memory);
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
     common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
@@ -104,22 +105,22 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         }
     };
     let addr = common.status.rpc_address();
-    let tablets = Tablets::new(&env, &clock, dirs, addr, &config, &common.memory, Arc::new(completed));
+    let tablets = TabletManager::new(&env, &clock, dirs, addr, &config, &common.memory, Arc::new(completed));
     env.run(|| tablets.load()).await?;
-    let server = Arc::new(Server::new(&env, config, common.clone(), clock.clone(), tablets)?);
+    let server = Arc::new(TabletServer::new(&env, config, common.clone(), clock.clone(), tablets)?);
     let copies = CopyService::new(server.clone(), server.config.copy);
     server.set_copy_service(&copies);
     let rpc = rpc
-        .add(Arc::new(service::TabletServerService(server.clone())))
-        .add(Arc::new(admin::AdminService(server.clone())))
-        .add(Arc::new(consensus::ConsensusService(server.clone())))
+        .add(Arc::new(tablet_service::TabletServerService(server.clone())))
+        .add(Arc::new(admin_service::AdminService(server.clone())))
+        .add(Arc::new(consensus_service::ConsensusService(server.clone())))
         .add(copies)
         .add(Arc::new(GenericService::new(common.clone(), clock)))
         .serve(listener);
     common::watch_rpc(&common.metrics, &rpc);
-    numbers::show(&server);
+    metrics::show(&server);
     let tasks = start_tasks(&env, &server);
-    common.status.set_health(Health::Healthy);
+    common.status.set_health(ServerHealth::Healthy);
     let rpc_addr = rpc.local_addr();
     let web_addr = web.as_ref().map(WebHandle::local_addr);
     tracing::info!(uuid = %server.uuid(), %rpc_addr, "the tablet server serves");
@@ -127,7 +128,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     Ok(RunningTserver { rpc_addr, web_addr, server, rpc, web, tasks, stopped, done })
 }
 
-fn start_tasks(env: &Env, server: &Arc<Server>) -> Vec<Box<dyn TaskHandle>> {
+fn start_tasks(env: &Env, server: &Arc<TabletServer>) -> Vec<Box<dyn TaskHandle>> {
     let mut tasks = Vec::new();
     for _ in 0..server.config.opening_max.max(1) {
         let of = server.clone();
@@ -138,7 +139,7 @@ fn start_tasks(env: &Env, server: &Arc<Server>) -> Vec<Box<dyn TaskHandle>> {
     }
     tasks.push(env.spawn("scanners", expire_scanners(server.clone())));
     tasks.push(env.spawn("tablet stats", heartbeat::watch_stats(server.clone())));
-    tasks.push(env.spawn("quiescing", quiesce::run(server.clone())));
+    tasks.push(env.spawn("quiescing", quiescing::run(server.clone())));
     tasks.push(env.spawn("maintenance", maintenance::run(server.clone())));
     for master in &server.config.masters {
         tasks.push(env.spawn("heartbeat", Heartbeater::new(server.clone(), master).run()));
@@ -146,7 +147,7 @@ fn start_tasks(env: &Env, server: &Arc<Server>) -> Vec<Box<dyn TaskHandle>> {
     tasks
 }
 
-async fn expire_scanners(server: Arc<Server>) {
+async fn expire_scanners(server: Arc<TabletServer>) {
     loop {
         server.env.sleep(Duration::from_millis(server.config.scanner_check_interval_ms)).await;
         let dropped = server.scanners().drop_expired(server.env.now().mono);
@@ -157,23 +158,23 @@ async fn expire_scanners(server: Arc<Server>) {
 }
 
 impl RunningTserver {
-    /// Stops in order: others lead its tablets, no new calls, running ones are answered, logs are closed. Stopping
-    /// twice is fine.
+    /// Stops in order: transfers leadership of its tablets, rejects new calls, finishes running ones, closes the logs.
+    /// A second call does nothing.
     pub async fn shutdown(&self) {
-        quiesce::leave(&self.server).await;
+        quiescing::leave(&self.server).await;
         self.tasks.iter().for_each(|task| task.abort());
         self.rpc.shutdown(SHUTDOWN_GRACE).await;
         self.server.env.end(&self.server.copies.take()).await;
         self.server.tablets.stop().await;
-        // A flush in the middle of a step must not write into directories that others may have.
+        // A flush between two steps must not write into directories that another server may have opened.
         self.server.env.end(&self.tasks).await;
         self.server.tablets.dirs().release();
-        drop(self.web.lock().expect("nobody panics while holding it").take());
+        drop(self.web.lock().expect("no task panics while holding it").take());
         self.done.store(true, std::sync::atomic::Ordering::Release);
         self.stopped.notify_waiters();
     }
 
-    /// Ready when the server has stopped.
+    /// Waits until the server has stopped.
     pub async fn done(&self) {
         let stopped = self.stopped.notified();
         if !self.done.load(std::sync::atomic::Ordering::Acquire) {

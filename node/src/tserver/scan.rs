@@ -1,12 +1,12 @@
-//! The Scan call, and its relatives Checksum and ScannerKeepAlive.
+//! The calls Scan, Checksum and ScannerKeepAlive.
 //!
 //! ```text
 //! new_scan_request ─▶ parse ─▶ choose the snapshot ─▶ wait until it is complete ─▶ open ─┐
 //! scanner_id ─▶ take from the scanner table ─────────────────────────────────────────────┴▶ fill a batch ─▶ reply
 //! ```
 //!
-//! A batch ends at the block that reaches its size, or when it has taken too long, perhaps without a row. A
-//! scanner with nothing more to give is never kept; any error in a continued scan drops it.
+//! - A batch ends at the block that reaches its size, or when its time is up, perhaps without a row.
+//! - An exhausted scanner is never kept; any error in a continued scan drops it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,83 +14,83 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
 use engine::ids::Uuid;
-use engine::schema::block::{ProjectedColumn, RowBlock};
-use engine::tablet::scan::{Scan, SnapshotAt};
+use engine::schema::row_block::{ProjectedColumn, RowBlock};
+use engine::tablet::scan::{Scan, SnapshotChoice};
 use engine::time::{Instant, Timestamp};
 
 use super::checksum;
-use super::entry::TabletEntry;
-use super::memory::AnswerRoom;
+use super::tablet_entry::TabletEntry;
+use super::memory_pressure::ReplyReservation;
 use super::replica::ReplicaHandle;
-use super::scan_spec::{self, ParsedScan, ReadAt};
-use super::scanners::Refusal;
-use super::server::Server;
-use crate::proto::kudu::app_status_pb::ErrorCode;
-use crate::proto::kudu::tserver::{
+use super::scan_spec::{self, ParsedScan, SnapshotMode};
+use super::scanners::ScannerError;
+use super::server::TabletServer;
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::tserver::{
     ChecksumRequestPb, ChecksumResponsePb, NewScanRequestPb, ResourceMetricsPb, ScanRequestPb,
     ScanResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
 };
-use crate::rpc::{Call, Reply, RpcErrorCodePb};
-use crate::wire::convert;
-use crate::wire::rows::{Layout, RowsBuilder, RowsPb};
-use crate::wire::status::{TabletError, TabletErrorCode};
+use nyala_common::rpc::{Call, Reply, RpcErrorCodePb};
+use nyala_common::wire::schema;
+use nyala_common::wire::rows::{RowsFormat, RowsBuilder, RowBlockPb};
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 
 /// A scan between two calls.
 pub struct OpenScanner {
     replica: ReplicaHandle,
     scan: Scan,
     projection: Arc<[ProjectedColumn]>,
-    layout: Layout,
+    layout: RowsFormat,
     ordered: bool,
 }
 
-/// Why a call gets no rows.
+/// Error of a scan call.
 #[derive(Debug)]
-pub enum Refused {
-    /// The call succeeds, its response says what is wrong.
+pub enum ScanError {
+    /// The call succeeds and its response contains the error.
     Tablet(TabletError),
     /// The call fails.
     Rpc(Reply),
 }
 
-impl From<TabletError> for Refused {
-    fn from(error: TabletError) -> Refused {
+impl From<TabletError> for ScanError {
+    fn from(error: TabletError) -> ScanError {
         match error.is_busy() {
-            true => Refused::Rpc(Reply::too_busy(error.status.message.unwrap_or_default())),
-            false => Refused::Tablet(error),
+            true => ScanError::Rpc(Reply::too_busy(error.status.message.unwrap_or_default())),
+            false => ScanError::Tablet(error),
         }
     }
 }
 
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Refused {
+impl From<ScannerError> for ScanError {
+    fn from(refusal: ScannerError) -> ScanError {
         let invalid = |what| {
             let code = TabletErrorCode::InvalidScanCallSeqId;
-            Refused::Tablet(TabletError::new(code, ErrorCode::InvalidArgument, what))
+            ScanError::Tablet(TabletError::new(code, ErrorCode::InvalidArgument, what))
         };
         let not_found = |what| {
-            Refused::Tablet(TabletError::new(TabletErrorCode::ScannerExpired, ErrorCode::NotFound, what))
+            ScanError::Tablet(TabletError::new(TabletErrorCode::ScannerExpired, ErrorCode::NotFound, what))
         };
         match refusal {
-            Refusal::Gone(id) => not_found(format!("Scanner {id} not found (it may have expired)")),
-            Refusal::NotAnId => not_found("Scanner with an ill-formed id not found".to_string()),
-            Refusal::WrongSequence(expected) => {
+            ScannerError::Gone(id) => not_found(format!("Scanner {id} not found (it may have expired)")),
+            ScannerError::NotAnId => not_found("Scanner with an ill-formed id not found".to_string()),
+            ScannerError::WrongSequence(expected) => {
                 invalid(format!("Invalid call sequence ID: {expected} was expected; the scanner is closed"))
             }
-            Refusal::Foreign => {
+            ScannerError::Foreign => {
                 let what = "Not authorized: the scanner belongs to another user";
-                Refused::Rpc(Reply::error(RpcErrorCodePb::FatalUnauthorized, what))
+                ScanError::Rpc(Reply::error(RpcErrorCodePb::FatalUnauthorized, what))
             }
         }
     }
 }
 
-/// A client that asks for less than this at a time gets blocks of Kudu's 128 rows: replies end between blocks.
+/// Batch size in bytes below which blocks have Kudu's 128 rows, because responses end between blocks.
 const SMALL_BATCH_BYTES: u32 = 64 << 10;
 const SMALL_BLOCK_ROWS: usize = 128;
 
 /// Runs a Scan call to its reply.
-pub async fn scan(server: &Server, call: Call) -> Reply {
+pub async fn scan(server: &TabletServer, call: Call) -> Reply {
     let request = match call.decode::<ScanRequestPb>() {
         Ok(request) => request,
         Err(reply) => return reply,
@@ -105,11 +105,11 @@ pub async fn scan(server: &Server, call: Call) -> Reply {
     };
     match answer {
         Ok(reply) => reply,
-        Err(Refused::Rpc(reply)) => {
+        Err(ScanError::Rpc(reply)) => {
             server.env.watch.mark("scan call: refused for now");
             reply
         }
-        Err(Refused::Tablet(error)) => {
+        Err(ScanError::Tablet(error)) => {
             server.env.watch.mark("scan call: refused by its tablet");
             Reply::message(&ScanResponsePb { error: Some(error.to_pb()), ..Default::default() })
         }
@@ -117,23 +117,23 @@ pub async fn scan(server: &Server, call: Call) -> Reply {
 }
 
 async fn begin_scan(
-    server: &Server,
+    server: &TabletServer,
     call: &Call,
     request: &ScanRequestPb,
     new: &NewScanRequestPb,
-) -> Result<Reply, Refused> {
+) -> Result<Reply, ScanError> {
     if request.call_seq_id() != 0 {
-        return Err(Refusal::WrongSequence(0).into());
+        return Err(ScannerError::WrongSequence(0).into());
     }
     let began = server.env.now().mono;
     let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes).await?;
     let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
     let (mut scanner, mut sidecars) = (scanner, Vec::new());
     let has_more = match server.live.batch_bytes(request.batch_size_bytes) {
-        // Only to be opened.
+        // The client asks only to open the scanner.
         0 => !request.close_scanner(),
         limit => {
-            let filled = fill(server, &mut scanner, limit, room(server)?).await;
+            let filled = fill(server, &mut scanner, limit, reserve_reply(server)?).await;
             let batch = filled.map_err(|error| scan_failed(&scanner, &error))?;
             let has_more = batch.has_more;
             sidecars = put_rows(&mut response, batch, &scanner);
@@ -143,34 +143,34 @@ async fn begin_scan(
     response.has_more_results = Some(has_more);
     if has_more {
         let id = server.env.random_uuid();
-        response.scanner_id = Some(convert::id_bytes(&id));
+        response.scanner_id = Some(schema::id_bytes(&id));
         server.scanners().open(id, call.user.clone(), scanner, server.env.now().mono);
     }
     Ok(finish(server, call, began, response, sidecars))
 }
 
 async fn continue_scan(
-    server: &Server,
+    server: &TabletServer,
     call: &Call,
     request: &ScanRequestPb,
     id: &Bytes,
-) -> Result<Reply, Refused> {
+) -> Result<Reply, ScanError> {
     let began = server.env.now().mono;
     let id = Uuid::parse(id);
     if request.close_scanner() && request.batch_size_bytes == Some(0) {
         server.env.watch.mark("scan call: closed early");
-        // What cannot be an id is no open scanner either, and closing is always fine.
+        // A malformed id names no open scanner, and closing an unknown scanner is no error.
         if let Ok(id) = id {
             server.scanners().close(id, &call.user)?;
         }
         let response = ScanResponsePb { has_more_results: Some(false), ..Default::default() };
         return Ok(finish(server, call, began, response, Vec::new()));
     }
-    let id = id.map_err(|_| Refusal::NotAnId)?;
-    let room = room(server)?;
+    let id = id.map_err(|_| ScannerError::NotAnId)?;
+    let room = reserve_reply(server)?;
     let mut scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
     server.env.watch.mark("scan call: goes on");
-    let mut taken = Taken { server, id, keep: false };
+    let mut taken = ScannerGuard { server, id, keep: false };
     let limit = server.live.batch_bytes(request.batch_size_bytes).max(1);
     let filled = fill(server, &mut scanner, limit, room).await;
     let batch = filled.map_err(|error| scan_failed(&scanner, &error))?;
@@ -185,15 +185,15 @@ async fn continue_scan(
     Ok(finish(server, call, began, response, sidecars))
 }
 
-/// A scanner that was taken out of the table is forgotten there unless it was put back, whatever happens to the
-/// call: an error, or a connection that goes away.
-struct Taken<'a> {
-    server: &'a Server,
+/// Scanner taken out of the table. It is removed there unless it is put back, even after an error or if the connection
+/// closes during the call.
+struct ScannerGuard<'a> {
+    server: &'a TabletServer,
     id: Uuid,
     keep: bool,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ScannerGuard<'_> {
     fn drop(&mut self) {
         if !self.keep {
             self.server.scanners().remove(self.id);
@@ -201,14 +201,14 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Checks a request, chooses its snapshot, waits for it and opens the scan. Gives the snapshot that the client must
-/// be told of, if it is one that it must.
+/// Checks a request, chooses its snapshot, waits for it and opens the scan. Returns the snapshot timestamp to report,
+/// if the read mode reports one.
 async fn open(
-    server: &Server,
+    server: &TabletServer,
     call: &Call,
     new: &NewScanRequestPb,
     batch_bytes: Option<u32>,
-) -> Result<(OpenScanner, Option<Timestamp>), Refused> {
+) -> Result<(OpenScanner, Option<Timestamp>), ScanError> {
     let entry = server.tablets.find(&new.tablet_id)?;
     let replica = entry.running()?;
     if server.is_quiescing() {
@@ -220,14 +220,14 @@ async fn open(
     let small = batch_bytes.is_some_and(|bytes| (1..SMALL_BATCH_BYTES).contains(&bytes));
     parsed.spec.block_rows_max = small.then_some(SMALL_BLOCK_ROWS);
     server.env.watch.mark(match parsed.read_at {
-        ReadAt::Latest => "scan call: the latest",
-        ReadAt::Snapshot(None) => "scan call: a snapshot of now",
-        ReadAt::Snapshot(Some(_)) => "scan call: a snapshot that the client names",
-        ReadAt::YourWrites { .. } => "scan call: what the client has written",
+        SnapshotMode::Latest => "scan call: the latest",
+        SnapshotMode::Snapshot(None) => "scan call: a snapshot of now",
+        SnapshotMode::Snapshot(Some(_)) => "scan call: a snapshot that the client names",
+        SnapshotMode::YourWrites { .. } => "scan call: what the client has written",
     });
     let snapshot = choose_snapshot(server, call, &entry, &replica, &parsed).await?;
     if let Some(at) = snapshot {
-        parsed.spec.snapshot = SnapshotAt::At(at);
+        parsed.spec.snapshot = SnapshotChoice::At(at);
     }
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, layout, .. } = parsed;
@@ -237,56 +237,56 @@ async fn open(
     Ok((scanner, snapshot))
 }
 
-/// The moment to read at, complete; `None` for READ_LATEST.
+/// Returns the snapshot timestamp once it is complete; `None` for READ_LATEST.
 async fn choose_snapshot(
-    server: &Server,
+    server: &TabletServer,
     call: &Call,
     entry: &TabletEntry,
     replica: &ReplicaHandle,
     parsed: &ParsedScan,
-) -> Result<Option<Timestamp>, Refused> {
-    let bad = |error: Error| Refused::from(TabletError::of(TabletErrorCode::InvalidSnapshot, &error));
+) -> Result<Option<Timestamp>, ScanError> {
+    let bad = |error: Error| ScanError::from(TabletError::of(TabletErrorCode::InvalidSnapshot, &error));
     if let Some(seen) = parsed.propagated {
         server.clock.update(seen).map_err(bad)?;
     }
     let waited = |waited: Result<(), Error>| {
         waited.map_err(|error| match error.kind {
-            ErrorKind::Throttled => Refused::Rpc(Reply::too_busy(error.message)),
+            ErrorKind::Throttled => ScanError::Rpc(Reply::too_busy(error.message)),
             _ => storage_failed(replica, &error),
         })
     };
-    if !matches!(parsed.read_at, ReadAt::Snapshot(_)) && !replica.tablet().mvcc().is_caught_up() {
+    if !matches!(parsed.read_at, SnapshotMode::Snapshot(_)) && !replica.tablet().mvcc().is_caught_up() {
         call.release_slot();
         waited(replica.wait_caught_up(snapshot_deadline(server, call)).await)?;
     }
     let at = match parsed.read_at {
-        ReadAt::Latest => return Ok(None),
-        ReadAt::Snapshot(None) => server.clock.now(),
-        ReadAt::Snapshot(Some(at)) => {
+        SnapshotMode::Latest => return Ok(None),
+        SnapshotMode::Snapshot(None) => server.clock.now(),
+        SnapshotMode::Snapshot(Some(at)) => {
             check_history(server, entry, parsed.spec.diff_from.unwrap_or(at)).map_err(bad)?;
             at
         }
-        ReadAt::YourWrites { seen } => {
+        SnapshotMode::YourWrites { seen } => {
             let clean = replica.tablet().mvcc().latest().before;
             seen.map_or(clean, |seen| clean.max(seen.next()))
         }
     };
-    // From here on no operation can begin below the snapshot. Spec: SafeTime.tla Observe.
+    // Invariant: no operation begins below the snapshot from here on. Spec: SafeTime.tla Observe.
     server.clock.update(at).map_err(bad)?;
     call.release_slot();
     waited(replica.wait_applied_before(at, snapshot_deadline(server, call)).await)?;
     Ok(Some(at))
 }
 
-/// A little is left of the caller's time, so that the reply can still reach it.
-fn snapshot_deadline(server: &Server, call: &Call) -> Instant {
+/// Returns a deadline slightly before the caller's, so that the reply can still arrive in time.
+fn snapshot_deadline(server: &TabletServer, call: &Call) -> Instant {
     let longest = server.env.now().mono.after(server.live.scanner_max_wait());
     let margin = Duration::from_millis(10).as_nanos() as u64;
     call.deadline.map_or(longest, |deadline| longest.min(Instant(deadline.0.saturating_sub(margin))))
 }
 
-/// `Invalid` for a snapshot from before the ancient history mark.
-fn check_history(server: &Server, entry: &TabletEntry, at: Timestamp) -> Result<(), Error> {
+/// Returns `Invalid` for a snapshot before the ancient history mark.
+fn check_history(server: &TabletServer, entry: &TabletEntry, at: Timestamp) -> Result<(), Error> {
     let age_s = entry.history_max_age_s().unwrap_or(server.config.history_max_age_s);
     let oldest = server.clock.reading().wall.micros.saturating_sub(age_s.saturating_mul(1_000_000));
     if at.micros() >= oldest {
@@ -297,7 +297,7 @@ fn check_history(server: &Server, entry: &TabletEntry, at: Timestamp) -> Result<
     )))
 }
 
-/// Reading failed: so has the replica, unless the request is to blame, or the replica was deleted meanwhile.
+/// Fails the replica after a read error, unless the request caused it or the replica was deleted meanwhile.
 pub fn read_failed(replica: &ReplicaHandle, error: &Error) -> TabletError {
     match error.kind {
         _ if replica.is_stopping() => TabletError::of(TabletErrorCode::TabletNotRunning, error),
@@ -309,27 +309,27 @@ pub fn read_failed(replica: &ReplicaHandle, error: &Error) -> TabletError {
     }
 }
 
-fn storage_failed(replica: &ReplicaHandle, error: &Error) -> Refused {
+fn storage_failed(replica: &ReplicaHandle, error: &Error) -> ScanError {
     read_failed(replica, error).into()
 }
 
-fn scan_failed(scanner: &OpenScanner, error: &Error) -> Refused {
+fn scan_failed(scanner: &OpenScanner, error: &Error) -> ScanError {
     storage_failed(&scanner.replica, error)
 }
 
-struct Batch {
+struct ScanBatch {
     rows: RowsBuilder,
-    room: AnswerRoom,
+    room: ReplyReservation,
     has_more: bool,
 }
 
-/// Reads blocks until `limit` bytes are reached, memory is short or time is up.
+/// Reads blocks until `limit` bytes are reached, memory is short, or time is up.
 async fn fill(
-    server: &Server,
+    server: &TabletServer,
     scanner: &mut OpenScanner,
     limit: usize,
-    room: AnswerRoom,
-) -> Result<Batch, Error> {
+    room: ReplyReservation,
+) -> Result<ScanBatch, Error> {
     let mut rows = RowsBuilder::new(scanner.layout, &scanner.projection, limit);
     let mut has_room = true;
     let scan = &mut scanner.scan;
@@ -341,17 +341,17 @@ async fn fill(
     .await?;
     server.env.watch.mark_if(!has_room, "scan call: a batch is short, as memory is");
     server.numbers.count_scanned(rows.rows());
-    Ok(Batch { rows, room, has_more })
+    Ok(ScanBatch { rows, room, has_more })
 }
 
-/// Where the rows of an answer will be; without room for them the caller should come again.
-fn room(server: &Server) -> Result<AnswerRoom, Refused> {
-    server.memory.answer().map_err(|why| Refused::Rpc(Reply::too_busy(why)))
+/// Reserves memory for the rows of a reply; without it the client should retry later.
+fn reserve_reply(server: &TabletServer) -> Result<ReplyReservation, ScanError> {
+    server.memory.answer().map_err(|why| ScanError::Rpc(Reply::too_busy(why)))
 }
 
-/// Gives blocks to `take` until it has enough, time is up, or there are no more; says whether there may be more.
+/// Passes blocks to `take` until it has enough, time is up, or none are left. Returns true if there may be more.
 async fn each_block(
-    server: &Server,
+    server: &TabletServer,
     scan: &mut Scan,
     mut take: impl FnMut(RowBlock) -> bool + Send,
 ) -> Result<bool, Error> {
@@ -373,13 +373,13 @@ async fn each_block(
     if reads_few { env.run_brief(read).await } else { env.run(read).await }
 }
 
-/// Describes the rows in the response; gives their sidecars.
-fn put_rows(response: &mut ScanResponsePb, batch: Batch, scanner: &OpenScanner) -> Vec<Bytes> {
+/// Describes the rows in the response and returns their sidecars.
+fn put_rows(response: &mut ScanResponsePb, batch: ScanBatch, scanner: &OpenScanner) -> Vec<Bytes> {
     let some = batch.rows.rows() > 0;
     let (pb, sidecars) = batch.rows.finish();
     match pb {
-        RowsPb::RowWise(pb) => response.data = Some(pb),
-        RowsPb::Columnar(pb) => response.columnar_data = Some(pb),
+        RowBlockPb::RowWise(pb) => response.data = Some(pb),
+        RowBlockPb::Columnar(pb) => response.columnar_data = Some(pb),
     }
     if scanner.ordered && some {
         response.last_primary_key = scanner.scan.last_key().map(Bytes::copy_from_slice);
@@ -388,7 +388,7 @@ fn put_rows(response: &mut ScanResponsePb, batch: Batch, scanner: &OpenScanner) 
 }
 
 fn finish(
-    server: &Server,
+    server: &TabletServer,
     call: &Call,
     began: Instant,
     mut response: ScanResponsePb,
@@ -399,7 +399,7 @@ fn finish(
     Reply::with_sidecars(&response, sidecars)
 }
 
-fn metrics(server: &Server, call: &Call, began: Instant) -> ResourceMetricsPb {
+fn metrics(server: &TabletServer, call: &Call, began: Instant) -> ResourceMetricsPb {
     let nanos = |time: Duration| Some(time.as_nanos() as i64);
     ResourceMetricsPb {
         queue_duration_nanos: nanos(began.since(call.received)),
@@ -409,39 +409,39 @@ fn metrics(server: &Server, call: &Call, began: Instant) -> ResourceMetricsPb {
 }
 
 /// Runs a ScannerKeepAlive call to its reply.
-pub fn keep_alive(server: &Server, call: &Call) -> Reply {
+pub fn keep_alive(server: &TabletServer, call: &Call) -> Reply {
     let request = match call.decode::<ScannerKeepAliveRequestPb>() {
         Ok(request) => request,
         Err(reply) => return reply,
     };
     let now = server.env.now().mono;
     let kept = Uuid::parse(&request.scanner_id)
-        .map_err(|_| Refusal::NotAnId)
+        .map_err(|_| ScannerError::NotAnId)
         .and_then(|id| server.scanners().keep_alive(id, &call.user, now));
-    match kept.map_err(Refused::from) {
+    match kept.map_err(ScanError::from) {
         Ok(()) => Reply::message(&ScannerKeepAliveResponsePb { error: None }),
-        Err(Refused::Rpc(reply)) => reply,
-        Err(Refused::Tablet(error)) => {
+        Err(ScanError::Rpc(reply)) => reply,
+        Err(ScanError::Tablet(error)) => {
             Reply::message(&ScannerKeepAliveResponsePb { error: Some(error.to_pb()) })
         }
     }
 }
 
 /// Runs a Checksum call to its reply: a scan whose rows are summed instead of returned.
-pub async fn checksum(server: &Server, call: Call) -> Reply {
+pub async fn checksum(server: &TabletServer, call: Call) -> Reply {
     let request = match call.decode::<ChecksumRequestPb>() {
         Ok(request) => request,
         Err(reply) => return reply,
     };
     match checksum_batch(server, &call, &request).await {
-        Ok(reply) | Err(Refused::Rpc(reply)) => reply,
-        Err(Refused::Tablet(error)) => {
+        Ok(reply) | Err(ScanError::Rpc(reply)) => reply,
+        Err(ScanError::Tablet(error)) => {
             Reply::message(&ChecksumResponsePb { error: Some(error.to_pb()), ..Default::default() })
         }
     }
 }
 
-async fn checksum_batch(server: &Server, call: &Call, request: &ChecksumRequestPb) -> Result<Reply, Refused> {
+async fn checksum_batch(server: &TabletServer, call: &Call, request: &ChecksumRequestPb) -> Result<Reply, ScanError> {
     let began = server.env.now().mono;
     let mut response = ChecksumResponsePb::default();
     let limit = server.live.batch_bytes(request.batch_size_bytes).max(1);
@@ -452,16 +452,16 @@ async fn checksum_batch(server: &Server, call: &Call, request: &ChecksumRequestP
             (None, scanner, 0)
         }
         (None, Some(old)) => {
-            let id = Uuid::parse(&old.scanner_id).map_err(|_| Refusal::NotAnId)?;
+            let id = Uuid::parse(&old.scanner_id).map_err(|_| ScannerError::NotAnId)?;
             let scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
             (Some(id), scanner, old.previous_checksum)
         }
         _ => {
             let what = "a Checksum call begins or continues, and not both";
-            return Err(Refused::Rpc(Reply::error(RpcErrorCodePb::ErrorApplication, what)));
+            return Err(ScanError::Rpc(Reply::error(RpcErrorCodePb::ErrorApplication, what)));
         }
     };
-    let mut taken = id.map(|id| Taken { server, id, keep: false });
+    let mut taken = id.map(|id| ScannerGuard { server, id, keep: false });
     let (mut rows, mut size) = (0, 0);
     let more = each_block(server, &mut scanner.scan, |block| {
         sum = checksum::add_block(sum, &block);
@@ -482,7 +482,7 @@ async fn checksum_batch(server: &Server, call: &Call, request: &ChecksumRequestP
             _ => {
                 let id = server.env.random_uuid();
                 server.scanners().open(id, call.user.clone(), scanner, now);
-                response.scanner_id = Some(convert::id_bytes(&id));
+                response.scanner_id = Some(schema::id_bytes(&id));
             }
         }
     }

@@ -1,30 +1,30 @@
-//! What a NewScanRequest asks for, checked against the tablet's schema. Pure.
+//! Parser of NewScanRequest, checked against the tablet's schema. Pure.
 //!
-//! Sources: `rows.md` §7 and `behaviour.md` §9 for which mistake gets which error.
+//! Sources: `rows.md` §7 and `behaviour.md` §9 for the error of each mistake.
 
 use std::sync::Arc;
 
 use engine::error::Error;
-use engine::schema::block::ProjectedColumn;
+use engine::schema::row_block::ProjectedColumn;
 use engine::schema::{ColumnSchema, DataType, Schema, key};
 use engine::tablet::scan::ScanSpec;
 use engine::time::Timestamp;
 
-use crate::proto::kudu::app_status_pb::ErrorCode;
-use crate::proto::kudu::tserver::{NewScanRequestPb, RowFormatFlags};
-use crate::proto::kudu::{ColumnSchemaPb, OrderMode, ReadMode};
-use crate::wire::rows::Layout;
-use crate::wire::status::{TabletError, TabletErrorCode};
-use crate::wire::{convert, predicates};
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::tserver::{NewScanRequestPb, RowFormatFlags};
+use nyala_proto::kudu::{ColumnSchemaPb, OrderMode, ReadMode};
+use nyala_common::wire::rows::RowsFormat;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_common::wire::{schema, predicates};
 
-/// When a scan reads.
+/// Read mode of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadAt {
-    /// Whatever is applied.
+pub enum SnapshotMode {
+    /// All operations applied so far.
     Latest,
-    /// The given moment, or now.
+    /// The given snapshot timestamp, or the current time.
     Snapshot(Option<Timestamp>),
-    /// At least everything up to the timestamp the client has seen.
+    /// At least everything up to the timestamp that the client has seen.
     YourWrites { seen: Option<Timestamp> },
 }
 
@@ -33,18 +33,18 @@ pub enum ReadAt {
 pub struct ParsedScan {
     pub spec: ScanSpec,
     pub projection: Arc<[ProjectedColumn]>,
-    pub layout: Layout,
-    pub read_at: ReadAt,
+    pub layout: RowsFormat,
+    pub read_at: SnapshotMode,
     pub propagated: Option<Timestamp>,
 }
 
-/// Reads and checks a request.
+/// Parses and checks a request.
 pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, TabletError> {
     let layout = layout(request.row_format_flags())?;
     let ordered = ordered(request)?;
     let propagated = request.propagated_timestamp.map(Timestamp);
     let read_at = read_at(request, propagated)?;
-    if ordered && !matches!(read_at, ReadAt::Snapshot(_)) {
+    if ordered && !matches!(read_at, SnapshotMode::Snapshot(_)) {
         return Err(bad_spec("an ordered scan has to be a snapshot scan (READ_AT_SNAPSHOT)"));
     }
     let diff_from = diff_from(request, ordered, read_at)?;
@@ -80,13 +80,13 @@ fn spec_error(error: &Error) -> TabletError {
     TabletError::of(TabletErrorCode::InvalidScanSpec, error)
 }
 
-fn layout(flags: u64) -> Result<Layout, TabletError> {
+fn layout(flags: u64) -> Result<RowsFormat, TabletError> {
     let pad = RowFormatFlags::PadUnixTimeMicrosTo16Bytes as u64;
     let columnar = RowFormatFlags::ColumnarLayout as u64;
     match flags {
-        0 => Ok(Layout::RowWise { pad_timestamps: false }),
-        flag if flag == pad => Ok(Layout::RowWise { pad_timestamps: true }),
-        flag if flag == columnar => Ok(Layout::Columnar),
+        0 => Ok(RowsFormat::RowWise { pad_timestamps: false }),
+        flag if flag == pad => Ok(RowsFormat::RowWise { pad_timestamps: true }),
+        flag if flag == columnar => Ok(RowsFormat::Columnar),
         both if both == pad | columnar => {
             Err(bad_spec("padded timestamps and the columnar layout do not go together"))
         }
@@ -102,17 +102,17 @@ fn ordered(request: &NewScanRequestPb) -> Result<bool, TabletError> {
     }
 }
 
-fn read_at(request: &NewScanRequestPb, seen: Option<Timestamp>) -> Result<ReadAt, TabletError> {
+fn read_at(request: &NewScanRequestPb, seen: Option<Timestamp>) -> Result<SnapshotMode, TabletError> {
     match ReadMode::try_from(request.read_mode.unwrap_or(ReadMode::ReadLatest as i32)) {
         Ok(ReadMode::ReadLatest) if request.snap_timestamp.is_some() => {
             Err(bad_spec("a snapshot timestamp needs the read mode READ_AT_SNAPSHOT"))
         }
-        Ok(ReadMode::ReadLatest) => Ok(ReadAt::Latest),
-        Ok(ReadMode::ReadAtSnapshot) => Ok(ReadAt::Snapshot(request.snap_timestamp.map(Timestamp))),
+        Ok(ReadMode::ReadLatest) => Ok(SnapshotMode::Latest),
+        Ok(ReadMode::ReadAtSnapshot) => Ok(SnapshotMode::Snapshot(request.snap_timestamp.map(Timestamp))),
         Ok(ReadMode::ReadYourWrites) if request.snap_timestamp.is_some() => {
             Err(bad_spec("READ_YOUR_WRITES chooses its own timestamp; none may be given"))
         }
-        Ok(ReadMode::ReadYourWrites) => Ok(ReadAt::YourWrites { seen }),
+        Ok(ReadMode::ReadYourWrites) => Ok(SnapshotMode::YourWrites { seen }),
         _ => Err(bad_spec("unknown read mode")),
     }
 }
@@ -120,10 +120,10 @@ fn read_at(request: &NewScanRequestPb, seen: Option<Timestamp>) -> Result<ReadAt
 fn diff_from(
     request: &NewScanRequestPb,
     ordered: bool,
-    at: ReadAt,
+    at: SnapshotMode,
 ) -> Result<Option<Timestamp>, TabletError> {
     let Some(start) = request.snap_start_timestamp.map(Timestamp) else { return Ok(None) };
-    let ReadAt::Snapshot(Some(end)) = at else {
+    let SnapshotMode::Snapshot(Some(end)) = at else {
         return Err(bad_spec("a diff scan needs READ_AT_SNAPSHOT with both timestamps"));
     };
     if !ordered {
@@ -136,13 +136,13 @@ fn diff_from(
     Ok(Some(start))
 }
 
-/// The columns to return, found by name in the tablet's schema; what the client believes of them must be so.
+/// Returns the columns to read, found by name in the tablet's schema. Types and nullability of the request must match.
 pub fn projection(
     columns: &[ColumnSchemaPb],
     schema: &Schema,
     diff: bool,
 ) -> Result<Vec<ProjectedColumn>, TabletError> {
-    convert::refuse_ids(columns).map_err(|error| TabletError::of(TabletErrorCode::InvalidSchema, &error))?;
+    schema::refuse_ids(columns).map_err(|error| TabletError::of(TabletErrorCode::InvalidSchema, &error))?;
     let mut found: Vec<ProjectedColumn> = Vec::with_capacity(columns.len());
     let mut missing = Vec::new();
     for pb in columns {
@@ -187,7 +187,7 @@ fn is_deleted(pb: &ColumnSchemaPb, diff: bool) -> Result<ProjectedColumn, Tablet
     })
 }
 
-/// The tablet's column, if it is what the client believes it to be.
+/// Returns the tablet's column if it matches the client's description of it.
 fn matching(pb: &ColumnSchemaPb, column: &ColumnSchema) -> Result<ProjectedColumn, TabletError> {
     let given = pb.type_attributes.unwrap_or_default();
     let attributes = column.attributes;
@@ -212,7 +212,7 @@ fn matching(pb: &ColumnSchemaPb, column: &ColumnSchema) -> Result<ProjectedColum
     )))
 }
 
-/// An encoded primary key, whole, or nothing for an empty one.
+/// Decodes an encoded primary key; `None` for an empty one.
 pub fn key_bound(bytes: Option<&[u8]>, schema: &Schema) -> Result<Option<Vec<u8>>, TabletError> {
     let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else { return Ok(None) };
     key::decode_key(schema.key_columns(), bytes)

@@ -1,16 +1,15 @@
-//! The table of open scanners: who may continue which, in what order, and for how long.
+//! Table of open scanners: their owners, sequence numbers and expiry.
 //!
 //! ```text
 //!             open                    take                        put_back
 //!   Scan call ────▶ idle, next seq ────────▶ busy (work outside) ────────▶ idle, next seq + 1
 //!                     │ ttl passed               │ a second call, or close: spoiled
 //!                     ▼                          ▼
-//!                   gone                       gone when put back
+//!                   removed                    removed when put back
 //! ```
 //!
-//! Pure: the time is an argument, and the work on a scanner is done by whoever took it, without a lock.
-//! Source: `behaviour.md` §7. A call with a wrong sequence number destroys its scanner, because one of the two
-//! sides has lost track of what was returned.
+//! Pure: the time is an argument, and the caller works on a taken scanner without a lock. Source: `behaviour.md` §7. A
+//! call with a wrong sequence number destroys its scanner, because client and server disagree about the rows returned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +18,16 @@ use std::time::Duration;
 use engine::ids::Uuid;
 use engine::time::Instant;
 
-/// Why a scanner cannot be continued.
+/// Reason that a scanner cannot be continued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ScannerError {
     /// Unknown, expired, closed or destroyed.
     Gone(Uuid),
-    /// No scanner can have such an id.
+    /// The id is malformed.
     NotAnId,
-    /// The call is out of order; the scanner is destroyed. Carries the number that was expected.
+    /// The call is out of order and the scanner is destroyed. Carries the expected sequence number.
     WrongSequence(u32),
-    /// It belongs to another user.
+    /// The scanner belongs to another user.
     Foreign,
 }
 
@@ -42,28 +41,28 @@ struct Slot<S> {
 enum State<S> {
     Idle(S),
     Busy,
-    /// Busy, and to be dropped when the one at work is done.
+    /// Busy, and dropped when the call at work ends.
     Spoiled,
 }
 
-/// Scanners of kind `S` by their ids.
+/// Scanners of kind `S` by id.
 pub struct ScannerTable<S> {
     ttl: Duration,
     slots: BTreeMap<Uuid, Slot<S>>,
 }
 
 impl<S> ScannerTable<S> {
-    /// `ttl`: how long an idle scanner is kept after its last use.
+    /// Creates a table; `ttl` is the idle time after which a scanner expires.
     pub fn new(ttl: Duration) -> ScannerTable<S> {
         ScannerTable { ttl, slots: BTreeMap::new() }
     }
 
-    /// From now on an unused scanner is dropped after this long.
+    /// Sets the idle time after which a scanner expires.
     pub fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = ttl;
     }
 
-    /// Keeps a scanner whose opening call has been answered; the next call must carry sequence number 1.
+    /// Adds a scanner whose opening call has got its reply; the next call must carry sequence number 1.
     pub fn open(&mut self, id: Uuid, user: Arc<str>, scanner: S, now: Instant) {
         let state = State::Idle(scanner);
         self.slots.insert(id, Slot { user, next_seq: 1, used: now, state });
@@ -71,11 +70,11 @@ impl<S> ScannerTable<S> {
 
     /// Takes a scanner out to work on it. Each `Ok` must be followed by [`ScannerTable::put_back`] or
     /// [`ScannerTable::remove`].
-    pub fn take(&mut self, id: Uuid, user: &str, seq: u32, now: Instant) -> Result<S, Refusal> {
+    pub fn take(&mut self, id: Uuid, user: &str, seq: u32, now: Instant) -> Result<S, ScannerError> {
         self.expire(id, now);
-        let slot = self.slots.get_mut(&id).ok_or(Refusal::Gone(id))?;
+        let slot = self.slots.get_mut(&id).ok_or(ScannerError::Gone(id))?;
         if *slot.user != *user {
-            return Err(Refusal::Foreign);
+            return Err(ScannerError::Foreign);
         }
         let expected = slot.next_seq;
         match std::mem::replace(&mut slot.state, State::Spoiled) {
@@ -85,13 +84,13 @@ impl<S> ScannerTable<S> {
             }
             State::Idle(_) => {
                 self.slots.remove(&id);
-                Err(Refusal::WrongSequence(expected))
+                Err(ScannerError::WrongSequence(expected))
             }
-            State::Busy | State::Spoiled => Err(Refusal::WrongSequence(expected + 1)),
+            State::Busy | State::Spoiled => Err(ScannerError::WrongSequence(expected + 1)),
         }
     }
 
-    /// Returns a scanner whose call succeeded and that has more to give.
+    /// Returns a scanner to the table after a successful call, if it has more rows.
     pub fn put_back(&mut self, id: Uuid, scanner: S, now: Instant) {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         match slot.state {
@@ -103,16 +102,16 @@ impl<S> ScannerTable<S> {
         }
     }
 
-    /// Forgets a scanner that was taken and is finished, or failed.
+    /// Removes a taken scanner that is exhausted or failed.
     pub fn remove(&mut self, id: Uuid) {
         self.slots.remove(&id);
     }
 
-    /// Closes a scanner, whatever its sequence number. Unknown ones are fine: closing twice is no error.
-    pub fn close(&mut self, id: Uuid, user: &str) -> Result<(), Refusal> {
+    /// Closes a scanner, regardless of its sequence number. An unknown id is no error, so that closing twice succeeds.
+    pub fn close(&mut self, id: Uuid, user: &str) -> Result<(), ScannerError> {
         match self.slots.get_mut(&id) {
             None => Ok(()),
-            Some(slot) if *slot.user != *user => Err(Refusal::Foreign),
+            Some(slot) if *slot.user != *user => Err(ScannerError::Foreign),
             Some(Slot { state: State::Idle(_), .. }) => {
                 self.slots.remove(&id);
                 Ok(())
@@ -124,18 +123,18 @@ impl<S> ScannerTable<S> {
         }
     }
 
-    /// Counts as a use.
-    pub fn keep_alive(&mut self, id: Uuid, user: &str, now: Instant) -> Result<(), Refusal> {
+    /// Resets the idle time of a scanner.
+    pub fn keep_alive(&mut self, id: Uuid, user: &str, now: Instant) -> Result<(), ScannerError> {
         self.expire(id, now);
-        let slot = self.slots.get_mut(&id).ok_or(Refusal::Gone(id))?;
+        let slot = self.slots.get_mut(&id).ok_or(ScannerError::Gone(id))?;
         if *slot.user != *user {
-            return Err(Refusal::Foreign);
+            return Err(ScannerError::Foreign);
         }
         slot.used = now;
         Ok(())
     }
 
-    /// Drops every idle scanner that was not used for the time to live; gives how many.
+    /// Drops expired scanners and returns their number.
     pub fn drop_expired(&mut self, now: Instant) -> usize {
         let before = self.slots.len();
         let ttl = self.ttl;
@@ -187,15 +186,15 @@ mod tests {
             let scanner = table.take(ID, "ann", seq, at(1)).expect("in order");
             table.put_back(ID, scanner, at(1));
         }
-        assert_eq!(table.take(ID, "ann", 3, at(2)), Err(Refusal::WrongSequence(4)), "a repeated call");
-        assert_eq!(table.take(ID, "ann", 4, at(2)), Err(Refusal::Gone(ID)), "and the scanner is destroyed");
+        assert_eq!(table.take(ID, "ann", 3, at(2)), Err(ScannerError::WrongSequence(4)), "a repeated call");
+        assert_eq!(table.take(ID, "ann", 4, at(2)), Err(ScannerError::Gone(ID)), "and the scanner is destroyed");
     }
 
     #[test]
     fn a_second_call_at_once_spoils_the_first() {
         let mut table = table();
         let scanner = table.take(ID, "ann", 1, at(1)).expect("in order");
-        assert_eq!(table.take(ID, "ann", 1, at(1)), Err(Refusal::WrongSequence(2)));
+        assert_eq!(table.take(ID, "ann", 1, at(1)), Err(ScannerError::WrongSequence(2)));
         table.put_back(ID, scanner, at(1));
         assert!(table.is_empty());
     }
@@ -217,16 +216,16 @@ mod tests {
         let scanner = table.take(ID, "ann", 1, at(100)).expect("kept alive");
         assert_eq!(table.drop_expired(at(1000)), 0, "somebody works on it");
         table.put_back(ID, scanner, at(1000));
-        assert_eq!(table.keep_alive(ID, "ann", at(1061)), Err(Refusal::Gone(ID)));
+        assert_eq!(table.keep_alive(ID, "ann", at(1061)), Err(ScannerError::Gone(ID)));
         assert!(table.is_empty());
     }
 
     #[test]
     fn a_scanner_has_one_user() {
         let mut table = table();
-        assert_eq!(table.take(ID, "bob", 1, at(1)), Err(Refusal::Foreign));
-        assert_eq!(table.close(ID, "bob"), Err(Refusal::Foreign));
-        assert_eq!(table.keep_alive(ID, "bob", at(1)), Err(Refusal::Foreign));
+        assert_eq!(table.take(ID, "bob", 1, at(1)), Err(ScannerError::Foreign));
+        assert_eq!(table.close(ID, "bob"), Err(ScannerError::Foreign));
+        assert_eq!(table.keep_alive(ID, "bob", at(1)), Err(ScannerError::Foreign));
         assert!(table.take(ID, "ann", 1, at(1)).is_ok(), "and is not harmed by others");
     }
 }

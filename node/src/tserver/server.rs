@@ -1,4 +1,4 @@
-//! What the calls of one tablet server share.
+//! State shared by the calls of one tablet server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -10,68 +10,68 @@ use engine::ids::Uuid;
 use engine::time::Timestamp;
 
 use super::config::TserverConfig;
-use super::consensus;
-use super::copy::{Copies, CopyService};
-use super::live::Live;
-use super::memory::MemoryPressure;
-use super::numbers::Numbers;
+use super::consensus_service;
+use super::copy::{CopyManager, CopyService};
+use super::runtime_flags::RuntimeFlags;
+use super::memory_pressure::MemoryPressure;
+use super::metrics::TserverMetrics;
 use super::scan::OpenScanner;
 use super::scanners::ScannerTable;
-use super::tablets::Tablets;
-use crate::env::Env;
-use crate::server::Common;
+use super::tablet_manager::TabletManager;
+use nyala_common::env::Env;
+use crate::server::ServerContext;
 use crate::server_clock::ServerClock;
-use crate::wire::status::TabletError;
+use nyala_common::wire::errors::TabletError;
 
 /// One tablet server.
-pub struct Server {
+pub struct TabletServer {
     pub env: Env,
     pub config: TserverConfig,
-    pub common: Common,
+    pub common: ServerContext,
     pub clock: ServerClock,
-    pub tablets: Tablets,
+    pub tablets: TabletManager,
     pub memory: MemoryPressure,
-    pub numbers: Numbers,
-    pub live: Live,
+    pub numbers: TserverMetrics,
+    pub live: RuntimeFlags,
     /// Copies onto this server.
-    pub copies: Copies,
+    pub copies: CopyManager,
     copy_service: OnceLock<Weak<CopyService>>,
     scanners: Mutex<ScannerTable<OpenScanner>>,
     quiescing: AtomicBool,
 }
 
-impl Server {
+impl TabletServer {
     pub fn new(
         env: &Env,
         config: TserverConfig,
-        common: Common,
+        common: ServerContext,
         clock: ServerClock,
-        tablets: Tablets,
-    ) -> Result<Server> {
-        let live = Live::new(&config)?;
+        tablets: TabletManager,
+    ) -> Result<TabletServer> {
+        let live = RuntimeFlags::new(&config)?;
         let scanners = Mutex::new(ScannerTable::new(live.scanner_ttl()));
-        Ok(Server {
+        Ok(TabletServer {
             env: env.clone(),
             memory: MemoryPressure::new(&common.memory, config.memory_soft_percent),
             common,
             clock,
             tablets,
             config,
-            numbers: Numbers::default(),
+            numbers: TserverMetrics::default(),
             live,
-            copies: Copies::default(),
+            copies: CopyManager::default(),
             copy_service: OnceLock::new(),
             scanners,
             quiescing: AtomicBool::new(false),
         })
     }
 
-    /// Copies from this server, if it serves.
+    /// Returns the service for copies from this server, once it serves.
     pub fn copy_service(&self) -> Option<Arc<CopyService>> {
         self.copy_service.get().and_then(Weak::upgrade)
     }
 
-    /// The service refers to the server, so it is not owned by it.
+    /// Sets the service, as a weak reference, because the service owns the server.
     pub fn set_copy_service(&self, service: &Arc<CopyService>) {
         self.copy_service.get_or_init(|| Arc::downgrade(service));
     }
@@ -81,12 +81,12 @@ impl Server {
     }
 
     pub fn scanners(&self) -> MutexGuard<'_, ScannerTable<OpenScanner>> {
-        let mut scanners = self.scanners.lock().expect("nobody panics while holding the scanner table");
+        let mut scanners = self.scanners.lock().expect("no task panics while holding the scanner table");
         scanners.set_ttl(self.live.scanner_ttl());
         scanners
     }
 
-    /// A quiescing server finishes the scans it has and begins no others.
+    /// Returns true if the server is quiescing: it finishes its scans and rejects new ones.
     pub fn is_quiescing(&self) -> bool {
         self.quiescing.load(Ordering::Relaxed)
     }
@@ -95,13 +95,13 @@ impl Server {
         self.quiescing.store(quiescing, Ordering::Relaxed);
     }
 
-    /// An error if the request is meant for another server.
+    /// Returns an error if the request is meant for another server.
     pub fn check_destination(&self, dest_uuid: Option<&Bytes>) -> Result<(), TabletError> {
-        consensus::check_destination(self.uuid(), dest_uuid)
+        consensus_service::check_destination(self.uuid(), dest_uuid)
     }
 
-    /// Why a write may not begin now, if it may not: memory is short.
-    pub fn refuse_write(&self) -> Option<String> {
+    /// Returns the reason if a write may not begin now because memory is short.
+    pub fn check_write_admission(&self) -> Option<String> {
         self.memory.refuse(self.env.rng.next_u64())
     }
 

@@ -1,14 +1,14 @@
-//! Deleting replicas, and making room for their copies: what this server never forgets of a tablet.
+//! Deletion of replicas to tombstones, slots for their copies, and votes of tombstones.
 //!
 //! ```text
-//!   RUNNING, FAILED ── DeleteTablet ──▶ STOPPING ──▶ TOMBSTONED, or gone
-//!   nothing, TOMBSTONED, FAILED ── vacate ──▶ COPYING ──▶ open_copied ──▶ RUNNING
-//!                                               └──▶ give_back ──▶ what was there, or the tombstone
+//!   RUNNING, FAILED ── DeleteTablet ──▶ STOPPING ──▶ TOMBSTONED or deleted
+//!   nothing, TOMBSTONED, FAILED ── reserve_slot ──▶ COPYING ──▶ open_copied ──▶ RUNNING
+//!                                                     └──▶ give_back ──▶ the previous state, or the tombstone
 //! ```
 //!
-//! Whoever takes a tablet to STOPPING or COPYING is alone with it; everybody else is told that it is being worked on.
-//! But a copy over a tombstone goes on voting by what the tombstone remembers until it is complete: it may take long,
-//! and its leader may die meanwhile.
+//! Invariant: only the task that moved a tablet to STOPPING or COPYING works on it; other requests get
+//! `ALREADY_INPROGRESS`. A copy that replaces a tombstone may take long, and its leader may fail meanwhile. So the
+//! replica continues to vote by the tombstone until the copy is complete.
 
 use std::sync::Arc;
 
@@ -16,56 +16,57 @@ use engine::disk::Disk;
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::{OpId, TabletId, Term};
 use engine::note::Note;
-use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
-use engine::raft::message::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
-use engine::raft::{ConsensusMeta, Status, VoteDecision, decide_vote};
-use engine::replica::copy::{Has, Local};
-use engine::replica::{cmeta, tombstone};
-use engine::tablet::meta::TabletMeta;
+use engine::note::raft::{RaftAction, NotedDataState, PostState, RaftNote, NotedRole};
+use engine::raft::interface::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
+use engine::raft::{ConsensusMeta, RaftStatus, VoteDecision, decide_vote};
+use engine::replica::copy::{LocalData, LocalReplica};
+use engine::replica::{consensus_meta_store, tombstone};
+use engine::tablet::superblock::Superblock;
 
-use super::entry::{EntryState, TabletEntry};
+use super::tablet_entry::{EntryState, TabletEntry};
 use super::replica::ReplicaHandle;
-use super::tablets::Tablets;
+use super::tablet_manager::TabletManager;
 use crate::dirs::Directory;
-use crate::env::Env;
-use crate::proto::kudu::app_status_pb::ErrorCode;
-use crate::wire::status::{TabletError, TabletErrorCode};
+use nyala_common::env::Env;
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 
-/// A tablet's place on this server, kept for its copy.
-pub struct Vacant {
-    /// What the server knows of the tablet.
-    pub local: Local,
+/// A tablet's slot on this server, reserved for its copy.
+pub struct CopySlot {
+    /// State of the local replica that the copy replaces.
+    pub local: LocalReplica,
     pub data_dir: Arc<Directory>,
     entry: Arc<TabletEntry>,
-    /// What had failed the replica that was here.
+    /// Error that had failed the previous replica.
     failure: Option<Error>,
 }
 
-impl Vacant {
-    /// A place that nothing failed in. The entry is its caller's alone.
-    pub fn new(local: Local, data_dir: Arc<Directory>, entry: Arc<TabletEntry>) -> Vacant {
-        Vacant { local, data_dir, entry, failure: None }
+impl CopySlot {
+    /// Creates a slot without a previous failure. Only the caller uses the entry.
+    pub fn new(local: LocalReplica, data_dir: Arc<Directory>, entry: Arc<TabletEntry>) -> CopySlot {
+        CopySlot { local, data_dir, entry, failure: None }
     }
 
-    /// Does what changes the promises of the replica that is being copied: no vote is given meanwhile.
+    /// Runs `work`, which changes the consensus metadata of the replica being copied. No vote is granted meanwhile.
     pub async fn alone<R>(&self, work: impl Future<Output = R>) -> R {
         let _alone = self.entry.promises.lock().await;
         work.await
     }
 
-    /// From here on no vote is given: somebody else is about to. The term that was reached.
+    /// Ends the tombstone's votes: the copied replica votes next. Returns the term reached.
     pub async fn end_votes(&self, env: &Env) -> Result<Term> {
         end_votes(&self.entry).await;
         term_of(env, &self.entry).await
     }
 }
 
-/// Committed or not: whose leader was told that it has a configuration that makes it a learner may be a voter by now.
-fn newest_config(status: &Status) -> i64 {
+/// Returns the index of the newest configuration, committed or not. A replica that its leader knows as a learner may be
+/// a voter in a newer configuration.
+fn newest_config(status: &RaftStatus) -> i64 {
     status.active_config().kudu_index()
 }
 
-/// Whether who knows the configuration of this index may be deleted by an order that knows the one of `cas`.
+/// Checks that an order that knows the configuration `cas` may delete a replica that knows the one at `index`.
 fn check_cas(index: i64, cas: Option<i64>) -> Result<(), TabletError> {
     if tombstone::may_delete(index, cas) {
         return Ok(());
@@ -74,13 +75,13 @@ fn check_cas(index: i64, cas: Option<i64>) -> Result<(), TabletError> {
     Err(TabletError::new(TabletErrorCode::CasFailed, ErrorCode::IllegalState, what))
 }
 
-impl Tablets {
-    /// Deletes a tablet's data. A tombstone keeps what the replica must never forget: its term, its vote, and how far
-    /// its log went. `cas`: the index of the newest configuration that the order knows of; a replica that knows a newer
-    /// one may be needed in it.
+impl TabletManager {
+    /// Deletes a tablet's data. A tombstone keeps the consensus metadata: term, vote, and the last operation of the
+    /// log. `cas` is the index of the newest configuration that the order knows; a replica that knows a newer one may
+    /// be needed in it.
     ///
-    /// `CAS_FAILED` for that, `ALREADY_INPROGRESS` if somebody works on it. After any other error it may be deleted
-    /// again.
+    /// `CAS_FAILED` for that, `ALREADY_INPROGRESS` if another task works on the tablet. After any other error the
+    /// deletion may be retried.
     pub async fn delete(
         &self,
         entry: &Arc<TabletEntry>,
@@ -104,22 +105,22 @@ impl Tablets {
             }
         };
         if !tombstone {
-            self.bury(entry.id);
+            self.mark_deleted(entry.id);
         }
         let term = match self.remove(entry, tombstone, last_op).await {
             Ok(term) => term,
             Err(error) => {
                 entry.set_state(EntryState::Failed(error.clone()));
                 if !failed_before {
-                    self.env().run(|| self.note_failure(entry, Action::Fail)).await;
+                    self.env().run(|| self.note_failure(entry, RaftAction::Fail)).await;
                 }
                 self.mark_changed(entry.id);
                 return Err(error.into());
             }
         };
         let action = match tombstone {
-            true => Action::Tombstone { cas: cas.and_then(|index| u64::try_from(index).ok()) },
-            false => Action::Delete,
+            true => RaftAction::Tombstone { cas: cas.and_then(|index| u64::try_from(index).ok()) },
+            false => RaftAction::Delete,
         };
         self.note_end(entry, action, term, last_op);
         if tombstone {
@@ -132,8 +133,8 @@ impl Tablets {
         Ok(())
     }
 
-    /// Stops a replica that is to go; its last operation, and whether it had failed. `CAS_FAILED`, with the replica
-    /// open again, if a newer configuration was agreed on while it stopped.
+    /// Stops a replica before its removal. Returns its last operation and its failure, if any. `CAS_FAILED`, with the
+    /// replica open again, if a newer configuration was committed while it stopped.
     async fn stop_to_remove(
         &self,
         entry: &Arc<TabletEntry>,
@@ -155,14 +156,14 @@ impl Tablets {
         Ok((entry.last_op(), replica.failure().is_some()))
     }
 
-    /// Takes the replica's data off the disk; the term that it had reached.
+    /// Removes the replica's data from the disk. Returns the term that it had reached.
     async fn remove(&self, entry: &TabletEntry, tombstone: bool, last_op: Option<OpId>) -> Result<Term> {
         let (wal, data) = (&*self.dirs().wal.disk, &*entry.data_dir.disk);
         let remove = || {
-            let term = cmeta::load_known(data, entry.id)?.map_or(0, |meta| meta.term);
+            let term = consensus_meta_store::load_known(data, entry.id)?.map_or(0, |meta| meta.term);
             match tombstone {
                 true => tombstone::tombstone(wal, data, entry.id, last_op)?,
-                false => tombstone::delete(wal, data, entry.id).or_else(fine_if_gone)?,
+                false => tombstone::delete(wal, data, entry.id).or_else(ignore_not_found)?,
             }
             Ok(term)
         };
@@ -176,55 +177,55 @@ impl Tablets {
         check_cas(self.config_index(entry).await?, cas)
     }
 
-    /// Tells whoever watches replication what became of a replica that does not run.
-    pub(super) fn note(&self, tablet: TabletId, action: Action, post: Post) {
+    /// Reports to the observer the new state of a replica that does not run.
+    pub(super) fn note(&self, tablet: TabletId, action: RaftAction, post: PostState) {
         let note = Note::Raft(RaftNote { action, post });
         tracing::info!(%tablet, %note);
         self.env().watch.note(tablet, &note);
     }
 
-    /// Something failed a replica that does not run. What is here is as it was, as far as anybody knows. Does disk
-    /// work.
+    /// Reports the failure of a replica that does not run. Its stored state is unchanged, as far as the server knows.
+    /// Does disk work.
     ///
     /// Spec: Raft.tla Fail.
-    pub(super) fn note_failure(&self, entry: &TabletEntry, action: Action) {
-        let term = cmeta::load(&*entry.data_dir.disk, entry.id).map_or(0, |meta| meta.term);
-        let post = Post { data: DataState::Failed, ..tombstone_post(term, entry.last_op()) };
+    pub(super) fn note_failure(&self, entry: &TabletEntry, action: RaftAction) {
+        let term = consensus_meta_store::load(&*entry.data_dir.disk, entry.id).map_or(0, |meta| meta.term);
+        let post = PostState { data: NotedDataState::Failed, ..tombstone_post(term, entry.last_op()) };
         self.note(entry.id, action, post);
     }
 
-    /// A replica, or what was left of one, could not be opened. Does disk work.
+    /// Reports that a replica, or the rest of one, could not be opened. Does disk work.
     ///
     /// Spec: Raft.tla FailOpen.
     pub(super) fn note_not_opened(&self, entry: &TabletEntry) {
-        let meta = cmeta::load(&*entry.data_dir.disk, entry.id).ok();
+        let meta = consensus_meta_store::load(&*entry.data_dir.disk, entry.id).ok();
         let vote = meta.and_then(|meta| meta.voted_for);
-        self.note_failure(entry, Action::FailOpen { vote });
+        self.note_failure(entry, RaftAction::FailOpen { vote });
     }
 
-    fn note_end(&self, entry: &TabletEntry, action: Action, term: Term, last_op: Option<OpId>) {
-        let gone = action == Action::Delete;
+    fn note_end(&self, entry: &TabletEntry, action: RaftAction, term: Term, last_op: Option<OpId>) {
+        let gone = action == RaftAction::Delete;
         let post = match gone {
-            true => Post { data: DataState::Gone, ..tombstone_post(0, None) },
+            true => PostState { data: NotedDataState::Gone, ..tombstone_post(0, None) },
             false => tombstone_post(term, last_op),
         };
         self.note(entry.id, action, post);
     }
 
-    /// A tombstone has come back with its server, or nobody knows what. Does disk work.
-    pub(super) fn note_back(&self, entry: &TabletEntry) {
+    /// Reports a tombstone, or a tablet in unknown state, after a restart of the server. Does disk work.
+    pub(super) fn note_restart(&self, entry: &TabletEntry) {
         let last = match entry.state() {
             EntryState::Tombstoned(last) => last,
             EntryState::Failed(_) => return self.note_not_opened(entry),
             _ => return,
         };
-        if let Ok(meta) = cmeta::load(&*entry.data_dir.disk, entry.id) {
-            self.note(entry.id, Action::Restart { vote: meta.voted_for }, tombstone_post(meta.term, last));
+        if let Ok(meta) = consensus_meta_store::load(&*entry.data_dir.disk, entry.id) {
+            self.note(entry.id, RaftAction::Restart { vote: meta.voted_for }, tombstone_post(meta.term, last));
         }
     }
 
-    /// The vote of a tombstone, or of one that a copy is about to replace: both know what the superblock remembers.
-    /// What is promised is durable before anybody hears of it. Nothing else changes what is stored meanwhile.
+    /// Grants or denies the vote of a tombstone, also while a copy is about to replace it: both use the state in the
+    /// superblock. Order: the vote is durable before the reply leaves. Nothing else changes the stored state meanwhile.
     ///
     /// Spec: Raft.tla GrantVote of a replica that is "T" or "Y".
     pub async fn vote(
@@ -234,14 +235,14 @@ impl Tablets {
     ) -> Result<VoteResponse, TabletError> {
         let _alone = entry.promises.lock().await;
         if !matches!(entry.state(), EntryState::Tombstoned(_) | EntryState::Copying) {
-            return Err(Error::not_ready("the tablet is being made anew here").into());
+            return Err(Error::not_ready("the tablet is being copied to this server").into());
         }
         let (me, tablet, disk) = (self.dirs().uuid, entry.id, &*entry.data_dir.disk);
         let vote = || -> Result<_> {
-            let Promises { known, standing } = promises(disk, tablet)?;
+            let TombstoneVote { known, standing } = promises(disk, tablet)?;
             let decision = decide_vote(&known, standing.last, request, false);
             if let Some(changed) = &decision.meta {
-                cmeta::store(disk, changed)?;
+                consensus_meta_store::store(disk, changed)?;
             }
             Ok((decision, known, standing))
         };
@@ -256,49 +257,49 @@ impl Tablets {
     fn note_vote(
         &self,
         tablet: TabletId,
-        standing: Standing,
+        standing: PersistedVoteState,
         request: &VoteRequest,
         known: &ConsensusMeta,
         decision: &VoteDecision,
     ) {
         let VoteRequest { candidate, term, .. } = *request;
         let granted = decision.error.is_none();
-        let post = |term: Term| Post { data: standing.data, ..tombstone_post(term, standing.last) };
+        let post = |term: Term| PostState { data: standing.data, ..tombstone_post(term, standing.last) };
         if granted && request.pre_election {
-            let action = Action::GrantPreVote { candidate, term };
+            let action = RaftAction::GrantPreVote { candidate, term };
             return self.note(tablet, action, post(known.term));
         }
         let Some(changed) = &decision.meta else { return };
         let post = post(changed.term);
         if changed.term > known.term {
-            self.note(tablet, Action::SeeTerm { term }, post);
+            self.note(tablet, RaftAction::SeeTerm { term }, post);
         }
         if granted {
-            self.note(tablet, Action::GrantVote { candidate, term }, post);
+            self.note(tablet, RaftAction::GrantVote { candidate, term }, post);
         }
-        let action = Action::MetaPersist { term: changed.term, vote: changed.voted_for };
+        let action = RaftAction::MetaPersist { term: changed.term, vote: changed.voted_for };
         self.note(tablet, action, post);
     }
 
-    /// Index of the newest configuration that a replica knows, as Kudu writes it. One that does not run has the newest
-    /// that it knew to be committed stored; -1 if nobody could ever know any more.
+    /// Returns the index of the newest configuration that a replica knows, as Kudu writes it. A replica that does not
+    /// run has its newest committed configuration stored. -1 if that is unknown.
     async fn config_index(&self, entry: &TabletEntry) -> Result<i64> {
         if let EntryState::Running(replica) = entry.state() {
             return Ok(newest_config(&replica.status()));
         }
         let disk = &*entry.data_dir.disk;
-        let known = self.env().run(|| cmeta::load_known(disk, entry.id)).await?;
+        let known = self.env().run(|| consensus_meta_store::load_known(disk, entry.id)).await?;
         Ok(known.map_or(-1, |meta| meta.committed.kudu_index()))
     }
 
-    /// Keeps a tablet's place for a copy. What is there now stays as it is until the copy begins.
+    /// Reserves a tablet's slot for a copy. The present replica stays as it is until the copy begins.
     ///
-    /// `TABLET_ALREADY_EXISTS` over a replica in use, `ALREADY_INPROGRESS` if somebody works on it.
-    pub async fn vacate(&self, tablet: TabletId) -> Result<Vacant, TabletError> {
+    /// `TABLET_ALREADY_EXISTS` for a replica in use, `ALREADY_INPROGRESS` if another task works on the tablet.
+    pub async fn reserve_slot(&self, tablet: TabletId) -> Result<CopySlot, TabletError> {
         let (entry, reserved) = self.get_or_reserve(tablet);
         if reserved {
-            let local = Local { tablet, has: Has::Nothing, last_op: None, at_least: OpId::MIN, term: 0 };
-            return Ok(Vacant { local, data_dir: entry.data_dir.clone(), entry, failure: None });
+            let local = LocalReplica { tablet, has: LocalData::Nothing, last_op: None, at_least: OpId::MIN, term: 0 };
+            return Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure: None });
         }
         let mut taken = false;
         let found = entry.transition(|state| {
@@ -312,13 +313,13 @@ impl Tablets {
         let (has, failure) = match found {
             EntryState::Tombstoned(last) => {
                 entry.remember_last_op(last);
-                (Has::Tombstone, None)
+                (LocalData::Tombstone, None)
             }
-            EntryState::Failed(error) => (Has::Failed, Some(error)),
+            EntryState::Failed(error) => (LocalData::Failed, Some(error)),
             EntryState::Running(replica) if taken => {
                 let failure = replica.failure();
                 entry.remember_last_op(replica.stop().await.map(|replica| replica.last_op()));
-                (Has::Failed, failure)
+                (LocalData::Failed, failure)
             }
             EntryState::Running(_) => {
                 let what = format!("Tablet {tablet} has a replica in use here");
@@ -331,27 +332,27 @@ impl Tablets {
         let term = match term_of(self.env(), &entry).await {
             Ok(term) => term,
             Err(error) => {
-                // By what it does not know nobody may judge whether it may be copied over.
+                // Without that state no request can decide if the tablet may be replaced by a copy.
                 entry.set_state(match (has, failure) {
-                    (Has::Tombstone, _) => EntryState::Tombstoned(entry.last_op()),
+                    (LocalData::Tombstone, _) => EntryState::Tombstoned(entry.last_op()),
                     (_, failure) => EntryState::Failed(failure.unwrap_or_else(|| error.clone())),
                 });
                 return Err(error.into());
             }
         };
-        let local = Local { tablet, has, last_op: entry.last_op(), at_least: entry.meta.last_op, term };
-        Ok(Vacant { local, data_dir: entry.data_dir.clone(), entry, failure })
+        let local = LocalReplica { tablet, has, last_op: entry.last_op(), at_least: entry.meta.last_op, term };
+        Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure })
     }
 
-    /// Ends a copy that failed: what the disk says now is what is here.
-    pub async fn give_back(&self, vacant: Vacant) {
-        let Vacant { local, data_dir, entry, failure } = vacant;
+    /// Ends a failed copy and recovers the tablet's state from the disk.
+    pub async fn give_back(&self, vacant: CopySlot) {
+        let CopySlot { local, data_dir, entry, failure } = vacant;
         end_votes(&entry).await;
         let (wal, data) = (&*self.dirs().wal.disk, &*data_dir.disk);
         let mut aborted = false;
         let recovered = self.env().run(|| {
-            use engine::tablet::meta::DataState::Copying;
-            aborted = match TabletMeta::load(data, local.tablet) {
+            use engine::tablet::superblock::DataState::Copying;
+            aborted = match Superblock::load(data, local.tablet) {
                 Err(error) if error.kind == ErrorKind::Io => return Err(error),
                 loaded => loaded.is_ok_and(|meta| meta.data_state == Copying),
             };
@@ -359,7 +360,7 @@ impl Tablets {
         });
         match (recovered.await, failure) {
             (Ok(Some(meta)), failure) => {
-                let ready = meta.data_state == engine::tablet::meta::DataState::Ready;
+                let ready = meta.data_state == engine::tablet::superblock::DataState::Ready;
                 let last_op = meta.tombstone_last_op;
                 let back = Arc::new(TabletEntry::new(meta, data_dir));
                 back.remember_last_op(entry.last_op());
@@ -369,7 +370,7 @@ impl Tablets {
                 }
                 if aborted {
                     match term_of(self.env(), &back).await {
-                        Ok(term) => self.note_end(&back, Action::CopyAbort, term, last_op),
+                        Ok(term) => self.note_end(&back, RaftAction::CopyAbort, term, last_op),
                         Err(error) => {
                             back.set_state(EntryState::Failed(error));
                             self.env().run(|| self.note_not_opened(&back)).await;
@@ -384,18 +385,18 @@ impl Tablets {
                 let known = failure.is_some() && !aborted;
                 entry.set_state(EntryState::Failed(failure.unwrap_or(error)));
                 if !known {
-                    self.env().run(|| self.note_failure(&entry, Action::Fail)).await;
+                    self.env().run(|| self.note_failure(&entry, RaftAction::Fail)).await;
                 }
             }
         }
         self.mark_changed_if_here(local.tablet);
     }
 
-    /// Opens what was copied.
-    pub async fn open_copied(&self, vacant: Vacant) {
-        let Vacant { local, data_dir, entry, .. } = vacant;
+    /// Opens the copied replica.
+    pub async fn open_copied(&self, vacant: CopySlot) {
+        let CopySlot { local, data_dir, entry, .. } = vacant;
         let disk = &*data_dir.disk;
-        match self.env().run(|| TabletMeta::load(disk, local.tablet)).await {
+        match self.env().run(|| Superblock::load(disk, local.tablet)).await {
             Ok(meta) => {
                 let opened = Arc::new(TabletEntry::new(meta, data_dir));
                 self.put(opened.clone());
@@ -410,50 +411,50 @@ impl Tablets {
     }
 }
 
-/// From here on this entry votes no more.
+/// Ends the votes of this entry.
 async fn end_votes(entry: &TabletEntry) {
     let _alone = entry.promises.lock().await;
     entry.set_state(EntryState::Bootstrapping);
 }
 
-/// The term that is stored of a replica that does not run; 0 if nobody knows it any more.
+/// Returns the stored term of a replica that does not run; 0 if it is unknown.
 async fn term_of(env: &Env, entry: &TabletEntry) -> Result<Term> {
-    let load = || cmeta::load_known(&*entry.data_dir.disk, entry.id);
+    let load = || consensus_meta_store::load_known(&*entry.data_dir.disk, entry.id);
     Ok(env.run(load).await?.map_or(0, |meta| meta.term))
 }
 
-/// What a replica without data promised, and what it is judged by.
-struct Promises {
+/// Persisted vote of a replica without data, and the state that decides about new votes.
+struct TombstoneVote {
     known: ConsensusMeta,
-    standing: Standing,
+    standing: PersistedVoteState,
 }
 
 #[derive(Clone, Copy)]
-struct Standing {
+struct PersistedVoteState {
     last: Option<OpId>,
-    data: DataState,
+    data: NotedDataState,
 }
 
-/// `NotReady` for a replica that has data: it failed and has yet to give way to a copy.
-fn promises(disk: &dyn Disk, tablet: TabletId) -> Result<Promises> {
-    use engine::tablet::meta::DataState as Stored;
-    let meta = TabletMeta::load(disk, tablet)?;
+/// Reads the persisted vote. `NotReady` for a failed replica that still has data: a copy must replace it first.
+fn promises(disk: &dyn Disk, tablet: TabletId) -> Result<TombstoneVote> {
+    use engine::tablet::superblock::DataState as Stored;
+    let meta = Superblock::load(disk, tablet)?;
     let data = match meta.data_state {
-        Stored::Tombstoned => DataState::Tombstoned,
-        Stored::Copying => DataState::Copying,
+        Stored::Tombstoned => NotedDataState::Tombstoned,
+        Stored::Copying => NotedDataState::Copying,
         Stored::Ready | Stored::Deleted => return Err(Error::not_ready("the replica has failed")),
     };
-    let standing = Standing { last: meta.tombstone_last_op, data };
-    Ok(Promises { known: cmeta::load(disk, tablet)?, standing })
+    let standing = PersistedVoteState { last: meta.tombstone_last_op, data };
+    Ok(TombstoneVote { known: consensus_meta_store::load(disk, tablet)?, standing })
 }
 
-/// Where a tombstone stands.
-fn tombstone_post(term: Term, last_op: Option<OpId>) -> Post {
-    let (last, role) = (last_op.unwrap_or(OpId::MIN), Role::Follower);
-    Post { term, last, commit: 0, role, data: DataState::Tombstoned }
+/// Returns the state of a tombstone for the trace.
+fn tombstone_post(term: Term, last_op: Option<OpId>) -> PostState {
+    let (last, role) = (last_op.unwrap_or(OpId::MIN), NotedRole::Follower);
+    PostState { term, last, commit: 0, role, data: NotedDataState::Tombstoned }
 }
 
-fn fine_if_gone(error: Error) -> Result<()> {
+fn ignore_not_found(error: Error) -> Result<()> {
     if error.kind == ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 

@@ -1,11 +1,11 @@
-//! The Write call: rows into one tablet, at most once per request id.
+//! The Write call: rows for one tablet, applied at most once per request id.
 //!
 //! ```text
-//! bytes ─▶ bind the client's columns (cached per tablet) ─▶ replica: log, apply ─▶ reply, remembered for retries
+//! bytes ─▶ bind the client's columns (cached per tablet) ─▶ replica: log, apply ─▶ reply, cached for retries
 //! ```
 //!
-//! The reply is a function of the operation's timestamp and what it did, nothing else, so that a retry after a
-//! restart, answered from the log, gets the same bytes.
+//! Invariant: the reply depends only on the operation's timestamp and result. So a retry after a restart, answered from
+//! the log, gets the same bytes.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
 use engine::raft::Role;
 use engine::replica::{Op, OpResult, RequestId, WriteOp};
-use engine::schema::ops::{self, RowError, RowErrorCode, WireColumn};
+use engine::schema::row_ops::{self, RowError, RowErrorCode, ClientColumn};
 use engine::tablet::Tablet;
 use engine::tablet::apply::WriteCounts;
 use engine::time::Timestamp;
 use prost::Message;
 
-use super::entry::TabletEntry;
-use super::replica::{Applied, ReplicaHandle};
-use super::server::Server;
-use crate::proto::kudu::app_status_pb::ErrorCode;
-use crate::proto::kudu::tserver::write_response_pb::PerRowErrorPb;
-use crate::proto::kudu::tserver::{ResourceMetricsPb, WriteResponsePb};
-use crate::proto::kudu::{ExternalConsistencyMode, RowOperationsPb, SchemaPb};
-use crate::rpc::{Call, Reply, RequestIdPb};
-use crate::wire::convert;
-use crate::wire::status::{TabletError, TabletErrorCode, app_status};
+use super::tablet_entry::TabletEntry;
+use super::replica::{CommittedOp, ReplicaHandle};
+use super::server::TabletServer;
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
+use nyala_proto::kudu::tserver::{ResourceMetricsPb, WriteResponsePb};
+use nyala_proto::kudu::{ExternalConsistencyMode, RowOperationsPb, SchemaPb};
+use nyala_common::rpc::{Call, Reply, RequestIdPb};
+use nyala_common::wire::schema;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode, app_status};
 
-/// `kudu.tserver.WriteRequestPB` with the schema left as bytes: it is nearly always the one of the write before.
+/// `kudu.tserver.WriteRequestPB` with the schema left as bytes: it nearly always equals that of the previous write.
 #[derive(Clone, PartialEq, Message)]
 struct WriteRequest {
     #[prost(bytes = "bytes", required, tag = "1")]
@@ -48,16 +48,16 @@ struct WriteRequest {
 }
 
 /// Runs a Write call to its reply.
-pub async fn write(server: &Server, call: Call) -> Reply {
+pub async fn write(server: &TabletServer, call: Call) -> Reply {
     let request = match call.decode::<WriteRequest>() {
         Ok(request) => request,
         Err(reply) => return reply,
     };
-    if let Some(busy) = server.refuse_write() {
+    if let Some(busy) = server.check_write_admission() {
         server.env.watch.mark("write call: refused for memory");
         return Reply::too_busy(busy);
     }
-    // From here on the call mostly waits for its log; others may run meanwhile.
+    // From here on the call mostly waits for the log, so other calls may run.
     call.release_slot();
     let request_id = call.request_id.as_ref().map(request_id);
     match write_rows(server, &request, call.body.len(), request_id).await {
@@ -77,11 +77,11 @@ pub async fn write(server: &Server, call: Call) -> Reply {
 }
 
 async fn write_rows(
-    server: &Server,
+    server: &TabletServer,
     request: &WriteRequest,
     body_bytes: usize,
     request_id: Option<RequestId>,
-) -> Result<Applied, TabletError> {
+) -> Result<CommittedOp, TabletError> {
     let entry = server.tablets.find(&request.tablet_id)?;
     let replica = entry.running()?;
     if request.txn_id.is_some() {
@@ -91,7 +91,7 @@ async fn write_rows(
         server.clock.update(Timestamp(seen))?;
     }
     let columns = bind(&entry, replica.tablet(), request.schema.as_ref());
-    let columns = columns.map_err(|error| behind(&replica).unwrap_or(error))?;
+    let columns = columns.map_err(|error| schema_behind_error(&replica).unwrap_or(error))?;
     let rows = request.row_operations.clone().unwrap_or_default();
     let write = WriteOp {
         columns,
@@ -112,12 +112,12 @@ async fn write_rows(
     Ok(applied)
 }
 
-/// The client's columns as the tablet's, from its schema as it is in the request.
+/// Binds the columns of the request's schema to the tablet's columns.
 fn bind(
     entry: &TabletEntry,
     tablet: &Tablet,
     client: Option<&Bytes>,
-) -> Result<Arc<[WireColumn]>, TabletError> {
+) -> Result<Arc<[ClientColumn]>, TabletError> {
     let client = client.cloned().unwrap_or_default();
     let version = tablet.schema_version();
     if let Some(columns) = entry.bound_columns(&client, version) {
@@ -127,20 +127,20 @@ fn bind(
         let what = format!("the schema of the write cannot be decoded: {error}");
         TabletError::new(TabletErrorCode::InvalidSchema, ErrorCode::InvalidArgument, what)
     })?;
-    convert::refuse_ids(&pb.columns)
+    schema::refuse_ids(&pb.columns)
         .map_err(|error| TabletError::of(TabletErrorCode::InvalidSchema, &error))?;
     let schema = tablet.schema();
-    let columns = convert::client_columns(&pb.columns)
-        .and_then(|columns| ops::bind_columns(&columns, &schema))
+    let columns = schema::client_columns(&pb.columns)
+        .and_then(|columns| row_ops::bind_columns(&columns, &schema))
         .map_err(|error| TabletError::of(TabletErrorCode::MismatchedSchema, &error))?;
-    let columns: Arc<[WireColumn]> = columns.into();
+    let columns: Arc<[ClientColumn]> = columns.into();
     entry.remember_columns(&client, version, columns.clone());
     Ok(columns)
 }
 
-/// Why this replica cannot say whether columns are the tablet's: alterations are ahead of it. A write that is refused
-/// for its columns is not tried again, though another replica may have done it.
-fn behind(replica: &ReplicaHandle) -> Option<TabletError> {
+/// Returns the retryable error of a replica whose schema may be behind: unapplied alterations are in its log. An error
+/// about columns would be final for the client, though another replica could apply the write.
+fn schema_behind_error(replica: &ReplicaHandle) -> Option<TabletError> {
     let status = replica.status();
     if status.role != Role::Leader {
         let (me, role) = (replica.tablet().tablet, status.role);
@@ -153,13 +153,13 @@ fn behind(replica: &ReplicaHandle) -> Option<TabletError> {
     })
 }
 
-/// Why an operation was not done: the replica failed, or something is wrong with the request.
+/// Returns the error for an operation that was not applied: the replica failed, or the request is invalid.
 pub fn refused(replica: &ReplicaHandle, error: &Error) -> TabletError {
     if replica.failure().is_some() {
         return TabletError::failed(error);
     }
     match error.kind {
-        // Bytes that are no row operations, kinds of operations nobody knows, columns that are not the tablet's.
+        // Malformed row operations, unknown kinds of operations, or columns that do not match the tablet's.
         ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Invalid => {
             TabletError::of(TabletErrorCode::MismatchedSchema, error)
         }
@@ -174,7 +174,7 @@ pub fn refused(replica: &ReplicaHandle, error: &Error) -> TabletError {
     }
 }
 
-/// With who leads instead, as far as this replica knows, so that whoever reads it knows where to go.
+/// Adds the current leader, if this replica knows it, so that the reader of the error can retry there.
 fn not_leader(replica: &ReplicaHandle, error: &Error) -> Error {
     let status = replica.status();
     let leader = status.leader.map_or_else(|| "nobody".to_string(), |leader| leader.to_string());
@@ -185,12 +185,12 @@ fn not_leader(replica: &ReplicaHandle, error: &Error) -> Error {
     ))
 }
 
-/// The reply to a write that took effect.
+/// Returns the reply to a write that took effect.
 fn reply_of(timestamp: Timestamp, result: &OpResult) -> Reply {
     Reply::message(&response_of(timestamp, result)).cached()
 }
 
-/// The same reply, for retries of a write that is found in a log.
+/// Returns the same reply for retries of a write that recovery found in a log.
 pub fn remembered_of(timestamp: Timestamp, result: &OpResult) -> Vec<u8> {
     response_of(timestamp, result).encode_to_vec()
 }
@@ -245,7 +245,7 @@ fn request_id(pb: &RequestIdPb) -> RequestId {
     }
 }
 
-/// The request id as messages carry it; `None` for a client name that no message could have carried.
+/// Converts the request id to protobuf; `None` for a client name that no message could have carried.
 pub fn request_id_pb(id: &RequestId) -> Option<RequestIdPb> {
     Some(RequestIdPb {
         client_id: String::from_utf8(id.client.clone()).ok()?,

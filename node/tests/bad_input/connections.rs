@@ -1,7 +1,8 @@
 //! What is wrong below the requests: the preamble, the negotiation, frames, protobufs, names.
 
+use engine::schema::row_ops::ClientCell;
 use expect_test::expect;
-use node::rpc::negotiate::PREAMBLE;
+use nyala_common::rpc::negotiate::PREAMBLE;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -226,7 +227,7 @@ async fn damaged_requests_are_answered() {
     let other = create(&world.client, "other", schema()).await;
     let tablet = only_tablet(&world.env, &world.cluster, &other).await;
     let (k, n) = (1i32.to_le_bytes(), 2i64.to_le_bytes());
-    let row = [Cell::Value(&k), Cell::Value(b"text"), Cell::Value(&n)];
+    let row = [ClientCell::Value(&k), ClientCell::Value(b"text"), ClientCell::Value(&n)];
     let write = insert(&tablet, &schema(), &[&row, &row]).encode_to_vec();
     let scan = open(new_scan(&tablet, &["k", "v", "n"])).encode_to_vec();
     let mut rng = ChaCha12Rng::seed_from_u64(7);

@@ -14,25 +14,25 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::schema::ops::{Cell, RowOpKind, RowOpsWriter};
+use engine::schema::row_ops::{ClientCell, RowOpKind, RowOpsWriter};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::client::{Client, ClientConfig, CreateTable, Table};
-use node::env::os::{OsEnv, OsOptions};
-use node::env::{Env, Stream};
-use node::proto::kudu::RowOperationsPb;
-use node::proto::kudu::app_status_pb::ErrorCode;
-use node::proto::kudu::master::{GetTableLocationsRequestPb, GetTableLocationsResponsePb, TableIdentifierPb};
-use node::proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
-use node::proto::kudu::tserver::tablet_server_error_pb::Code;
-use node::proto::kudu::tserver::{
+use nyala_client::{Client, ClientConfig, CreateTable, Table};
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::env::{Env, Stream};
+use nyala_proto::kudu::RowOperationsPb;
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::master::{GetTableLocationsRequestPb, GetTableLocationsResponsePb, TableIdentifierPb};
+use nyala_proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
+use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
+use nyala_proto::kudu::tserver::{
     NewScanRequestPb, ScanRequestPb, ScanResponsePb, TabletServerErrorPb, WriteRequestPb, WriteResponsePb,
 };
-use node::rpc::client::{CallOptions, Connection, Response};
-use node::rpc::frame::{self, FrameReader};
-use node::rpc::negotiate::{ClientNegotiation, Step};
-use node::server::cluster::{Cluster, ClusterConfig, Ports};
+use nyala_common::rpc::client::{CallOptions, ClientConnection, RpcResponse};
+use nyala_common::rpc::frame::{self, FrameReader};
+use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep};
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
-use node::wire::convert;
+use nyala_common::wire::schema;
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -52,7 +52,7 @@ struct World {
     table: Table,
     tablet: Bytes,
     /// The client's own connection to the tablet server.
-    bystander: Arc<Connection>,
+    bystander: Arc<ClientConnection>,
     /// Rows that the bystander has written: keys 0, 1, 2, ...
     rows: AtomicI32,
     _dir: tempfile::TempDir,
@@ -74,7 +74,7 @@ impl World {
             masters: 1,
             tablet_servers: 1,
             ip: [127, 0, 0, 1].into(),
-            ports: Ports::Free,
+            ports: PortAssignment::Free,
             flags,
         };
         let cluster = Cluster::start(&env, &config).await.unwrap();
@@ -100,7 +100,7 @@ impl World {
         &self,
         method: &str,
         request: &Req,
-    ) -> Response<Resp> {
+    ) -> RpcResponse<Resp> {
         let options = CallOptions::default();
         self.bystander.call(TABLETS, method, request, soon(&self.env), &options).await.unwrap()
     }
@@ -112,7 +112,7 @@ impl World {
     /// The bystander writes another row, and reads all that it has written.
     async fn still_served(&self) {
         let (key, n) = (self.rows.fetch_add(1, Ordering::Relaxed).to_le_bytes(), 7i64.to_le_bytes());
-        let row = [Cell::Value(&key), Cell::Null, Cell::Value(&n)];
+        let row = [ClientCell::Value(&key), ClientCell::Null, ClientCell::Value(&n)];
         let written = self.write(&insert(&self.tablet, self.table.schema(), &[&row])).await;
         assert_eq!((written.error, written.per_row_errors), (None, vec![]));
         assert_eq!(self.count().await, self.rows.load(Ordering::Relaxed));
@@ -148,8 +148,8 @@ fn soon(env: &Env) -> engine::time::Instant {
     env.now().mono.after(Duration::from_secs(20))
 }
 
-async fn connect(env: &Env, addr: SocketAddr) -> Arc<Connection> {
-    Connection::connect(env, addr, "ann", soon(env)).await.unwrap()
+async fn connect(env: &Env, addr: SocketAddr) -> Arc<ClientConnection> {
+    ClientConnection::connect(env, addr, "ann", soon(env)).await.unwrap()
 }
 
 /// `k INT32, v STRING NULL, n INT64`
@@ -175,19 +175,19 @@ async fn only_tablet(env: &Env, cluster: &Cluster, table: &Table) -> Bytes {
     let table = TableIdentifierPb { table_id, table_name: None };
     let request = GetTableLocationsRequestPb { table, ..Default::default() };
     let options = CallOptions::default();
-    let found: Response<GetTableLocationsResponsePb> =
+    let found: RpcResponse<GetTableLocationsResponsePb> =
         connection.call(MASTER, "GetTableLocations", &request, soon(env), &options).await.unwrap();
     let [location] = found.message.tablet_locations.as_slice() else { panic!("one tablet: {found:?}") };
     location.tablet_id.clone()
 }
 
-fn insert(tablet: &Bytes, schema: &Schema, rows: &[&[Cell<'_>]]) -> WriteRequestPb {
+fn insert(tablet: &Bytes, schema: &Schema, rows: &[&[ClientCell<'_>]]) -> WriteRequestPb {
     let mut writer = RowOpsWriter::new(schema);
     rows.iter().for_each(|row| writer.push(RowOpKind::Insert, row));
     let (rows, indirect) = writer.finish();
     WriteRequestPb {
         tablet_id: tablet.clone(),
-        schema: Some(convert::schema_to_client_pb(schema)),
+        schema: Some(schema::schema_to_client_pb(schema)),
         row_operations: Some(RowOperationsPb {
             rows: Some(rows.into()),
             indirect_data: Some(indirect.into()),
@@ -198,7 +198,7 @@ fn insert(tablet: &Bytes, schema: &Schema, rows: &[&[Cell<'_>]]) -> WriteRequest
 
 /// A scan of these of the columns of [`schema`].
 fn new_scan(tablet: &Bytes, names: &[&str]) -> NewScanRequestPb {
-    let mut projected_columns = convert::schema_to_client_pb(&schema()).columns;
+    let mut projected_columns = schema::schema_to_client_pb(&schema()).columns;
     projected_columns.retain(|column| names.contains(&column.name.as_str()));
     NewScanRequestPb { tablet_id: tablet.clone(), projected_columns, ..Default::default() }
 }
@@ -238,12 +238,12 @@ impl Raw {
             raw.write(&send).await;
             let frame = raw.frame().await.expect("the server negotiates");
             match negotiation.on_frame(&frame) {
-                Step::Continue(bytes) => send = bytes,
-                Step::Done { send, .. } => {
+                NegotiationStep::Continue(bytes) => send = bytes,
+                NegotiationStep::Done { send, .. } => {
                     raw.write(&send).await;
                     return raw;
                 }
-                Step::Failed { message, .. } => panic!("{message}"),
+                NegotiationStep::Failed { message, .. } => panic!("{message}"),
             }
         }
     }

@@ -1,13 +1,14 @@
 //! Requests that are well-formed and wrong: rows that do not fit, tablets and scanners that are not there.
 
+use engine::schema::row_ops::ClientCell;
 use engine::ids::Uuid;
 use expect_test::expect;
-use node::client::ddl::AlterStep;
-use node::proto::kudu::master::{
+use nyala_client::tables::AlterStep;
+use nyala_proto::kudu::master::{
     GetTableSchemaRequestPb, GetTableSchemaResponsePb, GetTabletLocationsRequestPb,
     GetTabletLocationsResponsePb, MasterErrorPb,
 };
-use node::proto::kudu::tserver::{
+use nyala_proto::kudu::tserver::{
     ChecksumRequestPb, ChecksumResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
     SplitKeyRangeRequestPb, SplitKeyRangeResponsePb,
 };
@@ -17,7 +18,7 @@ use super::*;
 /// The rows that were refused, and why.
 fn refused(response: &WriteResponsePb) -> String {
     assert_eq!(response.error, None);
-    let line = |row: &node::proto::kudu::tserver::write_response_pb::PerRowErrorPb| {
+    let line = |row: &nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb| {
         let status = ErrorCode::try_from(row.error.code).unwrap().as_str_name();
         format!("row {}: {status}: {}\n", row.row_index, row.error.message())
     };
@@ -29,7 +30,7 @@ async fn rows_with_another_schema_are_refused() {
     let world = World::start(&[]).await;
     world.still_served().await;
     let (k, n, small) = (77i32.to_le_bytes(), 1i64.to_le_bytes(), 1i16.to_le_bytes());
-    let row = [Cell::Value(&k), Cell::Null, Cell::Value(&n)];
+    let row = [ClientCell::Value(&k), ClientCell::Null, ClientCell::Value(&n)];
     let old = insert(&world.tablet, &schema(), &[&row]);
     let columns = |change: &dyn Fn(&mut Vec<ColumnSchema>)| {
         let mut columns = schema().columns().to_vec();
@@ -37,13 +38,13 @@ async fn rows_with_another_schema_are_refused() {
         Schema::new(columns, 1).unwrap()
     };
     let narrow = columns(&|columns| columns[2].ty = DataType::Int16);
-    let narrow = insert(&world.tablet, &narrow, &[&[Cell::Value(&k), Cell::Null, Cell::Value(&small)]]);
+    let narrow = insert(&world.tablet, &narrow, &[&[ClientCell::Value(&k), ClientCell::Null, ClientCell::Value(&small)]]);
     let nullable = columns(&|columns| columns[2].nullable = true);
     let nullable = insert(&world.tablet, &nullable, &[&row]);
     let short = columns(&|columns| drop(columns.pop()));
     let short = insert(&world.tablet, &short, &[&row[..2]]);
     let more = columns(&|columns| columns.push(ColumnSchema::new(3, "w", DataType::Int64)));
-    let more = insert(&world.tablet, &more, &[&[row[0], row[1], row[2], Cell::Value(&n)]]);
+    let more = insert(&world.tablet, &more, &[&[row[0], row[1], row[2], ClientCell::Value(&n)]]);
     let mut told = String::new();
     for request in [&narrow, &nullable, &short, &more] {
         told += &format!("{}\n", self::told(&world.write(request).await.error));
@@ -55,7 +56,7 @@ async fn rows_with_another_schema_are_refused() {
     let table = world.client.alter_table(&world.table, &steps, None).await.unwrap();
     told += "after it was altered\n";
     told += &format!("{}\n", self::told(&world.write(&old).await.error));
-    let now = insert(&world.tablet, table.schema(), &[&[row[0], row[1], row[2], Cell::Value(&n)]]);
+    let now = insert(&world.tablet, table.schema(), &[&[row[0], row[1], row[2], ClientCell::Value(&n)]]);
     let scan = open(new_scan(&world.tablet, &["k", "n"]));
     told += &self::told(&world.call::<_, ScanResponsePb>("Scan", &scan).await.message.error);
     expect![[r#"
@@ -79,20 +80,20 @@ async fn rows_that_do_not_fit_fail_alone() {
     let keys: Vec<[u8; 4]> = (100i32..110).map(i32::to_le_bytes).collect();
     let n = 1i64.to_le_bytes();
     let (largest, larger) = (vec![b'x'; 65_536], vec![b'x'; 65_537]);
-    let number = Cell::Value(&n);
-    let rows: [&[Cell<'_>]; 6] = [
-        &[Cell::Unset, Cell::Null, number],
-        &[Cell::Null, Cell::Null, number],
-        &[Cell::Value(&keys[0]), Cell::Null, Cell::Unset],
-        &[Cell::Value(&keys[1]), Cell::Null, Cell::Null],
-        &[Cell::Value(&keys[2]), Cell::Value(&largest), number],
-        &[Cell::Value(&keys[3]), Cell::Value(&larger), number],
+    let number = ClientCell::Value(&n);
+    let rows: [&[ClientCell<'_>]; 6] = [
+        &[ClientCell::Unset, ClientCell::Null, number],
+        &[ClientCell::Null, ClientCell::Null, number],
+        &[ClientCell::Value(&keys[0]), ClientCell::Null, ClientCell::Unset],
+        &[ClientCell::Value(&keys[1]), ClientCell::Null, ClientCell::Null],
+        &[ClientCell::Value(&keys[2]), ClientCell::Value(&largest), number],
+        &[ClientCell::Value(&keys[3]), ClientCell::Value(&larger), number],
     ];
     let mut told = refused(&world.write(&insert(&world.tablet, &schema(), &rows)).await);
     let texts = Schema::new(vec![ColumnSchema::new(0, "k", DataType::String)], 1).unwrap();
     let table = create(&world.client, "texts", texts.clone()).await;
     let tablet = only_tablet(&world.env, &world.cluster, &table).await;
-    let rows: [&[Cell<'_>]; 2] = [&[Cell::Value(&largest[..16_384])], &[Cell::Value(&largest[..16_385])]];
+    let rows: [&[ClientCell<'_>]; 2] = [&[ClientCell::Value(&largest[..16_384])], &[ClientCell::Value(&largest[..16_385])]];
     told += "long keys\n";
     told += &refused(&world.write(&insert(&tablet, &texts, &rows)).await);
     expect![[r#"
@@ -163,14 +164,14 @@ async fn asked_of_the_master(world: &World, id: &Bytes) -> [String; 2] {
         None => "ok".to_string(),
     };
     let tablets = GetTabletLocationsRequestPb { tablet_ids: vec![id.clone()], ..Default::default() };
-    let tablets: Response<GetTabletLocationsResponsePb> =
+    let tablets: RpcResponse<GetTabletLocationsResponsePb> =
         master.call(MASTER, "GetTabletLocations", &tablets, until, &options).await.unwrap();
     let tablets = tablets.message;
     let each = tablets.errors.iter().map(|error| error.status.message().to_string());
     let found = tablets.tablet_locations.len();
     let first = format!("{}, {found} found {}", shown(&tablets.error), each.collect::<Vec<_>>().join(", "));
     let table = TableIdentifierPb { table_id: Some(id.clone()), table_name: None };
-    let table: Response<GetTableSchemaResponsePb> = master
+    let table: RpcResponse<GetTableSchemaResponsePb> = master
         .call(MASTER, "GetTableSchema", &GetTableSchemaRequestPb { table }, until, &options)
         .await
         .unwrap();
@@ -192,7 +193,7 @@ async fn expired_and_unknown_scanners_are_told() {
         let next = ScanRequestPb { scanner_id: Some(id.clone()), call_seq_id: Some(1), ..Default::default() };
         told.push(self::told(&world.call::<_, ScanResponsePb>("Scan", &next).await.message.error));
         let alive = ScannerKeepAliveRequestPb { scanner_id: id };
-        let alive: Response<ScannerKeepAliveResponsePb> = world.call("ScannerKeepAlive", &alive).await;
+        let alive: RpcResponse<ScannerKeepAliveResponsePb> = world.call("ScannerKeepAlive", &alive).await;
         told.push(self::told(&alive.message.error));
     }
     told.dedup();

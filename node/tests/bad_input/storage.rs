@@ -1,5 +1,6 @@
 //! Disks that are full, and files of a newer build.
 
+use engine::schema::row_ops::ClientCell;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -8,7 +9,7 @@ use engine::codec;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use expect_test::expect;
-use node::env::Disks;
+use nyala_common::env::Disks;
 
 use super::*;
 
@@ -50,7 +51,7 @@ const UNSQUEEZED: [(&str, &str); 2] =
 
 fn a_row(world: &World, key: i32) -> WriteRequestPb {
     let (k, n) = (key.to_le_bytes(), 1i64.to_le_bytes());
-    insert(&world.tablet, &schema(), &[&[Cell::Value(&k), Cell::Value(&[b'x'; 5000]), Cell::Value(&n)]])
+    insert(&world.tablet, &schema(), &[&[ClientCell::Value(&k), ClientCell::Value(&[b'x'; 5000]), ClientCell::Value(&n)]])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::ids::Uuid;
-use engine::schema::ops::RowOpKind;
+use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::env::Env;
-use node::env::os::{OsEnv, OsOptions};
-use node::proto::kudu::consensus::{
+use nyala_common::env::Env;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_proto::kudu::consensus::{
     GetConsensusStateRequestPb, GetConsensusStateResponsePb, RaftConfigPb, RaftPeerPb,
 };
-use node::proto::kudu::server::{GetStatusRequestPb, GetStatusResponsePb};
-use node::proto::kudu::tserver::{
+use nyala_proto::kudu::server::{GetStatusRequestPb, GetStatusResponsePb};
+use nyala_proto::kudu::tserver::{
     CreateTabletRequestPb, CreateTabletResponsePb, NewScanRequestPb, ScanRequestPb, ScanResponsePb,
     WriteRequestPb, WriteResponsePb,
 };
-use node::proto::kudu::{HostPortPb, PartitionPb, PartitionSchemaPb, ReadMode, RowOperationsPb};
-use node::rpc::RequestIdPb;
-use node::rpc::client::{CallOptions, Proxy, RpcError};
-use node::wire::convert;
+use nyala_proto::kudu::{HostPortPb, PartitionPb, PartitionSchemaPb, ReadMode, RowOperationsPb};
+use nyala_common::rpc::RequestIdPb;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::wire::schema;
 use prost::Message;
 
 const CLIENT: &str = "kudu.tserver.TabletServerService";
@@ -150,11 +150,11 @@ impl Servers {
         for number in 0..COUNT {
             let request = CreateTabletRequestPb {
                 dest_uuid: Some(self.uuids[number].clone()),
-                table_id: convert::id_bytes(&Uuid([1; 16])),
-                tablet_id: convert::id_bytes(&tablet),
+                table_id: schema::id_bytes(&Uuid([1; 16])),
+                tablet_id: schema::id_bytes(&tablet),
                 partition: Some(PartitionPb::default()),
                 table_name: "t".to_string(),
-                schema: convert::schema_to_pb(&schema()),
+                schema: schema::schema_to_pb(&schema()),
                 partition_schema: Some(PartitionSchemaPb::default()),
                 config: RaftConfigPb { opid_index: Some(-1), peers: peers.clone(), ..Default::default() },
                 ..Default::default()
@@ -171,7 +171,7 @@ impl Servers {
             let mut newest = (-1, None);
             for number in (0..COUNT).filter(|number| self.children[*number].is_some()) {
                 let request = GetConsensusStateRequestPb {
-                    tablet_ids: vec![convert::id_bytes(&tablet)],
+                    tablet_ids: vec![schema::id_bytes(&tablet)],
                     ..Default::default()
                 };
                 let state: Result<GetConsensusStateResponsePb, _> =
@@ -220,8 +220,8 @@ impl Servers {
     /// All keys on one server, at a moment of its choice.
     pub async fn keys(&self, number: usize, tablet: Uuid) -> Vec<i64> {
         let new = NewScanRequestPb {
-            tablet_id: convert::id_bytes(&tablet),
-            projected_columns: convert::schema_to_client_pb(&schema()).columns,
+            tablet_id: schema::id_bytes(&tablet),
+            projected_columns: schema::schema_to_client_pb(&schema()).columns,
             read_mode: Some(ReadMode::ReadAtSnapshot as i32),
             ..Default::default()
         };
@@ -254,8 +254,8 @@ fn insert(tablet: Uuid, key: i64) -> WriteRequestPb {
     let mut rows = vec![RowOpKind::Insert as u8, 1];
     rows.extend(key.to_le_bytes());
     WriteRequestPb {
-        tablet_id: convert::id_bytes(&tablet),
-        schema: Some(convert::schema_to_client_pb(&schema())),
+        tablet_id: schema::id_bytes(&tablet),
+        schema: Some(schema::schema_to_client_pb(&schema())),
         row_operations: Some(RowOperationsPb { rows: Some(Bytes::from(rows)), indirect_data: None }),
         ..Default::default()
     }

@@ -1,7 +1,7 @@
-//! The command: many seeds, one seed again, a failing plan made smaller, a run's page.
+//! The command line: runs many seeds, replays one, shrinks a failing plan, draws a run.
 //!
-//! Every run is a process of its own ([`child`]): what a process holds in statics is part of what a seed decides.
-//! Exit codes: 0 nothing wrong, 1 a run failed, 2 the command makes no sense, 3 something around it failed.
+//! Every run has its own process ([`run_process`]), because statics are part of what a seed decides. Exit codes: 0
+//! success, 1 a run failed, 2 invalid arguments, 3 the environment failed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,120 +10,120 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 
-use crate::plan::record::Field;
-use crate::plan::{Plan, Profile, Size};
 use crate::run::WorldKind;
 use crate::study;
+use sim_plan::line_format::LineField;
+use sim_plan::{FaultProfile, Plan, PlanSize};
 
-mod child;
-mod farm;
-mod kinds;
+mod determinism;
+mod fault_report;
+mod mutant_results;
+mod mutant_schemata;
 mod mutants;
-mod needs;
+mod required_faults;
 mod results;
-mod schema;
+mod run_pool;
+mod run_process;
 mod scratch;
 mod show;
 mod shrink;
-mod twice;
-mod verdicts;
 
 /// Runs nyala in simulated worlds.
 #[derive(Parser)]
 #[command(name = "cargo sim", bin_name = "cargo sim")]
 struct Cli {
     #[command(subcommand)]
-    word: Word,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum Word {
-    /// Runs many seeds, each in a process of its own
-    Run(farm::RunArgs),
-    /// Runs every kept plan of a folder, in both worlds
-    Plans(farm::PlansArgs),
-    /// Runs a seed or a plan again and prints what it came to
+enum Command {
+    /// Runs many seeds, one process each
+    Run(run_pool::RunArgs),
+    /// Runs every plan of a folder, in both worlds
+    Plans(run_pool::PlansArgs),
+    /// Runs a seed or a plan again and prints its outcome
     Replay(ReplayArgs),
-    /// Runs seeds twice each and compares their hashes
-    Twice(twice::TwiceArgs),
-    /// Makes a failing plan as small as it can get
+    /// Runs each seed twice and compares the hashes
+    Twice(determinism::TwiceArgs),
+    /// Minimizes a failing plan
     Shrink(shrink::ShrinkArgs),
-    /// Writes the page of a run: one HTML file
+    /// Writes the timeline of a run as one HTML file
     Show(show::ShowArgs),
     /// Prints the plan of a seed
     Plan(PlanArgs),
-    /// Puts the results of several shards into one file and sums them up
+    /// Merges the results of several shards into one file and prints a summary
     Merge(results::MergeArgs),
-    /// Plants bugs, and says how soon each is caught
+    /// Runs all mutants and reports how soon each is killed
     Mutants(mutants::MutantsArgs),
-    /// What the node would reach on machines of paper
+    /// Estimates performance with a cost model
     Study(study::StudyArgs),
-    /// Runs one point of a study in this very process
+    /// Runs one point of a study in this process
     #[command(hide = true)]
     StudyPoint(study::PointArgs),
-    /// Runs one plan in this very process, for the other words
+    /// Runs one plan in this process, for the other subcommands
     #[command(hide = true)]
-    One(child::OneArgs),
+    One(run_process::RunOneArgs),
 }
 
-/// Which plan, in which world.
+/// A plan and the world to run it in.
 #[derive(Args, Debug, Clone)]
-pub(crate) struct Which {
+pub(crate) struct PlanSource {
     /// A seed, or the path of a plan
     pub what: String,
     #[command(flatten)]
-    pub how: How,
+    pub options: RunOptions,
 }
 
-/// How plans are made and run.
+/// Options for generating and running plans.
 #[derive(Args, Debug, Clone)]
-pub(crate) struct How {
+pub(crate) struct RunOptions {
     /// madsim or turmoil
     #[arg(long, default_value = "madsim", value_parser = parse_field::<WorldKind>)]
     pub world: WorldKind,
     /// Faults to draw from: swarm, disk, network, crash, clock, memory, copy, calm
-    #[arg(long, default_value = "swarm", value_parser = parse_field::<Profile>)]
-    pub profile: Profile,
-    /// How large plans are: smoke, full, bench
-    #[arg(long, default_value = "full", value_parser = parse_field::<Size>)]
-    pub size: Size,
+    #[arg(long, default_value = "swarm", value_parser = parse_field::<FaultProfile>)]
+    pub profile: FaultProfile,
+    /// Size of plans: smoke, full, bench
+    #[arg(long, default_value = "full", value_parser = parse_field::<PlanSize>)]
+    pub size: PlanSize,
 }
 
 #[derive(Args)]
 struct PlanArgs {
     seed: u64,
     #[command(flatten)]
-    how: How,
+    options: RunOptions,
 }
 
 #[derive(Args)]
 struct ReplayArgs {
     #[command(flatten)]
-    which: Which,
+    source: PlanSource,
     /// Print the events with these numbers, FROM..TO
     #[arg(long)]
     events: Option<String>,
-    /// Print what the nodes logged and what befell them
+    /// Print log lines and faults
     #[arg(long)]
     log: bool,
 }
 
-fn parse_field<T: Field>(text: &str) -> Result<T, String> {
-    T::parse(text).ok_or_else(|| format!("{text:?} is not one of them"))
+fn parse_field<T: LineField>(text: &str) -> Result<T, String> {
+    T::parse(text).ok_or_else(|| format!("{text:?}: unknown value"))
 }
 
-impl Which {
-    /// The plan, generated or read.
+impl PlanSource {
+    /// Returns the plan, generated or read.
     pub fn plan(&self) -> Result<Plan> {
         match self.what.parse() {
-            Ok(seed) => Ok(self.how.plan(seed)),
+            Ok(seed) => Ok(self.options.plan(seed)),
             Err(_) => read_plan(&PathBuf::from(&self.what)),
         }
     }
 
-    /// What files of this run's are named: the seed with its world and faults, or the plan's own name.
+    /// Returns the base name of this run's files: world, profile, size and seed, or the plan's file name.
     pub fn file_name(&self) -> String {
-        let How { world, profile, size } = &self.how;
+        let RunOptions { world, profile, size } = &self.options;
         let what = match self.what.parse::<u64>() {
             Ok(seed) => format!("{}-{}-{seed}", profile.word(), size.word()),
             Err(_) => Path::new(&self.what).file_stem().unwrap_or_default().to_string_lossy().into_owned(),
@@ -131,15 +131,15 @@ impl Which {
         format!("{}-{what}", world.word())
     }
 
-    /// The words that name this plan on a command line.
+    /// Returns the arguments that name this plan on a command line.
     pub fn words(&self) -> Vec<String> {
         let mut words = vec![self.what.clone()];
-        words.extend(self.how.words());
+        words.extend(self.options.words());
         words
     }
 }
 
-impl How {
+impl RunOptions {
     pub fn plan(&self, seed: u64) -> Plan {
         Plan::generate(seed, self.profile, self.size)
     }
@@ -160,28 +160,28 @@ pub(crate) fn read_plan(path: &Path) -> Result<Plan> {
     Ok(text.parse()?)
 }
 
-/// `FROM..TO`, the end not included.
+/// Parses `FROM..TO`, the end not included.
 pub(crate) fn parse_range(text: &str) -> Result<std::ops::Range<u64>> {
     let Some((from, to)) = text.split_once("..") else { bail!("{text:?} is not FROM..TO") };
     Ok(from.parse().context("the first number")?..to.parse().context("the last number")?)
 }
 
-/// The program: parses, runs, says how it went.
+/// Runs the command and returns its exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let done = match cli.word {
-        Word::Run(args) => farm::run(&args),
-        Word::Plans(args) => farm::plans(&args),
-        Word::Replay(args) => replay(&args),
-        Word::Twice(args) => twice::twice(&args),
-        Word::Shrink(args) => shrink::shrink(&args),
-        Word::Show(args) => show::show(&args),
-        Word::Plan(args) => print_plan(&args.how.plan(args.seed)),
-        Word::Merge(args) => results::merge(&args),
-        Word::Mutants(args) => mutants::mutants(&args),
-        Word::Study(args) => study::study(&args),
-        Word::StudyPoint(args) => study::one_point(&args),
-        Word::One(args) => child::one(&args),
+    let done = match cli.command {
+        Command::Run(args) => run_pool::run(&args),
+        Command::Plans(args) => run_pool::plans(&args),
+        Command::Replay(args) => replay(&args),
+        Command::Twice(args) => determinism::twice(&args),
+        Command::Shrink(args) => shrink::shrink(&args),
+        Command::Show(args) => show::show(&args),
+        Command::Plan(args) => print_plan(&args.options.plan(args.seed)),
+        Command::Merge(args) => results::merge(&args),
+        Command::Mutants(args) => mutants::mutants(&args),
+        Command::Study(args) => study::study(&args),
+        Command::StudyPoint(args) => study::one_point(&args),
+        Command::One(args) => run_process::one(&args),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -193,7 +193,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints as much of it as the reader takes: `head`, for one, has enough at some line.
+/// Prints as much of the plan as the reader takes: `head`, for one, closes the pipe early.
 fn print_plan(plan: &Plan) -> Result<bool> {
     match std::io::stdout().lock().write_all(plan.to_string().as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -205,14 +205,15 @@ fn print_plan(plan: &Plan) -> Result<bool> {
 
 fn replay(args: &ReplayArgs) -> Result<bool> {
     let events = args.events.as_deref().map(parse_range).transpose()?;
-    let job = child::Job { events, moments: args.log, ..child::Job::new(args.which.clone()) };
-    let child::Heard { outcome, lines, moments, .. } = job.hear()?;
+    let job =
+        run_process::RunJob { events, timeline: args.log, ..run_process::RunJob::new(args.source.clone()) };
+    let run_process::ChildOutput { outcome, lines, timeline, .. } = job.run()?;
     lines.iter().for_each(|line| println!("{line}"));
-    // Every single entry of every log is for the page.
-    for moment in moments.iter().filter(|moment| moment.kind != crate::observer::LOG_ENTRY) {
-        println!("{:>12.3} ms {:<8} {:<6} {}", moment.ms, moment.host, moment.kind, moment.text);
+    // Log entries are for the timeline only.
+    for event in timeline.iter().filter(|event| event.kind != crate::run_observer::LOG_ENTRY) {
+        println!("{:>12.3} ms {:<8} {:<6} {}", event.ms, event.host, event.kind, event.text);
     }
-    results::print_failures(&outcome, &args.which);
+    results::print_failures(&outcome, &args.source);
     println!(
         "seed {} {}: {} events, hash {}, {:.1} s simulated, {} ops, {} ms CPU, {} MiB",
         outcome.seed,

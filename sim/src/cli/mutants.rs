@@ -1,16 +1,16 @@
-//! Planted bugs: how soon each is caught, and by which judge.
+//! Mutants: how soon each is killed, and by which oracle.
 //!
-//! All patches of a folder are built into one program ([`super::schema`]), those that cannot be joined into one each,
-//! and each is run until a judge objects. A run that fails without the patch too proves nothing and is passed over.
-//! Controls, whose patches change nothing that matters, must stay clean.
+//! All patches of a folder are built into one program ([`super::mutant_schemata`]); those that cannot be joined are
+//! built one by one. Each mutant runs until an oracle reports a violation. A run that also fails without the patch
+//! proves nothing and is skipped. Controls, whose patches change no observable behaviour, must stay clean.
 //!
-//! Every patch has the same runs ([`course`]), as if nobody knew what it is about. What became of each is kept in a
-//! page as soon as it is known ([`super::verdicts`]), so that a search that was broken off goes on where it ended.
+//! Every mutant has the same runs ([`course`]), chosen without knowledge of the patch. Each outcome is stored as soon
+//! as it is known ([`super::mutant_results`]), so an interrupted search continues.
 //!
 //! ```text
-//! # What the bug is.              the first lines of a patch
-//! # Caught by: durability         which judges should notice
-//! # Profile: crash                the faults it needs
+//! # Description of the mutant.     the first lines of a patch
+//! # Caught by: durability         oracles expected to kill it
+//! # Profile: crash                faults it needs
 //! ```
 
 use std::collections::HashMap;
@@ -24,20 +24,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 
-use super::child::Job;
-use super::kinds::{self, Page, Shown};
-use super::needs::needs;
-use super::schema::join;
+use super::fault_report::{self, FaultFinding, FaultReport};
+use super::mutant_results::{MutantResult, MutantResults};
+use super::mutant_schemata::join;
+use super::required_faults::needs;
+use super::run_process::RunJob;
 use super::scratch::{apply, copy_tree};
-use super::verdicts::{Verdict, Verdicts};
-use super::{How, Which};
-use crate::plan::kinds::profile_of;
-use crate::plan::{Profile, Size};
-use crate::run::{Outcome, WorldKind};
+use super::{PlanSource, RunOptions};
+use crate::run::{RunOutcome, WorldKind};
+use sim_plan::fault_weights::profile_of;
+use sim_plan::{FaultProfile, PlanSize};
 
 #[derive(Args)]
 pub struct MutantsArgs {
-    /// Only patches whose names contain one of these, with commas between
+    /// Only patches whose names contain one of these, separated by commas
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// The folder of patches
@@ -46,47 +46,47 @@ pub struct MutantsArgs {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     from: u64,
-    /// CPU minutes that one mutant may take
+    /// CPU minutes for each mutant
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// Mutants that are tried at the same time
+    /// Mutants that run at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Where the scratch copy and its target directory are
+    /// Folder of the scratch copy and its target directory
     #[arg(long, default_value = "target/mutants")]
     scratch: PathBuf,
-    /// The page of verdicts
+    /// The file of results
     #[arg(long, default_value = "sim/MUTANTS.md")]
     verdicts: PathBuf,
-    /// Look for a bug that each of these kinds of faults shows, with commas between; none is judged otherwise
+    /// Find a mutant that each of these kinds of faults exposes, separated by commas; nothing else runs
     #[arg(long, value_delimiter = ',')]
     kind: Vec<String>,
-    /// The page of what kinds of faults show
+    /// The file of mutants by kind of fault
     #[arg(long, default_value = "sim/FAULTS.md")]
     kinds: PathBuf,
-    /// Judge again what was caught already, or missed with as much time
+    /// Run mutants again that were killed already, or survived with as much time
     #[arg(long)]
     again: bool,
-    /// The profile that mutants are built with
+    /// The cargo profile for building mutants
     #[arg(long, default_value = "mutant")]
     build: String,
     #[arg(long, default_value = "madsim", value_parser = super::parse_field::<WorldKind>)]
     world: WorldKind,
-    /// Profiles of plans, in turn, with commas between
-    #[arg(long, value_delimiter = ',', value_parser = super::parse_field::<Profile>,
+    /// Profiles of plans, in turn, separated by commas
+    #[arg(long, value_delimiter = ',', value_parser = super::parse_field::<FaultProfile>,
           default_value = "swarm,crash,disk,network,copy,memory,clock,calm")]
-    profile: Vec<Profile>,
-    /// Sizes of plans, with commas between
+    profile: Vec<FaultProfile>,
+    /// Sizes of plans, separated by commas
     #[arg(long, default_value = "smoke,full", value_delimiter = ',',
-          value_parser = super::parse_field::<Size>)]
-    size: Vec<Size>,
+          value_parser = super::parse_field::<PlanSize>)]
+    size: Vec<PlanSize>,
 }
 
-/// One planted bug.
+/// One mutant.
 struct Mutant {
     name: String,
     path: PathBuf,
-    /// Which of those in the program.
+    /// Its number in the joined program.
     number: u32,
 }
 
@@ -103,58 +103,58 @@ impl Mutant {
 
 /// One run of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Try {
-    size: Size,
-    profile: Profile,
+struct SearchAttempt {
+    size: PlanSize,
+    profile: FaultProfile,
     seed: u64,
 }
 
-/// What a run comes to without any bug.
-struct Plain {
+/// The outcome of a run without any mutant.
+struct BaselineRun {
     hash: String,
-    judges: Vec<String>,
+    oracles: Vec<String>,
 }
 
-/// The search for one mutant after the other.
+/// The search for all mutants.
 struct Search<'a> {
     args: &'a MutantsArgs,
-    /// The program with all that could be joined, and those of others by their numbers.
+    /// The joined program, and the programs of other mutants by number.
     program: PathBuf,
     others: HashMap<u32, PathBuf>,
-    plain: Mutex<HashMap<Try, Arc<OnceLock<Plain>>>>,
-    verdicts: Mutex<Verdicts>,
+    baseline: Mutex<HashMap<SearchAttempt, Arc<OnceLock<BaselineRun>>>>,
+    verdicts: Mutex<MutantResults>,
     day: String,
 }
 
-/// Tries each patch that has no verdict; true if all are caught and no control is.
+/// Runs each mutant that has no result; true if all are killed and no control is.
 pub fn mutants(args: &MutantsArgs) -> Result<bool> {
     let all = find(args)?;
     let wanted = |mutant: &&Mutant| {
         args.only.is_empty() || args.only.iter().any(|part| mutant.name.contains(part.as_str()))
     };
     let mutants: Vec<&Mutant> = all.iter().filter(wanted).collect();
-    ensure!(!mutants.is_empty(), "no patch in {} has such a name", args.dir.display());
-    let verdicts = Mutex::new(Verdicts::read(&args.verdicts)?);
+    ensure!(!mutants.is_empty(), "mutants: no patch has such a name ({})", args.dir.display());
+    let verdicts = Mutex::new(MutantResults::read(&args.verdicts)?);
     let day = output(Command::new("date").args(["-u", "+%F"]))?.trim().to_string();
     let (program, others) = programs(args, &all, &mutants)?;
-    let search = Search { args, program, others, plain: Mutex::default(), verdicts, day };
+    let search = Search { args, program, others, baseline: Mutex::default(), verdicts, day };
     if !args.kind.is_empty() {
         return search.kinds(&mutants);
     }
-    println!("{:<36} {:>6} {:>6} {:>8}  caught by", "mutant", "runs", "differ", "CPU s");
+    println!("{:<36} {:>6} {:>6} {:>8}  killed by", "mutant", "runs", "differ", "CPU s");
     let right = search.all(&mutants)?;
     let share = 100.0 * right as f64 / mutants.len() as f64;
-    println!("{right} of {} as they should be: {share:.0} %", mutants.len());
+    println!("{right} of {} as expected: {share:.0} %", mutants.len());
     Ok(right == mutants.len())
 }
 
 impl Search<'_> {
-    /// How many are as they should be.
+    /// Returns the number of mutants with the expected outcome.
     fn all(&self, mutants: &[&Mutant]) -> Result<usize> {
-        self.share(mutants, |mutant| Ok(self.verdict(mutant)?.caught.is_some() != mutant.is_control()))
+        self.share(mutants, |mutant| Ok(self.result(mutant)?.caught.is_some() != mutant.is_control()))
     }
 
-    /// Lets as many as may work at a time do what is to be done; how often it came to `true`.
+    /// Runs `work` for all items on as many threads as jobs are allowed; returns the number of `true` results.
     fn share<T: Sync>(&self, all: &[T], work: impl Fn(&T) -> Result<bool> + Sync) -> Result<usize> {
         let (next, right) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = || -> Result<()> {
@@ -172,14 +172,16 @@ impl Search<'_> {
         Ok(right.into_inner())
     }
 
-    /// Looks for a bug that each kind of fault shows; true if there is one for each.
+    /// Finds a mutant that each kind of fault exposes; true if there is one for each.
     fn kinds(&self, mutants: &[&Mutant]) -> Result<bool> {
-        let page = Mutex::new(Page::read(&self.args.kinds)?);
+        let page = Mutex::new(FaultReport::read(&self.args.kinds)?);
         let shown = self.share(&self.args.kind, |kind| {
             let found = self.shown_by(kind, mutants)?;
-            let named = found.as_ref().map(|shown| (mutants[shown.bug].name.as_str(), shown));
+            let named = found.as_ref().map(|shown| (mutants[shown.mutant].name.as_str(), shown));
             match named {
-                Some((bug, Shown { judge, run, .. })) => println!("{kind:<18} {bug:<36} {judge} ({run})"),
+                Some((mutant, FaultFinding { oracle, run, .. })) => {
+                    println!("{kind:<18} {mutant:<36} {oracle} ({run})")
+                }
                 None => println!("{kind:<18} NONE"),
             }
             let mut page = page.lock().map_err(|_| anyhow!("another worker died"))?;
@@ -189,24 +191,25 @@ impl Search<'_> {
         Ok(shown == self.args.kind.len())
     }
 
-    fn shown_by(&self, kind: &str, mutants: &[&Mutant]) -> Result<Option<Shown>> {
-        let profile = profile_of(kind).with_context(|| format!("no fault is called {kind:?}"))?;
+    fn shown_by(&self, kind: &str, mutants: &[&Mutant]) -> Result<Option<FaultFinding>> {
+        let profile = profile_of(kind).with_context(|| format!("unknown kind of fault: {kind:?}"))?;
         let (scratch, mut spent) = (self.args.scratch.join(format!("{kind}.plan")), Duration::ZERO);
         let sizes = self.args.size.iter().copied().cycle();
         let plans = (self.args.from..).zip(sizes).map(|(seed, size)| {
-            let how = How { world: self.args.world, profile, size };
-            (format!("{} {} {seed}", profile.word(), size.word()), how.plan(seed))
+            let options = RunOptions { world: self.args.world, profile, size };
+            (format!("{} {} {seed}", profile.word(), size.word()), options.plan(seed))
         });
-        let bugs: Vec<usize> = (0..mutants.len()).filter(|bug| !mutants[*bug].is_control()).collect();
-        let found = kinds::shown_by(kind, plans, &bugs, |plan, bug| {
+        let bugs: Vec<usize> = (0..mutants.len()).filter(|mutant| !mutants[*mutant].is_control()).collect();
+        let found = fault_report::shown_by(kind, plans, &bugs, |plan, mutant| {
             if spent >= self.limit() {
                 return Ok(None);
             }
             fs::write(&scratch, plan.to_string())?;
-            let next = Try { size: self.args.size[0], profile, seed: plan.seed };
-            let job = bug.map_or_else(|| self.clean(next), |bug| self.job(next, mutants[bug]));
-            let which = Which { what: scratch.display().to_string(), how: job.which.how.clone() };
-            let (outcome, cpu) = timed(&Job { which, ..job })?;
+            let next = SearchAttempt { size: self.args.size[0], profile, seed: plan.seed };
+            let job = mutant.map_or_else(|| self.clean(next), |mutant| self.job(next, mutants[mutant]));
+            let source =
+                PlanSource { what: scratch.display().to_string(), options: job.source.options.clone() };
+            let (outcome, cpu) = timed(&RunJob { source, ..job })?;
             spent += cpu;
             Ok(Some(outcome.failures.into_iter().map(|failure| failure.oracle).collect()))
         });
@@ -214,21 +217,21 @@ impl Search<'_> {
         found
     }
 
-    /// What is known of it, or what comes of trying.
-    fn verdict(&self, mutant: &Mutant) -> Result<Verdict> {
-        let enough = |known: &Verdict| known.caught.is_some() || known.cpu >= self.limit();
+    /// Returns the stored result of a mutant, or runs it.
+    fn result(&self, mutant: &Mutant) -> Result<MutantResult> {
+        let enough = |known: &MutantResult| known.caught.is_some() || known.cpu >= self.limit();
         let known = self.lock()?.get(&mutant.name).filter(|known| !self.args.again && enough(known)).cloned();
         if let Some(known) = known {
             print(mutant, &known, "");
             return Ok(known);
         }
-        let (verdict, said) = self.judge(mutant)?;
-        print(mutant, &verdict, &said);
-        self.lock()?.keep(&mutant.name, verdict.clone())?;
-        Ok(verdict)
+        let (result, message) = self.oracle(mutant)?;
+        print(mutant, &result, &message);
+        self.lock()?.keep(&mutant.name, result.clone())?;
+        Ok(result)
     }
 
-    fn lock(&self) -> Result<std::sync::MutexGuard<'_, Verdicts>> {
+    fn lock(&self) -> Result<std::sync::MutexGuard<'_, MutantResults>> {
         self.verdicts.lock().map_err(|_| anyhow!("another worker died"))
     }
 
@@ -236,9 +239,9 @@ impl Search<'_> {
         Duration::from_secs_f64(self.args.minutes * 60.0)
     }
 
-    /// The verdict, and what the judge said.
-    fn judge(&self, mutant: &Mutant) -> Result<(Verdict, String)> {
-        let mut verdict = Verdict {
+    /// Runs a mutant; returns the result and the oracle's message.
+    fn oracle(&self, mutant: &Mutant) -> Result<(MutantResult, String)> {
+        let mut result = MutantResult {
             caught: None,
             needs: Vec::new(),
             seeds: 0,
@@ -247,96 +250,101 @@ impl Search<'_> {
             day: self.day.clone(),
         };
         for next in course(self.args) {
-            if verdict.cpu >= self.limit() {
+            if result.cpu >= self.limit() {
                 break;
             }
             let (outcome, cpu) = timed(&self.job(next, mutant))?;
-            let plain = self.plain(next)?;
-            let plain = plain.get().context("it was run")?;
-            verdict.seeds += 1;
-            verdict.cpu += cpu;
-            verdict.differ += u64::from(outcome.hash != plain.hash);
-            let fresh = outcome.failures.into_iter().find(|failure| !plain.judges.contains(&failure.oracle));
+            let baseline = self.baseline(next)?;
+            let baseline = baseline.get().context("it was run")?;
+            result.seeds += 1;
+            result.cpu += cpu;
+            result.differ += u64::from(outcome.hash != baseline.hash);
+            let fresh =
+                outcome.failures.into_iter().find(|failure| !baseline.oracles.contains(&failure.oracle));
             if let Some(failure) = fresh {
                 let run = format!("{} {} {}", next.profile.word(), next.size.word(), next.seed);
-                verdict.needs = self.needs(next, mutant, &failure.oracle)?;
-                verdict.caught = Some((failure.oracle, run));
-                return Ok((verdict, failure.message));
+                result.needs = self.needs(next, mutant, &failure.oracle)?;
+                result.caught = Some((failure.oracle, run));
+                return Ok((result, failure.message));
             }
         }
-        Ok((verdict, String::new()))
+        Ok((result, String::new()))
     }
 
-    /// Kinds of faults without which `judge` is silent in a run that it objected to.
-    fn needs(&self, next: Try, mutant: &Mutant, judge: &str) -> Result<Vec<String>> {
+    /// Returns the kinds of faults without which `oracle` reports nothing in a run where it did.
+    fn needs(&self, next: SearchAttempt, mutant: &Mutant, oracle: &str) -> Result<Vec<String>> {
         let scratch = self.args.scratch.join(format!("needs-{}.plan", mutant.number));
         let job = self.job(next, mutant);
-        let found = needs(&job.which.plan()?, |plan| {
+        let found = needs(&job.source.plan()?, |plan| {
             fs::write(&scratch, plan.to_string())?;
-            let which = Which { what: scratch.display().to_string(), how: job.which.how.clone() };
-            let outcome = Job { which, ..job.clone() }.run()?;
-            Ok(outcome.failures.iter().any(|failure| failure.oracle == judge))
+            let source =
+                PlanSource { what: scratch.display().to_string(), options: job.source.options.clone() };
+            let outcome = RunJob { source, ..job.clone() }.outcome()?;
+            Ok(outcome.failures.iter().any(|failure| failure.oracle == oracle))
         });
         let _gone = fs::remove_file(&scratch);
         found
     }
 
-    fn job(&self, next: Try, mutant: &Mutant) -> Job {
+    fn job(&self, next: SearchAttempt, mutant: &Mutant) -> RunJob {
         let alone = self.others.get(&mutant.number);
-        Job {
-            planted: mutant.number,
+        RunJob {
+            mutant: mutant.number,
             program: alone.cloned().or(Some(self.program.clone())),
             ..self.clean(next)
         }
     }
 
-    fn clean(&self, next: Try) -> Job {
-        let how = How { world: self.args.world, profile: next.profile, size: next.size };
-        Job { program: Some(self.program.clone()), ..Job::new(Which { what: next.seed.to_string(), how }) }
+    fn clean(&self, next: SearchAttempt) -> RunJob {
+        let options = RunOptions { world: self.args.world, profile: next.profile, size: next.size };
+        RunJob {
+            program: Some(self.program.clone()),
+            ..RunJob::new(PlanSource { what: next.seed.to_string(), options })
+        }
     }
 
-    /// The run without any bug; all mutants share it.
-    fn plain(&self, next: Try) -> Result<Arc<OnceLock<Plain>>> {
-        let mut all = self.plain.lock().map_err(|_| anyhow!("another worker died"))?;
-        let plain = all.entry(next).or_default().clone();
+    /// Returns the run without a mutant, which all mutants share.
+    fn baseline(&self, next: SearchAttempt) -> Result<Arc<OnceLock<BaselineRun>>> {
+        let mut all = self.baseline.lock().map_err(|_| anyhow!("another worker died"))?;
+        let baseline = all.entry(next).or_default().clone();
         drop(all);
-        if plain.get().is_none() {
-            let outcome = self.clean(next).run()?;
-            let judges = outcome.failures.into_iter().map(|failure| failure.oracle).collect();
+        if baseline.get().is_none() {
+            let outcome = self.clean(next).outcome()?;
+            let oracles = outcome.failures.into_iter().map(|failure| failure.oracle).collect();
             // Another worker may have been faster.
-            let _same = plain.set(Plain { hash: outcome.hash, judges });
+            let _same = baseline.set(BaselineRun { hash: outcome.hash, oracles });
         }
-        Ok(plain)
+        Ok(baseline)
     }
 }
 
-/// All runs of a search: a round has one run of every profile in the first size, and in each other size one of the
-/// profiles in turn, so that sizes have about as much of the time. No two runs have the same seed: the plans of one
-/// seed have the same cluster and the same work, whatever their profiles.
-fn course(args: &MutantsArgs) -> impl Iterator<Item = Try> {
+/// Returns all runs of a search. A round has one run of every profile in the first size, and one of the profiles in
+/// turn in each other size, so that sizes get about equal time. No two runs share a seed: plans of one seed have the
+/// same cluster and the same client operations, whatever their profiles.
+fn course(args: &MutantsArgs) -> impl Iterator<Item = SearchAttempt> {
     let (profiles, sizes) = (&args.profile, &args.size);
     let rounds = (0..).flat_map(move |round: usize| {
         let small = profiles.iter().map(move |profile| (sizes[0], *profile));
         let large = sizes[1..].iter().map(move |size| (*size, profiles[round % profiles.len()]));
         small.chain(large)
     });
-    (args.from..).zip(rounds).map(|(seed, (size, profile))| Try { size, profile, seed })
+    (args.from..).zip(rounds).map(|(seed, (size, profile))| SearchAttempt { size, profile, seed })
 }
 
-fn print(mutant: &Mutant, verdict: &Verdict, said: &str) {
-    let Verdict { caught, seeds, differ, cpu, .. } = verdict;
-    let who = match caught {
-        Some((judge, run)) => {
-            let said: String = said.chars().take(100).collect();
-            format!("{judge} ({run}) {said}")
+fn print(mutant: &Mutant, result: &MutantResult, message: &str) {
+    let MutantResult { caught, seeds, differ, cpu, .. } = result;
+    let outcome = match caught {
+        Some((oracle, run)) => {
+            let message: String = message.chars().take(100).collect();
+            format!("{oracle} ({run}) {message}")
         }
-        None if mutant.is_control() => "nobody, as it should be".to_string(),
-        None => "NOBODY".to_string(),
+        None if mutant.is_control() => "survived, as expected".to_string(),
+        None => "SURVIVED".to_string(),
     };
-    println!("{:<36} {seeds:>6} {differ:>6} {:>8.1}  {who}", mutant.name, cpu.as_secs_f64());
+    println!("{:<36} {seeds:>6} {differ:>6} {:>8.1}  {outcome}", mutant.name, cpu.as_secs_f64());
 }
 
-/// Every patch of the folder.
+/// Returns every patch of the folder.
 fn find(args: &MutantsArgs) -> Result<Vec<Mutant>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(&args.dir).with_context(|| format!("listing {}", args.dir.display()))? {
@@ -357,7 +365,7 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The program with all patches that can be joined, and those of wanted ones that cannot.
+/// Builds the program with all patches that can be joined, and those of wanted ones that cannot.
 fn programs(
     args: &MutantsArgs,
     all: &[Mutant],
@@ -378,7 +386,7 @@ fn programs(
     Ok((program, others))
 }
 
-/// The program of the patched tree, under a name of its own.
+/// Builds the program of the patched tree under its own name.
 fn build(args: &MutantsArgs, tree: &Path, name: &str) -> Result<PathBuf> {
     let scratch = std::env::current_dir()?.join(&args.scratch);
     let target = scratch.join("target");
@@ -395,10 +403,10 @@ fn build(args: &MutantsArgs, tree: &Path, name: &str) -> Result<PathBuf> {
     Ok(named)
 }
 
-/// The outcome, and the CPU time that it took; of a run that died, the time that it took.
-fn timed(job: &Job) -> Result<(Outcome, Duration)> {
+/// Returns the outcome of a run and its CPU time; for a run that died, the elapsed time.
+fn timed(job: &RunJob) -> Result<(RunOutcome, Duration)> {
     let begun = Instant::now();
-    let outcome = job.run()?;
+    let outcome = job.outcome()?;
     let cpu = match outcome.cpu_ms {
         0 => begun.elapsed(),
         ms => Duration::from_millis(ms),

@@ -1,4 +1,4 @@
-//! What runs came to: printed, stored, merged, reported.
+//! Results of runs: printed, stored, merged, reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,50 +8,50 @@ use anyhow::{Context, Result};
 use clap::Args;
 use rusqlite::{Connection, params};
 
-use super::{How, Which};
-use crate::chaos::STRIKES;
-use crate::plan::Profile;
-use crate::plan::kinds::drawn_by;
-use crate::run::Outcome;
+use super::{PlanSource, RunOptions};
+use crate::injector::FAULT_COUNTERS;
+use crate::run::RunOutcome;
+use sim_plan::FaultProfile;
+use sim_plan::fault_weights::drawn_by;
 
 /// All runs of one command.
 pub struct Results {
-    pub runs: Vec<(Which, Outcome)>,
+    pub runs: Vec<(PlanSource, RunOutcome)>,
     pub elapsed: Duration,
 }
 
-/// The most lines of a story that are printed.
+/// Lines of a violation's story that are printed, at most.
 const STORY_LINES: usize = 30;
 
-/// Prints what was wrong with a run, and the line to paste.
-pub fn print_failures(outcome: &Outcome, which: &Which) {
+/// Prints the violations of a run and the commands to replay and shrink it.
+pub fn print_failures(outcome: &RunOutcome, source: &PlanSource) {
     for failure in &outcome.failures {
-        println!("FAIL {} {}: {}: {}", which.what, outcome.world, failure.oracle, failure.message);
+        println!("FAIL {} {}: {}: {}", source.what, outcome.world, failure.oracle, failure.message);
         for line in failure.story.iter().take(STORY_LINES) {
             println!("     {line}");
         }
         if std::env::var_os("GITHUB_ACTIONS").is_some() {
-            println!("::error title=sim seed {}::{}: {}", which.what, failure.oracle, failure.message);
+            println!("::error title=sim seed {}::{}: {}", source.what, failure.oracle, failure.message);
         }
     }
     if !outcome.failures.is_empty() {
-        let words = which.words().join(" ");
+        let words = source.words().join(" ");
         println!("     replay: cargo sim replay {words}");
         println!("     shrink: cargo sim shrink {words}");
     }
 }
 
 impl Results {
-    /// Runs that failed.
+    /// Returns the number of failed runs.
     pub fn failures(&self) -> usize {
         self.runs.iter().filter(|(_, outcome)| !outcome.failures.is_empty()).count()
     }
 
-    fn sum(&self, of: impl Fn(&Outcome) -> u64) -> u64 {
+    fn sum(&self, of: impl Fn(&RunOutcome) -> u64) -> u64 {
         self.runs.iter().map(|(_, outcome)| of(outcome)).sum()
     }
 
-    fn tally(&self, of: impl Fn(&Outcome) -> &BTreeMap<String, u64>) -> BTreeMap<String, (u64, u64)> {
+    fn tally(&self, of: impl Fn(&RunOutcome) -> &BTreeMap<String, u64>) -> BTreeMap<String, (u64, u64)> {
         let mut tally: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for (_, outcome) in &self.runs {
             for (name, count) in of(outcome) {
@@ -62,30 +62,30 @@ impl Results {
         tally
     }
 
-    /// Kinds of faults that plans of these runs draw from, and what devices count of them, that never struck.
-    pub fn never_struck(&self) -> Vec<&'static str> {
-        let seeds = self.runs.iter().filter(|(which, _)| which.what.parse::<u64>().is_ok());
-        let profiles: BTreeSet<Profile> = seeds.map(|(which, _)| which.how.profile).collect();
+    /// Returns the kinds of faults that these runs' plans draw from, and the device counters, that never fired.
+    pub fn never_fired(&self) -> Vec<&'static str> {
+        let seeds = self.runs.iter().filter(|(source, _)| source.what.parse::<u64>().is_ok());
+        let profiles: BTreeSet<FaultProfile> = seeds.map(|(source, _)| source.options.profile).collect();
         let drawn: BTreeSet<&str> = profiles.into_iter().flat_map(drawn_by).collect();
-        let counted = STRIKES.iter().filter(|(kind, _)| drawn.contains(kind)).map(|(_, count)| *count);
+        let counted = FAULT_COUNTERS.iter().filter(|(kind, _)| drawn.contains(kind)).map(|(_, count)| *count);
         let fired = self.tally(|outcome| &outcome.fired);
         drawn.iter().copied().chain(counted).filter(|name| !fired.contains_key(*name)).collect()
     }
 
-    /// The summary.
+    /// Prints the summary.
     pub fn print(&self) {
         let runs = self.runs.len();
         let seconds = self.elapsed.as_secs_f64();
         let cpu = self.sum(|outcome| outcome.cpu_ms) as f64 / 1e3;
         let simulated = self.sum(|outcome| outcome.simulated_ms) as f64 / 1e3;
         let ops = self.sum(|outcome| outcome.answered + outcome.unanswered);
-        let judged = 100.0 * self.sum(|outcome| outcome.judge_ms) as f64 / 1e3 / cpu.max(1e-3);
+        let oracles = 100.0 * self.sum(|outcome| outcome.judge_ms) as f64 / 1e3 / cpu.max(1e-3);
         println!(
             "runs        {runs}, {} failed, {:.0} a minute",
             self.failures(),
             runs as f64 * 60.0 / seconds.max(1e-3)
         );
-        println!("CPU         {cpu:.1} s, {:.2} s a run; judges {judged:.0} %", cpu / runs.max(1) as f64);
+        println!("CPU         {cpu:.1} s, {:.2} s a run; oracles {oracles:.0} %", cpu / runs.max(1) as f64);
         println!("simulated   {simulated:.0} s, {:.0} s per CPU second", simulated / cpu.max(1e-3));
         println!(
             "operations  {ops}, {} unanswered; {} rows written, {} read",
@@ -101,16 +101,16 @@ impl Results {
         let most = self.runs.iter().map(|(_, outcome)| outcome.rss_kib).max().unwrap_or(0);
         println!("memory      {} MiB at most", most / 1024);
         print_tally("faults", &self.tally(|outcome| &outcome.fired));
-        let silent = self.never_struck();
+        let silent = self.never_fired();
         println!("never       {} kinds of faults: {}", silent.len(), silent.join("; "));
         let marks = self.tally(|outcome| &outcome.marks);
         print_tally("marks", &marks);
-        let never = crate::marks::never(&marks);
+        let never = crate::marks::unreached(&marks);
         println!("never       {} of {} marks: {}", never.len(), crate::marks::MARKS.len(), never.join("; "));
-        for (which, outcome) in self.runs.iter().filter(|(_, outcome)| !outcome.failures.is_empty()) {
+        for (source, outcome) in self.runs.iter().filter(|(_, outcome)| !outcome.failures.is_empty()) {
             let first = &outcome.failures[0];
-            println!("FAIL {} {}: {}", which.what, first.oracle, first.message);
-            println!("     cargo sim replay {}", which.words().join(" "));
+            println!("FAIL {} {}: {}", source.what, first.oracle, first.message);
+            println!("     cargo sim replay {}", source.words().join(" "));
         }
     }
 }
@@ -146,10 +146,10 @@ CREATE TABLE IF NOT EXISTS marks (
     PRIMARY KEY (what, world, profile, size, mark));
 ";
 
-/// Of the tables; files of another are not written to.
+/// Version of the tables; files of another version are not written.
 const SCHEMA_VERSION: i64 = 2;
 
-/// A file of results, made if there is none.
+/// Opens a file of results and creates it if missing.
 fn open(path: &Path) -> Result<Connection> {
     let db = Connection::open(path).with_context(|| format!("opening {}", path.display()))?;
     let tables: i64 = db.query_row("SELECT COUNT(*) FROM sqlite_master", [], |row| row.get(0))?;
@@ -160,30 +160,30 @@ fn open(path: &Path) -> Result<Connection> {
     let version: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
     anyhow::ensure!(
         version == SCHEMA_VERSION,
-        "{} holds results of version {version}, not {SCHEMA_VERSION}: take another file",
+        "{} holds results of version {version}, not {SCHEMA_VERSION}; use another file",
         path.display()
     );
     Ok(db)
 }
 
-/// Puts results into a SQLite file; a run that is there already is replaced.
-pub fn store(path: &Path, how: &How, results: &Results) -> Result<()> {
+/// Stores results in a SQLite file; replaces a run that is already there.
+pub fn store(path: &Path, options: &RunOptions, results: &Results) -> Result<()> {
     let mut db = open(path)?;
     let transaction = db.transaction()?;
-    for (which, outcome) in &results.runs {
-        insert(&transaction, &which.what, how, outcome)?;
+    for (source, outcome) in &results.runs {
+        insert(&transaction, &source.what, options, outcome)?;
     }
     transaction.commit()?;
     Ok(())
 }
 
-/// As SQLite has numbers.
+/// Converts to SQLite's integer.
 fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn insert(db: &Connection, what: &str, how: &How, outcome: &Outcome) -> Result<()> {
-    let (world, profile, size) = (how.world.word(), how.profile.word(), how.size.word());
+fn insert(db: &Connection, what: &str, options: &RunOptions, outcome: &RunOutcome) -> Result<()> {
+    let (world, profile, size) = (options.world.word(), options.profile.word(), options.size.word());
     db.execute(
         "INSERT OR REPLACE INTO runs VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
         params![
@@ -222,19 +222,19 @@ fn insert(db: &Connection, what: &str, how: &How, outcome: &Outcome) -> Result<(
 
 #[derive(Args)]
 pub struct MergeArgs {
-    /// The file that gets everything
+    /// The file that receives everything
     into: PathBuf,
     /// The shards' files
     #[arg(required = true)]
     from: Vec<PathBuf>,
 }
 
-/// Puts shards together and prints their sum.
+/// Merges shards and prints their summary.
 pub fn merge(args: &MergeArgs) -> Result<bool> {
     let db = open(&args.into)?;
     for path in &args.from {
         let name = path.display().to_string();
-        anyhow::ensure!(path.is_file(), "{name} is no file");
+        anyhow::ensure!(path.is_file(), "{name}: no such file");
         drop(open(path)?);
         db.execute("ATTACH DATABASE ? AS shard", params![name]).with_context(|| format!("reading {name}"))?;
         for table in ["runs", "failures", "fired", "marks"] {
@@ -256,26 +256,26 @@ pub fn merge(args: &MergeArgs) -> Result<bool> {
     Ok(results.failures() == 0)
 }
 
-fn stored([what, world, profile, size, outcome]: [String; 5]) -> Result<(Which, Outcome)> {
-    use crate::plan::record::Field;
-    let unknown = |word: &str| anyhow::anyhow!("{word:?} is not known to this version");
-    let how = How {
-        world: Field::parse(&world).ok_or_else(|| unknown(&world))?,
-        profile: Field::parse(&profile).ok_or_else(|| unknown(&profile))?,
-        size: Field::parse(&size).ok_or_else(|| unknown(&size))?,
+fn stored([what, world, profile, size, outcome]: [String; 5]) -> Result<(PlanSource, RunOutcome)> {
+    use sim_plan::line_format::LineField;
+    let unknown = |word: &str| anyhow::anyhow!("{word:?} is unknown to this version");
+    let options = RunOptions {
+        world: LineField::parse(&world).ok_or_else(|| unknown(&world))?,
+        profile: LineField::parse(&profile).ok_or_else(|| unknown(&profile))?,
+        size: LineField::parse(&size).ok_or_else(|| unknown(&size))?,
     };
-    Ok((Which { what, how }, serde_json::from_str(&outcome)?))
+    Ok((PlanSource { what, options }, serde_json::from_str(&outcome)?))
 }
 
-/// Writes the report that CI systems read.
+/// Writes the JUnit report for CI systems.
 pub fn junit(path: &Path, results: &Results) -> Result<()> {
     let mut xml = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"sim\" tests=\"{}\" failures=\"{}\">\n",
         results.runs.len(),
         results.failures()
     );
-    for (which, outcome) in &results.runs {
-        let (name, class) = (escape(&which.what), escape(&outcome.world));
+    for (source, outcome) in &results.runs {
+        let (name, class) = (escape(&source.what), escape(&outcome.world));
         let seconds = outcome.cpu_ms as f64 / 1e3;
         xml.push_str(&format!("  <testcase name=\"{name}\" classname=\"{class}\" time=\"{seconds}\">\n"));
         for failure in &outcome.failures {
@@ -289,7 +289,7 @@ pub fn junit(path: &Path, results: &Results) -> Result<()> {
     std::fs::write(path, xml).with_context(|| format!("writing {}", path.display()))
 }
 
-/// As text of XML or HTML.
+/// Escapes text for XML or HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -297,30 +297,31 @@ pub fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Size;
-    use crate::run::{Fault, WorldKind};
+    use crate::run::{ViolationRecord, WorldKind};
+    use sim_plan::PlanSize;
 
-    fn results(what: &str, failures: Vec<Fault>) -> (How, Results) {
-        let how = How { world: WorldKind::Turmoil, profile: Profile::Calm, size: Size::Smoke };
-        let which = Which { what: what.to_string(), how: how.clone() };
+    fn results(what: &str, failures: Vec<ViolationRecord>) -> (RunOptions, Results) {
+        let options =
+            RunOptions { world: WorldKind::Turmoil, profile: FaultProfile::Calm, size: PlanSize::Smoke };
+        let source = PlanSource { what: what.to_string(), options: options.clone() };
         let fired = BTreeMap::from([("kill".to_string(), 2)]);
-        let outcome = Outcome { answered: 7, fired, failures, ..Outcome::default() };
-        (how, Results { runs: vec![(which, outcome)], elapsed: Duration::from_secs(1) })
+        let outcome = RunOutcome { answered: 7, fired, failures, ..RunOutcome::default() };
+        (options, Results { runs: vec![(source, outcome)], elapsed: Duration::from_secs(1) })
     }
 
     #[test]
-    fn a_fault_that_never_struck_is_named() {
+    fn a_fault_that_never_fired_is_named() {
         let run = |profile, fired: &[&str]| {
-            let how = How { world: WorldKind::Madsim, profile, size: Size::Smoke };
+            let options = RunOptions { world: WorldKind::Madsim, profile, size: PlanSize::Smoke };
             let fired = fired.iter().map(|name| (name.to_string(), 1)).collect();
-            (Which { what: "1".to_string(), how }, Outcome { fired, ..Outcome::default() })
+            (PlanSource { what: "1".to_string(), options }, RunOutcome { fired, ..RunOutcome::default() })
         };
-        let never = |runs| Results { runs, elapsed: Duration::ZERO }.never_struck();
-        assert_eq!(never(vec![run(Profile::Calm, &[])]), [""; 0]);
-        assert_eq!(never(vec![run(Profile::Memory, &["memory"])]), ["slow-cpu"]);
-        let clock = run(Profile::Clock, &["clock-jump", "clock-drift"]);
+        let never = |runs| Results { runs, elapsed: Duration::ZERO }.never_fired();
+        assert_eq!(never(vec![run(FaultProfile::Calm, &[])]), [""; 0]);
+        assert_eq!(never(vec![run(FaultProfile::Memory, &["memory"])]), ["slow-cpu"]);
+        let clock = run(FaultProfile::Clock, &["clock-jump", "clock-drift"]);
         assert_eq!(never(vec![clock.clone()]), ["clock-error"]);
-        let disk = never(vec![clock, run(Profile::Disk, &["disk-full"])]);
+        let disk = never(vec![clock, run(FaultProfile::Disk, &["disk-full"])]);
         assert!(disk.contains(&"disk: full") && disk.contains(&"sync-error"), "{disk:?}");
     }
 
@@ -328,11 +329,11 @@ mod tests {
     fn a_seed_has_a_result_for_every_profile() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("all.db");
-        let wrong = Fault { oracle: "once".into(), message: "twice".into(), story: Vec::new() };
-        let (how, failed) = results("1", vec![wrong]);
-        store(&path, &how, &failed).expect("a new file");
+        let wrong = ViolationRecord { oracle: "once".into(), message: "twice".into(), story: Vec::new() };
+        let (options, failed) = results("1", vec![wrong]);
+        store(&path, &options, &failed).expect("a new file");
         let (_, clean) = results("1", Vec::new());
-        store(&path, &How { profile: Profile::Disk, ..how }, &clean).expect("the same file");
+        store(&path, &RunOptions { profile: FaultProfile::Disk, ..options }, &clean).expect("the same file");
         let db = Connection::open(&path).expect("it was made");
         let count = |table: &str| {
             let sql = format!("SELECT COUNT(*) FROM {table}");
@@ -341,19 +342,20 @@ mod tests {
         assert_eq!(["runs", "failures", "fired"].map(count), [2, 1, 2]);
         db.pragma_update(None, "user_version", 1).expect("a number");
         let error = open(&path).expect_err("an older file").to_string();
-        assert!(error.contains("take another file"), "{error}");
+        assert!(error.contains("use another file"), "{error}");
     }
 
     #[test]
     fn shards_are_stored_and_merged() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| dir.path().join(name);
-        let wrong = Fault { oracle: "once".into(), message: "<twice>".into(), story: vec!["a & b".into()] };
-        let (how, clean) = results("1", Vec::new());
+        let wrong =
+            ViolationRecord { oracle: "once".into(), message: "<twice>".into(), story: vec!["a & b".into()] };
+        let (options, clean) = results("1", Vec::new());
         let (_, failed) = results("2", vec![wrong]);
-        store(&path("a.db"), &how, &clean).expect("a new file");
-        store(&path("a.db"), &how, &clean).expect("a run may be stored again");
-        store(&path("b.db"), &how, &failed).expect("a new file");
+        store(&path("a.db"), &options, &clean).expect("a new file");
+        store(&path("a.db"), &options, &clean).expect("a run may be stored again");
+        store(&path("b.db"), &options, &failed).expect("a new file");
         let from = vec![path("a.db"), path("b.db")];
         let merged = merge(&MergeArgs { into: path("all.db"), from }).expect("both are there");
         assert!(!merged, "one run failed");

@@ -1,4 +1,4 @@
-//! A scratch copy of the working tree, for patches to be tried in. `ci` takes this file too.
+//! A scratch copy of the working tree to try patches in. `ci` includes this file too.
 
 use std::fs;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Makes the scratch copy `tree` equal to the working tree `root`. Files that are equal are left alone, so that a build
-/// only sees what changed.
+/// Makes the scratch copy `tree` equal to the working tree `root`. Equal files are left alone, so a build only sees
+/// what changed.
 pub fn copy_tree(root: &Path, tree: &Path) -> Result<()> {
     fs::create_dir_all(tree).with_context(|| format!("making {}", tree.display()))?;
     if !tree.join(".git").exists() {
-        // A repository of its own: in someone else's, git would take paths for that one's.
+        // Its own repository: inside another one, git would take paths as that one's.
         git(tree, &["init", "--quiet", "."])?;
     }
     let files = git(root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;

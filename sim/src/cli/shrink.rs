@@ -1,8 +1,8 @@
-//! Makes a failing plan smaller: what it fails without, it does not need.
+//! Shrinks a failing plan: removes everything without which it still fails.
 //!
-//! Delta debugging (Zeller, *Yesterday, my program worked*, 1999) over faults, clients and ops, then the time
-//! between faults is halved as long as that still fails, and what is unusual about the cluster is made usual. A plan is
-//! data, so what is left still means what it meant.
+//! Delta debugging (Zeller, *Yesterday, my program worked*, 1999) over faults, clients and ops. Then the times before
+//! faults are halved while the plan still fails, and special cluster settings are replaced by defaults. A plan is data,
+//! so the rest keeps its meaning.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,28 +10,28 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::Which;
-use super::child::Job;
-use crate::plan::{Ending, Host, Limits, Plan, TimedFault};
-use crate::run::Outcome;
+use super::PlanSource;
+use super::run_process::RunJob;
+use crate::run::RunOutcome;
+use sim_plan::{EngineLimits, FinalRestart, Host, Plan, TimedFault};
 
 #[derive(Args)]
 pub struct ShrinkArgs {
     #[command(flatten)]
-    which: Which,
-    /// Where to keep the small plan [default: sim/plans/ORACLE-SEED.plan]
+    source: PlanSource,
+    /// File of the shrunk plan [default: sim/plans/ORACLE-SEED.plan]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Try no longer than so many minutes
+    /// Minutes after which shrinking stops
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
 }
 
-/// Shrinks, writes, says how to go on.
+/// Shrinks the plan, writes it and prints the next command.
 pub fn shrink(args: &ShrinkArgs) -> Result<bool> {
-    let plan = args.which.plan()?;
-    let first = Job::new(args.which.clone()).run()?;
-    let Some(failure) = first.failures.first() else { bail!("{} does not fail", args.which.what) };
+    let plan = args.source.plan()?;
+    let first = RunJob::new(args.source.clone()).outcome()?;
+    let Some(failure) = first.failures.first() else { bail!("{} does not fail", args.source.what) };
     let (ops, faults) = (plan.op_count(), plan.faults.len());
     println!("{}: {}", failure.oracle, failure.message);
     let until = Instant::now() + Duration::from_secs_f64(args.minutes * 60.0);
@@ -54,13 +54,13 @@ pub fn shrink(args: &ShrinkArgs) -> Result<bool> {
         small.faults.len()
     );
     println!("{}", path.display());
-    println!("see it: cargo sim show {} --world {}", path.display(), args.which.how.world.word());
+    println!("see it: cargo sim show {} --world {}", path.display(), args.source.options.world.word());
     Ok(true)
 }
 
 struct Shrinker<'a> {
     args: &'a ShrinkArgs,
-    /// Which judge must go on objecting.
+    /// The oracle that must still report a violation.
     oracle: String,
     scratch: PathBuf,
     until: Instant,
@@ -68,11 +68,14 @@ struct Shrinker<'a> {
 }
 
 impl Shrinker<'_> {
-    fn outcome(&mut self, plan: &Plan) -> Result<Outcome> {
+    fn outcome(&mut self, plan: &Plan) -> Result<RunOutcome> {
         self.tried += 1;
         std::fs::write(&self.scratch, plan.to_string())?;
-        let which = Which { what: self.scratch.display().to_string(), how: self.args.which.how.clone() };
-        Job::new(which).run()
+        let source = PlanSource {
+            what: self.scratch.display().to_string(),
+            options: self.args.source.options.clone(),
+        };
+        RunJob::new(source).outcome()
     }
 
     fn fails(&mut self, plan: &Plan) -> Result<bool> {
@@ -91,16 +94,16 @@ impl Shrinker<'_> {
                 plan = self.without(plan, |plan| &mut plan.clients[client].ops)?;
             }
             plan = self.without(plan, |plan| &mut plan.clocks)?;
-            plan = self.closer(plan)?;
+            plan = self.halve_fault_times(plan)?;
             plan = self.shorter(plan)?;
-            plan = self.plainer(plan)?;
+            plan = self.simplify_cluster(plan)?;
             if plan.to_string().len() == before || Instant::now() >= self.until {
                 return Ok(plan);
             }
         }
     }
 
-    /// A client that is not needed loses its ops, then goes; the others keep their numbers.
+    /// Removes the ops of each unneeded client, then the client; the others keep their numbers.
     fn without_clients(&mut self, mut plan: Plan) -> Result<Plan> {
         for client in (0..plan.clients.len()).rev() {
             let mut smaller = plan.clone();
@@ -117,7 +120,7 @@ impl Shrinker<'_> {
         Ok(plan)
     }
 
-    /// Takes away parts of a list, large ones first, as long as the plan fails.
+    /// Removes parts of a list, large ones first, while the plan fails.
     fn without<T: Clone>(&mut self, mut plan: Plan, list: impl Fn(&mut Plan) -> &mut Vec<T>) -> Result<Plan> {
         let mut size = list(&mut plan).len();
         while size > 0 {
@@ -139,7 +142,7 @@ impl Shrinker<'_> {
     }
 
     /// Halves the times before faults, one after the other.
-    fn closer(&mut self, mut plan: Plan) -> Result<Plan> {
+    fn halve_fault_times(&mut self, mut plan: Plan) -> Result<Plan> {
         for number in 0..plan.faults.len() {
             let before = number.checked_sub(1).map_or(Duration::ZERO, |before| plan.faults[before].at);
             let gap = plan.faults[number].at.saturating_sub(before) / 2;
@@ -153,7 +156,7 @@ impl Shrinker<'_> {
         Ok(plan)
     }
 
-    /// Halves how long faults last.
+    /// Halves the durations of faults.
     fn shorter(&mut self, mut plan: Plan) -> Result<Plan> {
         for number in 0..plan.faults.len() {
             let mut smaller = plan.clone();
@@ -167,8 +170,8 @@ impl Shrinker<'_> {
         Ok(plan)
     }
 
-    /// Takes what is special about the cluster and its network away, one thing after the other.
-    fn plainer(&mut self, mut plan: Plan) -> Result<Plan> {
+    /// Replaces special settings of cluster and network by defaults, one after the other.
+    fn simplify_cluster(&mut self, mut plan: Plan) -> Result<Plan> {
         for make_plain in PLAIN {
             let mut smaller = plan.clone();
             make_plain(&mut smaller);
@@ -180,9 +183,9 @@ impl Shrinker<'_> {
     }
 }
 
-/// What a plan can do without.
+/// Replacements that make a plan simpler.
 const PLAIN: [fn(&mut Plan); 8] = [
-    |plan| plan.ending = Ending::Stay,
+    |plan| plan.ending = FinalRestart::Stay,
     |plan| plan.cluster.tablets = 1,
     |plan| {
         let others = |fault: &TimedFault| !matches!(fault.target, Host::Master(number) if number > 0);
@@ -191,7 +194,7 @@ const PLAIN: [fn(&mut Plan); 8] = [
         }
     },
     |plan| plan.cluster.memory = plan.cluster.memory.max(1 << 30),
-    |plan| plan.cluster.limits = Limits::Normal,
+    |plan| plan.cluster.limits = EngineLimits::Normal,
     |plan| plan.network.loss_per_mille = 0,
     |plan| plan.network.jitter = Duration::ZERO,
     |plan| plan.network.cut_one_in = 64,

@@ -1,11 +1,11 @@
 //! AppliedAgree: replicas apply the same operations in the same order, each at one timestamp that all agree on.
 //!
-//! Operations are applied in the order of their commitment, which [`super::state_machine_safety`] watches. What is
-//! left to check here is their time: along every leader's log timestamps only rise.
+//! Operations are applied in commit order, which [`super::state_machine_safety`] checks. Here their timestamps are
+//! checked: along every leader's log they only rise.
 
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct AppliedAgree;
@@ -15,8 +15,8 @@ impl Invariant for AppliedAgree {
         "AppliedAgree"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
-        let Action::ClientAppend { op, timestamp } = event.note.action else { return Ok(()) };
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
+        let RaftAction::ClientAppend { op, timestamp } = event.note.action else { return Ok(()) };
         if before.timestamps.get(&op).is_some_and(|other| *other != timestamp) {
             return Err(format!("the entry {op} has two timestamps"));
         }

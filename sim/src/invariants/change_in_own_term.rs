@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use engine::ids::PeerId;
-use engine::note::raft::{Action, DataState};
+use engine::note::raft::{NotedDataState, RaftAction};
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct ChangeInOwnTerm {
-    /// Who has taken entries since it was added. If it is deleted then, by an order that was late, its leader hears
-    /// of that with its next answer.
+    /// Members that took entries since they were added. If a late request deletes such a member, its leader learns of
+    /// it with the member's next reply.
     followed: BTreeSet<PeerId>,
 }
 
@@ -20,11 +20,11 @@ impl Invariant for ChangeInOwnTerm {
         "ChangeInOwnTerm"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
-        if let Action::FollowerAppend { .. } | Action::FollowerPersist { .. } = &event.note.action {
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
+        if let RaftAction::FollowerAppend { .. } | RaftAction::FollowerPersist { .. } = &event.note.action {
             self.followed.insert(event.at);
         }
-        let Action::ConfigAppend { op, voters, learners, .. } = &event.note.action else { return Ok(()) };
+        let RaftAction::ConfigAppend { op, voters, learners, .. } = &event.note.action else { return Ok(()) };
         let (commit, replica) = (event.note.post.commit, before.replicas.get(&event.at));
         let committed = replica.and_then(|replica| replica.log.term(commit));
         if committed.is_some_and(|term| term < op.term) {
@@ -45,8 +45,8 @@ impl Invariant for ChangeInOwnTerm {
 }
 
 fn holds_a_log(model: &Model, peer: PeerId) -> bool {
-    // A disk may have failed since the leader heard of the log.
-    let ready = |data| matches!(data, DataState::Ready | DataState::Failed);
+    // A disk may have failed since the leader learned of the log.
+    let ready = |data| matches!(data, NotedDataState::Ready | NotedDataState::Failed);
     model.excused.contains(&peer)
         || model
             .replicas

@@ -1,14 +1,14 @@
 //! CommitByMajority: when a leader's commit index rises, the entry there is durable at a majority of the voters of the
-//! configuration in force at that leader, the newest in its log, committed or not.
+//! leader's configuration in force, the newest in its log, committed or not.
 //!
-//! [`super::quorum_keeps`] looks at the newest committed configuration and at every later moment, so it can ask only
-//! that majorities meet: of four voters, two may hold an entry while the removal of one is pending. Here the leader's
-//! own configuration decides, and two of four are too few.
+//! [`super::quorum_keeps`] uses the newest committed configuration and is checked later too, so it can require only
+//! that majorities intersect: of four voters, two may hold an entry while the removal of one is pending. Here the
+//! leader's own configuration decides, and two of four are too few.
 
 use engine::ids::OpId;
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug)]
 pub struct CommitByMajority;
@@ -18,8 +18,8 @@ impl Invariant for CommitByMajority {
         "CommitByMajority"
     }
 
-    fn see(&mut self, event: &Event, after: &Model) -> Result<(), String> {
-        if event.note.action != Action::AdvanceCommit || after.log_sync_off {
+    fn check_after(&mut self, event: &ReplicaEvent, after: &Model) -> Result<(), String> {
+        if event.note.action != RaftAction::AdvanceCommit || after.log_sync_off {
             return Ok(());
         }
         let index = event.note.post.commit;
@@ -30,6 +30,8 @@ impl Invariant for CommitByMajority {
         if known >= config.majority() {
             return Ok(());
         }
-        Err(format!("the leader commits {op}, which {known} of its {voters} voters have"))
+        Err(format!(
+            "the leader commits {op}, which {known} of its {voters} voters have (fewer than a majority)"
+        ))
     }
 }

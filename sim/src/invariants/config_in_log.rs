@@ -1,13 +1,13 @@
-//! ConfigInLog: who comes back goes by the newest configuration that its log holds, committed or not (Raft §6).
+//! ConfigInLog: a restarted replica uses the newest configuration in its log, committed or not (Raft §5.4, §6).
 //!
-//! What a replica knew as committed may be stored beside its log later than in it; so it is in the log that a crash
-//! leaves it, and nobody else says so before the next change.
+//! The configuration known as committed may be stored in the consensus metadata later than in the log. After a crash
+//! only the log has it, and no message repeats it before the next change.
 
-use engine::note::raft::{Action, DataState};
+use engine::note::raft::{NotedDataState, RaftAction};
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
-/// See the module.
+/// The invariant of this module.
 #[derive(Debug, Default)]
 pub struct ConfigInLog;
 
@@ -16,19 +16,20 @@ impl Invariant for ConfigInLog {
         "ConfigInLog"
     }
 
-    fn see(&mut self, event: &Event, after: &Model) -> Result<(), String> {
+    fn check_after(&mut self, event: &ReplicaEvent, after: &Model) -> Result<(), String> {
         let at = event.at;
-        let is_back = matches!(event.note.action, Action::Restart { .. });
-        if !is_back || event.note.post.data != DataState::Ready || after.excused.contains(&at) {
+        let is_back = matches!(event.note.action, RaftAction::Restart { .. });
+        if !is_back || event.note.post.data != NotedDataState::Ready || after.excused.contains(&at) {
             return Ok(());
         }
-        let (Some(told), Some(replica)) = (after.opened_with.get(&at), after.replicas.get(&at)) else {
+        let (Some(opened_config), Some(replica)) = (after.opened_with.get(&at), after.replicas.get(&at))
+        else {
             return Ok(());
         };
-        let held = after.configs.keys().filter(|op| replica.log.has(**op)).map(|op| op.index).max();
-        match held {
-            Some(held) if *told < held => Err(format!(
-                "{at} came back and goes by the configuration of index {told}, while its log holds that of {held}"
+        let newest = after.configs.keys().filter(|op| replica.log.has(**op)).map(|op| op.index).max();
+        match newest {
+            Some(newest) if *opened_config < newest => Err(format!(
+                "{at} restarted with the configuration of index {opened_config}, while its log holds that of {newest}"
             )),
             _ => Ok(()),
         }

@@ -1,8 +1,8 @@
-//! CopyIsPrefix: a replica that was copied holds a prefix of its source's log.
+//! CopyIsPrefix: a copied replica holds a prefix of its source's log.
 
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct CopyIsPrefix;
@@ -12,11 +12,11 @@ impl Invariant for CopyIsPrefix {
         "CopyIsPrefix"
     }
 
-    fn see(&mut self, event: &Event, after: &Model) -> Result<(), String> {
-        if event.note.action != Action::CopyFinish {
+    fn check_after(&mut self, event: &ReplicaEvent, after: &Model) -> Result<(), String> {
+        if event.note.action != RaftAction::CopyFinish {
             return Ok(());
         }
-        // The model took the source's log, cut where the copy says that its own ends.
+        // The model took the source's log, truncated where the copy says that its own ends.
         let (had, says) = (after.replicas[&event.at].log.last(), event.note.post.last);
         if had == says {
             return Ok(());

@@ -1,21 +1,20 @@
-//! ElectedByVotes: whoever becomes leader of a term has, of a majority of the voters of the configuration in force
-//! there, votes that are durable (Raft §5.2). An answer that leaves before its vote is stored elects somebody whom the
-//! voter may have forgotten after a crash.
+//! ElectedByVotes: the leader of a term has durable votes of a majority of the voters of its configuration in force
+//! (Raft §5.2). A vote sent before it is stored may elect a leader and be forgotten by a crash.
 //!
-//! A voter that has stored a later term may not have stored the vote: it gives no other in that term any more.
+//! A voter that has stored a later term need not have stored the vote: it gives no other vote in that term any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::ids::{PeerId, Term};
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
-/// See the module.
+/// The invariant of this module.
 #[derive(Debug, Default)]
 pub struct ElectedByVotes {
-    /// Votes said, durable or not: voter, term, candidate.
-    said: BTreeSet<(PeerId, Term, PeerId)>,
+    /// Votes sent, durable or not: voter, term, candidate.
+    granted: BTreeSet<(PeerId, Term, PeerId)>,
     /// Votes that are durable.
     durable: BTreeMap<(PeerId, Term), PeerId>,
     /// The newest term that each server has stored.
@@ -27,18 +26,18 @@ impl Invariant for ElectedByVotes {
         "ElectedByVotes"
     }
 
-    fn see(&mut self, event: &Event, after: &Model) -> Result<(), String> {
+    fn check_after(&mut self, event: &ReplicaEvent, after: &Model) -> Result<(), String> {
         let at = event.at;
         match &event.note.action {
-            Action::StartElection { term, .. } => drop(self.said.insert((at, *term, at))),
-            Action::GrantVote { candidate, term } => drop(self.said.insert((at, *term, *candidate))),
-            Action::MetaPersist { term, vote } => {
+            RaftAction::StartElection { term, .. } => drop(self.granted.insert((at, *term, at))),
+            RaftAction::GrantVote { candidate, term } => drop(self.granted.insert((at, *term, *candidate))),
+            RaftAction::MetaPersist { term, vote } => {
                 self.terms.insert(at, *term);
                 if let Some(vote) = vote {
                     self.durable.insert((at, *term), *vote);
                 }
             }
-            Action::BecomeLeader => return self.elected(at, event.note.post.term, after),
+            RaftAction::BecomeLeader => return self.elected(at, event.note.post.term, after),
             _ => {}
         }
         Ok(())
@@ -62,6 +61,6 @@ impl ElectedByVotes {
     fn has_vote_of(&self, voter: PeerId, term: Term, candidate: PeerId) -> bool {
         let later = self.terms.get(&voter).is_some_and(|stored| *stored > term);
         self.durable.get(&(voter, term)) == Some(&candidate)
-            || later && self.said.contains(&(voter, term, candidate))
+            || later && self.granted.contains(&(voter, term, candidate))
     }
 }

@@ -1,21 +1,21 @@
-//! ElectionRestriction: nobody votes, or promises in a pre-election to vote, for a candidate whose log is behind its
-//! own: ends in an older term, or in the same term sooner (Raft §5.4.1).
+//! ElectionRestriction: no voter grants a vote or a pre-vote to a candidate whose log is behind its own, that is, ends
+//! in an older term, or in the same term at a lower index (Raft §5.4.1).
 //!
-//! What a candidate said of its log is what it had when it stood. What a voter must not forget is what is durable
-//! there, or was before it became a tombstone.
+//! A candidate's log is what it had when it started the election. A voter's log is what is durable there, or was
+//! before it became a tombstone.
 
 use std::collections::BTreeMap;
 
 use engine::ids::{OpId, PeerId, Term};
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
-/// See the module.
+/// The invariant of this module.
 #[derive(Debug, Default)]
 pub struct ElectionRestriction {
-    /// The most that each candidate had when it stood for a term.
-    stood_with: BTreeMap<(PeerId, Term), OpId>,
+    /// The highest OpId of each candidate's log when it started an election of a term.
+    log_at_election: BTreeMap<(PeerId, Term), OpId>,
 }
 
 impl Invariant for ElectionRestriction {
@@ -23,20 +23,20 @@ impl Invariant for ElectionRestriction {
         "ElectionRestriction"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
         let at = event.at;
         match &event.note.action {
-            Action::StartPreElection { term } | Action::StartElection { term, .. } => {
+            RaftAction::StartPreElection { term } | RaftAction::StartElection { term, .. } => {
                 let last = before.replicas.get(&at).map(|replica| replica.log.last()).unwrap_or_default();
-                let most = self.stood_with.entry((at, *term)).or_insert(last);
+                let most = self.log_at_election.entry((at, *term)).or_insert(last);
                 *most = last.max(*most);
             }
-            Action::GrantPreVote { candidate, term } | Action::GrantVote { candidate, term } => {
-                let Some(offered) = self.stood_with.get(&(*candidate, *term)) else { return Ok(()) };
+            RaftAction::GrantPreVote { candidate, term } | RaftAction::GrantVote { candidate, term } => {
+                let Some(offered) = self.log_at_election.get(&(*candidate, *term)) else { return Ok(()) };
                 let mine = before.replicas.get(&at).map(|replica| replica.last_known()).unwrap_or_default();
                 if mine > *offered && !before.excused.contains(&at) {
                     return Err(format!(
-                        "{at} has a log up to {mine}, and is for {candidate} in term {term}, whose log ends with \
+                        "{at} has a log up to {mine} and grants a vote to {candidate} in term {term}, whose log ends with \
                          {offered}"
                     ));
                 }

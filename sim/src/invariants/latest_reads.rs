@@ -1,7 +1,7 @@
-//! LatestReads: a leader that is asked for the latest has applied all that was committed before it led (Raft §8).
+//! LatestReads: a leader that serves a READ_LATEST scan has applied all that was committed before its term (Raft §8).
 //!
-//! What clients saw rarely shows the lack: the next leader has applied most of it, and who wrote the rest must be
-//! answered before somebody else reads it here.
+//! Client histories rarely show a violation: the next leader has applied most of it, and the writer of the rest must
+//! have its reply before another client reads it here.
 
 use engine::ids::{OpId, PeerId, Term};
 use engine::time::Timestamp;
@@ -10,7 +10,7 @@ use super::Model;
 
 pub const NAME: &str = "LatestReads";
 
-/// A replica that leads in `term` begins to serve what it has up to `applied`.
+/// Checks a replica that leads in `term` and begins to serve the operations up to `applied`.
 pub fn check(at: PeerId, term: Term, applied: Timestamp, model: &Model) -> Result<(), String> {
     match model.newest_before(term) {
         Some((op, timestamp)) if applied < timestamp => Err(format!(
@@ -21,7 +21,7 @@ pub fn check(at: PeerId, term: Term, applied: Timestamp, model: &Model) -> Resul
 }
 
 impl Model {
-    /// The newest operation that a leader before this term has counted as committed, of those with timestamps.
+    /// Returns the newest operation with a timestamp that a leader before this term has committed.
     fn newest_before(&self, term: Term) -> Option<(OpId, Timestamp)> {
         let (_, last) = self.counted.range(..term).next_back()?;
         self.committed.range(..=last).rev().find_map(|(index, committed)| {

@@ -1,9 +1,9 @@
-//! LeaderCompleteness: whoever becomes leader has every entry that was committed in an earlier term (Raft §5.4).
+//! LeaderCompleteness: a new leader has every entry that was committed in an earlier term (Raft §5.4).
 
 use engine::ids::OpId;
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct LeaderCompleteness;
@@ -13,8 +13,8 @@ impl Invariant for LeaderCompleteness {
         "LeaderCompleteness"
     }
 
-    fn see(&mut self, event: &Event, after: &Model) -> Result<(), String> {
-        if event.note.action != Action::BecomeLeader {
+    fn check_after(&mut self, event: &ReplicaEvent, after: &Model) -> Result<(), String> {
+        if event.note.action != RaftAction::BecomeLeader {
             return Ok(());
         }
         let term = event.note.post.term;

@@ -1,29 +1,29 @@
-//! LeaderUndisturbed: who heard from a leader a moment ago votes for nobody else, unless the leader itself or an
-//! operator asked for the election (Raft dissertation §4.2.3). Only entries count as having heard: heartbeats leave
-//! no notes.
+//! LeaderUndisturbed: a server that received entries from a leader within half an election timeout votes for no other
+//! candidate, unless the leader itself or an operator requested the election (Raft dissertation §4.2.3). Only entries
+//! count: heartbeats leave no notes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use engine::ids::{PeerId, Term};
-use engine::note::raft::{Action, Role};
+use engine::note::raft::{NotedRole, RaftAction};
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
-/// Nanoseconds that an answer to a request for a vote may be worth waiting for, at least.
+/// Nanoseconds within which the reply to a vote request arrives, at least.
 const ANSWERED_WITHIN: u64 = 300_000_000;
 
-/// See the module.
+/// The invariant of this module.
 #[derive(Debug, Default)]
 pub struct LeaderUndisturbed {
-    /// When each follower got entries last.
-    heard: BTreeMap<PeerId, u64>,
-    /// When it gave its leader up; a vote of the same moment comes of the same request.
-    left: BTreeMap<PeerId, u64>,
-    /// When it stood for election last.
-    stood: BTreeMap<PeerId, u64>,
-    /// Elections that were asked for, by candidate and term.
-    asked: BTreeSet<(PeerId, Term)>,
+    /// Last time each follower received entries.
+    last_received: BTreeMap<PeerId, u64>,
+    /// Last time each server abandoned its leader; a vote at the same time has the same cause.
+    abandoned: BTreeMap<PeerId, u64>,
+    /// Last time each server started an election.
+    last_election: BTreeMap<PeerId, u64>,
+    /// Elections started on request, by candidate and term.
+    requested: BTreeSet<(PeerId, Term)>,
 }
 
 impl Invariant for LeaderUndisturbed {
@@ -31,31 +31,32 @@ impl Invariant for LeaderUndisturbed {
         "LeaderUndisturbed"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
         let (at, now) = (event.at, event.nanos);
         match &event.note.action {
-            Action::FollowerAppend { .. } => {
-                self.heard.insert(at, now);
-                self.left.remove(&at);
+            RaftAction::FollowerAppend { .. } => {
+                self.last_received.insert(at, now);
+                self.abandoned.remove(&at);
             }
-            Action::StartElection { term, asked } => {
+            RaftAction::StartElection { term, asked } => {
                 if *asked {
-                    self.asked.insert((at, *term));
+                    self.requested.insert((at, *term));
                 }
-                self.stand(at, now);
+                self.start_election(at, now);
             }
-            Action::GrantVote { candidate, term } => {
-                let disturbed = self.disturbed(at, now, before) && !self.asked.contains(&(*candidate, *term));
-                self.leave(at, now);
+            RaftAction::GrantVote { candidate, term } => {
+                let disturbed =
+                    self.disturbed(at, now, before) && !self.requested.contains(&(*candidate, *term));
+                self.abandon(at, now);
                 if disturbed {
                     return Err(format!(
-                        "{at} votes for {candidate} in term {term}, though its leader lives"
+                        "{at} votes for {candidate} in term {term}, though its leader is alive"
                     ));
                 }
             }
-            Action::StartPreElection { .. } => self.stand(at, now),
-            Action::SeeTerm { .. } | Action::StepDown => self.leave(at, now),
-            action if super::begins_anew(action) => drop(self.heard.remove(&at)),
+            RaftAction::StartPreElection { .. } => self.start_election(at, now),
+            RaftAction::SeeTerm { .. } | RaftAction::StepDown => self.abandon(at, now),
+            action if super::starts_new_life(action) => drop(self.last_received.remove(&at)),
             _ => {}
         }
         Ok(())
@@ -63,26 +64,26 @@ impl Invariant for LeaderUndisturbed {
 }
 
 impl LeaderUndisturbed {
-    fn stand(&mut self, at: PeerId, now: u64) {
-        self.stood.insert(at, now);
-        self.leave(at, now);
+    fn start_election(&mut self, at: PeerId, now: u64) {
+        self.last_election.insert(at, now);
+        self.abandon(at, now);
     }
 
-    fn leave(&mut self, at: PeerId, now: u64) {
-        self.left.entry(at).or_insert(now);
+    fn abandon(&mut self, at: PeerId, now: u64) {
+        self.abandoned.entry(at).or_insert(now);
     }
 
-    /// Whether it had a leader until now, who sent it entries within half an election timeout.
+    /// Returns true if the server had a leader until now that sent it entries within half an election timeout.
     fn disturbed(&self, at: PeerId, now: u64, before: &Model) -> bool {
-        let patience = u64::try_from(before.patience.as_nanos()).unwrap_or(u64::MAX) / 2;
-        let follows = before.role(at) == Some(Role::Follower);
-        let stayed = self.left.get(&at).is_none_or(|left| *left == now);
+        let election_timeout = u64::try_from(before.election_timeout.as_nanos()).unwrap_or(u64::MAX) / 2;
+        let follows = before.role(at) == Some(NotedRole::Follower);
+        let stayed = self.abandoned.get(&at).is_none_or(|abandoned| *abandoned == now);
         let within = |of: &BTreeMap<PeerId, u64>, span: u64| {
             of.get(&at).is_some_and(|then| now.saturating_sub(*then) < span)
         };
-        // An answer to who stood for election may bring a newer term, which has no leader yet.
-        let answered = within(&self.stood, 2 * patience + ANSWERED_WITHIN);
-        let heard = within(&self.heard, patience);
-        before.patience > Duration::ZERO && follows && stayed && heard && !answered
+        // A reply to an election it started may bring a newer term, which has no leader yet.
+        let answered = within(&self.last_election, 2 * election_timeout + ANSWERED_WITHIN);
+        let last_received = within(&self.last_received, election_timeout);
+        before.election_timeout > Duration::ZERO && follows && stayed && last_received && !answered
     }
 }

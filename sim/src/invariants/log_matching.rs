@@ -1,9 +1,9 @@
 //! LogMatching: logs that agree on an entry agree on all before it; a follower's log is its leader's (Raft §5.3).
 
 use engine::ids::OpId;
-use engine::note::raft::{Action, DataState};
+use engine::note::raft::{NotedDataState, RaftAction};
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct LogMatching;
@@ -13,9 +13,9 @@ impl Invariant for LogMatching {
         "LogMatching"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
         let (at, post) = (event.at, event.note.post);
-        if let Action::FollowerAppend { prev, upto, .. } = &event.note.action {
+        if let RaftAction::FollowerAppend { prev, upto, .. } = &event.note.action {
             let held = before.replicas.get(&at).and_then(|replica| replica.log.term(prev.index));
             if held != Some(prev.term) {
                 return Err(format!("{at} appends after {prev}, where it has an entry of term {held:?}"));
@@ -31,26 +31,26 @@ impl Invariant for LogMatching {
         Ok(())
     }
 
-    fn see(&mut self, event: &Event, after: &Model) -> Result<(), String> {
+    fn check_after(&mut self, event: &ReplicaEvent, after: &Model) -> Result<(), String> {
         let (at, post) = (event.at, event.note.post);
-        if post.data != DataState::Ready || !changes_log(&event.note.action) {
+        if post.data != NotedDataState::Ready || !changes_log(&event.note.action) {
             return Ok(());
         }
         let last: OpId = after.replicas[&at].log.last();
         if last == post.last {
             return Ok(());
         }
-        Err(format!("{at} says that its log ends at {}, but what it took ends at {last}", post.last))
+        Err(format!("{at} notes that its log ends at {}, but the entries it took end at {last}", post.last))
     }
 }
 
-fn changes_log(action: &Action) -> bool {
+fn changes_log(action: &RaftAction) -> bool {
     matches!(
         action,
-        Action::ClientAppend { .. }
-            | Action::ConfigAppend { .. }
-            | Action::FollowerAppend { .. }
-            | Action::AbortPending { .. }
-            | Action::Restart { .. }
+        RaftAction::ClientAppend { .. }
+            | RaftAction::ConfigAppend { .. }
+            | RaftAction::FollowerAppend { .. }
+            | RaftAction::AbortPending { .. }
+            | RaftAction::Restart { .. }
     )
 }

@@ -1,21 +1,21 @@
-//! One tablet's replication, as its replicas' notes tell it.
+//! A model of one tablet's replication, rebuilt from its replicas' notes.
 //!
-//! Notes carry no entries, but they say enough to rebuild every log: a leader appends one entry at a time, and what a
-//! follower takes from the leader of a term is a part of that leader's log. So a log is a list of terms by index,
-//! and two entries with one index and term are the same entry.
+//! Notes carry no entries, but enough to rebuild every log: a leader appends one entry at a time, and what a follower
+//! takes from the leader of a term is a part of that leader's log. So a log is a list of terms by index, and two
+//! entries with the same index and term are the same entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use engine::ids::{OpId, PeerId, Term};
-use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
+use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
 use engine::time::Timestamp;
 
 /// An action of one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct ReplicaEvent {
     pub at: PeerId,
-    /// Simulated time.
+    /// Simulated time in nanoseconds.
     pub nanos: u64,
     pub note: RaftNote,
 }
@@ -31,7 +31,7 @@ impl Log {
         OpId { term: self.terms.last().copied().unwrap_or_default(), index: self.terms.len() as u64 }
     }
 
-    /// The term of the entry at an index, if there is one; 0 before the first.
+    /// Returns the term of the entry at an index, if there is one; 0 before the first.
     pub fn term(&self, index: u64) -> Option<Term> {
         match index.checked_sub(1) {
             None => Some(0),
@@ -52,7 +52,7 @@ impl Log {
         self.terms.push(op.term);
     }
 
-    /// Takes the entries after `from` up to `to` from another log.
+    /// Takes the entries after `after` up to `to` from another log.
     pub fn take(&mut self, from: &Log, after: u64, to: u64) {
         for index in after + 1..=to {
             let Some(term) = from.term(index) else { return };
@@ -63,52 +63,54 @@ impl Log {
     }
 }
 
-/// What is known of one replica.
+/// The known state of one replica.
 #[derive(Debug, Clone, Default)]
 pub struct Replica {
     pub log: Log,
-    /// How much of the log is durable.
+    /// Last durable index of the log.
     pub durable: u64,
-    /// What the log was before each cut that a crash may still take back, oldest first.
+    /// The log before each truncation that a crash may still undo, oldest first.
     cut: Vec<Log>,
-    pub post: Option<Post>,
+    pub post: Option<PostState>,
     /// The last OpId before it became a tombstone.
     pub remembers: OpId,
     /// The last OpId that it knew when it was deleted.
     deleted_at: OpId,
-    /// How often it was restarted.
+    /// Number of restarts.
     pub life: u64,
     copies_from: Option<PeerId>,
 }
 
 impl Replica {
-    /// Whether it has, or as a tombstone remembers having had, this entry. One that is deleted counts as it was, also
-    /// after a leader that has not heard of that copied its log there again: its tablet was dropped, and that is no
-    /// loss. If the tablet lives after all, the deletion itself is a finding.
+    /// Returns true if the replica has this entry, or had it as a tombstone remembers. A deleted replica counts as
+    /// before its deletion, also after a leader that has not learned of the deletion copied its log there again: its
+    /// tablet was dropped, and that is no loss. If the tablet was not dropped, the deletion itself is a violation.
     pub fn knows(&self, op: OpId) -> bool {
         let knows = match self.post.map(|post| post.data) {
-            Some(DataState::Ready) => self.log.has(op) && self.durable >= op.index,
-            Some(DataState::Tombstoned | DataState::Copying) => self.remembers >= op,
-            // What is on its disk is there again when its server is.
-            Some(DataState::Failed) => self.log.has(op) && self.durable >= op.index || self.remembers >= op,
-            Some(DataState::Gone) | None => false,
+            Some(NotedDataState::Ready) => self.log.has(op) && self.durable >= op.index,
+            Some(NotedDataState::Tombstoned | NotedDataState::Copying) => self.remembers >= op,
+            // Data on its disk is there again when its server is.
+            Some(NotedDataState::Failed) => {
+                self.log.has(op) && self.durable >= op.index || self.remembers >= op
+            }
+            Some(NotedDataState::Gone) | None => false,
         };
         knows || self.deleted_at >= op
     }
 
-    /// The last entry that it knows.
+    /// Returns the last entry that it knows.
     pub fn last_known(&self) -> OpId {
         let index = self.durable.min(self.log.last().index);
         let durable = OpId { term: self.log.term(index).unwrap_or_default(), index };
         match self.post.map(|post| post.data) {
-            Some(DataState::Ready) => durable,
-            Some(DataState::Failed) => durable.max(self.remembers),
+            Some(NotedDataState::Ready) => durable,
+            Some(NotedDataState::Failed) => durable.max(self.remembers),
             _ => self.remembers,
         }
     }
 }
 
-/// A configuration by the entry that made it; index 0 is the first.
+/// A configuration by the entry that made it; index 0 is the initial one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub voters: BTreeSet<PeerId>,
@@ -124,48 +126,48 @@ impl Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
     pub term: Term,
-    /// The term of the leader that counted it first.
+    /// The term of the leader that committed it first.
     pub by: Term,
 }
 
-/// What all notes so far come to.
+/// The state of a tablet according to the notes so far.
 #[derive(Debug, Clone, Default)]
 pub struct Model {
     pub replicas: BTreeMap<PeerId, Replica>,
     /// The log of each term's leader.
     pub leaders: BTreeMap<Term, Log>,
     pub committed: BTreeMap<u64, Committed>,
-    /// The last index that leaders of each term have counted first.
+    /// The last index that leaders of each term have committed first.
     pub counted: BTreeMap<Term, u64>,
     pub configs: BTreeMap<OpId, Config>,
     pub timestamps: BTreeMap<OpId, Timestamp>,
-    /// Voters of the newest committed configuration that were deleted, as one does with tablets that are dropped.
-    pub deleted_voters: Vec<Event>,
-    /// The index of the configuration that a server's replica went by when it was last opened.
+    /// Voters of the newest committed configuration that were deleted, as those of dropped tablets are.
+    pub deleted_voters: Vec<ReplicaEvent>,
+    /// The configuration index of each server's replica when it was last opened.
     pub opened_with: BTreeMap<PeerId, u64>,
-    /// Servers that have lost something, for which their devices are to blame.
+    /// Servers whose devices have lost data.
     pub excused: BTreeSet<PeerId>,
-    /// Logs are not synced in this run: a power cut may take what was acknowledged.
+    /// True if logs are not synced in this run: a power cut may take acknowledged entries.
     pub log_sync_off: bool,
-    /// How long a follower waits for its leader; zero if that is not known.
-    pub patience: Duration,
-    /// By how much more than they say clocks may be wrong.
-    pub clocks_wrong: Duration,
-    /// How long a server may be silent until its leaders give it up; zero if that is not known.
-    pub given_up: Duration,
-    /// Servers that do nothing, each since that moment.
+    /// Election timeout of a follower; zero if unknown.
+    pub election_timeout: Duration,
+    /// Clock error beyond the stated one.
+    pub excess_clock_error: Duration,
+    /// Silence after which a leader evicts a follower; zero if unknown.
+    pub evicted_after: Duration,
+    /// Silent servers, each with the start of its silence.
     pub silent: BTreeMap<PeerId, u64>,
     /// The log of a copy's source when the copy was opened, by source and sink.
     opened: BTreeMap<(PeerId, PeerId), Log>,
 }
 
 impl Model {
-    /// Takes an event in. Invariants look at the model before, then after.
-    pub fn take(&mut self, event: &Event) {
+    /// Applies an action. Invariants are checked with the model before and after it.
+    pub fn take(&mut self, event: &ReplicaEvent) {
         let (at, post) = (event.at, event.note.post);
         let goes = match event.note.action {
-            Action::Delete => true,
-            Action::Tombstone { cas } => self.is_stale(at, cas),
+            RaftAction::Delete => true,
+            RaftAction::Tombstone { cas } => self.is_stale(at, cas),
             _ => false,
         };
         if goes && self.committed_config().is_some_and(|now| now.voters.contains(&at)) {
@@ -178,39 +180,39 @@ impl Model {
         self.commit(at, &event.note);
     }
 
-    fn act(&mut self, at: PeerId, action: &Action, post: Post, replica: &mut Replica) {
+    fn act(&mut self, at: PeerId, action: &RaftAction, post: PostState, replica: &mut Replica) {
         match action {
-            Action::Create { voters, .. } => {
+            RaftAction::Create { voters, .. } => {
                 *replica = Replica { life: replica.life, ..Replica::default() };
                 self.configs.insert(OpId::MIN, Config { voters: voters.iter().copied().collect() });
             }
-            Action::BecomeLeader => drop(self.leaders.insert(post.term, replica.log.clone())),
-            Action::ClientAppend { op, timestamp } => {
+            RaftAction::BecomeLeader => drop(self.leaders.insert(post.term, replica.log.clone())),
+            RaftAction::ClientAppend { op, timestamp } => {
                 self.lead(*op, replica);
                 self.timestamps.insert(*op, *timestamp);
             }
-            Action::ConfigAppend { op, voters, .. } => {
+            RaftAction::ConfigAppend { op, voters, .. } => {
                 self.lead(*op, replica);
                 self.configs.insert(*op, Config { voters: voters.iter().copied().collect() });
             }
-            Action::LeaderPersist { upto } | Action::FollowerPersist { upto } => {
+            RaftAction::LeaderPersist { upto } | RaftAction::FollowerPersist { upto } => {
                 replica.durable = replica.durable.max(upto.index);
                 // Logs are written in order.
                 replica.cut.clear();
             }
-            Action::AbortPending { after, .. } => {
+            RaftAction::AbortPending { after, .. } => {
                 replica.cut.push(replica.log.clone());
                 replica.log.truncate(*after);
                 replica.durable = replica.durable.min(*after);
             }
-            Action::FollowerAppend { prev, upto, .. } => {
+            RaftAction::FollowerAppend { prev, upto, .. } => {
                 if let Some(leader) = self.leaders.get(&post.term) {
                     replica.log.take(leader, prev.index, upto.index);
                 }
             }
-            Action::Restart { .. } => {
+            RaftAction::Restart { .. } => {
                 // The crash came between the last sync of a copy and its note.
-                if post.data == DataState::Ready && replica.copies_from.is_some() {
+                if post.data == NotedDataState::Ready && replica.copies_from.is_some() {
                     self.finish_copy(at, post, replica);
                 }
                 restart(replica, post);
@@ -227,27 +229,27 @@ impl Model {
         }
     }
 
-    fn copy(&mut self, at: PeerId, action: &Action, post: Post, replica: &mut Replica) {
+    fn copy(&mut self, at: PeerId, action: &RaftAction, post: PostState, replica: &mut Replica) {
         match action {
-            Action::CopyOpen { sink, upto } => {
+            RaftAction::CopyOpen { sink, upto } => {
                 let mut log = replica.log.clone();
                 log.truncate(upto.index);
                 self.opened.insert((at, *sink), log);
             }
-            Action::CopyStart { source, .. } => {
+            RaftAction::CopyStart { source, .. } => {
                 replica.remembers = replica.remembers.max(post.last);
                 replica.copies_from = Some(*source);
                 replica.log = Log::default();
                 replica.durable = 0;
             }
-            Action::CopyFinish => self.finish_copy(at, post, replica),
-            Action::Tombstone { .. } | Action::CopyAbort => {
+            RaftAction::CopyFinish => self.finish_copy(at, post, replica),
+            RaftAction::Tombstone { .. } | RaftAction::CopyAbort => {
                 replica.copies_from = None;
                 replica.remembers = post.last;
                 replica.log = Log::default();
                 replica.durable = 0;
             }
-            Action::Delete => {
+            RaftAction::Delete => {
                 let deleted_at = replica.last_known().max(replica.deleted_at);
                 *replica = Replica { life: replica.life, deleted_at, ..Replica::default() };
             }
@@ -255,8 +257,8 @@ impl Model {
         }
     }
 
-    /// What was copied is the log that its source had when the copy was opened.
-    fn finish_copy(&self, at: PeerId, post: Post, replica: &mut Replica) {
+    /// Gives the sink the log that its source had when the copy was opened.
+    fn finish_copy(&self, at: PeerId, post: PostState, replica: &mut Replica) {
         let source = replica.copies_from.take();
         let opened = source.and_then(|source| self.opened.get(&(source, at)));
         replica.log = opened.cloned().unwrap_or_default();
@@ -264,9 +266,9 @@ impl Model {
         replica.durable = post.last.index;
     }
 
-    /// What a replica says is committed, is committed from now on.
+    /// Records as committed what a replica notes as committed.
     fn commit(&mut self, at: PeerId, note: &RaftNote) {
-        if !matches!(note.action, Action::AdvanceCommit | Action::FollowerCommit) {
+        if !matches!(note.action, RaftAction::AdvanceCommit | RaftAction::FollowerCommit) {
             return;
         }
         let log = &self.replicas[&at].log;
@@ -278,7 +280,7 @@ impl Model {
         }
     }
 
-    /// How many of these voters have the entry, or cannot be blamed if they have not.
+    /// Returns the number of these voters that have the entry or are excused.
     pub fn knowing(&self, config: &Config, op: OpId) -> usize {
         let knows = |voter: &&PeerId| {
             let excused = self.excused.contains(*voter);
@@ -287,7 +289,7 @@ impl Model {
         config.voters.iter().filter(knows).count()
     }
 
-    /// The newest configuration that is committed.
+    /// Returns the newest committed configuration.
     pub fn committed_config(&self) -> Option<&Config> {
         let is_committed = |(op, _): &(&OpId, &Config)| {
             op.index == 0 || self.committed.get(&op.index).is_some_and(|committed| committed.term == op.term)
@@ -295,8 +297,8 @@ impl Model {
         self.configs.iter().filter(is_committed).max_by_key(|(op, _)| op.index).map(|(_, config)| config)
     }
 
-    /// Whether an order to leave a tombstone was decided on before the newest configuration that the replica has: one
-    /// that knows no newer one obeys, though others may have agreed on one with it since.
+    /// Returns true if a request to tombstone a replica predates the newest configuration that the replica has. A
+    /// replica without a newer one obeys, though other members may have committed one with it since.
     fn is_stale(&self, peer: PeerId, cas: Option<u64>) -> bool {
         let log = self.replicas.get(&peer).map(|replica| &replica.log);
         let mine = self.configs.keys().filter(|op| log.is_some_and(|log| log.has(**op)));
@@ -304,27 +306,27 @@ impl Model {
         cas.is_none_or(|cas| cas < newest)
     }
 
-    /// The configuration in force at a replica: the newest in its log, committed or not.
+    /// Returns the configuration in force at a replica: the newest in its log, committed or not.
     pub fn config_of(&self, peer: PeerId) -> Option<&Config> {
         let log = &self.replicas.get(&peer)?.log;
         let mine = self.configs.iter().filter(|(op, _)| log.has(**op));
         mine.max_by_key(|(op, _)| op.index).map(|(_, config)| config)
     }
 
-    /// Whether an operation of this timestamp comes too late for a safe time. Clocks that are more wrong than they say
-    /// make promises that nobody can keep.
+    /// Returns true if an operation of this timestamp violates a safe time. Clocks whose error exceeds the stated one
+    /// make safe times that no leader can keep.
     pub fn breaks(&self, timestamp: Timestamp, safe: Timestamp) -> bool {
-        let wrong = self.clocks_wrong.as_micros() as u64;
+        let wrong = self.excess_clock_error.as_micros() as u64;
         timestamp <= safe && (wrong == 0 || timestamp.micros() <= safe.micros().saturating_sub(wrong))
     }
 
-    pub fn role(&self, peer: PeerId) -> Option<Role> {
+    pub fn role(&self, peer: PeerId) -> Option<NotedRole> {
         self.replicas.get(&peer)?.post.map(|post| post.role)
     }
 }
 
-/// What was not durable may be gone, a cut of the log too; what is still there is durable.
-fn restart(replica: &mut Replica, post: Post) {
+/// Drops what was not durable, truncations included; what remains is durable.
+fn restart(replica: &mut Replica, post: PostState) {
     replica.life += 1;
     let cut = std::mem::take(&mut replica.cut);
     if !replica.log.has(post.last)
@@ -333,7 +335,7 @@ fn restart(replica: &mut Replica, post: Post) {
         replica.log = before;
     }
     match post.data {
-        DataState::Ready => {
+        NotedDataState::Ready => {
             replica.log.truncate(post.last.index);
             replica.durable = post.last.index;
         }

@@ -1,9 +1,8 @@
-//! NoAmnesia: a tombstone, and a copy that failed, keep the OpId of the log that was there. (Term and vote:
-//! OneVotePerTerm.)
+//! NoAmnesia: a tombstone, and a failed copy, keep the OpId of the former log. (Term and vote: OneVotePerTerm.)
 
-use engine::note::raft::{Action, DataState};
+use engine::note::raft::{NotedDataState, RaftAction};
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct NoAmnesia;
@@ -13,13 +12,13 @@ impl Invariant for NoAmnesia {
         "NoAmnesia"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
         let Some(former) = before.replicas.get(&event.at) else { return Ok(()) };
         let knew = match (&event.note.action, former.post.map(|post| post.data)) {
-            (Action::Tombstone { .. }, Some(DataState::Ready)) => former.log.last(),
-            (Action::CopyAbort, _)
-            | (Action::Restart { .. }, Some(DataState::Tombstoned | DataState::Copying))
-                if event.note.post.data == DataState::Tombstoned =>
+            (RaftAction::Tombstone { .. }, Some(NotedDataState::Ready)) => former.log.last(),
+            (RaftAction::CopyAbort, _)
+            | (RaftAction::Restart { .. }, Some(NotedDataState::Tombstoned | NotedDataState::Copying))
+                if event.note.post.data == NotedDataState::Tombstoned =>
             {
                 former.remembers
             }
@@ -29,6 +28,6 @@ impl Invariant for NoAmnesia {
         if knows >= knew || before.excused.contains(&event.at) {
             return Ok(());
         }
-        Err(format!("{} had a log up to {knew}, and its tombstone remembers {knows}", event.at))
+        Err(format!("{} had a log up to {knew}, and its tombstone has {knows}", event.at))
     }
 }

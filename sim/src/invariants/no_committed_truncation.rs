@@ -1,9 +1,9 @@
-//! NoCommittedTruncation: an entry that is committed never leaves a log again.
+//! NoCommittedTruncation: a committed entry is never truncated.
 
 use engine::ids::OpId;
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct NoCommittedTruncation;
@@ -13,13 +13,13 @@ impl Invariant for NoCommittedTruncation {
         "NoCommittedTruncation"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
-        let Action::AbortPending { after, .. } = event.note.action else { return Ok(()) };
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
+        let RaftAction::AbortPending { after, .. } = event.note.action else { return Ok(()) };
         let Some(replica) = before.replicas.get(&event.at) else { return Ok(()) };
         for (index, committed) in before.committed.range(after + 1..) {
             let op = OpId { term: committed.term, index: *index };
             if replica.log.has(op) {
-                return Err(format!("{} cuts its log after {after}, but {op} is committed", event.at));
+                return Err(format!("{} truncates its log after {after}, but {op} is committed", event.at));
             }
         }
         Ok(())

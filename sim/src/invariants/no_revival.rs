@@ -1,9 +1,9 @@
 //! NoRevival: a tombstone is never replaced from a state older than itself.
 
 use engine::ids::OpId;
-use engine::note::raft::{Action, DataState};
+use engine::note::raft::{NotedDataState, RaftAction};
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct NoRevival;
@@ -13,16 +13,16 @@ impl Invariant for NoRevival {
         "NoRevival"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
         let Some(former) = before.replicas.get(&event.at) else { return Ok(()) };
         let was = former.post.map(|post| post.data);
         match &event.note.action {
-            Action::CopyStart { term, .. }
-                if was == Some(DataState::Tombstoned) && *term < former.remembers.term =>
+            RaftAction::CopyStart { term, .. }
+                if was == Some(NotedDataState::Tombstoned) && *term < former.remembers.term =>
             {
                 return Err(refuse(event, former.remembers, &format!("a leader of term {term}")));
             }
-            Action::CopyFinish if event.note.post.last < former.remembers => {
+            RaftAction::CopyFinish if event.note.post.last < former.remembers => {
                 return Err(refuse(
                     event,
                     former.remembers,
@@ -35,6 +35,6 @@ impl Invariant for NoRevival {
     }
 }
 
-fn refuse(event: &Event, remembers: OpId, by: &str) -> String {
-    format!("{} remembers {remembers} and is replaced by {by}", event.at)
+fn refuse(event: &ReplicaEvent, remembers: OpId, by: &str) -> String {
+    format!("{} is a tombstone at {remembers} and is replaced by {by}", event.at)
 }

@@ -1,11 +1,11 @@
-//! OneLeaderPerTerm: a term has one leader at most, and only the leader appends (Raft §5.2, Election Safety).
+//! OneLeaderPerTerm: a term has at most one leader, and only the leader appends (Raft §5.2, Election Safety).
 
 use std::collections::BTreeMap;
 
 use engine::ids::{PeerId, Term};
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 /// Leaders by term.
 #[derive(Debug, Default)]
@@ -18,10 +18,10 @@ impl Invariant for OneLeaderPerTerm {
         "OneLeaderPerTerm"
     }
 
-    fn foresee(&mut self, event: &Event, _: &Model) -> Result<(), String> {
+    fn check_before(&mut self, event: &ReplicaEvent, _: &Model) -> Result<(), String> {
         let term = match &event.note.action {
-            Action::BecomeLeader => event.note.post.term,
-            Action::ClientAppend { op, .. } | Action::ConfigAppend { op, .. } => op.term,
+            RaftAction::BecomeLeader => event.note.post.term,
+            RaftAction::ClientAppend { op, .. } | RaftAction::ConfigAppend { op, .. } => op.term,
             _ => return Ok(()),
         };
         let leader = *self.leaders.entry(term).or_insert(event.at);

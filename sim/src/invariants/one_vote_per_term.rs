@@ -1,15 +1,15 @@
 //! OneVotePerTerm: in one term a server votes for one candidate, whatever it forgets in between (Raft §5.2).
 //!
-//! A vote counts when it is durable: only then does its answer leave. One that a crash took back was never given.
-//! A replica deleted for good forgets its votes, as its table is dropped; a leader not yet deleted may copy the tablet
-//! to it once more. A tombstone forgets none.
+//! A vote counts when it is durable: only then is its reply sent. A vote that a crash took was never given. A deleted
+//! replica forgets its votes, as its table is dropped; a leader not yet deleted may copy the tablet to it once more. A
+//! tombstone forgets none.
 
 use std::collections::BTreeMap;
 
 use engine::ids::{PeerId, Term};
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 /// Votes by server and term.
 #[derive(Debug, Default)]
@@ -23,22 +23,22 @@ impl Invariant for OneVotePerTerm {
         "OneVotePerTerm"
     }
 
-    fn foresee(&mut self, event: &Event, _: &Model) -> Result<(), String> {
+    fn check_before(&mut self, event: &ReplicaEvent, _: &Model) -> Result<(), String> {
         let at = event.at;
         match &event.note.action {
-            Action::StartElection { term, .. } => self.vote(at, *term, at),
-            Action::GrantVote { candidate, term } => self.vote(at, *term, *candidate),
-            Action::MetaPersist { term, vote: Some(vote) } => {
+            RaftAction::StartElection { term, .. } => self.vote(at, *term, at),
+            RaftAction::GrantVote { candidate, term } => self.vote(at, *term, *candidate),
+            RaftAction::MetaPersist { term, vote: Some(vote) } => {
                 self.check(at, *term, *vote)?;
                 self.durable.insert((at, *term), *vote);
                 Ok(())
             }
-            Action::Delete => {
+            RaftAction::Delete => {
                 self.pending.remove(&at);
                 self.durable.retain(|(voter, _), _| *voter != at);
                 Ok(())
             }
-            Action::Restart { vote } => {
+            RaftAction::Restart { vote } => {
                 self.pending.remove(&at);
                 let term = event.note.post.term;
                 match self.durable.get(&(at, term)) {

@@ -1,16 +1,16 @@
-//! QuorumKeeps: the replicas that know a committed entry meet every majority of the newest committed configuration, so
-//! that no leader is elected without one; a tombstone knows what its last OpId says.
+//! QuorumKeeps: the replicas that know a committed entry intersect every majority of the newest committed
+//! configuration, so that no leader is elected without one. A tombstone knows what its last OpId covers.
 //!
 //! They need not be a majority themselves: while the removal of one of four voters is pending, two of the three that
-//! stay commit an entry, and every three of the four have one of these two.
+//! remain commit an entry, and every three of the four include one of these two.
 //!
-//! It is checked when the commit index rises and when something is lost. It asks for a synced log; and a machine that
-//! came back empty is out of its reach ([`Model::excused`]).
+//! Checked when the commit index rises and when data is lost. It requires a synced log; machines that came back empty
+//! are excused ([`Model::excused`]).
 
 use engine::ids::OpId;
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug)]
 pub struct QuorumKeeps;
@@ -20,14 +20,14 @@ impl Invariant for QuorumKeeps {
         "QuorumKeeps"
     }
 
-    fn see(&mut self, event: &Event, after: &Model) -> Result<(), String> {
+    fn check_after(&mut self, event: &ReplicaEvent, after: &Model) -> Result<(), String> {
         let telling = matches!(
             event.note.action,
-            Action::AdvanceCommit
-                | Action::AbortPending { .. }
-                | Action::Restart { .. }
-                | Action::Tombstone { .. }
-                | Action::CopyFinish
+            RaftAction::AdvanceCommit
+                | RaftAction::AbortPending { .. }
+                | RaftAction::Restart { .. }
+                | RaftAction::Tombstone { .. }
+                | RaftAction::CopyFinish
         );
         if after.log_sync_off || !telling {
             return Ok(());
@@ -43,6 +43,6 @@ impl Invariant for QuorumKeeps {
         if known + config.majority() > voters {
             return Ok(());
         }
-        Err(format!("the committed entry {op} is known to {known} of {voters} voters only"))
+        Err(format!("the committed entry {op} is held by {known} of {voters} voters only"))
     }
 }

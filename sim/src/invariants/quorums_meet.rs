@@ -1,10 +1,10 @@
-//! QuorumsMeet: every majority of a configuration that is being agreed on meets every majority of the one that is
-//! committed, and only one is being agreed on at a time (Raft dissertation §4.1).
+//! QuorumsMeet: every majority of a pending configuration intersects every majority of the committed one, and only one
+//! is pending at a time (Raft dissertation §4.1).
 
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
 use super::model::Config;
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct QuorumsMeet;
@@ -14,8 +14,8 @@ impl Invariant for QuorumsMeet {
         "QuorumsMeet"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
-        let Action::ConfigAppend { op, voters, .. } = &event.note.action else { return Ok(()) };
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
+        let RaftAction::ConfigAppend { op, voters, .. } = &event.note.action else { return Ok(()) };
         let (new, post) = (Config { voters: voters.iter().copied().collect() }, event.note.post);
         if let Some(old) = before.config_of(event.at).filter(|old| !meet(old, &new)) {
             let (old, new) = (old.voters.len(), new.voters.len());
@@ -33,7 +33,7 @@ impl Invariant for QuorumsMeet {
     }
 }
 
-/// Whether any two majorities have a voter in common.
+/// Returns true if any two majorities have a voter in common.
 fn meet(one: &Config, other: &Config) -> bool {
     one.majority() + other.majority() > one.voters.union(&other.voters).count()
 }

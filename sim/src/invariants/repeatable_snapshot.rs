@@ -1,22 +1,22 @@
 //! RepeatableSnapshot: two scans of one snapshot see the same rows.
 //!
-//! The only invariant here that is about what clients see: it compares answers with answers and needs no model.
+//! The only invariant here about client-visible behaviour: it compares replies with replies and needs no model.
 
 use std::collections::BTreeMap;
 
-use crate::history::{Operation, Outcome, Request, Seen, Stamp, TableNo};
-use crate::oracle::{Finding, Report};
-use crate::view::View;
+use crate::history::{CallOutcome, ClientRequest, HistoryOp, HybridStamp, ScannedRow, TableNo};
+use crate::oracle::{OracleReport, Violation};
+use crate::projection::Projection;
 
 const NAME: &str = "RepeatableSnapshot";
 
-/// Compares every scan with the first of the same snapshot of the same view, on the keys that both asked for.
-pub fn check(operations: &[Operation], report: &mut Report) {
-    type Scanned<'a> = (usize, (i64, i64), &'a [Seen]);
-    let mut first: BTreeMap<(TableNo, Stamp, View), Scanned> = BTreeMap::new();
+/// Compares every scan with the first of the same snapshot and projection, on the keys that both requested.
+pub fn check(operations: &[HistoryOp], report: &mut OracleReport) {
+    type Scanned<'a> = (usize, (i64, i64), &'a [ScannedRow]);
+    let mut first: BTreeMap<(TableNo, HybridStamp, Projection), Scanned> = BTreeMap::new();
     for (index, operation) in operations.iter().enumerate() {
-        let Request::Scan(scan) = &operation.request else { continue };
-        let Outcome::Rows { at: Some(at), rows } = &operation.outcome else { continue };
+        let ClientRequest::Scan(scan) = &operation.request else { continue };
+        let CallOutcome::Rows { at: Some(at), rows } = &operation.outcome else { continue };
         if scan.diff_from.is_some() {
             continue;
         }
@@ -32,12 +32,12 @@ pub fn check(operations: &[Operation], report: &mut Report) {
                 "ops {other} and {index} read table {} at {at} and differ in keys {keys:?}",
                 scan.table
             );
-            report.add(Finding::new(NAME, message));
+            report.add(Violation::new(NAME, message));
         }
     }
 }
 
-fn cut<'a>(rows: &'a [Seen], keys: &std::ops::Range<i64>) -> BTreeMap<i64, &'a Seen> {
+fn cut<'a>(rows: &'a [ScannedRow], keys: &std::ops::Range<i64>) -> BTreeMap<i64, &'a ScannedRow> {
     rows.iter().filter(|seen| keys.contains(&seen.key)).map(|seen| (seen.key, seen)).collect()
 }
 
@@ -47,13 +47,13 @@ mod tests {
     use crate::oracle::testing::history;
 
     fn is_clean(text: &str) -> bool {
-        let mut report = Report::default();
+        let mut report = OracleReport::default();
         check(&history(text), &mut report);
         report.is_clean()
     }
 
     #[test]
-    fn answers_that_differ_are_noticed() {
+    fn differing_replies_are_reported() {
         let text = "0 1-2 snapshot @9 1=5 2=6\n1 3-4 snapshot @9 1=5 2=6\n1 5-6 snapshot @10 1=5";
         assert!(is_clean(text));
         assert!(!is_clean(&text.replace("@10", "@9")));

@@ -1,12 +1,12 @@
-//! SafeTimeMonotone: a replica's safe time never goes back while it lives, and no operation at or below it comes later.
+//! SafeTimeMonotone: a replica's safe time never falls while it lives, and no operation at or below it comes later.
 
 use std::collections::BTreeMap;
 
 use engine::ids::{OpId, PeerId};
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 use engine::time::Timestamp;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 /// Safe times by server.
 #[derive(Debug, Default)]
@@ -19,20 +19,20 @@ impl Invariant for SafeTimeMonotone {
         "SafeTimeMonotone"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
         let at = event.at;
-        if super::begins_anew(&event.note.action) {
+        if super::starts_new_life(&event.note.action) {
             self.safe.remove(&at);
             return Ok(());
         }
         match event.note.action {
-            Action::SafeTimeAdvance { safe } => match self.safe.insert(at, safe) {
+            RaftAction::SafeTimeAdvance { safe } => match self.safe.insert(at, safe) {
                 Some(former) if former > safe => {
                     Err(format!("{at}'s safe time went from {former} to {safe}"))
                 }
                 _ => Ok(()),
             },
-            Action::FollowerAppend { prev, upto, .. } => {
+            RaftAction::FollowerAppend { prev, upto, .. } => {
                 let Some(safe) = self.safe.get(&at) else { return Ok(()) };
                 let held = before.replicas.get(&at).map(|replica| &replica.log);
                 let Some(leader) = before.leaders.get(&event.note.post.term) else { return Ok(()) };

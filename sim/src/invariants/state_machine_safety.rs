@@ -1,8 +1,8 @@
 //! StateMachineSafety: no two replicas commit different entries at one index (Raft §5.4.3).
 
-use engine::note::raft::Action;
+use engine::note::raft::RaftAction;
 
-use super::{Event, Invariant, Model};
+use super::{Invariant, Model, ReplicaEvent};
 
 #[derive(Debug, Default)]
 pub struct StateMachineSafety;
@@ -12,8 +12,8 @@ impl Invariant for StateMachineSafety {
         "StateMachineSafety"
     }
 
-    fn foresee(&mut self, event: &Event, before: &Model) -> Result<(), String> {
-        if !matches!(event.note.action, Action::AdvanceCommit | Action::FollowerCommit) {
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
+        if !matches!(event.note.action, RaftAction::AdvanceCommit | RaftAction::FollowerCommit) {
             return Ok(());
         }
         let Some(replica) = before.replicas.get(&event.at) else { return Ok(()) };

@@ -5,26 +5,26 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Waker;
 
 use super::pipe::Pipe;
-use super::rules::{Effect, HostId};
+use super::rules::{HostId, LinkEffect};
 use super::{Accepting, BACKLOG_MAX, Conn, ConnId, End, Event, Network};
 
-/// A connection that is being made.
-pub struct Attempt {
+/// An attempt to connect.
+pub struct ConnectAttempt {
     pub from: HostId,
     to: HostId,
     local: SocketAddr,
     remote: SocketAddr,
     waker: Option<Waker>,
     outcome: Option<io::Result<()>>,
-    /// The other side has taken it; only its answer is missing.
-    taken: bool,
-    /// How long until it is tried again.
-    again: u64,
+    /// True if the listening side has accepted; only its reply is missing.
+    accepted: bool,
+    /// Nanoseconds until the next retry.
+    retry_nanos: u64,
 }
 
-/// The first time a connection is tried again; each further wait is twice as long.
-const AGAIN_NANOS: u64 = 1_000_000_000;
-const AGAIN_NANOS_MAX: u64 = 8_000_000_000;
+/// Nanoseconds until the first retry; each further wait is twice as long.
+const RETRY_NANOS: u64 = 1_000_000_000;
+const RETRY_NANOS_MAX: u64 = 8_000_000_000;
 
 impl Network {
     /// Takes a port of a host; 0 takes a free one.
@@ -49,7 +49,7 @@ impl Network {
         }
     }
 
-    /// The next connection; `None` and a waker kept if there is none yet.
+    /// Returns the next connection; `None` and stores the waker if there is none yet.
     pub fn accept(
         &mut self,
         host: HostId,
@@ -70,7 +70,7 @@ impl Network {
         }
     }
 
-    /// Gives a port back; who waits there is reset.
+    /// Frees a port; resets connections in its backlog.
     pub fn unlisten(&mut self, now: u64, host: HostId, port: u16) {
         let Some(accepting) = self.hosts[host].listeners.remove(&port) else { return };
         for id in accepting.backlog {
@@ -84,7 +84,7 @@ impl Network {
         }
     }
 
-    /// Begins to connect. `HostUnreachable` if nobody has the address.
+    /// Begins to connect. `HostUnreachable` if no host has the address.
     pub fn connect(&mut self, now: u64, from: HostId, remote: SocketAddr) -> io::Result<ConnId> {
         let unreachable =
             || io::Error::new(io::ErrorKind::HostUnreachable, format!("{remote} is no machine"));
@@ -93,14 +93,15 @@ impl Network {
         self.next_conn += 1;
         let ip = if from == to { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { self.hosts[from].ip };
         let local = SocketAddr::new(ip, self.free_port(from));
-        let (waker, outcome, taken, again) = (None, None, false, AGAIN_NANOS);
-        self.attempts.insert(id, Attempt { from, to, local, remote, waker, outcome, taken, again });
+        let (waker, outcome, accepted, retry_nanos) = (None, None, false, RETRY_NANOS);
+        self.attempts
+            .insert(id, ConnectAttempt { from, to, local, remote, waker, outcome, accepted, retry_nanos });
         let at = now + self.latency(from, to, 0);
         self.schedule(at, Event::Syn(id));
         Ok(id)
     }
 
-    /// Whether the attempt has come to something; `None` and a waker kept if not yet.
+    /// Returns the outcome of the attempt; `None` and stores the waker if there is none yet.
     pub fn connected(&mut self, id: ConnId, waker: &Waker) -> Option<io::Result<()>> {
         let Some(attempt) = self.attempts.get_mut(&id) else {
             return Some(Err(io::ErrorKind::NotConnected.into()));
@@ -117,8 +118,8 @@ impl Network {
         }
     }
 
-    /// Nobody waits for the attempt any more.
-    pub fn give_up(&mut self, now: u64, id: ConnId) {
+    /// Drops an attempt whose caller has gone.
+    pub fn abandon(&mut self, now: u64, id: ConnId) {
         if self.attempts.remove(&id).is_some() {
             self.close(now, (id, 0));
         }
@@ -126,16 +127,16 @@ impl Network {
 
     pub(super) fn syn(&mut self, now: u64, id: ConnId) {
         let Some(attempt) = self.attempts.get(&id) else { return };
-        let (from, to, port, taken) = (attempt.from, attempt.to, attempt.remote.port(), attempt.taken);
-        let door = self.rules.door(from, to);
-        if !self.passes(from, to) || door == Some(Effect::Ignore) {
-            return self.try_again(now, id);
+        let (from, to, port, accepted) = (attempt.from, attempt.to, attempt.remote.port(), attempt.accepted);
+        let connect_effect = self.rules.connect_effect(from, to);
+        if !self.passes(from, to) || connect_effect == Some(LinkEffect::Ignore) {
+            return self.retry(now, id);
         }
-        let listener = self.hosts[to].listeners.get(&port).filter(|_| door.is_none());
+        let listener = self.hosts[to].listeners.get(&port).filter(|_| connect_effect.is_none());
         let answer = match listener {
-            _ if taken => Event::SynAck(id),
+            _ if accepted => Event::SynAck(id),
             None => Event::Refused(id),
-            Some(accepting) if accepting.backlog.len() >= BACKLOG_MAX => return self.try_again(now, id),
+            Some(accepting) if accepting.backlog.len() >= BACKLOG_MAX => return self.retry(now, id),
             Some(_) => {
                 self.take(id);
                 Event::SynAck(id)
@@ -145,10 +146,10 @@ impl Network {
         self.schedule(at, answer);
     }
 
-    /// The listening side takes the connection: it is there, whatever becomes of the answer.
+    /// Creates the connection at the listening side, whether or not its reply arrives.
     fn take(&mut self, id: ConnId) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        attempt.taken = true;
+        attempt.accepted = true;
         let end = |host, addr| End { host, addr, open: true, error: None };
         let ends = [end(attempt.from, attempt.local), end(attempt.to, attempt.remote)];
         let window = self.profile.window as usize;
@@ -160,17 +161,17 @@ impl Network {
         }
     }
 
-    fn try_again(&mut self, now: u64, id: ConnId) {
+    fn retry(&mut self, now: u64, id: ConnId) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        let at = now + attempt.again;
-        attempt.again = (attempt.again * 2).min(AGAIN_NANOS_MAX);
+        let at = now + attempt.retry_nanos;
+        attempt.retry_nanos = (attempt.retry_nanos * 2).min(RETRY_NANOS_MAX);
         self.schedule(at, Event::Syn(id));
     }
 
     pub(super) fn syn_ack(&mut self, now: u64, id: ConnId) {
         let Some(attempt) = self.attempts.get(&id) else { return };
         if !self.passes(attempt.to, attempt.from) {
-            return self.try_again(now, id);
+            return self.retry(now, id);
         }
         self.counts.connected += 1;
         self.conclude(id, Ok(()));
@@ -179,7 +180,7 @@ impl Network {
     pub(super) fn refused(&mut self, now: u64, id: ConnId) {
         let Some(attempt) = self.attempts.get(&id) else { return };
         if !self.passes(attempt.to, attempt.from) {
-            return self.try_again(now, id);
+            return self.retry(now, id);
         }
         self.counts.refused += 1;
         self.conclude(id, Err(io::ErrorKind::ConnectionRefused.into()));

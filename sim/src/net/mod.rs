@@ -1,24 +1,24 @@
-//! SimNet: hosts, links and connections as TCP makes them appear, over a clock that someone else moves.
+//! SimNet: hosts, links and connections with TCP's visible behaviour, over a clock that the caller moves.
 //!
 //! ```text
-//!  writer ──► Pipe: window │ under way │ unread ──► reader      one pipe for each direction
+//!  writer ──► Pipe: window │ in flight │ unread ──► reader      one pipe for each direction
 //!                          ▲           ▲
 //!             latency, jitter,      rules: blocked, slower, lossy       [`rules`]
 //!             bandwidth, order
 //! ```
 //!
 //! - **Backpressure**: a write takes what fits into the window, or waits.
-//! - **Loss is delay**: what is lost is sent again after a time, and all that follows waits behind it. What a
-//!   blocked link holds up goes on some time after the link is free: at the next retransmission.
-//! - **A process that dies** says goodbye as its kernel would: FIN, or RST if bytes were left unread; both travel
-//!   like bytes do, and wait at a blocked link.
-//! - **A machine without power** says nothing. Who writes to it when it is back is reset; who only waits, waits
-//!   for ever: half-open.
-//! - **A host may have bounds** ([`capacity`]): a link and cores that serve what arrives in turn.
-//! - **Connecting** needs a way there and back, and is tried again each second; nobody listening refuses.
+//! - **Loss is delay**: a lost segment is retransmitted after a time, and all later ones wait behind it. Segments held
+//!   by a blocked link continue after the link is free, at the next retransmission.
+//! - **A process that dies** closes its connections as its kernel would: FIN, or RST if bytes were left unread; both
+//!   travel like bytes do, and wait at a blocked link.
+//! - **A machine without power** sends nothing. A peer that writes to it when it is back is reset; a peer that only
+//!   reads waits without end: half-open.
+//! - **A host may have a capacity** ([`capacity`]): a link and cores that serve what arrives in turn.
+//! - **Connecting** needs both directions, and is retried each second; a port without a listener refuses.
 //!
-//! Nothing here knows what runs on top: times are nanoseconds, and wakers are collected for the caller to wake
-//! when it holds no lock.
+//! Not here: anything about the code on top. Times are nanoseconds, and wakers are collected for the caller, which
+//! wakes them when it holds no lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -27,11 +27,11 @@ use std::task::Waker;
 
 use bytes::BufMut;
 
-use crate::draw::Draw;
-use crate::plan::Network as Profile;
-use capacity::{Capacity, Used};
-use pipe::{Arrived, Pipe};
-use rules::{Effect, HostId, Rule, RuleId, Rules};
+use capacity::{CapacityUsed, HostCapacity};
+use pipe::{Pipe, PipeRead};
+use rules::{HostId, LinkEffect, Rule, RuleId, Rules};
+use sim_plan::NetworkSpec as Profile;
+use sim_plan::RandomStream;
 
 pub mod capacity;
 mod connect;
@@ -40,15 +40,15 @@ pub mod rules;
 #[cfg(test)]
 mod tests;
 
-/// What a loopback takes.
+/// Latency of the loopback.
 const LOOPBACK_NANOS: u64 = 5_000;
-/// The first retransmission comes after this, each further one after twice the time before.
+/// Delay of the first retransmission; each further one takes twice the time before.
 const RETRANSMIT_NANOS: u64 = 200_000_000;
-/// After a blocked link is free, nothing waits for its retransmission longer than this.
+/// Longest wait for a retransmission after a blocked link is free.
 const RETRANSMIT_NANOS_MAX: u64 = 3_000_000_000;
-/// Connections that nobody has accepted yet; further ones get no answer.
+/// Connections not yet accepted; further ones get no reply.
 const BACKLOG_MAX: usize = 128;
-/// The longest piece that one write takes.
+/// Longest segment of one write.
 const SEGMENT_BYTES_MAX: usize = 16 << 10;
 const FIRST_PORT: u16 = 32_768;
 
@@ -62,9 +62,9 @@ pub type Side = usize;
 struct End {
     host: HostId,
     addr: SocketAddr,
-    /// Someone holds it: it was neither dropped nor lost with its machine.
+    /// True if it is in use: neither dropped nor lost with its machine.
     open: bool,
-    /// It ended without a goodbye.
+    /// Set if the connection ended without a FIN.
     error: Option<io::ErrorKind>,
 }
 
@@ -80,7 +80,7 @@ struct HostState {
     powered: bool,
     next_port: u16,
     listeners: BTreeMap<u16, Accepting>,
-    capacity: Option<Capacity>,
+    capacity: Option<HostCapacity>,
 }
 
 #[derive(Default)]
@@ -101,34 +101,34 @@ enum Event {
     Refused(ConnId),
 }
 
-/// All hosts and what is between them.
+/// All hosts and the links between them.
 pub struct Network {
     hosts: Vec<HostState>,
     names: BTreeMap<String, HostId>,
     conns: BTreeMap<ConnId, Conn>,
-    attempts: BTreeMap<ConnId, connect::Attempt>,
+    attempts: BTreeMap<ConnId, connect::ConnectAttempt>,
     rules: Rules,
     events: BTreeMap<(u64, u64), Event>,
     next_event: u64,
     next_conn: u64,
     profile: Profile,
-    draw: Draw,
-    /// Wakers of those for whom something changed; the caller wakes them.
+    draw: RandomStream,
+    /// Wakers of tasks for which something changed; the caller wakes them.
     pub wakes: Vec<Waker>,
-    /// What happened, for whoever counts.
-    pub counts: Counts,
+    /// Counters.
+    pub counts: NetCounts,
 }
 
-/// How often what happened.
+/// Counters of network events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct NetCounts {
     pub connected: u64,
     pub refused: u64,
     pub segments: u64,
     pub bytes: u64,
     pub retransmitted: u64,
     pub resets: u64,
-    /// A segment found its link blocked.
+    /// Segments that found their link blocked.
     pub stalled: u64,
 }
 
@@ -144,13 +144,13 @@ impl Network {
             next_event: 0,
             next_conn: 0,
             profile,
-            draw: Draw::new(seed, "net"),
+            draw: RandomStream::new(seed, "net"),
             wakes: Vec::new(),
-            counts: Counts::default(),
+            counts: NetCounts::default(),
         }
     }
 
-    /// Adds a machine, or finds it.
+    /// Returns a machine's id; adds the machine at the first call.
     pub fn host(&mut self, name: &str) -> HostId {
         if let Some(id) = self.names.get(name) {
             return *id;
@@ -165,14 +165,14 @@ impl Network {
         id
     }
 
-    /// From now on a host takes no more than this.
-    pub fn set_capacity(&mut self, host: HostId, capacity: Capacity) {
+    /// Bounds a host's throughput from now on.
+    pub fn set_capacity(&mut self, host: HostId, capacity: HostCapacity) {
         self.hosts[host].capacity = Some(capacity);
     }
 
-    /// What of its capacity a host has used by `now`; nothing if it has no bounds.
-    pub fn used(&self, now: u64, host: HostId) -> Used {
-        self.hosts[host].capacity.as_ref().map_or(Used::default(), |capacity| capacity.used(now))
+    /// Returns the capacity that a host has used by `now`; zero if it has no bounds.
+    pub fn used(&self, now: u64, host: HostId) -> CapacityUsed {
+        self.hosts[host].capacity.as_ref().map_or(CapacityUsed::default(), |capacity| capacity.used(now))
     }
 
     pub fn ip(&self, host: HostId) -> IpAddr {
@@ -183,7 +183,7 @@ impl Network {
         &self.hosts[host].name
     }
 
-    /// The address of a machine by its name.
+    /// Returns the address of a machine by its name.
     pub fn resolve(&self, name: &str) -> Option<IpAddr> {
         self.names.get(name).map(|id| self.hosts[*id].ip)
     }
@@ -192,12 +192,12 @@ impl Network {
         if ip.is_loopback() { Some(from) } else { self.hosts.iter().position(|host| host.ip == ip) }
     }
 
-    /// When something is next due.
+    /// Returns the time of the next event.
     pub fn next_at(&self) -> Option<u64> {
         self.events.keys().next().map(|(at, _)| *at)
     }
 
-    /// Lets happen what is due.
+    /// Processes the events that are due.
     pub fn advance(&mut self, now: u64) {
         while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= now) {
             let ((at, _), event) = entry.remove_entry();
@@ -216,7 +216,7 @@ impl Network {
         self.next_event += 1;
     }
 
-    /// How long something of this size takes from one host to another that are connected.
+    /// Returns the latency of a segment of this size between two connected hosts.
     fn latency(&mut self, from: HostId, to: HostId, bytes: usize) -> u64 {
         if from == to {
             return LOOPBACK_NANOS;
@@ -226,23 +226,23 @@ impl Network {
         let transfer = bytes as u64 * 1_000_000 / u64::from(self.profile.bytes_per_ms.max(1));
         let mut nanos = least + jitter + transfer + self.rules.delay(from, to);
         let per_mille = u64::from(self.profile.loss_per_mille) + 10 * self.rules.loss(from, to);
-        let mut again = RETRANSMIT_NANOS;
-        while per_mille > 0 && again < RETRANSMIT_NANOS_MAX && self.draw.below(1000) < per_mille {
+        let mut retry_nanos = RETRANSMIT_NANOS;
+        while per_mille > 0 && retry_nanos < RETRANSMIT_NANOS_MAX && self.draw.below(1000) < per_mille {
             self.counts.retransmitted += 1;
-            nanos += again;
-            again *= 2;
+            nanos += retry_nanos;
+            retry_nanos *= 2;
         }
         nanos
     }
 
-    /// Whether what arrives now gets through.
+    /// Returns true if a segment that arrives now gets through.
     fn passes(&self, from: HostId, to: HostId) -> bool {
         self.hosts[to].powered && !self.rules.blocked(from, to)
     }
 
     // Streams.
 
-    /// Writes some of `bytes`; `None` and a waker kept if nothing fits.
+    /// Writes some of `bytes`; `None` and stores the waker if nothing fits.
     pub fn write(
         &mut self,
         now: u64,
@@ -259,17 +259,17 @@ impl Network {
         if conn.pipes[side].finished() {
             return Some(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        let room = conn.pipes[side].room();
-        if room == 0 && !bytes.is_empty() {
+        let free_bytes = conn.pipes[side].free_bytes();
+        if free_bytes == 0 && !bytes.is_empty() {
             conn.pipes[side].writer = Some(waker.clone());
             return None;
         }
-        let count = self.cut(bytes.len().min(room).min(SEGMENT_BYTES_MAX));
+        let count = self.cut(bytes.len().min(free_bytes).min(SEGMENT_BYTES_MAX));
         self.send(now, id, side, Some(&bytes[..count]));
         Some(Ok(count))
     }
 
-    /// A random part of a write, now and then.
+    /// Returns a random part of a write's length, at times.
     fn cut(&mut self, length: usize) -> usize {
         if length > 1 && self.draw.below(u64::from(self.profile.cut_one_in)) == 0 {
             return self.draw.between(1, length as u64 - 1) as usize;
@@ -277,7 +277,7 @@ impl Network {
         length
     }
 
-    /// Sends bytes, or the end.
+    /// Sends bytes, or the FIN.
     fn send(&mut self, now: u64, id: ConnId, side: Side, bytes: Option<&[u8]>) {
         let Some(conn) = self.conns.get(&id) else { return };
         let (from, to) = (conn.ends[side].host, conn.ends[1 - side].host);
@@ -300,7 +300,7 @@ impl Network {
         }
     }
 
-    /// Reads what is there; `None` and a waker kept if nothing is yet. 0 bytes: the end.
+    /// Reads what arrived; `None` and stores the waker if nothing did. 0 bytes: the end.
     pub fn read(
         &mut self,
         (id, side): (ConnId, Side),
@@ -326,7 +326,7 @@ impl Network {
         None
     }
 
-    /// This side has nothing more to say.
+    /// Closes this side for writing.
     pub fn finish(&mut self, now: u64, (id, side): (ConnId, Side)) {
         let open = self.conns.get(&id).is_some_and(|conn| !conn.pipes[side].finished());
         if open {
@@ -334,7 +334,7 @@ impl Network {
         }
     }
 
-    /// This side is dropped: by its owner, or because the process died.
+    /// Drops this side: its owner closed it, or the process died.
     pub fn close(&mut self, now: u64, (id, side): (ConnId, Side)) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if !std::mem::replace(&mut conn.ends[side].open, false) {
@@ -381,7 +381,7 @@ impl Network {
             self.send_reset(now, id, side);
             return;
         }
-        if pipe.arrive(now) == Arrived::Something {
+        if pipe.arrive(now) == PipeRead::Something {
             self.wakes.extend(pipe.reader.take());
         }
         if let Some(due) = pipe.next_arrival() {
@@ -399,7 +399,7 @@ impl Network {
         self.break_end(id, side);
     }
 
-    /// One side finds its connection reset.
+    /// Marks one side's connection as reset.
     fn break_end(&mut self, id: ConnId, side: Side) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if !conn.ends[side].open || conn.ends[side].error.is_some() {
@@ -417,32 +417,32 @@ impl Network {
 
     // Faults.
 
-    /// Makes a rule hold until it is removed.
+    /// Adds a rule that holds until it is removed.
     pub fn add_rule(&mut self, rule: Rule) -> RuleId {
         self.rules.add(rule)
     }
 
-    /// What a rule held up goes on.
+    /// Removes a rule; segments that it blocked continue.
     pub fn remove_rule(&mut self, now: u64, id: RuleId) {
-        if self.rules.remove(id).is_some_and(|rule| rule.effect == Effect::Block) {
-            self.go_on(now);
+        if self.rules.remove(id).is_some_and(|rule| rule.effect == LinkEffect::Block) {
+            self.retransmit_unblocked(now);
         }
     }
 
-    /// Sends again what waits at links that are no longer blocked.
-    fn go_on(&mut self, now: u64) {
-        let mut again = Vec::new();
+    /// Retransmits what waits at links that are no longer blocked.
+    fn retransmit_unblocked(&mut self, now: u64) {
+        let mut retry_nanos = Vec::new();
         for (id, conn) in &self.conns {
             for side in 0..2 {
                 let (from, to) = (conn.ends[side].host, conn.ends[1 - side].host);
                 if let Some(since) = conn.pipes[side].stalled_since
                     && self.passes(from, to)
                 {
-                    again.push((*id, side, since));
+                    retry_nanos.push((*id, side, since));
                 }
             }
         }
-        for (id, side, since) in again {
+        for (id, side, since) in retry_nanos {
             let wait = self.draw.below((now - since).min(RETRANSMIT_NANOS_MAX) + 1);
             let Some(conn) = self.conns.get_mut(&id) else { continue };
             conn.pipes[side].stalled_since = None;
@@ -452,7 +452,7 @@ impl Network {
         }
     }
 
-    /// Every connection between two hosts is reset, at both ends at once. How many there were.
+    /// Resets every connection between two hosts, at both ends at once; returns their number.
     pub fn reset_between(&mut self, one: HostId, other: HostId) -> usize {
         let between = |conn: &Conn| {
             let hosts = (conn.ends[0].host, conn.ends[1].host);
@@ -467,7 +467,7 @@ impl Network {
         ids.len()
     }
 
-    /// The machine loses power: what it held is gone, and nobody is told.
+    /// Cuts a machine's power: its connections are gone, and no peer is told.
     pub fn power_off(&mut self, host: HostId) {
         self.hosts[host].powered = false;
         self.hosts[host].listeners.clear();
@@ -478,10 +478,10 @@ impl Network {
         self.conns.retain(|_, conn| conn.ends.iter().any(|end| end.open));
     }
 
-    /// The machine has power again; it knows nothing of what was before.
+    /// Restores a machine's power; it knows nothing of former connections.
     pub fn power_on(&mut self, now: u64, host: HostId) {
         if !std::mem::replace(&mut self.hosts[host].powered, true) {
-            self.go_on(now);
+            self.retransmit_unblocked(now);
         }
     }
 }

@@ -1,38 +1,38 @@
-//! What is wrong with links: rules that begin and end on their own, several at a time.
+//! Link rules: faults of links that begin and end independently, several at a time.
 
 use std::collections::BTreeMap;
 
 /// A host by its number in the network.
 pub type HostId = usize;
 
-/// What a rule does to what it applies to.
+/// The effect of a rule on its links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
+pub enum LinkEffect {
     /// Nothing passes; what was sent waits.
     Block,
-    /// Everything takes so many nanoseconds longer.
+    /// Everything takes this many nanoseconds longer.
     Delay(u64),
-    /// So many segments in a hundred are lost, and sent again.
+    /// Percentage of segments that are lost and must be retransmitted.
     Lose(u8),
-    /// Nobody new is let in: no answer.
+    /// New connections get no reply.
     Ignore,
-    /// Nobody new is let in: refused.
+    /// New connections are refused.
     Refuse,
 }
 
-/// Applies to what goes from one host to another; `None`: any other.
+/// A rule for what one host sends to another; `None`: any other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
     pub from: Option<HostId>,
     pub to: Option<HostId>,
-    pub effect: Effect,
+    pub effect: LinkEffect,
 }
 
-/// Names a rule that was made.
+/// The id of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleId(pub u64);
 
-/// The rules that hold.
+/// The rules in force.
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: BTreeMap<RuleId, Rule>,
@@ -55,8 +55,8 @@ impl Rules {
         self.rules.is_empty()
     }
 
-    /// No rule is about what a host sends itself.
-    fn effects(&self, from: HostId, to: HostId) -> impl Iterator<Item = Effect> {
+    /// Yields the effects on a link. No rule applies to what a host sends itself.
+    fn effects(&self, from: HostId, to: HostId) -> impl Iterator<Item = LinkEffect> {
         let applies = move |rule: &&Rule| {
             from != to && rule.from.is_none_or(|id| id == from) && rule.to.is_none_or(|id| id == to)
         };
@@ -64,29 +64,29 @@ impl Rules {
     }
 
     pub fn blocked(&self, from: HostId, to: HostId) -> bool {
-        self.effects(from, to).any(|effect| effect == Effect::Block)
+        self.effects(from, to).any(|effect| effect == LinkEffect::Block)
     }
 
-    /// Nanoseconds on top of the usual ones.
+    /// Returns the additional latency in nanoseconds.
     pub fn delay(&self, from: HostId, to: HostId) -> u64 {
         let delays = self.effects(from, to).filter_map(|effect| match effect {
-            Effect::Delay(nanos) => Some(nanos),
+            LinkEffect::Delay(nanos) => Some(nanos),
             _ => None,
         });
         delays.sum()
     }
 
-    /// Of a hundred segments.
+    /// Returns the additional loss in percent.
     pub fn loss(&self, from: HostId, to: HostId) -> u64 {
         let losses = self.effects(from, to).filter_map(|effect| match effect {
-            Effect::Lose(percent) => Some(u64::from(percent)),
+            LinkEffect::Lose(percent) => Some(u64::from(percent)),
             _ => None,
         });
         losses.max().unwrap_or(0)
     }
 
-    /// What becomes of new connections, if anything.
-    pub fn door(&self, from: HostId, to: HostId) -> Option<Effect> {
-        self.effects(from, to).find(|effect| matches!(effect, Effect::Ignore | Effect::Refuse))
+    /// Returns the effect on new connections, if any.
+    pub fn connect_effect(&self, from: HostId, to: HostId) -> Option<LinkEffect> {
+        self.effects(from, to).find(|effect| matches!(effect, LinkEffect::Ignore | LinkEffect::Refuse))
     }
 }

@@ -1,10 +1,10 @@
-//! The network alone, moved by hand.
+//! The network alone, with a clock moved by the test.
 
 use std::net::SocketAddr;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::rules::{Effect, Rule};
+use super::rules::{LinkEffect, Rule};
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -54,7 +54,7 @@ impl World {
         self.net.write(self.now, end, bytes, Waker::noop())
     }
 
-    /// How many bytes, `Err` for a reset, `None` for nothing yet.
+    /// The number of bytes, `Err` for a reset, `None` for nothing yet.
     fn read(&mut self, end: (ConnId, Side)) -> Option<Result<usize, io::ErrorKind>> {
         let mut out = [0; 4096];
         let read = self.net.read(end, &mut &mut out[..], Waker::noop());
@@ -62,7 +62,7 @@ impl World {
     }
 
     fn block(&mut self, from: HostId, to: HostId) -> RuleId {
-        self.net.add_rule(Rule { from: Some(from), to: Some(to), effect: Effect::Block })
+        self.net.add_rule(Rule { from: Some(from), to: Some(to), effect: LinkEffect::Block })
     }
 }
 
@@ -73,7 +73,7 @@ fn a_full_window_holds_the_writer_back() {
     assert_eq!(world.write((id, 0), &[1; 4000]).map(|written| written.ok()), Some(Some(1000)));
     assert!(world.write((id, 0), &[1]).is_none());
     world.pass(5);
-    assert!(world.write((id, 0), &[1]).is_none(), "it arrived, but nobody read it");
+    assert!(world.write((id, 0), &[1]).is_none(), "it arrived, but was not read");
     assert_eq!(world.read((id, 1)), Some(Ok(1000)));
     assert!(world.write((id, 0), &[1]).is_some());
 }
@@ -94,13 +94,13 @@ fn a_blocked_link_delays_and_loses_nothing() {
 }
 
 #[test]
-fn a_process_that_dies_says_so_unless_the_link_is_blocked() {
+fn a_dead_process_closes_its_connections_unless_the_link_is_blocked() {
     let mut world = World::new();
     let id = world.connection();
     let rule = world.block(world.b, world.a);
     world.net.close(world.now, (id, 1));
     world.pass(60_000);
-    assert_eq!(world.read((id, 0)), None, "no news through a partition");
+    assert_eq!(world.read((id, 0)), None, "no FIN through a partition");
     world.net.remove_rule(world.now, rule);
     world.pass(4_000);
     assert_eq!(world.read((id, 0)), Some(Ok(0)));
@@ -110,7 +110,7 @@ fn a_process_that_dies_says_so_unless_the_link_is_blocked() {
 }
 
 #[test]
-fn unread_bytes_turn_goodbye_into_reset() {
+fn unread_bytes_turn_fin_into_reset() {
     let mut world = World::new();
     let id = world.connection();
     world.write((id, 0), b"hello");
@@ -129,7 +129,7 @@ fn a_machine_without_power_is_silent_and_half_open() {
     assert_eq!(world.read((id, 0)), None);
     world.net.power_on(world.now, world.b);
     world.pass(60_000);
-    assert_eq!(world.read((id, 0)), None, "who only waits hears nothing");
+    assert_eq!(world.read((id, 0)), None, "a reader receives nothing");
     world.write((id, 0), b"?");
     world.pass(10);
     assert_eq!(world.read((id, 0)), Some(Err(io::ErrorKind::ConnectionReset)));

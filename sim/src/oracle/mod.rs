@@ -1,148 +1,156 @@
-//! Judges of a run, independent of the code they judge.
+//! Oracles: checkers of a run, independent of the code they check.
 //!
-//! They read what clients saw ([`crate::history`]) and what the world measured, and know the documented behaviour
+//! They read the clients' history ([`crate::history`]) and the world's measurements, and know the documented behaviour
 //! only. Nothing here is taken from the engine but plain types.
 //!
-//! A judge who cannot say no is worth nothing: each has tests with histories that it must reject.
+//! An oracle must be able to fail: each has tests with histories that it must reject.
 
 use std::collections::BTreeMap;
 
-use crate::history::{Nanos, Operation};
-use touch::{RowKey, Touch, What};
+use crate::history::{HistoryOp, Nanos};
+use row_history::{RowEvent, RowEventKind, RowKey};
 
-pub mod ancient;
+pub mod auto_increment;
+pub mod balance;
 pub mod bank;
-pub mod calm;
-pub mod clocks;
-pub mod durable;
-pub mod evenness;
-pub mod leftovers;
-pub mod linear;
+pub mod config_cas;
+pub mod durability;
+pub mod exactly_once;
+pub mod history_gc;
+pub mod hybrid_time;
+pub mod idle_traffic;
+pub mod linearizability;
 pub mod lists;
-pub mod logs;
-pub mod membership;
-pub mod memory;
-pub mod numbered;
-pub mod once;
+pub mod log_retention;
+pub mod memory_limit;
+pub mod orphans;
+pub mod provenance;
+pub mod query_consistency;
 pub mod quiescing;
-pub mod replicas;
-pub mod row;
-pub mod searches;
-pub mod touch;
-pub mod unprovoked;
-pub mod versions;
-pub mod written;
+pub mod replica_checksums;
+pub mod row_history;
+pub mod row_semantics;
+pub mod row_versions;
+pub mod uncaused_failures;
 
-/// Something that must not have happened.
+/// A violation reported by an oracle or invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// Which judge says so, by name.
+pub struct Violation {
+    /// Name of the oracle.
     pub oracle: &'static str,
     pub message: String,
     /// The events that show it, oldest first.
     pub story: Vec<String>,
 }
 
-/// What the judges say.
+/// The results of all oracles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
-    pub findings: Vec<Finding>,
-    /// Facts checked.
+pub struct OracleReport {
+    pub violations: Vec<Violation>,
+    /// Number of facts checked.
     pub checked: u64,
-    /// Rows whose check was given up because too much about them is unknown.
+    /// Rows left unchecked because too much about them is unknown.
     pub undecided: u64,
 }
 
-/// Findings kept per judge: the first tell the story.
-const FINDINGS_MAX: usize = 20;
-/// Judges of what clients see whose word stands though something acknowledged is gone.
-const STANDS_ALL_THE_SAME: [&str; 2] = ["liveness", "rows"];
-/// Lines of a story on each side of what broke it.
+/// Violations retained per oracle: the first ones show the cause.
+const VIOLATIONS_MAX: usize = 20;
+/// Oracles of client-visible behaviour that stay valid after acknowledged data was lost.
+const VALID_AFTER_LOSS: [&str; 2] = ["liveness", "rows"];
+/// Lines of a story on each side of the violation.
 const STORY_LINES: usize = 12;
 
-impl Report {
-    pub fn add(&mut self, finding: Finding) {
-        let same = self.findings.iter().filter(|other| other.oracle == finding.oracle).count();
-        if same < FINDINGS_MAX {
-            self.findings.push(finding);
+impl OracleReport {
+    pub fn add(&mut self, violation: Violation) {
+        let same = self.violations.iter().filter(|other| other.oracle == violation.oracle).count();
+        if same < VIOLATIONS_MAX {
+            self.violations.push(violation);
         }
     }
 
     pub fn is_clean(&self) -> bool {
-        self.findings.is_empty()
+        self.violations.is_empty()
     }
 }
 
-impl Finding {
-    pub fn new(oracle: &'static str, message: impl Into<String>) -> Finding {
-        Finding { oracle, message: message.into(), story: Vec::new() }
+impl Violation {
+    pub fn new(oracle: &'static str, message: impl Into<String>) -> Violation {
+        Violation { oracle, message: message.into(), story: Vec::new() }
     }
 
-    /// About a row, with what happened to it around the operation that gave it away.
-    fn of_row(oracle: &'static str, key: RowKey, what: &str, touches: &[Touch], culprit: usize) -> Finding {
-        let at = touches.iter().position(|touch| touch.operation == culprit).unwrap_or_default();
-        let lines = at.saturating_sub(STORY_LINES)..touches.len().min(at + STORY_LINES + 1);
-        let line = |touch: &Touch| {
-            let mark = if touch.operation == culprit { "=> " } else { "   " };
-            format!("{mark}{touch}")
+    /// Creates a violation about a row, with the row's events around the operation that revealed it.
+    fn of_row(
+        oracle: &'static str,
+        key: RowKey,
+        what: &str,
+        row_events: &[RowEvent],
+        culprit: usize,
+    ) -> Violation {
+        let at = row_events.iter().position(|row_event| row_event.operation == culprit).unwrap_or_default();
+        let lines = at.saturating_sub(STORY_LINES)..row_events.len().min(at + STORY_LINES + 1);
+        let line = |row_event: &RowEvent| {
+            let mark = if row_event.operation == culprit { "=> " } else { "   " };
+            format!("{mark}{row_event}")
         };
         let message = format!("table {} row {}: {what}", key.0, key.1);
-        Finding { oracle, message, story: touches[lines].iter().map(line).collect() }
+        Violation { oracle, message, story: row_events[lines].iter().map(line).collect() }
     }
 }
 
-impl std::fmt::Display for Finding {
+impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.oracle, self.message)?;
         self.story.iter().try_for_each(|line| write!(f, "\n    {line}"))
     }
 }
 
-impl std::fmt::Display for Touch<'_> {
+impl std::fmt::Display for RowEvent<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let micros = |nanos: u64| nanos / 1_000;
         let settled = self.settled.map_or("never".to_string(), |at| format!("{} us", micros(at)));
         write!(f, "op {} {} us to {settled}: ", self.operation, micros(self.invoked))?;
         match &self.what {
-            What::Write { row, answer: Some((at, outcome)) } => write!(f, "{row} -> {outcome:?} at {at}"),
-            What::Write { row, answer: None } => write!(f, "{row} -> unknown (after {})", self.after),
-            What::Read { mode, at, state, view } => {
+            RowEventKind::Write { row, answer: Some((at, outcome)) } => {
+                write!(f, "{row} -> {outcome:?} at {at}")
+            }
+            RowEventKind::Write { row, answer: None } => write!(f, "{row} -> unknown (after {})", self.after),
+            RowEventKind::Read { mode, at, state, view } => {
                 let at = at.map_or(String::new(), |at| format!(" at {at}"));
                 let filter = view.filter.map_or(String::new(), |filter| format!(" where {filter:?}"));
-                write!(f, "read {mode:?}{at}{filter} -> {}", row::show(state))
+                write!(f, "read {mode:?}{at}{filter} -> {}", row_semantics::show(state))
             }
-            What::Diff { from, at, seen } => {
-                let seen = seen.map_or("not reported".to_string(), row::show);
+            RowEventKind::Diff { from, at, seen } => {
+                let seen = seen.map_or("not reported".to_string(), row_semantics::show);
                 write!(f, "diff {from} to {at} -> {seen}")
             }
         }
     }
 }
 
-/// Everything that can be judged by the history alone. `apart`: how far the clocks of two servers may differ.
-pub fn judge(operations: &[Operation], apart: Nanos) -> Report {
-    let mut report = Report::default();
-    let rows: BTreeMap<RowKey, Vec<Touch<'_>>> = touch::by_row(operations, apart);
-    linear::check(&rows, &mut report);
-    versions::check(&rows, &mut report);
-    durable::check(&rows, &mut report);
-    once::check(&rows, &mut report);
-    once::check_scans(operations, &mut report);
-    clocks::check(operations, &rows, &mut report);
-    clocks::check_snapshots(operations, &mut report);
+/// Checks everything that needs the history alone. `apart`: the largest difference of two servers' clocks.
+pub fn check_history(operations: &[HistoryOp], apart: Nanos) -> OracleReport {
+    let mut report = OracleReport::default();
+    let rows: BTreeMap<RowKey, Vec<RowEvent<'_>>> = row_history::by_row(operations, apart);
+    linearizability::check(&rows, &mut report);
+    row_versions::check(&rows, &mut report);
+    durability::check(&rows, &mut report);
+    exactly_once::check(&rows, &mut report);
+    exactly_once::check_scans(operations, &mut report);
+    hybrid_time::check(operations, &rows, &mut report);
+    hybrid_time::check_snapshots(operations, &mut report);
     bank::check(operations, &mut report);
     lists::check(operations, &mut report);
     crate::invariants::repeatable_snapshot::check(operations, &mut report);
     report
 }
 
-/// What can be judged of the history where power cuts take what was acknowledged; `said` is what else was objected to.
-pub fn judge_forgetful(operations: &[Operation], said: &[Finding]) -> Report {
-    let mut report = Report::default();
-    written::check(&touch::by_row(operations, 0), &mut report);
-    once::check_scans(operations, &mut report);
-    let stands = |finding: &&Finding| STANDS_ALL_THE_SAME.contains(&finding.oracle);
-    said.iter().filter(stands).for_each(|finding| report.add(finding.clone()));
+/// Checks what still holds of the history where power cuts take acknowledged data; `said`: violations of other oracles.
+pub fn check_history_after_loss(operations: &[HistoryOp], reported: &[Violation]) -> OracleReport {
+    let mut report = OracleReport::default();
+    provenance::check(&row_history::by_row(operations, 0), &mut report);
+    exactly_once::check_scans(operations, &mut report);
+    let stands = |violation: &&Violation| VALID_AFTER_LOSS.contains(&violation.oracle);
+    reported.iter().filter(stands).for_each(|violation| report.add(violation.clone()));
     report
 }
 

@@ -1,40 +1,38 @@
 use super::*;
-use crate::history::{Mode, Outcome, Request, RowAnswer, RowOp, RowOpKind, Scan, Seen};
-use crate::view::WHOLE;
+use crate::history::{
+    CallOutcome, ClientRequest, RowOp, RowOpKind, RowResult, ScanMode, ScanRequest, ScannedRow,
+};
+use crate::projection::WHOLE;
 
-/// The judges that object to a history.
-fn objections(text: &str) -> Vec<&'static str> {
-    let report = judge(&testing::history(text), 0);
+/// Returns the oracles that report a violation of a history.
+fn failed_oracles(text: &str) -> Vec<&'static str> {
+    let report = check_history(&testing::history(text), 0);
     assert_eq!(report.undecided, 0);
-    let mut names: Vec<&str> = report.findings.iter().map(|finding| finding.oracle).collect();
+    let mut names: Vec<&str> = report.violations.iter().map(|violation| violation.oracle).collect();
     names.dedup();
     names
 }
 
 fn assert_clean(text: &str) {
-    let report = judge(&testing::history(text), 0);
-    let said: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
-    assert!(said.is_empty(), "{}", said.join("\n"));
+    let report = check_history(&testing::history(text), 0);
+    let reported: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
+    assert!(reported.is_empty(), "{}", reported.join("\n"));
     assert!(report.checked > 0);
 }
 
 #[test]
-fn where_logs_are_not_synced_rows_may_go_but_none_comes_from_nowhere() {
-    let said = |oracle| vec![Finding::new(oracle, "said")];
-    let judged = |seen: &str, said: &[Finding]| {
+fn without_log_sync_rows_may_be_lost_but_not_invented() {
+    let reported = |oracle| vec![Violation::new(oracle, "said")];
+    let checked = |seen: &str, reported: &[Violation]| {
         let text = format!("0 1-2 upsert 1=5 ok @10\n1 3-4 snapshot @20 {seen}");
-        let report = judge_forgetful(&testing::history(&text), said);
-        report.findings.iter().map(|finding| finding.oracle).collect::<Vec<_>>()
+        let report = check_history_after_loss(&testing::history(&text), reported);
+        report.violations.iter().map(|violation| violation.oracle).collect::<Vec<_>>()
     };
-    assert_eq!(judged("1=5", &[]), [""; 0]);
-    assert_eq!(judged("1=-", &[]), [""; 0], "it is gone");
-    assert_eq!(judged("1=6", &[]), ["written"]);
-    assert_eq!(judged("1=-", &said("liveness")), ["liveness"], "the word of others stands");
-    assert_eq!(
-        judged("1=-", &said("own columns and ranges")),
-        [""; 0],
-        "not of those who ask for what is gone"
-    );
+    assert_eq!(checked("1=5", &[]), [""; 0]);
+    assert_eq!(checked("1=-", &[]), [""; 0], "it is lost");
+    assert_eq!(checked("1=6", &[]), ["written"]);
+    assert_eq!(checked("1=-", &reported("liveness")), ["liveness"], "other oracles stay valid");
+    assert_eq!(checked("1=-", &reported("own columns and ranges")), [""; 0], "but not those of lost rows");
 }
 
 #[test]
@@ -53,14 +51,14 @@ fn a_read_that_goes_back_in_time_is_rejected() {
     let text = "0 1-2 upsert 1=5 ok @10
                 0 3-4 upsert 1=6 ok @11
                 1 5-6 fresh 1=5";
-    assert_eq!(objections(text), ["linearizability"]);
-    // The same answer of a read that may be stale is fine, unless nobody ever wrote it.
+    assert_eq!(failed_oracles(text), ["linearizability"]);
+    // The same reply is valid for a stale read, unless the value was never written.
     assert_clean(&text.replace("fresh", "stale"));
-    assert_eq!(objections(&text.replace("fresh 1=5", "stale 1=7")), ["linearizability"]);
+    assert_eq!(failed_oracles(&text.replace("fresh 1=5", "stale 1=7")), ["linearizability"]);
 }
 
 #[test]
-fn a_replaced_leader_may_answer_with_what_it_has_but_not_with_more() {
+fn a_deposed_leader_may_return_its_own_state_but_not_more() {
     let text = |last: &str| {
         format!(
             "0 1-2 upsert 1=5 ok @10
@@ -74,22 +72,22 @@ fn a_replaced_leader_may_answer_with_what_it_has_but_not_with_more() {
     for seen in ["1=-", "1=5", "1=6"] {
         assert_clean(&text(&format!("stale {seen}")));
     }
-    // What is written only later, and what nobody writes.
+    // Values written only later, and never written.
     for seen in ["1=7", "1=9"] {
-        assert_eq!(objections(&text(&format!("stale {seen}"))), ["linearizability"], "{seen}");
+        assert_eq!(failed_oracles(&text(&format!("stale {seen}"))), ["linearizability"], "{seen}");
     }
     // A read at a snapshot must have all below it, and the snapshot what its client has seen.
-    assert_eq!(objections(&text("snapshot @12 1=5")), ["versions"]);
-    assert_eq!(objections(&text("after=11 stale @11 1=5")), ["hybrid time"]);
-    assert_eq!(objections(&text("after=11 stale @12 1=5")), ["versions"]);
+    assert_eq!(failed_oracles(&text("snapshot @12 1=5")), ["versions"]);
+    assert_eq!(failed_oracles(&text("after=11 stale @11 1=5")), ["hybrid time"]);
+    assert_eq!(failed_oracles(&text("after=11 stale @12 1=5")), ["versions"]);
     // A stale read excuses no lost update.
     let lost = text("stale 1=5").replace("snapshot @20 1=7", "snapshot @20 1=6");
-    assert_eq!(objections(&lost), ["versions", "durability"]);
+    assert_eq!(failed_oracles(&lost), ["versions", "durability"]);
 }
 
 #[test]
 fn a_row_may_not_be_there_before_it_was_written() {
-    assert_eq!(objections("0 1-2 fresh 1=5\n0 3-4 upsert 1=5 ok @10"), ["linearizability"]);
+    assert_eq!(failed_oracles("0 1-2 fresh 1=5\n0 3-4 upsert 1=5 ok @10"), ["linearizability"]);
 }
 
 #[test]
@@ -103,11 +101,11 @@ fn outcomes_of_row_operations_must_be_in_order() {
     );
     let text = "0 1-2 insert 1=5 ok @10
                 1 3-4 insert 1=6 ok @11";
-    assert_eq!(objections(text), ["linearizability", "versions", "exactly once"]);
+    assert_eq!(failed_oracles(text), ["linearizability", "versions", "exactly once"]);
 }
 
 #[test]
-fn an_unknown_write_may_come_late_or_never_but_not_go_again() {
+fn an_unknown_write_may_come_late_or_never_but_not_vanish() {
     let text = |last: &str| {
         format!(
             "0 1-2 upsert 1=5 ok @10
@@ -118,11 +116,11 @@ fn an_unknown_write_may_come_late_or_never_but_not_go_again() {
         )
     };
     assert_clean(&text("1=6"));
-    assert_eq!(objections(&text("1=5")), ["versions"]);
+    assert_eq!(failed_oracles(&text("1=5")), ["versions"]);
     // It cannot have happened before what its client had seen.
     let early = "1 3-4 after=10 upsert 1=6 ?
                  2 5-6 snapshot @9 1=6";
-    assert_eq!(objections(early), ["versions"]);
+    assert_eq!(failed_oracles(early), ["versions"]);
 }
 
 #[test]
@@ -131,24 +129,24 @@ fn a_snapshot_that_does_not_repeat_is_rejected() {
                 2 3-4 snapshot @20 1=5
                 0 3-5 upsert 1=6 ok @15
                 2 6-7 snapshot @20 1=6";
-    assert_eq!(objections(text), ["versions", "RepeatableSnapshot"]);
+    assert_eq!(failed_oracles(text), ["versions", "RepeatableSnapshot"]);
 }
 
 #[test]
-fn a_row_that_a_scan_misses_is_noticed() {
+fn a_row_missing_from_a_scan_is_reported() {
     let text = "0 1-2 insert 1=5 ok @10
                 0 3-4 insert 2=5 ok @11
                 2 5-6 snapshot @20 1=5";
-    assert_eq!(objections(text), ["versions", "durability"]);
+    assert_eq!(failed_oracles(text), ["versions", "durability"]);
 }
 
 #[test]
-fn a_row_out_of_nothing_is_noticed() {
-    assert_eq!(objections("0 1-2 insert 1=5 ok @10\n2 5-6 snapshot @20 1=5 9=9"), ["versions"]);
+fn an_unwritten_row_is_reported() {
+    assert_eq!(failed_oracles("0 1-2 insert 1=5 ok @10\n2 5-6 snapshot @20 1=5 9=9"), ["versions"]);
 }
 
 #[test]
-fn diff_scans_tell_what_changed() {
+fn diff_scans_return_the_changes() {
     let text = |seen: &str| {
         format!(
             "0 1-2 insert 1=5 ok @10
@@ -165,7 +163,7 @@ fn diff_scans_tell_what_changed() {
     assert_clean(&text("2=! 3=6 4=6"));
     assert_clean(&text("2=! 3=6 4=6 5=!"));
     for wrong in ["3=6 4=6", "2=! 3=5 4=6", "2=! 4=6", "1=5 2=! 3=6 4=6", "1=! 2=! 3=6 4=6"] {
-        assert_eq!(objections(&text(wrong)), ["versions"], "{wrong}");
+        assert_eq!(failed_oracles(&text(wrong)), ["versions"], "{wrong}");
     }
 }
 
@@ -174,8 +172,8 @@ fn a_lost_write_is_named() {
     let text = "0 1-2 upsert 1=5 ok @10
                 0 3-4 upsert 1=6 ok @11
                 0 5-6 snapshot @20 1=5";
-    assert_eq!(objections(text), ["versions", "durability"]);
-    // Somebody whose outcome is unknown may have written that.
+    assert_eq!(failed_oracles(text), ["versions", "durability"]);
+    // A write of unknown outcome may have written that.
     assert_clean(&format!("{text}\n 1 1-9 upsert 1=5 ?"));
 }
 
@@ -183,28 +181,28 @@ fn a_lost_write_is_named() {
 fn a_retried_insert_must_not_meet_itself() {
     let text = "0 1-2 insert 1=5 present @10
                 0 5-6 snapshot @20 1=5";
-    assert!(objections(text).contains(&"exactly once"));
+    assert!(failed_oracles(text).contains(&"exactly once"));
     let deleted = "0 1-2 insert 1=5 ok @10
                    0 3-4 delete 1=0 missing @11
                    0 5-6 snapshot @20 1=-";
-    assert!(objections(deleted).contains(&"exactly once"));
+    assert!(failed_oracles(deleted).contains(&"exactly once"));
 }
 
 #[test]
-fn timestamps_follow_what_clients_know() {
+fn timestamps_are_above_those_that_clients_have_seen() {
     assert_clean("0 1-2 upsert 1=5 ok @10\n1 3-4 after=10 upsert 2=6 ok @11");
     let text = "0 1-2 upsert 1=5 ok @10\n1 3-4 after=10 upsert 2=6 ok @10";
-    assert_eq!(objections(text), ["hybrid time"]);
-    // On one row even strangers are ordered.
+    assert_eq!(failed_oracles(text), ["hybrid time"]);
+    // On one row writes of unrelated clients are ordered too.
     let text = "0 1-2 upsert 1=5 ok @20\n1 3-4 upsert 1=6 ok @11\n1 5-6 fresh 1=6";
-    assert_eq!(objections(text), ["hybrid time"]);
+    assert_eq!(failed_oracles(text), ["hybrid time"]);
     let text = "0 1-4 upsert 1=5 ok @20\n1 3-4 upsert 1=6 ok @20";
-    assert_eq!(objections(text), ["hybrid time"]);
+    assert_eq!(failed_oracles(text), ["hybrid time"]);
     assert_clean(&text.replace("1 3-4", "0 3-4"));
 }
 
-/// A store that is right, and clients that overlap: 8 of them, 2,000 calls.
-fn long_history(keys: i64) -> Vec<Operation> {
+/// A correct store, and clients that overlap: 8 of them, 2,000 calls.
+fn long_history(keys: i64) -> Vec<HistoryOp> {
     let mut rows: BTreeMap<i64, Option<i64>> = BTreeMap::new();
     let mut busy_until = [0u64; 8];
     let mut draw = 1u64;
@@ -222,30 +220,36 @@ fn long_history(keys: i64) -> Vec<Operation> {
         let (request, outcome) = match drawn % 10 {
             0..4 => {
                 let keys = (key, key + 1);
-                let scan =
-                    Scan { table: 0, keys, mode: Mode::Fresh, diff_from: None, ordered: false, view: WHOLE };
-                let row = rows.get(&key).copied().map(|value| Seen { key, row: Some(vec![value]) });
-                (Request::Scan(scan), Outcome::Rows { at: None, rows: row.into_iter().collect() })
+                let scan = ScanRequest {
+                    table: 0,
+                    keys,
+                    mode: ScanMode::Fresh,
+                    diff_from: None,
+                    ordered: false,
+                    view: WHOLE,
+                };
+                let row = rows.get(&key).copied().map(|value| ScannedRow { key, row: Some(vec![value]) });
+                (ClientRequest::Scan(scan), CallOutcome::Rows { at: None, rows: row.into_iter().collect() })
             }
             kind => {
                 let kinds = [RowOpKind::Upsert, RowOpKind::Insert, RowOpKind::Delete];
                 let op = RowOp { kind: kinds[kind as usize % 3], key, cells: vec![Some(Some(at as i64))] };
                 let before = rows.get(&key).map(|value| vec![*value]);
-                let effect = row::apply(&before, &op);
+                let effect = row_semantics::apply(&before, &op);
                 match effect.change {
                     Some(Some(row)) => drop(rows.insert(key, row[0])),
                     Some(None) => drop(rows.remove(&key)),
                     None => {}
                 }
                 let answer = match drawn % 97 {
-                    0 => RowAnswer::Unknown,
-                    _ => RowAnswer::At { at: at + 1, outcome: effect.outcome },
+                    0 => RowResult::Unknown,
+                    _ => RowResult::At { at: at + 1, outcome: effect.outcome },
                 };
-                (Request::Write { table: 0, rows: vec![op] }, Outcome::Written(vec![answer]))
+                (ClientRequest::Write { table: 0, rows: vec![op] }, CallOutcome::Written(vec![answer]))
             }
         };
         let client = client as u32;
-        operations.push(Operation { client, invoked, returned: Some(returned), after: 0, request, outcome });
+        operations.push(HistoryOp { client, invoked, returned: Some(returned), after: 0, request, outcome });
     }
     operations
 }
@@ -254,34 +258,35 @@ fn long_history(keys: i64) -> Vec<Operation> {
 fn a_long_history_is_checked() {
     for keys in [1, 10, 200] {
         let mut operations = long_history(keys);
-        let report = judge(&operations, 0);
-        assert!(report.is_clean(), "{}", report.findings[0]);
-        // The last read that saw a row sees what nobody wrote.
+        let report = check_history(&operations, 0);
+        assert!(report.is_clean(), "{}", report.violations[0]);
+        // The last read that saw a row sees a value never written.
         let read = operations.iter_mut().rev().find_map(|operation| match &mut operation.outcome {
-            Outcome::Rows { rows, .. } if !rows.is_empty() => Some(rows),
+            CallOutcome::Rows { rows, .. } if !rows.is_empty() => Some(rows),
             _ => None,
         });
         read.expect("some read saw a row")[0].row = Some(vec![Some(-7)]);
-        let report = judge(&operations, 0);
-        let found = report.findings.iter().any(|finding| finding.oracle == "linearizability");
-        assert!(found || report.undecided > 0, "with {keys} keys nobody noticed");
+        let report = check_history(&operations, 0);
+        let found = report.violations.iter().any(|violation| violation.oracle == "linearizability");
+        assert!(found || report.undecided > 0, "no oracle reported it ({keys} keys)");
     }
 }
 
 #[test]
-fn a_write_that_waits_is_not_answered_before_its_time() {
+fn a_commit_wait_write_returns_after_its_timestamp() {
     use engine::time::{Instant, WallTime};
-    let mut plan = crate::plan::Plan::generate(1, crate::plan::Profile::Calm, crate::plan::Size::Smoke);
-    let now = engine::time::Now { mono: Instant(0), wall: WallTime { micros: 1_000, error_micros: 0 } };
-    let found = |plan: &crate::plan::Plan, micros: u64| {
-        super::clocks::check_waited(plan, micros << 12, now).is_some()
+    let mut plan = sim_plan::Plan::generate(1, sim_plan::FaultProfile::Calm, sim_plan::PlanSize::Smoke);
+    let now =
+        engine::time::ClockReading { mono: Instant(0), wall: WallTime { micros: 1_000, error_micros: 0 } };
+    let found = |plan: &sim_plan::Plan, micros: u64| {
+        super::hybrid_time::check_waited(plan, micros << 12, now).is_some()
     };
     plan.clocks.clear();
     assert!(!found(&plan, 1_000));
     assert!(found(&plan, 1_001));
-    let host = crate::plan::Host::Tserver(0);
-    plan.clocks.push(crate::plan::ClockError { host, offset_us: 700, drift_ppm: 0, error_us: 500 });
-    assert!(!found(&plan, 1_200), "a clock that is off by more than it says");
+    let host = sim_plan::Host::Tserver(0);
+    plan.clocks.push(sim_plan::ClockSkew { host, offset_us: 700, drift_ppm: 0, error_us: 500 });
+    assert!(!found(&plan, 1_200), "a clock that is wrong beyond its stated error");
     assert!(found(&plan, 1_201));
 }
 
@@ -290,31 +295,35 @@ fn a_snapshot_of_now_is_as_old_as_clocks_differ() {
     let text = "0 1000-2000 upsert 1=5 ok @10
                 1 3000-4000 upsert 1=6 ok @20
                 0 5000-6000 fresh @15 1=5";
-    let objected = |apart| !judge(&testing::history(text), apart).is_clean();
-    assert!(objected(0) && objected(900));
-    assert!(!objected(1_100), "its server's clock may be behind the writer's");
+    let is_rejected = |apart| !check_history(&testing::history(text), apart).is_clean();
+    assert!(is_rejected(0) && is_rejected(900));
+    assert!(!is_rejected(1_100), "its server's clock may be behind the writer's");
 }
 
 #[test]
-fn how_far_clocks_differ_counts_all_that_moves_them() {
-    let mut plan = crate::plan::Plan::generate(1, crate::plan::Profile::Calm, crate::plan::Size::Smoke);
+fn the_clock_difference_counts_offset_drift_jumps_and_errors() {
+    let mut plan = sim_plan::Plan::generate(1, sim_plan::FaultProfile::Calm, sim_plan::PlanSize::Smoke);
     (plan.clocks, plan.faults) = (Vec::new(), Vec::new());
-    assert_eq!(super::clocks::apart(&plan, 0), 2_000_000, "each is right to a millisecond");
-    let host = crate::plan::Host::Tserver;
-    let clock = |number, offset_us, drift_ppm| crate::plan::ClockError {
+    assert_eq!(
+        super::hybrid_time::max_clock_difference(&plan, 0),
+        2_000_000,
+        "each is right to a millisecond"
+    );
+    let host = sim_plan::Host::Tserver;
+    let clock = |number, offset_us, drift_ppm| sim_plan::ClockSkew {
         host: host(number),
         offset_us,
         drift_ppm,
         error_us: 500,
     };
     plan.clocks = vec![clock(0, -3_000, 0), clock(1, 2_000, 100)];
-    assert_eq!(super::clocks::apart(&plan, 10_000_000_000), 3_000_000 + 3_000_000);
-    let jump = crate::plan::faults::Fault::ClockJump { micros: -500 };
+    assert_eq!(super::hybrid_time::max_clock_difference(&plan, 10_000_000_000), 3_000_000 + 3_000_000);
+    let jump = sim_plan::faults::Fault::ClockJump { micros: -500 };
     let unsure =
-        crate::plan::faults::Fault::ClockError { micros: 1_000, behind: true, span: Default::default() };
+        sim_plan::faults::Fault::ClockError { micros: 1_000, behind: true, span: Default::default() };
     for (kind, expected) in [(jump, 6_500_000), (unsure, 7_000_000)] {
-        plan.faults.push(crate::plan::TimedFault { at: Default::default(), target: host(1), kind });
-        assert_eq!(super::clocks::apart(&plan, 10_000_000_000), expected);
+        plan.faults.push(sim_plan::TimedFault { at: Default::default(), target: host(1), kind });
+        assert_eq!(super::hybrid_time::max_clock_difference(&plan, 10_000_000_000), expected);
     }
 }
 
@@ -323,5 +332,5 @@ fn a_scan_that_gives_a_row_twice_is_rejected() {
     let text = "0 1-2 upsert 1=5 ok @10
                 0 3-4 snapshot @20 1=5 2=-";
     assert_clean(text);
-    assert_eq!(objections(&text.replace("2=-", "1=5")), ["exactly once"]);
+    assert_eq!(failed_oracles(&text.replace("2=-", "1=5")), ["exactly once"]);
 }

@@ -2,26 +2,28 @@
 
 use std::fmt::Write;
 
-use super::{Device, Link, Machine, Operation, Point, Setup, StudyArgs, Work, machines};
+use super::{
+    DiskModel, LinkModel, MachineModel, StudyArgs, StudyOp, StudyPoint, StudySetup, StudyWorkload, machines,
+};
 
-/// 150 MB/s and half a turn of the platter for a sync; flash behind a bus; flash without one. A log is appended to,
-/// so nothing seeks.
-const HDD: Device = Device { kib_ns: 6_500, sync_ns: 8_000_000 };
-const SSD: Device = Device { kib_ns: 2_000, sync_ns: 1_000_000 };
-const NVME: Device = Device { kib_ns: 300, sync_ns: 60_000 };
-/// Of WAL and data.
-const DISKS: [(Device, Device); 4] = [(HDD, HDD), (SSD, HDD), (SSD, SSD), (NVME, NVME)];
-/// TCP over 40 Gbit/s Ethernet, and over 100 Gbit/s InfiniBand, which carries a quarter more by the study's figures.
-const LINKS: [Link; 2] = [
-    Link { latency_ns: 25_000, bytes_per_ms: 4_000_000 },
-    Link { latency_ns: 15_000, bytes_per_ms: 5_000_000 },
+/// 150 MB/s and half a turn of the platter for a sync; flash behind a bus; flash without one. A log is appended to, so
+/// nothing seeks.
+const HDD: DiskModel = DiskModel { kib_ns: 6_500, sync_ns: 8_000_000 };
+const SSD: DiskModel = DiskModel { kib_ns: 2_000, sync_ns: 1_000_000 };
+const NVME: DiskModel = DiskModel { kib_ns: 300, sync_ns: 60_000 };
+/// Devices of WAL and data.
+const DISKS: [(DiskModel, DiskModel); 4] = [(HDD, HDD), (SSD, HDD), (SSD, SSD), (NVME, NVME)];
+/// TCP over 40 Gbit/s Ethernet, and over 100 Gbit/s InfiniBand, which carries a quarter more by the study's results.
+const LINKS: [LinkModel; 2] = [
+    LinkModel { latency_ns: 25_000, bytes_per_ms: 4_000_000 },
+    LinkModel { latency_ns: 15_000, bytes_per_ms: 5_000_000 },
 ];
 const CLIENTS: [usize; 2] = [1, 16];
 const TABLETS: u32 = 4;
 /// Half a second each: some dozens of syncs of the slowest disk.
 const MS: u64 = 500;
 
-pub fn setups(args: &StudyArgs) -> Vec<Setup> {
+pub fn setups(args: &StudyArgs) -> Vec<StudySetup> {
     let mut setups = Vec::new();
     for log_sync in [false, true] {
         for (wal, data) in DISKS {
@@ -36,31 +38,30 @@ pub fn setups(args: &StudyArgs) -> Vec<Setup> {
 fn setup(
     args: &StudyArgs,
     log_sync: bool,
-    (wal, data): (Device, Device),
-    link: Link,
+    (wal, data): (DiskModel, DiskModel),
+    link: LinkModel,
     clients: usize,
-) -> Setup {
+) -> StudySetup {
     let &StudyArgs { cores, message_ns, kib_ns, .. } = args;
-    let operations = vec![Operation::Insert, Operation::Update, Operation::Read];
-    let work = Work { operations, clients, batch: 1, warm_ms: MS / 10, ms: MS };
-    let machine = Machine { cores, message_ns, kib_ns, wal, data };
-    Setup { servers: 3, replicas: 3, tablets: TABLETS, log_sync, machine, link, work }
+    let operations = vec![StudyOp::Insert, StudyOp::Update, StudyOp::Read];
+    let work = StudyWorkload { operations, clients, batch: 1, warm_ms: MS / 10, ms: MS };
+    let machine = MachineModel { cores, message_ns, kib_ns, wal, data };
+    StudySetup { servers: 3, replicas: 3, tablets: TABLETS, log_sync, machine, link, work }
 }
 
-/// All latencies and rates, then the study's ratios beside those found here.
-pub fn page(args: &StudyArgs, points: &[Point]) -> String {
+/// Returns the page: all latencies and rates, then the study's ratios beside those found here.
+pub fn page(args: &StudyArgs, points: &[StudyPoint]) -> String {
     let mut page = format!(
         "# Operations by key, by disks and links\n\nWritten by `cargo sim study devices --out FILE`; do not edit. {} \
-         Three servers, three replicas, a table of {TABLETS} tablets, rows of YCSB's. A write that is not synced does \
-         not wait for the log's disk, as the page cache takes it: what the study saw there, writeback that gets in \
-         the way, is not modelled. Assumed, as the study does not say: HDD 150 MB/s, 8 ms a sync; SSD 500 MB/s, 1 \
-         ms; NVMe 3 GB/s, 60 us; 40 GbE 25 us there, 100 Gb 15 us. That it carries a quarter more bytes is the \
-         study's. Ratios between links follow from those latencies.\n\n\
+         Three servers, three replicas, a table of {TABLETS} tablets, rows as in YCSB. An unsynced write does not wait for the \
+         log's disk, as the page cache takes it; the writeback that slowed the study's runs is not modelled. Assumed, \
+         as the study does not say: HDD 150 MB/s, 8 ms per sync; SSD 500 MB/s, 1 ms; NVMe 3 GB/s, 60 us; latency 25 us \
+         on 40 GbE, 15 us on 100 Gb. The study says that 100 Gb carries a quarter more bytes. Ratios between links follow from those latencies.\n\n\
          | log sync | WAL, data | link | clients | insert, us (rows/s) | update | read |\n\
          |---|---|---|---|---|---|---|\n",
         machines(args)
     );
-    for Point { setup, measured } in points {
+    for StudyPoint { setup, measured } in points {
         let cells: Vec<String> =
             measured.iter().map(|m| format!("{:.0} ({:.0})", m.p50_us, m.rows_per_second)).collect();
         let sync = if setup.log_sync { "on" } else { "off" };
@@ -71,7 +72,7 @@ pub fn page(args: &StudyArgs, points: &[Point]) -> String {
     page + &ratios(points)
 }
 
-fn name(device: Device) -> &'static str {
+fn name(device: DiskModel) -> &'static str {
     match device {
         HDD => "HDD",
         SSD => "SSD",
@@ -79,18 +80,18 @@ fn name(device: Device) -> &'static str {
     }
 }
 
-fn disks(machine: &Machine) -> String {
+fn disks(machine: &MachineModel) -> String {
     format!("{}, {}", name(machine.wal), name(machine.data))
 }
 
-fn link(link: Link) -> &'static str {
+fn link(link: LinkModel) -> &'static str {
     if link == LINKS[0] { "40 GbE" } else { "100 Gb" }
 }
 
-/// What the study found, and the same two points here: one client, the log not synced, as Kudu had it.
-fn ratios(points: &[Point]) -> String {
-    let at = |disks: (Device, Device), link: Link, operation: usize| -> f64 {
-        let found = points.iter().find(|Point { setup, .. }| {
+/// Returns the study's ratios and the same two points here: one client, the log not synced, as Kudu had it.
+fn ratios(points: &[StudyPoint]) -> String {
+    let at = |disks: (DiskModel, DiskModel), link: LinkModel, operation: usize| -> f64 {
+        let found = points.iter().find(|StudyPoint { setup, .. }| {
             let same = setup.link == link && (setup.machine.wal, setup.machine.data) == disks;
             same && !setup.log_sync && setup.work.clients == 1
         });
@@ -108,7 +109,7 @@ fn ratios(points: &[Point]) -> String {
         ("read: SSD for HDD", "level", change(at(hdd, fast, 2), at(ssd, fast, 2))),
     ];
     let mut table =
-        "\nLatency, the study's change and the one here:\n\n| | study | here |\n|---|---|---|\n".to_string();
+        "\nChange of latency, in the study and here:\n\n| | study | here |\n|---|---|---|\n".to_string();
     for (what, study, here) in rows {
         let _ = writeln!(table, "| {what} | {study} | {here} |");
     }

@@ -1,14 +1,14 @@
-//! Studies: the node's real code on machines of paper, as fast as figures say that machines are.
+//! Studies: the node's real code on modelled servers, with a cost model of CPU, link and disk.
 //!
 //! ```text
-//! scale.rs     rows loaded by many sessions: how the rate grows with servers, and with tablets
-//! devices.rs   insert, update and read by key: what disks and links make of their latency
-//! play.rs      one point of a study: boots the servers of a `Setup`, lets its clients work, counts
+//! scale.rs       rows loaded by many sessions: rate by number of servers, and of tablets
+//! devices.rs     insert, update and read by key: latency by disks and links
+//! run_point.rs   one point of a study: boots the servers of a `StudySetup`, runs its clients, counts
 //! ```
 //!
-//! A server's processors are a queue that every message passes ([`crate::net::capacity`]), for as long as a real one
-//! takes for it; its link is another, its disks a third ([`engine::disk::mem::DiskCost`]). Clients are never what is
-//! slow. Each point is a process of its own, as every run is.
+//! A server's processors are a queue that every message passes ([`crate::net::capacity`]), with the service time of a
+//! real server. Its link is another queue, its disks a third ([`engine::disk::mem::DiskCost`]). Clients are never the
+//! bottleneck. Each point has its own process, as every run has.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -22,16 +22,16 @@ use serde::{Deserialize, Serialize};
 mod chart;
 mod devices;
 #[cfg(madsim)]
-mod play;
+mod run_point;
 mod scale;
 
 #[derive(Args)]
 pub struct StudyArgs {
     study: Study,
-    /// CPU of a server for each message that it gets, in ns
+    /// CPU of a server for each received message, in ns
     #[arg(long, default_value_t = 16_700)]
     message_ns: u64,
-    /// CPU of a server for each KiB of them, in ns
+    /// CPU of a server for each KiB of messages, in ns
     #[arg(long, default_value_t = 4_850)]
     kib_ns: u64,
     /// Cores of a server
@@ -40,38 +40,38 @@ pub struct StudyArgs {
     /// CPU of a real server for a row of 1 KB loaded in batches, in us, as `cargo ci versus ycsb` measured it
     #[arg(long, default_value_t = 6.0)]
     measured_us: f64,
-    /// Only so many points, the smallest: whether the study still runs, and the model still agrees with its figures
+    /// Number of points to run, the smallest first: checks that the study runs and that the model agrees with its input
     #[arg(long, conflicts_with = "out")]
     points: Option<usize>,
-    /// Where the page goes, and its figures in a folder of that name
+    /// File of the page; its charts go to a folder of that name
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Study {
-    /// Rows loaded per second against servers and tablets
+    /// Rows loaded per second by servers and tablets
     Scale,
     /// Operations by key on disks and links of several kinds
     Devices,
 }
 
-/// A machine of paper.
+/// A modelled server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Machine {
+pub struct MachineModel {
     pub cores: usize,
     pub message_ns: u64,
     pub kib_ns: u64,
-    pub wal: Device,
-    pub data: Device,
+    pub wal: DiskModel,
+    pub data: DiskModel,
 }
 
-/// What a page says of the machines.
+/// Returns the page's description of the servers.
 fn machines(args: &StudyArgs) -> String {
     format!(
-        "Servers of paper with {} cores, which take {:.1} us for a message and {:.2} us for each KiB of it, as real \
-         ones take for operations by key and for batches (VERSUS-LATENCY.md, VERSUS-YCSB.md); clients are never \
-         what is slow. The code is the real one, node and engine; time, disks and links are simulated.",
+        "Modelled servers: {} cores, {:.1} us per message and {:.2} us per KiB, as measured on real servers for \
+         operations by key and for batches (VERSUS-LATENCY.md, VERSUS-YCSB.md). Clients are never the bottleneck. \
+         Node and engine are the real code; time, disks and links are simulated.",
         args.cores,
         args.message_ns as f64 / 1e3,
         args.kib_ns as f64 / 1e3
@@ -80,41 +80,41 @@ fn machines(args: &StudyArgs) -> String {
 
 /// A disk: nanoseconds for each KiB that is written, and for a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
+pub struct DiskModel {
     pub kib_ns: u64,
     pub sync_ns: u64,
 }
 
-/// What is between machines: nanoseconds to get there, and bytes in a millisecond.
+/// A link between machines: latency in nanoseconds, and bytes in a millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
+pub struct LinkModel {
     pub latency_ns: u64,
     pub bytes_per_ms: u32,
 }
 
 /// A cluster of one master and some tablet servers, and a table on it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Setup {
+pub struct StudySetup {
     pub servers: u8,
     pub replicas: u8,
     pub tablets: u32,
     pub log_sync: bool,
-    pub machine: Machine,
-    pub link: Link,
-    pub work: Work,
+    pub machine: MachineModel,
+    pub link: LinkModel,
+    pub work: StudyWorkload,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Operation {
+pub enum StudyOp {
     Insert,
     Update,
     Read,
 }
 
-/// What clients do, one operation after the other, each for so many milliseconds.
+/// The clients' operations, one after the other, each for `ms` milliseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Work {
-    pub operations: Vec<Operation>,
+pub struct StudyWorkload {
+    pub operations: Vec<StudyOp>,
     pub clients: usize,
     /// Rows that a client writes before it waits for them.
     pub batch: u64,
@@ -122,28 +122,28 @@ pub struct Work {
     pub ms: u64,
 }
 
-/// What came of it.
+/// A setup and its results.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Point {
-    pub setup: Setup,
-    /// In the order of [`Work::operations`].
-    pub measured: Vec<Measured>,
+pub struct StudyPoint {
+    pub setup: StudySetup,
+    /// In the order of [`StudyWorkload::operations`].
+    pub measured: Vec<StudyResult>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Measured {
-    pub operation: Operation,
+pub struct StudyResult {
+    pub operation: StudyOp,
     pub rows: u64,
     pub rows_per_second: f64,
-    /// Of a batch.
+    /// Latency of a batch.
     pub p50_us: f64,
     pub p99_us: f64,
-    /// Of all servers' cores and links, the share that was at work.
+    /// Busy share of all servers' cores and links.
     pub cores_busy: f64,
     pub link_busy: f64,
 }
 
-/// The whole study: its page, printed, and written if asked for.
+/// Runs the whole study: prints its page and writes it on request.
 pub fn study(args: &StudyArgs) -> Result<bool> {
     let mut setups = match args.study {
         Study::Scale => scale::setups(args),
@@ -151,7 +151,7 @@ pub fn study(args: &StudyArgs) -> Result<bool> {
     };
     setups.truncate(args.points.unwrap_or(usize::MAX));
     let bar = indicatif::ProgressBar::new(setups.len() as u64);
-    let points: Vec<Point> = bar.wrap_iter(setups.iter()).map(point).collect::<Result<_>>()?;
+    let points: Vec<StudyPoint> = bar.wrap_iter(setups.iter()).map(point).collect::<Result<_>>()?;
     let page = match args.study {
         Study::Scale => scale::page(args, &points),
         Study::Devices => devices::page(args, &points),
@@ -168,36 +168,36 @@ pub fn study(args: &StudyArgs) -> Result<bool> {
     Ok(true)
 }
 
-/// Runs one point in a process of its own.
-fn point(setup: &Setup) -> Result<Point> {
+/// Runs one point in its own process.
+fn point(setup: &StudySetup) -> Result<StudyPoint> {
     let words = ["study-point".to_string(), serde_json::to_string(setup)?];
     let program = std::env::current_exe().context("finding this program")?;
-    let said = Command::new(program).args(words).stderr(Stdio::inherit()).output()?;
-    ensure!(said.status.success(), "a point of the study failed: {setup:?}");
-    Ok(serde_json::from_slice(&said.stdout)?)
+    let output = Command::new(program).args(words).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "a point of the study failed: {setup:?}");
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 #[derive(Args)]
 pub struct PointArgs {
-    /// As JSON
+    /// The setup as JSON
     setup: String,
 }
 
-/// One point, in this very process; its result as JSON.
+/// Runs one point in this process and prints its result as JSON.
 pub fn one_point(args: &PointArgs) -> Result<bool> {
-    let setup: Setup = serde_json::from_str(&args.setup).context("the point's setup")?;
-    let point = play(&setup)?;
+    let setup: StudySetup = serde_json::from_str(&args.setup).context("the point's setup")?;
+    let point = run_point(&setup)?;
     println!("{}", serde_json::to_string(&point)?);
-    // The tasks of the world are not worth their dropping.
+    // Dropping the world's tasks one by one would take long.
     std::process::exit(0);
 }
 
 #[cfg(madsim)]
-fn play(setup: &Setup) -> Result<Point> {
-    play::play(setup)
+fn run_point(setup: &StudySetup) -> Result<StudyPoint> {
+    run_point::run_point(setup)
 }
 
 #[cfg(not(madsim))]
-fn play(_: &Setup) -> Result<Point> {
+fn run_point(_: &StudySetup) -> Result<StudyPoint> {
     anyhow::bail!("this build has no madsim world: run it as `cargo sim`")
 }

@@ -1,4 +1,4 @@
-//! The ingest study: how the rate grows with servers, two tablets on each, and with the tablets on fourteen.
+//! The ingest study: rate by number of servers with two tablets on each, and by number of tablets on fourteen servers.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -6,29 +6,31 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::chart::{self, BLUE, GRAY, Line};
-use super::{Device, Link, Machine, Operation, Point, Setup, StudyArgs, Work, machines};
+use super::{
+    DiskModel, LinkModel, MachineModel, StudyArgs, StudyOp, StudyPoint, StudySetup, StudyWorkload, machines,
+};
 
 /// The study's numbers of servers, and smaller ones.
 const SERVERS: [u8; 7] = [1, 2, 4, 7, 14, 28, 56];
 /// Tablets on [`FEW`] servers.
 const TABLETS: [u32; 7] = [7, 14, 28, 42, 56, 112, 224];
 const FEW: u8 = 14;
-/// Sessions that load, for each server. Several, so that their batches do not come in waves.
+/// Loading sessions for each server. Several, so that their batches do not come in waves.
 const SESSIONS: usize = 8;
 /// Rows of a batch, as many as the study's bulk inserts had.
 const BATCH: u64 = 1_000;
-/// Rows that all of a point may come to: what it takes to simulate it.
+/// Rows of a point, at most, which bounds the time to simulate it.
 const ROWS_MAX: u64 = 2_400_000;
-/// A local disk of flash that is not what is slow: 3 GB/s; the log is not synced.
-const DISK: Device = Device { kib_ns: 300, sync_ns: 60_000 };
+/// A local flash disk that is not the bottleneck: 3 GB/s; the log is not synced.
+const DISK: DiskModel = DiskModel { kib_ns: 300, sync_ns: 60_000 };
 /// 10 Gbit/s between machines of one data centre.
-const LINK: Link = Link { latency_ns: 50_000, bytes_per_ms: 1_250_000 };
+const LINK: LinkModel = LinkModel { latency_ns: 50_000, bytes_per_ms: 1_250_000 };
 
-/// By how much the model of one server may differ from the figures that it was made of.
+/// Largest relative difference of the one-server model from the measurements it is made of.
 const DISAGREEMENT_MAX: f64 = 0.25;
 
-pub fn setups(args: &StudyArgs) -> Vec<Setup> {
-    let machine = Machine {
+pub fn setups(args: &StudyArgs) -> Vec<StudySetup> {
+    let machine = MachineModel {
         cores: args.cores,
         message_ns: args.message_ns,
         kib_ns: args.kib_ns,
@@ -41,34 +43,34 @@ pub fn setups(args: &StudyArgs) -> Vec<Setup> {
     points.map(|(servers, tablets)| setup(&machine, servers, tablets)).collect()
 }
 
-fn setup(machine: &Machine, servers: u8, tablets: u32) -> Setup {
-    // A row is about a KiB: no more of them can come to a server's cores in a millisecond.
+fn setup(machine: &MachineModel, servers: u8, tablets: u32) -> StudySetup {
+    // A row is about a KiB: no more of them can reach a server's cores in a millisecond.
     let rows_per_ms = machine.cores as u64 * 1_000_000 / machine.kib_ns.max(1) * u64::from(servers);
     let ms = (ROWS_MAX / rows_per_ms.max(1)).clamp(100, 400);
     let clients = SESSIONS * usize::from(servers);
-    let work = Work { operations: vec![Operation::Insert], clients, batch: BATCH, warm_ms: 60, ms };
-    Setup { servers, replicas: 1, tablets, log_sync: false, machine: machine.clone(), link: LINK, work }
+    let work = StudyWorkload { operations: vec![StudyOp::Insert], clients, batch: BATCH, warm_ms: 60, ms };
+    StudySetup { servers, replicas: 1, tablets, log_sync: false, machine: machine.clone(), link: LINK, work }
 }
 
-/// A row for each point.
-pub fn page(args: &StudyArgs, points: &[Point]) -> String {
+/// Returns the page, with a row for each point.
+pub fn page(args: &StudyArgs, points: &[StudyPoint]) -> String {
     let mut page = format!(
         "# Rows loaded by servers and tablets\n\nWritten by `cargo sim study scale --out FILE`; do not edit. {} \
-         {SESSIONS} sessions for each server load rows of YCSB's (about 1 KB) in batches of {BATCH}; replication 1, \
+         {SESSIONS} sessions for each server load rows as in YCSB (about 1 KB) in batches of {BATCH}; replication 1, \
          the log is not synced, links of 10 Gbit/s, disks of 3 GB/s. On a real server a row takes {} us of CPU \
-         (VERSUS-YCSB.md), so that this many cores would come to {:.0} rows/s if the clients were elsewhere: the \
-         first line of the table. The figures of the model come from there too; that they agree at one server \
-         checks the model's arithmetic, and predicts nothing.\n\n\
+         (VERSUS-YCSB.md), so this many cores would load {:.0} rows/s with clients on other machines: the first row \
+         of the table. The model's input comes from there too: agreement at one server checks the model's arithmetic \
+         and predicts nothing.\n\n\
          ![rows per second by servers](STUDY-SCALE/servers.svg)\n\
          ![rows per second by tablets](STUDY-SCALE/tablets.svg)\n\n\
-         | servers | tablets | rows/s | per server | cores busy | links busy | a batch, ms (p50) |\n\
+         | servers | tablets | rows/s | per server | cores busy | links busy | batch p50, ms |\n\
          |---|---|---|---|---|---|---|\n",
         machines(args),
         args.measured_us,
         measured(args)
     );
     let _ = writeln!(page, "| 1, real, by its CPU | | {:.0} | {:.0} | | | |", measured(args), measured(args));
-    for Point { setup, measured } in points {
+    for StudyPoint { setup, measured } in points {
         let m = &measured[0];
         let _ = writeln!(
             page,
@@ -85,49 +87,49 @@ pub fn page(args: &StudyArgs, points: &[Point]) -> String {
     page
 }
 
-/// Rows a second that all cores of one real server would take.
+/// Returns the rows per second of all cores of one real server.
 fn measured(args: &StudyArgs) -> f64 {
     args.cores as f64 * 1e6 / args.measured_us
 }
 
-/// One server does what its cores come to by the figures that the model was made of.
-pub fn check(args: &StudyArgs, points: &[Point]) -> Result<()> {
+/// Checks that one server reaches the rate that follows from the measurements.
+pub fn check(args: &StudyArgs, points: &[StudyPoint]) -> Result<()> {
     let one = points.iter().find(|point| point.setup.servers == 1).context("no point of one server")?;
     let (rate, real) = (one.measured[0].rows_per_second, measured(args));
     let agrees = (rate / real - 1.0).abs() < DISAGREEMENT_MAX;
-    ensure!(agrees, "{rate:.0} rows/s on one server of paper, where a real one's CPU allows {real:.0}");
+    ensure!(agrees, "{rate:.0} rows/s on one modelled server, where a real one's CPU allows {real:.0}");
     Ok(())
 }
 
-/// The curves: rate against servers, beside that of one times their number, and against tablets on a few.
-pub fn draw(folder: &Path, points: &[Point]) -> Result<()> {
+/// Draws the charts: rate by servers, beside the multiple of one server, and by tablets on a few.
+pub fn draw(folder: &Path, points: &[StudyPoint]) -> Result<()> {
     std::fs::create_dir_all(folder)?;
-    let million = |point: &Point| point.measured[0].rows_per_second / 1e6;
+    let million = |point: &StudyPoint| point.measured[0].rows_per_second / 1e6;
     let by_servers = &points[..SERVERS.len()];
-    let servers = |point: &Point| f64::from(point.setup.servers);
+    let servers = |point: &StudyPoint| f64::from(point.setup.servers);
     let one = million(&points[0]);
     let title = "million rows per second, two tablets on each server";
     let lines = [
-        line("as many times one server", GRAY, by_servers, servers, |point| one * servers(point)),
-        line("servers of paper", BLUE, by_servers, servers, million),
+        line("multiple of one server", GRAY, by_servers, servers, |point| one * servers(point)),
+        line("modelled servers", BLUE, by_servers, servers, million),
     ];
     let drawn = chart::draw_over("servers", &folder.join("servers.svg"), title, &lines);
     drawn.map_err(|error| anyhow!("drawing: {error}"))?;
-    let on_few: Vec<Point> = points.iter().filter(|point| point.setup.servers == FEW).cloned().collect();
-    let tablets = |point: &Point| f64::from(point.setup.tablets);
+    let on_few: Vec<StudyPoint> = points.iter().filter(|point| point.setup.servers == FEW).cloned().collect();
+    let tablets = |point: &StudyPoint| f64::from(point.setup.tablets);
     let title = format!("million rows per second on {FEW} servers");
-    let lines = [line("servers of paper", BLUE, &on_few, tablets, million)];
+    let lines = [line("modelled servers", BLUE, &on_few, tablets, million)];
     let drawn = chart::draw_over("tablets", &folder.join("tablets.svg"), &title, &lines);
     drawn.map_err(|error| anyhow!("drawing: {error}"))
 }
 
-/// The points by what `x` says of each.
+/// Returns the points as a line with `x` by point.
 fn line<'a>(
     label: &'a str,
     colour: chart::Colour,
-    points: &[Point],
-    x: impl Fn(&Point) -> f64,
-    y: impl Fn(&Point) -> f64,
+    points: &[StudyPoint],
+    x: impl Fn(&StudyPoint) -> f64,
+    y: impl Fn(&StudyPoint) -> f64,
 ) -> Line<'a> {
     let mut points: Vec<(f64, f64)> = points.iter().map(|point| (x(point), y(point))).collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -1,4 +1,4 @@
-//! What an administrator does while others work: leaders step down, servers quiesce and are looked at.
+//! Operator actions during the workload: leaders step down, elections start, servers quiesce and are inspected.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,30 +6,30 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::error::Error;
 use engine::time::Instant;
-use node::client::locations::TabletLocation;
-use node::env::Env;
-use node::proto::kudu::consensus::{
+use nyala_client::location_cache::TabletLocation;
+use nyala_common::env::Env;
+use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_proto::kudu::consensus::{
     LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb, RunLeaderElectionRequestPb,
     RunLeaderElectionResponsePb,
 };
-use node::proto::kudu::server::{DumpMemTrackersRequestPb, DumpMemTrackersResponsePb};
-use node::proto::kudu::tserver::{QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb};
-use node::proto::kudu::{AppStatusPb, MemTrackerPb};
-use node::rpc::client::{CallOptions, Proxy};
+use nyala_proto::kudu::server::{DumpMemTrackersRequestPb, DumpMemTrackersResponsePb};
+use nyala_proto::kudu::tserver::{QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb};
+use nyala_proto::kudu::{AppStatusPb, MemTrackerPb};
 
-use super::actor::Actor;
+use super::client_actor::ClientActor;
 use super::scans::spec;
 use super::{TSERVER_PORT, Workload, until};
-use crate::history::{Call, Outcome, Request, TableNo};
-use crate::oracle::Finding;
-use crate::oracle::memory::{self, Held};
-use crate::plan::Op;
+use crate::history::{CallOutcome, ClientRequest, PendingCall, TableNo};
+use crate::oracle::Violation;
+use crate::oracle::memory_limit::{self, MemoryReading};
+use sim_plan::ClientOp;
 
 pub(super) const CONSENSUS: &str = "kudu.consensus.ConsensusService";
 pub(super) const GENERIC: &str = "kudu.server.GenericService";
 pub(super) const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
 
-/// One call to a server, on a connection of its own.
+/// Makes one call to a server, on its own connection.
 pub(super) async fn call<Q, R>(
     env: &Env,
     address: &str,
@@ -50,8 +50,8 @@ where
     called.map(|response| response.message).map_err(failed)
 }
 
-impl Actor {
-    /// A tablet of a table, by its place among them.
+impl ClientActor {
+    /// Returns a tablet of a table, by its index.
     pub(super) async fn tablet(&mut self, number: TableNo, at: u8) -> Result<TabletLocation, Error> {
         let table = self.table(number).await;
         let tokens = table.scan_tokens(&spec()).await?;
@@ -60,16 +60,20 @@ impl Actor {
         Ok(token.tablet().clone())
     }
 
-    /// Writes down what came of a change that was asked for.
-    pub(super) fn told(&mut self, what: Call, result: Result<(), Error>) {
+    /// Records the outcome of a requested change.
+    pub(super) fn record_change(&mut self, what: PendingCall, result: Result<(), Error>) {
         self.workload.count(|counts| counts.changes += u64::from(result.is_ok()));
-        self.answer(what, result.map_or_else(|error| Outcome::Unknown(error.message), |()| Outcome::Done));
+        self.answer(
+            what,
+            result.map_or_else(|error| CallOutcome::Unknown(error.message), |()| CallOutcome::Done),
+        );
     }
 
     pub async fn step_down(&mut self, number: TableNo, at: u8) {
-        let what = self.invoke(Request::Other(format!("table {number} tablet {at}: the leader steps down")));
+        let what =
+            self.invoke(ClientRequest::Other(format!("table {number} tablet {at}: the leader steps down")));
         let outcome = self.try_step_down(number, at).await;
-        self.told(what, outcome);
+        self.record_change(what, outcome);
     }
 
     async fn try_step_down(&mut self, number: TableNo, at: u8) -> Result<(), Error> {
@@ -92,12 +96,12 @@ impl Actor {
     }
 }
 
-impl Actor {
+impl ClientActor {
     pub async fn elect(&mut self, number: TableNo, at: u8, replica: u8) {
         let what = format!("table {number} tablet {at}: replica {replica} is to stand for election");
-        let what = self.invoke(Request::Other(what));
+        let what = self.invoke(ClientRequest::Other(what));
         let outcome = self.try_elect(number, at, replica).await;
-        self.told(what, outcome);
+        self.record_change(what, outcome);
     }
 
     async fn try_elect(&mut self, number: TableNo, at: u8, replica: u8) -> Result<(), Error> {
@@ -117,18 +121,18 @@ impl Actor {
     }
 }
 
-impl Actor {
-    /// Has a server quiesce, and after a while no longer. One that starts anew meanwhile has forgotten it.
+impl ClientActor {
+    /// Makes a server quiesce, and ends that after a while. A server that restarts meanwhile has forgotten it.
     pub async fn quiesce(&mut self, server: u8, span: Duration) {
-        let what = self.invoke(Request::Other(format!("t{server} quiesces for {span:?}")));
+        let what = self.invoke(ClientRequest::Other(format!("t{server} quiesces for {span:?}")));
         let begun = self.workload.set_quiescing(&self.env, server, true).await;
         self.env.sleep(span).await;
-        // Who is not heard now is woken when all faults have healed.
+        // A server that cannot be reached now stops quiescing after the faults have ended.
         let ended = self.workload.set_quiescing(&self.env, server, false).await;
-        self.told(what, begun.and(ended));
+        self.record_change(what, begun.and(ended));
     }
 
-    /// Asks a server for its memory, which must be below what the plan allows.
+    /// Requests a server's memory page, whose total must be below what the plan allows.
     pub async fn inspect(&mut self, server: u8) {
         let address = format!("t{server}:{TSERVER_PORT}");
         let (request, within) =
@@ -138,9 +142,11 @@ impl Actor {
         let Ok(DumpMemTrackersResponsePb { root_tracker: Some(root) }) = asked else { return };
         let bytes = |tracker: &MemTrackerPb| tracker.current_consumption().unsigned_abs();
         let parts = root.child_trackers.iter().map(|part| (part.id().to_string(), bytes(part))).collect();
-        let held = Held { server: format!("t{server}"), bytes: bytes(&root), parts };
+        let held = MemoryReading { server: format!("t{server}"), bytes: bytes(&root), parts };
         let (limit, clients) = (self.workload.plan().cluster.memory, self.workload.plan().clients.len());
-        memory::check(&held, limit, clients).into_iter().for_each(|finding| self.workload.object(finding));
+        memory_limit::check(&held, limit, clients)
+            .into_iter()
+            .for_each(|violation| self.workload.report_violation(violation));
     }
 }
 
@@ -165,19 +171,19 @@ impl Workload {
         }
     }
 
-    /// Ends the quiescing of every server, if the plan has any do so.
-    pub(super) async fn wake_everyone(&self, env: &Env, deadline: Instant) {
+    /// Ends the quiescing of every server, if the plan has any.
+    pub(super) async fn end_quiescing(&self, env: &Env, deadline: Instant) {
         let ops = self.plan().clients.iter().flat_map(|client| &client.ops);
         let servers = ops.filter_map(|op| match op {
-            Op::Quiesce { server, .. } => Some(*server),
+            ClientOp::Quiesce { server, .. } => Some(*server),
             _ => None,
         });
         for server in servers.collect::<BTreeSet<u8>>() {
             let left = deadline.since(env.now().mono);
             let woken = until(env, left, async || self.set_quiescing(env, server, false).await).await;
             if let Err(error) = woken {
-                let what = format!("t{server} cannot be woken: {}", error.message);
-                self.object(Finding::new("liveness", what));
+                let what = format!("t{server} cannot end quiescing: {}", error.message);
+                self.report_violation(Violation::new("liveness", what));
             }
         }
     }

@@ -1,77 +1,79 @@
-//! Lists that grow, one of each client, their rows spread over all tablets of a table.
+//! Lists that grow, one for each client, their rows spread over all tablets of a table.
 //!
-//! A client appends one row at a time and waits for the answer; the next row names the last that was acknowledged. A
-//! row of unknown outcome may turn up later: nothing points at it, and its key is not used again.
+//! A client appends one row at a time and waits for the reply; the next row names the last acknowledged one. A row of
+//! unknown outcome may appear later: no row points at it, and its key is not used again.
 
 use std::time::Duration;
 
-use node::client::{FlushMode, ReadMode, ScanSpec, SessionConfig};
+use nyala_client::{FlushMode, ReadMode, ScanSpec, SessionConfig};
 
-use super::actor::{Actor, answer_of};
-use super::rows;
+use super::client_actor::{ClientActor, answer_of};
+use super::row_encoding;
 use super::scans::spec;
-use crate::history::{Mode, Outcome, Request, RowAnswer, RowOp, RowOpKind, RowOutcome, Scan};
+use crate::history::{
+    CallOutcome, ClientRequest, RowOp, RowOpKind, RowOutcome, RowResult, ScanMode, ScanRequest,
+};
 use crate::oracle::lists::{LENGTH_MAX, LISTS, NONE_BEFORE, key, keys};
-use crate::plan::ops::Replicas;
-use crate::view::WHOLE;
+use crate::projection::WHOLE;
+use sim_plan::client_ops::ReplicaChoice;
 
-/// How far a client's list has come.
-pub(super) struct List {
-    /// Rows that were tried.
-    tried: i64,
-    /// The key of the last one that was acknowledged.
+/// The state of a client's list.
+pub(super) struct AppendList {
+    /// Number of rows that were sent.
+    sent: i64,
+    /// The key of the last acknowledged row.
     last: i64,
 }
 
-impl Default for List {
-    fn default() -> List {
-        List { tried: 0, last: NONE_BEFORE }
+impl Default for AppendList {
+    fn default() -> AppendList {
+        AppendList { sent: 0, last: NONE_BEFORE }
     }
 }
 
-impl Actor {
+impl ClientActor {
     /// Appends a row to this client's list.
     pub async fn link(&mut self) {
-        if self.list.tried == LENGTH_MAX {
+        if self.list.sent == LENGTH_MAX {
             return;
         }
         let table = self.table(LISTS).await;
-        let key = key(self.number, self.list.tried);
-        self.list.tried += 1;
+        let key = key(self.number, self.list.sent);
+        self.list.sent += 1;
         let cells = vec![Some(Some(self.list.last)); 3];
         let op = RowOp { kind: RowOpKind::Insert, key, cells };
         let mut config = SessionConfig::new(FlushMode::AutoSync);
         config.timeout = self.workload.plan().cluster.op_timeout;
         config.receipts = true;
         let session = self.client.session(config);
-        let encoded = rows::Encoded::new(&op);
-        let call = self.invoke(Request::Write { table: LISTS, rows: vec![op] });
+        let encoded = row_encoding::EncodedCells::new(&op);
+        let call = self.invoke(ClientRequest::Write { table: LISTS, rows: vec![op] });
         let applied = session.apply(&table, RowOpKind::Insert, &encoded.cells(4), 0).await;
         let Some(receipt) = session.take_receipts().into_iter().next() else {
             let why = applied.err().map_or_else(String::new, |error| error.message);
-            return self.answer(call, Outcome::Unknown(why));
+            return self.answer(call, CallOutcome::Unknown(why));
         };
         let answer = answer_of(&receipt);
-        if matches!(answer, RowAnswer::At { outcome: RowOutcome::Done, .. }) {
+        if matches!(answer, RowResult::At { outcome: RowOutcome::Done, .. }) {
             self.list.last = key;
         }
-        self.answer(call, Outcome::Written(vec![answer]));
+        self.answer(call, CallOutcome::Written(vec![answer]));
     }
 
     /// Reads every list at one snapshot.
-    pub async fn walk(&mut self, back: Duration, from: Replicas) {
+    pub async fn walk(&mut self, back: Duration, from: ReplicaChoice) {
         let table = self.table(LISTS).await;
         let numbers = self.workload.plan().clients.iter().map(|client| usize::from(client.setup.number));
         let keys = keys(numbers.max().unwrap_or_default() + 1);
         let (mode, at) = match back.is_zero() {
-            true => (Mode::Stale, None),
-            false => (Mode::Snapshot, Some(self.ago(back))),
+            true => (ScanMode::Stale, None),
+            false => (ScanMode::Snapshot, Some(self.ago(back))),
         };
-        let scan = Scan { table: LISTS, keys, mode, diff_from: None, ordered: true, view: WHOLE };
+        let scan = ScanRequest { table: LISTS, keys, mode, diff_from: None, ordered: true, view: WHOLE };
         let spec = ScanSpec {
-            keys: rows::key_range(keys.0, keys.1),
+            keys: row_encoding::key_range(keys.0, keys.1),
             read_mode: ReadMode::AtSnapshot(at),
-            any_replica: from == Replicas::Any,
+            any_replica: from == ReplicaChoice::Any,
             fault_tolerant: true,
             ..spec()
         };

@@ -1,13 +1,13 @@
-//! What a plan's clients do to a cluster, over the real wire, and the history of what they saw.
+//! The workload: a plan's client operations on a cluster, over the real wire, and their history.
 //!
 //! ```text
-//! prepare    one client makes the tables                              [`tables`]
-//! run        each client does its ops, one after the other            [`actor`]
-//! settle     all faults healed: the cluster is whole again, and every
-//!            row is read once more, at every replica                  [`settle`]
+//! prepare           one client creates the tables                              [`tables`]
+//! run_client        each client executes its ops, one after the other          [`client_actor`]
+//! check_recovery    all faults ended: the cluster is healthy again, and every
+//!                   row is read once more, at every replica                    [`recovery_checks`]
 //! ```
 //!
-//! The world calls these three with the environment of a client machine; nothing here knows which world it is.
+//! The world calls these three with the environment of a client machine. Not here: anything about that world.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,37 +15,37 @@ use std::time::Duration;
 
 use engine::error::Error;
 use engine::ids::TabletId;
-use node::client::{Client, ClientConfig};
-use node::env::Env;
+use nyala_client::{Client, ClientConfig};
+use nyala_common::env::Env;
 
-use crate::history::{ClientNo, History, Nanos, Stamp, TableNo};
-use crate::oracle::{self, Finding, Report};
-use crate::plan::Plan;
+use crate::history::{ClientNo, History, HybridStamp, Nanos, TableNo};
+use crate::oracle::{self, OracleReport, Violation};
+use sim_plan::Plan;
 
-mod actor;
 mod admin;
+mod auto_increment;
 mod bank;
+mod client_actor;
+mod config_changes;
 mod ddl;
-mod find;
 mod lists;
-mod look_back;
-mod masters;
-mod members;
-mod numbered;
-mod own;
-mod quiet;
-pub mod rows;
+mod master_changes;
+mod owned_schema;
+mod past_reads;
+mod quiesce_check;
+mod rebalancing;
+mod recovery_checks;
+pub mod row_encoding;
 mod scans;
-mod settle;
-mod spread;
+mod searches;
 mod tables;
 
-/// Where masters listen.
+/// Port of masters.
 pub const MASTER_PORT: u16 = 7051;
-/// Where tablet servers listen.
+/// Port of tablet servers.
 pub const TSERVER_PORT: u16 = 7050;
 
-/// How long a client waits before it tries again what the cluster was not ready for.
+/// Pause of a client before it retries what the cluster was not ready for.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The workload of one run. Clones share it.
@@ -62,38 +62,38 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// By client: the newest timestamp that another told it.
-    told: Vec<Stamp>,
+    /// The newest timestamp that another client propagated, by client.
+    propagated: Vec<HybridStamp>,
     /// The newest timestamp that any client has seen.
-    newest: Stamp,
-    /// Tables made so far, for their numbers.
+    newest: HybridStamp,
+    /// Number of short-lived tables created so far.
     short_tables: TableNo,
-    /// Tablets that were there in the end.
-    living: BTreeSet<TabletId>,
-    /// By client and table: what nobody else alters.
-    own: BTreeMap<(ClientNo, TableNo), own::Own>,
-    /// Rows that the servers number, as far as clients know.
-    numbered: oracle::numbered::Account,
-    findings: Vec<Finding>,
-    counts: Counts,
+    /// Tablets that existed at the end.
+    live_tablets: BTreeSet<TabletId>,
+    /// Columns and ranges that one client alone alters, by client and table.
+    own: BTreeMap<(ClientNo, TableNo), owned_schema::OwnedSchema>,
+    /// Rows with auto-increment values, as far as clients know.
+    numbered: oracle::auto_increment::AutoIncrementModel,
+    violations: Vec<Violation>,
+    counts: WorkloadCounts,
 }
 
-/// How much was done.
+/// Counters of the workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Operations that were answered, and those whose outcome is unknown or that failed.
+pub struct WorkloadCounts {
+    /// Operations with a reply, and those that failed or have an unknown outcome.
     pub answered: u64,
     pub unanswered: u64,
     /// Rows written and read.
     pub rows_written: u64,
     pub rows_read: u64,
-    /// Alterations, short tables, step-downs and moves that succeeded.
+    /// Alterations, short-lived tables, step-downs and moves that succeeded.
     pub changes: u64,
 }
 
 impl Workload {
     pub fn new(plan: &Plan) -> Workload {
-        let state = State { told: vec![0; plan.clients.len()], ..State::default() };
+        let state = State { propagated: vec![0; plan.clients.len()], ..State::default() };
         let shared = Shared { plan: plan.clone(), history: History::new(), state: Mutex::new(state) };
         Workload { shared: Arc::new(shared) }
     }
@@ -106,23 +106,24 @@ impl Workload {
         &self.shared.history
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> WorkloadCounts {
         self.state().counts
     }
 
-    /// What the judges of histories say, and what clients noticed by themselves.
-    pub fn report(&self) -> Report {
-        if self.plan().forgets() {
-            return oracle::judge_forgetful(&self.history().operations(), &self.state().findings);
+    /// Returns the results of the history oracles and the violations that clients found themselves.
+    pub fn report(&self) -> OracleReport {
+        if self.plan().may_lose_acknowledged() {
+            return oracle::check_history_after_loss(&self.history().operations(), &self.state().violations);
         }
         let operations = self.history().operations();
         let end = operations.iter().map(|operation| operation.invoked).max().unwrap_or_default();
-        let mut report = oracle::judge(&operations, oracle::clocks::apart(self.plan(), end));
-        self.state().findings.iter().for_each(|finding| report.add(finding.clone()));
+        let mut report =
+            oracle::check_history(&operations, oracle::hybrid_time::max_clock_difference(self.plan(), end));
+        self.state().violations.iter().for_each(|violation| report.add(violation.clone()));
         report
     }
 
-    /// A client of the cluster; tries until there is one.
+    /// Connects a client to the cluster; retries until it succeeds.
     async fn connect(&self, env: &Env) -> Client {
         let cluster = &self.plan().cluster;
         let masters = (0..cluster.masters).map(|number| format!("m{number}:{MASTER_PORT}"));
@@ -137,31 +138,31 @@ impl Workload {
         }
     }
 
-    /// Tablets that were there when the healed cluster was looked at.
-    pub fn living_tablets(&self) -> Vec<TabletId> {
-        self.state().living.iter().copied().collect()
+    /// Returns the tablets that existed at the recovery checks.
+    pub fn live_tablets(&self) -> Vec<TabletId> {
+        self.state().live_tablets.iter().copied().collect()
     }
 
-    fn object(&self, finding: Finding) {
-        self.state().findings.push(finding);
+    fn report_violation(&self, violation: Violation) {
+        self.state().violations.push(violation);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().expect("nothing panics while it holds the workload's state")
+        self.shared.state.lock().expect("no panic with the workload's state locked")
     }
 
-    fn count(&self, add: impl FnOnce(&mut Counts)) {
+    fn count(&self, add: impl FnOnce(&mut WorkloadCounts)) {
         add(&mut self.state().counts);
     }
 
-    /// Remembers what a client has seen.
-    fn saw(&self, client: &Client) {
+    /// Records the newest timestamp that a client has seen.
+    fn record_newest(&self, client: &Client) {
         let seen = client.observed_timestamp().unwrap_or_default();
         let mut state = self.state();
         state.newest = state.newest.max(seen);
     }
 
-    fn newest(&self) -> Stamp {
+    fn newest(&self) -> HybridStamp {
         self.state().newest
     }
 }
@@ -170,7 +171,7 @@ fn nanos(env: &Env) -> Nanos {
     env.now().mono.0
 }
 
-/// Tries again until it succeeds or the deadline has passed; then the last error.
+/// Retries until success or the deadline; then returns the last error.
 async fn until<T>(
     env: &Env,
     within: Duration,

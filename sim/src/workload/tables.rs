@@ -1,15 +1,15 @@
 //! The tables of a run.
 
 use engine::error::{Error, ErrorKind};
-use engine::schema::range::Range;
-use node::client::{Client, CreateTable, Table};
-use node::env::Env;
+use engine::schema::partition_range::PartitionRange;
+use nyala_client::{Client, CreateTable, Table};
+use nyala_common::env::Env;
 
-use super::{Workload, rows, until};
+use super::{Workload, row_encoding, until};
 use crate::history::TableNo;
 use crate::oracle::lists::LISTS;
 
-/// Keys from here on lie in ranges that come and go; nobody keeps account of the rows there.
+/// First key of the ranges that are added and dropped, whose rows are not checked.
 pub const KEYS_END: i64 = 10_000;
 /// Keys of each of those ranges.
 const RANGE_KEYS: i64 = 100;
@@ -18,46 +18,46 @@ pub fn name(table: TableNo) -> String {
     format!("t{table}")
 }
 
-/// First key of the range partition of this number, beyond the first, and the one after its last.
+/// Returns the first key of the range partition of this number, beyond the first, and the one after its last.
 pub fn range_keys(number: u8) -> (i64, i64) {
     let low = KEYS_END + i64::from(number) * RANGE_KEYS;
     (low, low + RANGE_KEYS)
 }
 
-pub fn extra_range(number: u8) -> Range {
+pub fn extra_range(number: u8) -> PartitionRange {
     let (low, high) = range_keys(number);
-    rows::key_range(low, high)
+    row_encoding::key_range(low, high)
 }
 
 impl Workload {
-    /// Makes the tables that every client begins with, the bank, and that of lists if the plan has any.
+    /// Creates the initial tables, the bank, and the tables of lists and auto-increment values if the plan has any.
     pub async fn prepare(&self, env: &Env) -> Result<(), Error> {
         let client = self.connect(env).await;
         let cluster = &self.plan().cluster;
         for table in 0..cluster.tables {
             let tablets = u32::from(cluster.tablets);
-            self.make(env, &client, &name(TableNo::from(table)), tablets, true).await?;
+            self.create(env, &client, &name(TableNo::from(table)), tablets, true).await?;
         }
         if self.plan().has_lists() {
             let tablets = u32::from(cluster.tablets);
-            self.make(env, &client, &name(LISTS), tablets, false).await?;
+            self.create(env, &client, &name(LISTS), tablets, false).await?;
         }
         if self.plan().has_numbered() {
-            self.make_numbered(env, &client).await?;
+            self.create_auto_increment(env, &client).await?;
         }
         self.open_bank(env, &client).await
     }
 
-    /// A table of this name, with nothing said of its partitions; `pair`: whether its key may have a second column.
+    /// Returns a table of this name without partitions; `pair`: true if its key may have a second column.
     pub(super) fn table_of(&self, name: &str, pair: bool) -> CreateTable {
         let plan = self.plan();
-        let mut create = CreateTable::new(name, rows::laid_out(plan.data.encodings, name, pair));
+        let mut create = CreateTable::new(name, row_encoding::laid_out(plan.data.encodings, name, pair));
         create.replicas = Some(i32::from(plan.cluster.replicas));
         create
     }
 
-    /// Makes a table of this name, of so many tablets; `ranged`: whether it has ranges that come and go.
-    pub(super) async fn make(
+    /// Creates a table of this name with `tablets` tablets; `ranged`: true if it has ranges that are added and dropped.
+    pub(super) async fn create(
         &self,
         env: &Env,
         client: &Client,
@@ -68,22 +68,22 @@ impl Workload {
         let mut create = self.table_of(name, ranged);
         if tablets > 1 {
             let hashed: &[&str] = match self.plan().data.encodings % 4 {
-                _ if !rows::has_pair(&create.schema) => &["k"],
+                _ if !row_encoding::has_pair(&create.schema) => &["k"],
                 0 => &["k"],
-                1 => &[rows::PAIR],
-                _ => &["k", rows::PAIR],
+                1 => &[row_encoding::PAIR],
+                _ => &["k", row_encoding::PAIR],
             };
             create = create.hash(hashed, tablets)?;
         }
         if ranged {
             create = create.range(&["k"])?;
-            create.ranges = vec![rows::key_range(0, KEYS_END)];
+            create.ranges = vec![row_encoding::key_range(0, KEYS_END)];
         }
-        self.made(env, client, &create).await
+        self.create_or_open(env, client, &create).await
     }
 
-    /// Makes this table, or finds that an attempt whose answer was lost has made it.
-    pub(super) async fn made(
+    /// Creates this table, or finds that an attempt whose reply was lost has created it.
+    pub(super) async fn create_or_open(
         &self,
         env: &Env,
         client: &Client,
@@ -91,7 +91,7 @@ impl Workload {
     ) -> Result<Table, Error> {
         until(env, self.plan().quiet, async || match client.create_table(create).await {
             Err(error) if error.kind == ErrorKind::AlreadyPresent => client.open_table(&create.name).await,
-            made => made,
+            create_or_open => create_or_open,
         })
         .await
     }

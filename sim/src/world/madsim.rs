@@ -1,16 +1,16 @@
-//! The world of breadth: madsim's executor, which takes a random one of the ready tasks each time.
+//! The world with madsim's executor, which runs the ready tasks in random order.
 //!
-//! What is madsim's: the executor and its seed, nodes that are killed, paused and restarted, and the interception of
-//! the C library's clock and randomness, so that a call that escapes [`Env`] is at least the same in every run of a
-//! seed. What is not: its network forgives too much (no backpressure, an end that is heard through a partition), its
-//! file system has no power failure, and its timers are no finer than a millisecond. So time, network and devices
-//! are [`clockwork`]'s, and madsim's own time is used for one thing: a timer of its fires only when no task is
-//! ready, which is when the clockwork may move on.
+//! madsim's part: the executor and its seed, nodes that are killed, paused and restarted, and the interception of the
+//! C library's clock and randomness. So a call that escapes [`Env`] is at least the same in every run of a seed. Not
+//! madsim's: its network is too lenient (no backpressure, an end that arrives through a partition), its file system has
+//! no power cut, and its timers are no finer than a millisecond. So time, network and devices are [`virtual_env`]'s.
+//! madsim's own time is used for one thing: a timer of its fires only when no task is ready, which is when
+//! [`VirtualWorld`] may advance.
 //!
 //! Tasks run on one thread; nothing here or in a node may start another, which madsim refuses. One run per process:
 //! statics, such as tokio's counters, are part of what a seed decides.
 //!
-//! [`clockwork`]: super::clockwork
+//! [`virtual_env`]: super::virtual_env
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,26 +18,25 @@ use std::time::Duration;
 
 use ::madsim::runtime::{Handle, NodeHandle, Runtime};
 use ::madsim::task::JoinHandle;
-use node::env::{BoxFuture, TaskHandle};
+use nyala_common::env::{BoxFuture, TaskHandle};
 
-use super::clockwork::{Clockwork, Node, Signal, nanos};
-use super::{Failure, LinkRule, LinkRuleId, Program, Stopped, World};
+use super::virtual_env::{HostSignal, VirtualNode, VirtualWorld, nanos};
+use super::{HostProgram, LinkRule, LinkRuleId, StopReason, World, WorldFailure};
+use crate::event_log::{EventLog, ExecutionContext, InContext};
 use crate::machine::Machine;
 use crate::net::Network;
-use crate::net::capacity::{Capacity, Used};
+use crate::net::capacity::{CapacityUsed, HostCapacity};
 use crate::net::rules::{HostId, Rule, RuleId};
-use crate::plan;
-use crate::trace::{At, EventLog, Whereabouts};
 
-/// The least that madsim's timers can do.
+/// Resolution of madsim's timers.
 const TICK: Duration = Duration::from_millis(1);
-/// madsim remembers every task of a node until it is asked how many there are.
+/// Steps between two calls that make madsim drop its records of finished tasks.
 const SWEEP_EVERY: u32 = 1 << 12;
 
 /// Machines over madsim's executor.
 pub struct MadsimWorld {
     runtime: Runtime,
-    clockwork: Arc<Clockwork>,
+    virtual_world: Arc<VirtualWorld>,
     seed: u64,
     log: EventLog,
     hosts: BTreeMap<String, Host>,
@@ -46,7 +45,7 @@ pub struct MadsimWorld {
 }
 
 struct Host {
-    node: Arc<Node>,
+    node: Arc<VirtualNode>,
     handle: Option<NodeHandle>,
 }
 
@@ -69,13 +68,13 @@ fn spawn(name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHand
 impl MadsimWorld {
     pub fn new(
         seed: u64,
-        network: plan::Network,
+        network: sim_plan::NetworkSpec,
         cost: engine::disk::mem::DiskCost,
         log: EventLog,
     ) -> MadsimWorld {
         MadsimWorld {
             runtime: Runtime::with_seed_and_config(seed, ::madsim::Config::default()),
-            clockwork: Clockwork::new(Network::new(seed, network)),
+            virtual_world: VirtualWorld::new(Network::new(seed, network)),
             seed,
             log,
             hosts: BTreeMap::new(),
@@ -84,7 +83,7 @@ impl MadsimWorld {
         }
     }
 
-    fn node(&mut self, name: &str) -> Arc<Node> {
+    fn node(&mut self, name: &str) -> Arc<VirtualNode> {
         if let Some(host) = self.hosts.get(name) {
             return host.node.clone();
         }
@@ -92,22 +91,22 @@ impl MadsimWorld {
         let seed = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number);
         let machine = Arc::new(Machine::new(name, seed, self.log.clone()));
         machine.set_cost(self.cost);
-        let id = self.clockwork.net(|net, _| net.host(name));
-        let node = Arc::new(Node { clockwork: self.clockwork.clone(), machine, id });
+        let id = self.virtual_world.net(|net, _| net.host(name));
+        let node = Arc::new(VirtualNode { virtual_world: self.virtual_world.clone(), machine, id });
         self.hosts.insert(name.to_string(), Host { node: node.clone(), handle: None });
         node
     }
 
-    /// From now on a machine takes no more than this.
-    pub fn set_capacity(&mut self, host: &str, capacity: Capacity) {
+    /// Bounds a machine's throughput from now on.
+    pub fn set_capacity(&mut self, host: &str, capacity: HostCapacity) {
         let id = self.id(host);
-        self.clockwork.net(|net, _| net.set_capacity(id, capacity));
+        self.virtual_world.net(|net, _| net.set_capacity(id, capacity));
     }
 
-    /// What of its capacity a machine has used.
-    pub fn used(&mut self, host: &str) -> Used {
+    /// Returns the capacity that a machine has used.
+    pub fn used(&mut self, host: &str) -> CapacityUsed {
         let id = self.id(host);
-        self.clockwork.net(|net, now| net.used(now, id))
+        self.virtual_world.net(|net, now| net.used(now, id))
     }
 
     fn id(&mut self, name: &str) -> HostId {
@@ -115,23 +114,23 @@ impl MadsimWorld {
     }
 
     fn name_of(&self, id: HostId) -> String {
-        self.clockwork.net(|net, _| net.name(id).to_string())
+        self.virtual_world.net(|net, _| net.name(id).to_string())
     }
 
-    /// Starts a program whose end is told by `signal`.
-    fn start(&mut self, name: &str, program: Program, signal: fn(HostId, Option<String>) -> Signal) {
+    /// Starts a program whose end is reported by `signal`.
+    fn start(&mut self, name: &str, program: HostProgram, signal: fn(HostId, Option<String>) -> HostSignal) {
         let node = self.node(name);
         let inner = node.clone();
         let init = move || {
-            let here: Arc<dyn Whereabouts> = inner.clone();
+            let here: Arc<dyn ExecutionContext> = inner.clone();
             let (node, program) = (inner.clone(), program.clone());
             let future = Box::pin(async move {
                 let ended = program(node.env(spawn)).await;
-                node.clockwork.signal(signal(node.id, ended.err().map(|error| error.to_string())));
-                // A program that ended takes its node with it, in its own time.
+                node.virtual_world.signal(signal(node.id, ended.err().map(|error| error.to_string())));
+                // A program that ended must not end its node.
                 std::future::pending::<()>().await
             });
-            At { here, future }
+            InContext { here, future }
         };
         let building = self.runtime.create_node().name(name);
         let handle = self.runtime.block_on(async move { building.init(init).build() });
@@ -141,13 +140,13 @@ impl MadsimWorld {
     }
 
     fn on_node(&mut self, name: &str, what: &str, work: impl FnOnce(&Handle, &NodeHandle)) {
-        self.log.moment(self.clockwork.nanos(), name, "world", what);
+        self.log.record_timeline(self.virtual_world.nanos(), name, "world", what);
         let Some(handle) = self.hosts.get(name).and_then(|host| host.handle.as_ref()) else { return };
         self.runtime.block_on(async { work(&Handle::current(), handle) });
         self.settle();
     }
 
-    /// Lets every ready task run, without time passing.
+    /// Runs every ready task without advancing time.
     fn settle(&self) {
         self.runtime.block_on(async { ::madsim::time::sleep(TICK).await });
     }
@@ -158,15 +157,17 @@ impl MadsimWorld {
         Rule { from, to, effect: rule.effect }
     }
 
-    fn stopped_by(&mut self, signal: Signal) -> Option<Result<Stopped, Failure>> {
+    fn stopped_by(&mut self, signal: HostSignal) -> Option<Result<StopReason, WorldFailure>> {
         match signal {
-            Signal::LostPower(id) => Some(Ok(Stopped::LostPower { host: self.name_of(id) })),
-            Signal::Struck(fault) => Some(Ok(Stopped::Struck { fault })),
-            Signal::Exited(id, error) => Some(Ok(Stopped::Exited { host: self.name_of(id), error })),
-            Signal::ClientFailed(id, message) => Some(Err(Failure { host: self.name_of(id), message })),
-            Signal::ClientEnded => {
+            HostSignal::LostPower(id) => Some(Ok(StopReason::LostPower { host: self.name_of(id) })),
+            HostSignal::Fired(fault) => Some(Ok(StopReason::Fired { fault })),
+            HostSignal::Exited(id, error) => Some(Ok(StopReason::Exited { host: self.name_of(id), error })),
+            HostSignal::ClientFailed(id, message) => {
+                Some(Err(WorldFailure { host: self.name_of(id), message }))
+            }
+            HostSignal::ClientEnded => {
                 self.clients_left -= 1;
-                (self.clients_left == 0).then_some(Ok(Stopped::ClientsEnded))
+                (self.clients_left == 0).then_some(Ok(StopReason::ClientsEnded))
             }
         }
     }
@@ -177,38 +178,38 @@ impl World for MadsimWorld {
         self.node(host).machine.clone()
     }
 
-    fn boot(&mut self, host: &str, program: Program) {
-        self.start(host, program, Signal::Exited);
+    fn boot(&mut self, host: &str, program: HostProgram) {
+        self.start(host, program, HostSignal::Exited);
     }
 
-    fn client(&mut self, host: &str, program: Program) {
+    fn client(&mut self, host: &str, program: HostProgram) {
         self.clients_left += 1;
         self.start(host, program, |id, error| match error {
-            Some(error) => Signal::ClientFailed(id, error),
-            None => Signal::ClientEnded,
+            Some(error) => HostSignal::ClientFailed(id, error),
+            None => HostSignal::ClientEnded,
         });
     }
 
     fn now(&self) -> Duration {
-        Duration::from_nanos(self.clockwork.nanos())
+        Duration::from_nanos(self.virtual_world.nanos())
     }
 
-    fn run_until(&mut self, at: Duration) -> Result<Stopped, Failure> {
+    fn run_until(&mut self, at: Duration) -> Result<StopReason, WorldFailure> {
         let until = nanos(at);
         loop {
-            while let Some(signal) = self.clockwork.next_signal() {
+            while let Some(signal) = self.virtual_world.next_signal() {
                 if let Some(stopped) = self.stopped_by(signal) {
                     return stopped;
                 }
             }
-            let clockwork = &self.clockwork;
+            let virtual_world = &self.virtual_world;
             let reached = self.runtime.block_on(async move {
                 for step in 1_u32.. {
                     ::madsim::time::sleep(TICK).await;
-                    if clockwork.has_signals() {
+                    if virtual_world.has_signals() {
                         return false;
                     }
-                    if !clockwork.step(until) {
+                    if !virtual_world.step(until) {
                         return true;
                     }
                     if step.is_multiple_of(SWEEP_EVERY) {
@@ -218,7 +219,7 @@ impl World for MadsimWorld {
                 false
             });
             if reached {
-                return Ok(Stopped::Reached);
+                return Ok(StopReason::Reached);
             }
         }
     }
@@ -230,14 +231,14 @@ impl World for MadsimWorld {
 
     fn cut_power(&mut self, host: &str) {
         let node = self.node(host);
-        self.clockwork.net(|net, _| net.power_off(node.id));
+        self.virtual_world.net(|net, _| net.power_off(node.id));
         node.machine.crash_disks();
         self.on_node(host, "power cut", |handle, node| handle.kill(node.id()));
     }
 
     fn restart(&mut self, host: &str) {
         let id = self.id(host);
-        self.clockwork.net(|net, now| net.power_on(now, id));
+        self.virtual_world.net(|net, now| net.power_on(now, id));
         self.on_node(host, "restart", |handle, node| handle.restart(node.id()));
     }
 
@@ -250,20 +251,30 @@ impl World for MadsimWorld {
     }
 
     fn add_rule(&mut self, rule: LinkRule) -> LinkRuleId {
-        self.log.moment(self.clockwork.nanos(), "network", "world", &format!("begins {rule:?}"));
+        self.log.record_timeline(self.virtual_world.nanos(), "network", "world", &format!("begins {rule:?}"));
         let rule = self.rule(&rule);
-        LinkRuleId(self.clockwork.net(|net, _| net.add_rule(rule)).0)
+        LinkRuleId(self.virtual_world.net(|net, _| net.add_rule(rule)).0)
     }
 
     fn remove_rule(&mut self, id: LinkRuleId) {
-        self.log.moment(self.clockwork.nanos(), "network", "world", &format!("ends rule {}", id.0));
-        self.clockwork.net(|net, now| net.remove_rule(now, RuleId(id.0)));
+        self.log.record_timeline(
+            self.virtual_world.nanos(),
+            "network",
+            "world",
+            &format!("ends rule {}", id.0),
+        );
+        self.virtual_world.net(|net, now| net.remove_rule(now, RuleId(id.0)));
     }
 
     fn reset_between(&mut self, one: &str, other: &str) -> usize {
         let (a, b) = (self.id(one), self.id(other));
-        self.log.moment(self.clockwork.nanos(), one, "world", &format!("reset connections with {other}"));
-        self.clockwork.net(|net, _| net.reset_between(a, b))
+        self.log.record_timeline(
+            self.virtual_world.nanos(),
+            one,
+            "world",
+            &format!("reset connections with {other}"),
+        );
+        self.virtual_world.net(|net, _| net.reset_between(a, b))
     }
 
     fn log(&self) -> &EventLog {

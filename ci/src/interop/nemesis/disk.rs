@@ -1,4 +1,4 @@
-//! A disk so small that it can be filled: a file system in memory, mounted under the test's folder.
+//! A disk small enough to fill: a file system in memory, mounted under the test's folder.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::command::Run;
+use crate::command::CommandLine;
 
-/// Enough for the logs and data of one tablet server of the test.
+/// Size of the disk: enough for the logs and data of one tablet server of the test.
 const MEGABYTES: usize = 384;
 
-/// A mounted disk; dropping it unmounts it, whether or not it is in use.
+/// A mounted disk; dropping it unmounts it, also while it is in use.
 pub struct SmallDisk {
     pub dir: PathBuf,
 }
 
 impl SmallDisk {
-    /// Mounts one at `dir`. `None`, with the reason printed, where that is not allowed: it takes the rights of root.
+    /// Mounts a disk at `dir`. Returns `None`, with the reason printed, where mounting is not allowed: it needs root.
     pub fn mount(dir: &Path) -> Result<Option<SmallDisk>> {
         fs::create_dir_all(dir)?;
         let size = format!("size={MEGABYTES}m");
-        let mounted = Run::new("mount").args(["-t", "tmpfs", "-o", &size, "nyala"]).args([dir]).output();
+        let mounted = CommandLine::new("mount").args(["-t", "tmpfs", "-o", &size, "nyala"]).args([dir]).output();
         let why = match mounted {
             Ok(output) if output.success => return Ok(Some(SmallDisk { dir: dir.to_path_buf() })),
             Ok(output) => output.stderr,
@@ -31,12 +31,12 @@ impl SmallDisk {
         Ok(None)
     }
 
-    /// Takes all the room that is left; gives how many bytes that was.
+    /// Fills the disk; returns the number of bytes written.
     pub fn fill(&self) -> Result<usize> {
         let mut file = File::create(self.filler())?;
         let chunk = vec![0; 64 << 10];
         let mut bytes = 0;
-        // In ever smaller pieces, so that nothing is left at all.
+        // In ever smaller pieces, so that no byte is left.
         for size in [chunk.len(), 4096, 1] {
             while file.write_all(&chunk[..size]).is_ok() {
                 bytes += size;
@@ -45,7 +45,7 @@ impl SmallDisk {
         Ok(bytes)
     }
 
-    /// Gives it back.
+    /// Frees the space again.
     pub fn free(&self) -> Result<()> {
         Ok(fs::remove_file(self.filler())?)
     }
@@ -57,7 +57,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // It fails only if somebody else unmounted it.
-        let _ = Run::new("umount").args(["-l"]).args([&self.dir]).output();
+        // It fails only if another program unmounted it.
+        let _ = CommandLine::new("umount").args(["-l"]).args([&self.dir]).output();
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to the servers.
+//! The faults of the nemesis.
 
 use std::thread;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::super::daemon::Role;
-use super::super::links::{Links, Node};
+use super::super::proxies::{LinkProxies, Node};
 use super::{Arena, CRAMPED, LOADGEN_TABLE};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Arena<'_> {
-    /// All of them, one after another.
+    /// Applies all faults, one after another.
     pub fn faults(&mut self) -> Result<()> {
         thread::sleep(SECOND * 3);
         self.processes()?;
@@ -49,7 +49,7 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Faults of the network, as the servers see it. The clients reach every server all the time.
+    /// Applies network faults between servers. Clients reach every server throughout.
     fn ways(&mut self) -> Result<()> {
         let (leader, _) = eventually(|| self.replicas())?;
         self.during("nothing that a leader sends reaches the other tablet servers", |links| {
@@ -78,8 +78,8 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Breaks ways for longer than an election takes, and mends them.
-    fn during(&self, what: &str, breaks: impl FnOnce(&Links)) -> Result<()> {
+    /// Breaks links for longer than an election takes, then restores them.
+    fn during(&self, what: &str, breaks: impl FnOnce(&LinkProxies)) -> Result<()> {
         self.say(what);
         let links = self.links()?;
         links.heal();
@@ -90,11 +90,11 @@ impl Arena<'_> {
         Ok(())
     }
 
-    fn links(&self) -> Result<&Links> {
+    fn links(&self) -> Result<&LinkProxies> {
         self.cluster.links.as_ref().context("the cluster has no doors")
     }
 
-    /// The servers of the leader and of a follower of a tablet of the loaded table, as the masters know them.
+    /// Returns the servers of the leader and of a follower of a tablet of the loaded table, as the masters know them.
     fn replicas(&self) -> Result<(Node, Node)> {
         let words = ["table", "list", &self.masters, "--list_tablets", &format!("--tables={LOADGEN_TABLE}")];
         let said = self.done(&words)?;
@@ -113,7 +113,7 @@ impl Arena<'_> {
         bail!("no tablet with a leader and a follower in:\n{said}");
     }
 
-    /// Whose address is in the line.
+    /// Returns the server whose address is in the line.
     fn tserver_in(&self, line: &str) -> Option<Node> {
         let named = |address: String| line.split_whitespace().any(|word| word.contains(&address));
         let index = self.cluster.tservers.iter().position(|server| named(server.spec.address().to_string()));
@@ -130,8 +130,7 @@ impl Arena<'_> {
         Ok((Role::Master, index.with_context(|| format!("no leader in:\n{said}"))?))
     }
 
-    /// A disk has no room for a while. What its server does about that is its own affair; one that ends is started
-    /// again.
+    /// Fills a disk for a while. Its server may react in any way; one that ends is started again.
     fn full_disk(&mut self) -> Result<()> {
         let Some(disk) = &self.disk else { return Ok(()) };
         let bytes = disk.fill()?;
@@ -164,7 +163,7 @@ impl Arena<'_> {
         self.cluster.daemon(role, index)?.signal("CONT")
     }
 
-    /// A replica of a tablet goes to the server that has none, by hand; its leader is asked to step down.
+    /// Moves a replica of a tablet to the server that has none, by hand, and asks its leader to step down.
     fn change_config(&self) -> Result<()> {
         let (tablet, members) = self.first_tablet()?;
         let servers = self.servers()?;
@@ -184,7 +183,7 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// A tablet of the loaded table and the servers of its replicas.
+    /// Returns a tablet of the loaded table and the servers of its replicas.
     fn first_tablet(&self) -> Result<(String, Vec<String>)> {
         let words = ["table", "list", &self.masters, "--list_tablets", &format!("--tables={LOADGEN_TABLE}")];
         let said = self.done(&words)?;
@@ -210,9 +209,9 @@ impl Arena<'_> {
         Ok(said.lines().map(|line| line.trim().to_string()).filter(|uuid| uuid.len() == 32).collect())
     }
 
-    /// The server loses its disk: it comes back as another, and what it held is made anew elsewhere. It has another
-    /// address, too: the Java client keeps connections by address, and would take the new server for the old one for as
-    /// long as it keeps locations.
+    /// Wipes a server's disk: it returns as another server, and its replicas are copied elsewhere. It gets another
+    /// address, too: the Java client keeps connections by address, and would take the new server for the old one while
+    /// it caches locations.
     fn wipe(&mut self, index: usize) -> Result<()> {
         let before = self.servers()?;
         let daemon = self.cluster.daemon(Role::TabletServer, index)?;
@@ -226,7 +225,7 @@ impl Arena<'_> {
         self.cluster.move_daemon(Role::TabletServer, index)?;
         self.cluster.start_daemon(Role::TabletServer, index)?;
         self.say(&format!("{lost} is gone of {} servers", before.len()));
-        // It counts as dead after a while; then the masters can forget it.
+        // It is unresponsive after a while; then the masters can forget it.
         thread::sleep(Duration::from_secs(8));
         self.tried(&["tserver", "unregister", &self.masters, &lost]);
         Ok(())
@@ -241,12 +240,12 @@ impl Arena<'_> {
     }
 }
 
-/// The servers of a kind but for one.
+/// Returns the servers of a kind but for one.
 fn others(node: Node, count: usize) -> impl Iterator<Item = Node> {
     (0..count).map(move |index| (node.0, index)).filter(move |other| *other != node)
 }
 
-/// What it gives once it gives something: elections take their time.
+/// Polls `look` until it succeeds: elections take time.
 fn eventually<T>(mut look: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..20 {
         if let Ok(found) = look() {

@@ -1,15 +1,15 @@
 //! A replicated cluster of real processes while servers fail: 3 masters, 4 tablet servers, 3 replicas.
 //!
 //! ```text
-//!   load     the Java client, one insert after another; the kudu tool's loadgen, again and again
+//!   writers  the Java client, one insert after another; the kudu tool's loadgen, repeatedly
 //!   faults   kill -9, SIGSTOP, a wiped directory, replicas added and removed, a leader asked to step down,
-//!            ways between servers held in one direction, cut, and reset, a full disk
-//!   verdict  every acknowledged row is there once, the counts are right, `ksck --checksum_scan` finds nothing
+//!            links between servers delayed in one direction, cut, and reset, a full disk
+//!   checks   every acknowledged row exists once, the counts are right, `ksck --checksum_scan` finds nothing
 //! ```
 
 mod disk;
 mod faults;
-mod load;
+mod writers;
 
 use std::path::Path;
 use std::thread;
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::cluster::{Cluster, Plan};
-use super::daemon::Server;
+use super::cluster::{Cluster, ClusterPlan};
+use super::daemon::ServerKind;
 use super::packages::Packages;
 use crate::command::Output;
 use crate::steps::Steps;
 use disk::SmallDisk;
-use load::{Loadgen, Writer};
+use writers::{Loadgen, Writer};
 
-/// What makes failures be noticed within seconds; Kudu has these settings, too.
+/// Flags that make servers notice failures within seconds; Kudu has them, too.
 const TSERVER_FLAGS: [&str; 3] = [
     "--heartbeat_interval_ms=300",
     "--follower_unavailable_considered_failed_sec=5",
@@ -39,17 +39,17 @@ const LOADGEN_TABLE: &str = "nemesis_loadgen";
 const CRAMPED: usize = 2;
 const HEALED_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What the faults and the verdict need.
+/// Context of faults and checks.
 struct Arena<'a> {
     packages: &'a Packages,
     cluster: Cluster,
     masters: String,
-    /// `None` where none could be mounted.
+    /// `None` where mounting is not allowed.
     disk: Option<SmallDisk>,
 }
 
-/// All of it, as steps.
-pub fn run(root: &Path, target: &Path, packages: &Packages, server: &Server, steps: &mut Steps) {
+/// Runs everything, as steps.
+pub fn run(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, steps: &mut Steps) {
     steps.run("nemesis: faults under load, then everything is there", || {
         let dir = tempfile::tempdir_in(target)?;
         let result = play(root, target, packages, server, dir.path());
@@ -60,15 +60,15 @@ pub fn run(root: &Path, target: &Path, packages: &Packages, server: &Server, ste
     });
 }
 
-fn play(root: &Path, target: &Path, packages: &Packages, server: &Server, dir: &Path) -> Result<()> {
+fn play(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, dir: &Path) -> Result<()> {
     let flags = |flags: &[&str]| flags.iter().map(|flag| flag.to_string()).collect();
-    let plan = Plan {
+    let plan = ClusterPlan {
         masters: 3,
         tablet_servers: 4,
         master_gflags: flags(&MASTER_FLAGS),
         tserver_gflags: flags(&TSERVER_FLAGS),
         doors: true,
-        ..Plan::default()
+        ..ClusterPlan::default()
     };
     let mut cluster = Cluster::new(server.clone(), dir, &plan)?;
     let disk = SmallDisk::mount(&dir.join("small"))?;
@@ -96,14 +96,14 @@ impl Arena<'_> {
         self.packages.kudu_tool().args(words).output()
     }
 
-    /// Runs a command of the tool that has to end well.
+    /// Runs a command of the tool, which must succeed.
     fn done(&self, words: &[&str]) -> Result<String> {
         let output = self.kudu(words)?;
         ensure!(output.success, "kudu {}:\n{}\n{}", words.join(" "), output.stdout, output.stderr);
         Ok(output.stdout)
     }
 
-    /// Runs a command whose work a fault may be in the way of: what counts is the state at the end.
+    /// Runs a command of the tool that a fault may make fail; only the state at the end is checked.
     fn tried(&self, words: &[&str]) {
         match self.kudu(words) {
             Ok(output) if output.success => {}
@@ -125,7 +125,7 @@ impl Arena<'_> {
         self.done(&["table", "create", &self.masters, &json]).map(drop)
     }
 
-    /// Waits until nothing is wrong any more: every tablet has its replicas, and they hold the same rows.
+    /// Waits until the cluster is healthy: every tablet has its replicas, and they hold the same rows.
     fn healed(&self) -> Result<()> {
         let start = Instant::now();
         loop {

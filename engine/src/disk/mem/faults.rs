@@ -1,4 +1,4 @@
-//! Faults that strike at a certain kind of operation, or at random.
+//! Faults that apply to a kind of operation, or at random.
 
 use std::collections::BTreeMap;
 
@@ -6,83 +6,84 @@ use rustix::io::Errno;
 
 use super::{MemDisk, State, content};
 
-/// Where rows lie. What a server needs to know who it is lies elsewhere, and is spared.
+/// Directory of files that hold rows. Random damage applies only to it and spares the files that identify a server.
 pub(super) const ROWS: &str = "data/";
 
-/// What an operation asks of the device.
+/// Kind of a device operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum OpKind {
+pub enum DiskOpKind {
     Read,
     Append,
-    /// Of a file or of a directory.
+    /// Sync of a file or of a directory.
     Sync,
     /// Everything else: names, lengths, reservations.
     Other,
 }
 
-/// What a device does to a write that it reports as done.
+/// Damage to a write that the device reports as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Damage {
-    /// It never reaches the platter, synced or not.
+pub enum WriteDamage {
+    /// The write never reaches the medium, synced or not.
     Lost,
-    /// It goes to another place: its own stays as it was, and bytes of some other file are overwritten.
+    /// The write goes to another place: its own stays as it was, and bytes of another file are overwritten.
     Misdirected,
 }
 
-/// Faults that wait for their moment.
+/// Faults that have not fired yet.
 #[derive(Debug, Default)]
-pub(super) struct Armed {
-    /// Operations so far, by kind.
-    counts: BTreeMap<OpKind, u64>,
-    failures: BTreeMap<(OpKind, u64), Errno>,
-    power_cut_at: Option<(OpKind, u64)>,
-    damages: BTreeMap<u64, Damage>,
-    /// Of the operations of a kind, so many in a thousand fail.
-    rates: BTreeMap<OpKind, (u16, Errno)>,
+pub(super) struct ArmedFaults {
+    /// Number of operations by kind.
+    counts: BTreeMap<DiskOpKind, u64>,
+    failures: BTreeMap<(DiskOpKind, u64), Errno>,
+    power_cut_at: Option<(DiskOpKind, u64)>,
+    damages: BTreeMap<u64, WriteDamage>,
+    /// Failure rate by kind of operation, per mille.
+    rates: BTreeMap<DiskOpKind, (u16, Errno)>,
 }
 
-/// What an armed fault does to the operation at hand.
-pub(super) enum Strike {
+/// Effect of an armed fault on the current operation.
+pub(super) enum FaultEffect {
     Fail(Errno),
     PowerCut,
 }
 
-impl Armed {
-    /// The power is back, or the device is another.
+impl ArmedFaults {
+    /// Drops all faults of the device: after a power cycle, or for another device.
     pub fn disarm(&mut self) {
         self.failures.clear();
         self.power_cut_at = None;
         self.damages.clear();
     }
 
-    /// Nothing fails any more.
+    /// Ends all failures.
     pub fn heal(&mut self) {
         self.disarm();
         self.rates.clear();
     }
 
-    pub fn count(&self, kind: OpKind) -> u64 {
+    pub fn count(&self, kind: DiskOpKind) -> u64 {
         self.counts.get(&kind).copied().unwrap_or_default()
     }
 
-    /// Counts an operation; `draw` is a number from 0 to 999.
-    pub fn strike(&mut self, kind: OpKind, draw: impl FnOnce() -> usize) -> Option<Strike> {
+    /// Counts an operation and returns the fault that applies to it. `draw` returns a number from 0 to 999.
+    pub fn next_effect(&mut self, kind: DiskOpKind, draw: impl FnOnce() -> usize) -> Option<FaultEffect> {
         let count = self.counts.entry(kind).or_default();
         *count += 1;
         let count = *count;
         if self.power_cut_at == Some((kind, count)) {
-            return Some(Strike::PowerCut);
+            return Some(FaultEffect::PowerCut);
         }
         if let Some(errno) = self.failures.remove(&(kind, count)) {
-            return Some(Strike::Fail(errno));
+            return Some(FaultEffect::Fail(errno));
         }
         let (per_mille, errno) = self.rates.get(&kind).copied()?;
-        (draw() < usize::from(per_mille)).then_some(Strike::Fail(errno))
+        (draw() < usize::from(per_mille)).then_some(FaultEffect::Fail(errno))
     }
 
-    /// What becomes of the append that was just counted, if its file holds rows: damage that is due waits for one.
-    pub fn damage(&mut self, holds_rows: impl FnOnce() -> bool) -> Option<Damage> {
-        let count = self.count(OpKind::Append);
+    /// Returns the damage to the append that was just counted, if its file holds rows. Damage that is due waits for
+    /// such an append.
+    pub fn damage(&mut self, holds_rows: impl FnOnce() -> bool) -> Option<WriteDamage> {
+        let count = self.count(DiskOpKind::Append);
         let due = self.damages.first_entry().filter(|first| *first.key() <= count)?;
         holds_rows().then(|| due.remove())
     }
@@ -90,26 +91,26 @@ impl Armed {
 
 impl MemDisk {
     /// Makes the `k`-th operation of a kind from now (the next is 1) fail with `errno`.
-    pub fn fail_nth(&self, kind: OpKind, k: u64, errno: i32) {
+    pub fn fail_nth(&self, kind: DiskOpKind, k: u64, errno: i32) {
         let mut state = self.state();
         let at = state.armed.count(kind) + k.max(1);
         state.armed.failures.insert((kind, at), Errno::from_raw_os_error(errno));
     }
 
-    /// Operations of a kind so far.
-    pub fn op_count_of(&self, kind: OpKind) -> u64 {
+    /// Returns the number of operations of a kind.
+    pub fn op_count_of(&self, kind: DiskOpKind) -> u64 {
         self.state().armed.count(kind)
     }
 
     /// Cuts the power within the `k`-th operation of a kind from now, as [`MemDisk::cut_power_at`] does.
-    pub fn cut_power_at_nth(&self, kind: OpKind, k: u64) {
+    pub fn cut_power_at_nth(&self, kind: DiskOpKind, k: u64) {
         let mut state = self.state();
         let at = state.armed.count(kind) + k.max(1);
         state.armed.power_cut_at = Some((kind, at));
     }
 
-    /// From now on so many in a thousand operations of a kind fail with `errno`; 0 ends that.
-    pub fn fail_some(&self, kind: OpKind, per_mille: u16, errno: i32) {
+    /// Makes `per_mille` of 1,000 operations of a kind fail with `errno` from now on; 0 ends that.
+    pub fn fail_some(&self, kind: DiskOpKind, per_mille: u16, errno: i32) {
         let mut state = self.state();
         match per_mille {
             0 => drop(state.armed.rates.remove(&kind)),
@@ -117,15 +118,15 @@ impl MemDisk {
         }
     }
 
-    /// Lets the `k`-th append from now, or the first one after it to a file that holds rows, come to harm unnoticed.
-    /// Data is lost that was reported as durable. What else is lost so, a vote, nothing can bring back.
-    pub fn damage_append(&self, k: u64, damage: Damage) {
+    /// Damages the `k`-th append from now, or the first one after it to a file that holds rows, without an error. Data
+    /// is lost that was reported as durable. Other files are spared, because nothing can restore a lost vote.
+    pub fn damage_append(&self, k: u64, damage: WriteDamage) {
         let mut state = self.state();
-        let at = state.armed.count(OpKind::Append) + k.max(1);
+        let at = state.armed.count(DiskOpKind::Append) + k.max(1);
         state.armed.damages.insert(at, damage);
     }
 
-    /// Flips a bit at `count` random places of random files that hold rows; how many there was room for.
+    /// Flips a bit at `count` random places of random files that hold rows. Returns the number of bits flipped.
     pub fn rot_bits(&self, count: u64) -> u64 {
         let state = &mut *self.state();
         let mut flipped = 0;
@@ -140,11 +141,12 @@ impl MemDisk {
     }
 }
 
-/// Counts what becomes of a write of `bytes` that its own file will not keep, and puts them elsewhere if they go there.
-pub(super) fn inflict(state: &mut State, damage: Damage, bytes: &[u8]) {
+/// Counts the damage to a write of `bytes` that its own file does not keep, and overwrites another file if the write is
+/// misdirected.
+pub(super) fn apply_damage(state: &mut State, damage: WriteDamage, bytes: &[u8]) {
     match damage {
-        Damage::Lost => state.counts.writes_phantom += 1,
-        Damage::Misdirected => {
+        WriteDamage::Lost => state.counts.writes_phantom += 1,
+        WriteDamage::Misdirected => {
             state.counts.writes_misdirected += 1;
             if let Some(victim) = state.names.random_file(ROWS, &mut state.rng) {
                 let mut victim = content(&victim);

@@ -1,4 +1,4 @@
-//! What crashes, failures and a full device do to files and names.
+//! Effects of crashes, failures and a full device on files and names.
 
 use proptest::prelude::*;
 
@@ -9,8 +9,8 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// A file with this durable content.
-fn durable_file(disk: &MemDisk, path: &str, bytes: &[u8]) -> Arc<dyn File> {
+/// Creates a file with this durable content.
+fn durable_file(disk: &MemDisk, path: &str, bytes: &[u8]) -> Arc<dyn DiskFile> {
     let file = disk.create(path).unwrap();
     file.append(bytes).unwrap();
     file.sync().unwrap();
@@ -19,7 +19,7 @@ fn durable_file(disk: &MemDisk, path: &str, bytes: &[u8]) -> Arc<dyn File> {
 }
 
 #[test]
-fn a_crash_keeps_what_was_synced_and_part_of_the_rest() {
+fn a_crash_keeps_synced_bytes_and_a_prefix_of_later_ones() {
     let (mut lengths, mut zeros) = (BTreeSet::new(), 0);
     for seed in 0..200 {
         let disk = MemDisk::new(seed);
@@ -43,7 +43,7 @@ fn a_crash_keeps_what_was_synced_and_part_of_the_rest() {
 }
 
 #[test]
-fn a_torn_write_is_of_whole_sectors() {
+fn torn_writes_end_at_sectors() {
     for seed in 0..100 {
         let disk = MemDisk::new(seed);
         durable_file(&disk, "f", &[1; 100]).append(&[2; 2000]).unwrap();
@@ -69,7 +69,7 @@ fn names_are_lost_without_a_sync_of_their_directory() {
         seen.insert(disk.list("").unwrap().join(" "));
     }
     let wanted = ["a b", "a", "a old", "old"].map(str::to_string);
-    assert_eq!(seen, BTreeSet::from(wanted), "an ordered part of the changes, every one of them");
+    assert_eq!(seen, BTreeSet::from(wanted), "a prefix of the changes, each of them possible");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_replaced_file_is_the_old_or_the_new_one() {
 }
 
 #[test]
-fn after_a_failed_sync_the_bytes_are_seen_but_not_there() {
+fn after_a_failed_sync_bytes_are_readable_but_not_durable() {
     for seed in 0..20 {
         let disk = MemDisk::new(seed);
         let file = durable_file(&disk, "f", b"kept");
@@ -133,7 +133,7 @@ fn after_a_failed_sync_the_bytes_are_seen_but_not_there() {
 }
 
 #[test]
-fn the_kth_operation_fails_with_the_errno_asked_for() {
+fn the_kth_operation_fails_with_the_given_errno() {
     let disk = MemDisk::new(1);
     let before = disk.op_count();
     disk.fail_op(2, Errno::NOSPC.raw_os_error());
@@ -149,7 +149,7 @@ fn the_kth_operation_fails_with_the_errno_asked_for() {
 }
 
 #[test]
-fn power_that_is_cut_stays_away_until_the_crash() {
+fn a_power_cut_lasts_until_the_crash() {
     let disk = MemDisk::new(1);
     let file = disk.create("f").unwrap();
     disk.cut_power_at(2);
@@ -162,23 +162,23 @@ fn power_that_is_cut_stays_away_until_the_crash() {
 }
 
 #[test]
-fn a_full_device_takes_what_fits() {
+fn a_full_device_takes_a_prefix() {
     let disk = MemDisk::new(1);
     let file = disk.create("f").unwrap();
     disk.set_free(10);
     assert_eq!(errno(file.reserve(11)), Some(Errno::NOSPC.raw_os_error()));
     file.append(b"123456").unwrap();
-    assert_eq!(disk.space().unwrap(), Space { total: 10, free: 4 });
+    assert_eq!(disk.space().unwrap(), DiskSpace { total: 10, free: 4 });
     assert_eq!(errno(file.append(b"789012")), Some(Errno::NOSPC.raw_os_error()));
     assert_eq!(read_file(&disk, "f").unwrap(), b"1234567890");
     file.truncate(6).unwrap();
     assert_eq!(disk.space().unwrap().free, 4);
     disk.remove("f").unwrap();
-    assert_eq!(disk.space().unwrap(), Space { total: 10, free: 10 });
+    assert_eq!(disk.space().unwrap(), DiskSpace { total: 10, free: 10 });
 }
 
 #[test]
-fn power_that_is_cut_twice_stays_away() {
+fn a_second_power_cut_does_not_restore_power() {
     let disk = MemDisk::new(1);
     disk.cut_power_at(1);
     assert!(disk.create("a").is_err() && disk.lost_power());
@@ -189,7 +189,7 @@ fn power_that_is_cut_twice_stays_away() {
 }
 
 #[test]
-fn a_flipped_bit_stays() {
+fn a_flipped_bit_persists() {
     let disk = MemDisk::new(1);
     durable_file(&disk, "f", &[0; 10]);
     disk.flip_bit("f", 9).unwrap();
@@ -199,18 +199,18 @@ fn a_flipped_bit_stays() {
 }
 
 #[test]
-fn latency_is_owed_once() {
+fn latency_is_taken_once() {
     let disk = MemDisk::new(1);
     disk.create("f").unwrap();
-    assert_eq!(disk.take_owed_latency(), Duration::ZERO);
+    assert_eq!(disk.take_accrued_latency(), Duration::ZERO);
     let millis = Duration::from_millis;
     disk.set_cost(DiskCost { op: millis(1), kib: millis(10), sync: millis(100) });
     let file = disk.open("f").unwrap();
     file.append(&[0; 2048]).unwrap();
     file.sync().unwrap();
     disk.stall(millis(1000));
-    assert_eq!(disk.take_owed_latency(), millis(1123));
-    assert_eq!(disk.take_owed_latency(), Duration::ZERO);
+    assert_eq!(disk.take_accrued_latency(), millis(1123));
+    assert_eq!(disk.take_accrued_latency(), Duration::ZERO);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_crash_frees_locks() {
 }
 
 #[test]
-fn a_process_that_ends_frees_locks_and_keeps_what_it_wrote() {
+fn the_end_of_a_process_frees_locks_and_keeps_its_writes() {
     let disk = MemDisk::new(1);
     let (old, file) = (disk.lock("lock").unwrap(), disk.create("f").unwrap());
     file.append(b"written").unwrap();
@@ -237,7 +237,7 @@ fn a_process_that_ends_frees_locks_and_keeps_what_it_wrote() {
 }
 
 #[test]
-fn the_power_goes_away_while_a_lock_is_taken() {
+fn a_power_cut_while_a_lock_is_taken_fails_the_lock() {
     let disk = MemDisk::new(1);
     disk.cut_power_at(1);
     assert_eq!(errno(disk.lock("lock")), Some(Errno::IO.raw_os_error()));
@@ -247,7 +247,7 @@ fn the_power_goes_away_while_a_lock_is_taken() {
 }
 
 proptest! {
-    /// Whatever a file went through, a crash leaves what was synced, if nothing was cut since.
+    /// Whatever operations a file saw, a crash keeps the synced bytes, unless they were truncated since.
     #[test]
     fn synced_bytes_outlive_any_crash(
         seed: u64,
@@ -274,9 +274,9 @@ proptest! {
         }
     }
 
-    /// A cut that was not synced happened or did not; nothing else is in the file.
+    /// A truncation that was not synced happened or did not; the file is never anything else.
     #[test]
-    fn an_unsynced_cut_is_all_or_nothing(seed: u64, keep in 0..900u64, more in 0..900usize) {
+    fn an_unsynced_truncation_is_all_or_nothing(seed: u64, keep in 0..900u64, more in 0..900usize) {
         let disk = MemDisk::new(seed);
         let file = durable_file(&disk, "f", &[1; 900]);
         file.truncate(keep).unwrap();
@@ -290,10 +290,10 @@ proptest! {
 }
 
 #[test]
-fn the_power_goes_away_within_a_sync() {
+fn a_power_cut_within_a_sync_keeps_older_bytes() {
     let disk = MemDisk::new(5);
     let file = durable_file(&disk, "f", b"kept");
-    disk.cut_power_at_nth(OpKind::Sync, 1);
+    disk.cut_power_at_nth(DiskOpKind::Sync, 1);
     file.append(b" or not").unwrap();
     assert_eq!(errno(file.sync()), Some(Errno::IO.raw_os_error()));
     assert!(file.append(b"x").is_err(), "there is no power");
@@ -303,39 +303,39 @@ fn the_power_goes_away_within_a_sync() {
 }
 
 #[test]
-fn the_nth_of_a_kind_fails_and_some_of_all() {
+fn faults_fire_by_kind_and_at_random() {
     let disk = MemDisk::new(5);
     let file = durable_file(&disk, "f", b"a");
-    disk.fail_nth(OpKind::Append, 2, Errno::IO.raw_os_error());
+    disk.fail_nth(DiskOpKind::Append, 2, Errno::IO.raw_os_error());
     file.append(b"b").unwrap();
     file.sync().unwrap();
     assert!(file.append(b"c").is_err());
     file.append(b"d").unwrap();
-    disk.fail_some(OpKind::Read, 500, Errno::IO.raw_os_error());
+    disk.fail_some(DiskOpKind::Read, 500, Errno::IO.raw_os_error());
     let mut byte = [0];
     let failed = (0..200).filter(|_| file.read_at(0, &mut byte).is_err()).count();
     assert!((50..150).contains(&failed), "{failed} of 200");
-    disk.fail_some(OpKind::Read, 0, 0);
+    disk.fail_some(DiskOpKind::Read, 0, 0);
     file.read_at(0, &mut byte).unwrap();
     assert_eq!(disk.fault_counts().ops_failed, 1 + failed as u64);
 }
 
 #[test]
-fn a_device_that_lies_loses_what_was_synced() {
+fn a_lost_write_loses_synced_bytes() {
     for seed in 0..20 {
         let disk = MemDisk::new(seed);
         create_dir_durably(&disk, "data").unwrap();
         durable_file(&disk, "data/other", &[1; 100]);
         let file = durable_file(&disk, "data/f", b"first ");
         let vote = durable_file(&disk, "vote", b"");
-        let damage = if seed % 2 == 0 { Damage::Lost } else { Damage::Misdirected };
+        let damage = if seed % 2 == 0 { WriteDamage::Lost } else { WriteDamage::Misdirected };
         disk.damage_append(1, damage);
         vote.append(b"yes").unwrap();
         vote.sync().unwrap();
         file.append(b"second").unwrap();
         file.sync().unwrap();
         disk.crash();
-        assert_eq!(read_file(&disk, "vote").unwrap(), b"yes", "only rows come to harm");
+        assert_eq!(read_file(&disk, "vote").unwrap(), b"yes", "only files of rows are damaged");
         let after = read_file(&disk, "data/f").unwrap();
         assert!(!after.ends_with(b"second"), "seed {seed}: {after:?}");
         let counts = disk.fault_counts();
@@ -344,7 +344,7 @@ fn a_device_that_lies_loses_what_was_synced() {
 }
 
 #[test]
-fn bits_rot_somewhere() {
+fn bit_rot_hits_files_of_rows() {
     let disk = MemDisk::new(1);
     assert_eq!(disk.rot_bits(3), 0, "there is no file");
     durable_file(&disk, "spared", &[0; 64]);

@@ -1,25 +1,25 @@
-//! Tablet copy: building a replica from another server's files and log (paper §3.4).
+//! Tablet copy: builds a replica from another server's files and log (paper §3.4).
 //!
 //! ```text
 //!   source                                      sink
 //!   superblock, consensus metadata,             admit the caller's term
-//!   rowset files, log, fixed at one moment ──►  admit the source's state
-//!   (CopyOpen)      manifest                    superblock COPYING, old files go, metadata merged     (CopyStart)
+//!   rowset files, log, as a snapshot       ──►  admit the source's state
+//!   (CopyOpen)      manifest                    superblock COPYING, old files removed, metadata merged (CopyStart)
 //!                   chunks with CRC32C ──────►  files, then log, each synced
 //!   (session ends)                              directories synced, superblock READY                  (CopyFinish)
 //! ```
 //!
 //! Rules:
 //!
-//! - The source goes on with everything meanwhile: it holds its files open, which keeps them readable when a
-//!   compaction or the log's collection removes their names. The log is synced first: a copy never holds what its
-//!   source may still lose.
-//! - Whoever interrupts the sink finds a tombstone with the operation that the server remembered before, or nothing
-//!   at all; COPYING found at start is made that tombstone ([`tombstone::recover`](super::tombstone::recover)).
-//! - What this server knows is never taken back: not by a caller or a source whose term is lower than that of
-//!   its last operation, not by a log that ends before it. That is what makes the paper's split brain impossible.
+//! - The source continues all its work meanwhile. It holds its files open, which keeps them readable when a compaction
+//!   or log GC removes their names. Order: the log is synced first, so a copy never holds data that its source may
+//!   still lose.
+//! - An interrupted sink leaves a tombstone with the last operation stored before, or nothing at all. COPYING found at
+//!   start is turned into that tombstone ([`tombstone::recover`](super::tombstone::recover)).
+//! - Invariant: this server's state never goes backwards. It rejects a caller or a source whose term is lower than that
+//!   of its last operation, and a log that ends before it. That makes the paper's split brain impossible.
 //!
-//! *Not here:* messages and sessions (the node), replaying what was copied ([`Replica::open`](super::Replica::open)).
+//! *Not here:* messages and sessions (the node), replay of the copied log ([`Replica::open`](super::Replica::open)).
 
 use serde::{Deserialize, Serialize};
 
@@ -28,32 +28,32 @@ use crate::error::{Error, Result};
 use crate::ids::{OpId, TabletId, Term};
 use crate::raft::ConsensusMeta;
 use crate::tablet::flush::data_dir;
-use crate::tablet::meta::{DataState, TabletMeta};
+use crate::tablet::superblock::{DataState, Superblock};
 
 mod sink;
 mod source;
 
-pub use sink::{CopySink, Wanted};
-pub use source::{CopySource, CopyView};
+pub use sink::{CopySink, FetchRange};
+pub use source::{CopySnapshot, CopySource};
 
 const MAGIC: [u8; 4] = *b"NYCP";
-/// 2 sends the superblock as it is stored.
+/// Version 2 sends the superblock in its stored form.
 const VERSION: u16 = 2;
 
-/// A piece of what a source serves.
+/// A part of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// The [`Manifest`], encoded.
+pub enum CopyPart {
+    /// The [`CopyManifest`], encoded.
     Manifest,
-    /// The file at this place among all files of the superblock's rowsets, in their order.
+    /// The file at this position among all files of the superblock's rowsets, in their order.
     File(u64),
     /// The log segment of this sequence.
     Segment(u64),
 }
 
-/// Some bytes of a [`Part`].
+/// Bytes of a [`CopyPart`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chunk {
+pub struct CopyChunk {
     pub offset: u64,
     pub data: Vec<u8>,
     /// CRC32C of `data`, from when it was read.
@@ -62,12 +62,12 @@ pub struct Chunk {
     pub total: u64,
 }
 
-impl Chunk {
-    pub fn new(offset: u64, data: Vec<u8>, total: u64) -> Chunk {
-        Chunk { offset, crc32c: crc32c::crc32c(&data), data, total }
+impl CopyChunk {
+    pub fn new(offset: u64, data: Vec<u8>, total: u64) -> CopyChunk {
+        CopyChunk { offset, crc32c: crc32c::crc32c(&data), data, total }
     }
 
-    /// `Corrupt` if the bytes are not those that were sent.
+    /// Fails with `Corrupt` if the bytes differ from those that were sent.
     pub fn check(&self) -> Result<()> {
         let found = crc32c::crc32c(&self.data);
         if found != self.crc32c {
@@ -82,45 +82,45 @@ impl Chunk {
     }
 }
 
-/// Everything that makes the copy, but for the bytes of its files.
+/// Everything that makes the copy, except the bytes of its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct CopyManifest {
     #[serde(with = "superblock")]
-    pub superblock: TabletMeta,
+    pub superblock: Superblock,
     pub consensus: ConsensusMeta,
     /// The last operation in the log.
     pub last_op: OpId,
-    /// The highest index of it that the source knew to be committed.
+    /// The highest index of the log that the source knew to be committed.
     pub committed: u64,
     /// Bytes of each file of the superblock's rowsets, in their order.
     pub file_bytes: Vec<u64>,
-    pub segments: Vec<Segment>,
-    /// What the log's file of truncations holds; nothing if there is none.
+    pub segments: Vec<SegmentInfo>,
+    /// Content of the log's file of truncations; empty if there is none.
     pub truncations: Vec<u8>,
 }
 
 /// A log segment to be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Segment {
+pub struct SegmentInfo {
     pub sequence: u64,
     pub bytes: u64,
 }
 
-impl Manifest {
+impl CopyManifest {
     pub fn encode(&self) -> Vec<u8> {
         let payload = postcard::to_stdvec(self).expect("every field can be written");
         codec::seal(MAGIC, VERSION, &payload)
     }
 
-    /// Reads what [`Manifest::encode`] made. `Corrupt` if it is damaged or contradicts itself.
-    pub fn decode(bytes: &[u8]) -> Result<Manifest> {
+    /// Decodes the output of [`CopyManifest::encode`]. `Corrupt` if it is damaged or contradicts itself.
+    pub fn decode(bytes: &[u8]) -> Result<CopyManifest> {
         let (version, payload) = codec::unseal(MAGIC, VERSION, bytes)?;
         if version < VERSION {
             return Err(Error::unsupported(format!(
                 "the source of the tablet copy speaks format {version}, which is older than {VERSION}; run one build"
             )));
         }
-        let manifest: Manifest = postcard::from_bytes(payload)
+        let manifest: CopyManifest = postcard::from_bytes(payload)
             .map_err(|error| Error::corrupt(format!("not the manifest of a tablet copy: {error}")))?;
         manifest.check()?;
         Ok(manifest)
@@ -155,8 +155,8 @@ impl Manifest {
         if let Some(file) = self.files().find(|file| !inside(file)) {
             return bad(format!("its file {file:?} is not in {dir}"));
         }
-        let rising = self.segments.windows(2).all(|pair| pair[0].sequence < pair[1].sequence);
-        if self.segments.is_empty() || !rising {
+        let ascending = self.segments.windows(2).all(|pair| pair[0].sequence < pair[1].sequence);
+        if self.segments.is_empty() || !ascending {
             return bad("its log segments are not in order".to_string());
         }
         if self.sizes().try_fold(0u64, u64::checked_add).is_none() {
@@ -170,7 +170,7 @@ impl Manifest {
         self.superblock.rowsets.iter().flat_map(|rowset| rowset.files())
     }
 
-    /// Bytes to be fetched beside this.
+    /// Bytes to be fetched besides the manifest.
     pub fn total_bytes(&self) -> u64 {
         self.sizes().sum()
     }
@@ -181,21 +181,21 @@ impl Manifest {
     }
 }
 
-/// What a server has of a tablet that it is asked to copy.
+/// Local state of a tablet that this server is asked to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Local {
+pub struct LocalReplica {
     pub tablet: TabletId,
-    pub has: Has,
-    /// The last operation that was in its log, if it is known.
+    pub has: LocalData,
+    /// The last operation that was in its log, if known.
     pub last_op: Option<OpId>,
-    /// An operation that was in its log, whether or not more followed.
+    /// An operation that was in its log, with or without later ones.
     pub at_least: OpId,
-    /// Its term, as its consensus metadata says; 0 if it has none.
+    /// The term of its consensus metadata; 0 if it has none.
     pub term: Term,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Has {
+pub enum LocalData {
     Nothing,
     Tombstone,
     /// A replica that cannot be used: its disk or its files are damaged.
@@ -204,14 +204,14 @@ pub enum Has {
     Replica,
 }
 
-impl Local {
-    /// Judges a leader's order by its term: first when it comes, and again by the source's own term when that
-    /// is known. `AlreadyPresent` over a replica in use, `NotLeader` for a term that is over.
+impl LocalReplica {
+    /// Checks the term of a leader's request: on arrival, and again with the source's own term. `AlreadyPresent` over a
+    /// replica in use, `NotLeader` for a term that is over.
     pub fn admit_term(&self, term: Term) -> Result<()> {
         let tablet = self.tablet;
-        if self.has == Has::Replica {
+        if self.has == LocalData::Replica {
             return Err(Error::already_present(format!(
-                "tablet {tablet} has a replica in use here: a copy would take back what it has acknowledged"
+                "tablet {tablet} has a replica in use here: a copy would lose operations that it has acknowledged"
             )));
         }
         let least = self.least_term();
@@ -226,8 +226,9 @@ impl Local {
         Ok(())
     }
 
-    /// Judges the source's state. `Corrupt` if it is another tablet's, `Invalid` if its log ends before ours did.
-    pub fn admit(&self, source: &Manifest) -> Result<()> {
+    /// Checks the source's state. `Corrupt` if it is another tablet's, `Invalid` if its log ends before this server's
+    /// did.
+    pub fn check_source_state(&self, source: &CopyManifest) -> Result<()> {
         let tablet = self.tablet;
         if source.superblock.tablet != tablet {
             let found = source.superblock.tablet;
@@ -245,8 +246,8 @@ impl Local {
         Ok(())
     }
 
-    /// The lowest term of a leader that can have everything this server acknowledged. Its vote in a later term
-    /// says nothing about its log, and does not count; but if the log's end is not known, the term is all there is.
+    /// The lowest term of a leader that can have everything this server acknowledged. A vote in a later term says
+    /// nothing about the log and does not count. If the log's end is unknown, the term is the only bound.
     fn least_term(&self) -> Term {
         match self.last_op {
             Some(op) => op.term,
@@ -255,19 +256,19 @@ impl Local {
     }
 }
 
-/// A superblock inside a manifest: in the form in which it is stored, which says its own version.
+/// A superblock inside a manifest: in its stored form, which includes its version.
 mod superblock {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use crate::tablet::meta::TabletMeta;
+    use crate::tablet::superblock::Superblock;
 
-    pub fn serialize<S: Serializer>(meta: &TabletMeta, out: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(meta: &Superblock, out: S) -> Result<S::Ok, S::Error> {
         meta.encode().serialize(out)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<TabletMeta, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Superblock, D::Error> {
         let bytes = Vec::<u8>::deserialize(input)?;
-        TabletMeta::decode(&bytes).map_err(D::Error::custom)
+        Superblock::decode(&bytes).map_err(D::Error::custom)
     }
 }

@@ -1,68 +1,68 @@
-//! The sink of a tablet copy: puts a source's files and log in their places, so that a crash never leaves half of it.
+//! The sink of a tablet copy: stores a source's files and log so that a crash never leaves a partial replica.
 
 use std::io;
 use std::sync::Arc;
 
 use super::super::bootstrap::wal_dir;
-use super::super::{cmeta, tombstone};
-use super::{Chunk, Has, Local, Manifest, Part};
-use crate::disk::{self, Disk, File};
+use super::super::{consensus_meta_store, tombstone};
+use super::{CopyChunk, CopyManifest, CopyPart, LocalData, LocalReplica};
+use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{OpId, TabletId, Term};
 use crate::raft::ConsensusMeta;
 use crate::tablet::flush::data_dir;
-use crate::tablet::meta::{DataState, TabletMeta};
+use crate::tablet::superblock::{DataState, Superblock};
 use crate::wal::{TRUNCATIONS, segment_name};
 
 /// The bytes to fetch next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
-    pub part: Part,
+pub struct FetchRange {
+    pub part: CopyPart,
     pub offset: u64,
-    /// How many are missing from there on.
+    /// Number of bytes missing from `offset` on.
     pub bytes: u64,
 }
 
-/// A copy under way. What it knows is enough to go on after any failure of the network; a crash ends it.
+/// A tablet copy in progress. It can continue after any network failure; a crash ends it.
 pub struct CopySink {
     wal: Arc<dyn Disk>,
     data: Arc<dyn Disk>,
-    manifest: Manifest,
+    manifest: CopyManifest,
     merged: ConsensusMeta,
     /// In the order they are fetched.
     files: Vec<Incoming>,
-    /// Which of them is being written, and how much of it is there.
+    /// Index of the file being written, and the number of its bytes written.
     at: usize,
     written: u64,
-    open: Option<Arc<dyn File>>,
+    open: Option<Arc<dyn DiskFile>>,
 }
 
 struct Incoming {
-    part: Part,
+    part: CopyPart,
     path: String,
     bytes: u64,
 }
 
 impl CopySink {
-    /// Begins to copy what `manifest` says onto this server, whose own state is `local`. `caller_term` is the term of
-    /// the leader that ordered it, if one did.
+    /// Starts to copy the data of `manifest` onto this server, whose own state is `local`. `caller_term` is the term of
+    /// the leader that requested it, if one did.
     ///
-    /// When this returns the superblock says COPYING, what was here is gone, and the consensus metadata is merged.
-    /// Errors of [`Local::admit`]: then nothing has changed.
+    /// When this returns the superblock is COPYING, the old data is removed, and the consensus metadata is merged.
+    /// Errors of [`LocalReplica::admit_term`] and [`LocalReplica::check_source_state`]: then nothing has changed.
     pub fn begin(
         wal: Arc<dyn Disk>,
         data: Arc<dyn Disk>,
-        local: &Local,
+        local: &LocalReplica,
         caller_term: Option<Term>,
-        manifest: Manifest,
+        manifest: CopyManifest,
     ) -> Result<CopySink> {
         caller_term.map_or(Ok(()), |term| local.admit_term(term))?;
-        local.admit(&manifest)?;
+        local.check_source_state(&manifest)?;
         let tablet = local.tablet;
         let merged = merge(&*data, local, &manifest.consensus)?;
-        copying(local, &manifest).store(&*data)?;
+        copying_superblock(local, &manifest).store(&*data)?;
         tombstone::remove_data(&*wal, &*data, tablet)?;
-        cmeta::store(&*data, &merged)?;
+        consensus_meta_store::store(&*data, &merged)?;
         make_dir(&*wal, &wal_dir(tablet))?;
         make_dir(&*data, &data_dir(tablet))?;
         let files = incoming(&manifest);
@@ -73,7 +73,7 @@ impl CopySink {
         self.manifest.superblock.tablet
     }
 
-    pub fn manifest(&self) -> &Manifest {
+    pub fn manifest(&self) -> &CopyManifest {
         &self.manifest
     }
 
@@ -82,26 +82,26 @@ impl CopySink {
         &self.merged
     }
 
-    /// What to fetch next; `None` when everything is there.
-    pub fn wanted(&self) -> Option<Wanted> {
+    /// The bytes to fetch next; `None` when everything is there.
+    pub fn wanted(&self) -> Option<FetchRange> {
         let file = self.files.get(self.at)?;
-        Some(Wanted { part: file.part, offset: self.written, bytes: file.bytes - self.written })
+        Some(FetchRange { part: file.part, offset: self.written, bytes: file.bytes - self.written })
     }
 
-    /// Takes the bytes that [`CopySink::wanted`] asked for, or the first of them.
+    /// Writes the bytes that [`CopySink::wanted`] names, or the first of them.
     ///
-    /// `Corrupt` if they are damaged or not of that file, `Invalid` if they are others: nothing is taken then, and
+    /// `Corrupt` if they are damaged or not of that file, `Invalid` if they are others: nothing is written then, and
     /// they can be fetched again.
-    pub fn put(&mut self, part: Part, chunk: &Chunk) -> Result<()> {
+    pub fn put(&mut self, part: CopyPart, chunk: &CopyChunk) -> Result<()> {
         let Some(wanted) = self.wanted() else {
-            return Err(Error::invalid(format!("{part:?} was not asked for: the copy has everything")));
+            return Err(Error::invalid(format!("{part:?} was not requested: the copy is complete")));
         };
         check_fits(&wanted, part, chunk).map_err(|error| error.context(format_args!("{part:?}")))?;
         let file = self.open_file()?;
         let path = &self.files[self.at].path;
         let failed = |error: &io::Error| Error::io(format_args!("write {path}"), error);
         if let Err(error) = file.append(&chunk.data) {
-            // Some of it may be there; the next chunk begins where this one did.
+            // A part of it may be written; the next chunk has the same offset.
             file.truncate(self.written).map_err(|error| failed(&error))?;
             return Err(failed(&error));
         }
@@ -113,22 +113,22 @@ impl CopySink {
         Ok(())
     }
 
-    /// The file being written; made if it is the first time.
-    fn open_file(&mut self) -> Result<Arc<dyn File>> {
+    /// The file being written; created on first use.
+    fn open_file(&mut self) -> Result<Arc<dyn DiskFile>> {
         if let Some(file) = &self.open {
             return Ok(file.clone());
         }
         let Incoming { part, path, .. } = &self.files[self.at];
-        let disk = if matches!(part, Part::Segment(_)) { &self.wal } else { &self.data };
+        let disk = if matches!(part, CopyPart::Segment(_)) { &self.wal } else { &self.data };
         let file = disk.create(path).map_err(|error| Error::io(format_args!("create {path}"), &error))?;
         self.open = Some(file.clone());
         Ok(file)
     }
 
-    /// Makes everything durable, and then the replica: READY. `Invalid` if bytes are missing. When this fails, the
-    /// copy is to be aborted, or a restart does it.
+    /// Makes everything durable, then the replica READY. `Invalid` if bytes are missing. When this fails, the copy must
+    /// be aborted, now or by a restart.
     pub fn finish(&self) -> Result<()> {
-        if let Some(Wanted { part, offset, bytes }) = self.wanted() {
+        if let Some(FetchRange { part, offset, bytes }) = self.wanted() {
             return Err(Error::invalid(format!("{bytes} bytes of {part:?} are missing from {offset} on")));
         }
         let tablet = self.tablet();
@@ -140,7 +140,7 @@ impl CopySink {
         }
         sync_dir(&*self.wal, &dir)?;
         sync_dir(&*self.data, &data_dir(tablet))?;
-        let ready = TabletMeta {
+        let ready = Superblock {
             data_state: DataState::Ready,
             tombstone_last_op: None,
             ..self.manifest.superblock.clone()
@@ -148,7 +148,7 @@ impl CopySink {
         ready.store(&*self.data)
     }
 
-    /// Gives the copy up: the tombstone is back, with the operation it remembered.
+    /// Aborts the copy: restores the tombstone with the last operation stored before it.
     pub fn abort(self) -> Result<()> {
         let CopySink { wal, data, manifest, open, .. } = self;
         drop(open);
@@ -156,12 +156,12 @@ impl CopySink {
     }
 }
 
-/// The superblock while the copy is under way: the tombstone that it becomes if it never ends.
-fn copying(local: &Local, manifest: &Manifest) -> TabletMeta {
-    TabletMeta {
+/// The superblock during the copy: on abort it becomes the tombstone.
+fn copying_superblock(local: &LocalReplica, manifest: &CopyManifest) -> Superblock {
+    Superblock {
         data_state: DataState::Copying,
         tombstone_last_op: match local.has {
-            Has::Nothing => Some(OpId::MIN),
+            LocalData::Nothing => Some(OpId::MIN),
             _ => local.last_op,
         },
         rowsets: Vec::new(),
@@ -170,14 +170,14 @@ fn copying(local: &Local, manifest: &Manifest) -> TabletMeta {
     }
 }
 
-/// What this server has promised, and what the source knows.
-fn merge(data: &dyn Disk, local: &Local, source: &ConsensusMeta) -> Result<ConsensusMeta> {
-    // Without a superblock, metadata is what an interrupted creation or deletion left, and says nothing.
+/// Merges the persisted vote of this server with the source's metadata.
+fn merge(data: &dyn Disk, local: &LocalReplica, source: &ConsensusMeta) -> Result<ConsensusMeta> {
+    // Without a superblock, metadata is a leftover of an interrupted creation or deletion, and means nothing.
     let own = match local.has {
-        Has::Nothing => None,
-        _ => match cmeta::load(data, local.tablet) {
+        LocalData::Nothing => None,
+        _ => match consensus_meta_store::load(data, local.tablet) {
             Err(error) if error.kind == ErrorKind::NotFound => None,
-            // Nobody knows then for whom this server voted; only an operator can decide to forget it.
+            // If it is unreadable the vote of this server is unknown; only an operator may discard it.
             loaded => Some(loaded?),
         },
     };
@@ -186,27 +186,27 @@ fn merge(data: &dyn Disk, local: &Local, source: &ConsensusMeta) -> Result<Conse
     Ok(merged)
 }
 
-fn incoming(manifest: &Manifest) -> Vec<Incoming> {
+fn incoming(manifest: &CopyManifest) -> Vec<Incoming> {
     let files = manifest.files().zip(&manifest.file_bytes).zip(0..);
     let files = files.map(|((path, bytes), number)| Incoming {
-        part: Part::File(number),
+        part: CopyPart::File(number),
         path: path.to_string(),
         bytes: *bytes,
     });
     let dir = wal_dir(manifest.superblock.tablet);
     let segments = manifest.segments.iter().map(|segment| Incoming {
-        part: Part::Segment(segment.sequence),
+        part: CopyPart::Segment(segment.sequence),
         path: format!("{dir}/{}", segment_name(segment.sequence)),
         bytes: segment.bytes,
     });
     files.chain(segments).collect()
 }
 
-fn check_fits(wanted: &Wanted, part: Part, chunk: &Chunk) -> Result<()> {
+fn check_fits(wanted: &FetchRange, part: CopyPart, chunk: &CopyChunk) -> Result<()> {
     if part != wanted.part || chunk.offset != wanted.offset {
-        let Wanted { part, offset, .. } = wanted;
+        let FetchRange { part, offset, .. } = wanted;
         return Err(Error::invalid(format!(
-            "it came from offset {}, but {part:?} from {offset} on is wanted",
+            "chunk is from offset {}, but {part:?} from {offset} on is needed",
             chunk.offset
         )));
     }

@@ -1,34 +1,34 @@
-//! The source of a tablet copy: a replica's files and log as they were at one moment.
+//! The source of a tablet copy: a snapshot of a replica's files and log.
 
 use std::sync::Arc;
 
 use super::super::Replica;
-use super::{Chunk, Manifest, Part, Segment};
-use crate::cfile::frame::PageFile;
-use crate::disk::File;
+use super::{CopyChunk, CopyManifest, CopyPart, SegmentInfo};
+use crate::cfile::page_file::PageFile;
+use crate::disk::DiskFile;
 use crate::error::{Error, Result};
 use crate::ids::{OpId, Term};
 use crate::raft::ConsensusMeta;
-use crate::tablet::meta::TabletMeta;
-use crate::wal::WalView;
+use crate::tablet::superblock::Superblock;
+use crate::wal::WalSnapshot;
 
 /// The replica's part of a copy: its superblock and the files that it names, open.
-pub struct CopyView {
-    superblock: TabletMeta,
+pub struct CopySnapshot {
+    superblock: Superblock,
     consensus: ConsensusMeta,
     files: Vec<PageFile>,
 }
 
-impl CopyView {
-    /// The term moved on while the log was made durable: who holds entries of a term knows of it.
+impl CopySnapshot {
+    /// Raises the term if it advanced while the log was synced: a holder of entries of a term must know that term.
     pub fn reached(&mut self, term: Term) {
         self.consensus.term = self.consensus.term.max(term);
     }
 }
 
 impl Replica {
-    /// Pins what the superblock names. To be called between two steps, and the log's view taken after it.
-    pub fn copy_view(&self, consensus: ConsensusMeta) -> Result<CopyView> {
+    /// Pins the files of the superblock. Order: called between two steps, before the log's snapshot is taken.
+    pub fn copy_view(&self, consensus: ConsensusMeta) -> Result<CopySnapshot> {
         if let Some(error) = self.failure() {
             return Err(error.clone());
         }
@@ -40,24 +40,24 @@ impl Replica {
             let file = found.ok_or_else(|| Error::not_ready(format!("{path} is being replaced")))?;
             files.push(file.clone());
         }
-        Ok(CopyView { superblock, consensus, files })
+        Ok(CopySnapshot { superblock, consensus, files })
     }
 }
 
-/// What one copy may fetch. It stays the same, and readable, for as long as this lives.
+/// Data of one tablet copy session. It stays unchanged and readable as long as this exists.
 pub struct CopySource {
-    manifest: Manifest,
+    manifest: CopyManifest,
     encoded: Vec<u8>,
     files: Vec<PageFile>,
-    segments: Vec<Arc<dyn File>>,
+    segments: Vec<Arc<dyn DiskFile>>,
 }
 
 impl CopySource {
-    /// Joins a replica's view with its log's; `committed` is the highest index that the replica knows to be committed.
-    /// `NotReady` if the log was cut between the two beyond what the superblock
-    /// needs: then both are to be taken again.
-    pub fn new(replica: CopyView, log: WalView, committed: u64) -> Result<CopySource> {
-        let CopyView { superblock, consensus, files } = replica;
+    /// Combines a replica's snapshot with its log's; `committed` is the highest index that the replica knows to be
+    /// committed. `NotReady` if log GC removed entries in between that the superblock needs: then both must be taken
+    /// again.
+    pub fn new(replica: CopySnapshot, log: WalSnapshot, committed: u64) -> Result<CopySource> {
+        let CopySnapshot { superblock, consensus, files } = replica;
         let first = log.first_index.unwrap_or(log.last_op.index + 1);
         if first > superblock.replay_from {
             return Err(Error::not_ready(format!(
@@ -69,13 +69,17 @@ impl CopySource {
             let len = file.handle().len();
             len.map_err(|error| Error::io(format_args!("the size of {} to copy", file.path()), &error))
         };
-        let manifest = Manifest {
+        let manifest = CopyManifest {
             superblock,
             consensus,
             last_op: log.last_op,
             committed: committed.min(log.last_op.index),
             file_bytes: files.iter().map(bytes).collect::<Result<_>>()?,
-            segments: log.segments.iter().map(|s| Segment { sequence: s.sequence, bytes: s.bytes }).collect(),
+            segments: log
+                .segments
+                .iter()
+                .map(|s| SegmentInfo { sequence: s.sequence, bytes: s.bytes })
+                .collect(),
             truncations: log.truncations,
         };
         manifest.check()?;
@@ -83,7 +87,7 @@ impl CopySource {
         Ok(CopySource { encoded: manifest.encode(), manifest, files, segments })
     }
 
-    pub fn manifest(&self) -> &Manifest {
+    pub fn manifest(&self) -> &CopyManifest {
         &self.manifest
     }
 
@@ -92,23 +96,23 @@ impl CopySource {
         self.manifest.last_op
     }
 
-    /// Up to `max` bytes of a part from `offset` on; none at its end. `NotFound` if there is no such part, `Invalid` if
-    /// it ends before `offset`. `Corrupt` if it is the beginning of a file that is damaged: then the replica has
-    /// failed, and must be replaced by a copy of another one instead.
-    pub fn read(&self, part: Part, offset: u64, max: usize) -> Result<Chunk> {
+    /// Reads up to `max` bytes of a part from `offset` on; empty at its end. `NotFound` if there is no such part,
+    /// `Invalid` if it ends before `offset`. `Corrupt` at the beginning of a damaged file: then the replica has failed,
+    /// and must be replaced by a copy of another one instead.
+    pub fn read(&self, part: CopyPart, offset: u64, max: usize) -> Result<CopyChunk> {
         let missing = || Error::not_found(format!("the copy has no {part:?}"));
         let (file, total) = match part {
-            Part::Manifest => (None, self.encoded.len() as u64),
-            Part::File(number) => {
+            CopyPart::Manifest => (None, self.encoded.len() as u64),
+            CopyPart::File(number) => {
                 let at = usize::try_from(number).map_err(|_| missing())?;
                 let file = self.files.get(at).ok_or_else(missing)?;
                 if offset == 0 {
-                    // The chunks' checksums are made of what is read here: they would vouch for rotten bytes.
+                    // Order: verified first, because the chunks' checksums cover the bytes read here, even rotten ones.
                     file.check_whole()?;
                 }
                 (Some(file.handle()), self.manifest.file_bytes[at])
             }
-            Part::Segment(sequence) => {
+            CopyPart::Segment(sequence) => {
                 let found = self.manifest.segments.binary_search_by_key(&sequence, |s| s.sequence);
                 let at = found.map_err(|_| missing())?;
                 (Some(self.segments[at].clone()), self.manifest.segments[at].bytes)
@@ -127,6 +131,6 @@ impl CopySource {
             }
             None => self.encoded[offset as usize..][..len].to_vec(),
         };
-        Ok(Chunk::new(offset, data, total))
+        Ok(CopyChunk::new(offset, data, total))
     }
 }

@@ -1,79 +1,80 @@
-//! The set of rows not yet on disk: it takes every insert.
+//! MemRowSet: the unflushed inserts of a tablet, with their mutations.
 //!
 //! ```text
-//!   index ─► row: ts ──► key cells                   as they were decoded, in an arena: what lies in lists of its own
-//!             │                                      takes no more memory than it has bytes
-//!             └──► mutation ──► mutation             oldest first: ts, and a change in an arena
+//!   index ─► row: ts ──► key cells                   as decoded, in an arena: lists without per-row
+//!             │                                      allocations take only the bytes of their elements
+//!             └──► mutation ──► mutation             oldest first: ts, and a row change in an arena
 //! ```
 //!
-//! One writer, many readers, and no reader waits (`memstore`). Rows and mutations only ever get more, so a reader
-//! that comes back finds its place again by key.
+//! One writer, many readers, and no reader waits (`memstore`). Rows and mutations are only added, so a reader that
+//! resumes finds its position again by key.
 //!
-//! A frozen MemRowSet gets no more rows, but its rows can still be mutated until its flush ends. What came
-//! after the freeze is the tail of the list of mutations, and moves to the new DiskRowSets.
+//! A frozen MemRowSet gets no more rows, but its rows can be mutated until its flush ends. The mutations after the
+//! freeze are the tail of the mutation list; the flush copies them to the new DiskRowSets.
 
 use std::sync::{Arc, OnceLock};
 
 use super::memstore::arena::Arena;
-use super::memstore::bytes::ByteArena;
-use super::memstore::chain::{Chain, Mutation, Mutations};
-use super::meta::TabletSchema;
-use crate::memory::{Held, MemTracker};
+use super::memstore::byte_arena::ByteArena;
+use super::memstore::mutations::{Mutation, MutationList, MutationStore};
+use super::superblock::TabletSchema;
+use crate::memory::{MemTracker, TrackedBytes};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 
-mod history;
-mod index;
+mod flush_rows;
+mod row_index;
 mod scan;
 
-use index::{Index, Position};
+use row_index::{IndexPosition, RowIndex};
 
-pub use super::memstore::tree::Slot;
-pub use history::{RowHistories, RowHistory};
+pub use super::memstore::tree::InsertPosition;
+pub use flush_rows::{FlushRow, FlushRows};
 pub use scan::MemRowSetScan;
 
 /// Rows in memory, in key order, with their history.
 pub struct MemRowSet {
     schema: Arc<TabletSchema>,
     store: Store,
-    /// Held by the one writer; readers never ask for it.
+    /// Lock of the one writer; readers never take it.
     writer: Mutex<()>,
     live: AtomicU64,
-    /// [`MemRowSet::bytes`], as they were when the writer last left.
-    held: Held,
-    /// Bytes that its mutations had when it was frozen: later ones are copied to what it is flushed to before it goes.
+    /// [`MemRowSet::bytes`] at the end of the last write.
+    tracked: TrackedBytes,
+    /// Bytes of the mutations at the freeze. Later mutations are copied to the flushed rowsets before this store is
+    /// dropped.
     frozen_bytes: OnceLock<usize>,
 }
 
-/// A copy of a change takes at most so many times its bytes here: it has an entry of its own there.
+/// Upper bound of the size of a copied row change, as a multiple of its size here. The copy has a separate entry.
 pub const COPY_SHARE: usize = 2;
 
-/// What readers and the writer share.
+/// Data that readers and the writer share.
 #[derive(Default)]
 struct Store {
-    index: Index,
+    index: RowIndex,
     rows: Arena<Row>,
     /// Keys and cells of the rows.
     bytes: ByteArena,
-    mutations: Mutations,
+    mutations: MutationStore,
 }
 
-/// One row: when it came, its key and, right behind it, its cells as inserted.
+/// One row: its insert timestamp, its key and, directly after the key, its cells as inserted.
 #[derive(Default)]
 struct Row {
     ts: AtomicU64,
-    /// Of its key.
+    /// Position of its key in the byte arena.
     position: AtomicU64,
     key_len: AtomicU32,
     row_len: AtomicU32,
-    chain: Chain,
+    chain: MutationList,
 }
 
 const _: () = assert!(cfg!(loom) || size_of::<Row>() == 32);
 
-/// When a row came, where its cells are, and whether it was changed since.
+/// Insert timestamp of a row, location of its cells, and true for `changed` if it has mutations.
 #[derive(Clone, Copy)]
-struct Place {
+struct RowCells {
     ts: Timestamp,
     position: u64,
     len: u32,
@@ -81,11 +82,11 @@ struct Place {
 }
 
 impl MemRowSet {
-    /// An empty one, whose bytes `memory` counts for as long as anyone has it.
+    /// Creates an empty MemRowSet whose bytes `memory` counts until it is dropped.
     pub fn new(schema: Arc<TabletSchema>, memory: &Arc<MemTracker>) -> MemRowSet {
-        let (store, held) = (Store::default(), Held::new(memory));
+        let (store, tracked) = (Store::default(), TrackedBytes::new(memory));
         let (live, frozen_bytes) = (AtomicU64::new(0), OnceLock::new());
-        let mrs = MemRowSet { schema, store, writer: Mutex::new(()), live, held, frozen_bytes };
+        let mrs = MemRowSet { schema, store, writer: Mutex::new(()), live, tracked, frozen_bytes };
         mrs.count_bytes();
         mrs
     }
@@ -96,55 +97,54 @@ impl MemRowSet {
             store.index.next_bytes(store.rows.len()) + store.bytes.next_bytes() + store.rows.next_bytes();
         let later = |frozen: &usize| store.mutations.bytes() - frozen;
         let copies = COPY_SHARE * self.frozen_bytes.get().map_or(0, later);
-        self.held.set(self.bytes() as u64, (next + copies + store.mutations.next_bytes()) as u64);
+        self.tracked.set(self.bytes() as u64, (next + copies + store.mutations.next_bytes()) as u64);
     }
 
-    /// No row is inserted any more; mutations from here on are promised room for a copy.
+    /// Stops inserts. Later mutations also reserve memory for their copy.
     pub fn freeze(&self) {
         self.frozen_bytes.get_or_init(|| self.store.mutations.bytes());
     }
 
-    /// The schema of its rows as inserted; mutations of a frozen one may be of a later schema.
+    /// Returns the schema of the inserted rows. Mutations of a frozen MemRowSet may be of a later schema.
     pub fn schema(&self) -> &Arc<TabletSchema> {
         &self.schema
     }
 
-    /// Memory taken, in bytes.
+    /// Returns the bytes of memory allocated.
     pub fn bytes(&self) -> usize {
         let store = &self.store;
         let lists = store.bytes.bytes() + store.rows.bytes() + store.mutations.bytes();
         size_of::<MemRowSet>() + lists + store.index.bytes()
     }
 
-    /// Rows alive after everything applied.
+    /// Returns the rows that are live after all applied operations.
     pub fn live_rows(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Rows, dead or alive.
+    /// Returns the number of rows, live or deleted.
     pub fn rows(&self) -> u64 {
         self.store.rows.len() as u64
     }
 
-    /// Lets the one writer in; another one waits until it is dropped.
-    pub fn write(&self) -> Writer<'_> {
+    /// Locks the MemRowSet for the one writer; another caller waits until the writer is dropped.
+    pub fn write(&self) -> MemRowSetWriter<'_> {
         let guard = self.writer.lock().expect("a writer that panics takes the process with it");
         self.store.index.fit(&self.store);
-        Writer { mrs: self, _guard: guard }
+        MemRowSetWriter { mrs: self, _guard: guard }
     }
 
-    /// Whether a row has this key, dead or alive.
+    /// Returns true if a row has this key, live or deleted.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.store.index.find(key, &self.store).is_some()
     }
 
-    /// How many mutations there are: with [`MemRowSet::mutations_after`], what came after a moment.
+    /// Returns the number of mutations; [`MemRowSet::mutations_after`] visits those added later.
     pub fn mutation_count(&self) -> usize {
         self.store.mutations.len()
     }
 
-    /// Calls `each` with row number, timestamp and change of every mutation from number `count` on, in the
-    /// order they were made.
+    /// Calls `each` with row id, timestamp and row change of every mutation from number `count` on, in insertion order.
     pub fn mutations_after<E>(
         &self,
         count: usize,
@@ -156,29 +156,29 @@ impl MemRowSet {
     }
 }
 
-/// What the one writer may do.
-pub struct Writer<'a> {
+/// Handle of the one writer.
+pub struct MemRowSetWriter<'a> {
     mrs: &'a MemRowSet,
     _guard: MutexGuard<'a, ()>,
 }
 
-impl Drop for Writer<'_> {
+impl Drop for MemRowSetWriter<'_> {
     fn drop(&mut self) {
         self.mrs.count_bytes();
     }
 }
 
-impl Writer<'_> {
-    /// The row with this key, or the slot to insert it at next.
-    pub fn find(&self, key: &[u8]) -> Result<u32, Slot> {
+impl MemRowSetWriter<'_> {
+    /// Returns the row with this key, or the position to insert it at.
+    pub fn find(&self, key: &[u8]) -> Result<u32, InsertPosition> {
         self.mrs.store.index.slot_of(key, &self.mrs.store)
     }
 
-    /// Adds the row that `bytes` are, `key_len` of its key and then its cells, as of `ts`.
-    pub fn insert(&mut self, slot: Slot, ts: Timestamp, bytes: &[u8], key_len: u32) {
+    /// Inserts a row at `ts`. `bytes` are `key_len` bytes of its key, followed by its cells.
+    pub fn insert(&mut self, slot: InsertPosition, ts: Timestamp, bytes: &[u8], key_len: u32) {
         let store = &self.mrs.store;
         let position = store.bytes.push(bytes);
-        let row_len = u32::try_from(bytes.len()).expect("a row is shorter than a frame") - key_len;
+        let row_len = u32::try_from(bytes.len()).expect("a row is shorter than an RPC frame") - key_len;
         let row = store.rows.push(|row| {
             row.ts.store(ts.0, Ordering::Relaxed);
             row.position.store(position, Ordering::Relaxed);
@@ -194,7 +194,7 @@ impl Writer<'_> {
         store.mutations.last(&store.rows.get(row).chain).is_none_or(|last| !last.deletes)
     }
 
-    /// Adds a change to a row's history. The caller has checked that it makes sense.
+    /// Adds a row change to a row's history. The caller has checked that it is valid for the row's state.
     pub fn mutate(&mut self, row: u32, ts: Timestamp, change: &[u8], deletes: bool) {
         match (self.is_live(row), deletes) {
             (true, true) => self.mrs.live.fetch_sub(1, Ordering::Relaxed),
@@ -207,20 +207,20 @@ impl Writer<'_> {
 }
 
 impl Store {
-    /// The first row at or after `key`.
-    fn seek(&self, key: &[u8]) -> Position<'_> {
+    /// Returns the position of the first row at or after `key`.
+    fn seek(&self, key: &[u8]) -> IndexPosition<'_> {
         self.index.seek(key, self)
     }
 
-    fn next(&self, position: &mut Position<'_>) -> Option<u32> {
+    fn next(&self, position: &mut IndexPosition<'_>) -> Option<u32> {
         position.next(self)
     }
 
-    /// When a row came, and where its cells are.
+    /// Returns a row's insert timestamp and the location of its cells.
     #[inline]
-    fn place(&self, row: u32) -> Place {
+    fn row_cells(&self, row: u32) -> RowCells {
         let row = self.rows.get(row);
-        Place {
+        RowCells {
             ts: Timestamp(row.ts.load(Ordering::Relaxed)),
             position: row.position.load(Ordering::Relaxed) + u64::from(row.key_len.load(Ordering::Relaxed)),
             len: row.row_len.load(Ordering::Relaxed),
@@ -228,16 +228,16 @@ impl Store {
         }
     }
 
-    /// The cells of a row are read soon.
+    /// Prefetches the cells of a row.
     #[inline]
-    fn prefetch_cells(&self, place: Place) {
-        self.bytes.prefetch(place.position);
+    fn prefetch_cells(&self, cells: RowCells) {
+        self.bytes.prefetch(cells.position);
     }
 
-    /// The cells of a row as they came.
+    /// Returns the cells of a row as inserted.
     #[inline]
-    fn cells(&self, place: Place) -> &[u8] {
-        self.bytes.get(place.position, place.len as usize)
+    fn cells(&self, cells: RowCells) -> &[u8] {
+        self.bytes.get(cells.position, cells.len as usize)
     }
 
     #[inline]
@@ -246,14 +246,14 @@ impl Store {
         self.bytes.get(row.position.load(Ordering::Relaxed), row.key_len.load(Ordering::Relaxed) as usize)
     }
 
-    /// The mutations of a row before a moment, newest first.
-    fn back_from(&self, row: u32, before: Timestamp) -> impl Iterator<Item = Mutation<'_>> {
+    /// Returns the mutations of a row before a timestamp, newest first.
+    fn mutations_newest_first(&self, row: u32, before: Timestamp) -> impl Iterator<Item = Mutation<'_>> {
         self.mutations
             .newest_first(&self.rows.get(row).chain)
             .skip_while(move |mutation| mutation.ts >= before)
     }
 
-    /// The mutations of a row before a moment, oldest first.
+    /// Returns the mutations of a row before a timestamp, oldest first.
     fn history(&self, row: u32, before: Timestamp) -> impl Iterator<Item = Mutation<'_>> {
         self.mutations.of(&self.rows.get(row).chain).take_while(move |mutation| mutation.ts < before)
     }

@@ -1,42 +1,43 @@
-//! A list that only grows and whose elements never move.
+//! Arena: a list that only grows and whose elements never move.
 //!
 //! ```text
-//!   chunks   0: 4 │ 1: 8 │ 2: 16 │ … │ n │ n │ n …      allocated when the first of its elements is
+//!   chunks   0: 4 │ 1: 8 │ 2: 16 │ … │ n │ n │ n …      allocated with the first of their elements
 //! ```
 //!
-//! Each chunk is twice the one before, up to [`CHUNK_BYTES_MAX`]: small lists waste little, and large ones grow by
-//! little at a time, so that what a list may take next is known and small ([`Arena::next_bytes`]).
+//! Each chunk is twice as long as the previous one, up to [`CHUNK_BYTES_MAX`]. Small lists waste little. Large ones
+//! grow in small steps, so the next allocation is known and small ([`Arena::next_bytes`]).
 //!
-//! Elements are made in advance, so `T` is of atomics or cells that are set once: the writer fills the next one and
-//! then counts it. A reader that was told an element's number by a store with release order sees it filled.
+//! Elements are default-constructed in advance, so `T` consists of atomics or cells that are set once. The writer fills
+//! the next element and then increments the length. A reader that got an element's number through a store with release
+//! order sees the element filled.
 
 use std::sync::OnceLock;
 
 use crate::sync::{AtomicUsize, Ordering};
 
-/// No chunk is larger than this, but for a single element that is.
+/// Most bytes of a chunk, unless a single element is larger.
 pub const CHUNK_BYTES_MAX: usize = 256 << 10;
 
-/// Chunks that are found without a detour.
+/// Chunks that are found without another indirection.
 const NEAR: usize = if cfg!(loom) { 2 } else { 8 };
-/// Places of the first block of the others; each block has twice as many as the one before.
+/// Entries of the first block of the other chunks; each block has twice as many as the previous one.
 const FAR_FIRST: usize = if cfg!(loom) { 2 } else { 32 };
-/// All blocks together have places for more chunks than 2^32 elements need.
+/// Number of blocks: together they have entries for more chunks than 2^32 elements need.
 const FAR: usize = 20;
 
 type Block<C> = Box<[OnceLock<C>]>;
 
-/// Chunks by number, each made once.
-pub struct Directory<C> {
+/// Directory of chunks by number; each is created once.
+pub struct ChunkDirectory<C> {
     near: [OnceLock<C>; NEAR],
     far: OnceLock<Box<[OnceLock<Block<C>>; FAR]>>,
     /// Bytes of `far` and its blocks.
     bytes: AtomicUsize,
 }
 
-impl<C> Default for Directory<C> {
-    fn default() -> Directory<C> {
-        Directory {
+impl<C> Default for ChunkDirectory<C> {
+    fn default() -> ChunkDirectory<C> {
+        ChunkDirectory {
             near: std::array::from_fn(|_| OnceLock::new()),
             far: OnceLock::new(),
             bytes: AtomicUsize::new(0),
@@ -44,7 +45,7 @@ impl<C> Default for Directory<C> {
     }
 }
 
-impl<C> Directory<C> {
+impl<C> ChunkDirectory<C> {
     #[inline]
     pub fn get(&self, chunk: usize) -> Option<&C> {
         match self.near.get(chunk) {
@@ -56,28 +57,28 @@ impl<C> Directory<C> {
         }
     }
 
-    /// The chunk, made now if it is not there. For the one writer.
-    pub fn get_or_make(&self, chunk: usize, make: impl FnOnce() -> C) -> &C {
-        let place = match self.near.get(chunk) {
+    /// Returns the chunk, creating it if needed. Only the writer calls this.
+    pub fn get_or_create(&self, chunk: usize, create: impl FnOnce() -> C) -> &C {
+        let slot = match self.near.get(chunk) {
             Some(near) => near,
             None => {
                 let (block, at) = doubling::<FAR_FIRST>(chunk - NEAR);
                 self.bytes.fetch_add(self.bytes_for(chunk), Ordering::Relaxed);
                 let blocks = self.far.get_or_init(|| Box::new(std::array::from_fn(|_| OnceLock::new())));
-                let make = || (0..FAR_FIRST << block).map(|_| OnceLock::new()).collect();
-                let places: &Block<C> = blocks[block].get_or_init(make);
-                &places[at]
+                let create = || (0..FAR_FIRST << block).map(|_| OnceLock::new()).collect();
+                let slots: &Block<C> = blocks[block].get_or_init(create);
+                &slots[at]
             }
         };
-        place.get_or_init(make)
+        slot.get_or_init(create)
     }
 
-    /// Bytes allocated, besides the chunks.
+    /// Returns the bytes allocated, without the chunks.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that making this chunk, the next one, takes besides the chunk.
+    /// Returns the bytes that creating this chunk, the next one, allocates in addition to the chunk.
     pub fn bytes_for(&self, chunk: usize) -> usize {
         let Some(far) = chunk.checked_sub(NEAR) else { return 0 };
         let (block, _) = doubling::<FAR_FIRST>(far);
@@ -90,39 +91,38 @@ impl<C> Directory<C> {
     }
 }
 
-/// A growing list of `T`s with one writer and any number of readers; the first chunk has `FIRST` elements, a power of
+/// A growing list of `T`s with one writer and any number of readers. The first chunk has `FIRST` elements, a power of
 /// two.
 pub struct Arena<T, const FIRST: usize = 4> {
-    chunks: Directory<Box<[T]>>,
+    chunks: ChunkDirectory<Box<[T]>>,
     len: AtomicUsize,
-    /// Elements there is room for.
+    /// Elements that fit into the allocated chunks.
     capacity: AtomicUsize,
 }
 
 impl<T, const FIRST: usize> Default for Arena<T, FIRST> {
     fn default() -> Arena<T, FIRST> {
-        Arena { chunks: Directory::default(), len: AtomicUsize::new(0), capacity: AtomicUsize::new(0) }
+        Arena { chunks: ChunkDirectory::default(), len: AtomicUsize::new(0), capacity: AtomicUsize::new(0) }
     }
 }
 
 impl<T: Default, const FIRST: usize> Arena<T, FIRST> {
-    /// How often chunks double before they are as large as they may be.
+    /// Number of times that chunks double until they have the largest size.
     const DOUBLINGS: usize = match CHUNK_BYTES_MAX / (FIRST * size_of::<T>()) {
         _ if cfg!(loom) => 1,
         0 => 0,
         times => times.ilog2() as usize,
     };
-    /// Elements of all chunks before the first of the largest.
+    /// Elements of all chunks before the first of the largest size.
     const DOUBLED: usize = (FIRST << Self::DOUBLINGS) - FIRST;
 
-    /// Adds an element that `fill` completes, and gives its number. For the one writer: two at once would fill
-    /// the same element.
+    /// Appends an element that `fill` completes, and returns its number. Only the writer may call this: two calls at
+    /// once would fill the same element.
     pub fn push(&self, fill: impl FnOnce(&T)) -> u32 {
         let index = self.len();
-        let number =
-            u32::try_from(index).expect("2^32 elements of a store take more memory than a store may");
-        let (chunk, at) = Self::place(index);
-        let elements = self.chunks.get_or_make(chunk, || {
+        let number = u32::try_from(index).expect("a store has fewer than 2^32 elements");
+        let (chunk, at) = Self::locate(index);
+        let elements = self.chunks.get_or_create(chunk, || {
             let elements: Box<[T]> = (0..Self::chunk_len(chunk)).map(|_| T::default()).collect();
             self.capacity.fetch_add(elements.len(), Ordering::Relaxed);
             elements
@@ -132,26 +132,26 @@ impl<T: Default, const FIRST: usize> Arena<T, FIRST> {
         number
     }
 
-    /// An element by the number that [`Arena::push`] gave it.
+    /// Returns an element by the number that [`Arena::push`] returned.
     #[inline]
     pub fn get(&self, number: u32) -> &T {
-        let (chunk, at) = Self::place(number as usize);
-        &self.chunks.get(chunk).expect("numbers are of elements that were added")[at]
+        let (chunk, at) = Self::locate(number as usize);
+        &self.chunks.get(chunk).expect("the number is of an added element")[at]
     }
 
-    /// How many were added, all of them complete.
+    /// Returns the number of complete elements.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Bytes allocated, besides what elements own elsewhere.
+    /// Returns the bytes allocated, without those that elements own elsewhere.
     pub fn bytes(&self) -> usize {
         self.capacity.load(Ordering::Relaxed) * size_of::<T>() + self.chunks.bytes()
     }
 
-    /// Bytes that are allocated next.
+    /// Returns the bytes of the next allocation.
     pub fn next_bytes(&self) -> usize {
-        let (chunk, _) = Self::place(self.capacity.load(Ordering::Relaxed));
+        let (chunk, _) = Self::locate(self.capacity.load(Ordering::Relaxed));
         Self::chunk_len(chunk) * size_of::<T>() + self.chunks.bytes_for(chunk)
     }
 
@@ -159,9 +159,9 @@ impl<T: Default, const FIRST: usize> Arena<T, FIRST> {
         FIRST << chunk.min(Self::DOUBLINGS)
     }
 
-    /// The chunk of an element, and its place in it.
+    /// Returns the chunk of an element, and its index in the chunk.
     #[inline]
-    fn place(index: usize) -> (usize, usize) {
+    fn locate(index: usize) -> (usize, usize) {
         match index.checked_sub(Self::DOUBLED) {
             None => doubling::<FIRST>(index),
             Some(rest) => {
@@ -172,7 +172,8 @@ impl<T: Default, const FIRST: usize> Arena<T, FIRST> {
     }
 }
 
-/// Which of parts that have `FIRST` elements, twice as many, four times … has element `index`, and where.
+/// Returns the part that has element `index`, and the index in it. The parts have `FIRST` elements, twice as many, four
+/// times as many, and so on.
 #[inline]
 fn doubling<const FIRST: usize>(index: usize) -> (usize, usize) {
     let part = ((index + FIRST) / FIRST).ilog2() as usize;
@@ -186,39 +187,39 @@ mod tests {
     type Numbers = Arena<OnceLock<usize>, 16>;
 
     #[test]
-    fn elements_stay_where_they_are() {
+    fn elements_never_move() {
         let arena = Numbers::default();
         assert_eq!((arena.len(), arena.bytes()), (0, 0));
         let first = |arena: &Numbers| std::ptr::from_ref(arena.get(0));
-        arena.push(|it| it.set(0).expect("it is new"));
+        arena.push(|it| it.set(0).expect("the element is new"));
         let before = first(&arena);
         for i in 1..1000 {
-            assert_eq!(arena.push(|it| it.set(i).expect("it is new")), i as u32);
+            assert_eq!(arena.push(|it| it.set(i).expect("the element is new")), i as u32);
         }
         assert_eq!(first(&arena), before);
         assert!((0..1000).all(|i| arena.get(i).get() == Some(&(i as usize))));
         assert_eq!(arena.bytes(), (16 + 32 + 64 + 128 + 256 + 512) * size_of::<OnceLock<usize>>());
     }
 
-    /// Arithmetic alone, and much of it: nothing for Miri.
+    /// Pure arithmetic with many iterations: too slow for Miri, and useless there.
     #[cfg(not(miri))]
     #[test]
-    fn places_are_dense() {
+    fn locations_are_dense() {
         let mut expected = (0, 0);
         for index in 0..200_000 {
-            assert_eq!(Numbers::place(index), expected, "{index}");
+            assert_eq!(Numbers::locate(index), expected, "{index}");
             expected.1 += 1;
             if expected.1 == Numbers::chunk_len(expected.0) {
                 expected = (expected.0 + 1, 0);
             }
         }
         assert!(expected.0 > 12, "the last chunks are of one size");
-        let last = Arena::<[[u64; 16]; 2], 1>::place(u32::MAX as usize).0;
+        let last = Arena::<[[u64; 16]; 2], 1>::locate(u32::MAX as usize).0;
         assert!(doubling::<FAR_FIRST>(last - NEAR).0 < FAR);
     }
 
     #[test]
-    fn growth_is_announced_to_the_byte() {
+    fn next_bytes_is_the_exact_growth() {
         let arena = Arena::<OnceLock<[u64; 31]>, 1>::default();
         let (mut bytes, mut next, mut most) = (arena.bytes(), arena.next_bytes(), 0);
         for _ in 0..if cfg!(miri) { 3_000 } else { 50_000 } {

@@ -1,7 +1,7 @@
-//! What readers see while the writer is halfway, in every order of their steps that loom finds.
+//! Loom models of the in-memory stores: readers run while the writer is in the middle of a step.
 //!
-//! Run with `cargo ci loom`. Nodes hold three entries and chunks few elements here, so that a handful of inserts
-//! splits leaves and branches and makes the root grow. `LOOM_MAX_PREEMPTIONS` bounds how often a thread is interrupted.
+//! Run with `cargo ci loom`. Under loom, nodes have three entries and chunks few elements, so a handful of inserts
+//! splits leaves and branches and grows the root. `LOOM_MAX_PREEMPTIONS` bounds the number of preemptions of a thread.
 
 use std::cmp::Ordering as Compared;
 use std::sync::Arc;
@@ -9,32 +9,32 @@ use std::sync::Arc;
 use ::loom::thread;
 
 use super::arena::Arena;
-use super::chain::{Chain, Mutation, Mutations};
-use super::node::Keys;
-use super::tree::Tree;
+use super::mutations::{Mutation, MutationList, MutationStore};
+use super::node::KeySource;
+use super::tree::RowTree;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::tablet::mvcc::Mvcc;
 use crate::time::Timestamp;
 
-/// Rows whose keys are numbers, each with the time it was inserted at.
+/// Rows whose keys are integers, each with its insert timestamp.
 #[derive(Default)]
 struct Store {
-    tree: Tree,
+    tree: RowTree,
     rows: Arena<Row, 1>,
-    mutations: Mutations,
+    mutations: MutationStore,
 }
 
 #[derive(Default)]
 struct Row {
     key: AtomicU32,
     ts: AtomicU64,
-    chain: Chain,
+    list: MutationList,
 }
 
-impl Keys for Store {
+impl KeySource for Store {
     type Key = u32;
 
-    /// Few prefixes, so that rows are compared, too.
+    /// Few prefixes, so rows are compared, too.
     fn prefix(&self, key: &u32) -> u64 {
         u64::from(key / 4)
     }
@@ -65,39 +65,40 @@ impl Store {
     }
 
     fn mutate(&self, key: u32, ts: u64, change: &[u8]) {
-        let row = self.tree.slot_of(&key, self).expect("the key is there");
-        self.mutations.add(&self.rows.get(row).chain, row, Timestamp(ts), change, false);
+        let row = self.tree.slot_of(&key, self).expect("the key was inserted");
+        self.mutations.add(&self.rows.get(row).list, row, Timestamp(ts), change, false);
     }
 
     fn key(&self, row: u32) -> u32 {
         self.rows.get(row).key.load(Ordering::Relaxed)
     }
 
-    /// The keys from `from` on.
+    /// Returns the keys from `from` on.
     fn scan(&self, from: u32) -> Vec<u32> {
         let mut cursor = self.tree.seek(&from, self);
         std::iter::from_fn(|| self.tree.next(&mut cursor, self)).map(|row| self.key(row)).collect()
     }
 }
 
-/// A reader that began when all of `before` were there sees them and perhaps some of `during`, in order, each once.
-fn assert_seen(seen: &[u32], before: &[u32], during: &[u32]) {
+/// Asserts that a reader that started with all of `before` present sees them and possibly some of `during`, in order
+/// and once.
+fn assert_sees(seen: &[u32], before: &[u32], during: &[u32]) {
     assert!(seen.is_sorted_by(|a, b| a < b), "in order, each once: {seen:?}");
     assert!(before.iter().all(|key| seen.contains(key)), "{seen:?} lacks some of {before:?}");
     assert!(seen.iter().all(|key| before.contains(key) || during.contains(key)), "{seen:?}");
 }
 
-/// loom's settings are those of the environment, but for the length of a run: a descent takes many steps.
+/// Runs a model with loom's settings of the environment, except for the length of a run: a descent takes many steps.
 fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = ::loom::model::Builder::new();
     builder.max_branches = 20_000;
     builder.check(run);
 }
 
-/// One thread inserts `during`, another reads; `before` is there already.
+/// One thread inserts `during` while another reads; `before` is inserted already.
 ///
-/// The first thread is the writer, as loom lets it run ahead and then looks for what readers could have met earlier.
-/// The other way round it overlooks much: a store counts as in order with a load if its own thread loaded last.
+/// The main thread is the writer, because loom runs it ahead and then explores which older values the reader may load.
+/// The other way round loom misses many executions: it orders a store after a load if the storing thread loaded last.
 fn explore(before: &'static [u32], during: &'static [u32], read: fn(&Store, &[u32], &[u32])) {
     model(move || {
         let store = Store::with(before);
@@ -115,7 +116,7 @@ fn explore(before: &'static [u32], during: &'static [u32], read: fn(&Store, &[u3
 }
 
 fn scan_all(store: &Store, before: &[u32], during: &[u32]) {
-    assert_seen(&store.scan(0), before, during);
+    assert_sees(&store.scan(0), before, during);
 }
 
 fn find_all(store: &Store, before: &[u32], during: &[u32]) {
@@ -134,29 +135,29 @@ fn loom_rows_appear_whole() {
 }
 
 #[test]
-fn loom_a_leaf_is_split_under_a_scan() {
+fn loom_a_scan_survives_a_leaf_split() {
     explore(&[10, 20, 30], &[15], scan_all);
 }
 
-/// The slots that a split freed are used again: a scan that read the old order must notice.
+/// Slots freed by a split are reused; a scan that read the old order must detect it.
 #[test]
-fn loom_slots_are_used_again_under_a_scan() {
+fn loom_a_scan_survives_reused_slots() {
     explore(&[10, 20, 30], &[15, 12], scan_all);
 }
 
 #[test]
-fn loom_a_leaf_is_split_under_lookups() {
+fn loom_lookups_survive_a_leaf_split() {
     explore(&[10, 20, 30], &[5], find_all);
 }
 
 #[test]
-fn loom_a_tree_grows_at_its_end_under_a_scan() {
+fn loom_a_scan_survives_growth_at_the_end() {
     explore(&[10, 20, 30], &[40], scan_all);
 }
 
-/// Four leaves, and a fifth makes the branch split and the root grow.
+/// There are four leaves; a fifth one splits the branch and grows the root.
 #[test]
-fn loom_a_branch_is_split_under_lookups() {
+fn loom_lookups_survive_a_branch_split() {
     explore(&[10, 20, 30, 40, 50, 60, 70, 80, 90], &[100], |store, before, _| {
         for key in [before[0], before[8]] {
             assert_eq!(store.tree.find(&key, store).map(|row| store.key(row)), Some(key));
@@ -165,13 +166,13 @@ fn loom_a_branch_is_split_under_lookups() {
 }
 
 #[test]
-fn loom_a_branch_is_split_in_its_middle_under_a_seek() {
+fn loom_a_seek_survives_a_branch_split_in_the_middle() {
     explore(&[10, 20, 30, 40, 50, 60, 70, 80, 90], &[15], |store, before, during| {
-        assert_seen(&store.scan(60), &before[5..], during);
+        assert_sees(&store.scan(60), &before[5..], during);
     });
 }
 
-/// A chain gets longer at its end and in its middle, and changes are lent while others are written behind them.
+/// A list grows at its end and in its middle, while row changes are borrowed and others are written after them.
 #[test]
 fn loom_mutations_appear_whole_and_in_order() {
     model(|| {
@@ -180,27 +181,27 @@ fn loom_mutations_appear_whole_and_in_order() {
         let reader = {
             let store = store.clone();
             thread::spawn(move || {
-                let times: Vec<u64> = store.mutations.of(&store.rows.get(0).chain).map(time).collect();
+                let times: Vec<u64> = store.mutations.of(&store.rows.get(0).list).map(time).collect();
                 assert!(matches!(times[..], [10] | [10, 30] | [10, 20, 30]), "{times:?}");
             })
         };
         store.mutate(7, 30, b"30");
         store.mutate(7, 20, b"20");
         reader.join().expect("the reader does not panic");
-        assert_eq!(store.mutations.last(&store.rows.get(0).chain).map(|last| last.ts.0), Some(30));
+        assert_eq!(store.mutations.last(&store.rows.get(0).list).map(|last| last.ts.0), Some(30));
     });
 }
 
-/// The same, for one who goes backwards.
+/// The same for a reader from the newest mutation back.
 #[test]
-fn loom_mutations_appear_whole_from_the_newest_on() {
+fn loom_mutations_appear_whole_from_the_newest_back() {
     model(|| {
         let store = Store::with(&[7]);
         store.mutate(7, 10, b"10");
         let reader = {
             let store = store.clone();
             thread::spawn(move || {
-                let back = store.mutations.newest_first(&store.rows.get(0).chain);
+                let back = store.mutations.newest_first(&store.rows.get(0).list);
                 let times: Vec<u64> = back.map(time).collect();
                 assert!(matches!(times[..], [10] | [30, 10] | [30, 20, 10]), "{times:?}");
             })
@@ -208,20 +209,20 @@ fn loom_mutations_appear_whole_from_the_newest_on() {
         store.mutate(7, 30, b"30");
         store.mutate(7, 20, b"20");
         reader.join().expect("the reader does not panic");
-        let back = store.mutations.newest_first(&store.rows.get(0).chain);
+        let back = store.mutations.newest_first(&store.rows.get(0).list);
         assert_eq!(back.map(time).collect::<Vec<_>>(), [30, 20, 10]);
     });
 }
 
-/// When a mutation was made, which its change says, too.
+/// Returns the timestamp of a mutation, which its row change repeats.
 fn time(mutation: Mutation<'_>) -> u64 {
     assert_eq!(mutation.ts.0.to_string().as_bytes(), mutation.change);
     mutation.ts.0
 }
 
-/// What a snapshot includes is in memory for whoever has taken it: the operation is applied before it is said to be.
+/// Everything a snapshot includes is in memory for its reader: an operation is applied before it becomes visible.
 #[test]
-fn loom_a_snapshot_sees_all_of_what_is_applied() {
+fn loom_a_snapshot_sees_all_applied_operations() {
     model(|| {
         let (store, mvcc) = (Store::with(&[]), Arc::new(Mvcc::new(Timestamp(1))));
         let reader = {

@@ -1,47 +1,47 @@
-//! What the stores in memory are made of: one writer adds, any number of readers look, and none of them waits.
+//! Concurrent structures of the in-memory stores: one writer adds, any number of readers read, and no reader waits.
 //!
 //! ```text
-//!   tree ──► row ──► mutation ──► mutation        the tree orders rows by key; each row has a chain, oldest first
+//!   tree ──► row ──► mutation ──► mutation        the tree orders rows by key; each row has a list, oldest first
 //!     │       │         │
-//!   nodes   rows     mutations, changes           all in arenas: what is there never moves and never goes away
+//!   nodes   rows     mutations, changes           all in arenas: elements never move and are never removed
 //! ```
 //!
-//! Everything readers follow is published by one atomic store after it is complete, and is not changed any more. So a
-//! reader sees a store as it was at some moment between two steps of the writer, or newer; which rows and mutations
-//! belong to its snapshot their timestamps say.
+//! Everything that readers follow is published by one atomic store after it is complete, and does not change
+//! afterwards. So a reader sees the store as it was between two steps of the writer, or newer. Timestamps say which
+//! rows and mutations belong to the reader's snapshot.
 //!
-//! Not here: what rows and changes mean (`memrowset`, `deltamemstore`).
+//! Not here: the meaning of rows and row changes (`memrowset`, `deltamemstore`).
 
 pub mod arena;
-pub mod bytes;
-pub mod chain;
+pub mod byte_arena;
 #[cfg(all(test, loom))]
 mod loom;
+pub mod mutations;
 pub mod node;
 pub mod tree;
 
 /// No row, no mutation, no node.
 pub const NONE: u32 = u32::MAX;
 
-/// Bytes that a processor fetches at once.
+/// Bytes of a cache line.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = 64;
 
-/// Asks the processor to have this at hand soon. Nothing but the time that reading it takes depends on that.
+/// Prefetches a value. This changes only the time of reading it.
 #[inline]
-pub fn prefetch<T>(place: &T) {
+pub fn prefetch<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for at in (0..size_of::<T>()).step_by(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program gets to see, and every x86-64 has it; `at` is within
-        // `place`.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).byte_add(at).cast()) };
+        // SAFETY: a prefetch has no effect that the program can observe, and every x86-64 supports it; `at` is within
+        // `value`.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).byte_add(at).cast()) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = place;
+    let _ = value;
 }
 
-/// Miri takes a thousand times as long, and has no files to keep regressions in.
+/// Proptest settings. Miri is about a thousand times slower, and has no files to store regressions in.
 #[cfg(all(test, not(loom)))]
 pub fn testing() -> proptest::prelude::ProptestConfig {
     let failure_persistence = match cfg!(miri) {

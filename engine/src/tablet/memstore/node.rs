@@ -1,15 +1,15 @@
-//! A node of the tree: entries in order of their keys, which readers read while the writer adds more.
+//! A node of the tree: entries in key order, which readers read while the writer adds more.
 //!
 //! ```text
-//!   order    3 │ 1 0 2 │ 3 4 …         how many entries, their slots in order of keys; then the free slots
+//!   order    3 │ 1 0 2 │ 3 4 …         number of entries, their slots in key order; then the free slots
 //!   slots    0: prefix, row    1: prefix, row    2: …
 //! ```
 //!
-//! An entry is put into a free slot, and then one store of `order` makes it part of the node. So whoever has read
-//! `order` has the node as it was at that moment, and reads slots that do not change; with one exception. A node that
-//! is split gives up its upper entries, and their slots are used again. Before that happens `splits` is counted up: a
-//! reader that finds the same count after reading slots has read the right entries, another one reads again. It never
-//! waits for the writer: whatever the writer is about, the node can be read.
+//! An entry is written to a free slot, then one store of `order` makes it part of the node. So a reader of `order` has
+//! a consistent version of the node, and the slots it reads do not change. There is one exception: a node that is split
+//! drops its upper entries, and their slots are reused. Order: `splits` is incremented before a slot is reused. A
+//! reader that finds the same count after reading slots has read the right entries; otherwise it retries. It never
+//! waits for the writer: the node is readable at every step of the writer.
 
 use std::cmp::Ordering as Compared;
 
@@ -19,11 +19,11 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// Entries of a node. With 14, a node's fields fill three cache lines, and its order fits into a word.
 pub const CAPACITY: usize = if cfg!(loom) { 3 } else { 14 };
 
-/// Where the keys of rows are.
-pub trait Keys {
+/// Access to the keys of rows.
+pub trait KeySource {
     type Key: ?Sized;
 
-    /// What decides most comparisons: of two keys the lower one's is not higher.
+    /// Returns a prefix that decides most comparisons. Invariant: of two keys, the lower one's prefix is not higher.
     fn prefix(&self, key: &Self::Key) -> u64;
 
     /// Compares a row's key to `key`.
@@ -33,44 +33,44 @@ pub trait Keys {
     fn compare_rows(&self, row: u32, other: u32) -> Compared;
 }
 
-/// A key's prefix and the row it belongs to.
+/// A key's prefix and the key's row.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+pub struct LeafEntry {
     pub prefix: u64,
     pub row: u32,
 }
 
-/// A leaf, or the part of a branch that is like a leaf.
+/// A leaf, or the part of a branch that has the layout of a leaf.
 #[repr(C, align(64))]
-pub struct Node {
+pub struct LeafNode {
     order: AtomicU64,
     splits: AtomicU64,
     prefixes: [AtomicU64; CAPACITY],
     rows: [AtomicU32; CAPACITY],
-    /// The node to the right on the same level; its lowest entry stays in its slot 0.
+    /// The node to the right on the same level. Its lowest entry stays in its slot 0.
     next: AtomicU32,
 }
 
-/// Entry `i` is the lowest key below `children[i]`; entry 0 of the leftmost branch of a level stands for everything
-/// lower and is not looked at.
+/// A branch. Entry `i` is the lowest key below `children[i]`. Entry 0 of the leftmost branch of a level covers
+/// everything lower and is not compared.
 #[repr(C)]
-pub struct Branch {
-    node: Node,
+pub struct BranchNode {
+    node: LeafNode,
     children: [AtomicU32; CAPACITY],
 }
 
-/// How a key stands to the entries of a node.
+/// Result of a search for a key in a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    /// An entry has it.
+pub enum NodeSearch {
+    /// The entry with the key exists.
     Row(u32),
-    /// It belongs before entry `at`, or behind the last if `is_last`: there or in a node to the right.
+    /// The key belongs before entry `at`, or after the last one if `is_last`: in this node or in a node to the right.
     At { at: usize, is_last: bool },
 }
 
-/// The rows of a leaf at one moment.
+/// The rows of a leaf at one point in time.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows {
+pub struct LeafRows {
     pub rows: [u32; CAPACITY],
     pub len: usize,
     pub next: u32,
@@ -78,10 +78,11 @@ pub struct Rows {
     pub prefixes: Option<(u64, u64)>,
 }
 
-impl Rows {
-    /// How many rows of the leaf to the right are among these. Some are if this leaf was read before it gave its
-    /// upper entries up. Mostly prefixes tell that none are, and no key needs to be fetched from far.
-    pub fn seen_of<K: Keys>(&self, right: &Rows, keys: &K) -> usize {
+impl LeafRows {
+    /// Returns the number of rows of the leaf to the right that are among these. There are some if this leaf was read
+    /// before a split dropped its upper entries. Usually the prefixes show that there are none, and no key is read from
+    /// memory.
+    pub fn seen_of<K: KeySource>(&self, right: &LeafRows, keys: &K) -> usize {
         let (Some((_, ours)), Some((theirs, _))) = (self.prefixes, right.prefixes) else { return 0 };
         if ours < theirs {
             return 0;
@@ -91,7 +92,7 @@ impl Rows {
     }
 }
 
-/// How many entries a node has, and in which slots, in order; then the free slots. Four bits each.
+/// The number of entries of a node, and their slots in key order; then the free slots. Four bits each.
 #[derive(Clone, Copy)]
 struct Order(u64);
 
@@ -107,7 +108,7 @@ impl Order {
         (self.0 >> (4 + 4 * at) & 0xf) as usize
     }
 
-    /// The first free slot becomes that of a new entry `at`.
+    /// Returns the order with the first free slot as the new entry `at`.
     fn with_entry(self, at: usize) -> Order {
         let (len, slots) = (self.len(), self.0 >> 4);
         let below = |at: usize| (1 << (4 * at)) - 1;
@@ -117,15 +118,15 @@ impl Order {
         Order(slots << 4 | (len as u64 + 1))
     }
 
-    /// The first `len` entries; the slots of the others are free.
+    /// Returns the order with the first `len` entries; the slots of the others are free.
     fn first(self, len: usize) -> Order {
         Order(self.0 & !0xf | len as u64)
     }
 }
 
-impl Default for Node {
-    fn default() -> Node {
-        Node {
+impl Default for LeafNode {
+    fn default() -> LeafNode {
+        LeafNode {
             order: AtomicU64::new(Order::EMPTY.0),
             splits: AtomicU64::new(0),
             prefixes: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -135,32 +136,32 @@ impl Default for Node {
     }
 }
 
-impl Default for Branch {
-    fn default() -> Branch {
-        Branch { node: Node::default(), children: std::array::from_fn(|_| AtomicU32::new(NONE)) }
+impl Default for BranchNode {
+    fn default() -> BranchNode {
+        BranchNode { node: LeafNode::default(), children: std::array::from_fn(|_| AtomicU32::new(NONE)) }
     }
 }
 
-/// What every reader may do.
-impl Node {
-    /// The node to the right; `NONE` if this is the last one. Readers look at it after the entries: whatever is not
-    /// there any more is to the right of that node's beginning.
+/// Operations of readers.
+impl LeafNode {
+    /// Returns the node to the right, or `NONE` if this is the last one. Order: readers read it after the entries. An
+    /// entry that has moved away is at or after the start of that node.
     pub fn next(&self) -> u32 {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Whether all of this node's keys, which is not the leftmost of its level, are above `key`.
+    /// Returns true if all of this node's keys are above `key`. The node must not be the leftmost of its level.
     #[inline]
-    pub fn is_above<K: Keys>(&self, prefix: u64, key: &K::Key, keys: &K) -> bool {
+    pub fn is_above<K: KeySource>(&self, prefix: u64, key: &K::Key, keys: &K) -> bool {
         self.compare(0, prefix, key, keys).is_gt()
     }
 
-    /// Where `key` stands among the entries of a leaf.
-    pub fn search<K: Keys>(&self, prefix: u64, key: &K::Key, keys: &K) -> Found {
+    /// Searches `key` among the entries of a leaf.
+    pub fn search<K: KeySource>(&self, prefix: u64, key: &K::Key, keys: &K) -> NodeSearch {
         self.read(|order| {
             let len = order.len();
             if len > 0 && self.compare(order.slot(len - 1), prefix, key, keys).is_lt() {
-                return Found::At { at: len, is_last: true };
+                return NodeSearch::At { at: len, is_last: true };
             }
             let (mut low, mut high) = (0, len);
             while low < high {
@@ -168,26 +169,27 @@ impl Node {
                 match self.compare(order.slot(middle), prefix, key, keys) {
                     Compared::Less => low = middle + 1,
                     Compared::Greater => high = middle,
-                    Compared::Equal => return Found::Row(self.row(order.slot(middle))),
+                    Compared::Equal => return NodeSearch::Row(self.row(order.slot(middle))),
                 }
             }
-            Found::At { at: low, is_last: low == len }
+            NodeSearch::At { at: low, is_last: low == len }
         })
     }
 
-    /// All rows in order.
-    pub fn rows(&self) -> Rows {
+    /// Returns all rows in order.
+    pub fn rows(&self) -> LeafRows {
         self.read(|order| {
             let (mut rows, len) = ([NONE; CAPACITY], order.len());
             rows.iter_mut().take(len).enumerate().for_each(|(at, row)| *row = self.row(order.slot(at)));
             let prefix = |at: usize| self.prefixes[order.slot(at)].load(Ordering::Acquire);
             let prefixes = (len > 0).then(|| (prefix(0), prefix(len - 1)));
-            Rows { rows, len, next: self.next(), prefixes }
+            LeafRows { rows, len, next: self.next(), prefixes }
         })
     }
 
-    /// What `read` makes of the entries. They are those of the order it is given, once `splits` has not changed: a slot
-    /// is filled again only after that was counted up, and whoever reads the new content sees that, too.
+    /// Calls `read` on the entries until `splits` does not change during the call; then the slots are those of the
+    /// given order. Order: a slot is refilled only after `splits` is incremented. A reader of the new content sees the
+    /// increment, too.
     #[inline]
     fn read<R>(&self, read: impl Fn(Order) -> R) -> R {
         loop {
@@ -204,25 +206,25 @@ impl Node {
     }
 
     #[inline]
-    fn compare<K: Keys>(&self, slot: usize, prefix: u64, key: &K::Key, keys: &K) -> Compared {
+    fn compare<K: KeySource>(&self, slot: usize, prefix: u64, key: &K::Key, keys: &K) -> Compared {
         let ours = self.prefixes[slot].load(Ordering::Acquire);
         ours.cmp(&prefix).then_with(|| keys.compare(self.row(slot), key))
     }
 }
 
-/// What only the writer may do.
-impl Node {
+/// Operations of the one writer.
+impl LeafNode {
     pub fn len(&self) -> usize {
         self.order().len()
     }
 
-    pub fn entry(&self, at: usize) -> Entry {
+    pub fn entry(&self, at: usize) -> LeafEntry {
         let slot = self.order().slot(at);
-        Entry { prefix: self.prefixes[slot].load(Ordering::Relaxed), row: self.row(slot) }
+        LeafEntry { prefix: self.prefixes[slot].load(Ordering::Relaxed), row: self.row(slot) }
     }
 
-    /// Adds an entry before entry `at`. There is room.
-    pub fn insert(&self, at: usize, entry: Entry) {
+    /// Adds an entry before entry `at`. The node must not be full.
+    pub fn insert(&self, at: usize, entry: LeafEntry) {
         let order = self.order();
         let slot = order.slot(order.len());
         self.prefixes[slot].store(entry.prefix, Ordering::Release);
@@ -234,7 +236,7 @@ impl Node {
         self.next.store(next, Ordering::Release);
     }
 
-    /// Gives up the entries from `len` on: they are in a node to the right that readers can reach.
+    /// Drops the entries from `len` on, which must be in a node to the right that readers can reach.
     pub fn keep_first(&self, len: usize) {
         self.order.store(self.order().first(len).0, Ordering::Release);
         self.splits.store(self.splits.load(Ordering::Relaxed) + 1, Ordering::Release);
@@ -245,13 +247,13 @@ impl Node {
     }
 }
 
-impl Branch {
-    pub fn node(&self) -> &Node {
+impl BranchNode {
+    pub fn node(&self) -> &LeafNode {
         &self.node
     }
 
-    /// The child that covers `key`, its place, and whether it is the last one: `key` may be further right then.
-    pub fn child_of<K: Keys>(&self, prefix: u64, key: &K::Key, keys: &K) -> (u32, usize, bool) {
+    /// Returns the child that covers `key`, its index, and true if it is the last one: then `key` may be further right.
+    pub fn child_of<K: KeySource>(&self, prefix: u64, key: &K::Key, keys: &K) -> (u32, usize, bool) {
         self.node.read(|order| {
             let (mut low, mut high) = (1, order.len());
             while low < high {
@@ -265,21 +267,21 @@ impl Branch {
         })
     }
 
-    /// For the writer: the child of entry `at`.
+    /// Returns the child of entry `at`. Only the writer calls this.
     pub fn child(&self, at: usize) -> u32 {
         self.children[self.node.order().slot(at)].load(Ordering::Relaxed)
     }
 
-    /// For the writer: adds an entry and its child before entry `at`. There is room.
-    pub fn insert(&self, at: usize, entry: Entry, child: u32) {
+    /// Adds an entry and its child before entry `at`. Only the writer calls this, and the node must not be full.
+    pub fn insert(&self, at: usize, entry: LeafEntry, child: u32) {
         let order = self.node.order();
         self.children[order.slot(order.len())].store(child, Ordering::Release);
         self.node.insert(at, entry);
     }
 }
 
-const _: () = assert!(cfg!(loom) || size_of::<Node>() == 3 * 64);
-const _: () = assert!(cfg!(loom) || size_of::<Branch>() == 4 * 64);
+const _: () = assert!(cfg!(loom) || size_of::<LeafNode>() == 3 * 64);
+const _: () = assert!(cfg!(loom) || size_of::<BranchNode>() == 4 * 64);
 
 #[cfg(all(test, not(loom)))]
 mod tests {

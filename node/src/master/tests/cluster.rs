@@ -1,7 +1,7 @@
-//! A master and a tablet server over loopback.
+//! One master and one tablet server over loopback.
 
 use super::*;
-use crate::proto::kudu::master::alter_table_request_pb::{
+use nyala_proto::kudu::master::alter_table_request_pb::{
     AddColumn, AddRangePartition, DropRangePartition, Step, StepType,
 };
 use crate::tserver::{self, RunningTserver, TserverConfig};
@@ -16,7 +16,7 @@ async fn start_tserver(master: &Fixture) -> RunningTserver {
 }
 
 impl Fixture {
-    /// Asks until `done`; the test's own patience is a minute.
+    /// Retries the call until `done`; gives up after one minute.
     async fn until<Req: Message, Resp: Message + Default>(
         &self,
         method: &str,
@@ -106,7 +106,7 @@ async fn a_tables_life() {
         assert_eq!(entry.schema_version(), 1);
     }
 
-    // A new master learns of the tablets by their server's report.
+    // A new leader learns of the tablets from their server's report.
     let (old, address) = (master.tablet_ids("u").await, master.master.rpc_addr);
     master.master.shutdown().await;
     let path = |name: &str| master.dir.path().join(name).to_str().expect("UTF-8").to_string();

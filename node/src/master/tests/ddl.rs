@@ -1,12 +1,12 @@
-//! Changes of the catalog over the wire: errors as clients see them, and what a restart keeps.
+//! DDL over the wire: errors as clients see them, and the state after a restart.
 
 use expect_test::expect;
 
 use super::*;
-use crate::proto::kudu::master::alter_table_request_pb::{
+use nyala_proto::kudu::master::alter_table_request_pb::{
     AddColumn, AddRangePartition, DropColumn, Step, StepType,
 };
-use crate::proto::kudu::partition_schema_pb::RangeWithHashSchemaPb;
+use nyala_proto::kudu::partition_schema_pb::RangeWithHashSchemaPb;
 
 fn alter(name: &str, steps: Vec<Step>) -> AlterTableRequestPb {
     AlterTableRequestPb {
@@ -102,7 +102,7 @@ async fn what_is_wrong_with_a_new_table() {
     "#]].assert_eq(&(told.join("\n") + "\n"));
 }
 
-/// The first id in a line, if there is one.
+/// Returns the first id in a line, if there is one.
 fn known_id(_: &Fixture, line: &str) -> String {
     let word = line.split_whitespace().find(|word| Uuid::parse(word.as_bytes()).is_ok());
     word.unwrap_or("no id").to_string()
@@ -149,7 +149,8 @@ async fn what_is_wrong_with_a_change() {
     "#]].assert_eq(&(told.join("\n") + "\n"));
 }
 
-/// Bounds are rows of the schema that is told with them, which is the old one until every tablet has the new.
+/// Bounds are encoded as rows of the schema in the same response. That is the old schema until every tablet has the new
+/// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn ranges_that_hash_otherwise_can_be_read_while_a_table_is_altered() {
     let master = Fixture::start().await;
@@ -171,10 +172,10 @@ async fn ranges_that_hash_otherwise_can_be_read_while_a_table_is_altered() {
     let altered: AlterTableResponsePb = master.call("AlterTable", &alter("t", more.collect())).await;
     assert_eq!(altered.error, None);
     let told = master.schema("t").await;
-    let schema = crate::wire::convert::schema_from_pb(&told.schema.expect("a schema")).expect("a legal one");
+    let schema = nyala_common::wire::schema::schema_from_pb(&told.schema.expect("a schema")).expect("a legal one");
     assert_eq!(schema.columns().len(), 2);
     let partition = told.partition_schema.expect("it is partitioned");
-    let read = crate::wire::partition::schema_from_pb(&partition, &schema).expect("bounds of this schema");
+    let read = nyala_common::wire::partition::schema_from_pb(&partition, &schema).expect("bounds of this schema");
     assert_eq!(read.custom.len(), 1);
 }
 
@@ -209,7 +210,7 @@ async fn tables_survive_a_restart() {
         let gone: GetTableSchemaResponsePb =
             master.call("GetTableSchema", &GetTableSchemaRequestPb { table: by_id(&third) }).await;
         assert!(shown(&gone.error).starts_with("TABLE_NOT_FOUND + NOT_FOUND: table third was deleted"));
-        // Tablets that were up can be located before their server is heard of again.
+        // Tablets that were running can be located before the next heartbeat of their server.
         let located: GetTableLocationsResponsePb = master
             .call(
                 "GetTableLocations",

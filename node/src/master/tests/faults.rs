@@ -1,11 +1,11 @@
-//! Disks that fail and machines that lose power.
+//! Disk failures and power cuts.
 
 use std::sync::Arc;
 
 use engine::disk::mem::MemDisk;
 
 use super::*;
-use crate::env::testing::MemDisks;
+use nyala_common::env::testing::MemDisks;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -29,9 +29,9 @@ impl Faulty {
         self.disks.disk(self.master.dir.path().join(name).to_str().expect("UTF-8"))
     }
 
-    /// Pulls the plug and starts again.
+    /// Cuts power and restarts.
     async fn crash(&mut self) {
-        // The master dies with its power: nothing of it may reach the disks that the next one finds.
+        // Order: power is cut first, so that nothing of the old master reaches the disks of the next one.
         self.disk("wal").cut_power_at(1);
         self.disk("data").cut_power_at(1);
         self.master.master.shutdown().await;

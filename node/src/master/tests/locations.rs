@@ -1,13 +1,13 @@
-//! Lookups over the wire, and how a master introduces itself.
+//! Location lookups over the wire, and a master's registration.
 
 use expect_test::expect;
 
 use super::*;
-use crate::proto::kudu::consensus::raft_peer_pb::Role;
-use crate::proto::kudu::consensus::{GetConsensusStateRequestPb, GetConsensusStateResponsePb};
-use crate::rpc::RpcErrorCodePb;
+use nyala_proto::kudu::consensus::raft_peer_pb::Role;
+use nyala_proto::kudu::consensus::{GetConsensusStateRequestPb, GetConsensusStateResponsePb};
+use nyala_common::rpc::RpcErrorCodePb;
 
-/// Bucket and range key of column `k`.
+/// Returns the bucket and range key of column `k`.
 fn key(bucket: u32, k: i32) -> Bytes {
     let range = (k as u32 ^ 0x8000_0000).to_be_bytes();
     Bytes::from([bucket.to_be_bytes(), range].concat())
@@ -21,7 +21,7 @@ fn locate(name: &str) -> GetTableLocationsRequestPb {
     }
 }
 
-/// The starts of the tablets found, in hex, or the error.
+/// Returns the start keys of the tablets found, in hex, or the error.
 fn starts(response: &GetTableLocationsResponsePb) -> String {
     if response.error.is_some() {
         return shown(&response.error);

@@ -1,4 +1,4 @@
-//! Several masters: added one by one, whatever is left of the log, and shut down in order. Time is paused.
+//! Several masters: added one by one with and without log GC, and shut down in order. Time is paused.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use engine::error::ErrorKind;
 use engine::raft::Role;
 
 use super::*;
-use crate::env::testing::{MemDisks, becomes, hosts};
-use crate::env::wires::Wires;
+use nyala_common::env::testing::{MemDisks, becomes, hosts};
+use nyala_common::env::partitionable_net::PartitionableNet;
 
 struct Masters {
     envs: Vec<Env>,
@@ -22,13 +22,13 @@ fn addr_of(number: usize) -> std::net::SocketAddr {
 }
 
 impl Masters {
-    /// The first master, and room for others that wait until they are added.
+    /// Starts the first master; `room` is the number of masters in all.
     async fn start(room: usize) -> Masters {
         Masters::with(room, false).await
     }
 
     async fn with(room: usize, auto_join: bool) -> Masters {
-        let wires = Wires::default();
+        let wires = PartitionableNet::default();
         let mut envs = hosts(&wires, room + 1);
         let client = envs.pop().expect("the client is a host too");
         let proxies = (0..room).map(|number| Proxy::new(client.clone(), addr_of(number), "ann")).collect();
@@ -37,7 +37,7 @@ impl Masters {
         masters
     }
 
-    /// Starts the next master, which is told of all before it.
+    /// Starts the next master, configured with all earlier ones.
     async fn run(&mut self) {
         let number = self.masters.len();
         let mut config = MasterConfig::new(addr_of(number), "wal", vec!["data".to_string()]);
@@ -107,10 +107,10 @@ impl Masters {
         assert_eq!(shown(&beat.error), "ok");
     }
 
-    /// Whether the beginning of a master's log is gone.
+    /// Returns true if the first segments of a master's log have been deleted.
     async fn begins_late(&self, at: usize) -> bool {
         let replica = self.masters[at].opened.get().expect("it runs");
-        let read = replica.with_wal(|wal| wal.read(1, 100)).await.expect("it runs");
+        let read = replica.run_on_wal(|wal| wal.read(1, 100)).await.expect("it runs");
         read.is_err_and(|error| error.kind == ErrorKind::NotFound)
     }
 }
@@ -170,7 +170,7 @@ async fn masters_are_added_by_copy_and_hand_over_when_they_stop() {
     let waits = masters.call::<_, AddMasterResponsePb>(0, "AddMaster", &AddMasterRequestPb::default()).await;
     assert!(shown(&waits.error).contains("does not say which master"), "{waits:?}");
 
-    // The first stops: another leads at once, with all there was, and goes on.
+    // The leader stops: another master leads at once, with the whole catalog, and accepts changes.
     let began = masters.envs[0].now().mono;
     masters.masters[0].shutdown().await;
     let leads = |masters: &Masters| masters.masters[1..].iter().position(|master| master.leads());

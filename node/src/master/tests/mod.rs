@@ -1,4 +1,4 @@
-//! The whole master over loopback, driven with raw protobufs as clients and tablet servers send them.
+//! A whole master over loopback, driven with the raw protobufs of clients and tablet servers.
 
 mod cluster;
 mod ddl;
@@ -13,25 +13,25 @@ use engine::ids::Uuid;
 use prost::Message;
 
 use super::{MasterConfig, RunningMaster};
-use crate::env::Env;
-use crate::env::os::{OsEnv, OsOptions};
-use crate::proto::kudu::app_status_pb::ErrorCode;
-use crate::proto::kudu::consensus::raft_peer_pb::MemberType;
-use crate::proto::kudu::consensus::{ConsensusStatePb, RaftConfigPb, RaftPeerPb};
-use crate::proto::kudu::master::master_error_pb::Code;
-use crate::proto::kudu::master::*;
-use crate::proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
-use crate::proto::kudu::partition_schema_pb::{ColumnIdentifierPb, HashBucketSchemaPb, RangeSchemaPb};
-use crate::proto::kudu::tablet::{ReportedTabletStatsPb, TabletDataState, TabletStatePb};
-use crate::proto::kudu::{
+use nyala_common::env::Env;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
+use nyala_proto::kudu::consensus::{ConsensusStatePb, RaftConfigPb, RaftPeerPb};
+use nyala_proto::kudu::master::master_error_pb::Code;
+use nyala_proto::kudu::master::*;
+use nyala_proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
+use nyala_proto::kudu::partition_schema_pb::{ColumnIdentifierPb, HashBucketSchemaPb, RangeSchemaPb};
+use nyala_proto::kudu::tablet::{ReportedTabletStatsPb, TabletDataState, TabletStatePb};
+use nyala_proto::kudu::{
     ColumnSchemaPb, DataType, HostPortPb, NodeInstancePb, PartitionSchemaPb, RowOperationsPb, SchemaPb,
     ServerRegistrationPb,
 };
-use crate::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 
 const SERVICE: &str = "kudu.master.MasterService";
 
-/// A master in a directory of its own, and a client of it.
+/// A master in its own directory, and a client of it.
 struct Fixture {
     env: Env,
     dir: tempfile::TempDir,
@@ -56,7 +56,7 @@ impl Fixture {
         Fixture { env, dir, master, proxy, change }
     }
 
-    /// Stops the master and starts it on what it left.
+    /// Restarts the master on the same directories.
     async fn restart(&mut self) {
         self.master.shutdown().await;
         self.master.done().await;
@@ -84,7 +84,7 @@ impl Fixture {
         self.try_call(SERVICE, method, request, &[]).await.expect("the call succeeds")
     }
 
-    /// Creates a table that must be fine; gives its id.
+    /// Creates a table, which must succeed; returns its id.
     async fn create(&self, request: &CreateTableRequestPb) -> Bytes {
         let response: CreateTableResponsePb = self.call("CreateTable", request).await;
         assert_eq!(response.error, None);
@@ -101,7 +101,7 @@ impl Fixture {
         shown(&response.error)
     }
 
-    /// One heartbeat of a tablet server that exists only in this test.
+    /// Sends one heartbeat of a tablet server that exists only in this test.
     async fn beat(&self, server: Uuid, tablets: Vec<ReportedTabletPb>) -> TsHeartbeatResponsePb {
         let registration = ServerRegistrationPb {
             rpc_addresses: vec![HostPortPb { host: "127.0.0.1".to_string(), port: 1 }],
@@ -123,7 +123,7 @@ impl Fixture {
         self.call("TSHeartbeat", &request).await
     }
 
-    /// All tablets of a table, as ListTables gives them.
+    /// Returns all tablet ids of a table, as ListTables lists them.
     async fn tablet_ids(&self, name: &str) -> Vec<Bytes> {
         let request = ListTablesRequestPb {
             name_filter: Some(name.to_string()),
@@ -160,7 +160,7 @@ fn id(uuid: Uuid) -> Bytes {
     Bytes::from(uuid.to_string())
 }
 
-/// A report of a replica that runs and leads.
+/// Returns a report of a replica that runs and leads.
 fn running(tablet: &Bytes, server: Uuid, version: u32) -> ReportedTabletPb {
     let peer = RaftPeerPb {
         permanent_uuid: Some(id(server)),
@@ -201,7 +201,7 @@ fn identifier(name: &str) -> ColumnIdentifierPb {
     ColumnIdentifierPb { identifier: Some(Identifier::Name(name.to_string())) }
 }
 
-/// `k INT32 KEY, v STRING NULL`, HASH (k) 2, RANGE (k) [0, 10) and [20, 30)
+/// Returns a request for `k INT32 KEY, v STRING NULL`, HASH (k) 2, RANGE (k) [0, 10) and [20, 30).
 fn table(name: &str) -> CreateTableRequestPb {
     let mut v = column("v", DataType::String, false);
     v.is_nullable = Some(true);
@@ -219,7 +219,7 @@ fn table(name: &str) -> CreateTableRequestPb {
     }
 }
 
-/// Inclusive lower and exclusive upper bounds of column 0 of two, one of which is nullable.
+/// Returns inclusive lower and exclusive upper bounds of column 0 of two, one of which is nullable.
 fn bounds(ranges: &[(i32, i32)]) -> RowOperationsPb {
     let mut rows = Vec::new();
     for (lower, upper) in ranges {
@@ -231,7 +231,7 @@ fn bounds(ranges: &[(i32, i32)]) -> RowOperationsPb {
     RowOperationsPb { rows: Some(Bytes::from(rows)), indirect_data: None }
 }
 
-/// An error as `CODE + STATUS: message`, or `ok`.
+/// Formats an error as `CODE + STATUS: message`, or `ok`.
 fn shown(error: &Option<MasterErrorPb>) -> String {
     let Some(error) = error else { return "ok".to_string() };
     let code = Code::try_from(error.code).map_or("?", |code| code.as_str_name());

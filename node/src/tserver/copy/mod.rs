@@ -1,40 +1,41 @@
 //! Tablet copy between servers.
 //!
 //! ```text
-//!   leader ── StartTabletCopy ─▶ sink.rs ── Begin, FetchData … ─▶ service.rs ─▶ sessions.rs     (at the source)
-//!                                   │                                └─▶ throttle.rs
+//!   leader ── StartTabletCopy ─▶ manager.rs ── Begin, FetchData … ─▶ service.rs ─▶ sessions.rs   (at the source)
+//!                                   │  (source_client.rs)                └─▶ throttle.rs
 //!                                   └─▶ files in place ─▶ READY ─▶ the replica is opened and runs
 //! ```
 //!
-//! *Not here:* what a copy consists of and when it may take the place of what is there (`engine::replica::copy`).
+//! *Not here:* the contents of a copy and the conditions under which it may replace a replica
+//! (`engine::replica::copy`).
 
 use std::time::Duration;
 
-mod remote;
+mod source_client;
 pub mod service;
 mod sessions;
-mod sink;
+mod manager;
 mod throttle;
 
 pub use service::CopyService;
-pub use sink::{Copies, Order, Target, copy, start};
+pub use manager::{CopyManager, CopyOrder, CopyTarget, copy, start};
 
-/// Limits and times of copies. Names of Kudu's flags where it has them.
+/// Limits and times of tablet copies. Fields name Kudu's flags where they exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyConfig {
-    /// Sessions that others may have here at once: each pins files.
+    /// Largest number of sessions that sinks may have at this server: each pins files.
     pub sessions_max: usize,
-    /// A session that is not used for so long is over (`tablet_copy_idle_timeout_sec`).
+    /// Idle time after which a session ends (`tablet_copy_idle_timeout_sec`).
     pub idle_timeout: Duration,
-    /// How often that is looked at (`tablet_copy_timeout_poll_period_ms`).
+    /// Interval between searches for idle sessions (`tablet_copy_timeout_poll_period_ms`).
     pub expiry_interval: Duration,
-    /// Bytes in one reply (`tablet_copy_transfer_chunk_size_bytes`).
+    /// Bytes in one response (`tablet_copy_transfer_chunk_size_bytes`).
     pub chunk_bytes: usize,
-    /// Bytes that all sessions together may fetch from here in a second; 0: no bound.
+    /// Bytes per second that all sessions together may fetch from this server; 0: unlimited.
     pub bytes_per_second: u64,
     /// Tablets copied onto this server at once (`num_tablets_to_copy_simultaneously`).
     pub copies_max: usize,
-    /// How long the source has to answer one call.
+    /// Deadline of one call to the source.
     pub call_timeout: Duration,
 }
 

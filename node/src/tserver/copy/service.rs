@@ -1,13 +1,13 @@
-//! `kudu.tserver.TabletCopyService`: what other servers fetch to copy a replica from here.
+//! `kudu.tserver.TabletCopyService`: the source side of a tablet copy.
 //!
 //! ```text
-//! BeginTabletCopySession ──▶ the replica's files and log are fixed and pinned
-//! FetchData ───────────────▶ SUPER_BLOCK: the manifest   BLOCK n: file n of it   LOG_SEGMENT n: a segment of the log
+//! BeginTabletCopySession ──▶ a fixed, pinned state of the replica's files and log
+//! FetchData ───────────────▶ SUPER_BLOCK: the manifest   BLOCK n: its file n   LOG_SEGMENT n: a log segment
 //! CheckSessionActive, EndTabletCopySession
 //! ```
 //!
-//! The methods and messages are Kudu's; what the bytes mean is this project's own (see `engine::replica::copy`). So the
-//! superblock is always fetched, never part of a reply.
+//! Methods and messages are Kudu's; the contents of the bytes are nyala's own (see `engine::replica::copy`). Therefore
+//! the superblock is always fetched and is never part of a session's first response.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,29 +17,29 @@ use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
 use engine::ids::{OpId, PeerId, TabletId, Term, Uuid};
 use engine::note::Note;
-use engine::note::raft::{Action, DataState, Post, RaftNote, Role};
-use engine::raft::{self, ConsensusMeta, Status};
-use engine::replica::copy::{CopySource, Part};
-use engine::replica::{Effects, Replica};
+use engine::note::raft::{RaftAction, NotedDataState, PostState, RaftNote, NotedRole};
+use engine::raft::{self, ConsensusMeta, RaftStatus};
+use engine::replica::copy::{CopySource, CopyPart};
+use engine::replica::{ReplicaEffects, Replica};
 use prost::Message;
 
 use super::CopyConfig;
-use super::sessions::Sessions;
-use super::throttle::Throttle;
-use crate::env::{BoxFuture, Env};
-use crate::proto::kudu::tserver::data_id_pb::IdType;
-use crate::proto::kudu::tserver::tablet_copy_error_pb::Code;
-use crate::proto::kudu::tserver::{
+use super::sessions::CopySessions;
+use super::throttle::RateLimiter;
+use nyala_common::env::{BoxFuture, Env};
+use nyala_proto::kudu::tserver::data_id_pb::IdType;
+use nyala_proto::kudu::tserver::tablet_copy_error_pb::Code;
+use nyala_proto::kudu::tserver::{
     BeginTabletCopySessionRequestPb, BeginTabletCopySessionResponsePb, CheckTabletCopySessionActiveRequestPb,
     CheckTabletCopySessionActiveResponsePb, DataChunkPb, DataIdPb, EndTabletCopySessionRequestPb,
     EndTabletCopySessionResponsePb, FetchDataRequestPb, FetchDataResponsePb, TabletCopyErrorPb,
 };
-use crate::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
-use crate::tserver::consensus::{Host, Hosted};
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use crate::tserver::consensus_service::{ReplicaHost, HostedReplica};
 use crate::tserver::replica::ReplicaHandle;
-use crate::wire::consensus as wire;
-use crate::wire::convert::id_bytes;
-use crate::wire::status::status_from_error;
+use nyala_common::wire::consensus as wire;
+use nyala_common::wire::schema::id_bytes;
+use nyala_common::wire::errors::status_from_error;
 
 pub const SERVICE: &str = "kudu.tserver.TabletCopyService";
 
@@ -54,24 +54,24 @@ static METHODS: [MethodInfo; 4] = [
     method("EndTabletCopySession", &[1, 2]),
 ];
 
-/// The sessions of one server, and what they may use.
+/// Sessions of one server and their shared bandwidth limit.
 pub struct CopyService {
-    host: Arc<dyn Host>,
+    host: Arc<dyn ReplicaHost>,
     config: CopyConfig,
-    sessions: Mutex<Sessions>,
-    throttle: Mutex<Throttle>,
+    sessions: Mutex<CopySessions>,
+    throttle: Mutex<RateLimiter>,
     bytes_sent: AtomicU64,
 }
 
-/// Why a call failed, by Kudu's code.
-struct Refusal {
+/// Error of a call, with Kudu's code.
+struct CopyError {
     code: Code,
     error: Error,
 }
 
-impl Refusal {
-    fn new(code: Code, error: Error) -> Refusal {
-        Refusal { code, error }
+impl CopyError {
+    fn new(code: Code, error: Error) -> CopyError {
+        CopyError { code, error }
     }
 
     fn reply(self) -> Reply {
@@ -85,18 +85,18 @@ impl Refusal {
 }
 
 impl CopyService {
-    pub fn new(host: Arc<dyn Host>, config: CopyConfig) -> Arc<CopyService> {
+    pub fn new(host: Arc<dyn ReplicaHost>, config: CopyConfig) -> Arc<CopyService> {
         Arc::new(CopyService {
             host,
             config,
-            sessions: Mutex::new(Sessions::new(config.sessions_max, config.idle_timeout)),
-            throttle: Mutex::new(Throttle::new(config.bytes_per_second)),
+            sessions: Mutex::new(CopySessions::new(config.sessions_max, config.idle_timeout)),
+            throttle: Mutex::new(RateLimiter::new(config.bytes_per_second)),
             bytes_sent: AtomicU64::new(0),
         })
     }
 
-    fn sessions(&self) -> MutexGuard<'_, Sessions> {
-        self.sessions.lock().expect("nobody panics while holding the sessions")
+    fn sessions(&self) -> MutexGuard<'_, CopySessions> {
+        self.sessions.lock().expect("no task panics while holding the sessions")
     }
 
     pub fn session_count(&self) -> usize {
@@ -107,12 +107,12 @@ impl CopyService {
         self.bytes_sent.load(Ordering::Relaxed)
     }
 
-    /// Ends the sessions of a tablet that goes away.
+    /// Ends the sessions of a tablet that is being deleted.
     pub fn end_all_of(&self, tablet: TabletId) {
         self.sessions().end_all_of(tablet);
     }
 
-    /// Ends sessions that nobody uses any more, for as long as the server runs.
+    /// Ends idle sessions, for as long as the server runs.
     pub async fn expire(self: Arc<Self>) {
         loop {
             self.host.env().sleep(self.config.expiry_interval).await;
@@ -123,17 +123,17 @@ impl CopyService {
         }
     }
 
-    async fn begin(&self, request: BeginTabletCopySessionRequestPb) -> Result<Reply, Refusal> {
-        let invalid = |error| Refusal::new(Code::InvalidTabletCopyRequest, error);
+    async fn begin(&self, request: BeginTabletCopySessionRequestPb) -> Result<Reply, CopyError> {
+        let invalid = |error| CopyError::new(Code::InvalidTabletCopyRequest, error);
         let requestor = Uuid::parse(&request.requestor_uuid).map_err(invalid)?;
         let tablet = Uuid::parse(&request.tablet_id).map_err(invalid)?;
         let env = self.host.env();
-        let throttled = |error| Refusal::new(Code::UnknownError, error);
+        let throttled = |error| CopyError::new(Code::UnknownError, error);
         self.sessions().admit(env.now().mono, requestor, tablet).map_err(throttled)?;
         let replica = self.replica(&request.tablet_id)?;
         let (source, status) = fix(env, &replica, requestor).await.map_err(|error| {
             let code = if error.kind == ErrorKind::Io { Code::IoError } else { Code::UnknownError };
-            Refusal::new(code, error.context(format_args!("fix the state of tablet {tablet}")))
+            CopyError::new(code, error.context(format_args!("fix the state of tablet {tablet}")))
         })?;
         let response = BeginTabletCopySessionResponsePb {
             session_id: Bytes::new(),
@@ -150,16 +150,16 @@ impl CopyService {
         Ok(Reply::message(&BeginTabletCopySessionResponsePb { session_id: id_bytes(&id), ..response }))
     }
 
-    fn replica(&self, tablet: &[u8]) -> Result<ReplicaHandle, Refusal> {
-        let not_found = |message: String| Refusal::new(Code::TabletNotFound, Error::not_found(message));
+    fn replica(&self, tablet: &[u8]) -> Result<ReplicaHandle, CopyError> {
+        let not_found = |message: String| CopyError::new(Code::TabletNotFound, Error::not_found(message));
         match self.host.find(tablet) {
-            Ok(Hosted::Running(replica)) => Ok(replica),
-            Ok(Hosted::Tombstoned(_)) => Err(not_found("the tablet is a tombstone here".to_string())),
-            Ok(Hosted::Copying(error) | Hosted::Not(error)) | Err(error) => Err(not_found(error.to_string())),
+            Ok(HostedReplica::Running(replica)) => Ok(replica),
+            Ok(HostedReplica::Tombstoned(_)) => Err(not_found("the tablet is a tombstone here".to_string())),
+            Ok(HostedReplica::Copying(error) | HostedReplica::Not(error)) | Err(error) => Err(not_found(error.to_string())),
         }
     }
 
-    async fn fetch(&self, request: &FetchDataRequestPb) -> Result<Reply, Refusal> {
+    async fn fetch(&self, request: &FetchDataRequestPb) -> Result<Reply, CopyError> {
         let env = self.host.env();
         let source = self.session(&request.session_id)?;
         let (part, missing) = part(&request.data_id)?;
@@ -168,17 +168,17 @@ impl CopyService {
         let offset = request.offset();
         let read = env.run(|| source.read(part, offset, max)).await;
         let chunk = read.map_err(|error| match error.kind {
-            ErrorKind::NotFound => Refusal::new(missing, error),
-            ErrorKind::Io => Refusal::new(Code::IoError, error),
+            ErrorKind::NotFound => CopyError::new(missing, error),
+            ErrorKind::Io => CopyError::new(Code::IoError, error),
             ErrorKind::Corrupt => {
                 self.fail(source.manifest().superblock.tablet, &error);
-                Refusal::new(Code::IoError, error)
+                CopyError::new(Code::IoError, error)
             }
-            _ => Refusal::new(Code::InvalidTabletCopyRequest, error),
+            _ => CopyError::new(Code::InvalidTabletCopyRequest, error),
         })?;
         let bytes = chunk.data.len() as u64;
         let taken = {
-            let mut throttle = self.throttle.lock().expect("nobody panics while holding it");
+            let mut throttle = self.throttle.lock().expect("no task panics while holding it");
             throttle.take(env.now().mono, bytes, PATIENCE)
         };
         match taken {
@@ -196,20 +196,20 @@ impl CopyService {
         Ok(Reply::message(&FetchDataResponsePb { chunk }))
     }
 
-    /// What is damaged here is to be replaced from another replica, not copied.
+    /// Fails a replica whose files are corrupted: it must be replaced from another replica, not copied.
     fn fail(&self, tablet: TabletId, error: &Error) {
-        if let Ok(Hosted::Running(replica)) = self.host.find(&id_bytes(&tablet)) {
+        if let Ok(HostedReplica::Running(replica)) = self.host.find(&id_bytes(&tablet)) {
             self.host.env().watch.mark("tablet copy: met a damaged file at the source");
             replica.fail(error);
         }
     }
 
-    fn session(&self, id: &[u8]) -> Result<Arc<CopySource>, Refusal> {
+    fn session(&self, id: &[u8]) -> Result<Arc<CopySource>, CopyError> {
         let now = self.host.env().now().mono;
         let found = Uuid::parse(id).ok().and_then(|id| self.sessions().use_one(now, id));
         found.ok_or_else(|| {
             let what = format!("there is no session {} of a tablet copy", String::from_utf8_lossy(id));
-            Refusal::new(Code::NoSession, Error::not_found(what))
+            CopyError::new(Code::NoSession, Error::not_found(what))
         })
     }
 
@@ -222,7 +222,7 @@ impl CopyService {
         Reply::message(&CheckTabletCopySessionActiveResponsePb { session_is_active: active })
     }
 
-    fn end(&self, request: &EndTabletCopySessionRequestPb) -> Result<Reply, Refusal> {
+    fn end(&self, request: &EndTabletCopySessionRequestPb) -> Result<Reply, CopyError> {
         self.session(&request.session_id)?;
         if let Ok(id) = Uuid::parse(&request.session_id) {
             self.sessions().end(id);
@@ -239,7 +239,7 @@ impl CopyService {
             "CheckSessionActive" => Ok(self.check_active(&call.decode()?)),
             _ => self.end(&call.decode()?),
         };
-        Ok(answered.unwrap_or_else(Refusal::reply))
+        Ok(answered.unwrap_or_else(CopyError::reply))
     }
 }
 
@@ -257,38 +257,38 @@ impl Service for CopyService {
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
-        // How many there are is bounded by the sessions, and most of the time they wait for the bandwidth.
+        // The number of these calls is bounded by the sessions, and they mostly wait for bandwidth.
         call.release_slot();
         Box::pin(async move { self.answer(&call).await.unwrap_or_else(|reply| reply) })
     }
 }
 
-/// No reply carries more, whatever the caller asks for.
+/// Upper limit of a response's size, even if the caller asks for more.
 const CHUNK_BYTES_MAX: usize = 16 << 20;
-/// A caller that would have to wait longer for the bandwidth is told to come again.
+/// A caller that would wait longer than this for bandwidth is rejected and retries later.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a state is fixed anew because the log was cut meanwhile.
+/// Number of attempts to fix a state, because log GC may run in between.
 const ATTEMPTS: usize = 5;
 
-/// Fixes a replica's state for one session: the superblock and its files first, then the log, which has at least all
-/// that the superblock needs unless it was cut in between.
+/// Fixes a replica's state for one session. Order: the superblock and its files first, then the log. The log then
+/// contains all that the superblock needs, unless log GC ran in between.
 async fn fix(
     env: &Env,
     replica: &ReplicaHandle,
     sink: PeerId,
-) -> engine::error::Result<(CopySource, Status)> {
+) -> engine::error::Result<(CopySource, RaftStatus)> {
     let mut last = Error::not_ready("it was never tried");
     for _ in 0..ATTEMPTS {
         let now = env.now();
-        let view = move |replica: &mut Replica, _: &mut Effects| {
+        let view = move |replica: &mut Replica, _: &mut ReplicaEffects| {
             let status = replica.status(now);
             let members = status.committed_config.clone();
             let meta =
                 ConsensusMeta { term: status.term, ..ConsensusMeta::new(replica.tablet().tablet, members) };
             replica.copy_view(meta).map(|view| (view, status))
         };
-        let (mut view, status) = replica.with(view).await??;
-        let log = replica.with_wal(|wal| wal.view()).await??;
+        let (mut view, status) = replica.run_on_loop(view).await??;
+        let log = replica.run_on_wal(|wal| wal.view()).await??;
         let (term, committed) = note_open(env, replica, sink, log.last_op).await?;
         view.reached(term);
         match CopySource::new(view, log, committed) {
@@ -303,8 +303,7 @@ async fn fix(
     Err(last)
 }
 
-/// Tells whoever watches replication what the session may fetch; the replica's term, and how much of its log it knows
-/// to be committed.
+/// Reports to the observer the log that the session may fetch, the replica's term and its commit index.
 async fn note_open(
     env: &Env,
     replica: &ReplicaHandle,
@@ -312,50 +311,50 @@ async fn note_open(
     upto: OpId,
 ) -> engine::error::Result<(Term, u64)> {
     let now = env.now();
-    let note = move |replica: &mut Replica, out: &mut Effects| {
+    let note = move |replica: &mut Replica, out: &mut ReplicaEffects| {
         let status = replica.status(now);
         let role = match status.role {
-            raft::Role::Leader => Role::Leader,
-            raft::Role::Candidate => Role::Candidate,
-            _ => Role::Follower,
+            raft::Role::Leader => NotedRole::Leader,
+            raft::Role::Candidate => NotedRole::Candidate,
+            _ => NotedRole::Follower,
         };
         let (term, last, commit) = (status.term, status.last, status.committed.index);
-        let post = Post { term, last, commit, role, data: DataState::Ready };
-        out.notes.push(Note::Raft(RaftNote { action: Action::CopyOpen { sink, upto }, post }));
+        let post = PostState { term, last, commit, role, data: NotedDataState::Ready };
+        out.notes.push(Note::Raft(RaftNote { action: RaftAction::CopyOpen { sink, upto }, post }));
         (term, commit)
     };
-    replica.with(note).await
+    replica.run_on_loop(note).await
 }
 
-/// What a data id names, and the code for there being none.
-fn part(id: &DataIdPb) -> Result<(Part, Code), Refusal> {
+/// Parses a data id; also returns the error code for a missing part.
+fn part(id: &DataIdPb) -> Result<(CopyPart, Code), CopyError> {
     let lacks = |what: &str| {
         let error = Error::invalid(format!("the data id of a tablet copy lacks {what}"));
-        Refusal::new(Code::InvalidTabletCopyRequest, error)
+        CopyError::new(Code::InvalidTabletCopyRequest, error)
     };
     match id.r#type() {
-        IdType::SuperBlock => Ok((Part::Manifest, Code::UnknownError)),
+        IdType::SuperBlock => Ok((CopyPart::Manifest, Code::UnknownError)),
         IdType::Block => {
             let id = id.block_id.as_ref().ok_or_else(|| lacks("block_id"))?.id;
-            Ok((Part::File(id), Code::BlockNotFound))
+            Ok((CopyPart::File(id), Code::BlockNotFound))
         }
         IdType::LogSegment => {
             let sequence = id.wal_segment_seqno.ok_or_else(|| lacks("wal_segment_seqno"))?;
-            Ok((Part::Segment(sequence), Code::WalSegmentNotFound))
+            Ok((CopyPart::Segment(sequence), Code::WalSegmentNotFound))
         }
         IdType::Unknown => Err(lacks("a type")),
     }
 }
 
-/// The data id of a part.
-pub fn data_id(part: Part) -> DataIdPb {
+/// Returns the data id of a part.
+pub fn data_id(part: CopyPart) -> DataIdPb {
     let plain = |r#type: IdType| DataIdPb { r#type: r#type as i32, ..Default::default() };
     match part {
-        Part::Manifest => plain(IdType::SuperBlock),
-        Part::File(id) => {
-            DataIdPb { block_id: Some(crate::proto::kudu::BlockIdPb { id }), ..plain(IdType::Block) }
+        CopyPart::Manifest => plain(IdType::SuperBlock),
+        CopyPart::File(id) => {
+            DataIdPb { block_id: Some(nyala_proto::kudu::BlockIdPb { id }), ..plain(IdType::Block) }
         }
-        Part::Segment(sequence) => {
+        CopyPart::Segment(sequence) => {
             DataIdPb { wal_segment_seqno: Some(sequence), ..plain(IdType::LogSegment) }
         }
     }

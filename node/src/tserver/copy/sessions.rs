@@ -1,5 +1,5 @@
-//! The sessions of those who copy from this server: each pins files of a replica, so their number is bounded, and one
-//! that is not used any more ends by itself. Pure.
+//! Sessions of sinks that copy from this server. Each pins files of a replica, so their number is bounded and idle ones
+//! expire. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use engine::ids::{PeerId, TabletId, Uuid};
 use engine::replica::copy::CopySource;
 use engine::time::Instant;
 
-/// All sessions of one server, by their ids.
-pub struct Sessions<S = CopySource> {
-    /// How many there may be.
+/// All sessions of one server, by id.
+pub struct CopySessions<S = CopySource> {
+    /// Largest number of sessions.
     max: usize,
-    /// How long one may be unused.
+    /// Idle time after which a session expires.
     idle: Duration,
     table: BTreeMap<Uuid, Session<S>>,
 }
@@ -26,17 +26,17 @@ struct Session<S> {
     used: Instant,
 }
 
-impl<S> Sessions<S> {
-    pub fn new(max: usize, idle: Duration) -> Sessions<S> {
-        Sessions { max, idle, table: BTreeMap::new() }
+impl<S> CopySessions<S> {
+    pub fn new(max: usize, idle: Duration) -> CopySessions<S> {
+        CopySessions { max, idle, table: BTreeMap::new() }
     }
 
     pub fn count(&self) -> usize {
         self.table.len()
     }
 
-    /// Makes room for one of this server for this tablet: an earlier one of the same is over. `Throttled` if there are
-    /// too many.
+    /// Admits a session of a server for a tablet and ends an earlier one of the same pair. `Throttled` if there are too
+    /// many.
     pub fn admit(&mut self, now: Instant, requestor: PeerId, tablet: TabletId) -> Result<()> {
         self.drop_expired(now);
         self.table.retain(|_, session| session.requestor != requestor || session.tablet != tablet);
@@ -61,7 +61,7 @@ impl<S> Sessions<S> {
         Ok(())
     }
 
-    /// What a session may fetch; using it keeps it. `None` if there is none of this id any more.
+    /// Returns the source of a session and extends its life. `None` if no session has this id.
     pub fn use_one(&mut self, now: Instant, id: Uuid) -> Option<Arc<S>> {
         self.drop_expired(now);
         let session = self.table.get_mut(&id)?;
@@ -74,17 +74,17 @@ impl<S> Sessions<S> {
         self.table.contains_key(&id)
     }
 
-    /// Ends a session; false if it had ended before.
+    /// Ends a session. Returns false if it had ended before.
     pub fn end(&mut self, id: Uuid) -> bool {
         self.table.remove(&id).is_some()
     }
 
-    /// Ends the sessions of a tablet: it goes away.
+    /// Ends the sessions of a tablet that is being deleted.
     pub fn end_all_of(&mut self, tablet: TabletId) {
         self.table.retain(|_, session| session.tablet != tablet);
     }
 
-    /// Ends sessions that nobody uses; how many.
+    /// Ends idle sessions and returns their number.
     pub fn drop_expired(&mut self, now: Instant) -> usize {
         let before = self.table.len();
         let idle = self.idle;
@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn sessions_are_bounded_replaced_and_expire() {
         let idle = Duration::from_secs(10);
-        let mut sessions: Sessions<&str> = Sessions::new(2, idle);
+        let mut sessions: CopySessions<&str> = CopySessions::new(2, idle);
         let at = |seconds| Instant(0).after(Duration::from_secs(seconds));
-        let begin = |sessions: &mut Sessions<&'static str>, seconds, number, server, what| {
+        let begin = |sessions: &mut CopySessions<&'static str>, seconds, number, server, what| {
             sessions.begin(at(seconds), id(number), id(server), id(7), Arc::new(what)).is_ok()
         };
         assert!(begin(&mut sessions, 0, 1, 100, "first"));

@@ -1,25 +1,26 @@
-//! A bound on bytes per second. Pure: whoever takes bytes waits as long as it is told.
+//! Limit on bytes per second. Pure: the caller waits for the returned time.
 
 use std::time::Duration;
 
 use engine::time::Instant;
 
-/// A bucket that leaks at a fixed rate: bytes may be taken at once when those before have leaked out.
+/// Leaky bucket: bytes may be taken as soon as the earlier ones have leaked out.
 #[derive(Debug)]
-pub struct Throttle {
-    /// 0: no bound.
+pub struct RateLimiter {
+    /// Rate; 0: unlimited.
     bytes_per_second: u64,
-    /// When everything that was taken has leaked out.
+    /// Time at which everything taken has leaked out.
     empty_at: Instant,
 }
 
-impl Throttle {
-    /// A bound of so many bytes per second; 0 is none.
-    pub fn new(bytes_per_second: u64) -> Throttle {
-        Throttle { bytes_per_second, empty_at: Instant(0) }
+impl RateLimiter {
+    /// Creates a limit of `bytes_per_second`; 0 is unlimited.
+    pub fn new(bytes_per_second: u64) -> RateLimiter {
+        RateLimiter { bytes_per_second, empty_at: Instant(0) }
     }
 
-    /// Takes `bytes`: how long to wait before using them. `None`, and nothing taken, if it is longer than `patience`.
+    /// Takes `bytes` and returns the time to wait before using them. `None`, with nothing taken, if that is longer than
+    /// `patience`.
     pub fn take(&mut self, now: Instant, bytes: u64, patience: Duration) -> Option<Duration> {
         if self.bytes_per_second == 0 {
             return Some(Duration::ZERO);
@@ -42,13 +43,13 @@ mod tests {
     #[test]
     fn bytes_leak_at_their_rate() {
         let second = Duration::from_secs(1);
-        let mut throttle = Throttle::new(1000);
+        let mut throttle = RateLimiter::new(1000);
         let start = Instant(5);
         assert_eq!(throttle.take(start, 3000, second), Some(Duration::ZERO), "the first may go at once");
         assert_eq!(throttle.take(start, 10, second), None, "the next would wait for three seconds");
         let later = start.after(2 * second);
         assert_eq!(throttle.take(later, 500, second), Some(second));
         assert_eq!(throttle.take(later.after(2 * second), 500, second), Some(Duration::ZERO));
-        assert_eq!(Throttle::new(0).take(start, u64::MAX, second), Some(Duration::ZERO));
+        assert_eq!(RateLimiter::new(0).take(start, u64::MAX, second), Some(Duration::ZERO));
     }
 }

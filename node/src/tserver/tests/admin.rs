@@ -1,23 +1,23 @@
 use super::*;
-use crate::proto::kudu::consensus::{
+use nyala_proto::kudu::consensus::{
     GetConsensusStateRequestPb, GetConsensusStateResponsePb, GetLastOpIdRequestPb, GetLastOpIdResponsePb,
     LeaderStepDownRequestPb, LeaderStepDownResponsePb,
 };
-use crate::proto::kudu::tablet::TabletDataState;
-use crate::proto::kudu::tserver::{
+use nyala_proto::kudu::tablet::TabletDataState;
+use nyala_proto::kudu::tserver::{
     AlterSchemaRequestPb, AlterSchemaResponsePb, DeleteTabletRequestPb, DeleteTabletResponsePb,
     ListTabletsRequestPb, ListTabletsResponsePb, QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb,
 };
-use crate::rpc::RpcErrorCodePb;
+use nyala_common::rpc::RpcErrorCodePb;
 
 fn delete_request(how: TabletDataState) -> DeleteTabletRequestPb {
-    let tablet_id = convert::id_bytes(&TABLET);
+    let tablet_id = schema::id_bytes(&TABLET);
     DeleteTabletRequestPb { tablet_id, delete_type: Some(how as i32), ..Default::default() }
 }
 
 async fn listed(fixture: &Fixture) -> Vec<String> {
     let list: ListTabletsResponsePb = fixture.client("ListTablets", &ListTabletsRequestPb::default()).await;
-    let line = |tablet: &crate::proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb| {
+    let line = |tablet: &nyala_proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb| {
         let status = &tablet.tablet_status;
         let (state, data) = (status.state().as_str_name(), status.tablet_data_state().as_str_name());
         let columns = tablet.schema.as_ref().map_or(0, |schema| schema.columns.len());
@@ -34,7 +34,7 @@ async fn a_tablets_life() {
         fixture.admin("CreateTablet", &create_request(&fixture, &schema())).await;
     let mut lines = vec![told(&again.error)];
     let mut elsewhere = create_request(&fixture, &schema());
-    elsewhere.dest_uuid = Some(convert::id_bytes(&TABLE));
+    elsewhere.dest_uuid = Some(schema::id_bytes(&TABLE));
     let answer: CreateTabletResponsePb = fixture.admin("CreateTablet", &elsewhere).await;
     lines.push(told(&answer.error).replace(&fixture.running.server.uuid().to_string(), "UUID"));
     lines.extend(listed(&fixture).await);
@@ -46,7 +46,7 @@ async fn a_tablets_life() {
     lines.push(told(&fixture.write(&[insert(2, "b")]).await.error));
     fixture.restart().await;
     lines.extend(listed(&fixture).await);
-    let last = GetLastOpIdRequestPb { tablet_id: convert::id_bytes(&TABLET), ..Default::default() };
+    let last = GetLastOpIdRequestPb { tablet_id: schema::id_bytes(&TABLET), ..Default::default() };
     let answer = fixture.call(CONSENSUS_SERVICE, "GetLastOpId", &last, CallOptions::default()).await;
     let last: GetLastOpIdResponsePb = answer.expect("the call succeeds").message;
     lines.push(format!("tombstone remembers {:?}", last.opid.map(|op| (op.term, op.index))));
@@ -60,7 +60,7 @@ async fn a_tablets_life() {
     let late: CreateTabletResponsePb =
         fixture.admin("CreateTablet", &create_request(&fixture, &schema())).await;
     lines.push(told(&late.error));
-    // Orders that were on their way are gone with the connections.
+    // Requests in flight end with the connections.
     fixture.restart().await;
     fixture.create_tablet().await;
     assert_eq!(fixture.keys(new_scan(&["key"])).await, Vec::<i32>::new(), "nothing is left of the old one");
@@ -88,8 +88,8 @@ async fn schemas_change_while_writers_go_on() {
     let altered = Schema::new(columns, 1).expect("a valid schema");
     let request = |schema: &Schema, version| AlterSchemaRequestPb {
         dest_uuid: None,
-        tablet_id: convert::id_bytes(&TABLET),
-        schema: convert::schema_to_pb(schema),
+        tablet_id: schema::id_bytes(&TABLET),
+        schema: schema::schema_to_pb(schema),
         schema_version: version,
         new_table_name: Some("renamed".to_string()),
         new_extra_config: None,
@@ -152,13 +152,13 @@ async fn consensus_of_one() {
     let state = states.tablets[0].cstate.as_ref().expect("a state");
     assert_eq!(state.leader_uuid.as_deref(), Some(uuid.as_str()));
     assert_eq!(state.committed_config.peers.len(), 1);
-    let step_down = LeaderStepDownRequestPb { tablet_id: convert::id_bytes(&TABLET), ..Default::default() };
+    let step_down = LeaderStepDownRequestPb { tablet_id: schema::id_bytes(&TABLET), ..Default::default() };
     let answer = fixture.call(CONSENSUS_SERVICE, "LeaderStepDown", &step_down, CallOptions::default()).await;
     let refused: LeaderStepDownResponsePb = answer.expect("the call succeeds").message;
-    let expected = "UNKNOWN_ERROR + ILLEGAL_STATE: this replica is the only voter: nobody else can lead";
+    let expected = "UNKNOWN_ERROR + ILLEGAL_STATE: this replica is the only voter: no other can lead";
     assert_eq!(told(&refused.error), expected);
     let mut wrong = all.clone();
-    wrong.dest_uuid = Some(convert::id_bytes(&TABLE));
+    wrong.dest_uuid = Some(schema::id_bytes(&TABLE));
     let answer = fixture.call(CONSENSUS_SERVICE, "GetConsensusState", &wrong, CallOptions::default()).await;
     let refused: GetConsensusStateResponsePb = answer.expect("the call succeeds").message;
     assert!(told(&refused.error).starts_with("WRONG_SERVER_UUID + INVALID_ARGUMENT"));

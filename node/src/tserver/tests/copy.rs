@@ -1,25 +1,25 @@
 use super::*;
-use crate::env::testing::MemDisks;
-use crate::proto::kudu::HostPortPb;
-use crate::proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResponsePb};
-use crate::proto::kudu::tablet::TabletDataState;
-use crate::proto::kudu::tserver::data_id_pb::IdType;
-use crate::proto::kudu::tserver::{
+use nyala_common::env::testing::MemDisks;
+use nyala_proto::kudu::HostPortPb;
+use nyala_proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResponsePb};
+use nyala_proto::kudu::tablet::TabletDataState;
+use nyala_proto::kudu::tserver::data_id_pb::IdType;
+use nyala_proto::kudu::tserver::{
     BeginTabletCopySessionRequestPb, BeginTabletCopySessionResponsePb, CheckTabletCopySessionActiveRequestPb,
     CheckTabletCopySessionActiveResponsePb, DataIdPb, DeleteTabletRequestPb, DeleteTabletResponsePb,
     EndTabletCopySessionRequestPb, EndTabletCopySessionResponsePb, FetchDataRequestPb, FetchDataResponsePb,
     TabletCopyErrorPb,
 };
 use crate::tserver::copy::service;
-use crate::tserver::entry::EntryState;
+use crate::tserver::tablet_entry::EntryState;
 use crate::tserver::maintenance::run_job;
-use engine::disk::mem::OpKind;
+use engine::disk::mem::DiskOpKind;
 use engine::error::ErrorKind;
 use engine::replica::JobKind;
 
 const EIO: i32 = 5;
 
-/// Two servers in one world, whose directories are disks in memory.
+/// Two servers in one world, whose directories are on in-memory disks.
 struct Pair {
     disks: MemDisks,
     from: Fixture,
@@ -35,7 +35,7 @@ impl Pair {
         Pair { disks, from, to: Fixture::in_env(env, change).await }
     }
 
-    /// With a tablet of 200 rows on the first server, most of them flushed.
+    /// Creates the pair with a tablet of 200 rows on the first server, most of them flushed.
     async fn with_rows(change: fn(&mut TserverConfig)) -> Pair {
         let pair = Pair::start(change).await;
         pair.from.create_tablet().await;
@@ -51,9 +51,9 @@ impl Pair {
     fn order(&self, term: Option<i64>) -> StartTabletCopyRequestPb {
         let source = &self.from.running;
         StartTabletCopyRequestPb {
-            dest_uuid: Some(convert::id_bytes(&self.to.running.server.uuid())),
-            tablet_id: convert::id_bytes(&TABLET),
-            copy_peer_uuid: convert::id_bytes(&source.server.uuid()),
+            dest_uuid: Some(schema::id_bytes(&self.to.running.server.uuid())),
+            tablet_id: schema::id_bytes(&TABLET),
+            copy_peer_uuid: schema::id_bytes(&source.server.uuid()),
             copy_peer_addr: HostPortPb { host: "127.0.0.1".to_string(), port: source.rpc_addr.port().into() },
             caller_term: term,
         }
@@ -64,7 +64,7 @@ impl Pair {
         answer.expect("the call succeeds").message
     }
 
-    /// Waits until the copy has ended; how the tablet is then.
+    /// Waits until the copy has ended; returns the state of the tablet.
     async fn settled(&self) -> String {
         loop {
             match self.to.running.server.tablets.get(TABLET).map(|entry| (entry.state(), entry)) {
@@ -87,7 +87,7 @@ impl Pair {
 
 async fn delete(fixture: &Fixture, how: TabletDataState, cas: Option<i64>) -> DeleteTabletResponsePb {
     let request = DeleteTabletRequestPb {
-        tablet_id: convert::id_bytes(&TABLET),
+        tablet_id: schema::id_bytes(&TABLET),
         delete_type: Some(how as i32),
         cas_config_opid_index_less_or_equal: cas,
         ..Default::default()
@@ -140,7 +140,7 @@ async fn a_tablet_is_copied_and_opened() {
 async fn a_tombstone_refuses_old_leaders_and_is_copied_over_by_new_ones() {
     let mut pair = Pair::with_rows(|_| {}).await;
     pair.copied().await;
-    // The copy goes on alone; then it is evicted.
+    // The copy continues without the leader; then it is evicted.
     let cas = delete(&pair.to, TabletDataState::TabletDataTombstoned, Some(-2)).await;
     let mut lines = vec![told(&cas.error)];
     let deleted = delete(&pair.to, TabletDataState::TabletDataTombstoned, Some(1 << 40)).await;
@@ -149,9 +149,9 @@ async fn a_tombstone_refuses_old_leaders_and_is_copied_over_by_new_ones() {
     let refused = pair.copy(&pair.order(Some(0))).await;
     lines.push(told(&refused.error));
     lines.push(pair.settled().await);
-    // Another server answers at that address.
+    // Another server replies at that address.
     let mut order = pair.order(None);
-    order.copy_peer_uuid = convert::id_bytes(&TABLE);
+    order.copy_peer_uuid = schema::id_bytes(&TABLE);
     assert_eq!(pair.copy(&order).await.error, None);
     lines.push(pair.settled().await);
     let itself = StartTabletCopyRequestPb { copy_peer_uuid: order.dest_uuid.clone().expect("set"), ..order };
@@ -170,7 +170,7 @@ async fn a_tombstone_refuses_old_leaders_and_is_copied_over_by_new_ones() {
     "#]].assert_eq(&(lines.join("\n") + "\n"));
 }
 
-/// What a tombstone promised counts even while its disk does not answer.
+/// The persisted vote of a tombstone counts even while its disk fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tombstone_that_cannot_be_read_is_neither_copied_over_nor_deleted() {
     let pair = Pair::with_rows(|_| {}).await;
@@ -178,7 +178,7 @@ async fn a_tombstone_that_cannot_be_read_is_neither_copied_over_nor_deleted() {
     let deleted = delete(&pair.to, TabletDataState::TabletDataTombstoned, Some(1 << 40)).await;
     assert_eq!(deleted.error, None);
     let data = pair.disks.disk(pair.to.dir.path().join("data").to_str().expect("UTF-8"));
-    data.fail_some(OpKind::Read, 1000, EIO);
+    data.fail_some(DiskOpKind::Read, 1000, EIO);
     let mut lines = vec![told(&pair.copy(&pair.order(Some(0))).await.error), pair.settled().await];
     lines.push(told(&delete(&pair.to, TabletDataState::TabletDataDeleted, Some(-2)).await.error));
     data.heal();
@@ -209,12 +209,12 @@ async fn a_source_that_dies_leaves_what_was_there() {
     while pair.to.running.server.copies.bytes_received() == 0 {
         pair.to.env.sleep(Duration::from_millis(1)).await;
     }
-    // The sessions go with the tablet, and with them what the sink could ask for.
+    // The sessions end with the tablet, and with them the sink's source.
     assert_eq!(delete(&pair.from, TabletDataState::TabletDataTombstoned, None).await.error, None);
     lines.push(pair.settled().await);
     pair.to.restart().await;
     lines.push(pair.settled().await);
-    // There is nothing to be copied any more.
+    // The source has no data any more.
     lines.push(pair.copied().await);
     assert_eq!(delete(&pair.to, TabletDataState::TabletDataDeleted, None).await.error, None);
     lines.push(pair.copied().await);
@@ -280,7 +280,7 @@ async fn a_damaged_superblock_fails_its_tablet_which_is_copied_over() {
     .assert_eq(&(lines.join("\n") + "\n"));
 }
 
-/// A copy would carry the damage to the next replica, under fresh checksums.
+/// A copy would spread the corruption to the next replica, under new checksums.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_rotted_at_the_source_fails_there_and_is_not_copied() {
     let pair = Pair::with_rows(|config| config.maintenance_interval_ms = 1 << 40).await;
@@ -297,7 +297,7 @@ async fn what_rotted_at_the_source_fails_there_and_is_not_copied() {
     assert!(failure.message.contains(file.path()), "{failure}");
 }
 
-/// What the copy service of the first server answers.
+/// Returns the reply of the first server's copy service.
 async fn ask<Q: Message, R: Message + Default>(pair: &Pair, method: &str, request: &Q) -> Result<R, String> {
     let answer = pair.from.call(service::SERVICE, method, request, CallOptions::default()).await;
     answer.map(|response| response.message).map_err(|error| {
@@ -311,8 +311,8 @@ async fn ask<Q: Message, R: Message + Default>(pair: &Pair, method: &str, reques
 async fn the_copy_service_says_what_is_wrong() {
     let pair = Pair::with_rows(|config| config.copy.sessions_max = 1).await;
     let begin = |server: u8, tablet: Uuid| BeginTabletCopySessionRequestPb {
-        requestor_uuid: convert::id_bytes(&Uuid([server; 16])),
-        tablet_id: convert::id_bytes(&tablet),
+        requestor_uuid: schema::id_bytes(&Uuid([server; 16])),
+        tablet_id: schema::id_bytes(&tablet),
         auto_download_superblock_in_batch: None,
     };
     type Begun = BeginTabletCopySessionResponsePb;
@@ -328,7 +328,7 @@ async fn the_copy_service_says_what_is_wrong() {
         session_id: session.clone(),
         data_id: DataIdPb {
             r#type: r#type as i32,
-            block_id: number.map(|id| crate::proto::kudu::BlockIdPb { id }),
+            block_id: number.map(|id| nyala_proto::kudu::BlockIdPb { id }),
             wal_segment_seqno: number,
         },
         offset: Some(offset),

@@ -1,8 +1,8 @@
 use super::*;
-use crate::env::MemoryBudget;
-use crate::env::testing::MemDisks;
-use crate::proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
-use crate::rpc::RpcErrorCodePb;
+use nyala_common::env::MemoryBudget;
+use nyala_common::env::testing::MemDisks;
+use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
+use nyala_common::rpc::RpcErrorCodePb;
 use engine::disk::mem::MemDisk;
 
 const EIO: i32 = 5;
@@ -33,9 +33,9 @@ impl Faulty {
         self.disks.disk(self.fixture.dir.path().join(name).to_str().expect("UTF-8"))
     }
 
-    /// Pulls the plug and starts again.
+    /// Cuts power and restarts.
     async fn crash(&mut self) {
-        // The server dies with its power: nothing of it may reach the disks that the next one finds.
+        // Order: power is cut first, so that nothing of the old server reaches the disks of the next one.
         self.disk("wal").cut_power_at(1);
         self.disk("data").cut_power_at(1);
         self.fixture.running.shutdown().await;
@@ -53,7 +53,7 @@ async fn a_failing_log_fails_one_tablet_alone() {
     let fixture = &faulty.fixture;
     fixture.create_tablet().await;
     let mut other = create_request(fixture, &schema());
-    other.tablet_id = convert::id_bytes(&OTHER);
+    other.tablet_id = schema::id_bytes(&OTHER);
     let created: CreateTabletResponsePb = fixture.admin("CreateTablet", &other).await;
     assert_eq!(created.error, None);
     fixture.settled(OTHER).await;
@@ -63,7 +63,7 @@ async fn a_failing_log_fails_one_tablet_alone() {
     lines.push(told(&fixture.write(&[insert(3, "c")]).await.error));
     lines.push(told(&fixture.scan(&open(new_scan(&["key"]))).await.message.error));
     let mut request = write_request(&schema(), &[insert(1, "a")]);
-    request.tablet_id = convert::id_bytes(&OTHER);
+    request.tablet_id = schema::id_bytes(&OTHER);
     let written: WriteResponsePb = fixture.client("Write", &request).await;
     assert_eq!(written.error, None, "the other tablet goes on");
     let list: ListTabletsResponsePb = fixture.client("ListTablets", &ListTabletsRequestPb::default()).await;
@@ -92,7 +92,7 @@ async fn what_was_acknowledged_survives_crashes() {
     let mut acknowledged = Vec::new();
     for round in 0..12 {
         for key in round * 20..round * 20 + 20 {
-            // A power failure at some operation of this round, or between rounds.
+            // A power cut during an operation of this round, or between rounds.
             if key % 20 == round {
                 faulty.disk(if round % 3 == 0 { "data" } else { "wal" }).cut_power_at(round as u64 % 5 + 1);
             }
@@ -130,7 +130,7 @@ async fn writes_are_turned_away_when_memory_is_short() {
     let quiet = |config: &mut TserverConfig| config.maintenance_interval_ms = 1 << 40;
     let fixture = Fixture::in_env(env, quiet).await;
     fixture.create_tablet().await;
-    // A chunk of rows, a quarter of a mebibyte, is little beside all memory, as it is where servers run.
+    // A chunk of rows, 256 KiB, is small against the whole limit, as on real servers.
     let text = "x".repeat(40_000);
     let mut refused = None;
     for key in 0..200 {
@@ -146,7 +146,7 @@ async fn writes_are_turned_away_when_memory_is_short() {
         panic!("the server should answer")
     };
     assert_eq!(code, RpcErrorCodePb::ErrorServerTooBusy);
-    // Above the soft limit it is a draw who is refused, so that at times nobody was when the hard one comes near.
+    // Above the soft limit writes are rejected at random, so sometimes none is before the hard limit.
     assert!(
         ["Soft", "Hard"]
             .map(|which| format!("{which} memory limit exceeded"))

@@ -3,18 +3,18 @@ use std::sync::Mutex;
 use engine::ids::{PeerId, TabletId};
 use engine::note::Note;
 use engine::time::Instant;
-use engine::watch::{Watch, Watcher};
+use engine::observer::{ObserverHandle, Observer};
 use tokio::sync::mpsc;
 
 use super::*;
 
-/// When heartbeats failed.
+/// Times of failed heartbeats.
 struct Failures {
     env: Env,
     told: Mutex<mpsc::UnboundedSender<Instant>>,
 }
 
-impl Watcher for Failures {
+impl Observer for Failures {
     fn mark(&self, mark: &'static str) {
         if mark == "heartbeat: failed" {
             let _ = self.told.lock().expect("unpoisoned").send(self.env.now().mono);
@@ -28,8 +28,8 @@ impl Watcher for Failures {
 async fn a_master_that_is_away_is_not_called_in_a_loop_by_a_server_with_news() {
     let env = OsEnv::new(&OsOptions::default()).expect("the real world");
     let (told, mut failures) = mpsc::unbounded_channel();
-    let watch = Watch::new(Arc::new(Failures { env: env.clone(), told: Mutex::new(told) }));
-    // Nobody listens there.
+    let watch = ObserverHandle::new(Arc::new(Failures { env: env.clone(), told: Mutex::new(told) }));
+    // No server listens at this address.
     let away = |config: &mut TserverConfig| {
         config.masters = vec!["127.0.0.1:1".to_string()];
         config.heartbeat_interval_ms = 20;

@@ -1,4 +1,4 @@
-//! The whole server over loopback, driven with raw protobufs as clients send them.
+//! A whole server over loopback, driven with the raw protobufs of clients.
 
 mod admin;
 mod copy;
@@ -14,23 +14,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::ids::Uuid;
-use engine::schema::ops::RowOpKind;
+use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use prost::Message;
 
 use super::{RunningTserver, TserverConfig};
-use crate::env::Env;
-use crate::env::os::{OsEnv, OsOptions};
-use crate::proto::kudu::consensus::{RaftConfigPb, RaftPeerPb};
-use crate::proto::kudu::tserver::tablet_server_error_pb::Code;
-use crate::proto::kudu::tserver::{
+use nyala_common::env::Env;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_proto::kudu::consensus::{RaftConfigPb, RaftPeerPb};
+use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
+use nyala_proto::kudu::tserver::{
     CreateTabletRequestPb, CreateTabletResponsePb, NewScanRequestPb, ScanRequestPb, ScanResponsePb,
     TabletServerErrorPb, WriteRequestPb, WriteResponsePb,
 };
-use crate::proto::kudu::{ColumnSchemaPb, PartitionPb, PartitionSchemaPb, RowOperationsPb, app_status_pb};
-use crate::rpc::RequestIdPb;
-use crate::rpc::client::{CallOptions, Proxy, Response, RpcError};
-use crate::wire::convert;
+use nyala_proto::kudu::{ColumnSchemaPb, PartitionPb, PartitionSchemaPb, RowOperationsPb, app_status_pb};
+use nyala_common::rpc::RequestIdPb;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse, RpcError};
+use nyala_common::wire::schema;
 
 const CLIENT_SERVICE: &str = "kudu.tserver.TabletServerService";
 const ADMIN_SERVICE: &str = "kudu.tserver.TabletServerAdminService";
@@ -39,7 +39,7 @@ const CONSENSUS_SERVICE: &str = "kudu.consensus.ConsensusService";
 const TABLET: Uuid = Uuid([0xab; 16]);
 const TABLE: Uuid = Uuid([0xcd; 16]);
 
-/// A server in a directory of its own, and a client of it.
+/// A server in its own directory, and a client of it.
 struct Fixture {
     env: Env,
     dir: tempfile::TempDir,
@@ -65,7 +65,7 @@ impl Fixture {
         Fixture { env, dir, running, proxy, change }
     }
 
-    /// Stops the server and starts it on what it left.
+    /// Restarts the server on the same directories.
     async fn restart(&mut self) {
         self.running.shutdown().await;
         self.start_again().await;
@@ -85,7 +85,7 @@ impl Fixture {
         method: &str,
         request: &Req,
         options: CallOptions,
-    ) -> Result<Response<Resp>, RpcError> {
+    ) -> Result<RpcResponse<Resp>, RpcError> {
         let deadline = self.env.now().mono.after(Duration::from_secs(20));
         self.proxy.call(service, method, request, deadline, options).await
     }
@@ -100,7 +100,7 @@ impl Fixture {
         answer.expect("the call succeeds").message
     }
 
-    /// The default tablet with [`schema`].
+    /// Creates the default tablet with [`schema`].
     async fn create_tablet(&self) {
         let created: CreateTabletResponsePb =
             self.admin("CreateTablet", &create_request(self, &schema())).await;
@@ -108,7 +108,7 @@ impl Fixture {
         self.settled(TABLET).await;
     }
 
-    /// Waits until a tablet's first operation, that of its leader, is over: nothing goes on in it then.
+    /// Waits until a tablet's first operation, its leader's no-op, is applied; the tablet is idle then.
     async fn settled(&self, tablet: Uuid) {
         let entry = self.running.server.tablets.get(tablet).expect("it was made");
         let replica = entry.running().expect("it runs");
@@ -121,17 +121,17 @@ impl Fixture {
         self.client("Write", &write_request(&schema(), ops)).await
     }
 
-    async fn scan(&self, request: &ScanRequestPb) -> Response<ScanResponsePb> {
+    async fn scan(&self, request: &ScanRequestPb) -> RpcResponse<ScanResponsePb> {
         let answer = self.call(CLIENT_SERVICE, "Scan", request, CallOptions::default()).await;
         answer.expect("the call succeeds")
     }
 
-    /// All keys in a new scan, in the order they came.
+    /// Returns all keys of a new scan, in the order of the replies.
     async fn keys(&self, new: NewScanRequestPb) -> Vec<i32> {
         let mut request = open(new);
         let mut keys = Vec::new();
         for seq in 1.. {
-            let Response { message, sidecars } = self.scan(&request).await;
+            let RpcResponse { message, sidecars } = self.scan(&request).await;
             assert_eq!(message.error, None);
             keys.extend(
                 sidecars[0].chunks(4).map(|key| i32::from_le_bytes(key.try_into().expect("4 bytes"))),
@@ -146,8 +146,8 @@ impl Fixture {
     }
 }
 
-fn is_starting(entry: &Arc<super::entry::TabletEntry>) -> bool {
-    matches!(entry.state(), super::entry::EntryState::Bootstrapping)
+fn is_starting(entry: &Arc<super::tablet_entry::TabletEntry>) -> bool {
+    matches!(entry.state(), super::tablet_entry::EntryState::Bootstrapping)
 }
 
 async fn run(env: &Env, dir: &tempfile::TempDir, change: fn(&mut TserverConfig)) -> RunningTserver {
@@ -158,7 +158,7 @@ async fn run(env: &Env, dir: &tempfile::TempDir, change: fn(&mut TserverConfig))
     super::run(env.clone(), config).await.expect("the server starts")
 }
 
-/// `key INT32, v STRING NULL, n INT64 NULL, im INT32 NULL IMMUTABLE`
+/// Returns `key INT32, v STRING NULL, n INT64 NULL, im INT32 NULL IMMUTABLE`.
 fn schema() -> Schema {
     let mut immutable = ColumnSchema::new(3, "im", DataType::Int32).nullable();
     immutable.immutable = true;
@@ -172,18 +172,18 @@ fn schema() -> Schema {
 }
 
 fn create_request(fixture: &Fixture, schema: &Schema) -> CreateTabletRequestPb {
-    let uuid = convert::id_bytes(&fixture.running.server.uuid());
+    let uuid = schema::id_bytes(&fixture.running.server.uuid());
     let peer = RaftPeerPb { permanent_uuid: Some(uuid.clone()), member_type: Some(1), ..Default::default() };
     CreateTabletRequestPb {
         dest_uuid: Some(uuid),
         table_type: None,
-        table_id: convert::id_bytes(&TABLE),
-        tablet_id: convert::id_bytes(&TABLET),
+        table_id: schema::id_bytes(&TABLE),
+        tablet_id: schema::id_bytes(&TABLET),
         start_key: None,
         end_key: None,
         partition: Some(PartitionPb::default()),
         table_name: "t".to_string(),
-        schema: convert::schema_to_pb(schema),
+        schema: schema::schema_to_pb(schema),
         partition_schema: Some(PartitionSchemaPb::default()),
         config: RaftConfigPb { opid_index: Some(-1), peers: vec![peer], ..Default::default() },
         extra_config: None,
@@ -191,7 +191,7 @@ fn create_request(fixture: &Fixture, schema: &Schema) -> CreateTabletRequestPb {
     }
 }
 
-/// A row operation on [`schema`]; the outer `Option` is whether the column is set, the inner one NULL.
+/// A row operation on [`schema`]. The outer `Option` is `None` for an unset column, the inner one for NULL.
 #[derive(Clone)]
 struct Op<'a> {
     kind: RowOpKind,
@@ -236,8 +236,8 @@ fn encode(ops: &[Op<'_>]) -> RowOperationsPb {
 
 fn write_request(schema: &Schema, ops: &[Op<'_>]) -> WriteRequestPb {
     WriteRequestPb {
-        tablet_id: convert::id_bytes(&TABLET),
-        schema: Some(convert::schema_to_client_pb(schema)),
+        tablet_id: schema::id_bytes(&TABLET),
+        schema: Some(schema::schema_to_client_pb(schema)),
         row_operations: Some(encode(ops)),
         ..Default::default()
     }
@@ -249,13 +249,13 @@ fn request_id(seq_no: i64) -> RequestIdPb {
 }
 
 fn columns(names: &[&str]) -> Vec<ColumnSchemaPb> {
-    let all = convert::schema_to_client_pb(&schema()).columns;
+    let all = schema::schema_to_client_pb(&schema()).columns;
     let named = |name: &&str| all.iter().find(|column| column.name == *name).expect("a known column").clone();
     names.iter().map(named).collect()
 }
 
 fn new_scan(names: &[&str]) -> NewScanRequestPb {
-    let tablet_id = convert::id_bytes(&TABLET);
+    let tablet_id = schema::id_bytes(&TABLET);
     NewScanRequestPb { tablet_id, projected_columns: columns(names), ..Default::default() }
 }
 
@@ -263,7 +263,7 @@ fn open(new: NewScanRequestPb) -> ScanRequestPb {
     ScanRequestPb { new_scan_request: Some(new), call_seq_id: Some(0), ..Default::default() }
 }
 
-/// Code, status and message of an error, without the digits that tell the time.
+/// Formats code, status and message of an error, without digits that depend on the time.
 fn told(error: &Option<TabletServerErrorPb>) -> String {
     let error = error.as_ref().expect("an error");
     let code = Code::try_from(error.code).expect("a known code").as_str_name();

@@ -1,6 +1,6 @@
 use super::*;
-use crate::proto::kudu::KeyRangePb;
-use crate::proto::kudu::tserver::{SplitKeyRangeRequestPb, SplitKeyRangeResponsePb};
+use nyala_proto::kudu::KeyRangePb;
+use nyala_proto::kudu::tserver::{SplitKeyRangeRequestPb, SplitKeyRangeResponsePb};
 use crate::tserver::maintenance::run_job;
 use engine::replica::JobKind;
 
@@ -86,9 +86,9 @@ async fn directories_belong_to_one_running_server() {
     .assert_eq(&told);
 }
 
-/// Every key with its `v`, by key.
+/// Returns every key with its `v`, by key.
 async fn values(fixture: &Fixture) -> Vec<(i32, String)> {
-    let Response { message, sidecars } =
+    let RpcResponse { message, sidecars } =
         fixture.scan(&open(NewScanRequestPb { row_format_flags: Some(2), ..new_scan(&["key", "v"]) })).await;
     assert_eq!((&message.error, message.has_more_results()), (&None, false));
     let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("4 bytes"));
@@ -142,7 +142,7 @@ async fn flushed_rows_survive_with_what_came_after() {
     assert_eq!(values(&fixture).await, expected(0..200));
     fixture.restart().await;
     assert_eq!(values(&fixture).await, expected(0..200));
-    let tablet_id = convert::id_bytes(&TABLET);
+    let tablet_id = schema::id_bytes(&TABLET);
     let request =
         SplitKeyRangeRequestPb { tablet_id, target_chunk_size_bytes: Some(1), ..Default::default() };
     let split: SplitKeyRangeResponsePb = fixture.client("SplitKeyRange", &request).await;

@@ -1,12 +1,12 @@
 use super::*;
-use crate::proto::kudu::column_predicate_pb::{self, Range};
-use crate::proto::kudu::tablet::TabletDataState;
-use crate::proto::kudu::tserver::{
+use nyala_proto::kudu::column_predicate_pb::{self, Range};
+use nyala_proto::kudu::tablet::TabletDataState;
+use nyala_proto::kudu::tserver::{
     ChecksumRequestPb, ChecksumResponsePb, DeleteTabletRequestPb, DeleteTabletResponsePb,
     ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
 };
-use crate::proto::kudu::{ColumnPredicatePb, OrderMode, ReadMode};
-use crate::rpc::RpcErrorCodePb;
+use nyala_proto::kudu::{ColumnPredicatePb, OrderMode, ReadMode};
+use nyala_common::rpc::RpcErrorCodePb;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -24,7 +24,7 @@ async fn three_rows(fixture: &Fixture) {
 async fn both_layouts() {
     let fixture = Fixture::start().await;
     three_rows(&fixture).await;
-    let Response { message, sidecars } = fixture.scan(&open(new_scan(&["key", "v", "n"]))).await;
+    let RpcResponse { message, sidecars } = fixture.scan(&open(new_scan(&["key", "v", "n"]))).await;
     assert_eq!(message.has_more_results, Some(false));
     assert_eq!(message.scanner_id, None);
     assert_eq!(message.data.expect("rows").num_rows(), 3);
@@ -36,7 +36,7 @@ async fn both_layouts() {
         6f6e657468726565
     "#]].assert_eq(&(shown.join("\n") + "\n"));
     let columnar = NewScanRequestPb { row_format_flags: Some(2), ..new_scan(&["key", "v", "n"]) };
-    let Response { message, sidecars } = fixture.scan(&open(columnar)).await;
+    let RpcResponse { message, sidecars } = fixture.scan(&open(columnar)).await;
     assert_eq!(message.data, None, "columnar scans must not carry rows");
     assert_eq!(message.columnar_data.expect("columns").num_rows(), 3);
     let shown: Vec<String> = sidecars.iter().map(|bytes| hex(bytes)).collect();
@@ -49,7 +49,7 @@ async fn both_layouts() {
         01
     "#]]
     .assert_eq(&(shown.join("\n") + "\n"));
-    let Response { message, sidecars } = fixture.scan(&open(new_scan(&[]))).await;
+    let RpcResponse { message, sidecars } = fixture.scan(&open(new_scan(&[]))).await;
     assert_eq!(message.data.expect("a count").num_rows(), 3);
     assert_eq!(sidecars.len(), 1);
 }
@@ -91,7 +91,7 @@ async fn what_is_wrong_with_a_scan() {
     let at_snapshot = Some(ReadMode::ReadAtSnapshot as i32);
     let some_key = || Some(Bytes::from_static(&[0x80, 0, 0, 1]));
     let errors = [
-        error_of(&|new| new.tablet_id = convert::id_bytes(&TABLE)).await,
+        error_of(&|new| new.tablet_id = schema::id_bytes(&TABLE)).await,
         error_of(&|new| new.projected_columns[1].name = "w".to_string()).await,
         error_of(&|new| new.projected_columns[1].is_nullable = Some(false)).await,
         error_of(&|new| new.projected_columns[1].r#type = DataType::Int8 as i32).await,
@@ -129,16 +129,16 @@ async fn what_is_wrong_with_a_scan() {
         INVALID_SNAPSHOT + INVALID_ARGUMENT: timestamp TIME is TIME us ahead of this server's clock, more than the 10000000 us allowed; check the clocks of the client and of the servers
         INVALID_SNAPSHOT + INVALID_ARGUMENT: the snapshot timestamp 0.1 is earlier than the ancient history mark: only 604800 s of history are kept
     "#]].assert_eq(&(errors.join("\n") + "\n"));
-    let both = ScanRequestPb { scanner_id: Some(convert::id_bytes(&TABLE)), ..open(new_scan(&[])) };
+    let both = ScanRequestPb { scanner_id: Some(schema::id_bytes(&TABLE)), ..open(new_scan(&[])) };
     for request in [both, ScanRequestPb::default()] {
-        let answer: Result<Response<ScanResponsePb>, _> =
+        let answer: Result<RpcResponse<ScanResponsePb>, _> =
             fixture.call(CLIENT_SERVICE, "Scan", &request, CallOptions::default()).await;
         let Err(RpcError::Remote { code, .. }) = answer else { panic!("it should be refused") };
         assert_eq!(code, RpcErrorCodePb::ErrorApplication);
     }
 }
 
-/// A client that reads a range while it is dropped reads it to the end.
+/// A client that scans a dropped range can scan it to the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scanner_outlives_its_tablet() {
     let fixture = Fixture::start().await;
@@ -146,7 +146,7 @@ async fn a_scanner_outlives_its_tablet() {
     let opened = ScanRequestPb { batch_size_bytes: Some(0), ..open(new_scan(&["key"])) };
     let scanner_id = fixture.scan(&opened).await.message.scanner_id;
     let delete = DeleteTabletRequestPb {
-        tablet_id: convert::id_bytes(&TABLET),
+        tablet_id: schema::id_bytes(&TABLET),
         delete_type: Some(TabletDataState::TabletDataDeleted as i32),
         ..Default::default()
     };
@@ -265,7 +265,7 @@ async fn a_diff_scan_tells_what_changed() {
         snap_timestamp: Some(to),
         ..new_scan(&[])
     };
-    let Response { message, sidecars } = fixture.scan(&open(diff)).await;
+    let RpcResponse { message, sidecars } = fixture.scan(&open(diff)).await;
     assert_eq!(message.error, None);
     let rows: Vec<(u8, u8)> = sidecars[0].chunks(4 + 8 + 1 + 1).map(|row| (row[0], row[12])).collect();
     assert_eq!(rows, [(1, 1), (3, 0), (4, 0)], "keys and whether they are deleted");

@@ -1,8 +1,8 @@
 use super::*;
-use crate::proto::kudu::tserver::write_response_pb::PerRowErrorPb;
-use crate::rpc::RpcErrorCodePb;
+use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
+use nyala_common::rpc::RpcErrorCodePb;
 
-/// Row errors and counts of a write's reply.
+/// Formats row errors and counts of a write's response.
 fn shown(response: &WriteResponsePb) -> String {
     assert_eq!(response.error, None);
     assert!(response.timestamp.is_some());
@@ -98,7 +98,7 @@ async fn what_is_wrong_with_a_whole_write() {
         request.row_operations.as_mut().expect("rows").rows = Some(Bytes::from_static(rows));
     };
     let errors = [
-        error_of(&|request| request.tablet_id = convert::id_bytes(&TABLE)).await,
+        error_of(&|request| request.tablet_id = schema::id_bytes(&TABLE)).await,
         error_of(&|request| request.tablet_id = Bytes::from_static(b"nonsense")).await,
         error_of(&|request| column(request, 1, |column| column.name = "w".to_string())).await,
         error_of(&|request| column(request, 1, |column| column.r#type = DataType::Int8 as i32)).await,
@@ -128,8 +128,8 @@ async fn what_is_wrong_with_a_whole_write() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_without_its_required_fields_is_refused() {
     let fixture = Fixture::start().await;
-    let answer: Result<Response<WriteResponsePb>, _> = fixture
-        .call(CLIENT_SERVICE, "Write", &crate::proto::kudu::tserver::PingRequestPb {}, CallOptions::default())
+    let answer: Result<RpcResponse<WriteResponsePb>, _> = fixture
+        .call(CLIENT_SERVICE, "Write", &nyala_proto::kudu::tserver::PingRequestPb {}, CallOptions::default())
         .await;
     let Err(RpcError::Remote { code, .. }) = answer else { panic!("it should be refused") };
     assert_eq!(code, RpcErrorCodePb::ErrorInvalidRequest);

@@ -1,4 +1,4 @@
-//! One host of turmoil's world: the [`Env`] that programs on it see.
+//! One host of turmoil's world: the [`Env`] of the programs on it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -9,41 +9,41 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 
 use ::turmoil::net::{TcpListener, TcpStream};
-use engine::time::{Instant, Now};
-use node::env::{BoxFuture, Clock, Env, Listener, Net, Rng, Stream, TaskHandle, Tasks};
+use engine::time::{ClockReading, Instant};
+use nyala_common::env::{BoxFuture, Clock, Env, Listener, Net, Rng, Stream, TaskHandle, Tasks};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Handle;
 
-use super::super::{BOOTED, EPOCH, Failure, Stopped};
+use super::super::{BOOTED, EPOCH, StopReason, WorldFailure};
+use crate::event_log::{EventLog, ExecutionContext, InContext, Series};
 use crate::machine::Machine;
-use crate::trace::{At, EventLog, Lane, Whereabouts};
 
 /// Addresses by name.
-pub type Names = Arc<Mutex<BTreeMap<String, IpAddr>>>;
-/// What happened inside that the driver must see to.
-pub type Signals = Arc<Mutex<VecDeque<Signal>>>;
-pub type Signal = Result<Stopped, Failure>;
-pub type Streams = Arc<Mutex<Vec<Arc<Fate>>>>;
+pub type HostAddresses = Arc<Mutex<BTreeMap<String, IpAddr>>>;
+/// Events inside the world that the driver must handle.
+pub type Signals = Arc<Mutex<VecDeque<TurmoilSignal>>>;
+pub type TurmoilSignal = Result<StopReason, WorldFailure>;
+pub type Streams = Arc<Mutex<Vec<Arc<StreamState>>>>;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nothing panics while it holds this lock")
+    mutex.lock().expect("no panic with this lock locked")
 }
 
-/// Whether a stream was reset, and who must hear of it.
-pub struct Fate {
+/// The reset state of a stream, and the tasks to wake on a reset.
+pub struct StreamState {
     pub ips: [IpAddr; 2],
     reset: AtomicBool,
     wakers: Mutex<[Option<Waker>; 2]>,
 }
 
-impl Fate {
+impl StreamState {
     pub fn reset(&self) {
         self.reset.store(true, Ordering::Relaxed);
         let wakers = std::mem::take(&mut *lock(&self.wakers));
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
-    /// An error if it was; otherwise the waker is kept, of a reader (0) or a writer (1).
+    /// Returns an error if the stream was reset; otherwise stores the waker of a reader (0) or a writer (1).
     fn check(&self, who: usize, cx: &Context<'_>) -> io::Result<()> {
         if self.reset.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -53,8 +53,8 @@ impl Fate {
     }
 }
 
-impl Host {
-    pub fn env(self: &Arc<Host>) -> Env {
+impl TurmoilHost {
+    pub fn env(self: &Arc<TurmoilHost>) -> Env {
         let (host, machine) = (self.clone(), self.machine.clone());
         Env {
             clock: Arc::new(HostClock { host: host.clone() }),
@@ -63,23 +63,23 @@ impl Host {
             tasks: Arc::new(HostTasks { host }),
             memory: machine.clone(),
             rng: Arc::new(HostRng { machine: machine.clone() }),
-            watch: machine.watch(),
+            watch: machine.observer(),
         }
     }
 }
 
-/// One machine within this world.
-pub struct Host {
+/// One machine of this world.
+pub struct TurmoilHost {
     pub machine: Arc<Machine>,
     pub ip: IpAddr,
-    pub names: Names,
+    pub names: HostAddresses,
     /// The last time read, in nanoseconds since the run began.
     pub last: AtomicU64,
     pub signals: Signals,
     pub streams: Streams,
 }
 
-impl Whereabouts for Host {
+impl ExecutionContext for TurmoilHost {
     fn host(&self) -> &str {
         &self.machine.name
     }
@@ -93,24 +93,24 @@ impl Whereabouts for Host {
     }
 
     fn stepped(&self) {
-        for fault in self.machine.fuses().struck() {
-            lock(&self.signals).push_back(Ok(Stopped::Struck { fault }));
+        for fault in self.machine.triggers().take_fired() {
+            lock(&self.signals).push_back(Ok(StopReason::Fired { fault }));
         }
-        // Some disk work is so small that tasks do it by the way.
-        if self.machine.fuses().power_went(|| self.machine.lost_power()) {
+        // Small disk work is done inside tasks.
+        if self.machine.triggers().take_power_cut(|| self.machine.lost_power()) {
             self.lost_power();
         }
     }
 }
 
-impl Host {
+impl TurmoilHost {
     fn lost_power(&self) {
         self.record("no power", &[]);
         let host = self.machine.name.clone();
-        lock(&self.signals).push_back(Ok(Stopped::LostPower { host }));
+        lock(&self.signals).push_back(Ok(StopReason::LostPower { host }));
     }
 
-    /// Nanoseconds since the run began.
+    /// Returns the nanoseconds since the run began.
     fn elapsed(&self) -> u64 {
         let in_task = Handle::try_current().is_ok();
         match ::turmoil::sim_elapsed().filter(|_| in_task) {
@@ -142,13 +142,13 @@ impl Host {
 }
 
 struct HostClock {
-    host: Arc<Host>,
+    host: Arc<TurmoilHost>,
 }
 
 impl Clock for HostClock {
-    fn now(&self) -> Now {
+    fn now(&self) -> ClockReading {
         let true_micros = EPOCH.as_micros() as u64 + self.host.elapsed() / 1_000;
-        Now { mono: self.host.now(), wall: self.host.machine.wall(true_micros) }
+        ClockReading { mono: self.host.now(), wall: self.host.machine.wall(true_micros) }
     }
 
     fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()> {
@@ -171,7 +171,7 @@ impl Rng for HostRng {
 }
 
 struct HostTasks {
-    host: Arc<Host>,
+    host: Arc<TurmoilHost>,
 }
 
 struct HostTask(tokio::task::JoinHandle<()>);
@@ -189,7 +189,7 @@ impl TaskHandle for HostTask {
 impl Tasks for HostTasks {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
         self.host.record("spawn", name.as_bytes());
-        Box::new(HostTask(tokio::task::spawn_local(At { here: self.host.clone(), future })))
+        Box::new(HostTask(tokio::task::spawn_local(InContext { here: self.host.clone(), future })))
     }
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
@@ -201,18 +201,18 @@ impl Tasks for HostTasks {
                 return std::future::pending().await;
             }
             let now = host.now();
-            let ends = host.machine.work_ends(now);
+            let ends = host.machine.busy_until(now);
             let took = ends.since(now);
             host.record("run", &(took.as_nanos() as u64).to_le_bytes());
             let (log, micros) = (&host.machine.log, took.as_micros() as u64);
-            log.lane(host.elapsed(), &host.machine.name, Lane::Work, micros);
+            log.add_sample(host.elapsed(), &host.machine.name, Series::Work, micros);
             host.sleep_until(ends).await;
         })
     }
 }
 
 struct HostNet {
-    host: Arc<Host>,
+    host: Arc<TurmoilHost>,
 }
 
 impl Net for HostNet {
@@ -263,19 +263,19 @@ impl Net for HostNet {
     }
 }
 
-impl Host {
+impl TurmoilHost {
     fn resolve(&self, host_port: &str) -> Option<SocketAddr> {
         if let Ok(addr) = host_port.parse() {
             return Some(addr);
         }
         let (name, port) = host_port.rsplit_once(':')?;
-        let ip = *self.names.lock().expect("nothing panics while it holds the names").get(name)?;
+        let ip = *self.names.lock().expect("no panic with the names locked").get(name)?;
         Some(SocketAddr::new(ip, port.parse().ok()?))
     }
 }
 
 struct HostListener {
-    host: Arc<Host>,
+    host: Arc<TurmoilHost>,
     listener: TcpListener,
     local_addr: SocketAddr,
 }
@@ -296,20 +296,20 @@ impl Listener for HostListener {
 
 /// A stream whose traffic is recorded and whose writes are cut at random lengths.
 struct HostStream {
-    host: Arc<Host>,
+    host: Arc<TurmoilHost>,
     stream: TcpStream,
-    fate: Arc<Fate>,
+    fate: Arc<StreamState>,
 }
 
-/// The longest segment, and how often a write is cut to a random part of that.
+/// Longest segment in bytes; a write is cut to a random part of that once every `CUT_ONE_IN`.
 const SEGMENT_BYTES_MAX: usize = 16 << 10;
 const CUT_ONE_IN: u64 = 8;
 
 impl HostStream {
     #[allow(clippy::new_ret_no_self, reason = "a stream is known by its trait")]
-    fn new(host: &Arc<Host>, stream: TcpStream, remote: IpAddr) -> Stream {
+    fn new(host: &Arc<TurmoilHost>, stream: TcpStream, remote: IpAddr) -> Stream {
         let wakers = Mutex::default();
-        let fate = Arc::new(Fate { ips: [host.ip, remote], reset: AtomicBool::new(false), wakers });
+        let fate = Arc::new(StreamState { ips: [host.ip, remote], reset: AtomicBool::new(false), wakers });
         lock(&host.streams).push(fate.clone());
         Box::new(HostStream { host: host.clone(), stream, fate })
     }
@@ -341,7 +341,7 @@ impl AsyncWrite for HostStream {
         if let Ok(written) = &written {
             self.host.record("write", &bytes[..*written]);
             let (log, name) = (&self.host.machine.log, &self.host.machine.name);
-            log.lane(self.host.elapsed(), name, Lane::Sent, *written as u64);
+            log.add_sample(self.host.elapsed(), name, Series::Sent, *written as u64);
         }
         Poll::Ready(written)
     }

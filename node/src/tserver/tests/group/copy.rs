@@ -1,11 +1,11 @@
-//! A fourth server joins: it is copied while the group goes on writing, whoever dies meanwhile.
+//! A fourth server is added: it is copied while the group serves writes and other servers fail.
 
 use super::*;
-use crate::tserver::entry::EntryState;
+use crate::tserver::tablet_entry::EntryState;
 use engine::config::TabletConfig;
-use engine::raft::Member;
+use engine::raft::MemberKind;
 
-/// Small files, and copies that take seconds.
+/// Sets small files, and copies that take seconds.
 fn slowly(config: &mut TserverConfig) {
     config.tablet = TabletConfig::tiny();
     config.maintenance_interval_ms = 20;
@@ -16,7 +16,7 @@ fn slowly(config: &mut TserverConfig) {
 
 const FRESH: usize = 3;
 
-/// Three servers with a tablet of a hundred rows, and a fourth.
+/// Starts three servers with a tablet of 100 rows, and a fourth.
 async fn with_fresh() -> (Group, usize) {
     let group = Group::with(4, slowly).await;
     group.create(&ALL).await;
@@ -36,7 +36,7 @@ async fn write_row(group: &Group, leader: usize, key: i32) -> u64 {
 /// Asks the leader to make the fresh server a voter once it has caught up.
 async fn add_fresh(group: &Group, leader: usize) {
     let mut peer = group.peer(FRESH);
-    peer.member_type = Some(crate::proto::kudu::consensus::raft_peer_pb::MemberType::NonVoter as i32);
+    peer.member_type = Some(nyala_proto::kudu::consensus::raft_peer_pb::MemberType::NonVoter as i32);
     peer.attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
     let changed = group.change_config(leader, ChangeConfigType::AddPeer, peer, None).await;
     assert_eq!(changed.error, None);
@@ -70,7 +70,7 @@ async fn a_learner_is_copied_under_writes_and_promoted() {
     group.caught_up(FRESH, leader).await;
     assert_eq!(group.keys(FRESH, snapshot_scan(last + 1)).await, (0..key).collect::<Vec<_>>());
     let status = group.status(FRESH).expect("it runs");
-    assert!(status.committed_config.peers.iter().all(|peer| peer.member == Member::Voter));
+    assert!(status.committed_config.peers.iter().all(|peer| peer.member == MemberKind::Voter));
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,7 +114,7 @@ async fn an_evicted_replica_comes_back_from_its_tombstone() {
     assert_eq!(removed.error, None);
     let index = group.status(leader).expect("it runs").committed_config.kudu_index();
     let request = |cas| DeleteTabletRequestPb {
-        tablet_id: convert::id_bytes(&TABLET),
+        tablet_id: schema::id_bytes(&TABLET),
         delete_type: Some(TabletDataState::TabletDataTombstoned as i32),
         cas_config_opid_index_less_or_equal: Some(cas),
         ..Default::default()
@@ -125,7 +125,7 @@ async fn an_evicted_replica_comes_back_from_its_tombstone() {
         group.call(gone, ADMIN_SERVICE, "DeleteTablet", &request(index)).await;
     assert_eq!(deleted.error, None);
     write_row(&group, leader, 100).await;
-    peer.member_type = Some(crate::proto::kudu::consensus::raft_peer_pb::MemberType::NonVoter as i32);
+    peer.member_type = Some(nyala_proto::kudu::consensus::raft_peer_pb::MemberType::NonVoter as i32);
     peer.attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
     assert_eq!(group.change_config(leader, ChangeConfigType::AddPeer, peer, None).await.error, None);
     let uuid = group.uuid(gone);
@@ -153,7 +153,7 @@ async fn a_tombstone_votes_while_it_is_copied_over() {
     let [gone, next] = others(&ALL, source)[..] else { panic!("two followers") };
     group.caught_up(next, source).await;
     let request = DeleteTabletRequestPb {
-        tablet_id: convert::id_bytes(&TABLET),
+        tablet_id: schema::id_bytes(&TABLET),
         delete_type: Some(TabletDataState::TabletDataTombstoned as i32),
         ..Default::default()
     };

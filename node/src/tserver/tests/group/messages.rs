@@ -1,4 +1,4 @@
-//! Messages of the group's own talk: those that are not meant for us, votes, and what tombstones say.
+//! Messages between the members of a group: misdirected ones, votes, and replies of tombstones.
 
 use super::*;
 
@@ -10,7 +10,7 @@ async fn messages_that_are_not_meant_for_us_change_nothing() {
     group.write(leader, &[insert(1, "a")]).await;
     let follower = others(&ALL, leader)[0];
     let term = group.status(follower).expect("it runs").term;
-    let uuid = |number| convert::id_bytes(&group.uuid(number));
+    let uuid = |number| schema::id_bytes(&group.uuid(number));
     let stranger = Uuid([0xee; 16]);
     let update = ConsensusRequestPb {
         dest_uuid: Some(uuid(follower)),
@@ -20,7 +20,7 @@ async fn messages_that_are_not_meant_for_us_change_nothing() {
         ..Default::default()
     };
     let wrongs = [
-        ConsensusRequestPb { dest_uuid: Some(convert::id_bytes(&stranger)), ..update.clone() },
+        ConsensusRequestPb { dest_uuid: Some(schema::id_bytes(&stranger)), ..update.clone() },
         ConsensusRequestPb { dest_uuid: None, ..update.clone() },
         ConsensusRequestPb { tablet_id: stranger.to_string(), ..update.clone() },
         ConsensusRequestPb { tablet_id: "../wal".to_string(), ..update.clone() },
@@ -39,7 +39,7 @@ async fn messages_that_are_not_meant_for_us_change_nothing() {
         lines.push(refusal(&group, &answer));
     }
     let batch =
-        HeartbeatsRequestPb { dest_uuid: Some(convert::id_bytes(&stranger)), updates: vec![update.clone()] };
+        HeartbeatsRequestPb { dest_uuid: Some(schema::id_bytes(&stranger)), updates: vec![update.clone()] };
     let answer: HeartbeatsResponsePb = group.call(follower, CONSENSUS_SERVICE, "Heartbeats", &batch).await;
     lines.push(shown(&group, &told(&answer.error)));
     let unknown = ConsensusRequestPb { tablet_id: stranger.to_string(), ..update.clone() };
@@ -77,7 +77,7 @@ fn operation(term: i64, index: i64) -> ReplicateMsg {
     }
 }
 
-/// With names instead of ids.
+/// Replaces ids by names.
 fn shown(group: &Group, text: &str) -> String {
     let named = |text: String, number: usize| text.replace(&group.uuid(number).to_string(), "SERVER");
     ALL.into_iter().fold(text.to_string(), named)
@@ -101,7 +101,7 @@ async fn votes_are_given_to_members_of_the_group_alone() {
     group.create(&ALL).await;
     let leader = group.leader(&ALL).await;
     let follower = others(&ALL, leader)[0];
-    let uuid = |number| convert::id_bytes(&group.uuid(number));
+    let uuid = |number| schema::id_bytes(&group.uuid(number));
     let request = VoteRequestPb {
         dest_uuid: Some(uuid(follower)),
         tablet_id: TABLET.to_string(),
@@ -113,7 +113,7 @@ async fn votes_are_given_to_members_of_the_group_alone() {
         },
         ..Default::default()
     };
-    let stranger = convert::id_bytes(&Uuid([0xee; 16]));
+    let stranger = schema::id_bytes(&Uuid([0xee; 16]));
     let wrongs = [
         VoteRequestPb { dest_uuid: Some(stranger.clone()), ..request.clone() },
         VoteRequestPb { tablet_id: Uuid([0xee; 16]).to_string(), ..request.clone() },
@@ -151,12 +151,12 @@ async fn tombstones_vote_by_what_they_remember() {
     group.write(leader, &[insert(1, "a")]).await;
     group.caught_up(gone, leader).await;
     group.caught_up(other, leader).await;
-    // Nobody reaches the tombstone to have it copy the tablet.
+    // The leader cannot reach the tombstone to have it copied.
     group.wires.cut(leader);
     group.wires.cut(other);
     let request = DeleteTabletRequestPb {
         dest_uuid: None,
-        tablet_id: convert::id_bytes(&TABLET),
+        tablet_id: schema::id_bytes(&TABLET),
         delete_type: Some(TabletDataState::TabletDataTombstoned as i32),
         ..Default::default()
     };
@@ -165,7 +165,7 @@ async fn tombstones_vote_by_what_they_remember() {
     let vote = |term: i64, index: i64| VoteRequestPb {
         dest_uuid: None,
         tablet_id: TABLET.to_string(),
-        candidate_uuid: convert::id_bytes(&group.uuid(other)),
+        candidate_uuid: schema::id_bytes(&group.uuid(other)),
         candidate_term: term,
         candidate_status: ConsensusStatusPb {
             last_received: OpIdPb { term: 1, index },
@@ -175,7 +175,7 @@ async fn tombstones_vote_by_what_they_remember() {
     };
     let ask = async |term, index| {
         let mut request = vote(term, index);
-        request.dest_uuid = Some(convert::id_bytes(&group.uuid(gone)));
+        request.dest_uuid = Some(schema::id_bytes(&group.uuid(gone)));
         let answer: VoteResponsePb =
             group.call(gone, CONSENSUS_SERVICE, "RequestConsensusVote", &request).await;
         answer.vote_granted()
@@ -184,7 +184,7 @@ async fn tombstones_vote_by_what_they_remember() {
     assert!(!ask(49, 1_000).await, "the term before is over");
     assert!(ask(200, 1_000).await);
     assert!(ask(200, 1_000).await, "the same answer again");
-    // One voter of three is away, one is a tombstone: its vote makes the majority, and its copy the replica.
+    // One voter of three is unreachable, one is a tombstone: its vote makes the majority, and its copy the replica.
     group.wires.join(other);
     group
         .until("the other follower to lead", |group| {

@@ -1,9 +1,9 @@
-//! Replicas with nothing to do.
+//! Hibernated replicas.
 
 use super::*;
 
 fn all_rest(group: &Group) -> bool {
-    ALL.iter().all(|number| group.replica(*number).is_some_and(|replica| replica.sleeps_through() > 0))
+    ALL.iter().all(|number| group.replica(*number).is_some_and(|replica| replica.deferred_message_count() > 0))
 }
 
 #[tokio::test(start_paused = true)]
@@ -22,7 +22,7 @@ async fn replicas_at_rest_sleep_through_heartbeats_and_still_know_who_lives() {
     let heard = |silent: Option<Duration>| silent.expect("it answers") <= Duration::from_millis(600);
     assert!(status.peers.iter().all(|peer| heard(peer.silent)), "{:?}", status.peers);
     let rest = others(&ALL, leader);
-    // It takes an election timeout and a half, and no longer for what was kept.
+    // The election takes 1.5 election timeouts; queued events do not delay it.
     group.wires.cut(leader);
     let began = group.env.now().mono;
     group.until("another leader", |group| group.agreed(&rest).is_some()).await;

@@ -1,0 +1,181 @@
+//! Thresholds of the paths' instruction counts, and the growth that is allowed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::command::CommandLine;
+
+/// Growth above its threshold, in percent, that makes a path slower.
+const GROWTH_MAX: u64 = 5;
+
+/// Tools besides the code that determine counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Toolchain {
+    /// Version of the compiler.
+    rustc: String,
+    /// Version of valgrind and features of its processor: valgrind omits features that the machine lacks.
+    valgrind: String,
+    processor: String,
+    /// Version of the C library, with its `memcpy` and `malloc`.
+    libc: String,
+}
+
+impl Toolchain {
+    pub fn here() -> Result<Toolchain> {
+        let first = |program: &str, word: &str| -> Result<String> {
+            let said = CommandLine::new(program).args([word]).output()?.stdout;
+            Ok(said.lines().next().with_context(|| format!("{program} says nothing"))?.to_owned())
+        };
+        Ok(Toolchain {
+            rustc: first("rustc", "--version")?,
+            valgrind: first("valgrind", "--version")?,
+            libc: first("getconf", "GNU_LIBC_VERSION")?,
+            processor: processor(&fs::read_to_string("/proc/cpuinfo")?),
+        })
+    }
+}
+
+impl std::fmt::Display for Toolchain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Toolchain { rustc, valgrind, processor, libc } = self;
+        write!(f, "{rustc}, {valgrind}, {processor}, {libc}")
+    }
+}
+
+/// Returns valgrind's view of the processor. Valgrind knows AVX2 and nothing newer, and all processors with AVX2 are
+/// the same to it, so maker and model do not matter.
+fn processor(cpuinfo: &str) -> String {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let has = |flag: &&str| flags.split_whitespace().any(|word| word == *flag);
+    let known: Vec<&str> = ["sse4_2", "avx", "avx2", "bmi2"].into_iter().filter(has).collect();
+    format!("{} {}", std::env::consts::ARCH, known.join(" "))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thresholds {
+    pub made: Toolchain,
+    /// Instructions by path.
+    pub instructions: BTreeMap<String, u64>,
+}
+
+/// Text to print, and failures.
+pub struct CountsVerdict {
+    /// A line for each path; the last gives the reason if growth was not checked.
+    pub table: String,
+    pub failures: Vec<String>,
+}
+
+impl Thresholds {
+    pub fn parse(text: &str) -> Result<Thresholds> {
+        toml::from_str(text).context("the bars cannot be read")
+    }
+
+    pub fn show(&self) -> Result<String> {
+        let how = "# Instructions of the hot paths; written by `cargo ci counts --bless`, do not edit.\n";
+        Ok(format!("{how}\n{}", toml::to_string(self)?))
+    }
+
+    /// Compares counts with these thresholds. Growth is no failure under another toolchain, which may be its cause.
+    pub fn compare(&self, counted: &Thresholds) -> CountsVerdict {
+        let mut verdict = CountsVerdict { table: String::new(), failures: Vec::new() };
+        let same = counted.made == self.made;
+        for (path, now) in &counted.instructions {
+            let before = self.instructions.get(path);
+            verdict.judge(path, before.copied(), *now, same);
+        }
+        for path in self.instructions.keys().filter(|path| !counted.instructions.contains_key(*path)) {
+            verdict.failures.push(format!("{path} has a bar but was not counted"));
+        }
+        if !same {
+            let (theirs, ours) = (&self.made, &counted.made);
+            writeln!(
+                verdict.table,
+                "skipped: growth is not judged, as the bars are of {theirs} and this is {ours}"
+            )
+            .expect("writing to a string");
+        }
+        if !verdict.failures.is_empty() {
+            verdict.failures.push("if that is as it should be: cargo ci counts --bless".to_owned());
+        }
+        verdict
+    }
+}
+
+impl CountsVerdict {
+    fn judge(&mut self, path: &str, before: Option<u64>, now: u64, same: bool) {
+        let Some(before) = before else {
+            self.failures.push(format!("{path} has no bar"));
+            return;
+        };
+        let growth = (now as f64 / before.max(1) as f64 - 1.0) * 100.0;
+        writeln!(self.table, "{path:<24} {now:>12} instructions {growth:>+7.2} %")
+            .expect("writing to a string");
+        if same && now * 100 > before * (100 + GROWTH_MAX) {
+            self.failures.push(format!("{path} takes {growth:.1} % more instructions"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bars<const N: usize>(instructions: [(&str, u64); N]) -> Thresholds {
+        let made = Toolchain { rustc: "r".into(), valgrind: "v".into(), libc: "l".into(), processor: "p".into() };
+        let instructions = instructions.map(|(path, count)| (path.to_owned(), count));
+        Thresholds { made, instructions: instructions.into() }
+    }
+
+    #[test]
+    fn of_a_processor_only_what_valgrind_knows_counts() {
+        let old = processor("processor: 0\nflags\t\t: fpu sse4_2 avx avx2\n");
+        assert_eq!(old, processor("flags : fpu sse4_2 avx avx2 avx512f\n"));
+        assert_ne!(old, processor("flags : fpu sse4_2 avx\n"));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let bars = bars([("wal.append", 7), ("raft.lead", 8)]);
+        assert_eq!(Thresholds::parse(&bars.show().unwrap()).unwrap(), bars);
+    }
+
+    #[test]
+    fn five_percent_pass_and_more_does_not() {
+        let old = bars([("a.b", 1000), ("c.d", 1000)]);
+        assert!(old.compare(&bars([("a.b", 1050), ("c.d", 500)])).failures.is_empty());
+        let verdict = old.compare(&bars([("a.b", 1051), ("c.d", 1000)]));
+        let hint = "if that is as it should be: cargo ci counts --bless";
+        assert_eq!(verdict.failures, ["a.b takes 5.1 % more instructions", hint]);
+        assert_eq!(
+            verdict.table,
+            "a.b                              1051 instructions   +5.10 %\n\
+             c.d                              1000 instructions   +0.00 %\n"
+        );
+    }
+
+    #[test]
+    fn bars_and_counts_are_of_the_same_paths() {
+        let failures = bars([("a.b", 1)]).compare(&bars([("c.d", 1)])).failures;
+        assert_eq!(failures[..2], ["c.d has no bar", "a.b has a bar but was not counted"]);
+    }
+
+    #[test]
+    fn growth_under_other_tools_is_told_but_not_judged() {
+        let mut counted = bars([("a.b", 2)]);
+        counted.made.libc = "other".into();
+        let verdict = bars([("a.b", 1)]).compare(&counted);
+        assert!(verdict.failures.is_empty(), "{:?}", verdict.failures);
+        let lines: Vec<&str> = verdict.table.lines().collect();
+        assert!(lines[0].ends_with("+100.00 %"), "{lines:?}");
+        assert_eq!(
+            lines[1],
+            "skipped: growth is not judged, as the bars are of r, v, p, l and this is r, v, p, other"
+        );
+        counted.instructions.insert("c.d".into(), 1);
+        assert_eq!(bars([("a.b", 1)]).compare(&counted).failures[0], "c.d has no bar");
+    }
+}

@@ -1,0 +1,186 @@
+//! Partition schemas and ranges: from a client's request to the partitions of tablets.
+
+use super::Catalog;
+use super::commands::{ColumnRef, RangeOps, RequestedColumn, RequestedHash, RequestedPartitioning};
+use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::record::TabletRecord;
+use crate::error::Error;
+use crate::ids::ColumnId;
+use crate::schema::partition::{HashDimension, Partition, PartitionSchema};
+use crate::schema::partition_range::{PartitionRange, RangeOp, decode_range_ops, ranges_of_ops};
+use crate::schema::row_ops::ClientColumn;
+use crate::schema::{ColumnSchema, Schema};
+
+/// Creates the partition schema of a new table and its first partitions, in the order of their keys.
+pub(super) fn of_new_table(
+    schema: &Schema,
+    requested: &RequestedPartitioning,
+) -> Result<(PartitionSchema, Vec<Partition>)> {
+    let hash = hash_dimensions(schema, &requested.hash)?;
+    let range_columns = range_columns(schema, requested.range.as_deref())?;
+    let partition_schema = PartitionSchema { hash, range_columns, custom: Vec::new() };
+    if !requested.custom.is_empty() {
+        return with_custom_ranges(schema, partition_schema, requested);
+    }
+    let ops = &requested.splits_and_bounds;
+    let allow_empty = requested.allow_empty && !partition_schema.range_columns.is_empty();
+    let partitions = match ops.rows.is_empty() && allow_empty {
+        true => Vec::new(),
+        false => {
+            let ops = decode(schema, &[], ops)?;
+            let (splits, ranges) = ranges_of_ops(schema, &partition_schema.range_columns, &ops)?;
+            partition_schema.create_partitions(&splits, &ranges)?
+        }
+    };
+    Ok((partition_schema, partitions))
+}
+
+fn hash_dimensions(schema: &Schema, requested: &[RequestedHash]) -> Result<Vec<HashDimension>> {
+    let mut used: Vec<ColumnId> = Vec::new();
+    let mut dimensions = Vec::with_capacity(requested.len());
+    for request in requested {
+        let mut columns = key_columns(schema, &request.columns, "hash")?;
+        if columns.is_empty() {
+            return Err(CatalogError::schema("a hash dimension needs at least one column"));
+        }
+        for column in &columns {
+            if used.contains(column) {
+                let message = "hash bucket schema components must not contain columns in common";
+                return Err(CatalogError::schema(message));
+            }
+            used.push(*column);
+        }
+        if request.buckets < 2 {
+            return Err(CatalogError::schema("must have at least two hash buckets"));
+        }
+        columns.sort();
+        dimensions.push(HashDimension { columns, buckets: request.buckets as u32, seed: request.seed });
+    }
+    Ok(dimensions)
+}
+
+fn range_columns(schema: &Schema, requested: Option<&[ColumnRef]>) -> Result<Vec<ColumnId>> {
+    match requested {
+        Some(columns) => key_columns(schema, columns, "range"),
+        None => {
+            let keys = schema.key_columns().iter().filter(|column| !column.auto_incrementing);
+            Ok(keys.map(|column| column.id).collect())
+        }
+    }
+}
+
+/// The ids of these columns, each of which must be in the primary key and named once.
+fn key_columns(schema: &Schema, requested: &[ColumnRef], what: &str) -> Result<Vec<ColumnId>> {
+    let mut ids = Vec::with_capacity(requested.len());
+    for column in requested {
+        let (index, shown) = match column {
+            ColumnRef::Name(name) => (schema.index_of_name(name), format!("{name:?}")),
+            ColumnRef::Id(id) => (schema.index_of_id(ColumnId(*id)), format!("with id {id}")),
+        };
+        let index = index.ok_or_else(|| CatalogError::schema(format!("unknown {what} column {shown}")))?;
+        if index >= schema.num_key_columns() {
+            return Err(CatalogError::schema(format!("{what} column {shown} is not in the primary key")));
+        }
+        let column = &schema.columns()[index];
+        if column.auto_incrementing && what == "hash" {
+            return Err(CatalogError::schema(format!(
+                "the auto-incrementing column {shown} cannot be hashed"
+            )));
+        }
+        if ids.contains(&column.id) {
+            return Err(CatalogError::schema(format!("{what} column {shown} is named twice")));
+        }
+        ids.push(column.id);
+    }
+    Ok(ids)
+}
+
+/// Creates the partitions of a table whose ranges all have custom hash dimensions.
+fn with_custom_ranges(
+    schema: &Schema,
+    mut partition_schema: PartitionSchema,
+    requested: &RequestedPartitioning,
+) -> Result<(PartitionSchema, Vec<Partition>)> {
+    if !requested.splits_and_bounds.rows.is_empty() {
+        let message = "ranges are given either by split_rows_range_bounds or by custom_hash_schema_ranges";
+        return Err(CatalogError::invalid(format!("{message}, not by both")));
+    }
+    let mut ranges: Vec<PartitionRange> = Vec::new();
+    let mut partitions = Vec::new();
+    for request in &requested.custom {
+        let range = requested_range(schema, &partition_schema, &[], &request.bounds)?;
+        if let Some(other) = ranges.iter().find(|other| other.overlaps(&range)) {
+            let [a, b] = [&range, other].map(|range| partition_schema.show_range(schema, range));
+            return Err(CatalogError::invalid(format!("overlapping range partitions: {a}, {b}")));
+        }
+        partitions.extend(add_range(schema, &mut partition_schema, &range, Some(&request.hash))?);
+        ranges.push(range);
+    }
+    partitions.sort_by(|a, b| a.start.cmp(&b.start));
+    Ok((partition_schema, partitions))
+}
+
+/// Adds a range, with custom hash dimensions if `hash` is given, and returns its partitions.
+pub(super) fn add_range(
+    schema: &Schema,
+    partition_schema: &mut PartitionSchema,
+    range: &PartitionRange,
+    hash: Option<&[RequestedHash]>,
+) -> Result<Vec<Partition>> {
+    let hash = match hash {
+        Some(requested) => hash_dimensions(schema, requested)?,
+        None => partition_schema.hash.clone(),
+    };
+    if hash.len() != partition_schema.hash.len() {
+        let error = Error::unsupported("varying number of hash dimensions per range is not yet supported");
+        return Err(CatalogError::new(CatalogErrorCode::InvalidSchema, error));
+    }
+    partition_schema.set_custom(range, hash);
+    Ok(partition_schema.partitions_of(range))
+}
+
+/// The one range that these operations bound.
+pub(super) fn requested_range(
+    schema: &Schema,
+    partition_schema: &PartitionSchema,
+    client: &[RequestedColumn],
+    ops: &RangeOps,
+) -> Result<PartitionRange> {
+    if partition_schema.range_columns.is_empty() {
+        return Err(CatalogError::invalid("the table has no range partitions"));
+    }
+    let ops = decode(schema, client, ops)?;
+    let (splits, mut ranges) = ranges_of_ops(schema, &partition_schema.range_columns, &ops)?;
+    match (splits.as_slice(), ranges.len()) {
+        ([], 1) => Ok(ranges.remove(0)),
+        _ => Err(CatalogError::invalid("a range partition is given by one lower and one upper bound")),
+    }
+}
+
+/// Decodes range operations encoded with the client's columns, or with the table's if there are none.
+fn decode(schema: &Schema, client: &[RequestedColumn], ops: &RangeOps) -> Result<Vec<RangeOp>> {
+    let table_column =
+        |column: &ColumnSchema| ClientColumn { id: column.id, ty: column.ty, nullable: column.nullable };
+    let mut columns: Vec<ClientColumn> = Vec::with_capacity(schema.columns().len());
+    if client.is_empty() {
+        columns.extend(schema.columns().iter().map(table_column));
+    }
+    for request in client {
+        let client_column = &request.column;
+        // Columns that only the client knows may be in the encoding, but not in a bound.
+        let id =
+            schema.index_of_name(&client_column.name).map_or(UNKNOWN, |index| schema.columns()[index].id);
+        columns.push(ClientColumn { id, ty: client_column.ty, nullable: client_column.nullable });
+    }
+    Ok(decode_range_ops(&columns, &ops.rows, &ops.indirect)?)
+}
+
+/// Id of a column that is in no table.
+const UNKNOWN: ColumnId = ColumnId(u32::MAX);
+
+impl Catalog {
+    /// The lower bound of a tablet's range.
+    pub(super) fn range_start(&self, record: &TabletRecord) -> Vec<u8> {
+        record.partition.range().lower
+    }
+}

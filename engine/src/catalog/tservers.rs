@@ -1,0 +1,295 @@
+//! Tablet servers known to the catalog: registration, heartbeats, maintenance.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::commands::{CommandReply, ServerStateChange};
+use super::error::{CatalogError, Result};
+use super::record::{ConsensusState, HostPort, ServerRecord, SystemRowKey};
+use super::{Catalog, CatalogEffects, CatalogNote, ReportedHealth};
+use crate::error::Error;
+use crate::ids::{PeerId, TabletId};
+use crate::time::{ClockReading, Instant};
+
+/// Addresses and properties of a tablet server, as it registered them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TserverRegistration {
+    pub rpc: Vec<HostPort>,
+    pub http: Vec<HostPort>,
+    pub software_version: String,
+    pub https_enabled: bool,
+    /// Seconds since 1970.
+    pub start_time: Option<i64>,
+}
+
+/// A replica's state as its server reports it; the numbers are Kudu's `TabletStatePB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(i32)]
+pub enum ReplicaState {
+    Bootstrapping = 0,
+    Running = 1,
+    Failed = 2,
+    Stopping = 3,
+    Shutdown = 4,
+    Initialized = 5,
+    NotInitialized = 6,
+    Stopped = 7,
+    #[default]
+    Unknown = 999,
+}
+
+/// Reported state of a replica's data; the numbers are Kudu's `TabletDataState`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(i32)]
+pub enum ReportedDataState {
+    Copying = 0,
+    Ready = 1,
+    Deleted = 2,
+    Tombstoned = 3,
+    #[default]
+    Unknown = 999,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplicaStats {
+    pub disk_bytes: u64,
+    /// Absent while the replica does not know.
+    pub live_rows: Option<u64>,
+}
+
+/// One replica in a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportedTablet {
+    pub tablet: TabletId,
+    pub state: ReplicaState,
+    pub data: ReportedDataState,
+    pub consensus: Option<ConsensusState>,
+    /// Reason for its failure.
+    pub error: Option<String>,
+    pub schema_version: Option<u32>,
+    /// Sent by leaders.
+    pub stats: Option<ReplicaStats>,
+    /// Health of the members of its configuration, sent by a leader.
+    pub health: BTreeMap<PeerId, ReportedHealth>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TabletReport {
+    /// True if only changes since the last acknowledged report are included; otherwise the report is full.
+    pub incremental: bool,
+    pub updated: Vec<ReportedTablet>,
+    pub removed: Vec<TabletId>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heartbeat {
+    pub server: PeerId,
+    /// Grows with each start of the server.
+    pub instance: i64,
+    /// Sent in the first heartbeat, and on request.
+    pub registration: Option<TserverRegistration>,
+    /// Location of the server, `/` and a path of names; sent with a registration.
+    pub location: Option<String>,
+    pub report: Option<TabletReport>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HeartbeatReply {
+    pub needs_registration: bool,
+    pub needs_full_report: bool,
+    /// Tablets of the processed report.
+    pub tablets: Vec<TabletId>,
+}
+
+/// A tablet server as known to a master that does not lead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TserverContact {
+    pub id: PeerId,
+    pub instance: i64,
+    pub registration: TserverRegistration,
+    pub location: Option<String>,
+    pub last_heartbeat: Instant,
+}
+
+/// A tablet server that has registered with this master since it started.
+#[derive(Debug)]
+pub(super) struct Tserver {
+    pub(super) instance: i64,
+    pub(super) registration: TserverRegistration,
+    pub(super) location: Option<String>,
+    pub(super) last_heartbeat: Instant,
+    /// True if a full report has been processed since the registration.
+    reported: bool,
+}
+
+impl Catalog {
+    pub(super) fn heartbeat(
+        &mut self,
+        now: ClockReading,
+        beat: Heartbeat,
+        out: &mut CatalogEffects,
+    ) -> HeartbeatReply {
+        if let Some(registration) = beat.registration {
+            let location = beat.location;
+            self.register(now, beat.server, beat.instance, registration, location, out);
+        }
+        let mut reply = HeartbeatReply::default();
+        let Some(server) = self.servers.get_mut(&beat.server).filter(|known| known.instance == beat.instance)
+        else {
+            reply.needs_registration = true;
+            return reply;
+        };
+        server.last_heartbeat = now.mono;
+        let Some(report) = beat.report else {
+            reply.needs_full_report = !server.reported;
+            return reply;
+        };
+        if report.incremental && !server.reported {
+            reply.needs_full_report = true;
+            return reply;
+        }
+        server.reported = true;
+        self.take_report(now, beat.server, report, &mut reply, out);
+        reply
+    }
+
+    fn register(
+        &mut self,
+        now: ClockReading,
+        id: PeerId,
+        instance: i64,
+        registration: TserverRegistration,
+        location: Option<String>,
+        out: &mut CatalogEffects,
+    ) {
+        let old = self.servers.get(&id);
+        // A delayed message of an earlier run of the server. Runs are told apart by their start times, and clocks can
+        // be set back, so this applies only after a recent heartbeat.
+        let is_recent =
+            |old: &Tserver| now.mono.since(old.last_heartbeat) <= self.config.server_unresponsive_after;
+        if old.is_some_and(|old| old.instance > instance && is_recent(old)) {
+            return;
+        }
+        let known = old.is_some_and(|old| old.instance == instance && old.registration == registration);
+        if !known {
+            let address = registration.rpc.first().map_or_else(String::new, HostPort::to_string);
+            out.notes.push(CatalogNote::ServerRegistered { server: id, address });
+        }
+        let server = Tserver { instance, registration, location, last_heartbeat: now.mono, reported: false };
+        self.servers.insert(id, server);
+    }
+
+    /// Imports the state of a tablet server that this master learned before it led. Only a full report from the server
+    /// itself counts as one.
+    pub fn import_contact(&mut self, server: TserverContact) {
+        let TserverContact { id, instance, registration, location, last_heartbeat } = server;
+        self.servers
+            .insert(id, Tserver { instance, registration, location, last_heartbeat, reported: false });
+    }
+
+    fn take_report(
+        &mut self,
+        now: ClockReading,
+        server: PeerId,
+        report: TabletReport,
+        reply: &mut HeartbeatReply,
+        out: &mut CatalogEffects,
+    ) {
+        let reported: BTreeSet<TabletId> = report.updated.iter().map(|tablet| tablet.tablet).collect();
+        for tablet in report.updated {
+            reply.tablets.push(tablet.tablet);
+            self.take_replica(now, server, tablet, out);
+        }
+        for tablet in report.removed {
+            self.replica_absent(now, server, tablet, out);
+        }
+        if !report.incremental {
+            for tablet in self.expected_on(server) {
+                if !reported.contains(&tablet) {
+                    self.replica_absent(now, server, tablet, out);
+                }
+            }
+        }
+    }
+
+    /// Tablets of which this server has, or should have, a replica.
+    fn expected_on(&self, server: PeerId) -> Vec<TabletId> {
+        let mut expected = Vec::new();
+        for (id, tablet) in &self.tablets {
+            let record = &tablet.record;
+            let member = record.state.is_live() && record.consensus.peers.iter().any(|p| p.server == server);
+            if member || record.doomed.contains(&server) || tablet.replicas.contains_key(&server) {
+                expected.push(*id);
+            }
+        }
+        expected
+    }
+
+    /// Returns true if the server has sent a recent heartbeat.
+    pub(super) fn is_alive(&self, now: Instant, server: PeerId) -> bool {
+        let limit = self.config.server_unresponsive_after;
+        self.servers.get(&server).is_some_and(|server| now.since(server.last_heartbeat) <= limit)
+    }
+
+    pub(super) fn live_servers(&self, now: Instant) -> usize {
+        self.servers.keys().filter(|id| self.is_alive(now, **id)).count()
+    }
+
+    pub(super) fn in_maintenance(&self, server: PeerId) -> bool {
+        self.server_records.get(&server).is_some_and(|record| record.maintenance)
+    }
+
+    pub(super) fn can_take_replicas(&self, now: Instant, server: PeerId) -> bool {
+        self.is_alive(now, server) && !self.in_maintenance(server)
+    }
+
+    pub(super) fn change_server_state(
+        &mut self,
+        now: ClockReading,
+        server: PeerId,
+        change: ServerStateChange,
+        allow_missing: bool,
+    ) -> Result<CommandReply> {
+        if !allow_missing && !self.servers.contains_key(&server) {
+            return Err(no_such_server(server));
+        }
+        let maintenance = change == ServerStateChange::EnterMaintenance;
+        if maintenance != self.in_maintenance(server) {
+            if maintenance {
+                let record = ServerRecord { maintenance, since: now.wall.micros };
+                self.server_records.insert(server, record);
+            } else {
+                self.server_records.remove(&server);
+            }
+            self.dirty.insert(SystemRowKey::Server(server));
+        }
+        Ok(CommandReply::Done)
+    }
+
+    pub(super) fn unregister_server(
+        &mut self,
+        now: ClockReading,
+        server: PeerId,
+        force: bool,
+    ) -> Result<CommandReply> {
+        if !self.servers.contains_key(&server) {
+            return Err(no_such_server(server));
+        }
+        if !force && self.is_alive(now.mono, server) {
+            let message = format!("tablet server {server} is alive; stop it first, or force it");
+            return Err(CatalogError::from(Error::not_leader(message)));
+        }
+        self.servers.remove(&server);
+        self.tasks.remove_server(server);
+        for tablet in self.tablets.values_mut() {
+            tablet.replicas.remove(&server);
+        }
+        if self.server_records.remove(&server).is_some() {
+            self.dirty.insert(SystemRowKey::Server(server));
+        }
+        Ok(CommandReply::Done)
+    }
+}
+
+fn no_such_server(server: PeerId) -> CatalogError {
+    CatalogError::from(Error::not_found(format!("no tablet server {server} has registered")))
+}

@@ -1,0 +1,188 @@
+//! The bytes of one file as readers see them, with a journal that undoes what was not synced.
+//!
+//! ```text
+//! live     |<------ synced ------>|<- append ->|<--- append --->|        pending = [append, append]
+//! crash    keeps the synced bytes and the first few pending changes, tears the next one, undoes the rest
+//! ```
+
+use std::io;
+use std::ops::Range;
+
+use rustix::io::Errno;
+
+use super::FaultCounts;
+use super::split_mix::SplitMix64;
+
+/// Bytes of the unit that a device writes whole or not at all.
+const SECTOR: usize = 512;
+
+#[derive(Default)]
+pub(super) struct FileContent {
+    live: Vec<u8>,
+    /// Changes since the last sync, oldest first; each can be undone from the end.
+    pending: Vec<UnsyncedWrite>,
+    /// Bytes that a failed sync marked clean: in the cache, never on the device.
+    phantom: Vec<Range<usize>>,
+    sync_failed: bool,
+}
+
+enum UnsyncedWrite {
+    Append { len: usize },
+    Truncate { cut: Vec<u8>, phantom: Vec<Range<usize>> },
+}
+
+impl FileContent {
+    pub fn len(&self) -> u64 {
+        self.live.len() as u64
+    }
+
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.live.extend_from_slice(bytes);
+        if !bytes.is_empty() {
+            self.pending.push(UnsyncedWrite::Append { len: bytes.len() });
+        }
+    }
+
+    /// Marks the bytes appended last as cached only; a sync does not make them durable.
+    pub fn lose_last(&mut self, len: usize) {
+        let end = self.live.len();
+        if len > 0 {
+            self.phantom.push(end - len..end);
+        }
+    }
+
+    /// Overwrites the bytes from `start` on with as many foreign ones.
+    pub fn overwrite(&mut self, start: usize, bytes: &[u8]) {
+        self.live[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let bytes = self.live.get(start..).and_then(|rest| rest.get(..out.len()));
+        match bytes {
+            Some(bytes) => out.copy_from_slice(bytes),
+            None if out.is_empty() => {}
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        Ok(())
+    }
+
+    /// Truncates the file and returns the number of bytes removed.
+    pub fn truncate(&mut self, len: u64) -> io::Result<u64> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= self.live.len()).ok_or(Errno::INVAL)?;
+        let cut = self.live.split_off(len);
+        let phantom = self.phantom.clone();
+        clip(&mut self.phantom, len);
+        let bytes = cut.len() as u64;
+        if bytes > 0 {
+            self.pending.push(UnsyncedWrite::Truncate { cut, phantom });
+        }
+        Ok(bytes)
+    }
+
+    pub fn synced(&mut self) {
+        self.pending.clear();
+    }
+
+    /// Returns true if a sync failed since the last power failure.
+    pub fn has_failed(&self) -> bool {
+        self.sync_failed
+    }
+
+    /// Records a failed sync, after which the kernel treats the pages as clean.
+    pub fn sync_failed(&mut self) {
+        self.sync_failed = true;
+        let mut len = self.live.len();
+        let mut clean = len;
+        for change in self.pending.drain(..).rev() {
+            match change {
+                UnsyncedWrite::Append { len: appended } => len -= appended,
+                UnsyncedWrite::Truncate { cut, .. } => len += cut.len(),
+            }
+            clean = clean.min(len);
+        }
+        if clean < self.live.len() {
+            self.phantom.push(clean..self.live.len());
+        }
+    }
+
+    pub fn flip_bit(&mut self, offset: u64) -> io::Result<()> {
+        let index = usize::try_from(offset).ok();
+        let byte = index.and_then(|index| self.live.get_mut(index)).ok_or(Errno::INVAL)?;
+        *byte ^= 1 << (offset % 8);
+        Ok(())
+    }
+
+    /// Leaves one of the states that a power failure may leave.
+    pub fn crash(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
+        let keep = rng.up_to(self.pending.len());
+        while self.pending.len() > keep + 1 {
+            self.undo_last();
+            counts.writes_lost += 1;
+        }
+        if self.pending.len() > keep {
+            self.tear_last(rng, counts);
+        }
+        self.pending.clear();
+        self.sync_failed = false;
+        self.lose_phantoms(rng, counts);
+    }
+
+    fn undo_last(&mut self) {
+        match self.pending.pop() {
+            Some(UnsyncedWrite::Append { len }) => {
+                self.live.truncate(self.live.len() - len);
+                clip(&mut self.phantom, self.live.len());
+            }
+            Some(UnsyncedWrite::Truncate { cut, phantom }) => {
+                self.live.extend_from_slice(&cut);
+                self.phantom = phantom;
+            }
+            None => {}
+        }
+    }
+
+    /// Tears the change in progress: some sectors of an append remain, or only its length.
+    fn tear_last(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
+        let Some(UnsyncedWrite::Append { len }) = self.pending.last() else {
+            self.undo_last();
+            counts.writes_lost += 1;
+            return;
+        };
+        let start = self.live.len() - len;
+        let sectors = start / SECTOR..self.live.len().div_ceil(SECTOR);
+        if rng.coin() {
+            // Keeps a prefix of its sectors, and the length with them.
+            let sector_end = sectors.start + rng.up_to(sectors.len() - 1);
+            self.live.truncate((sector_end * SECTOR).max(start));
+        } else {
+            // Keeps the whole length, but some sectors read as zeros.
+            for sector in sectors {
+                if rng.coin() {
+                    let end = ((sector + 1) * SECTOR).min(self.live.len());
+                    self.live[(sector * SECTOR).max(start)..end].fill(0);
+                }
+            }
+        }
+        if self.live.len() == start { counts.writes_lost += 1 } else { counts.writes_torn += 1 }
+    }
+
+    fn lose_phantoms(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
+        clip(&mut self.phantom, self.live.len());
+        for range in std::mem::take(&mut self.phantom).into_iter().rev() {
+            counts.writes_lost += 1;
+            if range.end == self.live.len() && rng.coin() {
+                self.live.truncate(range.start);
+            } else {
+                self.live[range].fill(0);
+            }
+        }
+    }
+}
+
+fn clip(ranges: &mut Vec<Range<usize>>, len: usize) {
+    ranges.retain(|range| range.start < len);
+    if let Some(last) = ranges.last_mut() {
+        last.end = last.end.min(len);
+    }
+}

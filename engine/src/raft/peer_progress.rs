@@ -1,0 +1,437 @@
+//! The leader's view of each peer: match index, updates in flight, entries to send next.
+//!
+//! ```text
+//!   probing     one update at a time from where the logs may agree: `base`
+//!      │ accepted                          ▲ rejected: jump to the follower's commit index;
+//!      ▼                                   │ lost: retry later
+//!   streaming   several updates in flight, each full of the available entries
+//! ```
+//!
+//! Entries that are no longer in memory are read from the log, while heartbeats continue. If log GC deleted the entry
+//! after the jump, the peer may still share more than its commit index (a crash can lose that index): later entries are
+//! tried. If that fails too, the peer cannot be caught up. A peer without a replica is told to copy one.
+
+use super::config::MemberKind;
+use super::interface::{LogReadRequest, PeerHealth, PeerStatus, RaftMessage, UpdateRequest, UpdateResponse};
+use super::log::RaftLog;
+use super::{ConsensusMeta, Peer, RaftOptions};
+use crate::ids::{OpId, PeerId, Term};
+use crate::time::{Instant, Timestamp};
+use crate::wal::ReplicateEntry;
+
+/// Progress of one peer, as the leader sees it.
+pub(super) struct PeerProgress {
+    pub peer: Peer,
+    /// The first entry not sent yet.
+    next: u64,
+    /// Index from which sending restarts after a failure.
+    base: u64,
+    /// Match index: the peer has every entry up to here durably.
+    pub matched: u64,
+    /// Commit index last sent to the peer.
+    sent_commit: u64,
+    matched_term: Term,
+    probing: bool,
+    /// Numbers of the updates in flight.
+    inflight: Vec<u64>,
+    /// True if a reader waits for a response to an update sent from here on.
+    pub reader_waits: bool,
+    failures: u32,
+    retry_at: Instant,
+    /// Time of the first update sent. Silence counts from there, however old the leadership is.
+    first_sent: Option<Instant>,
+    last_sent: Option<Instant>,
+    pub last_response: Option<Instant>,
+    /// The newest update with a response in this term: until it arrived, the peer had voted for no other leader.
+    pub confirmed: u64,
+    /// The index from which entries are being read for the peer.
+    reading_from: Option<u64>,
+    /// Entries read from the log, and the entry before them.
+    read_entries: Option<(OpId, Vec<ReplicateEntry>)>,
+    copy: CopyNeed,
+    /// True if log GC deleted entries that the peer needs.
+    pub unrecoverable: bool,
+    /// True if the peer reported that its replica has failed; a restart of its server may repair that.
+    pub broken: bool,
+    /// The last entry of the peer's log, when it rejected an update.
+    their_last: OpId,
+    /// Index after which the log here begins. Later entries are tried instead, from `base` down.
+    gced_until: Option<u64>,
+    /// The peer's health at the last report.
+    pub reported: PeerHealth,
+}
+
+/// Need of a peer for a tablet copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CopyNeed {
+    No,
+    Wanted,
+    /// The copy was requested and has no response yet.
+    Asked,
+}
+
+/// Heartbeats allowed in flight besides full updates.
+const SPARE_INFLIGHT: usize = 2;
+
+impl PeerProgress {
+    pub fn new(peer: Peer, base: u64) -> PeerProgress {
+        PeerProgress {
+            peer,
+            next: base + 1,
+            base,
+            matched: 0,
+            matched_term: 0,
+            sent_commit: 0,
+            probing: true,
+            inflight: Vec::new(),
+            reader_waits: false,
+            failures: 0,
+            retry_at: Instant(0),
+            first_sent: None,
+            last_sent: None,
+            last_response: None,
+            confirmed: 0,
+            reading_from: None,
+            read_entries: None,
+            copy: CopyNeed::No,
+            unrecoverable: false,
+            broken: false,
+            their_last: OpId::MIN,
+            gced_until: None,
+            reported: PeerHealth::Unknown,
+        }
+    }
+
+    /// Removes an update from those in flight when its result arrives. Returns false if it is none of them: then it
+    /// describes a replica that may be gone since, and must be ignored.
+    pub fn on_response(&mut self, sent: u64) -> bool {
+        let at = self.inflight.iter().position(|number| *number == sent);
+        at.map(|at| self.inflight.remove(at)).is_some()
+    }
+
+    /// Records that the peer accepted an update.
+    pub fn accepted(&mut self, response: &UpdateResponse, log: &RaftLog) {
+        (self.failures, self.broken) = (0, false);
+        let op = response.last_received_current_leader;
+        // An entry whose term is no longer known here is committed, and the same everywhere.
+        let same = log.term_at(op.index).is_none_or(|term| term == op.term) && op.index <= log.last().index;
+        if op.index > self.matched && same {
+            (self.matched, self.matched_term) = (op.index, op.term);
+            (self.unrecoverable, self.gced_until) = (false, None);
+        }
+        self.probing = false;
+        self.base = self.base.max(self.matched);
+        self.next = self.next.max(self.matched + 1);
+    }
+
+    /// Restarts after the last entry that is known to be the same, as the peer's log differs.
+    pub fn reset_next_index(&mut self, response: &UpdateResponse, log: &RaftLog) {
+        let same = if log.holds(response.last_received) {
+            response.last_received.index
+        } else {
+            response.last_committed.min(log.last().index)
+        };
+        (self.failures, self.broken) = (0, false);
+        self.their_last = response.last_received;
+        match self.gced_until {
+            // Logs that agree at an index agree before it: the search goes halfway down until they agree.
+            Some(gced_until) if same <= gced_until => {
+                self.try_later_entry(gced_until, gced_until + (self.base.max(gced_until) - gced_until) / 2)
+            }
+            _ => self.restart(same.max(self.matched)),
+        }
+    }
+
+    /// Continues from `index`, which the peer may share; the log here begins after `gced_until`.
+    fn try_later_entry(&mut self, gced_until: u64, index: u64) {
+        if index > gced_until {
+            self.restart(index);
+        } else {
+            self.unrecoverable = true;
+        }
+    }
+
+    /// Records that the peer is unreachable or cannot accept updates: retries later from its known position.
+    pub fn failed(&mut self, now: Instant, options: &RaftOptions) {
+        let wait = options.heartbeat_interval * (1 << self.failures.min(2));
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = now.after(wait.min(options.backoff_max));
+        self.restart(self.base);
+    }
+
+    fn restart(&mut self, base: u64) {
+        (self.base, self.next, self.probing) = (base, base + 1, true);
+        (self.reading_from, self.read_entries, self.sent_commit) = (None, None, 0);
+    }
+
+    /// Records that the peer has no replica, or none any more.
+    pub fn on_replica_missing(&mut self) {
+        (self.matched, self.matched_term) = (0, 0);
+        (self.unrecoverable, self.broken, self.gced_until) = (false, false, None);
+        self.inflight.clear();
+        if self.copy == CopyNeed::No {
+            self.copy = CopyNeed::Wanted;
+        }
+    }
+
+    pub fn copy_begun(&mut self, begun: bool, now: Instant, options: &RaftOptions) {
+        // In both cases the next update reports if the copy is done or must be requested again.
+        self.copy = CopyNeed::No;
+        self.failed(now, options);
+        if begun {
+            self.failures = 0;
+            self.last_response = Some(now);
+        }
+    }
+
+    /// The leader's entry at `index`: from its log, or from the peer's match index.
+    fn op_at(&self, index: u64, log: &RaftLog) -> Option<OpId> {
+        let matched = OpId { term: self.matched_term, index: self.matched };
+        log.op_at(index).or_else(|| (index == self.matched).then_some(matched))
+    }
+
+    /// Accepts entries read from the log. Entries beyond `committed` may be another leader's: the disk can be behind.
+    pub fn on_entries_read(
+        &mut self,
+        from: u64,
+        mut entries: Vec<ReplicateEntry>,
+        committed: u64,
+        log: &RaftLog,
+    ) {
+        if self.reading_from != Some(from) {
+            return;
+        }
+        self.reading_from = None;
+        entries.retain(|entry| entry.op.index <= committed);
+        let preceding = if from < self.next {
+            (!entries.is_empty()).then(|| entries.remove(0).op)
+        } else {
+            self.op_at(from - 1, log)
+        };
+        let contiguous = entries.iter().zip(self.next..).all(|(entry, index)| entry.op.index == index);
+        if let Some(preceding) = preceding
+            && preceding.index + 1 == self.next
+            && contiguous
+        {
+            self.read_entries = Some((preceding, entries));
+        }
+    }
+
+    /// Records that log GC deleted the entries that the peer needs.
+    pub fn on_entries_gced(&mut self, from: u64, log: &RaftLog) {
+        if self.reading_from == Some(from) {
+            self.gced_until = Some(from);
+            self.restart(self.base);
+            let end = self.their_last.index.min(log.last().index);
+            self.try_later_entry(from, log.last_shareable(self.their_last).unwrap_or(end));
+        }
+    }
+
+    pub fn read_failed(&mut self, from: u64, now: Instant, options: &RaftOptions) {
+        if self.reading_from == Some(from) {
+            self.failed(now, options);
+        }
+    }
+
+    pub fn health(&self, now: Instant, options: &RaftOptions) -> PeerHealth {
+        let since = self.last_response.or(self.first_sent).unwrap_or(now);
+        let silent = now.since(since) >= options.follower_failed_after;
+        match self.last_response {
+            _ if self.unrecoverable || self.broken => PeerHealth::FailedUnrecoverable,
+            _ if silent => PeerHealth::Failed,
+            None => PeerHealth::Unknown,
+            Some(_) => PeerHealth::Healthy,
+        }
+    }
+
+    pub fn status(&self, now: Instant, options: &RaftOptions) -> PeerStatus {
+        PeerStatus {
+            id: self.peer.id,
+            member: self.peer.member,
+            health: self.health(now, options),
+            matched: self.matched,
+            silent: self.last_response.map(|at| now.since(at)),
+        }
+    }
+
+    /// Returns true if one update can carry all that the peer lacks.
+    pub fn is_caught_up(&self, committed: u64, log: &RaftLog, options: &RaftOptions) -> bool {
+        let close = || {
+            let lacking = log.bytes_between(self.matched, committed);
+            lacking.is_some_and(|bytes| bytes <= options.batch_bytes_max)
+        };
+        !self.probing && self.matched > 0 && (self.matched >= committed || close())
+    }
+
+    /// Returns true for a learner that is to become a voter.
+    pub fn wants_promotion(&self) -> bool {
+        self.peer.member == MemberKind::NonVoter && self.peer.promote && !self.unrecoverable && !self.broken
+    }
+
+    fn heartbeat_at(&self, options: &RaftOptions) -> Instant {
+        let due = self.last_sent.map_or(Instant(0), |at| options.heartbeat_after(at));
+        due.max(self.retry_at)
+    }
+
+    /// Returns true if the peer has all committed entries but not the commit index: its readers would wait for the next
+    /// heartbeat.
+    fn needs_commit_notice(&self, committed: u64) -> bool {
+        self.sent_commit < committed && self.matched >= committed && !self.probing && self.inflight.is_empty()
+    }
+
+    /// Returns true if the peer has every entry and the commit index, and the next heartbeat can leave even without a
+    /// response to the last one.
+    pub fn is_idle(&self, last: OpId, options: &RaftOptions) -> bool {
+        let has_all = self.matched == last.index && self.sent_commit == last.index && !self.probing;
+        let healthy = self.reported == PeerHealth::Healthy && self.failures == 0 && self.copy == CopyNeed::No;
+        has_all && healthy && !self.reader_waits && !self.is_full(options) && !self.wants_promotion()
+    }
+
+    fn is_full(&self, options: &RaftOptions) -> bool {
+        self.inflight.len() >= options.inflight_max + SPARE_INFLIGHT
+    }
+
+    pub fn deadline(&self, options: &RaftOptions) -> Instant {
+        match self.copy {
+            CopyNeed::Wanted => self.retry_at,
+            CopyNeed::Asked => Instant(u64::MAX),
+            // A result always arrives, even if no response does.
+            CopyNeed::No if self.is_full(options) => Instant(u64::MAX),
+            CopyNeed::No => self.heartbeat_at(options),
+        }
+    }
+}
+
+/// State that all updates of one step share.
+pub(super) struct UpdateContext<'a> {
+    pub now: Instant,
+    pub options: &'a RaftOptions,
+    pub log: &'a RaftLog,
+    pub meta: &'a ConsensusMeta,
+    pub me: PeerId,
+    pub committed: u64,
+    pub all_replicated: u64,
+    /// A safe time, and the last entry at the time of its proposal.
+    pub safe: Option<(Timestamp, u64)>,
+}
+
+impl UpdateContext<'_> {
+    /// Adds the messages that `to` is due now.
+    pub fn fill(
+        &self,
+        to: &mut PeerProgress,
+        sent: &mut u64,
+        messages: &mut Vec<(Peer, RaftMessage)>,
+        reads: &mut Vec<LogReadRequest>,
+    ) {
+        if self.now < to.retry_at || to.copy == CopyNeed::Asked {
+            return;
+        }
+        if to.copy == CopyNeed::Wanted {
+            to.copy = CopyNeed::Asked;
+            if let Some(source) = self.local_peer() {
+                messages.push((to.peer.clone(), RaftMessage::StartCopy { source, term: self.meta.term }));
+            }
+            return;
+        }
+        let before = *sent;
+        while let Some((preceding, entries)) = self.next_entries(to, reads) {
+            messages.push(self.update(to, sent, preceding, entries));
+        }
+        if *sent != before || to.is_full(self.options) {
+            return;
+        }
+        if to.reader_waits || to.needs_commit_notice(self.committed) {
+            messages.push(self.update(to, sent, self.heartbeat_preceding(to), Vec::new()));
+        } else if self.now >= to.heartbeat_at(self.options) {
+            let request = self.request(to, sent, self.heartbeat_preceding(to), Vec::new());
+            messages.push((to.peer.clone(), RaftMessage::Heartbeat(request)));
+        }
+    }
+
+    /// This server as its peers know it.
+    fn local_peer(&self) -> Option<Peer> {
+        self.meta.committed.peer(self.me).cloned()
+    }
+
+    /// Returns the next entries for a peer with a free slot in flight; requests a read if they are not in memory.
+    fn next_entries(
+        &self,
+        to: &mut PeerProgress,
+        reads: &mut Vec<LogReadRequest>,
+    ) -> Option<(OpId, Vec<ReplicateEntry>)> {
+        let slots = if to.probing { 1 } else { self.options.inflight_max };
+        if to.inflight.len() >= slots || to.unrecoverable || to.broken {
+            return None;
+        }
+        if let Some((preceding, entries)) = to.read_entries.take()
+            && preceding.index + 1 == to.next
+        {
+            return Some((preceding, entries));
+        }
+        if to.reading_from.is_some() || to.next > self.log.last().index {
+            return None;
+        }
+        let preceding = to.op_at(to.next - 1, self.log);
+        let max_bytes = self.options.batch_bytes_max;
+        if let (Some(preceding), Some(entries)) = (preceding, self.log.slice(to.next, max_bytes)) {
+            return Some((preceding, entries));
+        }
+        let from = if preceding.is_some() { to.next } else { to.next - 1 };
+        to.reading_from = Some(from);
+        reads.push(LogReadRequest { peer: to.peer.id, from, max_bytes });
+        None
+    }
+
+    /// A heartbeat names only an entry that the peer is known to have, so its response is immediate: entries in flight
+    /// may wait for the follower's disk. The beginning of the log is the same everywhere.
+    fn heartbeat_preceding(&self, to: &PeerProgress) -> OpId {
+        let index = if to.inflight.is_empty() { to.next - 1 } else { to.matched };
+        to.op_at(index, self.log).unwrap_or(OpId::MIN)
+    }
+
+    fn update(
+        &self,
+        to: &mut PeerProgress,
+        sent: &mut u64,
+        preceding: OpId,
+        entries: Vec<ReplicateEntry>,
+    ) -> (Peer, RaftMessage) {
+        let request = self.request(to, sent, preceding, entries);
+        (to.peer.clone(), RaftMessage::Update(request))
+    }
+
+    fn request(
+        &self,
+        to: &mut PeerProgress,
+        sent: &mut u64,
+        preceding: OpId,
+        entries: Vec<ReplicateEntry>,
+    ) -> UpdateRequest {
+        *sent += 1;
+        to.inflight.push(*sent);
+        to.first_sent.get_or_insert(self.now);
+        to.last_sent = Some(self.now);
+        to.reader_waits = false;
+        let mut request = UpdateRequest {
+            tablet: self.meta.tablet,
+            caller: self.me,
+            dest: to.peer.id,
+            term: self.meta.term,
+            sent: *sent,
+            preceding,
+            entries,
+            committed: self.committed,
+            all_replicated: self.all_replicated,
+            safe_time: None,
+        };
+        to.next = to.next.max(request.last().index + 1);
+        to.sent_commit = request.committed;
+        request.safe_time = self.safe.filter(|(_, last)| request.last().index >= *last).map(|(at, _)| at);
+        request
+    }
+}
+
+#[cfg(test)]
+#[path = "peer_progress_tests.rs"]
+mod tests;

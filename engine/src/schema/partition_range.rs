@@ -1,0 +1,303 @@
+//! Range bounds as clients request them, and range partitions as tables store them.
+//!
+//! A bound names values for some of the range columns. Columns not named after one that is named count as
+//! their type's least value; a bound that names none is unbounded. Clients may give exclusive lower and
+//! inclusive upper bounds; here they become inclusive lower and exclusive upper ones, by adding one to the
+//! key.
+
+use serde::{Deserialize, Serialize};
+
+use super::key::{decode_key, encode_cell, increment_cell, integer_range, min_cell};
+use super::partition::{HashDimension, PartitionSchema};
+use super::row_ops::ClientColumn;
+use super::{ColumnSchema, DataType, Schema, format_cell};
+use crate::error::{Error, Result};
+use crate::ids::ColumnId;
+
+/// Range keys from `lower` (inclusive) to `upper` (exclusive); empty is unbounded.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct PartitionRange {
+    pub lower: Vec<u8>,
+    pub upper: Vec<u8>,
+}
+
+impl PartitionRange {
+    /// Creates a range. Returns `Invalid` if it contains no key.
+    pub fn new(lower: Vec<u8>, upper: Vec<u8>) -> Result<PartitionRange> {
+        if !upper.is_empty() && lower >= upper {
+            return Err(Error::invalid("range partition lower bound must be less than the upper bound"));
+        }
+        Ok(PartitionRange { lower, upper })
+    }
+
+    pub fn contains(&self, range_key: &[u8]) -> bool {
+        self.lower.as_slice() <= range_key && (self.upper.is_empty() || range_key < self.upper.as_slice())
+    }
+
+    pub fn overlaps(&self, other: &PartitionRange) -> bool {
+        let below = |a: &PartitionRange, b: &PartitionRange| !a.upper.is_empty() && a.upper <= b.lower;
+        !below(self, other) && !below(other, self)
+    }
+}
+
+/// Kind of a row of a create or alter request; the numbers are Kudu's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RangeOpKind {
+    Split = 4,
+    Lower = 6,
+    Upper = 7,
+    ExclusiveLower = 8,
+    InclusiveUpper = 9,
+}
+
+/// A split row or a bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeOp {
+    pub kind: RangeOpKind,
+    /// The columns named and their cells.
+    pub cells: Vec<(ColumnId, Vec<u8>)>,
+}
+
+impl RangeOpKind {
+    fn from_number(number: u8) -> Option<RangeOpKind> {
+        Some(match number {
+            4 => RangeOpKind::Split,
+            6 => RangeOpKind::Lower,
+            7 => RangeOpKind::Upper,
+            8 => RangeOpKind::ExclusiveLower,
+            9 => RangeOpKind::InclusiveUpper,
+            _ => return None,
+        })
+    }
+}
+
+/// Decodes the rows of a create or alter request. `client` are the columns of the request's schema, bound by name to
+/// the table's. Returns `Corrupt` for bytes that don't decode, `Invalid` for other operations and for NULL.
+pub fn decode_range_ops(client: &[ClientColumn], rows: &[u8], indirect: &[u8]) -> Result<Vec<RangeOp>> {
+    let bitmap = client.len().div_ceil(8);
+    let has_nulls = client.iter().any(|column| column.nullable);
+    let mut rest = rows;
+    let mut ops = Vec::new();
+    while let Some(number) = take(&mut rest, 1)?.first().copied() {
+        let kind = RangeOpKind::from_number(number)
+            .ok_or_else(|| Error::invalid(format!("row operation type {number} is no range bound")))?;
+        let is_set = take_exactly(&mut rest, bitmap)?;
+        let nulls = take_exactly(&mut rest, if has_nulls { bitmap } else { 0 })?;
+        let mut cells = Vec::new();
+        for (i, column) in client.iter().enumerate() {
+            let bit = |bitmap: &[u8]| bitmap.get(i / 8).is_some_and(|byte| byte >> (i % 8) & 1 == 1);
+            if !bit(is_set) {
+                continue;
+            }
+            if bit(nulls) {
+                return Err(Error::invalid("a range bound may not be NULL"));
+            }
+            cells.push((column.id, take_cell(column.ty, &mut rest, indirect)?));
+        }
+        ops.push(RangeOp { kind, cells });
+    }
+    Ok(ops)
+}
+
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
+    let len = len.min(rest.len());
+    take_exactly(rest, len)
+}
+
+fn take_exactly<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
+    let short = || Error::corrupt(format!("range bounds end {} bytes too early", len - rest.len()));
+    let (taken, left) = rest.split_at_checked(len).ok_or_else(short)?;
+    *rest = left;
+    Ok(taken)
+}
+
+fn take_cell(ty: DataType, rest: &mut &[u8], indirect: &[u8]) -> Result<Vec<u8>> {
+    if let Some(width) = ty.width() {
+        return Ok(take_exactly(rest, width)?.to_vec());
+    }
+    let slot = take_exactly(rest, 16)?;
+    let number = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
+    let (offset, len) = (number(0), number(8));
+    let cell = usize::try_from(offset).ok().zip(offset.checked_add(len)).and_then(|(start, end)| {
+        let end = usize::try_from(end).ok()?;
+        indirect.get(start..end)
+    });
+    let outside =
+        || Error::corrupt(format!("a range bound at {offset} of {len} bytes lies outside the data"));
+    Ok(cell.ok_or_else(outside)?.to_vec())
+}
+
+/// Returns the splits and ranges of a request's rows: bounds come in pairs, lower then upper.
+///
+/// Returns `Invalid` for bounds out of order, columns that are not range columns, and ranges without a key.
+pub fn ranges_of_ops(
+    schema: &Schema,
+    range_columns: &[ColumnId],
+    ops: &[RangeOp],
+) -> Result<(Vec<Vec<u8>>, Vec<PartitionRange>)> {
+    let columns = range_schema(schema, range_columns)?;
+    let mut splits = Vec::new();
+    let mut ranges = Vec::new();
+    let mut lower = None;
+    for op in ops {
+        let key = bound_key(&columns, op)?;
+        match (op.kind, lower.take()) {
+            (RangeOpKind::Split, None) => {
+                if key.is_empty() {
+                    return Err(Error::invalid(
+                        "split rows must contain a value for at least one range column",
+                    ));
+                }
+                splits.push(key);
+            }
+            (RangeOpKind::Lower | RangeOpKind::ExclusiveLower, None) => lower = Some(key),
+            (RangeOpKind::Upper | RangeOpKind::InclusiveUpper, Some(lower)) => {
+                ranges.push(PartitionRange::new(lower, key)?);
+            }
+            (_, None) => return Err(Error::invalid("missing lower range bound in request")),
+            (_, Some(_)) => return Err(Error::invalid("missing upper range bound in request")),
+        }
+    }
+    if lower.is_some() {
+        return Err(Error::invalid("missing upper range bound in request"));
+    }
+    Ok((splits, ranges))
+}
+
+/// Returns the range columns, in order.
+fn range_schema(schema: &Schema, ids: &[ColumnId]) -> Result<Vec<ColumnSchema>> {
+    let column = |id: &ColumnId| {
+        let missing = || Error::invalid(format!("range column {} does not exist", id.0));
+        schema.by_id(*id).cloned().ok_or_else(missing)
+    };
+    ids.iter().map(column).collect()
+}
+
+/// Returns the range key of a bound, made inclusive below and exclusive above; empty if it is unbounded.
+fn bound_key(columns: &[ColumnSchema], op: &RangeOp) -> Result<Vec<u8>> {
+    let stray = |(id, _): &&(ColumnId, Vec<u8>)| !columns.iter().any(|column| column.id == *id);
+    if op.cells.iter().any(|cell| stray(&cell)) {
+        return Err(Error::invalid("split rows and range bounds may only contain values for range columns"));
+    }
+    let named = |column: &ColumnSchema| op.cells.iter().find(|(id, _)| *id == column.id);
+    let mut cells: Vec<Option<Vec<u8>>> =
+        columns.iter().map(|column| named(column).map(|(_, cell)| cell.clone())).collect();
+    let names_none = cells.iter().all(Option::is_none);
+    let incremented = match op.kind {
+        RangeOpKind::ExclusiveLower => true,
+        RangeOpKind::InclusiveUpper => !names_none,
+        _ => false,
+    };
+    if incremented {
+        if !increment(columns, &mut cells) {
+            return match op.kind {
+                RangeOpKind::InclusiveUpper => Ok(Vec::new()),
+                _ => Err(Error::invalid("exclusive range lower bound is the greatest key there is")),
+            };
+        }
+    } else if names_none {
+        return Ok(Vec::new());
+    }
+    let mut key = Vec::new();
+    for (i, (column, cell)) in columns.iter().zip(cells).enumerate() {
+        let cell = cell.unwrap_or_else(|| min_cell(column.ty));
+        encode_cell(column.ty.physical(), &cell, i + 1 == columns.len(), &mut key);
+    }
+    Ok(key)
+}
+
+/// Increments a key, from its last column leftwards. Returns false if it is the greatest.
+fn increment(columns: &[ColumnSchema], cells: &mut [Option<Vec<u8>>]) -> bool {
+    for (column, cell) in columns.iter().zip(cells).rev() {
+        let mut next = cell.take().unwrap_or_else(|| least_value(column));
+        if increment_cell(column.ty, column.attributes, &mut next) {
+            *cell = Some(next);
+            return true;
+        }
+    }
+    false
+}
+
+/// Returns the least value a client may write; for DECIMAL that is not the least value of the cell.
+fn least_value(column: &ColumnSchema) -> Vec<u8> {
+    match (column.ty.width(), integer_range(column.ty, column.attributes)) {
+        (Some(width), Some((least, _))) => least.to_le_bytes()[..width].to_vec(),
+        _ => min_cell(column.ty),
+    }
+}
+
+/// Formats a hash dimension, e.g. `HASH (a) PARTITIONS 3`.
+fn show_hash(schema: &Schema, dimension: &HashDimension) -> String {
+    let names = column_names(schema, &dimension.columns);
+    let seed = if dimension.seed == 0 { String::new() } else { format!(" SEED {}", dimension.seed) };
+    format!("HASH ({names}) PARTITIONS {}{seed}", dimension.buckets)
+}
+
+fn column_names(schema: &Schema, ids: &[ColumnId]) -> String {
+    let name = |id: &ColumnId| schema.by_id(*id).map_or("?", |column| column.name.as_str());
+    ids.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+impl PartitionSchema {
+    /// Formats the table's hash dimensions and range columns as Kudu does, one line each: `HASH (a) PARTITIONS 8`,
+    /// `RANGE (k)`.
+    pub fn show(&self, schema: &Schema) -> Vec<String> {
+        let mut lines: Vec<String> = self.hash.iter().map(|dimension| show_hash(schema, dimension)).collect();
+        if !self.range_columns.is_empty() {
+            lines.push(format!("RANGE ({})", column_names(schema, &self.range_columns)));
+        }
+        lines
+    }
+
+    /// Formats a range as Kudu does, e.g. `PARTITION 0 <= VALUES < 10`, with its own hash dimensions if it has any.
+    pub fn show_range(&self, schema: &Schema, range: &PartitionRange) -> String {
+        let mut text = format!("PARTITION {}", self.show_bounds(schema, range));
+        if let Some(custom) = self.custom.iter().find(|custom| custom.lower == range.lower) {
+            for dimension in &custom.hash {
+                text.push(' ');
+                text.push_str(&show_hash(schema, dimension));
+            }
+        }
+        text
+    }
+
+    fn show_bounds(&self, schema: &Schema, range: &PartitionRange) -> String {
+        let columns = range_schema(schema, &self.range_columns).unwrap_or_default();
+        let show = |key: &[u8]| show_key(&columns, key);
+        match (range.lower.is_empty(), range.upper.is_empty()) {
+            (true, true) => "UNBOUNDED".to_string(),
+            (true, false) => format!("VALUES < {}", show(&range.upper)),
+            (false, true) => format!("{} <= VALUES", show(&range.lower)),
+            (false, false) if is_single_value(&columns, range) => format!("VALUE = {}", show(&range.lower)),
+            (false, false) => format!("{} <= VALUES < {}", show(&range.lower), show(&range.upper)),
+        }
+    }
+}
+
+fn show_key(columns: &[ColumnSchema], key: &[u8]) -> String {
+    let Ok(cells) = decode_key(columns, key) else {
+        return key.iter().map(|byte| format!("{byte:02x}")).collect();
+    };
+    let show = |(column, cell): (&ColumnSchema, &Vec<u8>)| format_cell(column.ty, column.attributes, cell);
+    let texts: Vec<String> = columns.iter().zip(&cells).map(show).collect();
+    if texts.len() == 1 { texts.concat() } else { format!("({})", texts.join(", ")) }
+}
+
+fn is_single_value(columns: &[ColumnSchema], range: &PartitionRange) -> bool {
+    let Ok(cells) = decode_key(columns, &range.lower) else { return false };
+    let mut cells: Vec<Option<Vec<u8>>> = cells.into_iter().map(Some).collect();
+    if !increment(columns, &mut cells) {
+        return false;
+    }
+    let mut key = Vec::new();
+    for (i, (column, cell)) in columns.iter().zip(cells).enumerate() {
+        let cell = cell.unwrap_or_else(|| min_cell(column.ty));
+        encode_cell(column.ty.physical(), &cell, i + 1 == columns.len(), &mut key);
+    }
+    key == range.upper
+}
+
+#[cfg(test)]
+#[path = "partition_range_tests.rs"]
+mod tests;

@@ -1,0 +1,284 @@
+//! Major delta compaction: folding a DiskRowSet's delta files into the base columns.
+//!
+//! ```text
+//!   row   base     REDO in files                 column file
+//!   0     a=1                                    a=1
+//!   1     a=1      a=2  a=3                      a=3     UNDO a=2  a=1
+//!   2     a=1      a=2  DELETE                   a=1     REDO a=2  DELETE
+//! ```
+//!
+//! Rows that were only updated get their newest values, and UNDO deltas from them back in time. A row that was deleted,
+//! or deleted and reinserted, keeps its REDO deltas unchanged; they collect in the column file. So do deltas of columns
+//! that the rowset does not have, or that were dropped from the table.
+//!
+//! Other columns are not read. Deltas that arrive during the compaction stay in the DeltaMemStore, which is applied
+//! last. Row ids do not change, so nothing is relocated.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Tablet;
+use super::column_file::{ColumnFileMeta, ColumnFileWriter};
+use super::delta_tracker::RowsetDeltas;
+use super::deltafile::DeltaBatch;
+use super::diskrowset::{DiskRowSet, RowSetMeta};
+use super::diskrowset_scan::DiskRowSetScan;
+use super::rowset::{RowSetScan, RowSetScanSpec, Snapshot};
+use super::superblock::TabletSchema;
+use crate::cfile::page_file::PageOwner;
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use crate::ids::{ColumnId, RowId};
+use crate::schema::row_block::{ColumnBlock, RowBlock};
+use crate::schema::row_change::RowChange;
+use crate::time::Timestamp;
+
+/// A major delta compaction in progress.
+pub struct DeltaCompaction {
+    data: Arc<dyn Disk>,
+    tablet: Arc<Tablet>,
+    rowset: Arc<DiskRowSet>,
+    schema: Arc<TabletSchema>,
+    /// History before the mark is dropped.
+    mark: Timestamp,
+    /// The inputs: deltas of the column file and of the delta files.
+    deltas: RowsetDeltas,
+    meta: Arc<RowSetMeta>,
+    path: String,
+    /// Columns that are written, by their index in the table's schema.
+    columns: BTreeSet<usize>,
+    stage: Stage,
+    /// Bytes that the last step allocated temporarily.
+    step_bytes: usize,
+}
+
+enum Stage {
+    /// Reading deltas to find the columns that they set, from the given row on.
+    Reading(RowId),
+    Writing {
+        scan: Option<Box<DiskRowSetScan>>,
+        writer: Box<ColumnFileWriter>,
+    },
+    Done,
+}
+
+/// A delta of a batch.
+type Entry<'a> = (RowId, Timestamp, &'a [u8]);
+
+impl DeltaCompaction {
+    /// Creates a compaction into the file `path`. No other job may work on the rowset at the same time.
+    pub fn new(
+        data: Arc<dyn Disk>,
+        tablet: &Arc<Tablet>,
+        rowset: Arc<DiskRowSet>,
+        path: String,
+    ) -> DeltaCompaction {
+        let schema = tablet.table_schema();
+        let (meta, deltas) = rowset.delta_file_state();
+        let of = |id: &ColumnId| schema.schema.index_of_id(*id);
+        let columns = meta.column_file.iter().flat_map(|file| &file.columns).filter_map(of).collect();
+        let (tablet, mark, stage) = (tablet.clone(), tablet.history_mark(), Stage::Reading(0));
+        DeltaCompaction {
+            data,
+            tablet,
+            rowset,
+            schema,
+            mark,
+            deltas,
+            meta,
+            path,
+            columns,
+            stage,
+            step_bytes: 0,
+        }
+    }
+
+    pub fn rowset(&self) -> &Arc<DiskRowSet> {
+        &self.rowset
+    }
+
+    pub fn path(&self) -> &String {
+        &self.path
+    }
+
+    /// Returns the files that the compaction replaces.
+    pub fn old_files(&self) -> Vec<String> {
+        self.meta.files().skip(1).map(str::to_string).collect()
+    }
+
+    /// Processes up to `rows` rows. Returns true if there is more to do.
+    pub fn step(&mut self, rows: usize) -> Result<bool> {
+        match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Reading(row) if row < self.meta.rows => {
+                let end = self.meta.rows.min(row.saturating_add(rows.max(1) as u32));
+                self.read_next_batch(row..end)?;
+                self.stage = Stage::Reading(end);
+            }
+            Stage::Reading(_) => self.stage = self.begin(rows)?,
+            Stage::Writing { mut scan, mut writer } => {
+                let (more, bytes) = self.write(scan.as_deref_mut(), &mut writer, rows)?;
+                self.step_bytes = bytes;
+                self.stage = Stage::Writing { scan, writer };
+                return Ok(more);
+            }
+            Stage::Done => {}
+        }
+        Ok(true)
+    }
+
+    /// Returns the bytes of memory allocated during a step and between steps.
+    pub fn allocated(&self) -> usize {
+        let Stage::Writing { scan, writer } = &self.stage else { return self.step_bytes };
+        self.step_bytes + writer.allocated() + scan.as_ref().map_or(0, |scan| scan.allocated())
+    }
+
+    /// Makes the file durable and returns the rowset's new metadata. Called after the last step.
+    pub fn finish(&mut self) -> Result<RowSetMeta> {
+        let Stage::Writing { writer, .. } = std::mem::replace(&mut self.stage, Stage::Done) else {
+            return Err(Error::invalid(format!("{}: not completely written", self.path)));
+        };
+        let file = writer.finish()?;
+        let mut meta = RowSetMeta::clone(&self.meta);
+        let old: u64 = meta.delta_files.iter().map(|delta| delta.bytes).sum();
+        let older = meta.column_file.as_ref().map_or(0, |file: &ColumnFileMeta| file.bytes);
+        meta.bytes = meta.bytes - old - older + file.bytes;
+        meta.delta_files.clear();
+        meta.column_file = Some(file);
+        Ok(meta)
+    }
+
+    /// Returns true if all deltas of a row can be folded: updates of columns that the rowset and the table have.
+    fn is_foldable(&self, changes: &[Entry<'_>]) -> Result<bool> {
+        for (_, _, change) in changes {
+            let RowChange::Update(cells) = RowChange::parse(change)? else { return Ok(false) };
+            let known = |id| self.meta.columns.contains(&id) && self.schema.schema.index_of_id(id).is_some();
+            if !cells.into_iter().all(|(id, _)| known(id)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the deltas of some rows: UNDOs of the column file, and REDOs.
+    fn changes(&self, rows: Range<RowId>) -> Result<(DeltaBatch, DeltaBatch)> {
+        let changes = self.deltas.collect(rows, Timestamp::MAX, Some(Timestamp::MIN))?;
+        Ok(changes.into_batches())
+    }
+
+    fn read_next_batch(&mut self, rows: Range<RowId>) -> Result<()> {
+        let (undo, redo) = self.changes(rows)?;
+        self.step_bytes = undo.allocated() + redo.allocated();
+        let entries: Vec<Entry<'_>> = redo.iter().collect();
+        for changes in entries.chunk_by(|a, b| a.0 == b.0) {
+            if self.is_foldable(changes)? {
+                for (_, _, change) in changes {
+                    let cells = RowChange::parse(change)?.cells();
+                    self.columns.extend(cells.filter_map(|(id, _)| self.schema.schema.index_of_id(id)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the file, and the scan of the columns that go into it.
+    fn begin(&self, rows: usize) -> Result<Stage> {
+        let schemas = self.schema.schema.columns();
+        let columns: Vec<_> = self.columns.iter().map(|at| &schemas[*at]).collect();
+        let identity = PageOwner { tablet: self.tablet.tablet, rowset: self.meta.id };
+        let config = &self.tablet.config().columns;
+        let writer = ColumnFileWriter::new(self.data.clone(), &self.path, identity, &columns, config)?;
+        let spec = RowSetScanSpec {
+            columns: columns.into_iter().map(Into::into).collect(),
+            predicates: Arc::new([]),
+            lower_key: None,
+            upper_key: None,
+            snapshot: Snapshot { before: Timestamp::MAX },
+            diff_from: None,
+            want_keys: false,
+            block_rows: rows,
+        };
+        let scan =
+            (!spec.columns.is_empty()).then(|| self.rowset.scan_base(spec).map(Box::new)).transpose()?;
+        Ok(Stage::Writing { scan, writer: Box::new(writer) })
+    }
+
+    /// Writes the next rows. Returns false when there are none left, and the bytes of memory allocated.
+    fn write(
+        &self,
+        scan: Option<&mut DiskRowSetScan>,
+        writer: &mut ColumnFileWriter,
+        rows: usize,
+    ) -> Result<(bool, usize)> {
+        let first = writer.rows();
+        let old = match scan {
+            Some(scan) => scan.next()?.map(|scanned| scanned.block),
+            None => {
+                let left = ((self.meta.rows - first) as usize).min(rows.max(1));
+                (left > 0).then(|| RowBlock { rows: left, columns: Vec::new() })
+            }
+        };
+        let Some(old) = old else { return Ok((false, 0)) };
+        let rows = first..first + old.rows as u32;
+        let (undo, redo) = self.changes(rows.clone())?;
+        let changes = undo.allocated() + redo.allocated();
+        let (undo, redo): (Vec<_>, Vec<_>) = (undo.iter().collect(), redo.iter().collect());
+        let (mut undo, mut redo) = (&undo[..], &redo[..]);
+        let mut new =
+            RowBlock { rows: 0, columns: old.columns.iter().map(ColumnBlock::empty_like).collect() };
+        for row in rows {
+            let (before, changes) = (take_row(&mut undo, row), take_row(&mut redo, row));
+            let at = (row - first) as usize;
+            let mut undos = Vec::new();
+            if changes.is_empty() || !self.is_foldable(changes)? {
+                new.extend(&old, at, 1);
+                changes.iter().try_for_each(|(_, ts, change)| writer.redo(row, *ts, change))?;
+            } else {
+                self.fold_deltas(changes, &old, at, &mut new, &mut undos)?;
+            }
+            let older_undos = before.iter().map(|(_, ts, change)| (*ts, change.to_vec()));
+            for (ts, change) in undos.into_iter().rev().chain(older_undos).filter(|(ts, _)| *ts >= self.mark)
+            {
+                writer.undo(row, ts, &change)?;
+            }
+        }
+        writer.append(&new)?;
+        Ok((true, changes + old.allocated() + new.allocated()))
+    }
+
+    /// Appends a row's newest cells to `new`, and the UNDO deltas from them to `undos`, oldest first.
+    fn fold_deltas(
+        &self,
+        changes: &[Entry<'_>],
+        old: &RowBlock,
+        at: usize,
+        new: &mut RowBlock,
+        undos: &mut Vec<(Timestamp, Vec<u8>)>,
+    ) -> Result<()> {
+        let column_index = |id| {
+            let index = self.schema.schema.index_of_id(id)?;
+            self.columns.iter().position(|column| *column == index)
+        };
+        let mut cells: Vec<Option<&[u8]>> = old.columns.iter().map(|column| column.cell(at)).collect();
+        for (_, ts, change) in changes {
+            let change = RowChange::parse(change)?;
+            let mut undo = Vec::new();
+            change.encode_inverse(&[], |id| column_index(id).and_then(|index| cells[index]), &mut undo);
+            undos.push((*ts, undo));
+            for (id, cell) in change.cells() {
+                if let Some(index) = column_index(id) {
+                    cells[index] = cell;
+                }
+            }
+        }
+        new.push_row(cells);
+        Ok(())
+    }
+}
+
+/// Removes the deltas of `row` from the front; rows are requested in order.
+fn take_row<'a, 'b>(rest: &mut &'b [Entry<'a>], row: RowId) -> &'b [Entry<'a>] {
+    let (taken, left) = rest.split_at(rest.partition_point(|(at, _, _)| *at <= row));
+    *rest = left;
+    taken
+}

@@ -1,0 +1,460 @@
+//! Scan of a DiskRowSet, in key order, with visibility, deltas and predicates applied.
+//!
+//! ```text
+//! per batch of rows:
+//!   pages whose zone map excludes a predicate ──▶ skipped, if no delta changes the predicate's column
+//!   deltas of these rows                      ──▶ live rows
+//!   columns with predicates: read, apply deltas, evaluate ──▶ selection
+//!   the other columns, only if rows are left  ──▶ copied whole, or only the selected rows
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::delta_tracker::{RowDeltas, RowsetDeltas, apply_overrides};
+use super::diskrowset::BaseData;
+use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
+use crate::cfile::cache::CachePriority;
+use crate::cfile::decoded_page::{DecodedPage, Dictionary, PageCells, runs_within};
+use crate::cfile::page_index::PageIndex;
+use crate::cfile::reader::StreamReader;
+use crate::cfile::zone_map::may_match;
+use crate::error::{Error, Result};
+use crate::ids::RowId;
+use crate::schema::DataType;
+use crate::schema::predicate::Predicate;
+use crate::schema::row_block::{Bitmap, ColumnBlock, ProjectedColumn, RowBlock};
+
+/// A scan in progress.
+pub(super) struct DiskRowSetScan {
+    base: Arc<BaseData>,
+    deltas: RowsetDeltas,
+    spec: RowSetScanSpec,
+    columns: Vec<Source>,
+    /// In the order of `spec.predicates`.
+    predicates: Vec<PredicateState>,
+    keys: Option<Cursor>,
+    next: RowId,
+    end: RowId,
+}
+
+/// State of one predicate during the scan.
+struct PredicateState {
+    /// Index of its column in `spec.columns`.
+    column_index: usize,
+    /// First row whose page's zone map has not been checked yet.
+    first_unchecked: RowId,
+    /// The column's last dictionary, and the values of it that satisfy the predicate.
+    matches: Option<(Arc<Dictionary>, Bitmap)>,
+}
+
+/// Source of a projected column's cells.
+enum Source {
+    Stored {
+        column: usize,
+        cursor: Cursor,
+    },
+    /// The read default, because the rowset is older than the column.
+    Default,
+}
+
+/// A stream's index and the last page read.
+struct Cursor {
+    index: Arc<PageIndex>,
+    page: Option<(usize, Arc<DecodedPage>)>,
+}
+
+impl Cursor {
+    fn new(stream: &StreamReader) -> Result<Cursor> {
+        Ok(Cursor { index: stream.index()?, page: None })
+    }
+
+    fn allocated(&self) -> usize {
+        self.page.as_ref().map_or(0, |(_, page)| page.byte_size())
+    }
+
+    /// Returns the page that contains `row`, and the page's first row.
+    fn page(&mut self, stream: &StreamReader, row: RowId) -> Result<(&DecodedPage, RowId)> {
+        let at = match &self.page {
+            Some((at, page)) if (row.wrapping_sub(self.index.pages[*at].first_row) as usize) < page.rows => {
+                *at
+            }
+            _ => {
+                let at = self.index.page_of(row);
+                self.page = Some((at, stream.page(&self.index, at, CachePriority::Scan)?));
+                at
+            }
+        };
+        let (_, page) = self.page.as_ref().expect("the page was set above");
+        Ok((page, self.index.pages[at].first_row))
+    }
+
+    /// Appends the cells of a range of rows.
+    fn copy(&mut self, stream: &StreamReader, rows: Range<RowId>, out: &mut ColumnBlock) -> Result<()> {
+        let mut row = rows.start;
+        while row < rows.end {
+            let (page, first) = self.page(stream, row)?;
+            let to = rows.end.min(first + page.rows as u32);
+            page.copy_range((row - first) as usize, (to - first) as usize, out);
+            row = to;
+        }
+        Ok(())
+    }
+
+    /// Appends the cells of the selected rows, ascending and relative to `start`.
+    fn gather(
+        &mut self,
+        stream: &StreamReader,
+        start: RowId,
+        selected: &[u32],
+        out: &mut ColumnBlock,
+    ) -> Result<()> {
+        let mut rest = selected;
+        while let Some(row) = rest.first() {
+            let (page, first) = self.page(stream, start + row)?;
+            let end = first + page.rows as u32;
+            let (here, later) = rest.split_at(rest.partition_point(|row| start + row < end));
+            page.gather(here.iter().map(|row| (start + row - first) as usize), out);
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+impl DiskRowSetScan {
+    /// Starts a scan of the rows within the spec's key bounds.
+    pub fn new(base: Arc<BaseData>, deltas: RowsetDeltas, spec: RowSetScanSpec) -> Result<DiskRowSetScan> {
+        if let Some(lower) = spec.lower_key.as_ref().filter(|_| spec.is_one_key()) {
+            let rows = base.find(lower)?.map_or(0..0, |row| row..row + 1);
+            return DiskRowSetScan::over_rows(base, deltas, spec, rows);
+        }
+        let start = spec.lower_key.as_deref().map_or(Ok(0), |key| base.keys.lower_bound(key))?;
+        let end = spec.upper_key.as_deref().map_or(Ok(base.rows), |key| base.keys.lower_bound(key))?;
+        DiskRowSetScan::over_rows(base, deltas, spec, start..end)
+    }
+
+    /// Starts a scan of these rows; the spec's key bounds are ignored.
+    pub fn over_rows(
+        base: Arc<BaseData>,
+        deltas: RowsetDeltas,
+        spec: RowSetScanSpec,
+        rows: Range<RowId>,
+    ) -> Result<DiskRowSetScan> {
+        if rows.is_empty() {
+            // No page index needs to be read.
+            let (columns, predicates) = (Vec::new(), Vec::new());
+            return Ok(DiskRowSetScan {
+                base,
+                deltas,
+                spec,
+                columns,
+                predicates,
+                keys: None,
+                next: 0,
+                end: 0,
+            });
+        }
+        let columns = spec.columns.iter().map(|column| source(&base, column)).collect::<Result<_>>()?;
+        let column_index = |column| spec.columns.iter().position(|c| c.id == Some(column));
+        let predicates = spec.predicates.iter().map(|predicate| {
+            let id = predicate.column;
+            let column_index = column_index(id)
+                .ok_or_else(|| Error::invalid(format!("predicate: column {} is not in the scan", id.0)));
+            Ok(PredicateState { column_index: column_index?, first_unchecked: 0, matches: None })
+        });
+        let predicates = predicates.collect::<Result<_>>()?;
+        let keys = if spec.want_keys { Some(Cursor::new(base.keys.stream())?) } else { None };
+        Ok(DiskRowSetScan { base, deltas, spec, columns, predicates, keys, next: rows.start, end: rows.end })
+    }
+
+    /// Returns the bytes of memory of the last pages read.
+    pub fn allocated(&self) -> usize {
+        let cursor = |source: &Source| match source {
+            Source::Stored { cursor, .. } => cursor.allocated(),
+            Source::Default => 0,
+        };
+        let keys = self.keys.as_ref().map_or(0, Cursor::allocated);
+        keys + self.columns.iter().map(cursor).sum::<usize>()
+    }
+
+    /// Returns the next rows to scan, after skipping pages that a predicate excludes.
+    fn next_batch(&mut self) -> Result<Option<Range<RowId>>> {
+        while self.next < self.end {
+            let start = self.next;
+            if self.spec.diff_from.is_none()
+                && let Some(to) = self.skip_until(start)?
+            {
+                self.next = to;
+                continue;
+            }
+            let rows = self.spec.block_rows.clamp(1, 1 << 20) as u32;
+            self.next = self.end.min(start.saturating_add(rows));
+            return Ok(Some(start..self.next));
+        }
+        Ok(None)
+    }
+
+    /// Returns the row up to which a zone map excludes all rows from `start` on.
+    fn skip_until(&mut self, start: RowId) -> Result<Option<RowId>> {
+        for (predicate, state) in self.spec.predicates.iter().zip(&mut self.predicates) {
+            let Source::Stored { cursor, .. } = &self.columns[state.column_index] else { continue };
+            if start < state.first_unchecked {
+                continue;
+            }
+            let entry = &cursor.index.pages[cursor.index.page_of(start)];
+            let to = self.end.min(entry.first_row + entry.rows);
+            state.first_unchecked = to;
+            let physical = self.spec.columns[state.column_index].ty.physical();
+            if may_match(predicate, physical, entry) {
+                continue;
+            }
+            let deltas = self.deltas.collect(start..to, self.spec.snapshot.before, None)?;
+            if !deltas.may_change_column(predicate.column)? {
+                return Ok(Some(to));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads a column of the batch as of the snapshot.
+    fn read(&mut self, column_index: usize, rows: Range<RowId>, deltas: &RowDeltas) -> Result<ColumnBlock> {
+        let column = &self.spec.columns[column_index];
+        let mut block = ColumnBlock::new(column.ty.physical(), column.nullable);
+        match &mut self.columns[column_index] {
+            Source::Stored { column, cursor } => {
+                let stream = &self.base.columns[*column];
+                cursor.copy(stream, rows, &mut block)?;
+            }
+            Source::Default => fill(column, rows.len(), &mut block),
+        }
+        if !deltas.is_empty()
+            && let Some(id) = column.id
+        {
+            let default = column.read_default.as_deref();
+            let overrides = deltas.overrides(id, self.base.in_key(id), default)?;
+            apply_overrides(&mut block, &overrides)?;
+        }
+        Ok(block)
+    }
+
+    /// Returns true if a cell of the column may differ from the base.
+    fn is_changed(&self, column_index: usize, deltas: &RowDeltas) -> Result<bool> {
+        match self.spec.columns[column_index].id {
+            Some(id) if !deltas.is_empty() && !self.base.in_key(id) => deltas.may_change_column(id),
+            _ => Ok(false),
+        }
+    }
+
+    /// Reads the selected rows of a column of the batch as of the snapshot.
+    fn read_selected(
+        &mut self,
+        column_index: usize,
+        rows: &Range<RowId>,
+        (keep, selected): (&Bitmap, &[u32]),
+        deltas: &RowDeltas,
+    ) -> Result<ColumnBlock> {
+        let column = &self.spec.columns[column_index];
+        if self.is_changed(column_index, deltas)? {
+            return Ok(self.read(column_index, rows.clone(), deltas)?.filter(keep));
+        }
+        let mut block = ColumnBlock::new(column.ty.physical(), column.nullable);
+        match &mut self.columns[column_index] {
+            Source::Stored { column, cursor } => {
+                cursor.gather(&self.base.columns[*column], rows.start, selected, &mut block)?;
+            }
+            Source::Default => fill(column, selected.len(), &mut block),
+        }
+        Ok(block)
+    }
+
+    /// Returns the encoded keys of the selected rows.
+    fn read_keys(&mut self, start: RowId, selected: &[u32]) -> Result<Vec<Vec<u8>>> {
+        let Some(cursor) = &mut self.keys else { return Ok(Vec::new()) };
+        let (stream, form) = (self.base.keys.stream(), self.base.keys.form());
+        let mut keys = Vec::with_capacity(selected.len());
+        for row in selected {
+            let (page, first) = cursor.page(stream, start + row)?;
+            let mut key = Vec::new();
+            form.encode(page.raw((start + row - first) as usize), &mut key);
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    /// Applies a predicate to pages of few distinct values, once per value instead of once per row. Returns false if a
+    /// page has another encoding. The predicate must then be evaluated on the whole batch; rows already dropped stay
+    /// dropped.
+    fn select_by_value(&mut self, i: usize, rows: Range<RowId>, keep: &mut Bitmap) -> Result<bool> {
+        let (predicate, state) = (&self.spec.predicates[i], &mut self.predicates[i]);
+        let ty = self.spec.columns[state.column_index].ty;
+        let Source::Stored { column, cursor } = &mut self.columns[state.column_index] else {
+            return Ok(false);
+        };
+        let null_passes = predicate.matches_cell(ty, None);
+        let mut row = rows.start;
+        while row < rows.end {
+            let (page, first) = cursor.page(&self.base.columns[*column], row)?;
+            let to = rows.end.min(first + page.rows as u32);
+            let (batch, in_page) =
+                ((row - rows.start) as usize, (row - first) as usize..(to - first) as usize);
+            let null = |at| page.validity.as_ref().is_some_and(|valid| !valid.get(at));
+            match &page.cells {
+                PageCells::Codes { codes, dictionary } => {
+                    let matches = state.dictionary_matches(predicate, ty, dictionary);
+                    for (at, row) in in_page.zip(batch..) {
+                        let passes = if null(at) { null_passes } else { matches.get(codes[at] as usize) };
+                        if !passes {
+                            keep.set(row, false);
+                        }
+                    }
+                }
+                PageCells::Same(cell) => {
+                    let cell_passes = predicate.matches_cell(ty, Some(cell));
+                    for (at, row) in in_page.zip(batch..) {
+                        if !(if null(at) { null_passes } else { cell_passes }) {
+                            keep.set(row, false);
+                        }
+                    }
+                }
+                PageCells::Runs { width, ends, cells } => {
+                    let start = in_page.start;
+                    for (rows, cell) in runs_within((*width, ends, cells), in_page.start, in_page.end) {
+                        let cell_passes = predicate.matches_cell(ty, Some(cell));
+                        if cell_passes && (page.validity.is_none() || null_passes) {
+                            continue;
+                        }
+                        for at in rows {
+                            if !(if null(at) { null_passes } else { cell_passes }) {
+                                keep.set(batch + at - start, false);
+                            }
+                        }
+                    }
+                }
+                PageCells::Fixed { .. } | PageCells::Var { .. } => return Ok(false),
+            }
+            row = to;
+        }
+        Ok(true)
+    }
+
+    /// Returns the rows of the batch that pass, with the columns read for that; `None` if there are none.
+    fn select(&mut self, rows: &Range<RowId>, deltas: &RowDeltas) -> Result<Option<Selected>> {
+        let count = rows.len();
+        let (mut keep, dead) = match self.spec.diff_from {
+            Some(_) if deltas.is_empty() => return Ok(None),
+            Some(_) => deltas.diff().map(|(returned, dead)| (returned, Some(dead)))?,
+            None if deltas.is_empty() => (Bitmap::new(count, true), None),
+            None => (deltas.alive()?, None),
+        };
+        let mut blocks: Vec<Option<ColumnBlock>> = self.columns.iter().map(|_| None).collect();
+        for i in 0..self.predicates.len() {
+            if !keep.any() {
+                return Ok(None);
+            }
+            let column_index = self.predicates[i].column_index;
+            let plain =
+                blocks[column_index].is_none() && dead.is_none() && !self.is_changed(column_index, deltas)?;
+            if plain && self.select_by_value(i, rows.clone(), &mut keep)? {
+                continue;
+            }
+            if blocks[column_index].is_none() {
+                blocks[column_index] = Some(self.read(column_index, rows.clone(), deltas)?);
+            }
+            let block = blocks[column_index].as_ref().expect("the block was read above");
+            let before = dead.as_ref().map(|_| keep.clone());
+            self.spec.predicates[i].evaluate(self.spec.columns[column_index].ty, block, &mut keep);
+            if let (Some(dead), Some(before)) = (&dead, before) {
+                // Deleted rows are returned whatever their values.
+                dead.ones().filter(|row| before.get(*row)).for_each(|row| keep.set(row, true));
+            }
+        }
+        Ok(keep.any().then_some(Selected { keep, dead, blocks }))
+    }
+}
+
+impl PredicateState {
+    /// Returns the values of the dictionary that satisfy the predicate; computed once per dictionary.
+    fn dictionary_matches(
+        &mut self,
+        predicate: &Predicate,
+        ty: DataType,
+        dictionary: &Arc<Dictionary>,
+    ) -> &Bitmap {
+        let cached = self.matches.take().filter(|(of, _)| Arc::ptr_eq(of, dictionary));
+        let (_, matches) = self.matches.insert(cached.unwrap_or_else(|| {
+            let mut matches = Bitmap::default();
+            let values = 0..dictionary.len() as u32;
+            values.for_each(|code| matches.push(predicate.matches_cell(ty, Some(dictionary.value(code)))));
+            (dictionary.clone(), matches)
+        }));
+        matches
+    }
+}
+
+/// Rows of a batch that pass.
+struct Selected {
+    keep: Bitmap,
+    dead: Option<Bitmap>,
+    /// Columns that were read for predicates, with all rows of the batch.
+    blocks: Vec<Option<ColumnBlock>>,
+}
+
+impl RowSetScan for DiskRowSetScan {
+    fn next(&mut self) -> Result<Option<ScannedBlock>> {
+        while let Some(rows) = self.next_batch()? {
+            let (before, diff_from) = (self.spec.snapshot.before, self.spec.diff_from);
+            let deltas = self.deltas.collect(rows.clone(), before, diff_from)?;
+            let Some(Selected { keep, dead, blocks }) = self.select(&rows, &deltas)? else { continue };
+            let whole = keep.all();
+            let needs_rows = !whole || self.keys.is_some();
+            let selected: Vec<u32> = keep.ones().filter(|_| needs_rows).map(|row| row as u32).collect();
+            let mut columns = Vec::with_capacity(blocks.len());
+            for (column_index, block) in blocks.into_iter().enumerate() {
+                columns.push(match block {
+                    Some(block) if whole => block,
+                    Some(block) => block.filter(&keep),
+                    None if whole => self.read(column_index, rows.clone(), &deltas)?,
+                    None => self.read_selected(column_index, &rows, (&keep, &selected), &deltas)?,
+                });
+            }
+            let keys = self.read_keys(rows.start, &selected)?;
+            let deleted = dead.map(|dead| {
+                let mut filtered = Bitmap::default();
+                keep.ones().for_each(|row| filtered.push(dead.get(row)));
+                filtered
+            });
+            let block = RowBlock { rows: keep.count(), columns };
+            return Ok(Some(ScannedBlock { block, keys, deleted }));
+        }
+        Ok(None)
+    }
+}
+
+fn source(base: &BaseData, column: &ProjectedColumn) -> Result<Source> {
+    let Some(at) = column.id.and_then(|id| base.column(id)) else {
+        if column.read_default.is_none() && !column.nullable {
+            return Err(Error::invalid(format!(
+                "column {:?}: not in this rowset, and neither a read default nor nullable",
+                column.name
+            )));
+        }
+        return Ok(Source::Default);
+    };
+    let stored = base.columns[at].meta();
+    if stored.physical != column.ty.physical() || (stored.nullable && !column.nullable) {
+        return Err(Error::invalid(format!(
+            "column {:?}: stored as {:?}{}, cannot be read as {}{}",
+            column.name,
+            stored.physical,
+            if stored.nullable { " NULLABLE" } else { "" },
+            column.ty.name(),
+            if column.nullable { " NULLABLE" } else { " NOT NULL" },
+        )));
+    }
+    Ok(Source::Stored { column: at, cursor: Cursor::new(&base.columns[at])? })
+}
+
+/// Appends the cells that rows older than the column have.
+fn fill(column: &ProjectedColumn, rows: usize, block: &mut ColumnBlock) {
+    block.push_many(column.read_default.as_deref(), rows);
+}

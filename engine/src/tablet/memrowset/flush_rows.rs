@@ -1,0 +1,93 @@
+//! Rows of a MemRowSet for a flush: in key order, as of a timestamp, each with its UNDO deltas.
+//!
+//! ```text
+//!   insert@1 update@5 delete@9      base: values after 5   UNDO: update@5, delete@1   REDO: delete@9
+//! ```
+//!
+//! A row that is deleted at the timestamp has its last live values as base, because a base cannot express a deletion.
+
+use super::{MemRowSet, Store};
+use crate::ids::ColumnId;
+use crate::schema::row_block::{ProjectedColumn, RowBlock};
+use crate::schema::row_change::{RowChange, encode_delete};
+use crate::time::Timestamp;
+
+/// Rows in key order, with all columns of the MemRowSet's schema.
+#[derive(Default)]
+pub struct FlushRows {
+    pub block: RowBlock,
+    pub rows: Vec<FlushRow>,
+}
+
+#[derive(Default)]
+pub struct FlushRow {
+    /// Row id in the MemRowSet.
+    pub row: u32,
+    pub key: Vec<u8>,
+    /// UNDO deltas, newest first.
+    pub undos: Vec<(Timestamp, Vec<u8>)>,
+    pub redo: Option<(Timestamp, Vec<u8>)>,
+}
+
+impl MemRowSet {
+    /// Returns up to `limit` rows from key `from` on, as of the operations before `before`, and the key to resume at
+    /// (`None` at the end). Every row must have been inserted before `before`.
+    pub fn histories(&self, from: &[u8], before: Timestamp, limit: usize) -> (FlushRows, Option<Vec<u8>>) {
+        let store = &self.store;
+        let columns = self.schema().schema.columns();
+        let projection: Vec<ProjectedColumn> = columns.iter().map(ProjectedColumn::from).collect();
+        let non_key = self.schema().non_key_ids();
+        let mut flushed = FlushRows { block: RowBlock::new(&projection), rows: Vec::new() };
+        let mut cursor = store.seek(from);
+        while let Some(row) = store.next(&mut cursor) {
+            if flushed.rows.len() == limit {
+                return (flushed, Some(store.key(row).to_vec()));
+            }
+            let history = self.add_row(store, row, before, &non_key, &mut flushed.block);
+            flushed.rows.push(history);
+        }
+        (flushed, None)
+    }
+
+    fn add_row(
+        &self,
+        store: &Store,
+        row: u32,
+        before: Timestamp,
+        non_key: &[ColumnId],
+        block: &mut RowBlock,
+    ) -> FlushRow {
+        let schema = self.schema();
+        let row_cells = store.row_cells(row);
+        let (inserted, mut cells) =
+            (row_cells.ts, schema.layout.cells(store.cells(row_cells)).collect::<Vec<_>>());
+        debug_assert!(inserted < before, "a frozen MemRowSet has no rows inserted after its freeze");
+        let mut undos = vec![(inserted, delete())];
+        let mut deleted_at = None;
+        for mutation in store.history(row, before) {
+            let change = RowChange::parse(mutation.change).expect("the writer encoded it");
+            let mut undo = Vec::new();
+            let cell = |id| schema.schema.index_of_id(id).and_then(|index| cells[index]);
+            change.encode_inverse(non_key, cell, &mut undo);
+            undos.push((mutation.ts, undo));
+            deleted_at = change.deletes().then_some(mutation.ts);
+            schema.apply(&change, &mut cells);
+        }
+        if deleted_at.is_some() {
+            undos.pop();
+        }
+        undos.reverse();
+        for (column, cell) in block.columns.iter_mut().zip(&cells) {
+            column.push(*cell);
+        }
+        block.rows += 1;
+        let redo = deleted_at.map(|ts| (ts, delete()));
+        FlushRow { row, key: store.key(row).to_vec(), undos, redo }
+    }
+}
+
+fn delete() -> Vec<u8> {
+    let mut change = Vec::with_capacity(1);
+    encode_delete(&mut change);
+    change
+}

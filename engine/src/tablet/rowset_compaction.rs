@@ -1,0 +1,320 @@
+//! Rowset compaction: merging DiskRowSets into new ones, with all their history.
+//!
+//! ```text
+//!   base ─ UNDO ─ REDO   ┐
+//!   base ─ UNDO ─ REDO   ┼─ merge by key, as of F ─► base' = newest values     UNDO' = inverted REDO, then UNDO
+//!   base ─ UNDO ─ REDO   ┘                           REDO' = a last DELETE
+//!                                        deltas after F move when the new rowsets are installed
+//! ```
+//!
+//! Columns that were dropped from the schema are not copied. Neither is history before the tablet's ancient history
+//! mark, nor rows deleted before it. A key of the remaining rows is in only one input, so the merge only interleaves.
+
+use std::sync::Arc;
+
+use super::Tablet;
+use super::delta_tracker::RowsetDeltas;
+use super::deltafile::DeltaBatch;
+use super::diskrowset::DiskRowSet;
+use super::diskrowset_scan::DiskRowSetScan;
+use super::flush::{RollingRowSetWriter, RowRelocation};
+use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock, Snapshot};
+use super::superblock::TabletSchema;
+use crate::disk::Disk;
+use crate::error::Result;
+use crate::ids::{ColumnId, RowId};
+use crate::schema::row_block::{ProjectedColumn, RowBlock};
+use crate::schema::row_change::{RowChange, encode_delete};
+use crate::time::Timestamp;
+
+/// The copying part of a rowset compaction.
+pub struct RowsetCompaction {
+    schema: Arc<TabletSchema>,
+    non_key: Vec<ColumnId>,
+    projection: Arc<[ProjectedColumn]>,
+    /// Timestamp up to which operations are in the output.
+    at: Timestamp,
+    /// History before the mark is dropped. Rows deleted before it count as absent, so no write reinserts them here.
+    mark: Timestamp,
+    sources: Vec<CompactionInput>,
+    roller: RollingRowSetWriter,
+    /// Bytes that the last step allocated temporarily.
+    step_bytes: usize,
+}
+
+/// One of the input rowsets.
+struct CompactionInput {
+    rowset: Arc<DiskRowSet>,
+    scan: DiskRowSetScan,
+    deltas: RowsetDeltas,
+    rows: ScannedBlock,
+    /// The block's deltas; those of its first row come first.
+    undo: DeltaCursor,
+    redo: DeltaCursor,
+    /// The next row, as an index into the block, and as a row of the rowset.
+    at: usize,
+    row: RowId,
+    done: bool,
+    relocations: Vec<RowRelocation>,
+}
+
+/// Deltas by row, and the number of them consumed.
+#[derive(Default)]
+struct DeltaCursor {
+    list: Vec<(RowId, Timestamp, Vec<u8>)>,
+    at: usize,
+}
+
+/// Merged history of one row.
+struct MergedHistory {
+    /// Newest first.
+    undos: Vec<(Timestamp, Vec<u8>)>,
+    redo: Option<(Timestamp, Vec<u8>)>,
+}
+
+impl RowsetCompaction {
+    /// Creates a compaction of rowsets as of timestamp `at`; all operations up to it are applied.
+    pub fn new(
+        data: Arc<dyn Disk>,
+        tablet: &Arc<Tablet>,
+        rowsets: Vec<Arc<DiskRowSet>>,
+        at: Timestamp,
+    ) -> Result<RowsetCompaction> {
+        let schema = tablet.table_schema();
+        let projection: Arc<[ProjectedColumn]> =
+            schema.schema.columns().iter().map(ProjectedColumn::from).collect();
+        let inputs = rowsets.len() as u64;
+        let source = |rowset: Arc<DiskRowSet>| {
+            // Each input has a block in memory, so the step's bytes are divided among them.
+            let bytes = inputs * rowset.raw_bytes();
+            let block_rows = tablet.config().step_rows(rowset.meta().rows.into(), bytes);
+            CompactionInput::new(rowset, projection.clone(), block_rows)
+        };
+        let sources = rowsets.into_iter().map(source).collect::<Result<_>>()?;
+        let roller = RollingRowSetWriter::new(data, tablet.clone(), schema.schema.clone(), at);
+        let (non_key, mark) = (schema.non_key_ids(), tablet.history_mark());
+        Ok(RowsetCompaction { non_key, schema, projection, at, mark, sources, roller, step_bytes: 0 })
+    }
+
+    /// Merges up to `rows` rows. Returns true if there are more.
+    pub fn step(&mut self, rows: usize) -> Result<bool> {
+        let mut out = RowBlock::new(&self.projection);
+        let (mut keys, mut histories) = (Vec::new(), Vec::new());
+        for source in &mut self.sources {
+            source.fill(self.at)?;
+        }
+        if self.sources.iter().all(|source| source.done) {
+            return Ok(false);
+        }
+        let (rowset, writer) = self.roller.writer()?;
+        let mut row = writer.rows();
+        while keys.len() < rows {
+            for source in &mut self.sources {
+                source.fill(self.at)?;
+            }
+            let unfinished = self.sources.iter_mut().filter(|source| !source.done);
+            let Some(first) = unfinished.min_by(|a, b| a.key().cmp(b.key())) else { break };
+            let key = first.key().to_vec();
+            let Some(history) = first.take(&self.schema, &self.non_key, self.mark, &mut out)? else {
+                first.relocations.push(RowRelocation::NOWHERE);
+                continue;
+            };
+            keys.push(key);
+            histories.push(history);
+            first.relocations.push(RowRelocation { rowset: rowset as u32, row });
+            row += 1;
+        }
+        self.step_bytes = out.allocated();
+        let first = writer.rows();
+        writer.append(&out, &keys.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        for (row, history) in (first..).zip(&histories) {
+            for (ts, change) in &history.undos {
+                writer.undo(row, *ts, change)?;
+            }
+            if let Some((ts, change)) = &history.redo {
+                writer.redo(row, *ts, change)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the bytes of memory allocated during a step and between steps.
+    pub fn allocated(&self) -> usize {
+        let sources: usize = self.sources.iter().map(CompactionInput::allocated).sum();
+        sources + self.roller.allocated() + self.step_bytes
+    }
+
+    /// Makes the new rowsets durable and opens them.
+    pub fn finish(&mut self) -> Result<Vec<Arc<DiskRowSet>>> {
+        self.roller.finish()
+    }
+
+    /// Copies the deltas since the start of the compaction to the new rowsets.
+    pub fn move_changes(&self, into: &[Arc<DiskRowSet>]) -> Result<()> {
+        for source in &self.sources {
+            source.rowset.for_each_memory_delta(|row, ts, change| {
+                if ts <= self.at {
+                    return Ok(());
+                }
+                let relocation = source.relocations[row as usize];
+                assert_ne!(relocation, RowRelocation::NOWHERE, "a dropped row is not changed");
+                into[relocation.rowset as usize].mutate(relocation.row, ts, change)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the input rowsets.
+    pub fn inputs(&self) -> impl Iterator<Item = &Arc<DiskRowSet>> {
+        self.sources.iter().map(|source| &source.rowset)
+    }
+
+    pub fn files(&self) -> &[String] {
+        self.roller.files()
+    }
+}
+
+impl CompactionInput {
+    fn new(
+        rowset: Arc<DiskRowSet>,
+        columns: Arc<[ProjectedColumn]>,
+        block_rows: usize,
+    ) -> Result<CompactionInput> {
+        let spec = RowSetScanSpec {
+            columns,
+            predicates: Arc::new([]),
+            lower_key: None,
+            upper_key: None,
+            snapshot: Snapshot { before: Timestamp::MAX },
+            diff_from: None,
+            want_keys: true,
+            block_rows,
+        };
+        let deltas = rowset.deltas();
+        deltas.recent.begin_merge();
+        Ok(CompactionInput {
+            scan: rowset.scan_base(spec)?,
+            deltas,
+            rowset,
+            rows: ScannedBlock::default(),
+            undo: DeltaCursor::default(),
+            redo: DeltaCursor::default(),
+            at: 0,
+            row: 0,
+            done: false,
+            relocations: Vec::new(),
+        })
+    }
+
+    fn allocated(&self) -> usize {
+        let relocations = self.relocations.capacity() * size_of::<RowRelocation>();
+        let keys: usize = self.rows.keys.iter().map(|key| size_of::<Vec<u8>>() + key.capacity()).sum();
+        let changes = self.undo.allocated() + self.redo.allocated();
+        relocations + self.rows.block.allocated() + keys + changes + self.scan.allocated()
+    }
+
+    /// Reads the next block and its deltas up to `upto`, if the current block is used up.
+    fn fill(&mut self, upto: Timestamp) -> Result<()> {
+        if self.done || self.at < self.rows.block.rows {
+            return Ok(());
+        }
+        let Some(rows) = self.scan.next()? else {
+            self.done = true;
+            return Ok(());
+        };
+        let range = self.row..self.row + rows.block.rows as u32;
+        let changes = self.deltas.collect(range, upto.next(), Some(Timestamp::MIN))?;
+        let (undo, redo) = changes.batches();
+        (self.undo, self.redo) = (DeltaCursor::new(undo), DeltaCursor::new(redo));
+        (self.rows, self.at) = (rows, 0);
+        Ok(())
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.rows.keys[self.at]
+    }
+
+    /// Moves the next row's newest cells to `out`. Returns its history from `mark` on, or `None` if the row was deleted
+    /// before `mark`.
+    fn take(
+        &mut self,
+        schema: &TabletSchema,
+        non_key: &[ColumnId],
+        mark: Timestamp,
+        out: &mut RowBlock,
+    ) -> Result<Option<MergedHistory>> {
+        let (undo, redo) = (self.undo.of(self.row), self.redo.of(self.row));
+        let mut history = MergedHistory { undos: Vec::new(), redo: None };
+        let block = &self.rows.block;
+        let mut is_dropped = false;
+        if redo.is_empty() {
+            out.extend(block, self.at, 1);
+        } else {
+            let mut cells: Vec<Option<&[u8]>> = block.columns.iter().map(|c| c.cell(self.at)).collect();
+            for (_, ts, change) in redo {
+                replay(RowChange::parse(change)?, *ts, schema, non_key, &mut cells, &mut history)?;
+            }
+            is_dropped = history.redo.as_ref().is_some_and(|(deleted_at, _)| *deleted_at < mark);
+            if !is_dropped {
+                out.push_row(cells);
+            }
+        }
+        history.undos.reverse();
+        history.undos.extend(undo.iter().map(|(_, ts, change)| (*ts, change.clone())));
+        history.undos.retain(|(ts, _)| *ts >= mark);
+        self.at += 1;
+        self.row += 1;
+        Ok((!is_dropped).then_some(history))
+    }
+}
+
+/// Applies a REDO to a row's cells and appends its inverse to the history, oldest first.
+fn replay<'a>(
+    change: RowChange<'a>,
+    ts: Timestamp,
+    schema: &'a TabletSchema,
+    non_key: &[ColumnId],
+    cells: &mut [Option<&'a [u8]>],
+    history: &mut MergedHistory,
+) -> Result<()> {
+    if let Some((ts, _)) = history.redo.take() {
+        // The row is reinserted, so its deletion becomes history.
+        let mut undo = Vec::new();
+        let cell = |id| schema.schema.index_of_id(id).and_then(|index| cells[index]);
+        RowChange::Delete.encode_inverse(non_key, cell, &mut undo);
+        history.undos.push((ts, undo));
+    }
+    if change.deletes() {
+        let mut delete = Vec::new();
+        encode_delete(&mut delete);
+        history.redo = Some((ts, delete));
+        return Ok(());
+    }
+    let mut undo = Vec::new();
+    let cell = |id| schema.schema.index_of_id(id).and_then(|index| cells[index]);
+    change.encode_inverse(non_key, cell, &mut undo);
+    history.undos.push((ts, undo));
+    schema.apply(&change, cells);
+    Ok(())
+}
+
+impl DeltaCursor {
+    fn new(batch: &DeltaBatch) -> DeltaCursor {
+        DeltaCursor {
+            list: batch.iter().map(|(row, ts, change)| (row, ts, change.to_vec())).collect(),
+            at: 0,
+        }
+    }
+
+    fn allocated(&self) -> usize {
+        let changes: usize = self.list.iter().map(|(_, _, change)| change.capacity()).sum();
+        changes + self.list.capacity() * size_of::<(RowId, Timestamp, Vec<u8>)>()
+    }
+
+    /// Returns the deltas of `row`; rows are requested in order.
+    fn of(&mut self, row: RowId) -> &[(RowId, Timestamp, Vec<u8>)] {
+        let from = self.at;
+        self.at += self.list[from..].iter().take_while(|(at, _, _)| *at == row).count();
+        &self.list[from..self.at]
+    }
+}

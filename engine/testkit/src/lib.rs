@@ -1,0 +1,19 @@
+//! Test support of the engine, shared by its tests, the fuzz targets, the benchmarks and `cargo ci spec`.
+//!
+//! ```text
+//!   world                   one replica over a MemDisk, driven as a node drives it
+//!     ├── model             expected rows, random workloads and crash steps over a world
+//!     └── cluster           several replicas with their messages and disks
+//!   group                   Raft cores alone: seeded delivery, faults, invariants, transcripts, traces
+//!   single_server_catalog   a catalog whose tablet server replies at once
+//!   catalog_script          words of the catalog's transcripts
+//! ```
+//!
+//! Not here: simulated time, network and tasks of whole nodes, which is the crate `sim`.
+
+pub mod catalog_script;
+pub mod cluster;
+pub mod group;
+pub mod model;
+pub mod single_server_catalog;
+pub mod world;

@@ -1,0 +1,262 @@
+//! Conversion of columnar scan responses to Arrow record batches, and of Arrow arrays to columns to write.
+//!
+//! Aligned buffers of a response are used without a copy. BOOL is a byte in the protocol and a bit in Arrow; every
+//! DECIMAL becomes a Decimal128.
+
+use std::sync::Arc;
+
+use arrow_array::types::{
+    Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    TimestampMicrosecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, FixedSizeBinaryArray, PrimitiveArray,
+    RecordBatch, RecordBatchOptions, StringArray,
+};
+use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_cast::cast::{CastOptions, cast_with_options};
+use arrow_schema::{DataType as ArrowType, Field, Schema as ArrowSchema, SchemaRef, TimeUnit};
+use bytes::Bytes;
+use engine::error::{Error, Result};
+use engine::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
+use engine::schema::{ColumnSchema, DataType, PhysicalType};
+
+use nyala_proto::kudu::ColumnarRowBlockPb;
+
+/// Time zone UTC as an offset: zone names would need a time zone database.
+const UTC: &str = "+00:00";
+
+/// Returns the Arrow type of a column.
+pub fn arrow_type(column: &ColumnSchema) -> ArrowType {
+    match column.ty {
+        DataType::Int8 => ArrowType::Int8,
+        DataType::Int16 => ArrowType::Int16,
+        DataType::Int32 => ArrowType::Int32,
+        DataType::Int64 => ArrowType::Int64,
+        DataType::Uint8 => ArrowType::UInt8,
+        DataType::Uint16 => ArrowType::UInt16,
+        DataType::Uint32 => ArrowType::UInt32,
+        DataType::Uint64 => ArrowType::UInt64,
+        DataType::Bool | DataType::IsDeleted => ArrowType::Boolean,
+        DataType::Float => ArrowType::Float32,
+        DataType::Double => ArrowType::Float64,
+        DataType::String | DataType::Varchar => ArrowType::Utf8,
+        DataType::Binary => ArrowType::Binary,
+        DataType::UnixtimeMicros => ArrowType::Timestamp(TimeUnit::Microsecond, Some(UTC.into())),
+        DataType::Date => ArrowType::Date32,
+        DataType::Int128 => ArrowType::FixedSizeBinary(16),
+        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => {
+            ArrowType::Decimal128(column.attributes.precision, column.attributes.scale as i8)
+        }
+    }
+}
+
+/// Returns the Arrow schema of a projection.
+pub fn arrow_schema(columns: &[ColumnSchema]) -> SchemaRef {
+    let field = |column: &ColumnSchema| Field::new(&column.name, arrow_type(column), column.nullable);
+    Arc::new(ArrowSchema::new(columns.iter().map(field).collect::<Vec<_>>()))
+}
+
+fn malformed(what: impl std::fmt::Display) -> Error {
+    Error::invalid(format!("malformed scan response: {what}"))
+}
+
+/// Converts a scan response to a record batch. `columns` is the requested projection, `schema` its Arrow schema.
+pub fn batch_from_pb(
+    block: &ColumnarRowBlockPb,
+    sidecars: &[Bytes],
+    columns: &[ColumnSchema],
+    schema: &SchemaRef,
+) -> Result<RecordBatch> {
+    let rows = usize::try_from(block.num_rows()).map_err(|_| malformed("a negative number of rows"))?;
+    let sidecar = |index: Option<i32>| match index {
+        None => Ok(Bytes::new()),
+        Some(index) => {
+            let found = usize::try_from(index).ok().and_then(|index| sidecars.get(index));
+            found.cloned().ok_or_else(|| malformed(format!("missing sidecar {index}")))
+        }
+    };
+    if rows > 0 && block.columns.len() != columns.len() {
+        return Err(malformed(format!("{} columns instead of {}", block.columns.len(), columns.len())));
+    }
+    let mut arrays = Vec::with_capacity(columns.len());
+    for (i, column) in columns.iter().enumerate() {
+        let pb = block.columns.get(i).copied().unwrap_or_default();
+        let parts = ReplyColumn {
+            rows,
+            data: sidecar(pb.data_sidecar)?,
+            varlen: sidecar(pb.varlen_data_sidecar)?,
+            valid: pb.non_null_bitmap_sidecar.map(|index| sidecar(Some(index))).transpose()?,
+        };
+        let array =
+            parts.array(column).map_err(|error| error.context(format!("column {:?}", column.name)))?;
+        arrays.push(array);
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema.clone(), arrays, &options).map_err(malformed)
+}
+
+/// One column of a response.
+struct ReplyColumn {
+    rows: usize,
+    data: Bytes,
+    varlen: Bytes,
+    valid: Option<Bytes>,
+}
+
+/// Returns the bytes as numbers, copied only if they are not aligned.
+fn scalars<T: arrow_buffer::ArrowNativeType>(data: &Bytes, count: usize) -> Result<ScalarBuffer<T>> {
+    let width = size_of::<T>();
+    let len = count.checked_mul(width).filter(|len| *len <= data.len());
+    let len = len.ok_or_else(|| malformed(format!("{count} cells in {} bytes", data.len())))?;
+    let data = data.slice(..len);
+    let aligned = data.as_ptr().align_offset(align_of::<T>()) == 0;
+    let buffer = if aligned { Buffer::from(data) } else { Buffer::from_slice_ref(&data[..]) };
+    Ok(ScalarBuffer::new(buffer, 0, count))
+}
+
+impl ReplyColumn {
+    fn nulls(&self, column: &ColumnSchema) -> Result<Option<NullBuffer>> {
+        let Some(valid) = &self.valid else { return Ok(None) };
+        if !column.nullable {
+            return Ok(None);
+        }
+        if valid.len() < self.rows.div_ceil(8) {
+            return Err(malformed(format!("{} rows but {} bytes of bitmap", self.rows, valid.len())));
+        }
+        Ok(Some(NullBuffer::new(BooleanBuffer::new(Buffer::from(valid.clone()), 0, self.rows))))
+    }
+
+    fn primitive<T: ArrowPrimitiveType>(&self, column: &ColumnSchema) -> Result<PrimitiveArray<T>> {
+        let values = scalars::<T::Native>(&self.data, self.rows)?;
+        PrimitiveArray::try_new(values, self.nulls(column)?).map_err(malformed)
+    }
+
+    fn array(&self, column: &ColumnSchema) -> Result<ArrayRef> {
+        Ok(match column.ty {
+            DataType::Int8 => Arc::new(self.primitive::<Int8Type>(column)?),
+            DataType::Int16 => Arc::new(self.primitive::<Int16Type>(column)?),
+            DataType::Int32 => Arc::new(self.primitive::<Int32Type>(column)?),
+            DataType::Int64 => Arc::new(self.primitive::<Int64Type>(column)?),
+            DataType::Uint8 => Arc::new(self.primitive::<UInt8Type>(column)?),
+            DataType::Uint16 => Arc::new(self.primitive::<UInt16Type>(column)?),
+            DataType::Uint32 => Arc::new(self.primitive::<UInt32Type>(column)?),
+            DataType::Uint64 => Arc::new(self.primitive::<UInt64Type>(column)?),
+            DataType::Float => Arc::new(self.primitive::<Float32Type>(column)?),
+            DataType::Double => Arc::new(self.primitive::<Float64Type>(column)?),
+            DataType::Date => Arc::new(self.primitive::<Date32Type>(column)?),
+            DataType::UnixtimeMicros => {
+                Arc::new(self.primitive::<TimestampMicrosecondType>(column)?.with_timezone(UTC))
+            }
+            DataType::Bool | DataType::IsDeleted => {
+                let bytes = scalars::<u8>(&self.data, self.rows)?;
+                let bits = BooleanBuffer::collect_bool(self.rows, |row| bytes[row] != 0);
+                Arc::new(BooleanArray::new(bits, self.nulls(column)?))
+            }
+            DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => self.decimals(column)?,
+            DataType::Int128 => {
+                let bytes = scalars::<u8>(&self.data, self.rows.saturating_mul(16))?.into_inner();
+                Arc::new(FixedSizeBinaryArray::try_new(16, bytes, self.nulls(column)?).map_err(malformed)?)
+            }
+            DataType::String | DataType::Varchar | DataType::Binary => self.texts(column)?,
+        })
+    }
+
+    fn decimals(&self, column: &ColumnSchema) -> Result<ArrayRef> {
+        let values: ScalarBuffer<i128> = match column.ty {
+            DataType::Decimal32 => {
+                scalars::<i32>(&self.data, self.rows)?.iter().map(|value| i128::from(*value)).collect()
+            }
+            DataType::Decimal64 => {
+                scalars::<i64>(&self.data, self.rows)?.iter().map(|value| i128::from(*value)).collect()
+            }
+            _ => scalars::<i128>(&self.data, self.rows)?,
+        };
+        let array =
+            PrimitiveArray::<Decimal128Type>::try_new(values, self.nulls(column)?).map_err(malformed)?;
+        let (precision, scale) = (column.attributes.precision, column.attributes.scale as i8);
+        Ok(Arc::new(array.with_precision_and_scale(precision, scale).map_err(malformed)?))
+    }
+
+    fn texts(&self, column: &ColumnSchema) -> Result<ArrayRef> {
+        let offsets = match self.rows {
+            0 => ScalarBuffer::from(vec![0i32]),
+            rows => scalars::<i32>(&self.data, rows + 1)?,
+        };
+        let ordered = offsets.first().is_some_and(|first| *first >= 0) && offsets.is_sorted();
+        if !ordered || offsets.last().is_some_and(|last| *last as usize > self.varlen.len()) {
+            return Err(malformed("offsets outside the data"));
+        }
+        let offsets = OffsetBuffer::new(offsets);
+        let (values, nulls) = (Buffer::from(self.varlen.clone()), self.nulls(column)?);
+        if column.ty == DataType::Binary {
+            return Ok(Arc::new(BinaryArray::try_new(offsets, values, nulls).map_err(malformed)?));
+        }
+        Ok(Arc::new(StringArray::try_new(offsets, values, nulls).map_err(malformed)?))
+    }
+}
+
+/// Converts an array to the cells of a column to write. The array is cast to the column's type first.
+///
+/// Fails with `Invalid` if the cast fails: for a value out of range, or NULL in a NOT NULL column.
+pub fn column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock> {
+    let bad = |what: String| Error::invalid(format!("column {:?}: {what}", column.name));
+    let options = CastOptions { safe: false, ..Default::default() };
+    let wanted = arrow_type(column);
+    let cast = if *array.data_type() == wanted {
+        array.clone()
+    } else {
+        cast_with_options(array, &wanted, &options).map_err(|error| bad(error.to_string()))?
+    };
+    if !column.nullable && cast.null_count() > 0 {
+        return Err(bad("NULL in a column that is NOT NULL".to_string()));
+    }
+    let values = block_values(&cast, column).ok_or_else(|| bad("a value is out of range".to_string()))?;
+    let validity = column.nullable.then(|| match cast.nulls() {
+        None => Bitmap::new(cast.len(), true),
+        Some(nulls) => {
+            let mut bits = Bitmap::default();
+            nulls.iter().for_each(|valid| bits.push(valid));
+            bits
+        }
+    });
+    Ok(ColumnBlock { values, validity })
+}
+
+fn block_values(array: &ArrayRef, column: &ColumnSchema) -> Option<ColumnValues> {
+    use arrow_array::cast::AsArray;
+    let data = array.to_data();
+    match column.ty {
+        DataType::Bool | DataType::IsDeleted => {
+            let bits = array.as_boolean().values();
+            Some(ColumnValues::Fixed { width: 1, bytes: bits.iter().map(u8::from).collect() })
+        }
+        DataType::Decimal32 | DataType::Decimal64 => {
+            let width = column.ty.width()?;
+            let mut bytes = Vec::with_capacity(array.len() * width);
+            for value in array.as_primitive::<Decimal128Type>().values() {
+                bytes.extend_from_slice(&value.to_le_bytes()[..width]);
+            }
+            Some(ColumnValues::Fixed { width, bytes })
+        }
+        DataType::String | DataType::Varchar | DataType::Binary => {
+            let (all, bytes): (&OffsetBuffer<i32>, &Buffer) = match column.ty {
+                DataType::Binary => (array.as_binary::<i32>().offsets(), array.as_binary::<i32>().values()),
+                _ => (array.as_string::<i32>().offsets(), array.as_string::<i32>().values()),
+            };
+            let (first, last) = (*all.first()?, *all.last()?);
+            let offsets = all.iter().map(|at| (at - first) as u32).collect();
+            Some(ColumnValues::Var { offsets, bytes: bytes.as_slice()[first as usize..last as usize].to_vec() })
+        }
+        _ => {
+            debug_assert_ne!(column.ty.physical(), PhysicalType::Binary);
+            let width = column.ty.width()?;
+            let from = data.offset() * width;
+            let bytes = data.buffers().first()?.as_slice().get(from..from + array.len() * width)?;
+            Some(ColumnValues::Fixed { width, bytes: bytes.to_vec() })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

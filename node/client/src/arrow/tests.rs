@@ -1,0 +1,116 @@
+use engine::schema::TypeAttributes;
+
+use super::*;
+use nyala_proto::kudu::columnar_row_block_pb::Column;
+
+fn hex(text: &str) -> Bytes {
+    let text: String = text.split_whitespace().collect();
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex")).collect()
+}
+
+/// A response captured from a real Kudu server, shifted by one byte so that nothing is aligned.
+#[test]
+fn a_captured_response_is_converted() {
+    let mut decimal = ColumnSchema::new(5, "d", DataType::Decimal128).nullable();
+    decimal.attributes = TypeAttributes { precision: 38, scale: 2, length: 0 };
+    let columns = [
+        ColumnSchema::new(0, "key", DataType::Int32),
+        ColumnSchema::new(1, "i8", DataType::Int8),
+        ColumnSchema::new(2, "s", DataType::String).nullable(),
+        ColumnSchema::new(3, "b", DataType::Bool).nullable(),
+        ColumnSchema::new(4, "ts", DataType::UnixtimeMicros).nullable(),
+        decimal,
+    ];
+    let value = "6affffffffffffffffffffffffffffff";
+    let parts = [
+        "010000000200000003000000".to_string(),
+        "0a141e".to_string(),
+        "00000000040000000400000008000000".to_string(),
+        "7374723173747233".to_string(),
+        "05".to_string(),
+        "010001".to_string(),
+        "05".to_string(),
+        "e8030000000000000000000000000000b80b000000000000".to_string(),
+        "05".to_string(),
+        format!("{value}{}{value}", "0".repeat(32)),
+        "05".to_string(),
+    ];
+    let sidecars: Vec<Bytes> = parts.iter().map(|part| hex(&format!("00{part}")).slice(1..)).collect();
+    let of = |data, varlen, valid| Column {
+        data_sidecar: Some(data),
+        varlen_data_sidecar: varlen,
+        non_null_bitmap_sidecar: valid,
+    };
+    let block = ColumnarRowBlockPb {
+        columns: vec![
+            of(0, None, None),
+            of(1, None, None),
+            of(2, Some(3), Some(4)),
+            of(5, None, Some(6)),
+            of(7, None, Some(8)),
+            of(9, None, Some(10)),
+        ],
+        num_rows: Some(3),
+    };
+    let batch = batch_from_pb(&block, &sidecars, &columns, &arrow_schema(&columns)).expect("well formed");
+    let text = |row| {
+        let show = |column: &ArrayRef| {
+            arrow_cast::display::array_value_to_string(column, row).expect("a printable type")
+        };
+        batch.columns().iter().map(show).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(text(0), "1 10 str1 true 1970-01-01T00:00:00.001Z -1.50");
+    assert_eq!(text(1), "2 20    ");
+    for (column, array) in columns.iter().zip(batch.columns()) {
+        let block = column_to_block(array, column).expect("its own type");
+        assert_eq!(block.len(), 3);
+        assert_eq!(block.is_null(1), column.nullable);
+        if column.ty == DataType::String {
+            assert_eq!((block.raw(0), block.raw(2)), (&b"str1"[..], &b"str3"[..]));
+        }
+    }
+    let cut = |i: usize| {
+        let mut sidecars = sidecars.clone();
+        sidecars[i] = sidecars[i].slice(..sidecars[i].len() - 1);
+        batch_from_pb(&block, &sidecars, &columns, &arrow_schema(&columns))
+    };
+    for (i, part) in parts.iter().enumerate() {
+        assert!(cut(i).is_err(), "sidecar {i} cut short: {part}");
+    }
+    assert!(batch_from_pb(&block, &sidecars[..3], &columns, &arrow_schema(&columns)).is_err());
+}
+
+#[test]
+fn a_response_that_claims_too_many_rows_is_rejected() {
+    for ty in DataType::ALL {
+        let columns = [ColumnSchema::new(0, "c", ty)];
+        let parts =
+            Column { data_sidecar: Some(0), varlen_data_sidecar: Some(0), non_null_bitmap_sidecar: None };
+        for rows in [65, i64::MAX / 16 + 1, i64::MAX, -1] {
+            let block = ColumnarRowBlockPb { columns: vec![parts], num_rows: Some(rows) };
+            let sidecars = [Bytes::from_static(&[0; 64])];
+            let read = batch_from_pb(&block, &sidecars, &columns, &arrow_schema(&columns));
+            assert!(read.is_err(), "{rows} rows of {ty:?}");
+        }
+    }
+}
+
+#[test]
+fn arrays_are_cast_to_the_columns_type() {
+    let array: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![Some(1), None, Some(300)]));
+    let nullable = ColumnSchema::new(0, "c", DataType::Int16).nullable();
+    let block = column_to_block(&array, &nullable).expect("in range");
+    assert_eq!(
+        (block.cell(0), block.cell(1), block.cell(2)),
+        (Some(&[1u8, 0][..]), None, Some(&[44, 1][..]))
+    );
+    assert!(column_to_block(&array, &ColumnSchema::new(0, "c", DataType::Int16)).is_err(), "NULL");
+    assert!(column_to_block(&array, &ColumnSchema::new(0, "c", DataType::Int8).nullable()).is_err(), "300");
+    let sliced = array.slice(2, 1);
+    assert_eq!(column_to_block(&sliced, &nullable).expect("in range").cell(0), Some(&[44u8, 1][..]));
+    let mut decimal = ColumnSchema::new(0, "d", DataType::Decimal32);
+    decimal.attributes = TypeAttributes { precision: 9, scale: 2, length: 0 };
+    let whole: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![7]));
+    let block = column_to_block(&whole, &decimal).expect("in range");
+    assert_eq!(block.cell(0), Some(&700i32.to_le_bytes()[..]));
+}

@@ -1,0 +1,486 @@
+//! Scans: tablet after tablet, one Arrow record batch per response.
+//!
+//! A fault-tolerant scan reads a snapshot in key order and remembers the last key received, so that it can resume at
+//! any replica. Other scans of a tablet are retried only until the tablet has returned rows.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use bytes::Bytes;
+use engine::error::{Error, Result};
+use engine::schema::predicate::Predicate;
+use engine::schema::partition_range::PartitionRange;
+use engine::schema::{ColumnSchema, DataType};
+use engine::time::Instant;
+
+use super::backoff::Backoff;
+use super::location_cache::{LocationLookup, TabletLocation};
+use super::tablet_calls::TabletCallFailure;
+use super::{Client, TABLET_SERVICE, Table, arrow, predicate};
+use nyala_proto::kudu::tserver::{
+    NewScanRequestPb, RowFormatFlags, ScanRequestPb, ScanResponsePb, ScannerKeepAliveRequestPb,
+    ScannerKeepAliveResponsePb,
+};
+use nyala_proto::kudu::{ColumnSchemaPb, OrderMode, ReadMode as ReadModePb};
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse};
+use nyala_common::wire::schema;
+
+/// Consistency of a scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadMode {
+    /// The latest state of each tablet at the time the tablet is read.
+    Latest,
+    /// The state before this timestamp, in all tablets; `None`: the first tablet's server chooses the current time.
+    AtSnapshot(Option<u64>),
+    /// A recent state that includes all writes of this client.
+    YourWrites,
+}
+
+/// Description of a scan.
+#[derive(Debug, Clone)]
+pub struct ScanSpec {
+    /// Names of the projected columns, in order; `None` for all. An empty list returns batches with a row count only.
+    pub columns: Option<Vec<String>>,
+    /// Predicates; a row must satisfy all.
+    pub predicates: Vec<Predicate>,
+    /// Bounds on encoded primary keys.
+    pub keys: PartitionRange,
+    /// Bounds on partition keys.
+    pub partitions: PartitionRange,
+    pub read_mode: ReadMode,
+    /// Start timestamp of a diff scan: only rows changed since then, with an additional last column that marks deleted
+    /// rows. Requires a snapshot timestamp and `fault_tolerant`.
+    pub diff_from: Option<u64>,
+    /// True for a scan in key order within each tablet that can resume at another replica. Reads a snapshot.
+    pub fault_tolerant: bool,
+    /// Maximum number of rows.
+        pub limit: Option<u64>,
+    /// Target size of a response in bytes.
+    pub batch_bytes: u32,
+    /// True if the scan may read from followers.
+    pub any_replica: bool,
+}
+
+impl Default for ScanSpec {
+    fn default() -> ScanSpec {
+        ScanSpec {
+            columns: None,
+            predicates: Vec::new(),
+            keys: PartitionRange::default(),
+            partitions: PartitionRange::default(),
+            read_mode: ReadMode::Latest,
+            diff_from: None,
+            fault_tolerant: false,
+            limit: None,
+            batch_bytes: 1 << 20,
+            any_replica: false,
+        }
+    }
+}
+
+/// A scan in progress.
+pub struct Scanner {
+    table: Table,
+    spec: ScanSpec,
+    columns: Vec<ColumnSchema>,
+    schema: SchemaRef,
+    /// Partition keys still to be read. The lower bound of the first range advances.
+    ranges: VecDeque<PartitionRange>,
+    open: Option<OpenTablet>,
+    snapshot: Option<u64>,
+    rows_left: Option<u64>,
+    /// Bytes of replies received.
+    bytes: u64,
+}
+
+/// The tablet being read.
+struct OpenTablet {
+    tablet: Arc<TabletLocation>,
+    server: Option<Proxy>,
+    scanner_id: Bytes,
+    next_seq: u32,
+    /// Key of the last row received.
+    last_key: Option<Bytes>,
+        returned_rows: bool,
+    /// Failed attempts since the last success.
+    failed: u32,
+}
+
+impl Table {
+    /// Starts a scan. Fails with `NotFound` for an unknown column and with `Invalid` for contradictory options.
+    pub fn scan(&self, mut spec: ScanSpec) -> Result<Scanner> {
+        if spec.fault_tolerant && spec.read_mode == ReadMode::Latest {
+            spec.read_mode = ReadMode::AtSnapshot(None);
+        }
+        let snapshot = match spec.read_mode {
+            ReadMode::AtSnapshot(at) => at,
+            ReadMode::Latest | ReadMode::YourWrites => None,
+        };
+        if spec.diff_from.is_some() && (snapshot.is_none() || !spec.fault_tolerant) {
+            return Err(Error::invalid("a diff scan needs a snapshot timestamp and must be fault tolerant"));
+        }
+        let mut columns = self.projection(&spec)?;
+        if spec.diff_from.is_some() {
+            columns.push(is_deleted(&columns));
+        }
+        let mut ranges: VecDeque<PartitionRange> =
+            self.partition_schema().prune(self.schema(), &spec.predicates, &spec.keys).into();
+        ranges = ranges.into_iter().filter_map(|range| intersect(&range, &spec.partitions)).collect();
+        Ok(Scanner {
+            table: self.clone(),
+            schema: arrow::arrow_schema(&columns),
+            columns,
+            ranges,
+            open: None,
+            snapshot,
+            rows_left: spec.limit,
+            bytes: 0,
+            spec,
+        })
+    }
+
+    fn projection(&self, spec: &ScanSpec) -> Result<Vec<ColumnSchema>> {
+        let Some(names) = &spec.columns else { return Ok(self.schema().columns().to_vec()) };
+        let column = |name: &String| {
+            let missing = || Error::not_found(format!("table {} has no column {name:?}", self.name()));
+            Ok(self.schema().columns()[self.schema().index_of_name(name).ok_or_else(missing)?].clone())
+        };
+        names.iter().map(column).collect()
+    }
+
+    /// Counts the rows that satisfy the predicates.
+    pub async fn count(&self, predicates: Vec<Predicate>) -> Result<u64> {
+        let spec = ScanSpec { columns: Some(Vec::new()), predicates, ..ScanSpec::default() };
+        let mut scanner = self.scan(spec)?;
+        let mut rows = 0;
+        while let Some(batch) = scanner.next_batch().await? {
+            rows += batch.num_rows() as u64;
+        }
+        Ok(rows)
+    }
+}
+
+/// Returns the virtual column of diff scans, with an unused name.
+fn is_deleted(columns: &[ColumnSchema]) -> ColumnSchema {
+    let mut name = "is_deleted".to_string();
+    while columns.iter().any(|column| column.name == name) {
+        name.push('_');
+    }
+    let mut column = ColumnSchema::new(0, &name, DataType::IsDeleted);
+    column.read_default = Some(vec![0]);
+    column
+}
+
+fn intersect(range: &PartitionRange, to: &PartitionRange) -> Option<PartitionRange> {
+    let lower = range.lower.clone().max(to.lower.clone());
+    let upper = match (range.upper.is_empty(), to.upper.is_empty()) {
+        (true, _) => to.upper.clone(),
+        (_, true) => range.upper.clone(),
+        _ => range.upper.clone().min(to.upper.clone()),
+    };
+    PartitionRange::new(lower, upper).ok()
+}
+
+impl Scanner {
+    /// Returns the Arrow schema of all batches.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Returns the snapshot timestamp, once known.
+    pub fn snapshot(&self) -> Option<u64> {
+        self.snapshot
+    }
+
+    /// Returns the bytes of rows received.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the next rows, never an empty batch; `None` at the end.
+    pub async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        let deadline = self.table.client.deadline();
+        loop {
+            if self.rows_left == Some(0) {
+                return Ok(None);
+            }
+            if self.open.is_none() && !self.next_tablet(deadline).await? {
+                return Ok(None);
+            }
+            let Some(response) = self.request(deadline).await? else { continue };
+            let batch = self.accept(response)?;
+            if batch.num_rows() > 0 {
+                return Ok(Some(batch));
+            }
+        }
+    }
+
+    /// Extends the lifetime of the server's scanner while the caller processes a batch.
+    pub async fn keep_alive(&self) -> Result<()> {
+        let Some(OpenTablet { server: Some(server), scanner_id, .. }) = &self.open else { return Ok(()) };
+        if scanner_id.is_empty() {
+            return Ok(());
+        }
+        let request = ScannerKeepAliveRequestPb { scanner_id: scanner_id.clone() };
+        let client = &self.table.client;
+        let until = client.attempt_deadline(client.deadline());
+        let options = CallOptions::default();
+        let called = server.call(TABLET_SERVICE, "ScannerKeepAlive", &request, until, options).await;
+        let response: ScannerKeepAliveResponsePb =
+            called.map_err(|error| TabletCallFailure::of_rpc(&error).error())?.message;
+        response.error.map_or(Ok(()), |error| Err(TabletCallFailure::of_reply(&error).error()))
+    }
+
+    /// Opens the tablet that holds the next partition key. Returns false at the end.
+    async fn next_tablet(&mut self, deadline: Instant) -> Result<bool> {
+        while let Some(range) = self.ranges.front() {
+            let at = range.lower.clone();
+            match self.table.client.locate(&self.table, &at, deadline).await? {
+                LocationLookup::Tablet(tablet) => {
+                    self.open = Some(OpenTablet::new(tablet));
+                    return Ok(true);
+                }
+                LocationLookup::Gap { end } => {
+                    self.table.client.env().watch.mark("client: a scan skips a range that no tablet holds");
+                    self.advance(&end);
+                }
+                LocationLookup::Unknown => return Err(Error::not_ready("the master returned no location for a key")),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Drops all partition keys before `end` from the ranges to read; an empty `end` is the end of all keys.
+    fn advance(&mut self, end: &[u8]) {
+        while let Some(range) = self.ranges.front_mut() {
+            let over = end.is_empty() || (!range.upper.is_empty() && range.upper.as_slice() <= end);
+            if !over {
+                if range.lower.as_slice() < end {
+                    range.lower = end.to_vec();
+                }
+                return;
+            }
+            self.ranges.pop_front();
+        }
+    }
+
+    /// Sends one request to the open tablet, with retries. Returns `None` if the tablet must be opened again.
+    async fn request(&mut self, deadline: Instant) -> Result<Option<RpcResponse<ScanResponsePb>>> {
+        let client = self.table.client.clone();
+        let mut backoff = Backoff::new(deadline);
+        loop {
+            let failure = match self.try_request(&client, deadline).await {
+                Ok(response) => {
+                    if let Some(open) = &mut self.open {
+                        open.failed = 0;
+                    }
+                    return Ok(Some(response));
+                }
+                Err(failure) => failure,
+            };
+            let open = self.open.as_mut().expect("requests go to an open tablet");
+            let may_restart = self.spec.fault_tolerant || !open.returned_rows;
+            let what = format!("scanning table {}", self.table.name());
+            match failure {
+                TabletCallFailure::Busy(error) => {
+                    client.env().watch.mark("client: a scan tries again");
+                    backoff.failed(client.env(), &what, error).await?;
+                    if open.server.is_some() {
+                        continue;
+                    }
+                    // The safe time of a follower may lag behind the snapshot: try another replica. The leader may
+                    // have become a follower: look up the leader.
+                    if self.spec.any_replica {
+                        open.failed += 1;
+                    } else {
+                        open.tablet = client.relocate(&self.table, &open.tablet, deadline).await?;
+                    }
+                }
+                TabletCallFailure::Scanner(error) if may_restart => {
+                    client.env().watch.mark("client: a scanner is gone, the scan begins anew");
+                    backoff.failed(client.env(), &what, error).await?;
+                    open.restart();
+                }
+                TabletCallFailure::OtherReplica(error) if may_restart => {
+                    client.env().watch.mark("client: a scan goes on at another server");
+                    backoff.failed(client.env(), &what, error).await?;
+                    let tablet = client.relocate(&self.table, &open.tablet, deadline).await?;
+                    open.failed = tablet.failed_since(&open.tablet, open.failed);
+                    open.tablet = tablet;
+                    open.restart();
+                }
+                failure => return Err(failure.error().context(what)),
+            }
+        }
+    }
+
+    async fn try_request(
+        &mut self,
+        client: &Client,
+        deadline: Instant,
+    ) -> Result<RpcResponse<ScanResponsePb>, TabletCallFailure> {
+        let open = self.open.as_ref().expect("requests go to an open tablet");
+        let batch_size_bytes = Some(self.spec.batch_bytes);
+        let (server, request) = match &open.server {
+            Some(server) => {
+                let request = ScanRequestPb {
+                    scanner_id: Some(open.scanner_id.clone()),
+                    call_seq_id: Some(open.next_seq),
+                    batch_size_bytes,
+                    ..Default::default()
+                };
+                (server.clone(), request)
+            }
+            None => {
+                let replica = if self.spec.any_replica {
+                    open.tablet.replicas.get(open.failed as usize % open.tablet.replicas.len().max(1))
+                } else {
+                    open.tablet.replica(open.failed)
+                };
+                let none = || Error::not_ready(format!("tablet {} has no replica", open.tablet.id));
+                let replica = replica.ok_or_else(|| TabletCallFailure::OtherReplica(none()))?;
+                let request = ScanRequestPb {
+                    new_scan_request: Some(self.new_scan(open)),
+                    call_seq_id: Some(0),
+                    batch_size_bytes,
+                    ..Default::default()
+                };
+                (client.server(&replica.address), request)
+            }
+        };
+        let until = client.attempt_deadline(deadline);
+        let called = server.call(TABLET_SERVICE, "Scan", &request, until, CallOptions::default()).await;
+        let response: RpcResponse<ScanResponsePb> = called.map_err(|error| TabletCallFailure::of_rpc(&error))?;
+        if let Some(error) = &response.message.error {
+            return Err(TabletCallFailure::of_reply(error));
+        }
+        self.open.as_mut().expect("still open").server = Some(server);
+        Ok(response)
+    }
+
+    fn new_scan(&self, open: &OpenTablet) -> NewScanRequestPb {
+        let key = |key: &[u8]| (!key.is_empty()).then(|| Bytes::copy_from_slice(key));
+        let schema = self.table.schema();
+        let read_mode = match self.spec.read_mode {
+            ReadMode::Latest => ReadModePb::ReadLatest,
+            ReadMode::AtSnapshot(_) => ReadModePb::ReadAtSnapshot,
+            // Once a timestamp is chosen, all tablets are read as of it.
+            ReadMode::YourWrites if self.snapshot.is_some() => ReadModePb::ReadAtSnapshot,
+            ReadMode::YourWrites => ReadModePb::ReadYourWrites,
+        };
+        let order = if self.spec.fault_tolerant { OrderMode::Ordered } else { OrderMode::Unordered };
+        NewScanRequestPb {
+            tablet_id: Bytes::copy_from_slice(open.tablet.id.as_bytes()),
+            limit: self.rows_left,
+            column_predicates: self
+                .spec
+                .predicates
+                .iter()
+                .filter_map(|predicate| predicate::to_pb(predicate, schema))
+                .collect(),
+            start_primary_key: if open.last_key.is_some() { None } else { key(&self.spec.keys.lower) },
+            stop_primary_key: key(&self.spec.keys.upper),
+            projected_columns: self.columns.iter().map(|column| self.projected(column)).collect(),
+            read_mode: Some(read_mode as i32),
+            snap_start_timestamp: self.spec.diff_from,
+            snap_timestamp: self.snapshot,
+            propagated_timestamp: self.table.client.observed_timestamp(),
+            order_mode: Some(order as i32),
+            last_primary_key: open.last_key.clone(),
+            row_format_flags: Some(RowFormatFlags::ColumnarLayout as u64),
+            authz_token: self.table.info.authz_token.clone(),
+            ..Default::default()
+        }
+    }
+
+    fn projected(&self, column: &ColumnSchema) -> ColumnSchemaPb {
+        let is_key = self.table.schema().key_columns().iter().any(|key| key.name == column.name);
+        let mut pb = schema::column_to_pb(column, is_key);
+        pb.id = None;
+        pb
+    }
+
+    fn accept(&mut self, response: RpcResponse<ScanResponsePb>) -> Result<RecordBatch> {
+        let RpcResponse { message, sidecars } = response;
+        let client = &self.table.client;
+        for seen in message.propagated_timestamp.iter().chain(&message.snap_timestamp) {
+            client.observe_timestamp(*seen);
+        }
+        if self.snapshot.is_none() && self.spec.read_mode != ReadMode::Latest {
+            self.snapshot = message.snap_timestamp;
+        }
+        self.bytes += sidecars.iter().map(|sidecar| sidecar.len() as u64).sum::<u64>();
+        let block = message.columnar_data.clone().unwrap_or_default();
+        let mut batch = arrow::batch_from_pb(&block, &sidecars, &self.columns, &self.schema)?;
+        if let Some(left) = &mut self.rows_left {
+            if batch.num_rows() as u64 > *left {
+                batch = batch.slice(0, *left as usize);
+            }
+            *left -= batch.num_rows() as u64;
+        }
+        let open = self.open.as_mut().expect("a response comes from an open tablet");
+        open.returned_rows |= batch.num_rows() > 0;
+        if message.last_primary_key.is_some() && self.spec.fault_tolerant {
+            open.last_key = message.last_primary_key.clone();
+        }
+        if message.has_more_results() {
+            if let Some(id) = message.scanner_id {
+                open.scanner_id = id;
+            }
+            open.next_seq += 1;
+        } else {
+            let end = open.tablet.partition.end.clone();
+            self.open = None;
+            self.advance(&end);
+        }
+        Ok(batch)
+    }
+}
+
+impl OpenTablet {
+    fn new(tablet: Arc<TabletLocation>) -> OpenTablet {
+        OpenTablet {
+            tablet,
+            server: None,
+            scanner_id: Bytes::new(),
+            next_seq: 0,
+            last_key: None,
+            returned_rows: false,
+            failed: 0,
+        }
+    }
+
+    /// Resets the scanner, so that the next request resumes after the last key received.
+    fn restart(&mut self) {
+        self.server = None;
+        self.scanner_id = Bytes::new();
+        self.next_seq = 0;
+    }
+}
+
+/// Closes the server's scanner of an unfinished scan.
+impl Drop for Scanner {
+    fn drop(&mut self) {
+        let Some(OpenTablet { server: Some(server), scanner_id, next_seq, .. }) = self.open.take() else { return };
+        if scanner_id.is_empty() {
+            return;
+        }
+        let client = self.table.client.clone();
+        client.env().clone().spawn("close scanner", async move {
+            let request = ScanRequestPb {
+                scanner_id: Some(scanner_id),
+                call_seq_id: Some(next_seq),
+                batch_size_bytes: Some(0),
+                close_scanner: Some(true),
+                ..Default::default()
+            };
+            let until = client.attempt_deadline(client.deadline());
+            let options = CallOptions::default();
+            // If the call fails, the scanner expires on the server.
+            let _: Result<RpcResponse<ScanResponsePb>, _> =
+                server.call(TABLET_SERVICE, "Scan", &request, until, options).await;
+        });
+    }
+}

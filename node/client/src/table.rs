@@ -1,0 +1,119 @@
+//! An open table.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::error::{Error, Result};
+use engine::schema::Schema;
+use engine::schema::row_ops::ClientCell;
+use engine::schema::partition::PartitionSchema;
+use engine::schema::predicate::Predicate;
+
+use super::predicate::{Comparison, SimplifiedPredicate};
+use super::{Client, cell_text};
+use nyala_proto::kudu::SchemaPb;
+use nyala_proto::kudu::master::GetTableSchemaResponsePb;
+use nyala_proto::kudu::security::SignedTokenPb;
+use nyala_common::wire::{schema, partition};
+
+/// An open table with its schema at the time of opening. Cheap to clone.
+#[derive(Clone)]
+pub struct Table {
+    pub(super) client: Client,
+    pub(super) info: Arc<TableDetails>,
+}
+
+pub(super) struct TableDetails {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) schema: Schema,
+    /// Schema as sent in requests, without column ids.
+    pub(super) client_schema: SchemaPb,
+    pub(super) partition_schema: PartitionSchema,
+    pub(super) authz_token: Option<SignedTokenPb>,
+    num_replicas: i32,
+    owner: String,
+    comment: String,
+}
+
+impl Table {
+    pub(super) fn from_reply(client: &Client, reply: &GetTableSchemaResponsePb) -> Result<Table> {
+        let no = |what: &str| Error::invalid(format!("the master's response lacks the table's {what}"));
+        let schema = schema::schema_from_pb(reply.schema.as_ref().ok_or_else(|| no("schema"))?)?;
+        let partition_schema = partition::schema_from_pb(
+            reply.partition_schema.as_ref().unwrap_or(&Default::default()),
+            &schema,
+        )?;
+        let id = String::from_utf8_lossy(reply.table_id()).into_owned();
+        let info = TableDetails {
+            id,
+            name: reply.table_name().to_string(),
+            client_schema: schema::schema_to_client_pb(&schema),
+            schema,
+            partition_schema,
+            authz_token: reply.authz_token.clone(),
+            num_replicas: reply.num_replicas(),
+            owner: reply.owner().to_string(),
+            comment: reply.comment().to_string(),
+        };
+        Ok(Table { client: client.clone(), info: Arc::new(info) })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.info.id
+    }
+
+    pub fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    pub fn schema(&self) -> &Schema {
+        &self.info.schema
+    }
+
+    pub fn partition_schema(&self) -> &PartitionSchema {
+        &self.info.partition_schema
+    }
+
+    pub fn num_replicas(&self) -> i32 {
+        self.info.num_replicas
+    }
+
+    pub fn owner(&self) -> &str {
+        &self.info.owner
+    }
+
+    pub fn comment(&self) -> &str {
+        &self.info.comment
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn id_bytes(&self) -> Bytes {
+        Bytes::copy_from_slice(self.info.id.as_bytes())
+    }
+
+    /// Builds a predicate on a column from a value given as text; see [`cell_text::parse_cell`].
+    pub fn compare(&self, column: &str, comparison: Comparison, text: &str) -> Result<SimplifiedPredicate> {
+        let missing = || Error::not_found(format!("table {} has no column {column:?}", self.name()));
+        let index = self.schema().index_of_name(column).ok_or_else(missing)?;
+        let column = &self.schema().columns()[index];
+        let cell = cell_text::parse_cell(column, text)
+            .map_err(|error| error.context(format!("column {:?}", column.name)))?;
+        Ok(super::predicate::compare(column, comparison, cell))
+    }
+
+    /// Returns the predicates that select the row with this key.
+    pub fn key_equals(&self, key: &[&[u8]]) -> Vec<Predicate> {
+        use engine::schema::predicate::PredicateKind::Equal;
+        let columns = self.schema().key_columns().iter().zip(key);
+        columns.map(|(column, cell)| Predicate::new(column.id, Equal(cell.to_vec()))).collect()
+    }
+
+    /// Returns a row without set cells.
+    pub fn blank_row(&self) -> Vec<ClientCell<'static>> {
+        vec![ClientCell::Unset; self.schema().columns().len()]
+    }
+}

@@ -1,0 +1,187 @@
+//! Location lookup, and classification of failed calls to tablet servers.
+
+use bytes::Bytes;
+use engine::error::{Error, ErrorKind, Result};
+use engine::time::Instant;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::location_cache::{LocationCache, LocationLookup, ReplicaLocation, TabletLocation};
+use super::master_calls::error_from_rpc;
+use super::{Client, Table, lock};
+use nyala_proto::kudu::consensus::raft_peer_pb::Role;
+use nyala_proto::kudu::master::{
+    GetTableLocationsRequestPb, GetTableLocationsResponsePb, TableIdentifierPb, TabletLocationsPb, TsInfoPb,
+};
+use nyala_proto::kudu::tserver::TabletServerErrorPb;
+use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
+use nyala_common::rpc::client::RpcError;
+use nyala_common::wire::partition;
+use nyala_common::wire::errors::error_from_status;
+
+/// Maximum number of tablets in one lookup; enough for most tables.
+const LOCATIONS_AT_ONCE: u32 = 200;
+
+/// Failure of a call to a tablet server, by the required reaction.
+pub(super) enum TabletCallFailure {
+        Final(Error),
+    /// Retry at the same server.
+    Busy(Error),
+    /// The server or its replica does not serve: look up the tablet and retry at another replica.
+    OtherReplica(Error),
+    /// The scanner does not exist any more: open a new one.
+    Scanner(Error),
+}
+
+impl TabletCallFailure {
+    pub(super) fn error(self) -> Error {
+        match self {
+            TabletCallFailure::Final(error)
+            | TabletCallFailure::Busy(error)
+            | TabletCallFailure::OtherReplica(error)
+            | TabletCallFailure::Scanner(error) => error,
+        }
+    }
+
+    pub(super) fn of_rpc(error: &RpcError) -> TabletCallFailure {
+        let status = error_from_rpc(error);
+        match error {
+            _ if error.is_busy() => TabletCallFailure::Busy(status),
+            RpcError::TimedOut { .. } => TabletCallFailure::OtherReplica(status),
+            _ if error.is_unreachable() => TabletCallFailure::OtherReplica(status),
+            _ => TabletCallFailure::Final(status),
+        }
+    }
+
+    pub(super) fn of_reply(error: &TabletServerErrorPb) -> TabletCallFailure {
+        let status = error_from_status(&error.status);
+        match error.code() {
+            Code::TabletNotFound | Code::TabletNotRunning | Code::NotTheLeader | Code::TabletFailed => {
+                TabletCallFailure::OtherReplica(status)
+            }
+            Code::ScannerExpired => TabletCallFailure::Scanner(status),
+            Code::Throttled => TabletCallFailure::Busy(status),
+            _ => match status.kind {
+                ErrorKind::NotReady | ErrorKind::Throttled => TabletCallFailure::Busy(status),
+                ErrorKind::NotLeader | ErrorKind::Aborted => TabletCallFailure::OtherReplica(status),
+                _ => TabletCallFailure::Final(status),
+            },
+        }
+    }
+}
+
+impl TabletLocation {
+    /// Returns the number of failed attempts at the current leader: `failed` + 1 if the leader is the one in `before`.
+    pub(super) fn failed_since(&self, before: &TabletLocation, failed: u32) -> u32 {
+        let leader = |tablet: &TabletLocation| {
+            tablet.replicas.iter().find(|replica| replica.leader).map(|replica| replica.server_id.clone())
+        };
+        if leader(self) == leader(before) { failed + 1 } else { 0 }
+    }
+
+    /// Returns the replica for the attempt after `failed` failures: the leader first, then all replicas in turn.
+    pub(super) fn replica(&self, failed: u32) -> Option<&ReplicaLocation> {
+        let leader = self.replicas.iter().find(|replica| replica.leader);
+        if failed == 0 && leader.is_some() {
+            return leader;
+        }
+        let first = self.replicas.iter().position(|replica| replica.leader).unwrap_or(0);
+        self.replicas.get((first + failed as usize) % self.replicas.len().max(1))
+    }
+}
+
+impl Client {
+    /// Looks up a partition key in the location cache, and at the masters if it is not cached.
+    pub(super) async fn locate(&self, table: &Table, key: &[u8], deadline: Instant) -> Result<LocationLookup> {
+        match self.located(table, key) {
+            LocationLookup::Unknown => {}
+            known => return Ok(known),
+        }
+        let request = GetTableLocationsRequestPb {
+            table: TableIdentifierPb { table_id: Some(table.id_bytes()), table_name: None },
+            partition_key_start: (!key.is_empty()).then(|| Bytes::copy_from_slice(key)),
+            max_returned_locations: Some(LOCATIONS_AT_ONCE),
+            intern_ts_infos_in_response: Some(true),
+            ..Default::default()
+        };
+        let generation =
+            |caches: &BTreeMap<String, LocationCache>| caches.get(table.id()).map_or(0, LocationCache::generation);
+        let generation_before = generation(&lock(&self.shared.locations));
+        let response: GetTableLocationsResponsePb =
+            self.shared.masters.call("GetTableLocations", &request, deadline, &[]).await?;
+        let expires = self.env().now().mono.after(Duration::from_millis(response.ttl_millis().into()));
+        let complete = (response.tablet_locations.len() as u32) < LOCATIONS_AT_ONCE;
+        let tablet = |pb: &TabletLocationsPb| tablet_from_pb(pb, &response.ts_infos);
+        let tablets = response.tablet_locations.iter().map(tablet).collect::<Result<Vec<_>>>()?;
+        // The response itself is used even if its time to live has passed.
+        let mut fresh = LocationCache::default();
+        fresh.learn(key, tablets.clone(), complete, Instant(u64::MAX));
+        let mut caches = lock(&self.shared.locations);
+        if generation(&caches) == generation_before {
+            caches.entry(table.id().to_string()).or_default().learn(key, tablets, complete, expires);
+        }
+        match fresh.get(key, Instant(0)) {
+            LocationLookup::Unknown => Err(Error::not_ready("the master returned no location for a key")),
+            known => Ok(known),
+        }
+    }
+
+    /// Looks up a partition key in the location cache.
+    pub(super) fn located(&self, table: &Table, key: &[u8]) -> LocationLookup {
+        let now = self.env().now().mono;
+        let caches = lock(&self.shared.locations);
+        caches.get(table.id()).map_or(LocationLookup::Unknown, |cache| cache.get(key, now))
+    }
+
+    /// Drops a tablet from the location cache.
+    pub(super) fn forget(&self, table_id: &str, tablet_id: &str) {
+        if let Some(cache) = lock(&self.shared.locations).get_mut(table_id) {
+            cache.forget(tablet_id);
+        }
+    }
+
+    /// Drops a table from the location cache, and makes lookups in flight not cache their responses.
+    pub(super) fn forget_all(&self, table_id: &str) {
+        lock(&self.shared.locations).entry(table_id.to_string()).or_default().forget_all();
+    }
+
+    /// Looks up the tablet with the partition of `tablet`. Fails with `NotFound` if the partition was dropped.
+    pub(super) async fn relocate(
+        &self,
+        table: &Table,
+        tablet: &TabletLocation,
+        deadline: Instant,
+    ) -> Result<Arc<TabletLocation>> {
+        self.forget(table.id(), &tablet.id);
+        match self.locate(table, &tablet.partition.start, deadline).await? {
+            LocationLookup::Tablet(found) if found.partition == tablet.partition => Ok(found),
+            _ => Err(Error::not_found(format!("tablet {} of table {} was dropped", tablet.id, table.name()))),
+        }
+    }
+}
+
+fn tablet_from_pb(pb: &TabletLocationsPb, servers: &[TsInfoPb]) -> Result<TabletLocation> {
+    let id = String::from_utf8_lossy(&pb.tablet_id).into_owned();
+    let partition = partition::from_pb(pb.partition.as_ref().unwrap_or(&Default::default()))?;
+    let mut replicas = Vec::new();
+    for interned in &pb.interned_replicas {
+        let server = servers.get(interned.ts_info_idx as usize);
+        let server = server.ok_or_else(|| Error::invalid(format!("tablet {id} names an unknown server")))?;
+        replicas.extend(replica(server, interned.role() == Role::Leader));
+    }
+    for old in &pb.deprecated_replicas {
+        replicas.extend(replica(&old.ts_info, old.role() == Role::Leader));
+    }
+    Ok(TabletLocation { id, partition, replicas })
+}
+
+fn replica(server: &TsInfoPb, leader: bool) -> Option<ReplicaLocation> {
+    let address = server.rpc_addresses.first()?;
+    Some(ReplicaLocation {
+        server_id: String::from_utf8_lossy(&server.permanent_uuid).into_owned(),
+        address: format!("{}:{}", address.host, address.port),
+        leader,
+    })
+}

@@ -1,0 +1,173 @@
+//! The environment of a node: clock, disks, network, tasks, memory budget, randomness.
+//!
+//! One value, cheap to clone, without generics. `env::os` builds the real one, each simulator builds its own, and the
+//! code in between cannot tell them apart. [`conformance`] checks what every implementation promises.
+//!
+//! ```text
+//!   node, client ──► Env { clock, disks, net, tasks, memory, rng }
+//!                     ├─ env::os    tokio, files, sockets, /dev/urandom
+//!                     ├─ madsim     whole cluster in one process, time and faults from a seed
+//!                     └─ turmoil    network simulation
+//! ```
+
+pub mod conformance;
+#[cfg(any(test, feature = "testing"))]
+pub mod mem_net;
+pub mod os;
+mod blocking_disk;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod partitionable_net;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::disk::Disk;
+use engine::time::{Instant, ClockReading};
+use engine::observer::ObserverHandle;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Environment of one node.
+#[derive(Clone)]
+pub struct Env {
+    pub clock: Arc<dyn Clock>,
+    pub disks: Arc<dyn Disks>,
+    pub net: Arc<dyn Net>,
+    pub tasks: Arc<dyn Tasks>,
+    pub memory: Arc<dyn MemoryBudget>,
+    pub rng: Arc<dyn Rng>,
+    pub watch: ObserverHandle,
+}
+
+pub trait Clock: Send + Sync {
+    fn now(&self) -> ClockReading;
+    /// Returns a future that is ready at `until` or later, never earlier.
+    fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()>;
+}
+
+/// Directories that a node may use, by the path in its configuration.
+pub trait Disks: Send + Sync {
+    /// Opens the directory as a disk; creates it if missing.
+    fn open(&self, dir: &str) -> io::Result<Arc<dyn Disk>>;
+    /// Reads a file outside any disk: a configuration or an import.
+    fn read_file(&self, path: &str) -> io::Result<Vec<u8>>;
+    /// Runs a program and returns its standard output if it exits with status 0. Only the real environment supports
+    /// programs.
+    fn program_output(&self, program: &str, _arguments: &[String]) -> io::Result<Vec<u8>> {
+        Err(io::Error::new(io::ErrorKind::NotFound, format!("program {program} does not exist")))
+    }
+}
+
+/// A byte stream to one peer. A read returns end-of-file after the peer closed its half in order, and `ECONNRESET`
+/// after the peer vanished.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+pub type Stream = Box<dyn ByteStream>;
+
+pub trait Net: Send + Sync {
+    /// Listens on `addr`; port 0 selects a free port. Fails with `EADDRINUSE` if the port is taken.
+    fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
+    /// Connects to `addr`. Fails with `TimedOut` at the deadline, whatever the network does.
+    fn connect(&self, addr: SocketAddr, deadline: Instant) -> BoxFuture<'_, io::Result<Stream>>;
+    /// Returns the addresses of a `host:port` in a stable order.
+    fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
+}
+
+pub trait Listener: Send {
+    fn local_addr(&self) -> SocketAddr;
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>>;
+}
+
+/// A running task. The task continues if the handle is dropped; [`TaskHandle::abort`] drops its future.
+pub trait TaskHandle: Send + Sync {
+    fn abort(&self);
+    fn is_finished(&self) -> bool;
+}
+
+pub trait Tasks: Send + Sync {
+    /// Runs `future` concurrently until it ends or the node stops.
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle>;
+    /// Runs synchronous work that may wait for a disk or use much CPU, without delaying other tasks. See [`Env::run`].
+    fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()>;
+    /// As [`Tasks::run`], for work that ends in microseconds unless it waits for a disk. See [`Env::run_brief`].
+    fn run_brief<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
+        self.run(work)
+    }
+}
+
+/// Memory limit of this node, in bytes. It may shrink while the node runs.
+pub trait MemoryBudget: Send + Sync {
+    fn limit_bytes(&self) -> u64;
+}
+
+/// Randomness: entropy in production, a seed in a simulator.
+pub trait Rng: Send + Sync {
+    fn next_u64(&self) -> u64;
+}
+
+impl Env {
+    pub fn now(&self) -> ClockReading {
+        self.clock.now()
+    }
+
+    pub async fn sleep(&self, wait: Duration) {
+        self.clock.sleep_until(self.now().mono.after(wait)).await;
+    }
+
+    /// Runs synchronous `work` (disk, CPU) and returns its result. This is the only bridge from async to sync code.
+    pub async fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        let mut work = Some(work);
+        let mut result = None;
+        let mut once = || result = work.take().map(|work| work());
+        self.tasks.run(&mut once).await;
+        result.expect("Tasks::run runs its work once")
+    }
+
+    /// Runs `work` that uses little CPU and usually finds its data in memory: a key lookup, a small batch of writes.
+    ///
+    /// [`Env::run`] moves the other tasks to another thread first. That costs about 20 µs and two thread switches,
+    /// more than such work takes.
+    pub async fn run_brief<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        let mut work = Some(work);
+        let mut result = None;
+        let mut once = || result = work.take().map(|work| work());
+        self.tasks.run_brief(&mut once).await;
+        result.expect("Tasks::run_brief runs its work once")
+    }
+
+    pub fn spawn(
+        &self,
+        name: &'static str,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) -> Box<dyn TaskHandle> {
+        self.tasks.spawn(name, Box::pin(future))
+    }
+
+    /// Aborts tasks and waits until all have ended. A task inside a disk operation ends after that operation.
+    pub async fn end(&self, tasks: &[Box<dyn TaskHandle>]) {
+        tasks.iter().for_each(|task| task.abort());
+        for task in tasks {
+            while !task.is_finished() {
+                self.sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
+    /// Returns the result of `future`, or `None` if `limit` passes first. The future is polled first.
+    pub async fn timeout<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+        let sleep = self.sleep(limit);
+        tokio::select! { biased; done = future => Some(done), () = sleep => None }
+    }
+
+    pub fn random_uuid(&self) -> engine::ids::Uuid {
+        let halves = (u128::from(self.rng.next_u64()) << 64) | u128::from(self.rng.next_u64());
+        engine::ids::Uuid(halves.to_be_bytes())
+    }
+}

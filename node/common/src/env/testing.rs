@@ -1,0 +1,96 @@
+//! Parts of an environment for tests of the node: clocks, random numbers, and directories that are in-memory disks.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use engine::disk::Disk;
+use engine::disk::mem::MemDisk;
+use engine::time::{Instant, ClockReading, WallTime};
+
+use super::os::{OsEnv, OsOptions};
+use super::partitionable_net::PartitionableNet;
+use super::{BoxFuture, Clock, Disks, Env, Rng};
+
+/// A wall clock derived from the monotonic clock: pausing time pauses both.
+pub struct SteadyClock(pub Arc<dyn Clock>);
+
+impl Clock for SteadyClock {
+    fn now(&self) -> ClockReading {
+        let mono = self.0.now().mono;
+        let micros = 1_700_000_000_000_000 + mono.0 / 1_000;
+        ClockReading { mono, wall: WallTime { micros, error_micros: 100 } }
+    }
+
+    fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(until)
+    }
+}
+
+/// Returns the environments of `count` connected hosts. They share one clock; each has separate disks and randomness.
+pub fn hosts(network: &PartitionableNet, count: usize) -> Vec<Env> {
+    let os = OsEnv::new(&OsOptions::default()).expect("there is entropy");
+    let clock: Arc<dyn Clock> = Arc::new(SteadyClock(os.clock.clone()));
+    let host = |number| Env {
+        net: network.host(number),
+        disks: Arc::new(MemDisks::default()),
+        rng: Arc::new(SeededRng::new(1 + number as u64)),
+        clock: clock.clone(),
+        ..os.clone()
+    };
+    (0..count).map(host).collect()
+}
+
+/// Waits until `met` returns true, at most one minute. Returns true if it did.
+pub async fn becomes(env: &Env, met: impl Fn() -> bool) -> bool {
+    for _ in 0..6_000 {
+        if met() {
+            return true;
+        }
+        env.sleep(Duration::from_millis(10)).await;
+    }
+    false
+}
+
+/// A deterministic splitmix64 sequence.
+pub struct SeededRng(Mutex<u64>);
+
+impl SeededRng {
+    pub fn new(seed: u64) -> SeededRng {
+        SeededRng(Mutex::new(seed))
+    }
+}
+
+impl Rng for SeededRng {
+    fn next_u64(&self) -> u64 {
+        let mut state = self.0.lock().expect("no panic");
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Directories that are in-memory disks.
+#[derive(Clone, Default)]
+pub struct MemDisks(Arc<Mutex<BTreeMap<String, MemDisk>>>);
+
+impl MemDisks {
+    pub fn disk(&self, dir: &str) -> MemDisk {
+        let mut disks = self.0.lock().expect("no panic");
+        let seed = disks.len() as u64;
+        disks.entry(dir.to_string()).or_insert_with(|| MemDisk::new(seed)).clone()
+    }
+}
+
+impl Disks for MemDisks {
+    fn open(&self, dir: &str) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(self.disk(dir)))
+    }
+
+    fn read_file(&self, _: &str) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}

@@ -1,0 +1,388 @@
+//! RPC client: one connection with many calls in flight.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::time::Instant;
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
+
+use super::frame::{self, Frame, FrameReader, split_body};
+use super::negotiate::{ClientNegotiation, NegotiationStep};
+use super::send_queue::SendQueue;
+pub use super::proxy::{Proxy, ProxyTarget};
+use super::{RequestIdPb, RpcErrorCodePb};
+use crate::env::{Env, Stream};
+use nyala_proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
+
+/// Maximum length of a received frame in bytes.
+const REPLY_BYTES_MAX: usize = 256 << 20;
+/// Time without a byte from the server after which a call that times out closes the connection, so that the next
+/// call opens a new one. TCP alone may need 15 minutes to detect a dead peer.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+
+/// Failure of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RpcError {
+    /// The server replied with an error.
+    Remote {
+        code: RpcErrorCodePb,
+        message: String,
+        /// Required feature flags that the server does not support.
+        unsupported_features: Vec<u32>,
+        /// Encoded error of the tablet copy service.
+        copy_error: Option<Bytes>,
+    },
+    /// The connection could not be opened, or broke. `sent` is true if the server may have executed the call.
+    Network { message: String, sent: bool },
+    /// The deadline passed. `sent` is true if the server may have executed the call.
+    TimedOut { message: String, sent: bool },
+    /// The response cannot be decoded.
+    Malformed { message: String },
+}
+
+impl RpcError {
+    /// Returns true if the call was certainly not executed and may succeed later at the same server.
+    pub fn is_busy(&self) -> bool {
+        let busy = [RpcErrorCodePb::ErrorServerTooBusy, RpcErrorCodePb::ErrorUnavailable];
+        matches!(self, RpcError::Remote { code, .. } if busy.contains(code))
+    }
+
+    /// Returns true if the server was not reached or is shutting down: another server or a later attempt may succeed.
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            RpcError::Remote { code, .. } => *code == RpcErrorCodePb::FatalServerShuttingDown,
+            RpcError::Network { .. } => true,
+            RpcError::TimedOut { .. } | RpcError::Malformed { .. } => false,
+        }
+    }
+
+    pub(super) fn network(message: impl fmt::Display, sent: bool) -> RpcError {
+        RpcError::Network { message: message.to_string(), sent }
+    }
+}
+
+impl fmt::Display for RpcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RpcError::Remote { code, message, unsupported_features, .. } => {
+                write!(f, "{}: {message}", code.as_str_name())?;
+                if unsupported_features.is_empty() {
+                    return Ok(());
+                }
+                write!(f, " (unsupported feature flags {unsupported_features:?})")
+            }
+            RpcError::Network { message, .. } => write!(f, "network: {message}"),
+            RpcError::TimedOut { message, .. } => write!(f, "timed out: {message}"),
+            RpcError::Malformed { message } => write!(f, "malformed response: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for RpcError {}
+
+/// Options of a call.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallOptions {
+    /// Application feature flags that the server must support; otherwise it rejects the call.
+    pub features: Vec<u32>,
+    /// Request id of a tracked method: a retry with the same id returns the first attempt's response.
+    pub request_id: Option<RequestIdPb>,
+}
+
+/// A response message and its sidecars.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RpcResponse<M> {
+    pub message: M,
+    pub sidecars: Vec<Bytes>,
+}
+
+type RawResponse = Result<RpcResponse<Bytes>, RpcError>;
+
+/// A negotiated connection to one server. Ends when it breaks or [`ClientConnection::close`] is called.
+pub struct ClientConnection {
+    env: Env,
+    send_queue: SendQueue,
+    calls: Mutex<Calls>,
+}
+
+#[derive(Default)]
+struct Calls {
+    next_id: i32,
+    waiting: BTreeMap<i32, oneshot::Sender<RawResponse>>,
+    /// Start of the current time without a byte from the server while calls wait.
+    silent_since: Instant,
+    /// Reason why the connection accepts no more calls.
+    end_reason: Option<String>,
+}
+
+impl ClientConnection {
+    /// Connects and negotiates as `user`; fails at `deadline`.
+    pub async fn connect(
+        env: &Env,
+        addr: SocketAddr,
+        user: &str,
+        deadline: Instant,
+    ) -> Result<Arc<ClientConnection>, RpcError> {
+        let mut stream = env.net.connect(addr, deadline).await.map_err(|error| {
+            let message = format!("connecting to {addr}: {error}");
+            match error.kind() {
+                std::io::ErrorKind::TimedOut => RpcError::TimedOut { message, sent: false },
+                _ => RpcError::Network { message, sent: false },
+            }
+        })?;
+        let mut reader = FrameReader::new(REPLY_BYTES_MAX);
+        let left = deadline.since(env.now().mono);
+        let timed_out = || {
+            let message = format!("negotiating with {addr}: no reply in time");
+            RpcError::TimedOut { message, sent: false }
+        };
+        let negotiation = negotiate(&mut stream, &mut reader, user);
+        env.timeout(left, negotiation).await.ok_or_else(timed_out)??;
+        let (send_queue, calls) = (SendQueue::default(), Mutex::default());
+        let connection = Arc::new(ClientConnection { env: env.clone(), send_queue, calls });
+        env.spawn("rpc client", run(connection.clone(), stream, reader, addr));
+        Ok(connection)
+    }
+
+    /// Returns true if the connection accepts calls.
+    pub fn is_open(&self) -> bool {
+        self.calls().end_reason.is_none()
+    }
+
+    /// Fails all waiting calls and closes the stream.
+    pub fn close(&self, why: &str) {
+        let waiting = {
+            let mut calls = self.calls();
+            calls.end_reason.get_or_insert_with(|| why.to_string());
+            std::mem::take(&mut calls.waiting)
+        };
+        for reply in waiting.into_values() {
+            let _ = reply.send(Err(RpcError::network(why, true)));
+        }
+        self.send_queue.close();
+    }
+
+    /// Calls `service`.`method` and waits for the response until `deadline`.
+    pub async fn call<Req: Message, Resp: Message + Default>(
+        &self,
+        service: &str,
+        method: &str,
+        request: &Req,
+        deadline: Instant,
+        options: &CallOptions,
+    ) -> Result<RpcResponse<Resp>, RpcError> {
+        self.call_with_sidecars(service, method, request, Vec::new(), deadline, options).await
+    }
+
+    /// As [`ClientConnection::call`], with request sidecars that are sent without a copy.
+    pub async fn call_with_sidecars<Req: Message, Resp: Message + Default>(
+        &self,
+        service: &str,
+        method: &str,
+        request: &Req,
+        sidecars: Vec<Bytes>,
+        deadline: Instant,
+        options: &CallOptions,
+    ) -> Result<RpcResponse<Resp>, RpcError> {
+        let left = deadline.since(self.env.now().mono);
+        if left.is_zero() {
+            let message = format!("{method}: the deadline passed before the call was sent");
+            return Err(RpcError::TimedOut { message, sent: false });
+        }
+        let header = request_header(service, method, left, options);
+        let (id, reply) = self.send(header, request, sidecars)?;
+        let _pending = PendingCallGuard { connection: self, id };
+        match self.env.timeout(left, reply).await {
+            Some(response) => decode(method, response.unwrap_or_else(|_| Err(connection_lost(method)))?),
+            None => {
+                self.close_if_idle();
+                Err(RpcError::TimedOut { message: format!("{method}: no response in time"), sent: true })
+            }
+        }
+    }
+
+    fn send(
+        &self,
+        mut header: RequestHeader,
+        request: &impl Message,
+        sidecars: Vec<Bytes>,
+    ) -> Result<(i32, oneshot::Receiver<RawResponse>), RpcError> {
+        let (reply, response) = oneshot::channel();
+        let message_bytes = request.encoded_len();
+        header.sidecar_offsets = frame::sidecar_offsets(message_bytes, &sidecars)
+            .ok_or_else(|| RpcError::network("the call does not fit into a frame", false))?;
+        let body_bytes = message_bytes + sidecars.iter().map(Bytes::len).sum::<usize>();
+        {
+            let mut calls = self.calls();
+            if let Some(why) = &calls.end_reason {
+                return Err(RpcError::network(why, false));
+            }
+            header.call_id = calls.next_id;
+            calls.next_id = if calls.next_id == i32::MAX { 0 } else { calls.next_id + 1 };
+            if calls.waiting.is_empty() {
+                calls.silent_since = self.env.now().mono;
+            }
+            calls.waiting.insert(header.call_id, reply);
+        }
+        self.send_queue.put(|put| {
+            frame::put_head(&header, body_bytes, put.small());
+            request.encode(put.small()).expect("encoding into a growing buffer does not fail");
+            sidecars.into_iter().for_each(|sidecar| put.part(sidecar));
+        });
+        Ok((header.call_id, response))
+    }
+
+    fn close_if_idle(&self) {
+        let now = self.env.now().mono;
+        let silent = now.since(self.calls().silent_since);
+        if silent >= SILENCE_MAX {
+            self.close(&format!("the server was silent for {} ms", silent.as_millis()));
+        }
+    }
+
+    fn on_frame(&self, frame: Frame) -> Result<(), String> {
+        let header = ResponseHeader::decode(frame.header)
+            .map_err(|error| format!("a response header cannot be decoded: {error}"))?;
+        let response = if header.is_error() {
+            Err(remote_error(&frame.body))
+        } else {
+            let parts = split_body(frame.body, &header.sidecar_offsets).map_err(|error| error.to_string())?;
+            Ok(RpcResponse { message: parts.0, sidecars: parts.1 })
+        };
+        let shutting_down = matches!(&response, Err(RpcError::Remote { code, .. }) if *code == SHUTTING_DOWN);
+        let (waiting, idle) = {
+            let mut calls = self.calls();
+            calls.silent_since = self.env.now().mono;
+            if shutting_down {
+                calls.end_reason.get_or_insert_with(|| "the server is shutting down".to_string());
+            }
+            let waiting = calls.waiting.remove(&header.call_id);
+            (waiting, calls.waiting.is_empty())
+        };
+        // The entry is missing if the caller gave up.
+        if let Some(reply) = waiting {
+            let _ = reply.send(response);
+        }
+        // The server may still reply to calls that it had begun.
+        if shutting_down && idle { Err("the server is shutting down".to_string()) } else { Ok(()) }
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().expect("no thread panics while it holds this lock")
+    }
+}
+
+/// Error code of a stopping server for calls that it does not begin.
+const SHUTTING_DOWN: RpcErrorCodePb = RpcErrorCodePb::FatalServerShuttingDown;
+
+/// Removes a call from the waiting calls when its caller stops waiting for any reason.
+struct PendingCallGuard<'a> {
+    connection: &'a ClientConnection,
+    id: i32,
+}
+
+impl Drop for PendingCallGuard<'_> {
+    fn drop(&mut self) {
+        self.connection.calls().waiting.remove(&self.id);
+    }
+}
+
+fn request_header(service: &str, method: &str, left: Duration, options: &CallOptions) -> RequestHeader {
+    let millis = left.as_millis().clamp(1, u128::from(u32::MAX)) as u32;
+    RequestHeader {
+        call_id: 0,
+        remote_method: Some(RemoteMethodPb {
+            service_name: service.to_string(),
+            method_name: method.to_string(),
+        }),
+        timeout_millis: Some(millis),
+        required_feature_flags: options.features.clone(),
+        request_id: options.request_id.clone(),
+        sidecar_offsets: Vec::new(),
+    }
+}
+
+fn connection_lost(method: &str) -> RpcError {
+    RpcError::network(format!("{method}: the connection ended before the response"), true)
+}
+
+fn remote_error(body: &Bytes) -> RpcError {
+    match ErrorStatusPb::decode(body.clone()) {
+        Ok(status) => RpcError::Remote {
+            code: status.code(),
+            unsupported_features: status.unsupported_feature_flags.clone(),
+            copy_error: status.tablet_copy_error.clone(),
+            message: status.message,
+        },
+        Err(error) => RpcError::Malformed { message: format!("an error status: {error}") },
+    }
+}
+
+fn decode<M: Message + Default>(method: &str, response: RpcResponse<Bytes>) -> Result<RpcResponse<M>, RpcError> {
+    let message = M::decode(response.message)
+        .map_err(|error| RpcError::Malformed { message: format!("{method}: {error}") })?;
+    Ok(RpcResponse { message, sidecars: response.sidecars })
+}
+
+async fn negotiate(stream: &mut Stream, reader: &mut FrameReader, user: &str) -> Result<(), RpcError> {
+    let broke = |error: std::io::Error| RpcError::network(format!("negotiation: {error}"), false);
+    let mut negotiation = ClientNegotiation::new(user);
+    let mut send = negotiation.hello();
+    loop {
+        stream.write_all(&send).await.map_err(broke)?;
+        stream.flush().await.map_err(broke)?;
+        let frame = read_frame(stream, reader).await.map_err(|why| RpcError::network(why, false))?;
+        match negotiation.on_frame(&frame) {
+            NegotiationStep::Continue(bytes) => send = bytes,
+            NegotiationStep::Done { send, .. } => {
+                stream.write_all(&send).await.map_err(broke)?;
+                return stream.flush().await.map_err(broke);
+            }
+            NegotiationStep::Failed { code, message, .. } => {
+                let unsupported_features = Vec::new();
+                return Err(RpcError::Remote { code, message, unsupported_features, copy_error: None });
+            }
+        }
+    }
+}
+
+async fn read_frame(
+    stream: &mut (impl AsyncRead + Unpin),
+    reader: &mut FrameReader,
+) -> Result<Frame, String> {
+    loop {
+        if let Some(frame) = reader.next_frame().map_err(|error| error.to_string())? {
+            return Ok(frame);
+        }
+        let read = stream.read_buf(reader.space()).await.map_err(|error| error.to_string())?;
+        if read == 0 {
+            return Err("closed by the server".to_string());
+        }
+    }
+}
+
+/// Runs the connection's task: sends queued calls and delivers responses until the connection ends.
+async fn run(connection: Arc<ClientConnection>, stream: Stream, mut reader: FrameReader, addr: SocketAddr) {
+    let env = connection.env.clone();
+    let (mut from, mut to) = tokio::io::split(stream);
+    let sending = connection.send_queue.send_all(&env, &mut to, None);
+    let reading = async {
+        loop {
+            let frame = read_frame(&mut from, &mut reader).await?;
+            connection.on_frame(frame)?;
+        }
+    };
+    let ended: Result<(), String> = tokio::select! {
+        biased;
+        sent = sending => sent.map_err(|error| error.to_string()),
+        read = reading => read,
+    };
+    let why = ended.err().unwrap_or_else(|| "closed".to_string());
+    connection.close(&format!("connection to {addr}: {why}"));
+}

@@ -1,0 +1,281 @@
+//! Server side of one connection: negotiates, then reads calls and sends replies until either side closes it.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use engine::time::Instant;
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+
+use super::dispatch::{QueuedCall, Responder, RpcShared, count, dispatch};
+use super::frame::{Frame, FrameReader, split_body};
+use super::negotiate::{PREAMBLE, ServerNegotiation, NegotiationStep, check_preamble};
+use super::send_queue::{SendQueue, FrameWrite};
+use crate::env::{BoxFuture, Env, Stream};
+use nyala_proto::kudu::rpc::RequestHeader;
+
+/// Shared state of a negotiated connection.
+pub(super) struct ServerConnection {
+    shared: Arc<RpcShared>,
+    send_queue: SendQueue,
+    in_flight: Mutex<BTreeSet<i32>>,
+    /// Time of the last queued reply, in nanoseconds of the monotonic clock.
+    last_reply: AtomicU64,
+}
+
+impl ServerConnection {
+    fn new(shared: Arc<RpcShared>) -> ServerConnection {
+        ServerConnection {
+            shared,
+            send_queue: SendQueue::default(),
+            in_flight: Mutex::default(),
+            last_reply: AtomicU64::new(0),
+        }
+    }
+
+    /// Queues the reply to a call. The client may reuse the call's id from now on.
+    pub(super) fn reply(&self, call_id: i32, fill: impl FnOnce(&mut FrameWrite<'_>)) {
+        self.last_reply.store(self.shared.env.now().mono.0, Ordering::Relaxed);
+        self.in_flight().remove(&call_id);
+        self.send_queue.put(fill);
+        if self.shared.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shared.all_replied.notify_waiters();
+        }
+    }
+
+    /// Rejects further replies. The connection closes when the queued replies are sent.
+    pub(super) fn finish(&self) {
+        self.send_queue.close();
+    }
+
+    /// Registers a call as in flight. Returns false if its id is in flight already.
+    fn begin(&self, call_id: i32) -> bool {
+        let new = self.in_flight().insert(call_id);
+        if new {
+            self.shared.in_flight.fetch_add(1, Ordering::AcqRel);
+        }
+        new
+    }
+
+    fn in_flight(&self) -> MutexGuard<'_, BTreeSet<i32>> {
+        self.in_flight.lock().expect("no thread panics while it holds this lock")
+    }
+}
+
+/// Reason for the end of a connection that the peer did not close in order.
+type EndReason = String;
+
+/// Serves one accepted connection until it ends. Calls `ready` after negotiation, when `finish` becomes possible.
+pub(super) async fn serve(
+    shared: Arc<RpcShared>,
+    mut stream: Stream,
+    remote: SocketAddr,
+    ready: impl FnOnce(Arc<ServerConnection>) + Send,
+) {
+    let env = shared.env.clone();
+    let mut reader = FrameReader::new(shared.config.max_message_bytes);
+    let negotiation = negotiate(&shared, &mut stream, &mut reader, remote);
+    let negotiated = env.timeout(shared.config.negotiation_timeout, negotiation).await;
+    let user: Arc<str> = match negotiated.unwrap_or_else(|| Err("the negotiation took too long".to_string()))
+    {
+        Ok(user) => user.into(),
+        Err(why) => {
+            count(&shared.counters.negotiations_failed);
+            tracing::info!(%remote, why, "negotiation failed");
+            return;
+        }
+    };
+    let connection = Arc::new(ServerConnection::new(shared.clone()));
+    ready(connection.clone());
+    let (mut from, mut to) = tokio::io::split(stream);
+    let sending = connection.send_queue.send_all(&env, &mut to, shared.config.keepalive);
+    let reading = read_calls(&connection, &mut from, &mut reader, user, remote);
+    let ended = tokio::select! {
+        biased;
+        sent = sending => sent.map_err(|error| error.to_string()),
+        read = reading => read,
+    };
+    connection.finish();
+    match ended {
+        // The send queue is empty. Let the peer read to the end before the stream is dropped.
+        Ok(()) => drop(env.timeout(LINGER, to.shutdown()).await),
+        Err(why) => tracing::info!(%remote, why, "connection dropped"),
+    }
+}
+
+/// Time for which a closing connection stays open so that the peer can read the last bytes.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Runs negotiation and returns the user.
+async fn negotiate(
+    shared: &RpcShared,
+    stream: &mut Stream,
+    reader: &mut FrameReader,
+    remote: SocketAddr,
+) -> Result<String, EndReason> {
+    check_preamble(&read_preamble(stream, reader).await?)?;
+    if !shared.config.negotiation_delay.is_zero() {
+        shared.env.sleep(shared.config.negotiation_delay).await;
+    }
+    let trusted = shared.config.trusted_subnets.iter().any(|subnet| subnet.contains(remote.ip()));
+    let mut negotiation = ServerNegotiation::new(trusted);
+    loop {
+        let frame = read_frame(stream, reader).await?.ok_or("closed by the client")?;
+        match negotiation.on_frame(&frame) {
+            NegotiationStep::Continue(bytes) => send(stream, &bytes).await?,
+            NegotiationStep::Done { user, .. } => {
+                if shared.config.trace_negotiation {
+                    // The text is that of Kudu's own negotiation trace; PLAIN is the only mechanism.
+                    tracing::info!(%remote, user, "Client requested to use mechanism: PLAIN");
+                }
+                return Ok(user);
+            }
+            NegotiationStep::Failed { send: bytes, message, .. } => {
+                send(stream, &bytes).await?;
+                drain_before_close(&shared.env, stream).await;
+                return Err(message);
+            }
+        }
+    }
+}
+
+async fn read_preamble(stream: &mut Stream, reader: &mut FrameReader) -> Result<Vec<u8>, EndReason> {
+    loop {
+        if let Some(bytes) = reader.take(PREAMBLE.len()) {
+            return Ok(bytes.to_vec());
+        }
+        if read_some(stream, reader).await? == 0 {
+            return Err("closed by the client before it sent the preamble".to_string());
+        }
+    }
+}
+
+async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), EndReason> {
+    stream.write_all(bytes).await.map_err(|error| error.to_string())?;
+    stream.flush().await.map_err(|error| error.to_string())
+}
+
+/// Lets the peer read the error sent before. A stream dropped with unread bytes is reset, and the error is lost.
+async fn drain_before_close(env: &Env, stream: &mut Stream) {
+    let drain = async {
+        let mut scrap = [0; 4096];
+        let _ = stream.shutdown().await;
+        while matches!(stream.read(&mut scrap).await, Ok(count) if count > 0) {}
+    };
+    env.timeout(LINGER, drain).await;
+}
+
+/// Reads the next frame. Returns `None` if the stream ends between two frames.
+async fn read_frame(
+    stream: &mut (impl AsyncRead + Unpin),
+    reader: &mut FrameReader,
+) -> Result<Option<Frame>, EndReason> {
+    loop {
+        if let Some(frame) = reader.next_frame().map_err(|error| error.to_string())? {
+            return Ok(Some(frame));
+        }
+        if read_some(stream, reader).await? == 0 {
+            let torn = reader.is_mid_frame();
+            return if torn { Err("closed by the client inside a frame".to_string()) } else { Ok(None) };
+        }
+    }
+}
+
+async fn read_some(stream: &mut (impl AsyncRead + Unpin), reader: &mut FrameReader) -> Result<usize, EndReason> {
+    stream.read_buf(reader.space()).await.map_err(|error| error.to_string())
+}
+
+/// Reads and dispatches calls until the peer closes the stream, violates the protocol or is idle for too long.
+async fn read_calls(
+    connection: &Arc<ServerConnection>,
+    stream: &mut (impl AsyncRead + Unpin),
+    reader: &mut FrameReader,
+    user: Arc<str>,
+    remote: SocketAddr,
+) -> Result<(), EndReason> {
+    let shared = &connection.shared;
+    let mut idle = IdleTimer::new(&shared.env, shared.config.keepalive);
+    loop {
+        let received = shared.env.now().mono;
+        while let Some(frame) = reader.next_frame().map_err(|error| protocol_error(shared, error.to_string()))? {
+            let queued_call =
+                to_queued_call(connection, frame, received, &user, remote).map_err(|why| protocol_error(shared, why))?;
+            dispatch(shared, queued_call);
+        }
+        connection.send_queue.at_most(shared.config.max_unsent_bytes).await;
+        let read = tokio::select! {
+            biased;
+            read = read_some(stream, reader) => read?,
+            () = idle.idle_timeout(connection, received) => return Ok(()),
+        };
+        if read == 0 {
+            return if reader.is_mid_frame() { Err("closed inside a frame".to_string()) } else { Ok(()) };
+        }
+    }
+}
+
+fn protocol_error(shared: &RpcShared, why: String) -> EndReason {
+    count(&shared.counters.protocol_errors);
+    why
+}
+
+fn to_queued_call(
+    connection: &Arc<ServerConnection>,
+    frame: Frame,
+    received: Instant,
+    user: &Arc<str>,
+    remote: SocketAddr,
+) -> Result<QueuedCall, EndReason> {
+    let header = RequestHeader::decode(frame.header)
+        .map_err(|error| format!("a request header cannot be decoded: {error}"))?;
+    let call_id = header.call_id;
+    if call_id < 0 {
+        return Err(format!("negative call id {call_id}"));
+    }
+    if header.remote_method.is_none() {
+        return Err(format!("call {call_id} names no method"));
+    }
+    let (body, sidecars) =
+        split_body(frame.body, &header.sidecar_offsets).map_err(|error| error.to_string())?;
+    if !connection.begin(call_id) {
+        return Err(format!("call id {call_id} is in flight already"));
+    }
+    let responder = Responder::new(connection.clone(), call_id);
+    Ok(QueuedCall { responder, header, body, sidecars, received, user: user.clone(), remote })
+}
+
+/// Timer for connections that neither read nor write for the keep-alive time and have no call in flight.
+struct IdleTimer {
+    env: Env,
+    keepalive: Option<Duration>,
+    sleep: Option<BoxFuture<'static, ()>>,
+}
+
+impl IdleTimer {
+    fn new(env: &Env, keepalive: Option<Duration>) -> IdleTimer {
+        IdleTimer { env: env.clone(), keepalive, sleep: None }
+    }
+
+    /// Returns when the connection is idle. The sleep is reused by later reads and checked when it ends, so that a
+    /// received byte costs no timer operation.
+    async fn idle_timeout(&mut self, connection: &ServerConnection, last_read: Instant) {
+        let Some(keepalive) = self.keepalive else { return std::future::pending().await };
+        loop {
+            let quiet_since = last_read.0.max(connection.last_reply.load(Ordering::Relaxed));
+            let mut until = Instant(quiet_since).after(keepalive);
+            let now = self.env.now().mono;
+            if now >= until {
+                if connection.in_flight().is_empty() {
+                    return;
+                }
+                until = now.after(keepalive);
+            }
+            let env = &self.env;
+            self.sleep.get_or_insert_with(|| env.clock.sleep_until(until)).await;
+            self.sleep = None;
+        }
+    }
+}

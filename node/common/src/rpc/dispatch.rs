@@ -1,0 +1,380 @@
+//! Dispatch of calls: from a request frame to a reply. The checks, in order:
+//!
+//! ```text
+//! known service → feature flags → queue → deadline passed in the queue? → known method → required fields
+//!               → authorization → result tracking by request id → Service::call
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::time::Instant;
+use tokio::sync::Notify;
+
+use super::connection::ServerConnection;
+use super::required_fields;
+use super::frame;
+use super::service_queue::{Admission, CallQueue, NextCall};
+use super::result_tracker::{RequestAdmission, CachedReply, ResultTracker};
+use super::{Call, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
+use crate::env::Env;
+use nyala_proto::kudu::rpc::{ErrorStatusPb, RequestHeader, ResponseHeader};
+
+/// State shared by all connections of a server.
+pub(super) struct RpcShared {
+    pub(super) env: Env,
+    pub(super) config: RpcConfig,
+    pub(super) services: BTreeMap<&'static str, Arc<QueuedService>>,
+    pub(super) results: Arc<TrackedResults>,
+    pub(super) counters: Arc<RpcCounters>,
+    pub(super) stopping: AtomicBool,
+    /// Calls without a reply, on all connections.
+    pub(super) in_flight: AtomicU64,
+    pub(super) all_replied: Notify,
+}
+
+/// Counters of a server since its start. All except `connections_open` only grow.
+#[derive(Debug, Default)]
+pub struct RpcCounters {
+    pub connections_accepted: AtomicU64,
+    pub connections_open: AtomicU64,
+    pub negotiations_failed: AtomicU64,
+    /// Connections closed because the peer violated the protocol.
+    pub protocol_errors: AtomicU64,
+    pub calls_received: AtomicU64,
+    /// Calls rejected by a full queue.
+    pub calls_rejected: AtomicU64,
+    /// Calls whose deadline passed in the queue.
+    pub calls_expired: AtomicU64,
+    /// Retries of tracked calls that got a cached reply or the reply of the call in progress.
+    pub calls_repeated: AtomicU64,
+}
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Results of one server's tracked calls.
+pub struct TrackedResults {
+    tracker: Mutex<ResultTracker<Responder>>,
+}
+
+impl TrackedResults {
+    pub(super) fn new(config: &RpcConfig) -> TrackedResults {
+        let tracker = ResultTracker::new(config.remember_responses, config.remember_clients);
+        TrackedResults { tracker: Mutex::new(tracker) }
+    }
+
+    /// Caches the reply of a request that took effect before this server started (found in a log). A retry then gets
+    /// this reply.
+    pub fn restore(&self, id: &RequestIdPb, body: Vec<u8>, now: Instant) {
+        let reply = CachedReply { body: body.into(), sidecars: Vec::new() };
+        let waiters = self.lock().restore(id, reply.clone(), now);
+        for waiter in waiters {
+            waiter.send(OutgoingReply::Ok(reply.clone()));
+        }
+    }
+
+    /// Returns the approximate memory in bytes.
+    pub fn bytes(&self) -> usize {
+        self.lock().bytes()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ResultTracker<Responder>> {
+        self.tracker.lock().expect("no thread panics while it holds this lock")
+    }
+}
+
+/// A reply ready to be sent.
+#[derive(Debug, Clone)]
+pub(super) enum OutgoingReply {
+    Ok(CachedReply),
+    Err(ErrorStatusPb),
+}
+
+impl OutgoingReply {
+    pub(super) fn error(code: RpcErrorCodePb, message: impl Into<String>) -> OutgoingReply {
+        let unsupported_feature_flags = Vec::new();
+        OutgoingReply::Err(ErrorStatusPb {
+            message: message.into(),
+            code: Some(code.into()),
+            unsupported_feature_flags,
+            tablet_copy_error: None,
+        })
+    }
+}
+
+impl From<Reply> for OutgoingReply {
+    fn from(reply: Reply) -> OutgoingReply {
+        match reply {
+            Reply::Ok { body, sidecars, .. } => OutgoingReply::Ok(CachedReply { body: body.into(), sidecars }),
+            Reply::Err { code, message, copy_error } => OutgoingReply::Err(ErrorStatusPb {
+                message,
+                code: Some(code.into()),
+                tablet_copy_error: copy_error,
+                ..Default::default()
+            }),
+        }
+    }
+}
+
+/// Connection and call id for the reply to one call.
+pub(super) struct Responder {
+    connection: Arc<ServerConnection>,
+    call_id: i32,
+}
+
+impl Responder {
+    pub(super) fn new(connection: Arc<ServerConnection>, call_id: i32) -> Responder {
+        Responder { connection, call_id }
+    }
+
+    pub(super) fn send(self, reply: OutgoingReply) {
+        match reply {
+            OutgoingReply::Ok(reply) => self.send_ok(reply),
+            OutgoingReply::Err(status) => self.send_error(&status),
+        }
+    }
+
+    fn send_ok(self, reply: CachedReply) {
+        let total = reply.bytes();
+        let Some(sidecar_offsets) = frame::sidecar_offsets(reply.body.len(), &reply.sidecars) else {
+            let message = format!("the reply of {total} bytes does not fit into a frame; request less data per call");
+            return self.send(OutgoingReply::error(RpcErrorCodePb::ErrorApplication, message));
+        };
+        let header = ResponseHeader { call_id: self.call_id, is_error: Some(false), sidecar_offsets };
+        self.connection.reply(self.call_id, |put| {
+            frame::put_head(&header, total, put.small());
+            put.part(reply.body);
+            reply.sidecars.into_iter().for_each(|sidecar| put.part(sidecar));
+        });
+    }
+
+    fn send_error(self, status: &ErrorStatusPb) {
+        let header = ResponseHeader { call_id: self.call_id, is_error: Some(true), ..Default::default() };
+        self.connection.reply(self.call_id, |put| frame::put_frame(&header, status, put.small()));
+    }
+}
+
+/// A service and its queue of calls.
+pub(super) struct QueuedService {
+    service: Arc<dyn Service>,
+    queue: Mutex<CallQueue<QueuedCall>>,
+}
+
+/// A call that was received and has not begun.
+pub(super) struct QueuedCall {
+    pub(super) responder: Responder,
+    pub(super) header: RequestHeader,
+    pub(super) body: Bytes,
+    pub(super) sidecars: Vec<Bytes>,
+    pub(super) received: Instant,
+    pub(super) user: Arc<str>,
+    pub(super) remote: SocketAddr,
+}
+
+impl QueuedCall {
+    fn deadline(&self) -> Option<Instant> {
+        let millis = self.header.timeout_millis.filter(|&millis| millis > 0)?;
+        Some(self.received.after(Duration::from_millis(millis.into())))
+    }
+
+    fn method(&self) -> &str {
+        self.header.remote_method.as_ref().map_or("", |method| &method.method_name)
+    }
+}
+
+impl QueuedService {
+    pub(super) fn new(service: Arc<dyn Service>, config: &RpcConfig) -> QueuedService {
+        QueuedService { service, queue: Mutex::new(CallQueue::new(config.concurrency, config.queue_length)) }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, CallQueue<QueuedCall>> {
+        self.queue.lock().expect("no thread panics while it holds this lock")
+    }
+
+    /// Rejects all queued calls.
+    pub(super) fn reject_queued(&self) {
+        let waiting: Vec<QueuedCall> = self.queue().drain().collect();
+        waiting.into_iter().for_each(|queued_call| queued_call.responder.send(shutting_down()));
+    }
+
+    /// Returns the next call for a free slot, or `None` if the slot was released.
+    fn next(&self, shared: &RpcShared) -> Option<QueuedCall> {
+        let now = shared.env.now().mono;
+        loop {
+            let next = self.queue().next(now);
+            match next {
+                NextCall::Run(queued_call) => return Some(queued_call),
+                NextCall::Idle => return None,
+                NextCall::Expired(queued_call) => {
+                    count(&shared.counters.calls_expired);
+                    shared.env.watch.mark("rpc: a deadline passed in the queue");
+                    let message = format!("{}: the deadline passed while the call was queued", queued_call.method());
+                    queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorServerTooBusy, message));
+                }
+            }
+        }
+    }
+}
+
+fn shutting_down() -> OutgoingReply {
+    OutgoingReply::error(RpcErrorCodePb::FatalServerShuttingDown, "the server is shutting down")
+}
+
+/// Checks and admits a call; the reply is sent now or later.
+pub(super) fn dispatch(shared: &Arc<RpcShared>, queued_call: QueuedCall) {
+    count(&shared.counters.calls_received);
+    if shared.stopping.load(Ordering::Relaxed) {
+        shared.env.watch.mark("rpc: a call met a stopping server");
+        return queued_call.responder.send(shutting_down());
+    }
+    let service_name = queued_call.header.remote_method.as_ref().map_or("", |method| &method.service_name);
+    let Some(queued) = shared.services.get(service_name) else {
+        let message = format!("service {service_name:?} is not on this server");
+        return queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorNoSuchService, message));
+    };
+    if let Some(rejection) = check_features(&queued_call.header, queued.service.features()) {
+        return queued_call.responder.send(rejection);
+    }
+    let admission = queued.queue().admit(queued_call.deadline(), queued_call);
+    match admission {
+        Admission::Run(queued_call) => spawn(shared, queued, queued_call),
+        Admission::Queued => shared.env.watch.mark("rpc: a call had to wait"),
+        Admission::QueuedInsteadOf(queued_call) | Admission::Rejected(queued_call) => {
+            count(&shared.counters.calls_rejected);
+            shared.env.watch.mark("rpc: a queue was full");
+            let message = format!("the queue of service {} is full", queued.service.name());
+            queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorServerTooBusy, message));
+        }
+    }
+}
+
+fn check_features(header: &RequestHeader, supported: &[u32]) -> Option<OutgoingReply> {
+    let required = header.required_feature_flags.iter().copied();
+    let unsupported_feature_flags: Vec<u32> = required.filter(|flag| !supported.contains(flag)).collect();
+    if unsupported_feature_flags.is_empty() {
+        return None;
+    }
+    let message = "unsupported feature flags".to_string();
+    let code = Some(RpcErrorCodePb::ErrorInvalidRequest.into());
+    Some(OutgoingReply::Err(ErrorStatusPb { message, code, unsupported_feature_flags, tablet_copy_error: None }))
+}
+
+fn spawn(shared: &Arc<RpcShared>, queued: &Arc<QueuedService>, queued_call: QueuedCall) {
+    shared.env.spawn("rpc call", work(shared.clone(), queued.clone(), queued_call));
+}
+
+/// Runs a call and then, in the same slot, queued calls.
+async fn work(shared: Arc<RpcShared>, queued: Arc<QueuedService>, queued_call: QueuedCall) {
+    let mut next = Some(queued_call);
+    while let Some(queued_call) = next {
+        let slot = CallSlot { shared: shared.clone(), queued: queued.clone(), released: AtomicBool::new(false) };
+        let slot = Arc::new(slot);
+        run(&shared, &queued, queued_call, slot.clone()).await;
+        next = if slot.take() { queued.next(&shared) } else { None };
+    }
+}
+
+/// Concurrency slot held by one call; see [`Call::release_slot`].
+pub(crate) struct CallSlot {
+    shared: Arc<RpcShared>,
+    queued: Arc<QueuedService>,
+    released: AtomicBool,
+}
+
+impl CallSlot {
+    /// Releases the slot. Returns true the first time.
+    fn take(&self) -> bool {
+        !self.released.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn release(&self) {
+        if self.take()
+            && let Some(queued_call) = self.queued.next(&self.shared)
+        {
+            spawn(&self.shared, &self.queued, queued_call);
+        }
+    }
+}
+
+impl std::fmt::Debug for CallSlot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Slot {{ released: {} }}", self.released.load(Ordering::Relaxed))
+    }
+}
+
+async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall, slot: Arc<CallSlot>) {
+    let Some(method) = queued.service.method(queued_call.method()) else {
+        let message = format!("service {} has no method {:?}", queued.service.name(), queued_call.method());
+        return queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorNoSuchMethod, message));
+    };
+    if let Err(reason) = required_fields::check_required(&queued_call.body, method.required) {
+        let message = format!("{}: {reason}", method.name);
+        return queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorInvalidRequest, message));
+    }
+    let (responder, call) = to_call(queued_call, method, slot);
+    if let Err(rejection) = queued.service.authorize(&call) {
+        return responder.send(rejection.into());
+    }
+    let service = queued.service.clone();
+    match call.request_id.clone().filter(|_| method.tracked) {
+        Some(id) => run_tracked(shared, service, &id, call, responder).await,
+        None => responder.send(service.call(call).await.into()),
+    }
+}
+
+fn to_call(queued_call: QueuedCall, method: &'static MethodInfo, slot: Arc<CallSlot>) -> (Responder, Call) {
+    let deadline = queued_call.deadline();
+    let call = Call {
+        method: method.name,
+        body: queued_call.body,
+        sidecars: queued_call.sidecars,
+        received: queued_call.received,
+        deadline,
+        user: queued_call.user,
+        remote: queued_call.remote,
+        request_id: queued_call.header.request_id,
+        required_features: queued_call.header.required_feature_flags,
+        slot: Some(slot),
+    };
+    (queued_call.responder, call)
+}
+
+async fn run_tracked(
+    shared: &RpcShared,
+    service: Arc<dyn Service>,
+    id: &RequestIdPb,
+    call: Call,
+    responder: Responder,
+) {
+    let begun = shared.results.lock().begin(id, call.received, responder);
+    let responder = match begun {
+        RequestAdmission::Execute(responder) => responder,
+        RequestAdmission::Attached => return count(&shared.counters.calls_repeated),
+        RequestAdmission::Repeat(responder, reply) => {
+            count(&shared.counters.calls_repeated);
+            return responder.send(OutgoingReply::Ok(reply));
+        }
+        RequestAdmission::Stale(responder) => {
+            let message = format!("request {} of client {} is stale", id.seq_no, id.client_id);
+            return responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorRequestStale, message));
+        }
+    };
+    let reply = service.call(call).await;
+    let cache = matches!(reply, Reply::Ok { cache: true, .. });
+    let outgoing = OutgoingReply::from(reply);
+    let waiters = match &outgoing {
+        OutgoingReply::Ok(reply) if cache => {
+            shared.results.lock().complete(id, reply.clone(), shared.env.now().mono)
+        }
+        _ => shared.results.lock().fail(id),
+    };
+    for waiter in [responder].into_iter().chain(waiters) {
+        waiter.send(outgoing.clone());
+    }
+}

@@ -1,0 +1,191 @@
+//! Frames: the unit of transfer of a connection, in both directions and during negotiation.
+//!
+//! ```text
+//! u32 BE   length of everything after these 4 bytes
+//! varint   header length
+//! bytes    RequestHeader or ResponseHeader
+//! varint   body length: the message and all sidecars (present even when 0)
+//! bytes    message, then sidecars back to back; the header's sidecar_offsets are their starts,
+//!          counted from the first byte of the message
+//! ```
+//!
+//! Lengths are claims of a peer:
+//! - A frame longer than the limit is rejected as soon as its first four bytes have arrived.
+//! - Buffers grow with the bytes that arrive, not with the announced length.
+//! - Lengths that contradict each other end the connection.
+
+use std::fmt;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::{Message, decode_length_delimiter, length_delimiter_len};
+
+/// Maximum number of sidecars of a message (Kudu's `TransferLimits::kMaxSidecars`).
+pub const SIDECARS_MAX: usize = 10_000;
+
+/// Call id of negotiation frames.
+pub const NEGOTIATION_CALL_ID: i32 = -33;
+/// Call id of the frame that ends negotiation; it gets no reply.
+pub const CONTEXT_CALL_ID: i32 = -3;
+
+/// Bytes of a peer that are not a frame. The connection must end because the start of the next frame is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FrameError {
+    /// The announced length is above the limit.
+    TooLong { announced: usize, limit: usize },
+    /// The announced lengths contradict each other, or the header cannot be parsed.
+    Malformed(String),
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FrameError::TooLong { announced, limit } => {
+                write!(f, "frame too long ({announced} bytes announced, limit {limit})")
+            }
+            FrameError::Malformed(what) => write!(f, "malformed frame: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+fn malformed(what: impl Into<String>) -> FrameError {
+    FrameError::Malformed(what.into())
+}
+
+/// One complete frame. Its parts share the memory that they were read into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    pub header: Bytes,
+    /// Message followed by its sidecars; [`split_body`] separates them.
+    pub body: Bytes,
+}
+
+/// Splits a byte stream into frames.
+#[derive(Debug)]
+pub struct FrameReader {
+    buffer: BytesMut,
+    limit: usize,
+}
+
+/// Size in bytes of a new read buffer: many small calls share one allocation and one system call.
+const READ_BYTES: usize = 32 << 10;
+const LENGTH_BYTES: usize = 4;
+
+impl FrameReader {
+    /// Creates a reader for frames of at most `limit` bytes, without the length prefix.
+    pub fn new(limit: usize) -> FrameReader {
+        FrameReader { buffer: BytesMut::new(), limit }
+    }
+
+    /// Returns the buffer for the next bytes of the stream. It always has free capacity.
+    pub fn space(&mut self) -> &mut BytesMut {
+        let free = self.buffer.capacity() - self.buffer.len();
+        if free < READ_BYTES / 8 {
+            // Doubling bounds the copying, and the allocation that a false length can cause.
+            let missing = self.announced().map_or(0, |length| (LENGTH_BYTES + length) - self.buffer.len());
+            self.buffer.reserve(missing.min(self.buffer.len()).max(READ_BYTES));
+        }
+        &mut self.buffer
+    }
+
+    /// Returns the next frame if it has arrived completely.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some(length) = self.announced() else { return Ok(None) };
+        if length > self.limit {
+            return Err(FrameError::TooLong { announced: length, limit: self.limit });
+        }
+        if self.buffer.len() < LENGTH_BYTES + length {
+            return Ok(None);
+        }
+        self.buffer.advance(LENGTH_BYTES);
+        split_frame(self.buffer.split_to(length).freeze()).map(Some)
+    }
+
+    /// Returns `count` bytes that precede the first frame, if they have arrived.
+    pub fn take(&mut self, count: usize) -> Option<Bytes> {
+        (self.buffer.len() >= count).then(|| self.buffer.split_to(count).freeze())
+    }
+
+    /// Returns true if an incomplete frame is buffered.
+    pub fn is_mid_frame(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    fn announced(&self) -> Option<usize> {
+        let prefix = self.buffer.first_chunk::<LENGTH_BYTES>()?;
+        Some(u32::from_be_bytes(*prefix) as usize)
+    }
+}
+
+fn split_frame(mut payload: Bytes) -> Result<Frame, FrameError> {
+    let header = take_delimited(&mut payload, "header")?;
+    let body = take_delimited(&mut payload, "body")?;
+    match payload.len() {
+        0 => Ok(Frame { header, body }),
+        extra => Err(malformed(format!("{extra} bytes after the body"))),
+    }
+}
+
+fn take_delimited(payload: &mut Bytes, what: &str) -> Result<Bytes, FrameError> {
+    let length =
+        decode_length_delimiter(&mut *payload).map_err(|_| malformed(format!("no {what} length")))?;
+    let left = payload.len();
+    if length > left {
+        return Err(malformed(format!("{what} length {length} exceeds the {left} bytes left")));
+    }
+    Ok(payload.split_to(length))
+}
+
+/// Splits a body into its message and its sidecars at `offsets`.
+pub fn split_body(body: Bytes, offsets: &[u32]) -> Result<(Bytes, Vec<Bytes>), FrameError> {
+    let Some(&first) = offsets.first() else { return Ok((body, Vec::new())) };
+    if offsets.len() > SIDECARS_MAX {
+        return Err(malformed(format!("too many sidecars ({}, limit {SIDECARS_MAX})", offsets.len())));
+    }
+    let ends = offsets[1..].iter().map(|&end| end as usize).chain([body.len()]);
+    let mut sidecars = Vec::with_capacity(offsets.len());
+    for (&start, end) in offsets.iter().zip(ends) {
+        let start = start as usize;
+        if start > end || end > body.len() {
+            return Err(malformed(format!(
+                "sidecar from {start} to {end} in a body of {} bytes",
+                body.len()
+            )));
+        }
+        sidecars.push(body.slice(start..end));
+    }
+    Ok((body.slice(..first as usize), sidecars))
+}
+
+/// Returns the offsets of sidecars after a message of `message_bytes`; `None` if the body exceeds the wire's limits.
+pub fn sidecar_offsets(message_bytes: usize, sidecars: &[Bytes]) -> Option<Vec<u32>> {
+    let mut offsets = Vec::with_capacity(sidecars.len());
+    let mut at = message_bytes;
+    for sidecar in sidecars {
+        offsets.push(u32::try_from(at).ok()?);
+        at += sidecar.len();
+    }
+    (at <= i32::MAX as usize && sidecars.len() <= SIDECARS_MAX).then_some(offsets)
+}
+
+/// Writes the part of a frame before its message. The caller adds the `body_bytes` of message and sidecars.
+///
+/// The caller keeps frames under 2 GiB; see [`sidecar_offsets`].
+pub fn put_head(header: &impl Message, body_bytes: usize, out: &mut BytesMut) {
+    let header_bytes = header.encoded_len();
+    let rest =
+        length_delimiter_len(header_bytes) + header_bytes + length_delimiter_len(body_bytes) + body_bytes;
+    out.reserve(LENGTH_BYTES + rest - body_bytes);
+    out.put_u32(u32::try_from(rest).expect("the caller keeps frames under 2 GiB"));
+    header.encode_length_delimited(out).expect(BUFFER_GROWS);
+    prost::encode_length_delimiter(body_bytes, out).expect(BUFFER_GROWS);
+}
+
+/// Writes a complete frame without sidecars.
+pub fn put_frame(header: &impl Message, message: &impl Message, out: &mut BytesMut) {
+    put_head(header, message.encoded_len(), out);
+    message.encode(out).expect(BUFFER_GROWS);
+}
+
+const BUFFER_GROWS: &str = "a BytesMut grows as it is written";

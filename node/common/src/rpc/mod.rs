@@ -1,0 +1,212 @@
+//! Kudu's RPC: many calls over one connection, with sidecars, deadlines, bounded queues and exactly-once replies.
+//!
+//! ```text
+//!   client                      one TCP connection                          server
+//!   Proxy ── Connection ──▶ [len][header][body + sidecars] ──▶ reader ──▶ queue of the service ──▶ Service::call
+//!                       ◀── [len][header][body + sidecars] ◀── writer ◀──────────────────────────── Reply
+//! ```
+//!
+//! | file | purpose | pure |
+//! |---|---|---|
+//! | [`frame`] | bytes ↔ header, body, sidecars | yes |
+//! | [`negotiate`] | negotiation before the first call, both sides | yes |
+//! | [`service_queue`] | order of queued calls, rejection when the queue is full | yes |
+//! | [`result_tracker`] | cached replies for retries of the same request | yes |
+//! | `required_fields` | proto2 required fields of a request | yes |
+//! | [`server`] | accepts connections and runs services | |
+//! | `connection`, `dispatch`, `send_queue` | one server connection, its calls, its outgoing bytes | |
+//! | [`client`], `proxy` | calls services: over one connection, or over a reconnecting proxy | |
+//!
+//! *Not here:* the messages of services. This module knows its own headers only.
+
+pub mod client;
+mod connection;
+mod dispatch;
+mod required_fields;
+pub mod frame;
+pub mod negotiate;
+mod send_queue;
+mod proxy;
+pub mod service_queue;
+pub mod result_tracker;
+pub mod server;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::time::Instant;
+use prost::Message;
+
+use crate::env::BoxFuture;
+pub use nyala_proto::kudu::rpc::RequestIdPb;
+pub use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
+
+/// A named set of methods, called by remote clients.
+pub trait Service: Send + Sync + 'static {
+    /// Returns the full dotted name, for example `kudu.master.MasterService`.
+    fn name(&self) -> &'static str;
+
+    /// Returns the application feature flags that this service supports. A call that requires another flag is
+    /// rejected and not executed.
+    fn features(&self) -> &'static [u32];
+
+    /// Returns the properties of a method, or `None` if the method does not exist.
+    fn method(&self, name: &str) -> Option<&'static MethodInfo>;
+
+    /// Returns an error reply if the caller may not run `call`. Order: checked before a cached reply is sent, and
+    /// before [`Service::call`].
+    fn authorize(&self, call: &Call) -> Result<(), Reply> {
+        let _ = call;
+        Ok(())
+    }
+
+    /// Runs one call and returns its reply. The future holds one of the service's [`RpcConfig::concurrency`] slots
+    /// until it ends or calls [`Call::release_slot`].
+    fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply>;
+}
+
+/// Properties of a method that the RPC layer uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MethodInfo {
+    pub name: &'static str,
+    /// True if a call is executed at most once per request id, if the caller sends one.
+    pub tracked: bool,
+    /// Numbers of the top-level fields that a request must carry (proto2 `required`; the decoder does not check them).
+    pub required: &'static [u32],
+}
+
+/// One call, as passed to a service.
+#[derive(Debug)]
+pub struct Call {
+    pub method: &'static str,
+    /// The request message, encoded.
+    pub body: Bytes,
+    pub sidecars: Vec<Bytes>,
+    /// Time at which the last byte of the call arrived.
+    pub received: Instant,
+    /// Time at which the caller stops waiting; `None` for no limit.
+    pub deadline: Option<Instant>,
+    /// User of the connection, from its negotiation.
+    pub user: Arc<str>,
+    pub remote: SocketAddr,
+    pub request_id: Option<RequestIdPb>,
+    pub required_features: Vec<u32>,
+    pub(crate) slot: Option<Arc<dispatch::CallSlot>>,
+}
+
+impl Call {
+    /// Decodes the request message. The error is the reply to send if the bytes are malformed.
+    pub fn decode<M: Message + Default>(&self) -> Result<M, Reply> {
+        M::decode(self.body.clone()).map_err(|error| {
+            let message = format!("{}: the request cannot be decoded: {error}", self.method);
+            Reply::error(RpcErrorCodePb::ErrorInvalidRequest, message)
+        })
+    }
+
+    /// Lets another queued call of the service start before this one replies.
+    ///
+    /// For calls that only wait (for a majority, for safe time): they use no CPU, and slots held by them would cause
+    /// other calls to be rejected.
+    pub fn release_slot(&self) {
+        if let Some(slot) = &self.slot {
+            slot.release();
+        }
+    }
+}
+
+/// Reply of a service to one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    Ok {
+        /// The response message, encoded.
+        body: Vec<u8>,
+        sidecars: Vec<Bytes>,
+        /// True if the reply is cached for retries of a tracked call. Only for effects that must not happen twice.
+        cache: bool,
+    },
+    Err {
+        code: RpcErrorCodePb,
+        message: String,
+        /// Encoded error of the tablet copy service.
+        copy_error: Option<Bytes>,
+    },
+}
+
+impl Reply {
+    pub fn message(message: &impl Message) -> Reply {
+        Reply::with_sidecars(message, Vec::new())
+    }
+
+    pub fn with_sidecars(message: &impl Message, sidecars: Vec<Bytes>) -> Reply {
+        Reply::Ok { body: message.encode_to_vec(), sidecars, cache: false }
+    }
+
+    pub fn error(code: RpcErrorCodePb, message: impl Into<String>) -> Reply {
+        Reply::Err { code, message: message.into(), copy_error: None }
+    }
+
+    /// Returns an error that makes the caller retry later at the same server.
+    pub fn too_busy(message: impl Into<String>) -> Reply {
+        Reply::error(RpcErrorCodePb::ErrorServerTooBusy, message)
+    }
+
+    /// Marks the reply as cached for retries of the same request id. Error replies are never cached.
+    pub fn cached(mut self) -> Reply {
+        if let Reply::Ok { cache, .. } = &mut self {
+            *cache = true;
+        }
+        self
+    }
+}
+
+/// Limits and timeouts of a server's RPC layer. Defaults are Kudu's; the docs name Kudu's flags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RpcConfig {
+    /// Maximum number of queued calls per service. With one more, the least urgent call is rejected
+    /// (`rpc_service_queue_length`).
+    pub queue_length: usize,
+    /// Maximum number of running calls per service (`rpc_num_service_threads`).
+    pub concurrency: usize,
+    /// Maximum length of a received frame in bytes (`rpc_max_message_size`).
+    pub max_message_bytes: usize,
+    /// Idle time after which a connection without calls in flight is closed; `None`: never
+    /// (`rpc_default_keepalive_time_ms`). A peer that accepts no byte of a reply for this time is disconnected too.
+    pub keepalive: Option<Duration>,
+    /// Deadline of connection negotiation, from accept to the first call (`rpc_negotiation_timeout_ms`).
+    pub negotiation_timeout: Duration,
+    /// Delay before the first negotiation reply, for tests (`rpc_negotiation_inject_delay_ms`).
+    pub negotiation_delay: Duration,
+    /// True if the server logs each client's authentication mechanism (`rpc_trace_negotiation`).
+    pub trace_negotiation: bool,
+    /// Bytes in the send queue of one connection above which no further call is read from it.
+    pub max_unsent_bytes: usize,
+    /// Networks whose clients may connect without encryption (`trusted_subnets`).
+    pub trusted_subnets: Vec<negotiate::Subnet>,
+    /// Time for which the reply of a tracked call is cached (`remember_responses_ttl_ms`).
+    pub remember_responses: Duration,
+    /// Time after the last request for which a client is tracked (`remember_clients_ttl_ms`).
+    pub remember_clients: Duration,
+}
+
+impl Default for RpcConfig {
+    fn default() -> RpcConfig {
+        RpcConfig {
+            queue_length: 50,
+            concurrency: 20,
+            max_message_bytes: 50 << 20,
+            keepalive: Some(Duration::from_millis(65_000)),
+            negotiation_timeout: Duration::from_millis(3_000),
+            negotiation_delay: Duration::ZERO,
+            trace_negotiation: false,
+            max_unsent_bytes: 64 << 20,
+            trusted_subnets: negotiate::Subnet::private(),
+            remember_responses: Duration::from_secs(10 * 60),
+            remember_clients: Duration::from_secs(60 * 60),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

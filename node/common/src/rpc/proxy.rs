@@ -1,0 +1,199 @@
+//! A proxy for one server: connects on the first call, and again after its connection broke.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::time::Instant;
+use prost::Message;
+use tokio::sync::oneshot;
+
+use super::client::{CallOptions, ClientConnection, RpcResponse, RpcError};
+use crate::env::Env;
+
+/// Address of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProxyTarget {
+    Addr(SocketAddr),
+    /// Host name, resolved for each new connection; its addresses are tried in order.
+    HostPort(String),
+}
+
+impl From<SocketAddr> for ProxyTarget {
+    fn from(addr: SocketAddr) -> ProxyTarget {
+        ProxyTarget::Addr(addr)
+    }
+}
+
+impl From<&str> for ProxyTarget {
+    fn from(host_port: &str) -> ProxyTarget {
+        host_port.parse().map_or_else(|_| ProxyTarget::HostPort(host_port.to_string()), ProxyTarget::Addr)
+    }
+}
+
+impl From<String> for ProxyTarget {
+    fn from(host_port: String) -> ProxyTarget {
+        ProxyTarget::from(host_port.as_str())
+    }
+}
+
+impl fmt::Display for ProxyTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProxyTarget::Addr(addr) => write!(f, "{addr}"),
+            ProxyTarget::HostPort(host_port) => f.write_str(host_port),
+        }
+    }
+}
+
+/// A server to call, connected on demand. Cheap to clone; clones share the connection.
+#[derive(Clone)]
+pub struct Proxy {
+    shared: Arc<ProxyShared>,
+}
+
+struct ProxyShared {
+    env: Env,
+    target: ProxyTarget,
+    user: String,
+    link: Mutex<ProxyLink>,
+}
+
+type Connected = Result<Arc<ClientConnection>, RpcError>;
+
+enum ProxyLink {
+    Down,
+    /// One task connects; these callers wait for it.
+    Connecting(Vec<oneshot::Sender<Connected>>),
+    Up(Arc<ClientConnection>),
+}
+
+/// Time limit for connecting to one address, independent of the deadlines of waiting callers. TCP retransmits a lost
+/// segment after one second.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+impl Proxy {
+    pub fn new(env: Env, target: impl Into<ProxyTarget>, user: &str) -> Proxy {
+        let shared =
+            ProxyShared { env, target: target.into(), user: user.to_string(), link: Mutex::new(ProxyLink::Down) };
+        Proxy { shared: Arc::new(shared) }
+    }
+
+    pub fn target(&self) -> &ProxyTarget {
+        &self.shared.target
+    }
+
+    /// As [`ClientConnection::call`], over the current connection or a new one. Nothing is retried.
+    pub async fn call<Req: Message, Resp: Message + Default>(
+        &self,
+        service: &str,
+        method: &str,
+        request: &Req,
+        deadline: Instant,
+        options: CallOptions,
+    ) -> Result<RpcResponse<Resp>, RpcError> {
+        let connection = self.connection(deadline).await?;
+        connection.call(service, method, request, deadline, &options).await
+    }
+
+    /// As [`Proxy::call`], with request sidecars.
+    pub async fn call_with_sidecars<Req: Message, Resp: Message + Default>(
+        &self,
+        service: &str,
+        method: &str,
+        request: &Req,
+        sidecars: Vec<Bytes>,
+        deadline: Instant,
+    ) -> Result<RpcResponse<Resp>, RpcError> {
+        let connection = self.connection(deadline).await?;
+        let options = CallOptions::default();
+        connection.call_with_sidecars(service, method, request, sidecars, deadline, &options).await
+    }
+
+    /// Closes the connection, if any. The next call opens a new one.
+    pub fn disconnect(&self) {
+        self.shared.disconnect();
+    }
+
+    async fn connection(&self, deadline: Instant) -> Connected {
+        let connected = {
+            let mut link = self.shared.link();
+            let (reply, connected) = oneshot::channel();
+            match &mut *link {
+                ProxyLink::Up(connection) if connection.is_open() => return Ok(connection.clone()),
+                ProxyLink::Connecting(waiting) => waiting.push(reply),
+                ProxyLink::Up(_) | ProxyLink::Down => {
+                    *link = ProxyLink::Connecting(vec![reply]);
+                    let shared = self.shared.clone();
+                    self.shared.env.spawn("rpc connect", async move { shared.connect().await });
+                }
+            }
+            connected
+        };
+        let left = deadline.since(self.shared.env.now().mono);
+        let target = &self.shared.target;
+        match self.shared.env.timeout(left, connected).await {
+            Some(connected) => connected.unwrap_or_else(|_| {
+                Err(RpcError::network(format!("connecting to {target} was aborted"), false))
+            }),
+            None => Err(RpcError::TimedOut { message: format!("connecting to {target}"), sent: false }),
+        }
+    }
+}
+
+impl Drop for ProxyShared {
+    fn drop(&mut self) {
+        self.disconnect();
+    }
+}
+
+impl ProxyShared {
+    fn link(&self) -> MutexGuard<'_, ProxyLink> {
+        self.link.lock().expect("no thread panics while it holds this lock")
+    }
+
+    fn disconnect(&self) {
+        let mut link = self.link();
+        if let ProxyLink::Up(connection) = &*link {
+            connection.close("closed by this side");
+            *link = ProxyLink::Down;
+        }
+    }
+
+    async fn connect(&self) {
+        let connected = self.connect_any().await;
+        let link = match &connected {
+            Ok(connection) => ProxyLink::Up(connection.clone()),
+            Err(_) => ProxyLink::Down,
+        };
+        let before = std::mem::replace(&mut *self.link(), link);
+        if let ProxyLink::Connecting(waiting) = before {
+            for waiter in waiting {
+                let _ = waiter.send(connected.clone());
+            }
+        }
+    }
+
+    async fn connect_any(&self) -> Connected {
+        let addrs = match &self.target {
+            ProxyTarget::Addr(addr) => vec![*addr],
+            ProxyTarget::HostPort(host_port) => self
+                .env
+                .net
+                .resolve(host_port)
+                .await
+                .map_err(|error| RpcError::network(format!("resolving {host_port}: {error}"), false))?,
+        };
+        let mut last = RpcError::network(format!("{} has no address", self.target), false);
+        for addr in addrs {
+            let deadline = self.env.now().mono.after(CONNECT_TIMEOUT);
+            match ClientConnection::connect(&self.env, addr, &self.user, deadline).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}

@@ -1,0 +1,185 @@
+//! Send queue of one connection: filled by any task, emptied by the connection's task.
+//!
+//! Frames queued during a socket write leave together in the next write. Small parts are copied next to each other;
+//! large parts (scan results) are sent without a copy.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use crate::env::Env;
+
+/// Maximum size in bytes of a part that is copied.
+const COPY_BYTES_MAX: usize = 4 << 10;
+/// Maximum number of slices in one vectored write.
+const SLICES_MAX: usize = 32;
+
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    state: Mutex<State>,
+    filled: Notify,
+    emptied: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sealed: VecDeque<Bytes>,
+    sealed_bytes: usize,
+    /// Small parts that follow all of `sealed`.
+    tail: BytesMut,
+    /// Bytes queued minus bytes written to the socket.
+    unsent: usize,
+    closed: bool,
+}
+
+/// A frame being queued. It holds the lock, so no other frame can get between its parts.
+pub(super) struct FrameWrite<'a> {
+    state: MutexGuard<'a, State>,
+}
+
+impl FrameWrite<'_> {
+    /// Returns the buffer for small parts.
+    pub(super) fn small(&mut self) -> &mut BytesMut {
+        &mut self.state.tail
+    }
+
+    pub(super) fn part(&mut self, bytes: Bytes) {
+        if bytes.len() <= COPY_BYTES_MAX {
+            self.state.tail.extend_from_slice(&bytes);
+        } else {
+            self.state.seal();
+            self.state.push(bytes);
+        }
+    }
+}
+
+impl State {
+    fn seal(&mut self) {
+        if !self.tail.is_empty() {
+            let tail = self.tail.split().freeze();
+            self.push(tail);
+        }
+    }
+
+    fn push(&mut self, bytes: Bytes) {
+        self.sealed_bytes += bytes.len();
+        self.sealed.push_back(bytes);
+    }
+
+    fn queued(&self) -> usize {
+        self.tail.len() + self.sealed_bytes
+    }
+}
+
+impl SendQueue {
+    /// Queues one frame, written by `fill`. Returns false if the connection is closed.
+    pub(super) fn put(&self, fill: impl FnOnce(&mut FrameWrite<'_>)) -> bool {
+        let mut frame = FrameWrite { state: self.lock() };
+        if frame.state.closed {
+            return false;
+        }
+        let before = frame.state.queued();
+        fill(&mut frame);
+        frame.state.unsent += frame.state.queued() - before;
+        drop(frame);
+        self.filled.notify_one();
+        true
+    }
+
+    /// Rejects further frames. [`SendQueue::send_all`] ends when the queued frames are sent.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.filled.notify_one();
+        self.emptied.notify_one();
+    }
+
+    /// Waits until at most `limit` bytes are unsent, or the queue is closed. Supports one waiter.
+    pub(super) async fn at_most(&self, limit: usize) {
+        while self.is_above(limit) {
+            self.emptied.notified().await;
+        }
+    }
+
+    fn is_above(&self, limit: usize) -> bool {
+        let state = self.lock();
+        state.unsent > limit && !state.closed
+    }
+
+    /// Sends queued frames until the queue is closed and empty, or the stream fails.
+    ///
+    /// The stream fails with `TimedOut` if the peer accepts no byte for the time `stall`.
+    pub(super) async fn send_all(
+        &self,
+        env: &Env,
+        stream: &mut (impl AsyncWrite + Unpin),
+        stall: Option<Duration>,
+    ) -> io::Result<()> {
+        loop {
+            let (mut batch, closed) = self.take();
+            if batch.is_empty() {
+                if closed {
+                    return Ok(());
+                }
+                self.filled.notified().await;
+                continue;
+            }
+            while !batch.is_empty() {
+                let written = write_some(env, stream, &batch, stall).await?;
+                advance(&mut batch, written);
+                self.lock().unsent -= written;
+                self.emptied.notify_one();
+            }
+            stream.flush().await?;
+        }
+    }
+
+    fn take(&self) -> (VecDeque<Bytes>, bool) {
+        let mut state = self.lock();
+        state.seal();
+        state.sealed_bytes = 0;
+        (std::mem::take(&mut state.sealed), state.closed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds this lock")
+    }
+}
+
+async fn write_some(
+    env: &Env,
+    stream: &mut (impl AsyncWrite + Unpin),
+    batch: &VecDeque<Bytes>,
+    stall: Option<Duration>,
+) -> io::Result<usize> {
+    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+    let mut count = 0;
+    for (slice, bytes) in slices.iter_mut().zip(batch) {
+        *slice = IoSlice::new(bytes);
+        count += 1;
+    }
+    let write = stream.write_vectored(&slices[..count]);
+    let written = match stall {
+        None => write.await?,
+        Some(stall) => {
+            let timed_out = || io::Error::new(io::ErrorKind::TimedOut, "the peer accepts no bytes");
+            env.timeout(stall, write).await.ok_or_else(timed_out)??
+        }
+    };
+    if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
+}
+
+fn advance(batch: &mut VecDeque<Bytes>, mut written: usize) {
+    while let Some(first) = batch.front_mut() {
+        if written < first.len() {
+            first.advance(written);
+            return;
+        }
+        written -= first.len();
+        batch.pop_front();
+    }
+}

@@ -1,0 +1,170 @@
+//! Clients that violate the protocol, and their isolation from other clients.
+
+use super::*;
+
+/// Starts a server and a well-behaved connection to it.
+async fn watched(config: RpcConfig) -> (World, Arc<ClientConnection>) {
+    let world = World::new(config).await;
+    let bystander = world.connect().await;
+    (world, bystander)
+}
+
+async fn still_served(world: &World, bystander: &Arc<ClientConnection>) {
+    let call = world.begin(bystander, "Echo", "fine", 1_000, CallOptions::default());
+    assert_eq!(text(call.await.expect("a reply")).as_deref(), Ok("fine"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_id_in_flight_must_not_be_reused() {
+    let (world, bystander) = watched(RpcConfig::default()).await;
+    let mut raw = world.raw().await;
+    raw.call(5, "Hold", "").await;
+    raw.call(5, "Echo", "").await;
+    assert_eq!(raw.reply().await, None);
+    still_served(&world, &bystander).await;
+    let mut raw = world.raw().await;
+    for text in ["one", "two"] {
+        raw.call(5, "Echo", text).await;
+        assert_eq!(raw.reply().await, Some(format!("5: ok {text}")), "the id is free after its reply");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn malformed_bytes_end_their_own_connection_only() {
+    let config = RpcConfig { max_message_bytes: 1 << 20, ..RpcConfig::default() };
+    let (world, bystander) = watched(config).await;
+    let no_method = {
+        let mut out = BytesMut::new();
+        frame::put_frame(&RequestHeader { call_id: 1, ..Default::default() }, &String::new(), &mut out);
+        out.to_vec()
+    };
+    let bad_sidecars = {
+        let mut out = BytesMut::new();
+        let remote_method = Some(RemoteMethodPb { service_name: ECHO.into(), method_name: "Echo".into() });
+        let sidecar_offsets = vec![9, 3];
+        let header = RequestHeader { call_id: 1, remote_method, sidecar_offsets, ..Default::default() };
+        frame::put_frame(&header, &"0123456789".to_string(), &mut out);
+        out.to_vec()
+    };
+    let malformed: [&[u8]; 8] = [
+        b"GET / HTTP/1.1\r\nHost: kudu\r\n\r\n",
+        &[0xff; 64],
+        &[0, 0, 0, 0],
+        &[0, 0x10, 0, 1],
+        &[0, 0, 0, 3, 1, 0xff, 0],
+        &call_bytes(-7, "Echo", ""),
+        &no_method,
+        &bad_sidecars,
+    ];
+    for bytes in malformed {
+        let mut raw = world.raw().await;
+        raw.write(bytes).await;
+        assert_eq!(raw.reply().await, None, "{bytes:?}");
+        still_served(&world, &bystander).await;
+    }
+    let counters = world.server.counters();
+    assert_eq!(counters.protocol_errors.load(Ordering::Relaxed), malformed.len() as u64);
+    assert_eq!(counters.connections_open.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_protocols_get_no_reply() {
+    let (world, bystander) = watched(RpcConfig::default()).await;
+    for bytes in [b"GET / HTTP/1.1\r\n".as_slice(), b"hrpc\x0a\0\0", b"hrp", b""] {
+        let mut raw = world.raw_unnegotiated().await;
+        raw.write(bytes).await;
+        raw.stream.shutdown().await.expect("it shuts down");
+        assert_eq!(raw.read_frame().await, None);
+    }
+    still_served(&world, &bystander).await;
+    assert_eq!(world.server.counters().negotiations_failed.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_negotiate_is_dropped() {
+    let world = World::new(RpcConfig::default()).await;
+    let began = world.env.now().mono;
+    let mut silent = world.raw_unnegotiated().await;
+    let mut slow = world.raw_unnegotiated().await;
+    slow.write(&negotiation_bytes()[..20]).await;
+    assert_eq!(silent.read_frame().await, None);
+    assert_eq!(slow.read_frame().await, None);
+    let waited = world.env.now().mono.since(began);
+    assert!(waited >= Duration::from_secs(3) && waited < Duration::from_secs(4), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_negotiation_may_be_delayed_or_arrive_byte_by_byte() {
+    let delay = Duration::from_millis(1_000);
+    let world = World::new(RpcConfig { negotiation_delay: delay, ..RpcConfig::default() }).await;
+    let began = world.env.now().mono;
+    let mut raw = world.raw_unnegotiated().await;
+    for byte in negotiation_bytes() {
+        raw.write(&[byte]).await;
+        world.settle().await;
+    }
+    // The first call may follow the last negotiation frame without a pause.
+    raw.call(0, "Echo", "hi").await;
+    raw.read_frame().await.expect("NEGOTIATE");
+    raw.read_frame().await.expect("SASL_SUCCESS");
+    assert_eq!(raw.reply().await.as_deref(), Some("0: ok hi"));
+    assert!(world.env.now().mono.since(began) >= delay);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_negotiation_reports_the_reason() {
+    let world = World::new(RpcConfig { trusted_subnets: Vec::new(), ..RpcConfig::default() }).await;
+    let connected = ClientConnection::connect(&world.env, world.addr, "root", world.after(5_000)).await;
+    let Err(RpcError::Remote { code, .. }) = connected else { panic!("it was let in") };
+    assert_eq!(code, RpcErrorCodePb::FatalUnauthorized);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_closed_and_a_busy_one_is_not() {
+    let keepalive = Some(Duration::from_secs(65));
+    let world = World::new(RpcConfig { keepalive, ..RpcConfig::default() }).await;
+    let began = world.env.now().mono;
+    let (mut idle, mut busy) = (world.raw().await, world.raw().await);
+    world.env.sleep(Duration::from_secs(30)).await;
+    busy.call(0, "Hold", "held").await;
+    assert_eq!(idle.reply().await, None);
+    let waited = world.env.now().mono.since(began);
+    assert!(waited >= Duration::from_secs(65) && waited < Duration::from_secs(66), "{waited:?}");
+    world.env.sleep(Duration::from_secs(300)).await;
+    world.echo.gate.open(1);
+    assert_eq!(busy.reply().await.as_deref(), Some("0: ok held"));
+    let answered = world.env.now().mono;
+    assert_eq!(busy.reply().await, None);
+    let waited = world.env.now().mono.since(answered);
+    assert!(waited >= Duration::from_secs(65) && waited < Duration::from_secs(131), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_is_not_read_from() {
+    let config = RpcConfig { max_unsent_bytes: 4 << 20, ..RpcConfig::default() };
+    let (world, bystander) = watched(config).await;
+    let mut raw = world.raw().await;
+    for call_id in 0..100 {
+        raw.call(call_id, "Sidecars", "").await;
+        world.settle().await;
+    }
+    still_served(&world, &bystander).await;
+    let read = world.server.counters().calls_received.load(Ordering::Relaxed);
+    assert!(read < 60, "{read} calls read with 3 MiB of reply to each");
+    // A client that accepts no byte for the keep-alive time is disconnected.
+    world.env.sleep(Duration::from_secs(140)).await;
+    assert_eq!(world.server.counters().connections_open.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_continue_after_their_client_disconnects() {
+    let (world, bystander) = watched(RpcConfig::default()).await;
+    let mut raw = world.raw().await;
+    raw.call(0, "Hold", "orphan").await;
+    world.settle().await;
+    drop(raw);
+    world.settle().await;
+    world.echo.gate.open(1);
+    still_served(&world, &bystander).await;
+    world.server.shutdown(Duration::from_secs(1)).await;
+}

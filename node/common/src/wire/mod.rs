@@ -1,0 +1,16 @@
+//! Conversion between Kudu's protobuf messages and the engine's types.
+//!
+//! ```text
+//! schema.rs      schemas, ids                         predicates.rs  column predicates
+//! partition.rs   partition schemas, partitions        rows.rs        row blocks as reply sidecars
+//! errors.rs      errors and row errors                consensus.rs   replication
+//! ```
+//!
+//! *Not here:* framing and negotiation (`rpc`), the bytes of row operations and keys (`engine::schema`).
+
+pub mod consensus;
+pub mod schema;
+pub mod partition;
+pub mod predicates;
+pub mod rows;
+pub mod errors;

@@ -1,0 +1,278 @@
+//! Row blocks of a Scan response as sidecars, row-wise or columnar.
+//!
+//! ```text
+//! row-wise   rows      per row: the cells in projection order (any-length ones as u64 offset, u64 length into
+//!                      `indirect`), then, if any column is nullable, a bitmap with 1 = NULL
+//!            indirect  the bytes of any-length cells
+//! columnar   per column: data, then varlen (any length only), then bitmap (nullable only) with 1 = not NULL
+//! ```
+//!
+//! Source: `rows.md` §6. The columnar layout equals the layout of [`RowBlock`] in memory.
+
+use bytes::Bytes;
+use engine::schema::DataType;
+use engine::schema::row_block::{ColumnBlock, ProjectedColumn, RowBlock, ColumnValues};
+
+use nyala_proto::kudu::columnar_row_block_pb::Column as ColumnPb;
+use nyala_proto::kudu::{ColumnarRowBlockPb, RowwiseRowBlockPb};
+
+/// Width in bytes of an any-length cell in a row: u64 offset and u64 length.
+const VAR_SLOT_BYTES: usize = 16;
+
+/// Layout of the rows in a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowsFormat {
+/// Row by row. With `pad_timestamps` a UNIXTIME_MICROS cell takes 16 bytes, the last 8 of them zero.
+    RowWise {
+        pad_timestamps: bool,
+    },
+    /// Column by column.
+        Columnar,
+    }
+
+/// Message field that describes the sidecars.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RowBlockPb {
+    RowWise(RowwiseRowBlockPb),
+    Columnar(ColumnarRowBlockPb),
+}
+
+/// Builder of one response's rows.
+pub struct RowsBuilder {
+    rows: Inner,
+    /// Size in bytes of a full response.
+    limit: usize,
+}
+
+enum Inner {
+    RowWise(RowWise),
+    Columnar(Columnar),
+}
+
+impl RowsBuilder {
+    /// Creates a builder for a response that is full at `limit` bytes.
+    pub fn new(layout: RowsFormat, projection: &[ProjectedColumn], limit: usize) -> RowsBuilder {
+        let rows = match layout {
+            RowsFormat::RowWise { pad_timestamps } => Inner::RowWise(RowWise::new(projection, pad_timestamps)),
+            RowsFormat::Columnar => Inner::Columnar(Columnar::new(projection)),
+        };
+        RowsBuilder { rows, limit }
+    }
+
+    /// Appends a block with the columns of the projection.
+    pub fn add(&mut self, block: RowBlock) {
+        match &mut self.rows {
+            Inner::RowWise(rows) => rows.add(&block, self.limit),
+            Inner::Columnar(columns) => columns.add(block),
+        }
+    }
+
+    pub fn rows(&self) -> usize {
+        match &self.rows {
+            Inner::RowWise(rows) => rows.count,
+            Inner::Columnar(columns) => columns.block.rows,
+        }
+    }
+
+    pub fn byte_size(&self) -> usize {
+        match &self.rows {
+            Inner::RowWise(rows) => rows.rows.len() + rows.indirect.len(),
+            Inner::Columnar(columns) => columns.block.byte_size(),
+        }
+    }
+
+    /// Returns the message field and the sidecars to which it refers.
+    pub fn finish(self) -> (RowBlockPb, Vec<Bytes>) {
+        match self.rows {
+            Inner::RowWise(rows) => rows.finish(),
+            Inner::Columnar(columns) => columns.finish(),
+        }
+    }
+}
+
+/// Position of a cell in a row.
+#[derive(Clone, Copy)]
+struct Slot {
+    offset: usize,
+    width: usize,
+}
+
+struct RowWise {
+    slots: Vec<Slot>,
+    /// Offset of the NULL bitmap in a row, if any column is nullable.
+    nulls: Option<usize>,
+    stride: usize,
+    count: usize,
+    rows: Vec<u8>,
+    indirect: Vec<u8>,
+}
+
+impl RowWise {
+    fn new(projection: &[ProjectedColumn], pad_timestamps: bool) -> RowWise {
+        let mut stride = 0;
+        let mut slots = Vec::with_capacity(projection.len());
+        for column in projection {
+            let width = column.ty.width().unwrap_or(VAR_SLOT_BYTES);
+            slots.push(Slot { offset: stride, width });
+            stride += if pad_timestamps && column.ty == DataType::UnixtimeMicros { 2 * width } else { width };
+        }
+        let nulls = projection.iter().any(|column| column.nullable).then_some(stride);
+        if nulls.is_some() {
+            stride += projection.len().div_ceil(8);
+        }
+        RowWise { slots, nulls, stride, count: 0, rows: Vec::new(), indirect: Vec::new() }
+    }
+
+    /// Appends a block column by column, so that the cell width is constant in each inner loop.
+    fn add(&mut self, block: &RowBlock, limit: usize) {
+        let start = self.rows.len();
+        if start > 0 && self.rows.capacity() - start < block.rows * self.stride {
+            self.reserve(limit);
+        }
+        self.rows.resize(start + block.rows * self.stride, 0);
+        let (stride, rows) = (self.stride, &mut self.rows[start..]);
+        for (slot, column) in self.slots.iter().zip(&block.columns) {
+            match &column.values {
+                ColumnValues::Fixed { width, bytes } => put_fixed(rows, stride, slot.offset, *width, bytes),
+                ColumnValues::Var { offsets, bytes } => {
+                    put_var(rows, stride, *slot, offsets, self.indirect.len() as u64, column);
+                    self.indirect.extend_from_slice(bytes);
+                }
+            }
+        }
+        if let Some(nulls) = self.nulls {
+            for (i, column) in block.columns.iter().enumerate() {
+                put_nulls(rows, stride, nulls + i / 8, 1 << (i % 8), column);
+            }
+        }
+        self.count += block.rows;
+    }
+
+    /// Grows the buffers to the size that a full response of such rows needs. A second block usually means many
+    /// blocks, so this saves repeated doubling.
+    fn reserve(&mut self, limit: usize) {
+        let bytes = self.rows.len() + self.indirect.len();
+        for buffer in [&mut self.rows, &mut self.indirect] {
+            buffer.reserve_exact((buffer.len() as u64 * limit as u64 / bytes as u64) as usize);
+        }
+    }
+
+    fn finish(self) -> (RowBlockPb, Vec<Bytes>) {
+        let mut sidecars = vec![Bytes::from(self.rows)];
+        let indirect = !self.indirect.is_empty();
+        if indirect {
+            sidecars.push(Bytes::from(self.indirect));
+        }
+        let pb = RowwiseRowBlockPb {
+            num_rows: Some(self.count as i32),
+            rows_sidecar: Some(0),
+            indirect_data_sidecar: indirect.then_some(1),
+        };
+        (RowBlockPb::RowWise(pb), sidecars)
+    }
+}
+
+fn put_fixed(rows: &mut [u8], stride: usize, offset: usize, width: usize, cells: &[u8]) {
+    match width {
+        1 => put_width::<1>(rows, stride, offset, cells),
+        2 => put_width::<2>(rows, stride, offset, cells),
+        4 => put_width::<4>(rows, stride, offset, cells),
+        8 => put_width::<8>(rows, stride, offset, cells),
+        _ => put_width::<16>(rows, stride, offset, cells),
+    }
+}
+
+fn put_width<const WIDTH: usize>(rows: &mut [u8], stride: usize, offset: usize, cells: &[u8]) {
+    for (row, cell) in rows.chunks_exact_mut(stride).zip(cells.chunks_exact(WIDTH)) {
+        row[offset..offset + WIDTH].copy_from_slice(cell);
+    }
+}
+
+/// Writes offset and length of each cell. `base` is the start of this block's cell bytes in the indirect data. NULL
+/// cells stay zero.
+fn put_var(rows: &mut [u8], stride: usize, slot: Slot, offsets: &[u32], base: u64, column: &ColumnBlock) {
+    let zero = u64::from(offsets[0]);
+    for (i, row) in rows.chunks_exact_mut(stride).enumerate() {
+        if column.is_null(i) {
+            continue;
+        }
+        let (start, end) = (u64::from(offsets[i]), u64::from(offsets[i + 1]));
+        let cell = &mut row[slot.offset..slot.offset + slot.width];
+        cell[..8].copy_from_slice(&(base + start - zero).to_le_bytes());
+        cell[8..].copy_from_slice(&(end - start).to_le_bytes());
+    }
+}
+
+fn put_nulls(rows: &mut [u8], stride: usize, byte: usize, bit: u8, column: &ColumnBlock) {
+    let Some(valid) = &column.validity else { return };
+    if valid.all() {
+        return;
+    }
+    for (i, row) in rows.chunks_exact_mut(stride).enumerate() {
+        if !valid.get(i) {
+            row[byte] |= bit;
+        }
+    }
+}
+
+struct Columnar {
+    block: RowBlock,
+}
+
+impl Columnar {
+    fn new(projection: &[ProjectedColumn]) -> Columnar {
+        Columnar { block: RowBlock::new(projection) }
+    }
+
+    fn add(&mut self, block: RowBlock) {
+        if self.block.rows == 0 {
+            self.block = block;
+            return;
+        }
+        for (mine, theirs) in self.block.columns.iter_mut().zip(&block.columns) {
+            append(mine, theirs);
+        }
+        self.block.rows += block.rows;
+    }
+
+    fn finish(self) -> (RowBlockPb, Vec<Bytes>) {
+        let mut sidecars = Vec::with_capacity(2 * self.block.columns.len());
+        let mut add = |bytes: Vec<u8>| {
+            sidecars.push(Bytes::from(bytes));
+            Some(sidecars.len() as i32 - 1)
+        };
+        let columns = self.block.columns.into_iter().map(|column| {
+            let (data_sidecar, varlen_data_sidecar) = match column.values {
+                ColumnValues::Fixed { bytes, .. } => (add(bytes), None),
+                ColumnValues::Var { offsets, bytes } => (add(offset_bytes(&offsets)), add(bytes)),
+            };
+            let non_null_bitmap_sidecar = column.validity.and_then(|valid| add(valid.as_bytes().to_vec()));
+            ColumnPb { data_sidecar, varlen_data_sidecar, non_null_bitmap_sidecar }
+        });
+        let columns = columns.collect();
+        (RowBlockPb::Columnar(ColumnarRowBlockPb { columns, num_rows: Some(self.block.rows as i64) }), sidecars)
+    }
+}
+
+fn offset_bytes(offsets: &[u32]) -> Vec<u8> {
+    offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect()
+}
+
+/// Appends the cells of one column block to another of the same column.
+fn append(to: &mut ColumnBlock, from: &ColumnBlock) {
+    match (&mut to.values, &from.values) {
+        (ColumnValues::Fixed { bytes, .. }, ColumnValues::Fixed { bytes: more, .. }) => bytes.extend_from_slice(more),
+        (ColumnValues::Var { offsets, bytes }, ColumnValues::Var { offsets: more, bytes: tail }) => {
+            let (base, zero) = (bytes.len() as u32, more[0]);
+            offsets.extend(more[1..].iter().map(|offset| base + (offset - zero)));
+            bytes.extend_from_slice(tail);
+        }
+        _ => unreachable!("blocks of one scan have the same columns"),
+    }
+    if let (Some(mine), Some(theirs)) = (&mut to.validity, &from.validity) {
+        (0..theirs.len()).for_each(|i| mine.push(theirs.get(i)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Calls that change the catalog.
+
+use engine::catalog::{CommandReply, CatalogCommand, HeartbeatReply, ServerStateChange};
+use engine::error::Error;
+use engine::ids::{TableId, Uuid};
+
+use super::proto::{self, id, refusal_to_pb, table_ref};
+use super::leadership::{CatalogUnavailable, absent};
+use super::service::{MasterService, MasterErrorReply, master_error, unavailable};
+use nyala_proto::kudu::consensus::replica_management_info_pb::ReplacementScheme;
+use nyala_proto::kudu::master::change_t_server_state_request_pb::HandleMissingTs;
+use nyala_proto::kudu::master::master_error_pb::Code;
+use nyala_proto::kudu::master::t_server_state_change_pb::StateChange;
+use nyala_proto::kudu::master::*;
+use nyala_common::rpc::Call;
+
+type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
+
+fn invalid(error: Error) -> MasterErrorReply {
+    master_error(Code::UnknownError, &error)
+}
+
+impl MasterService {
+    pub(super) async fn create_table(
+        &self,
+        call: &Call,
+        request: CreateTableRequestPb,
+    ) -> Result<CreateTableResponsePb> {
+        let create = proto::create_table(&request).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let answer = self.run(call, CatalogCommand::Create(Box::new(create))).await?;
+        let table_id = match answer {
+            CommandReply::Created(table) => Some(id(table)),
+            _ => None,
+        };
+        Ok(CreateTableResponsePb { error: None, table_id })
+    }
+
+    pub(super) async fn try_alter_table(
+        &self,
+        call: &Call,
+        request: &AlterTableRequestPb,
+    ) -> Result<(TableId, u32)> {
+        let alter = proto::alter_table(request).map_err(|refusal| refusal_to_pb(&refusal))?;
+        match self.run(call, CatalogCommand::Alter(Box::new(alter))).await? {
+            CommandReply::Altered { table, version } => Ok((table, version)),
+            other => Err(invalid(Error::aborted(format!("unexpected reply to an alteration: {other:?}")))),
+        }
+    }
+
+    pub(super) async fn delete_table(
+        &self,
+        call: &Call,
+        request: DeleteTableRequestPb,
+    ) -> Result<DeleteTableResponsePb> {
+        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        self.run(call, CatalogCommand::Delete { table, reserve_seconds: request.reserve_seconds }).await?;
+        Ok(DeleteTableResponsePb { error: None })
+    }
+
+    pub(super) async fn recall_deleted_table(
+        &self,
+        call: &Call,
+        request: RecallDeletedTableRequestPb,
+    ) -> Result<RecallDeletedTableResponsePb> {
+        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        self.run(call, CatalogCommand::Recall { table, new_name: request.new_table_name }).await?;
+        Ok(RecallDeletedTableResponsePb { error: None })
+    }
+
+    pub(super) async fn replace_tablet(
+        &self,
+        call: &Call,
+        request: ReplaceTabletRequestPb,
+    ) -> Result<ReplaceTabletResponsePb> {
+        let tablet = Uuid::parse(request.tablet_id.as_deref().unwrap_or_default()).map_err(invalid)?;
+        let replacement_tablet_id = match self.run(call, CatalogCommand::ReplaceTablet(tablet)).await? {
+            CommandReply::Replaced(by) => Some(id(by)),
+            _ => None,
+        };
+        Ok(ReplaceTabletResponsePb { error: None, replacement_tablet_id })
+    }
+
+    pub(super) async fn change_tserver_state(
+        &self,
+        call: &Call,
+        request: ChangeTServerStateRequestPb,
+    ) -> Result<ChangeTServerStateResponsePb> {
+        let nothing = || invalid(Error::invalid("the request does not say which state change it wants"));
+        let change = request.change.as_ref().ok_or_else(nothing)?;
+        let server = Uuid::parse(change.uuid.as_deref().unwrap_or_default().as_bytes()).map_err(invalid)?;
+        let allow_missing = request.handle_missing_tserver() == HandleMissingTs::AllowMissingTserver;
+        let change = match change.change() {
+            StateChange::EnterMaintenanceMode => ServerStateChange::EnterMaintenance,
+            StateChange::ExitMaintenanceMode => ServerStateChange::ExitMaintenance,
+            StateChange::UnknownStateChange => return Err(nothing()),
+        };
+        self.run(call, CatalogCommand::ChangeServerState { server, change, allow_missing }).await?;
+        Ok(ChangeTServerStateResponsePb { error: None })
+    }
+
+    pub(super) async fn unregister_tserver(
+        &self,
+        call: &Call,
+        request: UnregisterTServerRequestPb,
+    ) -> Result<UnregisterTServerResponsePb> {
+        let server = Uuid::parse(request.uuid.as_deref().unwrap_or_default().as_bytes()).map_err(invalid)?;
+        let force = request.force_unregister_live_tserver();
+        // Tools send this to every master: each forgets the server in its own table, and the leader also in the
+        // catalog.
+        if matches!(self.standing.catalog(), Err(CatalogUnavailable::NotLeader)) {
+            let limit = self.config.server_unresponsive_after;
+            let silent =
+                self.acquaintances.time_since_heartbeat(self.env.now().mono, server).is_none_or(|for_| for_ > limit);
+            if !force && !silent {
+                let message = format!("tablet server {server} is alive; stop it first, or force it");
+                return Err(invalid(Error::not_leader(message)));
+            }
+        } else {
+            self.run(call, CatalogCommand::UnregisterServer { server, force }).await?;
+        }
+        self.acquaintances.forget(server);
+        Ok(UnregisterTServerResponsePb { error: None })
+    }
+
+    /// Does nothing: there is no external authority whose answers are cached.
+    pub(super) fn refresh_authz_cache(&self) -> Result<RefreshAuthzCacheResponsePb> {
+        let message = "this master keeps no authorization cache: it asks no outside authority";
+        Err(invalid(Error::unsupported(message)))
+    }
+
+    pub(super) async fn ts_heartbeat(&self, request: TsHeartbeatRequestPb) -> Result<TsHeartbeatResponsePb> {
+        check_replica_management(&request)?;
+        let mut heartbeat = proto::heartbeat(&request).map_err(invalid)?;
+        if let Some(host) = heartbeat.registration.as_ref().and_then(|registration| registration.rpc.first())
+        {
+            let location = self.locator.server(heartbeat.server, &host.host).await;
+            heartbeat.location = location.map_err(|error| unavailable(&error))?;
+        }
+        let catalog = self.standing.catalog();
+        let patience = self.config.server_unresponsive_after;
+        if !self.acquaintances.record_heartbeat(self.env.now().mono, &heartbeat, patience) {
+            let reply = HeartbeatReply { needs_registration: true, ..HeartbeatReply::default() };
+            return Ok(self.heard(&request, reply, catalog.is_ok()));
+        }
+        match catalog {
+            Ok(catalog) => {
+                let reply = catalog.heartbeat(heartbeat).await.map_err(|error| unavailable(&error))?;
+                Ok(self.heard(&request, reply, true))
+            }
+            // A master that does not lead only records the tablet server.
+            Err(CatalogUnavailable::NotLeader | CatalogUnavailable::Loading) => {
+                Ok(self.heard(&request, HeartbeatReply::default(), false))
+            }
+            Err(CatalogUnavailable::NotOpen) => Err(unavailable(&absent(CatalogUnavailable::NotOpen))),
+        }
+    }
+
+    fn heard(
+        &self,
+        request: &TsHeartbeatRequestPb,
+        reply: HeartbeatReply,
+        leads: bool,
+    ) -> TsHeartbeatResponsePb {
+        let acknowledged =
+            |tablet: &Uuid| ReportedTabletUpdatesPb { tablet_id: id(*tablet), state_msg: None };
+        let tablets: Vec<_> = reply.tablets.iter().map(acknowledged).collect();
+        TsHeartbeatResponsePb {
+            master_instance: Some(self.status.node_instance()),
+            needs_reregister: Some(reply.needs_registration),
+            needs_full_tablet_report: Some(reply.needs_full_report),
+            tablet_report: request.tablet_report.as_ref().map(|_| TabletReportUpdatesPb { tablets }),
+            leader_master: Some(leads),
+            ..TsHeartbeatResponsePb::default()
+        }
+    }
+}
+
+/// Rejects a tablet server with another replica management scheme, because the two would remove each other's replicas.
+fn check_replica_management(request: &TsHeartbeatRequestPb) -> Result<()> {
+    let Some(info) = &request.replica_management_info else { return Ok(()) };
+    if info.replacement_scheme() == ReplacementScheme::PrepareReplacementBeforeEviction {
+        return Ok(());
+    }
+    let error = Error::invalid(format!(
+        "this master replaces replicas by PREPARE_REPLACEMENT_BEFORE_EVICTION, the tablet server by {}; \
+         set them alike",
+        info.replacement_scheme().as_str_name()
+    ));
+    Err(master_error(Code::IncompatibleReplicaManagement, &error))
+}

@@ -1,0 +1,151 @@
+//! Joining an existing cluster: the system tablet is copied from the leader of the masters.
+//!
+//! ```text
+//!   no system tablet ──▶ waiting ── StartTabletCopy ──▶ copying ──▶ opened: a learner, promoted to a voter
+//!                           ▲                              │
+//!                           └──────────── failed ──────────┘
+//! ```
+//!
+//! While it waits, the master replies to the leader that it does not have the tablet. So the copy does not depend on
+//! how much of the log the leader still has.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use engine::error::{Error, ErrorKind, Result};
+use engine::ids::OpId;
+use engine::replica::copy::{LocalData, LocalReplica};
+use engine::replica::{consensus_meta_store, tombstone};
+use engine::tablet::superblock::{DataState, Superblock};
+use tokio::sync::oneshot;
+
+use super::system_tablet::TABLET_ID;
+use crate::dirs::ServerDirs;
+use nyala_common::env::Env;
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use crate::tserver::copy::{self, CopyConfig, CopyOrder, CopyTarget};
+use crate::tserver::tablet_entry::{EntryState, TabletEntry};
+use crate::tserver::tombstones::CopySlot;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+
+/// Join state of a master without a system tablet, shared with its ConsensusService.
+#[derive(Default)]
+pub(super) struct JoinState(Mutex<State>);
+
+#[derive(Default)]
+enum State {
+    /// The master has a system tablet or creates one.
+    #[default]
+    No,
+    Waiting(oneshot::Sender<CopyOrder>),
+    Copying,
+}
+
+impl JoinState {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no task panics while holding it")
+    }
+
+    /// Returns the error for calls to the missing system tablet.
+    pub(super) fn absent(&self) -> TabletError {
+        match &*self.state() {
+            State::Waiting(_) => {
+                let what = format!("Tablet not found: {TABLET_ID}: this master waits for a copy of it");
+                TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what)
+            }
+            State::Copying => not_running("the system tablet is being copied"),
+            State::No => not_running("the system tablet is being opened"),
+        }
+    }
+
+    /// Accepts a leader's request to copy; the reply does not wait for the copy. `ALREADY_INPROGRESS` if none is
+    /// needed, or one is running.
+    pub(super) fn order(&self, order: CopyOrder) -> Result<(), TabletError> {
+        let mut state = self.state();
+        match std::mem::replace(&mut *state, State::Copying) {
+            State::Waiting(waiting) => {
+                // A stopping master ignores the request.
+                let _stopping = waiting.send(order);
+                Ok(())
+            }
+            other => {
+                *state = other;
+                let error = Error::already_present("this master has a system tablet, or is about to");
+                Err(TabletError::of(TabletErrorCode::AlreadyInprogress, &error))
+            }
+        }
+    }
+
+    /// Waits for the next copy request and rejects others meanwhile.
+    async fn next(&self) -> Result<CopyOrder> {
+        let (sender, order) = oneshot::channel();
+        *self.state() = State::Waiting(sender);
+        order.await.map_err(|_| Error::aborted("the master is stopping"))
+    }
+
+    /// Waits until the system tablet has been copied completely.
+    pub(super) async fn join(&self, env: &Env, dirs: &ServerDirs, config: CopyConfig) -> Result<()> {
+        tracing::info!("this master waits to be added by the others, and for a copy of the system tablet");
+        loop {
+            let order = self.next().await?;
+            match copy_system(env, dirs, config, &order).await {
+                Ok(()) => {
+                    *self.state() = State::No;
+                    return Ok(());
+                }
+                Err(error) => {
+                    tracing::warn!(%error, source = %order.source, "no copy of the system tablet; waiting")
+                }
+            }
+            let left = env.run(|| recover(dirs)).await?;
+            if left.is_some_and(|meta| meta.data_state == DataState::Ready) {
+                // The tablet was complete; only the reply of the last step was lost.
+                *self.state() = State::No;
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn not_running(what: &str) -> TabletError {
+    TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable, what)
+}
+
+/// Returns the superblock of the system tablet after completing an interrupted change; `None` if there is none. Does
+/// disk work.
+pub(super) fn recover(dirs: &ServerDirs) -> Result<Option<Superblock>> {
+    match tombstone::recover(&*dirs.wal.disk, &*dirs.data[0].disk, TABLET_ID) {
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+        recovered => recovered,
+    }
+}
+
+async fn copy_system(env: &Env, dirs: &ServerDirs, config: CopyConfig, order: &CopyOrder) -> Result<()> {
+    let vacant = env.run(|| vacant(dirs)).await?;
+    let received = AtomicU64::new(0);
+    let target = CopyTarget { env, me: dirs.uuid, wal: dirs.wal.disk.clone(), config, received: &received };
+    let manifest = copy::copy(&target, order, &vacant).await?;
+    let (bytes, last, source) = (manifest.total_bytes(), manifest.last_op, order.source);
+    tracing::info!(bytes, %last, %source, "the system tablet was copied");
+    Ok(())
+}
+
+/// Returns the slot of the system tablet. Does disk work.
+fn vacant(dirs: &ServerDirs) -> Result<CopySlot> {
+    let dir = dirs.data[0].clone();
+    let known = recover(dirs)?;
+    let local = match &known {
+        None => LocalReplica { tablet: TABLET_ID, has: LocalData::Nothing, last_op: None, at_least: OpId::MIN, term: 0 },
+        Some(meta) => LocalReplica {
+            tablet: TABLET_ID,
+            has: if meta.data_state == DataState::Ready { LocalData::Replica } else { LocalData::Tombstone },
+            last_op: meta.tombstone_last_op,
+            at_least: meta.last_op,
+            term: consensus_meta_store::load_known(&*dir.disk, TABLET_ID)?.map_or(0, |meta| meta.term),
+        },
+    };
+    let meta = known.unwrap_or_else(|| Superblock::unreadable(TABLET_ID));
+    let entry = TabletEntry::new(meta, dir.clone());
+    entry.set_state(EntryState::Copying);
+    Ok(CopySlot::new(local, dir, Arc::new(entry)))
+}

@@ -1,0 +1,206 @@
+//! Calls about the masters: the leader, the list of masters, adding and removing one.
+
+use std::time::Duration;
+
+use engine::error::{Error, ErrorKind};
+use engine::ids::Uuid;
+use engine::raft::{ConfigChange, ConfigChangePart, RaftConfig, MemberKind, Peer, RaftStatus};
+use futures_util::future::join_all;
+
+use super::proto::id;
+use super::cluster_init;
+use super::leadership::{CatalogUnavailable, absent};
+use super::tserver_calls::MASTER_USER;
+use super::service::{MASTER_SERVICE, MasterService, MasterErrorReply, master_error, unavailable};
+use nyala_proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
+use nyala_proto::kudu::master::master_error_pb::Code;
+use nyala_proto::kudu::master::*;
+use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerEntryPb, ServerRegistrationPb};
+use nyala_common::rpc::Call;
+use nyala_common::rpc::client::{CallOptions, Proxy};
+use crate::server::split_host_port;
+use crate::tserver::replica::ReplicaHandle;
+use nyala_common::wire::errors::status_from_error;
+
+type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
+
+/// Deadline of a question to another master for its identity.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+
+fn invalid(error: Error) -> MasterErrorReply {
+    master_error(Code::UnknownError, &error)
+}
+
+impl MasterService {
+    fn open(&self) -> Result<&ReplicaHandle> {
+        self.opened.get().ok_or_else(|| unavailable(&absent(CatalogUnavailable::NotOpen)))
+    }
+
+    /// Returns this master's role as clients see it: it leads once it has the catalog.
+    fn role(&self, status: &RaftStatus) -> Role {
+        match status.committed_config.peer(self.status.uuid()) {
+            _ if self.standing.catalog().is_ok() => Role::Leader,
+            Some(peer) if peer.is_voter() => Role::Follower,
+            Some(_) => Role::Learner,
+            None => Role::NonParticipant,
+        }
+    }
+
+    async fn cluster_id(&self) -> Option<String> {
+        let catalog = self.standing.catalog().ok()?;
+        catalog.read(|catalog, _| catalog.cluster_id().to_string()).await.ok()
+    }
+
+    /// Returns the addresses of all masters. A single master reports its present address, which may have changed since
+    /// the cluster was initialized.
+    fn addresses(&self, config: &RaftConfig) -> Vec<HostPortPb> {
+        let pb = |(host, port): (String, u16)| HostPortPb { host, port: u32::from(port) };
+        if config.is_only_voter(self.status.uuid()) {
+            let own = || self.status.rpc_addresses().into_iter().take(1).collect();
+            let names = if self.config.masters.is_empty() { own() } else { self.config.masters.clone() };
+            return names.iter().filter_map(|name| split_host_port(name).ok()).map(pb).collect();
+        }
+        config.peers.iter().map(|peer| pb((peer.host.clone(), peer.port))).collect()
+    }
+
+    pub(super) async fn connect_to_master(&self, call: &Call) -> Result<ConnectToMasterResponsePb> {
+        let status = self.open()?.status();
+        if let Err(CatalogUnavailable::NotOpen) = self.standing.catalog() {
+            return Err(unavailable(&absent(CatalogUnavailable::NotOpen)));
+        }
+        Ok(ConnectToMasterResponsePb {
+            role: Some(self.role(&status) as i32),
+            master_addrs: self.addresses(&status.committed_config),
+            cluster_id: self.cluster_id().await,
+            client_location: self.locator.client(&call.remote.ip().to_string()).await,
+            ..ConnectToMasterResponsePb::default()
+        })
+    }
+
+    pub(super) async fn get_master_registration(&self) -> Result<GetMasterRegistrationResponsePb> {
+        let status = self.open().map(ReplicaHandle::status);
+        let error = match (&status, self.standing.catalog()) {
+            (Err(error), _) => Some(error.clone()),
+            (Ok(_), Err(CatalogUnavailable::NotOpen)) => Some(unavailable(&absent(CatalogUnavailable::NotOpen))),
+            (Ok(_), _) => None,
+        };
+        let role = status.as_ref().map_or(Role::Follower, |status| self.role(status));
+        let voter = !matches!(role, Role::Learner | Role::NonParticipant);
+        Ok(GetMasterRegistrationResponsePb {
+            instance_id: self.status.node_instance(),
+            registration: Some(self.status.registration()),
+            role: Some(role as i32),
+            error,
+            cluster_id: self.cluster_id().await,
+            member_type: Some(if voter { MemberType::Voter } else { MemberType::NonVoter } as i32),
+        })
+    }
+
+    /// Lists all masters, each by its own reply; one that does not reply is listed with the error.
+    pub(super) async fn list_masters(&self) -> Result<ListMastersResponsePb> {
+        let status = self.open()?.status();
+        let masters = join_all(status.committed_config.peers.iter().map(|peer| self.entry(peer))).await;
+        Ok(ListMastersResponsePb { masters, deprecated_error: None, error: None })
+    }
+
+    async fn entry(&self, peer: &Peer) -> ServerEntryPb {
+        let asked = match peer.id == self.status.uuid() {
+            true => self.get_master_registration().await.map_err(|error| super::service::error_of(&error)),
+            false => self.ask_registration(peer).await,
+        };
+        let said = asked.and_then(|said| match &said.error {
+            Some(error) => Err(super::service::error_of(error)),
+            None => Ok(said),
+        });
+        match said {
+            Ok(said) => ServerEntryPb {
+                error: None,
+                instance_id: Some(said.instance_id),
+                registration: said.registration,
+                role: said.role,
+                cluster_id: said.cluster_id,
+                member_type: said.member_type,
+            },
+            Err(error) => ServerEntryPb {
+                error: Some(status_from_error(&error)),
+                instance_id: Some(NodeInstancePb { permanent_uuid: id(peer.id), instance_seqno: 0 }),
+                registration: Some(ServerRegistrationPb {
+                    rpc_addresses: vec![HostPortPb { host: peer.host.clone(), port: u32::from(peer.port) }],
+                    ..ServerRegistrationPb::default()
+                }),
+                ..ServerEntryPb::default()
+            },
+        }
+    }
+
+    async fn ask_registration(&self, peer: &Peer) -> Result<GetMasterRegistrationResponsePb, Error> {
+        let proxy = Proxy::new(self.env.clone(), format!("{}:{}", peer.host, peer.port), MASTER_USER);
+        let until = self.env.now().mono.after(ASK_TIMEOUT);
+        let request = GetMasterRegistrationRequestPb {};
+        let options = CallOptions::default();
+        let asked = proxy.call(MASTER_SERVICE, "GetMasterRegistration", &request, until, options).await;
+        asked.map(|response| response.message).map_err(|error| Error::not_ready(error.to_string()))
+    }
+
+    /// Adds the master at an address, first as a learner; it votes once it has caught up.
+    pub(super) async fn add_master(&self, request: AddMasterRequestPb) -> Result<AddMasterResponsePb> {
+        self.loaded()?;
+        let replica = self.open()?;
+        let missing = || invalid(Error::invalid("the request does not say which master to add"));
+        let address = request.rpc_addr.ok_or_else(missing)?;
+        let (host, port) = (address.host.clone(), address.port as u16);
+        let config = replica.status().committed_config.clone();
+        if let Some(peer) = config.peers.iter().find(|peer| (&peer.host, peer.port) == (&host, port)) {
+            let message = format!(
+                "Master already present: {host}:{port} is {}; if that one is lost permanently, remove it first",
+                peer.id
+            );
+            return Err(invalid(Error::already_present(message)));
+        }
+        let asked = self.env.timeout(ASK_TIMEOUT, cluster_init::ask(&self.env, &format!("{host}:{port}"))).await;
+        let silent = || Error::not_ready(format!("no master replies at {host}:{port}; start it first"));
+        let uuid = asked.ok_or_else(silent).and_then(|asked| asked).map_err(invalid)?;
+        if config.peer(uuid).is_some() {
+            let message = format!("Master already present: {uuid} is at {host}:{port}, too");
+            return Err(invalid(Error::already_present(message)));
+        }
+        let peer = Peer { member: MemberKind::NonVoter, promote: true, ..Peer::voter(uuid, host, port) };
+        self.change(replica, ConfigChangePart::Add(peer), &config).await?;
+        Ok(AddMasterResponsePb { error: None })
+    }
+
+    pub(super) async fn remove_master(
+        &self,
+        request: RemoveMasterRequestPb,
+    ) -> Result<RemoveMasterResponsePb> {
+        self.loaded()?;
+        let replica = self.open()?;
+        let config = replica.status().committed_config.clone();
+        let address = request.rpc_addr.map(|address| (address.host, address.port as u16));
+        let uuid = request.master_uuid.as_deref().filter(|uuid| !uuid.is_empty());
+        let uuid = uuid.map(|uuid| Uuid::parse(uuid.as_bytes())).transpose().map_err(invalid)?;
+        let named = |peer: &&Peer| {
+            let at = address.as_ref().is_none_or(|(host, port)| *host == peer.host && *port == peer.port);
+            at && uuid.is_none_or(|uuid| uuid == peer.id)
+        };
+        let mut found = config.peers.iter().filter(named);
+        let (Some(peer), None) = (found.next(), found.next()) else {
+            let message = "Master not found: the request names none of the masters, or several";
+            return Err(invalid(Error::not_found(message)));
+        };
+        if peer.id == self.status.uuid() {
+            let message = "Can't remove the leader master; let another lead first";
+            return Err(invalid(Error::not_leader(message)));
+        }
+        self.change(replica, ConfigChangePart::Remove(peer.id), &config).await?;
+        Ok(RemoveMasterResponsePb { error: None })
+    }
+
+    async fn change(&self, replica: &ReplicaHandle, part: ConfigChangePart, config: &RaftConfig) -> Result<()> {
+        let change = ConfigChange { parts: vec![part], cas_opid_index: Some(config.kudu_index()) };
+        replica.change_config(change).await.map_err(|error| match error.kind {
+            ErrorKind::NotLeader => master_error(Code::NotTheLeader, &error),
+            _ => invalid(error),
+        })
+    }
+}

@@ -1,0 +1,327 @@
+//! Calls that only read: schemas, locations, lists, statistics.
+
+use std::collections::BTreeMap;
+
+use engine::catalog::{
+    Catalog, HostPort, LocationsQuery, PeerRecord, TserverEntry, TableRef, TableLifecycle, TableEntry, TabletLifecycle,
+    TabletEntry,
+};
+use engine::error::Error;
+use engine::ids::{PeerId, Uuid};
+
+use super::proto::{host_port_to_pb, id, refusal_to_pb, registration_to_pb, table_ref};
+use super::service::{MasterService, MasterErrorReply};
+use nyala_proto::kudu::consensus::raft_peer_pb::Role;
+use nyala_proto::kudu::master::list_in_flight_tables_response_pb::TableInfo as InFlightInfo;
+use nyala_proto::kudu::master::list_tables_response_pb::{TableInfo, TabletWithPartition};
+use nyala_proto::kudu::master::tablet_locations_pb::{DeprecatedReplicaPb, InternedReplicaPb};
+use nyala_proto::kudu::master::*;
+use nyala_proto::kudu::{NodeInstancePb, TableTypePb};
+use nyala_common::wire::schema::schema_to_pb;
+use nyala_common::wire::partition;
+use nyala_common::wire::errors::status_from_error;
+
+type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
+
+impl MasterService {
+    pub(super) async fn is_create_table_done(
+        &self,
+        request: IsCreateTableDoneRequestPb,
+    ) -> Result<IsCreateTableDoneResponsePb> {
+        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let done = self.read(move |catalog, _| catalog.is_created(&table)).await?;
+        Ok(IsCreateTableDoneResponsePb { error: None, done: Some(done) })
+    }
+
+    pub(super) async fn is_alter_table_done(
+        &self,
+        request: IsAlterTableDoneRequestPb,
+    ) -> Result<IsAlterTableDoneResponsePb> {
+        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let (version, done) = self.read(move |catalog, _| catalog.is_altered(&table)).await?;
+        Ok(IsAlterTableDoneResponsePb { error: None, schema_version: Some(version), done: Some(done) })
+    }
+
+    pub(super) async fn get_table_schema(
+        &self,
+        request: GetTableSchemaRequestPb,
+    ) -> Result<GetTableSchemaResponsePb> {
+        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        self.read(move |catalog, _| catalog.table(&table).map(table_schema)).await
+    }
+
+    pub(super) async fn get_table_statistics(
+        &self,
+        request: GetTableStatisticsRequestPb,
+    ) -> Result<GetTableStatisticsResponsePb> {
+        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let sum = self.read(move |catalog, _| catalog.statistics(&table)).await?;
+        Ok(GetTableStatisticsResponsePb {
+            error: None,
+            on_disk_size: Some(sum.disk_bytes as i64),
+            live_row_count: sum.live_rows.map(|rows| rows as i64),
+            disk_size_limit: sum.disk_size_limit,
+            row_count_limit: sum.row_count_limit,
+        })
+    }
+
+    pub(super) async fn get_table_locations(
+        &self,
+        request: GetTableLocationsRequestPb,
+    ) -> Result<GetTableLocationsResponsePb> {
+        if !self.config.lookup_delay.is_zero() {
+            self.env.sleep(self.config.lookup_delay).await;
+        }
+        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let ttl_millis = Some(self.config.locations_ttl_ms);
+        self.read(move |catalog, _| {
+            let start = partition_key(&request.partition_key_start, &request.key_start);
+            let end = partition_key(&request.partition_key_end, &request.key_end);
+            let max = request.max_returned_locations.map(|max| max as usize);
+            let tablets = catalog.locations(&table, LocationsQuery { start: &start, end: &end, max })?;
+            let voters_only = request.replica_type_filter() != ReplicaTypeFilter::AnyReplica;
+            let mut builder = Locations::new(catalog, voters_only, request.intern_ts_infos_in_response());
+            let tablet_locations = tablets.into_iter().map(|tablet| builder.tablet(tablet)).collect();
+            Ok(GetTableLocationsResponsePb {
+                error: None,
+                tablet_locations,
+                ts_infos: builder.infos,
+                ttl_millis,
+            })
+        })
+        .await
+    }
+
+    pub(super) async fn get_tablet_locations(
+        &self,
+        request: GetTabletLocationsRequestPb,
+    ) -> Result<GetTabletLocationsResponsePb> {
+        self.read(move |catalog, _| {
+            let voters_only = request.replica_type_filter() != ReplicaTypeFilter::AnyReplica;
+            let mut builder = Locations::new(catalog, voters_only, request.intern_ts_infos_in_response());
+            let mut response = GetTabletLocationsResponsePb::default();
+            for tablet_id in &request.tablet_ids {
+                match find_tablet(catalog, tablet_id) {
+                    Ok(tablet) => response.tablet_locations.push(builder.tablet(tablet)),
+                    Err(error) => response.errors.push(get_tablet_locations_response_pb::Error {
+                        tablet_id: tablet_id.clone(),
+                        status: status_from_error(&error),
+                    }),
+                }
+            }
+            response.ts_infos = builder.infos;
+            Ok(response)
+        })
+        .await
+    }
+
+    pub(super) async fn list_tables(&self, request: ListTablesRequestPb) -> Result<ListTablesResponsePb> {
+        // All tables are ordinary ones: there is no transaction status table.
+        let ordinary = TableTypePb::DefaultTable as i32;
+        if !request.type_filter.is_empty() && !request.type_filter.contains(&ordinary) {
+            return Ok(ListTablesResponsePb::default());
+        }
+        self.read(move |catalog, _| {
+            let soft_deleted = request.show_soft_deleted();
+            let with_partitions = request.list_tablet_with_partition();
+            let wanted = |table: &TableEntry<'_>| {
+                let hidden = matches!(table.record.state, TableLifecycle::SoftDeleted { .. });
+                hidden == soft_deleted && table.record.name.contains(request.name_filter())
+            };
+            let tables = catalog.tables().filter(wanted);
+            let tables = tables.map(|table| table_info(catalog, table, with_partitions)).collect();
+            Ok(ListTablesResponsePb { error: None, tables })
+        })
+        .await
+    }
+
+    pub(super) async fn list_in_flight_tables(&self) -> Result<ListInFlightTablesResponsePb> {
+        self.read(|catalog, _| {
+            let tables = catalog.tables().filter_map(|table| in_flight(catalog, table)).collect();
+            Ok(ListInFlightTablesResponsePb { error: None, tables })
+        })
+        .await
+    }
+
+    pub(super) async fn list_tablet_servers(
+        &self,
+        request: ListTabletServersRequestPb,
+    ) -> Result<ListTabletServersResponsePb> {
+        let states = request.include_states();
+        self.read(move |catalog, now| {
+            let mut servers: Vec<_> =
+                catalog.servers(now.mono).map(|server| server_entry(server, states)).collect();
+            if states {
+                servers.extend(catalog.absent_in_maintenance().map(absent_entry));
+            }
+            Ok(ListTabletServersResponsePb { error: None, servers })
+        })
+        .await
+    }
+}
+
+/// Returns a partition key, which a request gives whole or in two parts.
+fn partition_key(whole: &Option<bytes::Bytes>, parts: &Option<PartitionKeyPb>) -> Vec<u8> {
+    match (whole, parts) {
+        (_, Some(parts)) => [parts.hash_key(), parts.range_key()].concat(),
+        (Some(whole), None) => whole.to_vec(),
+        (None, None) => Vec::new(),
+    }
+}
+
+fn find_tablet<'a>(catalog: &'a Catalog, text: &[u8]) -> Result<TabletEntry<'a>, Error> {
+    let found = Uuid::parse(text).ok().and_then(|id| catalog.tablet(id));
+    let shown = String::from_utf8_lossy(text);
+    let tablet = found.ok_or_else(|| Error::not_found(format!("Unknown tablet {shown}")))?;
+    match tablet.record.state {
+        TabletLifecycle::Running => Ok(tablet),
+        _ => Err(Error::not_ready(format!("Tablet not running: {shown}"))),
+    }
+}
+
+fn table_schema(table: TableEntry<'_>) -> GetTableSchemaResponsePb {
+    let record = table.record;
+    GetTableSchemaResponsePb {
+        error: None,
+        schema: Some(schema_to_pb(table.schema())),
+        partition_schema: Some(partition::schema_to_pb(&record.partition_schema, table.schema())),
+        num_replicas: Some(record.replicas),
+        table_id: Some(id(table.id)),
+        table_name: Some(record.name.clone()),
+        authz_token: None,
+        extra_configs: record.extra.to_map(),
+        owner: Some(record.owner.clone()),
+        comment: Some(record.comment.clone()),
+    }
+}
+
+fn table_info(catalog: &Catalog, table: TableEntry<'_>, with_partitions: bool) -> TableInfo {
+    let statistics = catalog.statistics(&TableRef::by_id(table.id)).unwrap_or_default();
+    let tablet = |tablet: TabletEntry<'_>| TabletWithPartition {
+        tablet_id: Some(tablet.id.to_string()),
+        partition: Some(partition::to_pb(&tablet.record.partition)),
+    };
+    let partitions = with_partitions.then(|| catalog.tablets(table.id).map(tablet).collect());
+    TableInfo {
+        id: id(table.id),
+        name: table.record.name.clone(),
+        live_row_count: statistics.live_rows,
+        num_tablets: Some(catalog.tablets(table.id).count() as i32),
+        num_replicas: Some(table.record.replicas),
+        tablet_with_partition: partitions.unwrap_or_default(),
+    }
+}
+
+/// Returns the progress of a table that is being created or altered.
+fn in_flight(catalog: &Catalog, table: TableEntry<'_>) -> Option<InFlightInfo> {
+    use nyala_proto::kudu::master::sys_tables_entry_pb::State;
+    let tablets = catalog.tablets(table.id).count();
+    let coming =
+        catalog.tablets(table.id).filter(|tablet| tablet.record.state != TabletLifecycle::Running).count();
+    let altering = table.record.applied_schema.is_some();
+    if coming == 0 && !altering {
+        return None;
+    }
+    Some(InFlightInfo {
+        id: id(table.id),
+        name: table.record.name.clone(),
+        num_tablets: Some(tablets as u32),
+        num_tablets_in_flight: Some(coming as u32),
+        state: Some(if altering { State::Altering } else { State::Running } as i32),
+    })
+}
+
+fn server_entry(server: TserverEntry<'_>, states: bool) -> list_tablet_servers_response_pb::Entry {
+    let state = if server.maintenance { TServerStatePb::MaintenanceMode } else { TServerStatePb::None };
+    list_tablet_servers_response_pb::Entry {
+        instance_id: NodeInstancePb { permanent_uuid: id(server.id), instance_seqno: server.instance },
+        registration: Some(registration_to_pb(server.registration)),
+        millis_since_heartbeat: Some(i32::try_from(server.millis_since_heartbeat).unwrap_or(i32::MAX)),
+        location: server.location.map(str::to_string),
+        state: states.then_some(state as i32),
+    }
+}
+
+/// Returns the entry of a server in maintenance mode that has not registered since this master started.
+fn absent_entry(server: PeerId) -> list_tablet_servers_response_pb::Entry {
+    list_tablet_servers_response_pb::Entry {
+        instance_id: NodeInstancePb { permanent_uuid: id(server), instance_seqno: 0 },
+        registration: None,
+        millis_since_heartbeat: None,
+        location: None,
+        state: Some(TServerStatePb::MaintenanceMode as i32),
+    }
+}
+
+/// Builder of locations, which names each tablet server once if the caller supports that.
+struct Locations<'a> {
+    catalog: &'a Catalog,
+    voters_only: bool,
+    intern: bool,
+    infos: Vec<TsInfoPb>,
+    /// Positions in `infos`.
+    known: BTreeMap<PeerId, u32>,
+}
+
+impl<'a> Locations<'a> {
+    fn new(catalog: &'a Catalog, voters_only: bool, intern: bool) -> Locations<'a> {
+        Locations { catalog, voters_only, intern, infos: Vec::new(), known: BTreeMap::new() }
+    }
+
+    fn tablet(&mut self, tablet: TabletEntry<'_>) -> TabletLocationsPb {
+        let record = tablet.record;
+        let mut pb = TabletLocationsPb {
+            tablet_id: id(tablet.id),
+            partition: Some(partition::to_pb(&record.partition)),
+            deprecated_stale: Some(false),
+            ..TabletLocationsPb::default()
+        };
+        let voters_only = self.voters_only;
+        for peer in record.consensus.peers.iter().filter(|peer| peer.voter || !voters_only) {
+            let role = role(peer, record.consensus.leader) as i32;
+            let dimension_label = record.dimension_label.clone();
+            if self.intern {
+                let ts_info_idx = self.intern(peer);
+                pb.interned_replicas.push(InternedReplicaPb { ts_info_idx, role, dimension_label });
+            } else {
+                let ts_info = self.info(peer);
+                pb.deprecated_replicas.push(DeprecatedReplicaPb { ts_info, role, dimension_label });
+            }
+        }
+        pb
+    }
+
+    fn intern(&mut self, peer: &PeerRecord) -> u32 {
+        if let Some(at) = self.known.get(&peer.server) {
+            return *at;
+        }
+        let at = self.infos.len() as u32;
+        self.infos.push(self.info(peer));
+        self.known.insert(peer.server, at);
+        at
+    }
+
+    /// Returns a server as registered. An unregistered server has the address in its tablet's configuration.
+    fn info(&self, peer: &PeerRecord) -> TsInfoPb {
+        let addresses = |list: &[HostPort]| list.iter().map(host_port_to_pb).collect();
+        let registered = self.catalog.registration(peer.server);
+        let rpc_addresses = match registered {
+            Some(registration) => addresses(&registration.rpc),
+            None => addresses(std::slice::from_ref(&peer.address)),
+        };
+        TsInfoPb {
+            permanent_uuid: id(peer.server),
+            rpc_addresses,
+            location: self.catalog.location(peer.server).map(str::to_string),
+            unix_domain_socket_path: None,
+        }
+    }
+}
+
+fn role(peer: &PeerRecord, leader: Option<PeerId>) -> Role {
+    match (leader, peer.voter) {
+        (Some(leader), _) if leader == peer.server => Role::Leader,
+        (_, true) => Role::Follower,
+        (_, false) => Role::Learner,
+    }
+}

@@ -1,0 +1,143 @@
+//! The system tablet: storage of the catalog's rows in a replica and log like any tablet's.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::catalog::{SystemRowKey, SystemRowWrite};
+use engine::cfile::cache::PageCache;
+use engine::config::TabletConfig;
+use engine::error::{Error, Result};
+use engine::ids::{ColumnId, Term, Uuid};
+use engine::raft::RaftConfig;
+use engine::replica::{ReplicaSetup, Op, OpResult, Replica, WriteOp};
+use engine::schema::row_block::ProjectedColumn;
+use engine::schema::row_ops::{RowOpKind, ClientColumn};
+use engine::schema::partition::{Partition, PartitionSchema};
+use engine::schema::{ColumnSchema, DataType, Schema};
+use engine::tablet::Tablet;
+use engine::tablet::superblock::Superblock;
+use engine::tablet::scan::ScanSpec;
+use engine::wal::Wal;
+
+use crate::dirs::ServerDirs;
+use crate::tserver::replica::ReplicaHandle;
+
+const TYPE: ClientColumn = ClientColumn { id: ColumnId(0), ty: DataType::Int8, nullable: false };
+const ID: ClientColumn = ClientColumn { id: ColumnId(1), ty: DataType::String, nullable: false };
+const METADATA: ClientColumn = ClientColumn { id: ColumnId(2), ty: DataType::Binary, nullable: false };
+
+/// Name of the system tablet's table.
+pub const TABLE_NAME: &str = "sys.catalog";
+
+/// Returns the system tablet's columns; see [`engine::catalog::SystemRecord`].
+pub fn schema() -> Schema {
+    let column = |name, wire: ClientColumn| ColumnSchema::new(wire.id.0, name, wire.ty);
+    let columns = vec![column("entry_type", TYPE), column("entry_id", ID), column("metadata", METADATA)];
+    Schema::new(columns, 2).expect("two plain key columns and a value")
+}
+
+/// Id of the system tablet: 32 zeros.
+pub const TABLET_ID: Uuid = Uuid::ZERO;
+
+/// Opens the system tablet. Does disk work.
+pub fn open(
+    dirs: &ServerDirs,
+    setup: ReplicaSetup,
+    config: &TabletConfig,
+    cache: Arc<PageCache>,
+) -> Result<(Replica, Wal)> {
+    let (wal_disk, data_disk) = (dirs.wal.disk.clone(), dirs.data[0].disk.clone());
+    let (replica, wal, report) = Replica::open(wal_disk, data_disk, TABLET_ID, setup, config.clone(), cache)?;
+    for note in &report.notes {
+        tracing::info!(tablet = TABLE_NAME, %note);
+    }
+    Ok((replica, wal))
+}
+
+/// Creates an empty system tablet, replicated by `members`. Does disk work.
+pub fn create(
+    dirs: &ServerDirs,
+    members: RaftConfig,
+    setup: ReplicaSetup,
+    config: &TabletConfig,
+    cache: Arc<PageCache>,
+) -> Result<(Replica, Wal)> {
+    let (wal_disk, data_disk) = (dirs.wal.disk.clone(), dirs.data[0].disk.clone());
+    let (partition_schema, partition) = (PartitionSchema::default(), Partition::default());
+    let meta = Superblock::new(TABLET_ID, TABLET_ID, TABLE_NAME, schema(), 0, partition_schema, partition);
+    Replica::create(wal_disk, data_disk, meta, members, setup, config.clone(), cache)
+}
+
+/// The running system tablet.
+pub struct SystemTablet {
+    replica: ReplicaHandle,
+    /// The only term in which this master writes to it.
+    term: Term,
+    columns: Arc<[ClientColumn]>,
+}
+
+impl SystemTablet {
+    pub fn new(replica: ReplicaHandle, term: Term) -> SystemTablet {
+        SystemTablet { replica, term, columns: Arc::new([TYPE, ID, METADATA]) }
+    }
+
+    /// Makes all `writes` durable on a majority of the masters, or none of them. After `NotLeader` none is stored.
+    /// After any other error the result is unknown until the next leader loads the catalog.
+    pub async fn write(&self, writes: &[SystemRowWrite]) -> Result<()> {
+        let (rows, indirect) = encode(writes);
+        let op = Op::Write(WriteOp {
+            columns: self.columns.clone(),
+            rows: Bytes::from(rows),
+            indirect: Bytes::from(indirect),
+        });
+        let applied = self.replica.propose_in(self.term, op, None).await?;
+        match applied.result {
+            OpResult::Write { errors, .. } if errors.is_empty() => Ok(()),
+            OpResult::Write { errors, .. } => {
+                let (row, error) = &errors[0];
+                Err(Error::corrupt(format!("the system tablet rejected row {row}: {}", error.message)))
+            }
+            other => Err(Error::corrupt(format!("unexpected reply of the system tablet to a write: {other:?}"))),
+        }
+    }
+}
+
+/// Encodes row operations in wire form: UPSERT of all columns, DELETE_IGNORE of the key.
+fn encode(writes: &[SystemRowWrite]) -> (Vec<u8>, Vec<u8>) {
+    let (mut rows, mut indirect) = (Vec::new(), Vec::new());
+    for write in writes {
+        let (entry_type, entry_id) = write.key.columns();
+        let (kind, set) = match write.metadata {
+            Some(_) => (RowOpKind::Upsert, 0b111),
+            None => (RowOpKind::DeleteIgnore, 0b011),
+        };
+        rows.extend([kind as u8, set, entry_type as u8]);
+        let mut cell = |bytes: &[u8]| {
+            rows.extend((indirect.len() as u64).to_le_bytes());
+            rows.extend((bytes.len() as u64).to_le_bytes());
+            indirect.extend(bytes);
+        };
+        cell(entry_id.as_bytes());
+        if let Some(metadata) = &write.metadata {
+            cell(metadata);
+        }
+    }
+    (rows, indirect)
+}
+
+/// Reads every row of the system tablet.
+pub fn read_rows(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
+    let schema = tablet.schema();
+    let spec = ScanSpec::latest(schema.columns().iter().map(ProjectedColumn::from).collect());
+    let mut scan = tablet.scan(&spec)?;
+    let mut rows = Vec::new();
+    while let Some(block) = scan.next_block()? {
+        for row in 0..block.rows {
+            let cell = |column: usize| block.columns[column].cell(row).unwrap_or_default();
+            let entry_type = cell(0).first().copied().unwrap_or_default() as i8;
+            let entry_id = String::from_utf8_lossy(cell(1));
+            rows.push((SystemRowKey::from_columns(entry_type, &entry_id)?, cell(2).to_vec()));
+        }
+    }
+    Ok(rows)
+}

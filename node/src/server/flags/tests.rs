@@ -1,0 +1,194 @@
+//! Flags: values, run-time changes, and flags that would grant protection, a clock or a log file that nyala lacks.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::config;
+
+/// Flag, a value that is rejected, a value that is accepted.
+const RESTRICTED: &[(&str, &str, &str)] = &[
+    // Authentication.
+    ("rpc_authentication", "required", "disabled"),
+    ("keytab_file", "/etc/kudu.keytab", ""),
+    ("principal", "kudu/_HOST", ""),
+    ("enable_jwt_token_auth", "true", "false"),
+    ("jwks_file_path", "/etc/jwks.json", ""),
+    ("jwks_url", "http://127.0.0.1/jwks.json", ""),
+    ("trusted_certificate_file", "/etc/ca.pem", ""),
+    // Encryption of RPCs.
+    ("rpc_encryption", "required", "optional"),
+    ("rpc_encrypt_loopback_connections", "true", "false"),
+    ("rpc_tls_min_protocol", "TLSv1.2", ""),
+    ("rpc_tls_excluded_protocols", "TLSv1,TLSv1.1", ""),
+    ("rpc_tls_ciphers", "ECDHE-RSA-AES128-GCM-SHA256", ""),
+    ("rpc_tls_ciphersuites", "TLS_AES_128_GCM_SHA256", ""),
+    ("rpc_certificate_file", "/etc/cert.pem", ""),
+    ("rpc_private_key_file", "/etc/key.pem", ""),
+    ("rpc_private_key_password_cmd", "cat /etc/password", ""),
+    ("rpc_ca_certificate_file", "/etc/ca.pem", ""),
+    ("ipki_private_key_password_cmd", "cat /etc/password", ""),
+    ("ipki_ca_cert_expiration_seconds", "315360000", "0"),
+    ("ipki_server_cert_expiration_seconds", "315360000", "0"),
+    // Authorization.
+    ("user_acl", "alice", "*"),
+    ("superuser_acl", "root", ""),
+    ("trusted_user_acl", "impala", ""),
+    ("tserver_enforce_access_control", "true", "false"),
+    ("ranger_config_path", "/etc/ranger", ""),
+    // Tokens.
+    ("authn_token_validity_seconds", "604800", "0"),
+    ("authz_token_validity_seconds", "300", "0"),
+    ("tsk_rotation_seconds", "86400", "0"),
+    ("tsk_private_key_password_cmd", "cat /etc/password", ""),
+    // The web port.
+    ("webserver_certificate_file", "/etc/cert.pem", ""),
+    ("webserver_private_key_file", "/etc/key.pem", ""),
+    ("webserver_private_key_password_cmd", "cat /etc/password", ""),
+    ("webserver_tls_min_protocol", "TLSv1.3", ""),
+    ("webserver_tls_ciphers", "ECDHE-RSA-AES128-GCM-SHA256", ""),
+    ("webserver_tls_ciphersuites", "TLS_AES_128_GCM_SHA256", ""),
+    ("webserver_password_file", "/etc/htdigest", ""),
+    ("webserver_authentication_domain", "example.com", ""),
+    ("webserver_require_spnego", "true", "false"),
+    ("spnego_keytab_file", "/etc/http.keytab", ""),
+    // Files.
+    ("encrypt_data_at_rest", "true", "false"),
+    ("encryption_key_provider", "ranger-kms", ""),
+    ("encryption_key_length", "256", "0"),
+    ("encryption_cluster_key_name", "kudu_cluster_key", ""),
+    ("ranger_kms_url", "kms.example.com:9292", ""),
+    ("enable_multi_tenancy", "true", "false"),
+    // The clock.
+    ("time_source", "system", "system_unsync"),
+    ("builtin_ntp_servers", "0.pool.ntp.org", ""),
+    ("ntp_initial_sync_wait_secs", "60", "0"),
+    ("use_hybrid_clock", "false", "true"),
+    // The log.
+    ("logtostderr", "false", "true"),
+    ("log_dir", "/var/log/kudu", ""),
+    ("log_filename", "kudu-master", ""),
+    ("max_log_size", "1800", "0"),
+    ("max_log_files", "10", "0"),
+];
+
+#[test]
+fn the_table_is_sound() {
+    let flags = Flags::new();
+    let mut names: Vec<_> = TABLE.iter().map(|spec| spec.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), TABLE.len(), "a name appears once");
+    for current in flags.all() {
+        assert!(current.is_default(), "{}: the default is written as it is kept", current.spec.name);
+        assert!(!current.spec.help.is_empty());
+    }
+}
+
+#[test]
+fn what_changes_at_run_time_has_an_effect() {
+    let idle: Vec<_> = TABLE.iter().filter(|spec| spec.runtime && !spec.has_effect()).collect();
+    assert!(idle.is_empty(), "{idle:?}");
+}
+
+#[test]
+fn an_unknown_name_gets_a_hint() {
+    let error = Flags::new().set("scaner-ttl-ms", "1").unwrap_err();
+    expect_test::expect![[r#"there is no setting "scaner_ttl_ms"; did you mean "scanner_ttl_ms"?"#]]
+        .assert_eq(&error.message);
+    let error = Flags::new().set(&"s".repeat(1 << 20), "1").unwrap_err();
+    assert!(!error.message.contains("did you mean"), "nobody meant a megabyte");
+}
+
+#[test]
+fn values_are_checked() {
+    let flags = Flags::new();
+    flags.set("scanner-ttl-ms", "5000").unwrap();
+    assert_eq!(flags.number("scanner_ttl_ms"), 5000);
+    let error = flags.set("scanner_ttl_ms", "soon").unwrap_err();
+    assert_eq!(error.message, "scanner_ttl_ms: \"soon\" is not a whole number from 0");
+    assert!(flags.set("log_sync", "maybe").is_err());
+    flags.set("log_sync", "NO").unwrap();
+    assert!(!flags.bool("log_sync"));
+}
+
+#[test]
+fn only_some_change_at_run_time() {
+    let flags = Flags::new();
+    let live = flags.live("scanner_ttl_ms");
+    assert_eq!(flags.change("scanner_ttl_ms", "7", false), Ok("60000".to_string()));
+    assert_eq!(live.load(Ordering::Relaxed), 7);
+    assert!(matches!(flags.change("fs_wal_dir", "/x", false), Err(FlagError::NotSafe(_))));
+    assert_eq!(flags.change("fs_wal_dir", "/x", true), Ok(String::new()));
+    assert!(matches!(flags.change("nothing", "7", true), Err(FlagError::NoSuchFlag(_))));
+    assert!(matches!(flags.change("scanner_ttl_ms", "-7", true), Err(FlagError::BadValue(_))));
+}
+
+#[test]
+fn every_promise_is_in_the_list() {
+    let promises = TABLE.iter().filter(|spec| matches!(spec.class, Class::Only(..))).map(|spec| spec.name);
+    let listed = RESTRICTED.iter().map(|(name, ..)| *name);
+    assert_eq!(promises.collect::<BTreeSet<_>>(), listed.collect::<BTreeSet<_>>());
+}
+
+#[test]
+fn a_promise_is_refused_wherever_it_comes_from() {
+    for (name, promise, idle) in RESTRICTED {
+        let flags = Flags::new();
+        let refused = flags.set(name, promise).expect_err(name).message;
+        let found = format!("(given {promise}, accepted ");
+        assert!(refused.starts_with(&format!("{name}: ")) && refused.contains(&found), "{refused}");
+
+        let file = format!("{name} = {promise:?}\n");
+        let in_file = config::apply_file(&flags, "nyala.toml", &file).expect_err(name).message;
+        assert_eq!(in_file, format!("nyala.toml, line 1: {refused}"));
+
+        for force in [false, true] {
+            assert_eq!(flags.change(name, promise, force), Err(FlagError::BadValue(refused.clone())));
+        }
+        assert!(!flags.is_given(name), "{name} is not shown as set");
+        flags.set(name, idle).expect(name);
+        assert_eq!(flags.text(name), *idle);
+    }
+}
+
+#[test]
+fn other_values_that_promise_nothing_are_taken() {
+    let flags = Flags::new();
+    let idle = [("rpc_authentication", "optional"), ("rpc_encryption", "disabled"), ("superuser_acl", "*")];
+    idle.iter().for_each(|(name, value)| flags.set(name, value).expect(name));
+    // These are enforced, so that any subnet is accepted.
+    flags.set("trusted_subnets", "10.1.0.0/16").unwrap();
+    assert_eq!(config::rpc(&flags).unwrap().trusted_subnets.len(), 1);
+}
+
+#[test]
+fn safeguards_do_not_change_while_the_server_runs() {
+    for (name, value) in
+        [("trusted_subnets", "0.0.0.0/0"), ("log_sync", "false"), ("max_clock_sync_error_usec", "1")]
+    {
+        let flags = Flags::new();
+        assert!(matches!(flags.change(name, value, true), Err(FlagError::NotSafe(_))), "{name}");
+        assert!(!flags.is_given(name));
+    }
+}
+
+#[test]
+fn an_error_says_what_is_not_there_and_what_to_do() {
+    let flags = Flags::new();
+    expect_test::expect![[r#"
+        user_acl: nothing is authorized, every client may do everything (given nothing, accepted *); leave it out, and let only trusted clients reach the RPC port (trusted_subnets)"#]]
+    .assert_eq(&flags.set("user_acl", "").unwrap_err().message);
+    expect_test::expect![[r#"
+        rpc_encryption: RPCs have no TLS, everything is sent in plain text (given required, accepted disabled or optional); leave it out, and keep the traffic on a trusted network or in a tunnel"#]]
+    .assert_eq(&flags.set("rpc-encryption", "required").unwrap_err().message);
+}
+
+#[test]
+fn what_has_no_effect_is_told_if_it_is_set() {
+    let flags = Flags::new();
+    for (name, value) in [("never_fsync", "true"), ("block_manager", "log"), ("scanner_ttl_ms", "5")] {
+        flags.set(name, value).unwrap();
+    }
+    let told: Vec<_> = flags.without_effect().iter().map(|current| current.spec.name).collect();
+    assert_eq!(told, ["never_fsync"]);
+}

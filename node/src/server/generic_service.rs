@@ -1,0 +1,195 @@
+//! `kudu.server.GenericService`: a server's identity, clock, flags and memory.
+
+use std::sync::Arc;
+
+use engine::memory::MemUsage;
+
+use nyala_common::env::BoxFuture;
+use nyala_proto::kudu::MemTrackerPb;
+use nyala_proto::kudu::server::get_flags_response_pb::Flag;
+use nyala_proto::kudu::server::set_flag_response_pb::Code;
+use nyala_proto::kudu::server::{
+    DumpMemTrackersRequestPb, DumpMemTrackersResponsePb, GetFlagsRequestPb, GetFlagsResponsePb,
+    GetStatusRequestPb, GetStatusResponsePb, ServerClockRequestPb, ServerClockResponsePb, SetFlagRequestPb,
+    SetFlagResponsePb,
+};
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use crate::server_clock::ServerClock;
+
+use super::ServerContext;
+use super::flags::{self, FlagState, Flags, FlagError};
+
+/// Service over one server's [`ServerContext`] and its clock.
+pub struct GenericService {
+    common: ServerContext,
+    clock: ServerClock,
+}
+
+impl GenericService {
+    pub fn new(common: ServerContext, clock: ServerClock) -> GenericService {
+        GenericService { common, clock }
+    }
+}
+
+const METHODS: &[MethodInfo] = &[
+    MethodInfo { name: "GetStatus", tracked: false, required: &[] },
+    MethodInfo { name: "ServerClock", tracked: false, required: &[] },
+    MethodInfo { name: "GetFlags", tracked: false, required: &[] },
+    MethodInfo { name: "SetFlag", tracked: false, required: &[1, 2] },
+    MethodInfo { name: "DumpMemTrackers", tracked: false, required: &[] },
+];
+
+impl Service for GenericService {
+    fn name(&self) -> &'static str {
+        "kudu.server.GenericService"
+    }
+
+    fn features(&self) -> &'static [u32] {
+        &[]
+    }
+
+    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
+        METHODS.iter().find(|method| method.name == name)
+    }
+
+    fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
+        Box::pin(async move { self.answer(&call).unwrap_or_else(|refused| refused) })
+    }
+}
+
+impl GenericService {
+    fn answer(&self, call: &Call) -> Result<Reply, Reply> {
+        Ok(match call.method {
+            "GetStatus" => {
+                let GetStatusRequestPb {} = call.decode()?;
+                let status = self.common.status.to_pb();
+                Reply::message(&GetStatusResponsePb { status, error: None })
+            }
+            "ServerClock" => {
+                let ServerClockRequestPb {} = call.decode()?;
+                // Takes a timestamp instead of peeking: no operation may get a timestamp at or below a published one.
+                Reply::message(&ServerClockResponsePb { timestamp: Some(self.clock.now().0) })
+            }
+            "GetFlags" => Reply::message(&get_flags(&self.common.flags, &call.decode()?)),
+            "SetFlag" => Reply::message(&set_flag(&self.common.flags, &call.decode()?)),
+            "DumpMemTrackers" => {
+                let DumpMemTrackersRequestPb {} = call.decode()?;
+                let root_tracker = Some(to_pb(self.common.memory.usage()));
+                Reply::message(&DumpMemTrackersResponsePb { root_tracker })
+            }
+            other => Reply::error(RpcErrorCodePb::ErrorNoSuchMethod, format!("{other} is not a method")),
+        })
+    }
+}
+
+/// Returns flags. Those asked for by name are returned with any value; without names, those that differ from their
+/// default, or all. Tags filter the result.
+fn get_flags(flags: &Flags, request: &GetFlagsRequestPb) -> GetFlagsResponsePb {
+    let wanted = |current: &FlagState| {
+        let named = request.flags.iter().any(|name| name.replace('-', "_") == current.spec.name);
+        let tags = current.spec.all_tags();
+        let tagged = request.tags.is_empty() || request.tags.iter().any(|tag| tags.contains(tag));
+        let chosen = match request.flags.is_empty() {
+            true => request.all_flags() || !current.is_default(),
+            false => named,
+        };
+        chosen && tagged
+    };
+    let flag = |current: FlagState| Flag {
+        name: Some(current.spec.name.to_string()),
+        tags: current.spec.all_tags(),
+        is_default_value: Some(current.is_default()),
+        value: Some(current.value),
+    };
+    GetFlagsResponsePb { flags: flags.all().into_iter().filter(wanted).map(flag).collect() }
+}
+
+fn set_flag(flags: &Flags, request: &SetFlagRequestPb) -> SetFlagResponsePb {
+    let refused = |code: Code, why: &str| SetFlagResponsePb {
+        result: code.into(),
+        msg: Some(why.to_string()),
+        old_value: None,
+    };
+    match flags.change(&request.flag, &request.value, request.force()) {
+        Ok(old_value) => {
+            let (name, value) = (&request.flag, &request.value);
+            tracing::info!(flag = %name, %value, old = %old_value, "flag changed");
+            SetFlagResponsePb {
+                result: Code::Success.into(),
+                msg: Some(format!("{name} set to {value}{}", remark(name))),
+                old_value: Some(old_value),
+            }
+        }
+        Err(FlagError::NoSuchFlag(why)) => refused(Code::NoSuchFlag, &why),
+        Err(FlagError::BadValue(why)) => refused(Code::BadValue, &why),
+        Err(FlagError::NotSafe(why)) => refused(Code::NotSafe, &why),
+    }
+}
+
+/// Returns the warning for a forced change.
+fn remark(name: &str) -> &'static str {
+    match flags::spec(name) {
+        Some(spec) if !spec.has_effect() => "; it has no effect here",
+        Some(spec) if !spec.runtime => "; it has no effect while the server runs",
+        _ => "",
+    }
+}
+
+fn to_pb(usage: MemUsage) -> MemTrackerPb {
+    let limit = usage.limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
+    MemTrackerPb {
+        id: Some(usage.id),
+        parent_id: usage.parent_id,
+        limit: Some(limit),
+        current_consumption: Some(usage.bytes as i64),
+        peak_consumption: Some(usage.peak_bytes as i64),
+        child_trackers: usage.children.into_iter().map(to_pb).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(response: GetFlagsResponsePb) -> Vec<String> {
+        response.flags.into_iter().filter_map(|flag| flag.name).collect()
+    }
+
+    #[test]
+    fn flags_are_chosen_as_the_tools_ask() {
+        let flags = Flags::new();
+        flags.set("heartbeat_interval_ms", "5").unwrap();
+        flags.set("never_fsync", "true").unwrap();
+        let ask = |request| names(get_flags(&flags, &request));
+        let none = GetFlagsRequestPb::default();
+        assert_eq!(ask(none.clone()), ["heartbeat_interval_ms", "never_fsync"]);
+        let tags = vec!["unsafe".to_string(), "experimental".to_string()];
+        assert_eq!(ask(GetFlagsRequestPb { tags, ..none.clone() }), ["never_fsync"]);
+        let named = vec!["time_source".to_string(), "builtin_ntp_servers".to_string()];
+        let named = GetFlagsRequestPb { flags: named, ..none.clone() };
+        assert_eq!(ask(named), ["builtin_ntp_servers", "time_source"]);
+        let all = GetFlagsRequestPb { all_flags: Some(true), ..none };
+        assert_eq!(ask(all).len(), flags.all().len());
+    }
+
+    #[test]
+    fn a_flag_is_set_or_the_reason_given() {
+        let flags = Flags::new();
+        let set = |flag: &str, value: &str, force| {
+            let (flag, value) = (flag.to_string(), value.to_string());
+            let request = SetFlagRequestPb { flag, value, force: Some(force), run_consistency_check: None };
+            let response = set_flag(&flags, &request);
+            (response.result(), response.old_value)
+        };
+        assert_eq!(set("scanner_ttl_ms", "5", false), (Code::Success, Some("60000".to_string())));
+        assert_eq!(set("scanner_ttl_ms", "x", false), (Code::BadValue, None));
+        assert_eq!(set("fs_wal_dir", "x", false), (Code::NotSafe, None));
+        assert_eq!(set("fs_wal_dir", "x", true), (Code::Success, Some(String::new())));
+        assert_eq!(set("fs_wall_dir", "x", true), (Code::NoSuchFlag, None));
+        // A rejected protection is not even shown as set.
+        assert_eq!(set("tserver_enforce_access_control", "true", true), (Code::BadValue, None));
+        assert_eq!(set("rpc_encryption", "required", true), (Code::BadValue, None));
+        assert_eq!(flags.text("rpc_encryption"), "optional");
+        assert_eq!(set("trusted_subnets", "10.0.0.0/8", true), (Code::NotSafe, None));
+    }
+}

@@ -1,0 +1,281 @@
+//! Start of a server of either kind from its flags.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::config::TabletConfig;
+use engine::disk;
+use engine::error::{Error, Result};
+use prost::Message;
+
+use super::ServerStatus;
+use super::flags::Flags;
+use crate::config;
+use crate::dirs::ServerKind;
+use nyala_common::env::Env;
+use crate::master::{self, MasterConfig, RunningMaster};
+use nyala_proto::kudu::HostPortPb;
+use crate::tserver::copy::CopyConfig;
+use crate::tserver::{self, RunningTserver, TserverConfig};
+
+/// A running server of either kind.
+pub enum RunningServer {
+    Master(Box<RunningMaster>),
+    TabletServer(Box<RunningTserver>),
+}
+
+impl RunningServer {
+    pub fn rpc_addr(&self) -> SocketAddr {
+        match self {
+            RunningServer::Master(master) => master.rpc_addr,
+            RunningServer::TabletServer(server) => server.rpc_addr,
+        }
+    }
+
+    pub fn web_addr(&self) -> Option<SocketAddr> {
+        match self {
+            RunningServer::Master(master) => master.web_addr,
+            RunningServer::TabletServer(server) => server.web_addr,
+        }
+    }
+
+    /// Stops in order: running calls finish, logs are closed.
+    pub async fn shutdown(&self) {
+        match self {
+            RunningServer::Master(master) => master.shutdown().await,
+            RunningServer::TabletServer(server) => server.shutdown().await,
+        }
+    }
+
+    /// Waits until the server cannot do its work any more and returns the reason; it should be stopped then. A tablet
+    /// server continues with its other tablets, a master needs its catalog.
+    pub async fn failed(&self) -> Error {
+        match self {
+            RunningServer::Master(master) => master.catalog_ended().await,
+            RunningServer::TabletServer(_) => std::future::pending().await,
+        }
+        if let RunningServer::Master(master) = self
+            && let Some(error) = master.failure()
+        {
+            return error.context("the master cannot go on");
+        }
+        match self.status().health() {
+            super::ServerHealth::Failed(why) => Error::aborted(format!("the master cannot go on: {why}")),
+            _ => Error::aborted("the master cannot go on: its catalog has stopped"),
+        }
+    }
+
+    /// Returns the number of tablet servers known to this master; 0 for a tablet server.
+    pub async fn tablet_servers(&self) -> Result<usize> {
+        match self {
+            RunningServer::Master(master) => match master.catalog() {
+                // Tables can be created once the leader's catalog has the tablet servers.
+                Ok(catalog) => catalog.read(|catalog, now| catalog.servers(now.mono).count()).await,
+                Err(_) => Ok(master.acquaintances.count()),
+            },
+            RunningServer::TabletServer(_) => Ok(0),
+        }
+    }
+
+    /// Returns true for the leading master.
+    pub fn leads(&self) -> bool {
+        matches!(self, RunningServer::Master(master) if master.leads())
+    }
+
+    fn status(&self) -> &ServerStatus {
+        match self {
+            RunningServer::Master(master) => &master.common.status,
+            RunningServer::TabletServer(server) => &server.server.common.status,
+        }
+    }
+}
+
+/// Checks the flags without starting anything.
+pub async fn check(env: &Env, kind: ServerKind, flags: &Arc<Flags>) -> Result<()> {
+    match kind {
+        ServerKind::Master => master_config(env, flags).await.map(drop),
+        ServerKind::TabletServer => tserver_config(env, flags).await.map(drop),
+    }
+}
+
+/// Starts a server with the given flags.
+pub async fn start(env: &Env, kind: ServerKind, flags: Arc<Flags>) -> Result<RunningServer> {
+    let running = match kind {
+        ServerKind::Master => {
+            let config = master_config(env, &flags).await?;
+            RunningServer::Master(Box::new(master::run(env.clone(), config).await?))
+        }
+        ServerKind::TabletServer => {
+            let config = tserver_config(env, &flags).await?;
+            RunningServer::TabletServer(Box::new(tserver::run(env.clone(), config).await?))
+        }
+    };
+    let path = flags.text("server_dump_info_path");
+    if !path.is_empty()
+        && let Err(error) =
+            dump_info(env, &path, &flags.text("server_dump_info_format"), running.status()).await
+    {
+        running.shutdown().await;
+        return Err(error);
+    }
+    Ok(running)
+}
+
+/// Returns the configuration of a tablet server.
+pub async fn tserver_config(env: &Env, flags: &Arc<Flags>) -> Result<TserverConfig> {
+    let addresses = config::addresses(env, flags, ServerKind::TabletServer).await?;
+    let (wal_dir, data_dirs) = config::directories(flags)?;
+    let config = TserverConfig::new(addresses.rpc, wal_dir, data_dirs);
+    Ok(TserverConfig {
+        rpc_advertised_addrs: addresses.advertised,
+        web_addr: addresses.web,
+        masters: tserver_masters(flags)?,
+        log_sync: flags.bool("log_sync"),
+        max_clock_ahead_us: flags.number("max_clock_sync_error_usec"),
+        scanner_ttl_ms: flags.number("scanner_ttl_ms"),
+        scanner_check_interval_ms: flags.number("scanner_gc_check_interval_us").div_ceil(1000),
+        scanner_max_wait_ms: flags.number("scanner_max_wait_ms"),
+        scan_batch_bytes_default: flags.number("scanner_default_batch_size_bytes") as usize,
+        scan_batch_bytes_max: flags.number("scanner_max_batch_size_bytes") as usize,
+        history_max_age_s: flags.number("tablet_history_max_age_sec"),
+        heartbeat_interval_ms: flags.number("heartbeat_interval_ms"),
+        heartbeat_timeout_ms: flags.number("heartbeat_rpc_timeout_ms"),
+        raft: config::raft(flags),
+        consensus_timeout_ms: flags.number("consensus_rpc_timeout_ms"),
+        opening_max: flags.number("num_tablets_to_open_simultaneously") as usize,
+        copy: copy(flags),
+        tablet_stats_interval_ms: flags.number("update_tablet_stats_interval_ms"),
+        maintenance_interval_ms: flags.number("maintenance_manager_polling_interval_ms"),
+        page_cache_bytes: mebibytes(flags, "block_cache_capacity_mb"),
+        memory_soft_percent: flags.number("memory_limit_soft_percentage"),
+        tablet: tablet(flags, config.tablet),
+        rpc: config::rpc(flags)?,
+        flags: flags.clone(),
+        ..config
+    })
+}
+
+fn tserver_masters(flags: &Flags) -> Result<Vec<String>> {
+    let masters = config::masters(flags, "tserver_master_addrs")?;
+    match masters.is_empty() {
+        true => Err(Error::invalid("tserver_master_addrs: a tablet server needs at least one master")),
+        false => Ok(masters),
+    }
+}
+
+/// Returns the configuration of a master.
+pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig> {
+    let addresses = config::addresses(env, flags, ServerKind::Master).await?;
+    let (wal_dir, data_dirs) = config::directories(flags)?;
+    let masters = config::masters(flags, "master_addresses")?;
+    let config = MasterConfig::new(addresses.rpc, wal_dir, data_dirs);
+    let mut catalog = config.catalog.clone();
+    catalog.columns_max = flags.number("max_num_columns") as usize;
+    catalog.identifier_bytes_max = flags.number("max_identifier_length") as usize;
+    catalog.create_replicas_per_server_max = flags.number("max_create_tablets_per_ts") as usize;
+    catalog.server_unresponsive_after = millis(flags, "tserver_unresponsive_timeout_ms");
+    catalog.tablet_creation_timeout = millis(flags, "tablet_creation_timeout_ms");
+    let reserve = flags.number("default_deleted_table_reserve_seconds");
+    catalog.deleted_table_reserve = Duration::from_secs(reserve);
+    catalog.replicas_default = flags.number("default_num_replicas") as i32;
+    catalog.replicas_max = flags.number("max_num_replicas") as i32;
+    catalog.replicas_min = flags.number("min_num_replicas") as i32;
+    catalog.replicas_even = flags.bool("allow_unsafe_replication_factor");
+    catalog.create_under_replicated = flags.bool("allow_creating_under_replicated_tables");
+    catalog.repair = flags.bool("master_add_server_when_underreplicated");
+    catalog.remove_evicted = flags.bool("master_tombstone_evicted_tablet_replicas");
+    let locations_ttl = flags.number("table_locations_ttl_ms");
+    Ok(MasterConfig {
+        rpc_advertised_addrs: addresses.advertised,
+        web_addr: addresses.web,
+        masters,
+        auto_join: flags.bool("master_auto_join_cluster"),
+        log_sync: flags.bool("log_sync"),
+        max_clock_ahead_us: flags.number("max_clock_sync_error_usec"),
+        table_locations_ttl_ms: u32::try_from(locations_ttl).unwrap_or(u32::MAX),
+        raft: config::raft(flags),
+        consensus_timeout: millis(flags, "consensus_rpc_timeout_ms"),
+        tserver_rpc_timeout: millis(flags, "master_ts_rpc_timeout_ms"),
+        support_connect_to_master: flags.bool("master_support_connect_to_master_rpc"),
+        support_ignore_operations: flags.bool("master_support_ignore_operations"),
+        support_immutable_columns: flags.bool("master_support_immutable_column_attribute"),
+        support_auto_incrementing: flags.bool("master_support_auto_incrementing_column"),
+        support_range_hash: flags.bool("enable_per_range_hash_schemas"),
+        location_command: flags.text("location_mapping_cmd"),
+        locations: flags.list("location_mapping_by_uuid"),
+        locate_clients: flags.bool("master_client_location_assignment_enabled"),
+        lookup_delay: millis(flags, "master_inject_latency_on_tablet_lookups_ms"),
+        catalog,
+        // Cells of the system tablet are records of whole tables, so the limit of users' cells does not apply.
+        tablet: TabletConfig { cell_bytes_max: config.tablet.cell_bytes_max, ..tablet(flags, config.tablet) },
+        rpc: config::rpc(flags)?,
+        flags: flags.clone(),
+        ..config
+    })
+}
+
+fn tablet(flags: &Flags, defaults: TabletConfig) -> TabletConfig {
+    TabletConfig {
+        cell_bytes_max: flags.number("max_cell_size_bytes") as usize,
+        key_bytes_max: flags.number("max_encoded_key_size_bytes") as usize,
+        mrs_flush_bytes: mebibytes(flags, "flush_threshold_mb"),
+        mrs_flush_age_ms: flags.number("flush_threshold_secs").saturating_mul(1000),
+        wal_retain_bytes: mebibytes(flags, "log_target_replay_size_mb") as u64,
+        wal_segment_bytes_max: mebibytes(flags, "log_segment_size_mb") as u64,
+        wal_preallocate: flags.bool("log_preallocate_segments"),
+        wal_compress: flags.text("log_compression_codec") == "LZ4",
+        ..defaults
+    }
+}
+
+/// Returns limits and times of tablet copies.
+fn copy(flags: &Flags) -> CopyConfig {
+    CopyConfig {
+        sessions_max: flags.number("tablet_copy_sessions_max") as usize,
+        idle_timeout: Duration::from_secs(flags.number("tablet_copy_idle_timeout_sec")),
+        expiry_interval: Duration::from_millis(flags.number("tablet_copy_timeout_poll_period_ms")),
+        chunk_bytes: flags.number("tablet_copy_transfer_chunk_size_bytes") as usize,
+        bytes_per_second: flags.number("tablet_copy_bytes_per_second"),
+        copies_max: flags.number("num_tablets_to_copy_simultaneously") as usize,
+        ..CopyConfig::default()
+    }
+}
+
+fn millis(flags: &Flags, name: &str) -> Duration {
+    Duration::from_millis(flags.number(name))
+}
+
+fn mebibytes(flags: &Flags, name: &str) -> usize {
+    usize::try_from(flags.number(name)).unwrap_or(usize::MAX).saturating_mul(1 << 20)
+}
+
+/// Writes a server's status to a file, so that the process that started it learns its ports.
+async fn dump_info(env: &Env, path: &str, format: &str, status: &ServerStatus) -> Result<()> {
+    let bytes = match format {
+        "pb" => status.to_pb().encode_to_vec(),
+        _ => status_json(status).into_bytes(),
+    };
+    let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
+    let dir = if dir.is_empty() { "/" } else { dir };
+    let write = || disk::replace_file(&*env.disks.open(dir)?, name, &bytes);
+    env.run(write)
+        .await
+        .map_err(|error| Error::io(format_args!("write the server's status to {path}"), &error))
+}
+
+fn status_json(status: &ServerStatus) -> String {
+    let pb = status.to_pb();
+    let address = |addr: &HostPortPb| serde_json::json!({ "host": addr.host, "port": addr.port });
+    let addresses = |all: &[HostPortPb]| all.iter().map(address).collect::<Vec<_>>();
+    let json = serde_json::json!({
+        "node_instance": {
+            "permanent_uuid": status.uuid().to_string(),
+            "instance_seqno": pb.node_instance.instance_seqno,
+        },
+        "bound_rpc_addresses": addresses(&pb.bound_rpc_addresses),
+        "bound_http_addresses": addresses(&pb.bound_http_addresses),
+        "version_info": { "version_string": super::VERSION },
+    });
+    json.to_string()
+}

@@ -1,0 +1,261 @@
+//! Memory pressure of a server, and the reservations of writes and replies.
+//!
+//! ```text
+//!   0 ─────────────── soft limit ─────────────── hard limit      of tracked memory; both move with the budget
+//!     all are admitted     a growing share is rejected   nothing is admitted
+//! ```
+//!
+//! Above the soft limit memory is flushed first, and clients slow down before all writes stop. Reservations keep the
+//! hard limit: every admitted request has reserved the most memory that it can use (`engine::memory`).
+//!
+//! Source: Kudu's `memory_limit_soft_percentage`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use engine::memory::{TrackedBytes, MemTracker, MemoryHandle, Reservation};
+use engine::replica::WriteOp;
+use engine::tablet::{GrowthEstimate, Tablet};
+
+/// Divisor of the memory left: only for a larger reservation the rows are counted exactly.
+const QUICK_SHARE: u64 = 64;
+
+/// Initial reservation of every reply with rows.
+const ANSWER_BYTES_MIN: u64 = 32 << 10;
+
+/// Tracked memory of a server against its limits.
+pub struct MemoryPressure {
+    root: Arc<MemTracker>,
+    calls: Arc<MemTracker>,
+    answers: Arc<MemTracker>,
+    soft_percent: u64,
+    refused: AtomicU64,
+    /// True if a reservation failed at the hard limit since [`MemoryPressure::take_starvation_flag`].
+    starved: AtomicBool,
+}
+
+/// Memory of a write, from its call until it is applied.
+pub struct WriteReservation {
+    /// Bytes of the call.
+    pub body: TrackedBytes,
+    /// Reservation for the tablet's growth.
+    pub growth: Reservation,
+}
+
+/// Memory of a reply's rows, from the first row until they are on the socket.
+pub struct ReplyReservation {
+    answers: Arc<MemTracker>,
+    held: TrackedBytes,
+}
+
+/// Bytes that are tracked until the last reference is dropped.
+struct TrackedBuffer {
+    bytes: Bytes,
+    _room: Arc<ReplyReservation>,
+}
+
+impl AsRef<[u8]> for TrackedBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl ReplyReservation {
+    /// Grows the reservation to a reply of `bytes`. Returns false if memory is short: the reply should end here.
+    pub fn grow(&self, bytes: usize) -> bool {
+        let more = (bytes as u64).saturating_sub(self.held.bytes());
+        self.held.try_add(more, self.answers.reservable_bytes())
+    }
+
+    /// Turns the parts of the finished reply into tracked bytes.
+    pub fn count(self, parts: Vec<Bytes>) -> Vec<Bytes> {
+        let room = Arc::new(self);
+        let counted = |bytes| Bytes::from_owner(TrackedBuffer { bytes, _room: room.clone() });
+        parts.into_iter().map(counted).collect()
+    }
+}
+
+impl MemoryPressure {
+    pub fn new(root: &Arc<MemTracker>, soft_percent: u64) -> MemoryPressure {
+        let (calls, answers) = (root.child("calls"), root.child("answers"));
+        let (refused, starved) = (AtomicU64::new(0), AtomicBool::new(false));
+        MemoryPressure { root: root.clone(), calls, answers, soft_percent, refused, starved }
+    }
+
+    /// Returns the memory handle that tablets use.
+    pub fn of_tablets(root: &Arc<MemTracker>) -> MemoryHandle {
+        MemoryHandle::of(&root.child("tablets"))
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        self.root.bytes()
+    }
+
+    pub fn limit_bytes(&self) -> u64 {
+        self.root.limit_bytes()
+    }
+
+    /// Returns the number of rejected writes and messages.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Returns the tracked bytes above which memory must be freed.
+    pub fn soft_limit_bytes(&self) -> u64 {
+        soft_limit(self.limit_bytes(), self.soft_percent)
+    }
+
+    /// Returns the tracked bytes above the soft limit.
+    pub fn excess_bytes(&self) -> u64 {
+        self.used_bytes().saturating_sub(self.soft_limit_bytes())
+    }
+
+    /// Returns the reason if a write may not begin now. `random` decides between the limits.
+    pub fn refuse(&self, random: u64) -> Option<String> {
+        let (used, limit) = (self.used_bytes(), self.limit_bytes());
+        let soft = soft_limit(limit, self.soft_percent);
+        let (over, room) = (used.saturating_sub(soft), (limit - soft).max(1));
+        let refused = used > soft && (over >= room || random % room < over);
+        refused.then(|| {
+            self.record_refusal(format!("Soft memory limit exceeded: {used} bytes are used, {soft} may be"))
+        })
+    }
+
+    fn record_refusal(&self, why: String) -> String {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        why
+    }
+
+    /// Reserves memory for a write whose call has `body` bytes. The error gives the reason for a rejection.
+    pub fn admit(&self, tablet: &Tablet, write: &WriteOp, body: u64) -> Result<WriteReservation, String> {
+        let held = TrackedBytes::new(&self.calls);
+        let growth = match held.try_add(body, self.root.reservable_bytes()) {
+            true => self.promise(&[(tablet, write)]),
+            false => None,
+        };
+        growth.map(|growth| WriteReservation { body: held, growth }).ok_or_else(|| self.hard_limit_message())
+    }
+
+    /// Reserves memory for a reply with rows, which grows. The error gives the reason for a rejection.
+    pub fn answer(&self) -> Result<ReplyReservation, String> {
+        let room = ReplyReservation { answers: self.answers.clone(), held: TrackedBytes::new(&self.answers) };
+        let begun = room.held.try_add(ANSWER_BYTES_MIN, self.root.reservable_bytes());
+        if begun { Ok(room) } else { Err(self.hard_limit_message()) }
+    }
+
+    /// Reserves memory for operations from a leader. Operations larger than the whole limit are admitted without a
+    /// reservation unless memory is short, because the group must make progress.
+    pub fn admit_operations(&self, tablet: &Tablet, writes: &[WriteOp]) -> Result<Option<Reservation>, String> {
+        let writes: Vec<_> = writes.iter().map(|write| (tablet, write)).collect();
+        match self.promise(&writes) {
+            Some(promise) => Ok(Some(promise)),
+            None if self.excess_bytes() == 0 => Ok(None),
+            None => Err(self.hard_limit_message()),
+        }
+    }
+
+    /// Returns true if a reservation failed at the hard limit since the last call. Reservations count against the hard
+    /// limit but not against the soft one: many tablets that each reserve their next chunk may exhaust the limit
+    /// although little memory is used.
+    pub fn take_starvation_flag(&self) -> bool {
+        self.starved.swap(false, Ordering::Relaxed)
+    }
+
+    fn hard_limit_message(&self) -> String {
+        self.starved.store(true, Ordering::Relaxed);
+        let (used, limit) = (self.used_bytes(), self.limit_bytes());
+        let promised = self.root.reserved_bytes().saturating_sub(used);
+        self.record_refusal(format!(
+            "Hard memory limit exceeded: {used} bytes are used and {promised} reserved of {limit}"
+        ))
+    }
+
+    /// Reserves memory for `writes`. Rows are counted exactly only if the quick estimate is a large share of what is
+    /// left.
+    fn promise(&self, writes: &[(&Tablet, &WriteOp)]) -> Option<Reservation> {
+        let growth = |counting| {
+            let of = |(tablet, write): &(&Tablet, &WriteOp)| {
+                tablet.growth_max(&write.columns, &write.rows, &write.indirect, counting)
+            };
+            writes.iter().map(of).sum::<u64>()
+        };
+        let (quick, left) =
+            (growth(GrowthEstimate::Quick), self.root.reservable_bytes().saturating_sub(self.root.reserved_bytes()));
+        match quick <= left / QUICK_SHARE {
+            true => self.root.try_reserve(quick),
+            false => self.root.try_reserve(growth(GrowthEstimate::Exact)),
+        }
+    }
+}
+
+/// Returns the bytes above which memory is short.
+pub fn soft_limit(limit: u64, soft_percent: u64) -> u64 {
+    limit / 100 * soft_percent.min(100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_refused_more_and_more_between_the_limits() {
+        let limit = Arc::new(AtomicU64::new(1000));
+        let asked = limit.clone();
+        let root = MemTracker::root("server", Some(Arc::new(move || asked.load(Ordering::Relaxed))));
+        let memory = MemoryPressure::new(&root, 80);
+        let rows = TrackedBytes::new(&root.child("rows"));
+        let refused = || (0..200).filter(|random| memory.refuse(*random).is_some()).count();
+        rows.set(800, 0);
+        assert_eq!((refused(), memory.excess_bytes()), (0, 0));
+        rows.set(850, 0);
+        assert_eq!(
+            (refused(), memory.excess_bytes()),
+            (50, 50),
+            "a quarter of the way, a quarter of the writes"
+        );
+        rows.set(1000, 0);
+        assert_eq!(refused(), 200);
+        limit.store(2000, Ordering::Relaxed);
+        assert_eq!(refused(), 0, "the budget grew");
+        limit.store(500, Ordering::Relaxed);
+        assert_eq!(refused(), 200, "it shrank");
+        assert_eq!(memory.refused(), 450);
+    }
+
+    #[test]
+    fn what_is_promised_starves_writes_though_little_is_held() {
+        let root = MemTracker::root("server", Some(Arc::new(|| 256 << 10)));
+        let memory = MemoryPressure::new(&root, 80);
+        let tablets = root.child("tablets");
+        assert!(memory.answer().is_ok() && !memory.take_starvation_flag());
+        let chunks: Vec<_> = (0..15).map(|_| tablets.try_reserve(16 << 10).expect("there is room")).collect();
+        let error = memory.answer().err().expect("nothing is left");
+        assert_eq!(error, "Hard memory limit exceeded: 0 bytes are used and 245760 reserved of 262144");
+        assert_eq!((memory.excess_bytes(), memory.refuse(0)), (0, None), "below the soft limit");
+        assert!(memory.take_starvation_flag() && !memory.take_starvation_flag(), "reported once");
+        drop(chunks);
+        assert!(memory.answer().is_ok() && !memory.take_starvation_flag());
+    }
+
+    #[test]
+    fn an_answer_is_counted_until_nobody_has_it() {
+        let root = MemTracker::root("server", Some(Arc::new(|| 256 << 10)));
+        let memory = MemoryPressure::new(&root, 80);
+        let room = memory.answer().expect("there is room");
+        assert_eq!(root.bytes(), ANSWER_BYTES_MIN, "before there are rows");
+        assert!(room.grow(10) && room.grow(100 << 10));
+        assert_eq!(root.bytes(), 100 << 10);
+        assert!(!room.grow(1 << 20), "more than the limit: the reply ends");
+        let parts = room.count(vec![Bytes::from_static(b"rows"), Bytes::from_static(b"strings")]);
+        let on_the_socket = parts[1].slice(3..);
+        assert_eq!((root.bytes(), &on_the_socket[..]), (100 << 10, &b"ings"[..]));
+        drop(parts);
+        assert_eq!(root.bytes(), 100 << 10);
+        drop(on_the_socket);
+        assert_eq!((root.bytes(), root.reserved_bytes()), (0, 0));
+        let all = TrackedBytes::new(&root.child("rows"));
+        assert!(all.try_hold(256 << 10) && memory.answer().is_err());
+        assert_eq!(memory.refused(), 1);
+    }
+}

@@ -1,0 +1,298 @@
+//! Raft messages to replicas on other servers, and their results.
+//!
+//! ```text
+//!   replica ── Update with entries ─────────────▶ UpdateConsensus ──────▶ bulk connection ───┐
+//!           ── Heartbeat ───────▶ batch, waits ─▶ Heartbeats ──────────▶ urgent connection ──┤
+//!           ── Update without ──▶ batch, sent ──▶ Heartbeats ──────────▶ urgent connection ──┼─▶ one server
+//!           ── Vote, RunElection, StartCopy ────▶ one call each ────────▶ urgent connection ─┘
+//!           ◀── Updated, Voted, CopyStarted ───── exactly one for each message that has a reply
+//! ```
+//!
+//! - Two connections to each server, so that a heartbeat never waits behind a megabyte of entries.
+//! - Every message is a call in its own task with a deadline. A stalled server delays only its own replies. The Raft
+//!   core
+//! bounds the number of messages in flight, because it waits for them.
+//! - Heartbeats of many tablets to one server are batched: the first is sent at once, those that follow within
+//! [`RaftTransportConfig::gather`] share the next call. An idle server with a thousand tablets makes a few calls per
+//! second. An update without entries that has a waiter (it carries a commit index or asks for the safe time) is sent at
+//! once, together with the waiting heartbeats.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use engine::error::{Error, Result};
+use engine::ids::{PeerId, TabletId};
+use engine::raft::interface::{UpdateRequest, UpdateResponse, VoteRequest, VoteResponse};
+use engine::raft::{RaftEvent, RaftMessage, Peer, RaftOptions};
+use engine::time::Instant;
+
+use nyala_common::env::Env;
+use nyala_proto::kudu::HostPortPb;
+use nyala_proto::kudu::consensus::{
+    ConsensusRequestPb, ConsensusResponsePb, HeartbeatsRequestPb, HeartbeatsResponsePb,
+    RunLeaderElectionRequestPb, RunLeaderElectionResponsePb, StartTabletCopyRequestPb,
+    StartTabletCopyResponsePb, VoteResponsePb,
+};
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::wire::consensus::{self as wire};
+use nyala_common::wire::schema::id_bytes;
+use nyala_common::wire::errors::error_from_status;
+
+/// Service of all these calls.
+pub const SERVICE: &str = "kudu.consensus.ConsensusService";
+/// User name of calls between servers.
+const USER: &str = "nyala";
+
+/// Lower limit of the urgent timeout: a short stall of a busy server must not count as a failure, even with short
+/// election timeouts.
+const URGENT_TIMEOUT_MIN: Duration = Duration::from_millis(300);
+
+/// Timeouts of the messages between replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RaftTransportConfig {
+    /// Deadline of calls that send entries or start a copy (`consensus_rpc_timeout_ms`).
+    pub bulk_timeout: Duration,
+    /// Deadline of heartbeats and votes.
+    pub urgent_timeout: Duration,
+    /// Time for which a heartbeat may wait to share a call to the same server.
+    pub gather: Duration,
+}
+
+impl RaftTransportConfig {
+    /// Returns timeouts that match `options`.
+    pub fn of(options: &RaftOptions, bulk_timeout: Duration) -> RaftTransportConfig {
+        let urgent_timeout = options.election_timeout().max(URGENT_TIMEOUT_MIN);
+        RaftTransportConfig { bulk_timeout, urgent_timeout, gather: options.heartbeat_interval / 20 }
+    }
+}
+
+/// Callback for the results of a replica's messages.
+pub type RaftEventSink = Arc<dyn Fn(RaftEvent) + Send + Sync>;
+
+/// Transport to all other servers, one per server and shared by its replicas. Cheap to clone.
+#[derive(Clone)]
+pub struct RaftTransport {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    env: Env,
+    config: RaftTransportConfig,
+    links: Mutex<BTreeMap<(PeerId, String), Arc<PeerLink>>>,
+}
+
+impl RaftTransport {
+    pub fn new(env: &Env, config: RaftTransportConfig) -> RaftTransport {
+        RaftTransport { shared: Arc::new(Shared { env: env.clone(), config, links: Mutex::default() }) }
+    }
+
+    /// Returns the time for which a heartbeat may wait to share a call to the same server.
+    pub fn heartbeat_window(&self) -> Duration {
+        self.shared.config.gather
+    }
+
+    /// Sends `message` of `tablet` to the replica at `to`. `post` receives exactly one event for a message that has a
+    /// reply, even if the call fails.
+    pub fn send(&self, tablet: TabletId, to: &Peer, message: RaftMessage, post: &RaftEventSink) {
+        let (env, link, post) = (&self.shared.env, self.shared.link(to), post.clone());
+        let dest = to.id;
+        match message {
+            RaftMessage::Heartbeat(request) => link.heartbeat(request, post),
+            RaftMessage::Update(request) if request.entries.is_empty() => link.send_with_heartbeats(request, post),
+            RaftMessage::Update(request) => drop(env.spawn("peer update", async move {
+                let sent = request.sent;
+                let result = link.update(request).await;
+                post(RaftEvent::Updated { peer: dest, sent, result });
+            })),
+            RaftMessage::Vote(request) => drop(env.spawn("peer vote", async move {
+                let (term, pre_election) = (request.term, request.pre_election);
+                let result = link.vote(&request).await;
+                post(RaftEvent::Voted { peer: dest, term, pre_election, result });
+            })),
+            RaftMessage::RunElection => drop(env.spawn("peer election", async move {
+                if let Err(error) = link.run_election(tablet, dest).await {
+                    tracing::warn!(%tablet, peer = %dest, %error, "leadership transfer failed");
+                }
+            })),
+            RaftMessage::StartCopy { source, term } => drop(env.spawn("peer copy", async move {
+                let result = link.start_copy(tablet, dest, &source, term).await;
+                post(RaftEvent::CopyStarted { peer: dest, result });
+            })),
+        }
+    }
+}
+
+impl Shared {
+    fn link(&self, to: &Peer) -> Arc<PeerLink> {
+        let target = format!("{}:{}", to.host, to.port);
+        let mut links = self.links.lock().expect("no task panics while holding the links");
+        let link = |target: String| {
+            let proxy = || Proxy::new(self.env.clone(), target.as_str(), USER);
+            let (env, config) = (self.env.clone(), self.config);
+            let lane = Mutex::default();
+            Arc::new(PeerLink { dest: to.id, env, config, bulk: proxy(), urgent: proxy(), lane })
+        };
+        links.entry((to.id, target.clone())).or_insert_with(|| link(target)).clone()
+    }
+}
+
+/// Connections to one other server.
+struct PeerLink {
+    dest: PeerId,
+    env: Env,
+    config: RaftTransportConfig,
+    bulk: Proxy,
+    urgent: Proxy,
+    lane: Mutex<HeartbeatBatch>,
+}
+
+/// Heartbeats that wait for the next call.
+#[derive(Default)]
+struct HeartbeatBatch {
+    waiting: Vec<Heartbeat>,
+    /// True while a task sends the waiting heartbeats.
+    sending: bool,
+}
+
+struct Heartbeat {
+    sent: u64,
+    request: ConsensusRequestPb,
+    post: RaftEventSink,
+}
+
+/// Largest number of heartbeats in one call.
+const BATCH_MAX: usize = 1000;
+
+impl PeerLink {
+    fn lock_batch(&self) -> MutexGuard<'_, HeartbeatBatch> {
+        self.lane.lock().expect("no task panics while holding a lane")
+    }
+
+    fn heartbeat(self: &Arc<PeerLink>, request: UpdateRequest, post: RaftEventSink) {
+        let sent = request.sent;
+        let (request, _) = wire::update_to_pb(request);
+        let mut lane = self.lock_batch();
+        lane.waiting.push(Heartbeat { sent, request, post });
+        if !std::mem::replace(&mut lane.sending, true) {
+            let link = self.clone();
+            drop(lane);
+            self.env.spawn("peer heartbeats", async move { link.send_heartbeats().await });
+        }
+    }
+
+    /// Sends an update without entries now, together with the waiting heartbeats.
+    fn send_with_heartbeats(self: &Arc<PeerLink>, request: UpdateRequest, post: RaftEventSink) {
+        let sent = request.sent;
+        let (request, _) = wire::update_to_pb(request);
+        let mut batch = vec![Heartbeat { sent, request, post }];
+        {
+            let mut lane = self.lock_batch();
+            let more = lane.waiting.len().min(BATCH_MAX - 1);
+            batch.extend(lane.waiting.drain(..more));
+        }
+        let link = self.clone();
+        self.env.spawn("peer heartbeat call", async move { link.call_heartbeats(batch).await });
+    }
+
+    /// Sends the waiting heartbeats until the batch stays empty for one window. No call waits for the previous one.
+    async fn send_heartbeats(self: Arc<PeerLink>) {
+        while let Some(batch) = self.next_batch() {
+            let link = self.clone();
+            self.env.spawn("peer heartbeat call", async move { link.call_heartbeats(batch).await });
+            self.env.sleep(self.config.gather).await;
+        }
+    }
+
+    fn next_batch(&self) -> Option<Vec<Heartbeat>> {
+        let mut lane = self.lock_batch();
+        let more = lane.waiting.len().min(BATCH_MAX);
+        lane.sending = more > 0;
+        (more > 0).then(|| lane.waiting.drain(..more).collect())
+    }
+
+    async fn call_heartbeats(&self, batch: Vec<Heartbeat>) {
+        let (mut updates, mut waiting) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+        for Heartbeat { sent, request, post } in batch {
+            updates.push(request);
+            waiting.push((sent, post));
+        }
+        let request = HeartbeatsRequestPb { dest_uuid: Some(id_bytes(&self.dest)), updates };
+        let response: Result<HeartbeatsResponsePb> = self.urgent("Heartbeats", &request).await;
+        let answers = response.and_then(|response| match &response.error {
+            Some(error) => Err(error_from_status(&error.status)),
+            None if response.responses.len() == waiting.len() => Ok(response.responses),
+            None => Err(Error::invalid(format!(
+                "{} responses to {} heartbeats",
+                response.responses.len(),
+                waiting.len()
+            ))),
+        });
+        for (at, (sent, post)) in waiting.into_iter().enumerate() {
+            let result = answers.as_ref().map_err(Error::clone).and_then(|all| self.answer(&all[at]));
+            post(RaftEvent::Updated { peer: self.dest, sent, result });
+        }
+    }
+
+    fn answer(&self, pb: &ConsensusResponsePb) -> Result<UpdateResponse> {
+        wire::update_response_from_pb(pb, self.dest)
+    }
+
+    async fn update(&self, request: UpdateRequest) -> Result<UpdateResponse> {
+        let (request, sidecars) = wire::update_to_pb(request);
+        let deadline = self.deadline(self.config.bulk_timeout);
+        let call = self.bulk.call_with_sidecars(SERVICE, "UpdateConsensus", &request, sidecars, deadline);
+        let response = call.await.map_err(failed)?;
+        self.answer(&response.message)
+    }
+
+    async fn vote(&self, request: &VoteRequest) -> Result<VoteResponse> {
+        let request = wire::vote_to_pb(request);
+        let response: VoteResponsePb = self.urgent("RequestConsensusVote", &request).await?;
+        wire::vote_response_from_pb(&response, self.dest)
+    }
+
+    async fn run_election(&self, tablet: TabletId, dest: PeerId) -> Result<()> {
+        let (dest_uuid, tablet_id) = (Some(id_bytes(&dest)), id_bytes(&tablet));
+        let request = RunLeaderElectionRequestPb { dest_uuid, tablet_id };
+        let response: RunLeaderElectionResponsePb = self.urgent("RunLeaderElection", &request).await?;
+        response.error.map_or(Ok(()), |error| Err(error_from_status(&error.status)))
+    }
+
+    async fn start_copy(&self, tablet: TabletId, dest: PeerId, source: &Peer, term: u64) -> Result<()> {
+        let request = StartTabletCopyRequestPb {
+            dest_uuid: Some(id_bytes(&dest)),
+            tablet_id: id_bytes(&tablet),
+            copy_peer_uuid: id_bytes(&source.id),
+            copy_peer_addr: HostPortPb { host: source.host.clone(), port: source.port.into() },
+            caller_term: Some(term as i64),
+        };
+        let deadline = self.deadline(self.config.bulk_timeout);
+        let options = CallOptions::default();
+        let call = self.urgent.call(SERVICE, "StartTabletCopy", &request, deadline, options);
+        let response: StartTabletCopyResponsePb = call.await.map_err(failed)?.message;
+        response.error.map_or(Ok(()), |error| Err(error_from_status(&error.status)))
+    }
+
+    async fn urgent<Q, R>(&self, method: &str, request: &Q) -> Result<R>
+    where
+        Q: prost::Message,
+        R: prost::Message + Default,
+    {
+        let deadline = self.deadline(self.config.urgent_timeout);
+        let call = self.urgent.call(SERVICE, method, request, deadline, CallOptions::default());
+        call.await.map(|response| response.message).map_err(failed)
+    }
+
+    fn deadline(&self, timeout: Duration) -> Instant {
+        self.env.now().mono.after(timeout)
+    }
+}
+
+/// Converts a failed call to a retryable error: the server may be busy, down or unreachable, and the core retries.
+fn failed(error: RpcError) -> Error {
+    Error::not_ready(error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

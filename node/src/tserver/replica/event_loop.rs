@@ -1,0 +1,538 @@
+//! The event loop: one turn steps the replica through all waiting commands, then sends the effects.
+//!
+//! The outputs do not wait for each other: the replica holds back messages until the entries or metadata they depend on
+//! are durable. A separate task stores consensus metadata, so that a slow disk delays the votes and nothing else.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use engine::error::{Error, Result};
+use engine::ids::Term;
+use engine::memory::Reservation;
+use engine::note::Note;
+use engine::raft::{self, ConsensusMeta, RaftReply, Role};
+use engine::replica::{ReplicaEffects, ReplicaEvent, Op, Replica, RequestId, write_log};
+use engine::time::{Instant, ClockReading, Timestamp};
+use engine::wal::Wal;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{ReplySender, CommittedOp, Command, MakeEvent, Shared, other_term, stopped};
+use nyala_common::mailbox::DeadlineTimer;
+use crate::tserver::log_writer::{self, LogWriter, LogRequest};
+use crate::tserver::raft_transport::RaftEventSink;
+
+/// Largest number of commands in one turn.
+const TURN_MAX: usize = 1024;
+/// Bytes of operations above which a turn runs on a thread that may block.
+const BRIEF_TURN_BYTES: usize = 64 << 10;
+
+/// Ratio of a follower's tick interval to a leader's.
+const FOLLOWER_TICK_DIVISOR: u32 = 10;
+
+/// Expected duration of a turn, which decides where it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TurnCost {
+    /// Microseconds: no operations, or small ones on a tablet that is all in memory.
+    Light,
+    /// Small operations on a tablet with DiskRowSets: their filters and indexes are mostly in memory.
+    Brief,
+    Heavy,
+}
+
+pub(super) struct ReplicaLoop {
+    shared: Arc<Shared>,
+    replica: Replica,
+    log: LogWriter,
+    inbox: mpsc::UnboundedReceiver<Command>,
+    /// Sender for the events of tasks that work for this loop; weak, because they must not keep it alive.
+    news: mpsc::WeakUnboundedSender<Command>,
+    /// Callback for the results of messages.
+    post: RaftEventSink,
+    alarm: DeadlineTimer,
+    /// Callers whose operations are in flight, by ticket, and the reservations for these operations.
+    waiting: BTreeMap<u64, (ReplySender, Option<Reservation>)>,
+    /// Reservations for leaders' operations up to an index.
+    room: VecDeque<(u64, Reservation)>,
+    asked: BTreeMap<u64, oneshot::Sender<RaftReply>>,
+    next_ticket: u64,
+    out: ReplicaEffects,
+    /// Buffer for the events that were queued while the replica hibernated.
+    kept: Vec<(ClockReading, raft::RaftEvent)>,
+    meta: MetaStore,
+    /// Receiver of the replica after the loop ends. While set, no more work is accepted.
+    stopping: Option<oneshot::Sender<Replica>>,
+    /// Bytes of operations received from leaders that may not be applied yet.
+    received_bytes: usize,
+}
+
+/// Storage of consensus metadata, one version at a time.
+#[derive(Default)]
+struct MetaStore {
+    busy: bool,
+    /// Newest version whose storing has not begun.
+    next: Option<(u64, ConsensusMeta)>,
+}
+
+impl ReplicaLoop {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        (replica, out): (Replica, ReplicaEffects),
+        wal: Wal,
+        inbox: &mpsc::UnboundedSender<Command>,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> ReplicaLoop {
+        let news = inbox.downgrade();
+        let log = if shared.config.log_sync {
+            let news = news.clone();
+            log_writer::start(
+                &shared.env,
+                wal,
+                shared.log_bytes.clone(),
+                Box::new(move |done| tell(&news, done.into())),
+            )
+        } else {
+            LogWriter::Here(Box::new(wal))
+        };
+        let post: RaftEventSink = {
+            let (news, shared) = (news.clone(), shared.clone());
+            Arc::new(move |event| match shared.resting.queue_event(event, || shared.env.now()) {
+                Some(event) => tell(&news, Command::Event(event)),
+                None => shared.env.watch.mark("replica: slept through an answer"),
+            })
+        };
+        ReplicaLoop {
+            shared,
+            replica,
+            log,
+            inbox: commands,
+            news,
+            post,
+            alarm: DeadlineTimer::default(),
+            waiting: BTreeMap::new(),
+            room: VecDeque::new(),
+            asked: BTreeMap::new(),
+            next_ticket: 0,
+            out,
+            kept: Vec::new(),
+            meta: MetaStore::default(),
+            stopping: None,
+            received_bytes: 0,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut commands = Vec::new();
+        // Effects of the start.
+        self.turn(&mut commands);
+        self.deliver();
+        loop {
+            let deadline = Some(self.deadline()).filter(|deadline| *deadline < NEVER);
+            self.try_hibernate();
+            let received = self.inbox.recv_many(&mut commands, TURN_MAX);
+            if self.alarm.until(&self.shared.env, deadline, received).await == Some(0) {
+                return;
+            }
+            let env = self.shared.env.clone();
+            match self.turn_cost(&commands) {
+                TurnCost::Light => self.turn(&mut commands),
+                TurnCost::Brief => env.run_brief(|| self.turn(&mut commands)).await,
+                TurnCost::Heavy => env.run(|| self.turn(&mut commands)).await,
+            }
+            self.deliver();
+            if let Some(error) = self.shared.failure() {
+                self.refuse(&error);
+            }
+            if self.stopping.is_some() && !self.can_finish_alone() {
+                self.refuse(&stopped());
+            }
+            if self.stopping.is_some() && self.waiting.is_empty() {
+                return self.close().await;
+            }
+        }
+    }
+
+    /// Returns the time of the next tick. Ticks of a server's replicas are rounded to common times, so that many
+    /// tablets wake it no more often than one. Leaders round up, because their heartbeats are batched anyway. Followers
+    /// round down, then tick again at the election timeout, unless a heartbeat has moved it, as nearly always.
+    fn deadline(&self) -> Instant {
+        let deadline = self.replica.deadline();
+        let gather = self.shared.config.peers.heartbeat_window();
+        if self.replica.is_leader() {
+            return deadline.round_up(gather);
+        }
+        let early = deadline.round_down(gather * FOLLOWER_TICK_DIVISOR);
+        if early > self.shared.env.now().mono { early } else { deadline }
+    }
+
+    /// Hibernates: heartbeats that say nothing new are answered without a turn.
+    fn try_hibernate(&self) {
+        let takes_part = self.stopping.is_none() && self.shared.failure().is_none();
+        self.shared.resting.begin(self.replica.rest().filter(|_| takes_part));
+    }
+
+    /// Processes the events that were queued during hibernation, before all else.
+    fn wake(&mut self) {
+        let mut kept = std::mem::take(&mut self.kept);
+        self.shared.resting.end(&mut kept);
+        for (now, event) in kept.drain(..) {
+            self.step_at(now, ReplicaEvent::Raft(event));
+        }
+        self.kept = kept;
+    }
+
+    /// Returns true if the proposals in flight can finish without other members.
+    fn can_finish_alone(&self) -> bool {
+        let status = self.shared.status();
+        status.role == Role::Leader && status.active_config().voter_count() == 1
+    }
+
+    /// Estimates the cost of a turn of these commands.
+    fn turn_cost(&mut self, commands: &[Command]) -> TurnCost {
+        let (mut proposed, mut received, mut heavy) = (0, 0, false);
+        for command in commands {
+            match command {
+                Command::Propose { bytes, .. } => proposed += bytes,
+                Command::Ask { bytes, .. } => received += bytes,
+                Command::With(_) | Command::WithWal(_) | Command::Stop(_) => heavy = true,
+                Command::Event(_)
+                | Command::Persisted(_)
+                | Command::MetaStored(..)
+                | Command::WantSnapshot(_) => {}
+            }
+        }
+        let idle = self.replica.last_op() == self.replica.last_applied();
+        // Uncommitted operations of leaders, and proposals of this replica, may be applied in this turn.
+        self.received_bytes = received + if idle { 0 } else { self.received_bytes };
+        if idle && proposed + received == 0 {
+            return if heavy { TurnCost::Heavy } else { TurnCost::Light };
+        }
+        let pending = self.shared.pending_bytes.load(Ordering::Relaxed).max(proposed);
+        match pending + self.received_bytes <= BRIEF_TURN_BYTES {
+            true if !heavy && self.replica.tablet().state().disk.is_empty() => TurnCost::Light,
+            true if !heavy => TurnCost::Brief,
+            _ => TurnCost::Heavy,
+        }
+    }
+
+    /// Steps the replica through `commands` and starts the effects.
+    fn turn(&mut self, commands: &mut Vec<Command>) {
+        self.wake();
+        for command in commands.drain(..) {
+            self.check(|this| this.command(command));
+        }
+        self.end_if_failed();
+        if self.shared.env.now().mono >= self.replica.deadline() {
+            // Order: the tick follows the messages, because they may show that the leader is alive.
+            self.raft(raft::RaftEvent::Tick);
+        }
+        self.replica.flush(self.shared.env.now(), &mut self.out);
+        // Order: messages leave first, so that peers write their logs while this replica writes its own.
+        self.emit_notes();
+        self.send();
+        self.check(ReplicaLoop::write_log);
+        self.emit_notes();
+        self.send();
+    }
+
+    /// Fails the replica after a failure outside of it: it must not continue to lead.
+    fn end_if_failed(&mut self) {
+        if self.replica.failure().is_none()
+            && let Some(error) = self.shared.failure()
+        {
+            self.step(ReplicaEvent::LogFailed(error));
+        }
+    }
+
+    /// Runs `work`; its failure fails the replica.
+    fn check(&mut self, work: impl FnOnce(&mut ReplicaLoop) -> Result<()>) {
+        if let Err(error) = work(self) {
+            self.shared.fail(&error);
+        }
+    }
+
+    fn command(&mut self, command: Command) -> Result<()> {
+        let failed = self.shared.failure().is_some();
+        match command {
+            Command::Propose { op, request, term, answer, room, .. } => {
+                self.propose(op, request, term, (answer, room));
+            }
+            Command::Stop(answer) => self.stopping = Some(answer),
+            Command::MetaStored(number, stored) => self.meta_stored(number, stored),
+            // Dropping the command reports the failure to its caller.
+            _ if failed => {}
+            Command::Ask { event, answer, room, .. } => {
+                self.room.extend(room);
+                self.ask(event, answer);
+            }
+            Command::Event(event) => self.raft(event),
+            Command::WantSnapshot(before) => {
+                self.step(ReplicaEvent::WantSnapshot { at: Timestamp(before.0.saturating_sub(1)) });
+            }
+            Command::Persisted(Ok(op)) => self.raft(raft::RaftEvent::Persisted(op)),
+            Command::Persisted(Err(error)) => self.step(ReplicaEvent::LogFailed(error)),
+            Command::With(work) => work(&mut self.replica, &mut self.out),
+            Command::WithWal(work) => return self.with_wal(work),
+        }
+        Ok(())
+    }
+
+    fn propose(
+        &mut self,
+        op: Op,
+        request: Option<RequestId>,
+        term: Option<Term>,
+        (answer, room): (ReplySender, Option<Reservation>),
+    ) {
+        // No election completes within one turn, so the term of the last turn's status is current.
+        let another = || term.filter(|term| self.shared.status().term != *term).map(other_term);
+        let refusal = match self.shared.failure() {
+            Some(error) => Some(error),
+            None => self.stopping.is_some().then(stopped).or_else(another),
+        };
+        if let Some(error) = refusal {
+            // The caller may have gone; then the reply is dropped.
+            let _gone = answer.send(Err(error));
+            return;
+        }
+        let ticket = self.ticket();
+        self.waiting.insert(ticket, (answer, room));
+        self.step(ReplicaEvent::Propose { ticket, op, request });
+    }
+
+    fn ask(&mut self, event: MakeEvent, answer: oneshot::Sender<RaftReply>) {
+        let ticket = self.ticket();
+        self.asked.insert(ticket, answer);
+        self.raft(event(ticket));
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    fn raft(&mut self, event: raft::RaftEvent) {
+        self.step(ReplicaEvent::Raft(event));
+    }
+
+    fn step(&mut self, event: ReplicaEvent) {
+        self.step_at(self.shared.env.now(), event);
+    }
+
+    fn step_at(&mut self, now: ClockReading, event: ReplicaEvent) {
+        let clock = &self.shared.clock;
+        self.replica.step(now, event, &mut || clock.now(), &mut self.out);
+        clock.pass(self.out.seen);
+        if let Some(error) = self.replica.failure() {
+            self.shared.fail(error);
+        }
+    }
+
+    /// Sends the effects that need no log: messages, replies, metadata.
+    fn send(&mut self) {
+        let tablet = self.shared.tablet.tablet;
+        for (peer, message) in self.out.messages.drain(..) {
+            self.shared.config.peers.send(tablet, &peer, message, &self.post);
+        }
+        for (ticket, reply) in self.out.replies.drain(..) {
+            if let Some(answer) = self.asked.remove(&ticket) {
+                // The caller may have gone.
+                let _gone = answer.send(reply);
+            }
+        }
+        if let Some(newer) = self.out.meta.take() {
+            self.meta.next = Some(newer);
+        }
+        self.store_meta();
+    }
+
+    fn store_meta(&mut self) {
+        if self.meta.busy || self.shared.failure().is_some() {
+            return;
+        }
+        let Some((number, meta)) = self.meta.next.take() else { return };
+        self.meta.busy = true;
+        let (env, disk, news) =
+            (self.shared.env.clone(), self.replica.data_disk().clone(), self.news.clone());
+        self.shared.env.spawn("consensus metadata", async move {
+            let stored = env.run(|| engine::replica::consensus_meta_store::store(&*disk, &meta)).await;
+            tell(&news, Command::MetaStored(number, stored));
+        });
+    }
+
+    fn meta_stored(&mut self, number: u64, stored: Result<()>) {
+        self.meta.busy = false;
+        match stored {
+            Ok(()) => self.raft(raft::RaftEvent::MetaPersisted(number)),
+            Err(error) => self.step(ReplicaEvent::MetaFailed(error)),
+        }
+    }
+
+    /// Sends entries to the log. Commit entries alone wait for the next operation.
+    fn write_log(&mut self) -> Result<()> {
+        while self.shared.failure().is_none() && log_writer::has_operations(&self.out.log) {
+            let last = log_writer::last_op(&self.out.log);
+            let writes = std::mem::take(&mut self.out.log);
+            match &mut self.log {
+                LogWriter::Here(wal) => {
+                    write_log(wal, writes)?;
+                    self.shared.log_bytes.store(wal.bytes(), Ordering::Relaxed);
+                    if let Some(last) = last {
+                        self.raft(raft::RaftEvent::Persisted(last));
+                    }
+                }
+                LogWriter::Beside(works) => {
+                    works.send(LogRequest::Append { writes, last }).map_err(|_| log_writer::gone())?;
+                }
+            }
+        }
+        self.read_log()
+    }
+
+    /// Requests the entries that peers lack. The reads include all earlier writes.
+    fn read_log(&mut self) -> Result<()> {
+        for read in std::mem::take(&mut self.out.read_log) {
+            match &mut self.log {
+                LogWriter::Here(wal) => {
+                    let result = wal.read(read.from, read.max_bytes);
+                    let event = raft::RaftEvent::LogRead { peer: read.peer, from: read.from, result };
+                    self.raft(event);
+                }
+                LogWriter::Beside(works) => works.send(LogRequest::Read(read)).map_err(|_| log_writer::gone())?,
+            }
+        }
+        Ok(())
+    }
+
+    fn with_wal(&mut self, work: log_writer::WalFn) -> Result<()> {
+        self.write_log()?;
+        let writes = std::mem::take(&mut self.out.log);
+        match &mut self.log {
+            LogWriter::Here(wal) => {
+                log_writer::write_and_sync(wal, writes)?;
+                work(wal);
+                self.shared.log_bytes.store(wal.bytes(), Ordering::Relaxed);
+                Ok(())
+            }
+            LogWriter::Beside(works) => {
+                let append = LogRequest::Append { writes, last: None };
+                works.send(append).and_then(|()| works.send(LogRequest::With(work))).map_err(|_| log_writer::gone())
+            }
+        }
+    }
+
+    /// Passes the notes to the observer. Order: before any message leaves, so that causes are recorded before effects.
+    fn emit_notes(&mut self) {
+        let tablet = self.shared.tablet.tablet;
+        for note in self.out.notes.drain(..) {
+            match &note {
+                Note::Raft(note) => tracing::trace!(%tablet, %note),
+                note => tracing::info!(%tablet, %note),
+            }
+            self.shared.env.watch.note(tablet, &note);
+        }
+    }
+
+    /// Replies to the callers of finished operations, and wakes the tasks that wait for progress.
+    fn deliver(&mut self) {
+        self.emit_notes();
+        for (request, timestamp, result) in self.out.completed.drain(..) {
+            (self.shared.config.on_completed)(&request, timestamp, &result);
+        }
+        if std::mem::take(&mut self.out.status_changed) {
+            let now = self.shared.env.now();
+            self.shared.set_status(self.replica.status(now));
+        }
+        let progress = std::mem::take(&mut self.out.progress) || !self.out.done.is_empty();
+        for done in self.out.done.drain(..) {
+            let Some((answer, _)) = self.waiting.remove(&done.ticket) else { continue };
+            let (op_id, timestamp) = (done.op_id, done.timestamp);
+            let _gone = answer.send(done.result.map(|result| CommittedOp { op_id, timestamp, result }));
+        }
+        self.release_reservations();
+        if progress {
+            self.shared.progress.notify_waiters();
+        }
+    }
+
+    /// Releases reservations: an applied operation is tracked by the tablet, a truncated one is never applied.
+    fn release_reservations(&mut self) {
+        let applied = match self.replica.last_applied() {
+            applied if applied == self.replica.last_op() => u64::MAX,
+            applied => applied.index,
+        };
+        while self.room.front().is_some_and(|(index, _)| *index <= applied) {
+            self.room.pop_front();
+        }
+    }
+
+    /// Rejects all waiting callers with `error`.
+    fn refuse(&mut self, error: &Error) {
+        for (_, (answer, _)) in std::mem::take(&mut self.waiting) {
+            let _gone = answer.send(Err(error.clone()));
+        }
+        self.asked.clear();
+    }
+
+    /// Closes the log with all its entries and returns the replica to the caller of `stop`.
+    async fn close(mut self) {
+        self.asked.clear();
+        self.finish_meta().await;
+        let writes = std::mem::take(&mut self.out.log);
+        let failed = self.shared.failure().is_some();
+        match self.log {
+            LogWriter::Here(mut wal) if !failed => {
+                let env = self.shared.env.clone();
+                let closed = env.run(|| log_writer::write_and_sync(&mut wal, writes)).await;
+                if let Err(error) = closed {
+                    tracing::warn!(%error, "a log could not be closed in order; a restart replays it");
+                }
+            }
+            LogWriter::Here(_) => {}
+            LogWriter::Beside(works) => {
+                let (answer, closed) = oneshot::channel();
+                let append = LogRequest::Append { writes, last: None };
+                if works.send(append).and_then(|()| works.send(LogRequest::Stop(answer))).is_ok() {
+                    // An error means that the log task ended with the node.
+                    drop(closed.await);
+                }
+            }
+        }
+        if let Some(answer) = self.stopping.take() {
+            // If the caller has gone, dropping the replica closes it too.
+            drop(answer.send(self.replica));
+        }
+    }
+
+    /// Waits for the last metadata write: the caller may remove the replica's files next.
+    async fn finish_meta(&mut self) {
+        while self.meta.busy {
+            match self.inbox.recv().await {
+                Some(Command::MetaStored(..)) | None => self.meta.busy = false,
+                // A newer version need not be stored: no caller waits for it.
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// Deadline of a replica that waits for nothing.
+const NEVER: Instant = Instant(u64::MAX);
+
+/// Sends a command; a loop that ended needs none.
+fn tell(news: &mpsc::WeakUnboundedSender<Command>, command: Command) {
+    if let Some(inbox) = news.upgrade() {
+        let _ended = inbox.send(command);
+    }
+}
+
+impl From<log_writer::LogEvent> for Command {
+    fn from(done: log_writer::LogEvent) -> Command {
+        match done {
+            log_writer::LogEvent::Persisted(result) => Command::Persisted(result),
+            log_writer::LogEvent::Read(read, result) => {
+                Command::Event(raft::RaftEvent::LogRead { peer: read.peer, from: read.from, result })
+            }
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! A running replica: one task, the event loop, owns the [`Replica`]; a [`ReplicaHandle`] sends it commands.
+//!
+//! ```text
+//!   write, alter ──▶ inbox ──▶ Replica::step ──▶ log ──▶ Persisted ──┐    scans read the Tablet
+//!   other servers ──▶  ▲            ├──▶ peers ──▶ other servers      │    without the loop
+//!   deadlines ───────▶ │            ├──▶ consensus metadata ──▶ stored┤
+//!                      │            └──▶ replies                      │
+//!                      └──────────────────────────────────────────────┘
+//! ```
+//!
+//! - One turn takes all commands from the inbox, so that the log is written and synced for many operations at once.
+//! - A storage error fails the replica: all waiting and later callers get the error. The process continues with its
+//!   other
+//! tablets.
+//!
+//! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`), hibernation (`hibernation.rs`).
+
+mod hibernation;
+mod event_loop;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use engine::error::{Error, Result};
+use engine::ids::{OpId, PeerId, Term};
+use engine::memory::Reservation;
+use engine::raft::interface::{UpdateRequest, UpdateResponse, VoteRequest, VoteResponse};
+use engine::raft::{self, ConfigChange, RaftReply, Role, RaftStatus};
+use engine::replica::{ReplicaEffects, Op, OpResult, Replica, RequestId};
+use engine::tablet::Tablet;
+use engine::time::{Instant, Timestamp};
+use engine::wal::Wal;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::log_writer;
+use super::raft_transport::RaftTransport;
+use nyala_common::env::Env;
+use crate::server_clock::ServerClock;
+
+/// Callback for a tracked request that took effect: its id, timestamp and result.
+pub type OnCompleted = Arc<dyn Fn(&RequestId, Timestamp, &OpResult) + Send + Sync>;
+
+/// Environment and limits of one replica.
+#[derive(Clone)]
+pub struct ReplicaConfig {
+    /// True if a write is acknowledged only after its entry is synced.
+    pub log_sync: bool,
+    /// Bytes of proposals that may be in flight; more are rejected as throttled.
+    pub pending_bytes_max: usize,
+    /// Longest frame that the tablet's other servers accept, in bytes: an operation must fit.
+    pub frame_bytes_max: usize,
+    /// Transport to the tablet's other replicas.
+    pub peers: RaftTransport,
+    /// Called when the replica fails.
+    pub on_failure: Arc<dyn Fn() + Send + Sync>,
+    /// Called when the tablet report would differ: another leader, other members, another health of a member.
+    pub on_change: Arc<dyn Fn() + Send + Sync>,
+    /// Called for requests that took effect without a call to this replica.
+    pub on_completed: OnCompleted,
+}
+
+/// An operation that took effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommittedOp {
+    pub op_id: OpId,
+    pub timestamp: Timestamp,
+    pub result: OpResult,
+}
+
+/// Handle of a running replica; cheap to clone.
+#[derive(Clone)]
+pub struct ReplicaHandle {
+    shared: Arc<Shared>,
+    inbox: mpsc::UnboundedSender<Command>,
+}
+
+/// A leader's message that the replica has received.
+pub enum PendingUpdate {
+    /// The reply of a hibernated replica to a message without news.
+    Answered(UpdateResponse),
+    Asked {
+        replica: ReplicaHandle,
+        answered: oneshot::Receiver<RaftReply>,
+    },
+}
+
+impl PendingUpdate {
+    pub async fn answer(self) -> Result<UpdateResponse> {
+        let (replica, answered) = match self {
+            PendingUpdate::Answered(response) => return Ok(response),
+            PendingUpdate::Asked { replica, answered } => (replica, answered),
+        };
+        match answered.await.map_err(|_| replica.stopped_error())? {
+            RaftReply::Update(response) => Ok(response),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+}
+
+struct Shared {
+    env: Env,
+    clock: ServerClock,
+    tablet: Arc<Tablet>,
+    config: ReplicaConfig,
+    /// Bytes of proposals in flight.
+    pending_bytes: AtomicUsize,
+    failure: Mutex<Option<Error>>,
+    /// True after [`ReplicaHandle::stop`].
+    stopping: AtomicBool,
+    /// Notified when operations are applied, safe time advances, or the replica fails.
+    progress: Notify,
+    /// Status at the last change that a tablet report shows.
+    status: Mutex<Arc<RaftStatus>>,
+    /// Notified when the status changes.
+    turned: Notify,
+    /// Hibernation state: takes events that need not wake the loop.
+    resting: hibernation::HibernationSlot,
+    /// Bytes of the log.
+    log_bytes: Arc<AtomicU64>,
+}
+
+type ReplySender = oneshot::Sender<Result<CommittedOp>>;
+type WithReplica = Box<dyn FnOnce(&mut Replica, &mut ReplicaEffects) + Send>;
+type MakeEvent = Box<dyn FnOnce(u64) -> raft::RaftEvent + Send>;
+
+enum Command {
+    Propose {
+        op: Op,
+        request: Option<RequestId>,
+        /// The only term in which the operation may be proposed, if given.
+        term: Option<Term>,
+        /// Reservation for the operation, held until it is applied.
+        room: Option<Reservation>,
+        bytes: usize,
+        answer: ReplySender,
+    },
+    /// A request that gets a [`RaftReply`]; `bytes` of operations come with it.
+    Ask {
+        event: MakeEvent,
+        bytes: usize,
+        answer: oneshot::Sender<RaftReply>,
+        /// Reservation for the operations up to this index, held until they are applied.
+        room: Option<(u64, Reservation)>,
+    },
+    /// Result of a message or of a read of the log.
+    Event(raft::RaftEvent),
+    /// A reader waits until every operation below this timestamp is applied.
+    WantSnapshot(Timestamp),
+    Persisted(Result<OpId>),
+    MetaStored(u64, Result<()>),
+    With(WithReplica),
+    WithWal(log_writer::WalFn),
+    Stop(oneshot::Sender<Replica>),
+}
+
+impl ReplicaHandle {
+    /// Runs an opened replica until [`ReplicaHandle::stop`]. A replica that is the only voter leads when this returns.
+    pub fn start(
+        env: &Env,
+        clock: &ServerClock,
+        mut replica: Replica,
+        wal: Wal,
+        config: ReplicaConfig,
+    ) -> Self {
+        let (inbox, commands) = mpsc::unbounded_channel();
+        let tablet = replica.tablet().clone();
+        // A timestamp in the data must not be issued again, even if the wall clock was set back meanwhile.
+        clock.pass(tablet.mvcc().newest());
+        let mut out = ReplicaEffects::default();
+        replica.start(env.now(), &mut || clock.now(), &mut out);
+        let shared = Arc::new(Shared {
+            env: env.clone(),
+            clock: clock.clone(),
+            tablet,
+            config,
+            pending_bytes: AtomicUsize::new(0),
+            failure: Mutex::new(None),
+            stopping: AtomicBool::new(false),
+            progress: Notify::new(),
+            status: Mutex::new(Arc::new(replica.status(env.now()))),
+            turned: Notify::new(),
+            resting: hibernation::HibernationSlot::default(),
+            log_bytes: Arc::new(AtomicU64::new(wal.bytes())),
+        });
+        let looped = event_loop::ReplicaLoop::new(shared.clone(), (replica, out), wal, &inbox, commands);
+        env.spawn("replica", looped.run());
+        ReplicaHandle { shared, inbox }
+    }
+
+    pub fn tablet(&self) -> &Arc<Tablet> {
+        &self.shared.tablet
+    }
+
+    /// Returns the error that failed this replica, if any.
+    pub fn failure(&self) -> Option<Error> {
+        self.shared.failure()
+    }
+
+    /// Returns true after [`ReplicaHandle::stop`].
+    pub fn is_stopping(&self) -> bool {
+        self.shared.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Returns the status as of the last change of role, members or their health. Its operation numbers are as old;
+    /// [`ReplicaHandle::status_now`] has the current ones.
+    pub fn status(&self) -> Arc<RaftStatus> {
+        self.shared.status()
+    }
+
+    pub fn is_leader(&self) -> bool {
+        self.shared.status().role == Role::Leader
+    }
+
+    /// Returns the current status.
+    pub async fn status_now(&self) -> Result<RaftStatus> {
+        let now = self.shared.env.now();
+        self.run_on_loop(move |replica, _| replica.status(now)).await
+    }
+
+    /// Waits until `met` holds for the status, or until `deadline`. Returns the last status.
+    pub async fn wait_status(&self, deadline: Instant, met: impl Fn(&RaftStatus) -> bool) -> Arc<RaftStatus> {
+        let shared = &self.shared;
+        loop {
+            let turned = shared.turned.notified();
+            tokio::pin!(turned);
+            turned.as_mut().enable();
+            let status = shared.status();
+            let left = deadline.since(shared.env.now().mono);
+            if met(&status) || left.is_zero() || self.inbox.is_closed() || shared.failure().is_some() {
+                return status;
+            }
+            shared.env.timeout(left, turned).await;
+        }
+    }
+
+    /// Returns the number of messages that the hibernated replica has not processed.
+    #[cfg(test)]
+    pub fn deferred_message_count(&self) -> usize {
+        self.shared.resting.queued_event_count()
+    }
+
+    /// Returns true if the loop has ended or is failing.
+    pub fn is_stopped(&self) -> bool {
+        self.inbox.is_closed() || self.shared.failure().is_some()
+    }
+
+    /// Returns the last logged operation, by a query to the loop.
+    pub async fn last_op(&self) -> Result<OpId> {
+        self.run_on_loop(|replica, _| replica.last_op()).await
+    }
+
+    /// Returns the bytes of the log.
+    pub fn log_bytes(&self) -> u64 {
+        self.shared.log_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns `Invalid` if the operation is larger than other servers accept.
+    pub fn check_fits(&self, op: &Op) -> Result<()> {
+        let most = self.shared.config.frame_bytes_max.saturating_sub(FRAME_OVERHEAD);
+        match op_bytes(op) {
+            bytes if bytes <= most => Ok(()),
+            bytes => Err(Error::invalid(format!(
+                "an operation of {bytes} bytes is too large to be replicated: at most {most} fit a message of \
+                 rpc_max_message_size; write fewer rows at once"
+            ))),
+        }
+    }
+
+    /// Proposes an operation and waits until it is committed and applied, and durable if the server syncs its logs.
+    ///
+    /// Errors:
+    /// - `Invalid` if the operation is too large.
+    /// - `Throttled` if too many bytes are in flight.
+    /// - `NotLeader` if another replica leads.
+    /// - `Aborted` if a later leader truncated the operation.
+    /// - The replica's own error if it failed.
+    pub async fn propose(&self, op: Op, request: Option<RequestId>) -> Result<CommittedOp> {
+        self.propose_when(op, request, None, None).await
+    }
+
+    /// Proposes an operation with a reservation for the memory that it will use.
+    pub async fn propose_within(&self, op: Op, request: Option<RequestId>, room: Reservation) -> Result<CommittedOp> {
+        self.propose_when(op, request, None, Some(room)).await
+    }
+
+    /// Proposes an operation in `term` only: `NotLeader` if the replica leads in another one by now.
+    pub async fn propose_in(&self, term: Term, op: Op, request: Option<RequestId>) -> Result<CommittedOp> {
+        self.propose_when(op, request, Some(term), None).await
+    }
+
+    async fn propose_when(
+        &self,
+        op: Op,
+        request: Option<RequestId>,
+        term: Option<Term>,
+        room: Option<Reservation>,
+    ) -> Result<CommittedOp> {
+        self.check_fits(&op)?;
+        let bytes = op_bytes(&op);
+        let waiting = self.shared.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let _owed = PendingBytesGuard { shared: &self.shared, bytes };
+        if waiting > self.shared.config.pending_bytes_max {
+            return Err(Error::throttled(format!(
+                "{waiting} bytes of writes are pending for this tablet (limit {}); retry later",
+                self.shared.config.pending_bytes_max
+            )));
+        }
+        let (answer, answered) = oneshot::channel();
+        let command = Command::Propose { op, request, term, room, bytes, answer };
+        self.inbox.send(command).map_err(|_| self.stopped_error())?;
+        answered.await.map_err(|_| self.stopped_error())?
+    }
+
+    /// Posts a leader's message to the replica, with a reservation for its operations. The caller may wait for the
+    /// reply later.
+    pub fn begin_update(&self, request: UpdateRequest, room: Option<Reservation>) -> Result<PendingUpdate> {
+        if let Some(response) = self.shared.resting.answer(&request, || self.shared.env.now()) {
+            self.shared.env.watch.mark("replica: slept through a heartbeat");
+            return Ok(PendingUpdate::Answered(response));
+        }
+        let bytes = request.entries.iter().map(|entry| entry.payload.len()).sum();
+        let room = request.entries.last().map(|last| last.op.index).zip(room);
+        let answered = self.begin(bytes, room, |ticket| raft::RaftEvent::Update { ticket, request })?;
+        Ok(PendingUpdate::Asked { replica: self.clone(), answered })
+    }
+
+    /// Posts a candidate's vote request and waits for the reply.
+    pub async fn vote(&self, request: VoteRequest) -> Result<VoteResponse> {
+        match self.ask(0, |ticket| raft::RaftEvent::Vote { ticket, request }).await? {
+            RaftReply::Vote(response) => Ok(response),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    /// Changes the configuration and waits until the change is committed.
+    pub async fn change_config(&self, change: ConfigChange) -> Result<()> {
+        self.ask_config(|ticket| raft::RaftEvent::ChangeConfig { ticket, change }).await
+    }
+
+    /// Reduces the configuration to `voters` without a majority, and waits until that is in the log.
+    pub async fn unsafe_config(&self, voters: Vec<PeerId>, caller: String) -> Result<()> {
+        self.ask_config(|ticket| raft::RaftEvent::UnsafeConfig { ticket, voters, caller }).await
+    }
+
+    async fn ask_config(&self, event: impl FnOnce(u64) -> raft::RaftEvent + Send + 'static) -> Result<()> {
+        match self.ask(0, event).await? {
+            RaftReply::Config(result) => result,
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    /// Steps down, in favour of `to` if given. `abrupt`: at once, without waiting for a target.
+    pub async fn step_down(&self, to: Option<PeerId>, abrupt: bool) -> Result<()> {
+        match self.ask(0, move |ticket| raft::RaftEvent::StepDown { ticket, to, abrupt }).await? {
+            RaftReply::StepDown(result) => result,
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    /// Starts a leadership transfer. Returns false if this replica does not lead or no voter can take over.
+    pub async fn begin_hand_over(&self) -> bool {
+        let Ok(status) = self.status_now().await else { return false };
+        let others = status.committed_config.voter_count() > 1 && status.quorum_heard;
+        let leads = status.role == Role::Leader && others;
+        leads && (status.transferring || self.step_down(None, false).await.is_ok())
+    }
+
+    /// Waits until this replica does not lead, or until `deadline`.
+    pub async fn until_handed_over(&self, deadline: Instant) {
+        self.wait_status(deadline, |status| status.role != Role::Leader).await;
+    }
+
+    /// Starts an election.
+    pub fn elect(&self, ignore_live_leader: bool) {
+        // A loop that ended holds no election.
+        let _ended = self.inbox.send(Command::Event(raft::RaftEvent::Elect { ignore_live_leader }));
+    }
+
+    async fn ask(
+        &self,
+        bytes: usize,
+        event: impl FnOnce(u64) -> raft::RaftEvent + Send + 'static,
+    ) -> Result<RaftReply> {
+        self.begin(bytes, None, event)?.await.map_err(|_| self.stopped_error())
+    }
+
+    fn begin(
+        &self,
+        bytes: usize,
+        room: Option<(u64, Reservation)>,
+        event: impl FnOnce(u64) -> raft::RaftEvent + Send + 'static,
+    ) -> Result<oneshot::Receiver<RaftReply>> {
+        let (answer, answered) = oneshot::channel();
+        let command = Command::Ask { event: Box::new(event), bytes, answer, room };
+        self.inbox.send(command).map_err(|_| self.stopped_error())?;
+        Ok(answered)
+    }
+
+    /// Waits until every operation below `before` is applied and no more can follow. The caller has moved the clock
+    /// past `before`. `Throttled` at the deadline. Spec: SafeTime.tla Serve.
+    pub async fn wait_applied_before(&self, before: Timestamp, deadline: Instant) -> Result<()> {
+        let mvcc = self.shared.tablet.mvcc();
+        let met = || mvcc.all_applied_before(before);
+        let _reader = self.shared.resting.reader();
+        if !met() {
+            // A loop that ended cannot advance safe time; the wait ends at its deadline.
+            let _ended = self.inbox.send(Command::WantSnapshot(before));
+        }
+        self.wait(met, deadline, || format!("the tablet did not reach the timestamp {before} in time")).await
+    }
+
+    /// Waits until a leader has applied everything that earlier leaders may have acknowledged. `Throttled` at the
+    /// deadline.
+    pub async fn wait_caught_up(&self, deadline: Instant) -> Result<()> {
+        let met = || self.shared.tablet.mvcc().is_caught_up();
+        self.wait(met, deadline, || "the new leader of the tablet did not catch up in time".to_string()).await
+    }
+
+    async fn wait(&self, met: impl Fn() -> bool, deadline: Instant, what: impl Fn() -> String) -> Result<()> {
+        let shared = &self.shared;
+        loop {
+            let progress = shared.progress.notified();
+            tokio::pin!(progress);
+            progress.as_mut().enable();
+            if met() {
+                return Ok(());
+            }
+            if let Some(error) = shared.failure() {
+                return Err(error);
+            }
+            let now = shared.env.now().mono;
+            if now >= deadline || shared.env.timeout(deadline.since(now), progress).await.is_none() {
+                return Err(Error::throttled(what()));
+            }
+        }
+    }
+
+    /// Runs `work` with the replica between two turns, on a thread that may block.
+    pub async fn run_on_loop<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Replica, &mut ReplicaEffects) -> R + Send + 'static,
+    ) -> Result<R> {
+        let (answer, answered) = oneshot::channel();
+        let work: WithReplica = Box::new(move |replica, out| drop(answer.send(work(replica, out))));
+        self.inbox.send(Command::With(work)).map_err(|_| self.stopped_error())?;
+        answered.await.map_err(|_| self.stopped_error())
+    }
+
+    /// Makes durable all applied operations and their commit entries, then runs `work` with the log.
+    pub async fn run_on_wal<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Wal) -> R + Send + 'static,
+    ) -> Result<R> {
+        let (answer, answered) = oneshot::channel();
+        let work: log_writer::WalFn = Box::new(move |wal| {
+            let result = wal.sync().map(|()| work(wal));
+            drop(answer.send(result));
+        });
+        self.inbox.send(Command::WithWal(work)).map_err(|_| self.stopped_error())?;
+        let result = answered.await.map_err(|_| self.stopped_error())?;
+        result.inspect_err(|error| self.fail(error))
+    }
+
+    /// Fails the replica: all waiting and later callers get `error`.
+    pub fn fail(&self, error: &Error) {
+        self.shared.fail(error);
+        // Wakes the loop, which rejects the waiting callers.
+        let _ended = self.inbox.send(Command::Persisted(Err(error.clone())));
+    }
+
+    /// Returns the error for a command that got no reply.
+    fn stopped_error(&self) -> Error {
+        self.failure().unwrap_or_else(stopped)
+    }
+
+    /// Finishes the proposals in flight, closes the log in order, and returns the replica. `None` if another caller has
+    /// stopped it.
+    pub async fn stop(&self) -> Option<Replica> {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        self.inbox.send(Command::Stop(answer)).ok()?;
+        answered.await.ok()
+    }
+}
+
+fn unexpected_reply(reply: &RaftReply) -> Error {
+    Error::invalid(format!("the replica returned an unexpected reply: {reply:?}"))
+}
+
+fn stopped() -> Error {
+    Error::aborted("the tablet is shutting down")
+}
+
+fn other_term(term: Term) -> Error {
+    Error::not_leader(format!("this replica leads no longer in term {term}"))
+}
+
+/// Upper limit of a message's bytes besides the rows of its one operation: columns, ids, headers.
+const FRAME_OVERHEAD: usize = 64 << 10;
+
+/// Returns the bytes by which an operation counts as pending.
+fn op_bytes(op: &Op) -> usize {
+    match op {
+        Op::Write(write) => write.rows.len() + write.indirect.len(),
+        _ => 0,
+    }
+}
+
+/// Pending bytes of a proposal, released when its future ends or is dropped.
+struct PendingBytesGuard<'a> {
+    shared: &'a Shared,
+    bytes: usize,
+}
+
+impl Drop for PendingBytesGuard<'_> {
+    fn drop(&mut self) {
+        self.shared.pending_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn failure(&self) -> Option<Error> {
+        self.failure.lock().expect("no task panics while holding it").clone()
+    }
+
+    fn fail(&self, error: &Error) {
+        let mut failure = self.failure.lock().expect("no task panics while holding it");
+        if failure.is_none() {
+            tracing::error!(tablet = %self.tablet.tablet, %error, "a replica failed");
+            *failure = Some(error.clone());
+            drop(failure);
+            (self.config.on_failure)();
+        }
+        self.progress.notify_waiters();
+        self.turned.notify_waiters();
+    }
+
+    fn status(&self) -> Arc<RaftStatus> {
+        self.status.lock().expect("no task panics while holding it").clone()
+    }
+
+    fn set_status(&self, status: RaftStatus) {
+        *self.status.lock().expect("no task panics while holding it") = Arc::new(status);
+        self.turned.notify_waiters();
+        (self.config.on_change)();
+    }
+}

@@ -1,0 +1,214 @@
+//! One tablet of this server: its superblock and its state.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use engine::error::Error;
+use engine::ids::{OpId, TabletId};
+use engine::schema::row_ops::ClientColumn;
+use engine::tablet::Tablet;
+use engine::tablet::superblock::{DataState, Superblock};
+
+use super::replica::ReplicaHandle;
+use crate::dirs::Directory;
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
+use nyala_common::wire::schema;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+
+/// Entry of the tablet table. It stays through all states and leaves the table only when the tablet is deleted.
+pub struct TabletEntry {
+    pub id: TabletId,
+    /// Superblock as of the creation of the entry; schema and name may have changed since.
+    pub meta: Superblock,
+    pub data_dir: Arc<Directory>,
+    state: Mutex<EntryState>,
+    /// Last operation of a log that is closed or deleted.
+    last_op: Mutex<Option<OpId>>,
+    /// Held while the consensus metadata of a replica that does not run is changed, by votes of its tombstone or by a
+    /// copy.
+    pub promises: tokio::sync::Mutex<()>,
+    bound: Mutex<Option<BoundSchema>>,
+}
+
+/// State of a tablet on this server.
+#[derive(Clone)]
+pub enum EntryState {
+    /// The tablet is being created or bootstrapped.
+    Bootstrapping,
+    Running(ReplicaHandle),
+    /// The tablet could not be opened.
+    Failed(Error),
+    Stopping,
+    /// The tablet is being copied from another server.
+    Copying,
+    /// The data is deleted; the last operation is remembered, if known.
+    Tombstoned(Option<OpId>),
+    /// The server is stopping, or the tablet is deleted.
+    Stopped,
+}
+
+/// Columns bound for the last writer's schema. Nearly every write has the schema of the previous one and need not
+/// decode it.
+struct BoundSchema {
+    version: u32,
+    client: Vec<u8>,
+    columns: Arc<[ClientColumn]>,
+}
+
+impl TabletEntry {
+    pub fn new(meta: Superblock, data_dir: Arc<Directory>) -> TabletEntry {
+        let state = match meta.data_state {
+            DataState::Ready => EntryState::Bootstrapping,
+            DataState::Tombstoned | DataState::Deleted | DataState::Copying => {
+                EntryState::Tombstoned(meta.tombstone_last_op)
+            }
+        };
+        TabletEntry {
+            id: meta.tablet,
+            data_dir,
+            state: Mutex::new(state),
+            last_op: Mutex::new(meta.tombstone_last_op),
+            promises: tokio::sync::Mutex::default(),
+            bound: Mutex::new(None),
+            meta,
+        }
+    }
+
+    /// Creates the entry of an unusable tablet, of which little is known.
+    pub fn failed(meta: Superblock, data_dir: Arc<Directory>, error: Error) -> TabletEntry {
+        let entry = TabletEntry::new(meta, data_dir);
+        entry.set_state(EntryState::Failed(error));
+        entry
+    }
+
+    /// Returns the last operation of the closed log, if known.
+    pub fn last_op(&self) -> Option<OpId> {
+        *self.last_op.lock().expect("no task panics while holding it")
+    }
+
+    /// Stores the last operation. `None` changes nothing, so that a failed deletion does not lose it.
+    pub fn remember_last_op(&self, last_op: Option<OpId>) {
+        if last_op.is_some() {
+            *self.last_op.lock().expect("no task panics while holding it") = last_op;
+        }
+    }
+
+    pub fn state(&self) -> EntryState {
+        self.lock().clone()
+    }
+
+    pub fn set_state(&self, state: EntryState) {
+        *self.lock() = state;
+    }
+
+    /// Changes to the state that `next` returns for the current one, if any, and returns the current one. So only one
+    /// of several concurrent callers stops a replica.
+    pub fn transition(&self, next: impl FnOnce(&EntryState) -> Option<EntryState>) -> EntryState {
+        let mut state = self.lock();
+        match next(&state) {
+            Some(next) => std::mem::replace(&mut *state, next),
+            None => state.clone(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, EntryState> {
+        self.state.lock().expect("no task panics while holding a tablet's state")
+    }
+
+    /// Returns the running replica, or the error for the client.
+    pub fn running(&self) -> Result<ReplicaHandle, TabletError> {
+        let state = self.state();
+        if let Some(error) = failure_of(&state) {
+            return Err(TabletError::failed(&error));
+        }
+        match state {
+            EntryState::Running(replica) => Ok(replica),
+            EntryState::Tombstoned(_) => {
+                let what = format!("Tablet {} is tombstoned: its data was deleted here", self.id);
+                Err(TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::IllegalState, what))
+            }
+            other => {
+                let what = format!("Tablet not RUNNING: {}", state_pb(&other).as_str_name());
+                Err(TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::IllegalState, what))
+            }
+        }
+    }
+
+    /// Returns the tablet if it is open, even if it has failed since.
+    pub fn tablet(&self) -> Option<Arc<Tablet>> {
+        match &*self.lock() {
+            EntryState::Running(replica) => Some(replica.tablet().clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns the error that failed this tablet, if any.
+    pub fn failure(&self) -> Option<Error> {
+        failure_of(&self.state())
+    }
+
+    pub fn state_pb(&self) -> TabletStatePb {
+        state_pb(&self.state())
+    }
+
+    pub fn data_state_pb(&self) -> TabletDataState {
+        match self.state() {
+            EntryState::Tombstoned(_) => TabletDataState::TabletDataTombstoned,
+            EntryState::Copying => TabletDataState::TabletDataCopying,
+            _ => TabletDataState::TabletDataReady,
+        }
+    }
+
+    pub fn schema_version(&self) -> u32 {
+        self.tablet().map_or(self.meta.schema_version, |tablet| tablet.schema_version())
+    }
+
+    pub fn table_name(&self) -> String {
+        self.tablet()
+            .map_or_else(|| self.meta.table_name.clone(), |tablet| tablet.table_schema().table_name.clone())
+    }
+
+    /// Returns the table's own history retention in seconds, if it has one.
+    pub fn history_max_age_s(&self) -> Option<u64> {
+        let name = schema::HISTORY_MAX_AGE_SEC;
+        match self.tablet() {
+            Some(tablet) => tablet.table_schema().extra.get(name)?.parse().ok(),
+            None => self.meta.extra.get(name)?.parse().ok(),
+        }
+    }
+
+    /// Returns the columns bound for a client's schema, if the last writer had the same one.
+    pub fn bound_columns(&self, client: &[u8], version: u32) -> Option<Arc<[ClientColumn]>> {
+        let bound = self.bound.lock().expect("no task panics while holding it");
+        let bound = bound.as_ref().filter(|bound| bound.version == version && bound.client == client)?;
+        Some(bound.columns.clone())
+    }
+
+    /// Stores a binding. The bytes are copied, because a slice would keep a whole request alive.
+    pub fn remember_columns(&self, client: &Bytes, version: u32, columns: Arc<[ClientColumn]>) {
+        let client = client.to_vec();
+        *self.bound.lock().expect("no task panics while holding it") =
+            Some(BoundSchema { version, client, columns });
+    }
+}
+
+fn failure_of(state: &EntryState) -> Option<Error> {
+    match state {
+        EntryState::Failed(error) => Some(error.clone()),
+        EntryState::Running(replica) => replica.failure(),
+        _ => None,
+    }
+}
+
+fn state_pb(state: &EntryState) -> TabletStatePb {
+    match state {
+        EntryState::Bootstrapping => TabletStatePb::Bootstrapping,
+        EntryState::Running(replica) if replica.failure().is_some() => TabletStatePb::Failed,
+        EntryState::Running(_) => TabletStatePb::Running,
+        EntryState::Failed(_) => TabletStatePb::Failed,
+        EntryState::Copying => TabletStatePb::Initialized,
+        EntryState::Stopping => TabletStatePb::Stopping,
+        EntryState::Tombstoned(_) | EntryState::Stopped => TabletStatePb::Stopped,
+    }
+}

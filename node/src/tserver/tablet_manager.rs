@@ -1,0 +1,413 @@
+//! The tablet table: every tablet that has a superblock here, opened at start, created, altered and deleted.
+//!
+//! ```text
+//!  start ──▶ BOOTSTRAPPING ──▶ RUNNING ──▶ STOPPING ──▶ tombstoned or deleted    (tombstones.rs)
+//!  create ──────┘     └──▶ FAILED ◀──┘ (storage error; reported to the master)
+//!  StartTabletCopy ──▶ COPYING ──▶ BOOTSTRAPPING, or back                         (copy/)
+//! ```
+//!
+//! Recovery after a crash:
+//! - A superblock without data is an empty tablet.
+//! - A tablet marked deleted is deleted at start; one marked copying becomes the tombstone that it was.
+//! - Data and empty logs without a superblock are removed at start.
+//! - An unreadable superblock fails only its own tablet.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use engine::cfile::cache::{CacheStats, PageCache};
+use engine::error::{Error, Result};
+use engine::ids::TabletId;
+use engine::memory::MemTracker;
+use engine::raft::{RaftConfig, Peer};
+use engine::replica::{ReplicaSetup, Replica, tombstone};
+use engine::tablet::superblock::{DataState, Superblock};
+use engine::wal::Wal;
+use tokio::sync::Notify;
+
+use super::deleted_tablets::DeletedTablets;
+use super::config::TserverConfig;
+use super::tablet_entry::{EntryState, TabletEntry};
+use super::memory_pressure;
+use super::raft_transport::{RaftTransport, RaftTransportConfig};
+use super::replica::{OnCompleted, ReplicaConfig, ReplicaHandle};
+use super::tablet_reports::{PendingReport, ReportLog};
+use crate::dirs::{Directory, ServerDirs};
+use nyala_common::env::Env;
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use crate::server_clock::ServerClock;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+
+/// All tablets of one server.
+pub struct TabletManager {
+    env: Env,
+    clock: ServerClock,
+    dirs: ServerDirs,
+    config: TserverConfig,
+    cache: Arc<PageCache>,
+    completed: OnCompleted,
+    peers: RaftTransport,
+    /// This server as a member of Raft groups.
+    me: Peer,
+    entries: Mutex<BTreeMap<TabletId, Arc<TabletEntry>>>,
+    /// Tablets whose bootstrap has not begun.
+    opening: Mutex<VecDeque<TabletId>>,
+    reports: Arc<Mutex<ReportLog>>,
+    /// Notified when a report should be sent soon.
+    hint: Arc<Notify>,
+    buried: Mutex<DeletedTablets>,
+}
+
+impl TabletManager {
+    /// `addr` is the address that peers use. `completed` is called for every tracked request that took effect without a
+    /// call to this server, or before this server started.
+    pub fn new(
+        env: &Env,
+        clock: &ServerClock,
+        dirs: ServerDirs,
+        addr: (String, u16),
+        config: &TserverConfig,
+        memory: &Arc<MemTracker>,
+        completed: OnCompleted,
+    ) -> TabletManager {
+        let me = Peer::voter(dirs.uuid, addr.0, addr.1);
+        let timeout = Duration::from_millis(config.consensus_timeout_ms);
+        TabletManager {
+            env: env.clone(),
+            clock: clock.clone(),
+            dirs,
+            config: config.clone(),
+            cache: page_cache(config, memory),
+            completed,
+            peers: RaftTransport::new(env, RaftTransportConfig::of(&config.raft, timeout)),
+            me,
+            entries: Mutex::default(),
+            opening: Mutex::default(),
+            reports: Arc::default(),
+            hint: Arc::default(),
+            buried: Mutex::default(),
+        }
+    }
+
+    pub fn dirs(&self) -> &ServerDirs {
+        &self.dirs
+    }
+
+    /// Shrinks the page cache by up to `bytes`, but keeps the pages that key lookups need.
+    pub fn shrink_page_cache(&self, bytes: u64) {
+        self.cache.release_pages(bytes);
+    }
+
+    /// Returns the statistics of the page cache.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<TabletId, Arc<TabletEntry>>> {
+        self.entries.lock().expect("no task panics while holding the tablet table")
+    }
+
+    /// Returns all tablets, ordered by id.
+    pub fn all(&self) -> Vec<Arc<TabletEntry>> {
+        self.entries().values().cloned().collect()
+    }
+
+    pub fn get(&self, id: TabletId) -> Option<Arc<TabletEntry>> {
+        self.entries().get(&id).cloned()
+    }
+
+    /// Finds the tablet that a request names, as 32 hex characters.
+    pub fn find(&self, id: &[u8]) -> Result<Arc<TabletEntry>, TabletError> {
+        TabletId::parse(id).ok().and_then(|id| self.get(id)).ok_or_else(|| {
+            let what = format!("Tablet not found: {}", String::from_utf8_lossy(id));
+            TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what)
+        })
+    }
+
+    /// Reads every superblock, completes interrupted changes, and removes orphan files. An error fails only the tablet
+    /// it concerns; the master replaces that replica.
+    pub fn load(&self) -> Result<()> {
+        let mut known = Vec::new();
+        for dir in &self.dirs.data {
+            let loaded = self.load_dir(dir);
+            known.extend(loaded.map_err(|error| error.context(format!("the directory {}", dir.path)))?);
+        }
+        self.remove_stray_logs(&known)
+            .map_err(|error| error.context(format!("the directory {}", self.dirs.wal.path)))
+    }
+
+    /// Loads the tablets that have a superblock in a data directory.
+    fn load_dir(&self, dir: &Arc<Directory>) -> Result<Vec<TabletId>> {
+        let ids = Superblock::list(&*dir.disk)?;
+        for id in &ids {
+            let entry = match tombstone::recover(&*self.dirs.wal.disk, &*dir.disk, *id) {
+                Ok(Some(meta)) => TabletEntry::new(meta, dir.clone()),
+                Ok(None) => {
+                    self.mark_deleted(*id);
+                    continue;
+                }
+                Err(error) => failed_entry(*id, dir, error),
+            };
+            if entry.meta.data_state == DataState::Deleted {
+                self.mark_deleted(*id);
+            }
+            self.note_restart(&entry);
+            if matches!(entry.state(), EntryState::Bootstrapping) {
+                self.opening().push_back(*id);
+            }
+            self.put(Arc::new(entry));
+            self.report_log().changed(*id);
+        }
+        let removed = tombstone::remove_strays(&*dir.disk, &ids)?;
+        if removed > 0 {
+            tracing::warn!(dir = dir.path, removed, "removed rows of tablets that have no superblock");
+        }
+        Ok(ids)
+    }
+
+    fn remove_stray_logs(&self, known: &[TabletId]) -> Result<()> {
+        let strays = tombstone::remove_stray_logs(&*self.dirs.wal.disk, known)?;
+        if strays.removed > 0 {
+            tracing::warn!(removed = strays.removed, "removed empty logs of tablets that have no superblock");
+        }
+        for tablet in strays.kept {
+            tracing::error!(
+                %tablet,
+                "there is a log but no superblock of this tablet; is a data directory missing? The log stays"
+            );
+        }
+        Ok(())
+    }
+
+    fn opening(&self) -> MutexGuard<'_, VecDeque<TabletId>> {
+        self.opening.lock().expect("no task panics while holding it")
+    }
+
+    /// Bootstraps the tablets that [`TabletManager::load`] found, one after another. Several tasks may do this at once.
+    pub async fn bootstrap(&self) {
+        loop {
+            let Some(id) = self.opening().pop_front() else { return };
+            let Some(entry) = self.get(id) else { continue };
+            if matches!(entry.state(), EntryState::Bootstrapping) {
+                self.open(&entry).await;
+            }
+        }
+    }
+
+    /// Opens a replica and starts it. A failure is stored for the master's report.
+    pub(super) async fn open(&self, entry: &Arc<TabletEntry>) {
+        let open = || self.open_replica(entry).inspect_err(|_| self.note_not_opened(entry));
+        let opened = self.env.run(open).await;
+        self.settle(entry, opened);
+    }
+
+    fn open_replica(&self, entry: &TabletEntry) -> Result<(Replica, Wal)> {
+        let (wal_disk, data_disk) = (self.dirs.wal.disk.clone(), entry.data_dir.disk.clone());
+        let config = self.config.tablet.clone();
+        let (replica, wal, report) =
+            Replica::open(wal_disk, data_disk, entry.id, self.setup(), config, self.cache.clone())?;
+        for (request, timestamp, result) in &report.completed_requests {
+            // A retry may repeat an operation that could not be applied.
+            if let Ok(result) = result {
+                (self.completed)(request, *timestamp, result);
+            }
+        }
+        for note in &report.notes {
+            tracing::info!(tablet = %entry.id, %note);
+            self.env.watch.note(entry.id, note);
+        }
+        Ok((replica, wal))
+    }
+
+    /// Starts an opened replica, or stores the failure for the master's report.
+    fn settle(&self, entry: &Arc<TabletEntry>, opened: Result<(Replica, Wal)>) {
+        let state = match opened {
+            Ok((replica, wal)) => EntryState::Running(self.start_replica(entry, replica, wal)),
+            Err(error) => {
+                tracing::error!(tablet = %entry.id, %error, "a tablet cannot be opened");
+                EntryState::Failed(error)
+            }
+        };
+        entry.set_state(state);
+        self.mark_changed(entry.id);
+    }
+
+    fn start_replica(&self, entry: &TabletEntry, replica: Replica, wal: Wal) -> ReplicaHandle {
+        let (id, reports, hint) = (entry.id, self.reports.clone(), self.hint.clone());
+        let changed: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            reports.lock().expect("no task panics while holding it").changed(id);
+            hint.notify_waiters();
+        });
+        let config = ReplicaConfig {
+            log_sync: self.config.log_sync,
+            pending_bytes_max: self.config.replica_pending_bytes_max,
+            frame_bytes_max: self.config.rpc.max_message_bytes,
+            peers: self.peers.clone(),
+            on_failure: changed.clone(),
+            on_change: changed,
+            on_completed: self.completed.clone(),
+        };
+        ReplicaHandle::start(&self.env, &self.clock, replica, wal, config)
+    }
+
+    /// Creates an empty tablet and starts it.
+    pub async fn create(&self, meta: Superblock, members: RaftConfig) -> Result<(), TabletError> {
+        let id = meta.tablet;
+        // The request may be old: a permanently deleted tablet is never created again.
+        self.check_not_deleted(id)?;
+        let dir = self.emptiest_data_dir();
+        let entry = {
+            let mut entries = self.entries();
+            if let Some(known) = entries.get(&id) {
+                return Err(already_there(known));
+            }
+            let entry = Arc::new(TabletEntry::new(meta.clone(), dir.clone()));
+            entries.insert(id, entry.clone());
+            entry
+        };
+        self.mark_changed(id);
+        let created = self.env.run(|| self.create_replica(meta, members, &dir)).await;
+        if let Err(error) = &created {
+            let error = TabletError::of(TabletErrorCode::UnknownError, error);
+            self.entries().remove(&id);
+            self.report_log().removed(id);
+            return Err(error);
+        }
+        self.settle(&entry, created);
+        Ok(())
+    }
+
+    fn create_replica(&self, meta: Superblock, members: RaftConfig, dir: &Directory) -> Result<(Replica, Wal)> {
+        let (wal_disk, data_disk) = (self.dirs.wal.disk.clone(), dir.disk.clone());
+        let (config, cache) = (self.config.tablet.clone(), self.cache.clone());
+        Replica::create(wal_disk, data_disk, meta, members, self.setup(), config, cache)
+    }
+
+    /// Returns the identity of this server's replica in its group, for one life of the replica.
+    fn setup(&self) -> ReplicaSetup {
+        ReplicaSetup { me: self.me.clone(), options: self.config.raft.clone(), seed: self.env.rng.next_u64() }
+    }
+
+    /// Returns the data directory with the fewest tablets.
+    fn emptiest_data_dir(&self) -> Arc<Directory> {
+        let entries = self.entries();
+        let count =
+            |dir: &Directory| entries.values().filter(|entry| entry.data_dir.path == dir.path).count();
+        let emptiest = self.dirs.data.iter().min_by_key(|dir| count(dir));
+        emptiest.expect("a server has a data directory").clone()
+    }
+
+    pub(super) fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Returns the tablet of this id; or a new entry reserved for a copy, and true.
+    pub(super) fn get_or_reserve(&self, id: TabletId) -> (Arc<TabletEntry>, bool) {
+        let dir = self.emptiest_data_dir();
+        let mut entries = self.entries();
+        if let Some(known) = entries.get(&id) {
+            return (known.clone(), false);
+        }
+        let entry = Arc::new(TabletEntry::new(Superblock::unreadable(id), dir));
+        entry.set_state(EntryState::Copying);
+        entries.insert(id, entry.clone());
+        (entry, true)
+    }
+
+    /// Replaces the tablet's entry.
+    pub(super) fn put(&self, entry: Arc<TabletEntry>) {
+        self.entries().insert(entry.id, entry);
+    }
+
+    /// Removes the entry of a deleted tablet.
+    pub(super) fn forget(&self, id: TabletId) {
+        self.entries().remove(&id);
+        self.report_log().removed(id);
+        self.hint.notify_waiters();
+    }
+
+    /// Records a permanent deletion: no leader may have the tablet copied here again.
+    pub(super) fn mark_deleted(&self, id: TabletId) {
+        self.lock_deleted().insert(id);
+    }
+
+    fn lock_deleted(&self) -> MutexGuard<'_, DeletedTablets> {
+        self.buried.lock().expect("no task panics while holding it")
+    }
+
+    /// Returns `TABLET_NOT_FOUND` for a permanently deleted tablet.
+    pub(super) fn check_not_deleted(&self, id: TabletId) -> Result<(), TabletError> {
+        if !self.lock_deleted().contains(id) {
+            return Ok(());
+        }
+        let what = format!("Tablet {id} was permanently deleted here, because its table was dropped");
+        Err(TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what))
+    }
+
+    fn report_log(&self) -> MutexGuard<'_, ReportLog> {
+        self.reports.lock().expect("no task panics while holding the report log")
+    }
+
+    /// Queues the tablet for a report soon.
+    pub fn mark_changed(&self, id: TabletId) {
+        self.report_log().changed(id);
+        self.hint.notify_waiters();
+    }
+
+    /// Queues the tablet, or its removal, for a report soon.
+    pub(super) fn mark_changed_if_here(&self, id: TabletId) {
+        if self.get(id).is_some() {
+            self.mark_changed(id);
+        }
+    }
+
+    /// Queues the tablet for the next regular report.
+    pub fn mark_changed_quietly(&self, id: TabletId) {
+        self.report_log().changed(id);
+    }
+
+    /// Returns the changes that a master does not know, given the number it has acknowledged.
+    pub fn changes_since(&self, acknowledged: Option<u64>) -> PendingReport {
+        self.report_log().since(acknowledged)
+    }
+
+    /// Notified when a report should be sent soon.
+    pub fn hint(&self) -> &Notify {
+        &self.hint
+    }
+
+    /// Stops every replica in order: proposals in flight finish, then the logs are closed.
+    pub async fn stop(&self) {
+        for entry in self.all() {
+            if let EntryState::Running(replica) = entry.state() {
+                entry.set_state(EntryState::Stopped);
+                drop(replica.stop().await);
+            }
+        }
+    }
+}
+
+/// Creates the server's page cache, which grows only while memory is not short.
+fn page_cache(config: &TserverConfig, memory: &Arc<MemTracker>) -> Arc<PageCache> {
+    let (root, soft_percent) = (memory.clone(), config.memory_soft_percent);
+    let soft = move || memory_pressure::soft_limit(root.limit_bytes(), soft_percent);
+    PageCache::with_tracker(config.page_cache_bytes, &memory.child("page-cache"), soft)
+}
+
+/// Returns the entry of a tablet that could not be recovered.
+fn failed_entry(id: TabletId, dir: &Arc<Directory>, error: Error) -> TabletEntry {
+    tracing::error!(tablet = %id, dir = dir.path, %error, "unreadable superblock");
+    let meta = Superblock::load(&*dir.disk, id).unwrap_or_else(|_| Superblock::unreadable(id));
+    TabletEntry::failed(meta, dir.clone(), error)
+}
+
+fn already_there(entry: &TabletEntry) -> TabletError {
+    let (code, what) = match entry.state() {
+        EntryState::Bootstrapping | EntryState::Copying | EntryState::Stopping => {
+            (TabletErrorCode::AlreadyInprogress, format!("Tablet {} is being worked on", entry.id))
+        }
+        _ => (TabletErrorCode::TabletAlreadyExists, format!("Tablet already exists: {}", entry.id)),
+    };
+    TabletError::new(code, ErrorCode::AlreadyPresent, what)
+}

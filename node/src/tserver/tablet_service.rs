@@ -1,0 +1,175 @@
+//! `kudu.tserver.TabletServerService`: calls of clients.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::tablet::KeyRange;
+
+use super::tablet_entry::TabletEntry;
+use super::consensus_host;
+use super::scan_spec;
+use super::server::TabletServer;
+use super::{scan, write};
+use nyala_common::env::BoxFuture;
+use nyala_proto::kudu::KeyRangePb;
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::tablet::TabletStatusPb;
+use nyala_proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
+use nyala_proto::kudu::tserver::{
+    ListTabletsRequestPb, ListTabletsResponsePb, PingResponsePb, SplitKeyRangeRequestPb,
+    SplitKeyRangeResponsePb, TabletServerFeatures,
+};
+use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::wire::schema;
+use nyala_common::wire::partition;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+
+/// Features of this service and of the administrative service.
+pub const FEATURES: &[u32] = &[
+    TabletServerFeatures::ColumnPredicates as u32,
+    TabletServerFeatures::PadUnixtimeMicrosTo16Bytes as u32,
+    TabletServerFeatures::Quiescing as u32,
+    TabletServerFeatures::ColumnarLayoutFeature as u32,
+    TabletServerFeatures::BloomFilterPredicateV2 as u32,
+];
+
+const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
+    MethodInfo { name, tracked: false, required }
+}
+
+static METHODS: [MethodInfo; 7] = [
+    method("Ping", &[]),
+    MethodInfo { name: "Write", tracked: true, required: &[1] },
+    method("Scan", &[]),
+    method("ScannerKeepAlive", &[1]),
+    method("ListTablets", &[]),
+    method("SplitKeyRange", &[1]),
+    method("Checksum", &[]),
+];
+
+/// The client service of one server.
+pub struct TabletServerService(pub Arc<TabletServer>);
+
+impl Service for TabletServerService {
+    fn name(&self) -> &'static str {
+        "kudu.tserver.TabletServerService"
+    }
+
+    fn features(&self) -> &'static [u32] {
+        FEATURES
+    }
+
+    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
+        METHODS.iter().find(|method| method.name == name)
+    }
+
+    fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
+        Box::pin(async move {
+            let server = &*self.0;
+            let began = server.env.now().mono;
+            let took = || server.env.now().mono.since(began);
+            match call.method {
+                "Write" => {
+                    let reply = write::write(server, call).await;
+                    server.numbers.write_seconds.record(took());
+                    reply
+                }
+                "Scan" => {
+                    let reply = scan::scan(server, call).await;
+                    server.numbers.scan_seconds.record(took());
+                    reply
+                }
+                "ScannerKeepAlive" => scan::keep_alive(server, &call),
+                "Checksum" => scan::checksum(server, call).await,
+                "ListTablets" => list_tablets(server, &call),
+                "SplitKeyRange" => split_key_range(server, &call).await,
+                _ => Reply::message(&PingResponsePb {}),
+            }
+        })
+    }
+}
+
+fn list_tablets(server: &TabletServer, call: &Call) -> Reply {
+    let request = match call.decode::<ListTabletsRequestPb>() {
+        Ok(request) => request,
+        Err(reply) => return reply,
+    };
+    let describe = |entry: &Arc<TabletEntry>| status_and_schema(entry, request.need_schema_info());
+    let status_and_schema = server.tablets.all().iter().map(describe).collect();
+    Reply::message(&ListTabletsResponsePb { error: None, status_and_schema })
+}
+
+fn status_and_schema(entry: &TabletEntry, schema: bool) -> StatusAndSchemaPb {
+    let tablet = entry.tablet();
+    let meta = &entry.meta;
+    let current = tablet.as_ref().map(|tablet| tablet.schema());
+    let current = current.as_deref().unwrap_or(&meta.schema);
+    let role = consensus_host::role(entry);
+    StatusAndSchemaPb {
+        tablet_status: status(entry),
+        schema: schema.then(|| schema::schema_to_pb(current)),
+        partition_schema: schema.then(|| partition::schema_to_pb(&meta.partition_schema, current)),
+        schema_version: Some(entry.schema_version()),
+        role: Some(role as i32),
+    }
+}
+
+/// Returns a tablet as tools list it.
+pub fn status(entry: &TabletEntry) -> TabletStatusPb {
+    let size = entry.tablet().map_or(0, |tablet| tablet.stats().disk_bytes);
+    let last_status = entry.failure().map_or_else(String::new, |error| error.message);
+    TabletStatusPb {
+        tablet_id: entry.id.to_string(),
+        table_name: entry.table_name(),
+        state: Some(entry.state_pb() as i32),
+        tablet_data_state: Some(entry.data_state_pb() as i32),
+        last_status,
+        start_key: None,
+        end_key: None,
+        partition: Some(partition::to_pb(&entry.meta.partition)),
+        estimated_on_disk_size: Some(size as i64),
+        data_dirs: vec![Bytes::from(entry.data_dir.path.clone())],
+    }
+}
+
+async fn split_key_range(server: &TabletServer, call: &Call) -> Reply {
+    let request = match call.decode::<SplitKeyRangeRequestPb>() {
+        Ok(request) => request,
+        Err(reply) => return reply,
+    };
+    let response = match key_ranges(server, &request).await {
+        Ok(ranges) => SplitKeyRangeResponsePb { error: None, ranges },
+        Err(error) if error.is_busy() => return Reply::too_busy(error.to_string()),
+        Err(error) => SplitKeyRangeResponsePb { error: Some(error.to_pb()), ranges: Vec::new() },
+    };
+    Reply::message(&response)
+}
+
+async fn key_ranges(
+    server: &TabletServer,
+    request: &SplitKeyRangeRequestPb,
+) -> Result<Vec<KeyRangePb>, TabletError> {
+    let entry = server.tablets.find(&request.tablet_id)?;
+    let replica = entry.running()?;
+    let schema = replica.tablet().schema();
+    let bound = |bytes: &Option<Bytes>| scan_spec::key_bound(bytes.as_deref(), &schema);
+    let (lower, upper) = (bound(&request.start_primary_key)?, bound(&request.stop_primary_key)?);
+    if let (Some(lower), Some(upper)) = (&lower, &upper)
+        && lower > upper
+    {
+        let what = "Invalid primary key range: the start is after the stop";
+        return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::InvalidArgument, what));
+    }
+    let columns = scan_spec::projection(&request.columns, &schema, false)?;
+    let columns: Vec<_> = columns.iter().filter_map(|column| column.id).collect();
+    let target = request.target_chunk_size_bytes();
+    let split = || replica.tablet().split_key_range(lower.as_deref(), upper.as_deref(), &columns, target);
+    let ranges = server.env.run(split).await.map_err(|error| scan::read_failed(&replica, &error))?;
+    let key = |bytes: Option<Vec<u8>>| bytes.map(Bytes::from);
+    let to_pb = |range: KeyRange| KeyRangePb {
+        start_primary_key: key(range.lower),
+        stop_primary_key: key(range.upper),
+        size_bytes_estimates: range.bytes,
+    };
+    Ok(ranges.into_iter().map(to_pb).collect())
+}

@@ -1,0 +1,228 @@
+//! Programs of clients, as data.
+//!
+//! The run creates tables, numbered from 0, before any client begins; ops refer to them by number. Keys and values are
+//! small numbers, which the workload expands into the columns of a row.
+//!
+//! The plan text has the field names as they are here: `at` is a read mode, `from` a replica choice, `back` the age of
+//! a snapshot, `asked` the target of a configuration change, `waits` a write wait, `wanted` a search output.
+
+use std::time::Duration;
+
+use crate::line_format::{records, words};
+
+words! {
+    /// Operation on one row.
+    pub enum WriteKind {
+        Insert = "insert",
+        InsertIgnore = "insert-ignore",
+        Upsert = "upsert",
+        UpsertIgnore = "upsert-ignore",
+        Update = "update",
+        UpdateIgnore = "update-ignore",
+        Delete = "delete",
+        DeleteIgnore = "delete-ignore",
+    }
+}
+
+words! {
+    /// Read mode of a scan.
+    pub enum ReadMode {
+        /// The newest state of the replica.
+        Latest = "latest",
+        /// A snapshot whose timestamp the server chooses, or `back` before now.
+        Snapshot = "snapshot",
+        /// A snapshot that includes everything that this client has observed.
+        YourWrites = "your-writes",
+    }
+}
+
+words! {
+    /// Replicas that a scan may read from.
+    pub enum ReplicaChoice {
+        Leader = "leader",
+        /// Any replica, chosen by the client.
+        Any = "any",
+    }
+}
+
+words! {
+    /// Replicas that an operator asks for a configuration change.
+    pub enum ChangeTarget {
+        /// The leader that the masters report.
+        Leader = "leader",
+        /// All replicas: every one that is leader or believes that it is.
+        All = "all",
+    }
+}
+
+words! {
+    /// Flush mode of a client's session.
+    pub enum FlushMode {
+        /// Each write is sent and awaited by itself.
+        Sync = "sync",
+        /// An op [`ClientOp::Flush`] sends the buffered writes.
+        Manual = "manual",
+        /// The session sends buffered writes by itself.
+        Background = "background",
+    }
+}
+
+words! {
+    /// Condition on a cell. `Any` accepts all cells.
+    pub enum PredicateKind {
+        Equal = "equal",
+        Between = "between",
+        Below = "below",
+        AtLeast = "at-least",
+        OneOf = "one-of",
+        Any = "any",
+        Null = "null",
+        NotNull = "not-null",
+    }
+}
+
+words! {
+    /// Output of a search.
+    pub enum SearchOutput {
+        Rows = "rows",
+        /// The row count, then the rows.
+        Count = "count",
+        /// A limited number of rows, then all of them.
+        Few = "few",
+    }
+}
+
+words! {
+    /// Wait of a client after a write.
+    pub enum WriteWait {
+        /// No wait. Propagated timestamps order the client's later operations.
+        No = "no",
+        /// Commit wait: until the write's timestamp has passed on every clock (COMMIT_WAIT).
+        Commit = "commit",
+    }
+}
+
+records! {
+    /// Settings of one client. Its ops follow on the next lines.
+    pub struct ClientSetup = "client" {
+        pub number: u8,
+        pub flush: FlushMode,
+        pub waits: WriteWait,
+        /// Pause between two ops.
+        pub pace: Duration,
+        /// Number of ops after which the client propagates its newest observed timestamp to the next client. 0 never.
+        pub propagate_every: u32,
+    }
+}
+
+/// One client and its ops, which run one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientProgram {
+    pub setup: ClientSetup,
+    pub ops: Vec<ClientOp>,
+}
+
+/// Smallest `value` of a write whose text column has several kilobytes.
+pub const LARGE_VALUE_MIN: u32 = 1_000_000;
+
+records! {
+    /// One operation of a client.
+    pub enum ClientOp as
+    /// Kind of a [`ClientOp`]: the op without its parameters.
+    ClientOpKind {
+        /// Writes a row. `value` determines the cells, and from [`LARGE_VALUE_MIN`] on a long text.
+        Write = "write" { kind: WriteKind, table: u8, key: u32, value: u32 },
+        /// Sends buffered writes and waits for their replies.
+        Flush = "flush" {},
+        /// Reads one row by its key.
+        Get = "get" { table: u8, key: u32, at: ReadMode, from: ReplicaChoice },
+        /// Reads keys from `low` to below `high`. A snapshot is `back` before now, if `back` is not zero.
+        Scan = "scan" {
+            table: u8,
+            low: u32,
+            high: u32,
+            at: ReadMode,
+            back: Duration,
+            ordered: bool,
+            from: ReplicaChoice,
+        },
+        /// Reads a whole table at a snapshot, with a pause after every few rows, so that servers restart in between.
+        SlowScan = "slow-scan" { table: u8, ordered: bool, pause: Duration, from: ReplicaChoice },
+        /// Reads the rows whose cell satisfies a predicate, and the columns that `columns` has a bit for. The values of
+        /// the predicate are derived from `value` and from this client's last write.
+        Find = "find" {
+            table: u8,
+            column: u8,
+            test: PredicateKind,
+            value: u32,
+            at: ReadMode,
+            back: Duration,
+            columns: u8,
+            wanted: SearchOutput,
+            from: ReplicaChoice,
+        },
+        /// Reads the changes between `back` before now and now.
+        Diff = "diff" { table: u8, back: Duration },
+        /// Moves `amount` from one account to another: reads both rows, then updates each if it is unchanged.
+        Transfer = "transfer" { table: u8, debit: u32, credit: u32, amount: u32 },
+        /// Adds the nullable column with this number.
+        AddColumn = "add-column" { table: u8, column: u8 },
+        DropColumn = "drop-column" { table: u8, column: u8 },
+        /// Adds the range partition with this number, above the initial ones.
+        AddRange = "add-range" { table: u8, range: u8 },
+        DropRange = "drop-range" { table: u8, range: u8 },
+        /// Creates a further table, writes `rows` rows to it and drops it.
+        ShortTable = "short-table" { number: u8, rows: u32 },
+        /// Adds, renames, drops, writes or reads columns that only this client uses. `step` determines the operation.
+        OwnColumn = "own-column" { table: u8, step: u8 },
+        /// Adds, drops, fills or reads a range that only this client uses. `step` determines the operation.
+        OwnRange = "own-range" { table: u8, step: u8 },
+        /// Asks the leader of a tablet to step down.
+        StepDown = "step-down" { table: u8, tablet: u8 },
+        /// Asks one of a tablet's replicas, by its index, to start an election, even while there is a leader.
+        Elect = "elect" { table: u8, tablet: u8, replica: u8 },
+        /// Moves a replica of a tablet to a tablet server without one.
+        Move = "move" { table: u8, tablet: u8, asked: ChangeTarget },
+        /// Evicts a replica on behalf of an operator. Masters add another replica later.
+        Evict = "evict" { table: u8, tablet: u8, asked: ChangeTarget },
+        /// Runs the rebalancer, with at most `at_once` moves at a time, until the replicas of each table are balanced.
+        Rebalance = "rebalance" { at_once: u8 },
+        /// Removes a master from the masters' group. Its process keeps running.
+        RemoveMaster = "remove-master" { master: u8 },
+        /// Adds a master to the masters' group.
+        AddMaster = "add-master" { master: u8 },
+        Wait = "wait" { span: Duration },
+        /// Appends a row to this client's list. It points to the row before, which may be in another tablet.
+        Link = "link" {},
+        /// Reads the lists of all clients at one snapshot, `back` before now if `back` is not zero.
+        Walk = "walk" { back: Duration, from: ReplicaChoice },
+        /// Inserts a row into the table with an auto-increment column, under a key that other rows share, or reads all
+        /// rows. `step` determines the operation.
+        Numbered = "numbered" { step: u8 },
+        /// Quiesces a tablet server: until `span` is over it becomes leader of no tablet and begins no scan.
+        Quiesce = "quiesce" { server: u8, span: Duration },
+        /// Reads the memory trackers of a tablet server.
+        Inspect = "inspect" { server: u8 },
+    }
+}
+
+impl ClientOp {
+    /// Returns true if the op may change rows.
+    pub fn writes(&self) -> bool {
+        matches!(
+            self,
+            ClientOp::Write { .. }
+                | ClientOp::OwnColumn { .. }
+                | ClientOp::OwnRange { .. }
+                | ClientOp::Transfer { .. }
+                | ClientOp::ShortTable { .. }
+                | ClientOp::Link {}
+                | ClientOp::Numbered { .. }
+        )
+    }
+
+    /// Returns true if the op appends to a client's list or reads the lists.
+    pub fn is_of_lists(&self) -> bool {
+        matches!(self, ClientOp::Link {} | ClientOp::Walk { .. })
+    }
+}

@@ -1,0 +1,227 @@
+//! The generator: from a seed, a profile and a size to a plan.
+//!
+//! Generation is a swarm: each kind of op and fault is in a plan with its own probability, and those that are in have
+//! weights from a wide range. Runs that each lack something find more than runs that have everything. Without deletes
+//! tables grow larger; without restarts logs grow longer.
+//!
+//! ```text
+//! layout       cluster, data, devices, network, clocks
+//! ops          programs of clients ◄── searches
+//! faults       faults of the profile, over the time that clients work
+//! scenarios    further ops and faults that belong together
+//! corrections  recoverability, timing, final restart
+//! ```
+//!
+//! Invariant: acknowledged writes stay recoverable. At most one tablet server loses or corrupts synced data, and none
+//! does where tablets have a single replica.
+//!
+//! Order: parts draw one after the other from shared or own streams, and later parts read what earlier parts drew.
+
+use std::time::Duration;
+
+use self::faults::FaultGenerator;
+use crate::client_ops::{ClientOp, ClientProgram};
+use crate::draws::{MS, SECOND};
+use crate::faults::Fault;
+use crate::plan::Plan;
+use crate::profile::{FaultProfile, PlanSize};
+use crate::random_stream::RandomStream;
+use crate::scenarios::{add_scenarios, master_changes, unsynced_logs};
+use crate::spec::{ClusterSpec, FinalRestart};
+
+mod faults;
+mod layout;
+mod ops;
+mod raft_batching;
+mod recoverability;
+mod searches;
+
+/// Maximum of `follower_failed` in a plan with a disk wipe. The recovery phase has time to evict the lost replicas and
+/// to copy them again.
+const WIPED_FOLLOWER_FAILED_MAX: Duration = Duration::from_secs(15);
+/// Disk operations and syncs of the post-run checks.
+const CHECK_DISK_OPS: u32 = 5_000;
+/// Time within which a segment that was lost once arrives.
+const RETRANSMITTED_WITHIN: Duration = Duration::from_millis(400);
+
+impl Plan {
+    /// Returns the plan of a seed. Equal arguments give equal plans within one version.
+    pub fn generate(seed: u64, profile: FaultProfile, size: PlanSize) -> Plan {
+        let stream = |name| RandomStream::new(seed, name);
+        let random = &mut stream("plan");
+        let mut cluster = layout::cluster(random, size);
+        let network = layout::network(random);
+        let mut clients = ops::clients(random, &cluster, profile, size);
+        ops::replace_with_rare_ops(&mut stream("more ops"), &mut cluster, &mut clients);
+        let data = layout::data(&mut stream("data"));
+        ops::replace_with_owned(&mut stream("owned"), &cluster, &mut clients, size);
+        searches::replace_with_searches(&mut stream("searches"), &cluster, &mut clients);
+        searches::read_before_history(&mut stream("ancient"), &data, &mut clients);
+        let work = clients.iter().map(working_time).max().unwrap_or_default();
+        let faults = FaultGenerator::new(random, &cluster, profile, clients.len() as u8).faults(work, size);
+        let mut plan = Plan {
+            seed,
+            data,
+            sending: raft_batching::raft_batching(&mut stream("sending")),
+            devices: layout::devices(random),
+            network,
+            clocks: layout::clocks(random, &cluster, profile),
+            cluster,
+            clients,
+            faults,
+            ending: FinalRestart::Stay,
+            limit: Duration::ZERO,
+            quiet: Duration::ZERO,
+        };
+        if size != PlanSize::Bench {
+            ops::replace_with_auto_increment(&mut stream("numbered"), &mut plan.clients);
+            add_scenarios(&mut plan, profile, work);
+        }
+        plan.correct_timing();
+        plan.keep_recoverable();
+        unsynced_logs::unsync_logs(&mut stream("unsynced"), &mut plan, profile);
+        let restart = final_restart(&mut stream("ending"), &plan.cluster);
+        plan.ending = master_changes::final_restart(&plan, restart);
+        plan.limit = plan.faults_end_at() + work * 4 + disk_time(&plan) + 120 * SECOND;
+        plan.quiet = 60 * SECOND + (plan.devices.op + plan.devices.sync) * CHECK_DISK_OPS;
+        plan
+    }
+
+    /// Raises timeouts and retention that devices and network cannot meet.
+    fn correct_timing(&mut self) {
+        let spins = self.devices.sync >= layout::HDD_SYNC_MIN;
+        // A vote is stored for every tablet. On a spinning disk that takes longer than a short election timeout.
+        if spins {
+            self.cluster.raft_heartbeat = self.cluster.raft_heartbeat.max(500 * MS);
+        }
+        // A snapshot is read twice; the second read must come before its history is dropped.
+        if !self.data.history.is_zero() {
+            let least = if spins { 5 } else { 2 };
+            self.data.history = self.data.history.max(least * SECOND);
+        }
+        // If each lost segment ends a leadership, no leader stays long enough to evict a follower.
+        if self.cluster.raft_heartbeat * 3 < RETRANSMITTED_WITHIN {
+            self.network.loss_per_mille = 0;
+        }
+        // A wiped server returns as a new server. Its tablets are re-replicated once the old server is evicted.
+        if self.faults.iter().any(|fault| matches!(fault.kind, Fault::Wipe { .. })) {
+            self.cluster.follower_failed = self.cluster.follower_failed.min(WIPED_FOLLOWER_FAILED_MAX);
+        }
+    }
+}
+
+/// Returns an upper bound on the time that a client waits for disks. An op causes its own disk operations, and may wait
+/// for those of a flush or a compaction.
+fn disk_time(plan: &Plan) -> Duration {
+    let ops_max = plan.clients.iter().map(|client| client.ops.len()).max().unwrap_or_default();
+    (plan.devices.op + plan.devices.sync) * 100 * ops_max as u32
+}
+
+/// Returns the time that a client works if nothing delays it.
+fn working_time(client: &ClientProgram) -> Duration {
+    let waits = client.ops.iter().map(|op| match op {
+        ClientOp::Quiesce { span, .. } => *span,
+        _ => Duration::ZERO,
+    });
+    (client.setup.pace + MS) * client.ops.len() as u32 + waits.sum::<Duration>()
+}
+
+/// Draws the final restart. Most runs have one, so that the post-run checks notice data that was not stored or that
+/// cannot be read again.
+fn final_restart(random: &mut RandomStream, cluster: &ClusterSpec) -> FinalRestart {
+    match random.weighted(&[(FinalRestart::Stay, 1), (FinalRestart::Kill, 2), (FinalRestart::PowerCut, 2)]) {
+        // A power cut may lose unsynced writes.
+        FinalRestart::PowerCut if !cluster.log_sync => FinalRestart::Kill,
+        restart => restart,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Hash over the text of the plans of 12 seeds, for every profile and both sizes of runs.
+    const PLANS_HASH: u64 = 0xea58_1990_1992_a7d4;
+
+    #[test]
+    fn plans_of_seeds_stay_the_same() {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for profile in FaultProfile::ALL {
+            for size in [PlanSize::Smoke, PlanSize::Full] {
+                for seed in 0..12 {
+                    let text = Plan::generate(seed, *profile, size).to_string();
+                    let add = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+                    hash = text.bytes().fold(hash, add);
+                }
+            }
+        }
+        assert_eq!(
+            hash, PLANS_HASH,
+            "plans of seeds changed: kept seeds, results and pages refer to other plans now ({hash:#018x}); \
+             draw from a new stream, or accept the new hash if the change is intended"
+        );
+    }
+
+    #[test]
+    fn every_fault_and_op_is_drawn_by_some_seed() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..400 {
+            let profile = FaultProfile::ALL[seed as usize % FaultProfile::ALL.len()];
+            let plan = Plan::generate(seed, profile, PlanSize::Smoke);
+            seen.extend(plan.faults.iter().map(|fault| fault.kind.word()));
+            seen.extend(plan.clients.iter().flat_map(|client| &client.ops).map(ClientOp::word));
+        }
+        let rare =
+            ["wipe", "step-down", "move", "evict", "quiesce", "bit-rot", "lost-write", "misdirected-write"];
+        let words = Fault::WORDS.iter().chain(ClientOp::WORDS).filter(|word| !rare.contains(word));
+        let missing: Vec<_> = words.filter(|word| !seen.contains(**word)).collect();
+        assert!(missing.is_empty(), "no seed draws {missing:?}");
+    }
+
+    #[test]
+    fn a_seed_draws_its_own_subset() {
+        let plan = |seed| Plan::generate(seed, FaultProfile::Swarm, PlanSize::Full);
+        let kinds = |plan: Plan| plan.faults.iter().map(|fault| fault.kind.word()).collect::<BTreeSet<_>>();
+        let sets: BTreeSet<_> = (0..20).map(|seed| kinds(plan(seed))).collect();
+        assert!(sets.len() > 15, "only {} different subsets", sets.len());
+        assert_eq!(plan(7), plan(7));
+    }
+
+    #[test]
+    fn a_wiped_server_is_evicted_and_replaced_within_the_recovery_phase() {
+        let plans = (0..200).map(|seed| Plan::generate(seed, FaultProfile::Copy, PlanSize::Full));
+        let wipes =
+            |plan: &Plan| plan.faults.iter().filter(|fault| matches!(fault.kind, Fault::Wipe { .. })).count();
+        let wiped: Vec<Plan> = plans.filter(|plan| wipes(plan) > 0).collect();
+        assert!(wiped.iter().all(|plan| wipes(plan) == 1), "the next server is not wiped as well");
+        assert!(wiped.len() > 20, "only {} plans wipe a server", wiped.len());
+        assert!(wiped.iter().all(|plan| plan.cluster.follower_failed * 3 < plan.quiet));
+    }
+
+    #[test]
+    fn plans_with_slow_disks_have_longer_limits() {
+        let plans = (0..50).map(|seed| Plan::generate(seed, FaultProfile::Calm, PlanSize::Full));
+        let spinning: Vec<Plan> = plans.filter(|plan| plan.devices.sync == layout::HDD_SYNC_MIN).collect();
+        assert!(!spinning.is_empty());
+        for plan in spinning {
+            let ops_max = plan.clients.iter().map(|client| client.ops.len()).max().expect("a client");
+            assert!(plan.limit > 500 * MS * ops_max as u32, "{:?} for {ops_max} ops", plan.limit);
+            assert!(plan.quiet >= 120 * SECOND);
+            assert!(plan.cluster.raft_heartbeat >= 500 * MS);
+        }
+    }
+
+    #[test]
+    fn faults_hit_hosts_that_exist_and_end_within_the_limit() {
+        for seed in 0..200 {
+            let plan = Plan::generate(seed, FaultProfile::Swarm, PlanSize::Smoke);
+            let hosts = plan.hosts();
+            for fault in &plan.faults {
+                assert!(hosts.contains(&fault.target), "{fault:?}");
+            }
+            assert!(plan.faults_end_at() < plan.limit);
+        }
+    }
+}

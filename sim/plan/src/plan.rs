@@ -1,0 +1,103 @@
+//! The plan and questions about it.
+
+use std::time::Duration;
+
+use crate::client_ops::{ClientOp, ClientProgram};
+use crate::faults::{FaultKind, TimedFault};
+use crate::host::Host;
+use crate::spec::{ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching};
+
+/// All that a run does. See the [crate].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub seed: u64,
+    pub cluster: ClusterSpec,
+    pub data: DataSpec,
+    pub sending: RaftBatching,
+    pub devices: DeviceSpec,
+    pub network: NetworkSpec,
+    /// Machines whose clock errs. The clocks of all others are correct to a millisecond.
+    pub clocks: Vec<ClockSkew>,
+    pub clients: Vec<ClientProgram>,
+    /// Ordered by time.
+    pub faults: Vec<TimedFault>,
+    pub ending: FinalRestart,
+    /// Time within which the clients must end, faults included.
+    pub limit: Duration,
+    /// Length of the recovery phase, within which the cluster must recover fully.
+    pub quiet: Duration,
+}
+
+impl Plan {
+    /// Returns the history retention of the servers if reads of old snapshots depend on it.
+    ///
+    /// None if servers retain history for longer than any run, or if clocks differ between machines.
+    pub fn history_kept(&self) -> Option<Duration> {
+        let disturbs_clock = |fault: &TimedFault| {
+            matches!(fault.kind.kind(), FaultKind::ClockJump | FaultKind::ClockDrift | FaultKind::ClockError)
+        };
+        let clocks_agree = self.clocks.is_empty() && !self.faults.iter().any(disturbs_clock);
+        (clocks_agree && !self.data.history.is_zero()).then_some(self.data.history)
+    }
+
+    /// Returns all masters and tablet servers.
+    pub fn servers(&self) -> Vec<Host> {
+        let masters = (0..self.cluster.masters).map(Host::Master);
+        masters.chain((0..self.cluster.tservers).map(Host::Tserver)).collect()
+    }
+
+    /// Returns all servers and clients.
+    pub fn hosts(&self) -> Vec<Host> {
+        let mut hosts = self.servers();
+        hosts.extend(self.clients.iter().map(|client| Host::Client(client.setup.number)));
+        hosts
+    }
+
+    pub fn op_count(&self) -> usize {
+        self.clients.iter().map(|client| client.ops.len()).sum()
+    }
+
+    /// Returns true if a power cut may lose acknowledged writes, because logs are not synced.
+    pub fn may_lose_acknowledged(&self) -> bool {
+        !self.cluster.log_sync && self.faults.iter().any(|fault| fault.kind.cuts_power())
+    }
+
+    /// Returns true if an operator runs the rebalancer.
+    pub fn rebalances(&self) -> bool {
+        self.any_op(|op| matches!(op, ClientOp::Rebalance { .. }))
+    }
+
+    /// Returns true if an operator changes the masters' group.
+    pub fn changes_masters(&self) -> bool {
+        self.any_op(|op| matches!(op, ClientOp::RemoveMaster { .. } | ClientOp::AddMaster { .. }))
+    }
+
+    /// Returns true if clients append to linked lists or read them.
+    pub fn has_lists(&self) -> bool {
+        self.any_op(ClientOp::is_of_lists)
+    }
+
+    /// Returns true if there is a table with an auto-increment column.
+    pub fn has_numbered(&self) -> bool {
+        self.any_op(|op| matches!(op, ClientOp::Numbered { .. }))
+    }
+
+    /// Returns true if a column that a write names may be dropped before the write is retried.
+    pub fn loses_columns(&self) -> bool {
+        self.alters() || self.any_op(|op| matches!(op, ClientOp::DropColumn { .. }))
+    }
+
+    /// Returns true if clients drop or rename columns of their own.
+    pub fn alters(&self) -> bool {
+        self.any_op(|op| matches!(op, ClientOp::OwnColumn { .. }))
+    }
+
+    /// Returns the time at which the last fault ends, since the workload began.
+    pub fn faults_end_at(&self) -> Duration {
+        self.faults.iter().map(|fault| fault.at + fault.kind.span()).max().unwrap_or_default()
+    }
+
+    fn any_op(&self, predicate: impl Fn(&ClientOp) -> bool) -> bool {
+        self.clients.iter().flat_map(|client| &client.ops).any(predicate)
+    }
+}

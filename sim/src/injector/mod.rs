@@ -1,0 +1,590 @@
+//! The fault injector: applies a plan's faults and ends them.
+//!
+//! Each fault changes the world when it begins and schedules the action that undoes it. A fault that does not apply,
+//! such as a kill of a server that is down, is not counted.
+
+mod cut_links;
+mod machine_faults;
+mod triggers;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::disk::mem::{DiskOpKind, MemDisk, WriteDamage};
+
+use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
+use crate::net::rules::LinkEffect;
+use crate::trigger::{ArmedTrigger, TriggerAction};
+use crate::world::{LinkRule, LinkRuleId, World};
+use cut_links::CutLinks;
+use sim_plan::RandomStream;
+use sim_plan::faults::HostDir;
+use sim_plan::{Fault, FinalRestart, Host, LinkDirection, Plan};
+
+/// Time until a supervisor restarts a process that ended by itself.
+const SUPERVISOR_PAUSE: Duration = Duration::from_millis(500);
+/// Interval at which the operator checks if a server must be restarted, once faults of its disks have begun: a fault
+/// may wait long for the operation that it hits.
+const OPERATOR_PAUSE: Duration = Duration::from_secs(2);
+/// Free bytes of a disk that is not full.
+const DISK_FREE: u64 = 1 << 40;
+
+/// An action that is due at a time.
+#[derive(Debug, Clone)]
+enum ScheduledAction {
+    /// The plan's fault of this number begins.
+    Begin(usize),
+    /// The host is restarted, unless it has been since that many starts.
+    Start(Host, u64),
+    Resume(Host),
+    AddRule(LinkRule, Duration),
+    RemoveRule(LinkRuleId),
+    DiskSpeed(Host, HostDir),
+    DiskSpace(Host, HostDir),
+    ReadErrors(Host, HostDir),
+    ClockDrift(Host, i64),
+    /// The clock's stated error is correct again, and the clock is no longer ahead, or behind, by this much.
+    ClockSure {
+        host: Host,
+        error_us: u64,
+        ahead_us: i64,
+    },
+    Memory(Host),
+    Cpu(Host),
+    /// The operator checks if the server's disks failed, and schedules the next check.
+    HealthCheck(Host),
+}
+
+/// Kinds of faults that wait for an operation of a device, with the device's counter of them.
+pub const FAULT_COUNTERS: &[(&str, &str)] = &[
+    ("bit-rot", "disk: bits flipped"),
+    ("disk-error", "disk: operations failed"),
+    ("disk-full", "disk: full"),
+    ("lost-write", "disk: writes never made"),
+    ("misdirected-write", "disk: writes misdirected"),
+    ("power-cut", "disk: names lost"),
+    ("power-cut", "disk: writes lost"),
+    ("power-cut", "disk: writes torn"),
+    ("power-cut-in-sync", "disk: power cuts in sync"),
+    ("sync-error", "disk: syncs failed"),
+];
+
+/// Uptime after which a server has the tablets that were created while it was away.
+const CAUGHT_UP_AFTER: Duration = Duration::from_secs(1);
+
+/// The state of a server.
+#[derive(Debug, Clone, Default)]
+struct HostState {
+    down: bool,
+    paused: bool,
+    /// Time since which it is up, down or paused; zero if it has always been up.
+    since: Duration,
+    starts: u64,
+    /// An armed power cut within a disk operation: its kind and duration.
+    armed_power_cut: Option<(&'static str, Duration)>,
+    /// Failed operations of its disks at its last start.
+    failed_before: u64,
+    /// True if data on its disks was damaged.
+    damaged: bool,
+    /// True if the operator checks its disks.
+    health_checked: bool,
+    /// True if its clock states a large error and is ahead.
+    clock_error_raised: bool,
+}
+
+/// The fault injector of one run.
+pub struct FaultInjector {
+    plan: Plan,
+    draw: RandomStream,
+    /// Actions by time since the run began.
+    due: BTreeMap<(Duration, u64), ScheduledAction>,
+    next: u64,
+    hosts: BTreeMap<Host, HostState>,
+    links: CutLinks,
+    /// True if no more faults may begin.
+    faults_ended: bool,
+    /// Number of applied faults by kind.
+    pub fired: BTreeMap<String, u64>,
+}
+
+impl FaultInjector {
+    /// `start`: the time since the run began from which the plan counts.
+    pub fn new(plan: &Plan, start: Duration) -> FaultInjector {
+        let hosts = plan.servers().into_iter().map(|host| (host, HostState::default())).collect();
+        let mut injector = FaultInjector {
+            plan: plan.clone(),
+            draw: RandomStream::new(plan.seed, "chaos"),
+            due: BTreeMap::new(),
+            next: 0,
+            hosts,
+            links: CutLinks::default(),
+            faults_ended: false,
+            fired: BTreeMap::new(),
+        };
+        for (number, fault) in plan.faults.iter().enumerate() {
+            injector.at(start + fault.at, ScheduledAction::Begin(number));
+        }
+        injector
+    }
+
+    fn at(&mut self, at: Duration, action: ScheduledAction) {
+        self.due.insert((at, self.next), action);
+        self.next += 1;
+    }
+
+    /// Returns the time of the next action.
+    pub fn next_at(&self) -> Option<Duration> {
+        self.due.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Performs the actions that are due.
+    pub fn run_due(&mut self, world: &mut dyn World) {
+        while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= world.now()) {
+            let action = entry.remove();
+            self.perform(world, action);
+        }
+    }
+
+    /// Returns the servers that are stopped or cut off, with the time since which no message of theirs arrives. Earlier
+    /// messages may be delayed by a blocked link, for as long as it is blocked.
+    pub fn silent_hosts(&self) -> BTreeMap<Host, Duration> {
+        let since = |host: Host, state: &HostState| {
+            if state.down || state.paused {
+                return self.links.clear(&host.name()).map(|clear| clear.max(state.since));
+            }
+            let others = self.hosts.keys().filter(|other| **other != host).map(|other| other.name());
+            self.links.cut_off(&host.name(), others)
+        };
+        let silent = self.hosts.iter().filter_map(|(host, state)| Some((*host, since(*host, state)?)));
+        silent.collect()
+    }
+
+    /// Returns true if every other server has been up long enough to have the tablets created while it was away. Of a
+    /// tablet's three replicas one may not exist yet: losing another then would leave no majority.
+    fn all_others_up(&self, now: Duration, target: Host) -> bool {
+        self.hosts.iter().filter(|(host, _)| **host != target).all(|(_, state)| {
+            !state.down
+                && !state.paused
+                && (state.since.is_zero() || now.saturating_sub(state.since) > CAUGHT_UP_AFTER)
+        })
+    }
+
+    fn count(&mut self, what: &str) {
+        *self.fired.entry(what.to_string()).or_default() += 1;
+    }
+
+    fn state(&mut self, host: Host) -> &mut HostState {
+        self.hosts.entry(host).or_default()
+    }
+
+    fn perform(&mut self, world: &mut dyn World, action: ScheduledAction) {
+        let true_micros = world.true_micros();
+        match action {
+            ScheduledAction::Begin(number) => self.begin(world, number),
+            ScheduledAction::Start(host, starts) => {
+                if self.state(host).starts == starts && self.state(host).down {
+                    self.start(world, host);
+                }
+            }
+            ScheduledAction::Resume(host) => {
+                if std::mem::take(&mut self.state(host).paused) {
+                    self.state(host).since = world.now();
+                    world.resume(&host.name());
+                }
+            }
+            ScheduledAction::AddRule(rule, until) => self.rule(world, rule, until),
+            ScheduledAction::RemoveRule(id) => {
+                if self.links.remove(id, world.now()) {
+                    world.remove_rule(id);
+                }
+            }
+            ScheduledAction::DiskSpeed(host, dir) => world.machine(&host.name()).slow_disk(name(dir), 1),
+            ScheduledAction::DiskSpace(host, dir) => {
+                world.machine(&host.name()).disk(name(dir)).set_free(DISK_FREE)
+            }
+            ScheduledAction::ReadErrors(host, dir) => {
+                world.machine(&host.name()).disk(name(dir)).fail_some(DiskOpKind::Read, 0, EIO);
+            }
+            ScheduledAction::ClockDrift(host, ppm) => {
+                world.machine(&host.name()).drift_clock(ppm, true_micros)
+            }
+            ScheduledAction::ClockSure { host, error_us, ahead_us } => {
+                self.state(host).clock_error_raised = false;
+                let machine = world.machine(&host.name());
+                machine.jump_clock(-ahead_us);
+                machine.set_clock_error(error_us);
+            }
+            ScheduledAction::Memory(host) => {
+                world.machine(&host.name()).set_memory_bytes(self.plan.cluster.memory)
+            }
+            ScheduledAction::Cpu(host) => world.machine(&host.name()).slow_cpu(1),
+            ScheduledAction::HealthCheck(host) => self.restart_if_failed(world, host),
+        }
+    }
+
+    /// Restarts a server with failed disk operations: it stays failed until its operator restarts it.
+    fn restart_if_failed(&mut self, world: &mut dyn World, host: Host) {
+        if disk_failures(world, host) > self.state(host).failed_before {
+            self.take_down(world, host, SUPERVISOR_PAUSE, |world, host| world.kill(host));
+        }
+        self.at(world.now() + OPERATOR_PAUSE, ScheduledAction::HealthCheck(host));
+    }
+
+    fn schedule_health_check(&mut self, host: Host, from: Duration) {
+        if !std::mem::replace(&mut self.state(host).health_checked, true) {
+            self.at(from, ScheduledAction::HealthCheck(host));
+        }
+    }
+
+    fn start(&mut self, world: &mut dyn World, host: Host) {
+        let (failed_before, now) = (disk_failures(world, host), world.now());
+        let state = self.state(host);
+        state.since = now;
+        (state.down, state.paused, state.failed_before) = (false, false, failed_before);
+        state.starts += 1;
+        world.restart(&host.name());
+    }
+
+    /// Takes a server down, if it is up, and schedules its restart after `down`.
+    fn take_down(
+        &mut self,
+        world: &mut dyn World,
+        host: Host,
+        down: Duration,
+        how: impl FnOnce(&mut dyn World, &str),
+    ) -> bool {
+        let state = self.state(host);
+        if state.down {
+            return false;
+        }
+        (state.down, state.paused, state.armed_power_cut, state.since) = (true, false, None, world.now());
+        let starts = state.starts;
+        world.machine(&host.name()).triggers().clear();
+        how(world, &host.name());
+        self.at(world.now() + down, ScheduledAction::Start(host, starts));
+        true
+    }
+
+    fn begin(&mut self, world: &mut dyn World, number: usize) {
+        let fault = self.plan.faults[number].clone();
+        let (target, kind) = (fault.target, &fault.kind);
+        let (now, text) = (world.now(), sim_plan::line_format::LineRecord::line(kind));
+        world.log().record_timeline(now.as_nanos() as u64, &target.name(), "fault", &text);
+        if let Fault::StrikeLeader { blow, span } = kind {
+            let leader = self.likely_leader(world, target);
+            return self.apply_to_host(world, leader, *blow, *span, kind.word());
+        }
+        let applied = self.arm_trigger(world, target, kind, number)
+            || self.apply_process_fault(world, target, kind)
+            || self.apply_network_fault(world, target, kind)
+            || self.apply_disk_fault(world, target, kind)
+            || self.apply_machine_fault(world, target, kind);
+        if applied {
+            self.count(kind.word());
+        }
+    }
+
+    fn apply_process_fault(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
+        match kind {
+            Fault::Kill { down } => self.take_down(world, target, *down, |world, host| world.kill(host)),
+            Fault::PowerCut { down } => {
+                self.take_down(world, target, *down, |world, host| world.cut_power(host))
+            }
+            Fault::ZonePowerCut { others, down } => {
+                let mut applied = 0;
+                for host in others.iter().copied().chain([target]) {
+                    let cut = self.take_down(world, host, *down, |world, host| world.cut_power(host));
+                    applied += u32::from(cut);
+                }
+                applied > 0
+            }
+            Fault::Wipe { down } => {
+                let whole = self.all_others_up(world.now(), target);
+                let applied = self.take_down(world, target, *down, |world, host| {
+                    world.cut_power(host);
+                    if whole {
+                        world.machine(host).wipe_disks();
+                    }
+                });
+                if applied && !whole {
+                    self.count("power-cut");
+                }
+                applied && whole
+            }
+            Fault::PowerCutInDisk { dir, op, down } => {
+                if !self.state(target).down {
+                    self.power_cut_disk(world, target, kind, *down, *dir).cut_power_at(u64::from(*op));
+                }
+                // Counted when it fires.
+                false
+            }
+            Fault::PowerCutAfter { moment, nth, dir, op, down } => {
+                if !self.state(target).down {
+                    self.state(target).armed_power_cut = Some((kind.word(), *down));
+                    let machine = world.machine(&target.name());
+                    let disk = machine.disk(name(*dir));
+                    let charge = TriggerAction::PowerCut(disk, *op);
+                    machine.triggers().arm(ArmedTrigger { trigger: *moment, nth: *nth, action: charge });
+                }
+                // Counted when it fires.
+                false
+            }
+            Fault::PowerCutInSync { dir, sync, down } => {
+                if !self.state(target).down {
+                    let disk = self.power_cut_disk(world, target, kind, *down, *dir);
+                    disk.cut_power_at_nth(DiskOpKind::Sync, u64::from(*sync));
+                }
+                // Counted when it fires.
+                false
+            }
+            Fault::Pause { span } => {
+                let state = self.state(target);
+                if state.down || std::mem::replace(&mut state.paused, true) {
+                    return false;
+                }
+                state.since = world.now();
+                world.pause(&target.name());
+                self.at(world.now() + *span, ScheduledAction::Resume(target));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the disk within one of whose operations the target loses power.
+    fn power_cut_disk(
+        &mut self,
+        world: &mut dyn World,
+        target: Host,
+        kind: &Fault,
+        down: Duration,
+        dir: HostDir,
+    ) -> MemDisk {
+        self.state(target).armed_power_cut = Some((kind.word(), down));
+        let machine = world.machine(&target.name());
+        machine.triggers().expect_cut();
+        machine.disk(name(dir))
+    }
+
+    /// Handles the power loss of a host within a disk operation.
+    pub fn on_power_loss(&mut self, world: &mut dyn World, host: &str) {
+        let Some(host) = self.host(host) else { return };
+        let (kind, down) =
+            self.state(host).armed_power_cut.take().unwrap_or(("power-cut-in-disk", SUPERVISOR_PAUSE));
+        if self.take_down(world, host, down, |world, host| world.cut_power(host)) {
+            self.count(kind);
+        }
+    }
+
+    /// Handles a server process that ended by itself: a supervisor restarts it. False if it was taken down before.
+    pub fn on_exit(&mut self, world: &mut dyn World, host: &str, error: Option<&str>) -> bool {
+        let now = world.now().as_nanos() as u64;
+        world.log().record_timeline(now, host, "exit", error.unwrap_or("in order"));
+        let Some(host) = self.host(host) else { return false };
+        let was_up = self.take_down(world, host, SUPERVISOR_PAUSE, |world, host| world.kill(host));
+        if was_up {
+            self.count("exit");
+        }
+        was_up
+    }
+
+    fn host(&self, name: &str) -> Option<Host> {
+        self.hosts.keys().copied().find(|host| host.name() == name)
+    }
+
+    fn rule(&mut self, world: &mut dyn World, rule: LinkRule, until: Duration) {
+        let id = world.add_rule(rule.clone());
+        self.links.add(id, rule, world.now());
+        self.at(until, ScheduledAction::RemoveRule(id));
+    }
+
+    /// Adds rules for messages between a host and one other, or any other.
+    fn rules_between(
+        &mut self,
+        world: &mut dyn World,
+        target: Host,
+        peer: Option<Host>,
+        way: LinkDirection,
+        effect: LinkEffect,
+        span: Duration,
+    ) {
+        let (target, peer) = (Some(target.name()), peer.map(Host::name));
+        let until = world.now() + span;
+        if way != LinkDirection::In {
+            self.rule(world, LinkRule { from: target.clone(), to: peer.clone(), effect }, until);
+        }
+        if way != LinkDirection::Out {
+            self.rule(world, LinkRule { from: peer, to: target, effect }, until);
+        }
+    }
+
+    fn apply_network_fault(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
+        match kind {
+            Fault::Isolate { way, span } => {
+                self.rules_between(world, target, None, *way, LinkEffect::Block, *span);
+            }
+            Fault::CutLink { peer, way, span } => {
+                self.rules_between(world, target, Some(*peer), *way, LinkEffect::Block, *span);
+            }
+            Fault::CutPeers { way, span } => {
+                for peer in self.plan.servers().into_iter().filter(|peer| *peer != target) {
+                    self.rules_between(world, target, Some(peer), *way, LinkEffect::Block, *span);
+                }
+            }
+            Fault::SlowLink { peer, latency, span } => {
+                let effect = LinkEffect::Delay(latency.as_nanos() as u64);
+                self.rules_between(world, target, Some(*peer), LinkDirection::Both, effect, *span);
+            }
+            Fault::Loss { percent, span } => {
+                self.rules_between(
+                    world,
+                    target,
+                    None,
+                    LinkDirection::Both,
+                    LinkEffect::Lose(*percent),
+                    *span,
+                );
+            }
+            Fault::NoConnect { hang, span } => {
+                let effect = if *hang { LinkEffect::Ignore } else { LinkEffect::Refuse };
+                self.rules_between(world, target, None, LinkDirection::In, effect, *span);
+            }
+            Fault::Swizzle { span } => self.swizzle(world, target, *span),
+            Fault::Reset { peer } => return world.reset_between(&target.name(), &peer.name()) > 0,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Blocks the links one after the other, and unblocks them in another order.
+    fn swizzle(&mut self, world: &mut dyn World, target: Host, span: Duration) {
+        let (now, half) = (world.now(), span.as_micros() as u64 / 2);
+        for peer in self.plan.hosts().into_iter().filter(|peer| *peer != target) {
+            let begin = now + Duration::from_micros(self.draw.below(half + 1));
+            let end = now + Duration::from_micros(half + self.draw.below(half + 1));
+            for (from, to) in [(target, peer), (peer, target)] {
+                let (from, to) = (Some(from.name()), Some(to.name()));
+                self.at(
+                    begin,
+                    ScheduledAction::AddRule(LinkRule { from, to, effect: LinkEffect::Block }, end),
+                );
+            }
+        }
+    }
+
+    fn apply_disk_fault(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
+        let (now, mono) = (world.now(), world.mono());
+        let machine = world.machine(&target.name());
+        match kind {
+            Fault::DiskStall { dir, span } => machine.stall(name(*dir), mono.after(*span)),
+            Fault::DiskSlow { dir, factor, span } => {
+                machine.slow_disk(name(*dir), *factor);
+                self.at(now + *span, ScheduledAction::DiskSpeed(target, *dir));
+            }
+            Fault::DiskError { dir, op } => {
+                machine.disk(name(*dir)).fail_op(u64::from(*op), EIO);
+                self.schedule_health_check(target, now + OPERATOR_PAUSE);
+            }
+            Fault::DiskFull { dir, free, span } => {
+                machine.disk(name(*dir)).set_free(*free);
+                self.at(now + *span, ScheduledAction::DiskSpace(target, *dir));
+                self.schedule_health_check(target, now + *span);
+            }
+            Fault::SyncError { dir, sync } => {
+                machine.disk(name(*dir)).fail_nth(DiskOpKind::Sync, u64::from(*sync), EIO);
+                self.schedule_health_check(target, now + OPERATOR_PAUSE);
+            }
+            Fault::ReadErrors { dir, per_mille, span } => {
+                machine.disk(name(*dir)).fail_some(DiskOpKind::Read, *per_mille, EIO);
+                self.at(now + *span, ScheduledAction::ReadErrors(target, *dir));
+                self.schedule_health_check(target, now + *span);
+            }
+            Fault::BitRot { bits } => {
+                self.state(target).damaged = true;
+                return machine.disk(DATA_DIR).rot_bits(u64::from(*bits)) > 0;
+            }
+            Fault::LostWrite { write } => {
+                machine.disk(DATA_DIR).damage_append(u64::from(*write), WriteDamage::Lost);
+                self.state(target).damaged = true;
+            }
+            Fault::MisdirectedWrite { write } => {
+                machine.disk(DATA_DIR).damage_append(u64::from(*write), WriteDamage::Misdirected);
+                self.state(target).damaged = true;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Takes down all servers at once and restarts them.
+    pub fn final_restart(&mut self, world: &mut dyn World) {
+        let cut = self.plan.ending == FinalRestart::PowerCut;
+        if self.plan.ending == FinalRestart::Stay {
+            return;
+        }
+        let note = format!("all servers at once: {}", self.plan.ending.word());
+        world.log().record_timeline(world.now().as_nanos() as u64, "network", "fault", &note);
+        let hosts: Vec<Host> = self.hosts.keys().copied().collect();
+        for host in &hosts {
+            let how = |world: &mut dyn World, host: &str| match cut {
+                true => world.cut_power(host),
+                false => world.kill(host),
+            };
+            self.take_down(world, *host, Duration::ZERO, how);
+        }
+        hosts.into_iter().for_each(|host| self.start(world, host));
+        self.count(if cut { "ending: power cut" } else { "ending: kill" });
+    }
+
+    /// Ends all faults of links, disks, clocks and memory. Restarts servers that are down, failed or damaged.
+    pub fn end_faults(&mut self, world: &mut dyn World) {
+        self.faults_ended = true;
+        for (_, action) in std::mem::take(&mut self.due) {
+            let begins = matches!(
+                action,
+                ScheduledAction::Begin(_)
+                    | ScheduledAction::AddRule(..)
+                    | ScheduledAction::Start(..)
+                    | ScheduledAction::HealthCheck(..)
+            );
+            if !begins {
+                self.perform(world, action);
+            }
+        }
+        let hosts: Vec<Host> = self.hosts.keys().copied().collect();
+        for host in hosts {
+            let machine = world.machine(&host.name());
+            [WAL_DIR, DATA_DIR].iter().for_each(|dir| machine.disk(dir).heal());
+            machine.triggers().clear();
+            machine.set_cost(device_cost(&self.plan));
+            let failures = disk_failures(world, host);
+            let state = self.state(host);
+            state.armed_power_cut = None;
+            if (failures > state.failed_before || state.damaged) && !state.down {
+                state.down = true;
+                world.kill(&host.name());
+            }
+            if self.state(host).down {
+                self.start(world, host);
+            }
+        }
+        let note = "all faults have ended";
+        world.log().record_timeline(world.now().as_nanos() as u64, "network", "world", note);
+    }
+}
+
+/// The operating system's number of an input/output error.
+const EIO: i32 = 5;
+
+/// Returns the number of failed operations of a host's disks.
+fn disk_failures(world: &mut dyn World, host: Host) -> u64 {
+    let counts = world.machine(&host.name()).fault_counts();
+    counts.iter().map(|counts| counts.ops_failed + counts.syncs_failed + counts.full).sum()
+}
+
+fn name(dir: HostDir) -> &'static str {
+    match dir {
+        HostDir::Wal => WAL_DIR,
+        HostDir::Data => DATA_DIR,
+    }
+}

@@ -1,0 +1,344 @@
+//! The observer of every server of a run: counts marks, passes each replication note to the invariants, and retains the
+//! notes as traces on request.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+use std::{fmt, io};
+
+use engine::ids::{PeerId, TabletId};
+use engine::note::Note;
+use engine::note::raft::{RaftAction, RaftNote, RaftTrace};
+use engine::observer::{Observer, ObserverHandle};
+
+use crate::cluster;
+use crate::event_log::{self, Series};
+use crate::invariants::InvariantChecker;
+use crate::machine::Machine;
+use crate::oracle::memory_limit::MemoryReadings;
+use crate::oracle::{Violation, hybrid_time, uncaused_failures};
+use crate::trigger::Triggers;
+use sim_plan::{EngineLimits, Host, Plan};
+
+/// Kind of timeline events for log entries.
+pub const LOG_ENTRY: &str = "log entry";
+
+/// The observations of one run. Clones share them.
+#[derive(Clone)]
+pub struct RunObserver {
+    state: Arc<Observations>,
+}
+
+struct Observations {
+    marks: Mutex<BTreeMap<String, u64>>,
+    invariants: Mutex<InvariantChecker>,
+    memory: Mutex<Memory>,
+    uncaused: Mutex<Vec<Violation>>,
+    clients: usize,
+    /// True if tablets may lose acknowledged data.
+    may_lose_acknowledged: bool,
+    /// True if logs retain whatever a member lacks, and members have all that they reported.
+    keeps_logs: bool,
+    /// True once any configuration has changed.
+    changed: AtomicBool,
+    machines: Mutex<Vec<Weak<Machine>>>,
+    /// Machine of each server.
+    hosts: Mutex<BTreeMap<PeerId, Host>>,
+    /// `None` if traces were not requested.
+    traces: Option<Mutex<Traces>>,
+}
+
+/// The actions of each tablet's replicas, in the form of `spec/README.md`.
+struct Traces {
+    origin: String,
+    /// True if clocks are wrong beyond their stated error: their safe times would violate the spec.
+    without_safe_times: bool,
+    tablets: BTreeMap<TabletId, RaftTrace>,
+}
+
+impl Traces {
+    fn push(&mut self, server: PeerId, tablet: TabletId, note: &RaftNote) {
+        if self.without_safe_times && matches!(note.action, RaftAction::SafeTimeAdvance { .. }) {
+            return;
+        }
+        let origin = &self.origin;
+        self.tablets.entry(tablet).or_insert_with(|| RaftTrace::new(tablet, origin)).push(server, note);
+    }
+}
+
+/// Memory samples of the servers.
+#[derive(Default)]
+struct Memory {
+    by_server: BTreeMap<PeerId, MemoryReadings>,
+    violations: Vec<Violation>,
+}
+
+impl RunObserver {
+    /// `origin`: the origin named in traces; without it none are retained.
+    pub fn new(plan: &Plan, origin: Option<String>) -> RunObserver {
+        let election_timeout = cluster::raft(plan).election_timeout();
+        let invariants = InvariantChecker::new(plan.cluster.log_sync, election_timeout)
+            .evicting_after(plan.cluster.follower_failed);
+        let excess_clock_error = hybrid_time::beyond_error(plan);
+        let invariants = invariants.with_clock_error(excess_clock_error);
+        let (invariants, hosts) = (Mutex::new(invariants), Mutex::default());
+        let without_safe_times = !excess_clock_error.is_zero();
+        let traces =
+            origin.map(|origin| Mutex::new(Traces { origin, without_safe_times, tablets: BTreeMap::new() }));
+        let (marks, memory, uncaused) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let keeps_logs = plan.cluster.limits != EngineLimits::Tiny && plan.cluster.log_sync;
+        let (changed, machines) = (AtomicBool::default(), Mutex::default());
+        let state = Observations {
+            marks,
+            invariants,
+            memory,
+            uncaused,
+            clients: plan.clients.len(),
+            may_lose_acknowledged: plan.may_lose_acknowledged(),
+            keeps_logs,
+            changed,
+            machines,
+            hosts,
+            traces,
+        };
+        RunObserver { state: Arc::new(state) }
+    }
+
+    /// Writes each tablet's trace into `dir`, as `NAME-TABLET.trace`.
+    pub fn write_traces(&self, dir: &Path, name: &str) -> io::Result<()> {
+        let Some(traces) = &self.state.traces else { return Ok(()) };
+        std::fs::create_dir_all(dir)?;
+        let traces = traces.lock().expect("no panic with the traces locked");
+        for (tablet, trace) in &traces.tablets {
+            let path = dir.join(format!("{name}-{tablet}.trace"));
+            std::fs::write(path, trace.clone().finish())?;
+        }
+        Ok(())
+    }
+
+    /// Returns the observer for the environment of the server on a machine, whose triggers its notes may fire.
+    pub fn observer_for(&self, host: Host, machine: &Arc<Machine>) -> ObserverHandle {
+        let triggers = machine.triggers().clone();
+        // The machine holds the observer: a reference back would leak both.
+        let machine = Arc::downgrade(machine);
+        self.state.machines().push(machine.clone());
+        let (state, name) = (self.state.clone(), host.name());
+        ObserverHandle::new(Arc::new(MachineObserver { state, host, name, triggers, machine }))
+    }
+
+    /// Sets the silent machines, each with the start of its silence.
+    pub fn set_silent(&self, hosts: &BTreeMap<Host, Duration>) {
+        let servers = self.state.hosts();
+        let since = |host| hosts.get(host).map(|since| since.as_nanos() as u64);
+        let silent = servers.iter().filter_map(|(server, host)| Some((*server, since(host)?)));
+        self.state.invariants().set_silent(silent.collect());
+    }
+
+    /// Returns how often each mark was reached.
+    pub fn marks(&self) -> BTreeMap<String, u64> {
+        self.state.marks().clone()
+    }
+
+    /// Tells the invariants which tablets exist at the end.
+    pub fn check_live_tablets(&self, tablets: &[TabletId]) {
+        self.state.invariants().check_live_tablets(tablets);
+    }
+
+    /// Returns the invariants' violations.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.state.invariants().violations().to_vec()
+    }
+
+    /// Returns violations of the memory limit.
+    pub fn memory_violations(&self) -> Vec<Violation> {
+        self.state.memory().violations.clone()
+    }
+
+    /// Returns failures without a cause.
+    pub fn uncaused_failures(&self) -> Vec<Violation> {
+        self.state.uncaused().clone()
+    }
+
+    /// Returns the number of replication notes checked.
+    pub fn events(&self) -> u64 {
+        self.state.invariants().events()
+    }
+}
+
+/// The observer of one machine.
+struct MachineObserver {
+    state: Arc<Observations>,
+    host: Host,
+    name: String,
+    triggers: Triggers,
+    machine: Weak<Machine>,
+}
+
+impl MachineObserver {
+    /// Records a failure, unless the machine's disks caused it.
+    fn report_uncaused(&self, found: Option<Violation>) {
+        let obey = || self.machine.upgrade().is_some_and(|machine| machine.disks_are_fault_free());
+        if let Some(found) = found.filter(|_| obey()) {
+            self.state.uncaused().push(found);
+        }
+    }
+}
+
+impl Observer for MachineObserver {
+    fn mark(&self, mark: &'static str) {
+        self.report_uncaused(uncaused_failures::check_mark(&self.name, mark));
+        if let Some(found) = uncaused_failures::check_log(&self.name, mark).filter(|_| self.state.keeps_all())
+        {
+            self.state.uncaused().push(found);
+        }
+        self.state.count(mark);
+    }
+
+    fn memory(&self, server: PeerId, bytes: u64, limit: u64) {
+        self.state.memory_counted(server, bytes, limit);
+    }
+
+    fn note(&self, server: PeerId, tablet: TabletId, note: &Note) {
+        self.state.hosts().entry(server).or_insert(self.host);
+        self.state.note(server, tablet, note);
+        self.report_uncaused(uncaused_failures::check_note(&self.name, note));
+        self.triggers.on_note(tablet, note, event_log::nanos_here());
+    }
+}
+
+impl Observations {
+    fn hosts(&self) -> MutexGuard<'_, BTreeMap<PeerId, Host>> {
+        self.hosts.lock().expect("no panic with the hosts locked")
+    }
+
+    fn marks(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.marks.lock().expect("no panic with the marks locked")
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().expect("no panic with the what was counted locked")
+    }
+
+    fn uncaused(&self) -> MutexGuard<'_, Vec<Violation>> {
+        self.uncaused.lock().expect("no panic with the what failed locked")
+    }
+
+    fn machines(&self) -> MutexGuard<'_, Vec<Weak<Machine>>> {
+        self.machines.lock().expect("no panic with the machines locked")
+    }
+
+    /// Returns true if every leader has what any member may lack; former members are not waited for.
+    fn keeps_all(&self) -> bool {
+        let obey =
+            |machine: &Weak<Machine>| machine.upgrade().is_none_or(|machine| machine.disks_are_fault_free());
+        self.keeps_logs && !self.changed.load(Ordering::Relaxed) && self.machines().iter().all(obey)
+    }
+
+    fn invariants(&self) -> MutexGuard<'_, InvariantChecker> {
+        self.invariants.lock().expect("no panic with the invariants locked")
+    }
+
+    fn count(&self, mark: &str) {
+        let mut marks = self.marks();
+        match marks.get_mut(mark) {
+            Some(count) => *count += 1,
+            None => drop(marks.insert(mark.to_string(), 1)),
+        }
+    }
+}
+
+/// Returns the timeline kind of an action: leadership and membership, or log entries.
+fn kind_of(action: &RaftAction) -> &'static str {
+    use RaftAction::{AdvanceCommit, ClientAppend, FollowerAppend, FollowerCommit, FollowerPersist};
+    use RaftAction::{LeaderPersist, SafeTimeAdvance};
+    match action {
+        ClientAppend { .. }
+        | FollowerAppend { .. }
+        | LeaderPersist { .. }
+        | FollowerPersist { .. }
+        | AdvanceCommit
+        | FollowerCommit
+        | SafeTimeAdvance { .. } => LOG_ENTRY,
+        _ => "role",
+    }
+}
+
+/// Returns `before` and the first word of `shown`; the rest is not even formatted.
+fn first_word(before: &str, shown: &impl fmt::Display) -> String {
+    struct Word(String);
+    impl fmt::Write for Word {
+        fn write_str(&mut self, more: &str) -> fmt::Result {
+            let word = more.split(' ').next().unwrap_or_default();
+            self.0.push_str(word);
+            if word.len() < more.len() { Err(fmt::Error) } else { Ok(()) }
+        }
+    }
+    let mut word = Word(before.to_string());
+    // The error is expected: it ends the formatting at the first space.
+    let _ended = fmt::Write::write_fmt(&mut word, format_args!("{shown}"));
+    word.0
+}
+
+impl Observations {
+    fn memory_counted(&self, server: PeerId, bytes: u64, limit: u64) {
+        event_log::add_sample_here(Series::Memory, bytes);
+        let mut memory = self.memory();
+        let readings = memory.by_server.entry(server).or_default();
+        let found = readings.check_sample(&server.to_string(), bytes, limit, self.clients);
+        memory.violations.extend(found);
+    }
+
+    /// Returns true if the invariants apply to this tablet.
+    fn is_checked(&self, tablet: TabletId) -> bool {
+        !self.may_lose_acknowledged || tablet == node::master::system_tablet::TABLET_ID
+    }
+
+    fn note(&self, server: PeerId, tablet: TabletId, note: &Note) {
+        let name = match note {
+            Note::Raft(raft) => {
+                event_log::record_unhashed_here(kind_of(&raft.action), || format!("{tablet} {raft}"));
+                if matches!(raft.action, RaftAction::ConfigAppend { .. }) {
+                    self.changed.store(true, Ordering::Relaxed);
+                }
+                if self.is_checked(tablet) {
+                    self.invariants().check_note(server, tablet, raft, event_log::nanos_here());
+                }
+                if let Some(traces) = self.traces.as_ref().filter(|_| self.is_checked(tablet)) {
+                    let mut traces = traces.lock().expect("no panic with the traces locked");
+                    traces.push(server, tablet, raft);
+                }
+                // The action's name: the text before its parameters.
+                first_word("raft: ", &raft.action)
+            }
+            other => first_word("note: ", other),
+        };
+        match note {
+            Note::Replayed { config, .. } => {
+                self.memory().by_server.entry(server).or_default().opened();
+                self.invariants().opened(server, tablet, *config);
+            }
+            Note::ServedLatest { applied, leads: Some(term) } if self.is_checked(tablet) => {
+                self.invariants().served_latest(server, tablet, *term, *applied);
+            }
+            _ => {}
+        }
+        self.count(&name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_action_is_its_first_word() {
+        assert_eq!(first_word("raft: ", &RaftAction::BecomeLeader), "raft: BecomeLeader");
+        assert_eq!(
+            first_word("raft: ", &RaftAction::StartElection { term: 3, asked: true }),
+            "raft: StartElection"
+        );
+        assert_eq!(first_word("", &"one two three"), "one");
+    }
+}
