@@ -4,14 +4,14 @@
 //! Run with `cargo bench -p benches --bench deltas`. Everything is in memory, on one core; pages are cached.
 
 use benches::mix;
-use engine_testkit::world::{Value, World};
 use benches::sample_tables::{self, OP_ROWS, job, op, run, scan, world};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use engine::ids::ColumnId;
 use engine::replica::JobKind;
-use engine::schema::row_ops::RowOpKind;
 use engine::schema::predicate::{Predicate, PredicateKind};
+use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Encoding, Schema};
+use engine_testkit::world::{Value, World};
 
 const ROWS: u64 = 200_000;
 /// Number of delta files; each changes a tenth of the rows.

@@ -5,7 +5,6 @@
 //! every page is read, checked and decoded again, as in the `parquet` crate.
 
 use benches::lineitem::{Q1, batch};
-use engine_testkit::world::{Rows, Value, World, wire_columns};
 use benches::sample_tables;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -15,6 +14,7 @@ use engine::replica::JobKind;
 use engine::schema::Compression;
 use engine::schema::row_block::ColumnBlock;
 use engine::schema::row_ops::RowOpKind;
+use engine_testkit::world::{Rows, Value, World, wire_columns};
 use node::cli::lineitem::{TablePart, schema};
 use nyala_client::arrow::arrow_schema;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;

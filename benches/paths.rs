@@ -3,7 +3,7 @@
 //! Run with `cargo bench -p benches --bench paths`; `cargo ci bench` compares with an earlier run. Everything is in
 //! memory, on one core.
 
-use benches::paths::{WorkloadSize, PATHS, PathRun};
+use benches::paths::{PATHS, PathRun, WorkloadSize};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 
 fn paths(c: &mut Criterion) {

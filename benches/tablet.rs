@@ -3,16 +3,16 @@
 //! Run with `cargo bench -p benches --bench tablet`. Disk and log are in memory, so the result is CPU time. A write is
 //! decoded, checked, logged and applied, and its outcome is logged, in operations of 1,000 rows.
 
-use engine_testkit::world::{Value, World};
 use benches::sample_tables::{self, OP_ROWS, narrow, narrow_row, narrow_update, op, run, world, ycsb_row};
 use benches::{mix, ycsb};
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use engine::replica::{JobKind, Op};
-use engine::schema::row_block::ProjectedColumn;
 use engine::schema::key::encode_cell;
+use engine::schema::row_block::ProjectedColumn;
 use engine::schema::row_ops::RowOpKind;
 use engine::schema::{PhysicalType, Schema};
 use engine::tablet::scan::ScanSpec;
+use engine_testkit::world::{Value, World};
 
 /// Name, columns, rows by number, and number of rows of a table.
 type Table = (&'static str, Schema, fn(u64) -> Vec<Value>, u64);

@@ -5,7 +5,7 @@
 //! drive rows ──▶ rows.rs   clients that apply small rows to sessions flushed in the background
 //!                  │ operations and latencies
 //!                  ▼
-//!                sampler.rs  four times a second: these, the server's process and its metrics page ──▶ report.rs, as JSON
+//!                sampler.rs  four times a second: these, the server's process and metrics page ──▶ report.rs, as JSON
 //! drive lineitem ──▶ lineitem/  TPC-H's table: load, count, scan, select or find; also in Parquet files
 //! drive plot ──▶ plot.rs   reports ──▶ a chart of each kind, a line per system
 //! ```

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn popular_rows_are_picked_as_often_as_zipf_says() {
+    fn popular_rows_are_picked_by_zipfs_law() {
         let rows = 1000;
         let picked = Rows::new(rows, true);
         let counts = counts(|rng| picked.pick(rng));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn uniform_rows_are_picked_alike() {
+    fn uniform_rows_are_picked_equally_often() {
         let picked = Rows::new(10, false);
         let counts = counts(|rng| picked.pick(rng));
         assert_eq!(counts.len(), 10);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_is_read_and_kept_to() {
+    fn a_parsed_mix_is_followed() {
         let mix: OpMix = "read:75,read-modify-write:25".parse().unwrap();
         let counts = counts(|rng| mix.pick(rng) == Operation::Read);
         assert!(counts[&true].abs_diff(75_000) < 1_000 && counts[&false].abs_diff(25_000) < 1_000);

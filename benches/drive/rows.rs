@@ -74,7 +74,8 @@ async fn write(
     for (done, row) in (1..).zip(rows) {
         let (key, number) = ((row as i64).to_le_bytes(), (row as i32).to_le_bytes());
         let texts = [mix(row), mix(!row)].map(|seed| format!("{seed:032x}"));
-        let cells = [&key[..], &number, texts[0].as_bytes(), texts[1].as_bytes(), &number].map(ClientCell::Value);
+        let cells =
+            [&key[..], &number, texts[0].as_bytes(), texts[1].as_bytes(), &number].map(ClientCell::Value);
         session.apply(&table, RowOpKind::Insert, &cells, row).await?;
         if done % COUNTED == 0 {
             tally.done(COUNTED, 0, None);

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use benches::ycsb;
 use clap::Args;
-use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::partition_range::PartitionRange;
+use engine::schema::row_ops::{ClientCell, RowOpKind};
 use nyala_client::{CreateTable, FlushMode, Result, ScanSpec, Session, SessionConfig, Table};
 use rand::distr::{Distribution, Uniform};
 use rand_chacha::ChaCha12Rng;

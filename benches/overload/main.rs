@@ -15,8 +15,8 @@
     reason = "the server is looked at from outside, by a clock of the outside"
 )]
 
-mod report;
 mod load;
+mod report;
 mod sampler;
 
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ use nyala_common::env::MemoryBudget;
 use nyala_common::env::os::{OsEnv, OsOptions};
 
 use load::Load;
-use sampler::{OverloadSampler, OverloadSample};
+use sampler::{OverloadSample, OverloadSampler};
 
 /// Flags as in the YCSB study: acknowledged once in the log, synced by the operating system.
 const SETTINGS: &[(&str, &str)] = &[("log_sync", "false")];

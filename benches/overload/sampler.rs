@@ -68,8 +68,9 @@ impl OverloadSampler {
             server: server_metrics::ServerCounts::of_nyala(&page),
         };
         let last = std::mem::replace(&mut self.last, now);
-        let tracked =
-            |name: &str| server_metrics::sum(&page, "memory_tracked_bytes{", &format!("tracker=\"{name}\"")) as u64;
+        let tracked = |name: &str| {
+            server_metrics::sum(&page, "memory_tracked_bytes{", &format!("tracker=\"{name}\"")) as u64
+        };
         let (held, rows) = (tracked("server"), (now.rows - last.rows).max(1) as f64);
         let most = self.most.max(limit);
         self.most = limit.max(self.most.min(held));

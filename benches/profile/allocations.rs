@@ -43,8 +43,9 @@ fn main() {
     };
     fs::create_dir_all(&asked.out).expect("a folder for the report");
     let path = asked.out.join("allocations.json");
-    let profiler =
-        workload::run(&asked, || dhat::Profiler::builder().file_name(&path).trim_backtraces(Some(24)).build());
+    let profiler = workload::run(&asked, || {
+        dhat::Profiler::builder().file_name(&path).trim_backtraces(Some(24)).build()
+    });
     drop(profiler);
     let profile = fs::read_to_string(&path).expect("dhat has written it");
     let profile = serde_json::from_str(&profile).expect("dhat writes JSON");

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use benches::cluster;
 use benches::lineitem::Q1;
-use engine_testkit::world::Value;
 use benches::sample_tables::ycsb_row;
 use benches::ycsb;
 use engine::error::Result;
 use engine::schema::Schema;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
+use engine_testkit::world::Value;
 use futures_util::future::join_all;
 use node::cli::lineitem::{self, TablePart};
 use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};

@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 
 use engine::error::Result;
-use nyala_common::env::Env;
 use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
+use nyala_common::env::Env;
 
 /// Starts a cluster in `dir` with these flags.
 pub async fn start(env: &Env, dir: &str, settings: &[(&str, &str)]) -> Result<Cluster> {

@@ -7,10 +7,12 @@ use engine::cfile::page_file::PageOwner;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::ids::{ColumnId, Uuid};
-use engine::schema::row_block::{ProjectedColumn, RowBlock};
 use engine::schema::predicate::{Predicate, PredicateKind};
+use engine::schema::row_block::{ProjectedColumn, RowBlock};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use engine::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetTrackers, RowSetMeta};
+use engine::tablet::diskrowset::{
+    ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMeta, RowSetTrackers,
+};
 use engine::tablet::rowset::{RowSetScanSpec, Snapshot};
 use engine::time::Timestamp;
 

@@ -2,13 +2,13 @@
 
 use engine::config::TabletConfig;
 use engine::replica::{JobKind, Op, OpResult};
-use engine::schema::row_ops::RowOpKind;
 use engine::schema::predicate::Predicate;
+use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::scan::ScanSpec;
 
-use engine_testkit::world::{Rows, Value, World, wire_columns};
 use crate::{mix, ycsb};
+use engine_testkit::world::{Rows, Value, World, wire_columns};
 
 /// Rows of one write.
 pub const OP_ROWS: u64 = 1_000;

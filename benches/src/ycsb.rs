@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_keys_of_their_own() {
+    fn every_number_has_a_separate_key() {
         let keys: std::collections::BTreeSet<String> = (0..10_000).map(key).collect();
         assert_eq!(keys.len(), 10_000);
     }

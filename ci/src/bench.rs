@@ -171,20 +171,20 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lies_beyond_the_noise_is_told() {
+    fn only_changes_beyond_the_noise_are_reported() {
         let changes = vec![
             change("a", -0.2, -0.25, -0.15),
             change("b", 0.1, 0.05, 0.15),
             change("c", 0.1, 0.01, 0.2),
             change("d", 0.01, 0.005, 0.015),
         ];
-        let told = report(changes, "abc");
-        let lines: Vec<&str> = told.lines().collect();
+        let printed = report(changes, "abc");
+        let lines: Vec<&str> = printed.lines().collect();
         assert!(
             lines[0].starts_with("slower b ") && lines[0].ends_with("+10.0 % (+5.0 % to +15.0 %)"),
-            "{told}"
+            "{printed}"
         );
-        assert!(lines[1].starts_with("faster a "), "{told}");
+        assert!(lines[1].starts_with("faster a "), "{printed}");
         assert_eq!(lines[2], "2 of 4 took as long as before (abc), within noise");
     }
 }

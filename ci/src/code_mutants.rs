@@ -13,7 +13,7 @@ use crate::command::CommandLine;
 use crate::steps::Steps;
 
 /// Smallest share of killed mutants, in percent.
-const BAR: f64 = 85.0;
+const KILLED_PERCENT_MIN: f64 = 85.0;
 /// Multiple of the unmutated tests' time after which tests hang.
 const TIMEOUT_TIMES: &str = "5";
 /// Results of cargo-mutants, under its output folder.
@@ -94,7 +94,7 @@ pub fn run(root: &Path, options: &CodeMutantOptions, steps: &mut Steps) {
     {
         steps.run(&format!("code mutants: {}", part.name), || {
             let counts = measure(root, part, options)?;
-            counts.missed.iter().for_each(|mutant| println!("missed: {mutant}"));
+            counts.missed.iter().for_each(|mutant| println!("survived: {mutant}"));
             println!("{}", format_counts(part.name, &counts));
             total.caught += counts.caught;
             total.hung += counts.hung;
@@ -103,14 +103,14 @@ pub fn run(root: &Path, options: &CodeMutantOptions, steps: &mut Steps) {
             Ok(())
         });
     }
-    steps.run("code mutants", || judge(&total));
+    steps.run("code mutants", || check_threshold(&total));
 }
 
 fn measure(root: &Path, part: &Part, options: &CodeMutantOptions) -> Result<Counts> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let (build, output) = (target.join("code-mutants"), target.join("code-mutants-out").join(part.name));
     if !options.again {
-        plant(root, part, options.shard.as_deref(), &build, &output)?;
+        run_mutants(root, part, options.shard.as_deref(), &build, &output)?;
     }
     let file = output.join(OUTCOMES);
     let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
@@ -118,12 +118,12 @@ fn measure(root: &Path, part: &Part, options: &CodeMutantOptions) -> Result<Coun
 }
 
 /// Runs cargo-mutants over a part. Its exit status reports survivors, which [`check_threshold`] evaluates.
-fn plant(root: &Path, part: &Part, shard: Option<&str>, build: &Path, output: &Path) -> Result<()> {
+fn run_mutants(root: &Path, part: &Part, shard: Option<&str>, build: &Path, output: &Path) -> Result<()> {
     let found = CommandLine::cargo(root).args(["mutants", "--version"]).output();
     if !found.is_ok_and(|found| found.success) {
-        bail!("not installed: cargo install --locked cargo-mutants");
+        bail!("cargo-mutants: not installed; cargo install --locked cargo-mutants");
     }
-    std::fs::create_dir_all(output).with_context(|| format!("making {}", output.display()))?;
+    std::fs::create_dir_all(output).with_context(|| format!("creating {}", output.display()))?;
     let mut words = vec!["mutants", "--package", "engine", "--test-package", "engine", "--jobs", "1"];
     words.extend(["--timeout-multiplier", TIMEOUT_TIMES, "--no-times", "--colors", "never"]);
     words.extend(shard.iter().flat_map(|shard| ["--sharding", "round-robin", "--shard", *shard]));
@@ -131,16 +131,16 @@ fn plant(root: &Path, part: &Part, shard: Option<&str>, build: &Path, output: &P
     // The build needs the same selection of tests.
     let tests = part.tests.iter().map(|test| format!("--cargo-arg={test}"));
     let run = CommandLine::cargo(root).env("CARGO_TARGET_DIR", build).args(words).args(files).args(tests);
-    let ended = run.args(["--output"]).args([output]).run();
-    let judged = output.join(OUTCOMES).is_file();
-    if judged { Ok(()) } else { ended }
+    let status = run.args(["--output"]).args([output]).run();
+    let has_outcomes = output.join(OUTCOMES).is_file();
+    if has_outcomes { Ok(()) } else { status }
 }
 
 /// Reads cargo-mutants' outcomes; fails if the tests fail without a mutant.
 fn counts(outcomes: &str) -> Result<Counts> {
     let read: Value = serde_json::from_str(outcomes)?;
     let mut counts = Counts::default();
-    for outcome in read["outcomes"].as_array().context("it lists no outcomes")? {
+    for outcome in read["outcomes"].as_array().context("no outcomes")? {
         let name = outcome["scenario"]["Mutant"]["name"].as_str();
         match (outcome["summary"].as_str().context("an outcome without a summary")?, name) {
             ("CaughtMutant", _) => counts.caught += 1,
@@ -148,7 +148,7 @@ fn counts(outcomes: &str) -> Result<Counts> {
             ("Unviable", _) => counts.unviable += 1,
             ("MissedMutant", name) => counts.missed.push(name.unwrap_or("without a name").to_string()),
             ("Success", None) => {}
-            (summary, _) => bail!("{}: {summary}", name.unwrap_or("the tests of the unharmed tree")),
+            (summary, _) => bail!("{}: {summary}", name.unwrap_or("the tests without a mutant")),
         }
     }
     Ok(counts)
@@ -156,7 +156,7 @@ fn counts(outcomes: &str) -> Result<Counts> {
 
 fn format_counts(name: &str, counts: &Counts) -> String {
     format!(
-        "{name}: {:.1} % of {} mutants caught, {} of them by a hang; {} did not compile",
+        "{name}: {:.1} % of {} mutants killed, {} of them by a timeout; {} did not compile",
         counts.percent(),
         counts.all(),
         counts.hung,
@@ -164,11 +164,11 @@ fn format_counts(name: &str, counts: &Counts) -> String {
     )
 }
 
-fn judge(total: &Counts) -> Result<()> {
+fn check_threshold(total: &Counts) -> Result<()> {
     ensure!(total.all() > 0, "no mutant was tested");
-    let said = format_counts("all", total);
-    println!("{said}");
-    ensure!(total.percent() >= BAR, "{said}; at least {BAR} % must be");
+    let summary = format_counts("all", total);
+    println!("{summary}");
+    ensure!(total.percent() >= KILLED_PERCENT_MIN, "{summary} (threshold {KILLED_PERCENT_MIN} %)");
     Ok(())
 }
 
@@ -188,20 +188,23 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_counted_and_held_against_the_bar() {
+    fn outcomes_are_counted_and_compared_with_the_threshold() {
         let mut ended = vec![("", "Success"), ("a", "Timeout"), ("b", "Unviable"), ("c", "MissedMutant")];
         ended.extend([("d", "CaughtMutant"); 5]);
         let read = counts(&outcomes(&ended)).expect("outcomes");
         assert_eq!(read, Counts { caught: 5, hung: 1, unviable: 1, missed: vec!["c".to_string()] });
-        assert_eq!(format_counts("x", &read), "x: 85.7 % of 7 mutants caught, 1 of them by a hang; 1 did not compile");
-        judge(&read).expect("6 of 7");
+        assert_eq!(
+            format_counts("x", &read),
+            "x: 85.7 % of 7 mutants killed, 1 of them by a timeout; 1 did not compile"
+        );
+        check_threshold(&read).expect("6 of 7");
         ended.push(("e", "MissedMutant"));
-        judge(&counts(&outcomes(&ended)).expect("outcomes")).expect_err("6 of 8");
+        check_threshold(&counts(&outcomes(&ended)).expect("outcomes")).expect_err("6 of 8");
     }
 
     #[test]
-    fn what_proves_nothing_is_an_error() {
-        judge(&Counts::default()).expect_err("nothing was tested");
+    fn runs_without_a_verdict_are_errors() {
+        check_threshold(&Counts::default()).expect_err("nothing was tested");
         counts(&outcomes(&[("", "Failure")])).expect_err("the tests fail without a mutant");
         counts(&outcomes(&[("", "Success"), ("a", "Success")])).expect_err("no word for a mutant");
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::command::CommandLine;
 
 /// Name, folders and smallest covered share of lines, in percent, of well-tested parts.
-const BARS: [(&str, &[&str], f64); 2] =
+const THRESHOLDS: [(&str, &[&str], f64); 2] =
     [("engine", &["engine/src/"], 90.0), ("node's wire", &["node/src/wire/", "node/src/rpc/"], 85.0)];
 const REPORT: &str = "coverage.json";
 /// Number of files listed, those with most uncovered lines first.
@@ -55,13 +55,15 @@ pub fn run(root: &Path, options: &CoverageOptions) -> Result<()> {
         measure(root, &report)?;
     }
     let text = std::fs::read_to_string(&report).with_context(|| format!("reading {}", report.display()))?;
-    judge(&files(&text, root)?)
+    check_thresholds(&files(&text, root)?)
 }
 
 fn measure(root: &Path, report: &Path) -> Result<()> {
     let found = CommandLine::cargo(root).args(["llvm-cov", "--version"]).output();
     if !found.is_ok_and(|found| found.success) {
-        bail!("not installed: rustup component add llvm-tools && cargo install --locked cargo-llvm-cov");
+        bail!(
+            "cargo-llvm-cov: not installed; rustup component add llvm-tools && cargo install --locked cargo-llvm-cov"
+        );
     }
     CommandLine::cargo(root)
         // Without it cargo-llvm-cov would download llvm-tools.
@@ -96,11 +98,11 @@ fn part(file: &str) -> Option<(&'static str, String)> {
         let name = inside.split_once('/').map_or(inside, |(folder, _)| folder);
         Some((*bar, format!("{place}{name}")))
     };
-    BARS.iter().find_map(of)
+    THRESHOLDS.iter().find_map(of)
 }
 
 /// Prints the parts and the files with most uncovered lines; fails if a threshold is missed.
-fn judge(files: &BTreeMap<String, Lines>) -> Result<()> {
+fn check_thresholds(files: &BTreeMap<String, Lines>) -> Result<()> {
     let mut parts: BTreeMap<(&str, String), Lines> = BTreeMap::new();
     for (file, lines) in files {
         if let Some(part) = part(file) {
@@ -117,17 +119,17 @@ fn judge(files: &BTreeMap<String, Lines>) -> Result<()> {
         println!("{:>6}  of {:>5}  {file}", lines.missed(), lines.count);
     }
     let mut missed = Vec::new();
-    for (bar, _, least) in BARS {
+    for (bar, _, least) in THRESHOLDS {
         let mut total = Lines::default();
         parts.iter().filter(|((of, _), _)| *of == bar).for_each(|(_, lines)| total.add(*lines));
         ensure!(total.count > 0, "the report has no line of {bar}");
-        let said = format!("{bar}: {:.1} % of {} lines, at least {least} %", total.percent(), total.count);
-        println!("{said}");
+        let summary = format!("{bar}: {:.1} % of {} lines, at least {least} %", total.percent(), total.count);
+        println!("{summary}");
         if total.percent() < least {
-            missed.push(said);
+            missed.push(summary);
         }
     }
-    ensure!(missed.is_empty(), "too little is tested: {}", missed.join("; "));
+    ensure!(missed.is_empty(), "coverage below its threshold: {}", missed.join("; "));
     Ok(())
 }
 
@@ -151,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_added_up_and_held_against_the_bars() {
+    fn lines_are_summed_and_compared_with_the_thresholds() {
         let read = |report: &str| files(report, Path::new("/w")).expect("a report");
-        judge(&read(&report(85, 85))).expect("90 and 85 percent");
-        let error = judge(&read(&report(84, 85))).expect_err("89.5 percent").to_string();
-        assert_eq!(error, "too little is tested: engine: 89.5 % of 200 lines, at least 90 %");
-        assert!(judge(&read(&report(85, 84))).is_err());
-        assert!(judge(&BTreeMap::new()).is_err(), "nothing was measured");
+        check_thresholds(&read(&report(85, 85))).expect("90 and 85 percent");
+        let error = check_thresholds(&read(&report(84, 85))).expect_err("89.5 percent").to_string();
+        assert_eq!(error, "coverage below its threshold: engine: 89.5 % of 200 lines, at least 90 %");
+        assert!(check_thresholds(&read(&report(85, 84))).is_err());
+        assert!(check_thresholds(&BTreeMap::new()).is_err(), "nothing was measured");
     }
 
     #[test]

@@ -15,20 +15,21 @@ mod arrows;
 mod bench;
 mod code_mutants;
 mod command;
+mod concurrency;
 mod counts;
 mod coverage;
-mod concurrency;
 mod fuzz;
 mod interop;
 mod mutant_patches;
 mod overload;
 mod profile;
-mod tools;
 mod proto;
+mod readme;
 mod sim;
 mod spec;
 mod steps;
 mod tidy;
+mod tools;
 mod versus;
 
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use command::cargo;
+use command::{CommandLine, cargo};
 use steps::Steps;
 
 /// Checks a change as a pull request does (no command), or runs one part of that
@@ -49,6 +50,12 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Word {
+    /// Check formatting, lints, unit tests and a few seeds, for use between edits
+    Quick,
+    /// Build the API documentation, warnings denied
+    Doc,
+    /// Run every shell block of README.md
+    Readme,
     /// Check formatting with rustfmt
     Fmt,
     /// Lint all targets with clippy, warnings denied
@@ -56,6 +63,7 @@ enum Word {
     /// Check sizes, module docs, words, names, cited paths, licence, generated sources and mutant patches
     Tidy(tidy::TidyOptions),
     /// Check module dependencies and import cycles
+    #[command(alias = "layers")]
     Arrows,
     /// Run every test of the workspace
     Test,
@@ -103,6 +111,9 @@ fn main() -> ExitCode {
     let mut steps = Steps::default();
     match args.word {
         None | Some(Word::StandIn(_)) => checks(&root, &mut steps),
+        Some(Word::Quick) => quick(&root, &mut steps),
+        Some(Word::Doc) => doc(&root, &mut steps),
+        Some(Word::Readme) => steps.run("readme", || readme::check(&root)),
         Some(Word::Fmt) => fmt(&root, &mut steps),
         Some(Word::Clippy) => clippy(&root, &mut steps),
         Some(Word::Tidy(options)) => tidy_steps(&root, &options, &mut steps),
@@ -132,7 +143,7 @@ fn stand_in(options: &interop::mini_cluster::MiniClusterOptions) -> ExitCode {
     match interop::mini_cluster::run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kudu (stand-in): {error:#}");
+            eprintln!("kudu (mini cluster): {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -141,7 +152,7 @@ fn stand_in(options: &interop::mini_cluster::MiniClusterOptions) -> ExitCode {
 /// Returns the workspace's folder: that of the calling cargo, as a `target` folder may have come from another tree.
 fn root() -> PathBuf {
     let ci = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    Path::new(&ci).parent().expect("ci lies in the workspace's folder").to_path_buf()
+    Path::new(&ci).parent().expect("ci is in the workspace's folder").to_path_buf()
 }
 
 /// Runs all checks of a pull request, cheapest first.
@@ -150,12 +161,33 @@ fn checks(root: &Path, steps: &mut Steps) {
     tidy_steps(root, &tidy::TidyOptions::default(), steps);
     steps.run("arrows", || arrows::check(root));
     clippy(root, steps);
+    doc(root, steps);
     spec::smoke(root, steps);
     test(root, steps);
     steps.run("loom", || concurrency::loom(root, false));
     sim::run(root, steps);
     steps.run("counts", || counts::check(root));
     interop::run(root, &interop::InteropOptions::parse_from(["interop"]), steps);
+    steps.run("readme", || readme::check(root));
+}
+
+/// Runs the checks that find most mistakes within minutes: no integration tests, no real clients, few seeds.
+fn quick(root: &Path, steps: &mut Steps) {
+    fmt(root, steps);
+    tidy_steps(root, &tidy::TidyOptions::default(), steps);
+    steps.run("arrows", || arrows::check(root));
+    clippy(root, steps);
+    steps.run("unit tests", || cargo(root, &["test", "--quiet", "--workspace", "--lib", "--no-fail-fast"]));
+    sim::quick(root, steps);
+}
+
+fn doc(root: &Path, steps: &mut Steps) {
+    steps.run("doc", || {
+        CommandLine::cargo(root)
+            .args(["doc", "--quiet", "--workspace", "--no-deps"])
+            .env("RUSTDOCFLAGS", "-D warnings")
+            .run()
+    });
 }
 
 fn fmt(root: &Path, steps: &mut Steps) {

@@ -29,3 +29,9 @@ pub fn run(root: &Path, steps: &mut Steps) {
         steps.run(name, || -> Result<()> { cargo(root, words) });
     }
 }
+
+/// Runs a few seeds, as long as the build is warm.
+pub fn quick(root: &Path, steps: &mut Steps) {
+    let words = ["sim", "run", "--seeds", "1..41", "--size", "smoke", "--minutes", "1"];
+    steps.run("sim madsim", || -> Result<()> { cargo(root, &words) });
+}

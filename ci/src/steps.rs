@@ -8,10 +8,10 @@ use anyhow::Result;
 /// Steps that have run.
 #[derive(Default)]
 pub struct Steps {
-    done: Vec<Done>,
+    results: Vec<StepResult>,
 }
 
-struct Done {
+struct StepResult {
     name: String,
     seconds: f64,
     passed: bool,
@@ -28,18 +28,18 @@ impl Steps {
             Ok(()) => println!("ok   {name} ({seconds:.1} s)"),
             Err(error) => println!("FAIL {name} ({seconds:.1} s): {error:#}"),
         }
-        self.done.push(Done { name: name.to_owned(), seconds, passed: result.is_ok() });
+        self.results.push(StepResult { name: name.to_owned(), seconds, passed: result.is_ok() });
     }
 
     /// Prints the table of steps and the line that counts them.
     pub fn finish(self) -> ExitCode {
         println!("---");
-        for step in &self.done {
+        for step in &self.results {
             let verdict = if step.passed { "ok  " } else { "FAIL" };
             println!("{verdict} {:>8.1} s  {}", step.seconds, step.name);
         }
-        let failed = self.done.iter().filter(|step| !step.passed).count();
-        println!("{} passed, {failed} failed", self.done.len() - failed);
+        let failed = self.results.iter().filter(|step| !step.passed).count();
+        println!("{} passed, {failed} failed", self.results.len() - failed);
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }

@@ -8,23 +8,23 @@ use crate::command::CommandLine;
 
 /// Fails with the install command for missing programs; as root in CI it installs them.
 pub fn require(programs: &[&str], packages: &[&str]) -> Result<()> {
-    let missing: Vec<&str> = programs.iter().copied().filter(|program| !found(program)).collect();
+    let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_installed(program)).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let words = [&["install", "-y", "--no-install-recommends"], packages].concat();
     let fix = format!("apt-get update && apt-get {}", words.join(" "));
-    if env::var_os("CI").is_none() || !found("apt-get") {
-        bail!("{} not found; to install: {fix}", missing.join(", "));
+    if env::var_os("CI").is_none() || !is_installed("apt-get") {
+        bail!("{} not is_installed; to install: {fix}", missing.join(", "));
     }
-    println!("{} not found; running {fix}", missing.join(", "));
+    println!("{} not is_installed; running {fix}", missing.join(", "));
     CommandLine::new("apt-get").args(["update", "-q"]).run()?;
     CommandLine::new("apt-get").args(words).run()?;
-    ensure!(programs.iter().copied().all(found), "still not found after {fix}");
+    ensure!(programs.iter().copied().all(is_installed), "still not is_installed after {fix}");
     Ok(())
 }
 
-fn found(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }

@@ -1,7 +1,6 @@
 //! Drives groups of Raft cores along scripts: `cargo run -p engine --example raft_script -- FILE...`.
 //! `cargo ci spec --directed` generates the scripts from behaviours of the specification's models.
 
-
 use std::io::{self, Write};
 use std::process::ExitCode;
 

@@ -1,7 +1,6 @@
 //! Writes the trace of a randomized Raft test: `cargo run -p engine --example raft_trace -- SEED [STEPS]`.
 //! `spec/README.md` describes the format. TLC checks that the specification allows the trace.
 
-
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,7 +1,6 @@
 //! Tablet copy between disks in memory: transcripts of admitted and rejected copies (`tests/copy/*.txt`), and copies of
 //! a busy replica, damaged, interrupted, and crashed at every operation.
 
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Crash tests of a tablet: a power cut, a failure or a full disk at every disk operation loses nothing acknowledged.
 
-
 use engine::config::TabletConfig;
 use engine::disk::Disk;
 use engine::disk::mem::DiskOpKind;

@@ -11,7 +11,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "golden files are in the source tree")]
 
-
 use std::fmt::Write;
 
 use engine::codec;

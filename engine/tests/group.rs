@@ -5,12 +5,10 @@
 //! rows. After each command messages are delivered and disks written until nothing is left to do, unless `hold` is
 //! given. Replies are shown in the order of their arrival.
 
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use engine_testkit::cluster::Cluster;
 use engine::catalog::AUTO_INCREMENTING_ID;
 use engine::config::TabletConfig;
 use engine::error::{Error, ErrorKind, Result};
@@ -23,6 +21,7 @@ use engine::schema::{ColumnSchema, DataType, Schema, format_cell};
 use engine::tablet::Tablet;
 use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine::time::Timestamp;
+use engine_testkit::cluster::Cluster;
 use engine_testkit::world::{Rows, Value, plain_schema, wire_columns};
 
 #[test]

@@ -1,6 +1,5 @@
 //! Tracked memory of the engine equals its allocations, and never exceeds the limit.
 
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::cmp::Reverse;

@@ -1,6 +1,5 @@
 //! A tablet compared with a map of versions: random writes, jobs and restarts, reads at every snapshot timestamp.
 
-
 use std::sync::{Arc, Mutex};
 
 use engine::config::TabletConfig;
@@ -11,9 +10,11 @@ use engine::replica::{JobKind, JobStep, ReplicaEffects};
 use engine::schema::row_ops::RowOpKind;
 use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine::time::Timestamp;
-use engine_testkit::model::{Change, Model, Step, check, count_rows, follow, job, run, scan_rows, workload, write};
-use proptest::prelude::*;
+use engine_testkit::model::{
+    Change, Model, Step, check, count_rows, follow, job, run, scan_rows, workload, write,
+};
 use engine_testkit::world::{self, World, plain_schema};
+use proptest::prelude::*;
 
 fn change() -> impl Strategy<Value = Change> {
     let kinds = [1u8, 2, 3, 5, 10, 11, 12, 13].map(|n| RowOpKind::from_number(n).unwrap());

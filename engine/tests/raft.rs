@@ -4,7 +4,6 @@
 //! The output has notes (`a | BecomeLeader | ...`), messages (`a -> b ...`), and replies to operators' requests
 //! (`a : ...`). Safe times are milliseconds of the clocks, whose error is 1 ms unless set otherwise.
 
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Randomized and directed tests of groups of Raft cores.
 
-
 use engine_testkit::group::Group;
 
 fn storm(seed: u64, steps: u64) -> Group {
@@ -73,7 +72,9 @@ fn an_invalid_script_is_rejected() {
     }
     assert!(engine_testkit::group::script::follow(head).expect_err("no steps").contains("without steps"));
     assert!(
-        engine_testkit::group::script::follow("nyala-script 2\n").expect_err("another version").contains("nyala-script 1")
+        engine_testkit::group::script::follow("nyala-script 2\n")
+            .expect_err("another version")
+            .contains("nyala-script 1")
     );
 }
 

@@ -3,7 +3,6 @@
 //! A `write` is one operation, its lines are rows. `scan` may name a snapshot by the number of the operation after it,
 //! an order, bounds. `restart` closes and opens, `crash` cuts the power first.
 
-
 use std::fmt::Write;
 
 use engine::config::TabletConfig;

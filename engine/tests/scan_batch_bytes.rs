@@ -1,6 +1,5 @@
 //! The longer rows are, the fewer of them a scan reads at a time: a batch is bounded by bytes, not by rows.
 
-
 use engine::config::TabletConfig;
 use engine::replica::JobKind;
 use engine::schema::row_block::ProjectedColumn;

@@ -1,7 +1,6 @@
 //! Alterations of a table's columns, compared with a list of names: an alteration is atomic, and a column's id is never
 //! reused.
 
-
 use std::collections::BTreeSet;
 
 use engine::catalog::{
@@ -9,8 +8,8 @@ use engine::catalog::{
 };
 use engine::ids::ColumnId;
 use engine::schema::{ColumnSchema, DataType};
-use proptest::prelude::*;
 use engine_testkit::single_server_catalog::OneServer;
+use proptest::prelude::*;
 
 const COLUMNS_MAX: usize = 5;
 

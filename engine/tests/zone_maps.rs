@@ -2,7 +2,6 @@
 //!
 //! There is no cache, so that every page read is a read of the disk.
 
-
 use engine::config::TabletConfig;
 use engine::disk::mem::DiskOpKind;
 use engine::ids::ColumnId;

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_that_is_held_is_counted() {
+    fn the_peak_of_held_bytes_is_counted() {
         let peak = peak_of(|| {
             for _ in 0..10 {
                 drop(std::hint::black_box(vec![1u8; 1000]));

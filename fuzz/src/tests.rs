@@ -42,7 +42,7 @@ fn corpora_are_replayed() {
 
 /// Replays prefixes and single-byte changes of every input, which torn writes and bit rot resemble.
 #[test]
-fn damaged_corpora_are_survived() {
+fn damaged_corpora_do_not_break_targets() {
     every_target(|target| {
         let inputs = corpus(target);
         let total: usize = inputs.iter().map(|(_, input)| 6 * input.len()).sum();
@@ -63,7 +63,7 @@ fn damaged_corpora_are_survived() {
 }
 
 #[test]
-fn seeds_are_as_the_encoders_make_them() {
+fn seeds_match_the_encoders() {
     let corpora = folder("corpus");
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         seeds::write(&corpora).expect("a writable folder");

@@ -11,11 +11,11 @@ use engine::raft::RaftOptions;
 use toml::{Spanned, Value};
 
 use crate::dirs::ServerKind;
+use crate::server::flags::{self, Flags};
+use crate::server::split_host_port;
 use nyala_common::env::Env;
 use nyala_common::rpc::RpcConfig;
 use nyala_common::rpc::negotiate::Subnet;
-use crate::server::flags::{self, Flags};
-use crate::server::split_host_port;
 
 /// Sets the flags of a TOML file. `Invalid` names the file, the line and the fault.
 pub fn apply_file(flags: &Flags, path: &str, text: &str) -> Result<()> {

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use engine::error::Error;
 use node::cli::{self, ExitError, Invocation};
+use node::server::logging;
 use nyala_common::env::BoxFuture;
 use nyala_common::env::os::{OsEnv, OsOptions, decline_huge_pages};
-use node::server::logging;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
@@ -65,7 +65,8 @@ fn run(invocation: Invocation) -> Result<(), ExitError> {
         .map_err(|error| Error::io("start the runtime", &error))?;
     let result = runtime.block_on(async {
         let options = OsOptions { memory_limit_bytes: settings.memory_limit_bytes, ..OsOptions::default() };
-        let env = OsEnv::new(&options).map_err(|error| Error::io("read the properties of this machine", &error))?;
+        let env =
+            OsEnv::new(&options).map_err(|error| Error::io("read the properties of this machine", &error))?;
         let stop = on_signal().map_err(|error| Error::io("listen for signals", &error))?;
         invocation.run(env, stop).await
     });

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::error::Result;
-use engine::time::{HybridClock, ClockReading, Timestamp};
+use engine::time::{ClockReading, HybridClock, Timestamp};
 
 use nyala_common::env::{Clock, Env};
 

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
-use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::partition::{HashDimension, RangeHashSchema};
 use engine::schema::partition_range::PartitionRange;
+use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use nyala_client::tables::AlterStep;
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::flags::Flags;
 use nyala_client::predicate::{Comparison, SimplifiedPredicate};
+use nyala_client::tables::AlterStep;
 use nyala_client::{
     Client, ClientConfig, CreateTable, ErrorKind, FlushMode, ReadMode, ScanSpec, SessionConfig, Table,
 };
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
-use node::server::flags::Flags;
 
 struct World {
     client: Client,
@@ -28,7 +28,7 @@ async fn world() -> World {
     let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let flags = Flags::new();
-    flags.set("log_sync", "false").expect("a setting");
+    flags.set("log_sync", "false").expect("a flag");
     let config = ClusterConfig {
         dir: dir.path().to_str().expect("UTF-8").to_string(),
         masters: 1,
@@ -80,7 +80,7 @@ async fn insert(table: &Table, mode: FlushMode, rows: std::ops::Range<i64>) -> V
     failures
 }
 
-/// The keys and the sum of `v` that a scan gives.
+/// Returns the keys and the sum of `v` of a scan.
 async fn scan(table: &Table, spec: ScanSpec) -> (Vec<i64>, i64) {
     let mut scanner = table.scan(spec).expect("a legal scan");
     let (mut keys, mut sum) = (Vec::new(), 0);
@@ -92,7 +92,7 @@ async fn scan(table: &Table, spec: ScanSpec) -> (Vec<i64>, i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_has_started_can_make_tables() {
+async fn a_started_cluster_can_create_tables() {
     let mut world = world().await;
     assert_eq!(world.client.tablet_servers().await.expect("a running cluster"), 2);
     hashed(&world.client, "first").await;
@@ -111,16 +111,16 @@ async fn a_background_flush_begins_at_the_watermark() {
             flush_interval: std::time::Duration::from_secs(3600),
             ..SessionConfig::new(FlushMode::AutoBackground)
         });
-        let (mut held, mut row_bytes) = (0, 0);
-        while session.buffered_bytes() >= held {
-            row_bytes = session.buffered_bytes() - held;
-            held = session.buffered_bytes();
+        let (mut buffered, mut row_bytes) = (0, 0);
+        while session.buffered_bytes() >= buffered {
+            row_bytes = session.buffered_bytes() - buffered;
+            buffered = session.buffered_bytes();
             let key = keys.next().expect("there are more").to_le_bytes();
             let cells = [ClientCell::Value(&key), ClientCell::Null, ClientCell::Null];
-            session.apply(&table, RowOpKind::Insert, &cells, 0).await.expect("there is room");
+            session.apply(&table, RowOpKind::Insert, &cells, 0).await.expect("the buffer has space");
         }
         let watermark = 20_000 * watermark_percent / 100;
-        assert!((watermark - row_bytes..watermark).contains(&held), "{held} of {watermark}");
+        assert!((watermark - row_bytes..watermark).contains(&buffered), "{buffered} of {watermark}");
         assert_eq!(session.flush().await, []);
     }
     world.cluster.shutdown().await;
@@ -141,7 +141,8 @@ async fn rows_written_in_every_mode_are_scanned() {
     keys.sort_unstable();
     assert_eq!(keys, (0..6003).collect::<Vec<i64>>());
     assert_eq!(sum, (0..6003).map(|k| k * 2).sum::<i64>());
-    let Ok(SimplifiedPredicate::Predicate(least)) = table.compare("k", Comparison::GreaterEqual, "5000") else {
+    let Ok(SimplifiedPredicate::Predicate(least)) = table.compare("k", Comparison::GreaterEqual, "5000")
+    else {
         panic!("a predicate")
     };
     let some = ScanSpec { predicates: vec![least.clone()], limit: Some(17), ..ScanSpec::default() };
@@ -190,24 +191,24 @@ async fn a_fault_tolerant_scan_keeps_its_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_goes_on_when_a_table_has_other_columns() {
+async fn a_session_continues_after_columns_changed() {
     let mut world = world().await;
     let table = hashed(&world.client, "grows").await;
     let session = world.client.session(SessionConfig::new(FlushMode::Manual));
     let (k, more, w) = (1i64.to_le_bytes(), 2i64.to_le_bytes(), 8i16.to_le_bytes());
     let cells = [ClientCell::Value(&k), ClientCell::Null, ClientCell::Unset];
-    session.apply(&table, RowOpKind::Insert, &cells, 1).await.expect("there is room");
+    session.apply(&table, RowOpKind::Insert, &cells, 1).await.expect("the buffer has space");
     let step = AlterStep::AddColumn(ColumnSchema::new(9, "w", DataType::Int16).nullable());
     let wider = world.client.alter_table(&table, &[step], None).await.expect("a legal step");
     let cells = [ClientCell::Value(&more), ClientCell::Null, ClientCell::Unset, ClientCell::Value(&w)];
-    session.apply(&wider, RowOpKind::Insert, &cells, 2).await.expect("there is room");
+    session.apply(&wider, RowOpKind::Insert, &cells, 2).await.expect("the buffer has space");
     assert_eq!(session.flush().await, []);
     assert_eq!(wider.count(vec![]).await.expect("a running cluster"), 2);
     world.cluster.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_goes_on_when_a_range_hashes_otherwise() {
+async fn a_session_continues_after_a_hash_schema_changed() {
     let mut world = world().await;
     let key = |k: i64| (k as u64 ^ 1 << 63).to_be_bytes().to_vec();
     let range = |low, high| PartitionRange { lower: key(low), upper: key(high) };
@@ -222,7 +223,14 @@ async fn a_session_goes_on_when_a_range_hashes_otherwise() {
     let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
     let insert = async |table: &Table, k: i64| {
         let bytes = k.to_le_bytes();
-        session.apply(table, RowOpKind::Insert, &[ClientCell::Value(&bytes), ClientCell::Null, ClientCell::Null], 0).await
+        session
+            .apply(
+                table,
+                RowOpKind::Insert,
+                &[ClientCell::Value(&bytes), ClientCell::Null, ClientCell::Null],
+                0,
+            )
+            .await
     };
     insert(&table, 1).await.expect("it has a range");
     let steps = [AlterStep::DropRange(range(100, 200)), AlterStep::AddRange(range(100, 200))];
@@ -235,11 +243,14 @@ async fn a_session_goes_on_when_a_range_hashes_otherwise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_are_altered_and_gaps_are_noticed() {
+async fn tables_are_altered_and_rows_in_gaps_fail() {
     let mut world = world().await;
     let key = |k: i64| (k as u64 ^ 1 << 63).to_be_bytes().to_vec();
     let mut create = CreateTable::new("ranges", schema()).range(&["k"]).expect("a key column");
-    create.ranges = vec![PartitionRange { lower: key(0), upper: key(10) }, PartitionRange { lower: key(20), upper: key(30) }];
+    create.ranges = vec![
+        PartitionRange { lower: key(0), upper: key(10) },
+        PartitionRange { lower: key(20), upper: key(30) },
+    ];
     create.replicas = Some(1);
     let table = world.client.create_table(&create).await.expect("a new table");
     let again = world.client.create_table(&create).await.err().expect("the name is taken");
@@ -266,7 +277,7 @@ async fn tables_are_altered_and_gaps_are_noticed() {
     assert_eq!(scan(&altered, ScanSpec::default()).await.0.len(), 21);
     assert_eq!(world.client.list_tables(None).await.expect("a running cluster").len(), 1);
     world.client.delete_table("renamed").await.expect("it exists");
-    let gone = world.client.open_table("renamed").await.err().expect("it is gone");
+    let gone = world.client.open_table("renamed").await.err().expect("it was dropped");
     assert_eq!(gone.kind, ErrorKind::NotFound);
     drop(Arc::new(altered));
     world.cluster.shutdown().await;

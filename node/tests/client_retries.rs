@@ -1,4 +1,4 @@
-//! The client against servers that answer by script: leaders that move, busy servers, scanners that vanish.
+//! The client against scripted servers: leaders that change, busy servers, expired scanners.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -9,6 +9,9 @@ use engine::schema::{ColumnSchema, DataType, Schema};
 use nyala_client::{Client, ClientConfig, FlushMode, ScanSpec, SessionConfig};
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::env::{BoxFuture, Env};
+use nyala_common::rpc::server::{RpcHandle, RpcServer};
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+use nyala_common::wire::schema;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::tablet_locations_pb::InternedReplicaPb;
 use nyala_proto::kudu::master::{
@@ -21,9 +24,6 @@ use nyala_proto::kudu::tserver::{
 };
 use nyala_proto::kudu::{AppStatusPb, ColumnarRowBlockPb, HostPortPb, app_status_pb::ErrorCode};
 use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb, partition_schema_pb::RangeSchemaPb};
-use nyala_common::rpc::server::{RpcHandle, RpcServer};
-use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
-use nyala_common::wire::schema;
 use prost::Message;
 
 const MASTER: [MethodInfo; 3] =
@@ -34,25 +34,25 @@ const fn method(name: &'static str) -> MethodInfo {
     MethodInfo { name, tracked: false, required: &[] }
 }
 
-/// What the servers are to answer, and what they were asked.
+/// Scripted responses of the servers, and a log of the requests.
 #[derive(Default)]
 struct Script {
     /// Addresses of the masters, then of the tablet servers.
     addrs: OnceLock<Vec<u16>>,
-    /// Answers of the tablet servers, in order.
-    answers: Mutex<VecDeque<Answer>>,
-    /// Which master leads, and which tablet server the masters name as the tablet's leader.
+    /// Responses of the tablet servers, in order.
+    responses: Mutex<VecDeque<Scripted>>,
+    /// Number of the leader master, and of the tablet server that the masters report as the tablet's leader.
     leaders: Mutex<(usize, usize)>,
     log: Mutex<Vec<String>>,
 }
 
-enum Answer {
+enum Scripted {
     Fails(Code, ErrorCode),
     Busy,
-    /// Then server 1 leads the tablet.
+    /// NOT_THE_LEADER; server 1 becomes the leader of the tablet.
     Moved,
     Written,
-    /// So many rows, the last key, and whether there are more.
+    /// Number of rows, the last key, and true if more rows follow.
     Rows(i64, &'static str, bool),
 }
 
@@ -122,14 +122,14 @@ impl Server {
             return Reply::message(&reply);
         }
         self.script.note(format!("master-{} {}", self.number, call.method));
-        let refusal = MasterErrorPb {
+        let not_leader = MasterErrorPb {
             code: master_error_pb::Code::NotTheLeader as i32,
             status: status(ErrorCode::IllegalState),
         };
-        let error = (!leads).then_some(refusal);
+        let error = (!leads).then_some(not_leader);
         if call.method == "GetTableLocations" {
-            let answer = GetTableLocationsResponsePb { error, ..self.script.locations() };
-            return Reply::message(&answer);
+            let response = GetTableLocationsResponsePb { error, ..self.script.locations() };
+            return Reply::message(&response);
         }
         Reply::message(&GetTableSchemaResponsePb {
             error,
@@ -146,16 +146,16 @@ impl Server {
 
     fn tablet_server(&self, call: &Call) -> Reply {
         self.note(call);
-        let answer = self.script.answers.lock().expect("no panics").pop_front().expect("as scripted");
-        let error = match answer {
-            Answer::Busy => return Reply::too_busy("scripted"),
-            Answer::Written => return Reply::message(&WriteResponsePb::default()),
-            Answer::Rows(rows, key, more) => return self.rows(rows, key, more),
-            Answer::Moved => {
+        let response = self.script.responses.lock().expect("no panics").pop_front().expect("as scripted");
+        let error = match response {
+            Scripted::Busy => return Reply::too_busy("scripted"),
+            Scripted::Written => return Reply::message(&WriteResponsePb::default()),
+            Scripted::Rows(rows, key, more) => return self.rows(rows, key, more),
+            Scripted::Moved => {
                 self.script.leaders.lock().expect("no panics").1 = 1;
                 (Code::NotTheLeader, ErrorCode::IllegalState)
             }
-            Answer::Fails(code, error) => (code, error),
+            Scripted::Fails(code, error) => (code, error),
         };
         let error = Some(TabletServerErrorPb { code: error.0 as i32, status: status(error.1) });
         match call.method {
@@ -165,7 +165,7 @@ impl Server {
     }
 
     fn note(&self, call: &Call) {
-        let what = match &call.request_id {
+        let description = match &call.request_id {
             Some(id) => {
                 let request = WriteRequestPb::decode(call.body.clone()).expect("a Write");
                 let bytes = request.row_operations.expect("rows").rows().len();
@@ -184,7 +184,7 @@ impl Server {
                 }
             }
         };
-        self.script.note(format!("server-{} {}: {what}", self.number, call.method));
+        self.script.note(format!("server-{} {}: {description}", self.number, call.method));
     }
 
     fn rows(&self, rows: i64, key: &'static str, more: bool) -> Reply {
@@ -225,13 +225,13 @@ struct World {
 }
 
 impl World {
-    /// Two masters, the second of which leads, and two tablet servers, the first of which is said to lead the
-    /// tablet.
-    async fn new(answers: impl IntoIterator<Item = Answer>) -> World {
+    /// Starts two masters, of which the second is the leader, and two tablet servers, of which the first is reported as
+    /// the tablet's leader.
+    async fn new(responses: impl IntoIterator<Item = Scripted>) -> World {
         let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let script = Arc::new(Script::default());
         *script.leaders.lock().expect("no panics") = (1, 0);
-        script.answers.lock().expect("no panics").extend(answers);
+        script.responses.lock().expect("no panics").extend(responses);
         let mut handles = Vec::new();
         for at in 0..4 {
             let server = Server { script: script.clone(), number: at % 2, is_master: at < 2 };
@@ -241,7 +241,7 @@ impl World {
         }
         let ports = handles.iter().map(|handle| handle.local_addr().port()).collect();
         script.addrs.set(ports).expect("set once");
-        // The first master alone is known; it names the second.
+        // Only the first master is configured; it reports the second.
         let config = ClientConfig::new([handles[0].local_addr().to_string()]);
         let client = Client::connect(env, config).await.expect("a leader");
         World { script, client, _handles: handles }
@@ -253,24 +253,27 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_is_repeated_under_its_number_until_it_lands() {
+async fn a_write_is_retried_with_its_request_id() {
     let world = World::new([
-        Answer::Moved,
-        Answer::Busy,
-        Answer::Fails(Code::UnknownError, ErrorCode::Aborted),
-        Answer::Written,
-        Answer::Written,
-        Answer::Fails(Code::MismatchedSchema, ErrorCode::InvalidArgument),
+        Scripted::Moved,
+        Scripted::Busy,
+        Scripted::Fails(Code::UnknownError, ErrorCode::Aborted),
+        Scripted::Written,
+        Scripted::Written,
+        Scripted::Fails(Code::MismatchedSchema, ErrorCode::InvalidArgument),
     ])
     .await;
     let table = world.client.open_table("t").await.expect("scripted");
     let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
     let key = 7i32.to_le_bytes();
     for _ in 0..2 {
-        session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await.expect("written in the end");
+        session
+            .apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0)
+            .await
+            .expect("written in the end");
     }
     let refused =
-        session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await.expect_err("refused");
+        session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await.expect_err("rejected");
     assert_eq!(refused.message, "writing to table t: scripted INVALID_ARGUMENT");
     insta::assert_snapshot!(world.log(), @r"
     master-1 GetTableSchema
@@ -287,7 +290,7 @@ async fn a_write_is_repeated_under_its_number_until_it_lands() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leading_master_is_looked_for_again() {
+async fn the_client_looks_up_a_new_leader_master() {
     let world = World::new([]).await;
     world.client.open_table("t").await.expect("scripted");
     world.script.leaders.lock().expect("no panics").0 = 0;
@@ -312,22 +315,22 @@ async fn count(world: &World, fault_tolerant: bool) -> Result<usize, String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fault_tolerant_scan_goes_on_after_its_last_key() {
-    let gone = || Answer::Fails(Code::ScannerExpired, ErrorCode::NotFound);
+async fn a_fault_tolerant_scan_resumes_after_its_last_key() {
+    let expired = || Scripted::Fails(Code::ScannerExpired, ErrorCode::NotFound);
     let world = World::new([
-        Answer::Rows(3, "c", true),
-        Answer::Busy,
-        gone(),
-        Answer::Moved,
-        Answer::Rows(2, "e", true),
-        Answer::Rows(1, "f", false),
+        Scripted::Rows(3, "c", true),
+        Scripted::Busy,
+        expired(),
+        Scripted::Moved,
+        Scripted::Rows(2, "e", true),
+        Scripted::Rows(1, "f", false),
     ])
     .await;
     let table = world.client.open_table("t").await.expect("scripted");
     let spec = ScanSpec { columns: Some(vec![]), fault_tolerant: true, ..ScanSpec::default() };
     let mut scanner = table.scan(spec).expect("a legal scan");
     let mut rows = Vec::new();
-    while let Some(batch) = scanner.next_batch().await.expect("it goes on") {
+    while let Some(batch) = scanner.next_batch().await.expect("it resumes") {
         rows.push(batch.num_rows());
     }
     assert_eq!(rows, [3, 2, 1]);
@@ -345,10 +348,10 @@ async fn a_fault_tolerant_scan_goes_on_after_its_last_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_scan_begins_again_only_without_rows() {
-    let gone = || Answer::Fails(Code::ScannerExpired, ErrorCode::NotFound);
-    let early = World::new([Answer::Rows(0, "", true), gone(), Answer::Rows(2, "", false)]).await;
+async fn other_scans_restart_only_before_the_first_row() {
+    let expired = || Scripted::Fails(Code::ScannerExpired, ErrorCode::NotFound);
+    let early = World::new([Scripted::Rows(0, "", true), expired(), Scripted::Rows(2, "", false)]).await;
     assert_eq!(count(&early, false).await, Ok(2));
-    let late = World::new([Answer::Rows(1, "", true), gone()]).await;
+    let late = World::new([Scripted::Rows(1, "", true), expired()]).await;
     assert_eq!(count(&late, false).await, Err("scanning table t: scripted NOT_FOUND".to_string()));
 }

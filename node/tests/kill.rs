@@ -1,9 +1,9 @@
-//! `kill -9` at random moments, while clients write and tablets flush: what was acknowledged is there afterwards,
-//! with its value, and nothing is there that was never sent.
+//! `kill -9` at random times while clients write and tablets flush. Afterwards the table contains all acknowledged
+//! rows with their values, and no row that was never sent.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "the program is looked at from outside"
+    reason = "the test observes the program from outside"
 )]
 
 use std::collections::BTreeMap;
@@ -29,14 +29,14 @@ use tokio::sync::mpsc;
 mod common;
 
 const TABLE: &str = "ledger";
-/// Writers at the same time, each with keys of its own.
+/// Number of concurrent writers, each with a separate set of keys.
 const LANES: u64 = 4;
-/// Few enough that rows are changed and deleted, in memory and on disk, as often as they are inserted.
-const KEYS_OF_A_LANE: u64 = 300;
+/// Keys per writer: few enough that rows are updated and deleted, in memory and on disk, as often as inserted.
+const KEYS_PER_LANE: u64 = 300;
 const BATCH_ROWS_MAX: u64 = 24;
 const ROUNDS: u64 = 6;
 
-/// Tablets that flush, compact and cut their logs all the while.
+/// Flags with which tablets flush, compact and GC their logs continuously.
 const BUSY: &[&str] = &[
     "--tablet-servers=1",
     "--flush-threshold-secs=0",
@@ -45,20 +45,20 @@ const BUSY: &[&str] = &[
     "--log-compression-codec=NO_COMPRESSION",
     "--log-target-replay-size-mb=0",
 ];
-/// Tablets that keep everything in memory and in their logs.
+/// Flags with which tablets keep all rows in memory and in their logs.
 const LAZY: &[&str] = &["--tablet-servers=1"];
 
-/// What a row may be: the value of its column `v`, or `None` if it does not exist. More than one possibility
-/// while a change is on its way, and when nobody answered it.
+/// Possible states of a row: the value of its column `v`, or `None` if it does not exist. More than one while a change
+/// is in flight, and if it got no reply.
 type Possible = Vec<Option<i64>>;
 
-/// What one writer knows of its rows. Keys that are missing do not exist.
+/// Knowledge of one writer about its rows. Missing keys do not exist.
 #[derive(Default)]
 struct Lane {
     rows: BTreeMap<i64, Possible>,
     acknowledged: u64,
-    /// Answers that cannot be right.
-    wrong: Vec<RowFailure>,
+    /// Row errors that contradict the known state.
+    unexpected: Vec<RowFailure>,
 }
 
 impl Lane {
@@ -81,7 +81,7 @@ fn text(key: i64, value: i64) -> String {
     format!("row {key} is {value}; {}", "x".repeat((value % 6000) as usize))
 }
 
-/// `k INT64, v INT64, s STRING NULL`, where `s` follows from the others.
+/// `k INT64, v INT64, s STRING NULL`, where `s` is a function of the others.
 fn create() -> CreateTable {
     let columns = vec![
         ColumnSchema::new(0, "k", DataType::Int64),
@@ -100,7 +100,7 @@ async fn connect(printed: &str) -> Client {
     Client::connect(env, ClientConfig::new([address])).await.unwrap()
 }
 
-/// One change of a row that can only fail if the server and we disagree on whether the row exists.
+/// Applies one change of a row that fails only if server and test disagree about the existence of the row.
 async fn apply(
     session: &Session,
     table: &Table,
@@ -121,7 +121,7 @@ async fn apply(
     Ok((kind != RowOpKind::Delete).then_some(value))
 }
 
-/// Writes batch after batch until one fails, and tells `acknowledged` of each that did not.
+/// Writes batch after batch until one fails. Sends a message to `acknowledged` after each success.
 async fn write(
     table: Table,
     lane: u64,
@@ -133,12 +133,12 @@ async fn write(
     loop {
         let mut batch = BTreeMap::new();
         for _ in 0..=below(&mut rng, BATCH_ROWS_MAX) {
-            let key = (below(&mut rng, KEYS_OF_A_LANE) * LANES + lane) as i64;
+            let key = (below(&mut rng, KEYS_PER_LANE) * LANES + lane) as i64;
             if batch.contains_key(&key) {
                 continue;
             }
             let before = state.lock().unwrap().certain(key);
-            // It fails if the server went away before anyone knew where the row belongs.
+            // This fails if the server was killed before the client had looked up the tablet.
             let Ok(after) = apply(&session, &table, &mut rng, key, before.is_some()).await else { return };
             batch.insert(key, after);
             state.lock().unwrap().rows.insert(key, vec![before, after]);
@@ -147,7 +147,9 @@ async fn write(
         let mut state = state.lock().unwrap();
         if !failures.is_empty() {
             let wrong = [ErrorKind::AlreadyPresent, ErrorKind::NotFound, ErrorKind::Invalid];
-            state.wrong.extend(failures.into_iter().filter(|failure| wrong.contains(&failure.error.kind)));
+            state
+                .unexpected
+                .extend(failures.into_iter().filter(|failure| wrong.contains(&failure.error.kind)));
             return;
         }
         state.acknowledged += batch.len() as u64;
@@ -164,19 +166,19 @@ async fn scan(table: &Table) -> BTreeMap<i64, i64> {
         let number = |column: usize| batch.column(column).as_primitive::<Int64Type>().values();
         let texts = batch.column(2).as_string::<i32>();
         for ((key, value), s) in number(0).iter().zip(number(1)).zip(texts) {
-            assert_eq!(s, Some(text(*key, *value).as_str()), "row {key} is mixed of two");
-            assert_eq!(rows.insert(*key, *value), None, "row {key} is there twice");
+            assert_eq!(s, Some(text(*key, *value).as_str()), "row {key} mixes two versions");
+            assert_eq!(rows.insert(*key, *value), None, "row {key} was returned twice");
         }
     }
     rows
 }
 
-/// Compares the table with what was sent and acknowledged; what was uncertain is settled by what is there.
+/// Compares the table with the rows sent and acknowledged. Uncertain rows take the state found.
 async fn check(table: &Table, lanes: &Lanes, round: u64) {
     let mut found = scan(table).await;
     for lane in lanes {
         let mut lane = lane.lock().unwrap();
-        assert_eq!(lane.wrong, [], "round {round}");
+        assert_eq!(lane.unexpected, [], "round {round}");
         for (key, possible) in &mut lane.rows {
             let value = found.remove(key);
             assert!(
@@ -189,7 +191,7 @@ async fn check(table: &Table, lanes: &Lanes, round: u64) {
     assert_eq!(found, BTreeMap::new(), "round {round}: rows that were never sent");
 }
 
-/// Writes from all lanes until some batches are acknowledged, and kills the server in the middle of others.
+/// Writes from all lanes until some batches are acknowledged, and kills the server while others are in flight.
 async fn write_and_kill(table: &Table, lanes: &Lanes, child: &mut Child, rng: &mut ChaCha12Rng) {
     let (sender, mut acknowledged) = mpsc::unbounded_channel();
     for (lane, state) in (0..).zip(lanes) {
@@ -199,12 +201,12 @@ async fn write_and_kill(table: &Table, lanes: &Lanes, child: &mut Child, rng: &m
     for _ in 0..20 + below(rng, 150) {
         acknowledged.recv().await.unwrap();
     }
-    let moment = Duration::from_micros(below(rng, 10_000));
-    table.client().env().sleep(moment).await;
+    let delay = Duration::from_micros(below(rng, 10_000));
+    table.client().env().sleep(delay).await;
     child.kill().unwrap();
 }
 
-/// A cluster that is up; before that, one that is killed while it starts, somewhere in its recovery.
+/// Starts a cluster and kills it during its recovery, then starts it again.
 fn up_again(dir: &Path, settings: &[&str], rng: &mut ChaCha12Rng) -> (Child, String) {
     let mut early = common::begin_up(dir, settings);
     std::thread::sleep(Duration::from_millis(below(rng, 300)));
@@ -213,19 +215,19 @@ fn up_again(dir: &Path, settings: &[&str], rng: &mut ChaCha12Rng) -> (Child, Str
     common::up(dir, settings)
 }
 
-/// Names of all files that tablets keep in this directory of the tablet server.
+/// Returns the names of all files of tablets in this directory of the tablet server.
 fn files(dir: &Path, of: &str) -> Vec<String> {
     let tablets = std::fs::read_dir(dir.join("tserver-1").join(of)).unwrap();
     let files = tablets.flat_map(|tablet| std::fs::read_dir(tablet.unwrap().path()).unwrap());
     files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// For a client of one round: dropped with it, so that no task of the client outlives the server it is for.
+/// Returns a runtime for the client of one round. Dropping it ends all tasks of the client with the server.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-fn killed_again_and_again(seed: u64) {
+fn kill_repeatedly(seed: u64) {
     let dir = tempfile::tempdir().unwrap();
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let lanes: Lanes = (0..LANES).map(|_| Arc::default()).collect();
@@ -251,18 +253,18 @@ fn killed_again_and_again(seed: u64) {
     common::stop(child);
     let acknowledged: u64 = lanes.iter().map(|lane| lane.lock().unwrap().acknowledged).sum();
     assert!(acknowledged > 1000, "only {acknowledged} rows were acknowledged");
-    assert!(!files(dir.path(), "data/data").is_empty(), "nothing was ever flushed");
+    assert!(!files(dir.path(), "data/data").is_empty(), "no rowset was flushed");
     let logs = files(dir.path(), "wal/wals");
     let first = logs.iter().filter(|file| *file == "0000000001.wal").count();
-    assert!(first < 3, "no log was ever cut: {logs:?}");
+    assert!(first < 3, "no log segment was deleted: {logs:?}");
 }
 
 #[test]
-fn what_was_acknowledged_survives_kills() {
-    killed_again_and_again(1);
+fn acknowledged_rows_survive_kills() {
+    kill_repeatedly(1);
 }
 
 #[test]
-fn what_was_acknowledged_survives_other_kills() {
-    killed_again_and_again(2);
+fn acknowledged_rows_survive_other_kills() {
+    kill_repeatedly(2);
 }

@@ -1,8 +1,12 @@
-//! What the program prints for people, as it stands: help, tables, how replicas lie, errors, names of metrics.
+//! Snapshots of output for users: help, tables, placement, errors, metric names.
 //!
-//! `cargo ci bless` takes what the program says now; review the diff. Identifiers and addresses differ from run to run
-//! and are shown by their kind.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it is looked at from outside")]
+//! `cargo ci bless` rewrites the snapshots; review the diff. Ids and addresses differ from run to run and are replaced
+//! by placeholders.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the test observes the program from outside"
+)]
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,7 +18,7 @@ use common::{nyala, stop, up};
 
 mod common;
 
-/// A cluster of two tablet servers.
+/// A running cluster with two tablet servers.
 struct Running {
     child: Child,
     printed: String,
@@ -31,19 +35,19 @@ impl Running {
         Running { child, masters, printed, dir: dir.to_str().expect("UTF-8").to_string() }
     }
 
-    /// What the program says to these words: the command, then what it printed.
-    fn says(&self, words: &[&str]) -> String {
+    /// Runs a command. Returns the command line and its output.
+    fn transcript(&self, words: &[&str]) -> String {
         let Output { status, stdout, stderr } =
             nyala(words).args(["--masters", &self.masters]).output().expect("the program");
         let out = String::from_utf8(stdout).expect("UTF-8") + &String::from_utf8(stderr).expect("UTF-8");
         let code = status.code().expect("it was not killed");
         let exit = if code == 0 { String::new() } else { format!("exit code {code}\n") };
         let text = out.replace(&self.masters, "<masters>").replace(&self.dir, "<dir>");
-        let asked = words.join(" ").replace(" --", " \\\n    --").replace(&self.dir, "<dir>");
-        format!("$ nyala {asked}\n{exit}{}\n", by_kind(&text))
+        let command = words.join(" ").replace(" --", " \\\n    --").replace(&self.dir, "<dir>");
+        format!("$ nyala {command}\n{exit}{}\n", mask_ids(&text))
     }
 
-    /// The page of every server, masters first.
+    /// Returns the metrics page of each server, masters first.
     fn pages(&self) -> Vec<String> {
         let urls = self.printed.split_whitespace().filter_map(|word| word.strip_prefix("http://"));
         let addresses = urls.filter_map(|url| url.strip_suffix("/metrics"));
@@ -54,13 +58,13 @@ impl Running {
 fn page(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("the web port");
     write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("it listens");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("a page");
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("a page");
+    response
 }
 
-/// Words of 32 hexadecimal digits are identifiers.
-fn by_kind(text: &str) -> String {
+/// Replaces ids, which are words of 32 hexadecimal digits.
+fn mask_ids(text: &str) -> String {
     let is_id = |word: &str| word.len() == 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut shown = String::new();
     for line in text.split_inclusive('\n') {
@@ -77,16 +81,16 @@ fn by_kind(text: &str) -> String {
     shown
 }
 
-/// Names of metrics, each with what it is and what it says.
+/// Returns the names of metrics with their types and help texts.
 fn names(page: &str) -> BTreeMap<&str, String> {
     let mut names: BTreeMap<&str, String> = BTreeMap::new();
     for line in page.lines().filter_map(|line| line.strip_prefix("# ")) {
-        let (what, rest) = line.split_once(' ').expect("what is said of which name");
-        let (name, said) = rest.split_once(' ').expect("a name and a word");
+        let (keyword, rest) = line.split_once(' ').expect("HELP or TYPE and the rest");
+        let (name, text) = rest.split_once(' ').expect("a name and a text");
         let entry = names.entry(name).or_default();
-        match what {
-            "HELP" => entry.push_str(said),
-            _ => entry.insert_str(0, &format!("{said}: ")),
+        match keyword {
+            "HELP" => entry.push_str(text),
+            _ => entry.insert_str(0, &format!("{text}: ")),
         }
     }
     names
@@ -115,13 +119,13 @@ const CREATE: [&str; 19] = [
 ];
 
 #[test]
-fn help_tells_the_words_and_what_they_do() {
+fn help_texts() {
     let help = |words: &[&str]| {
         let words = [words, &["--help"]].concat();
         let out = nyala(&words).output().expect("the program").stdout;
         format!("$ nyala {}\n{}\n", words.join(" "), String::from_utf8(out).expect("UTF-8"))
     };
-    let asked: [&[&str]; 6] = [
+    let commands: [&[&str]; 6] = [
         &[],
         &["table"],
         &["table", "create"],
@@ -129,18 +133,18 @@ fn help_tells_the_words_and_what_they_do() {
         &["table", "export"],
         &["cluster", "rebalance"],
     ];
-    insta::assert_snapshot!("help", asked.map(help).concat());
+    insta::assert_snapshot!("help", commands.map(help).concat());
 }
 
 #[test]
-fn a_cluster_is_shown() {
+fn table_and_cluster_commands() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let running = Running::new(dir.path());
     let rows = dir.path().join("rows.csv");
     let rows = rows.to_str().expect("UTF-8");
-    std::fs::write(rows, "shop,item,price\n7,apple,1.25\n700,pear,\n").expect("a directory of our own");
+    std::fs::write(rows, "shop,item,price\n7,apple,1.25\n700,pear,\n").expect("the test owns the directory");
     let create = [&CREATE[..], &["--replicas", "1"]].concat();
-    let mut said = running.says(&create);
+    let mut transcript = running.transcript(&create);
     for words in [
         &["table", "describe", "prices"][..],
         &["table", "import", "prices", rows],
@@ -152,18 +156,18 @@ fn a_cluster_is_shown() {
         &["table", "drop", "prices"],
         &["table", "list"],
     ] {
-        said.push_str(&running.says(words));
+        transcript.push_str(&running.transcript(words));
     }
     stop(running.child);
-    insta::assert_snapshot!("cluster", said);
+    insta::assert_snapshot!("cluster", transcript);
 }
 
-/// Dashboards and alarms name them: none changes by the way.
+/// Dashboards and alerts depend on these names.
 #[test]
 fn metrics_keep_their_names() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let running = Running::new(dir.path());
-    running.says(&[&CREATE[..], &["--replicas", "1"]].concat());
+    running.transcript(&[&CREATE[..], &["--replicas", "1"]].concat());
     let pages = running.pages();
     let (master, tablet_servers) = pages.split_first().expect("three servers");
     let mut of_both = BTreeMap::new();

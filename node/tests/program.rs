@@ -1,5 +1,9 @@
-//! The program as a person meets it: what it prints, how it ends, with which exit code.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it is looked at from outside")]
+//! Output and exit codes of the program.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the test observes the program from outside"
+)]
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -12,14 +16,14 @@ use node::server::flags::{FlagSpec, TABLE};
 
 mod common;
 
-/// Runs to the end; the exit code and what was said on standard error.
+/// Runs the program to its end. Returns the exit code and standard error.
 fn fails(args: &[&str]) -> (i32, String) {
     let Output { status, stderr, .. } = nyala(args).output().unwrap();
     (status.code().unwrap(), String::from_utf8(stderr).unwrap())
 }
 
 #[test]
-fn a_cluster_comes_up_stops_and_comes_up_again() {
+fn a_cluster_starts_stops_and_restarts() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let (child, printed) = up(&dir.path().join("data"), &["--tablet-servers=2"]);
@@ -30,7 +34,7 @@ fn a_cluster_comes_up_stops_and_comes_up_again() {
 }
 
 #[test]
-fn a_directory_of_another_server_is_refused() {
+fn a_directory_of_another_server_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     stop(up(&dir.path().join("data"), &["--tablet-servers=2"]).0);
     let wal = dir.path().join("data/tserver-1/wal");
@@ -39,44 +43,47 @@ fn a_directory_of_another_server_is_refused() {
     let data = data.to_str().unwrap();
     let bind = "--rpc_bind_addresses=127.0.0.1:0";
 
-    let (code, said) = fails(&["master", bind, "--fs_wal_dir", wal]);
+    let (code, stderr) = fails(&["master", bind, "--fs_wal_dir", wal]);
     assert_eq!(code, 4);
-    assert!(said.contains("belongs to a tablet server, not to a master"), "{said}");
+    assert!(stderr.contains("belongs to a tablet server, not to a master"), "{stderr}");
 
-    let (code, said) = fails(&["tablet-server", bind, "--fs_wal_dir", wal, "--fs_data_dirs", data]);
+    let (code, stderr) = fails(&["tablet-server", bind, "--fs_wal_dir", wal, "--fs_data_dirs", data]);
     assert_eq!(code, 4);
-    assert!(said.contains("give each server its own directories"), "{said}");
+    assert!(stderr.contains("give each server its own directories"), "{stderr}");
 
     let instance = format!("{wal}/instance");
     let bytes = std::fs::read(&instance).unwrap();
     let magic = bytes[..4].try_into().unwrap();
     let (version, payload) = codec::unseal(magic, u16::MAX, &bytes).unwrap();
     std::fs::write(&instance, codec::seal(magic, version + 1, payload)).unwrap();
-    let (code, said) = fails(&["tablet-server", bind, "--fs_wal_dir", wal]);
+    let (code, stderr) = fails(&["tablet-server", bind, "--fs_wal_dir", wal]);
     assert_eq!(code, 4);
-    assert!(said.contains("newer than the newest this build reads"), "{said}");
+    assert!(stderr.contains("newer than the newest this build reads"), "{stderr}");
 }
 
 #[test]
-fn an_address_in_use_is_told() {
+fn an_address_in_use_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let bind = format!("--rpc_bind_addresses={taken}");
     let listening = TcpListener::bind(taken).unwrap();
-    let (code, said) = fails(&["master", &bind, "--fs_wal_dir", dir.path().join("m").to_str().unwrap()]);
+    let (code, stderr) = fails(&["master", &bind, "--fs_wal_dir", dir.path().join("m").to_str().unwrap()]);
     drop(listening);
     assert_eq!(code, 3);
-    assert!(said.contains("another program has it"), "{said}");
+    assert!(stderr.contains("another program has it"), "{stderr}");
 }
 
 #[test]
-fn wrong_settings_are_told_before_anything_starts() {
+fn invalid_flags_are_reported_before_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("nyala.toml");
     std::fs::write(&file, "fs_wal_dir = \"/x\"\nlog_sink = true\n").unwrap();
-    let (code, said) = fails(&["master", "--config", file.to_str().unwrap()]);
+    let (code, stderr) = fails(&["master", "--config", file.to_str().unwrap()]);
     assert_eq!(code, 2);
-    assert!(said.contains("line 2: there is no setting \"log_sink\"; did you mean \"log_sync\"?"), "{said}");
+    assert!(
+        stderr.contains("line 2: there is no setting \"log_sink\"; did you mean \"log_sync\"?"),
+        "{stderr}"
+    );
 
     let cases: [(&[&str], &str); 6] = [
         (&["master"], "name one with --fs-wal-dir"),
@@ -87,15 +94,15 @@ fn wrong_settings_are_told_before_anything_starts() {
         (&["up", "--masters=2", "--free-ports"], "an odd number of masters"),
     ];
     for (args, wanted) in cases {
-        let (code, said) = fails(args);
-        assert_eq!(code, 2, "{args:?}: {said}");
-        assert!(said.contains(wanted), "{args:?}: {said}");
+        let (code, stderr) = fails(args);
+        assert_eq!(code, 2, "{args:?}: {stderr}");
+        assert!(stderr.contains(wanted), "{args:?}: {stderr}");
     }
 }
 
-/// A flag that promises protection, a clock or a log file, and does nothing, would be worse than none.
+/// A flag for protection, a clock or a log file must not be accepted and ignored.
 #[test]
-fn settings_that_promise_what_is_not_there_are_refused() {
+fn flags_of_missing_features_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let wal = format!("--fs_wal_dir={}", dir.path().join("wal").display());
     let file = dir.path().join("nyala.toml");
@@ -121,16 +128,16 @@ fn settings_that_promise_what_is_not_there_are_refused() {
         ),
     ];
     for (args, wanted) in cases {
-        let (code, said) = fails(args);
-        assert_eq!(code, 2, "{args:?}: {said}");
-        assert!(said.contains(wanted), "{args:?}: {said}");
+        let (code, stderr) = fails(args);
+        assert_eq!(code, 2, "{args:?}: {stderr}");
+        assert!(stderr.contains(wanted), "{args:?}: {stderr}");
     }
     assert!(!dir.path().join("wal").exists(), "nothing was started");
 }
 
-/// A row of the table may not say of a setting that it does something, and no code read it.
+/// Code must read each flag that the table declares as effective.
 #[test]
-fn settings_with_an_effect_are_read() {
+fn flags_with_an_effect_are_read() {
     let mut sources = String::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     while let Some(folder) = folders.pop() {
@@ -146,20 +153,20 @@ fn settings_with_an_effect_are_read() {
     }
     let unread = |spec: &&FlagSpec| spec.has_effect() && !sources.contains(&format!("{:?}", spec.name));
     let unread: Vec<_> = TABLE.iter().filter(unread).map(|spec| spec.name).collect();
-    assert!(unread.is_empty(), "make them inert, or refuse them: {unread:?}");
+    assert!(unread.is_empty(), "declare them inert or reject them: {unread:?}");
 }
 
 #[test]
-fn settings_without_effect_are_told_once() {
+fn flags_without_effect_are_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut command =
         nyala(&["up", "--free-ports", "--tablet-servers=2", "--log-level=warn", "--never_fsync"]);
     command.arg("--dir").arg(dir.path().join("data")).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (mut child, _) = until_up(command.spawn().unwrap());
-    let mut said = child.stderr.take().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
     stop(child);
     let mut log = String::new();
-    said.read_to_string(&mut log).unwrap();
-    let told = "never_fsync: has no effect here, use log_sync (given true); leave it out";
-    assert_eq!(log.matches(told).count(), 1, "{log}");
+    stderr.read_to_string(&mut log).unwrap();
+    let warning = "never_fsync: has no effect here, use log_sync (given true); leave it out";
+    assert_eq!(log.matches(warning).count(), 1, "{log}");
 }

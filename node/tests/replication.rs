@@ -1,8 +1,8 @@
-//! A tablet of three replicas on servers that are processes of their own, while its leader is killed.
+//! A tablet with three replicas on separate processes whose leaders are killed.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "the program is looked at from outside"
+    reason = "the test observes the program from outside"
 )]
 
 #[allow(dead_code, reason = "these servers are started one by one")]
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use servers::{COUNT, Servers, TABLET};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_survive_the_death_of_leaders_and_are_there_once() {
+async fn rows_survive_killed_leaders_and_are_stored_once() {
     let mut servers = Servers::start(&["--raft-profile=fast"]).await;
     servers.create(TABLET).await;
     let mut key = 0;

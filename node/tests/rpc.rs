@@ -1,4 +1,4 @@
-//! The pure parts of the RPC layer as transcripts: `tests/rpc/*.txt`, rewritten with `REWRITE=1`.
+//! Transcripts of the pure parts of the RPC layer in `tests/rpc/*.txt`; `REWRITE=1` rewrites them.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use datadriven::TestCase;
 use engine::time::Instant;
-use nyala_proto::kudu::rpc::{ErrorStatusPb, NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
 use nyala_common::rpc::frame::{self, Frame, FrameReader, split_body};
-use nyala_common::rpc::negotiate::{ClientNegotiation, ServerNegotiation, NegotiationStep, check_preamble};
-use nyala_common::rpc::result_tracker::{RequestAdmission, CachedReply, ResultTracker};
+use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep, ServerNegotiation, check_preamble};
+use nyala_common::rpc::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
+use nyala_proto::kudu::rpc::{ErrorStatusPb, NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
 use prost::Message;
 
 #[test]
@@ -34,7 +34,7 @@ fn results() {
     });
 }
 
-/// Hex digits, with blanks wherever they help a reader; `abc*3` repeats, `# ...` is a remark.
+/// Parses hex digits with optional blanks; `abc*3` repeats a word, `# ...` is a comment.
 fn unhex(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in text.lines().flat_map(|line| line.split('#').next().unwrap().split_whitespace()) {
@@ -131,7 +131,7 @@ fn write_error(call_id: i32, code: i32, message: &str) -> String {
     format!("{}\n", hex(&out))
 }
 
-/// Both sides of a handshake; each directive feeds one of them.
+/// Both sides of a negotiation; each directive feeds one of them.
 struct Session {
     server: ServerNegotiation,
     client: ClientNegotiation,
@@ -148,7 +148,7 @@ impl Session {
         match test.directive.as_str() {
             "preamble" => match check_preamble(&unhex(&test.input)) {
                 Ok(()) => "ok\n".to_string(),
-                Err(why) => format!("{why}\n"),
+                Err(reason) => format!("{reason}\n"),
             },
             "new" => {
                 self.server = ServerNegotiation::new(!test.args.contains_key("untrusted"));
@@ -158,13 +158,13 @@ impl Session {
             "hello" => format!("{}\n", hex(&self.client.hello())),
             "server" => print_step(self.server.on_frame(&one_frame(&test.input))),
             "client" => print_step(self.client.on_frame(&one_frame(&test.input))),
-            "self" => self.shake_hands(),
+            "self" => self.negotiate_with_self(),
             other => panic!("no directive {other:?}"),
         }
     }
 
-    /// Our client against our server.
-    fn shake_hands(&mut self) -> String {
+    /// Runs the client's side against the server's side.
+    fn negotiate_with_self(&mut self) -> String {
         let mut to_server = self.client.hello().slice(7..);
         for _ in 0..8 {
             let to_client = match self.server.on_frame(&one_frame(&hex(&to_server))) {
@@ -172,7 +172,9 @@ impl Session {
                 other => return print_step(other),
             };
             match self.client.on_frame(&one_frame(&hex(&to_client))) {
-                NegotiationStep::Continue(bytes) | NegotiationStep::Done { send: bytes, .. } => to_server = bytes,
+                NegotiationStep::Continue(bytes) | NegotiationStep::Done { send: bytes, .. } => {
+                    to_server = bytes
+                }
                 other => return print_step(other),
             }
         }
@@ -218,7 +220,9 @@ fn results_directive(tracker: &mut ResultTracker<String>, now: &mut Instant, tes
         "begin" => match tracker.begin(&id, *now, arg(test, "as", String::new())) {
             RequestAdmission::Execute(_) => "execute\n".to_string(),
             RequestAdmission::Attached => "attached\n".to_string(),
-            RequestAdmission::Repeat(_, reply) => format!("repeat {}\n", String::from_utf8_lossy(&reply.body)),
+            RequestAdmission::Repeat(_, reply) => {
+                format!("repeat {}\n", String::from_utf8_lossy(&reply.body))
+            }
             RequestAdmission::Stale(_) => "stale\n".to_string(),
         },
         "complete" => print(tracker.complete(&id, reply, *now)),

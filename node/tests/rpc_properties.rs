@@ -1,19 +1,19 @@
-//! The pure parts of the RPC layer under arbitrary input: nothing panics, nothing is lost, nothing runs twice.
+//! Properties of the pure parts of the RPC layer: no panic, no lost call, no second execution.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::time::Instant;
-use nyala_proto::kudu::rpc::{NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
 use nyala_common::rpc::frame::{self, Frame, FrameReader, sidecar_offsets, split_body};
-use nyala_common::rpc::negotiate::{ClientNegotiation, ServerNegotiation, NegotiationStep};
+use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep, ServerNegotiation};
+use nyala_common::rpc::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
 use nyala_common::rpc::service_queue::{Admission, CallQueue, NextCall};
-use nyala_common::rpc::result_tracker::{RequestAdmission, CachedReply, ResultTracker};
+use nyala_proto::kudu::rpc::{NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
 
-/// A reply as it goes onto the wire, and what must come off it.
+/// A reply as written and as read.
 #[derive(Debug, Clone)]
 struct Reply {
     call_id: i32,
@@ -47,15 +47,15 @@ fn read(frame: Frame) -> Reply {
     Reply { call_id: header.call_id, message: message.to_vec(), sidecars }
 }
 
-/// Feeds `bytes` in pieces of these lengths, over and over; stops at the first error.
+/// Feeds `bytes` in pieces of these lengths, repeated in a cycle. Stops at the first error.
 fn feed(reader: &mut FrameReader, bytes: &[u8], pieces: &[usize], mut on_frame: impl FnMut(Frame)) -> bool {
     let mut rest = bytes;
     for piece in pieces.iter().cycle() {
         let (now, later) = rest.split_at((*piece).min(rest.len()));
         rest = later;
         let space = reader.space();
-        let promised = space.capacity() - space.len();
-        assert!(promised > 0 && promised <= bytes.len() * 2 + (64 << 10), "{promised} bytes of space");
+        let free_bytes = space.capacity() - space.len();
+        assert!(free_bytes > 0 && free_bytes <= bytes.len() * 2 + (64 << 10), "{free_bytes} bytes of space");
         space.extend_from_slice(now);
         loop {
             match reader.next_frame() {
@@ -153,7 +153,7 @@ proptest! {
     }
 }
 
-/// Frames of a handshake, in any order, mostly well made.
+/// Frames of a negotiation, in any order, mostly well-formed.
 fn negotiation_frame() -> impl Strategy<Value = (i32, i32, Frame)> {
     let call_id = prop_oneof![8 => Just(-33), 4 => Just(-3), 1 => any::<i32>()];
     let step = prop_oneof![4 => Just(1), 4 => Just(2), 1 => any::<i32>()];
@@ -192,7 +192,7 @@ fn tracked_event() -> impl Strategy<Value = Tracked> {
     ]
 }
 
-/// One client; a request is named by its number and its reply is the count of the run that made it.
+/// One client. A request is identified by its number; its reply is the count of the execution.
 fn check_tracker(events: &[Tracked]) -> Result<(), TestCaseError> {
     let mut tracker = ResultTracker::new(Duration::from_secs(600), Duration::from_secs(3_600));
     let mut running: Vec<i64> = Vec::new();
@@ -244,13 +244,14 @@ fn check_tracker(events: &[Tracked]) -> Result<(), TestCaseError> {
     for seq_no in running {
         waiting -= tracker.fail(&id(seq_no, 0)).len();
     }
-    prop_assert_eq!(waiting, 0, "everyone who waits is answered");
+    prop_assert_eq!(waiting, 0, "all waiters get a reply");
     tracker.expire(Instant(u64::MAX));
-    prop_assert_eq!((tracker.counts(), tracker.bytes()), ((0, 0), 0), "what is forgotten costs nothing");
+    prop_assert_eq!((tracker.counts(), tracker.bytes()), ((0, 0), 0), "dropped entries use no memory");
     Ok(())
 }
 
-/// `Some(deadline)` admits a call (`Some(None)`: without one), `None` frees a slot.
+/// Compares the queue with a model. `Some(deadline)` admits a call, `Some(None)` one without a deadline; `None` frees a
+/// slot.
 fn check_queue(
     concurrency: usize,
     length: usize,
@@ -263,14 +264,14 @@ fn check_queue(
         match event {
             Some(deadline) => {
                 let deadline = deadline.map(|deadline| Instant(deadline.into()));
-                let place = (deadline.map_or(u64::MAX, |deadline| deadline.0), number);
+                let priority = (deadline.map_or(u64::MAX, |deadline| deadline.0), number);
                 let admission = queue.admit(deadline, number);
                 if running < concurrency {
                     running += 1;
                     prop_assert_eq!(admission, Admission::Run(number));
                     continue;
                 }
-                model.push(place);
+                model.push(priority);
                 model.sort();
                 let expected = match (model.len() > length).then(|| model.pop()).flatten() {
                     None => Admission::Queued,

@@ -1,15 +1,19 @@
-//! `nyala table …` against an embedded cluster: what goes in comes out, and bad rows are told apart.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it is looked at from outside")]
+//! `nyala table …` against an embedded cluster: exported rows equal imported rows, and bad rows are reported.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the test observes the program from outside"
+)]
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
 use node::cli::{self, ExitError};
-use nyala_common::env::Env;
-use nyala_common::env::os::{OsEnv, OsOptions};
 use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
+use nyala_common::env::Env;
+use nyala_common::env::os::{OsEnv, OsOptions};
 
 struct World {
     env: Env,
@@ -22,7 +26,7 @@ impl World {
         let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let flags = Flags::new();
-        flags.set("log_sync", "false").expect("a setting");
+        flags.set("log_sync", "false").expect("a flag");
         let config = ClusterConfig {
             dir: dir.path().join("data").to_str().expect("UTF-8").to_string(),
             masters: 1,
@@ -75,10 +79,10 @@ lines\",-0.05,0001-01-01,1969-12-31T23:59:59Z,0x,false
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_goes_in_comes_out() {
+async fn exported_rows_equal_imported_rows() {
     let mut world = World::new().await;
     let (input, output, parquet) = (world.path("in.csv"), world.path("out.csv"), world.path("mid.parquet"));
-    fs::write(&input, GOOD).expect("a directory of our own");
+    fs::write(&input, GOOD).expect("the test owns the directory");
     for table in ["one", "two"] {
         let create = [&["create", table][..], &COLUMNS].concat();
         world.run(&create).await.expect("a new table");
@@ -99,17 +103,17 @@ async fn what_goes_in_comes_out() {
     world
         .run(&["import", "two", &input, "--mode", "insert-ignore"])
         .await
-        .expect("taken keys are passed over");
+        .expect("duplicate keys are skipped");
     world.cluster.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_rows_are_told_apart() {
+async fn bad_rows_are_reported() {
     let mut world = World::new().await;
     let (input, rejects, output) = (world.path("in.csv"), world.path("bad.csv"), world.path("out.csv"));
     let columns = ["--column", "k int32", "--column", "v string null", "--hash", "k:2"];
     world.run(&[&["create", "t"][..], &columns].concat()).await.expect("a new table");
-    fs::write(&input, "v,k\na,1\nb,x\nc,1\nd,2,3\ne,4\n").expect("a directory of our own");
+    fs::write(&input, "v,k\na,1\nb,x\nc,1\nd,2,3\ne,4\n").expect("the test owns the directory");
     let stopped = world.run(&["import", "t", &input]).await.expect_err("bad rows");
     let message = stopped.message.split_once(": ").expect("the file comes first").1;
     insta::assert_snapshot!(message, @r#"
@@ -127,7 +131,7 @@ async fn bad_rows_are_told_apart() {
     "#);
     world.run(&["export", "t", &output, "--where", "k = 1"]).await.expect("a new file");
     assert_eq!(fs::read_to_string(&output).expect("just written"), "k,v\n1,c\n");
-    fs::write(&input, "v,key\n").expect("a directory of our own");
+    fs::write(&input, "v,key\n").expect("the test owns the directory");
     let unknown = world.run(&["import", "t", &input]).await.expect_err("there is no such column");
     assert_eq!(unknown.message, "table t has no column \"key\"; did you mean \"k\"?");
     world.run(&["drop", "t"]).await.expect("it exists");

@@ -1,15 +1,15 @@
-//! The web port over real sockets.
+//! The web server over real sockets.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::ids::Uuid;
 use node::dirs::ServerKind;
+use node::server::flags::Flags;
+use node::server::{ServerContext, ServerHealth, web};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::metrics::MetricSamples;
-use node::server::flags::Flags;
-use node::server::{ServerContext, ServerHealth, web};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn world() -> (Env, ServerContext) {
@@ -21,25 +21,26 @@ fn world() -> (Env, ServerContext) {
     (env, common)
 }
 
-/// The whole answer to a request.
-async fn ask(env: &Env, web: &web::WebHandle, request: &str) -> String {
+/// Sends a request and returns the whole response.
+async fn send_request(env: &Env, web: &web::WebHandle, request: &str) -> String {
     let deadline = env.now().mono.after(Duration::from_secs(10));
     let mut stream = env.net.connect(web.local_addr(), deadline).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    // After nonsense the server may reset the connection rather than close it in order.
-    let _ = stream.read_to_string(&mut answer).await;
-    answer
+    let mut response = String::new();
+    // After malformed bytes the server may reset the connection instead of closing it in order.
+    let _ = stream.read_to_string(&mut response).await;
+    response
 }
 
 async fn get(env: &Env, web: &web::WebHandle, path: &str) -> (String, String) {
-    let answer = ask(env, web, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")).await;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let response =
+        send_request(env, web, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")).await;
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
     (head.lines().next().unwrap().to_string(), body.to_string())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages() {
+async fn pages_are_served() {
     let (env, common) = world();
     common.metrics.register(|out: &mut MetricSamples| out.counter("rows_total", "Rows.", &[], 3));
     let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common.clone()).await.unwrap();
@@ -60,24 +61,24 @@ async fn pages() {
     assert!(get(&env, &web, "/mem-trackers").await.1.starts_with("server  bytes=0 peak=0 limit="));
     assert!(get(&env, &web, "/").await.1.contains("master 07070707"));
     assert!(get(&env, &web, "/nothing").await.0.contains("404"));
-    let posted = ask(&env, &web, "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    let posted = send_request(&env, &web, "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
     assert!(posted.starts_with("HTTP/1.1 405"), "{posted}");
     assert_eq!(common.status.to_pb().bound_http_addresses[0].port, u32::from(web.local_addr().port()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nonsense_disturbs_nobody() {
+async fn malformed_requests_do_not_affect_others() {
     let (env, common) = world();
     let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common).await.unwrap();
-    for nonsense in ["\0\0\0\0", "hrpc\x09\0\0", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
-        let answer = ask(&env, &web, nonsense).await;
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
+    for malformed in ["\0\0\0\0", "hrpc\x09\0\0", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
+        let response = send_request(&env, &web, malformed).await;
+        assert!(response.is_empty() || response.starts_with("HTTP/1.1 400"), "{response}");
     }
     assert!(get(&env, &web, "/").await.0.contains("200"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_taken_port_is_told() {
+async fn a_port_in_use_is_reported() {
     let (env, common) = world();
     let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common.clone()).await.unwrap();
     let error = web::serve(&env, web.local_addr(), common).await.err().unwrap();

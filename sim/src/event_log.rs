@@ -33,7 +33,7 @@ struct Log {
     series: BTreeMap<(String, Series), BTreeMap<u64, u64>>,
 }
 
-/// A curve of the timeline: for each host, one value for every [`LANE_MS`] milliseconds.
+/// A curve of the timeline: for each host, one value for every `SERIES_STEP_MS` milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Series {
     /// Longest wait of submitted work for its devices and CPU, in microseconds.
@@ -62,7 +62,7 @@ impl Series {
 pub struct SeriesPoints {
     pub host: String,
     pub series: Series,
-    /// Number of a step of [`LANE_MS`] milliseconds, and its value.
+    /// Number of a step of `SERIES_STEP_MS` milliseconds, and its value.
     pub points: Vec<(u64, u64)>,
 }
 

@@ -79,7 +79,8 @@ fn failed(error: impl std::fmt::Display) -> Error {
 
 fn load(folder: &Path, scale: f64) -> Result<Did> {
     let began = Began::now();
-    let parts: Vec<_> = (1..=PARTS).map(|part| (path(folder, part), TablePart::new(scale, part, PARTS))).collect();
+    let parts: Vec<_> =
+        (1..=PARTS).map(|part| (path(folder, part), TablePart::new(scale, part, PARTS))).collect();
     let writers: Vec<_> =
         parts.into_iter().map(|(path, part)| thread::spawn(move || write(&path, part?))).collect();
     let mut rows = 0;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use benches::process::ProcessStats;
 use clap::{Args, ValueEnum};
 use engine::error::{Error, Result};
-use node::cli::lineitem::{TablePart, ExpectedTotals};
+use node::cli::lineitem::{ExpectedTotals, TablePart};
 use serde::Serialize;
 
 /// Equal parts of the table: tasks that load it, tablets, Parquet files.
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_lookups_the_middle_and_the_slow_end_are_told() {
+    fn lookups_report_their_median_and_p99() {
         let times = (1..=200).rev().map(Duration::from_micros).collect();
         let did = Began::now().found(200, times);
         assert_eq!((did.rows, did.p50_us, did.p99_us), (200, 101, 199));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_too_few_are_an_error() {
+    fn missing_rows_are_an_error() {
         assert!(expect("scan", 3, 3).is_ok());
         assert!(expect("scan", 2, 3).is_err());
     }

@@ -3,12 +3,12 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use engine::cfile::encoding;
 use engine::cfile::decoded_page::Dictionary;
+use engine::cfile::encoding;
 use engine::schema::row_block::ColumnBlock;
 use engine::schema::{Encoding, PhysicalType};
 
-use super::{WorkloadSize, Run};
+use super::hot_path::{Run, WorkloadSize};
 use crate::mix;
 
 const COUNT: u64 = 8192;
@@ -93,5 +93,9 @@ pub fn encode_prefix() -> Run {
 }
 
 pub fn decode_prefix() -> Run {
-    decode(encoding::encode(&paths(), PhysicalType::Binary, Encoding::Prefix, None), PhysicalType::Binary, None)
+    decode(
+        encoding::encode(&paths(), PhysicalType::Binary, Encoding::Prefix, None),
+        PhysicalType::Binary,
+        None,
+    )
 }

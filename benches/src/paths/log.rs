@@ -6,11 +6,14 @@ use bytes::Bytes;
 use engine::disk::mem::MemDisk;
 use engine::ids::{OpId, PeerId, Uuid};
 use engine::raft::interface::{LogChange, UpdateRequest, UpdateResponse, VoteRequest, VoteResponse, kind};
-use engine::raft::{BootState, TimestampSource, RaftConfig, ConsensusMeta, RaftEvent, RaftMessage, RaftEffects, Peer, Raft, RaftOptions};
+use engine::raft::{
+    BootState, ConsensusMeta, Peer, Raft, RaftConfig, RaftEffects, RaftEvent, RaftMessage, RaftOptions,
+    TimestampSource,
+};
 use engine::time::{ClockReading, Timestamp};
 use engine::wal::{LogEntry, ReplicateEntry, Wal, WalConfig};
 
-use super::{WorkloadSize, Run};
+use super::hot_path::{Run, WorkloadSize};
 use crate::mix;
 
 const ENTRY_COUNT: u64 = 200;

@@ -5,20 +5,13 @@
 //! instructions each time.
 
 mod cells;
+mod hot_path;
 mod log;
 mod rows;
 mod rowsets;
 mod wire;
 
-/// A prepared path.
-pub type Run = Box<dyn FnMut()>;
-
-/// Amount of work of one run of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkloadSize {
-    Rows(u64),
-    Bytes(u64),
-}
+pub use hot_path::{Run, WorkloadSize};
 
 /// Kind of a prepared path: repeatable with the same result, or usable once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

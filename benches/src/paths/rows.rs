@@ -17,7 +17,7 @@ use engine::tablet::memrowset::MemRowSet;
 use engine::tablet::superblock::TabletSchema;
 use engine::time::Timestamp;
 
-use super::{WorkloadSize, Run};
+use super::hot_path::{Run, WorkloadSize};
 use crate::mix;
 use crate::sample_tables::{self, OP_ROWS, narrow, narrow_row};
 
@@ -131,7 +131,11 @@ pub fn write() -> Run {
     let schema = narrow();
     let mut world = sample_tables::world(&schema);
     let batch = |first: u64| {
-        sample_tables::op(&schema, RowOpKind::Insert, (first..first + OP_ROWS).map(|number| narrow_row(mix(number))))
+        sample_tables::op(
+            &schema,
+            RowOpKind::Insert,
+            (first..first + OP_ROWS).map(|number| narrow_row(mix(number))),
+        )
     };
     let mut ops: Vec<Op> = (0..COUNT).step_by(OP_ROWS as usize).map(batch).collect();
     Box::new(move || ops.drain(..).for_each(|op| sample_tables::run(&mut world, op)))

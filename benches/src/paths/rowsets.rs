@@ -5,7 +5,7 @@ use std::hint::black_box;
 use engine::tablet::diskrowset::DiskRowSet;
 use engine::tablet::rowset::{ProbeStats, RowSetScanSpec};
 
-use super::{WorkloadSize, Run};
+use super::hot_path::{Run, WorkloadSize};
 use crate::loadgen::{Loadgen, count, disk, key};
 use crate::mix;
 

@@ -3,12 +3,12 @@
 use std::hint::black_box;
 
 use bytes::{Bytes, BytesMut};
+use nyala_common::rpc::frame::{FrameReader, put_frame};
 use nyala_proto::kudu::RowOperationsPb;
 use nyala_proto::kudu::rpc::{RemoteMethodPb, RequestHeader, RequestIdPb};
-use nyala_common::rpc::frame::{FrameReader, put_frame};
 use prost::Message;
 
-use super::{WorkloadSize, Run};
+use super::hot_path::{Run, WorkloadSize};
 use crate::mix;
 
 const FRAMES: u64 = 100;

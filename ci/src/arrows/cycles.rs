@@ -6,8 +6,8 @@
 //!
 //! - An arrow is a `use` of another file's item, or a path to it, by code of this file. A re-export is followed: the
 //!   arrow ends at the file that defines the item.
-//! - `mod x;` is no arrow. Nor is a re-export (`pub use x::Y`) of a file that has child modules: a parent shows what its
-//!   children define without importing it. A `use` that is private counts everywhere.
+//! - `mod x;` is no arrow. Nor is a re-export (`pub use x::Y`) of a file that has child modules: a parent shows its
+//!   children's items without importing them. A `use` that is private counts everywhere.
 //! - Tests and `#[cfg(test)]` items are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,13 +45,16 @@ pub fn cycles(files: &[(String, String)]) -> Result<Vec<Vec<String>>> {
         let parsed = syn::parse_file(text).with_context(|| format!("parsing {file}"))?;
         sources.insert(paths::module_of(file), source(file, &parsed));
     }
-    let arrows: BTreeMap<&str, BTreeSet<&str>> =
-        sources.iter().map(|(module, source)| (source.file.as_str(), arrows(&sources, module, source))).collect();
+    let arrows: BTreeMap<&str, BTreeSet<&str>> = sources
+        .iter()
+        .map(|(module, source)| (source.file.as_str(), arrows(&sources, module, source)))
+        .collect();
     Ok(connected(&arrows))
 }
 
 fn source(file: &str, parsed: &syn::File) -> Source {
-    let is_parent = parsed.items.iter().any(|item| matches!(item, syn::Item::Mod(item) if item.content.is_none()));
+    let is_parent =
+        parsed.items.iter().any(|item| matches!(item, syn::Item::Mod(item) if item.content.is_none()));
     let mut source = Source {
         file: file.to_owned(),
         items: BTreeSet::new(),
@@ -68,8 +71,9 @@ fn source(file: &str, parsed: &syn::File) -> Source {
             item => source.items.extend(name(item)),
         }
     }
-    let reexports = |item: &syn::Item| {
-        matches!(item, syn::Item::Use(item) if !matches!(item.vis, syn::Visibility::Inherited))
+    let reexports = |item: &syn::Item| match item {
+        syn::Item::Use(item) => !matches!(item.vis, syn::Visibility::Inherited),
+        _ => false,
     };
     let mut counted = parsed.clone();
     counted.items.retain(|item| !is_parent || !reexports(item));
@@ -162,7 +166,8 @@ fn target<'a>(sources: &'a Sources, path: &[String], reexports: usize) -> Option
 
 /// Returns the sets of files that reach each other.
 fn connected(arrows: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
-    let reached: BTreeMap<&str, BTreeSet<&str>> = arrows.keys().map(|from| (*from, reach(arrows, from))).collect();
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        arrows.keys().map(|from| (*from, reach(arrows, from))).collect();
     let mut sets = BTreeSet::new();
     for (from, to) in &reached {
         let both = to.iter().filter(|to| reached.get(*to).is_some_and(|back| back.contains(from)));
@@ -203,7 +208,8 @@ mod tests {
             "pub struct B; fn f() { crate::a::g() }",
             "pub struct B; fn f() -> Vec<super::a::A> { vec![] }",
         ] {
-            let files = [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::B; pub struct A;"), ("b.rs", back)];
+            let files =
+                [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::B; pub struct A;"), ("b.rs", back)];
             assert_eq!(found(&files), [["a.rs", "b.rs"]], "{back}");
         }
     }
@@ -223,7 +229,10 @@ mod tests {
     fn a_parent_may_declare_and_show_children_that_use_it() {
         let child = ("a/child.rs", "use super::A; pub struct Child;");
         let parent = |text| [("lib.rs", "mod a;"), ("a/mod.rs", text), child];
-        assert_eq!(found(&parent("mod child; pub use child::Child; pub struct A;")), Vec::<Vec<String>>::new());
+        assert_eq!(
+            found(&parent("mod child; pub use child::Child; pub struct A;")),
+            Vec::<Vec<String>>::new()
+        );
         let both = [["a/child.rs", "a/mod.rs"]];
         assert_eq!(found(&parent("mod child; use child::Child; pub struct A;")), both);
         assert_eq!(found(&parent("mod child; pub struct A; fn f() { child::g() }")), both);

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_runner_is_read() {
+    fn a_line_of_the_runner_is_parsed() {
         let line = r#"{"id":"cells_encode_shuffle","profiles":[{"data":{"total":{"metrics":
             {"Ir":{"values":{"new":812,"old":7}}}}}}]}"#;
         assert_eq!(read(line).unwrap(), ("cells.encode_shuffle".to_owned(), 812));

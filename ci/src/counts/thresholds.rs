@@ -125,20 +125,21 @@ mod tests {
     use super::*;
 
     fn bars<const N: usize>(instructions: [(&str, u64); N]) -> Thresholds {
-        let made = Toolchain { rustc: "r".into(), valgrind: "v".into(), libc: "l".into(), processor: "p".into() };
+        let made =
+            Toolchain { rustc: "r".into(), valgrind: "v".into(), libc: "l".into(), processor: "p".into() };
         let instructions = instructions.map(|(path, count)| (path.to_owned(), count));
         Thresholds { made, instructions: instructions.into() }
     }
 
     #[test]
-    fn of_a_processor_only_what_valgrind_knows_counts() {
+    fn only_processor_features_known_to_valgrind_count() {
         let old = processor("processor: 0\nflags\t\t: fpu sse4_2 avx avx2\n");
         assert_eq!(old, processor("flags : fpu sse4_2 avx avx2 avx512f\n"));
         assert_ne!(old, processor("flags : fpu sse4_2 avx\n"));
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_thresholds_read_back() {
         let bars = bars([("wal.append", 7), ("raft.lead", 8)]);
         assert_eq!(Thresholds::parse(&bars.show().unwrap()).unwrap(), bars);
     }
@@ -158,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn bars_and_counts_are_of_the_same_paths() {
+    fn thresholds_and_counts_have_the_same_paths() {
         let failures = bars([("a.b", 1)]).compare(&bars([("c.d", 1)])).failures;
         assert_eq!(failures[..2], ["c.d has no bar", "a.b has a bar but was not counted"]);
     }
 
     #[test]
-    fn growth_under_other_tools_is_told_but_not_judged() {
+    fn growth_under_other_tools_is_reported_and_does_not_fail() {
         let mut counted = bars([("a.b", 2)]);
         counted.made.libc = "other".into();
         let verdict = bars([("a.b", 1)]).compare(&counted);

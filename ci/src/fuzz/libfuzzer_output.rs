@@ -27,7 +27,7 @@ pub fn reason(log: &str) -> String {
         return format!("{place} {message}");
     }
     let summary = log.lines().rev().find_map(|line| line.strip_prefix("SUMMARY: "));
-    summary.unwrap_or("it did not say why").to_string()
+    summary.unwrap_or("no reason given").to_string()
 }
 
 /// Returns the CPU ticks of ended children from `/proc/self/stat`: user and system time.
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_find_and_its_reason_are_read() {
+    fn a_crash_and_its_reason_are_read() {
         let log = "thread '<unnamed>' (7) panicked at engine/src/schema/key.rs:9:5:\n\
                    attempt to add with overflow\n\
                    SUMMARY: libFuzzer: deadly signal\n\
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(found(log), Some("/t/key-crash-1a2b"));
         assert_eq!(reason(log), "engine/src/schema/key.rs:9:5: attempt to add with overflow");
         assert_eq!(reason("SUMMARY: libFuzzer: timeout\n"), "libFuzzer: timeout");
-        assert_eq!(reason(""), "it did not say why");
+        assert_eq!(reason(""), "no reason given");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 
-use crate::command::{Output, CommandLine};
+use crate::command::{CommandLine, Output};
 use crate::steps::Steps;
 
 const HARNESS: &str = "fuzz/harness";
@@ -96,10 +96,11 @@ fn nightly() -> CommandLine {
 
 /// Returns the machine's triple, from the nightly compiler.
 fn host() -> Result<String> {
-    let said = CommandLine::new("rustc").args(["+nightly", "-vV"]).env("RUSTUP_AUTO_INSTALL", "0").output();
-    let said = said.ok().filter(|said| said.success);
-    let host = said.and_then(|said| {
-        said.stdout.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_string)
+    let version =
+        CommandLine::new("rustc").args(["+nightly", "-vV"]).env("RUSTUP_AUTO_INSTALL", "0").output();
+    let version = version.ok().filter(|version| version.success);
+    let host = version.and_then(|version| {
+        version.stdout.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_string)
     });
     host.context("there is no nightly toolchain: rustup toolchain install nightly --profile minimal")
 }
@@ -113,7 +114,7 @@ fn targets(root: &Path, asked: &[String]) -> Result<Vec<String>> {
     }
     known.sort();
     match asked.iter().find(|name| !known.contains(name)) {
-        Some(name) => bail!("{name} is no target; there are {}", known.join(", ")),
+        Some(name) => bail!("{name}: no such target; one of {}", known.join(", ")),
         None if asked.is_empty() => Ok(known),
         None => Ok(asked.to_vec()),
     }
@@ -137,9 +138,9 @@ impl Harness {
             .args([format!("-timeout={INPUT_SECONDS_MAX}"), format!("-rss_limit_mb={RSS_MB_MAX}")])
     }
 
-    fn made(&self, folder: &str) -> Result<PathBuf> {
+    fn folder_in(&self, folder: &str) -> Result<PathBuf> {
         let folder = self.folder.join(folder);
-        std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         Ok(folder)
     }
 
@@ -157,7 +158,7 @@ impl Harness {
 
     /// Runs libFuzzer and prints its counts; returns false if the search ended early.
     fn search_for(&self, target: &str, time: Duration) -> Result<bool> {
-        let (new, finds) = (self.made(&format!("corpus/{target}"))?, self.made("finds")?);
+        let (new, finds) = (self.folder_in(&format!("corpus/{target}"))?, self.folder_in("finds")?);
         let mut words = vec![
             // 0 would be without bound.
             format!("-max_total_time={}", time.as_secs_f64().ceil().max(1.0)),
@@ -176,7 +177,7 @@ impl Harness {
             return Ok(true);
         }
         match libfuzzer_output::found(&output.stderr) {
-            Some(file) => self.judge(target, file, &output).map(|()| false),
+            Some(file) => self.check_crash(target, file, &output).map(|()| false),
             None => {
                 show_end(&output.stderr);
                 bail!("the search ended before its time; see above")
@@ -185,16 +186,16 @@ impl Harness {
     }
 
     /// Runs the crash input alone: a stalled machine makes any input look slow.
-    fn judge(&self, target: &str, file: &str, output: &Output) -> Result<()> {
+    fn check_crash(&self, target: &str, file: &str, output: &Output) -> Result<()> {
         let again = self.run(target).args([file]).output()?;
         if again.success && libfuzzer_output::reason(&output.stderr).contains("timeout") {
-            println!("{file} was slow in the search, but not by itself");
+            println!("{file} was slow in the search, not alone");
             return Ok(());
         }
         let smaller = self.shrink(target, file)?;
         show_end(&output.stderr);
         let reason = libfuzzer_output::reason(&output.stderr);
-        bail!("found something: {reason}; see it again with: cargo run -p fuzz -- {target} {smaller}")
+        bail!("crash input: {reason}; reproduce with: cargo run -p fuzz -- {target} {smaller}")
     }
 
     /// Returns the smallest input that still fails, beside the original.
@@ -211,7 +212,7 @@ impl Harness {
     /// Adds the fewest new inputs that reach new edges to the corpus in the source tree; if there are too many, some
     /// of every length.
     fn keep(&self, target: &str) -> Result<()> {
-        let (kept, new) = (self.root.join(CORPUS).join(target), self.made(&format!("corpus/{target}"))?);
+        let (kept, new) = (self.root.join(CORPUS).join(target), self.folder_in(&format!("corpus/{target}"))?);
         let before = files(&kept)?;
         if before.len() >= KEPT_INPUTS_MAX {
             println!("{target}: {CORPUS}/{target} has {} inputs, and takes no more", before.len());
@@ -230,19 +231,19 @@ impl Harness {
         }
         let mut added: Vec<_> = files(&kept)?.into_iter().filter(|file| !before.contains(file)).collect();
         added.sort_by_key(|file| std::fs::metadata(file).map_or(u64::MAX, |found| found.len()));
-        let room = (KEPT_INPUTS_MAX - before.len()).min(added.len());
-        for at in left_out(added.len(), room) {
+        let free = (KEPT_INPUTS_MAX - before.len()).min(added.len());
+        for at in indexes_to_drop(added.len(), free) {
             let file = &added[at];
             std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))?;
         }
-        println!("{target}: {room} inputs added to {CORPUS}/{target}");
+        println!("{target}: {free} inputs added to {CORPUS}/{target}");
         Ok(())
     }
 }
 
 /// Returns the indexes to drop so that `free` of `all` remain, spread evenly.
-fn left_out(all: usize, room: usize) -> impl Iterator<Item = usize> {
-    (0..all).filter(move |at| (at + 1) * room / all == at * room / all)
+fn indexes_to_drop(all: usize, free: usize) -> impl Iterator<Item = usize> {
+    (0..all).filter(move |at| (at + 1) * free / all == at * free / all)
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -272,11 +273,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_spread_over_all_lengths() {
-        let left = |all: usize, room: usize| left_out(all, room).collect::<Vec<_>>();
+    fn kept_inputs_are_spread_over_all_lengths() {
+        let left = |all: usize, free: usize| indexes_to_drop(all, free).collect::<Vec<_>>();
         assert_eq!(left(6, 3), [0, 2, 4]);
         assert_eq!(left(4, 0), [0, 1, 2, 3]);
         assert!(left(0, 0).is_empty() && left(5, 5).is_empty());
-        assert!((0..200).all(|all| (0..=all).all(|room| left(all, room).len() == all - room)));
+        assert!((0..200).all(|all| (0..=all).all(|free| left(all, free).len() == all - free)));
     }
 }

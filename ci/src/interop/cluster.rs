@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::daemon::{Daemon, Role, ServerKind, DaemonSpec, free_addresses};
+use super::daemon::{Daemon, DaemonSpec, Role, ServerKind, free_addresses};
 use super::proxies::{LinkProxies, Node};
 use super::rpc;
 use nyala_proto::kudu::master::{ListTabletServersRequestPb, ListTabletServersResponsePb};

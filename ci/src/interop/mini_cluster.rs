@@ -206,7 +206,10 @@ impl Shell {
     fn create(&mut self, request: &CreateClusterRequestPb) -> Result<()> {
         ensure!(self.created.is_none(), "cluster already created");
         let kerberos = request.enable_kerberos();
-        ensure!(!kerberos || accepts_plain_auth(&request.extra_master_flags), "nyala does not speak Kerberos");
+        ensure!(
+            !kerberos || accepts_plain_auth(&request.extra_master_flags),
+            "nyala does not speak Kerberos"
+        );
         let root = request.cluster_root.as_ref().map(PathBuf::from);
         let dir = match &root {
             Some(root) => {
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn creating_starts_nothing_and_names_every_daemon() {
+    fn create_starts_nothing_and_names_every_daemon() {
         let replies = replies(&[
             create(3),
             create(3),
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_done_is_an_error_and_not_the_end() {
+    fn an_impossible_request_is_an_error_reply() {
         let replies = replies(&[
             Request::StartCluster(Default::default()),
             Request::GetKdcEnvVars(Default::default()),

@@ -15,14 +15,14 @@
 pub mod cluster;
 pub mod daemon;
 mod java;
-mod proxies;
+pub mod mini_cluster;
 mod nemesis;
+mod nyala_up;
 pub mod packages;
+mod proxies;
 mod report;
 pub mod rpc;
-pub mod mini_cluster;
 mod tool;
-mod nyala_up;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -35,8 +35,8 @@ use crate::command::cargo;
 use crate::steps::Steps;
 use cluster::{Cluster, ClusterPlan};
 use daemon::ServerKind;
-use packages::{Packages, kudu_env, kudu_program};
 use nyala_up::NyalaUp;
+use packages::{Packages, kudu_env, kudu_program};
 
 #[derive(Parser)]
 pub struct InteropOptions {
@@ -122,12 +122,18 @@ pub fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
 fn prepare(root: &Path, options: &InteropOptions) -> Result<Interop> {
     let target = target_dir()?.join("interop");
     let packages = Packages::fetch(root, &target)?;
-    let server = server(root, options.server.unwrap_or(ServerChoice::Nyala), options.nyala.as_deref(), &packages)?;
+    let server =
+        server(root, options.server.unwrap_or(ServerChoice::Nyala), options.nyala.as_deref(), &packages)?;
     Ok(Interop { root: root.to_path_buf(), target, packages, server })
 }
 
 /// Returns the servers to start; builds nyala if no program was given.
-pub fn server(root: &Path, which: ServerChoice, nyala: Option<&Path>, packages: &Packages) -> Result<ServerKind> {
+pub fn server(
+    root: &Path,
+    which: ServerChoice,
+    nyala: Option<&Path>,
+    packages: &Packages,
+) -> Result<ServerKind> {
     if which == ServerChoice::Kudu {
         return Ok(real(packages));
     }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_addresses_are_read_off_the_greeting() {
+    fn the_greeting_has_the_addresses() {
         let one = masters("Connect Kudu clients to the master 127.0.0.1:7051, for example");
         assert_eq!(one.as_deref(), Some("127.0.0.1:7051"));
         let two = masters("Connect Kudu clients to the master 127.0.0.1:1,127.0.0.1:2, for example");

@@ -105,5 +105,7 @@ pub fn kudu_env(kudu: &Path) -> [(&'static str, PathBuf); 2] {
 
 /// Returns the real tool's command line, without arguments.
 pub fn kudu_tool(kudu: &Path) -> CommandLine {
-    kudu_env(kudu).iter().fold(CommandLine::new(kudu_program(kudu)), |run, (name, value)| run.env(name, value))
+    kudu_env(kudu)
+        .iter()
+        .fold(CommandLine::new(kudu_program(kudu)), |run, (name, value)| run.env(name, value))
 }

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_held_cut_and_reset() {
+    fn links_are_delayed_cut_and_reset() {
         let links = LinkProxies::default();
         links.runs(A, std::process::id());
         let door = echo(&links);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_pass_where_servers_are_cut_off() {
+    fn clients_pass_a_cut_link() {
         let links = LinkProxies::default();
         let door = echo(&links);
         links.cut(A, B);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::upstream::{TestClass, ClassRun, TestOutcome, TestVerdict};
+use super::upstream::{ClassRun, TestClass, TestOutcome, TestVerdict};
 
 const PAGE: &str = "ci/COMPATIBILITY.md";
 
@@ -32,7 +32,8 @@ pub struct ReportRow {
 
 /// Replaces the page.
 pub fn write(root: &Path, setting: &str, rows: &[ReportRow]) -> Result<()> {
-    let commit = crate::command::CommandLine::new("git").args(["rev-parse", "--short", "HEAD"]).dir(root).output()?;
+    let commit =
+        crate::command::CommandLine::new("git").args(["rev-parse", "--short", "HEAD"]).dir(root).output()?;
     let date = crate::command::CommandLine::new("date").args(["-u", "+%F"]).output()?;
     let path = root.join(PAGE);
     let before = PreviousReport(fs::read_to_string(&path)?);
@@ -87,7 +88,13 @@ impl PreviousReport {
 /// Start of the line on results of an earlier recording.
 const KEPT: &str = "Not run then, and kept from the page before, of ";
 
-fn page(before: &PreviousReport, setting: &str, commit: &str, date: &str, rows: &[ReportRow]) -> Result<String> {
+fn page(
+    before: &PreviousReport,
+    setting: &str,
+    commit: &str,
+    date: &str,
+    rows: &[ReportRow],
+) -> Result<String> {
     let mut page = String::new();
     writeln!(page, "# Upstream's tests of the Java client against nyala and Kudu\n")?;
     writeln!(page, "Written by `cargo ci interop record` on {date} at {commit}; do not edit. {setting}")?;
@@ -204,9 +211,11 @@ mod tests {
             milliseconds: 1200,
             message: message.to_owned(),
         };
-        let outcomes = vec![outcome("testA", TestVerdict::Pass, ""), outcome("testB", TestVerdict::Fail, "a | b")];
+        let outcomes =
+            vec![outcome("testA", TestVerdict::Pass, ""), outcome("testB", TestVerdict::Fail, "a | b")];
         let nyala = ClassRun { outcomes, timed_out: false };
-        let outcomes = vec![outcome("testA", TestVerdict::Flaky, "slow"), outcome("testB", TestVerdict::Pass, "")];
+        let outcomes =
+            vec![outcome("testA", TestVerdict::Flaky, "slow"), outcome("testB", TestVerdict::Pass, "")];
         let kudu = ClassRun { outcomes, timed_out: false };
         let known = [("testB".to_owned(), "its words".to_owned())].into();
         let expected = TestClass { required: true, known, ..TestClass::default() };
@@ -219,7 +228,8 @@ mod tests {
                 kudu: Err(anyhow::anyhow!("not run")),
             },
         ];
-        let page = page(&PreviousReport(String::new()), "One master.", "abc1234", "2026-11-21", &rows).unwrap();
+        let page =
+            page(&PreviousReport(String::new()), "One master.", "abc1234", "2026-11-21", &rows).unwrap();
         assert!(page.contains("on 2026-11-21 at abc1234; do not edit. One master."), "{page}");
         let sums = "2 classes. nyala: 1 tests passed (0 of them flaky), 1 failed. \
             Kudu: 2 tests passed (1 of them flaky), 0 failed.";

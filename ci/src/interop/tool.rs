@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_wanted_in_order() {
+    fn texts_are_expected_in_order() {
         let said = "TABLE t (\n    id INT64 NOT NULL,\n    PRIMARY KEY (id)\n)\n";
         assert_eq!(first_missing(said, &["TABLE t (", "PRIMARY KEY (id) )"]), None);
         assert_eq!(first_missing(said, &["PRIMARY KEY", "TABLE t"]), Some("TABLE t"));

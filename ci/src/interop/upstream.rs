@@ -256,7 +256,8 @@ impl ClassRun {
     /// Marks tests that passed in the second run as flaky.
     fn mark_flaky(&mut self, again: &ClassRun) {
         for outcome in &mut self.outcomes {
-            let passed = |other: &&TestOutcome| other.test == outcome.test && other.verdict == TestVerdict::Pass;
+            let passed =
+                |other: &&TestOutcome| other.test == outcome.test && other.verdict == TestVerdict::Pass;
             if outcome.verdict == TestVerdict::Fail && again.outcomes.iter().find(passed).is_some() {
                 outcome.verdict = TestVerdict::Flaky;
             }
@@ -323,9 +324,10 @@ mod tests {
     }
 
     #[test]
-    fn results_are_read_and_checked_against_what_is_known() {
+    fn results_are_compared_with_known_failures() {
         let run = run("testA\tpass\t12\t\ntestB\tfail\t7\tjava.lang.AssertionError: 1\nt\tignored\t0\t\n");
-        let counts = [TestVerdict::Pass, TestVerdict::Fail, TestVerdict::Ignored].map(|verdict| run.count(verdict));
+        let counts =
+            [TestVerdict::Pass, TestVerdict::Fail, TestVerdict::Ignored].map(|verdict| run.count(verdict));
         assert_eq!(counts, [1, 1, 1]);
         let error = run.check(&TestClass::default()).unwrap_err().to_string();
         assert_eq!(error, "testB: java.lang.AssertionError: 1");
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_the_second_time_is_flaky_and_counted_as_passed() {
+    fn a_pass_in_the_second_run_is_flaky_and_counts_as_passed() {
         let mut first = run("testA\tpass\t1\t\ntestB\tfail\t7\tslow\ntestC\tfail\t7\twrong\n");
         first.mark_flaky(&run("testB\tpass\t5\t\ntestC\tfail\t5\twrong\n"));
         assert_eq!(first.to_lines(), "testA\tpass\t1\t\ntestB\tflaky\t7\tslow\ntestC\tfail\t7\twrong\n");

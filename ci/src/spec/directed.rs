@@ -16,10 +16,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::command::CommandLine;
 
 use super::model::Model;
-use super::spec_mutants::SpecMutant;
 use super::report;
+use super::spec_mutants::SpecMutant;
 use super::tla::TlaValue;
-use super::tlc::{Tlc, TlcVerdict, RandomWalk};
+use super::tlc::{RandomWalk, Tlc, TlcVerdict};
 
 /// Guards whose first property does not show in replicas' states, with a property that does.
 const SHOWN_BY: [(&str, &str); 2] = [("votedurable", "OneLeaderPerTerm"), ("readylast", "AcknowledgedStays")];
@@ -322,7 +322,9 @@ impl Script {
 
 /// Drives the code through each script.
 fn drive(root: &Path, scripts: &[Script]) -> Result<Vec<DirectedRow>> {
-    CommandLine::cargo(root).args(["build", "--quiet", "--package", "engine", "--example", "raft_script"]).run()?;
+    CommandLine::cargo(root)
+        .args(["build", "--quiet", "--package", "engine", "--example", "raft_script"])
+        .run()?;
     let dir = root.join("target/spec/scripts");
     if dir.exists() {
         fs::remove_dir_all(&dir)?;

@@ -3,18 +3,18 @@
 //! Every model must hold, every mutant must be killed by the property named for it, and the spec must allow every
 //! trace. TLC does the work; here it is fetched, configured and its output read.
 
-mod directed;
-mod traces;
-mod model;
-mod spec_mutants;
 mod code_mutant_traces;
-mod trace_checking;
+mod directed;
+mod model;
 mod report;
 #[path = "../../../sim/src/cli/scratch.rs"]
 mod scratch;
+mod spec_mutants;
 mod tla;
 mod tlc;
 mod trace;
+mod trace_checking;
+mod traces;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 
 use crate::steps::Steps;
-use traces::{kept_traces, lockstep_traces, sim_traces, trace_files};
 use model::{Model, Size};
-use spec_mutants::SpecMutant;
 use report::{ModelRow, MutantRow};
-use tlc::{TlcOutcome, Tlc, TlcVerdict, RandomWalk};
+use spec_mutants::SpecMutant;
+use tlc::{RandomWalk, Tlc, TlcOutcome, TlcVerdict};
+use traces::{kept_traces, lockstep_traces, sim_traces, trace_files};
 
 /// Steps of one random behaviour in the deep models.
 const WALK_DEPTH: u32 = 120;
@@ -69,7 +69,7 @@ pub struct SpecOptions {
     #[arg(long, default_value_t = 25)]
     walks: u64,
     /// Code mutants of sim/mutants, which trace checking must kill
-    #[arg(long)]
+    #[arg(long, alias = "code-mutants")]
     planted: bool,
     /// The trace files in this folder, or this file
     #[arg(long, value_name = "PATH")]
@@ -156,7 +156,12 @@ fn models(root: &Path, tlc: &Tlc, size: Size) -> Result<Vec<ModelRow>> {
     for model in all.iter().filter(|model| model.size == size) {
         let run = tlc.folder(&root.join("spec"), &model.name)?;
         let outcome = tlc.check(&run, &model.module, model.config())?;
-        ensure!(outcome.verdict == TlcVerdict::Holds, "{} does not hold: {}", model.name, complaint(&outcome));
+        ensure!(
+            outcome.verdict == TlcVerdict::Holds,
+            "{} does not hold: {}",
+            model.name,
+            complaint(&outcome)
+        );
         let row = ModelRow { model: model.clone(), outcome };
         println!("{}", row.line());
         rows.push(row);

@@ -137,7 +137,7 @@ mod tests {
                         CHECK_DEADLOCK FALSE\n";
 
     #[test]
-    fn a_model_says_what_it_is_and_what_it_checks() {
+    fn a_model_has_a_description_and_properties() {
         let model = Model::parse("MCRaft", TEXT).expect("well formed");
         assert_eq!(
             (model.module.as_str(), model.size, model.about.as_str()),

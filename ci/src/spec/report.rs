@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::code_mutant_traces::CodeMutantRow;
 use super::directed::DirectedRow;
 use super::model::Model;
 use super::spec_mutants::SpecMutant;
-use super::code_mutant_traces::CodeMutantRow;
 use super::tlc::{TlcOutcome, children_cpu};
 
 #[derive(Clone)]
@@ -110,8 +110,8 @@ pub fn directed(rows: &[DirectedRow]) -> String {
 
 pub fn planted_line(row: &CodeMutantRow) -> String {
     match row.action {
-        Some(action) => format!("{}: storm {}, {action} refused", row.name, row.storms),
-        None => format!("{}: NOT CAUGHT in {} storms", row.name, row.storms),
+        Some(action) => format!("{}: run {}, {action} rejected", row.name, row.storms),
+        None => format!("{}: SURVIVED {} runs", row.name, row.storms),
     }
 }
 

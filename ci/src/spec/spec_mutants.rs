@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_model_guard_property_constants_and_words() {
+    fn a_line_is_model_guard_property_constants_and_description() {
         let text = "# model guard property\n\nMCRaft  vote  OneVotePerTerm MaxLen=1 # votes twice\n";
         let mutants = SpecMutant::parse_all(text).expect("well formed");
         let vote = &mutants[0];

@@ -26,13 +26,16 @@ impl TlaValue {
 
     /// Returns a tuple's or a set's values.
     pub fn items(&self) -> Result<&[TlaValue]> {
-        let (TlaValue::Tuple(items) | TlaValue::Set(items)) = self else { bail!("{self:?} where a tuple belongs") };
+        let (TlaValue::Tuple(items) | TlaValue::Set(items)) = self else {
+            bail!("{self:?} where a tuple belongs")
+        };
         Ok(items)
     }
 
     /// Returns the value in TLA+ syntax, with quotes around words that are not in `names`.
     pub fn tla(&self, names: &[String]) -> String {
-        let all = |items: &[TlaValue]| items.iter().map(|item| item.tla(names)).collect::<Vec<_>>().join(", ");
+        let all =
+            |items: &[TlaValue]| items.iter().map(|item| item.tla(names)).collect::<Vec<_>>().join(", ");
         match self {
             TlaValue::Number(number) => number.to_string(),
             TlaValue::Word(word) if matches!(word.as_str(), "TRUE" | "FALSE" | "Nil") => word.clone(),

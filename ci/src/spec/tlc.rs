@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_tool_is_one_line_that_says_what_to_install() {
+    fn a_missing_tool_is_one_line_with_its_package() {
         let work = tempfile::tempdir().expect("a folder");
         let no_java = Tlc::fetch_with(work.path(), "no-such-java", "mvn", 1).map(|_| ());
         assert_eq!(no_java.expect_err("there is none").to_string(), NO_JAVA);

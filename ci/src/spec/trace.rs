@@ -228,7 +228,8 @@ fn post_state(text: &str) -> Result<Post> {
     let get = |i: usize, key: &str, kind: Kind| value(words.get(i).copied(), key, kind);
     let (term, last, commit) =
         (get(0, "term", Kind::Number)?, get(1, "last", Kind::OpId)?, get(2, "commit", Kind::Number)?);
-    let (TraceValue::Number(term), TraceValue::OpId(t, i), TraceValue::Number(commit)) = (term, last, commit) else {
+    let (TraceValue::Number(term), TraceValue::OpId(t, i), TraceValue::Number(commit)) = (term, last, commit)
+    else {
         bail!("{text:?}");
     };
     let role =
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_file_gives_its_events() {
+    fn a_good_file_has_its_events() {
         let trace = file(&[
             "2 b MetaPersist term=3 vote=none | term=3 last=2.7 commit=5 role=leader data=ready",
             "end 2",
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_event_is_looked_up_without_reading_the_rest() {
+    fn the_first_event_is_found_without_parsing_the_rest() {
         let text = "nyala-trace 1\ntablet t\norigin by hand\n1 a Restart vote=none | ...\n2 a Create |\n";
         assert!(begins_with(text, "Restart"));
         assert!(!begins_with(text, "Create"));
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_told_with_its_line() {
+    fn a_bad_file_is_reported_with_its_line() {
         let event = |n: u32, action: &str| format!("{n} b {action} | {STATE}");
         let cases = [
             (vec![event(2, "BecomeLeader")], "x.trace: cut off after event 2: no line `end N`"),

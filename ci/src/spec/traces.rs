@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::trace_checking::{RejectedTrace, replay};
 use super::tlc::{self, Tlc};
 use super::trace::{ACTIONS, TraceFile, begins_with};
-use super::{SpecOptions, STORM_STEPS, example, report};
+use super::trace_checking::{RejectedTrace, replay};
+use super::{STORM_STEPS, SpecOptions, example, report};
 use crate::command::CommandLine;
 
 /// Events below which a seed's traces are of little use.
@@ -93,7 +93,8 @@ fn shares(options: &SpecOptions, count: u64) -> Vec<(&str, String)> {
 fn simulate(root: &Path, dir: &Path, options: &SpecOptions, profile: &str, seeds: &str) -> Result<()> {
     let words = ["sim", "run", "--seeds", seeds, "--profile", profile, "--size", &options.size];
     let jobs = options.workers.to_string();
-    let said = CommandLine::cargo(root).args(words).args(["--jobs", &jobs, "--trace"]).args([dir]).output()?;
+    let said =
+        CommandLine::cargo(root).args(words).args(["--jobs", &jobs, "--trace"]).args([dir]).output()?;
     let wrote = files(dir)?.iter().any(|path| name(path).contains(&format!("-{profile}-")));
     ensure!(wrote, "cargo {} wrote no traces: {}", words.join(" "), said.stderr);
     Ok(())
@@ -125,7 +126,9 @@ fn remove_unmade(dir: &Path) -> Result<usize> {
 
 /// Runs randomized Raft tests and checks their traces.
 pub fn lockstep_traces(root: &Path, tlc: &Tlc, first: u64, count: u64) -> Result<()> {
-    CommandLine::cargo(root).args(["build", "--quiet", "--package", "engine", "--example", "raft_trace"]).run()?;
+    CommandLine::cargo(root)
+        .args(["build", "--quiet", "--package", "engine", "--example", "raft_trace"])
+        .run()?;
     let example = example("raft_trace")?;
     let mut traces = Vec::new();
     for seed in first..first + count {

@@ -1,7 +1,7 @@
 //! Cited paths: what pages and TLA+ modules name must exist.
 //!
-//! A path in backticks (or anywhere in a TLA+ comment) is checked if it begins with a folder of the repository; a link of
-//! a page is checked relative to the page. A module may be cited without its `.rs` or `/mod.rs`.
+//! A path in backticks (or anywhere in a TLA+ comment) is checked if it begins with a folder of the repository; a link
+//! of a page is checked relative to the page. A module may be cited without its `.rs` or `/mod.rs`.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -106,7 +106,10 @@ mod tests {
     fn files_folders_and_modules_that_exist_may_be_cited() {
         let text = "`engine/src/raft/vote.rs`, `engine/src/raft` and `engine/src/raft/vote`, `fuzz/corpus/<target>`\n";
         assert_eq!(findings("README.md", text), Vec::<String>::new());
-        assert_eq!(findings("sim/README.md", "[plan](PLAN.md) [home](../sim/README.md#x)"), Vec::<String>::new());
+        assert_eq!(
+            findings("sim/README.md", "[plan](PLAN.md) [home](../sim/README.md#x)"),
+            Vec::<String>::new()
+        );
     }
 
     #[test]

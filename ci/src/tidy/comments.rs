@@ -92,7 +92,8 @@ impl RustLexer<'_> {
         } else if next.is_alphanumeric() || next == '_' {
             let end = self.rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(self.rest.len());
             // The prefix of a string is not a word before it.
-            let is_prefix = matches!(&self.rest[..end], "b" | "c") && self.rest[end..].starts_with(['"', '\'']);
+            let is_prefix =
+                matches!(&self.rest[..end], "b" | "c") && self.rest[end..].starts_with(['"', '\'']);
             self.skip(if is_prefix { 1 } else { end });
         } else {
             self.skip(next.len_utf8());
@@ -247,14 +248,19 @@ mod tests {
 
     #[test]
     fn the_first_line_of_a_doc_comment_is_marked() {
-        let kinds: Vec<_> =
-            rust("/// One.\n/// Two.\nstruct S {\n/// Three.\na: u8 }").iter().map(|line| line.kind).collect();
+        let kinds: Vec<_> = rust("/// One.\n/// Two.\nstruct S {\n/// Three.\na: u8 }")
+            .iter()
+            .map(|line| line.kind)
+            .collect();
         assert_eq!(kinds, [ProseKind::DocStart, ProseKind::Other, ProseKind::DocStart]);
     }
 
     #[test]
     fn pictures_of_doc_comments_are_no_prose() {
-        assert_eq!(texts(rust("//! Head.\n//! ```text\n//! picture\n//! ```\n//! Tail."))[1], (5, "! Tail.".to_owned()));
+        assert_eq!(
+            texts(rust("//! Head.\n//! ```text\n//! picture\n//! ```\n//! Tail."))[1],
+            (5, "! Tail.".to_owned())
+        );
     }
 
     #[test]

@@ -54,8 +54,11 @@ const PLAN_BYTES_MAX: u64 = 64 << 10;
 pub fn run(root: &Path, options: &TidyOptions) -> Result<()> {
     let mut findings = Vec::new();
     let files = tracked(root)?;
-    let mut lints =
-        Lints { tree: cited::Tree::new(&files), words: words::WordLint::new(), names: names::NameLint::default() };
+    let mut lints = Lints {
+        tree: cited::Tree::new(&files),
+        words: words::WordLint::new(),
+        names: names::NameLint::default(),
+    };
     for file in &files {
         lints.check_file(root, file, &mut findings)?;
     }
@@ -109,7 +112,8 @@ impl Lints {
     fn check_file(&mut self, root: &Path, file: &Path, findings: &mut Vec<String>) -> Result<()> {
         let bytes = fs::read(root.join(file)).with_context(|| format!("reading {}", file.display()))?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
-            let found = format!("{}: {} bytes; data is generated, not committed", file.display(), bytes.len());
+            let found =
+                format!("{}: {} bytes; data is generated, not committed", file.display(), bytes.len());
             findings.push(found);
         }
         let Ok(text) = String::from_utf8(bytes) else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! Names of public types: one meaning per name and crate, and no name that is no noun.
 //!
-//! Every `pub` struct, enum, union, trait and type alias of a crate's sources counts, also where the module around it is
-//! not public: a reader greps for names, not for paths. Tests, `#[cfg(test)]` items, items inside functions and inside
+//! Every `pub` struct, enum, union, trait and type alias of a crate's sources counts, also if the module around it is not
+//! public: a reader greps for names, not for paths. Tests, `#[cfg(test)]` items, items inside functions and inside
 //! private inline modules do not count.
 
 use std::collections::BTreeMap;
@@ -11,9 +11,10 @@ use super::rust::{is_cfg_test, is_test};
 
 /// Participles, pronouns, prepositions and adverbs: they name nothing by themselves.
 const BARE: [&str; 40] = [
-    "Asked", "At", "Began", "Begin", "Begun", "Chosen", "Did", "Done", "For", "Found", "Given", "Gone", "Has", "Heard",
-    "Held", "How", "Kept", "Laid", "Left", "Made", "Named", "Now", "Own", "Put", "Ran", "Read", "Said", "Seen", "Sent",
-    "Taken", "Told", "Up", "Used", "Wanted", "What", "Where", "Which", "Who", "Whose", "Written",
+    "Asked", "At", "Began", "Begin", "Begun", "Chosen", "Did", "Done", "For", "Found", "Given", "Gone",
+    "Has", "Heard", "Held", "How", "Kept", "Laid", "Left", "Made", "Named", "Now", "Own", "Put", "Ran",
+    "Read", "Said", "Seen", "Sent", "Taken", "Told", "Up", "Used", "Wanted", "What", "Where", "Which", "Who",
+    "Whose", "Written",
 ];
 
 /// Names that a crate may have twice, as `crate: name`.
@@ -74,7 +75,11 @@ impl NameLint {
         findings.extend(self.bare.iter().cloned());
         for ((package, name), places) in &self.types {
             if places.len() > 1 && !TWICE.contains(&format!("{package}: {name}").as_str()) {
-                findings.push(format!("{}: {name}: {package} has this name also at {}", places[0], places[1..].join(", ")));
+                findings.push(format!(
+                    "{}: {name}: {package} has this name also at {}",
+                    places[0],
+                    places[1..].join(", ")
+                ));
             }
         }
     }

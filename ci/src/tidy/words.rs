@@ -4,8 +4,8 @@
 //!   comments.rs ─► lines of prose ─► words, without what stands in backticks ─► WORDS: pattern, instead, allowed
 //! ```
 //!
-//! A pattern matches whole words, also across a line break, and never across punctuation. Each pattern has a ratchet: the
-//! number of uses that the tree may have. A ratchet is only ever lowered; 0 is a ban.
+//! A pattern matches whole words, also across a line break, and never across punctuation. Each pattern has a ratchet:
+//! the number of uses that the tree may have. A ratchet is only ever lowered; 0 is a ban.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -162,7 +162,8 @@ fn uses(prose: &[ProseLine]) -> Vec<(usize, usize, String)> {
     let mut found = Vec::new();
     for start in 0..tokens.len() {
         for (at, word) in WORDS.iter().enumerate() {
-            if let Some(text) = word.pattern.split('|').find_map(|pattern| matched(pattern, &tokens[start..])) {
+            if let Some(text) = word.pattern.split('|').find_map(|pattern| matched(pattern, &tokens[start..]))
+            {
                 found.push((at, tokens[start].line, text));
             }
         }
@@ -218,7 +219,12 @@ fn tokens(prose: &[ProseLine]) -> Vec<Token> {
                 continue;
             }
             if !word.is_empty() {
-                tokens.push(Token { text: std::mem::take(&mut word), line: line.line, is_joined, is_doc_start });
+                tokens.push(Token {
+                    text: std::mem::take(&mut word),
+                    line: line.line,
+                    is_joined,
+                    is_doc_start,
+                });
                 (is_joined, is_doc_start) = (true, false);
             }
             if c != ' ' {
@@ -262,7 +268,10 @@ mod tests {
     #[test]
     fn only_the_first_word_of_a_doc_comment_must_be_a_noun() {
         assert_eq!(findings("x.rs", "/// What it is.\n"), ["x.rs:1: what"]);
-        assert_eq!(findings("x.rs", "/// The name of\n/// what it is.\n// What for.\n//! What.\n"), Vec::<String>::new());
+        assert_eq!(
+            findings("x.rs", "/// The name of\n/// what it is.\n// What for.\n//! What.\n"),
+            Vec::<String>::new()
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::load_driver::{DrivenCluster, Latency, split_args};
 use super::report::{ReportSpec, Sample};
-use super::{VersusOptions, Turn};
+use super::{Turn, VersusOptions};
 
 pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-LATENCY.md",
@@ -38,7 +38,8 @@ pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
         for operation in OPERATIONS {
             for clients in CLIENTS {
                 let seconds = turn.options.seconds;
-                let work = split_args(&format!("--mix {operation}:1 --rows {rows} --seconds {seconds} --uniform"));
+                let work =
+                    split_args(&format!("--mix {operation}:1 --rows {rows} --seconds {seconds} --uniform"));
                 let done = driven.run("ycsb", "operations", clients, &work)?;
                 rows += if operation == "insert" { done.operations() } else { 0 };
                 let plural = if clients == 1 { "" } else { "s" };

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::measure::{self, Cpu};
 use super::report::{Cell, Metric, ReportSpec, Sample};
-use super::{VersusOptions, Turn};
+use super::{Turn, VersusOptions};
 use crate::command::CommandLine;
 use crate::interop::cluster::Cluster;
 use crate::interop::daemon::{Role, ServerKind};
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_client_says_becomes_samples() {
+    fn the_clients_output_becomes_samples() {
         let said = "{\"rows\":500,\"seconds\":2.0,\"cpu\":0.5,\"p50_us\":30,\"p99_us\":90}\n";
         let did = Did::read(said).unwrap();
         let of =

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::Turn;
 use super::measure::{self, Cpu};
 use super::report::{Metric, Sample};
-use crate::command::{Output, CommandLine};
+use crate::command::{CommandLine, Output};
 use crate::interop::cluster::Cluster;
 use crate::interop::daemon::ServerKind;
 

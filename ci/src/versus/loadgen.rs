@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::report::{ReportSpec, Sample};
 use super::single::measured;
-use super::{VersusOptions, Turn, measure};
+use super::{Turn, VersusOptions, measure};
 
 pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-LOADGEN.md",

@@ -32,7 +32,8 @@ impl Cpu {
     }
 
     fn of_ticks(ticks: u64) -> Result<Cpu> {
-        let ticks_per_second: f64 = CommandLine::new("getconf").args(["CLK_TCK"]).output()?.stdout.trim().parse()?;
+        let ticks_per_second: f64 =
+            CommandLine::new("getconf").args(["CLK_TCK"]).output()?.stdout.trim().parse()?;
         Ok(Cpu { seconds: ticks as f64 / ticks_per_second })
     }
 
@@ -126,23 +127,25 @@ pub struct Timed {
 
 impl Timed {
     /// Parses a load's `rows total:` and `time total: … ms`, or a scan's `Total count … cost … seconds`.
-    pub fn parse(said: &str) -> Result<Timed> {
-        let after = |label: &str| said.lines().find_map(|line| line.trim().strip_prefix(label));
+    pub fn parse(output: &str) -> Result<Timed> {
+        let after = |label: &str| output.lines().find_map(|line| line.trim().strip_prefix(label));
         if let Some(scan) = after("Total count ") {
             let words: Vec<&str> = scan.split_whitespace().collect();
-            let [rows, "cost", seconds, "seconds"] = words[..] else { anyhow::bail!("a scan said {scan:?}") };
+            let [rows, "cost", seconds, "seconds"] = words[..] else {
+                anyhow::bail!("a scan output {scan:?}")
+            };
             return Ok(Timed { rows: rows.parse()?, seconds: seconds.parse()? });
         }
-        let rows = after("rows total:").with_context(|| format!("no count of rows in {said:?}"))?;
-        let time = after("time total:").with_context(|| format!("no time in {said:?}"))?;
+        let rows = after("rows total:").with_context(|| format!("no count of rows in {output:?}"))?;
+        let time = after("time total:").with_context(|| format!("no time in {output:?}"))?;
         let milliseconds: f64 = time.trim().trim_end_matches(" ms").parse()?;
         Ok(Timed { rows: rows.trim().parse()?, seconds: milliseconds / 1e3 })
     }
 }
 
 /// Returns the table that a load created for itself.
-pub fn auto_table(said: &str) -> Option<String> {
-    let line = said.lines().find_map(|line| line.strip_prefix("Using auto-created table '"))?;
+pub fn auto_table(output: &str) -> Option<String> {
+    let line = output.lines().find_map(|line| line.strip_prefix("Using auto-created table '"))?;
     Some(line.trim_end_matches('\'').to_owned())
 }
 
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn room_set_aside_and_holes_hold_nothing() {
+    fn preallocated_blocks_and_holes_hold_nothing() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("sub")).unwrap();
         let file = fs::File::create(dir.path().join("sub/file")).unwrap();

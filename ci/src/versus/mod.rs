@@ -17,15 +17,15 @@
 //!   report.rs      samples → medians, spreads, a report under benches/
 //! ```
 
-mod load_driver;
 mod flush;
 mod idle;
 mod latency;
 mod lineitem;
+mod load_driver;
 mod loadgen;
 mod measure;
-mod report;
 mod replicated;
+mod report;
 mod single;
 mod ycsb;
 
@@ -40,7 +40,7 @@ use crate::interop::daemon::ServerKind;
 use crate::interop::packages::Packages;
 use crate::interop::{ServerChoice, server, target_dir};
 use crate::steps::Steps;
-use report::{Cell, Metric, ReportSpec, ReportInput, Sample};
+use report::{Cell, Metric, ReportInput, ReportSpec, Sample};
 
 #[derive(Parser)]
 pub struct VersusOptions {

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::load_driver::{DriverResult, DrivenCluster, Latency, split_args};
+use super::load_driver::{DrivenCluster, DriverResult, Latency, split_args};
 use super::report::{ReportSpec, Sample};
-use super::{VersusOptions, Prepared, Turn};
+use super::{Prepared, Turn, VersusOptions};
 use crate::command::CommandLine;
 
 pub const PAGE: ReportSpec = ReportSpec {
@@ -120,7 +120,11 @@ pub fn draw(root: &Path, prepared: &Prepared) -> Result<()> {
     for load in ["load", "batches"] {
         let lines = ["nyala", "kudu"]
             .map(|server| format!("{server}={}", report(&prepared.target, false, server, load).display()));
-        CommandLine::new(&prepared.drive).args(["plot", "--prefix", load, "--out"]).args([&out]).args(lines).run()?;
+        CommandLine::new(&prepared.drive)
+            .args(["plot", "--prefix", load, "--out"])
+            .args([&out])
+            .args(lines)
+            .run()?;
     }
     Ok(())
 }

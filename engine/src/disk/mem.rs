@@ -12,7 +12,7 @@
 //!
 //! Faults that a test injects: the k-th operation fails ([`MemDisk::fail_op`]), a power cut within the k-th
 //! operation ([`MemDisk::cut_power_at`]), a full device ([`MemDisk::set_free`]), bit rot ([`MemDisk::flip_bit`]).
-//! [`faults`] has those that apply to a kind of operation or at random, and devices that report writes falsely.
+//! `faults` has those that apply to a kind of operation or at random, and devices that report writes falsely.
 //! A failed sync marks its bytes clean without writing them: reads still see them, a later sync succeeds, and a
 //! crash drops them. [`MemDisk::fault_counts`] counts the faults that happened, so that a test can notice a fault
 //! that never fired.

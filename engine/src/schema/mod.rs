@@ -85,7 +85,7 @@ impl PhysicalType {
         PhysicalType::Binary,
     ];
 
-    /// Bytes of one cell, little-endian; `None` for [`Physical::Binary`].
+    /// Bytes of one cell, little-endian; `None` for [`PhysicalType::Binary`].
     pub fn width(self) -> Option<usize> {
         match self {
             PhysicalType::Bool | PhysicalType::Int8 | PhysicalType::Uint8 => Some(1),

@@ -11,7 +11,7 @@
 //! Readers hold the base and the deltas of the start of their scan. A flush replaces the list, never its elements.
 //! Deltas added to `recent` later are newer than the snapshot of any such reader.
 //!
-//! Not here: writing the base ([`super::diskrowset_writer`]), scanning ([`super::diskrowset_scan`]), and checking that
+//! Not here: writing the base (`diskrowset_writer`), scanning (`diskrowset_scan`), and checking that
 //! an operation may change a row (the caller does).
 
 use std::sync::{Arc, RwLock, RwLockReadGuard};

@@ -4,26 +4,26 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::catalog::{ClusterRecord, SystemRecord};
-use engine::cfile::encoding::{encode, encode_dictionary};
 use engine::cfile::decoded_page::Dictionary;
+use engine::cfile::encoding::{encode, encode_dictionary};
 use engine::codec;
 use engine::disk::mem::MemDisk;
 use engine::ids::{ColumnId, OpId, Uuid};
-use engine::raft::{RaftConfig, ConsensusMeta, Peer};
+use engine::raft::{ConsensusMeta, Peer, RaftConfig};
 use engine::replica::copy::{CopyManifest, SegmentInfo};
 use engine::replica::log_payload::{CommitPayload, LoggedOp};
 use engine::replica::{Op, RequestId, WriteOp};
+use engine::schema::partition::{Partition, PartitionSchema};
 use engine::schema::row_block::ColumnBlock;
 use engine::schema::row_change::{RowChangeBuilder, encode_delete};
 use engine::schema::row_ops::ClientColumn;
-use engine::schema::partition::{Partition, PartitionSchema};
 use engine::schema::{DataType, Encoding, PhysicalType};
-use engine::tablet::apply::{WriteResult, WriteCounts};
+use engine::tablet::apply::{WriteCounts, WriteResult};
 use engine::tablet::deltafile::DeltaDirection;
 use engine::tablet::superblock::Superblock;
 use engine::time::Timestamp;
 
-use super::Seed;
+use super::seed::Seed;
 use crate::targets::{page_bodies, put_changes, put_columns, table};
 
 fn seed(target: &'static str, name: &str, bytes: Vec<u8>) -> Seed {

@@ -5,15 +5,18 @@ use engine::ids::{ColumnId, OpId, Uuid};
 use engine::raft::interface::{
     UpdateErrorKind, UpdateRequest, UpdateResponse, VoteError, VoteErrorKind, VoteRequest, VoteResponse,
 };
-use engine::raft::{RaftConfig, Peer, kind};
-use engine::schema::predicate_bloom::PredicateBloom;
+use engine::raft::{Peer, RaftConfig, kind};
 use engine::schema::partition::{HashDimension, Partition, PartitionSchema};
-use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::partition_range::PartitionRange;
+use engine::schema::predicate::{Predicate, PredicateKind};
+use engine::schema::predicate_bloom::PredicateBloom;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::time::Timestamp;
 use engine::wal::ReplicateEntry;
 use nyala_client::predicate::to_pb;
+use nyala_common::rpc::frame;
+use nyala_common::rpc::negotiate::ClientNegotiation;
+use nyala_common::wire::{consensus, partition, schema};
 use nyala_proto::kudu::client::{ScanTokenPb, TableMetadataPb};
 use nyala_proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
 use nyala_proto::kudu::consensus::{BulkChangeConfigRequestPb, ChangeConfigRequestPb, ChangeConfigType};
@@ -22,12 +25,9 @@ use nyala_proto::kudu::master::{AlterTableRequestPb, CreateTableRequestPb, Table
 use nyala_proto::kudu::rpc::{RemoteMethodPb, RequestHeader};
 use nyala_proto::kudu::tserver::{CreateTabletRequestPb, NewScanRequestPb};
 use nyala_proto::kudu::{ColumnPredicatePb, RowOperationsPb};
-use nyala_common::rpc::frame;
-use nyala_common::rpc::negotiate::ClientNegotiation;
-use nyala_common::wire::{consensus, schema, partition};
 use prost::Message;
 
-use super::Seed;
+use super::seed::Seed;
 use crate::targets::messages::MESSAGES;
 use crate::targets::table;
 

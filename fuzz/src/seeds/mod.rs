@@ -1,17 +1,16 @@
 //! Initial inputs, made by the encoders: `cargo run -p fuzz -- seeds` writes them into the corpora.
 
-mod messages;
 mod files;
+mod messages;
+mod seed;
 mod text_files;
 
 pub use messages::table_with_hash_and_range;
+pub use seed::Seed;
 
 use std::fs;
 use std::io;
 use std::path::Path;
-
-/// Target, input name and input.
-pub type Seed = (&'static str, String, Vec<u8>);
 
 /// Prefix of the names of generated files.
 const PREFIX: &str = "seed-";

@@ -6,7 +6,7 @@ use arrow_array::{ArrayRef, Float64Array, Int8Array, Int32Array, RecordBatch, St
 use node::server::flags::TABLE;
 use parquet::arrow::ArrowWriter;
 
-use super::Seed;
+use super::seed::Seed;
 use sim_plan::{FaultProfile, Plan, PlanSize};
 
 fn seed(target: &'static str, name: &str, bytes: Vec<u8>) -> Seed {

@@ -1,12 +1,12 @@
 //! Requests to create and alter tables, from their bytes to the catalog's records.
 
-use engine::catalog::{AlterTable, CatalogConfig, CatalogCommand, TableRef};
+use engine::catalog::{AlterTable, CatalogCommand, CatalogConfig, TableRef};
 use node::master::proto;
 use nyala_proto::kudu::master::{AlterTableRequestPb, CreateTableRequestPb};
 use prost::Message;
 
-use engine_testkit::single_server_catalog::OneServer;
 use crate::seeds::table_with_hash_and_range;
+use engine_testkit::single_server_catalog::OneServer;
 
 /// Returns the command of a request's bytes, if they are a request.
 fn create(message: &[u8]) -> Option<CatalogCommand> {

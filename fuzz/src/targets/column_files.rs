@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
-use engine::cfile::cache::{PageCache, CachePriority};
+use engine::cfile::cache::{CachePriority, PageCache};
 use engine::cfile::encoding::resolve;
-use engine::cfile::page_file::{FileKind, PageOwner, PageFile, PageRef, PageWriter, index_of, stream};
+use engine::cfile::page_file::{FileKind, PageFile, PageOwner, PageRef, PageWriter, index_of, stream};
 use engine::cfile::reader::{CachedFile, StreamReader};
 use engine::cfile::writer::{StreamMeta, StreamSpec, StreamWriter};
 use engine::disk::Disk;
@@ -16,7 +16,7 @@ use engine::disk::mem::MemDisk;
 use engine::ids::Uuid;
 use engine::schema::row_change::{RowChangeBuilder, encode_delete};
 use engine::schema::{Compression, Encoding, PhysicalType};
-use engine::tablet::deltafile::{DeltaBatch, DeltaMeta, DeltaReader, DeltaWriter, DeltaDirection, TimeRange};
+use engine::tablet::deltafile::{DeltaBatch, DeltaDirection, DeltaMeta, DeltaReader, DeltaWriter, TimeRange};
 use engine::time::Timestamp;
 
 use super::pages::{PageColumn, check_page};
@@ -286,7 +286,7 @@ fn body(disk: &MemDisk, kind: FileKind, stream: u32, ordinal: u32, at: PageRef) 
     file.file.read(stream, ordinal, at).expect("a sound page").to_vec()
 }
 
-/// Returns the pieces from which [`column_file`] makes the file of [`put_columns`].
+/// Returns the pieces from which `column_file` makes the file of [`put_columns`].
 pub fn page_bodies(disk: &MemDisk, meta: &StreamMeta) -> Vec<Vec<u8>> {
     let read = |stream, ordinal, at| body(disk, FileKind::RowSet, stream, ordinal, at);
     let reader = StreamReader::new(opened(disk, FileKind::RowSet), meta.clone());
@@ -297,7 +297,7 @@ pub fn page_bodies(disk: &MemDisk, meta: &StreamMeta) -> Vec<Vec<u8>> {
     bodies
 }
 
-/// Returns the pieces from which [`delta_file`] makes the file of [`put_changes`].
+/// Returns the pieces from which `delta_file` makes the file of [`put_changes`].
 pub fn delta_bodies(disk: &MemDisk, meta: &DeltaMeta) -> Vec<Vec<u8>> {
     let mut bodies = vec![body(disk, FileKind::Delta, index_of(stream::REDO), 0, meta.index)];
     let (file, mut offset) = (disk.open(PATH).expect("it was just written"), 0);

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::cli::import::reader::{CsvReader, ImportTarget, ImportInput, ParquetReader};
+use node::cli::import::reader::{CsvReader, ImportInput, ImportTarget, ParquetReader};
 
 /// Rows of a file that are checked.
 const ROWS_MAX: usize = 1 << 16;

@@ -5,12 +5,12 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use engine::ids::Uuid;
 use node::master::proto as master;
+use nyala_common::wire::{consensus, schema};
 use nyala_proto::kudu::consensus::*;
 use nyala_proto::kudu::master::*;
 use nyala_proto::kudu::rpc::{RequestHeader, ResponseHeader};
 use nyala_proto::kudu::server::*;
 use nyala_proto::kudu::tserver::*;
-use nyala_common::wire::{consensus, schema};
 use prost::Message;
 
 /// Name of a message, and the check of its bytes.

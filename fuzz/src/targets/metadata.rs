@@ -6,10 +6,10 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use engine::catalog::{ClusterRecord, SystemRecord, SystemRowKey, ServerRecord, TableRecord, TabletRecord};
+use engine::catalog::{ClusterRecord, ServerRecord, SystemRecord, SystemRowKey, TableRecord, TabletRecord};
 use engine::cfile::page_index::PageIndex;
 use engine::codec;
-use engine::raft::{RaftConfig, ConsensusMeta};
+use engine::raft::{ConsensusMeta, RaftConfig};
 use engine::replica::copy::CopyManifest;
 use engine::replica::log_payload::{CommitPayload, LoggedOp, request_of};
 use engine::schema::row_change::{RowChange, RowChangeBuilder, RowChangeCells, encode_delete};

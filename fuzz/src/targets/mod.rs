@@ -1,20 +1,20 @@
 //! All targets, by the inputs that they read.
 
-mod replies;
 mod catalog;
 mod column_files;
 mod import;
 mod keys;
-mod wal;
 pub mod messages;
 mod metadata;
 mod pages;
 mod predicates;
 mod raft;
+mod replies;
 mod rows;
 mod rpc;
 mod tablet;
 mod text;
+mod wal;
 
 pub use column_files::{delta_bodies, page_bodies, put_changes, put_columns};
 pub use rows::table;

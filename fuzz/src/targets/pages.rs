@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use engine::cfile::bitshuffle::{Signedness, pack, unpack};
-use engine::cfile::key_bloom::BloomChunk;
 use engine::cfile::compress::{compress, decompress};
+use engine::cfile::decoded_page::{DecodedPage, Dictionary, PageCells};
 use engine::cfile::encoding::{decode, decode_dictionary, encode, encode_dictionary, resolve};
-use engine::cfile::decoded_page::{PageCells, Dictionary, DecodedPage};
+use engine::cfile::key_bloom::BloomChunk;
 use engine::codec::ByteReader;
-use engine::schema::row_block::ColumnBlock;
 use engine::schema::predicate_bloom::PredicateBloom;
+use engine::schema::row_block::ColumnBlock;
 use engine::schema::{Compression, Encoding, PhysicalType};
 
 /// Checks a page. First byte: the column's type, and whether it is nullable; then a page or a dictionary.

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use engine::schema::row_block::{ProjectedColumn, RowBlock};
 use engine::schema::{ColumnSchema, DataType};
 use nyala_client::arrow::{arrow_schema, batch_from_pb, column_to_block};
+use nyala_common::wire::rows::{RowBlockPb, RowsBuilder, RowsFormat};
 use nyala_proto::kudu::ColumnarRowBlockPb;
 use nyala_proto::kudu::columnar_row_block_pb::Column;
-use nyala_common::wire::rows::{RowsFormat, RowsBuilder, RowBlockPb};
 
 use super::import::import_schema;
 

@@ -1,8 +1,8 @@
 //! Rows as clients send them.
 
 use engine::ids::ColumnId;
-use engine::schema::row_ops::{RowOpLimits, RowOpsReader, ClientColumn};
 use engine::schema::partition_range::{decode_range_ops, ranges_of_ops};
+use engine::schema::row_ops::{ClientColumn, RowOpLimits, RowOpsReader};
 use engine::schema::{ColumnSchema, DataType, Schema};
 
 /// Returns the table for rows and scans of these targets.

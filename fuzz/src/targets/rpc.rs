@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nyala_common::rpc::frame::{Frame, FrameReader, split_body};
-use nyala_common::rpc::negotiate::{ClientNegotiation, ServerNegotiation, NegotiationStep, check_preamble};
+use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep, ServerNegotiation, check_preamble};
 
 const FRAME_BYTES_MAX: usize = 1 << 20;
 

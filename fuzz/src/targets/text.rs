@@ -1,10 +1,10 @@
 //! Texts that users write: plans of the simulator, configuration files, cells.
 
 use engine::schema::format_cell;
-use nyala_client::cell_text::parse_cell;
 use node::config;
-use nyala_common::rpc::negotiate::Subnet;
 use node::server::flags::Flags;
+use nyala_client::cell_text::parse_cell;
+use nyala_common::rpc::negotiate::Subnet;
 
 use super::import::import_schema;
 use sim_plan::Plan;

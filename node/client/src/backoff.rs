@@ -25,7 +25,7 @@ fn wait(attempts: u32, random: u64) -> Duration {
 
 impl Backoff {
     /// Starts an operation that ends at `deadline`.
-        pub fn new(deadline: Instant) -> Backoff {
+    pub fn new(deadline: Instant) -> Backoff {
         Backoff { deadline, attempts: 0 }
     }
 

@@ -1,14 +1,80 @@
-//! The client: knows where tablets are, batches writes, retries what may be retried, hands scans on as Arrow.
+//! Rust client of nyala and Apache Kudu clusters: DDL, batched exactly-once writes, scans as Arrow record batches.
 //!
 //! ```text
-//! Client ── masters.rs    finds the leader; DDL (ddl.rs)
-//!   │   ╲── locations.rs  which tablet holds a key, and who serves it
-//!   └─ Table ─┬─ Session  session.rs: buffers rows per tablet ── write.rs: one batch, exactly once
-//!             └─ Scanner  scan.rs: tablet after tablet ── arrow.rs: columnar replies → RecordBatch
+//! Client ── master_calls     leader lookup; DDL (tables)
+//!   │   ╲── location_cache   tablet and replicas by partition key (tablet_calls)
+//!   └─ Table ─┬─ Session     rows buffered per tablet ── write_batch: one batch, exactly once
+//!             └─ Scanner     tablet after tablet ── arrow: columnar responses → RecordBatch
 //! ```
 //!
-//! Every call ends by a deadline. What failed for a passing reason is repeated after a random, growing wait
-//! ([`backoff`]); a write that is repeated carries the same request id, so that it happens once.
+//! # Quick start
+//!
+//! Connects to a cluster, creates a table, inserts 1000 rows and scans them.
+//!
+//! ```no_run
+//! use engine::schema::row_ops::{ClientCell, RowOpKind};
+//! use engine::schema::{ColumnSchema, DataType, Schema};
+//! use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig};
+//! use nyala_common::env::os::{OsEnv, OsOptions};
+//!
+//! // Runs inside a tokio runtime with time and IO.
+//! async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//!     let env = OsEnv::new(&OsOptions::default())?;
+//!     let client = Client::connect(env, ClientConfig::new(["127.0.0.1:7051"])).await?;
+//!
+//!     // Key column first. Column ids given here are replaced by the master.
+//!     let columns = vec![
+//!         ColumnSchema::new(0, "id", DataType::Int64),
+//!         ColumnSchema::new(1, "name", DataType::String).nullable(),
+//!     ];
+//!     let create = CreateTable::new("people", Schema::new(columns, 1)?).hash(&["id"], 4)?;
+//!     let table = client.create_table(&create).await?;
+//!
+//!     // Cells are little-endian bytes, in the order of the columns. The tag identifies a row that fails.
+//!     let session = client.session(SessionConfig::new(FlushMode::AutoBackground));
+//!     for id in 0..1000i64 {
+//!         let (key, name) = (id.to_le_bytes(), format!("name {id}"));
+//!         let row = [ClientCell::Value(&key), ClientCell::Value(name.as_bytes())];
+//!         session.apply(&table, RowOpKind::Insert, &row, id as u64).await?;
+//!     }
+//!     for failure in session.flush().await {
+//!         eprintln!("row {}: {}", failure.tag, failure.error);
+//!     }
+//!
+//!     let mut scanner = table.scan(ScanSpec { columns: Some(vec!["id".into()]), ..ScanSpec::default() })?;
+//!     let mut rows = 0;
+//!     while let Some(batch) = scanner.next_batch().await? {
+//!         rows += batch.num_rows();
+//!     }
+//!     println!("{rows} rows");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Concepts
+//!
+//! - **Session** ([`Session`]): a buffer of rows to write. Its [`FlushMode`] decides when rows are sent: `AutoSync` per
+//!   row, `AutoBackground` at a watermark or after an interval, `Manual` on [`Session::flush`]. One flush sends one
+//!   batch per tablet. A retried batch carries the same request id, so it takes effect once.
+//! - **Scan** ([`ScanSpec`], [`Scanner`]): reads the tablets that can hold matching rows, one after the other. The
+//!   [`ReadMode`] selects the snapshot. A fault-tolerant scan returns rows in key order per tablet and resumes at
+//!   another replica after a failure.
+//! - **Scan token** ([`ScanToken`]): a scan of one tablet, serializable and readable by other Kudu clients. Tokens
+//!   allow reading a table in parallel. See [`Table::scan_tokens`] and [`Client::scan_serialized_token`].
+//! - **Administration**: [`tables`] (DDL), [`replica_admin`] (servers, replicas, moves), [`rebalance`] (placement).
+//!
+//! # Errors
+//!
+//! All functions return [`Error`]; its [`ErrorKind`] tells the caller how to react. Temporary failures are retried with
+//! [`backoff`] until the deadline of the operation ([`ClientConfig::operation_timeout`], [`SessionConfig::timeout`]);
+//! then the error is `NotReady`. `Throttled` from [`Session::apply`] means a full buffer: flush and apply again.
+//! Failures of single rows do not fail a flush; it returns them as [`RowFailure`]s. After another failure of a write it
+//! is unknown whether its rows were written.
+//!
+//! # Dependencies
+//!
+//! The dependency tree contains no server, no allocator, no command line and no web server. All access to clock,
+//! network and randomness goes through [`Env`], so the client also runs in a simulator.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +88,7 @@ use nyala_common::rpc::client::Proxy;
 
 pub mod arrow;
 pub mod backoff;
-pub mod tables;
+pub mod cell_text;
 pub mod location_cache;
 mod master_calls;
 pub mod predicate;
@@ -30,43 +96,44 @@ pub mod rebalance;
 pub mod replica_admin;
 mod request_ids;
 pub mod scan;
+pub mod scan_token;
 pub mod session;
 pub mod table;
+pub mod tables;
 mod tablet_calls;
-pub mod scan_token;
-pub mod cell_text;
 mod write_batch;
 
-pub use tables::{CreateTable, TableInfo, TableStatistics};
 pub use engine::error::{Error, ErrorKind, Result};
 pub use scan::{ReadMode, ScanSpec, Scanner};
-pub use session::{FlushMode, RowReceipt, RowFailure, Session, SessionConfig};
-pub use table::Table;
 pub use scan_token::ScanToken;
+pub use session::{FlushMode, RowFailure, RowReceipt, Session, SessionConfig};
+pub use table::Table;
+pub use tables::{CreateTable, TableInfo, TableStatistics};
 
 use location_cache::LocationCache;
 use master_calls::MasterCaller;
 use request_ids::RequestIds;
 
-/// The name under which tablet servers offer reads and writes.
+/// RPC service of tablet servers for reads and writes.
 pub(crate) const TABLET_SERVICE: &str = "kudu.tserver.TabletServerService";
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// `host:port` of every master, or of some: the others are learnt. Without a port, Kudu's 7051.
+    /// `host:port` of all or some masters; the others are discovered. The default port is Kudu's 7051.
     pub masters: Vec<String>,
-    /// The name under which this client speaks; owner of the tables it creates.
+    /// User name of the client, and the owner of tables that it creates.
     pub user: String,
-    /// How long finding the leading master may take when the client connects.
+    /// Time limit of the leader lookup when the client connects.
     pub connect_timeout: Duration,
-    /// How long an operation may take, retries included.
+    /// Time limit of an operation, retries included.
     pub operation_timeout: Duration,
-    /// How long one attempt may take before another server is tried.
+    /// Time limit of one attempt before another server is tried.
     pub rpc_timeout: Duration,
 }
 
 impl ClientConfig {
+    /// Returns a configuration with default timeouts and the user `nyala`.
     pub fn new(masters: impl IntoIterator<Item = impl Into<String>>) -> ClientConfig {
         ClientConfig {
             masters: masters.into_iter().map(Into::into).collect(),
@@ -78,7 +145,7 @@ impl ClientConfig {
     }
 }
 
-/// A connection to a cluster. Cheap to clone; clones share everything.
+/// A client of one cluster. Cheap to clone; clones share connections and caches.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -91,12 +158,12 @@ struct Shared {
     servers: Mutex<BTreeMap<String, Proxy>>,
     locations: Mutex<BTreeMap<String, LocationCache>>,
     requests: Mutex<RequestIds>,
-    /// The newest timestamp seen, 0 for none.
+    /// Highest timestamp received from a server, 0 for none.
     observed: AtomicU64,
 }
 
 impl Client {
-    /// Connects to the cluster: finds the leader of its masters.
+    /// Connects to a cluster: looks up the leader of its masters.
     pub async fn connect(env: Env, config: ClientConfig) -> Result<Client> {
         if config.masters.is_empty() {
             return Err(Error::invalid("no master addresses given"));
@@ -125,22 +192,23 @@ impl Client {
         &self.shared.config
     }
 
-    /// The newest timestamp this client has seen. Whoever begins there sees everything this client has seen.
+    /// Returns the highest timestamp received so far. A client that observes it sees all operations that this client
+    /// has seen.
     pub fn observed_timestamp(&self) -> Option<u64> {
         Some(self.shared.observed.load(Ordering::Acquire)).filter(|seen| *seen > 0)
     }
 
-    /// Makes later operations of this client happen after `timestamp`, seen by another client.
+    /// Orders later operations of this client after `timestamp`, which another client observed.
     pub fn observe_timestamp(&self, timestamp: u64) {
         self.shared.observed.fetch_max(timestamp, Ordering::AcqRel);
     }
 
-    /// When an operation that begins now has to end.
+    /// Returns the deadline of an operation that starts now.
     fn deadline(&self) -> Instant {
         self.shared.env.now().mono.after(self.shared.config.operation_timeout)
     }
 
-    /// When an attempt that begins now has to end.
+    /// Returns the deadline of an attempt that starts now.
     fn attempt_deadline(&self, deadline: Instant) -> Instant {
         deadline.min(self.shared.env.now().mono.after(self.shared.config.rpc_timeout))
     }
@@ -153,5 +221,5 @@ impl Client {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no one panics holding this lock")
+    mutex.lock().expect("no thread panics while it holds this lock")
 }

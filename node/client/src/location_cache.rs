@@ -18,9 +18,9 @@ use engine::time::Instant;
 pub struct ReplicaLocation {
     pub server_id: String,
     /// RPC address of the server, `host:port`.
-        pub address: String,
+    pub address: String,
     /// True if the replica is the leader.
-        pub leader: bool,
+    pub leader: bool,
 }
 
 /// Location of a tablet, as last reported by the masters.
@@ -35,14 +35,12 @@ pub struct TabletLocation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LocationLookup {
     /// The tablet that holds the key.
-        Tablet(Arc<TabletLocation>),
+    Tablet(Arc<TabletLocation>),
     /// No tablet holds the key. The gap ends at `end` (exclusive; empty: unbounded).
-    Gap {
-        end: Vec<u8>,
-    },
+    Gap { end: Vec<u8> },
     /// The cache has no entry for the key.
-        Unknown,
-    }
+    Unknown,
+}
 
 #[derive(Debug, Clone)]
 struct Entry {
@@ -65,7 +63,7 @@ fn before(key: &[u8], end: &[u8]) -> bool {
 
 impl LocationCache {
     /// Looks up a partition key.
-        pub fn get(&self, key: &[u8], now: Instant) -> LocationLookup {
+    pub fn get(&self, key: &[u8], now: Instant) -> LocationLookup {
         let entry = self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
         match entry {
             Some((_, entry)) if before(key, &entry.end) && now < entry.expires => match &entry.tablet {
@@ -117,7 +115,8 @@ impl LocationCache {
         self.generation += 1;
     }
 
-    /// Returns the number of calls of `forget_all`. A response to a request of an earlier generation must not be cached.
+    /// Returns the number of calls of `forget_all`. The cache must not learn the response to a request of an earlier
+    /// generation.
     pub fn generation(&self) -> u64 {
         self.generation
     }

@@ -11,6 +11,8 @@ use prost::Message;
 use super::backoff::Backoff;
 use super::{ClientConfig, lock};
 use nyala_common::env::Env;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::{
@@ -19,8 +21,6 @@ use nyala_proto::kudu::master::{
     GetTableStatisticsResponsePb, GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb, ListTablesResponsePb, ListTabletServersResponsePb, MasterErrorPb,
 };
-use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
-use nyala_common::wire::errors::error_from_status;
 
 const MASTER_SERVICE: &str = "kudu.master.MasterService";
 
@@ -67,13 +67,13 @@ pub(super) struct MasterCaller {
 
 struct Known {
     /// Configured masters, and those that other masters reported.
-        masters: Vec<Proxy>,
-        leader: Option<Proxy>,
+    masters: Vec<Proxy>,
+    leader: Option<Proxy>,
 }
 
 /// Failure of a call, by the required reaction.
 enum MasterCallFailure {
-        Final(Error),
+    Final(Error),
     /// Retry; if true, look up the leader first.
     Retry(Error, bool),
 }

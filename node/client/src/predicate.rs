@@ -49,7 +49,9 @@ pub fn compare(column: &ColumnSchema, comparison: Comparison, cell: Vec<u8>) -> 
         }
         Comparison::GreaterEqual if is_least() => of(PredicateKind::IsNotNull),
         Comparison::GreaterEqual => range(Some(cell), None),
-        Comparison::Greater => next(cell).map_or(SimplifiedPredicate::Nothing, |cell| range(Some(cell), None)),
+        Comparison::Greater => {
+            next(cell).map_or(SimplifiedPredicate::Nothing, |cell| range(Some(cell), None))
+        }
     }
 }
 

@@ -10,6 +10,8 @@ use engine::time::Instant;
 use super::Client;
 use super::backoff::Backoff;
 use super::master_calls::error_from_rpc;
+use nyala_common::rpc::client::CallOptions;
+use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
 use nyala_proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
 use nyala_proto::kudu::consensus::{
@@ -23,8 +25,6 @@ use nyala_proto::kudu::master::{
     TServerStatePb, TableIdentifierPb, TabletLocationsPb, TsInfoPb,
 };
 use nyala_proto::kudu::tserver::TabletServerErrorPb;
-use nyala_common::rpc::client::CallOptions;
-use nyala_common::wire::errors::error_from_status;
 
 const CONSENSUS_SERVICE: &str = "kudu.consensus.ConsensusService";
 
@@ -39,7 +39,7 @@ pub struct ServerInfo {
     pub port: u16,
     pub location: Option<String>,
     /// Time since the last heartbeat.
-        pub silent_for: Duration,
+    pub silent_for: Duration,
     /// True in maintenance mode: the server gets no new replicas.
     pub maintenance: bool,
 }
@@ -49,7 +49,7 @@ pub struct ServerInfo {
 pub struct ReplicaInfo {
     pub server: PeerId,
     /// RPC address of the server, `host:port`.
-        pub address: String,
+    pub address: String,
     pub voter: bool,
     pub leader: bool,
 }
@@ -70,7 +70,8 @@ impl Client {
             self.shared.masters.call("ListTabletServers", &request, deadline, &[]).await?;
         let mut servers = Vec::new();
         for entry in &reply.servers {
-            let address = entry.registration.as_ref().and_then(|registration| registration.rpc_addresses.first());
+            let address =
+                entry.registration.as_ref().and_then(|registration| registration.rpc_addresses.first());
             let Some(address) = address else { continue };
             servers.push(ServerInfo {
                 id: Uuid::parse(&entry.instance_id.permanent_uuid)?,
@@ -233,7 +234,7 @@ impl Client {
         state.ok_or_else(|| Error::not_ready(format!("server {} does not have tablet {tablet}", at.server)))
     }
 
-    /// Asks the leader to hand over. If it does not, it is attempted again later.
+    /// Requests a leadership transfer. On failure the caller retries at its next check.
     async fn step_down(&self, tablet: TabletId, leader: &ReplicaInfo, to: PeerId, deadline: Instant) {
         let request = LeaderStepDownRequestPb {
             dest_uuid: Some(Bytes::from(leader.server.to_string())),

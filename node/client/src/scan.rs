@@ -1,7 +1,7 @@
 //! Scans: tablet after tablet, one Arrow record batch per response.
 //!
-//! A fault-tolerant scan reads a snapshot in key order and remembers the last key received, so that it can resume at
-//! any replica. Other scans of a tablet are retried only until the tablet has returned rows.
+//! A fault-tolerant scan reads a snapshot in key order and stores the last key received, so that it can resume at any
+//! replica. Other scans of a tablet are retried only until the tablet has returned rows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use engine::error::{Error, Result};
-use engine::schema::predicate::Predicate;
 use engine::schema::partition_range::PartitionRange;
+use engine::schema::predicate::Predicate;
 use engine::schema::{ColumnSchema, DataType};
 use engine::time::Instant;
 
@@ -19,13 +19,13 @@ use super::backoff::Backoff;
 use super::location_cache::{LocationLookup, TabletLocation};
 use super::tablet_calls::TabletCallFailure;
 use super::{Client, TABLET_SERVICE, Table, arrow, predicate};
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse};
+use nyala_common::wire::schema;
 use nyala_proto::kudu::tserver::{
     NewScanRequestPb, RowFormatFlags, ScanRequestPb, ScanResponsePb, ScannerKeepAliveRequestPb,
     ScannerKeepAliveResponsePb,
 };
 use nyala_proto::kudu::{ColumnSchemaPb, OrderMode, ReadMode as ReadModePb};
-use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse};
-use nyala_common::wire::schema;
 
 /// Consistency of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct ScanSpec {
     /// True for a scan in key order within each tablet that can resume at another replica. Reads a snapshot.
     pub fault_tolerant: bool,
     /// Maximum number of rows.
-        pub limit: Option<u64>,
+    pub limit: Option<u64>,
     /// Target size of a response in bytes.
     pub batch_bytes: u32,
     /// True if the scan may read from followers.
@@ -103,7 +103,7 @@ struct OpenTablet {
     next_seq: u32,
     /// Key of the last row received.
     last_key: Option<Bytes>,
-        returned_rows: bool,
+    returned_rows: bool,
     /// Failed attempts since the last success.
     failed: u32,
 }
@@ -246,7 +246,9 @@ impl Scanner {
                     self.table.client.env().watch.mark("client: a scan skips a range that no tablet holds");
                     self.advance(&end);
                 }
-                LocationLookup::Unknown => return Err(Error::not_ready("the master returned no location for a key")),
+                LocationLookup::Unknown => {
+                    return Err(Error::not_ready("the master returned no location for a key"));
+                }
             }
         }
         Ok(false)
@@ -352,7 +354,8 @@ impl Scanner {
         };
         let until = client.attempt_deadline(deadline);
         let called = server.call(TABLET_SERVICE, "Scan", &request, until, CallOptions::default()).await;
-        let response: RpcResponse<ScanResponsePb> = called.map_err(|error| TabletCallFailure::of_rpc(&error))?;
+        let response: RpcResponse<ScanResponsePb> =
+            called.map_err(|error| TabletCallFailure::of_rpc(&error))?;
         if let Some(error) = &response.message.error {
             return Err(TabletCallFailure::of_reply(error));
         }
@@ -463,7 +466,9 @@ impl OpenTablet {
 /// Closes the server's scanner of an unfinished scan.
 impl Drop for Scanner {
     fn drop(&mut self) {
-        let Some(OpenTablet { server: Some(server), scanner_id, next_seq, .. }) = self.open.take() else { return };
+        let Some(OpenTablet { server: Some(server), scanner_id, next_seq, .. }) = self.open.take() else {
+            return;
+        };
         if scanner_id.is_empty() {
             return;
         }

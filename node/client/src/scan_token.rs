@@ -10,10 +10,10 @@ use prost::Message;
 use super::location_cache::{LocationLookup, TabletLocation};
 use super::scan::{ReadMode, ScanSpec, Scanner};
 use super::{Client, Table, predicate};
+use nyala_common::wire::{predicates, schema};
 use nyala_proto::kudu::client::ScanTokenPb;
 use nyala_proto::kudu::master::TableIdentifierPb;
 use nyala_proto::kudu::{ReadMode as ReadModePb, ReplicaSelection};
-use nyala_common::wire::{schema, predicates};
 
 /// The part of a scan that reads one tablet.
 #[derive(Debug, Clone)]
@@ -154,7 +154,9 @@ impl Client {
         let bad = |error| Error::invalid(format!("not a scan token: {error}"));
         let token = ScanTokenPb::decode(token).map_err(bad)?;
         if !token.feature_flags.is_empty() {
-            return Err(Error::unsupported("the scan token needs a feature that this client does not support"));
+            return Err(Error::unsupported(
+                "the scan token needs a feature that this client does not support",
+            ));
         }
         let metadata = token.table_metadata.as_ref();
         let id = token.table_id.clone().or_else(|| metadata?.table_id.clone());

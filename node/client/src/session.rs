@@ -15,15 +15,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
+use engine::schema::partition::Partitioner;
 use engine::schema::row_block::ColumnBlock;
 use engine::schema::row_ops::{ClientCell, RowOpKind, RowOpsWriter};
-use engine::schema::partition::Partitioner;
 use engine::time::Instant;
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 
 use super::location_cache::{LocationLookup, TabletLocation};
-use super::write_batch::{WriteBatch, BatchOutcome};
+use super::write_batch::{BatchOutcome, WriteBatch};
 use super::{Client, Table, lock};
 use nyala_proto::kudu::ExternalConsistencyMode;
 
@@ -32,9 +32,9 @@ use nyala_proto::kudu::ExternalConsistencyMode;
 pub enum FlushMode {
     /// At once: `apply` returns when the row is written or rejected.
     AutoSync,
-    /// When the buffer reaches the watermark or the flush interval ends. `apply` waits only while the buffer is full.
+    /// At the buffer watermark, or at the end of the flush interval. `apply` waits only while the buffer is full.
     AutoBackground,
-    /// When [`Session::flush`] is called. `apply` fails if the buffer is full.
+    /// On [`Session::flush`] only. `apply` fails if the buffer is full.
     Manual,
 }
 
@@ -42,7 +42,7 @@ pub enum FlushMode {
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     pub mode: FlushMode,
-/// Maximum size in encoded bytes of rows buffered and in flight, together.
+    /// Maximum size in encoded bytes of rows buffered and in flight, together.
     pub buffer_bytes: usize,
     /// Percentage of `buffer_bytes` that starts a background flush. A lower value leaves more space for new rows while
     /// others are in flight. Above 100, a flush starts when the buffer is full.
@@ -60,7 +60,7 @@ pub struct SessionConfig {
 
 impl SessionConfig {
     /// Returns a configuration with a 7 MiB buffer, a watermark of 50 percent and a timeout of 60 s.
-        pub fn new(mode: FlushMode) -> SessionConfig {
+    pub fn new(mode: FlushMode) -> SessionConfig {
         SessionConfig {
             mode,
             buffer_bytes: 7 << 20,
@@ -85,8 +85,8 @@ const FAILURES_MAX: usize = 100_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowFailure {
     /// Tag passed to [`Session::apply`].
-        pub tag: u64,
-        pub error: Error,
+    pub tag: u64,
+    pub error: Error,
 }
 
 /// Result of one row, as reported by its tablet.
@@ -97,7 +97,7 @@ pub struct RowReceipt {
     /// Hybrid timestamp of the write operation.
     pub timestamp: u64,
     /// Error of the row; `None` if it was written.
-        pub refused: Option<Error>,
+    pub refused: Option<Error>,
 }
 
 /// A buffer of rows to write. Cheap to clone; clones share the buffer. Rows still buffered when the last clone is
@@ -112,7 +112,7 @@ struct Shared {
     config: SessionConfig,
     state: Mutex<State>,
     /// Notified when a flush has ended.
-        flush_done: Notify,
+    flush_done: Notify,
 }
 
 #[derive(Default)]
@@ -153,7 +153,7 @@ enum PutOutcome {
 
 impl Client {
     /// Opens a session.
-        pub fn session(&self, config: SessionConfig) -> Session {
+    pub fn session(&self, config: SessionConfig) -> Session {
         let client = self.clone();
         let shared = Shared { client, config, state: Mutex::default(), flush_done: Notify::new() };
         Session { shared: Arc::new(shared) }
@@ -167,7 +167,13 @@ impl Session {
     ///
     /// In [`FlushMode::AutoSync`] the error is the row's own. Otherwise an error means that the row was not buffered:
     /// `Invalid` for a row without its key, `Throttled` for a full buffer in [`FlushMode::Manual`].
-    pub async fn apply(&self, table: &Table, kind: RowOpKind, cells: &[ClientCell<'_>], tag: u64) -> Result<()> {
+    pub async fn apply(
+        &self,
+        table: &Table,
+        kind: RowOpKind,
+        cells: &[ClientCell<'_>],
+        tag: u64,
+    ) -> Result<()> {
         let deadline = self.deadline();
         loop {
             match self.buffer_row(table, kind, cells, tag)? {
@@ -178,7 +184,9 @@ impl Session {
                 PutOutcome::Full(rows_in_flight) => self.wait_for_buffer_space(rows_in_flight).await,
                 PutOutcome::Locate(key) => match self.shared.client.locate(table, &key, deadline).await? {
                     LocationLookup::Tablet(tablet) => self.open_buffer(table, tablet)?,
-                    LocationLookup::Gap { .. } | LocationLookup::Unknown => return self.reject_row(table, tag),
+                    LocationLookup::Gap { .. } | LocationLookup::Unknown => {
+                        return self.reject_row(table, tag);
+                    }
                 },
             }
         }
@@ -261,7 +269,13 @@ impl Session {
         self.shared.client.env().now().mono.after(self.shared.config.timeout)
     }
 
-    fn buffer_row(&self, table: &Table, kind: RowOpKind, cells: &[ClientCell<'_>], tag: u64) -> Result<PutOutcome> {
+    fn buffer_row(
+        &self,
+        table: &Table,
+        kind: RowOpKind,
+        cells: &[ClientCell<'_>],
+        tag: u64,
+    ) -> Result<PutOutcome> {
         let config = &self.shared.config;
         let mut state = lock(&self.shared.state);
         let state = &mut *state;
@@ -280,7 +294,9 @@ impl Session {
             state.tables.insert(id, TableBuffer { table, partitioner, key, tablets: BTreeMap::new() });
         }
         let buffer = state.tables.get_mut(table.id()).expect("just inserted");
-        let Some(tablet) = buffer.tablet_of(cells)? else { return Ok(PutOutcome::Locate(buffer.key.clone())) };
+        let Some(tablet) = buffer.tablet_of(cells)? else {
+            return Ok(PutOutcome::Locate(buffer.key.clone()));
+        };
         let before = tablet.writer.byte_size();
         tablet.writer.push(kind, cells);
         tablet.tags.push(tag);

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::schema::Schema;
-use engine::schema::row_ops::ClientCell;
 use engine::schema::partition::PartitionSchema;
 use engine::schema::predicate::Predicate;
+use engine::schema::row_ops::ClientCell;
 
 use super::predicate::{Comparison, SimplifiedPredicate};
 use super::{Client, cell_text};
+use nyala_common::wire::{partition, schema};
 use nyala_proto::kudu::SchemaPb;
 use nyala_proto::kudu::master::GetTableSchemaResponsePb;
 use nyala_proto::kudu::security::SignedTokenPb;
-use nyala_common::wire::{schema, partition};
 
 /// An open table with its schema at the time of opening. Cheap to clone.
 #[derive(Clone)]

@@ -9,6 +9,7 @@ use engine::schema::{ColumnSchema, Schema};
 
 use super::backoff::Backoff;
 use super::{Client, Table};
+use nyala_common::wire::{partition, schema};
 use nyala_proto::kudu::master::{
     AlterTableRequestPb, AlterTableResponsePb, CreateTableRequestPb, CreateTableResponsePb,
     DeleteTableRequestPb, DeleteTableResponsePb, GetTableSchemaRequestPb, GetTableSchemaResponsePb,
@@ -17,7 +18,6 @@ use nyala_proto::kudu::master::{
     ListTablesResponsePb, ListTabletServersRequestPb, ListTabletServersResponsePb, TableIdentifierPb,
     alter_table_request_pb as alter,
 };
-use nyala_common::wire::{schema, partition};
 
 /// Application feature flags of the master.
 const RANGE_PARTITION_BOUNDS: u32 = 1;
@@ -43,7 +43,7 @@ pub struct CreateTable {
 
 impl CreateTable {
     /// Creates a request without hash and range partitioning.
-        pub fn new(name: impl Into<String>, schema: Schema) -> CreateTable {
+    pub fn new(name: impl Into<String>, schema: Schema) -> CreateTable {
         CreateTable {
             name: name.into(),
             schema,
@@ -245,7 +245,7 @@ impl Client {
     }
 
     /// Returns the size and row count of a table.
-        pub async fn table_statistics(&self, name: &str) -> Result<TableStatistics> {
+    pub async fn table_statistics(&self, name: &str) -> Result<TableStatistics> {
         let request = GetTableStatisticsRequestPb { table: by_table_name(name) };
         let deadline = self.deadline();
         let reply: GetTableStatisticsResponsePb =

@@ -11,22 +11,22 @@ use std::time::Duration;
 use super::location_cache::{LocationCache, LocationLookup, ReplicaLocation, TabletLocation};
 use super::master_calls::error_from_rpc;
 use super::{Client, Table, lock};
+use nyala_common::rpc::client::RpcError;
+use nyala_common::wire::errors::error_from_status;
+use nyala_common::wire::partition;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::{
     GetTableLocationsRequestPb, GetTableLocationsResponsePb, TableIdentifierPb, TabletLocationsPb, TsInfoPb,
 };
 use nyala_proto::kudu::tserver::TabletServerErrorPb;
 use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
-use nyala_common::rpc::client::RpcError;
-use nyala_common::wire::partition;
-use nyala_common::wire::errors::error_from_status;
 
 /// Maximum number of tablets in one lookup; enough for most tables.
 const LOCATIONS_AT_ONCE: u32 = 200;
 
 /// Failure of a call to a tablet server, by the required reaction.
 pub(super) enum TabletCallFailure {
-        Final(Error),
+    Final(Error),
     /// Retry at the same server.
     Busy(Error),
     /// The server or its replica does not serve: look up the tablet and retry at another replica.
@@ -94,7 +94,12 @@ impl TabletLocation {
 
 impl Client {
     /// Looks up a partition key in the location cache, and at the masters if it is not cached.
-    pub(super) async fn locate(&self, table: &Table, key: &[u8], deadline: Instant) -> Result<LocationLookup> {
+    pub(super) async fn locate(
+        &self,
+        table: &Table,
+        key: &[u8],
+        deadline: Instant,
+    ) -> Result<LocationLookup> {
         match self.located(table, key) {
             LocationLookup::Unknown => {}
             known => return Ok(known),
@@ -106,8 +111,9 @@ impl Client {
             intern_ts_infos_in_response: Some(true),
             ..Default::default()
         };
-        let generation =
-            |caches: &BTreeMap<String, LocationCache>| caches.get(table.id()).map_or(0, LocationCache::generation);
+        let generation = |caches: &BTreeMap<String, LocationCache>| {
+            caches.get(table.id()).map_or(0, LocationCache::generation)
+        };
         let generation_before = generation(&lock(&self.shared.locations));
         let response: GetTableLocationsResponsePb =
             self.shared.masters.call("GetTableLocations", &request, deadline, &[]).await?;

@@ -10,11 +10,11 @@ use super::backoff::Backoff;
 use super::location_cache::TabletLocation;
 use super::tablet_calls::TabletCallFailure;
 use super::{Client, TABLET_SERVICE, Table, lock};
+use nyala_common::rpc::client::CallOptions;
+use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
 use nyala_proto::kudu::tserver::{WriteRequestPb, WriteResponsePb};
 use nyala_proto::kudu::{ExternalConsistencyMode, RowOperationsPb};
-use nyala_common::rpc::client::CallOptions;
-use nyala_common::wire::errors::error_from_status;
 
 /// Result of a batch.
 pub(super) struct BatchOutcome {
@@ -90,8 +90,9 @@ impl Client {
         deadline: Instant,
         (number, attempts, failed_replicas): (i64, u32, u32),
     ) -> Result<WriteResponsePb, TabletCallFailure> {
-        let none =
-            || TabletCallFailure::OtherReplica(Error::not_ready(format!("tablet {} has no replica", tablet.id)));
+        let none = || {
+            TabletCallFailure::OtherReplica(Error::not_ready(format!("tablet {} has no replica", tablet.id)))
+        };
         let replica = tablet.replica(failed_replicas).ok_or_else(none)?;
         let request = WriteRequestPb {
             tablet_id: Bytes::copy_from_slice(tablet.id.as_bytes()),

@@ -25,7 +25,7 @@ impl<F: Fn(&mut MetricSamples) + Send + Sync> MetricSource for F {
 pub struct MetricRegistry {
     sources: Mutex<Vec<Weak<dyn MetricSource>>>,
     /// Sources that live as long as the server.
-        owned: Mutex<Vec<Arc<dyn MetricSource>>>,
+    owned: Mutex<Vec<Arc<dyn MetricSource>>>,
 }
 
 impl MetricRegistry {
@@ -118,7 +118,8 @@ impl MetricSamples {
         labels: &[(&str, &str)],
         lines: Vec<(&'static str, String, f64)>,
     ) {
-        let family = self.families.entry(name).or_insert(MetricFamily { help, kind, samples: BTreeMap::new() });
+        let family =
+            self.families.entry(name).or_insert(MetricFamily { help, kind, samples: BTreeMap::new() });
         family.samples.insert(render_labels(labels), lines);
     }
 
@@ -187,7 +188,8 @@ mod tests {
             out.counter("rows_total", "Rows seen.", &[("table", "a")], 2);
             out.gauge("memory_bytes", "Memory.", &[], 1.5);
         });
-        let gone: Arc<dyn MetricSource> = Arc::new(|out: &mut MetricSamples| out.gauge("gone", "Gone.", &[], 1.0));
+        let gone: Arc<dyn MetricSource> =
+            Arc::new(|out: &mut MetricSamples| out.gauge("gone", "Gone.", &[], 1.0));
         metrics.register_weak(&gone);
         drop(gone);
         expect_test::expect![[r#"

@@ -9,7 +9,7 @@ use super::ExitError;
 use super::output::{print, table as text_table};
 use super::table::{base, connect, option, texts};
 use nyala_client::Client;
-use nyala_client::rebalance::{Placement, ReplicaMove, Rebalance};
+use nyala_client::rebalance::{Placement, Rebalance, ReplicaMove};
 use nyala_common::env::Env;
 
 /// A parsed command.
@@ -74,7 +74,8 @@ async fn run_rebalance(client: &Client, matches: &ArgMatches) -> Result<()> {
     let number = |name| *matches.get_one::<u64>(name).expect("it has a default");
     let patience = Duration::from_secs(number("move-timeout"));
     let wanted = Rebalance { tables, at_once: number("at-once") as usize, patience };
-    let on_move = |ReplicaMove { tablet, from, to }| print(&format!("moved tablet {tablet} from {from} to {to}\n"));
+    let on_move =
+        |ReplicaMove { tablet, from, to }| print(&format!("moved tablet {tablet} from {from} to {to}\n"));
     let moved = client.rebalance(&wanted, on_move).await?;
     print(&format!("moved {moved} replicas\n{}", show(&client.layout(&wanted.tables).await?)));
     Ok(())

@@ -2,14 +2,14 @@
 
 use engine::error::{Error, Result};
 use engine::schema::key::encode_key;
-use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::partition_range::PartitionRange;
+use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema};
 
-use nyala_client::Table;
-use nyala_client::predicate::{Comparison, SimplifiedPredicate};
-use nyala_client::cell_text::parse_cell;
 use crate::server::flags::did_you_mean;
+use nyala_client::Table;
+use nyala_client::cell_text::parse_cell;
+use nyala_client::predicate::{Comparison, SimplifiedPredicate};
 
 /// Parses a column such as `price decimal(15,2) null default=1.00 encoding=bitshuffle compression=lz4 comment=net`.
 pub fn column(id: u32, text: &str) -> Result<ColumnSchema> {
@@ -80,7 +80,7 @@ fn data_type(text: &str, column: &mut ColumnSchema) -> Result<(), String> {
     Ok(())
 }
 
-/// Types that [`column`] accepts.
+/// Types that [`column()`] accepts.
 pub const TYPES: &str = "int8, int16, int32, int64, bool, float, double, string, varchar(N), binary,\n  \
                          timestamp, date, decimal(P,S)";
 
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_read_and_errors_say_what_to_write() {
+    fn columns_are_parsed_and_errors_show_the_syntax() {
         let cases = [
             "k int64",
             "price decimal(15,2) null default=1.5 encoding=plain compression=lz4",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_and_hashes_are_read() {
+    fn ranges_and_hashes_are_parsed() {
         let columns = [column(0, "a int8").expect("a column"), column(1, "b string").expect("a column")];
         let one = range("-1..5", &columns[..1]).expect("a range");
         assert_eq!((one.lower, one.upper), (vec![0x7f], vec![0x85]));

@@ -10,15 +10,15 @@ use engine::schema::row_ops::RowOpKind;
 use engine::time::Instant;
 use futures_util::future::join_all;
 
-use super::lineitem::{self, TablePart, ExpectedTotals};
+use super::lineitem::{self, ExpectedTotals, TablePart};
 use super::output::{ProgressUnit, bytes, grouped, print, progress, table as text_table};
 use super::queries::{self, PricingSummary, in_task};
 use super::table::{option, text};
 use super::{ExitError, definitions};
-use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
-use nyala_common::env::{BoxFuture, Env};
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use crate::server::flags::Flags;
+use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
+use nyala_common::env::{BoxFuture, Env};
 
 const TABLE: &str = "lineitem";
 /// Rows generated and applied at once.
@@ -162,10 +162,9 @@ impl Demo {
         let bar = progress((self.scale * 6_000_000.0) as u64, ProgressUnit::Rows);
         let loaders = (1..=LOADERS).map(|part| {
             let (table, bar, scale) = (table.clone(), bar.clone(), self.scale);
-            in_task(
-                env.clone(),
-                async move { load_part(&table, TablePart::new(scale, part, LOADERS)?, bar).await },
-            )
+            in_task(env.clone(), async move {
+                load_part(&table, TablePart::new(scale, part, LOADERS)?, bar).await
+            })
         });
         let mut truth = ExpectedTotals::default();
         for part in join_all(loaders).await {
@@ -188,7 +187,11 @@ async fn create(client: &Client) -> Result<Table> {
     client.create_table(&create).await
 }
 
-async fn load_part(table: &Table, mut part: TablePart, bar: indicatif::ProgressBar) -> Result<ExpectedTotals> {
+async fn load_part(
+    table: &Table,
+    mut part: TablePart,
+    bar: indicatif::ProgressBar,
+) -> Result<ExpectedTotals> {
     let env = table.client().env().clone();
     let session = table.client().session(SessionConfig::new(FlushMode::AutoBackground));
     while let Some(block) = env.run(|| part.next(BLOCK_ROWS)).await {

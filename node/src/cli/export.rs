@@ -51,7 +51,9 @@ pub async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
     let mut scanner = table.scan(spec)?;
     let sink = OutputFile::create(env, path, matches.get_flag("force"))?;
     let mut out = match format {
-        FileFormat::Csv => Out::Csv(Box::new(csv_writer(sink, true, text(matches, "null").unwrap_or_default()))),
+        FileFormat::Csv => {
+            Out::Csv(Box::new(csv_writer(sink, true, text(matches, "null").unwrap_or_default())))
+        }
         FileFormat::Parquet => {
             let compression = Compression::ZSTD(ZstdLevel::default());
             let properties = WriterProperties::builder().set_compression(compression).build();

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_split_where_names_begin() {
+    fn paths_are_split_after_leading_parents() {
         let cases = [
             ("/a/b.csv", ("/", "a/b.csv")),
             ("b.csv", (".", "b.csv")),

@@ -7,7 +7,7 @@ use engine::error::{Error, Result};
 use super::ReadFile;
 use crate::config;
 use crate::dirs::ServerKind;
-use crate::server::flags::{FlagSpec, Flags, FlagKind, FlagScope, TABLE, spec};
+use crate::server::flags::{FlagKind, FlagScope, FlagSpec, Flags, TABLE, spec};
 
 const CONFIG: &str = "config";
 
@@ -47,7 +47,9 @@ fn option(spec: &'static FlagSpec) -> Arg {
             arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL")
         }
         FlagKind::Number { .. } | FlagKind::Fraction => arg.value_name("N"),
-        FlagKind::Choice(choices) => arg.value_parser(PossibleValuesParser::new(choices)).value_name("CHOICE"),
+        FlagKind::Choice(choices) => {
+            arg.value_parser(PossibleValuesParser::new(choices)).value_name("CHOICE")
+        }
         FlagKind::Text => arg.value_name("TEXT"),
         FlagKind::List => arg.value_name("LIST"),
     }
@@ -57,10 +59,9 @@ fn option(spec: &'static FlagSpec) -> Arg {
 pub fn read(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Flags> {
     let flags = Flags::new();
     if let Some(path) = matches.get_one::<String>(CONFIG) {
-        let bytes = read_file(path)
-            .map_err(|error| Error::io(format_args!("read the flags in {path}"), &error))?;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| Error::invalid(format!("{path}: not UTF-8 text")))?;
+        let bytes =
+            read_file(path).map_err(|error| Error::io(format_args!("read the flags in {path}"), &error))?;
+        let text = String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{path}: not UTF-8 text")))?;
         config::apply_file(&flags, path, &text)?;
     }
     for spec in TABLE {
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kudus_spellings_are_understood() {
+    fn kudus_spellings_are_accepted() {
         let cases = [
             ("--fs_wal_dir=/x", Some("--fs-wal-dir=/x")),
             ("-fs_wal_dir", Some("--fs-wal-dir")),

@@ -5,7 +5,7 @@ use engine::schema::row_block::ColumnBlock;
 use engine::schema::{ColumnSchema, DataType, Schema, TypeAttributes};
 use tpchgen::generators::{LineItem, LineItemGenerator, LineItemGeneratorIterator};
 
-use super::queries::{RevenueForecast, PricingSummary};
+use super::queries::{PricingSummary, RevenueForecast};
 
 /// Interval in rows at which a key is kept for lookups.
 const SAMPLE_EVERY: u64 = 97;

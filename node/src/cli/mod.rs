@@ -20,22 +20,22 @@ use std::sync::Arc;
 use clap::{ArgMatches, Command};
 use engine::error::{Error, ErrorKind, Result};
 
-use nyala_common::env::{BoxFuture, Env};
 use crate::server::flags::Flags;
 use crate::server::logging::LogFormat;
+use nyala_common::env::{BoxFuture, Env};
 
 mod cluster;
+pub mod definitions;
 mod demo;
 mod export;
 mod files;
+mod flag_options;
 pub mod import;
 pub mod lineitem;
 mod output;
 pub mod queries;
 mod serve;
-mod flag_options;
 mod table;
-pub mod definitions;
 
 /// A parsed command line.
 pub enum Invocation {
@@ -58,7 +58,8 @@ pub fn command() -> Command {
 
 /// Converts Kudu's spellings of flags (`--a_b`, `-a_b=c`, `--noa_b`) to one that `clap` accepts.
 pub fn normalise(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    args.map(|arg| arg.to_str().and_then(flag_options::normalise).map(OsString::from).unwrap_or(arg)).collect()
+    args.map(|arg| arg.to_str().and_then(flag_options::normalise).map(OsString::from).unwrap_or(arg))
+        .collect()
 }
 
 /// Function that reads a file named on the command line.

@@ -163,7 +163,9 @@ fn spec(table: &Table, columns: &[&str], conditions: &[(&str, Comparison, &str)]
     for (column, comparison, text) in conditions {
         match table.compare(column, *comparison, text)? {
             SimplifiedPredicate::Predicate(predicate) => spec.predicates.push(predicate),
-            SimplifiedPredicate::Nothing => return Err(Error::invalid(format!("no {column} can satisfy {text}"))),
+            SimplifiedPredicate::Nothing => {
+                return Err(Error::invalid(format!("no {column} can satisfy {text}")));
+            }
         }
     }
     Ok(spec)
@@ -209,7 +211,7 @@ pub async fn in_task<T: Send + 'static>(
 ) -> Result<T> {
     let (done, result) = oneshot::channel();
     env.spawn("demo", async move {
-        // The caller may have gone.
+        // The caller may have stopped waiting.
         let _ = done.send(work.await);
     });
     result.await.unwrap_or_else(|_| Err(Error::aborted("the program is ending")))

@@ -8,15 +8,15 @@ use engine::error::{Error, Result};
 
 use super::{ExitError, ReadFile, flag_options};
 use crate::dirs::ServerKind;
-use nyala_common::env::{BoxFuture, Env};
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
-use crate::server::flags::{FlagState, FlagSpec, Flags};
+use crate::server::flags::{FlagSpec, FlagState, Flags};
 use crate::server::startup;
+use nyala_common::env::{BoxFuture, Env};
 
 /// One of the serving commands.
 pub struct Serve {
     flags: Arc<Flags>,
-    what: ServeTarget,
+    target: ServeTarget,
 }
 
 enum ServeTarget {
@@ -68,12 +68,12 @@ fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg 
 /// Returns the command in `matches` of one of [`commands`].
 pub fn parse(name: &str, matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Serve> {
     let flags = flag_options::read(matches, read_file)?;
-    let what = match name {
+    let target = match name {
         "master" => ServeTarget::One(ServerKind::Master),
         "tablet-server" => ServeTarget::One(ServerKind::TabletServer),
         _ => ServeTarget::Cluster(Box::new(cluster(matches, flags.fork()))),
     };
-    Ok(Serve { flags: Arc::new(flags), what })
+    Ok(Serve { flags: Arc::new(flags), target })
 }
 
 fn cluster(matches: &ArgMatches, flags: Flags) -> ClusterConfig {
@@ -97,7 +97,7 @@ impl Serve {
         for FlagState { spec, value } in self.flags.without_effect() {
             tracing::warn!("{}: has no effect here, {} (given {value}); leave it out", spec.name, spec.help);
         }
-        match self.what {
+        match self.target {
             ServeTarget::One(kind) => one(&env, kind, self.flags, stop).await,
             ServeTarget::Cluster(config) => up(&env, &config, stop).await,
         }

@@ -7,7 +7,7 @@ use engine::error::{Error, Result};
 use engine::schema::Schema;
 
 use super::output::{bytes, grouped, print, table as text_table};
-use super::{ExitError, export, import, definitions};
+use super::{ExitError, definitions, export, import};
 use nyala_client::{Client, ClientConfig, CreateTable, ScanSpec, Table};
 use nyala_common::env::Env;
 
@@ -73,7 +73,11 @@ fn create() -> Command {
         .arg(option("key", "COLUMNS", "The primary key, e.g. 'a,b' [default: the first column]"))
         .arg(many("hash", "COLUMNS:N", "Spread rows over N buckets by a hash of key columns, e.g. 'a,b:8'"))
         .arg(option("range", "COLUMNS", "Partition by ranges of these key columns"))
-        .arg(many("bounds", "LOW..HIGH", "A range, e.g. '0..100' or '100..'; without any: one unbounded range"))
+        .arg(many(
+            "bounds",
+            "LOW..HIGH",
+            "A range, e.g. '0..100' or '100..'; without any: one unbounded range",
+        ))
         .arg(
             option("replicas", "N", "Replicas of each tablet [default: the cluster's]")
                 .value_parser(value_parser!(i32)),
@@ -86,12 +90,7 @@ fn scan() -> Command {
         .arg(option("columns", "NAMES", "Only these columns, e.g. 'a,b'"))
         .arg(many("where", "CONDITION", "Only rows that satisfy this, e.g. 'price >= 10'; may be repeated"))
         .arg(option("limit", "N", "At most this many rows").value_parser(value_parser!(u64)))
-        .arg(
-            Arg::new("count")
-                .long("count")
-                .action(ArgAction::SetTrue)
-                .help("Print only the number of rows"),
-        )
+        .arg(Arg::new("count").long("count").action(ArgAction::SetTrue).help("Print only the number of rows"))
 }
 
 /// Returns the command in `matches` of [`command`].

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use engine::raft::Peer;
 
-use super::tserver_calls::MASTER_USER;
 use super::service::MASTER_SERVICE;
+use super::tserver_calls::MASTER_USER;
 use nyala_common::env::Env;
+use nyala_common::rpc::client::{CallOptions, Proxy};
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::{AddMasterRequestPb, AddMasterResponsePb};
-use nyala_common::rpc::client::{CallOptions, Proxy};
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -25,10 +25,10 @@ pub(super) async fn auto_join(env: &Env, me: &Peer, masters: &[String]) -> Infal
     let mut last_reason = String::new();
     loop {
         for master in masters.iter().filter(|master| **master != own) {
-            let answer = ask(env, me, master).await;
+            let reply = ask(env, me, master).await;
             // A reply of another master than the leader says nothing, and an error that names this master means that it
             // was added.
-            let reason = answer.filter(|answer| *answer != last_reason && !answer.contains(&me.id.to_string()));
+            let reason = reply.filter(|reply| *reply != last_reason && !reply.contains(&me.id.to_string()));
             if let Some(reason) = reason {
                 tracing::warn!(leader = %master, "not yet a member of the masters' configuration: {reason}; retrying");
                 last_reason = reason;
@@ -44,8 +44,8 @@ async fn ask(env: &Env, me: &Peer, address: &str) -> Option<String> {
     let rpc_addr = HostPortPb { host: me.host.clone(), port: u32::from(me.port) };
     let request = AddMasterRequestPb { rpc_addr: Some(rpc_addr) };
     let until = env.now().mono.after(ASK_TIMEOUT);
-    let asked = proxy.call(MASTER_SERVICE, "AddMaster", &request, until, CallOptions::default()).await;
-    let response: AddMasterResponsePb = asked.ok()?.message;
+    let result = proxy.call(MASTER_SERVICE, "AddMaster", &request, until, CallOptions::default()).await;
+    let response: AddMasterResponsePb = result.ok()?.message;
     let Some(error) = response.error else {
         tracing::info!(leader = %address, "this master was added to the masters' configuration");
         return None;

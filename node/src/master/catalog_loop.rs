@@ -9,8 +9,7 @@
 //! - A turn takes all messages from the inbox, so that many changes share one durable write.
 //! - Invariant: no change is visible before it is durable. Reads of a turn are answered after its write.
 //! - After a failed write the state in memory is ahead of the stored one. So the loop ends, and every later call gets
-//!   an
-//! error.
+//!   an error.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,25 +17,36 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::catalog::{
-    CommandReply, Catalog, CatalogCommand, CatalogCounts, EventResult, CatalogEffects, CatalogEvent, Heartbeat, HeartbeatReply, CatalogError, TaskKey,
+    Catalog, CatalogCommand, CatalogCounts, CatalogEffects, CatalogError, CatalogEvent, CommandReply,
+    EventResult, Heartbeat, HeartbeatReply, TaskKey,
 };
 use engine::error::{Error, Result};
-use engine::time::{Instant, ClockReading};
+use engine::time::{ClockReading, Instant};
 use tokio::sync::{Notify, oneshot};
 
-use super::tserver_calls::TserverCaller;
 use super::system_tablet::SystemTablet;
+use super::tserver_calls::TserverCaller;
 use nyala_common::env::Env;
-use nyala_common::mailbox::{self, Mailbox, WaitResult, MailboxSender};
-use nyala_common::metrics::{MetricSource, MetricSamples};
+use nyala_common::mailbox::{self, Mailbox, MailboxSender, WaitResult};
+use nyala_common::metrics::{MetricSamples, MetricSource};
 
 type Read = Box<dyn FnOnce(&Catalog, ClockReading) + Send>;
 
 /// Message to the loop.
 pub(super) enum CatalogMessage {
-    Command { caller: String, command: CatalogCommand, answer: oneshot::Sender<Result<CommandReply, CatalogError>> },
-    Heartbeat { heartbeat: Box<Heartbeat>, answer: oneshot::Sender<HeartbeatReply> },
-    Answered { task: TaskKey, result: Result<()> },
+    Command {
+        caller: String,
+        command: CatalogCommand,
+        answer: oneshot::Sender<Result<CommandReply, CatalogError>>,
+    },
+    Heartbeat {
+        heartbeat: Box<Heartbeat>,
+        answer: oneshot::Sender<HeartbeatReply>,
+    },
+    Answered {
+        task: TaskKey,
+        result: Result<()>,
+    },
     Read(Read),
     Stop(Option<oneshot::Sender<()>>),
 }
@@ -71,7 +81,11 @@ impl MetricSource for CatalogGauges {
         gauge("catalog_tablets", "Tablets of these tables.", counts.tablets);
         gauge("catalog_tablets_not_running", "Tablets not running.", counts.tablets_not_running);
         gauge("catalog_tablet_servers", "Registered tablet servers.", counts.servers);
-        gauge("catalog_tablet_servers_alive", "Tablet servers with a recent heartbeat.", counts.servers_alive);
+        gauge(
+            "catalog_tablet_servers_alive",
+            "Tablet servers with a recent heartbeat.",
+            counts.servers_alive,
+        );
         let help = "Under-replicated tablets.";
         gauge("catalog_tablets_under_replicated", help, counts.tablets_under_replicated);
         gauge("catalog_tombstones", "Tombstones on tablet servers.", counts.tombstones);
@@ -132,7 +146,11 @@ pub fn start(
 
 impl CatalogHandle {
     /// Runs a command and waits until it is durable, or rejected. `NotReady` if the loop has ended.
-    pub async fn command(&self, caller: &str, command: CatalogCommand) -> Result<Result<CommandReply, CatalogError>> {
+    pub async fn command(
+        &self,
+        caller: &str,
+        command: CatalogCommand,
+    ) -> Result<Result<CommandReply, CatalogError>> {
         let (answer, answered) = oneshot::channel();
         self.send(CatalogMessage::Command { caller: caller.to_string(), command, answer }).await?;
         answered.await.map_err(|_| unavailable_error())
@@ -150,7 +168,7 @@ impl CatalogHandle {
         look: impl FnOnce(&Catalog, ClockReading) -> R + Send + 'static,
     ) -> Result<R> {
         let (answer, answered) = oneshot::channel();
-        // The caller may have gone; then the reply is dropped.
+        // The caller may have stopped waiting; then the reply is dropped.
         let read: Read = Box::new(move |catalog, now| drop(answer.send(look(catalog, now))));
         self.send(CatalogMessage::Read(read)).await?;
         answered.await.map_err(|_| unavailable_error())
@@ -288,10 +306,14 @@ impl CatalogLoop {
             tracing::info!("{note}");
         }
         for done in self.out.answers.drain(..) {
-            // The callers may have gone; then the replies are dropped.
+            // The callers may have stopped waiting; then the replies are dropped.
             match (self.waiting.remove(&done.ticket), done.result) {
-                (Some(ReplyWaiter::Command(answer)), EventResult::Command(result)) => drop(answer.send(result)),
-                (Some(ReplyWaiter::Heartbeat(answer)), EventResult::Heartbeat(reply)) => drop(answer.send(reply)),
+                (Some(ReplyWaiter::Command(answer)), EventResult::Command(result)) => {
+                    drop(answer.send(result))
+                }
+                (Some(ReplyWaiter::Heartbeat(answer)), EventResult::Heartbeat(reply)) => {
+                    drop(answer.send(reply))
+                }
                 _ => {}
             }
         }

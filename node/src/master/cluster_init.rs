@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use engine::error::{Error, Result};
 use engine::ids::Uuid;
-use engine::raft::{RaftConfig, Peer};
+use engine::raft::{Peer, RaftConfig};
 
 use super::proto::id;
 use super::tserver_calls::MASTER_USER;
+use crate::server::split_host_port;
+use crate::tserver::raft_transport::SERVICE;
 use nyala_common::env::Env;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::wire::consensus::config_from_pb;
 use nyala_proto::kudu::consensus::{
     GetConsensusStateRequestPb, GetConsensusStateResponsePb, GetNodeInstanceRequestPb,
     GetNodeInstanceResponsePb,
 };
-use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
-use crate::server::split_host_port;
-use crate::tserver::raft_transport::SERVICE;
-use nyala_common::wire::consensus::config_from_pb;
 
 /// Deadline of one question to a master for its identity.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -40,7 +40,9 @@ pub(super) enum InitialConfig {
 pub(super) async fn initial_config(env: &Env, uuid: Uuid, masters: &[String]) -> Result<InitialConfig> {
     let ids = match discover_masters(env, uuid, masters).await? {
         PeerDiscovery::All(ids) => ids,
-        PeerDiscovery::Before(config) if config.opid_index.is_none() => return Ok(InitialConfig::New(config)),
+        PeerDiscovery::Before(config) if config.opid_index.is_none() => {
+            return Ok(InitialConfig::New(config));
+        }
         PeerDiscovery::Before(_) => return Ok(InitialConfig::Before),
     };
     let mut peers: Vec<Peer> = Vec::new();
@@ -77,7 +79,7 @@ enum PeerDiscovery {
 /// Queries all `masters` until they reply, or until one of them has a system tablet with this master as a member.
 async fn discover_masters(env: &Env, uuid: Uuid, masters: &[String]) -> Result<PeerDiscovery> {
     let mut ids: Vec<Option<Uuid>> = vec![None; masters.len()];
-    let mut said = false;
+    let mut logged = false;
     loop {
         let mut away = None;
         for (master, known) in masters.iter().zip(&mut ids) {
@@ -95,7 +97,7 @@ async fn discover_masters(env: &Env, uuid: Uuid, masters: &[String]) -> Result<P
                 return Ok(PeerDiscovery::Before(config));
             }
         }
-        if !std::mem::replace(&mut said, true) {
+        if !std::mem::replace(&mut logged, true) {
             tracing::info!(%master, %error, "waiting for another master to come up");
         }
         env.sleep(ASK_INTERVAL).await;
@@ -119,8 +121,8 @@ async fn stored(env: &Env, address: &str, uuid: Uuid) -> Option<RaftConfig> {
     let proxy = Proxy::new(env.clone(), address, MASTER_USER);
     let request = GetConsensusStateRequestPb { dest_uuid: Some(id(uuid)), ..Default::default() };
     let until = env.now().mono.after(ASK_TIMEOUT);
-    let asked = proxy.call(SERVICE, "GetConsensusState", &request, until, CallOptions::default()).await;
-    let response: GetConsensusStateResponsePb = asked.ok()?.message;
+    let result = proxy.call(SERVICE, "GetConsensusState", &request, until, CallOptions::default()).await;
+    let response: GetConsensusStateResponsePb = result.ok()?.message;
     let state = response.tablets.into_iter().find_map(|tablet| tablet.cstate)?;
     config_from_pb(&state.committed_config).ok()
 }
@@ -140,8 +142,8 @@ async fn ask_once(env: &Env, address: &str) -> Result<Result<Uuid, RpcError>> {
     let proxy = Proxy::new(env.clone(), address, MASTER_USER);
     let until = env.now().mono.after(ASK_TIMEOUT);
     let request = GetNodeInstanceRequestPb::default();
-    let asked = proxy.call(SERVICE, "GetNodeInstance", &request, until, CallOptions::default()).await;
-    let instance = asked.map(|response| {
+    let result = proxy.call(SERVICE, "GetNodeInstance", &request, until, CallOptions::default()).await;
+    let instance = result.map(|response| {
         let response: GetNodeInstanceResponsePb = response.message;
         response.node_instance
     });
@@ -183,13 +185,13 @@ mod tests {
 
     use super::*;
     use nyala_common::env::{BoxFuture, mem_net};
+    use nyala_common::rpc::server::{RpcHandle, RpcServer};
+    use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+    use nyala_common::wire::consensus::config_to_pb;
     use nyala_proto::kudu::NodeInstancePb;
     use nyala_proto::kudu::consensus::{
         ConsensusStatePb, get_consensus_state_response_pb::TabletConsensusInfoPb,
     };
-    use nyala_common::rpc::server::{RpcHandle, RpcServer};
-    use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
-    use nyala_common::wire::consensus::config_to_pb;
 
     const METHODS: [MethodInfo; 2] = [
         MethodInfo { name: "GetNodeInstance", tracked: false, required: &[] },
@@ -248,31 +250,39 @@ mod tests {
     }
 
     /// Returns the initial configuration that master 1 of three finds within 5 seconds.
-    async fn founds(env: &Env) -> Option<InitialConfig> {
+    async fn initial_config_of_first(env: &Env) -> Option<InitialConfig> {
         let masters: Vec<String> = (1..=3).map(|n| format!("127.0.0.1:{}", master(n).port)).collect();
         let founding = initial_config(env, master(1).id, &masters);
-        let founded = env.timeout(Duration::from_secs(5), founding).await;
-        founded.map(|founded| founded.expect("good settings"))
+        let initial = env.timeout(Duration::from_secs(5), founding).await;
+        initial.map(|initial| initial.expect("valid flags"))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_master_that_others_count_on_does_not_wait_for_one_that_went_away() {
+    async fn a_listed_master_does_not_wait_for_an_unreachable_one() {
         let env = mem_net::env();
         let all = RaftConfig::initial(vec![master(1), master(2), master(3)]);
         let _me = serve(&env, 1).await;
         let (other, _server) = serve(&env, 2).await;
         let knows = |config| *other.config.lock().expect("unpoisoned") = Some(config);
-        assert_eq!(founds(&env).await, None, "nobody knows who the third is");
+        assert_eq!(initial_config_of_first(&env).await, None, "the third is unknown");
         knows(RaftConfig::initial(vec![master(2), master(4)]));
-        assert_eq!(founds(&env).await, None, "they do not count on it");
+        assert_eq!(initial_config_of_first(&env).await, None, "they do not count on it");
         knows(all.clone());
-        assert_eq!(founds(&env).await, Some(InitialConfig::New(all.clone())), "they met before");
+        assert_eq!(
+            initial_config_of_first(&env).await,
+            Some(InitialConfig::New(all.clone())),
+            "they met before"
+        );
         knows(RaftConfig { opid_index: Some(7), ..all });
-        assert_eq!(founds(&env).await, Some(InitialConfig::Before), "they changed since, so that it needs a copy");
+        assert_eq!(
+            initial_config_of_first(&env).await,
+            Some(InitialConfig::Before),
+            "they changed since, so that it needs a copy"
+        );
     }
 
     #[test]
-    fn masters_must_be_those_that_founded_the_cluster() {
+    fn masters_must_match_the_system_tablets_configuration() {
         let peer = |n: u8| Peer::voter(Uuid([n; 16]), format!("m{n}"), 7051);
         let config = RaftConfig::initial(vec![peer(1), peer(2), peer(3)]);
         let given = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();

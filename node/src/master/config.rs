@@ -8,8 +8,8 @@ use engine::catalog::CatalogConfig;
 use engine::config::TabletConfig;
 use engine::raft::RaftOptions;
 
-use nyala_common::rpc::RpcConfig;
 use crate::server::flags::Flags;
+use nyala_common::rpc::RpcConfig;
 
 /// Configuration of one master. Defaults are Kudu's; fields name Kudu's flags.
 #[derive(Clone)]

@@ -8,17 +8,17 @@ use engine::raft::interface::{VoteRequest, VoteResponse};
 
 use super::join::JoinState;
 use super::system_tablet::TABLET_ID;
+use crate::server::ServerStatus;
+use crate::server_clock::ServerClock;
+use crate::tserver::consensus_service::{HostedReplica, ReplicaHost};
+use crate::tserver::copy::CopyOrder;
+use crate::tserver::replica::ReplicaHandle;
 use nyala_common::env::{BoxFuture, Env};
+use nyala_common::wire::consensus as wire;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_proto::kudu::NodeInstancePb;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::consensus::{ConsensusStatePb, StartTabletCopyRequestPb};
-use crate::server::ServerStatus;
-use crate::server_clock::ServerClock;
-use crate::tserver::consensus_service::{ReplicaHost, HostedReplica};
-use crate::tserver::copy::CopyOrder;
-use crate::tserver::replica::ReplicaHandle;
-use nyala_common::wire::consensus as wire;
-use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 
 pub(super) struct MasterConsensusHost {
     pub(super) env: Env,
@@ -86,6 +86,6 @@ impl ReplicaHost for MasterConsensusHost {
 }
 
 fn not_found(tablet: &[u8]) -> TabletError {
-    let what = format!("Tablet not found: {}", String::from_utf8_lossy(tablet));
-    TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what)
+    let message = format!("Tablet not found: {}", String::from_utf8_lossy(tablet));
+    TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, message)
 }

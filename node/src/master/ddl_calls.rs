@@ -1,18 +1,18 @@
 //! Calls that change the catalog.
 
-use engine::catalog::{CommandReply, CatalogCommand, HeartbeatReply, ServerStateChange};
+use engine::catalog::{CatalogCommand, CommandReply, HeartbeatReply, ServerStateChange};
 use engine::error::Error;
 use engine::ids::{TableId, Uuid};
 
-use super::proto::{self, id, refusal_to_pb, table_ref};
 use super::leadership::{CatalogUnavailable, absent};
-use super::service::{MasterService, MasterErrorReply, master_error, unavailable};
+use super::proto::{self, id, refusal_to_pb, table_ref};
+use super::service::{MasterErrorReply, MasterService, master_error, unavailable};
+use nyala_common::rpc::Call;
 use nyala_proto::kudu::consensus::replica_management_info_pb::ReplacementScheme;
 use nyala_proto::kudu::master::change_t_server_state_request_pb::HandleMissingTs;
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::t_server_state_change_pb::StateChange;
 use nyala_proto::kudu::master::*;
-use nyala_common::rpc::Call;
 
 type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
 
@@ -27,8 +27,8 @@ impl MasterService {
         request: CreateTableRequestPb,
     ) -> Result<CreateTableResponsePb> {
         let create = proto::create_table(&request).map_err(|refusal| refusal_to_pb(&refusal))?;
-        let answer = self.run(call, CatalogCommand::Create(Box::new(create))).await?;
-        let table_id = match answer {
+        let created = self.run(call, CatalogCommand::Create(Box::new(create))).await?;
+        let table_id = match created {
             CommandReply::Created(table) => Some(id(table)),
             _ => None,
         };
@@ -107,10 +107,12 @@ impl MasterService {
         let force = request.force_unregister_live_tserver();
         // Tools send this to every master: each forgets the server in its own table, and the leader also in the
         // catalog.
-        if matches!(self.standing.catalog(), Err(CatalogUnavailable::NotLeader)) {
+        if matches!(self.leadership.catalog(), Err(CatalogUnavailable::NotLeader)) {
             let limit = self.config.server_unresponsive_after;
-            let silent =
-                self.acquaintances.time_since_heartbeat(self.env.now().mono, server).is_none_or(|for_| for_ > limit);
+            let silent = self
+                .known_tservers
+                .time_since_heartbeat(self.env.now().mono, server)
+                .is_none_or(|for_| for_ > limit);
             if !force && !silent {
                 let message = format!("tablet server {server} is alive; stop it first, or force it");
                 return Err(invalid(Error::not_leader(message)));
@@ -118,11 +120,11 @@ impl MasterService {
         } else {
             self.run(call, CatalogCommand::UnregisterServer { server, force }).await?;
         }
-        self.acquaintances.forget(server);
+        self.known_tservers.forget(server);
         Ok(UnregisterTServerResponsePb { error: None })
     }
 
-    /// Does nothing: there is no external authority whose answers are cached.
+    /// Does nothing: there is no external authority whose decisions are cached.
     pub(super) fn refresh_authz_cache(&self) -> Result<RefreshAuthzCacheResponsePb> {
         let message = "this master keeps no authorization cache: it asks no outside authority";
         Err(invalid(Error::unsupported(message)))
@@ -136,26 +138,26 @@ impl MasterService {
             let location = self.locator.server(heartbeat.server, &host.host).await;
             heartbeat.location = location.map_err(|error| unavailable(&error))?;
         }
-        let catalog = self.standing.catalog();
-        let patience = self.config.server_unresponsive_after;
-        if !self.acquaintances.record_heartbeat(self.env.now().mono, &heartbeat, patience) {
+        let catalog = self.leadership.catalog();
+        let silence_max = self.config.server_unresponsive_after;
+        if !self.known_tservers.record_heartbeat(self.env.now().mono, &heartbeat, silence_max) {
             let reply = HeartbeatReply { needs_registration: true, ..HeartbeatReply::default() };
-            return Ok(self.heard(&request, reply, catalog.is_ok()));
+            return Ok(self.reply_to_heartbeat(&request, reply, catalog.is_ok()));
         }
         match catalog {
             Ok(catalog) => {
                 let reply = catalog.heartbeat(heartbeat).await.map_err(|error| unavailable(&error))?;
-                Ok(self.heard(&request, reply, true))
+                Ok(self.reply_to_heartbeat(&request, reply, true))
             }
             // A master that does not lead only records the tablet server.
             Err(CatalogUnavailable::NotLeader | CatalogUnavailable::Loading) => {
-                Ok(self.heard(&request, HeartbeatReply::default(), false))
+                Ok(self.reply_to_heartbeat(&request, HeartbeatReply::default(), false))
             }
             Err(CatalogUnavailable::NotOpen) => Err(unavailable(&absent(CatalogUnavailable::NotOpen))),
         }
     }
 
-    fn heard(
+    fn reply_to_heartbeat(
         &self,
         request: &TsHeartbeatRequestPb,
         reply: HeartbeatReply,

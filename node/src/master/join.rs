@@ -21,12 +21,12 @@ use tokio::sync::oneshot;
 
 use super::system_tablet::TABLET_ID;
 use crate::dirs::ServerDirs;
-use nyala_common::env::Env;
-use nyala_proto::kudu::app_status_pb::ErrorCode;
 use crate::tserver::copy::{self, CopyConfig, CopyOrder, CopyTarget};
 use crate::tserver::tablet_entry::{EntryState, TabletEntry};
 use crate::tserver::tombstones::CopySlot;
+use nyala_common::env::Env;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_proto::kudu::app_status_pb::ErrorCode;
 
 /// Join state of a master without a system tablet, shared with its ConsensusService.
 #[derive(Default)]
@@ -50,8 +50,8 @@ impl JoinState {
     pub(super) fn absent(&self) -> TabletError {
         match &*self.state() {
             State::Waiting(_) => {
-                let what = format!("Tablet not found: {TABLET_ID}: this master waits for a copy of it");
-                TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what)
+                let message = format!("Tablet not found: {TABLET_ID}: this master waits for a copy of it");
+                TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, message)
             }
             State::Copying => not_running("the system tablet is being copied"),
             State::No => not_running("the system tablet is being opened"),
@@ -63,9 +63,9 @@ impl JoinState {
     pub(super) fn order(&self, order: CopyOrder) -> Result<(), TabletError> {
         let mut state = self.state();
         match std::mem::replace(&mut *state, State::Copying) {
-            State::Waiting(waiting) => {
+            State::Waiting(order_sender) => {
                 // A stopping master ignores the request.
-                let _stopping = waiting.send(order);
+                let _stopping = order_sender.send(order);
                 Ok(())
             }
             other => {
@@ -107,8 +107,8 @@ impl JoinState {
     }
 }
 
-fn not_running(what: &str) -> TabletError {
-    TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable, what)
+fn not_running(message: &str) -> TabletError {
+    TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable, message)
 }
 
 /// Returns the superblock of the system tablet after completing an interrupted change; `None` if there is none. Does
@@ -121,21 +121,27 @@ pub(super) fn recover(dirs: &ServerDirs) -> Result<Option<Superblock>> {
 }
 
 async fn copy_system(env: &Env, dirs: &ServerDirs, config: CopyConfig, order: &CopyOrder) -> Result<()> {
-    let vacant = env.run(|| vacant(dirs)).await?;
+    let slot = env.run(|| system_tablet_slot(dirs)).await?;
     let received = AtomicU64::new(0);
     let target = CopyTarget { env, me: dirs.uuid, wal: dirs.wal.disk.clone(), config, received: &received };
-    let manifest = copy::copy(&target, order, &vacant).await?;
+    let manifest = copy::copy(&target, order, &slot).await?;
     let (bytes, last, source) = (manifest.total_bytes(), manifest.last_op, order.source);
     tracing::info!(bytes, %last, %source, "the system tablet was copied");
     Ok(())
 }
 
 /// Returns the slot of the system tablet. Does disk work.
-fn vacant(dirs: &ServerDirs) -> Result<CopySlot> {
+fn system_tablet_slot(dirs: &ServerDirs) -> Result<CopySlot> {
     let dir = dirs.data[0].clone();
     let known = recover(dirs)?;
     let local = match &known {
-        None => LocalReplica { tablet: TABLET_ID, has: LocalData::Nothing, last_op: None, at_least: OpId::MIN, term: 0 },
+        None => LocalReplica {
+            tablet: TABLET_ID,
+            has: LocalData::Nothing,
+            last_op: None,
+            at_least: OpId::MIN,
+            term: 0,
+        },
         Some(meta) => LocalReplica {
             tablet: TABLET_ID,
             has: if meta.data_state == DataState::Ready { LocalData::Replica } else { LocalData::Tombstone },

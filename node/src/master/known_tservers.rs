@@ -17,13 +17,13 @@ pub struct KnownTservers(Mutex<BTreeMap<PeerId, TserverContact>>);
 
 impl KnownTservers {
     /// Records a heartbeat; returns false if the server must register first. A registration with an older start than
-    /// the known one is accepted only if no heartbeat has arrived for longer than `patience`, because clocks may be set
-    /// back.
-    pub fn record_heartbeat(&self, now: Instant, heartbeat: &Heartbeat, patience: Duration) -> bool {
+    /// the known one is accepted only if no heartbeat has arrived for longer than `silence_max`, because clocks may be
+    /// set back.
+    pub fn record_heartbeat(&self, now: Instant, heartbeat: &Heartbeat, silence_max: Duration) -> bool {
         let mut servers = self.servers();
         if let Some(registration) = &heartbeat.registration {
             let known = servers.get(&heartbeat.server);
-            let lately = |known: &TserverContact| now.since(known.last_heartbeat) <= patience;
+            let lately = |known: &TserverContact| now.since(known.last_heartbeat) <= silence_max;
             if known.is_some_and(|known| known.instance > heartbeat.instance && lately(known)) {
                 return true; // A message of an earlier life that was long under way.
             }
@@ -76,7 +76,7 @@ mod tests {
     use engine::catalog::{HostPort, TserverRegistration};
     use engine::ids::Uuid;
 
-    fn beat(instance: i64, registering: bool) -> Heartbeat {
+    fn heartbeat(instance: i64, registering: bool) -> Heartbeat {
         let rpc = vec![HostPort { host: format!("host{instance}"), port: 7050 }];
         let registration = TserverRegistration { rpc, ..TserverRegistration::default() };
         Heartbeat {
@@ -89,27 +89,27 @@ mod tests {
     }
 
     #[test]
-    fn a_server_introduces_itself_once_in_each_life() {
+    fn a_server_registers_once_per_start() {
         let known = KnownTservers::default();
-        let heard = |now, beat| known.record_heartbeat(now, &beat, Duration::from_nanos(10));
-        assert!(!heard(Instant(1), beat(1, false)));
-        assert!(heard(Instant(2), beat(1, true)));
-        assert!(heard(Instant(3), beat(1, false)));
-        assert!(!heard(Instant(4), beat(2, false)), "it has started anew");
-        assert!(heard(Instant(5), beat(2, true)));
-        assert!(heard(Instant(6), beat(1, true)), "an old message");
+        let record = |now, heartbeat| known.record_heartbeat(now, &heartbeat, Duration::from_nanos(10));
+        assert!(!record(Instant(1), heartbeat(1, false)));
+        assert!(record(Instant(2), heartbeat(1, true)));
+        assert!(record(Instant(3), heartbeat(1, false)));
+        assert!(!record(Instant(4), heartbeat(2, false)), "it has restarted");
+        assert!(record(Instant(5), heartbeat(2, true)));
+        assert!(record(Instant(6), heartbeat(1, true)), "an old message");
         let all = known.all();
         assert_eq!((all.len(), all[0].instance, all[0].last_heartbeat), (1, 2, Instant(5)));
         assert!(
-            heard(Instant(15), beat(1, true)),
-            "an old message, though nothing was heard of the new life lately"
+            record(Instant(15), heartbeat(1, true)),
+            "an old message, though no heartbeat of the new start has arrived recently"
         );
         assert_eq!(known.all()[0].instance, 2);
-        assert!(heard(Instant(16), beat(1, true)), "its clock was set back");
+        assert!(record(Instant(16), heartbeat(1, true)), "its clock was set back");
         assert_eq!(known.all()[0].instance, 1);
-        assert!(heard(Instant(17), beat(2, true)));
+        assert!(record(Instant(17), heartbeat(2, true)));
         known.forget(Uuid([1; 16]));
         assert_eq!(known.count(), 0);
-        assert!(!heard(Instant(18), beat(2, false)));
+        assert!(!record(Instant(18), heartbeat(2, false)));
     }
 }

@@ -16,19 +16,19 @@ use std::time::Duration;
 use engine::catalog::Catalog;
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::Term;
-use engine::raft::{Role, RaftStatus};
+use engine::raft::{RaftStatus, Role};
 use engine::replica::Op;
 use engine::time::Instant;
 use tokio::sync::Notify;
 
-use super::known_tservers::KnownTservers;
 use super::catalog_loop::{self, CatalogGauges, CatalogHandle};
 use super::config::MasterConfig;
-use super::tserver_calls::TserverCaller;
+use super::known_tservers::KnownTservers;
 use super::system_tablet::{self, SystemTablet};
-use nyala_common::env::Env;
+use super::tserver_calls::TserverCaller;
 use crate::server::{ServerHealth, ServerStatus};
 use crate::tserver::replica::ReplicaHandle;
+use nyala_common::env::Env;
 
 /// Role of this master.
 #[derive(Clone, Default)]
@@ -126,9 +126,9 @@ pub(super) struct LeadershipTask {
     pub(super) env: Env,
     pub(super) config: MasterConfig,
     pub(super) replica: ReplicaHandle,
-    pub(super) standing: Arc<LeadershipHandle>,
+    pub(super) leadership: Arc<LeadershipHandle>,
     pub(super) status: Arc<ServerStatus>,
-    pub(super) acquaintances: Arc<KnownTservers>,
+    pub(super) known_tservers: Arc<KnownTservers>,
     pub(super) counts: Arc<CatalogGauges>,
 }
 
@@ -138,7 +138,7 @@ const LOOK: Duration = Duration::from_secs(3600);
 impl LeadershipTask {
     /// Leads whenever this master is elected, until the replica stops or fails.
     pub(super) async fn run(self) {
-        self.standing.set(MasterRole::Following);
+        self.leadership.set(MasterRole::Following);
         while !self.replica.is_stopped() {
             let leads = |status: &RaftStatus| status.role == Role::Leader;
             let status = self.replica.wait_status(self.distant_deadline(), leads).await;
@@ -146,16 +146,16 @@ impl LeadershipTask {
                 self.run_as_leader(status.term).await;
                 self.counts.clear();
                 if !self.replica.is_stopped() {
-                    self.standing.set(MasterRole::Following);
+                    self.leadership.set(MasterRole::Following);
                 }
             }
         }
         match self.replica.failure() {
             Some(error) => {
                 self.status.set_health(ServerHealth::Failed("the system tablet failed".to_string()));
-                self.standing.fail(error);
+                self.leadership.fail(error);
             }
-            None => self.standing.stop(),
+            None => self.leadership.stop(),
         }
     }
 
@@ -165,7 +165,7 @@ impl LeadershipTask {
 
     /// Leads in `term`, until that term ends.
     async fn run_as_leader(&self, term: Term) {
-        self.standing.set(MasterRole::Loading);
+        self.leadership.set(MasterRole::Loading);
         let catalog = match self.while_leading(term, self.load(term)).await {
             Some(Ok(catalog)) => catalog,
             Some(Err(error)) if matches!(error.kind, ErrorKind::NotLeader | ErrorKind::Aborted) => return,
@@ -186,7 +186,7 @@ impl LeadershipTask {
         let requests = TserverCaller::new(&self.env, self.config.tserver_rpc_timeout);
         let system = SystemTablet::new(self.replica.clone(), term);
         let handle = catalog_loop::start(&self.env, catalog, system, requests, self.counts.clone());
-        self.standing.set(MasterRole::Leading(handle.clone()));
+        self.leadership.set(MasterRole::Leading(handle.clone()));
         self.while_leading(term, handle.ended()).await;
         handle.end_leadership();
         tracing::info!(?term, "this master leads no longer");
@@ -196,7 +196,9 @@ impl LeadershipTask {
     async fn while_leading<T>(&self, term: Term, work: impl Future<Output = T>) -> Option<T> {
         let over = async {
             let ended = |status: &RaftStatus| status.role != Role::Leader || status.term != term;
-            while !self.replica.is_stopped() && !ended(&*self.replica.wait_status(self.distant_deadline(), ended).await) {}
+            while !self.replica.is_stopped()
+                && !ended(&*self.replica.wait_status(self.distant_deadline(), ended).await)
+            {}
         };
         tokio::select! { biased; done = work => Some(done), () = over => None }
     }
@@ -209,7 +211,7 @@ impl LeadershipTask {
         let rows = self.env.run(|| system_tablet::read_rows(&tablet)).await?;
         let seed = [self.env.rng.next_u64(), self.env.rng.next_u64()];
         let mut catalog = Catalog::load(self.config.catalog.clone(), seed, self.env.now(), rows)?;
-        for server in self.acquaintances.all() {
+        for server in self.known_tservers.all() {
             catalog.import_contact(server);
         }
         Ok(catalog)

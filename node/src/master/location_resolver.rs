@@ -23,7 +23,12 @@ pub(super) struct LocationResolver {
 impl LocationResolver {
     /// Creates a resolver. `command` is a program with arguments and `by_id` lists `ID=LOCATION`, both in the flags'
     /// form. Clients have locations only if `of_clients`.
-    pub(super) fn new(env: &Env, command: &str, by_id: &[String], of_clients: bool) -> Result<LocationResolver> {
+    pub(super) fn new(
+        env: &Env,
+        command: &str,
+        by_id: &[String],
+        of_clients: bool,
+    ) -> Result<LocationResolver> {
         let entry = |text: &String| {
             let wrong =
                 || Error::invalid(format!("location_mapping_by_uuid: {text:?} is not UUID=/LOCATION"));
@@ -105,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ids_go_before_hosts() {
+    async fn ids_take_precedence_over_hosts() {
         let id = Uuid([1; 16]);
         let locator = locator("echo /rack/of", &[&format!("{id}=/a/b")]).unwrap();
         assert_eq!(locator.server(id, "h").await, Ok(Some("/a/b".to_string())));
@@ -115,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_says_where_hosts_are() {
+    async fn a_program_returns_the_locations_of_hosts() {
         let printing = locator("printf /rack-%s", &[]).unwrap();
         assert_eq!(printing.client("h1").await.as_deref(), Some("/rack-h1"));
         assert_eq!(locator("", &[]).unwrap().client("h1").await, None);

@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use engine::error::{Error, ErrorKind};
 use engine::ids::Uuid;
-use engine::raft::{ConfigChange, ConfigChangePart, RaftConfig, MemberKind, Peer, RaftStatus};
+use engine::raft::{ConfigChange, ConfigChangePart, MemberKind, Peer, RaftConfig, RaftStatus};
 use futures_util::future::join_all;
 
-use super::proto::id;
 use super::cluster_init;
 use super::leadership::{CatalogUnavailable, absent};
+use super::proto::id;
+use super::service::{MASTER_SERVICE, MasterErrorReply, MasterService, master_error, unavailable};
 use super::tserver_calls::MASTER_USER;
-use super::service::{MASTER_SERVICE, MasterService, MasterErrorReply, master_error, unavailable};
+use crate::server::split_host_port;
+use crate::tserver::replica::ReplicaHandle;
+use nyala_common::rpc::Call;
+use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::wire::errors::status_from_error;
 use nyala_proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::*;
 use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerEntryPb, ServerRegistrationPb};
-use nyala_common::rpc::Call;
-use nyala_common::rpc::client::{CallOptions, Proxy};
-use crate::server::split_host_port;
-use crate::tserver::replica::ReplicaHandle;
-use nyala_common::wire::errors::status_from_error;
 
 type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
 
@@ -39,7 +39,7 @@ impl MasterService {
     /// Returns this master's role as clients see it: it leads once it has the catalog.
     fn role(&self, status: &RaftStatus) -> Role {
         match status.committed_config.peer(self.status.uuid()) {
-            _ if self.standing.catalog().is_ok() => Role::Leader,
+            _ if self.leadership.catalog().is_ok() => Role::Leader,
             Some(peer) if peer.is_voter() => Role::Follower,
             Some(_) => Role::Learner,
             None => Role::NonParticipant,
@@ -47,7 +47,7 @@ impl MasterService {
     }
 
     async fn cluster_id(&self) -> Option<String> {
-        let catalog = self.standing.catalog().ok()?;
+        let catalog = self.leadership.catalog().ok()?;
         catalog.read(|catalog, _| catalog.cluster_id().to_string()).await.ok()
     }
 
@@ -65,7 +65,7 @@ impl MasterService {
 
     pub(super) async fn connect_to_master(&self, call: &Call) -> Result<ConnectToMasterResponsePb> {
         let status = self.open()?.status();
-        if let Err(CatalogUnavailable::NotOpen) = self.standing.catalog() {
+        if let Err(CatalogUnavailable::NotOpen) = self.leadership.catalog() {
             return Err(unavailable(&absent(CatalogUnavailable::NotOpen)));
         }
         Ok(ConnectToMasterResponsePb {
@@ -79,9 +79,11 @@ impl MasterService {
 
     pub(super) async fn get_master_registration(&self) -> Result<GetMasterRegistrationResponsePb> {
         let status = self.open().map(ReplicaHandle::status);
-        let error = match (&status, self.standing.catalog()) {
+        let error = match (&status, self.leadership.catalog()) {
             (Err(error), _) => Some(error.clone()),
-            (Ok(_), Err(CatalogUnavailable::NotOpen)) => Some(unavailable(&absent(CatalogUnavailable::NotOpen))),
+            (Ok(_), Err(CatalogUnavailable::NotOpen)) => {
+                Some(unavailable(&absent(CatalogUnavailable::NotOpen)))
+            }
             (Ok(_), _) => None,
         };
         let role = status.as_ref().map_or(Role::Follower, |status| self.role(status));
@@ -104,22 +106,22 @@ impl MasterService {
     }
 
     async fn entry(&self, peer: &Peer) -> ServerEntryPb {
-        let asked = match peer.id == self.status.uuid() {
+        let result = match peer.id == self.status.uuid() {
             true => self.get_master_registration().await.map_err(|error| super::service::error_of(&error)),
             false => self.ask_registration(peer).await,
         };
-        let said = asked.and_then(|said| match &said.error {
+        let identity = result.and_then(|identity| match &identity.error {
             Some(error) => Err(super::service::error_of(error)),
-            None => Ok(said),
+            None => Ok(identity),
         });
-        match said {
-            Ok(said) => ServerEntryPb {
+        match identity {
+            Ok(identity) => ServerEntryPb {
                 error: None,
-                instance_id: Some(said.instance_id),
-                registration: said.registration,
-                role: said.role,
-                cluster_id: said.cluster_id,
-                member_type: said.member_type,
+                instance_id: Some(identity.instance_id),
+                registration: identity.registration,
+                role: identity.role,
+                cluster_id: identity.cluster_id,
+                member_type: identity.member_type,
             },
             Err(error) => ServerEntryPb {
                 error: Some(status_from_error(&error)),
@@ -138,8 +140,8 @@ impl MasterService {
         let until = self.env.now().mono.after(ASK_TIMEOUT);
         let request = GetMasterRegistrationRequestPb {};
         let options = CallOptions::default();
-        let asked = proxy.call(MASTER_SERVICE, "GetMasterRegistration", &request, until, options).await;
-        asked.map(|response| response.message).map_err(|error| Error::not_ready(error.to_string()))
+        let result = proxy.call(MASTER_SERVICE, "GetMasterRegistration", &request, until, options).await;
+        result.map(|response| response.message).map_err(|error| Error::not_ready(error.to_string()))
     }
 
     /// Adds the master at an address, first as a learner; it votes once it has caught up.
@@ -152,14 +154,15 @@ impl MasterService {
         let config = replica.status().committed_config.clone();
         if let Some(peer) = config.peers.iter().find(|peer| (&peer.host, peer.port) == (&host, port)) {
             let message = format!(
-                "Master already present: {host}:{port} is {}; if that one is lost permanently, remove it first",
+                "Master already present: {host}:{port} is {}; if that one is gone for good, remove it first",
                 peer.id
             );
             return Err(invalid(Error::already_present(message)));
         }
-        let asked = self.env.timeout(ASK_TIMEOUT, cluster_init::ask(&self.env, &format!("{host}:{port}"))).await;
-        let silent = || Error::not_ready(format!("no master replies at {host}:{port}; start it first"));
-        let uuid = asked.ok_or_else(silent).and_then(|asked| asked).map_err(invalid)?;
+        let result =
+            self.env.timeout(ASK_TIMEOUT, cluster_init::ask(&self.env, &format!("{host}:{port}"))).await;
+        let unreachable = || Error::not_ready(format!("no master replies at {host}:{port}; start it first"));
+        let uuid = result.ok_or_else(unreachable).and_then(|result| result).map_err(invalid)?;
         if config.peer(uuid).is_some() {
             let message = format!("Master already present: {uuid} is at {host}:{port}, too");
             return Err(invalid(Error::already_present(message)));
@@ -196,7 +199,12 @@ impl MasterService {
         Ok(RemoveMasterResponsePb { error: None })
     }
 
-    async fn change(&self, replica: &ReplicaHandle, part: ConfigChangePart, config: &RaftConfig) -> Result<()> {
+    async fn change(
+        &self,
+        replica: &ReplicaHandle,
+        part: ConfigChangePart,
+        config: &RaftConfig,
+    ) -> Result<()> {
         let change = ConfigChange { parts: vec![part], cas_opid_index: Some(config.kudu_index()) };
         replica.change_config(change).await.map_err(|error| match error.kind {
             ErrorKind::NotLeader => master_error(Code::NotTheLeader, &error),

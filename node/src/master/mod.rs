@@ -1,7 +1,7 @@
 //! The master: the catalog behind Kudu's master services.
 //!
 //! ```text
-//!             service.rs  ddl_calls.rs  query_calls.rs  membership_calls.rs  GenericService  consensus_host.rs ◀─▶ masters
+//!          service.rs  ddl_calls.rs  query_calls.rs  membership_calls.rs  GenericService  consensus_host.rs ◀▶ masters
 //! clients ──▶      │         │             │                │                                       │
 //!  tablet  ──▶     └─────────┴─────────────┴────────────────┴──▶ leadership.rs: does it lead? ──────┤
 //!  servers ◀── tserver_calls.rs ◀── catalog_loop.rs: the loop around engine::catalog ◀──┘           ▼
@@ -11,22 +11,22 @@
 //! Several masters replicate the system tablet. Its leader leads the cluster. The others track the tablet servers
 //! ([`known_tservers`]) and send clients to the leader.
 
-pub mod known_tservers;
-pub mod catalog_loop;
-pub mod config;
-pub mod proto;
-mod ddl_calls;
-mod cluster_init;
-mod consensus_host;
 mod auto_join;
+pub mod catalog_loop;
+mod cluster_init;
+pub mod config;
+mod consensus_host;
+mod ddl_calls;
 mod join;
-mod location_resolver;
-mod query_calls;
-mod membership_calls;
+pub mod known_tservers;
 mod leadership;
-mod tserver_calls;
+mod location_resolver;
+mod membership_calls;
+pub mod proto;
+mod query_calls;
 mod service;
 pub mod system_tablet;
+mod tserver_calls;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -38,25 +38,22 @@ use engine::cfile::cache::PageCache;
 use engine::error::{Error, Result};
 use engine::ids::Uuid;
 use engine::memory::MemoryHandle;
-use engine::raft::{RaftConfig, Peer};
+use engine::raft::{Peer, RaftConfig};
 use engine::replica::ReplicaSetup;
 use engine::tablet::superblock::DataState;
 use futures_util::future::{Either, select};
 use tokio::sync::Notify;
 
-use self::known_tservers::KnownTservers;
 use self::catalog_loop::{CatalogGauges, CatalogHandle};
-pub use self::config::MasterConfig;
 use self::cluster_init::InitialConfig;
+pub use self::config::MasterConfig;
 use self::consensus_host::MasterConsensusHost;
 use self::join::JoinState;
+use self::known_tservers::KnownTservers;
+use self::leadership::{LeadershipHandle, LeadershipTask};
 use self::location_resolver::LocationResolver;
-use self::leadership::{LeadershipTask, LeadershipHandle};
 use self::service::{MasterService, MasterServiceConfig};
 use crate::dirs::{self, ServerDirs, ServerKind};
-use nyala_common::env::{Env, Listener, TaskHandle};
-use nyala_common::metrics::{MetricSource, MetricSamples};
-use nyala_common::rpc::server::{RpcHandle, RpcServer};
 use crate::server::generic_service::GenericService;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, ServerContext, ServerHealth};
@@ -66,6 +63,9 @@ use crate::tserver::copy::{CopyConfig, CopyService};
 use crate::tserver::maintenance;
 use crate::tserver::raft_transport::{RaftTransport, RaftTransportConfig};
 use crate::tserver::replica::{ReplicaConfig, ReplicaHandle};
+use nyala_common::env::{Env, Listener, TaskHandle};
+use nyala_common::metrics::{MetricSamples, MetricSource};
+use nyala_common::rpc::server::{RpcHandle, RpcServer};
 
 /// Time that running calls have to finish when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -80,8 +80,8 @@ pub struct RunningMaster {
     pub web_addr: Option<SocketAddr>,
     pub uuid: Uuid,
     pub common: ServerContext,
-    pub standing: Arc<LeadershipHandle>,
-    pub acquaintances: Arc<KnownTservers>,
+    pub leadership: Arc<LeadershipHandle>,
+    pub known_tservers: Arc<KnownTservers>,
     opened: Arc<OnceLock<ReplicaHandle>>,
     rpc: RpcHandle,
     web: Mutex<Option<WebHandle>>,
@@ -90,7 +90,7 @@ pub struct RunningMaster {
     tasks: Arc<Mutex<Vec<Box<dyn TaskHandle>>>>,
     env: Env,
     /// Deadline of a leadership transfer at shutdown.
-    hand_over_within: Duration,
+    transfer_timeout: Duration,
     stopped: AtomicBool,
     bell: Notify,
 }
@@ -102,7 +102,8 @@ pub struct RunningMaster {
 /// Fails if the directories belong to another server, an address is in use, or the system tablet cannot be read.
 pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
-    let locator = LocationResolver::new(&env, &config.location_command, &config.locations, config.locate_clients)?;
+    let locator =
+        LocationResolver::new(&env, &config.location_command, &config.locations, config.locate_clients)?;
     let dirs = env.run(|| dirs::open(&env, ServerKind::Master, &config.wal_dir, &config.data_dirs)).await?;
     env.watch = env.watch.of(dirs.uuid);
     config.tablet.watch = env.watch.clone();
@@ -119,8 +120,8 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
         clock: clock.clone(),
         dirs: Arc::new(dirs),
         common: common.clone(),
-        standing: Arc::default(),
-        acquaintances: Arc::default(),
+        leadership: Arc::default(),
+        known_tservers: Arc::default(),
         opened: Arc::default(),
         joining: Arc::default(),
         tasks: Arc::default(),
@@ -132,7 +133,7 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     let running = opening.running(rpc, web);
     if alone {
         opening.open().await;
-        running.standing.until_leading().await;
+        running.leadership.until_leading().await;
     } else {
         let (tasks, env) = (opening.tasks.clone(), env.clone());
         let task = env.spawn("master opening", async move { opening.open().await });
@@ -151,7 +152,7 @@ enum SystemTabletOrigin {
     /// It exists already.
     Opened,
     /// The master creates it, with these voters.
-    Founds(RaftConfig),
+    Creates(RaftConfig),
     /// The master copies it from the existing masters.
     Joins,
 }
@@ -162,8 +163,8 @@ struct SystemTabletStartup {
     clock: ServerClock,
     dirs: Arc<ServerDirs>,
     common: ServerContext,
-    standing: Arc<LeadershipHandle>,
-    acquaintances: Arc<KnownTservers>,
+    leadership: Arc<LeadershipHandle>,
+    known_tservers: Arc<KnownTservers>,
     opened: Arc<OnceLock<ReplicaHandle>>,
     joining: Arc<JoinState>,
     tasks: Arc<Mutex<Vec<Box<dyn TaskHandle>>>>,
@@ -185,8 +186,8 @@ impl SystemTabletStartup {
             .add(Arc::new(MasterService {
                 env: self.env.clone(),
                 status: self.common.status.clone(),
-                standing: self.standing.clone(),
-                acquaintances: self.acquaintances.clone(),
+                leadership: self.leadership.clone(),
+                known_tservers: self.known_tservers.clone(),
                 opened: self.opened.clone(),
                 locator,
                 config: service_config(&self.config),
@@ -203,15 +204,15 @@ impl SystemTabletStartup {
             web_addr: web.as_ref().map(WebHandle::local_addr),
             uuid: self.dirs.uuid,
             common: self.common.clone(),
-            standing: self.standing.clone(),
-            acquaintances: self.acquaintances.clone(),
+            leadership: self.leadership.clone(),
+            known_tservers: self.known_tservers.clone(),
             opened: self.opened.clone(),
             rpc,
             web: Mutex::new(web),
             dirs: self.dirs.clone(),
             tasks: self.tasks.clone(),
             env: self.env.clone(),
-            hand_over_within: self.config.raft.election_timeout(),
+            transfer_timeout: self.config.raft.election_timeout(),
             stopped: AtomicBool::new(false),
             bell: Notify::new(),
         }
@@ -223,14 +224,14 @@ impl SystemTabletStartup {
             Ok(replica) => self.start(self.opened.get_or_init(|| replica).clone()),
             Err(error) => {
                 tracing::error!(%error, "the system tablet cannot be opened");
-                self.standing.fail(error.clone());
+                self.leadership.fail(error.clone());
                 self.common.status.set_health(ServerHealth::Failed(error.message));
             }
         }
     }
 
     /// Returns the origin of the system tablet. Waits for the other masters if it depends on them.
-    async fn beginning(&self, me: Peer) -> Result<SystemTabletOrigin> {
+    async fn system_tablet_origin(&self, me: Peer) -> Result<SystemTabletOrigin> {
         let dirs = &self.dirs;
         match self.env.run(|| join::recover(dirs)).await? {
             Some(meta) if meta.data_state == DataState::Ready => return Ok(SystemTabletOrigin::Opened),
@@ -239,10 +240,10 @@ impl SystemTabletStartup {
             None => {}
         }
         if self.config.masters.len() <= 1 {
-            return Ok(SystemTabletOrigin::Founds(RaftConfig::initial(vec![me])));
+            return Ok(SystemTabletOrigin::Creates(RaftConfig::initial(vec![me])));
         }
         Ok(match cluster_init::initial_config(&self.env, dirs.uuid, &self.config.masters).await? {
-            InitialConfig::New(members) => SystemTabletOrigin::Founds(members),
+            InitialConfig::New(members) => SystemTabletOrigin::Creates(members),
             InitialConfig::Before => SystemTabletOrigin::Joins,
         })
     }
@@ -255,17 +256,22 @@ impl SystemTabletStartup {
             seed: self.env.rng.next_u64(),
         };
         let memory = &self.common.memory;
-        let cache = PageCache::with_tracker(self.config.page_cache_bytes, &memory.child("page-cache"), || u64::MAX);
+        let cache =
+            PageCache::with_tracker(self.config.page_cache_bytes, &memory.child("page-cache"), || u64::MAX);
         let (dirs, tablet, masters) = (&self.dirs, &self.config.tablet, &self.config.masters);
         let me = setup.me.clone();
         let open = || system_tablet::open(dirs, setup.clone(), tablet, cache.clone());
-        let (replica, wal) = match self.beginning(me).await? {
+        let (replica, wal) = match self.system_tablet_origin(me).await? {
             SystemTabletOrigin::Opened => {
                 let opened = self.env.run(open).await?;
-                cluster_init::check(&opened.0.status(self.env.now()).committed_config, self.dirs.uuid, masters)?;
+                cluster_init::check(
+                    &opened.0.status(self.env.now()).committed_config,
+                    self.dirs.uuid,
+                    masters,
+                )?;
                 opened
             }
-            SystemTabletOrigin::Founds(members) => {
+            SystemTabletOrigin::Creates(members) => {
                 let create = || system_tablet::create(dirs, members, setup.clone(), tablet, cache.clone());
                 self.env.run(create).await?
             }
@@ -315,9 +321,9 @@ impl SystemTabletStartup {
             env: self.env.clone(),
             config: self.config.clone(),
             replica,
-            standing: self.standing.clone(),
+            leadership: self.leadership.clone(),
             status: self.common.status.clone(),
-            acquaintances: self.acquaintances.clone(),
+            known_tservers: self.known_tservers.clone(),
             counts,
         };
         let mut tasks = lock(&self.tasks);
@@ -344,33 +350,33 @@ fn service_config(config: &MasterConfig) -> MasterServiceConfig {
 impl RunningMaster {
     /// Returns the catalog if this master leads; otherwise `NotReady` or `NotLeader`.
     pub fn catalog(&self) -> Result<CatalogHandle> {
-        self.standing.catalog().map_err(leadership::absent)
+        self.leadership.catalog().map_err(leadership::absent)
     }
 
     /// Returns true if this master leads the cluster.
     pub fn leads(&self) -> bool {
-        self.standing.catalog().is_ok()
+        self.leadership.catalog().is_ok()
     }
 
     /// Returns the error that failed this master, if any.
     pub fn failure(&self) -> Option<Error> {
-        self.standing.failure().or_else(|| self.opened.get()?.failure())
+        self.leadership.failure().or_else(|| self.opened.get()?.failure())
     }
 
     /// Stops in order: transfers leadership, rejects new calls, finishes running ones, closes the system tablet's log.
     /// A second call does nothing.
     pub async fn shutdown(&self) {
         if let Some(replica) = self.opened.get()
-            && replica.begin_hand_over().await
+            && replica.begin_transfer().await
         {
-            replica.until_handed_over(self.env.now().mono.after(self.hand_over_within)).await;
+            replica.wait_transferred(self.env.now().mono.after(self.transfer_timeout)).await;
         }
         self.rpc.shutdown(SHUTDOWN_GRACE).await;
-        if let Ok(catalog) = self.standing.catalog() {
+        if let Ok(catalog) = self.leadership.catalog() {
             // Without a majority of the masters the last change may never be stored.
             self.env.timeout(SHUTDOWN_GRACE, catalog.stop()).await;
         }
-        self.standing.stop();
+        self.leadership.stop();
         let tasks = std::mem::take(&mut *lock(&self.tasks));
         self.env.end(&tasks).await;
         if let Some(replica) = self.opened.get() {
@@ -392,7 +398,7 @@ impl RunningMaster {
 
     /// Waits until the system tablet is closed: the master was stopped, or has failed and should be stopped.
     pub async fn catalog_ended(&self) {
-        self.standing.until_stopped().await;
+        self.leadership.until_stopped().await;
     }
 }
 

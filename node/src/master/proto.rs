@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 
 use engine::catalog::{
-    AlterStep, AlterTable, CatalogErrorCode, ColumnChange, ColumnRef, ConsensusState, CreateTable, ReportedDataState, ExtraConfig,
-    ReportedHealth, Heartbeat, HostPort, PeerRecord, RangeOps, CatalogError, TserverRegistration, ReplicaState, ReplicaStats,
-    ReportedTablet, RequestedColumn, RequestedHash, RequestedPartitioning, RequestedRange, TableRef,
-    TabletReport,
+    AlterStep, AlterTable, CatalogError, CatalogErrorCode, ColumnChange, ColumnRef, ConsensusState,
+    CreateTable, ExtraConfig, Heartbeat, HostPort, PeerRecord, RangeOps, ReplicaState, ReplicaStats,
+    ReportedDataState, ReportedHealth, ReportedTablet, RequestedColumn, RequestedHash, RequestedPartitioning,
+    RequestedRange, TableRef, TabletReport, TserverRegistration,
 };
 use engine::error::Error;
 use engine::ids::{ColumnId, PeerId, Uuid};
 
+use nyala_common::wire::errors::status_from_error;
+use nyala_common::wire::schema::{column_from_pb, compression, encoding};
 use nyala_proto::kudu::consensus::health_report_pb::HealthStatus;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
 use nyala_proto::kudu::consensus::{ConsensusStatePb, RaftConfigPb, RaftPeerAttrsPb, RaftPeerPb};
@@ -25,8 +27,6 @@ use nyala_proto::kudu::{
     ColumnSchemaDeltaPb, ColumnSchemaPb, HostPortPb, PartitionSchemaPb, RowOperationsPb,
     ServerRegistrationPb, TableExtraConfigPb,
 };
-use nyala_common::wire::schema::{column_from_pb, compression, encoding};
-use nyala_common::wire::errors::status_from_error;
 
 type Result<T, E = CatalogError> = std::result::Result<T, E>;
 

@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 
 use engine::catalog::{
-    Catalog, HostPort, LocationsQuery, PeerRecord, TserverEntry, TableRef, TableLifecycle, TableEntry, TabletLifecycle,
-    TabletEntry,
+    Catalog, HostPort, LocationsQuery, PeerRecord, TableEntry, TableLifecycle, TableRef, TabletEntry,
+    TabletLifecycle, TserverEntry,
 };
 use engine::error::Error;
 use engine::ids::{PeerId, Uuid};
 
 use super::proto::{host_port_to_pb, id, refusal_to_pb, registration_to_pb, table_ref};
-use super::service::{MasterService, MasterErrorReply};
+use super::service::{MasterErrorReply, MasterService};
+use nyala_common::wire::errors::status_from_error;
+use nyala_common::wire::partition;
+use nyala_common::wire::schema::schema_to_pb;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::list_in_flight_tables_response_pb::TableInfo as InFlightInfo;
 use nyala_proto::kudu::master::list_tables_response_pb::{TableInfo, TabletWithPartition};
 use nyala_proto::kudu::master::tablet_locations_pb::{DeprecatedReplicaPb, InternedReplicaPb};
 use nyala_proto::kudu::master::*;
 use nyala_proto::kudu::{NodeInstancePb, TableTypePb};
-use nyala_common::wire::schema::schema_to_pb;
-use nyala_common::wire::partition;
-use nyala_common::wire::errors::status_from_error;
 
 type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
 

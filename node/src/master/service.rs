@@ -3,23 +3,23 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use engine::catalog::{CommandReply, Catalog, CatalogCommand, CatalogError};
+use engine::catalog::{Catalog, CatalogCommand, CatalogError, CommandReply};
 use engine::error::Error;
 use engine::time::ClockReading;
 use prost::Message;
 
-use super::known_tservers::KnownTservers;
 use super::catalog_loop::CatalogHandle;
-use super::proto::{id, refusal_to_pb, table_ref};
-use super::location_resolver::LocationResolver;
+use super::known_tservers::KnownTservers;
 use super::leadership::{CatalogUnavailable, LeadershipHandle, absent};
-use nyala_common::env::{BoxFuture, Env};
-use nyala_proto::kudu::master::master_error_pb::Code;
-use nyala_proto::kudu::master::*;
-use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use super::location_resolver::LocationResolver;
+use super::proto::{id, refusal_to_pb, table_ref};
 use crate::server::ServerStatus;
 use crate::tserver::replica::ReplicaHandle;
+use nyala_common::env::{BoxFuture, Env};
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
 use nyala_common::wire::errors::{error_from_status, status_from_error};
+use nyala_proto::kudu::master::master_error_pb::Code;
+use nyala_proto::kudu::master::*;
 
 /// Configuration that calls need.
 #[derive(Debug, Clone)]
@@ -35,8 +35,8 @@ pub(super) struct MasterServiceConfig {
 pub(super) struct MasterService {
     pub(super) env: Env,
     pub(super) status: Arc<ServerStatus>,
-    pub(super) standing: Arc<LeadershipHandle>,
-    pub(super) acquaintances: Arc<KnownTservers>,
+    pub(super) leadership: Arc<LeadershipHandle>,
+    pub(super) known_tservers: Arc<KnownTservers>,
     /// Replica of the system tablet; empty until it is open.
     pub(super) opened: Arc<OnceLock<ReplicaHandle>>,
     pub(super) locator: LocationResolver,
@@ -171,10 +171,12 @@ impl MasterService {
 
     /// Returns the catalog, or the error that sends clients to the leader.
     pub(super) fn loaded(&self) -> Result<CatalogHandle> {
-        self.standing.catalog().map_err(|why| {
+        self.leadership.catalog().map_err(|why| {
             let code = match why {
                 CatalogUnavailable::NotLeader => Code::NotTheLeader,
-                CatalogUnavailable::NotOpen | CatalogUnavailable::Loading => Code::CatalogManagerNotInitialized,
+                CatalogUnavailable::NotOpen | CatalogUnavailable::Loading => {
+                    Code::CatalogManagerNotInitialized
+                }
             };
             master_error(code, &absent(why))
         })

@@ -9,14 +9,14 @@ use engine::config::TabletConfig;
 use engine::error::{Error, Result};
 use engine::ids::{ColumnId, Term, Uuid};
 use engine::raft::RaftConfig;
-use engine::replica::{ReplicaSetup, Op, OpResult, Replica, WriteOp};
-use engine::schema::row_block::ProjectedColumn;
-use engine::schema::row_ops::{RowOpKind, ClientColumn};
+use engine::replica::{Op, OpResult, Replica, ReplicaSetup, WriteOp};
 use engine::schema::partition::{Partition, PartitionSchema};
+use engine::schema::row_block::ProjectedColumn;
+use engine::schema::row_ops::{ClientColumn, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::Tablet;
-use engine::tablet::superblock::Superblock;
 use engine::tablet::scan::ScanSpec;
+use engine::tablet::superblock::Superblock;
 use engine::wal::Wal;
 
 use crate::dirs::ServerDirs;
@@ -97,7 +97,9 @@ impl SystemTablet {
                 let (row, error) = &errors[0];
                 Err(Error::corrupt(format!("the system tablet rejected row {row}: {}", error.message)))
             }
-            other => Err(Error::corrupt(format!("unexpected reply of the system tablet to a write: {other:?}"))),
+            other => {
+                Err(Error::corrupt(format!("unexpected reply of the system tablet to a write: {other:?}")))
+            }
         }
     }
 }

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use engine::catalog::{TserverCall, CreateTabletCall, HostPort, MembershipChange, TserverRequest, TaskKey};
+use engine::catalog::{CreateTabletCall, HostPort, MembershipChange, TaskKey, TserverCall, TserverRequest};
 use engine::error::{Error, Result};
 use engine::ids::PeerId;
 use engine::time::Instant;
 
 use super::proto::{config_to_pb, extra_to_pb, id, peer_to_pb};
 use nyala_common::env::Env;
+use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::wire::errors::error_from_status;
+use nyala_common::wire::partition;
+use nyala_common::wire::schema::schema_to_pb;
 use nyala_proto::kudu::consensus::{
     ChangeConfigRequestPb, ChangeConfigResponsePb, ChangeConfigType, LeaderStepDownMode,
     LeaderStepDownRequestPb, LeaderStepDownResponsePb, RaftPeerPb,
@@ -21,10 +25,6 @@ use nyala_proto::kudu::tserver::{
     AlterSchemaRequestPb, AlterSchemaResponsePb, CreateTabletRequestPb, CreateTabletResponsePb,
     DeleteTabletRequestPb, DeleteTabletResponsePb, TabletServerErrorPb,
 };
-use nyala_common::rpc::client::{CallOptions, Proxy};
-use nyala_common::wire::schema::schema_to_pb;
-use nyala_common::wire::partition;
-use nyala_common::wire::errors::error_from_status;
 
 const SERVICE: &str = "kudu.tserver.TabletServerAdminService";
 const CONSENSUS_SERVICE: &str = "kudu.consensus.ConsensusService";
@@ -45,8 +45,8 @@ impl TserverCaller {
         TserverCaller { env: env.clone(), timeout, proxies: BTreeMap::new() }
     }
 
-    /// Sends `request` in a background task; `answered` gets its result.
-    pub fn send<F, A>(&mut self, request: TserverRequest, answered: A)
+    /// Sends `request` in a background task; `on_result` gets its result.
+    pub fn send<F, A>(&mut self, request: TserverRequest, on_result: A)
     where
         A: FnOnce(TaskKey, Result<()>) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
@@ -56,7 +56,7 @@ impl TserverCaller {
         self.env.spawn("master-request", async move {
             let task = request.task;
             let result = perform(&proxy, request, deadline).await;
-            answered(task, result).await;
+            on_result(task, result).await;
         });
     }
 
@@ -129,7 +129,9 @@ async fn change_members(
             let peer = RaftPeerPb { permanent_uuid: Some(id(*server)), ..RaftPeerPb::default() };
             (ChangeConfigType::RemovePeer, peer)
         }
-        MembershipChange::HandOver(successor) => return hand_over(proxy, task, *successor, deadline).await,
+        MembershipChange::HandOver(successor) => {
+            return transfer_leaderships(proxy, task, *successor, deadline).await;
+        }
     };
     let message = ChangeConfigRequestPb {
         dest_uuid: Some(id(task.server)),
@@ -143,7 +145,12 @@ async fn change_members(
     outcome(response.error)
 }
 
-async fn hand_over(proxy: &Proxy, task: TaskKey, successor: PeerId, deadline: Instant) -> Result<()> {
+async fn transfer_leaderships(
+    proxy: &Proxy,
+    task: TaskKey,
+    successor: PeerId,
+    deadline: Instant,
+) -> Result<()> {
     let message = LeaderStepDownRequestPb {
         dest_uuid: Some(id(task.server)),
         tablet_id: id(task.tablet),
@@ -200,12 +207,12 @@ where
 /// Returns the tablet server's result. Only a missing tablet counts as "not found".
 fn outcome(error: Option<TabletServerErrorPb>) -> Result<()> {
     let Some(error) = error else { return Ok(()) };
-    let said = error_from_status(&error.status);
+    let status_error = error_from_status(&error.status);
     match Code::try_from(error.code) {
-        Ok(Code::TabletNotFound) => Err(Error::not_found(said.message)),
-        Ok(Code::CasFailed) => Err(Error::aborted(said.message)),
-        Ok(Code::TabletAlreadyExists) => Err(Error::already_present(said.message)),
+        Ok(Code::TabletNotFound) => Err(Error::not_found(status_error.message)),
+        Ok(Code::CasFailed) => Err(Error::aborted(status_error.message)),
+        Ok(Code::TabletAlreadyExists) => Err(Error::already_present(status_error.message)),
         Ok(Code::TabletHasANewerSchema) => Ok(()),
-        _ => Err(Error::not_ready(said.message)),
+        _ => Err(Error::not_ready(status_error.message)),
     }
 }

@@ -3,8 +3,8 @@
 
 use super::flag_table_kudu::WITHOUT_EFFECT;
 use super::flags::Class::{Effective, Safeguard};
-use super::flags::FlagSpec;
 use super::flags::FlagScope::{Master, TabletServer};
+use super::flags::FlagSpec;
 
 const STABLE: &[&str] = &["stable"];
 const EVOLVING: &[&str] = &["evolving", "advanced"];

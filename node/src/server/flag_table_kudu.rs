@@ -89,9 +89,15 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("user_acl", Only(&["*"], AUTHORIZATION), "*", "ignored: there is no authorization"),
     F::text("superuser_acl", Only(&["", "*"], AUTHORIZATION), "", "ignored: there is no authorization"),
     F::text("trusted_user_acl", Only(&[""], AUTHORIZATION), "", "ignored: there is no authorization"),
-    F::bool("tserver_enforce_access_control", Only(&["false"], AUTHORIZATION), "false", "ignored: there is no authorization")
-        .of(TabletServer),
-    F::text("ranger_config_path", Only(&[""], AUTHORIZATION), "", "ignored: there is no authorization").of(Master),
+    F::bool(
+        "tserver_enforce_access_control",
+        Only(&["false"], AUTHORIZATION),
+        "false",
+        "ignored: there is no authorization",
+    )
+    .of(TabletServer),
+    F::text("ranger_config_path", Only(&[""], AUTHORIZATION), "", "ignored: there is no authorization")
+        .of(Master),
     // Tokens.
     F::number("authn_token_validity_seconds", Only(&["0"], TOKENS), "0", "there are no tokens"),
     F::number("authz_token_validity_seconds", Only(&["0"], TOKENS), "0", "there are no tokens"),

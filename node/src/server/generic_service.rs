@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use engine::memory::MemUsage;
 
+use crate::server_clock::ServerClock;
 use nyala_common::env::BoxFuture;
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
 use nyala_proto::kudu::MemTrackerPb;
 use nyala_proto::kudu::server::get_flags_response_pb::Flag;
 use nyala_proto::kudu::server::set_flag_response_pb::Code;
@@ -13,11 +15,9 @@ use nyala_proto::kudu::server::{
     GetStatusRequestPb, GetStatusResponsePb, ServerClockRequestPb, ServerClockResponsePb, SetFlagRequestPb,
     SetFlagResponsePb,
 };
-use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
-use crate::server_clock::ServerClock;
 
 use super::ServerContext;
-use super::flags::{self, FlagState, Flags, FlagError};
+use super::flags::{self, FlagError, FlagState, Flags};
 
 /// Service over one server's [`ServerContext`] and its clock.
 pub struct GenericService {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_chosen_as_the_tools_ask() {
+    fn flags_are_selected_by_the_request() {
         let flags = Flags::new();
         flags.set("heartbeat_interval_ms", "5").unwrap();
         flags.set("never_fsync", "true").unwrap();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_is_set_or_the_reason_given() {
+    fn a_flag_is_set_or_rejected_with_a_reason() {
         let flags = Flags::new();
         let set = |flag: &str, value: &str, force| {
             let (flag, value) = (flag.to_string(), value.to_string());

@@ -24,13 +24,13 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 
 use crate::dirs::ServerKind;
-use nyala_common::env::{Env, Listener};
-use nyala_common::metrics::{MetricRegistry, MetricSamples};
-use nyala_proto::kudu::server::ServerStatusPb;
-use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
-use nyala_common::rpc::server::RpcHandle;
 use engine::memory::{MemTracker, MemUsage};
 use flags::Flags;
+use nyala_common::env::{Env, Listener};
+use nyala_common::metrics::{MetricRegistry, MetricSamples};
+use nyala_common::rpc::server::RpcHandle;
+use nyala_proto::kudu::server::ServerStatusPb;
+use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
 
 /// Version text for clients and tools.
 pub const VERSION: &str = concat!("nyala ", env!("CARGO_PKG_VERSION"));
@@ -71,7 +71,7 @@ impl ServerContext {
         let status = Arc::new(ServerStatus::new(env, uuid));
         let metrics = MetricRegistry::new();
         let shown = memory.clone();
-        metrics.register(move |out: &mut MetricSamples| collect_memory(&shown.usage(), out));
+        metrics.register(move |samples: &mut MetricSamples| collect_memory(&shown.usage(), samples));
         ServerContext { kind, flags, metrics, memory, status }
     }
 }
@@ -79,9 +79,9 @@ impl ServerContext {
 /// Registers the metrics of the RPC layer.
 pub fn watch_rpc(metrics: &MetricRegistry, rpc: &RpcHandle) {
     let counters = rpc.counters();
-    metrics.register(move |out: &mut MetricSamples| {
+    metrics.register(move |samples: &mut MetricSamples| {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut total = |name, help, counter| out.counter(name, help, &[], read(counter));
+        let mut total = |name, help, counter| samples.counter(name, help, &[], read(counter));
         total("rpc_connections_accepted_total", "Connections accepted.", &counters.connections_accepted);
         total(
             "rpc_negotiations_failed_total",
@@ -102,16 +102,16 @@ pub fn watch_rpc(metrics: &MetricRegistry, rpc: &RpcHandle) {
         );
         total("rpc_calls_repeated_total", "Retries answered with a cached reply.", &counters.calls_repeated);
         let open = read(&counters.connections_open) as f64;
-        out.gauge("rpc_connections_open", "Open connections.", &[], open);
+        samples.gauge("rpc_connections_open", "Open connections.", &[], open);
     });
 }
 
-fn collect_memory(usage: &MemUsage, out: &mut MetricSamples) {
+fn collect_memory(usage: &MemUsage, samples: &mut MetricSamples) {
     let labels = [("tracker", usage.id.as_str())];
-    out.gauge("memory_tracked_bytes", "Tracked memory by consumer.", &labels, usage.bytes as f64);
+    samples.gauge("memory_tracked_bytes", "Tracked memory by consumer.", &labels, usage.bytes as f64);
     // Below the first level there is one tracker per tablet: too many names for a metric.
     for child in usage.children.iter().filter(|_| usage.parent_id.is_none()) {
-        collect_memory(child, out);
+        collect_memory(child, samples);
     }
 }
 

@@ -13,11 +13,11 @@ use super::ServerStatus;
 use super::flags::Flags;
 use crate::config;
 use crate::dirs::ServerKind;
-use nyala_common::env::Env;
 use crate::master::{self, MasterConfig, RunningMaster};
-use nyala_proto::kudu::HostPortPb;
 use crate::tserver::copy::CopyConfig;
 use crate::tserver::{self, RunningTserver, TserverConfig};
+use nyala_common::env::Env;
+use nyala_proto::kudu::HostPortPb;
 
 /// A running server of either kind.
 pub enum RunningServer {
@@ -72,7 +72,7 @@ impl RunningServer {
             RunningServer::Master(master) => match master.catalog() {
                 // Tables can be created once the leader's catalog has the tablet servers.
                 Ok(catalog) => catalog.read(|catalog, now| catalog.servers(now.mono).count()).await,
-                Err(_) => Ok(master.acquaintances.count()),
+                Err(_) => Ok(master.known_tservers.count()),
             },
             RunningServer::TabletServer(_) => Ok(0),
         }

@@ -15,6 +15,10 @@ use super::server::TabletServer;
 use super::tablet_service::FEATURES;
 use super::write::refused;
 use nyala_common::env::BoxFuture;
+use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::wire::consensus as wire;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_common::wire::{partition, schema};
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{
@@ -23,10 +27,6 @@ use nyala_proto::kudu::tserver::{
     QuiesceTabletServerResponsePb,
 };
 use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
-use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
-use nyala_common::wire::consensus as wire;
-use nyala_common::wire::errors::{TabletError, TabletErrorCode};
-use nyala_common::wire::{schema, partition};
 
 const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
     MethodInfo { name, tracked: false, required }
@@ -127,8 +127,8 @@ async fn delete(server: &TabletServer, request: &DeleteTabletRequestPb) -> Resul
         TabletDataState::TabletDataTombstoned => true,
         TabletDataState::TabletDataDeleted => false,
         other => {
-            let what = format!("cannot delete a tablet to the state {}", other.as_str_name());
-            return Err(Error::invalid(what).into());
+            let message = format!("cannot delete a tablet to the state {}", other.as_str_name());
+            return Err(Error::invalid(message).into());
         }
     };
     let entry = server.tablets.find(&request.tablet_id).inspect_err(|_| {
@@ -162,7 +162,10 @@ async fn alter_schema(server: &TabletServer, call: Call) -> Reply {
 }
 
 /// Returns the timestamp of the alteration, or `None` if it was applied before.
-async fn alter(server: &TabletServer, request: AlterSchemaRequestPb) -> Result<Option<Timestamp>, TabletError> {
+async fn alter(
+    server: &TabletServer,
+    request: AlterSchemaRequestPb,
+) -> Result<Option<Timestamp>, TabletError> {
     server.check_destination(request.dest_uuid.as_ref())?;
     let entry = server.tablets.find(&request.tablet_id)?;
     let replica = entry.running()?;
@@ -184,18 +187,18 @@ async fn alter(server: &TabletServer, request: AlterSchemaRequestPb) -> Result<O
 }
 
 /// Accepts a repeated request: a master retries until it receives the version. A different schema is an error.
-fn altered_before(asked: u32, current: u32, schema: &Schema, known: &Schema) -> Result<(), TabletError> {
-    if asked < current {
-        let what = format!("the tablet has schema version {current} already, {asked} is older");
+fn altered_before(requested: u32, current: u32, schema: &Schema, known: &Schema) -> Result<(), TabletError> {
+    if requested < current {
+        let message = format!("the tablet has schema version {current} already, {requested} is older");
         return Err(TabletError::new(
             TabletErrorCode::TabletHasANewerSchema,
             ErrorCode::InvalidArgument,
-            what,
+            message,
         ));
     }
     if schema != known {
-        let what = format!("the tablet has another schema of version {current}");
-        return Err(TabletError::new(TabletErrorCode::MismatchedSchema, ErrorCode::InvalidArgument, what));
+        let message = format!("the tablet has another schema of version {current}");
+        return Err(TabletError::new(TabletErrorCode::MismatchedSchema, ErrorCode::InvalidArgument, message));
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use engine::config::TabletConfig;
 use engine::raft::RaftOptions;
 
 use super::copy::CopyConfig;
-use nyala_common::rpc::RpcConfig;
 use crate::server::flags::Flags;
+use nyala_common::rpc::RpcConfig;
 
 /// Configuration of one tablet server. Defaults are Kudu's, except [`TserverConfig::log_sync`]. A field whose name
 /// differs from Kudu's flag names the flag.

@@ -9,18 +9,18 @@ use engine::replica::writes_of;
 use engine::wal::ReplicateEntry;
 use prost::Message;
 
-use super::consensus_service::{ReplicaHost, HostedReplica};
+use super::consensus_service::{HostedReplica, ReplicaHost};
 use super::copy;
-use super::tablet_entry::{EntryState, TabletEntry};
 use super::replica::ReplicaHandle;
 use super::server::TabletServer;
+use super::tablet_entry::{EntryState, TabletEntry};
+use crate::server_clock::ServerClock;
 use nyala_common::env::{BoxFuture, Env};
+use nyala_common::wire::consensus as wire;
+use nyala_common::wire::errors::TabletError;
 use nyala_proto::kudu::NodeInstancePb;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::consensus::{ConsensusStatePb, RaftConfigPb, StartTabletCopyRequestPb};
-use crate::server_clock::ServerClock;
-use nyala_common::wire::consensus as wire;
-use nyala_common::wire::errors::TabletError;
 
 impl ReplicaHost for TabletServer {
     fn env(&self) -> &Env {
@@ -39,9 +39,13 @@ impl ReplicaHost for TabletServer {
         self.common.status.node_instance()
     }
 
-    fn reserve_for_entries(&self, replica: &ReplicaHandle, entries: &[ReplicateEntry]) -> Result<Option<Reservation>, String> {
+    fn reserve_for_entries(
+        &self,
+        replica: &ReplicaHandle,
+        entries: &[ReplicateEntry],
+    ) -> Result<Option<Reservation>, String> {
         let writes = writes_of(entries.iter().map(|entry| (entry.kind, &entry.payload)));
-        self.memory.admit_operations(replica.tablet(), &writes)
+        self.memory.reserve_operations(replica.tablet(), &writes)
     }
 
     fn find(&self, tablet: &[u8]) -> Result<HostedReplica, TabletError> {

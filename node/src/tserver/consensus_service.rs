@@ -20,7 +20,12 @@ use engine::time::Timestamp;
 use engine::wal::ReplicateEntry;
 
 use super::replica::{PendingUpdate, ReplicaHandle};
+use crate::server_clock::ServerClock;
 use nyala_common::env::{BoxFuture, Env};
+use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::wire::consensus as wire;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_common::wire::schema;
 use nyala_proto::kudu::NodeInstancePb;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::consensus::get_consensus_state_response_pb::TabletConsensusInfoPb;
@@ -34,11 +39,6 @@ use nyala_proto::kudu::consensus::{
     RunLeaderElectionResponsePb, StartTabletCopyRequestPb, StartTabletCopyResponsePb,
     UnsafeChangeConfigRequestPb, UnsafeChangeConfigResponsePb, VoteRequestPb, VoteResponsePb,
 };
-use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
-use crate::server_clock::ServerClock;
-use nyala_common::wire::consensus as wire;
-use nyala_common::wire::schema;
-use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 
 /// Owner of the replicas that a service speaks for.
 pub trait ReplicaHost: Send + Sync + 'static {
@@ -48,7 +48,11 @@ pub trait ReplicaHost: Send + Sync + 'static {
     fn instance(&self) -> NodeInstancePb;
     /// Reserves memory for a leader's operations on a replica, where memory is tracked. The error gives the reason for
     /// a rejection.
-    fn reserve_for_entries(&self, _replica: &ReplicaHandle, _entries: &[ReplicateEntry]) -> Result<Option<Reservation>, String> {
+    fn reserve_for_entries(
+        &self,
+        _replica: &ReplicaHandle,
+        _entries: &[ReplicateEntry],
+    ) -> Result<Option<Reservation>, String> {
         Ok(None)
     }
     /// Finds a replica by its tablet id; `TABLET_NOT_FOUND` if there is none.
@@ -83,8 +87,8 @@ impl HostedReplica {
         match self {
             HostedReplica::Running(replica) => Ok(replica),
             HostedReplica::Tombstoned(_) => {
-                let what = format!("Tablet {} is tombstoned", String::from_utf8_lossy(tablet));
-                Err(TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what))
+                let message = format!("Tablet {} is tombstoned", String::from_utf8_lossy(tablet));
+                Err(TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, message))
             }
             HostedReplica::Copying(error) | HostedReplica::Not(error) => Err(error),
         }
@@ -186,7 +190,11 @@ fn find(host: &dyn ReplicaHost, dest: Option<&Bytes>, tablet: &[u8]) -> Result<R
 
 // Calls between replicas.
 
-async fn update(host: &Arc<dyn ReplicaHost>, pb: ConsensusRequestPb, sidecars: &[Bytes]) -> ConsensusResponsePb {
+async fn update(
+    host: &Arc<dyn ReplicaHost>,
+    pb: ConsensusRequestPb,
+    sidecars: &[Bytes],
+) -> ConsensusResponsePb {
     match begin_update(&**host, pb, sidecars) {
         Ok((replica, pending)) => match pending.answer().await {
             Ok(response) => wire::update_response_to_pb(&response),
@@ -204,7 +212,7 @@ fn begin_update(
 ) -> Result<(ReplicaHandle, PendingUpdate), TabletError> {
     let replica = find(host, pb.dest_uuid.as_ref(), pb.tablet_id.as_bytes())?;
     let request = wire::update_from_pb(pb, sidecars)?;
-    let room = match &request.entries[..] {
+    let reservation = match &request.entries[..] {
         [] => None,
         entries => host.reserve_for_entries(&replica, entries).map_err(|why| {
             TabletError::new(TabletErrorCode::Throttled, ErrorCode::ServiceUnavailable, why)
@@ -212,7 +220,8 @@ fn begin_update(
     };
     let newest = request.entries.iter().map(|entry| entry.timestamp).chain(request.safe_time).max();
     host.clock().update(newest.unwrap_or(Timestamp::MIN))?;
-    let pending = replica.begin_update(request, room).map_err(|error| replica_error(&replica, &error))?;
+    let pending =
+        replica.begin_update(request, reservation).map_err(|error| replica_error(&replica, &error))?;
     Ok((replica, pending))
 }
 
@@ -228,7 +237,11 @@ fn replica_error(replica: &ReplicaHandle, error: &Error) -> TabletError {
 /// Share of the caller's remaining time, as a divisor, that one replica may delay the replies of the others.
 const HEARTBEAT_PATIENCE_SHARE: u32 = 2;
 
-async fn heartbeats(host: &Arc<dyn ReplicaHost>, call: &Call, pb: HeartbeatsRequestPb) -> HeartbeatsResponsePb {
+async fn heartbeats(
+    host: &Arc<dyn ReplicaHost>,
+    call: &Call,
+    pb: HeartbeatsRequestPb,
+) -> HeartbeatsResponsePb {
     if let Err(error) = check_destination(host.uuid(), pb.dest_uuid.as_ref()) {
         return HeartbeatsResponsePb { responses: Vec::new(), error: Some(error.to_pb()) };
     }
@@ -255,8 +268,8 @@ async fn heartbeats(host: &Arc<dyn ReplicaHost>, call: &Call, pb: HeartbeatsRequ
 }
 
 fn slow() -> TabletError {
-    let what = "the replica did not reply in time";
-    TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable, what)
+    let message = "the replica did not reply in time";
+    TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable, message)
 }
 
 async fn vote(host: &Arc<dyn ReplicaHost>, pb: &VoteRequestPb) -> VoteResponsePb {
@@ -274,13 +287,20 @@ async fn try_vote(host: &Arc<dyn ReplicaHost>, pb: &VoteRequestPb) -> Result<Vot
     check_destination(host.uuid(), pb.dest_uuid.as_ref())?;
     let request = wire::vote_from_pb(pb)?;
     match host.find(pb.tablet_id.as_bytes())? {
-        HostedReplica::Running(replica) => replica.vote(request).await.map_err(|error| replica_error(&replica, &error)),
-        HostedReplica::Tombstoned(_) | HostedReplica::Copying(_) => host.clone().vote_of_tombstone(request).await,
+        HostedReplica::Running(replica) => {
+            replica.vote(request).await.map_err(|error| replica_error(&replica, &error))
+        }
+        HostedReplica::Tombstoned(_) | HostedReplica::Copying(_) => {
+            host.clone().vote_of_tombstone(request).await
+        }
         HostedReplica::Not(error) => Err(error),
     }
 }
 
-async fn start_copy(host: &Arc<dyn ReplicaHost>, request: StartTabletCopyRequestPb) -> Result<(), TabletError> {
+async fn start_copy(
+    host: &Arc<dyn ReplicaHost>,
+    request: StartTabletCopyRequestPb,
+) -> Result<(), TabletError> {
     check_destination(host.uuid(), request.dest_uuid.as_ref())?;
     host.clone().start_copy(request).await
 }
@@ -319,13 +339,13 @@ async fn step_down(host: &dyn ReplicaHost, request: &LeaderStepDownRequestPb) ->
     };
     let status = replica.status();
     if status.role != Role::Leader {
-        let what =
+        let message =
             format!("Not currently leader: this replica is a {:?} of term {}", status.role, status.term);
-        return Err(TabletError::new(TabletErrorCode::NotTheLeader, ErrorCode::IllegalState, what));
+        return Err(TabletError::new(TabletErrorCode::NotTheLeader, ErrorCode::IllegalState, message));
     }
     if status.active_config().voter_count() <= 1 {
-        let what = "this replica is the only voter: no other can lead";
-        return Err(TabletError::new(TabletErrorCode::UnknownError, ErrorCode::IllegalState, what));
+        let message = "this replica is the only voter: no other can lead";
+        return Err(TabletError::new(TabletErrorCode::UnknownError, ErrorCode::IllegalState, message));
     }
     replica.step_down(to, abrupt).await.map_err(|error| match error.kind {
         ErrorKind::Invalid => error.into(),
@@ -339,7 +359,10 @@ async fn change_config(host: &dyn ReplicaHost, request: &ChangeConfigRequestPb) 
     change_of(host, request.dest_uuid.as_ref(), &request.tablet_id, change).await
 }
 
-async fn bulk_change_config(host: &dyn ReplicaHost, request: &BulkChangeConfigRequestPb) -> ChangeConfigResponsePb {
+async fn bulk_change_config(
+    host: &dyn ReplicaHost,
+    request: &BulkChangeConfigRequestPb,
+) -> ChangeConfigResponsePb {
     let parts = request.config_changes.iter().map(|item| (item.r#type, item.peer.as_ref()));
     let change = wire::change(parts, request.cas_config_opid_index);
     change_of(host, request.dest_uuid.as_ref(), &request.tablet_id, change).await
@@ -373,7 +396,10 @@ async fn run_change(replica: &ReplicaHandle, change: ConfigChange) -> Result<(),
     Err(leader_error(replica, &error))
 }
 
-async fn unsafe_config(host: &dyn ReplicaHost, request: UnsafeChangeConfigRequestPb) -> Result<(), TabletError> {
+async fn unsafe_config(
+    host: &dyn ReplicaHost,
+    request: UnsafeChangeConfigRequestPb,
+) -> Result<(), TabletError> {
     let replica = find(host, request.dest_uuid.as_ref(), &request.tablet_id)?;
     let caller = String::from_utf8_lossy(&request.caller_id).into_owned();
     let invalid = |error: Error| TabletError::of(TabletErrorCode::InvalidConfig, &error);
@@ -385,7 +411,10 @@ async fn unsafe_config(host: &dyn ReplicaHost, request: UnsafeChangeConfigReques
     })
 }
 
-fn consensus_states(host: &dyn ReplicaHost, request: &GetConsensusStateRequestPb) -> GetConsensusStateResponsePb {
+fn consensus_states(
+    host: &dyn ReplicaHost,
+    request: &GetConsensusStateRequestPb,
+) -> GetConsensusStateResponsePb {
     if let Err(error) = check_destination(host.uuid(), request.dest_uuid.as_ref()) {
         return GetConsensusStateResponsePb { error: Some(error.to_pb()), ..Default::default() };
     }
@@ -395,11 +424,12 @@ fn consensus_states(host: &dyn ReplicaHost, request: &GetConsensusStateRequestPb
         cstate: Some(state),
     };
     // Unknown tablets are left out; an empty list of ids means all tablets.
-    let asked = |id: &TabletId| {
-        request.tablet_ids.is_empty() || request.tablet_ids.iter().any(|asked| Uuid::parse(asked) == Ok(*id))
+    let is_requested = |id: &TabletId| {
+        request.tablet_ids.is_empty()
+            || request.tablet_ids.iter().any(|requested| Uuid::parse(requested) == Ok(*id))
     };
     GetConsensusStateResponsePb {
-        tablets: host.states(with_health).into_iter().filter(|(id, _)| asked(id)).map(info).collect(),
+        tablets: host.states(with_health).into_iter().filter(|(id, _)| is_requested(id)).map(info).collect(),
         replica_management_info: Some(replica_management()),
         error: None,
     }

@@ -54,14 +54,14 @@ mod tests {
     use engine::ids::Uuid;
 
     #[test]
-    fn the_newest_are_remembered() {
+    fn the_newest_deletions_are_remembered() {
         let tablet = |n: usize| Uuid((n as u128).to_be_bytes());
-        let mut buried = DeletedTablets::default();
+        let mut deleted = DeletedTablets::default();
         for n in 0..=MAX {
-            buried.insert(tablet(n));
-            buried.insert(tablet(n));
+            deleted.insert(tablet(n));
+            deleted.insert(tablet(n));
         }
-        assert!(!buried.contains(tablet(0)));
-        assert!((1..=MAX).all(|n| buried.contains(tablet(n))));
+        assert!(!deleted.contains(tablet(0)));
+        assert!((1..=MAX).all(|n| deleted.contains(tablet(n))));
     }
 }

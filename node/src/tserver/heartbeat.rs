@@ -16,19 +16,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::error::{Error, Result};
 
-use super::consensus_service;
-use super::tablet_entry::TabletEntry;
 use super::consensus_host;
-use super::tablet_reports::PendingReport;
+use super::consensus_service;
 use super::server::TabletServer;
+use super::tablet_entry::TabletEntry;
+use super::tablet_reports::PendingReport;
+use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::wire::errors::status_from_error;
+use nyala_common::wire::schema;
 use nyala_proto::kudu::master::{
     MasterFeatures, ReportedTabletPb, TabletReportPb, TsHeartbeatRequestPb, TsHeartbeatResponsePb,
     TsToMasterCommonPb,
 };
 use nyala_proto::kudu::tablet::ReportedTabletStatsPb;
-use nyala_common::rpc::client::{CallOptions, Proxy};
-use nyala_common::wire::schema;
-use nyala_common::wire::errors::status_from_error;
 
 /// User name of calls to masters.
 const USER: &str = "nyala";
@@ -44,7 +44,7 @@ pub struct Heartbeater {
     acknowledged: Option<u64>,
     sequence_number: i32,
     /// True if the last attempt succeeded; only the first of several failures is logged.
-    well: bool,
+    healthy: bool,
 }
 
 impl Heartbeater {
@@ -57,7 +57,7 @@ impl Heartbeater {
             leads: true,
             acknowledged: None,
             sequence_number: 0,
-            well: true,
+            healthy: true,
         }
     }
 
@@ -79,7 +79,7 @@ impl Heartbeater {
 
     fn failed(&mut self, error: &Error) {
         self.server.env.watch.mark("heartbeat: failed");
-        if std::mem::replace(&mut self.well, false) {
+        if std::mem::replace(&mut self.healthy, false) {
             tracing::warn!(master = %self.master.target(), %error, "heartbeat failed; retrying");
         }
     }
@@ -90,9 +90,12 @@ impl Heartbeater {
             std::future::pending::<()>().await;
         }
         let hint = self.server.tablets.hint().notified();
-        let waiting = |pending: PendingReport| pending.updated.is_empty() && pending.removed.is_empty();
+        let nothing_to_report =
+            |pending: PendingReport| pending.updated.is_empty() && pending.removed.is_empty();
         // A change between the last report and now has notified no waiter.
-        if self.acknowledged.is_none() || waiting(self.server.tablets.changes_since(self.acknowledged)) {
+        if self.acknowledged.is_none()
+            || nothing_to_report(self.server.tablets.changes_since(self.acknowledged))
+        {
             hint.await;
         }
     }
@@ -117,7 +120,7 @@ impl Heartbeater {
             let message = error.status.message.clone().unwrap_or_default();
             return Err(Error::not_ready(format!("the master rejected the heartbeat: {message}")));
         }
-        if !std::mem::replace(&mut self.well, true) || registering {
+        if !std::mem::replace(&mut self.healthy, true) || registering {
             tracing::info!(master = %self.master.target(), "heartbeats to a master succeed");
         }
         let watch = &server.env.watch;

@@ -95,9 +95,9 @@ impl LogTask {
             for (read, result) in outcome.reads {
                 (self.report)(LogEvent::Read(read, result));
             }
-            if let Some(answer) = outcome.stop {
-                // If the caller has gone, dropping the log closes it.
-                drop(answer.send(self.wal));
+            if let Some(reply_sender) = outcome.stop {
+                // If the caller has stopped waiting, dropping the log closes it.
+                drop(reply_sender.send(self.wal));
                 return;
             }
         }
@@ -129,7 +129,7 @@ fn write_group(wal: &mut Wal, group: Vec<LogRequest>) -> GroupOutcome {
             }
             LogRequest::Read(read) => reads.push(read),
             LogRequest::With(work) => outcome.works.push(work),
-            LogRequest::Stop(answer) => outcome.stop = Some(answer),
+            LogRequest::Stop(reply_sender) => outcome.stop = Some(reply_sender),
         }
     }
     let written = write_and_sync(wal, writes);
@@ -161,7 +161,7 @@ pub fn has_operations(writes: &[LogWrite]) -> bool {
 }
 
 /// Returns the error for a log task that ended, which happens only when the node goes down.
-pub fn gone() -> Error {
+pub fn log_task_ended() -> Error {
     Error::aborted("the log of this replica is closed")
 }
 
@@ -180,27 +180,29 @@ mod tests {
 
     /// The source of a copy reports the durable part of its log, so the replica must have received it by then.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn the_replica_hears_what_is_durable_before_others_have_the_log() {
+    async fn the_replica_receives_durable_operations_before_work_gets_the_log() {
         let env = OsEnv::new(&OsOptions::default()).expect("there is entropy");
         let wal = Wal::create(Arc::new(MemDisk::new(1)), "wal", CONFIG).expect("a log");
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let told = heard.clone();
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let reported = reports.clone();
         let report = Box::new(move |done| {
             if let LogEvent::Persisted(Ok(op)) = done {
-                told.lock().unwrap().push(op.to_string());
+                reported.lock().unwrap().push(op.to_string());
             }
         });
-        let LogWriter::Beside(works) = start(&env, wal, Arc::default(), report) else { panic!("it has a task") };
+        let LogWriter::Beside(works) = start(&env, wal, Arc::default(), report) else {
+            panic!("it has a task")
+        };
         let (go_on, wait) = threads::channel();
         works.send(LogRequest::With(Box::new(move |_| wait.recv().unwrap()))).ok().unwrap();
         // While the task waits in that work, these become one group.
         let last = Some(OpId { term: 1, index: 7 });
         works.send(LogRequest::Append { writes: Vec::new(), last }).ok().unwrap();
-        let (answer, answered) = oneshot::channel();
-        let seen = heard.clone();
-        let work = move |_: &mut Wal| answer.send(seen.lock().unwrap().clone()).unwrap();
+        let (reply_sender, reply_receiver) = oneshot::channel();
+        let seen = reports.clone();
+        let work = move |_: &mut Wal| reply_sender.send(seen.lock().unwrap().clone()).unwrap();
         works.send(LogRequest::With(Box::new(work))).ok().unwrap();
         go_on.send(()).unwrap();
-        assert_eq!(answered.await.unwrap(), ["1.7"]);
+        assert_eq!(reply_receiver.await.unwrap(), ["1.7"]);
     }
 }

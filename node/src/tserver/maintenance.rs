@@ -20,9 +20,9 @@ use engine::tablet::rowset::RowSetId;
 use engine::time::{Instant, Timestamp};
 use engine::wal::Wal;
 
-use super::tablet_entry::{EntryState, TabletEntry};
 use super::replica::ReplicaHandle;
 use super::server::TabletServer;
+use super::tablet_entry::{EntryState, TabletEntry};
 use nyala_common::env::Env;
 
 /// Runs the jobs that are due, for as long as the server runs.
@@ -85,7 +85,7 @@ struct UnflushedSince {
 /// Bytes of a log that GC could delete, and the time at which that was computed.
 #[derive(Clone, Copy)]
 struct RetainedLog {
-    asked: Instant,
+    computed_at: Instant,
     log_bytes: u64,
     held_bytes: u64,
 }
@@ -94,7 +94,7 @@ impl RetainedLog {
     /// Returns true if the amount may have changed: the log shrinks by whole segments, and peers catch up gradually.
     fn is_old(&self, now: Instant, log_bytes: u64, config: &TabletConfig) -> bool {
         let changed = log_bytes.abs_diff(self.log_bytes) >= config.wal_segment_bytes_max;
-        changed || now.since(self.asked) >= RETAINED_LOG_AGE_MAX
+        changed || now.since(self.computed_at) >= RETAINED_LOG_AGE_MAX
     }
 }
 
@@ -125,7 +125,11 @@ impl FlushAges {
             }
         }
         let memory_short = starved || server.memory.excess_bytes() > 0;
-        let (i, kind) = maintenance_policy::choose(&views, &server.live.tablet(&server.config.tablet), memory_short)?;
+        let (i, kind) = maintenance_policy::choose(
+            &views,
+            &server.runtime_flags.tablet(&server.config.tablet),
+            memory_short,
+        )?;
         server.env.watch.mark_if(memory_short, "maintenance: memory is short");
         let (entry, replica) = open.swap_remove(i);
         Some((entry, replica, kind))
@@ -184,7 +188,7 @@ impl UnflushedSince {
             return known.held_bytes;
         }
         let held_bytes = log_held(replica).await;
-        self.log = Some(RetainedLog { asked: now, log_bytes, held_bytes });
+        self.log = Some(RetainedLog { computed_at: now, log_bytes, held_bytes });
         held_bytes
     }
 
@@ -262,7 +266,7 @@ pub async fn run_job(env: &Env, replica: &ReplicaHandle, kind: JobKind) -> Resul
     let (job, outcome) = drive(env, replica, job).await;
     let Some(job) = job else { return outcome.map(|()| true) };
     let error = outcome.as_ref().err().cloned();
-    replica.run_on_loop(move |replica, out| replica.end_job(job, error, out)).await?;
+    replica.run_on_loop(move |replica, effects| replica.end_job(job, error, effects)).await?;
     outcome.map(|()| true)
 }
 
@@ -279,11 +283,11 @@ async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>
                 }
             }
             Ok(JobStep::Turn) => {
-                let turned = replica.run_on_loop(move |replica, out| {
-                    let done = replica.job_turn(&mut job, out);
+                let result = replica.run_on_loop(move |replica, effects| {
+                    let done = replica.job_turn(&mut job, effects);
                     (job, done)
                 });
-                match turned.await {
+                match result.await {
                     Ok((back, Ok(()))) => job = back,
                     Ok((back, Err(error))) => return (Some(back), Err(error)),
                     Err(error) => return (None, Err(error)),
@@ -309,7 +313,9 @@ async fn gc_log(replica: &ReplicaHandle) -> Result<()> {
     let (keep_from, wanted_from) =
         replica.run_on_loop(|replica, _| (replica.log_keep_from(), replica.log_wanted_from())).await?;
     let spared = replica.tablet().config().wal_spared_bytes_max;
-    let cut = move |wal: &mut Wal| wal.gc_keeping_from(keep_from.min(first_retained_index(wal)), wanted_from, spared);
+    let cut = move |wal: &mut Wal| {
+        wal.gc_keeping_from(keep_from.min(first_retained_index(wal)), wanted_from, spared)
+    };
     let cut = replica.run_on_wal(cut).await?;
     match cut {
         Ok(_) => Ok(()),

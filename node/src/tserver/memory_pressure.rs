@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use engine::memory::{TrackedBytes, MemTracker, MemoryHandle, Reservation};
+use engine::memory::{MemTracker, MemoryHandle, Reservation, TrackedBytes};
 use engine::replica::WriteOp;
 use engine::tablet::{GrowthEstimate, Tablet};
 
@@ -22,13 +22,13 @@ use engine::tablet::{GrowthEstimate, Tablet};
 const QUICK_SHARE: u64 = 64;
 
 /// Initial reservation of every reply with rows.
-const ANSWER_BYTES_MIN: u64 = 32 << 10;
+const REPLY_BYTES_MIN: u64 = 32 << 10;
 
 /// Tracked memory of a server against its limits.
 pub struct MemoryPressure {
     root: Arc<MemTracker>,
     calls: Arc<MemTracker>,
-    answers: Arc<MemTracker>,
+    replies: Arc<MemTracker>,
     soft_percent: u64,
     refused: AtomicU64,
     /// True if a reservation failed at the hard limit since [`MemoryPressure::take_starvation_flag`].
@@ -45,7 +45,7 @@ pub struct WriteReservation {
 
 /// Memory of a reply's rows, from the first row until they are on the socket.
 pub struct ReplyReservation {
-    answers: Arc<MemTracker>,
+    replies: Arc<MemTracker>,
     held: TrackedBytes,
 }
 
@@ -65,22 +65,22 @@ impl ReplyReservation {
     /// Grows the reservation to a reply of `bytes`. Returns false if memory is short: the reply should end here.
     pub fn grow(&self, bytes: usize) -> bool {
         let more = (bytes as u64).saturating_sub(self.held.bytes());
-        self.held.try_add(more, self.answers.reservable_bytes())
+        self.held.try_add(more, self.replies.reservable_bytes())
     }
 
     /// Turns the parts of the finished reply into tracked bytes.
     pub fn count(self, parts: Vec<Bytes>) -> Vec<Bytes> {
-        let room = Arc::new(self);
-        let counted = |bytes| Bytes::from_owner(TrackedBuffer { bytes, _room: room.clone() });
+        let reservation = Arc::new(self);
+        let counted = |bytes| Bytes::from_owner(TrackedBuffer { bytes, _room: reservation.clone() });
         parts.into_iter().map(counted).collect()
     }
 }
 
 impl MemoryPressure {
     pub fn new(root: &Arc<MemTracker>, soft_percent: u64) -> MemoryPressure {
-        let (calls, answers) = (root.child("calls"), root.child("answers"));
+        let (calls, replies) = (root.child("calls"), root.child("answers"));
         let (refused, starved) = (AtomicU64::new(0), AtomicBool::new(false));
-        MemoryPressure { root: root.clone(), calls, answers, soft_percent, refused, starved }
+        MemoryPressure { root: root.clone(), calls, replies, soft_percent, refused, starved }
     }
 
     /// Returns the memory handle that tablets use.
@@ -115,8 +115,8 @@ impl MemoryPressure {
     pub fn refuse(&self, random: u64) -> Option<String> {
         let (used, limit) = (self.used_bytes(), self.limit_bytes());
         let soft = soft_limit(limit, self.soft_percent);
-        let (over, room) = (used.saturating_sub(soft), (limit - soft).max(1));
-        let refused = used > soft && (over >= room || random % room < over);
+        let (over, headroom) = (used.saturating_sub(soft), (limit - soft).max(1));
+        let refused = used > soft && (over >= headroom || random % headroom < over);
         refused.then(|| {
             self.record_refusal(format!("Soft memory limit exceeded: {used} bytes are used, {soft} may be"))
         })
@@ -128,27 +128,37 @@ impl MemoryPressure {
     }
 
     /// Reserves memory for a write whose call has `body` bytes. The error gives the reason for a rejection.
-    pub fn admit(&self, tablet: &Tablet, write: &WriteOp, body: u64) -> Result<WriteReservation, String> {
+    pub fn reserve_write(
+        &self,
+        tablet: &Tablet,
+        write: &WriteOp,
+        body: u64,
+    ) -> Result<WriteReservation, String> {
         let held = TrackedBytes::new(&self.calls);
         let growth = match held.try_add(body, self.root.reservable_bytes()) {
-            true => self.promise(&[(tablet, write)]),
+            true => self.reserve_writes(&[(tablet, write)]),
             false => None,
         };
         growth.map(|growth| WriteReservation { body: held, growth }).ok_or_else(|| self.hard_limit_message())
     }
 
     /// Reserves memory for a reply with rows, which grows. The error gives the reason for a rejection.
-    pub fn answer(&self) -> Result<ReplyReservation, String> {
-        let room = ReplyReservation { answers: self.answers.clone(), held: TrackedBytes::new(&self.answers) };
-        let begun = room.held.try_add(ANSWER_BYTES_MIN, self.root.reservable_bytes());
-        if begun { Ok(room) } else { Err(self.hard_limit_message()) }
+    pub fn reserve_reply(&self) -> Result<ReplyReservation, String> {
+        let reservation =
+            ReplyReservation { replies: self.replies.clone(), held: TrackedBytes::new(&self.replies) };
+        let begun = reservation.held.try_add(REPLY_BYTES_MIN, self.root.reservable_bytes());
+        if begun { Ok(reservation) } else { Err(self.hard_limit_message()) }
     }
 
     /// Reserves memory for operations from a leader. Operations larger than the whole limit are admitted without a
     /// reservation unless memory is short, because the group must make progress.
-    pub fn admit_operations(&self, tablet: &Tablet, writes: &[WriteOp]) -> Result<Option<Reservation>, String> {
+    pub fn reserve_operations(
+        &self,
+        tablet: &Tablet,
+        writes: &[WriteOp],
+    ) -> Result<Option<Reservation>, String> {
         let writes: Vec<_> = writes.iter().map(|write| (tablet, write)).collect();
-        match self.promise(&writes) {
+        match self.reserve_writes(&writes) {
             Some(promise) => Ok(Some(promise)),
             None if self.excess_bytes() == 0 => Ok(None),
             None => Err(self.hard_limit_message()),
@@ -165,23 +175,25 @@ impl MemoryPressure {
     fn hard_limit_message(&self) -> String {
         self.starved.store(true, Ordering::Relaxed);
         let (used, limit) = (self.used_bytes(), self.limit_bytes());
-        let promised = self.root.reserved_bytes().saturating_sub(used);
+        let reserved = self.root.reserved_bytes().saturating_sub(used);
         self.record_refusal(format!(
-            "Hard memory limit exceeded: {used} bytes are used and {promised} reserved of {limit}"
+            "Hard memory limit exceeded: {used} bytes are used and {reserved} promised of {limit}"
         ))
     }
 
     /// Reserves memory for `writes`. Rows are counted exactly only if the quick estimate is a large share of what is
     /// left.
-    fn promise(&self, writes: &[(&Tablet, &WriteOp)]) -> Option<Reservation> {
+    fn reserve_writes(&self, writes: &[(&Tablet, &WriteOp)]) -> Option<Reservation> {
         let growth = |counting| {
             let of = |(tablet, write): &(&Tablet, &WriteOp)| {
                 tablet.growth_max(&write.columns, &write.rows, &write.indirect, counting)
             };
             writes.iter().map(of).sum::<u64>()
         };
-        let (quick, left) =
-            (growth(GrowthEstimate::Quick), self.root.reservable_bytes().saturating_sub(self.root.reserved_bytes()));
+        let (quick, left) = (
+            growth(GrowthEstimate::Quick),
+            self.root.reservable_bytes().saturating_sub(self.root.reserved_bytes()),
+        );
         match quick <= left / QUICK_SHARE {
             true => self.root.try_reserve(quick),
             false => self.root.try_reserve(growth(GrowthEstimate::Exact)),
@@ -199,10 +211,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_are_refused_more_and_more_between_the_limits() {
+    fn a_growing_share_of_writes_is_rejected_between_the_limits() {
         let limit = Arc::new(AtomicU64::new(1000));
-        let asked = limit.clone();
-        let root = MemTracker::root("server", Some(Arc::new(move || asked.load(Ordering::Relaxed))));
+        let shared_limit = limit.clone();
+        let root = MemTracker::root("server", Some(Arc::new(move || shared_limit.load(Ordering::Relaxed))));
         let memory = MemoryPressure::new(&root, 80);
         let rows = TrackedBytes::new(&root.child("rows"));
         let refused = || (0..200).filter(|random| memory.refuse(*random).is_some()).count();
@@ -224,30 +236,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_promised_starves_writes_though_little_is_held() {
+    fn reservations_starve_writes_though_little_is_tracked() {
         let root = MemTracker::root("server", Some(Arc::new(|| 256 << 10)));
         let memory = MemoryPressure::new(&root, 80);
         let tablets = root.child("tablets");
-        assert!(memory.answer().is_ok() && !memory.take_starvation_flag());
-        let chunks: Vec<_> = (0..15).map(|_| tablets.try_reserve(16 << 10).expect("there is room")).collect();
-        let error = memory.answer().err().expect("nothing is left");
-        assert_eq!(error, "Hard memory limit exceeded: 0 bytes are used and 245760 reserved of 262144");
+        assert!(memory.reserve_reply().is_ok() && !memory.take_starvation_flag());
+        let chunks: Vec<_> =
+            (0..15).map(|_| tablets.try_reserve(16 << 10).expect("memory is left")).collect();
+        let error = memory.reserve_reply().err().expect("nothing is left");
+        assert_eq!(error, "Hard memory limit exceeded: 0 bytes are used and 245760 promised of 262144");
         assert_eq!((memory.excess_bytes(), memory.refuse(0)), (0, None), "below the soft limit");
         assert!(memory.take_starvation_flag() && !memory.take_starvation_flag(), "reported once");
         drop(chunks);
-        assert!(memory.answer().is_ok() && !memory.take_starvation_flag());
+        assert!(memory.reserve_reply().is_ok() && !memory.take_starvation_flag());
     }
 
     #[test]
-    fn an_answer_is_counted_until_nobody_has_it() {
+    fn a_reply_is_tracked_until_its_last_reference_is_dropped() {
         let root = MemTracker::root("server", Some(Arc::new(|| 256 << 10)));
         let memory = MemoryPressure::new(&root, 80);
-        let room = memory.answer().expect("there is room");
-        assert_eq!(root.bytes(), ANSWER_BYTES_MIN, "before there are rows");
-        assert!(room.grow(10) && room.grow(100 << 10));
+        let reservation = memory.reserve_reply().expect("memory is left");
+        assert_eq!(root.bytes(), REPLY_BYTES_MIN, "before there are rows");
+        assert!(reservation.grow(10) && reservation.grow(100 << 10));
         assert_eq!(root.bytes(), 100 << 10);
-        assert!(!room.grow(1 << 20), "more than the limit: the reply ends");
-        let parts = room.count(vec![Bytes::from_static(b"rows"), Bytes::from_static(b"strings")]);
+        assert!(!reservation.grow(1 << 20), "more than the limit: the reply ends");
+        let parts = reservation.count(vec![Bytes::from_static(b"rows"), Bytes::from_static(b"strings")]);
         let on_the_socket = parts[1].slice(3..);
         assert_eq!((root.bytes(), &on_the_socket[..]), (100 << 10, &b"ings"[..]));
         drop(parts);
@@ -255,7 +268,7 @@ mod tests {
         drop(on_the_socket);
         assert_eq!((root.bytes(), root.reserved_bytes()), (0, 0));
         let all = TrackedBytes::new(&root.child("rows"));
-        assert!(all.try_hold(256 << 10) && memory.answer().is_err());
+        assert!(all.try_hold(256 << 10) && memory.reserve_reply().is_err());
         assert_eq!(memory.refused(), 1);
     }
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::replica::OpResult;
 
-use super::tablet_entry::EntryState;
 use super::server::TabletServer;
+use super::tablet_entry::EntryState;
 use nyala_common::metrics::{Histogram, MetricSamples};
 
 /// Counters that the calls update.
@@ -38,7 +38,7 @@ impl TserverMetrics {
         add(&self.rows_scanned, rows as u64);
     }
 
-    fn collect(&self, out: &mut MetricSamples) {
+    fn collect(&self, samples: &mut MetricSamples) {
         let (name, help) = ("rows_written_total", "Rows written, by result.");
         let written = [
             ("inserted", &self.rows_inserted),
@@ -48,13 +48,13 @@ impl TserverMetrics {
             ("refused", &self.rows_failed),
         ];
         for (result, count) in written {
-            out.counter(name, help, &[("result", result)], count.load(Ordering::Relaxed));
+            samples.counter(name, help, &[("result", result)], count.load(Ordering::Relaxed));
         }
         let scanned = self.rows_scanned.load(Ordering::Relaxed);
-        out.counter("rows_scanned_total", "Rows returned by scans.", &[], scanned);
+        samples.counter("rows_scanned_total", "Rows returned by scans.", &[], scanned);
         let help = "Time from the start of a call to its reply.";
-        out.histogram("call_seconds", help, &[("method", "Write")], &self.write_seconds);
-        out.histogram("call_seconds", help, &[("method", "Scan")], &self.scan_seconds);
+        samples.histogram("call_seconds", help, &[("method", "Write")], &self.write_seconds);
+        samples.histogram("call_seconds", help, &[("method", "Scan")], &self.scan_seconds);
     }
 }
 
@@ -67,23 +67,23 @@ fn add(counter: &AtomicU64, more: u64) {
 /// Registers the metrics of `server` with its process.
 pub fn show(server: &Arc<TabletServer>) {
     let weak = Arc::downgrade(server);
-    server.common.metrics.register(move |out: &mut MetricSamples| {
+    server.common.metrics.register(move |samples: &mut MetricSamples| {
         if let Some(server) = weak.upgrade() {
-            server.numbers.collect(out);
-            collect_tablets(&server, out);
-            collect_cache(&server, out);
+            server.metrics.collect(samples);
+            collect_tablets(&server, samples);
+            collect_cache(&server, samples);
         }
     });
 }
 
-fn collect_tablets(server: &TabletServer, out: &mut MetricSamples) {
+fn collect_tablets(server: &TabletServer, samples: &mut MetricSamples) {
     let mut states = BTreeMap::from(STATES.map(|state| (state, 0u64)));
     for entry in server.tablets.all() {
         *states.entry(state_name(&entry.state())).or_default() += 1;
         let Some(tablet) = entry.tablet() else { continue };
         let (stats, id, table) = (tablet.stats(), entry.id.to_string(), entry.table_name());
         let labels = [("tablet", id.as_str()), ("table", table.as_str())];
-        let mut gauge = |name, help, value: u64| out.gauge(name, help, &labels, value as f64);
+        let mut gauge = |name, help, value: u64| samples.gauge(name, help, &labels, value as f64);
         gauge("tablet_live_rows", "Rows of a tablet.", stats.live_rows);
         gauge("tablet_disk_bytes", "Bytes of a tablet on disk.", stats.disk_bytes);
         gauge("tablet_memory_bytes", "Bytes of a tablet's rows in memory.", stats.memory_bytes);
@@ -92,27 +92,32 @@ fn collect_tablets(server: &TabletServer, out: &mut MetricSamples) {
         let help = "Key lookups of writes, in Bloom filters and key indexes.";
         for (place, count) in [("bloom", probes.blooms), ("keys", probes.keys)] {
             let labels = [("tablet", id.as_str()), ("table", table.as_str()), ("in", place)];
-            out.counter(name, help, &labels, count);
+            samples.counter(name, help, &labels, count);
         }
     }
     for (state, count) in states {
-        out.gauge("tablets", "Tablets by state.", &[("state", state)], count as f64);
+        samples.gauge("tablets", "Tablets by state.", &[("state", state)], count as f64);
     }
     let (finished, failed) = server.copies.ended();
     let (name, help) = ("tablet_copies_total", "Finished and failed tablet copies onto this server.");
-    out.counter(name, help, &[("result", "finished")], finished);
-    out.counter(name, help, &[("result", "failed")], failed);
-    out.gauge("tablet_copies", "Tablets being copied onto this server.", &[], server.copies.count() as f64);
+    samples.counter(name, help, &[("result", "finished")], finished);
+    samples.counter(name, help, &[("result", "failed")], failed);
+    samples.gauge(
+        "tablet_copies",
+        "Tablets being copied onto this server.",
+        &[],
+        server.copies.count() as f64,
+    );
     let (name, help) = ("tablet_copy_bytes_total", "Bytes of tablets copied between servers.");
-    out.counter(name, help, &[("way", "received")], server.copies.bytes_received());
+    samples.counter(name, help, &[("way", "received")], server.copies.bytes_received());
     if let Some(service) = server.copy_service() {
-        out.counter(name, help, &[("way", "sent")], service.bytes_sent());
+        samples.counter(name, help, &[("way", "sent")], service.bytes_sent());
         let sessions = service.session_count() as f64;
-        out.gauge("tablet_copy_sessions", "Tablet copy sessions at this server.", &[], sessions);
+        samples.gauge("tablet_copy_sessions", "Tablet copy sessions at this server.", &[], sessions);
     }
     let help = "Writes and leaders' messages rejected because memory was short.";
-    out.counter("memory_refusals_total", help, &[], server.memory.refused());
-    out.gauge("scanners_open", "Open scanners.", &[], server.scanners().len() as f64);
+    samples.counter("memory_refusals_total", help, &[], server.memory.refused());
+    samples.gauge("scanners_open", "Open scanners.", &[], server.scanners().len() as f64);
 }
 
 const STATES: [&str; 7] =
@@ -130,10 +135,10 @@ fn state_name(state: &EntryState) -> &'static str {
     }
 }
 
-fn collect_cache(server: &TabletServer, out: &mut MetricSamples) {
+fn collect_cache(server: &TabletServer, samples: &mut MetricSamples) {
     let stats = server.tablets.cache_stats();
-    out.gauge("page_cache_bytes", "Bytes of pages in the page cache.", &[], stats.bytes as f64);
-    out.counter("page_cache_hits_total", "Pages found in the page cache.", &[], stats.hits);
-    out.counter("page_cache_misses_total", "Pages read from disk.", &[], stats.misses);
-    out.counter("page_cache_evictions_total", "Pages evicted.", &[], stats.evictions);
+    samples.gauge("page_cache_bytes", "Bytes of pages in the page cache.", &[], stats.bytes as f64);
+    samples.counter("page_cache_hits_total", "Pages found in the page cache.", &[], stats.hits);
+    samples.counter("page_cache_misses_total", "Pages read from disk.", &[], stats.misses);
+    samples.counter("page_cache_evictions_total", "Pages evicted.", &[], stats.evictions);
 }

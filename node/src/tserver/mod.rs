@@ -12,29 +12,29 @@
 //! ```
 
 pub mod admin_service;
-mod deleted_tablets;
 mod checksum;
 pub mod config;
+mod consensus_host;
 pub mod consensus_service;
 pub mod copy;
-pub mod tablet_entry;
+mod deleted_tablets;
 mod heartbeat;
-mod consensus_host;
-pub mod runtime_flags;
 mod log_writer;
 pub mod maintenance;
 mod memory_pressure;
 pub mod metrics;
-pub mod raft_transport;
 mod quiescing;
+pub mod raft_transport;
 pub mod replica;
-mod tablet_reports;
+pub mod runtime_flags;
 mod scan;
 pub mod scan_spec;
 pub mod scanners;
 pub mod server;
-pub mod tablet_service;
+pub mod tablet_entry;
 pub mod tablet_manager;
+mod tablet_reports;
+pub mod tablet_service;
 pub mod tombstones;
 mod write;
 
@@ -50,8 +50,6 @@ use tokio::sync::Notify;
 pub use config::TserverConfig;
 
 use crate::dirs::{self, ServerKind};
-use nyala_common::env::{Env, TaskHandle};
-use nyala_common::rpc::server::{RpcHandle, RpcServer};
 use crate::server::generic_service::GenericService;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, ServerContext, ServerHealth};
@@ -59,6 +57,8 @@ use crate::server_clock::ServerClock;
 use copy::CopyService;
 use heartbeat::Heartbeater;
 use memory_pressure::MemoryPressure;
+use nyala_common::env::{Env, TaskHandle};
+use nyala_common::rpc::server::{RpcHandle, RpcServer};
 use server::TabletServer;
 use tablet_manager::TabletManager;
 

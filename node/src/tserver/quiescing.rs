@@ -10,13 +10,13 @@ pub async fn run(server: Arc<TabletServer>) {
     loop {
         server.env.sleep(server.config.raft.heartbeat_interval).await;
         if server.is_quiescing() {
-            hand_over(&server).await;
+            transfer_leaderships(&server).await;
         }
     }
 }
 
 /// Starts a leadership transfer for each tablet that is led here and has another voter.
-async fn hand_over(server: &TabletServer) {
+async fn transfer_leaderships(server: &TabletServer) {
     for entry in server.tablets.all() {
         let Ok(replica) = entry.running() else { continue };
         let status = replica.status();
@@ -38,17 +38,21 @@ pub async fn leave(server: &TabletServer) {
     for entry in server.tablets.all() {
         if let Ok(replica) = entry.running()
             && replica.is_leader()
-            && replica.begin_hand_over().await
+            && replica.begin_transfer().await
         {
             leaving.push(replica);
         }
     }
     for replica in &leaving {
-        replica.until_handed_over(deadline).await;
+        replica.wait_transferred(deadline).await;
     }
-    let kept = leaving.iter().filter(|replica| replica.is_leader()).count();
+    let retained = leaving.iter().filter(|replica| replica.is_leader()).count();
     if !leaving.is_empty() {
-        tracing::info!(transferred = leaving.len() - kept, kept, "leadership of tablets was transferred");
+        tracing::info!(
+            transferred = leaving.len() - retained,
+            retained,
+            "leadership of tablets was transferred"
+        );
     }
 }
 

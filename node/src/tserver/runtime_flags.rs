@@ -82,11 +82,11 @@ impl RuntimeFlags {
     }
 
     /// Returns the size of a response in bytes, given the client's request.
-    pub fn batch_bytes(&self, asked: Option<u32>) -> usize {
+    pub fn batch_bytes(&self, requested: Option<u32>) -> usize {
         let read =
             |setting: &AtomicU64| usize::try_from(setting.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
-        let asked = asked.map_or_else(|| read(&self.batch_bytes_default), |bytes| bytes as usize);
-        asked.min(read(&self.batch_bytes_max))
+        let requested = requested.map_or_else(|| read(&self.batch_bytes_default), |bytes| bytes as usize);
+        requested.min(read(&self.batch_bytes_max))
     }
 
     /// Returns the delay of each scan batch, for tests.
@@ -104,34 +104,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_counts_at_once() {
+    fn a_changed_flag_takes_effect_at_once() {
         let addr = "127.0.0.1:0".parse().unwrap();
         let config =
             TserverConfig { scanner_ttl_ms: 7, ..TserverConfig::new(addr, "w", vec!["d".to_string()]) };
-        let live = RuntimeFlags::new(&config).unwrap();
-        assert_eq!(live.scanner_ttl(), Duration::from_millis(7));
-        assert_eq!((live.batch_bytes(None), live.batch_bytes(Some(5))), (1 << 20, 5));
-        assert_eq!(live.batch_bytes(Some(u32::MAX)), 8 << 20);
+        let runtime_flags = RuntimeFlags::new(&config).unwrap();
+        assert_eq!(runtime_flags.scanner_ttl(), Duration::from_millis(7));
+        assert_eq!((runtime_flags.batch_bytes(None), runtime_flags.batch_bytes(Some(5))), (1 << 20, 5));
+        assert_eq!(runtime_flags.batch_bytes(Some(u32::MAX)), 8 << 20);
         config.flags.change("scanner_ttl_ms", "9", false).unwrap();
         config.flags.change("scanner_max_batch_size_bytes", "100", false).unwrap();
-        assert_eq!(live.scanner_ttl(), Duration::from_millis(9));
-        assert_eq!(live.batch_bytes(None), 100);
+        assert_eq!(runtime_flags.scanner_ttl(), Duration::from_millis(9));
+        assert_eq!(runtime_flags.batch_bytes(None), 100);
     }
 
     #[test]
-    fn thresholds_of_flushes_change_while_the_server_runs() {
+    fn flush_thresholds_change_at_run_time() {
         let addr = "127.0.0.1:0".parse().unwrap();
         let mut config = TserverConfig::new(addr, "w", vec!["d".to_string()]);
         config.tablet.mrs_flush_age_ms = 1;
-        let live = RuntimeFlags::new(&config).unwrap();
-        assert_eq!(live.tablet(&config.tablet), config.tablet);
+        let runtime_flags = RuntimeFlags::new(&config).unwrap();
+        assert_eq!(runtime_flags.tablet(&config.tablet), config.tablet);
         config.flags.change("flush_threshold_secs", "2", true).unwrap();
-        let changed = live.tablet(&config.tablet);
+        let changed = runtime_flags.tablet(&config.tablet);
         assert_eq!(
             (changed.mrs_flush_age_ms, changed.mrs_flush_bytes),
             (2000, config.tablet.mrs_flush_bytes)
         );
         config.flags.change("flush_threshold_mb", "3", true).unwrap();
-        assert_eq!(live.tablet(&config.tablet).mrs_flush_bytes, 3 << 20);
+        assert_eq!(runtime_flags.tablet(&config.tablet).mrs_flush_bytes, 3 << 20);
     }
 }

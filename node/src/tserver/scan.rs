@@ -19,21 +19,21 @@ use engine::tablet::scan::{Scan, SnapshotChoice};
 use engine::time::{Instant, Timestamp};
 
 use super::checksum;
-use super::tablet_entry::TabletEntry;
 use super::memory_pressure::ReplyReservation;
 use super::replica::ReplicaHandle;
 use super::scan_spec::{self, ParsedScan, SnapshotMode};
 use super::scanners::ScannerError;
 use super::server::TabletServer;
+use super::tablet_entry::TabletEntry;
+use nyala_common::rpc::{Call, Reply, RpcErrorCodePb};
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_common::wire::rows::{RowBlockPb, RowsBuilder, RowsFormat};
+use nyala_common::wire::schema;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tserver::{
     ChecksumRequestPb, ChecksumResponsePb, NewScanRequestPb, ResourceMetricsPb, ScanRequestPb,
     ScanResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
 };
-use nyala_common::rpc::{Call, Reply, RpcErrorCodePb};
-use nyala_common::wire::schema;
-use nyala_common::wire::rows::{RowsFormat, RowsBuilder, RowBlockPb};
-use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 
 /// A scan between two calls.
 pub struct OpenScanner {
@@ -64,12 +64,12 @@ impl From<TabletError> for ScanError {
 
 impl From<ScannerError> for ScanError {
     fn from(refusal: ScannerError) -> ScanError {
-        let invalid = |what| {
+        let invalid = |message| {
             let code = TabletErrorCode::InvalidScanCallSeqId;
-            ScanError::Tablet(TabletError::new(code, ErrorCode::InvalidArgument, what))
+            ScanError::Tablet(TabletError::new(code, ErrorCode::InvalidArgument, message))
         };
-        let not_found = |what| {
-            ScanError::Tablet(TabletError::new(TabletErrorCode::ScannerExpired, ErrorCode::NotFound, what))
+        let not_found = |message| {
+            ScanError::Tablet(TabletError::new(TabletErrorCode::ScannerExpired, ErrorCode::NotFound, message))
         };
         match refusal {
             ScannerError::Gone(id) => not_found(format!("Scanner {id} not found (it may have expired)")),
@@ -78,8 +78,8 @@ impl From<ScannerError> for ScanError {
                 invalid(format!("Invalid call sequence ID: {expected} was expected; the scanner is closed"))
             }
             ScannerError::Foreign => {
-                let what = "Not authorized: the scanner belongs to another user";
-                ScanError::Rpc(Reply::error(RpcErrorCodePb::FatalUnauthorized, what))
+                let message = "Not authorized: the scanner belongs to another user";
+                ScanError::Rpc(Reply::error(RpcErrorCodePb::FatalUnauthorized, message))
             }
         }
     }
@@ -95,15 +95,15 @@ pub async fn scan(server: &TabletServer, call: Call) -> Reply {
         Ok(request) => request,
         Err(reply) => return reply,
     };
-    let answer = match (&request.new_scan_request, &request.scanner_id) {
+    let result = match (&request.new_scan_request, &request.scanner_id) {
         (Some(new), None) => begin_scan(server, &call, &request, new).await,
         (None, Some(id)) => continue_scan(server, &call, &request, id).await,
         _ => {
-            let what = "a Scan call names a scanner or opens one, and not both";
-            return Reply::error(RpcErrorCodePb::ErrorApplication, what);
+            let message = "a Scan call names a scanner or opens one, and not both";
+            return Reply::error(RpcErrorCodePb::ErrorApplication, message);
         }
     };
-    match answer {
+    match result {
         Ok(reply) => reply,
         Err(ScanError::Rpc(reply)) => {
             server.env.watch.mark("scan call: refused for now");
@@ -129,7 +129,7 @@ async fn begin_scan(
     let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes).await?;
     let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
     let (mut scanner, mut sidecars) = (scanner, Vec::new());
-    let has_more = match server.live.batch_bytes(request.batch_size_bytes) {
+    let has_more = match server.runtime_flags.batch_bytes(request.batch_size_bytes) {
         // The client asks only to open the scanner.
         0 => !request.close_scanner(),
         limit => {
@@ -167,12 +167,12 @@ async fn continue_scan(
         return Ok(finish(server, call, began, response, Vec::new()));
     }
     let id = id.map_err(|_| ScannerError::NotAnId)?;
-    let room = reserve_reply(server)?;
+    let reservation = reserve_reply(server)?;
     let mut scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
     server.env.watch.mark("scan call: goes on");
     let mut taken = ScannerGuard { server, id, keep: false };
-    let limit = server.live.batch_bytes(request.batch_size_bytes).max(1);
-    let filled = fill(server, &mut scanner, limit, room).await;
+    let limit = server.runtime_flags.batch_bytes(request.batch_size_bytes).max(1);
+    let filled = fill(server, &mut scanner, limit, reservation).await;
     let batch = filled.map_err(|error| scan_failed(&scanner, &error))?;
     let has_more = batch.has_more && !request.close_scanner();
     let mut response = ScanResponsePb { has_more_results: Some(has_more), ..Default::default() };
@@ -280,7 +280,7 @@ async fn choose_snapshot(
 
 /// Returns a deadline slightly before the caller's, so that the reply can still arrive in time.
 fn snapshot_deadline(server: &TabletServer, call: &Call) -> Instant {
-    let longest = server.env.now().mono.after(server.live.scanner_max_wait());
+    let longest = server.env.now().mono.after(server.runtime_flags.scanner_max_wait());
     let margin = Duration::from_millis(10).as_nanos() as u64;
     call.deadline.map_or(longest, |deadline| longest.min(Instant(deadline.0.saturating_sub(margin))))
 }
@@ -319,7 +319,7 @@ fn scan_failed(scanner: &OpenScanner, error: &Error) -> ScanError {
 
 struct ScanBatch {
     rows: RowsBuilder,
-    room: ReplyReservation,
+    reservation: ReplyReservation,
     has_more: bool,
 }
 
@@ -328,25 +328,25 @@ async fn fill(
     server: &TabletServer,
     scanner: &mut OpenScanner,
     limit: usize,
-    room: ReplyReservation,
+    reservation: ReplyReservation,
 ) -> Result<ScanBatch, Error> {
     let mut rows = RowsBuilder::new(scanner.layout, &scanner.projection, limit);
-    let mut has_room = true;
+    let mut has_memory = true;
     let scan = &mut scanner.scan;
     let has_more = each_block(server, scan, |block| {
         rows.add(block);
-        has_room = room.grow(rows.byte_size());
-        has_room && rows.byte_size() < limit
+        has_memory = reservation.grow(rows.byte_size());
+        has_memory && rows.byte_size() < limit
     })
     .await?;
-    server.env.watch.mark_if(!has_room, "scan call: a batch is short, as memory is");
-    server.numbers.count_scanned(rows.rows());
-    Ok(ScanBatch { rows, room, has_more })
+    server.env.watch.mark_if(!has_memory, "scan call: a batch is short, as memory is");
+    server.metrics.count_scanned(rows.rows());
+    Ok(ScanBatch { rows, reservation, has_more })
 }
 
 /// Reserves memory for the rows of a reply; without it the client should retry later.
 fn reserve_reply(server: &TabletServer) -> Result<ReplyReservation, ScanError> {
-    server.memory.answer().map_err(|why| ScanError::Rpc(Reply::too_busy(why)))
+    server.memory.reserve_reply().map_err(|why| ScanError::Rpc(Reply::too_busy(why)))
 }
 
 /// Passes blocks to `take` until it has enough, time is up, or none are left. Returns true if there may be more.
@@ -356,7 +356,7 @@ async fn each_block(
     mut take: impl FnMut(RowBlock) -> bool + Send,
 ) -> Result<bool, Error> {
     let env = &server.env;
-    let delay = server.live.batch_delay();
+    let delay = server.runtime_flags.batch_delay();
     if !delay.is_zero() {
         env.sleep(delay).await;
     }
@@ -384,7 +384,7 @@ fn put_rows(response: &mut ScanResponsePb, batch: ScanBatch, scanner: &OpenScann
     if scanner.ordered && some {
         response.last_primary_key = scanner.scan.last_key().map(Bytes::copy_from_slice);
     }
-    batch.room.count(sidecars)
+    batch.reservation.count(sidecars)
 }
 
 fn finish(
@@ -415,10 +415,10 @@ pub fn keep_alive(server: &TabletServer, call: &Call) -> Reply {
         Err(reply) => return reply,
     };
     let now = server.env.now().mono;
-    let kept = Uuid::parse(&request.scanner_id)
+    let scanner_found = Uuid::parse(&request.scanner_id)
         .map_err(|_| ScannerError::NotAnId)
         .and_then(|id| server.scanners().keep_alive(id, &call.user, now));
-    match kept.map_err(ScanError::from) {
+    match scanner_found.map_err(ScanError::from) {
         Ok(()) => Reply::message(&ScannerKeepAliveResponsePb { error: None }),
         Err(ScanError::Rpc(reply)) => reply,
         Err(ScanError::Tablet(error)) => {
@@ -441,10 +441,14 @@ pub async fn checksum(server: &TabletServer, call: Call) -> Reply {
     }
 }
 
-async fn checksum_batch(server: &TabletServer, call: &Call, request: &ChecksumRequestPb) -> Result<Reply, ScanError> {
+async fn checksum_batch(
+    server: &TabletServer,
+    call: &Call,
+    request: &ChecksumRequestPb,
+) -> Result<Reply, ScanError> {
     let began = server.env.now().mono;
     let mut response = ChecksumResponsePb::default();
-    let limit = server.live.batch_bytes(request.batch_size_bytes).max(1);
+    let limit = server.runtime_flags.batch_bytes(request.batch_size_bytes).max(1);
     let (id, mut scanner, mut sum) = match (&request.new_request, &request.continue_request) {
         (Some(new), None) => {
             let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes).await?;
@@ -457,8 +461,8 @@ async fn checksum_batch(server: &TabletServer, call: &Call, request: &ChecksumRe
             (Some(id), scanner, old.previous_checksum)
         }
         _ => {
-            let what = "a Checksum call begins or continues, and not both";
-            return Err(ScanError::Rpc(Reply::error(RpcErrorCodePb::ErrorApplication, what)));
+            let message = "a Checksum call begins or continues, and not both";
+            return Err(ScanError::Rpc(Reply::error(RpcErrorCodePb::ErrorApplication, message)));
         }
     };
     let mut taken = id.map(|id| ScannerGuard { server, id, keep: false });

@@ -10,12 +10,12 @@ use engine::schema::{ColumnSchema, DataType, Schema, key};
 use engine::tablet::scan::ScanSpec;
 use engine::time::Timestamp;
 
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_common::wire::rows::RowsFormat;
+use nyala_common::wire::{predicates, schema};
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tserver::{NewScanRequestPb, RowFormatFlags};
 use nyala_proto::kudu::{ColumnSchemaPb, OrderMode, ReadMode};
-use nyala_common::wire::rows::RowsFormat;
-use nyala_common::wire::errors::{TabletError, TabletErrorCode};
-use nyala_common::wire::{schema, predicates};
 
 /// Read mode of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +50,8 @@ pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, 
     let diff_from = diff_from(request, ordered, read_at)?;
     let projection = projection(&request.projected_columns, schema, diff_from.is_some())?;
     if !request.deprecated_range_predicates.is_empty() {
-        let what = "range predicates in their old form are not supported; send column predicates";
-        return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::NotSupported, what));
+        let message = "range predicates in their old form are not supported; send column predicates";
+        return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::NotSupported, message));
     }
     let predicates = request.column_predicates.iter().map(|pb| predicates::from_pb(pb, schema));
     let predicates = predicates.collect::<Result<_, Error>>().map_err(|error| spec_error(&error))?;
@@ -72,8 +72,8 @@ pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, 
     Ok(ParsedScan { spec, projection: projection.into(), layout, read_at, propagated })
 }
 
-fn bad_spec(what: impl Into<String>) -> TabletError {
-    TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::InvalidArgument, what)
+fn bad_spec(message: impl Into<String>) -> TabletError {
+    TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::InvalidArgument, message)
 }
 
 fn spec_error(error: &Error) -> TabletError {
@@ -130,8 +130,8 @@ fn diff_from(
         return Err(bad_spec("a diff scan has to be ordered"));
     }
     if start > end {
-        let what = format!("a diff scan cannot go from {start} back to {end}");
-        return Err(TabletError::new(TabletErrorCode::InvalidSnapshot, ErrorCode::InvalidArgument, what));
+        let message = format!("a diff scan cannot go from {start} back to {end}");
+        return Err(TabletError::new(TabletErrorCode::InvalidSnapshot, ErrorCode::InvalidArgument, message));
     }
     Ok(Some(start))
 }
@@ -147,8 +147,12 @@ pub fn projection(
     let mut missing = Vec::new();
     for pb in columns {
         if found.iter().any(|column| column.name == pb.name) {
-            let what = format!("the projection names column {:?} twice", pb.name);
-            return Err(TabletError::new(TabletErrorCode::InvalidSchema, ErrorCode::InvalidArgument, what));
+            let message = format!("the projection names column {:?} twice", pb.name);
+            return Err(TabletError::new(
+                TabletErrorCode::InvalidSchema,
+                ErrorCode::InvalidArgument,
+                message,
+            ));
         }
         if pb.r#type == DataType::IsDeleted as i32 {
             found.push(is_deleted(pb, diff)?);
@@ -160,14 +164,14 @@ pub fn projection(
         }
     }
     if !missing.is_empty() {
-        let what = format!("Some columns are not present in the current schema: {}", missing.join(", "));
-        return Err(mismatch(what));
+        let message = format!("Some columns are not present in the current schema: {}", missing.join(", "));
+        return Err(mismatch(message));
     }
     Ok(found)
 }
 
-fn mismatch(what: String) -> TabletError {
-    TabletError::new(TabletErrorCode::MismatchedSchema, ErrorCode::InvalidArgument, what)
+fn mismatch(message: String) -> TabletError {
+    TabletError::new(TabletErrorCode::MismatchedSchema, ErrorCode::InvalidArgument, message)
 }
 
 fn is_deleted(pb: &ColumnSchemaPb, diff: bool) -> Result<ProjectedColumn, TabletError> {
@@ -175,8 +179,9 @@ fn is_deleted(pb: &ColumnSchemaPb, diff: bool) -> Result<ProjectedColumn, Tablet
         return Err(bad_spec(format!("column {:?}: only a diff scan has an IS_DELETED column", pb.name)));
     }
     if pb.is_nullable() || pb.read_default_value.is_none() {
-        let what = format!("column {:?}: IS_DELETED may not be nullable and needs a read default", pb.name);
-        return Err(bad_spec(what));
+        let message =
+            format!("column {:?}: IS_DELETED may not be nullable and needs a read default", pb.name);
+        return Err(bad_spec(message));
     }
     Ok(ProjectedColumn {
         id: None,

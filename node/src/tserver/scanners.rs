@@ -180,14 +180,18 @@ mod tests {
     }
 
     #[test]
-    fn calls_go_on_in_sequence() {
+    fn calls_continue_in_sequence() {
         let mut table = table();
         for seq in 1..4 {
             let scanner = table.take(ID, "ann", seq, at(1)).expect("in order");
             table.put_back(ID, scanner, at(1));
         }
         assert_eq!(table.take(ID, "ann", 3, at(2)), Err(ScannerError::WrongSequence(4)), "a repeated call");
-        assert_eq!(table.take(ID, "ann", 4, at(2)), Err(ScannerError::Gone(ID)), "and the scanner is destroyed");
+        assert_eq!(
+            table.take(ID, "ann", 4, at(2)),
+            Err(ScannerError::Gone(ID)),
+            "and the scanner is destroyed"
+        );
     }
 
     #[test]
@@ -200,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn closing_is_always_fine() {
+    fn closing_an_unknown_scanner_is_no_error() {
         let mut table = table();
         let scanner = table.take(ID, "ann", 1, at(1)).expect("in order");
-        assert_eq!(table.close(ID, "ann"), Ok(()), "while somebody works on it");
+        assert_eq!(table.close(ID, "ann"), Ok(()), "while a call works on it");
         table.put_back(ID, scanner, at(1));
         assert!(table.is_empty());
         assert_eq!(table.close(ID, "ann"), Ok(()));
@@ -214,7 +218,7 @@ mod tests {
         let mut table = table();
         assert_eq!(table.keep_alive(ID, "ann", at(50)), Ok(()));
         let scanner = table.take(ID, "ann", 1, at(100)).expect("kept alive");
-        assert_eq!(table.drop_expired(at(1000)), 0, "somebody works on it");
+        assert_eq!(table.drop_expired(at(1000)), 0, "a call works on it");
         table.put_back(ID, scanner, at(1000));
         assert_eq!(table.keep_alive(ID, "ann", at(1061)), Err(ScannerError::Gone(ID)));
         assert!(table.is_empty());

@@ -12,15 +12,15 @@ use engine::time::Timestamp;
 use super::config::TserverConfig;
 use super::consensus_service;
 use super::copy::{CopyManager, CopyService};
-use super::runtime_flags::RuntimeFlags;
 use super::memory_pressure::MemoryPressure;
 use super::metrics::TserverMetrics;
+use super::runtime_flags::RuntimeFlags;
 use super::scan::OpenScanner;
 use super::scanners::ScannerTable;
 use super::tablet_manager::TabletManager;
-use nyala_common::env::Env;
 use crate::server::ServerContext;
 use crate::server_clock::ServerClock;
+use nyala_common::env::Env;
 use nyala_common::wire::errors::TabletError;
 
 /// One tablet server.
@@ -31,8 +31,8 @@ pub struct TabletServer {
     pub clock: ServerClock,
     pub tablets: TabletManager,
     pub memory: MemoryPressure,
-    pub numbers: TserverMetrics,
-    pub live: RuntimeFlags,
+    pub metrics: TserverMetrics,
+    pub runtime_flags: RuntimeFlags,
     /// Copies onto this server.
     pub copies: CopyManager,
     copy_service: OnceLock<Weak<CopyService>>,
@@ -48,8 +48,8 @@ impl TabletServer {
         clock: ServerClock,
         tablets: TabletManager,
     ) -> Result<TabletServer> {
-        let live = RuntimeFlags::new(&config)?;
-        let scanners = Mutex::new(ScannerTable::new(live.scanner_ttl()));
+        let runtime_flags = RuntimeFlags::new(&config)?;
+        let scanners = Mutex::new(ScannerTable::new(runtime_flags.scanner_ttl()));
         Ok(TabletServer {
             env: env.clone(),
             memory: MemoryPressure::new(&common.memory, config.memory_soft_percent),
@@ -57,8 +57,8 @@ impl TabletServer {
             clock,
             tablets,
             config,
-            numbers: TserverMetrics::default(),
-            live,
+            metrics: TserverMetrics::default(),
+            runtime_flags,
             copies: CopyManager::default(),
             copy_service: OnceLock::new(),
             scanners,
@@ -82,7 +82,7 @@ impl TabletServer {
 
     pub fn scanners(&self) -> MutexGuard<'_, ScannerTable<OpenScanner>> {
         let mut scanners = self.scanners.lock().expect("no task panics while holding the scanner table");
-        scanners.set_ttl(self.live.scanner_ttl());
+        scanners.set_ttl(self.runtime_flags.scanner_ttl());
         scanners
     }
 

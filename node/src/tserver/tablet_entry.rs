@@ -11,10 +11,10 @@ use engine::tablet::superblock::{DataState, Superblock};
 
 use super::replica::ReplicaHandle;
 use crate::dirs::Directory;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_common::wire::schema;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
-use nyala_common::wire::schema;
-use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 
 /// Entry of the tablet table. It stays through all states and leaves the table only when the tablet is deleted.
 pub struct TabletEntry {
@@ -27,7 +27,7 @@ pub struct TabletEntry {
     last_op: Mutex<Option<OpId>>,
     /// Held while the consensus metadata of a replica that does not run is changed, by votes of its tombstone or by a
     /// copy.
-    pub promises: tokio::sync::Mutex<()>,
+    pub vote_lock: tokio::sync::Mutex<()>,
     bound: Mutex<Option<BoundSchema>>,
 }
 
@@ -69,7 +69,7 @@ impl TabletEntry {
             data_dir,
             state: Mutex::new(state),
             last_op: Mutex::new(meta.tombstone_last_op),
-            promises: tokio::sync::Mutex::default(),
+            vote_lock: tokio::sync::Mutex::default(),
             bound: Mutex::new(None),
             meta,
         }
@@ -125,12 +125,12 @@ impl TabletEntry {
         match state {
             EntryState::Running(replica) => Ok(replica),
             EntryState::Tombstoned(_) => {
-                let what = format!("Tablet {} is tombstoned: its data was deleted here", self.id);
-                Err(TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::IllegalState, what))
+                let message = format!("Tablet {} is tombstoned: its data was deleted here", self.id);
+                Err(TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::IllegalState, message))
             }
             other => {
-                let what = format!("Tablet not RUNNING: {}", state_pb(&other).as_str_name());
-                Err(TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::IllegalState, what))
+                let message = format!("Tablet not RUNNING: {}", state_pb(&other).as_str_name());
+                Err(TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::IllegalState, message))
             }
         }
     }

@@ -20,24 +20,24 @@ use engine::cfile::cache::{CacheStats, PageCache};
 use engine::error::{Error, Result};
 use engine::ids::TabletId;
 use engine::memory::MemTracker;
-use engine::raft::{RaftConfig, Peer};
-use engine::replica::{ReplicaSetup, Replica, tombstone};
+use engine::raft::{Peer, RaftConfig};
+use engine::replica::{Replica, ReplicaSetup, tombstone};
 use engine::tablet::superblock::{DataState, Superblock};
 use engine::wal::Wal;
 use tokio::sync::Notify;
 
-use super::deleted_tablets::DeletedTablets;
 use super::config::TserverConfig;
-use super::tablet_entry::{EntryState, TabletEntry};
+use super::deleted_tablets::DeletedTablets;
 use super::memory_pressure;
 use super::raft_transport::{RaftTransport, RaftTransportConfig};
 use super::replica::{OnCompleted, ReplicaConfig, ReplicaHandle};
+use super::tablet_entry::{EntryState, TabletEntry};
 use super::tablet_reports::{PendingReport, ReportLog};
 use crate::dirs::{Directory, ServerDirs};
-use nyala_common::env::Env;
-use nyala_proto::kudu::app_status_pb::ErrorCode;
 use crate::server_clock::ServerClock;
+use nyala_common::env::Env;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_proto::kudu::app_status_pb::ErrorCode;
 
 /// All tablets of one server.
 pub struct TabletManager {
@@ -56,7 +56,7 @@ pub struct TabletManager {
     reports: Arc<Mutex<ReportLog>>,
     /// Notified when a report should be sent soon.
     hint: Arc<Notify>,
-    buried: Mutex<DeletedTablets>,
+    deleted_tablets: Mutex<DeletedTablets>,
 }
 
 impl TabletManager {
@@ -86,7 +86,7 @@ impl TabletManager {
             opening: Mutex::default(),
             reports: Arc::default(),
             hint: Arc::default(),
-            buried: Mutex::default(),
+            deleted_tablets: Mutex::default(),
         }
     }
 
@@ -120,8 +120,8 @@ impl TabletManager {
     /// Finds the tablet that a request names, as 32 hex characters.
     pub fn find(&self, id: &[u8]) -> Result<Arc<TabletEntry>, TabletError> {
         TabletId::parse(id).ok().and_then(|id| self.get(id)).ok_or_else(|| {
-            let what = format!("Tablet not found: {}", String::from_utf8_lossy(id));
-            TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what)
+            let message = format!("Tablet not found: {}", String::from_utf8_lossy(id));
+            TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, message)
         })
     }
 
@@ -167,11 +167,14 @@ impl TabletManager {
     }
 
     fn remove_stray_logs(&self, known: &[TabletId]) -> Result<()> {
-        let strays = tombstone::remove_stray_logs(&*self.dirs.wal.disk, known)?;
-        if strays.removed > 0 {
-            tracing::warn!(removed = strays.removed, "removed empty logs of tablets that have no superblock");
+        let orphans = tombstone::remove_stray_logs(&*self.dirs.wal.disk, known)?;
+        if orphans.removed > 0 {
+            tracing::warn!(
+                removed = orphans.removed,
+                "removed empty logs of tablets that have no superblock"
+            );
         }
-        for tablet in strays.kept {
+        for tablet in orphans.kept {
             tracing::error!(
                 %tablet,
                 "there is a log but no superblock of this tablet; is a data directory missing? The log stays"
@@ -278,7 +281,12 @@ impl TabletManager {
         Ok(())
     }
 
-    fn create_replica(&self, meta: Superblock, members: RaftConfig, dir: &Directory) -> Result<(Replica, Wal)> {
+    fn create_replica(
+        &self,
+        meta: Superblock,
+        members: RaftConfig,
+        dir: &Directory,
+    ) -> Result<(Replica, Wal)> {
         let (wal_disk, data_disk) = (self.dirs.wal.disk.clone(), dir.disk.clone());
         let (config, cache) = (self.config.tablet.clone(), self.cache.clone());
         Replica::create(wal_disk, data_disk, meta, members, self.setup(), config, cache)
@@ -333,7 +341,7 @@ impl TabletManager {
     }
 
     fn lock_deleted(&self) -> MutexGuard<'_, DeletedTablets> {
-        self.buried.lock().expect("no task panics while holding it")
+        self.deleted_tablets.lock().expect("no task panics while holding it")
     }
 
     /// Returns `TABLET_NOT_FOUND` for a permanently deleted tablet.
@@ -341,8 +349,8 @@ impl TabletManager {
         if !self.lock_deleted().contains(id) {
             return Ok(());
         }
-        let what = format!("Tablet {id} was permanently deleted here, because its table was dropped");
-        Err(TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, what))
+        let message = format!("Tablet {id} was deleted here for good, as its table was dropped");
+        Err(TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, message))
     }
 
     fn report_log(&self) -> MutexGuard<'_, ReportLog> {
@@ -403,11 +411,11 @@ fn failed_entry(id: TabletId, dir: &Arc<Directory>, error: Error) -> TabletEntry
 }
 
 fn already_there(entry: &TabletEntry) -> TabletError {
-    let (code, what) = match entry.state() {
+    let (code, message) = match entry.state() {
         EntryState::Bootstrapping | EntryState::Copying | EntryState::Stopping => {
             (TabletErrorCode::AlreadyInprogress, format!("Tablet {} is being worked on", entry.id))
         }
         _ => (TabletErrorCode::TabletAlreadyExists, format!("Tablet already exists: {}", entry.id)),
     };
-    TabletError::new(code, ErrorCode::AlreadyPresent, what)
+    TabletError::new(code, ErrorCode::AlreadyPresent, message)
 }

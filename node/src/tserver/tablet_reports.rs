@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn masters_hear_what_they_missed() {
+    fn masters_get_the_changes_they_missed() {
         let mut log = ReportLog::default();
         log.changed(tablet(1));
         log.changed(tablet(2));
@@ -87,15 +87,15 @@ mod tests {
         assert_eq!(full, PendingReport { incremental: false, updated, removed: vec![], up_to: 2 });
         log.changed(tablet(1));
         log.removed(tablet(2));
-        let news = log.since(Some(full.up_to));
+        let later = log.since(Some(full.up_to));
         let (updated, removed) = (vec![tablet(1)], vec![tablet(2)]);
-        assert_eq!(news, PendingReport { incremental: true, updated, removed, up_to: 4 });
+        assert_eq!(later, PendingReport { incremental: true, updated, removed, up_to: 4 });
         let nothing = PendingReport { incremental: true, updated: vec![], removed: vec![], up_to: 4 };
         assert_eq!(log.since(Some(4)), nothing);
     }
 
     #[test]
-    fn a_master_that_was_away_too_long_gets_everything() {
+    fn a_master_that_missed_too_much_gets_a_full_report() {
         let mut log = ReportLog::default();
         log.changed(tablet(0));
         let acknowledged = Some(log.since(None).up_to);

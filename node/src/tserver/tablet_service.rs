@@ -5,12 +5,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::tablet::KeyRange;
 
-use super::tablet_entry::TabletEntry;
 use super::consensus_host;
 use super::scan_spec;
 use super::server::TabletServer;
+use super::tablet_entry::TabletEntry;
 use super::{scan, write};
 use nyala_common::env::BoxFuture;
+use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_common::wire::partition;
+use nyala_common::wire::schema;
 use nyala_proto::kudu::KeyRangePb;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tablet::TabletStatusPb;
@@ -19,10 +23,6 @@ use nyala_proto::kudu::tserver::{
     ListTabletsRequestPb, ListTabletsResponsePb, PingResponsePb, SplitKeyRangeRequestPb,
     SplitKeyRangeResponsePb, TabletServerFeatures,
 };
-use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
-use nyala_common::wire::schema;
-use nyala_common::wire::partition;
-use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 
 /// Features of this service and of the administrative service.
 pub const FEATURES: &[u32] = &[
@@ -71,12 +71,12 @@ impl Service for TabletServerService {
             match call.method {
                 "Write" => {
                     let reply = write::write(server, call).await;
-                    server.numbers.write_seconds.record(took());
+                    server.metrics.write_seconds.record(took());
                     reply
                 }
                 "Scan" => {
                     let reply = scan::scan(server, call).await;
-                    server.numbers.scan_seconds.record(took());
+                    server.metrics.scan_seconds.record(took());
                     reply
                 }
                 "ScannerKeepAlive" => scan::keep_alive(server, &call),
@@ -157,8 +157,8 @@ async fn key_ranges(
     if let (Some(lower), Some(upper)) = (&lower, &upper)
         && lower > upper
     {
-        let what = "Invalid primary key range: the start is after the stop";
-        return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::InvalidArgument, what));
+        let message = "Invalid primary key range: the start is after the stop";
+        return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::InvalidArgument, message));
     }
     let columns = scan_spec::projection(&request.columns, &schema, false)?;
     let columns: Vec<_> = columns.iter().filter_map(|column| column.id).collect();

@@ -16,20 +16,20 @@ use engine::disk::Disk;
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::{OpId, TabletId, Term};
 use engine::note::Note;
-use engine::note::raft::{RaftAction, NotedDataState, PostState, RaftNote, NotedRole};
+use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
 use engine::raft::interface::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use engine::raft::{ConsensusMeta, RaftStatus, VoteDecision, decide_vote};
 use engine::replica::copy::{LocalData, LocalReplica};
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::tablet::superblock::Superblock;
 
-use super::tablet_entry::{EntryState, TabletEntry};
 use super::replica::ReplicaHandle;
+use super::tablet_entry::{EntryState, TabletEntry};
 use super::tablet_manager::TabletManager;
 use crate::dirs::Directory;
 use nyala_common::env::Env;
-use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_proto::kudu::app_status_pb::ErrorCode;
 
 /// A tablet's slot on this server, reserved for its copy.
 pub struct CopySlot {
@@ -49,7 +49,7 @@ impl CopySlot {
 
     /// Runs `work`, which changes the consensus metadata of the replica being copied. No vote is granted meanwhile.
     pub async fn alone<R>(&self, work: impl Future<Output = R>) -> R {
-        let _alone = self.entry.promises.lock().await;
+        let _alone = self.entry.vote_lock.lock().await;
         work.await
     }
 
@@ -71,8 +71,8 @@ fn check_cas(index: i64, cas: Option<i64>) -> Result<(), TabletError> {
     if tombstone::may_delete(index, cas) {
         return Ok(());
     }
-    let what = format!("the configuration at index {index} is newer than {}", cas.unwrap_or_default());
-    Err(TabletError::new(TabletErrorCode::CasFailed, ErrorCode::IllegalState, what))
+    let message = format!("the configuration at index {index} is newer than {}", cas.unwrap_or_default());
+    Err(TabletError::new(TabletErrorCode::CasFailed, ErrorCode::IllegalState, message))
 }
 
 impl TabletManager {
@@ -204,8 +204,8 @@ impl TabletManager {
     }
 
     fn note_end(&self, entry: &TabletEntry, action: RaftAction, term: Term, last_op: Option<OpId>) {
-        let gone = action == RaftAction::Delete;
-        let post = match gone {
+        let deleted = action == RaftAction::Delete;
+        let post = match deleted {
             true => PostState { data: NotedDataState::Gone, ..tombstone_post(0, None) },
             false => tombstone_post(term, last_op),
         };
@@ -220,7 +220,11 @@ impl TabletManager {
             _ => return,
         };
         if let Ok(meta) = consensus_meta_store::load(&*entry.data_dir.disk, entry.id) {
-            self.note(entry.id, RaftAction::Restart { vote: meta.voted_for }, tombstone_post(meta.term, last));
+            self.note(
+                entry.id,
+                RaftAction::Restart { vote: meta.voted_for },
+                tombstone_post(meta.term, last),
+            );
         }
     }
 
@@ -233,38 +237,38 @@ impl TabletManager {
         entry: &TabletEntry,
         request: &VoteRequest,
     ) -> Result<VoteResponse, TabletError> {
-        let _alone = entry.promises.lock().await;
+        let _alone = entry.vote_lock.lock().await;
         if !matches!(entry.state(), EntryState::Tombstoned(_) | EntryState::Copying) {
             return Err(Error::not_ready("the tablet is being copied to this server").into());
         }
         let (me, tablet, disk) = (self.dirs().uuid, entry.id, &*entry.data_dir.disk);
         let vote = || -> Result<_> {
-            let TombstoneVote { known, standing } = promises(disk, tablet)?;
-            let decision = decide_vote(&known, standing.last, request, false);
+            let TombstoneVote { known, vote_state } = read_vote(disk, tablet)?;
+            let decision = decide_vote(&known, vote_state.last, request, false);
             if let Some(changed) = &decision.meta {
                 consensus_meta_store::store(disk, changed)?;
             }
-            Ok((decision, known, standing))
+            Ok((decision, known, vote_state))
         };
-        let (decision, known, standing) = self.env().run(vote).await?;
+        let (decision, known, vote_state) = self.env().run(vote).await?;
         let unknown = |error: &VoteError| error.kind == VoteErrorKind::LastOpIdUnknown;
         let refused = decision.error.as_ref().is_some_and(unknown);
         self.env().watch.mark_if(refused, "vote: refused, nobody knows how far the log went");
-        self.note_vote(tablet, standing, request, &known, &decision);
+        self.note_vote(tablet, vote_state, request, &known, &decision);
         Ok(decision.response(me, &known))
     }
 
     fn note_vote(
         &self,
         tablet: TabletId,
-        standing: PersistedVoteState,
+        vote_state: PersistedVoteState,
         request: &VoteRequest,
         known: &ConsensusMeta,
         decision: &VoteDecision,
     ) {
         let VoteRequest { candidate, term, .. } = *request;
         let granted = decision.error.is_none();
-        let post = |term: Term| PostState { data: standing.data, ..tombstone_post(term, standing.last) };
+        let post = |term: Term| PostState { data: vote_state.data, ..tombstone_post(term, vote_state.last) };
         if granted && request.pre_election {
             let action = RaftAction::GrantPreVote { candidate, term };
             return self.note(tablet, action, post(known.term));
@@ -298,7 +302,8 @@ impl TabletManager {
     pub async fn reserve_slot(&self, tablet: TabletId) -> Result<CopySlot, TabletError> {
         let (entry, reserved) = self.get_or_reserve(tablet);
         if reserved {
-            let local = LocalReplica { tablet, has: LocalData::Nothing, last_op: None, at_least: OpId::MIN, term: 0 };
+            let local =
+                LocalReplica { tablet, has: LocalData::Nothing, last_op: None, at_least: OpId::MIN, term: 0 };
             return Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure: None });
         }
         let mut taken = false;
@@ -322,9 +327,9 @@ impl TabletManager {
                 (LocalData::Failed, failure)
             }
             EntryState::Running(_) => {
-                let what = format!("Tablet {tablet} has a replica in use here");
+                let message = format!("Tablet {tablet} has a replica in use here");
                 let code = TabletErrorCode::TabletAlreadyExists;
-                return Err(TabletError::new(code, ErrorCode::AlreadyPresent, what));
+                return Err(TabletError::new(code, ErrorCode::AlreadyPresent, message));
             }
             _ => return Err(in_progress(&entry)),
         };
@@ -340,13 +345,14 @@ impl TabletManager {
                 return Err(error.into());
             }
         };
-        let local = LocalReplica { tablet, has, last_op: entry.last_op(), at_least: entry.meta.last_op, term };
+        let local =
+            LocalReplica { tablet, has, last_op: entry.last_op(), at_least: entry.meta.last_op, term };
         Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure })
     }
 
     /// Ends a failed copy and recovers the tablet's state from the disk.
-    pub async fn give_back(&self, vacant: CopySlot) {
-        let CopySlot { local, data_dir, entry, failure } = vacant;
+    pub async fn abort_copy(&self, slot: CopySlot) {
+        let CopySlot { local, data_dir, entry, failure } = slot;
         end_votes(&entry).await;
         let (wal, data) = (&*self.dirs().wal.disk, &*data_dir.disk);
         let mut aborted = false;
@@ -393,8 +399,8 @@ impl TabletManager {
     }
 
     /// Opens the copied replica.
-    pub async fn open_copied(&self, vacant: CopySlot) {
-        let CopySlot { local, data_dir, entry, .. } = vacant;
+    pub async fn open_copied(&self, slot: CopySlot) {
+        let CopySlot { local, data_dir, entry, .. } = slot;
         let disk = &*data_dir.disk;
         match self.env().run(|| Superblock::load(disk, local.tablet)).await {
             Ok(meta) => {
@@ -413,7 +419,7 @@ impl TabletManager {
 
 /// Ends the votes of this entry.
 async fn end_votes(entry: &TabletEntry) {
-    let _alone = entry.promises.lock().await;
+    let _alone = entry.vote_lock.lock().await;
     entry.set_state(EntryState::Bootstrapping);
 }
 
@@ -426,7 +432,7 @@ async fn term_of(env: &Env, entry: &TabletEntry) -> Result<Term> {
 /// Persisted vote of a replica without data, and the state that decides about new votes.
 struct TombstoneVote {
     known: ConsensusMeta,
-    standing: PersistedVoteState,
+    vote_state: PersistedVoteState,
 }
 
 #[derive(Clone, Copy)]
@@ -436,7 +442,7 @@ struct PersistedVoteState {
 }
 
 /// Reads the persisted vote. `NotReady` for a failed replica that still has data: a copy must replace it first.
-fn promises(disk: &dyn Disk, tablet: TabletId) -> Result<TombstoneVote> {
+fn read_vote(disk: &dyn Disk, tablet: TabletId) -> Result<TombstoneVote> {
     use engine::tablet::superblock::DataState as Stored;
     let meta = Superblock::load(disk, tablet)?;
     let data = match meta.data_state {
@@ -444,8 +450,8 @@ fn promises(disk: &dyn Disk, tablet: TabletId) -> Result<TombstoneVote> {
         Stored::Copying => NotedDataState::Copying,
         Stored::Ready | Stored::Deleted => return Err(Error::not_ready("the replica has failed")),
     };
-    let standing = PersistedVoteState { last: meta.tombstone_last_op, data };
-    Ok(TombstoneVote { known: consensus_meta_store::load(disk, tablet)?, standing })
+    let vote_state = PersistedVoteState { last: meta.tombstone_last_op, data };
+    Ok(TombstoneVote { known: consensus_meta_store::load(disk, tablet)?, vote_state })
 }
 
 /// Returns the state of a tombstone for the trace.
@@ -459,6 +465,6 @@ fn ignore_not_found(error: Error) -> Result<()> {
 }
 
 fn in_progress(entry: &TabletEntry) -> TabletError {
-    let what = format!("Tablet {} is {}", entry.id, entry.state_pb().as_str_name());
-    TabletError::new(TabletErrorCode::AlreadyInprogress, ErrorCode::AlreadyPresent, what)
+    let message = format!("Tablet {} is {}", entry.id, entry.state_pb().as_str_name());
+    TabletError::new(TabletErrorCode::AlreadyInprogress, ErrorCode::AlreadyPresent, message)
 }

@@ -13,22 +13,22 @@ use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
 use engine::raft::Role;
 use engine::replica::{Op, OpResult, RequestId, WriteOp};
-use engine::schema::row_ops::{self, RowError, RowErrorCode, ClientColumn};
+use engine::schema::row_ops::{self, ClientColumn, RowError, RowErrorCode};
 use engine::tablet::Tablet;
 use engine::tablet::apply::WriteCounts;
 use engine::time::Timestamp;
 use prost::Message;
 
-use super::tablet_entry::TabletEntry;
 use super::replica::{CommittedOp, ReplicaHandle};
 use super::server::TabletServer;
+use super::tablet_entry::TabletEntry;
+use nyala_common::rpc::{Call, Reply, RequestIdPb};
+use nyala_common::wire::errors::{TabletError, TabletErrorCode, app_status};
+use nyala_common::wire::schema;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
 use nyala_proto::kudu::tserver::{ResourceMetricsPb, WriteResponsePb};
 use nyala_proto::kudu::{ExternalConsistencyMode, RowOperationsPb, SchemaPb};
-use nyala_common::rpc::{Call, Reply, RequestIdPb};
-use nyala_common::wire::schema;
-use nyala_common::wire::errors::{TabletError, TabletErrorCode, app_status};
 
 /// `kudu.tserver.WriteRequestPB` with the schema left as bytes: it nearly always equals that of the previous write.
 #[derive(Clone, PartialEq, Message)]
@@ -62,7 +62,7 @@ pub async fn write(server: &TabletServer, call: Call) -> Reply {
     let request_id = call.request_id.as_ref().map(request_id);
     match write_rows(server, &request, call.body.len(), request_id).await {
         Ok(applied) => {
-            server.numbers.count_write(&applied.result);
+            server.metrics.count_write(&applied.result);
             reply_of(applied.timestamp, &applied.result)
         }
         Err(error) if error.is_busy() => {
@@ -98,7 +98,7 @@ async fn write_rows(
         rows: rows.rows.unwrap_or_default(),
         indirect: rows.indirect_data.unwrap_or_default(),
     };
-    let admitted = server.memory.admit(replica.tablet(), &write, body_bytes as u64);
+    let admitted = server.memory.reserve_write(replica.tablet(), &write, body_bytes as u64);
     let admitted = admitted.map_err(|why| TabletError::from(Error::throttled(why)))?;
     let op = Op::Write(write);
     replica.check_fits(&op)?;
@@ -124,8 +124,8 @@ fn bind(
         return Ok(columns);
     }
     let pb = SchemaPb::decode(client.clone()).map_err(|error| {
-        let what = format!("the schema of the write cannot be decoded: {error}");
-        TabletError::new(TabletErrorCode::InvalidSchema, ErrorCode::InvalidArgument, what)
+        let message = format!("the schema of the write cannot be decoded: {error}");
+        TabletError::new(TabletErrorCode::InvalidSchema, ErrorCode::InvalidArgument, message)
     })?;
     schema::refuse_ids(&pb.columns)
         .map_err(|error| TabletError::of(TabletErrorCode::InvalidSchema, &error))?;

@@ -1,4 +1,4 @@
-//! What is wrong below the requests: the preamble, the negotiation, frames, protobufs, names.
+//! Faults below the requests: preamble, negotiation, frames, protobufs, names of services and methods.
 
 use engine::schema::row_ops::ClientCell;
 use expect_test::expect;
@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_preamble_gets_no_answer() {
+async fn a_wrong_preamble_gets_no_reply() {
     let world = World::start(&[]).await;
     let preambles: [&[u8]; 6] = [
         b"GET / HTTP/1.1\r\nHost: kudu\r\n\r\n",
@@ -31,7 +31,7 @@ async fn a_wrong_preamble_gets_no_answer() {
     world.stop().await;
 }
 
-/// What the server says to these bytes after the preamble.
+/// Returns the server's reply to these bytes after the preamble.
 async fn negotiation(world: &World, frames: &[&[u8]]) -> String {
     let mut raw = Raw::silent(&world.env, world.tserver()).await;
     raw.write(&[&PREAMBLE[..], &frames.concat()].concat()).await;
@@ -44,7 +44,7 @@ async fn negotiation(world: &World, frames: &[&[u8]]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_negotiation_is_told_and_ended() {
+async fn a_malformed_negotiation_gets_an_error_and_ends() {
     let world = World::start(&[]).await;
     let hello = &ClientNegotiation::new("mallory").hello()[PREAMBLE.len()..];
     let header = b"\x0b\x18\xdf\xff\xff\xff\xff\xff\xff\xff\xff\x01";
@@ -63,9 +63,9 @@ async fn a_broken_negotiation_is_told_and_ended() {
         &[hello, &framed(b"\x10\x02\x1a\x02\0\0\x22\x07\x12\x05PLAIN")],
         &[&a_call],
     ];
-    let mut told = String::new();
+    let mut replies = String::new();
     for frames in cases {
-        told += &negotiation(&world, frames).await;
+        replies += &negotiation(&world, frames).await;
     }
     expect![[r#"
 
@@ -77,13 +77,13 @@ async fn a_broken_negotiation_is_told_and_ended() {
         ok, FATAL_UNAUTHORIZED: the PLAIN token names no user
         FATAL_INVALID_RPC_HEADER: call id 0 during the negotiation
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&replies);
     world.still_served().await;
     world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lengths_that_lie_end_their_connection() {
+async fn false_lengths_end_their_connection() {
     let world = World::start(&[]).await;
     let ping = call_bytes(1, TABLETS, "Ping", &[], b"\x7a\x03abc");
     let changed = |change: &dyn Fn(&mut Vec<u8>)| {
@@ -94,19 +94,19 @@ async fn lengths_that_lie_end_their_connection() {
     let body_length = ping.len() - 6;
     assert_eq!(ping[body_length], 5, "a body of five bytes");
     let lies = [
-        // Of the frame: nothing, less and more than there is.
+        // Length of the frame: zero, too small, too large.
         changed(&|bytes| bytes[3] = 0),
         changed(&|bytes| bytes[3] -= 1),
         changed(&|bytes| bytes[3] += 1),
-        // Of the header.
+        // Length of the header.
         changed(&|bytes| bytes[4] = 0),
         changed(&|bytes| bytes[4] -= 1),
         changed(&|bytes| bytes[4] = 0x7f),
-        // Of the body: less, more, and a number without an end.
+        // Length of the body: too small, too large, and an unterminated varint.
         changed(&|bytes| bytes[body_length] -= 1),
         changed(&|bytes| bytes[body_length] += 1),
         changed(&|bytes| bytes[body_length..].fill(0xff)),
-        // The end in the middle.
+        // The stream ends inside a frame.
         ping[..ping.len() - 2].to_vec(),
     ];
     for bytes in &lies {
@@ -123,9 +123,9 @@ async fn lengths_that_lie_end_their_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frame_above_the_limit_is_refused_by_its_first_bytes() {
+async fn a_frame_above_the_limit_is_rejected_by_its_first_bytes() {
     let world = World::start(&[("rpc_max_message_size", "1048576")]).await;
-    // An unknown field, to be skipped, that makes the frame as long as we like.
+    // An unknown field, which the decoder skips, gives the frame an arbitrary length.
     let of_length = |length: usize| {
         let body = |bytes: usize| [&[0x7a][..], &varint(bytes), &vec![7; bytes]].concat();
         let over = call_bytes(1, TABLETS, "Ping", &[], &body(1_000_000)).len() - 4 - 1_000_000;
@@ -141,7 +141,7 @@ async fn a_frame_above_the_limit_is_refused_by_its_first_bytes() {
     for announced in [(1 << 20) + 1, 1 << 30, u32::MAX] {
         let mut raw = Raw::negotiated(&world.env, world.tserver()).await;
         raw.write(&announced.to_be_bytes()).await;
-        assert_eq!(raw.reply().await, None, "nobody waits for {announced} bytes");
+        assert_eq!(raw.reply().await, None, "the server does not wait for {announced} bytes");
     }
     world.still_served().await;
     world.stop().await;
@@ -154,7 +154,7 @@ fn varint(number: usize) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_in_place_of_a_request_is_told() {
+async fn an_undecodable_request_gets_an_error() {
     let world = World::start(&[]).await;
     let tserver: &[(&str, &[&str])] = &[
         (TABLETS, &["Write", "Scan", "ScannerKeepAlive", "ListTablets", "SplitKeyRange", "Checksum"]),
@@ -180,14 +180,14 @@ async fn garbage_in_place_of_a_request_is_told() {
         for (service, methods) in services {
             for method in *methods {
                 for body in [&[0xff; 20][..], b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x05ab", b"\x0b\x0b\x0b"] {
-                    let told = raw.call(service, method, &[], body).await;
+                    let reply = raw.call(service, method, &[], body).await;
                     let wanted = format!("ERROR_INVALID_REQUEST: {method}: the request ");
-                    assert!(told.starts_with(&wanted), "{told} for {body:02x?}");
+                    assert!(reply.starts_with(&wanted), "{reply} for {body:02x?}");
                 }
             }
         }
     }
-    // The header: nothing says whose call it was.
+    // An undecodable header: the call id is unknown.
     let mut raw = Raw::negotiated(&world.env, world.tserver()).await;
     raw.write(b"\0\0\0\x05\x03\xff\xff\xff\0").await;
     assert_eq!(raw.reply().await, None);
@@ -196,10 +196,10 @@ async fn garbage_in_place_of_a_request_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_services_methods_and_features_are_told() {
+async fn unknown_services_methods_and_features_are_reported() {
     let world = World::start(&[]).await;
     let mut raw = Raw::negotiated(&world.env, world.tserver()).await;
-    let told = [
+    let describe_error = [
         raw.call("kudu.tserver.NoService", "Ping", &[], b"").await,
         raw.call(MASTER, "Ping", &[], b"").await,
         raw.call(TABLETS, "Pong", &[], b"").await,
@@ -215,14 +215,14 @@ async fn unknown_services_methods_and_features_are_told() {
         ERROR_INVALID_REQUEST: unsupported feature flags [4711, 99]
         ok
     "#]]
-    .assert_eq(&(told.join("\n") + "\n"));
+    .assert_eq(&(describe_error.join("\n") + "\n"));
     world.still_served().await;
     world.stop().await;
 }
 
-/// Requests that were right until some of their bytes changed. They may fail or not; they are answered.
+/// Valid requests with some bytes changed. They may succeed or fail, but get a reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_requests_are_answered() {
+async fn damaged_requests_get_a_reply() {
     let world = World::start(&[]).await;
     let other = create(&world.client, "other", schema()).await;
     let tablet = only_tablet(&world.env, &world.cluster, &other).await;
@@ -248,8 +248,8 @@ async fn damaged_requests_are_answered() {
         }
         match raw.call(TABLETS, method, &[], &body).await.as_str() {
             "ok" => fine += 1,
-            told => {
-                assert!(told.starts_with("ERROR_"), "{told}");
+            describe_error => {
+                assert!(describe_error.starts_with("ERROR_"), "{describe_error}");
                 refused += 1;
             }
         }

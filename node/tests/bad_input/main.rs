@@ -1,11 +1,11 @@
-//! Clients and disks that break the rules, against an embedded cluster over real sockets: each mistake gets its
-//! error, and a second client, connected all the while, never notices.
+//! Malformed input and failing disks, against an embedded cluster over real sockets. Each fault gets its error, and a
+//! second connected client is not affected.
 //!
-//! What ends the program instead (a directory of another server, an address in use) is in `program.rs`.
+//! *Not here:* faults that end the program (a directory of another server, an address in use); see `program.rs`.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "the cluster is looked at from outside"
+    reason = "the test observes the cluster from outside"
 )]
 
 use std::net::SocketAddr;
@@ -16,9 +16,15 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use engine::schema::row_ops::{ClientCell, RowOpKind, RowOpsWriter};
 use engine::schema::{ColumnSchema, DataType, Schema};
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::flags::Flags;
 use nyala_client::{Client, ClientConfig, CreateTable, Table};
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::env::{Env, Stream};
+use nyala_common::rpc::client::{CallOptions, ClientConnection, RpcResponse};
+use nyala_common::rpc::frame::{self, FrameReader};
+use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep};
+use nyala_common::wire::schema;
 use nyala_proto::kudu::RowOperationsPb;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::master::{GetTableLocationsRequestPb, GetTableLocationsResponsePb, TableIdentifierPb};
@@ -27,12 +33,6 @@ use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
 use nyala_proto::kudu::tserver::{
     NewScanRequestPb, ScanRequestPb, ScanResponsePb, TabletServerErrorPb, WriteRequestPb, WriteResponsePb,
 };
-use nyala_common::rpc::client::{CallOptions, ClientConnection, RpcResponse};
-use nyala_common::rpc::frame::{self, FrameReader};
-use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
-use node::server::flags::Flags;
-use nyala_common::wire::schema;
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -43,7 +43,7 @@ mod storage;
 const TABLETS: &str = "kudu.tserver.TabletServerService";
 const MASTER: &str = "kudu.master.MasterService";
 
-/// A cluster with one table of one tablet, and a client that behaves.
+/// A cluster with one table of one tablet, and a well-behaved client.
 struct World {
     env: Env,
     config: ClusterConfig,
@@ -51,9 +51,9 @@ struct World {
     client: Client,
     table: Table,
     tablet: Bytes,
-    /// The client's own connection to the tablet server.
+    /// Connection of the well-behaved client to the tablet server.
     bystander: Arc<ClientConnection>,
-    /// Rows that the bystander has written: keys 0, 1, 2, ...
+    /// Number of rows written by the bystander, with keys 0, 1, 2, ...
     rows: AtomicI32,
     _dir: tempfile::TempDir,
 }
@@ -109,7 +109,7 @@ impl World {
         self.call("Write", request).await.message
     }
 
-    /// The bystander writes another row, and reads all that it has written.
+    /// Writes another row as the bystander, and reads all its rows.
     async fn still_served(&self) {
         let (key, n) = (self.rows.fetch_add(1, Ordering::Relaxed).to_le_bytes(), 7i64.to_le_bytes());
         let row = [ClientCell::Value(&key), ClientCell::Null, ClientCell::Value(&n)];
@@ -128,7 +128,7 @@ impl World {
         self.cluster.shutdown().await;
     }
 
-    /// Stops the cluster and starts it on what it left.
+    /// Stops the cluster and starts it on the same directories.
     async fn restart(&mut self) {
         self.cluster.shutdown().await;
         self.cluster = Cluster::start(&self.env, &self.config).await.unwrap();
@@ -168,7 +168,7 @@ async fn create(client: &Client, name: &str, schema: Schema) -> Table {
     client.create_table(&create).await.unwrap()
 }
 
-/// The id of a table's one tablet.
+/// Returns the id of a table's only tablet.
 async fn only_tablet(env: &Env, cluster: &Cluster, table: &Table) -> Bytes {
     let connection = connect(env, cluster.masters()[0].rpc_addr()).await;
     let table_id = Some(Bytes::copy_from_slice(table.id().as_bytes()));
@@ -196,7 +196,7 @@ fn insert(tablet: &Bytes, schema: &Schema, rows: &[&[ClientCell<'_>]]) -> WriteR
     }
 }
 
-/// A scan of these of the columns of [`schema`].
+/// Builds a scan of the named columns of [`schema`].
 fn new_scan(tablet: &Bytes, names: &[&str]) -> NewScanRequestPb {
     let mut projected_columns = schema::schema_to_client_pb(&schema()).columns;
     projected_columns.retain(|column| names.contains(&column.name.as_str()));
@@ -207,15 +207,15 @@ fn open(new: NewScanRequestPb) -> ScanRequestPb {
     ScanRequestPb { new_scan_request: Some(new), call_seq_id: Some(0), ..Default::default() }
 }
 
-/// Code, status and message of a tablet server's error.
-fn told(error: &Option<TabletServerErrorPb>) -> String {
+/// Returns code, status and message of a tablet server's error.
+fn describe_error(error: &Option<TabletServerErrorPb>) -> String {
     let error = error.as_ref().expect("an error");
     let code = Code::try_from(error.code).unwrap().as_str_name();
     let status = ErrorCode::try_from(error.status.code).unwrap().as_str_name();
     format!("{code} + {status}: {}", error.status.message.as_deref().unwrap_or_default())
 }
 
-/// A connection driven by hand.
+/// A raw connection.
 struct Raw {
     stream: Stream,
     reader: FrameReader,
@@ -223,13 +223,13 @@ struct Raw {
 }
 
 impl Raw {
-    /// Connected, and not a word said.
+    /// Connects without sending a byte.
     async fn silent(env: &Env, addr: SocketAddr) -> Raw {
         let stream = env.net.connect(addr, soon(env)).await.unwrap();
         Raw { stream, reader: FrameReader::new(64 << 20), calls: 0 }
     }
 
-    /// Past the negotiation.
+    /// Connects and negotiates.
     async fn negotiated(env: &Env, addr: SocketAddr) -> Raw {
         let mut raw = Raw::silent(env, addr).await;
         let mut negotiation = ClientNegotiation::new("mallory");
@@ -248,18 +248,18 @@ impl Raw {
         }
     }
 
-    /// The server may have closed already: what it said is seen when reading.
+    /// Writes bytes. Errors are ignored: the server may have closed the connection, which the next read shows.
     async fn write(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes).await;
         let _ = self.stream.flush().await;
     }
 
-    /// Says that nothing more will be said.
+    /// Shuts down the sending half.
     async fn finish(&mut self) {
         let _ = self.stream.shutdown().await;
     }
 
-    /// The next frame; `None` at the end of the stream.
+    /// Reads the next frame; `None` at the end of the stream.
     async fn frame(&mut self) -> Option<frame::Frame> {
         loop {
             if let Some(frame) = self.reader.next_frame().expect("the server sends frames") {
@@ -271,7 +271,7 @@ impl Raw {
         }
     }
 
-    /// The next reply, in words; `None` at the end of the stream.
+    /// Reads the next reply as text; `None` at the end of the stream.
     async fn reply(&mut self) -> Option<String> {
         let frame = self.frame().await?;
         let header = ResponseHeader::decode(frame.header).unwrap();
@@ -286,7 +286,7 @@ impl Raw {
         Some(format!("{}: {}{unsupported}", status.code().as_str_name(), status.message))
     }
 
-    /// Calls a method with a body of any bytes. The connection must survive it.
+    /// Calls a method with an arbitrary body. The connection must survive.
     async fn call(&mut self, service: &str, method: &str, features: &[u32], body: &[u8]) -> String {
         self.calls += 1;
         self.write(&call_bytes(self.calls, service, method, features, body)).await;

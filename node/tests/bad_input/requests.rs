@@ -1,7 +1,7 @@
-//! Requests that are well-formed and wrong: rows that do not fit, tablets and scanners that are not there.
+//! Well-formed but invalid requests: rows of the wrong schema, unknown tablets and scanners.
 
-use engine::schema::row_ops::ClientCell;
 use engine::ids::Uuid;
+use engine::schema::row_ops::ClientCell;
 use expect_test::expect;
 use nyala_client::tables::AlterStep;
 use nyala_proto::kudu::master::{
@@ -15,7 +15,7 @@ use nyala_proto::kudu::tserver::{
 
 use super::*;
 
-/// The rows that were refused, and why.
+/// Returns the failed rows with their errors.
 fn refused(response: &WriteResponsePb) -> String {
     assert_eq!(response.error, None);
     let line = |row: &nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb| {
@@ -26,7 +26,7 @@ fn refused(response: &WriteResponsePb) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_with_another_schema_are_refused() {
+async fn rows_with_another_schema_are_rejected() {
     let world = World::start(&[]).await;
     world.still_served().await;
     let (k, n, small) = (77i32.to_le_bytes(), 1i64.to_le_bytes(), 1i16.to_le_bytes());
@@ -38,27 +38,32 @@ async fn rows_with_another_schema_are_refused() {
         Schema::new(columns, 1).unwrap()
     };
     let narrow = columns(&|columns| columns[2].ty = DataType::Int16);
-    let narrow = insert(&world.tablet, &narrow, &[&[ClientCell::Value(&k), ClientCell::Null, ClientCell::Value(&small)]]);
+    let narrow = insert(
+        &world.tablet,
+        &narrow,
+        &[&[ClientCell::Value(&k), ClientCell::Null, ClientCell::Value(&small)]],
+    );
     let nullable = columns(&|columns| columns[2].nullable = true);
     let nullable = insert(&world.tablet, &nullable, &[&row]);
     let short = columns(&|columns| drop(columns.pop()));
     let short = insert(&world.tablet, &short, &[&row[..2]]);
     let more = columns(&|columns| columns.push(ColumnSchema::new(3, "w", DataType::Int64)));
     let more = insert(&world.tablet, &more, &[&[row[0], row[1], row[2], ClientCell::Value(&n)]]);
-    let mut told = String::new();
+    let mut describe_error = String::new();
     for request in [&narrow, &nullable, &short, &more] {
-        told += &format!("{}\n", self::told(&world.write(request).await.error));
+        describe_error += &format!("{}\n", self::describe_error(&world.write(request).await.error));
     }
     let mut added = ColumnSchema::new(3, "w", DataType::Int64);
     added.read_default = Some(vec![0; 8]);
     let renamed = AlterStep::RenameColumn { from: "n".to_string(), to: "m".to_string() };
     let steps = [renamed, AlterStep::AddColumn(added)];
     let table = world.client.alter_table(&world.table, &steps, None).await.unwrap();
-    told += "after it was altered\n";
-    told += &format!("{}\n", self::told(&world.write(&old).await.error));
+    describe_error += "after it was altered\n";
+    describe_error += &format!("{}\n", self::describe_error(&world.write(&old).await.error));
     let now = insert(&world.tablet, table.schema(), &[&[row[0], row[1], row[2], ClientCell::Value(&n)]]);
     let scan = open(new_scan(&world.tablet, &["k", "n"]));
-    told += &self::told(&world.call::<_, ScanResponsePb>("Scan", &scan).await.message.error);
+    describe_error +=
+        &self::describe_error(&world.call::<_, ScanResponsePb>("Scan", &scan).await.message.error);
     expect![[r#"
         MISMATCHED_SCHEMA + INVALID_ARGUMENT: The column 'n' must have type INT64 NOT NULL found INT16 NOT NULL
         MISMATCHED_SCHEMA + INVALID_ARGUMENT: The column 'n' must have type INT64 NOT NULL found INT64 NULLABLE
@@ -67,7 +72,7 @@ async fn rows_with_another_schema_are_refused() {
         after it was altered
         MISMATCHED_SCHEMA + INVALID_ARGUMENT: Client provided column n INT64 NOT NULL not present in tablet
         MISMATCHED_SCHEMA + INVALID_ARGUMENT: Some columns are not present in the current schema: n
-    "#]].assert_eq(&(told + "\n"));
+    "#]].assert_eq(&(describe_error + "\n"));
     let written = world.write(&now).await;
     assert_eq!((written.error, written.per_row_errors), (None, vec![]), "who knows the schema may write");
     assert_eq!(world.count().await, 2, "nothing else was written");
@@ -75,7 +80,7 @@ async fn rows_with_another_schema_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_that_do_not_fit_fail_alone() {
+async fn invalid_rows_fail_alone() {
     let world = World::start(&[]).await;
     let keys: Vec<[u8; 4]> = (100i32..110).map(i32::to_le_bytes).collect();
     let n = 1i64.to_le_bytes();
@@ -89,13 +94,14 @@ async fn rows_that_do_not_fit_fail_alone() {
         &[ClientCell::Value(&keys[2]), ClientCell::Value(&largest), number],
         &[ClientCell::Value(&keys[3]), ClientCell::Value(&larger), number],
     ];
-    let mut told = refused(&world.write(&insert(&world.tablet, &schema(), &rows)).await);
+    let mut describe_error = refused(&world.write(&insert(&world.tablet, &schema(), &rows)).await);
     let texts = Schema::new(vec![ColumnSchema::new(0, "k", DataType::String)], 1).unwrap();
     let table = create(&world.client, "texts", texts.clone()).await;
     let tablet = only_tablet(&world.env, &world.cluster, &table).await;
-    let rows: [&[ClientCell<'_>]; 2] = [&[ClientCell::Value(&largest[..16_384])], &[ClientCell::Value(&largest[..16_385])]];
-    told += "long keys\n";
-    told += &refused(&world.write(&insert(&tablet, &texts, &rows)).await);
+    let rows: [&[ClientCell<'_>]; 2] =
+        [&[ClientCell::Value(&largest[..16_384])], &[ClientCell::Value(&largest[..16_385])]];
+    describe_error += "long keys\n";
+    describe_error += &refused(&world.write(&insert(&tablet, &texts, &rows)).await);
     expect![[r#"
         row 0: INVALID_ARGUMENT: No value provided for required column: k INT32 NOT NULL
         row 1: INVALID_ARGUMENT: NULL values not allowed for column: k INT32 NOT NULL
@@ -105,31 +111,33 @@ async fn rows_that_do_not_fit_fail_alone() {
         long keys
         row 1: INVALID_ARGUMENT: encoded primary key too large (16385 bytes, maximum is 16384 bytes)
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&describe_error);
     world.rows.fetch_add(1, Ordering::Relaxed);
     world.still_served().await;
     world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_tablets_and_tables_are_told() {
+async fn unknown_tablets_and_tables_are_reported() {
     let world = World::start(&[]).await;
-    let mut told = Vec::new();
+    let mut describe_error = Vec::new();
     for id in
         [Bytes::from_static(b"0123456789abcdef0123456789abcdef"), Bytes::from_static(b"\xffno"), Bytes::new()]
     {
         let write = insert(&id, &schema(), &[]);
-        told.push(self::told(&world.write(&write).await.error));
+        describe_error.push(self::describe_error(&world.write(&write).await.error));
         let new = new_scan(&id, &["k"]);
-        told.push(self::told(
+        describe_error.push(self::describe_error(
             &world.call::<_, ScanResponsePb>("Scan", &open(new.clone())).await.message.error,
         ));
         let sum = ChecksumRequestPb { new_request: Some(new), ..Default::default() };
-        told.push(self::told(&world.call::<_, ChecksumResponsePb>("Checksum", &sum).await.message.error));
+        describe_error.push(self::describe_error(
+            &world.call::<_, ChecksumResponsePb>("Checksum", &sum).await.message.error,
+        ));
         let split = SplitKeyRangeRequestPb { tablet_id: id.clone(), ..Default::default() };
         let split = world.call::<_, SplitKeyRangeResponsePb>("SplitKeyRange", &split).await;
-        told.push(self::told(&split.message.error));
-        told.extend(asked_of_the_master(&world, &id).await);
+        describe_error.push(self::describe_error(&split.message.error));
+        describe_error.extend(master_errors(&world, &id).await);
     }
     expect![[r#"
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 0123456789abcdef0123456789abcdef
@@ -151,12 +159,12 @@ async fn unknown_tablets_and_tables_are_told() {
         ok, 0 found Unknown tablet 
         TABLE_NOT_FOUND: the table does not exist: id ""
     "#]]
-    .assert_eq(&(told.join("\n") + "\n"));
+    .assert_eq(&(describe_error.join("\n") + "\n"));
     world.still_served().await;
     world.stop().await;
 }
 
-async fn asked_of_the_master(world: &World, id: &Bytes) -> [String; 2] {
+async fn master_errors(world: &World, id: &Bytes) -> [String; 2] {
     let master = connect(&world.env, world.master()).await;
     let (until, options) = (soon(&world.env), CallOptions::default());
     let shown = |error: &Option<MasterErrorPb>| match error {
@@ -179,7 +187,7 @@ async fn asked_of_the_master(world: &World, id: &Bytes) -> [String; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expired_and_unknown_scanners_are_told() {
+async fn expired_and_unknown_scanners_are_reported() {
     let world = World::start(&[("scanner_ttl_ms", "1"), ("scanner_gc_check_interval_us", "1000")]).await;
     world.still_served().await;
     let opening = ScanRequestPb { batch_size_bytes: Some(0), ..open(new_scan(&world.tablet, &["k"])) };
@@ -188,21 +196,22 @@ async fn expired_and_unknown_scanners_are_told() {
     world.env.sleep(Duration::from_millis(5)).await;
     let hex = String::from_utf8_lossy(&expired).into_owned();
     let never = Bytes::from(Uuid([9; 16]).to_string());
-    let mut told = Vec::new();
+    let mut describe_error = Vec::new();
     for id in [expired, never, Bytes::from_static(b"\xffnonsense"), Bytes::new()] {
         let next = ScanRequestPb { scanner_id: Some(id.clone()), call_seq_id: Some(1), ..Default::default() };
-        told.push(self::told(&world.call::<_, ScanResponsePb>("Scan", &next).await.message.error));
+        describe_error
+            .push(self::describe_error(&world.call::<_, ScanResponsePb>("Scan", &next).await.message.error));
         let alive = ScannerKeepAliveRequestPb { scanner_id: id };
         let alive: RpcResponse<ScannerKeepAliveResponsePb> = world.call("ScannerKeepAlive", &alive).await;
-        told.push(self::told(&alive.message.error));
+        describe_error.push(self::describe_error(&alive.message.error));
     }
-    told.dedup();
+    describe_error.dedup();
     expect![[r#"
         SCANNER_EXPIRED + NOT_FOUND: Scanner EXPIRED not found (it may have expired)
         SCANNER_EXPIRED + NOT_FOUND: Scanner 09090909090909090909090909090909 not found (it may have expired)
         SCANNER_EXPIRED + NOT_FOUND: Scanner with an ill-formed id not found
     "#]]
-    .assert_eq(&(told.join("\n") + "\n").replace(&hex, "EXPIRED"));
+    .assert_eq(&(describe_error.join("\n") + "\n").replace(&hex, "EXPIRED"));
     world.still_served().await;
     world.stop().await;
 }

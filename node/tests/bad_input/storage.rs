@@ -1,4 +1,4 @@
-//! Disks that are full, and files of a newer build.
+//! Full disks, and files of a newer format version.
 
 use engine::schema::row_ops::ClientCell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use nyala_common::env::Disks;
 
 use super::*;
 
-/// Every directory is a disk in memory.
+/// Directories that are in-memory disks.
 #[derive(Clone, Default)]
 struct MemDisks(Arc<Mutex<BTreeMap<String, MemDisk>>>);
 
@@ -24,7 +24,7 @@ impl MemDisks {
         env
     }
 
-    /// The disk whose directory ends so.
+    /// Returns the disk whose directory ends with `end`.
     fn disk(&self, end: &str) -> MemDisk {
         let disks = self.0.lock().unwrap();
         let found = disks.iter().find(|(dir, _)| dir.ends_with(end));
@@ -45,17 +45,21 @@ impl Disks for MemDisks {
 }
 
 const PLENTY: u64 = 1 << 40;
-/// A log that takes as many bytes as its rows.
+/// Flags with which a log uses as many bytes as its rows.
 const UNSQUEEZED: [(&str, &str); 2] =
     [("log_preallocate_segments", "false"), ("log_compression_codec", "NO_COMPRESSION")];
 
 fn a_row(world: &World, key: i32) -> WriteRequestPb {
     let (k, n) = (key.to_le_bytes(), 1i64.to_le_bytes());
-    insert(&world.tablet, &schema(), &[&[ClientCell::Value(&k), ClientCell::Value(&[b'x'; 5000]), ClientCell::Value(&n)]])
+    insert(
+        &world.tablet,
+        &schema(),
+        &[&[ClientCell::Value(&k), ClientCell::Value(&[b'x'; 5000]), ClientCell::Value(&n)]],
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_log_disk_refuses_writes_and_loses_none() {
+async fn a_full_log_disk_rejects_writes_and_loses_none() {
     let disks = MemDisks::default();
     let mut world = World::in_env(disks.env(), &UNSQUEEZED).await;
     disks.disk("tserver-1/wal").set_free(100_000);
@@ -64,7 +68,7 @@ async fn a_full_log_disk_refuses_writes_and_loses_none() {
         let written = world.write(&a_row(&world, acknowledged)).await;
         match written.error {
             None => acknowledged += 1,
-            some => break told(&some),
+            some => break describe_error(&some),
         }
     };
     assert!((10..20).contains(&acknowledged), "{acknowledged}");
@@ -88,7 +92,7 @@ async fn a_full_data_disk_stops_flushes_only() {
     data.set_free(0);
     for key in 0..20 {
         let written = world.write(&a_row(&world, key)).await;
-        assert_eq!(written.error, None, "the log has room");
+        assert_eq!(written.error, None, "the log has space");
     }
     assert_eq!(world.count().await, 20);
     data.set_free(PLENTY);
@@ -99,7 +103,7 @@ async fn a_full_data_disk_stops_flushes_only() {
     world.stop().await;
 }
 
-/// Puts the next higher version into a sealed file's head.
+/// Increments the version in the header of a sealed file.
 fn make_newer(disk: &MemDisk, path: &str) {
     let old = content(disk, path);
     let magic = old[..4].try_into().unwrap();
@@ -110,10 +114,10 @@ fn make_newer(disk: &MemDisk, path: &str) {
     disk.create(path).unwrap().append(&new).unwrap();
 }
 
-/// What a write to the tablet is refused with, once it is not merely still being opened.
-async fn refusal(world: &World, tablet: &Bytes) -> String {
+/// Returns the error of a write to the tablet, after the tablet's bootstrap has ended.
+async fn write_error(world: &World, tablet: &Bytes) -> String {
     loop {
-        let refused = told(&world.write(&insert(tablet, &schema(), &[])).await.error);
+        let refused = describe_error(&world.write(&insert(tablet, &schema(), &[])).await.error);
         if !refused.contains("TABLET_NOT_RUNNING") {
             return refused.replace(std::str::from_utf8(tablet).unwrap(), "TABLET");
         }
@@ -133,7 +137,7 @@ fn content(disk: &MemDisk, path: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tablet_of_a_newer_format_is_not_touched() {
+async fn a_tablet_of_a_newer_format_is_not_modified() {
     let disks = MemDisks::default();
     let mut world = World::in_env(disks.env(), &[]).await;
     let other = create(&world.client, "other", schema()).await;
@@ -144,7 +148,7 @@ async fn a_tablet_of_a_newer_format_is_not_touched() {
     make_newer(&data, &path);
     let before = content(&data, &path);
     world.restart().await;
-    let refused = refusal(&world, &other).await;
+    let refused = write_error(&world, &other).await;
     expect![[r#"TABLET_FAILED + ILLEGAL_STATE: Tablet not RUNNING: FAILED: tablet-meta/TABLET: "NYTM" record has format 4, newer than the newest this build reads (3); use the build that wrote it or a later one"#]].assert_eq(&refused);
     world.still_served().await;
     world.stop().await;
@@ -164,7 +168,7 @@ async fn a_log_of_a_newer_format_fails_its_tablet_alone() {
         make_newer(&wal, &format!("{dir}/{segment}"));
     }
     world.restart().await;
-    let refused = refusal(&world, &other).await;
+    let refused = write_error(&world, &other).await;
     expect![[r#"TABLET_FAILED + ILLEGAL_STATE: Tablet not RUNNING: FAILED: wals/TABLET/0000000001.wal: "NYWS" record has format 3, newer than the newest this build reads (2); use the build that wrote it or a later one"#]].assert_eq(&refused);
     world.still_served().await;
     world.stop().await;

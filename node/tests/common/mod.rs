@@ -1,4 +1,4 @@
-//! The program `nyala` as tests start and stop it.
+//! Start and stop of the program `nyala` in tests.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -10,18 +10,18 @@ pub fn nyala(args: &[&str]) -> Command {
     command
 }
 
-/// Begins to bring a cluster in `dir` up, on free ports.
+/// Starts a cluster in `dir` on free ports, without waiting for it.
 pub fn begin_up(dir: &Path, settings: &[&str]) -> Child {
     let args = ["up", "--free-ports", "--log-level=warn", "--dir", dir.to_str().unwrap()];
     nyala(&args).args(settings).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// A cluster in `dir` that is up, and what it printed.
+/// Starts a cluster in `dir` and waits until it is up. Returns the process and its output.
 pub fn up(dir: &Path, settings: &[&str]) -> (Child, String) {
     until_up(begin_up(dir, settings))
 }
 
-/// A cluster that begins to come up, once it has, and what it printed.
+/// Waits until a starting cluster is up. Returns the process and its output.
 pub fn until_up(mut child: Child) -> (Child, String) {
     let mut printed = String::new();
     let mut lines = BufReader::new(child.stdout.as_mut().unwrap());
@@ -31,7 +31,7 @@ pub fn until_up(mut child: Child) -> (Child, String) {
     (child, printed)
 }
 
-/// Asks it to stop, and waits until it has, in order.
+/// Sends SIGTERM and waits for an orderly exit.
 pub fn stop(mut child: Child) {
     let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());

@@ -1,4 +1,4 @@
-//! Tablet servers as processes of their own, without a master.
+//! Tablet servers as separate processes, without a master.
 #![allow(dead_code, reason = "each program uses a part")]
 
 use std::net::{SocketAddr, TcpListener};
@@ -12,6 +12,9 @@ use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::rpc::RequestIdPb;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::wire::schema;
 use nyala_proto::kudu::consensus::{
     GetConsensusStateRequestPb, GetConsensusStateResponsePb, RaftConfigPb, RaftPeerPb,
 };
@@ -21,9 +24,6 @@ use nyala_proto::kudu::tserver::{
     WriteRequestPb, WriteResponsePb,
 };
 use nyala_proto::kudu::{HostPortPb, PartitionPb, PartitionSchemaPb, ReadMode, RowOperationsPb};
-use nyala_common::rpc::RequestIdPb;
-use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
-use nyala_common::wire::schema;
 use prost::Message;
 
 const CLIENT: &str = "kudu.tserver.TabletServerService";
@@ -46,8 +46,8 @@ pub struct Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         for child in self.children.iter_mut().flatten() {
-            let _gone = child.kill();
-            let _gone = child.wait();
+            let _ignored = child.kill();
+            let _ignored = child.wait();
         }
     }
 }
@@ -59,7 +59,7 @@ impl Servers {
         servers
     }
 
-    /// Servers that do not run yet.
+    /// Chooses addresses and directories without starting the servers.
     pub fn planned(settings: &[&str]) -> Servers {
         let env = OsEnv::new(&OsOptions::default()).unwrap();
         let free: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
@@ -77,7 +77,7 @@ impl Servers {
         }
     }
 
-    /// Starts them all.
+    /// Starts all servers.
     pub async fn launch(&mut self) {
         for number in 0..COUNT {
             self.run(number);
@@ -88,7 +88,7 @@ impl Servers {
         }
     }
 
-    /// Where a server keeps its files.
+    /// Returns the directory of a server.
     pub fn dir(&self, number: usize) -> PathBuf {
         self.dir.path().join(number.to_string())
     }
@@ -98,7 +98,7 @@ impl Servers {
         let addr = format!("--rpc-bind-addresses={addr}");
         let mut command =
             super::common::nyala(&["tserver", &dir, &addr, "--webserver-enabled=false", "--log-level=warn"]);
-        // Nobody listens there: these servers have no master.
+        // No master listens at this address.
         command.arg("--tserver-master-addrs=127.0.0.1:1").args(&self.settings);
         self.children[number] = Some(command.spawn().unwrap());
     }
@@ -122,7 +122,7 @@ impl Servers {
         called.map(|response| response.message)
     }
 
-    /// Waits until the server serves.
+    /// Waits until the server replies, and returns its id.
     pub async fn uuid(&self, number: usize) -> Bytes {
         loop {
             let request = GetStatusRequestPb {};
@@ -165,7 +165,7 @@ impl Servers {
         }
     }
 
-    /// Who says that it leads, in the newest term that anybody knows of.
+    /// Waits for and returns the server that claims leadership of the highest known term.
     pub async fn leader(&self, tablet: Uuid) -> usize {
         loop {
             let mut newest = (-1, None);
@@ -192,12 +192,13 @@ impl Servers {
         }
     }
 
-    /// Inserts a row, asking one server after the other until one has it.
+    /// Inserts a row: tries one server after the other until one accepts it. Returns that server.
     pub async fn insert(&self, tablet: Uuid, key: i64) -> usize {
         self.insert_at(tablet, key, 0, 1).await
     }
 
-    /// The same as one of several clients, asking the server `number` first. A client inserts ever larger keys.
+    /// As [`Servers::insert`], as one of several clients, first at the server `number`. Each client inserts ascending
+    /// keys.
     pub async fn insert_at(&self, tablet: Uuid, key: i64, client: u8, mut number: usize) -> usize {
         let mut attempt_no = 0;
         loop {
@@ -217,7 +218,7 @@ impl Servers {
         }
     }
 
-    /// All keys on one server, at a moment of its choice.
+    /// Returns all keys on one server, at a snapshot timestamp chosen by the server.
     pub async fn keys(&self, number: usize, tablet: Uuid) -> Vec<i64> {
         let new = NewScanRequestPb {
             tablet_id: schema::id_bytes(&tablet),
@@ -261,5 +262,5 @@ fn insert(tablet: Uuid, key: i64) -> WriteRequestPb {
     }
 }
 
-/// A tablet for those that need one.
+/// Id of the test tablet.
 pub const TABLET: Uuid = Uuid([7; 16]);

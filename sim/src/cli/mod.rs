@@ -1,6 +1,6 @@
 //! The command line: runs many seeds, replays one, shrinks a failing plan, draws a run.
 //!
-//! Every run has its own process ([`run_process`]), because statics are part of what a seed decides. Exit codes: 0
+//! Every run has its own process (`run_process`), because statics are part of what a seed decides. Exit codes: 0
 //! success, 1 a run failed, 2 invalid arguments, 3 the environment failed.
 
 use std::io::Write;

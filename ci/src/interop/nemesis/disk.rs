@@ -21,7 +21,8 @@ impl SmallDisk {
     pub fn mount(dir: &Path) -> Result<Option<SmallDisk>> {
         fs::create_dir_all(dir)?;
         let size = format!("size={MEGABYTES}m");
-        let mounted = CommandLine::new("mount").args(["-t", "tmpfs", "-o", &size, "nyala"]).args([dir]).output();
+        let mounted =
+            CommandLine::new("mount").args(["-t", "tmpfs", "-o", &size, "nyala"]).args([dir]).output();
         let why = match mounted {
             Ok(output) if output.success => return Ok(Some(SmallDisk { dir: dir.to_path_buf() })),
             Ok(output) => output.stderr,

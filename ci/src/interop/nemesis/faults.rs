@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::super::daemon::Role;
 use super::super::proxies::{LinkProxies, Node};
-use super::{Arena, CRAMPED, LOADGEN_TABLE};
+use super::writers::LOADGEN_TABLE;
+use super::{Arena, SMALL_DISK_TSERVER};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -16,7 +17,7 @@ impl Arena<'_> {
     pub fn faults(&mut self) -> Result<()> {
         thread::sleep(SECOND * 3);
         self.processes()?;
-        self.ways()?;
+        self.link_faults()?;
         self.say("replicas are added and removed");
         self.change_config()?;
         self.full_disk()?;
@@ -50,7 +51,7 @@ impl Arena<'_> {
     }
 
     /// Applies network faults between servers. Clients reach every server throughout.
-    fn ways(&mut self) -> Result<()> {
+    fn link_faults(&mut self) -> Result<()> {
         let (leader, _) = eventually(|| self.replicas())?;
         self.during("nothing that a leader sends reaches the other tablet servers", |links| {
             others(leader, 4).for_each(|other| links.hold(leader, other));
@@ -137,11 +138,11 @@ impl Arena<'_> {
         self.say(&format!("a tablet server's disk is full: {} MB were left", bytes >> 20));
         thread::sleep(SECOND * 5);
         disk.free()?;
-        let daemon = self.cluster.daemon(Role::TabletServer, CRAMPED)?;
+        let daemon = self.cluster.daemon(Role::TabletServer, SMALL_DISK_TSERVER)?;
         if let Err(ended) = daemon.check_runs() {
             println!("    {}", ended.to_string().lines().next().unwrap_or_default());
             daemon.kill();
-            self.cluster.start_daemon(Role::TabletServer, CRAMPED)?;
+            self.cluster.start_daemon(Role::TabletServer, SMALL_DISK_TSERVER)?;
         }
         thread::sleep(SECOND * 3);
         Ok(())

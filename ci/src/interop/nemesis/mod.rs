@@ -23,7 +23,7 @@ use super::packages::Packages;
 use crate::command::Output;
 use crate::steps::Steps;
 use disk::SmallDisk;
-use writers::{Loadgen, Writer};
+use writers::{LOADGEN_TABLE, Loadgen, Writer};
 
 /// Flags that make servers notice failures within seconds; Kudu has them, too.
 const TSERVER_FLAGS: [&str; 3] = [
@@ -34,9 +34,8 @@ const TSERVER_FLAGS: [&str; 3] = [
 const MASTER_FLAGS: [&str; 2] =
     ["--tserver_unresponsive_timeout_ms=6000", "--raft_heartbeat_interval_ms=200"];
 
-const LOADGEN_TABLE: &str = "nemesis_loadgen";
 /// The tablet server whose disk is small.
-const CRAMPED: usize = 2;
+const SMALL_DISK_TSERVER: usize = 2;
 const HEALED_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Context of faults and checks.
@@ -73,7 +72,7 @@ fn play(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, di
     let mut cluster = Cluster::new(server.clone(), dir, &plan)?;
     let disk = SmallDisk::mount(&dir.join("small"))?;
     if let Some(disk) = &disk {
-        cluster.tservers[CRAMPED].spec.disk = disk.dir.clone();
+        cluster.tservers[SMALL_DISK_TSERVER].spec.disk = disk.dir.clone();
     }
     cluster.start()?;
     let masters = cluster.master_addresses();

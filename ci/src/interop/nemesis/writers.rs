@@ -13,7 +13,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::java::{self, JVM};
 use super::super::packages::Packages;
-use super::LOADGEN_TABLE;
+
+/// Table of the tool's loads.
+pub const LOADGEN_TABLE: &str = "nemesis_loadgen";
 
 const ROWS_PER_RUN: u64 = 20_000;
 /// Pause between runs: the loaded data is copied later, so it must not grow too fast.

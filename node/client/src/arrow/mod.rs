@@ -246,7 +246,10 @@ fn block_values(array: &ArrayRef, column: &ColumnSchema) -> Option<ColumnValues>
             };
             let (first, last) = (*all.first()?, *all.last()?);
             let offsets = all.iter().map(|at| (at - first) as u32).collect();
-            Some(ColumnValues::Var { offsets, bytes: bytes.as_slice()[first as usize..last as usize].to_vec() })
+            Some(ColumnValues::Var {
+                offsets,
+                bytes: bytes.as_slice()[first as usize..last as usize].to_vec(),
+            })
         }
         _ => {
             debug_assert_ne!(column.ty.physical(), PhysicalType::Binary);

@@ -31,7 +31,11 @@ impl Client {
     /// Moves replicas until no move improves the placement. Returns the number of moves; calls `on_move` after each.
     ///
     /// The first failed move ends the rebalancing. Completed moves stay, and moves in progress continue.
-    pub async fn rebalance(&self, options: &Rebalance, mut on_move: impl FnMut(ReplicaMove)) -> Result<usize> {
+    pub async fn rebalance(
+        &self,
+        options: &Rebalance,
+        mut on_move: impl FnMut(ReplicaMove),
+    ) -> Result<usize> {
         let mut moved = 0;
         loop {
             let moves = next_moves(self.layout(&options.tables).await?, options.at_once);
@@ -65,7 +69,11 @@ impl Client {
                 continue;
             }
             for tablet in self.replicas(&table.name).await? {
-                tablets.push(TabletVoters { id: tablet.id, table: table.name.clone(), servers: voters(&tablet)? });
+                tablets.push(TabletVoters {
+                    id: tablet.id,
+                    table: table.name.clone(),
+                    servers: voters(&tablet)?,
+                });
             }
         }
         Ok(Placement::new(&servers, tablets))

@@ -124,7 +124,7 @@ impl Placement {
     }
 
     /// Updates the placement for a move.
-        pub fn apply(&mut self, done: ReplicaMove) {
+    pub fn apply(&mut self, done: ReplicaMove) {
         let Some(at) = self.tablets.iter().position(|tablet| tablet.id == done.tablet) else { return };
         let table = self.tablets[at].table.clone();
         let servers = &mut self.tablets[at].servers;
@@ -173,7 +173,11 @@ mod tests {
     }
 
     fn tablet(n: u8, table: &str, on: &[u8]) -> TabletVoters {
-        TabletVoters { id: id(100 + n), table: table.to_string(), servers: on.iter().map(|n| id(*n)).collect() }
+        TabletVoters {
+            id: id(100 + n),
+            table: table.to_string(),
+            servers: on.iter().map(|n| id(*n)).collect(),
+        }
     }
 
     /// Applies moves until none lowers the cost. Returns their number.
@@ -204,7 +208,8 @@ mod tests {
         settle(&mut layout);
         assert_eq!(layout.count_overcrowded_tablets(), 0);
         // With two locations, one of them holds two of three.
-        let mut layout = Placement::new(&servers(&["/a", "/a", "/a", "/b"]), vec![tablet(0, "t", &[0, 1, 2])]);
+        let mut layout =
+            Placement::new(&servers(&["/a", "/a", "/a", "/b"]), vec![tablet(0, "t", &[0, 1, 2])]);
         assert_eq!(settle(&mut layout), 1);
         assert_eq!(layout.count_overcrowded_tablets(), 0);
     }

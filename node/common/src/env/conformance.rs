@@ -70,7 +70,11 @@ pub async fn check(bed: &TestBed) -> Check {
 }
 
 fn expect<T: PartialEq + Debug>(what: &str, found: T, wanted: T) -> Check {
-    if found == wanted { Ok(()) } else { Err(ContractViolation(format!("{what}: {found:?} instead of {wanted:?}"))) }
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(ContractViolation(format!("{what}: {found:?} instead of {wanted:?}")))
+    }
 }
 
 fn expect_that(what: &str, holds: bool) -> Check {
@@ -80,7 +84,11 @@ fn expect_that(what: &str, holds: bool) -> Check {
 /// A wait longer than this counts as endless.
 const LONG: Duration = Duration::from_secs(20);
 
-async fn within_deadline<T>(env: &Env, what: &str, future: impl Future<Output = T>) -> Result<T, ContractViolation> {
+async fn within_deadline<T>(
+    env: &Env,
+    what: &str,
+    future: impl Future<Output = T>,
+) -> Result<T, ContractViolation> {
     env.timeout(LONG, future).await.ok_or_else(|| ContractViolation(format!("{what} does not end")))
 }
 
@@ -108,7 +116,11 @@ async fn sleeps_are_long_enough(bed: &TestBed) -> Check {
 async fn timeouts(bed: &TestBed) -> Check {
     let env = &bed.env;
     let never = std::future::pending::<()>();
-    expect("a timeout of a future that never ends", env.timeout(Duration::from_millis(5), never).await, None)?;
+    expect(
+        "a timeout of a future that never ends",
+        env.timeout(Duration::from_millis(5), never).await,
+        None,
+    )?;
     expect("a timeout of a ready future", env.timeout(Duration::ZERO, async { 7 }).await, Some(7))
 }
 
@@ -252,9 +264,11 @@ async fn pair(bed: &TestBed) -> Result<(Stream, Stream), ContractViolation> {
     env.spawn("accept", async move {
         let _ = send.send(listener.accept().await);
     });
-    let ours = within_deadline(env, "connecting", env.net.connect(addr, env.now().mono.after(LONG))).await??;
+    let ours =
+        within_deadline(env, "connecting", env.net.connect(addr, env.now().mono.after(LONG))).await??;
     let accepted = within_deadline(env, "accepting", receive).await?;
-    let (theirs, remote) = accepted.map_err(|_| ContractViolation("the accepting task is gone".to_string()))??;
+    let (theirs, remote) =
+        accepted.map_err(|_| ContractViolation("the accepting task is gone".to_string()))??;
     expect("the client's address", remote.ip(), bed.loopback.ip())?;
     Ok((ours, theirs))
 }
@@ -346,8 +360,7 @@ async fn disks(bed: &TestBed) -> Check {
     second.open("shared")?.read_at(0, &mut read)?;
     expect("bytes read through another handle of the same directory", &read, b"bytes")?;
     first.remove("shared")?;
-    bed
-        .env
+    bed.env
         .run(|| engine::disk::conformance::check(first.as_ref()))
         .await
         .map_err(|violation| ContractViolation(format!("the disk: {}", violation.0)))

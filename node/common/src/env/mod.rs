@@ -1,7 +1,7 @@
 //! The environment of a node: clock, disks, network, tasks, memory budget, randomness.
 //!
 //! One value, cheap to clone, without generics. `env::os` builds the real one, each simulator builds its own, and the
-//! code in between cannot tell them apart. [`conformance`] checks what every implementation promises.
+//! code in between cannot tell them apart. [`conformance`] checks the contract of every implementation.
 //!
 //! ```text
 //!   node, client ──► Env { clock, disks, net, tasks, memory, rng }
@@ -10,15 +10,15 @@
 //!                     └─ turmoil    network simulation
 //! ```
 
+mod blocking_disk;
 pub mod conformance;
 #[cfg(any(test, feature = "testing"))]
 pub mod mem_net;
 pub mod os;
-mod blocking_disk;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 #[cfg(any(test, feature = "testing"))]
 pub mod partitionable_net;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 use std::future::Future;
 use std::io;
@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::disk::Disk;
-use engine::time::{Instant, ClockReading};
 use engine::observer::ObserverHandle;
+use engine::time::{ClockReading, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

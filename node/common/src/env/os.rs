@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use engine::disk::Disk;
 use engine::disk::os::OsDisk;
-use engine::time::{Instant, ClockReading, WallTime};
 use engine::observer::ObserverHandle;
+use engine::time::{ClockReading, Instant, WallTime};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -78,7 +78,7 @@ struct OsClock {
     /// Second in which the kernel was last queried, 0 for never.
     queried_at_second: AtomicU64,
     /// Bound that the kernel returned then, in microseconds.
-        bound_micros: AtomicU64,
+    bound_micros: AtomicU64,
 }
 
 impl OsClock {

@@ -45,7 +45,7 @@ impl PartitionableNet {
     }
 
     /// Ends a [`PartitionableNet::cut`].
-        pub fn join(&self, host: usize) {
+    pub fn join(&self, host: usize) {
         let mut state = self.lock();
         state.cut.remove(&host);
         state.stalled.drain(..).for_each(Waker::wake);
@@ -93,7 +93,8 @@ impl Net for Host {
             Some((to, _)) if state.is_cut(self.number, *to) => Err(io::ErrorKind::TimedOut.into()),
             Some((to, listener)) => {
                 let (ours, theirs) = tokio::io::duplex(WINDOW_BYTES);
-                let end = |stream| NetStream { stream, network: self.network.clone(), ends: (self.number, *to) };
+                let end =
+                    |stream| NetStream { stream, network: self.network.clone(), ends: (self.number, *to) };
                 match listener.send((Box::new(end(theirs)), from)) {
                     Ok(()) => Ok(Box::new(end(ours)) as Stream),
                     Err(_) => Err(io::ErrorKind::ConnectionRefused.into()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
-use engine::time::{Instant, ClockReading, WallTime};
+use engine::time::{ClockReading, Instant, WallTime};
 
 use super::os::{OsEnv, OsOptions};
 use super::partitionable_net::PartitionableNet;

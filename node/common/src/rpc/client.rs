@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use super::frame::{self, Frame, FrameReader, split_body};
 use super::negotiate::{ClientNegotiation, NegotiationStep};
-use super::send_queue::SendQueue;
 pub use super::proxy::{Proxy, ProxyTarget};
+use super::send_queue::SendQueue;
 use super::{RequestIdPb, RpcErrorCodePb};
 use crate::env::{Env, Stream};
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
@@ -324,7 +324,10 @@ fn remote_error(body: &Bytes) -> RpcError {
     }
 }
 
-fn decode<M: Message + Default>(method: &str, response: RpcResponse<Bytes>) -> Result<RpcResponse<M>, RpcError> {
+fn decode<M: Message + Default>(
+    method: &str,
+    response: RpcResponse<Bytes>,
+) -> Result<RpcResponse<M>, RpcError> {
     let message = M::decode(response.message)
         .map_err(|error| RpcError::Malformed { message: format!("{method}: {error}") })?;
     Ok(RpcResponse { message, sidecars: response.sidecars })

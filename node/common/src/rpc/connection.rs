@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use super::dispatch::{QueuedCall, Responder, RpcShared, count, dispatch};
 use super::frame::{Frame, FrameReader, split_body};
-use super::negotiate::{PREAMBLE, ServerNegotiation, NegotiationStep, check_preamble};
-use super::send_queue::{SendQueue, FrameWrite};
+use super::negotiate::{NegotiationStep, PREAMBLE, ServerNegotiation, check_preamble};
+use super::send_queue::{FrameWrite, SendQueue};
 use crate::env::{BoxFuture, Env, Stream};
 use nyala_proto::kudu::rpc::RequestHeader;
 
@@ -184,7 +184,10 @@ async fn read_frame(
     }
 }
 
-async fn read_some(stream: &mut (impl AsyncRead + Unpin), reader: &mut FrameReader) -> Result<usize, EndReason> {
+async fn read_some(
+    stream: &mut (impl AsyncRead + Unpin),
+    reader: &mut FrameReader,
+) -> Result<usize, EndReason> {
     stream.read_buf(reader.space()).await.map_err(|error| error.to_string())
 }
 
@@ -200,9 +203,11 @@ async fn read_calls(
     let mut idle = IdleTimer::new(&shared.env, shared.config.keepalive);
     loop {
         let received = shared.env.now().mono;
-        while let Some(frame) = reader.next_frame().map_err(|error| protocol_error(shared, error.to_string()))? {
-            let queued_call =
-                to_queued_call(connection, frame, received, &user, remote).map_err(|why| protocol_error(shared, why))?;
+        while let Some(frame) =
+            reader.next_frame().map_err(|error| protocol_error(shared, error.to_string()))?
+        {
+            let queued_call = to_queued_call(connection, frame, received, &user, remote)
+                .map_err(|why| protocol_error(shared, why))?;
             dispatch(shared, queued_call);
         }
         connection.send_queue.at_most(shared.config.max_unsent_bytes).await;

@@ -16,10 +16,10 @@ use engine::time::Instant;
 use tokio::sync::Notify;
 
 use super::connection::ServerConnection;
-use super::required_fields;
 use super::frame;
+use super::required_fields;
+use super::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
 use super::service_queue::{Admission, CallQueue, NextCall};
-use super::result_tracker::{RequestAdmission, CachedReply, ResultTracker};
 use super::{Call, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::Env;
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RequestHeader, ResponseHeader};
@@ -111,7 +111,9 @@ impl OutgoingReply {
 impl From<Reply> for OutgoingReply {
     fn from(reply: Reply) -> OutgoingReply {
         match reply {
-            Reply::Ok { body, sidecars, .. } => OutgoingReply::Ok(CachedReply { body: body.into(), sidecars }),
+            Reply::Ok { body, sidecars, .. } => {
+                OutgoingReply::Ok(CachedReply { body: body.into(), sidecars })
+            }
             Reply::Err { code, message, copy_error } => OutgoingReply::Err(ErrorStatusPb {
                 message,
                 code: Some(code.into()),
@@ -143,7 +145,8 @@ impl Responder {
     fn send_ok(self, reply: CachedReply) {
         let total = reply.bytes();
         let Some(sidecar_offsets) = frame::sidecar_offsets(reply.body.len(), &reply.sidecars) else {
-            let message = format!("the reply of {total} bytes does not fit into a frame; request less data per call");
+            let message =
+                format!("the reply of {total} bytes does not fit into a frame; request less data per call");
             return self.send(OutgoingReply::error(RpcErrorCodePb::ErrorApplication, message));
         };
         let header = ResponseHeader { call_id: self.call_id, is_error: Some(false), sidecar_offsets };
@@ -214,8 +217,11 @@ impl QueuedService {
                 NextCall::Expired(queued_call) => {
                     count(&shared.counters.calls_expired);
                     shared.env.watch.mark("rpc: a deadline passed in the queue");
-                    let message = format!("{}: the deadline passed while the call was queued", queued_call.method());
-                    queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorServerTooBusy, message));
+                    let message =
+                        format!("{}: the deadline passed while the call was queued", queued_call.method());
+                    queued_call
+                        .responder
+                        .send(OutgoingReply::error(RpcErrorCodePb::ErrorServerTooBusy, message));
                 }
             }
         }
@@ -262,7 +268,12 @@ fn check_features(header: &RequestHeader, supported: &[u32]) -> Option<OutgoingR
     }
     let message = "unsupported feature flags".to_string();
     let code = Some(RpcErrorCodePb::ErrorInvalidRequest.into());
-    Some(OutgoingReply::Err(ErrorStatusPb { message, code, unsupported_feature_flags, tablet_copy_error: None }))
+    Some(OutgoingReply::Err(ErrorStatusPb {
+        message,
+        code,
+        unsupported_feature_flags,
+        tablet_copy_error: None,
+    }))
 }
 
 fn spawn(shared: &Arc<RpcShared>, queued: &Arc<QueuedService>, queued_call: QueuedCall) {
@@ -273,7 +284,8 @@ fn spawn(shared: &Arc<RpcShared>, queued: &Arc<QueuedService>, queued_call: Queu
 async fn work(shared: Arc<RpcShared>, queued: Arc<QueuedService>, queued_call: QueuedCall) {
     let mut next = Some(queued_call);
     while let Some(queued_call) = next {
-        let slot = CallSlot { shared: shared.clone(), queued: queued.clone(), released: AtomicBool::new(false) };
+        let slot =
+            CallSlot { shared: shared.clone(), queued: queued.clone(), released: AtomicBool::new(false) };
         let slot = Arc::new(slot);
         run(&shared, &queued, queued_call, slot.clone()).await;
         next = if slot.take() { queued.next(&shared) } else { None };
@@ -315,7 +327,9 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
     };
     if let Err(reason) = required_fields::check_required(&queued_call.body, method.required) {
         let message = format!("{}: {reason}", method.name);
-        return queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorInvalidRequest, message));
+        return queued_call
+            .responder
+            .send(OutgoingReply::error(RpcErrorCodePb::ErrorInvalidRequest, message));
     }
     let (responder, call) = to_call(queued_call, method, slot);
     if let Err(rejection) = queued.service.authorize(&call) {

@@ -22,14 +22,14 @@
 pub mod client;
 mod connection;
 mod dispatch;
-mod required_fields;
 pub mod frame;
 pub mod negotiate;
-mod send_queue;
 mod proxy;
-pub mod service_queue;
+mod required_fields;
 pub mod result_tracker;
+mod send_queue;
 pub mod server;
+pub mod service_queue;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use engine::time::Instant;
 use prost::Message;
 use tokio::sync::oneshot;
 
-use super::client::{CallOptions, ClientConnection, RpcResponse, RpcError};
+use super::client::{CallOptions, ClientConnection, RpcError, RpcResponse};
 use crate::env::Env;
 
 /// Address of a server.
@@ -76,8 +76,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Proxy {
     pub fn new(env: Env, target: impl Into<ProxyTarget>, user: &str) -> Proxy {
-        let shared =
-            ProxyShared { env, target: target.into(), user: user.to_string(), link: Mutex::new(ProxyLink::Down) };
+        let shared = ProxyShared {
+            env,
+            target: target.into(),
+            user: user.to_string(),
+            link: Mutex::new(ProxyLink::Down),
+        };
         Proxy { shared: Arc::new(shared) }
     }
 

@@ -22,7 +22,9 @@ pub(super) fn check_required(mut message: &[u8], required: &[u32]) -> Result<(),
     if missing == 0 {
         return Ok(());
     }
-    let missing_numbers = (0..required.len()).filter(|position| missing >> position & 1 == 1).map(|position| required[position]);
+    let missing_numbers = (0..required.len())
+        .filter(|position| missing >> position & 1 == 1)
+        .map(|position| required[position]);
     let missing_numbers: Vec<String> = missing_numbers.map(|number| number.to_string()).collect();
     Err(format!("the request lacks required fields: {}", missing_numbers.join(", ")))
 }

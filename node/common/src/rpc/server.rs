@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::connection::{self, ServerConnection};
-pub use super::dispatch::{RpcCounters, TrackedResults};
 use super::dispatch::{QueuedService, RpcShared, count};
+pub use super::dispatch::{RpcCounters, TrackedResults};
 use super::{RpcConfig, Service};
 use crate::env::{Env, Listener, Stream, TaskHandle};
 
@@ -182,7 +182,13 @@ async fn accept(shared: Arc<RpcShared>, mut listener: Box<dyn Listener>, connect
     }
 }
 
-fn open(shared: &Arc<RpcShared>, connections: &Arc<Connections>, id: u64, stream: Stream, remote: SocketAddr) {
+fn open(
+    shared: &Arc<RpcShared>,
+    connections: &Arc<Connections>,
+    id: u64,
+    stream: Stream,
+    remote: SocketAddr,
+) {
     count(&shared.counters.connections_accepted);
     count(&shared.counters.connections_open);
     connections.open().insert(id, OpenConnection::default());

@@ -9,8 +9,8 @@
 //! *Not here:* framing and negotiation (`rpc`), the bytes of row operations and keys (`engine::schema`).
 
 pub mod consensus;
-pub mod schema;
+pub mod errors;
 pub mod partition;
 pub mod predicates;
 pub mod rows;
-pub mod errors;
+pub mod schema;

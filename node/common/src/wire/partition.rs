@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::ids::ColumnId;
-use engine::schema::row_ops::ClientColumn;
 use engine::schema::partition::{HashDimension, Partition, PartitionSchema, RangeHashSchema};
+use engine::schema::row_ops::ClientColumn;
 use engine::schema::{Schema, key, partition_range};
 
 use nyala_proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
@@ -241,8 +241,11 @@ mod tests {
     /// The custom range of a table created by a Java client, from `rows.md`, with a nullable column added.
     #[test]
     fn custom_ranges_carry_their_bounds_as_operations() {
-        let custom =
-            vec![RangeHashSchema { lower: b"a".to_vec(), upper: b"m".to_vec(), hash: vec![hash(&[0], 3, 1)] }];
+        let custom = vec![RangeHashSchema {
+            lower: b"a".to_vec(),
+            upper: b"m".to_vec(),
+            hash: vec![hash(&[0], 3, 1)],
+        }];
         let partition =
             PartitionSchema { hash: vec![hash(&[0], 2, 0)], range_columns: vec![ColumnId(1)], custom };
         let pb = schema_to_pb(&partition, &schema());

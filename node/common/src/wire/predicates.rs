@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
-use engine::schema::predicate_bloom::PredicateBloom;
 use engine::schema::predicate::{Predicate, PredicateKind};
+use engine::schema::predicate_bloom::PredicateBloom;
 use engine::schema::{ColumnSchema, DataType, Schema};
 
 use super::schema;

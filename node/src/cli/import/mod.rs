@@ -12,8 +12,8 @@ use csv::{ByteRecord, Position};
 use engine::error::{Error, Result};
 use engine::schema::row_ops::RowOpKind;
 
-use self::reader::{CsvReader, ImportTarget, ImportInput, ParquetReader, ImportRows, csv_reader};
-use super::files::{FileFormat, OutputFile, InputFile};
+use self::reader::{CsvReader, ImportInput, ImportRows, ImportTarget, ParquetReader, csv_reader};
+use super::files::{FileFormat, InputFile, OutputFile};
 use super::output::{ProgressUnit, grouped, print, progress};
 use super::table::{connect, named, open, option, text};
 use nyala_client::{FlushMode, Session, SessionConfig, Table};
@@ -26,26 +26,16 @@ const REJECTS_MAX: usize = 1_000_000;
 
 pub fn command() -> Command {
     named("import", "Write the rows of a CSV or Parquet file into a table")
-        .arg(
-            Arg::new("file").value_name("FILE").required(true).help("File to read; CSV needs a header line"),
-        )
+        .arg(Arg::new("file").value_name("FILE").required(true).help("File to read; CSV needs a header line"))
         .arg(option("format", "FORMAT", "csv or parquet [default: by the file's name]"))
         .arg(
-            option(
-                "mode",
-                "MODE",
-                "insert: fail on a duplicate key; upsert: replace; insert-ignore: skip",
-            )
-            .value_parser(["insert", "upsert", "insert-ignore"])
-            .default_value("insert"),
+            option("mode", "MODE", "insert: fail on a duplicate key; upsert: replace; insert-ignore: skip")
+                .value_parser(["insert", "upsert", "insert-ignore"])
+                .default_value("insert"),
         )
         .arg(option("null", "TEXT", "Text of NULL in CSV").default_value(""))
         .arg(option("delimiter", "CHAR", "Separator of cells in CSV").default_value(","))
-        .arg(option(
-            "rejects",
-            "FILE",
-            "Skip bad rows and write them, with errors, to this CSV file",
-        ))
+        .arg(option("rejects", "FILE", "Skip bad rows and write them, with errors, to this CSV file"))
 }
 
 pub async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {

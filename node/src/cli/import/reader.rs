@@ -159,7 +159,10 @@ impl<R: Read> CsvReader<R> {
 
 impl ParquetReader {
     /// Opens a file and reads its metadata; also returns the number of rows stated there.
-    pub fn open<R: ChunkReader + 'static>(source: R, table: ImportTarget<'_>) -> Result<(ParquetReader, u64)> {
+    pub fn open<R: ChunkReader + 'static>(
+        source: R,
+        table: ImportTarget<'_>,
+    ) -> Result<(ParquetReader, u64)> {
         let bad = |error| Error::invalid(format!("not a Parquet file that can be read: {error}"));
         // Parquet's own types suffice. The Arrow schema that some writers embed is skipped, because its decoder panics
         // on corrupted input.

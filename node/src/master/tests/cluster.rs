@@ -1,10 +1,10 @@
 //! One master and one tablet server over loopback.
 
 use super::*;
+use crate::tserver::{self, RunningTserver, TserverConfig};
 use nyala_proto::kudu::master::alter_table_request_pb::{
     AddColumn, AddRangePartition, DropRangePartition, Step, StepType,
 };
-use crate::tserver::{self, RunningTserver, TserverConfig};
 
 async fn start_tserver(master: &Fixture) -> RunningTserver {
     let path = |name: &str| master.dir.path().join(name).to_str().expect("UTF-8").to_string();

@@ -51,10 +51,10 @@ fn changed(change: impl FnOnce(&mut CreateTableRequestPb)) -> CreateTableRequest
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_new_table() {
+async fn errors_of_create_table() {
     let master = Fixture::start().await;
-    let mut told = vec![master.create_error(&table("t")).await];
-    master.beat(SERVER, Vec::new()).await;
+    let mut reported = vec![master.create_error(&table("t")).await];
+    master.heartbeat(SERVER, Vec::new()).await;
     let requests = [
         changed(|t| t.name.clear()),
         changed(|t| t.schema.columns[0].id = Some(0)),
@@ -77,9 +77,10 @@ async fn what_is_wrong_with_a_new_table() {
         table("t"),
     ];
     for request in &requests {
-        told.push(master.create_error(request).await);
+        reported.push(master.create_error(request).await);
     }
-    let told = told.iter().map(|line| line.replace(&known_id(&master, line), "ID")).collect::<Vec<_>>();
+    let reported =
+        reported.iter().map(|line| line.replace(&first_id(&master, line), "ID")).collect::<Vec<_>>();
     expect![[r#"
         REPLICATION_FACTOR_TOO_HIGH + INVALID_ARGUMENT: not enough live tablet servers to create a table with the requested replication factor 1; 0 tablet servers are alive
         INVALID_SCHEMA + INVALID_ARGUMENT: the table name may not be empty
@@ -99,23 +100,23 @@ async fn what_is_wrong_with_a_new_table() {
         UNKNOWN_ERROR + INVALID_ARGUMENT: overlapping range partitions
         ok
         TABLE_ALREADY_PRESENT + ALREADY_PRESENT: table t already exists with id ID
-    "#]].assert_eq(&(told.join("\n") + "\n"));
+    "#]].assert_eq(&(reported.join("\n") + "\n"));
 }
 
 /// Returns the first id in a line, if there is one.
-fn known_id(_: &Fixture, line: &str) -> String {
+fn first_id(_: &Fixture, line: &str) -> String {
     let word = line.split_whitespace().find(|word| Uuid::parse(word.as_bytes()).is_ok());
     word.unwrap_or("no id").to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_change() {
+async fn errors_of_alter_table() {
     let master = Fixture::start().await;
-    master.beat(SERVER, Vec::new()).await;
+    master.heartbeat(SERVER, Vec::new()).await;
     let table_id = master.create(&table("t")).await;
     let missing = master.alter_error(&alter("x", Vec::new())).await;
     let unnamed = AlterTableRequestPb { table: TableIdentifierPb::default(), ..alter("", Vec::new()) };
-    let mut told = vec![missing, master.alter_error(&unnamed).await];
+    let mut reported = vec![missing, master.alter_error(&unnamed).await];
     let requests = [
         alter("t", vec![drop_column("k")]),
         alter("t", vec![drop_column("x")]),
@@ -131,7 +132,7 @@ async fn what_is_wrong_with_a_change() {
     for request in &requests {
         let response: AlterTableResponsePb = master.call("AlterTable", request).await;
         assert_eq!(response.table_id.as_ref(), Some(&table_id), "errors name the table, too");
-        told.push(shown(&response.error));
+        reported.push(shown(&response.error));
     }
     expect![[r#"
         TABLE_NOT_FOUND + NOT_FOUND: the table does not exist: x
@@ -146,15 +147,15 @@ async fn what_is_wrong_with_a_change() {
         EVEN_REPLICATION_FACTOR + INVALID_ARGUMENT: illegal replication factor 4: it must be odd
         UNKNOWN_ERROR + NOT_SUPPORTED: tables have no limits on this server: table write limits are not enabled
         ok
-    "#]].assert_eq(&(told.join("\n") + "\n"));
+    "#]].assert_eq(&(reported.join("\n") + "\n"));
 }
 
 /// Bounds are encoded as rows of the schema in the same response. That is the old schema until every tablet has the new
 /// one.
 #[tokio::test(flavor = "multi_thread")]
-async fn ranges_that_hash_otherwise_can_be_read_while_a_table_is_altered() {
+async fn ranges_with_another_hash_schema_can_be_read_during_an_alteration() {
     let master = Fixture::start().await;
-    master.beat(SERVER, Vec::new()).await;
+    master.heartbeat(SERVER, Vec::new()).await;
     let request = changed(|t| {
         let partition = t.partition_schema.as_mut().expect("it is partitioned");
         let mut hash = partition.hash_schema.clone();
@@ -171,18 +172,20 @@ async fn ranges_that_hash_otherwise_can_be_read_while_a_table_is_altered() {
     });
     let altered: AlterTableResponsePb = master.call("AlterTable", &alter("t", more.collect())).await;
     assert_eq!(altered.error, None);
-    let told = master.schema("t").await;
-    let schema = nyala_common::wire::schema::schema_from_pb(&told.schema.expect("a schema")).expect("a legal one");
+    let reported = master.schema("t").await;
+    let schema =
+        nyala_common::wire::schema::schema_from_pb(&reported.schema.expect("a schema")).expect("a legal one");
     assert_eq!(schema.columns().len(), 2);
-    let partition = told.partition_schema.expect("it is partitioned");
-    let read = nyala_common::wire::partition::schema_from_pb(&partition, &schema).expect("bounds of this schema");
+    let partition = reported.partition_schema.expect("it is partitioned");
+    let read =
+        nyala_common::wire::partition::schema_from_pb(&partition, &schema).expect("bounds of this schema");
     assert_eq!(read.custom.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_survive_a_restart() {
     let mut master = Fixture::start().await;
-    master.beat(SERVER, Vec::new()).await;
+    master.heartbeat(SERVER, Vec::new()).await;
     let mut request = table("first");
     request.comment = Some("kept".to_string());
     request.extra_configs.insert("kudu.table.history_max_age_sec".to_string(), "60".to_string());
@@ -190,7 +193,7 @@ async fn tables_survive_a_restart() {
     master.create(&table("second")).await;
     let third = master.create(&table("third")).await;
     let tablets = master.tablet_ids("first").await;
-    master.beat(SERVER, tablets.iter().map(|tablet| running(tablet, SERVER, 0)).collect()).await;
+    master.heartbeat(SERVER, tablets.iter().map(|tablet| running(tablet, SERVER, 0)).collect()).await;
     let dropped: DeleteTableResponsePb = master
         .call("DeleteTable", &DeleteTableRequestPb { table: by_id(&third), ..Default::default() })
         .await;
@@ -224,9 +227,9 @@ async fn tables_survive_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hidden_tables_can_be_recalled() {
+async fn soft_deleted_tables_can_be_recalled() {
     let master = Fixture::start().await;
-    master.beat(SERVER, Vec::new()).await;
+    master.heartbeat(SERVER, Vec::new()).await;
     let table_id = master.create(&table("t")).await;
     let hide = DeleteTableRequestPb { table: by_name("t"), reserve_seconds: Some(60), ..Default::default() };
     let hidden: DeleteTableResponsePb = master.call("DeleteTable", &hide).await;
@@ -253,7 +256,7 @@ async fn a_flushed_catalog_is_read_back() {
         config.maintenance_interval = Duration::from_millis(1);
     })
     .await;
-    master.beat(SERVER, Vec::new()).await;
+    master.heartbeat(SERVER, Vec::new()).await;
     let names: Vec<String> = (0..30).map(|i| format!("t{i:02}")).collect();
     for name in &names {
         master.create(&table(name)).await;

@@ -21,7 +21,7 @@ impl Faulty {
         let disks = MemDisks::default();
         env.disks = Arc::new(disks.clone());
         let master = Fixture::in_env(env, |_| {}).await;
-        master.beat(SERVER, Vec::new()).await;
+        master.heartbeat(SERVER, Vec::new()).await;
         Faulty { master, disks }
     }
 
@@ -38,7 +38,7 @@ impl Faulty {
         self.disk("wal").crash();
         self.disk("data").crash();
         self.master.start_again().await;
-        self.master.beat(SERVER, Vec::new()).await;
+        self.master.heartbeat(SERVER, Vec::new()).await;
     }
 }
 
@@ -48,8 +48,8 @@ async fn a_master_whose_log_fails_serves_no_catalog() {
         let mut faulty = Faulty::start().await;
         faulty.master.create(&table("kept")).await;
         faulty.disk("wal").fail_op(1, errno);
-        let told = faulty.master.create_error(&table("lost")).await;
-        assert!(told.starts_with("CATALOG_MANAGER_NOT_INITIALIZED + SERVICE_UNAVAILABLE"), "{told}");
+        let reported = faulty.master.create_error(&table("lost")).await;
+        assert!(reported.starts_with("CATALOG_MANAGER_NOT_INITIALIZED + SERVICE_UNAVAILABLE"), "{reported}");
         faulty.master.master.catalog_ended().await;
         let connected: ConnectToMasterResponsePb =
             faulty.master.call("ConnectToMaster", &ConnectToMasterRequestPb {}).await;
@@ -65,7 +65,7 @@ async fn a_master_whose_log_fails_serves_no_catalog() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_acknowledged_change_is_lost_with_the_power() {
+async fn no_acknowledged_change_is_lost_in_a_power_cut() {
     let mut faulty = Faulty::start().await;
     let mut names = Vec::new();
     for i in 0..12 {

@@ -3,9 +3,9 @@
 use expect_test::expect;
 
 use super::*;
+use nyala_common::rpc::RpcErrorCodePb;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::consensus::{GetConsensusStateRequestPb, GetConsensusStateResponsePb};
-use nyala_common::rpc::RpcErrorCodePb;
 
 /// Returns the bucket and range key of column `k`.
 fn key(bucket: u32, k: i32) -> Bytes {
@@ -36,14 +36,14 @@ fn starts(response: &GetTableLocationsResponsePb) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn tablets_are_found_by_key() {
     let master = Fixture::start().await;
-    master.beat(SERVER, Vec::new()).await;
+    master.heartbeat(SERVER, Vec::new()).await;
     master.create(&table("t")).await;
     let early: GetTableLocationsResponsePb = master.call("GetTableLocations", &locate("t")).await;
     let (early, _) =
         starts(&early).rsplit_once(' ').map(|(a, b)| (a.to_string(), b.to_string())).expect("an id");
     let tablets = master.tablet_ids("t").await;
     let reports = tablets.iter().map(|tablet| running(tablet, SERVER, 0)).collect();
-    assert!(!master.beat(SERVER, reports).await.needs_reregister());
+    assert!(!master.heartbeat(SERVER, reports).await.needs_reregister());
 
     let by_parts =
         PartitionKeyPb { hash_key: Some(key(1, 25).slice(..4)), range_key: Some(key(1, 25).slice(4..)) };
@@ -100,12 +100,12 @@ async fn tablets_are_found_by_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_are_named_as_asked() {
+async fn locations_use_the_requested_form() {
     let master = Fixture::start().await;
-    master.beat(SERVER, Vec::new()).await;
+    master.heartbeat(SERVER, Vec::new()).await;
     master.create(&table("t")).await;
     let tablets = master.tablet_ids("t").await;
-    master.beat(SERVER, tablets.iter().map(|tablet| running(tablet, SERVER, 0)).collect()).await;
+    master.heartbeat(SERVER, tablets.iter().map(|tablet| running(tablet, SERVER, 0)).collect()).await;
 
     let interned: GetTableLocationsResponsePb = master.call("GetTableLocations", &locate("t")).await;
     let info = &interned.ts_infos[0];
@@ -140,7 +140,7 @@ async fn replicas_are_named_as_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_introduces_itself() {
+async fn a_master_reports_its_registration() {
     let master = Fixture::start().await;
     let connected: ConnectToMasterResponsePb = master
         .try_call(SERVICE, "ConnectToMaster", &ConnectToMasterRequestPb {}, &[3])
@@ -212,7 +212,7 @@ async fn tablet_servers_are_listed_with_their_state() {
         )
         .await;
     assert!(unknown.needs_reregister() && unknown.leader_master());
-    master.beat(SERVER, Vec::new()).await;
+    master.heartbeat(SERVER, Vec::new()).await;
     let change = ChangeTServerStateRequestPb {
         change: Some(TServerStateChangePb { uuid: Some(SERVER.to_string()), change: Some(1) }),
         handle_missing_tserver: None,

@@ -7,8 +7,8 @@ use engine::error::ErrorKind;
 use engine::raft::Role;
 
 use super::*;
-use nyala_common::env::testing::{MemDisks, becomes, hosts};
 use nyala_common::env::partitionable_net::PartitionableNet;
+use nyala_common::env::testing::{MemDisks, becomes, hosts};
 
 struct Masters {
     envs: Vec<Env>,
@@ -22,16 +22,17 @@ fn addr_of(number: usize) -> std::net::SocketAddr {
 }
 
 impl Masters {
-    /// Starts the first master; `room` is the number of masters in all.
-    async fn start(room: usize) -> Masters {
-        Masters::with(room, false).await
+    /// Starts the first master; `master_count` is the number of masters in all.
+    async fn start(master_count: usize) -> Masters {
+        Masters::with(master_count, false).await
     }
 
-    async fn with(room: usize, auto_join: bool) -> Masters {
+    async fn with(master_count: usize, auto_join: bool) -> Masters {
         let wires = PartitionableNet::default();
-        let mut envs = hosts(&wires, room + 1);
+        let mut envs = hosts(&wires, master_count + 1);
         let client = envs.pop().expect("the client is a host too");
-        let proxies = (0..room).map(|number| Proxy::new(client.clone(), addr_of(number), "ann")).collect();
+        let proxies =
+            (0..master_count).map(|number| Proxy::new(client.clone(), addr_of(number), "ann")).collect();
         let mut masters = Masters { envs, masters: Vec::new(), proxies, auto_join };
         masters.run().await;
         masters
@@ -91,7 +92,7 @@ impl Masters {
         listed.tables.into_iter().map(|table| table.name).collect()
     }
 
-    async fn beat(&self, at: usize) {
+    async fn heartbeat(&self, at: usize) {
         let registration = ServerRegistrationPb {
             rpc_addresses: vec![HostPortPb { host: "127.0.0.1".to_string(), port: 1 }],
             ..Default::default()
@@ -103,12 +104,12 @@ impl Masters {
             registration: Some(registration),
             ..Default::default()
         };
-        let beat: TsHeartbeatResponsePb = self.call(at, "TSHeartbeat", &request).await;
-        assert_eq!(shown(&beat.error), "ok");
+        let heartbeat: TsHeartbeatResponsePb = self.call(at, "TSHeartbeat", &request).await;
+        assert_eq!(shown(&heartbeat.error), "ok");
     }
 
     /// Returns true if the first segments of a master's log have been deleted.
-    async fn begins_late(&self, at: usize) -> bool {
+    async fn first_segments_deleted(&self, at: usize) -> bool {
         let replica = self.masters[at].opened.get().expect("it runs");
         let read = replica.run_on_wal(|wal| wal.read(1, 100)).await.expect("it runs");
         read.is_err_and(|error| error.kind == ErrorKind::NotFound)
@@ -116,9 +117,9 @@ impl Masters {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_master_has_itself_added() {
+async fn a_new_master_auto_joins() {
     let mut masters = Masters::with(3, true).await;
-    masters.beat(0).await;
+    masters.heartbeat(0).await;
     masters.create(0, "before").await;
     for number in 1..3 {
         masters.run().await;
@@ -155,11 +156,11 @@ async fn a_master_that_lost_its_disk_is_added_once_the_old_one_is_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn masters_are_added_by_copy_and_hand_over_when_they_stop() {
+async fn masters_are_added_by_copy_and_transfer_leadership_when_they_stop() {
     let mut masters = Masters::start(3).await;
-    masters.beat(0).await;
+    masters.heartbeat(0).await;
     let mut names = Vec::new();
-    while names.len() < 5 || !masters.begins_late(0).await {
+    while names.len() < 5 || !masters.first_segments_deleted(0).await {
         names.push(format!("table{:03}", names.len()));
         masters.create(0, names.last().expect("just pushed")).await;
         masters.envs[0].sleep(Duration::from_millis(50)).await;
@@ -179,7 +180,7 @@ async fn masters_are_added_by_copy_and_hand_over_when_they_stop() {
     assert!(took < Duration::from_millis(400), "{took:?} to the next leader");
     let next = 1 + leads(&masters).expect("it was just so");
     assert_eq!(masters.names(next).await, names);
-    masters.beat(next).await;
+    masters.heartbeat(next).await;
     masters.create(next, "zoo").await;
     let status = masters.masters[next].opened.get().expect("it runs").status();
     assert_eq!((status.role, status.committed_config.voter_count()), (Role::Leader, 3));

@@ -15,6 +15,7 @@ use prost::Message;
 use super::{MasterConfig, RunningMaster};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
 use nyala_proto::kudu::consensus::{ConsensusStatePb, RaftConfigPb, RaftPeerPb};
@@ -27,7 +28,6 @@ use nyala_proto::kudu::{
     ColumnSchemaPb, DataType, HostPortPb, NodeInstancePb, PartitionSchemaPb, RowOperationsPb, SchemaPb,
     ServerRegistrationPb,
 };
-use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 
 const SERVICE: &str = "kudu.master.MasterService";
 
@@ -102,7 +102,7 @@ impl Fixture {
     }
 
     /// Sends one heartbeat of a tablet server that exists only in this test.
-    async fn beat(&self, server: Uuid, tablets: Vec<ReportedTabletPb>) -> TsHeartbeatResponsePb {
+    async fn heartbeat(&self, server: Uuid, tablets: Vec<ReportedTabletPb>) -> TsHeartbeatResponsePb {
         let registration = ServerRegistrationPb {
             rpc_addresses: vec![HostPortPb { host: "127.0.0.1".to_string(), port: 1 }],
             ..Default::default()

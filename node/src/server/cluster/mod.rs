@@ -11,9 +11,9 @@ use std::time::Duration;
 use engine::error::{Error, Result};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use crate::dirs::ServerKind;
 use crate::server::flags::Flags;
 use crate::server::startup::{self, RunningServer};
-use crate::dirs::ServerKind;
 use nyala_common::env::Env;
 
 /// Longest wait for tablet servers to register with the masters.

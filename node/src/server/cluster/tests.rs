@@ -12,12 +12,13 @@ use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
 
 use super::{ClusterConfig, PortAssignment};
+use crate::dirs::ServerKind;
 use crate::server::flags::Flags;
 use crate::server::startup::{self, RunningServer};
 use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
-use crate::dirs::ServerKind;
 use nyala_common::env::testing::{MemDisks, SteadyClock};
 use nyala_common::env::{Env, mem_net};
+use nyala_common::rpc::client::{CallOptions, Proxy};
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
@@ -25,7 +26,6 @@ use nyala_proto::kudu::master::{
     AddMasterRequestPb, AddMasterResponsePb, ListMastersRequestPb, ListMastersResponsePb,
     RemoveMasterRequestPb, RemoveMasterResponsePb,
 };
-use nyala_common::rpc::client::{CallOptions, Proxy};
 
 /// Longest wait for anything that needs elections, reports and copies.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ fn flags() -> Flags {
         ("webserver_enabled", "false"),
         ("block_cache_capacity_mb", "16"),
     ] {
-        flags.set(name, value).expect("a good setting");
+        flags.set(name, value).expect("a valid flag");
     }
     flags
 }
@@ -73,13 +73,15 @@ impl Cluster {
     }
 
     async fn server(&self, kind: ServerKind, at: usize) -> RunningServer {
-        let flags = self.config.server_flags(kind, at).expect("good settings");
+        let flags = self.config.server_flags(kind, at).expect("valid flags");
         startup::start(&self.env, kind, Arc::new(flags)).await.expect("the server starts")
     }
 
     fn met(&self) -> bool {
         self.leader().is_some_and(|at| match self.masters[at].as_ref() {
-            Some(RunningServer::Master(master)) => master.acquaintances.count() >= self.config.tablet_servers,
+            Some(RunningServer::Master(master)) => {
+                master.known_tservers.count() >= self.config.tablet_servers
+            }
             _ => false,
         })
     }
@@ -138,7 +140,9 @@ async fn insert(client: &Client, table: &Table, keys: std::ops::Range<i32>) -> R
     let session = client.session(SessionConfig::new(FlushMode::Manual));
     for key in keys {
         let cell = key.to_le_bytes();
-        session.apply(table, RowOpKind::Insert, &[ClientCell::Value(&cell), ClientCell::Value(&cell)], 0).await?;
+        session
+            .apply(table, RowOpKind::Insert, &[ClientCell::Value(&cell), ClientCell::Value(&cell)], 0)
+            .await?;
     }
     match session.flush().await.pop() {
         Some(failure) => Err(failure.error),
@@ -165,10 +169,10 @@ async fn homes(client: &Client, table: &str) -> Result<Vec<BTreeSet<Uuid>>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_master_goes_on_where_the_leader_stopped() {
+async fn another_master_continues_after_the_leader_stops() {
     let mut cluster = Cluster::start(3, 3).await;
     let client = cluster.client().await;
-    let table = create(&client, "first").await.expect("a table is made");
+    let table = create(&client, "first").await.expect("a table is created");
     insert(&client, &table, 0..100).await.expect("rows are written");
     for round in 1..=2 {
         let at = cluster.leader().expect("one leads");
@@ -189,10 +193,10 @@ async fn another_master_goes_on_where_the_leader_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_replica_is_made_anew_elsewhere() {
+async fn a_lost_replica_is_replaced_on_another_server() {
     let mut cluster = Cluster::start(1, 4).await;
     let client = cluster.client().await;
-    let table = create(&client, "t").await.expect("a table is made");
+    let table = create(&client, "t").await.expect("a table is created");
     insert(&client, &table, 0..200).await.expect("rows are written");
     let victim = homes(&client, "t").await.expect("locations")[0].first().copied().expect("three");
     let at = (0..4).find(|at| cluster.tserver_id(*at) == victim).expect("one of the four");
@@ -220,7 +224,7 @@ async fn a_lost_replica_is_made_anew_elsewhere() {
 async fn a_replica_moves() {
     let cluster = Cluster::start(1, 4).await;
     let client = cluster.client().await;
-    let table = create(&client, "t").await.expect("a table is made");
+    let table = create(&client, "t").await.expect("a table is created");
     insert(&client, &table, 0..100).await.expect("rows are written");
     let tablet = client.replicas("t").await.expect("locations").remove(0);
     let leader = tablet.replicas.iter().find(|replica| replica.leader).expect("it is led").server;
@@ -246,8 +250,8 @@ impl Cluster {
         let target = &self.config.master_names()[at];
         let proxy = Proxy::new(self.env.clone(), target.as_str(), "root");
         let until = self.env.now().mono.after(PATIENCE);
-        let asked = proxy.call("kudu.master.MasterService", method, request, until, CallOptions::default());
-        asked.await.expect("the call is answered").message
+        let call = proxy.call("kudu.master.MasterService", method, request, until, CallOptions::default());
+        call.await.expect("the call gets a reply").message
     }
 
     async fn master_roles(&self) -> Vec<Role> {
@@ -267,7 +271,7 @@ async fn masters_are_added_and_removed() {
     let mut cluster = Cluster::start(3, 1).await;
     let client = cluster.client().await;
     let table = CreateTable { replicas: Some(1), ..definition("t") };
-    client.create_table(&table).await.expect("a table is made");
+    client.create_table(&table).await.expect("a table is created");
     // The fourth is configured with all four; the others do not count it yet. It also asks to be added, so the second
     // of the two requests finds it in the configuration.
     cluster.config.masters = 4;
@@ -314,7 +318,7 @@ async fn masters_are_added_and_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_many_replicas_are_refused() {
+async fn too_many_replicas_are_rejected() {
     let cluster = Cluster::start(1, 1).await;
     let client = cluster.client().await;
     let error: Error =

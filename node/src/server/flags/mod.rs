@@ -5,8 +5,7 @@
 //! ```
 //!
 //! - Names are Kudu's where Kudu has the flag, so that its tools, tests and users can keep their habits. `-` and `_`
-//!   are
-//! equal in names.
+//!   are equal in names.
 //! - A flag of Kudu that would grant something nyala lacks is rejected, from every source ([`Class`]).
 //! - Code that follows changes at run time reads through [`Flags::live`].
 

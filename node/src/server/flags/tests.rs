@@ -85,7 +85,7 @@ fn the_table_is_sound() {
 }
 
 #[test]
-fn what_changes_at_run_time_has_an_effect() {
+fn flags_that_change_at_run_time_have_an_effect() {
     let idle: Vec<_> = TABLE.iter().filter(|spec| spec.runtime && !spec.has_effect()).collect();
     assert!(idle.is_empty(), "{idle:?}");
 }
@@ -96,7 +96,7 @@ fn an_unknown_name_gets_a_hint() {
     expect_test::expect![[r#"there is no setting "scaner_ttl_ms"; did you mean "scanner_ttl_ms"?"#]]
         .assert_eq(&error.message);
     let error = Flags::new().set(&"s".repeat(1 << 20), "1").unwrap_err();
-    assert!(!error.message.contains("did you mean"), "nobody meant a megabyte");
+    assert!(!error.message.contains("did you mean"), "a megabyte is no typing error");
 }
 
 #[test]
@@ -124,26 +124,26 @@ fn only_some_change_at_run_time() {
 }
 
 #[test]
-fn every_promise_is_in_the_list() {
+fn every_restricted_flag_is_listed() {
     let promises = TABLE.iter().filter(|spec| matches!(spec.class, Class::Only(..))).map(|spec| spec.name);
     let listed = RESTRICTED.iter().map(|(name, ..)| *name);
     assert_eq!(promises.collect::<BTreeSet<_>>(), listed.collect::<BTreeSet<_>>());
 }
 
 #[test]
-fn a_promise_is_refused_wherever_it_comes_from() {
-    for (name, promise, idle) in RESTRICTED {
+fn a_restricted_value_is_rejected_from_every_source() {
+    for (name, restricted, idle) in RESTRICTED {
         let flags = Flags::new();
-        let refused = flags.set(name, promise).expect_err(name).message;
-        let found = format!("(given {promise}, accepted ");
+        let refused = flags.set(name, restricted).expect_err(name).message;
+        let found = format!("(given {restricted}, accepted ");
         assert!(refused.starts_with(&format!("{name}: ")) && refused.contains(&found), "{refused}");
 
-        let file = format!("{name} = {promise:?}\n");
+        let file = format!("{name} = {restricted:?}\n");
         let in_file = config::apply_file(&flags, "nyala.toml", &file).expect_err(name).message;
         assert_eq!(in_file, format!("nyala.toml, line 1: {refused}"));
 
         for force in [false, true] {
-            assert_eq!(flags.change(name, promise, force), Err(FlagError::BadValue(refused.clone())));
+            assert_eq!(flags.change(name, restricted, force), Err(FlagError::BadValue(refused.clone())));
         }
         assert!(!flags.is_given(name), "{name} is not shown as set");
         flags.set(name, idle).expect(name);
@@ -152,7 +152,7 @@ fn a_promise_is_refused_wherever_it_comes_from() {
 }
 
 #[test]
-fn other_values_that_promise_nothing_are_taken() {
+fn other_values_without_a_claim_are_accepted() {
     let flags = Flags::new();
     let idle = [("rpc_authentication", "optional"), ("rpc_encryption", "disabled"), ("superuser_acl", "*")];
     idle.iter().for_each(|(name, value)| flags.set(name, value).expect(name));
@@ -173,7 +173,7 @@ fn safeguards_do_not_change_while_the_server_runs() {
 }
 
 #[test]
-fn an_error_says_what_is_not_there_and_what_to_do() {
+fn an_error_names_the_missing_feature_and_the_action() {
     let flags = Flags::new();
     expect_test::expect![[r#"
         user_acl: nothing is authorized, every client may do everything (given nothing, accepted *); leave it out, and let only trusted clients reach the RPC port (trusted_subnets)"#]]
@@ -184,7 +184,7 @@ fn an_error_says_what_is_not_there_and_what_to_do() {
 }
 
 #[test]
-fn what_has_no_effect_is_told_if_it_is_set() {
+fn flags_without_effect_are_reported_if_set() {
     let flags = Flags::new();
     for (name, value) in [("never_fsync", "true"), ("block_manager", "log"), ("scanner_ttl_ms", "5")] {
         flags.set(name, value).unwrap();

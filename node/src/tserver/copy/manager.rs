@@ -8,17 +8,17 @@ use engine::disk::Disk;
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::{PeerId, TabletId, Term, Uuid};
 use engine::note::Note;
-use engine::note::raft::{RaftAction, NotedDataState, PostState, RaftNote, NotedRole};
-use engine::replica::copy::{CopySink, CopyManifest};
+use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
+use engine::replica::copy::{CopyManifest, CopySink};
 
 use super::CopyConfig;
 use super::source_client::CopySourceClient;
-use nyala_common::env::{Env, TaskHandle};
-use nyala_proto::kudu::app_status_pb::ErrorCode;
-use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
 use crate::tserver::server::TabletServer;
 use crate::tserver::tombstones::CopySlot;
+use nyala_common::env::{Env, TaskHandle};
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
 
 /// Running tablet copies onto one server.
 #[derive(Default)]
@@ -93,18 +93,18 @@ pub async fn start(server: Arc<TabletServer>, request: StartTabletCopyRequestPb)
     }
     let most = server.config.copy.copies_max;
     if server.copies.count() >= most {
-        let what = format!("{most} tablets are being copied to this server already");
-        return Err(TabletError::of(TabletErrorCode::Throttled, &Error::throttled(what)));
+        let message = format!("{most} tablets are being copied to this server already");
+        return Err(TabletError::of(TabletErrorCode::Throttled, &Error::throttled(message)));
     }
     if order.term.is_some() {
         // An operator may override a deletion, a leader cannot.
         server.tablets.check_not_deleted(order.tablet)?;
     }
-    let vacant = server.tablets.reserve_slot(order.tablet).await?;
-    if let Some(Err(error)) = order.term.map(|term| vacant.local.admit_term(term)) {
+    let slot = server.tablets.reserve_slot(order.tablet).await?;
+    if let Some(Err(error)) = order.term.map(|term| slot.local.admit_term(term)) {
         let over = error.kind == ErrorKind::NotLeader;
         server.env.watch.mark_if(over, "tablet copy: refused, the leader's term is over");
-        server.tablets.give_back(vacant).await;
+        server.tablets.abort_copy(slot).await;
         return Err(TabletError::new(
             TabletErrorCode::InvalidConfig,
             ErrorCode::InvalidArgument,
@@ -113,12 +113,12 @@ pub async fn start(server: Arc<TabletServer>, request: StartTabletCopyRequestPb)
     }
     let (tablet, of) = (order.tablet, server.clone());
     let mut running = server.copies.running();
-    let task = server.env.spawn("tablet copy", async move { run(of, order, vacant).await });
+    let task = server.env.spawn("tablet copy", async move { run(of, order, slot).await });
     running.insert(tablet, task);
     Ok(())
 }
 
-async fn run(server: Arc<TabletServer>, order: CopyOrder, vacant: CopySlot) {
+async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
     let CopyOrder { tablet, source, addr, .. } = &order;
     let began = server.env.now().mono;
     tracing::info!(%tablet, %source, addr, "copying a tablet");
@@ -129,17 +129,17 @@ async fn run(server: Arc<TabletServer>, order: CopyOrder, vacant: CopySlot) {
         config: server.config.copy,
         received: &server.copies.bytes_received,
     };
-    match copy(&target, &order, &vacant).await {
+    match copy(&target, &order, &slot).await {
         Ok(manifest) => {
             server.copies.finished.fetch_add(1, Ordering::Relaxed);
             let (bytes, took) = (manifest.total_bytes(), server.env.now().mono.since(began));
             tracing::info!(%tablet, bytes, ?took, last = %manifest.last_op, "a tablet was copied");
-            server.tablets.open_copied(vacant).await;
+            server.tablets.open_copied(slot).await;
         }
         Err(error) => {
             server.copies.failed.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%tablet, %source, %error, "a tablet could not be copied");
-            server.tablets.give_back(vacant).await;
+            server.tablets.abort_copy(slot).await;
         }
     }
 }
@@ -155,9 +155,9 @@ pub struct CopyTarget<'a> {
 }
 
 /// Fetches a tablet into its slot. After a failure the caller recovers the previous state from the disk.
-pub async fn copy(target: &CopyTarget<'_>, order: &CopyOrder, vacant: &CopySlot) -> Result<CopyManifest> {
+pub async fn copy(target: &CopyTarget<'_>, order: &CopyOrder, slot: &CopySlot) -> Result<CopyManifest> {
     let mut remote = CopySourceClient::begin(target, order).await?;
-    let copied = copy_session(target, order, vacant, &mut remote).await;
+    let copied = copy_session(target, order, slot, &mut remote).await;
     remote.end(copied.as_ref().err()).await;
     copied
 }
@@ -165,39 +165,39 @@ pub async fn copy(target: &CopyTarget<'_>, order: &CopyOrder, vacant: &CopySlot)
 async fn copy_session(
     target: &CopyTarget<'_>,
     order: &CopyOrder,
-    vacant: &CopySlot,
+    slot: &CopySlot,
     remote: &mut CopySourceClient<'_>,
 ) -> Result<CopyManifest> {
     let env = target.env;
     let manifest = remote.manifest().await?;
-    let (wal, data) = (target.wal.clone(), vacant.data_dir.disk.clone());
+    let (wal, data) = (target.wal.clone(), slot.data_dir.disk.clone());
     let begin = async {
-        let sink = env.run(|| CopySink::begin(wal, data, &vacant.local, order.term, manifest)).await?;
+        let sink = env.run(|| CopySink::begin(wal, data, &slot.local, order.term, manifest)).await?;
         let term = order.term.unwrap_or(sink.manifest().consensus.term);
         let began = RaftAction::CopyStart { source: order.source, term };
-        note(env, &sink, vacant, sink.consensus().term, began);
+        note(env, &sink, slot, sink.consensus().term, began);
         Ok::<_, Error>(sink)
     };
-    let mut sink = vacant.alone(begin).await?;
+    let mut sink = slot.alone(begin).await?;
     while let Some(wanted) = sink.wanted() {
         let chunk = remote.fetch(wanted.part, wanted.offset).await?;
         env.run(|| sink.put(wanted.part, &chunk)).await?;
         target.received.fetch_add(chunk.data.len() as u64, Ordering::Relaxed);
     }
     // The replica votes again when it runs, by its own log.
-    let term = vacant.end_votes(env).await?;
+    let term = slot.end_votes(env).await?;
     env.run(|| sink.finish()).await?;
-    note(env, &sink, vacant, term, RaftAction::CopyFinish);
+    note(env, &sink, slot, term, RaftAction::CopyFinish);
     Ok(sink.manifest().clone())
 }
 
 /// Reports the copy's action and the replica's term to the observer.
-fn note(env: &Env, sink: &CopySink, vacant: &CopySlot, term: Term, action: RaftAction) {
+fn note(env: &Env, sink: &CopySink, slot: &CopySlot, term: Term, action: RaftAction) {
     let finished = action == RaftAction::CopyFinish;
     let manifest = sink.manifest();
     let post = PostState {
         term,
-        last: if finished { manifest.last_op } else { vacant.local.last_op.unwrap_or_default() },
+        last: if finished { manifest.last_op } else { slot.local.last_op.unwrap_or_default() },
         commit: if finished { manifest.committed } else { 0 },
         role: NotedRole::Follower,
         data: if finished { NotedDataState::Ready } else { NotedDataState::Copying },

@@ -11,14 +11,14 @@
 
 use std::time::Duration;
 
-mod source_client;
+mod manager;
 pub mod service;
 mod sessions;
-mod manager;
+mod source_client;
 mod throttle;
 
-pub use service::CopyService;
 pub use manager::{CopyManager, CopyOrder, CopyTarget, copy, start};
+pub use service::CopyService;
 
 /// Limits and times of tablet copies. Fields name Kudu's flags where they exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,16 +17,22 @@ use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
 use engine::ids::{OpId, PeerId, TabletId, Term, Uuid};
 use engine::note::Note;
-use engine::note::raft::{RaftAction, NotedDataState, PostState, RaftNote, NotedRole};
+use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
 use engine::raft::{self, ConsensusMeta, RaftStatus};
-use engine::replica::copy::{CopySource, CopyPart};
-use engine::replica::{ReplicaEffects, Replica};
+use engine::replica::copy::{CopyPart, CopySource};
+use engine::replica::{Replica, ReplicaEffects};
 use prost::Message;
 
 use super::CopyConfig;
 use super::sessions::CopySessions;
 use super::throttle::RateLimiter;
+use crate::tserver::consensus_service::{HostedReplica, ReplicaHost};
+use crate::tserver::replica::ReplicaHandle;
 use nyala_common::env::{BoxFuture, Env};
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use nyala_common::wire::consensus as wire;
+use nyala_common::wire::errors::status_from_error;
+use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::tserver::data_id_pb::IdType;
 use nyala_proto::kudu::tserver::tablet_copy_error_pb::Code;
 use nyala_proto::kudu::tserver::{
@@ -34,12 +40,6 @@ use nyala_proto::kudu::tserver::{
     CheckTabletCopySessionActiveResponsePb, DataChunkPb, DataIdPb, EndTabletCopySessionRequestPb,
     EndTabletCopySessionResponsePb, FetchDataRequestPb, FetchDataResponsePb, TabletCopyErrorPb,
 };
-use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
-use crate::tserver::consensus_service::{ReplicaHost, HostedReplica};
-use crate::tserver::replica::ReplicaHandle;
-use nyala_common::wire::consensus as wire;
-use nyala_common::wire::schema::id_bytes;
-use nyala_common::wire::errors::status_from_error;
 
 pub const SERVICE: &str = "kudu.tserver.TabletCopyService";
 
@@ -155,7 +155,9 @@ impl CopyService {
         match self.host.find(tablet) {
             Ok(HostedReplica::Running(replica)) => Ok(replica),
             Ok(HostedReplica::Tombstoned(_)) => Err(not_found("the tablet is a tombstone here".to_string())),
-            Ok(HostedReplica::Copying(error) | HostedReplica::Not(error)) | Err(error) => Err(not_found(error.to_string())),
+            Ok(HostedReplica::Copying(error) | HostedReplica::Not(error)) | Err(error) => {
+                Err(not_found(error.to_string()))
+            }
         }
     }
 
@@ -163,8 +165,8 @@ impl CopyService {
         let env = self.host.env();
         let source = self.session(&request.session_id)?;
         let (part, missing) = part(&request.data_id)?;
-        let asked = usize::try_from(request.max_length()).unwrap_or(0);
-        let max = if asked == 0 { self.config.chunk_bytes } else { asked.min(CHUNK_BYTES_MAX) };
+        let requested = usize::try_from(request.max_length()).unwrap_or(0);
+        let max = if requested == 0 { self.config.chunk_bytes } else { requested.min(CHUNK_BYTES_MAX) };
         let offset = request.offset();
         let read = env.run(|| source.read(part, offset, max)).await;
         let chunk = read.map_err(|error| match error.kind {
@@ -208,8 +210,8 @@ impl CopyService {
         let now = self.host.env().now().mono;
         let found = Uuid::parse(id).ok().and_then(|id| self.sessions().use_one(now, id));
         found.ok_or_else(|| {
-            let what = format!("there is no session {} of a tablet copy", String::from_utf8_lossy(id));
-            CopyError::new(Code::NoSession, Error::not_found(what))
+            let message = format!("there is no session {} of a tablet copy", String::from_utf8_lossy(id));
+            CopyError::new(Code::NoSession, Error::not_found(message))
         })
     }
 
@@ -233,13 +235,13 @@ impl CopyService {
     }
 
     async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
-        let answered = match call.method {
+        let result = match call.method {
             "BeginTabletCopySession" => self.begin(call.decode()?).await,
             "FetchData" => self.fetch(&call.decode()?).await,
             "CheckSessionActive" => Ok(self.check_active(&call.decode()?)),
             _ => self.end(&call.decode()?),
         };
-        Ok(answered.unwrap_or_else(CopyError::reply))
+        Ok(result.unwrap_or_else(CopyError::reply))
     }
 }
 
@@ -311,7 +313,7 @@ async fn note_open(
     upto: OpId,
 ) -> engine::error::Result<(Term, u64)> {
     let now = env.now();
-    let note = move |replica: &mut Replica, out: &mut ReplicaEffects| {
+    let note = move |replica: &mut Replica, effects: &mut ReplicaEffects| {
         let status = replica.status(now);
         let role = match status.role {
             raft::Role::Leader => NotedRole::Leader,
@@ -320,7 +322,7 @@ async fn note_open(
         };
         let (term, last, commit) = (status.term, status.last, status.committed.index);
         let post = PostState { term, last, commit, role, data: NotedDataState::Ready };
-        out.notes.push(Note::Raft(RaftNote { action: RaftAction::CopyOpen { sink, upto }, post }));
+        effects.notes.push(Note::Raft(RaftNote { action: RaftAction::CopyOpen { sink, upto }, post }));
         (term, commit)
     };
     replica.run_on_loop(note).await
@@ -328,8 +330,8 @@ async fn note_open(
 
 /// Parses a data id; also returns the error code for a missing part.
 fn part(id: &DataIdPb) -> Result<(CopyPart, Code), CopyError> {
-    let lacks = |what: &str| {
-        let error = Error::invalid(format!("the data id of a tablet copy lacks {what}"));
+    let lacks = |message: &str| {
+        let error = Error::invalid(format!("the data id of a tablet copy lacks {message}"));
         CopyError::new(Code::InvalidTabletCopyRequest, error)
     };
     match id.r#type() {

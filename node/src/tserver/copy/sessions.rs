@@ -41,9 +41,9 @@ impl<S> CopySessions<S> {
         self.drop_expired(now);
         self.table.retain(|_, session| session.requestor != requestor || session.tablet != tablet);
         if self.table.len() >= self.max {
-            let what =
+            let message =
                 format!("{} servers copy tablets from here already; ask again later", self.table.len());
-            return Err(Error::throttled(what));
+            return Err(Error::throttled(message));
         }
         Ok(())
     }
@@ -106,8 +106,8 @@ mod tests {
         let idle = Duration::from_secs(10);
         let mut sessions: CopySessions<&str> = CopySessions::new(2, idle);
         let at = |seconds| Instant(0).after(Duration::from_secs(seconds));
-        let begin = |sessions: &mut CopySessions<&'static str>, seconds, number, server, what| {
-            sessions.begin(at(seconds), id(number), id(server), id(7), Arc::new(what)).is_ok()
+        let begin = |sessions: &mut CopySessions<&'static str>, seconds, number, server, message| {
+            sessions.begin(at(seconds), id(number), id(server), id(7), Arc::new(message)).is_ok()
         };
         assert!(begin(&mut sessions, 0, 1, 100, "first"));
         assert!(begin(&mut sessions, 0, 2, 101, "another server's"));
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(sessions.use_one(at(6), id(1)), None, "its first session was replaced");
         assert_eq!(sessions.use_one(at(6), id(4)).as_deref(), Some(&"the first server's again"));
         assert!(sessions.is_active(at(10), id(2)) && !sessions.is_active(at(11), id(2)), "it was never used");
-        assert!(begin(&mut sessions, 11, 5, 102, "there is room"));
+        assert!(begin(&mut sessions, 11, 5, 102, "the limit is not reached"));
         assert!(sessions.end(id(4)) && !sessions.end(id(4)));
         sessions.end_all_of(id(7));
         assert_eq!(sessions.count(), 0);

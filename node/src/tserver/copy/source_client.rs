@@ -7,16 +7,16 @@ use engine::error::{Error, Result};
 use engine::replica::copy::{CopyChunk, CopyManifest, CopyPart};
 use prost::Message;
 
-use super::service::{SERVICE, data_id};
 use super::manager::{CopyOrder, CopyTarget};
+use super::service::{SERVICE, data_id};
 use nyala_common::env::Env;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::wire::errors::{error_from_status, status_from_error};
+use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::tserver::{
     BeginTabletCopySessionRequestPb, BeginTabletCopySessionResponsePb, EndTabletCopySessionRequestPb,
     EndTabletCopySessionResponsePb, FetchDataRequestPb, FetchDataResponsePb, TabletCopyErrorPb,
 };
-use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
-use nyala_common::wire::schema::id_bytes;
-use nyala_common::wire::errors::{error_from_status, status_from_error};
 
 /// User name of calls between servers.
 const USER: &str = "nyala";
@@ -46,7 +46,8 @@ impl<'a> CopySourceClient<'a> {
     pub async fn begin(target: &CopyTarget<'a>, order: &CopyOrder) -> Result<CopySourceClient<'a>> {
         let proxy = Proxy::new(target.env.clone(), order.addr.as_str(), USER);
         let (timeout, chunk_bytes) = (target.config.call_timeout, target.config.chunk_bytes);
-        let mut remote = CopySourceClient { env: target.env, proxy, timeout, chunk_bytes, session: Bytes::new() };
+        let mut remote =
+            CopySourceClient { env: target.env, proxy, timeout, chunk_bytes, session: Bytes::new() };
         let request = BeginTabletCopySessionRequestPb {
             requestor_uuid: id_bytes(&target.me),
             tablet_id: id_bytes(&order.tablet),
@@ -95,7 +96,9 @@ impl<'a> CopySourceClient<'a> {
         loop {
             let failure = match self.try_fetch(&request).await {
                 Ok(chunk) => return Ok(chunk),
-                Err(SourceCallFailure::Final(error)) => return Err(error.context(format_args!("fetch {part:?}"))),
+                Err(SourceCallFailure::Final(error)) => {
+                    return Err(error.context(format_args!("fetch {part:?}")));
+                }
                 Err(SourceCallFailure::Passing(error)) => error.context(format_args!("fetch {part:?}")),
             };
             failures += 1;
@@ -170,11 +173,11 @@ fn failure(error: RpcError) -> SourceCallFailure {
     let RpcError::Remote { copy_error, .. } = &error else {
         return SourceCallFailure::Passing(Error::not_ready(error.to_string()));
     };
-    let told = copy_error.clone().and_then(|bytes| TabletCopyErrorPb::decode(bytes).ok());
-    match told {
-        Some(told) => {
-            let code = told.code().as_str_name();
-            let error = error_from_status(&told.status).context(code);
+    let source_error = copy_error.clone().and_then(|bytes| TabletCopyErrorPb::decode(bytes).ok());
+    match source_error {
+        Some(source_error) => {
+            let code = source_error.code().as_str_name();
+            let error = error_from_status(&source_error.status).context(code);
             match error.kind {
                 engine::error::ErrorKind::NotReady => SourceCallFailure::Passing(error),
                 _ => SourceCallFailure::Final(error),

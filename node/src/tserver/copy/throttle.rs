@@ -20,13 +20,13 @@ impl RateLimiter {
     }
 
     /// Takes `bytes` and returns the time to wait before using them. `None`, with nothing taken, if that is longer than
-    /// `patience`.
-    pub fn take(&mut self, now: Instant, bytes: u64, patience: Duration) -> Option<Duration> {
+    /// `wait_max`.
+    pub fn take(&mut self, now: Instant, bytes: u64, wait_max: Duration) -> Option<Duration> {
         if self.bytes_per_second == 0 {
             return Some(Duration::ZERO);
         }
         let wait = self.empty_at.since(now);
-        if wait > patience {
+        if wait > wait_max {
             return None;
         }
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);

@@ -10,12 +10,11 @@
 //!
 //! - Two connections to each server, so that a heartbeat never waits behind a megabyte of entries.
 //! - Every message is a call in its own task with a deadline. A stalled server delays only its own replies. The Raft
-//!   core
-//! bounds the number of messages in flight, because it waits for them.
+//!   core bounds the number of messages in flight, because it waits for them.
 //! - Heartbeats of many tablets to one server are batched: the first is sent at once, those that follow within
-//! [`RaftTransportConfig::gather`] share the next call. An idle server with a thousand tablets makes a few calls per
-//! second. An update without entries that has a waiter (it carries a commit index or asks for the safe time) is sent at
-//! once, together with the waiting heartbeats.
+//!   [`RaftTransportConfig::heartbeat_window`] share the next call. An idle server with a thousand tablets makes a few
+//!   calls per second. An update without entries that has a waiter (it carries a commit index or asks for the safe
+//!   time) is sent at once, together with the waiting heartbeats.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,20 +23,20 @@ use std::time::Duration;
 use engine::error::{Error, Result};
 use engine::ids::{PeerId, TabletId};
 use engine::raft::interface::{UpdateRequest, UpdateResponse, VoteRequest, VoteResponse};
-use engine::raft::{RaftEvent, RaftMessage, Peer, RaftOptions};
+use engine::raft::{Peer, RaftEvent, RaftMessage, RaftOptions};
 use engine::time::Instant;
 
 use nyala_common::env::Env;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::wire::consensus::{self as wire};
+use nyala_common::wire::errors::error_from_status;
+use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::{
     ConsensusRequestPb, ConsensusResponsePb, HeartbeatsRequestPb, HeartbeatsResponsePb,
     RunLeaderElectionRequestPb, RunLeaderElectionResponsePb, StartTabletCopyRequestPb,
     StartTabletCopyResponsePb, VoteResponsePb,
 };
-use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
-use nyala_common::wire::consensus::{self as wire};
-use nyala_common::wire::schema::id_bytes;
-use nyala_common::wire::errors::error_from_status;
 
 /// Service of all these calls.
 pub const SERVICE: &str = "kudu.consensus.ConsensusService";
@@ -56,14 +55,18 @@ pub struct RaftTransportConfig {
     /// Deadline of heartbeats and votes.
     pub urgent_timeout: Duration,
     /// Time for which a heartbeat may wait to share a call to the same server.
-    pub gather: Duration,
+    pub heartbeat_window: Duration,
 }
 
 impl RaftTransportConfig {
     /// Returns timeouts that match `options`.
     pub fn of(options: &RaftOptions, bulk_timeout: Duration) -> RaftTransportConfig {
         let urgent_timeout = options.election_timeout().max(URGENT_TIMEOUT_MIN);
-        RaftTransportConfig { bulk_timeout, urgent_timeout, gather: options.heartbeat_interval / 20 }
+        RaftTransportConfig {
+            bulk_timeout,
+            urgent_timeout,
+            heartbeat_window: options.heartbeat_interval / 20,
+        }
     }
 }
 
@@ -89,26 +92,28 @@ impl RaftTransport {
 
     /// Returns the time for which a heartbeat may wait to share a call to the same server.
     pub fn heartbeat_window(&self) -> Duration {
-        self.shared.config.gather
+        self.shared.config.heartbeat_window
     }
 
-    /// Sends `message` of `tablet` to the replica at `to`. `post` receives exactly one event for a message that has a
-    /// reply, even if the call fails.
-    pub fn send(&self, tablet: TabletId, to: &Peer, message: RaftMessage, post: &RaftEventSink) {
-        let (env, link, post) = (&self.shared.env, self.shared.link(to), post.clone());
+    /// Sends `message` of `tablet` to the replica at `to`. `event_sink` receives exactly one event for a message that
+    /// has a reply, even if the call fails.
+    pub fn send(&self, tablet: TabletId, to: &Peer, message: RaftMessage, event_sink: &RaftEventSink) {
+        let (env, link, event_sink) = (&self.shared.env, self.shared.link(to), event_sink.clone());
         let dest = to.id;
         match message {
-            RaftMessage::Heartbeat(request) => link.heartbeat(request, post),
-            RaftMessage::Update(request) if request.entries.is_empty() => link.send_with_heartbeats(request, post),
+            RaftMessage::Heartbeat(request) => link.heartbeat(request, event_sink),
+            RaftMessage::Update(request) if request.entries.is_empty() => {
+                link.send_with_heartbeats(request, event_sink)
+            }
             RaftMessage::Update(request) => drop(env.spawn("peer update", async move {
                 let sent = request.sent;
                 let result = link.update(request).await;
-                post(RaftEvent::Updated { peer: dest, sent, result });
+                event_sink(RaftEvent::Updated { peer: dest, sent, result });
             })),
             RaftMessage::Vote(request) => drop(env.spawn("peer vote", async move {
                 let (term, pre_election) = (request.term, request.pre_election);
                 let result = link.vote(&request).await;
-                post(RaftEvent::Voted { peer: dest, term, pre_election, result });
+                event_sink(RaftEvent::Voted { peer: dest, term, pre_election, result });
             })),
             RaftMessage::RunElection => drop(env.spawn("peer election", async move {
                 if let Err(error) = link.run_election(tablet, dest).await {
@@ -117,7 +122,7 @@ impl RaftTransport {
             })),
             RaftMessage::StartCopy { source, term } => drop(env.spawn("peer copy", async move {
                 let result = link.start_copy(tablet, dest, &source, term).await;
-                post(RaftEvent::CopyStarted { peer: dest, result });
+                event_sink(RaftEvent::CopyStarted { peer: dest, result });
             })),
         }
     }
@@ -130,8 +135,8 @@ impl Shared {
         let link = |target: String| {
             let proxy = || Proxy::new(self.env.clone(), target.as_str(), USER);
             let (env, config) = (self.env.clone(), self.config);
-            let lane = Mutex::default();
-            Arc::new(PeerLink { dest: to.id, env, config, bulk: proxy(), urgent: proxy(), lane })
+            let queue = Mutex::default();
+            Arc::new(PeerLink { dest: to.id, env, config, bulk: proxy(), urgent: proxy(), queue })
         };
         links.entry((to.id, target.clone())).or_insert_with(|| link(target)).clone()
     }
@@ -144,7 +149,7 @@ struct PeerLink {
     config: RaftTransportConfig,
     bulk: Proxy,
     urgent: Proxy,
-    lane: Mutex<HeartbeatBatch>,
+    queue: Mutex<HeartbeatBatch>,
 }
 
 /// Heartbeats that wait for the next call.
@@ -158,7 +163,7 @@ struct HeartbeatBatch {
 struct Heartbeat {
     sent: u64,
     request: ConsensusRequestPb,
-    post: RaftEventSink,
+    event_sink: RaftEventSink,
 }
 
 /// Largest number of heartbeats in one call.
@@ -166,30 +171,30 @@ const BATCH_MAX: usize = 1000;
 
 impl PeerLink {
     fn lock_batch(&self) -> MutexGuard<'_, HeartbeatBatch> {
-        self.lane.lock().expect("no task panics while holding a lane")
+        self.queue.lock().expect("no task panics while holding a lane")
     }
 
-    fn heartbeat(self: &Arc<PeerLink>, request: UpdateRequest, post: RaftEventSink) {
+    fn heartbeat(self: &Arc<PeerLink>, request: UpdateRequest, event_sink: RaftEventSink) {
         let sent = request.sent;
         let (request, _) = wire::update_to_pb(request);
-        let mut lane = self.lock_batch();
-        lane.waiting.push(Heartbeat { sent, request, post });
-        if !std::mem::replace(&mut lane.sending, true) {
+        let mut queue = self.lock_batch();
+        queue.waiting.push(Heartbeat { sent, request, event_sink });
+        if !std::mem::replace(&mut queue.sending, true) {
             let link = self.clone();
-            drop(lane);
+            drop(queue);
             self.env.spawn("peer heartbeats", async move { link.send_heartbeats().await });
         }
     }
 
     /// Sends an update without entries now, together with the waiting heartbeats.
-    fn send_with_heartbeats(self: &Arc<PeerLink>, request: UpdateRequest, post: RaftEventSink) {
+    fn send_with_heartbeats(self: &Arc<PeerLink>, request: UpdateRequest, event_sink: RaftEventSink) {
         let sent = request.sent;
         let (request, _) = wire::update_to_pb(request);
-        let mut batch = vec![Heartbeat { sent, request, post }];
+        let mut batch = vec![Heartbeat { sent, request, event_sink }];
         {
-            let mut lane = self.lock_batch();
-            let more = lane.waiting.len().min(BATCH_MAX - 1);
-            batch.extend(lane.waiting.drain(..more));
+            let mut queue = self.lock_batch();
+            let more = queue.waiting.len().min(BATCH_MAX - 1);
+            batch.extend(queue.waiting.drain(..more));
         }
         let link = self.clone();
         self.env.spawn("peer heartbeat call", async move { link.call_heartbeats(batch).await });
@@ -200,26 +205,26 @@ impl PeerLink {
         while let Some(batch) = self.next_batch() {
             let link = self.clone();
             self.env.spawn("peer heartbeat call", async move { link.call_heartbeats(batch).await });
-            self.env.sleep(self.config.gather).await;
+            self.env.sleep(self.config.heartbeat_window).await;
         }
     }
 
     fn next_batch(&self) -> Option<Vec<Heartbeat>> {
-        let mut lane = self.lock_batch();
-        let more = lane.waiting.len().min(BATCH_MAX);
-        lane.sending = more > 0;
-        (more > 0).then(|| lane.waiting.drain(..more).collect())
+        let mut queue = self.lock_batch();
+        let more = queue.waiting.len().min(BATCH_MAX);
+        queue.sending = more > 0;
+        (more > 0).then(|| queue.waiting.drain(..more).collect())
     }
 
     async fn call_heartbeats(&self, batch: Vec<Heartbeat>) {
         let (mut updates, mut waiting) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
-        for Heartbeat { sent, request, post } in batch {
+        for Heartbeat { sent, request, event_sink } in batch {
             updates.push(request);
-            waiting.push((sent, post));
+            waiting.push((sent, event_sink));
         }
         let request = HeartbeatsRequestPb { dest_uuid: Some(id_bytes(&self.dest)), updates };
         let response: Result<HeartbeatsResponsePb> = self.urgent("Heartbeats", &request).await;
-        let answers = response.and_then(|response| match &response.error {
+        let replies = response.and_then(|response| match &response.error {
             Some(error) => Err(error_from_status(&error.status)),
             None if response.responses.len() == waiting.len() => Ok(response.responses),
             None => Err(Error::invalid(format!(
@@ -228,9 +233,9 @@ impl PeerLink {
                 waiting.len()
             ))),
         });
-        for (at, (sent, post)) in waiting.into_iter().enumerate() {
-            let result = answers.as_ref().map_err(Error::clone).and_then(|all| self.answer(&all[at]));
-            post(RaftEvent::Updated { peer: self.dest, sent, result });
+        for (at, (sent, event_sink)) in waiting.into_iter().enumerate() {
+            let result = replies.as_ref().map_err(Error::clone).and_then(|all| self.answer(&all[at]));
+            event_sink(RaftEvent::Updated { peer: self.dest, sent, result });
         }
     }
 

@@ -155,7 +155,7 @@ async fn heartbeats_of_many_tablets_share_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_for_which_somebody_waits_goes_at_once_and_takes_heartbeats_along() {
+async fn an_update_with_a_waiter_is_sent_at_once_with_waiting_heartbeats() {
     let world = world().await;
     let (log, post) = log();
     let to = server(1);
@@ -172,7 +172,7 @@ async fn an_update_for_which_somebody_waits_goes_at_once_and_takes_heartbeats_al
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_pass_entries_that_hang() {
+async fn heartbeats_overtake_stalled_entries() {
     let world = world().await;
     world.replicas.hangs.store(true, Ordering::Relaxed);
     let (log, post) = log();
@@ -188,7 +188,7 @@ async fn heartbeats_pass_entries_that_hang() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_away_holds_up_nobody() {
+async fn an_unreachable_server_delays_no_other() {
     let world = world().await;
     let (log, post) = log();
     let (here, away) = (server(1), server(2));

@@ -12,15 +12,15 @@ use engine::ids::Term;
 use engine::memory::Reservation;
 use engine::note::Note;
 use engine::raft::{self, ConsensusMeta, RaftReply, Role};
-use engine::replica::{ReplicaEffects, ReplicaEvent, Op, Replica, RequestId, write_log};
-use engine::time::{Instant, ClockReading, Timestamp};
+use engine::replica::{Op, Replica, ReplicaEffects, ReplicaEvent, RequestId, write_log};
+use engine::time::{ClockReading, Instant, Timestamp};
 use engine::wal::Wal;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{ReplySender, CommittedOp, Command, MakeEvent, Shared, other_term, stopped};
-use nyala_common::mailbox::DeadlineTimer;
-use crate::tserver::log_writer::{self, LogWriter, LogRequest};
+use super::{Command, CommittedOp, MakeEvent, ReplySender, Shared, other_term, stopped};
+use crate::tserver::log_writer::{self, LogRequest, LogWriter};
 use crate::tserver::raft_transport::RaftEventSink;
+use nyala_common::mailbox::DeadlineTimer;
 
 /// Largest number of commands in one turn.
 const TURN_MAX: usize = 1024;
@@ -46,19 +46,19 @@ pub(super) struct ReplicaLoop {
     log: LogWriter,
     inbox: mpsc::UnboundedReceiver<Command>,
     /// Sender for the events of tasks that work for this loop; weak, because they must not keep it alive.
-    news: mpsc::WeakUnboundedSender<Command>,
+    event_sender: mpsc::WeakUnboundedSender<Command>,
     /// Callback for the results of messages.
-    post: RaftEventSink,
+    event_sink: RaftEventSink,
     alarm: DeadlineTimer,
     /// Callers whose operations are in flight, by ticket, and the reservations for these operations.
-    waiting: BTreeMap<u64, (ReplySender, Option<Reservation>)>,
+    proposals: BTreeMap<u64, (ReplySender, Option<Reservation>)>,
     /// Reservations for leaders' operations up to an index.
-    room: VecDeque<(u64, Reservation)>,
-    asked: BTreeMap<u64, oneshot::Sender<RaftReply>>,
+    entry_reservations: VecDeque<(u64, Reservation)>,
+    reply_senders: BTreeMap<u64, oneshot::Sender<RaftReply>>,
     next_ticket: u64,
-    out: ReplicaEffects,
+    effects: ReplicaEffects,
     /// Buffer for the events that were queued while the replica hibernated.
-    kept: Vec<(ClockReading, raft::RaftEvent)>,
+    queued_events: Vec<(ClockReading, raft::RaftEvent)>,
     meta: MetaStore,
     /// Receiver of the replica after the loop ends. While set, no more work is accepted.
     stopping: Option<oneshot::Sender<Replica>>,
@@ -77,27 +77,27 @@ struct MetaStore {
 impl ReplicaLoop {
     pub(super) fn new(
         shared: Arc<Shared>,
-        (replica, out): (Replica, ReplicaEffects),
+        (replica, effects): (Replica, ReplicaEffects),
         wal: Wal,
         inbox: &mpsc::UnboundedSender<Command>,
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> ReplicaLoop {
-        let news = inbox.downgrade();
+        let event_sender = inbox.downgrade();
         let log = if shared.config.log_sync {
-            let news = news.clone();
+            let event_sender = event_sender.clone();
             log_writer::start(
                 &shared.env,
                 wal,
                 shared.log_bytes.clone(),
-                Box::new(move |done| tell(&news, done.into())),
+                Box::new(move |done| tell(&event_sender, done.into())),
             )
         } else {
             LogWriter::Here(Box::new(wal))
         };
-        let post: RaftEventSink = {
-            let (news, shared) = (news.clone(), shared.clone());
-            Arc::new(move |event| match shared.resting.queue_event(event, || shared.env.now()) {
-                Some(event) => tell(&news, Command::Event(event)),
+        let event_sink: RaftEventSink = {
+            let (event_sender, shared) = (event_sender.clone(), shared.clone());
+            Arc::new(move |event| match shared.hibernation.queue_event(event, || shared.env.now()) {
+                Some(event) => tell(&event_sender, Command::Event(event)),
                 None => shared.env.watch.mark("replica: slept through an answer"),
             })
         };
@@ -106,15 +106,15 @@ impl ReplicaLoop {
             replica,
             log,
             inbox: commands,
-            news,
-            post,
+            event_sender,
+            event_sink,
             alarm: DeadlineTimer::default(),
-            waiting: BTreeMap::new(),
-            room: VecDeque::new(),
-            asked: BTreeMap::new(),
+            proposals: BTreeMap::new(),
+            entry_reservations: VecDeque::new(),
+            reply_senders: BTreeMap::new(),
             next_ticket: 0,
-            out,
-            kept: Vec::new(),
+            effects,
+            queued_events: Vec::new(),
             meta: MetaStore::default(),
             stopping: None,
             received_bytes: 0,
@@ -146,7 +146,7 @@ impl ReplicaLoop {
             if self.stopping.is_some() && !self.can_finish_alone() {
                 self.refuse(&stopped());
             }
-            if self.stopping.is_some() && self.waiting.is_empty() {
+            if self.stopping.is_some() && self.proposals.is_empty() {
                 return self.close().await;
             }
         }
@@ -157,28 +157,28 @@ impl ReplicaLoop {
     /// round down, then tick again at the election timeout, unless a heartbeat has moved it, as nearly always.
     fn deadline(&self) -> Instant {
         let deadline = self.replica.deadline();
-        let gather = self.shared.config.peers.heartbeat_window();
+        let window = self.shared.config.peers.heartbeat_window();
         if self.replica.is_leader() {
-            return deadline.round_up(gather);
+            return deadline.round_up(window);
         }
-        let early = deadline.round_down(gather * FOLLOWER_TICK_DIVISOR);
+        let early = deadline.round_down(window * FOLLOWER_TICK_DIVISOR);
         if early > self.shared.env.now().mono { early } else { deadline }
     }
 
     /// Hibernates: heartbeats that say nothing new are answered without a turn.
     fn try_hibernate(&self) {
         let takes_part = self.stopping.is_none() && self.shared.failure().is_none();
-        self.shared.resting.begin(self.replica.rest().filter(|_| takes_part));
+        self.shared.hibernation.begin(self.replica.rest().filter(|_| takes_part));
     }
 
     /// Processes the events that were queued during hibernation, before all else.
     fn wake(&mut self) {
-        let mut kept = std::mem::take(&mut self.kept);
-        self.shared.resting.end(&mut kept);
-        for (now, event) in kept.drain(..) {
+        let mut queued_events = std::mem::take(&mut self.queued_events);
+        self.shared.hibernation.end(&mut queued_events);
+        for (now, event) in queued_events.drain(..) {
             self.step_at(now, ReplicaEvent::Raft(event));
         }
-        self.kept = kept;
+        self.queued_events = queued_events;
     }
 
     /// Returns true if the proposals in flight can finish without other members.
@@ -226,7 +226,7 @@ impl ReplicaLoop {
             // Order: the tick follows the messages, because they may show that the leader is alive.
             self.raft(raft::RaftEvent::Tick);
         }
-        self.replica.flush(self.shared.env.now(), &mut self.out);
+        self.replica.flush(self.shared.env.now(), &mut self.effects);
         // Order: messages leave first, so that peers write their logs while this replica writes its own.
         self.emit_notes();
         self.send();
@@ -254,16 +254,16 @@ impl ReplicaLoop {
     fn command(&mut self, command: Command) -> Result<()> {
         let failed = self.shared.failure().is_some();
         match command {
-            Command::Propose { op, request, term, answer, room, .. } => {
-                self.propose(op, request, term, (answer, room));
+            Command::Propose { op, request, term, reply_sender, reservation, .. } => {
+                self.propose(op, request, term, (reply_sender, reservation));
             }
-            Command::Stop(answer) => self.stopping = Some(answer),
+            Command::Stop(reply_sender) => self.stopping = Some(reply_sender),
             Command::MetaStored(number, stored) => self.meta_stored(number, stored),
             // Dropping the command reports the failure to its caller.
             _ if failed => {}
-            Command::Ask { event, answer, room, .. } => {
-                self.room.extend(room);
-                self.ask(event, answer);
+            Command::Ask { event, reply_sender, reservation, .. } => {
+                self.entry_reservations.extend(reservation);
+                self.ask(event, reply_sender);
             }
             Command::Event(event) => self.raft(event),
             Command::WantSnapshot(before) => {
@@ -271,7 +271,7 @@ impl ReplicaLoop {
             }
             Command::Persisted(Ok(op)) => self.raft(raft::RaftEvent::Persisted(op)),
             Command::Persisted(Err(error)) => self.step(ReplicaEvent::LogFailed(error)),
-            Command::With(work) => work(&mut self.replica, &mut self.out),
+            Command::With(work) => work(&mut self.replica, &mut self.effects),
             Command::WithWal(work) => return self.with_wal(work),
         }
         Ok(())
@@ -282,7 +282,7 @@ impl ReplicaLoop {
         op: Op,
         request: Option<RequestId>,
         term: Option<Term>,
-        (answer, room): (ReplySender, Option<Reservation>),
+        (reply_sender, reservation): (ReplySender, Option<Reservation>),
     ) {
         // No election completes within one turn, so the term of the last turn's status is current.
         let another = || term.filter(|term| self.shared.status().term != *term).map(other_term);
@@ -291,18 +291,18 @@ impl ReplicaLoop {
             None => self.stopping.is_some().then(stopped).or_else(another),
         };
         if let Some(error) = refusal {
-            // The caller may have gone; then the reply is dropped.
-            let _gone = answer.send(Err(error));
+            // The caller may have stopped waiting; then the reply is dropped.
+            let _gone = reply_sender.send(Err(error));
             return;
         }
         let ticket = self.ticket();
-        self.waiting.insert(ticket, (answer, room));
+        self.proposals.insert(ticket, (reply_sender, reservation));
         self.step(ReplicaEvent::Propose { ticket, op, request });
     }
 
-    fn ask(&mut self, event: MakeEvent, answer: oneshot::Sender<RaftReply>) {
+    fn ask(&mut self, event: MakeEvent, reply_sender: oneshot::Sender<RaftReply>) {
         let ticket = self.ticket();
-        self.asked.insert(ticket, answer);
+        self.reply_senders.insert(ticket, reply_sender);
         self.raft(event(ticket));
     }
 
@@ -321,8 +321,8 @@ impl ReplicaLoop {
 
     fn step_at(&mut self, now: ClockReading, event: ReplicaEvent) {
         let clock = &self.shared.clock;
-        self.replica.step(now, event, &mut || clock.now(), &mut self.out);
-        clock.pass(self.out.seen);
+        self.replica.step(now, event, &mut || clock.now(), &mut self.effects);
+        clock.pass(self.effects.seen);
         if let Some(error) = self.replica.failure() {
             self.shared.fail(error);
         }
@@ -331,16 +331,16 @@ impl ReplicaLoop {
     /// Sends the effects that need no log: messages, replies, metadata.
     fn send(&mut self) {
         let tablet = self.shared.tablet.tablet;
-        for (peer, message) in self.out.messages.drain(..) {
-            self.shared.config.peers.send(tablet, &peer, message, &self.post);
+        for (peer, message) in self.effects.messages.drain(..) {
+            self.shared.config.peers.send(tablet, &peer, message, &self.event_sink);
         }
-        for (ticket, reply) in self.out.replies.drain(..) {
-            if let Some(answer) = self.asked.remove(&ticket) {
-                // The caller may have gone.
-                let _gone = answer.send(reply);
+        for (ticket, reply) in self.effects.replies.drain(..) {
+            if let Some(reply_sender) = self.reply_senders.remove(&ticket) {
+                // The caller may have stopped waiting.
+                let _gone = reply_sender.send(reply);
             }
         }
-        if let Some(newer) = self.out.meta.take() {
+        if let Some(newer) = self.effects.meta.take() {
             self.meta.next = Some(newer);
         }
         self.store_meta();
@@ -352,11 +352,11 @@ impl ReplicaLoop {
         }
         let Some((number, meta)) = self.meta.next.take() else { return };
         self.meta.busy = true;
-        let (env, disk, news) =
-            (self.shared.env.clone(), self.replica.data_disk().clone(), self.news.clone());
+        let (env, disk, event_sender) =
+            (self.shared.env.clone(), self.replica.data_disk().clone(), self.event_sender.clone());
         self.shared.env.spawn("consensus metadata", async move {
             let stored = env.run(|| engine::replica::consensus_meta_store::store(&*disk, &meta)).await;
-            tell(&news, Command::MetaStored(number, stored));
+            tell(&event_sender, Command::MetaStored(number, stored));
         });
     }
 
@@ -370,9 +370,9 @@ impl ReplicaLoop {
 
     /// Sends entries to the log. Commit entries alone wait for the next operation.
     fn write_log(&mut self) -> Result<()> {
-        while self.shared.failure().is_none() && log_writer::has_operations(&self.out.log) {
-            let last = log_writer::last_op(&self.out.log);
-            let writes = std::mem::take(&mut self.out.log);
+        while self.shared.failure().is_none() && log_writer::has_operations(&self.effects.log) {
+            let last = log_writer::last_op(&self.effects.log);
+            let writes = std::mem::take(&mut self.effects.log);
             match &mut self.log {
                 LogWriter::Here(wal) => {
                     write_log(wal, writes)?;
@@ -382,7 +382,9 @@ impl ReplicaLoop {
                     }
                 }
                 LogWriter::Beside(works) => {
-                    works.send(LogRequest::Append { writes, last }).map_err(|_| log_writer::gone())?;
+                    works
+                        .send(LogRequest::Append { writes, last })
+                        .map_err(|_| log_writer::log_task_ended())?;
                 }
             }
         }
@@ -391,14 +393,16 @@ impl ReplicaLoop {
 
     /// Requests the entries that peers lack. The reads include all earlier writes.
     fn read_log(&mut self) -> Result<()> {
-        for read in std::mem::take(&mut self.out.read_log) {
+        for read in std::mem::take(&mut self.effects.read_log) {
             match &mut self.log {
                 LogWriter::Here(wal) => {
                     let result = wal.read(read.from, read.max_bytes);
                     let event = raft::RaftEvent::LogRead { peer: read.peer, from: read.from, result };
                     self.raft(event);
                 }
-                LogWriter::Beside(works) => works.send(LogRequest::Read(read)).map_err(|_| log_writer::gone())?,
+                LogWriter::Beside(works) => {
+                    works.send(LogRequest::Read(read)).map_err(|_| log_writer::log_task_ended())?
+                }
             }
         }
         Ok(())
@@ -406,7 +410,7 @@ impl ReplicaLoop {
 
     fn with_wal(&mut self, work: log_writer::WalFn) -> Result<()> {
         self.write_log()?;
-        let writes = std::mem::take(&mut self.out.log);
+        let writes = std::mem::take(&mut self.effects.log);
         match &mut self.log {
             LogWriter::Here(wal) => {
                 log_writer::write_and_sync(wal, writes)?;
@@ -416,7 +420,10 @@ impl ReplicaLoop {
             }
             LogWriter::Beside(works) => {
                 let append = LogRequest::Append { writes, last: None };
-                works.send(append).and_then(|()| works.send(LogRequest::With(work))).map_err(|_| log_writer::gone())
+                works
+                    .send(append)
+                    .and_then(|()| works.send(LogRequest::With(work)))
+                    .map_err(|_| log_writer::log_task_ended())
             }
         }
     }
@@ -424,7 +431,7 @@ impl ReplicaLoop {
     /// Passes the notes to the observer. Order: before any message leaves, so that causes are recorded before effects.
     fn emit_notes(&mut self) {
         let tablet = self.shared.tablet.tablet;
-        for note in self.out.notes.drain(..) {
+        for note in self.effects.notes.drain(..) {
             match &note {
                 Note::Raft(note) => tracing::trace!(%tablet, %note),
                 note => tracing::info!(%tablet, %note),
@@ -436,18 +443,18 @@ impl ReplicaLoop {
     /// Replies to the callers of finished operations, and wakes the tasks that wait for progress.
     fn deliver(&mut self) {
         self.emit_notes();
-        for (request, timestamp, result) in self.out.completed.drain(..) {
+        for (request, timestamp, result) in self.effects.completed.drain(..) {
             (self.shared.config.on_completed)(&request, timestamp, &result);
         }
-        if std::mem::take(&mut self.out.status_changed) {
+        if std::mem::take(&mut self.effects.status_changed) {
             let now = self.shared.env.now();
             self.shared.set_status(self.replica.status(now));
         }
-        let progress = std::mem::take(&mut self.out.progress) || !self.out.done.is_empty();
-        for done in self.out.done.drain(..) {
-            let Some((answer, _)) = self.waiting.remove(&done.ticket) else { continue };
+        let progress = std::mem::take(&mut self.effects.progress) || !self.effects.done.is_empty();
+        for done in self.effects.done.drain(..) {
+            let Some((reply_sender, _)) = self.proposals.remove(&done.ticket) else { continue };
             let (op_id, timestamp) = (done.op_id, done.timestamp);
-            let _gone = answer.send(done.result.map(|result| CommittedOp { op_id, timestamp, result }));
+            let _gone = reply_sender.send(done.result.map(|result| CommittedOp { op_id, timestamp, result }));
         }
         self.release_reservations();
         if progress {
@@ -461,24 +468,24 @@ impl ReplicaLoop {
             applied if applied == self.replica.last_op() => u64::MAX,
             applied => applied.index,
         };
-        while self.room.front().is_some_and(|(index, _)| *index <= applied) {
-            self.room.pop_front();
+        while self.entry_reservations.front().is_some_and(|(index, _)| *index <= applied) {
+            self.entry_reservations.pop_front();
         }
     }
 
     /// Rejects all waiting callers with `error`.
     fn refuse(&mut self, error: &Error) {
-        for (_, (answer, _)) in std::mem::take(&mut self.waiting) {
-            let _gone = answer.send(Err(error.clone()));
+        for (_, (reply_sender, _)) in std::mem::take(&mut self.proposals) {
+            let _gone = reply_sender.send(Err(error.clone()));
         }
-        self.asked.clear();
+        self.reply_senders.clear();
     }
 
     /// Closes the log with all its entries and returns the replica to the caller of `stop`.
     async fn close(mut self) {
-        self.asked.clear();
+        self.reply_senders.clear();
         self.finish_meta().await;
-        let writes = std::mem::take(&mut self.out.log);
+        let writes = std::mem::take(&mut self.effects.log);
         let failed = self.shared.failure().is_some();
         match self.log {
             LogWriter::Here(mut wal) if !failed => {
@@ -490,17 +497,17 @@ impl ReplicaLoop {
             }
             LogWriter::Here(_) => {}
             LogWriter::Beside(works) => {
-                let (answer, closed) = oneshot::channel();
+                let (reply_sender, closed) = oneshot::channel();
                 let append = LogRequest::Append { writes, last: None };
-                if works.send(append).and_then(|()| works.send(LogRequest::Stop(answer))).is_ok() {
+                if works.send(append).and_then(|()| works.send(LogRequest::Stop(reply_sender))).is_ok() {
                     // An error means that the log task ended with the node.
                     drop(closed.await);
                 }
             }
         }
-        if let Some(answer) = self.stopping.take() {
-            // If the caller has gone, dropping the replica closes it too.
-            drop(answer.send(self.replica));
+        if let Some(reply_sender) = self.stopping.take() {
+            // If the caller has stopped waiting, dropping the replica closes it too.
+            drop(reply_sender.send(self.replica));
         }
     }
 
@@ -520,8 +527,8 @@ impl ReplicaLoop {
 const NEVER: Instant = Instant(u64::MAX);
 
 /// Sends a command; a loop that ended needs none.
-fn tell(news: &mpsc::WeakUnboundedSender<Command>, command: Command) {
-    if let Some(inbox) = news.upgrade() {
+fn tell(event_sender: &mpsc::WeakUnboundedSender<Command>, command: Command) {
+    if let Some(inbox) = event_sender.upgrade() {
         let _ended = inbox.send(command);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use engine::raft::interface::{UpdateRequest, UpdateResponse};
-use engine::raft::{RaftEvent, Hibernation};
+use engine::raft::{Hibernation, RaftEvent};
 use engine::time::ClockReading;
 
 /// Ticket of a request whose reply has been sent already; the replica issues no such ticket.
@@ -28,8 +28,8 @@ pub struct HibernationSlot {
 #[derive(Default)]
 struct State {
     /// `None` while a turn runs, and while the replica must see every event.
-    rest: Option<Hibernation>,
-    kept: Vec<(ClockReading, RaftEvent)>,
+    hibernation: Option<Hibernation>,
+    queued: Vec<(ClockReading, RaftEvent)>,
 }
 
 /// A waiting reader. Until it is dropped, every event wakes the loop.
@@ -37,37 +37,42 @@ pub struct WaitingReader<'a>(&'a HibernationSlot);
 
 impl HibernationSlot {
     /// Stores the hibernation state before the loop sleeps; `None` means that every event wakes it.
-    pub fn begin(&self, rest: Option<Hibernation>) {
-        self.lock().rest = rest;
+    pub fn begin(&self, hibernation: Option<Hibernation>) {
+        self.lock().hibernation = hibernation;
     }
 
-    /// Ends hibernation and moves the queued events to `kept`, in order. Nothing is answered here until the next
+    /// Ends hibernation and moves the queued events to `queued`, in order. Nothing is answered here until the next
     /// `begin`.
-    pub fn end(&self, kept: &mut Vec<(ClockReading, RaftEvent)>) {
+    pub fn end(&self, queued: &mut Vec<(ClockReading, RaftEvent)>) {
         let mut state = self.lock();
-        state.rest = None;
-        kept.append(&mut state.kept);
+        state.hibernation = None;
+        queued.append(&mut state.queued);
     }
 
     /// Returns the reply to `request` if the replica hibernates and the request changes nothing else.
-    pub fn answer(&self, request: &UpdateRequest, now: impl FnOnce() -> ClockReading) -> Option<UpdateResponse> {
+    pub fn answer(
+        &self,
+        request: &UpdateRequest,
+        now: impl FnOnce() -> ClockReading,
+    ) -> Option<UpdateResponse> {
         let mut state = self.lock();
-        let answer = state.rest.as_ref().filter(|_| self.has_no_waiting_readers())?.heartbeat_reply(request)?;
+        let reply =
+            state.hibernation.as_ref().filter(|_| self.has_no_waiting_readers())?.heartbeat_reply(request)?;
         let mut request = request.clone();
         // The newest heartbeat includes all earlier ones, except that heartbeats may overtake each other.
-        if let Some((_, RaftEvent::Update { request: before, .. })) = state.kept.pop() {
+        if let Some((_, RaftEvent::Update { request: before, .. })) = state.queued.pop() {
             request.safe_time = request.safe_time.max(before.safe_time);
         }
-        state.kept.push((now(), RaftEvent::Update { ticket: ANSWERED, request }));
-        Some(answer)
+        state.queued.push((now(), RaftEvent::Update { ticket: ANSWERED, request }));
+        Some(reply)
     }
 
     /// Queues a reply that says nothing new to a hibernated replica. Returns any other event.
     pub fn queue_event(&self, event: RaftEvent, now: impl FnOnce() -> ClockReading) -> Option<RaftEvent> {
         let mut state = self.lock();
-        match &state.rest {
-            Some(rest) if self.has_no_waiting_readers() && rest.is_expected_reply(&event) => {
-                state.kept.push((now(), event));
+        match &state.hibernation {
+            Some(hibernation) if self.has_no_waiting_readers() && hibernation.is_expected_reply(&event) => {
+                state.queued.push((now(), event));
                 None
             }
             _ => Some(event),
@@ -83,7 +88,7 @@ impl HibernationSlot {
     /// Returns the number of queued events.
     #[cfg(test)]
     pub fn queued_event_count(&self) -> usize {
-        self.lock().kept.len()
+        self.lock().queued.len()
     }
 
     fn has_no_waiting_readers(&self) -> bool {

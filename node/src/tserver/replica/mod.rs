@@ -10,13 +10,12 @@
 //!
 //! - One turn takes all commands from the inbox, so that the log is written and synced for many operations at once.
 //! - A storage error fails the replica: all waiting and later callers get the error. The process continues with its
-//!   other
-//! tablets.
+//!   other tablets.
 //!
 //! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`), hibernation (`hibernation.rs`).
 
-mod hibernation;
 mod event_loop;
+mod hibernation;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,8 +24,8 @@ use engine::error::{Error, Result};
 use engine::ids::{OpId, PeerId, Term};
 use engine::memory::Reservation;
 use engine::raft::interface::{UpdateRequest, UpdateResponse, VoteRequest, VoteResponse};
-use engine::raft::{self, ConfigChange, RaftReply, Role, RaftStatus};
-use engine::replica::{ReplicaEffects, Op, OpResult, Replica, RequestId};
+use engine::raft::{self, ConfigChange, RaftReply, RaftStatus, Role};
+use engine::replica::{Op, OpResult, Replica, ReplicaEffects, RequestId};
 use engine::tablet::Tablet;
 use engine::time::{Instant, Timestamp};
 use engine::wal::Wal;
@@ -34,8 +33,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::log_writer;
 use super::raft_transport::RaftTransport;
-use nyala_common::env::Env;
 use crate::server_clock::ServerClock;
+use nyala_common::env::Env;
 
 /// Callback for a tracked request that took effect: its id, timestamp and result.
 pub type OnCompleted = Arc<dyn Fn(&RequestId, Timestamp, &OpResult) + Send + Sync>;
@@ -76,21 +75,21 @@ pub struct ReplicaHandle {
 
 /// A leader's message that the replica has received.
 pub enum PendingUpdate {
-    /// The reply of a hibernated replica to a message without news.
+    /// The reply of a hibernated replica to a message that changes nothing.
     Answered(UpdateResponse),
     Asked {
         replica: ReplicaHandle,
-        answered: oneshot::Receiver<RaftReply>,
+        reply_receiver: oneshot::Receiver<RaftReply>,
     },
 }
 
 impl PendingUpdate {
     pub async fn answer(self) -> Result<UpdateResponse> {
-        let (replica, answered) = match self {
+        let (replica, reply_receiver) = match self {
             PendingUpdate::Answered(response) => return Ok(response),
-            PendingUpdate::Asked { replica, answered } => (replica, answered),
+            PendingUpdate::Asked { replica, reply_receiver } => (replica, reply_receiver),
         };
-        match answered.await.map_err(|_| replica.stopped_error())? {
+        match reply_receiver.await.map_err(|_| replica.stopped_error())? {
             RaftReply::Update(response) => Ok(response),
             other => Err(unexpected_reply(&other)),
         }
@@ -112,9 +111,9 @@ struct Shared {
     /// Status at the last change that a tablet report shows.
     status: Mutex<Arc<RaftStatus>>,
     /// Notified when the status changes.
-    turned: Notify,
+    status_changed: Notify,
     /// Hibernation state: takes events that need not wake the loop.
-    resting: hibernation::HibernationSlot,
+    hibernation: hibernation::HibernationSlot,
     /// Bytes of the log.
     log_bytes: Arc<AtomicU64>,
 }
@@ -130,17 +129,17 @@ enum Command {
         /// The only term in which the operation may be proposed, if given.
         term: Option<Term>,
         /// Reservation for the operation, held until it is applied.
-        room: Option<Reservation>,
+        reservation: Option<Reservation>,
         bytes: usize,
-        answer: ReplySender,
+        reply_sender: ReplySender,
     },
     /// A request that gets a [`RaftReply`]; `bytes` of operations come with it.
     Ask {
         event: MakeEvent,
         bytes: usize,
-        answer: oneshot::Sender<RaftReply>,
+        reply_sender: oneshot::Sender<RaftReply>,
         /// Reservation for the operations up to this index, held until they are applied.
-        room: Option<(u64, Reservation)>,
+        reservation: Option<(u64, Reservation)>,
     },
     /// Result of a message or of a read of the log.
     Event(raft::RaftEvent),
@@ -166,8 +165,8 @@ impl ReplicaHandle {
         let tablet = replica.tablet().clone();
         // A timestamp in the data must not be issued again, even if the wall clock was set back meanwhile.
         clock.pass(tablet.mvcc().newest());
-        let mut out = ReplicaEffects::default();
-        replica.start(env.now(), &mut || clock.now(), &mut out);
+        let mut effects = ReplicaEffects::default();
+        replica.start(env.now(), &mut || clock.now(), &mut effects);
         let shared = Arc::new(Shared {
             env: env.clone(),
             clock: clock.clone(),
@@ -178,12 +177,13 @@ impl ReplicaHandle {
             stopping: AtomicBool::new(false),
             progress: Notify::new(),
             status: Mutex::new(Arc::new(replica.status(env.now()))),
-            turned: Notify::new(),
-            resting: hibernation::HibernationSlot::default(),
+            status_changed: Notify::new(),
+            hibernation: hibernation::HibernationSlot::default(),
             log_bytes: Arc::new(AtomicU64::new(wal.bytes())),
         });
-        let looped = event_loop::ReplicaLoop::new(shared.clone(), (replica, out), wal, &inbox, commands);
-        env.spawn("replica", looped.run());
+        let event_loop_state =
+            event_loop::ReplicaLoop::new(shared.clone(), (replica, effects), wal, &inbox, commands);
+        env.spawn("replica", event_loop_state.run());
         ReplicaHandle { shared, inbox }
     }
 
@@ -221,22 +221,22 @@ impl ReplicaHandle {
     pub async fn wait_status(&self, deadline: Instant, met: impl Fn(&RaftStatus) -> bool) -> Arc<RaftStatus> {
         let shared = &self.shared;
         loop {
-            let turned = shared.turned.notified();
-            tokio::pin!(turned);
-            turned.as_mut().enable();
+            let status_changed = shared.status_changed.notified();
+            tokio::pin!(status_changed);
+            status_changed.as_mut().enable();
             let status = shared.status();
             let left = deadline.since(shared.env.now().mono);
             if met(&status) || left.is_zero() || self.inbox.is_closed() || shared.failure().is_some() {
                 return status;
             }
-            shared.env.timeout(left, turned).await;
+            shared.env.timeout(left, status_changed).await;
         }
     }
 
     /// Returns the number of messages that the hibernated replica has not processed.
     #[cfg(test)]
     pub fn deferred_message_count(&self) -> usize {
-        self.shared.resting.queued_event_count()
+        self.shared.hibernation.queued_event_count()
     }
 
     /// Returns true if the loop has ended or is failing.
@@ -279,8 +279,13 @@ impl ReplicaHandle {
     }
 
     /// Proposes an operation with a reservation for the memory that it will use.
-    pub async fn propose_within(&self, op: Op, request: Option<RequestId>, room: Reservation) -> Result<CommittedOp> {
-        self.propose_when(op, request, None, Some(room)).await
+    pub async fn propose_within(
+        &self,
+        op: Op,
+        request: Option<RequestId>,
+        reservation: Reservation,
+    ) -> Result<CommittedOp> {
+        self.propose_when(op, request, None, Some(reservation)).await
     }
 
     /// Proposes an operation in `term` only: `NotLeader` if the replica leads in another one by now.
@@ -293,35 +298,40 @@ impl ReplicaHandle {
         op: Op,
         request: Option<RequestId>,
         term: Option<Term>,
-        room: Option<Reservation>,
+        reservation: Option<Reservation>,
     ) -> Result<CommittedOp> {
         self.check_fits(&op)?;
         let bytes = op_bytes(&op);
-        let waiting = self.shared.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let pending_before = self.shared.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         let _owed = PendingBytesGuard { shared: &self.shared, bytes };
-        if waiting > self.shared.config.pending_bytes_max {
+        if pending_before > self.shared.config.pending_bytes_max {
             return Err(Error::throttled(format!(
-                "{waiting} bytes of writes are pending for this tablet (limit {}); retry later",
+                "{pending_before} bytes of writes are pending for this tablet (limit {}); retry later",
                 self.shared.config.pending_bytes_max
             )));
         }
-        let (answer, answered) = oneshot::channel();
-        let command = Command::Propose { op, request, term, room, bytes, answer };
+        let (reply_sender, reply_receiver) = oneshot::channel();
+        let command = Command::Propose { op, request, term, reservation, bytes, reply_sender };
         self.inbox.send(command).map_err(|_| self.stopped_error())?;
-        answered.await.map_err(|_| self.stopped_error())?
+        reply_receiver.await.map_err(|_| self.stopped_error())?
     }
 
     /// Posts a leader's message to the replica, with a reservation for its operations. The caller may wait for the
     /// reply later.
-    pub fn begin_update(&self, request: UpdateRequest, room: Option<Reservation>) -> Result<PendingUpdate> {
-        if let Some(response) = self.shared.resting.answer(&request, || self.shared.env.now()) {
+    pub fn begin_update(
+        &self,
+        request: UpdateRequest,
+        reservation: Option<Reservation>,
+    ) -> Result<PendingUpdate> {
+        if let Some(response) = self.shared.hibernation.answer(&request, || self.shared.env.now()) {
             self.shared.env.watch.mark("replica: slept through a heartbeat");
             return Ok(PendingUpdate::Answered(response));
         }
         let bytes = request.entries.iter().map(|entry| entry.payload.len()).sum();
-        let room = request.entries.last().map(|last| last.op.index).zip(room);
-        let answered = self.begin(bytes, room, |ticket| raft::RaftEvent::Update { ticket, request })?;
-        Ok(PendingUpdate::Asked { replica: self.clone(), answered })
+        let reservation = request.entries.last().map(|last| last.op.index).zip(reservation);
+        let reply_receiver =
+            self.begin(bytes, reservation, |ticket| raft::RaftEvent::Update { ticket, request })?;
+        Ok(PendingUpdate::Asked { replica: self.clone(), reply_receiver })
     }
 
     /// Posts a candidate's vote request and waits for the reply.
@@ -358,7 +368,7 @@ impl ReplicaHandle {
     }
 
     /// Starts a leadership transfer. Returns false if this replica does not lead or no voter can take over.
-    pub async fn begin_hand_over(&self) -> bool {
+    pub async fn begin_transfer(&self) -> bool {
         let Ok(status) = self.status_now().await else { return false };
         let others = status.committed_config.voter_count() > 1 && status.quorum_heard;
         let leads = status.role == Role::Leader && others;
@@ -366,7 +376,7 @@ impl ReplicaHandle {
     }
 
     /// Waits until this replica does not lead, or until `deadline`.
-    pub async fn until_handed_over(&self, deadline: Instant) {
+    pub async fn wait_transferred(&self, deadline: Instant) {
         self.wait_status(deadline, |status| status.role != Role::Leader).await;
     }
 
@@ -387,13 +397,13 @@ impl ReplicaHandle {
     fn begin(
         &self,
         bytes: usize,
-        room: Option<(u64, Reservation)>,
+        reservation: Option<(u64, Reservation)>,
         event: impl FnOnce(u64) -> raft::RaftEvent + Send + 'static,
     ) -> Result<oneshot::Receiver<RaftReply>> {
-        let (answer, answered) = oneshot::channel();
-        let command = Command::Ask { event: Box::new(event), bytes, answer, room };
+        let (reply_sender, reply_receiver) = oneshot::channel();
+        let command = Command::Ask { event: Box::new(event), bytes, reply_sender, reservation };
         self.inbox.send(command).map_err(|_| self.stopped_error())?;
-        Ok(answered)
+        Ok(reply_receiver)
     }
 
     /// Waits until every operation below `before` is applied and no more can follow. The caller has moved the clock
@@ -401,7 +411,7 @@ impl ReplicaHandle {
     pub async fn wait_applied_before(&self, before: Timestamp, deadline: Instant) -> Result<()> {
         let mvcc = self.shared.tablet.mvcc();
         let met = || mvcc.all_applied_before(before);
-        let _reader = self.shared.resting.reader();
+        let _reader = self.shared.hibernation.reader();
         if !met() {
             // A loop that ended cannot advance safe time; the wait ends at its deadline.
             let _ended = self.inbox.send(Command::WantSnapshot(before));
@@ -416,7 +426,12 @@ impl ReplicaHandle {
         self.wait(met, deadline, || "the new leader of the tablet did not catch up in time".to_string()).await
     }
 
-    async fn wait(&self, met: impl Fn() -> bool, deadline: Instant, what: impl Fn() -> String) -> Result<()> {
+    async fn wait(
+        &self,
+        met: impl Fn() -> bool,
+        deadline: Instant,
+        describe: impl Fn() -> String,
+    ) -> Result<()> {
         let shared = &self.shared;
         loop {
             let progress = shared.progress.notified();
@@ -430,7 +445,7 @@ impl ReplicaHandle {
             }
             let now = shared.env.now().mono;
             if now >= deadline || shared.env.timeout(deadline.since(now), progress).await.is_none() {
-                return Err(Error::throttled(what()));
+                return Err(Error::throttled(describe()));
             }
         }
     }
@@ -440,10 +455,11 @@ impl ReplicaHandle {
         &self,
         work: impl FnOnce(&mut Replica, &mut ReplicaEffects) -> R + Send + 'static,
     ) -> Result<R> {
-        let (answer, answered) = oneshot::channel();
-        let work: WithReplica = Box::new(move |replica, out| drop(answer.send(work(replica, out))));
+        let (reply_sender, reply_receiver) = oneshot::channel();
+        let work: WithReplica =
+            Box::new(move |replica, effects| drop(reply_sender.send(work(replica, effects))));
         self.inbox.send(Command::With(work)).map_err(|_| self.stopped_error())?;
-        answered.await.map_err(|_| self.stopped_error())
+        reply_receiver.await.map_err(|_| self.stopped_error())
     }
 
     /// Makes durable all applied operations and their commit entries, then runs `work` with the log.
@@ -451,13 +467,13 @@ impl ReplicaHandle {
         &self,
         work: impl FnOnce(&mut Wal) -> R + Send + 'static,
     ) -> Result<R> {
-        let (answer, answered) = oneshot::channel();
+        let (reply_sender, reply_receiver) = oneshot::channel();
         let work: log_writer::WalFn = Box::new(move |wal| {
             let result = wal.sync().map(|()| work(wal));
-            drop(answer.send(result));
+            drop(reply_sender.send(result));
         });
         self.inbox.send(Command::WithWal(work)).map_err(|_| self.stopped_error())?;
-        let result = answered.await.map_err(|_| self.stopped_error())?;
+        let result = reply_receiver.await.map_err(|_| self.stopped_error())?;
         result.inspect_err(|error| self.fail(error))
     }
 
@@ -477,9 +493,9 @@ impl ReplicaHandle {
     /// stopped it.
     pub async fn stop(&self) -> Option<Replica> {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        let (answer, answered) = oneshot::channel();
-        self.inbox.send(Command::Stop(answer)).ok()?;
-        answered.await.ok()
+        let (reply_sender, reply_receiver) = oneshot::channel();
+        self.inbox.send(Command::Stop(reply_sender)).ok()?;
+        reply_receiver.await.ok()
     }
 }
 
@@ -532,7 +548,7 @@ impl Shared {
             (self.config.on_failure)();
         }
         self.progress.notify_waiters();
-        self.turned.notify_waiters();
+        self.status_changed.notify_waiters();
     }
 
     fn status(&self) -> Arc<RaftStatus> {
@@ -541,7 +557,7 @@ impl Shared {
 
     fn set_status(&self, status: RaftStatus) {
         *self.status.lock().expect("no task panics while holding it") = Arc::new(status);
-        self.turned.notify_waiters();
+        self.status_changed.notify_waiters();
         (self.config.on_change)();
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use nyala_common::rpc::RpcErrorCodePb;
 use nyala_proto::kudu::consensus::{
     GetConsensusStateRequestPb, GetConsensusStateResponsePb, GetLastOpIdRequestPb, GetLastOpIdResponsePb,
     LeaderStepDownRequestPb, LeaderStepDownResponsePb,
@@ -8,7 +9,6 @@ use nyala_proto::kudu::tserver::{
     AlterSchemaRequestPb, AlterSchemaResponsePb, DeleteTabletRequestPb, DeleteTabletResponsePb,
     ListTabletsRequestPb, ListTabletsResponsePb, QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb,
 };
-use nyala_common::rpc::RpcErrorCodePb;
 
 fn delete_request(how: TabletDataState) -> DeleteTabletRequestPb {
     let tablet_id = schema::id_bytes(&TABLET);
@@ -27,23 +27,23 @@ async fn listed(fixture: &Fixture) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tablets_life() {
+async fn a_tablet_is_created_altered_and_deleted() {
     let mut fixture = Fixture::start().await;
     fixture.create_tablet().await;
     let again: CreateTabletResponsePb =
         fixture.admin("CreateTablet", &create_request(&fixture, &schema())).await;
-    let mut lines = vec![told(&again.error)];
+    let mut lines = vec![error_text(&again.error)];
     let mut elsewhere = create_request(&fixture, &schema());
     elsewhere.dest_uuid = Some(schema::id_bytes(&TABLE));
     let answer: CreateTabletResponsePb = fixture.admin("CreateTablet", &elsewhere).await;
-    lines.push(told(&answer.error).replace(&fixture.running.server.uuid().to_string(), "UUID"));
+    lines.push(error_text(&answer.error).replace(&fixture.running.server.uuid().to_string(), "UUID"));
     lines.extend(listed(&fixture).await);
     fixture.write(&[insert(1, "a")]).await;
     let deleted: DeleteTabletResponsePb =
         fixture.admin("DeleteTablet", &delete_request(TabletDataState::TabletDataTombstoned)).await;
     assert_eq!(deleted.error, None);
     lines.extend(listed(&fixture).await);
-    lines.push(told(&fixture.write(&[insert(2, "b")]).await.error));
+    lines.push(error_text(&fixture.write(&[insert(2, "b")]).await.error));
     fixture.restart().await;
     lines.extend(listed(&fixture).await);
     let last = GetLastOpIdRequestPb { tablet_id: schema::id_bytes(&TABLET), ..Default::default() };
@@ -56,10 +56,10 @@ async fn a_tablets_life() {
     assert_eq!(listed(&fixture).await, Vec::<String>::new());
     let deleted: DeleteTabletResponsePb =
         fixture.admin("DeleteTablet", &delete_request(TabletDataState::TabletDataDeleted)).await;
-    lines.push(told(&deleted.error));
+    lines.push(error_text(&deleted.error));
     let late: CreateTabletResponsePb =
         fixture.admin("CreateTablet", &create_request(&fixture, &schema())).await;
-    lines.push(told(&late.error));
+    lines.push(error_text(&late.error));
     // Requests in flight end with the connections.
     fixture.restart().await;
     fixture.create_tablet().await;
@@ -78,7 +78,7 @@ async fn a_tablets_life() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn schemas_change_while_writers_go_on() {
+async fn schemas_change_under_concurrent_writes() {
     let mut fixture = Fixture::start().await;
     fixture.create_tablet().await;
     fixture.write(&[insert(1, "a")]).await;
@@ -101,9 +101,9 @@ async fn schemas_change_while_writers_go_on() {
     let first = alter(&fixture, &altered, 2).await;
     assert_eq!((first.error.is_none(), first.timestamp.is_some()), (true, true));
     assert_eq!(alter(&fixture, &altered, 2).await.error, None, "a master may repeat itself");
-    let mut lines = vec![told(&alter(&fixture, &schema(), 2).await.error)];
-    lines.push(told(&alter(&fixture, &schema(), 1).await.error));
-    lines.push(told(&fixture.write(&[insert(2, "b")]).await.error));
+    let mut lines = vec![error_text(&alter(&fixture, &schema(), 2).await.error)];
+    lines.push(error_text(&alter(&fixture, &schema(), 1).await.error));
+    lines.push(error_text(&fixture.write(&[insert(2, "b")]).await.error));
     let known = Schema::new(schema().columns()[..3].to_vec(), 1).expect("a valid schema");
     let written: WriteResponsePb = fixture.client("Write", &write_request(&known, &[insert(2, "b")])).await;
     assert_eq!((written.error, written.per_row_errors.len()), (None, 0));
@@ -122,7 +122,7 @@ async fn schemas_change_while_writers_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_quiescing_server_begins_no_scan() {
+async fn a_quiescing_server_rejects_new_scans() {
     let fixture = Fixture::start().await;
     fixture.create_tablet().await;
     let options = || CallOptions { features: vec![3], request_id: None };
@@ -136,7 +136,7 @@ async fn a_quiescing_server_begins_no_scan() {
     assert_eq!(quiesce(Some(true)).await, (true, 1, 0));
     let refused = fixture.scan(&open(new_scan(&["key"]))).await.message;
     let expected = "TABLET_NOT_RUNNING + SERVICE_UNAVAILABLE: Tablet server is quiescing";
-    assert_eq!(told(&refused.error), expected);
+    assert_eq!(error_text(&refused.error), expected);
     assert_eq!(quiesce(Some(false)).await, (false, 1, 0));
     assert_eq!(fixture.scan(&open(new_scan(&["key"]))).await.message.error, None);
 }
@@ -156,16 +156,16 @@ async fn consensus_of_one() {
     let answer = fixture.call(CONSENSUS_SERVICE, "LeaderStepDown", &step_down, CallOptions::default()).await;
     let refused: LeaderStepDownResponsePb = answer.expect("the call succeeds").message;
     let expected = "UNKNOWN_ERROR + ILLEGAL_STATE: this replica is the only voter: no other can lead";
-    assert_eq!(told(&refused.error), expected);
+    assert_eq!(error_text(&refused.error), expected);
     let mut wrong = all.clone();
     wrong.dest_uuid = Some(schema::id_bytes(&TABLE));
     let answer = fixture.call(CONSENSUS_SERVICE, "GetConsensusState", &wrong, CallOptions::default()).await;
     let refused: GetConsensusStateResponsePb = answer.expect("the call succeeds").message;
-    assert!(told(&refused.error).starts_with("WRONG_SERVER_UUID + INVALID_ARGUMENT"));
+    assert!(error_text(&refused.error).starts_with("WRONG_SERVER_UUID + INVALID_ARGUMENT"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_methods_and_features_are_refused() {
+async fn unknown_methods_and_features_are_rejected() {
     let fixture = Fixture::start().await;
     let all = ListTabletsRequestPb::default();
     let code = async |method: &str, features: Vec<u32>| {

@@ -1,4 +1,10 @@
 use super::*;
+use crate::tserver::copy::service;
+use crate::tserver::maintenance::run_job;
+use crate::tserver::tablet_entry::EntryState;
+use engine::disk::mem::DiskOpKind;
+use engine::error::ErrorKind;
+use engine::replica::JobKind;
 use nyala_common::env::testing::MemDisks;
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResponsePb};
@@ -10,12 +16,6 @@ use nyala_proto::kudu::tserver::{
     EndTabletCopySessionRequestPb, EndTabletCopySessionResponsePb, FetchDataRequestPb, FetchDataResponsePb,
     TabletCopyErrorPb,
 };
-use crate::tserver::copy::service;
-use crate::tserver::tablet_entry::EntryState;
-use crate::tserver::maintenance::run_job;
-use engine::disk::mem::DiskOpKind;
-use engine::error::ErrorKind;
-use engine::replica::JobKind;
 
 const EIO: i32 = 5;
 
@@ -96,19 +96,19 @@ async fn delete(fixture: &Fixture, how: TabletDataState, cas: Option<i64>) -> De
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_dropped_is_brought_back_by_no_leader() {
+async fn a_dropped_tablet_is_not_restored_by_a_leader() {
     let pair = Pair::with_rows(|_| {}).await;
     let gone = "TABLET_NOT_FOUND + NOT_FOUND: Tablet abababababababababababababababab was deleted here for good, \
                 as its table was dropped";
     let missing = delete(&pair.to, TabletDataState::TabletDataDeleted, None).await;
     assert_eq!(
-        told(&missing.error),
+        error_text(&missing.error),
         "TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: abababababababababababababababab"
     );
-    assert_eq!(told(&pair.copy(&pair.order(Some(7))).await.error), gone);
+    assert_eq!(error_text(&pair.copy(&pair.order(Some(7))).await.error), gone);
     assert_eq!(pair.copied().await, "t RUNNING TABLET_DATA_READY", "an operator may");
     assert_eq!(delete(&pair.to, TabletDataState::TabletDataDeleted, None).await.error, None);
-    assert_eq!(told(&pair.copy(&pair.order(Some(7))).await.error), gone);
+    assert_eq!(error_text(&pair.copy(&pair.order(Some(7))).await.error), gone);
     assert_eq!(pair.settled().await, "nothing");
 }
 
@@ -127,7 +127,7 @@ async fn a_tablet_is_copied_and_opened() {
     assert_eq!(pair.to.keys(new_scan(&["key"])).await, all_keys());
     let again = pair.copy(&pair.order(None)).await;
     assert_eq!(
-        told(&again.error),
+        error_text(&again.error),
         "TABLET_ALREADY_EXISTS + ALREADY_PRESENT: Tablet abababababababababababababababab has a replica in use here"
     );
     let sessions = pair.from.running.server.copy_service().expect("it serves").session_count();
@@ -137,17 +137,17 @@ async fn a_tablet_is_copied_and_opened() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tombstone_refuses_old_leaders_and_is_copied_over_by_new_ones() {
+async fn a_tombstone_rejects_old_leaders_and_is_copied_over_by_new_ones() {
     let mut pair = Pair::with_rows(|_| {}).await;
     pair.copied().await;
     // The copy continues without the leader; then it is evicted.
     let cas = delete(&pair.to, TabletDataState::TabletDataTombstoned, Some(-2)).await;
-    let mut lines = vec![told(&cas.error)];
+    let mut lines = vec![error_text(&cas.error)];
     let deleted = delete(&pair.to, TabletDataState::TabletDataTombstoned, Some(1 << 40)).await;
     assert_eq!(deleted.error, None);
     lines.push(pair.settled().await);
     let refused = pair.copy(&pair.order(Some(0))).await;
-    lines.push(told(&refused.error));
+    lines.push(error_text(&refused.error));
     lines.push(pair.settled().await);
     // Another server replies at that address.
     let mut order = pair.order(None);
@@ -155,7 +155,7 @@ async fn a_tombstone_refuses_old_leaders_and_is_copied_over_by_new_ones() {
     assert_eq!(pair.copy(&order).await.error, None);
     lines.push(pair.settled().await);
     let itself = StartTabletCopyRequestPb { copy_peer_uuid: order.dest_uuid.clone().expect("set"), ..order };
-    lines.push(told(&pair.copy(&itself).await.error));
+    lines.push(error_text(&pair.copy(&itself).await.error));
     lines.push(pair.copied().await);
     pair.to.restart().await;
     assert_eq!(pair.to.keys(new_scan(&["key"])).await, all_keys());
@@ -179,10 +179,10 @@ async fn a_tombstone_that_cannot_be_read_is_neither_copied_over_nor_deleted() {
     assert_eq!(deleted.error, None);
     let data = pair.disks.disk(pair.to.dir.path().join("data").to_str().expect("UTF-8"));
     data.fail_some(DiskOpKind::Read, 1000, EIO);
-    let mut lines = vec![told(&pair.copy(&pair.order(Some(0))).await.error), pair.settled().await];
-    lines.push(told(&delete(&pair.to, TabletDataState::TabletDataDeleted, Some(-2)).await.error));
+    let mut lines = vec![error_text(&pair.copy(&pair.order(Some(0))).await.error), pair.settled().await];
+    lines.push(error_text(&delete(&pair.to, TabletDataState::TabletDataDeleted, Some(-2)).await.error));
     data.heal();
-    lines.push(told(&pair.copy(&pair.order(Some(0))).await.error));
+    lines.push(error_text(&pair.copy(&pair.order(Some(0))).await.error));
     lines.push(pair.copied().await);
     expect_test::expect![[r#"
         UNKNOWN_ERROR + IO_ERROR: read consensus-meta/abababababababababababababababab: Input/output error (os error 5)
@@ -194,7 +194,7 @@ async fn a_tombstone_that_cannot_be_read_is_neither_copied_over_nor_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_source_that_dies_leaves_what_was_there() {
+async fn a_failed_source_leaves_the_previous_replica() {
     let mut pair = Pair::with_rows(|config| {
         config.copy.chunk_bytes = 64;
         config.copy.bytes_per_second = 2000;
@@ -202,8 +202,8 @@ async fn a_source_that_dies_leaves_what_was_there() {
     .await;
     assert_eq!(pair.copy(&pair.order(None)).await.error, None);
     let in_progress = pair.copy(&pair.order(None)).await;
-    let mut lines = vec![told(&in_progress.error)];
-    lines.push(told(&delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error));
+    let mut lines = vec![error_text(&in_progress.error)];
+    lines.push(error_text(&delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error));
     let entry = pair.to.running.server.tablets.get(TABLET).expect("its place is kept");
     lines.push(format!("{} {}", entry.state_pb().as_str_name(), entry.data_state_pb().as_str_name()));
     while pair.to.running.server.copies.bytes_received() == 0 {
@@ -231,7 +231,7 @@ async fn a_source_that_dies_leaves_what_was_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sink_that_dies_leaves_a_tombstone() {
+async fn a_failed_sink_leaves_a_tombstone() {
     let mut pair = Pair::with_rows(|config| {
         config.copy.chunk_bytes = 64;
         config.copy.bytes_per_second = 2000;
@@ -251,7 +251,7 @@ async fn a_sink_that_dies_leaves_a_tombstone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_superblock_fails_its_tablet_which_is_copied_over() {
+async fn a_corrupt_superblock_fails_its_tablet_which_is_copied_over() {
     let mut pair = Pair::with_rows(|_| {}).await;
     pair.copied().await;
     let data = pair.disks.disk(pair.to.dir.path().join("data").to_str().expect("UTF-8"));
@@ -282,7 +282,7 @@ async fn a_damaged_superblock_fails_its_tablet_which_is_copied_over() {
 
 /// A copy would spread the corruption to the next replica, under new checksums.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_rotted_at_the_source_fails_there_and_is_not_copied() {
+async fn corruption_at_the_source_fails_the_source_and_is_not_copied() {
     let pair = Pair::with_rows(|config| config.maintenance_interval_ms = 1 << 40).await;
     let source = pair.from.running.server.tablets.get(TABLET).expect("it is there");
     let replica = source.running().expect("it runs");
@@ -302,13 +302,13 @@ async fn ask<Q: Message, R: Message + Default>(pair: &Pair, method: &str, reques
     let answer = pair.from.call(service::SERVICE, method, request, CallOptions::default()).await;
     answer.map(|response| response.message).map_err(|error| {
         let RpcError::Remote { copy_error: Some(bytes), .. } = &error else { return error.to_string() };
-        let told = TabletCopyErrorPb::decode(bytes.clone()).expect("an error of the copy service");
-        format!("{}: {}", told.code().as_str_name(), told.status.message())
+        let error_text = TabletCopyErrorPb::decode(bytes.clone()).expect("an error of the copy service");
+        format!("{}: {}", error_text.code().as_str_name(), error_text.status.message())
     })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_copy_service_says_what_is_wrong() {
+async fn errors_of_the_copy_service() {
     let pair = Pair::with_rows(|config| config.copy.sessions_max = 1).await;
     let begin = |server: u8, tablet: Uuid| BeginTabletCopySessionRequestPb {
         requestor_uuid: schema::id_bytes(&Uuid([server; 16])),

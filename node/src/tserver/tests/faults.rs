@@ -1,9 +1,9 @@
 use super::*;
+use engine::disk::mem::MemDisk;
 use nyala_common::env::MemoryBudget;
 use nyala_common::env::testing::MemDisks;
-use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
 use nyala_common::rpc::RpcErrorCodePb;
-use engine::disk::mem::MemDisk;
+use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -59,13 +59,13 @@ async fn a_failing_log_fails_one_tablet_alone() {
     fixture.settled(OTHER).await;
     fixture.write(&[insert(1, "a")]).await;
     faulty.disk("wal").fail_op(1, EIO);
-    let mut lines = vec![told(&fixture.write(&[insert(2, "b")]).await.error)];
-    lines.push(told(&fixture.write(&[insert(3, "c")]).await.error));
-    lines.push(told(&fixture.scan(&open(new_scan(&["key"]))).await.message.error));
+    let mut lines = vec![error_text(&fixture.write(&[insert(2, "b")]).await.error)];
+    lines.push(error_text(&fixture.write(&[insert(3, "c")]).await.error));
+    lines.push(error_text(&fixture.scan(&open(new_scan(&["key"]))).await.message.error));
     let mut request = write_request(&schema(), &[insert(1, "a")]);
     request.tablet_id = schema::id_bytes(&OTHER);
     let written: WriteResponsePb = fixture.client("Write", &request).await;
-    assert_eq!(written.error, None, "the other tablet goes on");
+    assert_eq!(written.error, None, "the other tablet continues");
     let list: ListTabletsResponsePb = fixture.client("ListTablets", &ListTabletsRequestPb::default()).await;
     for tablet in &list.status_and_schema {
         let status = &tablet.tablet_status;
@@ -82,7 +82,7 @@ async fn a_failing_log_fails_one_tablet_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_survives_crashes() {
+async fn acknowledged_writes_survive_crashes() {
     let mut faulty = Faulty::start(|config| {
         config.maintenance_interval_ms = 1;
         config.tablet = engine::config::TabletConfig::tiny();
@@ -116,15 +116,15 @@ async fn a_full_disk_loses_nothing_acknowledged() {
     faulty.fixture.create_tablet().await;
     faulty.fixture.write(&[insert(1, "a")]).await;
     faulty.disk("wal").fail_op(1, ENOSPC);
-    let error = told(&faulty.fixture.write(&[insert(2, "b")]).await.error);
+    let error = error_text(&faulty.fixture.write(&[insert(2, "b")]).await.error);
     assert!(error.starts_with("TABLET_FAILED + ILLEGAL_STATE"), "{error}");
     faulty.fixture.restart().await;
     assert_eq!(faulty.fixture.keys(new_scan(&["key"])).await, [1]);
-    assert_eq!(faulty.fixture.write(&[insert(2, "b")]).await.error, None, "there is room again");
+    assert_eq!(faulty.fixture.write(&[insert(2, "b")]).await.error, None, "there is space again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writes_are_turned_away_when_memory_is_short() {
+async fn writes_are_rejected_when_memory_is_short() {
     let mut env = OsEnv::new(&OsOptions::default()).expect("the real world");
     env.memory = Arc::new(Budget(8_000_000));
     let quiet = |config: &mut TserverConfig| config.maintenance_interval_ms = 1 << 40;
@@ -143,7 +143,7 @@ async fn writes_are_turned_away_when_memory_is_short() {
         }
     }
     let (key, RpcError::Remote { code, message, .. }) = refused.expect("memory runs out") else {
-        panic!("the server should answer")
+        panic!("the server should reply")
     };
     assert_eq!(code, RpcErrorCodePb::ErrorServerTooBusy);
     // Above the soft limit writes are rejected at random, so sometimes none is before the hard limit.
@@ -154,6 +154,6 @@ async fn writes_are_turned_away_when_memory_is_short() {
             .any(|start| message.starts_with(start)),
         "{message}"
     );
-    assert!((140..=195).contains(&key), "refused at {key}");
-    assert_eq!(fixture.keys(new_scan(&["key"])).await.len() as i32, key, "reading goes on");
+    assert!((140..=195).contains(&key), "rejected at {key}");
+    assert_eq!(fixture.keys(new_scan(&["key"])).await.len() as i32, key, "reads continue");
 }

@@ -2,8 +2,8 @@ use std::sync::Mutex;
 
 use engine::ids::{PeerId, TabletId};
 use engine::note::Note;
+use engine::observer::{Observer, ObserverHandle};
 use engine::time::Instant;
-use engine::observer::{ObserverHandle, Observer};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -11,13 +11,13 @@ use super::*;
 /// Times of failed heartbeats.
 struct Failures {
     env: Env,
-    told: Mutex<mpsc::UnboundedSender<Instant>>,
+    error_text: Mutex<mpsc::UnboundedSender<Instant>>,
 }
 
 impl Observer for Failures {
     fn mark(&self, mark: &'static str) {
         if mark == "heartbeat: failed" {
-            let _ = self.told.lock().expect("unpoisoned").send(self.env.now().mono);
+            let _ = self.error_text.lock().expect("unpoisoned").send(self.env.now().mono);
         }
     }
 
@@ -25,10 +25,11 @@ impl Observer for Failures {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_away_is_not_called_in_a_loop_by_a_server_with_news() {
+async fn an_unreachable_master_is_not_called_in_a_loop_by_a_server_with_changes() {
     let env = OsEnv::new(&OsOptions::default()).expect("the real world");
-    let (told, mut failures) = mpsc::unbounded_channel();
-    let watch = ObserverHandle::new(Arc::new(Failures { env: env.clone(), told: Mutex::new(told) }));
+    let (error_text, mut failures) = mpsc::unbounded_channel();
+    let watch =
+        ObserverHandle::new(Arc::new(Failures { env: env.clone(), error_text: Mutex::new(error_text) }));
     // No server listens at this address.
     let away = |config: &mut TserverConfig| {
         config.masters = vec!["127.0.0.1:1".to_string()];

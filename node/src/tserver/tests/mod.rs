@@ -21,6 +21,9 @@ use prost::Message;
 use super::{RunningTserver, TserverConfig};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::rpc::RequestIdPb;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError, RpcResponse};
+use nyala_common::wire::schema;
 use nyala_proto::kudu::consensus::{RaftConfigPb, RaftPeerPb};
 use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
 use nyala_proto::kudu::tserver::{
@@ -28,9 +31,6 @@ use nyala_proto::kudu::tserver::{
     TabletServerErrorPb, WriteRequestPb, WriteResponsePb,
 };
 use nyala_proto::kudu::{ColumnSchemaPb, PartitionPb, PartitionSchemaPb, RowOperationsPb, app_status_pb};
-use nyala_common::rpc::RequestIdPb;
-use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse, RpcError};
-use nyala_common::wire::schema;
 
 const CLIENT_SERVICE: &str = "kudu.tserver.TabletServerService";
 const ADMIN_SERVICE: &str = "kudu.tserver.TabletServerAdminService";
@@ -264,7 +264,7 @@ fn open(new: NewScanRequestPb) -> ScanRequestPb {
 }
 
 /// Formats code, status and message of an error, without digits that depend on the time.
-fn told(error: &Option<TabletServerErrorPb>) -> String {
+fn error_text(error: &Option<TabletServerErrorPb>) -> String {
     let error = error.as_ref().expect("an error");
     let code = Code::try_from(error.code).expect("a known code").as_str_name();
     let status = app_status_pb::ErrorCode::try_from(error.status.code).expect("a known status");

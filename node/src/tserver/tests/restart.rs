@@ -1,8 +1,8 @@
 use super::*;
-use nyala_proto::kudu::KeyRangePb;
-use nyala_proto::kudu::tserver::{SplitKeyRangeRequestPb, SplitKeyRangeResponsePb};
 use crate::tserver::maintenance::run_job;
 use engine::replica::JobKind;
+use nyala_proto::kudu::KeyRangePb;
+use nyala_proto::kudu::tserver::{SplitKeyRangeRequestPb, SplitKeyRangeResponsePb};
 
 async fn write_as(fixture: &Fixture, seq: i64, ops: &[Op<'_>]) -> Vec<u8> {
     let options = CallOptions { features: Vec::new(), request_id: Some(request_id(seq)) };
@@ -28,7 +28,7 @@ async fn acknowledged_rows_survive_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_goes_on_after_a_shutdown() {
+async fn nothing_runs_after_a_shutdown() {
     let mut fixture = Fixture::with(|config| {
         config.maintenance_interval_ms = 1;
         config.tablet = engine::config::TabletConfig::tiny();
@@ -79,11 +79,11 @@ async fn directories_belong_to_one_running_server() {
     .assert_eq(&error("wal", "data").await);
     fixture.running.shutdown().await;
     let uuid = fixture.running.server.uuid().to_string();
-    let told = error("wal2", "data").await.replace(&uuid, "UUID");
+    let error_text = error("wal2", "data").await.replace(&uuid, "UUID");
     expect_test::expect![
         "the WAL directory wal2 is empty, but data belongs to server UUID, whose WAL must be somewhere else"
     ]
-    .assert_eq(&told);
+    .assert_eq(&error_text);
 }
 
 /// Returns every key with its `v`, by key.
@@ -120,7 +120,7 @@ async fn change_some(fixture: &Fixture, keys: std::ops::Range<i32>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flushed_rows_survive_with_what_came_after() {
+async fn flushed_rows_and_later_changes_survive() {
     let quiet = |config: &mut TserverConfig| config.maintenance_interval_ms = 1 << 40;
     let mut fixture = Fixture::with(quiet).await;
     fixture.create_tablet().await;
@@ -154,7 +154,7 @@ async fn flushed_rows_survive_with_what_came_after() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn maintenance_flushes_and_cuts_logs_under_load() {
+async fn maintenance_flushes_and_deletes_log_segments_under_load() {
     let busy = |config: &mut TserverConfig| {
         config.maintenance_interval_ms = 1;
         config.tablet = engine::config::TabletConfig::tiny();

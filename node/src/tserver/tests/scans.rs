@@ -1,4 +1,5 @@
 use super::*;
+use nyala_common::rpc::RpcErrorCodePb;
 use nyala_proto::kudu::column_predicate_pb::{self, Range};
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{
@@ -6,7 +7,6 @@ use nyala_proto::kudu::tserver::{
     ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
 };
 use nyala_proto::kudu::{ColumnPredicatePb, OrderMode, ReadMode};
-use nyala_common::rpc::RpcErrorCodePb;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -28,7 +28,7 @@ async fn both_layouts() {
     assert_eq!(message.has_more_results, Some(false));
     assert_eq!(message.scanner_id, None);
     assert_eq!(message.data.expect("rows").num_rows(), 3);
-    assert_eq!(message.snap_timestamp, None, "READ_LATEST tells none");
+    assert_eq!(message.snap_timestamp, None, "READ_LATEST has none");
     assert!(message.propagated_timestamp.is_some());
     let shown: Vec<String> = sidecars.iter().map(|bytes| hex(bytes)).collect();
     expect_test::expect![[r#"
@@ -79,13 +79,13 @@ async fn predicates_bounds_and_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_a_scan() {
+async fn errors_of_scan_requests() {
     let fixture = Fixture::start().await;
     three_rows(&fixture).await;
     let error_of = async |change: &dyn Fn(&mut NewScanRequestPb)| {
         let mut new = new_scan(&["key", "v"]);
         change(&mut new);
-        told(&fixture.scan(&open(new)).await.message.error)
+        error_text(&fixture.scan(&open(new)).await.message.error)
     };
     let ordered = Some(OrderMode::Ordered as i32);
     let at_snapshot = Some(ReadMode::ReadAtSnapshot as i32);
@@ -133,7 +133,7 @@ async fn what_is_wrong_with_a_scan() {
     for request in [both, ScanRequestPb::default()] {
         let answer: Result<RpcResponse<ScanResponsePb>, _> =
             fixture.call(CLIENT_SERVICE, "Scan", &request, CallOptions::default()).await;
-        let Err(RpcError::Remote { code, .. }) = answer else { panic!("it should be refused") };
+        let Err(RpcError::Remote { code, .. }) = answer else { panic!("it should be rejected") };
         assert_eq!(code, RpcErrorCodePb::ErrorApplication);
     }
 }
@@ -157,13 +157,13 @@ async fn a_scanner_outlives_its_tablet() {
     assert_eq!(batch.data.expect("rows").num_rows(), 3);
     let error = fixture.scan(&open(new_scan(&["key"]))).await.message.error;
     assert_eq!(
-        told(&error),
+        error_text(&error),
         "TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: abababababababababababababababab"
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scanners_go_on_in_sequence_and_expire() {
+async fn scanners_continue_in_sequence_and_expire() {
     let fixture = Fixture::start().await;
     three_rows(&fixture).await;
     let opened = async || {
@@ -184,10 +184,10 @@ async fn scanners_go_on_in_sequence_and_expire() {
     let batch = fixture.scan(&first).await;
     assert_eq!(batch.message.data.expect("rows").num_rows(), 3);
     assert_eq!((batch.message.has_more_results, batch.message.scanner_id), (Some(true), None));
-    let mut errors = vec![told(&fixture.scan(&first).await.message.error)];
-    errors.push(told(&fixture.scan(&next(&id, 2)).await.message.error));
+    let mut errors = vec![error_text(&fixture.scan(&first).await.message.error)];
+    errors.push(error_text(&fixture.scan(&next(&id, 2)).await.message.error));
     let gone: ScannerKeepAliveResponsePb = fixture.client("ScannerKeepAlive", &alive(&id)).await;
-    errors.push(told(&gone.error));
+    errors.push(error_text(&gone.error));
     let hex = std::str::from_utf8(&id).expect("an id in hex");
     expect_test::expect![[r#"
         INVALID_SCAN_CALL_SEQ_ID + INVALID_ARGUMENT: Invalid call sequence ID: 2 was expected; the scanner is closed
@@ -206,9 +206,9 @@ async fn scanners_go_on_in_sequence_and_expire() {
     let request = next(&id, 1);
     let stolen =
         bob.call::<_, ScanResponsePb>(CLIENT_SERVICE, "Scan", &request, deadline, CallOptions::default());
-    let Err(RpcError::Remote { code, .. }) = stolen.await else { panic!("bob should be refused") };
+    let Err(RpcError::Remote { code, .. }) = stolen.await else { panic!("bob should be rejected") };
     assert_eq!(code, RpcErrorCodePb::FatalUnauthorized);
-    assert_eq!(fixture.scan(&next(&id, 1)).await.message.error, None, "and ann goes on");
+    assert_eq!(fixture.scan(&next(&id, 1)).await.message.error, None, "and ann continues");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,14 +235,14 @@ async fn snapshots_are_complete_and_repeatable() {
         propagated_timestamp: second.timestamp,
         ..new_scan(&["key"])
     };
-    let told =
+    let error_text =
         fixture.scan(&open(yours.clone())).await.message.snap_timestamp.expect("a client must be told");
-    assert!(told > second.timestamp());
+    assert!(error_text > second.timestamp());
     assert_eq!(fixture.keys(yours).await, [2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_diff_scan_tells_what_changed() {
+async fn a_diff_scan_returns_changed_rows() {
     let fixture = Fixture::start().await;
     three_rows(&fixture).await;
     let from = fixture.write(&[]).await.timestamp();

@@ -1,6 +1,6 @@
 use super::*;
-use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
 use nyala_common::rpc::RpcErrorCodePb;
+use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
 
 /// Formats row errors and counts of a write's response.
 fn shown(response: &WriteResponsePb) -> String {
@@ -56,9 +56,9 @@ async fn every_kind_of_row_operation() {
         set_im(RowOpKind::UpsertIgnore, 3),
         op(RowOpKind::Update, 1),
     ];
-    let mut told = String::new();
+    let mut error_text = String::new();
     for ops in [&first[..], &second, &third, &[]] {
-        told += &format!("{}\n", shown(&fixture.write(ops).await));
+        error_text += &format!("{}\n", shown(&fixture.write(ops).await));
     }
     expect_test::expect![[r#"
         row 2: ALREADY_PRESENT key already present
@@ -76,12 +76,12 @@ async fn every_kind_of_row_operation() {
 
 
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&error_text);
     assert_eq!(fixture.keys(new_scan(&["key"])).await, [1, 3, 4]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_a_whole_write() {
+async fn errors_that_reject_a_whole_write() {
     let fixture = Fixture::start().await;
     fixture.create_tablet().await;
     let good = write_request(&schema(), &[insert(1, "a")]);
@@ -89,7 +89,7 @@ async fn what_is_wrong_with_a_whole_write() {
         let mut request = good.clone();
         change(&mut request);
         let response: WriteResponsePb = fixture.client("Write", &request).await;
-        told(&response.error)
+        error_text(&response.error)
     };
     let column = |request: &mut WriteRequestPb, i: usize, change: fn(&mut ColumnSchemaPb)| {
         change(&mut request.schema.as_mut().expect("a schema").columns[i]);
@@ -126,12 +126,12 @@ async fn what_is_wrong_with_a_whole_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_without_its_required_fields_is_refused() {
+async fn a_request_without_its_required_fields_is_rejected() {
     let fixture = Fixture::start().await;
     let answer: Result<RpcResponse<WriteResponsePb>, _> = fixture
         .call(CLIENT_SERVICE, "Write", &nyala_proto::kudu::tserver::PingRequestPb {}, CallOptions::default())
         .await;
-    let Err(RpcError::Remote { code, .. }) = answer else { panic!("it should be refused") };
+    let Err(RpcError::Remote { code, .. }) = answer else { panic!("it should be rejected") };
     assert_eq!(code, RpcErrorCodePb::ErrorInvalidRequest);
 }
 

@@ -14,7 +14,7 @@ use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
-use super::client::{CallOptions, ClientConnection, Proxy, RpcResponse, RpcError};
+use super::client::{CallOptions, ClientConnection, Proxy, RpcError, RpcResponse};
 use super::frame::{self, FrameReader, split_body};
 use super::negotiate::PREAMBLE;
 use super::server::{RpcHandle, RpcServer};

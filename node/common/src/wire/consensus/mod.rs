@@ -12,12 +12,12 @@ use engine::raft::interface::{
     PeerHealth, UpdateError, UpdateErrorKind, UpdateRequest, UpdateResponse, VoteError, VoteErrorKind,
     VoteRequest, VoteResponse, kind,
 };
-use engine::raft::{ConfigChange, ConfigChangePart, RaftConfig, MemberKind, Peer, Role, RaftStatus};
+use engine::raft::{ConfigChange, ConfigChangePart, MemberKind, Peer, RaftConfig, RaftStatus, Role};
 use engine::time::Timestamp;
 use engine::wal::ReplicateEntry;
 
-use super::schema::id_bytes;
 use super::errors::{TabletError, TabletErrorCode, app_status};
+use super::schema::id_bytes;
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::consensus::consensus_error_pb::Code;
@@ -172,7 +172,10 @@ pub fn change<'a>(
     let parts: Vec<ConfigChangePart> =
         parts.into_iter().map(|(kind, peer)| change_part(kind, peer)).collect::<Result<_>>()?;
     if parts.is_empty() || parts.len() > PEERS_MAX {
-        return Err(Error::invalid(format!("invalid number of parts in a configuration change ({})", parts.len())));
+        return Err(Error::invalid(format!(
+            "invalid number of parts in a configuration change ({})",
+            parts.len()
+        )));
     }
     Ok(ConfigChange { parts, cas_opid_index })
 }
@@ -205,8 +208,11 @@ pub fn state_to_pb(status: &RaftStatus, me: Uuid, with_health: bool) -> Consensu
         let mut pb = config_to_pb(config);
         for (peer, pb) in config.peers.iter().zip(&mut pb.peers).filter(|_| with_health) {
             let known = status.peers.iter().find(|known| known.id == peer.id);
-            let health =
-                if peer.id == me { PeerHealth::Healthy } else { known.map_or(PeerHealth::Unknown, |p| p.health) };
+            let health = if peer.id == me {
+                PeerHealth::Healthy
+            } else {
+                known.map_or(PeerHealth::Unknown, |p| p.health)
+            };
             pb.health_report = Some(health_to_pb(health));
         }
         pb
@@ -343,7 +349,9 @@ fn split_update_error(error: &UpdateError) -> (Option<ConsensusErrorPb>, Option<
 pub fn update_response_from_pb(pb: &ConsensusResponsePb, dest: Uuid) -> Result<UpdateResponse> {
     let error = update_error(pb);
     let Some(status) = &pb.status else {
-        let Some(error) = error else { return Err(Error::invalid("the response has neither status nor error")) };
+        let Some(error) = error else {
+            return Err(Error::invalid("the response has neither status nor error"));
+        };
         return Ok(UpdateResponse::refusal(dest, 0, error.kind, error.message));
     };
     Ok(UpdateResponse {

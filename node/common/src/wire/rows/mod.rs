@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 use engine::schema::DataType;
-use engine::schema::row_block::{ColumnBlock, ProjectedColumn, RowBlock, ColumnValues};
+use engine::schema::row_block::{ColumnBlock, ColumnValues, ProjectedColumn, RowBlock};
 
 use nyala_proto::kudu::columnar_row_block_pb::Column as ColumnPb;
 use nyala_proto::kudu::{ColumnarRowBlockPb, RowwiseRowBlockPb};
@@ -22,13 +22,11 @@ const VAR_SLOT_BYTES: usize = 16;
 /// Layout of the rows in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowsFormat {
-/// Row by row. With `pad_timestamps` a UNIXTIME_MICROS cell takes 16 bytes, the last 8 of them zero.
-    RowWise {
-        pad_timestamps: bool,
-    },
+    /// Row by row. With `pad_timestamps` a UNIXTIME_MICROS cell takes 16 bytes, the last 8 of them zero.
+    RowWise { pad_timestamps: bool },
     /// Column by column.
-        Columnar,
-    }
+    Columnar,
+}
 
 /// Message field that describes the sidecars.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +51,9 @@ impl RowsBuilder {
     /// Creates a builder for a response that is full at `limit` bytes.
     pub fn new(layout: RowsFormat, projection: &[ProjectedColumn], limit: usize) -> RowsBuilder {
         let rows = match layout {
-            RowsFormat::RowWise { pad_timestamps } => Inner::RowWise(RowWise::new(projection, pad_timestamps)),
+            RowsFormat::RowWise { pad_timestamps } => {
+                Inner::RowWise(RowWise::new(projection, pad_timestamps))
+            }
             RowsFormat::Columnar => Inner::Columnar(Columnar::new(projection)),
         };
         RowsBuilder { rows, limit }
@@ -250,7 +250,10 @@ impl Columnar {
             ColumnPb { data_sidecar, varlen_data_sidecar, non_null_bitmap_sidecar }
         });
         let columns = columns.collect();
-        (RowBlockPb::Columnar(ColumnarRowBlockPb { columns, num_rows: Some(self.block.rows as i64) }), sidecars)
+        (
+            RowBlockPb::Columnar(ColumnarRowBlockPb { columns, num_rows: Some(self.block.rows as i64) }),
+            sidecars,
+        )
     }
 }
 
@@ -261,7 +264,9 @@ fn offset_bytes(offsets: &[u32]) -> Vec<u8> {
 /// Appends the cells of one column block to another of the same column.
 fn append(to: &mut ColumnBlock, from: &ColumnBlock) {
     match (&mut to.values, &from.values) {
-        (ColumnValues::Fixed { bytes, .. }, ColumnValues::Fixed { bytes: more, .. }) => bytes.extend_from_slice(more),
+        (ColumnValues::Fixed { bytes, .. }, ColumnValues::Fixed { bytes: more, .. }) => {
+            bytes.extend_from_slice(more)
+        }
         (ColumnValues::Var { offsets, bytes }, ColumnValues::Var { offsets: more, bytes: tail }) => {
             let (base, zero) = (bytes.len() as u32, more[0]);
             offsets.extend(more[1..].iter().map(|offset| base + (offset - zero)));

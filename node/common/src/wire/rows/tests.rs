@@ -40,7 +40,11 @@ fn row(projection: &[ProjectedColumn], key: i32) -> RowBlock {
     block
 }
 
-fn built(layout: RowsFormat, projection: &[ProjectedColumn], blocks: Vec<RowBlock>) -> (RowBlockPb, Vec<String>) {
+fn built(
+    layout: RowsFormat,
+    projection: &[ProjectedColumn],
+    blocks: Vec<RowBlock>,
+) -> (RowBlockPb, Vec<String>) {
     let mut builder = RowsBuilder::new(layout, projection, 100);
     blocks.into_iter().for_each(|block| builder.add(block));
     let (pb, sidecars) = builder.finish();

@@ -6,7 +6,7 @@ use engine::config::TabletConfig;
 use engine::raft::MemberKind;
 
 /// Sets small files, and copies that take seconds.
-fn slowly(config: &mut TserverConfig) {
+fn slow_copies(config: &mut TserverConfig) {
     config.tablet = TabletConfig::tiny();
     config.maintenance_interval_ms = 20;
     config.copy.chunk_bytes = 256;
@@ -18,7 +18,7 @@ const FRESH: usize = 3;
 
 /// Starts three servers with a tablet of 100 rows, and a fourth.
 async fn with_fresh() -> (Group, usize) {
-    let group = Group::with(4, slowly).await;
+    let group = Group::with(4, slow_copies).await;
     group.create(&ALL).await;
     let leader = group.leader(&ALL).await;
     for key in 0..100 {
@@ -74,7 +74,7 @@ async fn a_learner_is_copied_under_writes_and_promoted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_that_dies_in_the_middle_is_copied_again() {
+async fn a_sink_that_fails_during_a_copy_is_copied_again() {
     let (mut group, leader) = with_fresh().await;
     add_fresh(&group, leader).await;
     for _ in 0..2 {
@@ -90,7 +90,7 @@ async fn a_target_that_dies_in_the_middle_is_copied_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_dies_in_the_middle_is_replaced_by_the_next_leader() {
+async fn a_source_that_fails_during_a_copy_is_replaced_by_the_next_leader() {
     let (mut group, leader) = with_fresh().await;
     add_fresh(&group, leader).await;
     group.until("a copy under way", is_copying).await;
@@ -106,7 +106,7 @@ async fn a_source_that_dies_in_the_middle_is_replaced_by_the_next_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_replica_comes_back_from_its_tombstone() {
+async fn an_evicted_replica_is_copied_over_its_tombstone() {
     let (group, leader) = with_fresh().await;
     let gone = others(&ALL, leader)[0];
     let mut peer = group.peer(gone);
@@ -120,7 +120,7 @@ async fn an_evicted_replica_comes_back_from_its_tombstone() {
         ..Default::default()
     };
     let refused: DeleteTabletResponsePb = group.call(gone, ADMIN_SERVICE, "DeleteTablet", &request(-2)).await;
-    assert!(told(&refused.error).starts_with("CAS_FAILED"));
+    assert!(error_text(&refused.error).starts_with("CAS_FAILED"));
     let deleted: DeleteTabletResponsePb =
         group.call(gone, ADMIN_SERVICE, "DeleteTablet", &request(index)).await;
     assert_eq!(deleted.error, None);
@@ -141,7 +141,7 @@ async fn an_evicted_replica_comes_back_from_its_tombstone() {
 #[tokio::test(start_paused = true)]
 async fn a_tombstone_votes_while_it_is_copied_over() {
     let patiently = |config: &mut TserverConfig| {
-        slowly(config);
+        slow_copies(config);
         config.copy.call_timeout = Duration::from_secs(10);
     };
     let group = Group::with(3, patiently).await;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn messages_that_are_not_meant_for_us_change_nothing() {
+async fn misdirected_messages_change_nothing() {
     let group = Group::start(3).await;
     group.create(&ALL).await;
     let leader = group.leader(&ALL).await;
@@ -41,7 +41,7 @@ async fn messages_that_are_not_meant_for_us_change_nothing() {
     let batch =
         HeartbeatsRequestPb { dest_uuid: Some(schema::id_bytes(&stranger)), updates: vec![update.clone()] };
     let answer: HeartbeatsResponsePb = group.call(follower, CONSENSUS_SERVICE, "Heartbeats", &batch).await;
-    lines.push(shown(&group, &told(&answer.error)));
+    lines.push(shown(&group, &error_text(&answer.error)));
     let unknown = ConsensusRequestPb { tablet_id: stranger.to_string(), ..update.clone() };
     let batch = HeartbeatsRequestPb { dest_uuid: None, updates: vec![unknown, update] };
     let answer: HeartbeatsResponsePb = group.call(follower, CONSENSUS_SERVICE, "Heartbeats", &batch).await;
@@ -62,7 +62,7 @@ async fn messages_that_are_not_meant_for_us_change_nothing() {
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee
         taken"#]].assert_eq(&lines.join("\n"));
     group.env.sleep(Duration::from_secs(5)).await;
-    assert_eq!(group.agreed(&ALL), Some(leader), "nobody was moved to elect another");
+    assert_eq!(group.agreed(&ALL), Some(leader), "no replica started an election");
     let written = group.write(leader, &[insert(2, "b")]).await;
     assert_eq!(group.keys(follower, snapshot_scan(written.timestamp() + 1)).await, [1, 2]);
 }
@@ -86,7 +86,7 @@ fn shown(group: &Group, text: &str) -> String {
 fn refusal(group: &Group, answer: &ConsensusResponsePb) -> String {
     let consensus = answer.status.as_ref().and_then(|status| status.error.as_ref());
     match (&answer.error, consensus) {
-        (error @ Some(_), _) => shown(group, &told(error)),
+        (error @ Some(_), _) => shown(group, &error_text(error)),
         (None, Some(error)) => {
             let code = error.code().as_str_name();
             shown(group, &format!("{code}: {}", error.status.message()))
@@ -96,7 +96,7 @@ fn refusal(group: &Group, answer: &ConsensusResponsePb) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn votes_are_given_to_members_of_the_group_alone() {
+async fn votes_are_granted_only_to_members_of_the_group() {
     let group = Group::start(3).await;
     group.create(&ALL).await;
     let leader = group.leader(&ALL).await;
@@ -129,8 +129,8 @@ async fn votes_are_given_to_members_of_the_group_alone() {
         assert!(!answer.vote_granted());
         let code =
             |error: &ConsensusErrorPb| format!("{}: {}", error.code().as_str_name(), error.status.message());
-        let told = answer.consensus_error.as_ref().map_or_else(|| told(&answer.error), code);
-        lines.push(shown(&group, &told));
+        let error_text = answer.consensus_error.as_ref().map_or_else(|| error_text(&answer.error), code);
+        lines.push(shown(&group, &error_text));
     }
     expect_test::expect![[r#"
         WRONG_SERVER_UUID + INVALID_ARGUMENT: this is server SERVER, not eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee
@@ -143,7 +143,7 @@ async fn votes_are_given_to_members_of_the_group_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tombstones_vote_by_what_they_remember() {
+async fn tombstones_vote_by_their_persisted_vote() {
     let group = Group::start(3).await;
     group.create(&ALL).await;
     let leader = group.leader(&ALL).await;
@@ -183,7 +183,7 @@ async fn tombstones_vote_by_what_they_remember() {
     assert!(!ask(50, 0).await, "the candidate has less than the tombstone had");
     assert!(!ask(49, 1_000).await, "the term before is over");
     assert!(ask(200, 1_000).await);
-    assert!(ask(200, 1_000).await, "the same answer again");
+    assert!(ask(200, 1_000).await, "the same reply again");
     // One voter of three is unreachable, one is a tombstone: its vote makes the majority, and its copy the replica.
     group.wires.join(other);
     group

@@ -2,12 +2,14 @@
 //! when all tasks wait.
 
 mod copy;
+mod hibernation;
 mod messages;
-mod rest;
 
 use super::*;
-use nyala_common::env::testing::{becomes, hosts};
+use crate::tserver::replica::ReplicaHandle;
+use engine::raft::{PeerHealth, RaftStatus, Role};
 use nyala_common::env::partitionable_net::PartitionableNet;
+use nyala_common::env::testing::{becomes, hosts};
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
 use nyala_proto::kudu::consensus::health_report_pb::HealthStatus;
@@ -22,8 +24,6 @@ use nyala_proto::kudu::consensus::{
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{DeleteTabletRequestPb, DeleteTabletResponsePb};
 use nyala_proto::kudu::{ExternalConsistencyMode, ReadMode};
-use crate::tserver::replica::ReplicaHandle;
-use engine::raft::{PeerHealth, Role, RaftStatus};
 
 /// Servers that can reach each other, each with its own disks.
 struct Group {
@@ -146,7 +146,8 @@ impl Group {
 
     /// Returns the leader that all running, reachable servers agree on.
     fn agreed(&self, members: &[usize]) -> Option<usize> {
-        let statuses: Vec<Arc<RaftStatus>> = members.iter().filter_map(|number| self.status(*number)).collect();
+        let statuses: Vec<Arc<RaftStatus>> =
+            members.iter().filter_map(|number| self.status(*number)).collect();
         let leader = statuses.first()?.leader?;
         let term = statuses[0].term;
         let same = statuses.iter().all(|status| (status.leader, status.term) == (Some(leader), term));
@@ -274,14 +275,14 @@ async fn rows_are_on_every_replica_and_writes_go_to_the_leader() {
         assert_eq!(group.keys(number, snapshot_scan(at)).await, [1, 2], "server {number}");
     }
     let follower = others(&ALL, leader)[0];
-    let refused = told(&group.write(follower, &[insert(3, "c")]).await.error);
+    let refused = error_text(&group.write(follower, &[insert(3, "c")]).await.error);
     assert!(refused.starts_with("UNKNOWN_ERROR + ILLEGAL_STATE: "), "{refused}");
     assert!(refused.contains("not leader of this config"), "{refused}");
     assert!(refused.contains(&group.uuid(leader).to_string()), "it says who leads: {refused}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_leader_is_replaced_and_a_retry_does_not_run_twice() {
+async fn a_failed_leader_is_replaced_and_a_retry_does_not_run_twice() {
     for log_sync in [true, false] {
         let change: fn(&mut TserverConfig) = if log_sync { |_| {} } else { |config| config.log_sync = false };
         let mut group = Group::with(3, change).await;
@@ -294,21 +295,21 @@ async fn a_dead_leader_is_replaced_and_a_retry_does_not_run_twice() {
         let second = group.leader(&rest).await;
         let took = group.env.now().mono.since(began);
         assert!(took < Duration::from_millis(4_000), "{took:?} to the next leader");
-        let again = group.write_as(second, 1, &[insert(1, "a")]).await.expect("it is answered");
-        assert_eq!(again, written, "the retry gets the first answer");
+        let again = group.write_as(second, 1, &[insert(1, "a")]).await.expect("it gets a reply");
+        assert_eq!(again, written, "the retry gets the first reply");
         let more = group.write_as(second, 2, &[insert(2, "b")]).await.expect("it is written");
         assert!(more.timestamp() > written.timestamp());
         group.run(first).await;
         group.caught_up(first, second).await;
         assert_eq!(group.keys(first, snapshot_scan(more.timestamp() + 1)).await, [1, 2]);
         let third = group.leader(&ALL).await;
-        let again = group.write_as(third, 2, &[insert(2, "b")]).await.expect("it is answered");
+        let again = group.write_as(third, 2, &[insert(2, "b")]).await.expect("it gets a reply");
         assert_eq!(again, more);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_cut_off_leader_took_alone_is_taken_back() {
+async fn uncommitted_writes_of_an_isolated_leader_are_truncated() {
     let group = Group::start(3).await;
     group.create(&ALL).await;
     let old = group.leader(&ALL).await;
@@ -334,7 +335,7 @@ async fn what_a_cut_off_leader_took_alone_is_taken_back() {
         new
     };
     let (alone, new) = tokio::join!(alone, elsewhere);
-    let refused = told(&alone.expect("it is answered").message.error);
+    let refused = error_text(&alone.expect("it gets a reply").message.error);
     assert!(refused.starts_with("UNKNOWN_ERROR + ABORTED: "), "{refused}");
     group.caught_up(old, new).await;
     group.leader(&ALL).await;
@@ -345,7 +346,7 @@ async fn what_a_cut_off_leader_took_alone_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_in_doubt_is_answered_once_by_the_next_leader() {
+async fn an_uncertain_write_gets_one_reply_from_the_next_leader() {
     let group = Group::start(3).await;
     group.create(&ALL).await;
     let old = group.leader(&ALL).await;
@@ -359,7 +360,7 @@ async fn a_write_in_doubt_is_answered_once_by_the_next_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_slow_or_silent_follower_holds_up_nobody() {
+async fn one_slow_or_unreachable_follower_delays_no_write() {
     let group = Group::start(3).await;
     group.create(&ALL).await;
     let leader = group.leader(&ALL).await;
@@ -378,25 +379,29 @@ async fn one_slow_or_silent_follower_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leadership_is_handed_over_on_request() {
+async fn leadership_is_transferred_on_request() {
     let group = Group::start(3).await;
     group.create(&ALL).await;
     let old = group.leader(&ALL).await;
     let to = others(&ALL, old)[1];
     let refused = group.step_down(to, LeaderStepDownMode::Graceful, None).await;
-    assert!(told(&refused.error).starts_with("NOT_THE_LEADER + ILLEGAL_STATE: Not currently leader"));
+    assert!(error_text(&refused.error).starts_with("NOT_THE_LEADER + ILLEGAL_STATE: Not currently leader"));
     let wrong = group.step_down(old, LeaderStepDownMode::Abrupt, Some(to)).await;
-    assert!(told(&wrong.error).starts_with("UNKNOWN_ERROR + INVALID_ARGUMENT"), "{}", told(&wrong.error));
+    assert!(
+        error_text(&wrong.error).starts_with("UNKNOWN_ERROR + INVALID_ARGUMENT"),
+        "{}",
+        error_text(&wrong.error)
+    );
     assert_eq!(group.step_down(old, LeaderStepDownMode::Graceful, Some(to)).await.error, None);
     let began = group.env.now().mono;
     group.until("the named successor", |group| group.agreed(&ALL) == Some(to)).await;
     assert!(group.env.now().mono.since(began) < Duration::from_secs(1), "without an election timeout");
     assert_eq!(group.step_down(to, LeaderStepDownMode::Abrupt, None).await.error, None);
-    group.until("somebody else", |group| group.agreed(&ALL).is_some_and(|leader| leader != to)).await;
+    group.until("another leader", |group| group.agreed(&ALL).is_some_and(|leader| leader != to)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_largest_write_that_is_taken_reaches_the_followers() {
+async fn the_largest_accepted_write_reaches_the_followers() {
     let group = Group::with(3, |config| config.rpc.max_message_bytes = 128 << 10).await;
     group.create(&ALL).await;
     let leader = group.leader(&ALL).await;
@@ -405,7 +410,7 @@ async fn the_largest_write_that_is_taken_reaches_the_followers() {
     let most = (64 << 10) - 23;
     let refused = group.write(leader, &[insert(1, &value(most + 1))]).await;
     assert_eq!(
-        told(&refused.error),
+        error_text(&refused.error),
         "UNKNOWN_ERROR + INVALID_ARGUMENT: an operation of 65537 bytes is too large to be replicated: at most \
          65536 fit a message of rpc_max_message_size; write fewer rows at once"
     );
@@ -417,7 +422,7 @@ async fn the_largest_write_that_is_taken_reaches_the_followers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_shut_down_hands_its_tablets_over() {
+async fn a_server_that_is_shut_down_transfers_its_leaderships() {
     let mut group = Group::start(3).await;
     group.create(&ALL).await;
     let first = group.leader(&ALL).await;
@@ -453,16 +458,24 @@ async fn members_change_one_at_a_time() {
         ..Default::default()
     };
     let refused = group.change_config(one, ChangeConfigType::RemovePeer, member(other), None).await;
-    assert!(told(&refused.error).starts_with("NOT_THE_LEADER + ILLEGAL_STATE"), "{}", told(&refused.error));
+    assert!(
+        error_text(&refused.error).starts_with("NOT_THE_LEADER + ILLEGAL_STATE"),
+        "{}",
+        error_text(&refused.error)
+    );
     let refused = group.change_config(leader, ChangeConfigType::RemovePeer, member(other), Some(77)).await;
-    assert!(told(&refused.error).starts_with("CAS_FAILED + ILLEGAL_STATE"), "{}", told(&refused.error));
+    assert!(
+        error_text(&refused.error).starts_with("CAS_FAILED + ILLEGAL_STATE"),
+        "{}",
+        error_text(&refused.error)
+    );
     let stranger =
         RaftPeerPb { permanent_uuid: Some(schema::id_bytes(&Uuid([9; 16]))), ..Default::default() };
     let refused = group.change_config(leader, ChangeConfigType::RemovePeer, stranger, None).await;
     assert!(
-        told(&refused.error).starts_with("INVALID_CONFIG + INVALID_ARGUMENT"),
+        error_text(&refused.error).starts_with("INVALID_CONFIG + INVALID_ARGUMENT"),
         "{}",
-        told(&refused.error)
+        error_text(&refused.error)
     );
     let index = |group: &Group| group.status(leader).expect("it runs").committed_config.kudu_index();
     assert_eq!(index(&group), -1);
@@ -538,7 +551,7 @@ async fn commit_wait_outlasts_the_error_of_the_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_leader_knows_of_its_followers_is_reported() {
+async fn the_leader_reports_the_health_of_its_followers() {
     let group = Group::with(3, |config| config.raft.follower_failed_after = Duration::from_secs(5)).await;
     group.create(&ALL).await;
     let leader = group.leader(&ALL).await;
@@ -557,7 +570,7 @@ async fn what_a_leader_knows_of_its_followers_is_reported() {
     };
     let silent = others(&ALL, leader)[0];
     group
-        .until("everybody's health", |group| {
+        .until("the health of all", |group| {
             let status = group.status(leader).expect("it runs");
             status.peers.iter().all(|peer| peer.health == PeerHealth::Healthy)
         })

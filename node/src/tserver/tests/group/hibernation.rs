@@ -2,24 +2,25 @@
 
 use super::*;
 
-fn all_rest(group: &Group) -> bool {
-    ALL.iter().all(|number| group.replica(*number).is_some_and(|replica| replica.deferred_message_count() > 0))
+fn all_hibernate(group: &Group) -> bool {
+    ALL.iter()
+        .all(|number| group.replica(*number).is_some_and(|replica| replica.deferred_message_count() > 0))
 }
 
 #[tokio::test(start_paused = true)]
-async fn replicas_at_rest_sleep_through_heartbeats_and_still_know_who_lives() {
+async fn hibernated_replicas_defer_heartbeats_and_still_detect_failures() {
     let mut group = Group::start(3).await;
     group.create(&ALL).await;
     let leader = group.leader(&ALL).await;
     group.write(leader, &[insert(1, "a")]).await;
-    group.until("rest after a write", all_rest).await;
+    group.until("hibernation after a write", all_hibernate).await;
     let term = group.status(leader).expect("it runs").term;
     group.env.sleep(Duration::from_secs(60)).await;
-    group.until("rest a minute later", all_rest).await;
+    group.until("hibernation one minute later", all_hibernate).await;
     assert_eq!(group.agreed(&ALL), Some(leader), "heartbeats that were kept put elections off");
     let status = group.replica(leader).expect("it runs").status_now().await.expect("it runs");
     assert_eq!((status.term, status.quorum_heard), (term, true));
-    let heard = |silent: Option<Duration>| silent.expect("it answers") <= Duration::from_millis(600);
+    let heard = |silent: Option<Duration>| silent.expect("it replies") <= Duration::from_millis(600);
     assert!(status.peers.iter().all(|peer| heard(peer.silent)), "{:?}", status.peers);
     let rest = others(&ALL, leader);
     // The election takes 1.5 election timeouts; queued events do not delay it.
