@@ -10,7 +10,7 @@ pub enum ErrorKind {
     Invalid,
     /// The named object does not exist.
     NotFound,
-    /// The object to be created exists.
+    /// The thing to be created exists.
     AlreadyPresent,
     /// Retry the request here, later.
     NotReady,

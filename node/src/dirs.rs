@@ -274,7 +274,7 @@ mod tests {
             the directory wal1 belongs to a tablet server, not to a master
             the directory odd contains "letters.txt" but no instance file; choose an empty directory or one that this server created
             the directory odd: "NYIN" record has format 2, newer than the newest this build reads (1); use the build that wrote it or a later one
-            the directory odd: a "NYIN" record should be here, but the bytes begin with "scra"
+            the directory odd: expected a "NYIN" record, but the bytes begin with "scra"
         "#]].assert_eq(&(errors.join("\n") + "\n"));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::columns::{change_column, check_column_count, check_comment, check_name, check_owner, new_column};
 use super::commands::{AlterStep, AlterTable, CommandReply, RangeOps, RequestedColumn, RequestedHash};
 use super::delete::soft_deleted;
-use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::partition_setup;
 use super::record::{SystemRowKey, TableLifecycle, TableRecord, TabletLifecycle};
 use super::tserver_tasks::TaskKind;
@@ -49,7 +49,7 @@ impl Catalog {
         now: ClockReading,
         request: AlterTable,
         out: &mut CatalogEffects,
-    ) -> Result<CommandReply> {
+    ) -> CatalogResult<CommandReply> {
         let id = self.find(&request.table)?;
         let record = &self.tables[&id].record;
         if record.state != TableLifecycle::Running {
@@ -91,7 +91,7 @@ impl Catalog {
         now: ClockReading,
         record: &mut TableRecord,
         request: &AlterTable,
-    ) -> Result<()> {
+    ) -> CatalogResult<()> {
         if let Some(name) = &request.new_name {
             check_name("table", name, &self.config)?;
             if *name != record.name {
@@ -118,7 +118,7 @@ impl Catalog {
         Ok(())
     }
 
-    fn alter_limits(&self, record: &mut TableRecord, request: &AlterTable) -> Result<()> {
+    fn alter_limits(&self, record: &mut TableRecord, request: &AlterTable) -> CatalogResult<()> {
         if !self.config.table_write_limits {
             let message = "tables have no limits on this server: table write limits are not enabled";
             return Err(CatalogError::from(Error::unsupported(message)));
@@ -215,7 +215,7 @@ fn same_for_tablets(old: &TableRecord, new: &TableRecord) -> bool {
 }
 
 impl TableDraft<'_> {
-    fn step(&mut self, step: &AlterStep, client: &[RequestedColumn]) -> Result<()> {
+    fn step(&mut self, step: &AlterStep, client: &[RequestedColumn]) -> CatalogResult<()> {
         match step {
             AlterStep::AddColumn(column) => self.add_column(column),
             AlterStep::DropColumn(name) => self.drop_column(name),
@@ -235,14 +235,14 @@ impl TableDraft<'_> {
         }
     }
 
-    fn index(&self, name: &str) -> Result<usize> {
+    fn index(&self, name: &str) -> CatalogResult<usize> {
         self.columns.iter().position(|column| column.name == name).ok_or_else(|| {
             let error = Error::not_found(format!("The specified column does not exist: {name}"));
             CatalogError::new(CatalogErrorCode::InvalidSchema, error)
         })
     }
 
-    fn check_free(&self, name: &str) -> Result<()> {
+    fn check_free(&self, name: &str) -> CatalogResult<()> {
         if self.columns.iter().any(|column| column.name == name) {
             let error = Error::already_present(format!("The column already exists: {name}"));
             return Err(CatalogError::new(CatalogErrorCode::InvalidSchema, error));
@@ -250,7 +250,7 @@ impl TableDraft<'_> {
         Ok(())
     }
 
-    fn add_column(&mut self, request: &RequestedColumn) -> Result<()> {
+    fn add_column(&mut self, request: &RequestedColumn) -> CatalogResult<()> {
         let name = &request.column.name;
         self.check_free(name)?;
         if request.is_key {
@@ -267,7 +267,7 @@ impl TableDraft<'_> {
         Ok(())
     }
 
-    fn drop_column(&mut self, name: &str) -> Result<()> {
+    fn drop_column(&mut self, name: &str) -> CatalogResult<()> {
         let at = self.index(name)?;
         if at < self.keys {
             return Err(CatalogError::schema(format!("cannot remove a key column: {name}")));
@@ -276,7 +276,7 @@ impl TableDraft<'_> {
         Ok(())
     }
 
-    fn rename_column(&mut self, from: &str, to: &str) -> Result<()> {
+    fn rename_column(&mut self, from: &str, to: &str) -> CatalogResult<()> {
         let at = self.index(from)?;
         check_name("column", to, self.config)?;
         if to == from {
@@ -296,7 +296,7 @@ impl TableDraft<'_> {
         hash: Option<&[RequestedHash]>,
         label: &Option<String>,
         client: &[RequestedColumn],
-    ) -> Result<()> {
+    ) -> CatalogResult<()> {
         let schema = self.schema()?;
         let range = partition_setup::requested_range(&schema, &self.partition_schema, client, bounds)?;
         for place in self.partitions.values() {
@@ -319,7 +319,7 @@ impl TableDraft<'_> {
         Ok(())
     }
 
-    fn drop_range(&mut self, bounds: &RangeOps, client: &[RequestedColumn]) -> Result<()> {
+    fn drop_range(&mut self, bounds: &RangeOps, client: &[RequestedColumn]) -> CatalogResult<()> {
         let schema = self.schema()?;
         let range = partition_setup::requested_range(&schema, &self.partition_schema, client, bounds)?;
         let of_range = |place: &ColumnPosition| place.partition().range() == range;
@@ -346,11 +346,11 @@ impl TableDraft<'_> {
         self.partition_schema.show_range(schema, range)
     }
 
-    fn schema(&self) -> Result<Schema> {
+    fn schema(&self) -> CatalogResult<Schema> {
         Ok(Schema::new(self.columns.clone(), self.keys)?)
     }
 
-    fn finish_schema(&mut self) -> Result<()> {
+    fn finish_schema(&mut self) -> CatalogResult<()> {
         let schema = self.schema()?;
         if schema != *self.record.schema {
             self.record.schema = Arc::new(schema);

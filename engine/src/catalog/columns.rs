@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::commands::{ColumnChange, RequestedColumn};
 use super::config::CatalogConfig;
-use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use crate::error::Error;
 use crate::ids::ColumnId;
 use crate::schema::{ColumnSchema, DataType, Encoding, PhysicalType, Schema};
@@ -13,7 +13,7 @@ use crate::schema::{ColumnSchema, DataType, Encoding, PhysicalType, Schema};
 pub const AUTO_INCREMENTING_ID: &str = "auto_incrementing_id";
 
 /// Checks the name of a table or column: not empty, not too long, no NUL.
-pub(super) fn check_name(what: &str, name: &str, config: &CatalogConfig) -> Result<()> {
+pub(super) fn check_name(what: &str, name: &str, config: &CatalogConfig) -> CatalogResult<()> {
     if name.is_empty() {
         return Err(CatalogError::schema(format!("the {what} name may not be empty")));
     }
@@ -30,7 +30,7 @@ pub(super) fn check_name(what: &str, name: &str, config: &CatalogConfig) -> Resu
     Ok(())
 }
 
-pub(super) fn check_comment(what: &str, comment: &str, config: &CatalogConfig) -> Result<()> {
+pub(super) fn check_comment(what: &str, comment: &str, config: &CatalogConfig) -> CatalogResult<()> {
     let max = config.comment_bytes_max;
     if comment.len() > max {
         let message = format!("the {what} comment has {} bytes, {max} are allowed", comment.len());
@@ -39,7 +39,7 @@ pub(super) fn check_comment(what: &str, comment: &str, config: &CatalogConfig) -
     Ok(())
 }
 
-pub(super) fn check_owner(owner: &str, config: &CatalogConfig) -> Result<()> {
+pub(super) fn check_owner(owner: &str, config: &CatalogConfig) -> CatalogResult<()> {
     let max = config.owner_bytes_max;
     if owner.is_empty() || owner.len() > max {
         let message = format!("an owner has 1 to {max} bytes, not {}", owner.len());
@@ -48,7 +48,7 @@ pub(super) fn check_owner(owner: &str, config: &CatalogConfig) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn check_column_count(count: usize, config: &CatalogConfig) -> Result<()> {
+pub(super) fn check_column_count(count: usize, config: &CatalogConfig) -> CatalogResult<()> {
     if count > config.columns_max {
         let message =
             format!("number of columns {count} is greater than the permitted maximum {}", config.columns_max);
@@ -58,7 +58,10 @@ pub(super) fn check_column_count(count: usize, config: &CatalogConfig) -> Result
 }
 
 /// Creates the schema of a new table; columns get the ids 0, 1, 2 …
-pub(super) fn new_schema(requested: &[RequestedColumn], config: &CatalogConfig) -> Result<Arc<Schema>> {
+pub(super) fn new_schema(
+    requested: &[RequestedColumn],
+    config: &CatalogConfig,
+) -> CatalogResult<Arc<Schema>> {
     check_column_count(requested.len(), config)?;
     let keys = requested.iter().take_while(|column| column.is_key).count();
     if let Some(out_of_order) = requested[keys..].iter().find(|column| column.is_key) {
@@ -80,7 +83,7 @@ pub(super) fn new_column(
     request: &RequestedColumn,
     id: ColumnId,
     config: &CatalogConfig,
-) -> Result<ColumnSchema> {
+) -> CatalogResult<ColumnSchema> {
     let mut column = request.column.clone();
     let name = &column.name;
     check_name("column", name, config)?;
@@ -106,7 +109,7 @@ pub(super) fn new_column(
     Ok(column)
 }
 
-fn check_key_column(column: &ColumnSchema) -> Result<()> {
+fn check_key_column(column: &ColumnSchema) -> CatalogResult<()> {
     let name = &column.name;
     if column.nullable {
         return Err(CatalogError::invalid(format!("key column {name:?} may not be nullable")));
@@ -118,7 +121,7 @@ fn check_key_column(column: &ColumnSchema) -> Result<()> {
     Ok(())
 }
 
-fn check_auto_incrementing(column: &ColumnSchema, is_key: bool) -> Result<()> {
+fn check_auto_incrementing(column: &ColumnSchema, is_key: bool) -> CatalogResult<()> {
     let reserved = column.name == AUTO_INCREMENTING_ID;
     if reserved && !column.auto_incrementing {
         return Err(CatalogError::schema(format!("the column name {AUTO_INCREMENTING_ID:?} is reserved")));
@@ -136,7 +139,7 @@ fn check_auto_incrementing(column: &ColumnSchema, is_key: bool) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn check_encoding(column: &ColumnSchema) -> Result<()> {
+pub(super) fn check_encoding(column: &ColumnSchema) -> CatalogResult<()> {
     use Encoding::{Auto, BitShuffle, Dict, Plain, Prefix, Rle};
     let legal = match column.ty.physical() {
         PhysicalType::Bool => matches!(column.encoding, Auto | Plain | Rle),
@@ -158,7 +161,7 @@ pub(super) fn check_encoding(column: &ColumnSchema) -> Result<()> {
     Err(CatalogError::new(CatalogErrorCode::InvalidSchema, error))
 }
 
-fn check_attributes(column: &ColumnSchema) -> Result<()> {
+fn check_attributes(column: &ColumnSchema) -> CatalogResult<()> {
     let digits = match column.ty {
         DataType::Decimal32 => 9,
         DataType::Decimal64 => 18,
@@ -177,7 +180,7 @@ fn check_attributes(column: &ColumnSchema) -> Result<()> {
 }
 
 /// Sets both defaults. A request gives the default once, as the read default; rows written later get the same.
-fn resolve_defaults(column: &mut ColumnSchema) -> Result<()> {
+fn resolve_defaults(column: &mut ColumnSchema) -> CatalogResult<()> {
     if let (Some(read), Some(write)) = (&column.read_default, &column.write_default)
         && read != write
     {
@@ -193,7 +196,7 @@ fn resolve_defaults(column: &mut ColumnSchema) -> Result<()> {
     Ok(())
 }
 
-fn check_default(column: &ColumnSchema, default: Option<&[u8]>) -> Result<()> {
+fn check_default(column: &ColumnSchema, default: Option<&[u8]>) -> CatalogResult<()> {
     let (Some(default), Some(width)) = (default, column.ty.width()) else { return Ok(()) };
     if default.len() != width {
         return Err(CatalogError::schema(format!(
@@ -228,7 +231,7 @@ pub(super) fn change_column(
     column: &mut ColumnSchema,
     change: &ColumnChange,
     config: &CatalogConfig,
-) -> Result<()> {
+) -> CatalogResult<()> {
     if change.default.is_some() && change.remove_default {
         let name = &change.name;
         return Err(CatalogError::invalid(format!(

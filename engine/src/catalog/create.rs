@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::columns::{check_comment, check_name, check_owner, new_schema};
 use super::commands::{CommandReply, CreateTable};
-use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::partition_setup;
 use super::placement::ReplicaCounts;
 use super::record::{ExtraConfig, SystemRowKey, TableLifecycle, TableRecord, TabletLifecycle, TabletRecord};
@@ -21,7 +21,7 @@ impl Catalog {
         caller: &str,
         request: CreateTable,
         out: &mut CatalogEffects,
-    ) -> Result<CommandReply> {
+    ) -> CatalogResult<CommandReply> {
         check_name("table", &request.name, &self.config)?;
         check_comment("table", &request.comment, &self.config)?;
         if let Some(owner) = &request.owner {
@@ -94,7 +94,7 @@ impl Catalog {
     }
 
     /// Checks that a table with this replication factor can be created now.
-    pub(super) fn check_replicas(&self, now: Instant, replicas: i32) -> Result<()> {
+    pub(super) fn check_replicas(&self, now: Instant, replicas: i32) -> CatalogResult<()> {
         let config = &self.config;
         let (min, max) = (config.replicas_min, config.replicas_max);
         if replicas < min {
@@ -129,7 +129,7 @@ impl Catalog {
         if self.config.create_under_replicated { replicas / 2 + 1 } else { replicas }
     }
 
-    fn check_tablet_count(&self, now: Instant, tablets: usize, replicas: i32) -> Result<()> {
+    fn check_tablet_count(&self, now: Instant, tablets: usize, replicas: i32) -> CatalogResult<()> {
         let max = self.config.create_replicas_per_server_max * self.live_servers(now);
         let wanted = tablets * replicas as usize;
         if replicas > 1 && wanted > max {
@@ -142,7 +142,7 @@ impl Catalog {
         Ok(())
     }
 
-    pub(super) fn check_name_free(&self, name: &str) -> Result<()> {
+    pub(super) fn check_name_free(&self, name: &str) -> CatalogResult<()> {
         match self.names.get(name) {
             None => Ok(()),
             Some(id) => {

@@ -2,7 +2,7 @@
 
 use super::columns::check_name;
 use super::commands::{CommandReply, TableRef};
-use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::placement::ReplicaCounts;
 use super::record::{
     ConsensusState, PeerRecord, SystemRowKey, TableLifecycle, TabletLifecycle, TabletRecord,
@@ -20,7 +20,7 @@ impl Catalog {
         table: &TableRef,
         reserve_seconds: Option<u32>,
         out: &mut CatalogEffects,
-    ) -> Result<CommandReply> {
+    ) -> CatalogResult<CommandReply> {
         let id = self.find(table)?;
         let reserve = reserve_seconds.map_or(self.config.deleted_table_reserve.as_secs(), u64::from);
         if reserve == 0 {
@@ -90,7 +90,7 @@ impl Catalog {
         table: &TableRef,
         new_name: Option<String>,
         out: &mut CatalogEffects,
-    ) -> Result<CommandReply> {
+    ) -> CatalogResult<CommandReply> {
         let id = self.find(table)?;
         let old_name = self.tables[&id].record.name.clone();
         if !matches!(self.tables[&id].record.state, TableLifecycle::SoftDeleted { .. }) {
@@ -135,7 +135,7 @@ impl Catalog {
         now: ClockReading,
         id: TabletId,
         out: &mut CatalogEffects,
-    ) -> Result<CommandReply> {
+    ) -> CatalogResult<CommandReply> {
         let known = self.tablets.get(&id).filter(|tablet| tablet.record.state.is_live());
         if known.is_none() {
             return Err(CatalogError::from(Error::not_found(format!("Unknown tablet {id}"))));

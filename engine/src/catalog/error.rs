@@ -27,7 +27,7 @@ pub struct CatalogError {
     pub error: Error,
 }
 
-pub type Result<T, E = CatalogError> = std::result::Result<T, E>;
+pub type CatalogResult<T, E = CatalogError> = std::result::Result<T, E>;
 
 impl CatalogError {
     pub fn new(code: CatalogErrorCode, error: Error) -> CatalogError {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::error::{CatalogError, Result};
+use super::error::{CatalogError, CatalogResult};
 use super::record::ExtraConfig;
 
 const HISTORY: &str = "kudu.table.history_max_age_sec";
@@ -11,7 +11,7 @@ const NO_COMPACTION: &str = "kudu.table.disable_compaction";
 
 impl ExtraConfig {
     /// Returns this configuration with `changes` applied; an empty value unsets its key.
-    pub(super) fn changed(&self, changes: &BTreeMap<String, String>) -> Result<ExtraConfig> {
+    pub(super) fn changed(&self, changes: &BTreeMap<String, String>) -> CatalogResult<ExtraConfig> {
         let mut config = self.clone();
         for (key, text) in changes {
             match key.as_str() {
@@ -43,7 +43,7 @@ impl ExtraConfig {
     }
 }
 
-fn number(key: &str, text: &str) -> Result<Option<i32>> {
+fn number(key: &str, text: &str) -> CatalogResult<Option<i32>> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -51,7 +51,7 @@ fn number(key: &str, text: &str) -> Result<Option<i32>> {
     number.map(Some).map_err(|_| CatalogError::invalid(format!("{key} needs a 32-bit number, not {text:?}")))
 }
 
-fn flag(key: &str, text: &str) -> Result<Option<bool>> {
+fn flag(key: &str, text: &str) -> CatalogResult<Option<bool>> {
     match text.to_ascii_lowercase().as_str() {
         "" => Ok(None),
         "true" => Ok(Some(true)),

@@ -46,7 +46,7 @@ pub use self::commands::{
     RequestedColumn, RequestedHash, RequestedPartitioning, RequestedRange, ServerStateChange, TableRef,
 };
 pub use self::config::CatalogConfig;
-pub use self::error::{CatalogError, CatalogErrorCode, Result};
+pub use self::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use self::placement::IdRng;
 pub use self::queries::{
     CatalogCounts, LocationsQuery, TableEntry, TableStatistics, TabletEntry, TserverEntry,
@@ -77,7 +77,7 @@ pub enum CatalogEvent {
     /// Heartbeat of a tablet server.
     Heartbeat { ticket: u64, heartbeat: Box<Heartbeat> },
     /// Response of a tablet server to a [`TserverRequest`], or the reason why it could not be reached.
-    Answered { task: TaskKey, result: Result<(), Error> },
+    Answered { task: TaskKey, result: CatalogResult<(), Error> },
     /// Time has passed; see [`Catalog::deadline`].
     Tick,
 }
@@ -91,7 +91,7 @@ pub struct EventReply {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventResult {
-    Command(Result<CommandReply>),
+    Command(CatalogResult<CommandReply>),
     Heartbeat(HeartbeatReply),
 }
 
@@ -315,7 +315,7 @@ impl Catalog {
         seed: [u64; 2],
         now: ClockReading,
         rows: impl IntoIterator<Item = (SystemRowKey, Vec<u8>)>,
-    ) -> Result<Catalog, Error> {
+    ) -> CatalogResult<Catalog, Error> {
         let mut id_rng = IdRng::new(seed);
         let cluster = ClusterRecord { id: id_rng.uuid(), created: now.wall.micros };
         let mut catalog = Catalog {
@@ -339,7 +339,12 @@ impl Catalog {
         Ok(catalog)
     }
 
-    fn load_row(&mut self, now: ClockReading, key: SystemRowKey, metadata: &[u8]) -> Result<(), Error> {
+    fn load_row(
+        &mut self,
+        now: ClockReading,
+        key: SystemRowKey,
+        metadata: &[u8],
+    ) -> CatalogResult<(), Error> {
         match key {
             SystemRowKey::Table(id) => {
                 let record = TableRecord::unseal(metadata)?;
@@ -363,7 +368,7 @@ impl Catalog {
         Ok(())
     }
 
-    fn link_tablets(&mut self) -> Result<(), Error> {
+    fn link_tablets(&mut self) -> CatalogResult<(), Error> {
         for (id, tablet) in &self.tablets {
             let record = &tablet.record;
             let Some(table) = self.tables.get_mut(&record.table) else {
@@ -408,7 +413,7 @@ impl Catalog {
         caller: &str,
         command: CatalogCommand,
         out: &mut CatalogEffects,
-    ) -> Result<CommandReply> {
+    ) -> CatalogResult<CommandReply> {
         match command {
             CatalogCommand::Create(request) => self.create_table(now, caller, *request, out),
             CatalogCommand::Alter(request) => self.alter_table(now, *request, out),

@@ -2,7 +2,7 @@
 
 use super::Catalog;
 use super::commands::{ColumnRef, RangeOps, RequestedColumn, RequestedHash, RequestedPartitioning};
-use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::record::TabletRecord;
 use crate::error::Error;
 use crate::ids::ColumnId;
@@ -15,7 +15,7 @@ use crate::schema::{ColumnSchema, Schema};
 pub(super) fn of_new_table(
     schema: &Schema,
     requested: &RequestedPartitioning,
-) -> Result<(PartitionSchema, Vec<Partition>)> {
+) -> CatalogResult<(PartitionSchema, Vec<Partition>)> {
     let hash = hash_dimensions(schema, &requested.hash)?;
     let range_columns = range_columns(schema, requested.range.as_deref())?;
     let partition_schema = PartitionSchema { hash, range_columns, custom: Vec::new() };
@@ -35,7 +35,7 @@ pub(super) fn of_new_table(
     Ok((partition_schema, partitions))
 }
 
-fn hash_dimensions(schema: &Schema, requested: &[RequestedHash]) -> Result<Vec<HashDimension>> {
+fn hash_dimensions(schema: &Schema, requested: &[RequestedHash]) -> CatalogResult<Vec<HashDimension>> {
     let mut used: Vec<ColumnId> = Vec::new();
     let mut dimensions = Vec::with_capacity(requested.len());
     for request in requested {
@@ -59,7 +59,7 @@ fn hash_dimensions(schema: &Schema, requested: &[RequestedHash]) -> Result<Vec<H
     Ok(dimensions)
 }
 
-fn range_columns(schema: &Schema, requested: Option<&[ColumnRef]>) -> Result<Vec<ColumnId>> {
+fn range_columns(schema: &Schema, requested: Option<&[ColumnRef]>) -> CatalogResult<Vec<ColumnId>> {
     match requested {
         Some(columns) => key_columns(schema, columns, "range"),
         None => {
@@ -70,7 +70,7 @@ fn range_columns(schema: &Schema, requested: Option<&[ColumnRef]>) -> Result<Vec
 }
 
 /// The ids of these columns, each of which must be in the primary key and named once.
-fn key_columns(schema: &Schema, requested: &[ColumnRef], what: &str) -> Result<Vec<ColumnId>> {
+fn key_columns(schema: &Schema, requested: &[ColumnRef], what: &str) -> CatalogResult<Vec<ColumnId>> {
     let mut ids = Vec::with_capacity(requested.len());
     for column in requested {
         let (index, shown) = match column {
@@ -100,7 +100,7 @@ fn with_custom_ranges(
     schema: &Schema,
     mut partition_schema: PartitionSchema,
     requested: &RequestedPartitioning,
-) -> Result<(PartitionSchema, Vec<Partition>)> {
+) -> CatalogResult<(PartitionSchema, Vec<Partition>)> {
     if !requested.splits_and_bounds.rows.is_empty() {
         let message = "ranges are given either by split_rows_range_bounds or by custom_hash_schema_ranges";
         return Err(CatalogError::invalid(format!("{message}, not by both")));
@@ -126,7 +126,7 @@ pub(super) fn add_range(
     partition_schema: &mut PartitionSchema,
     range: &PartitionRange,
     hash: Option<&[RequestedHash]>,
-) -> Result<Vec<Partition>> {
+) -> CatalogResult<Vec<Partition>> {
     let hash = match hash {
         Some(requested) => hash_dimensions(schema, requested)?,
         None => partition_schema.hash.clone(),
@@ -145,7 +145,7 @@ pub(super) fn requested_range(
     partition_schema: &PartitionSchema,
     client: &[RequestedColumn],
     ops: &RangeOps,
-) -> Result<PartitionRange> {
+) -> CatalogResult<PartitionRange> {
     if partition_schema.range_columns.is_empty() {
         return Err(CatalogError::invalid("the table has no range partitions"));
     }
@@ -158,7 +158,7 @@ pub(super) fn requested_range(
 }
 
 /// Decodes range operations encoded with the client's columns, or with the table's if there are none.
-fn decode(schema: &Schema, client: &[RequestedColumn], ops: &RangeOps) -> Result<Vec<RangeOp>> {
+fn decode(schema: &Schema, client: &[RequestedColumn], ops: &RangeOps) -> CatalogResult<Vec<RangeOp>> {
     let table_column =
         |column: &ColumnSchema| ClientColumn { id: column.id, ty: column.ty, nullable: column.nullable };
     let mut columns: Vec<ClientColumn> = Vec::with_capacity(schema.columns().len());

@@ -3,7 +3,7 @@
 use std::ops::Bound::{Included, Unbounded};
 
 use super::commands::TableRef;
-use super::error::{CatalogError, CatalogErrorCode, Result};
+use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::record::{TableLifecycle, TableRecord, TabletLifecycle, TabletRecord};
 use super::tservers::{ReportedDataState, TserverRegistration};
 use super::{Catalog, CatalogConfig, Table};
@@ -118,7 +118,7 @@ impl Catalog {
         &self.config
     }
 
-    pub(super) fn find(&self, table: &TableRef) -> Result<TableId> {
+    pub(super) fn find(&self, table: &TableRef) -> CatalogResult<TableId> {
         match (table.id, table.name.as_deref()) {
             (None, None) => {
                 Err(CatalogError::invalid("a table is named by its id or its name; neither was given"))
@@ -143,7 +143,7 @@ impl Catalog {
     }
 
     /// The table, soft-deleted or not; `TableNotFound` if there is none.
-    pub fn table(&self, table: &TableRef) -> Result<TableEntry<'_>> {
+    pub fn table(&self, table: &TableRef) -> CatalogResult<TableEntry<'_>> {
         let id = self.find(table)?;
         Ok(TableEntry { id, record: &self.tables[&id].record })
     }
@@ -170,13 +170,13 @@ impl Catalog {
     }
 
     /// Returns true if every tablet of the table is running.
-    pub fn is_created(&self, table: &TableRef) -> Result<bool> {
+    pub fn is_created(&self, table: &TableRef) -> CatalogResult<bool> {
         let id = self.find(table)?;
         Ok(self.all_running(&self.tables[&id]))
     }
 
     /// The table's version, and true if every tablet has reached it.
-    pub fn is_altered(&self, table: &TableRef) -> Result<(u32, bool)> {
+    pub fn is_altered(&self, table: &TableRef) -> CatalogResult<(u32, bool)> {
         let table = &self.tables[&self.find(table)?];
         Ok((table.record.version, table.record.applied_schema.is_none() && self.all_running(table)))
     }
@@ -190,7 +190,11 @@ impl Catalog {
     /// The first is the last one that starts at or before the start, even if it ends before it too: clients treat all
     /// keys before the first returned tablet as not covered. The last is the one that starts at or before the end.
     /// `TabletNotRunning` if any of them does not run yet.
-    pub fn locations(&self, table: &TableRef, query: LocationsQuery<'_>) -> Result<Vec<TabletEntry<'_>>> {
+    pub fn locations(
+        &self,
+        table: &TableRef,
+        query: LocationsQuery<'_>,
+    ) -> CatalogResult<Vec<TabletEntry<'_>>> {
         if query.max == Some(0) {
             return Err(CatalogError::invalid("max_returned_locations must be greater than 0 if specified"));
         }
@@ -245,7 +249,7 @@ impl Catalog {
         absent.copied()
     }
 
-    pub fn statistics(&self, table: &TableRef) -> Result<TableStatistics> {
+    pub fn statistics(&self, table: &TableRef) -> CatalogResult<TableStatistics> {
         let table = &self.tables[&self.find(table)?];
         let mut sum = TableStatistics {
             disk_size_limit: table.record.disk_size_limit,

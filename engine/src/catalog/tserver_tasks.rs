@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::CatalogConfig;
-use super::error::Result;
+use super::error::CatalogResult;
 use super::record::{ConsensusState, ExtraConfig, HostPort, TabletLifecycle};
 use super::repair::MembershipChange;
 use super::{Catalog, CatalogEffects, CatalogNote};
@@ -326,7 +326,7 @@ impl Catalog {
         &mut self,
         now: ClockReading,
         task: TaskKey,
-        result: Result<(), Error>,
+        result: CatalogResult<(), Error>,
         out: &mut CatalogEffects,
     ) {
         let Some(entry) = self.tasks.tasks.get(&task) else { return };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::commands::{CommandReply, ServerStateChange};
-use super::error::{CatalogError, Result};
+use super::error::{CatalogError, CatalogResult};
 use super::record::{ConsensusState, HostPort, ServerRecord, SystemRowKey};
 use super::{Catalog, CatalogEffects, CatalogNote, ReportedHealth};
 use crate::error::Error;
@@ -248,7 +248,7 @@ impl Catalog {
         server: PeerId,
         change: ServerStateChange,
         allow_missing: bool,
-    ) -> Result<CommandReply> {
+    ) -> CatalogResult<CommandReply> {
         if !allow_missing && !self.servers.contains_key(&server) {
             return Err(no_such_server(server));
         }
@@ -270,7 +270,7 @@ impl Catalog {
         now: ClockReading,
         server: PeerId,
         force: bool,
-    ) -> Result<CommandReply> {
+    ) -> CatalogResult<CommandReply> {
         if !self.servers.contains_key(&server) {
             return Err(no_such_server(server));
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::bitshuffle;
 use super::cache::{CachePriority, PageCache};
 use super::decoded_page::{DecodedPage, Dictionary};
 use super::encoding::{decode, decode_dictionary, encode, encode_dictionary, resolve};
@@ -264,7 +265,7 @@ fn pages_that_contradict_themselves_are_rejected() {
     let head = |tag: u8, flags: u8, rows: u32| [&[tag, flags][..], &rows.to_le_bytes()].concat();
     let packed = |values: &[u32]| {
         let mut out = Vec::new();
-        super::bitshuffle::pack_u32(values, &mut out);
+        bitshuffle::pack_u32(values, &mut out);
         out
     };
     let number = |body: Vec<u8>| decode(&body, PhysicalType::Uint8, false, None).map(|page| page.rows);
@@ -272,12 +273,7 @@ fn pages_that_contradict_themselves_are_rejected() {
         |body: Vec<u8>| decode(&body, PhysicalType::Binary, false, Some(&dictionary)).map(|page| page.rows);
     let run = |count: u32, lengths: &[u32], rows| {
         let mut body = [head(4, 0, rows), count.to_le_bytes().to_vec(), packed(lengths)].concat();
-        super::bitshuffle::pack(
-            &vec![7; lengths.len()],
-            1,
-            super::bitshuffle::Signedness::Unsigned,
-            &mut body,
-        );
+        bitshuffle::pack(&vec![7; lengths.len()], 1, bitshuffle::Signedness::Unsigned, &mut body);
         number(body)
     };
     let shared = |shared: &[u32], rest: &[u32], bytes: &[u8]| {

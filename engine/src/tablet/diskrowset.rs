@@ -273,7 +273,7 @@ impl DiskRowSet {
         (meta.min_key.clone(), meta.max_key.clone())
     }
 
-    /// Returns the number of rows that are live after all deltas.
+    /// Returns the number of rows that are live after the deltas.
     pub fn live_rows(&self) -> u64 {
         let state = self.state();
         let recent = state.deltas.recent.net_rows();
@@ -291,7 +291,7 @@ impl DiskRowSet {
         self.base.keys.find(key)
     }
 
-    /// Returns true if the row is live after all deltas.
+    /// Returns true if the row is live after the deltas.
     pub fn is_live(&self, row: RowId) -> Result<bool> {
         let state = self.state();
         if let Some(live) = state.deltas.is_live_without_io(row) {
@@ -311,7 +311,7 @@ impl DiskRowSet {
         self.deltas().was_deleted_before(row, mark)
     }
 
-    /// Returns the row's columns after all deltas, as a block of one row; `None` if it is deleted.
+    /// Returns the row's columns after the deltas, as a block of one row; `None` if it is deleted.
     pub fn row_at_latest(&self, row: RowId, columns: Arc<[ProjectedColumn]>) -> Result<Option<RowBlock>> {
         let spec = RowSetScanSpec {
             columns,

@@ -25,7 +25,7 @@ use engine::wal::Wal;
 use crate::world::TABLET;
 
 /// A message in flight between two servers.
-pub enum Parcel {
+pub enum ReplicaMessage {
     Update {
         from: usize,
         to: usize,
@@ -46,12 +46,14 @@ pub enum Parcel {
     },
 }
 
-impl Parcel {
+impl ReplicaMessage {
     /// Returns sender and receiver. The sender is `None` if the parcel needs no link.
     fn ends(&self) -> (Option<usize>, usize) {
         match self {
-            Parcel::Update { from, to, .. } | Parcel::Vote { from, to, .. } => (Some(*from), *to),
-            Parcel::Elect { to } | Parcel::Back { to, .. } => (None, *to),
+            ReplicaMessage::Update { from, to, .. } | ReplicaMessage::Vote { from, to, .. } => {
+                (Some(*from), *to)
+            }
+            ReplicaMessage::Elect { to } | ReplicaMessage::Back { to, .. } => (None, *to),
         }
     }
 }
@@ -104,7 +106,7 @@ pub struct Cluster {
     pub servers: Vec<Server>,
     pub config: TabletConfig,
     pub now: Duration,
-    pub wires: VecDeque<Parcel>,
+    pub wires: VecDeque<ReplicaMessage>,
     /// Servers that are partitioned from all others.
     pub cut: BTreeSet<usize>,
     /// Replies to proposals, by server.
@@ -256,14 +258,14 @@ impl Cluster {
             let to = server_of(peer.id);
             self.wires.push_back(match message {
                 RaftMessage::Update(request) | RaftMessage::Heartbeat(request) => {
-                    Parcel::Update { from, to, request }
+                    ReplicaMessage::Update { from, to, request }
                 }
-                RaftMessage::Vote(request) => Parcel::Vote { from, to, request },
-                RaftMessage::RunElection => Parcel::Elect { to },
+                RaftMessage::Vote(request) => ReplicaMessage::Vote { from, to, request },
+                RaftMessage::RunElection => ReplicaMessage::Elect { to },
                 RaftMessage::StartCopy { .. } => {
                     let result = Err(Error::unsupported("tablet copy is not simulated here"));
                     let event = raft::RaftEvent::CopyStarted { peer: peer.id, result };
-                    Parcel::Back { to: from, event }
+                    ReplicaMessage::Back { to: from, event }
                 }
             });
         }
@@ -281,7 +283,7 @@ impl Cluster {
                 }
                 _ => lost.1,
             };
-            self.wires.push_back(Parcel::Back { to: lost.0, event });
+            self.wires.push_back(ReplicaMessage::Back { to: lost.0, event });
         }
         for done in out.done.drain(..) {
             if let (Some(key), Ok(result)) = (proposed.remove(&done.ticket), &done.result) {
@@ -296,21 +298,21 @@ impl Cluster {
     }
 
     /// Delivers one parcel, or tells its sender that it is lost.
-    pub fn deliver(&mut self, parcel: Parcel) {
+    pub fn deliver(&mut self, parcel: ReplicaMessage) {
         let (from, to) = parcel.ends();
         let lost =
             self.cut.contains(&to) || from.is_some_and(|from| self.cut.contains(&from)) || !self.is_up(to);
         match parcel {
-            Parcel::Back { to, event } => self.step(to, event),
-            Parcel::Elect { to } if !lost => {
+            ReplicaMessage::Back { to, event } => self.step(to, event),
+            ReplicaMessage::Elect { to } if !lost => {
                 self.step(to, raft::RaftEvent::Elect { ignore_live_leader: true })
             }
-            Parcel::Elect { .. } => {}
-            Parcel::Update { from, to, request } => {
+            ReplicaMessage::Elect { .. } => {}
+            ReplicaMessage::Update { from, to, request } => {
                 let target = ReplyTarget::Update { from, sent: request.sent };
                 self.ask(to, target, lost, |ticket| raft::RaftEvent::Update { ticket, request });
             }
-            Parcel::Vote { from, to, request } => {
+            ReplicaMessage::Vote { from, to, request } => {
                 let (term, pre_election) = (request.term, request.pre_election);
                 let target = ReplyTarget::Vote { from, term, pre_election };
                 self.ask(to, target, lost, |ticket| raft::RaftEvent::Vote { ticket, request });
@@ -327,7 +329,7 @@ impl Cluster {
     ) {
         if lost {
             let (to, event) = target.lost(to);
-            return self.wires.push_back(Parcel::Back { to, event });
+            return self.wires.push_back(ReplicaMessage::Back { to, event });
         }
         let server = &mut self.servers[to];
         server.tickets += 1;
@@ -383,11 +385,11 @@ impl Cluster {
     pub fn crash(&mut self, at: usize) {
         for target in std::mem::take(&mut self.servers[at].reply_targets).into_values() {
             let (to, event) = target.lost(at);
-            self.wires.push_back(Parcel::Back { to, event });
+            self.wires.push_back(ReplicaMessage::Back { to, event });
         }
         // Replies to the crashed server have no receiver any more.
         self.wires.retain(|parcel| match parcel {
-            Parcel::Back { to, .. } => *to != at,
+            ReplicaMessage::Back { to, .. } => *to != at,
             other => other.ends().0 != Some(at),
         });
         self.servers

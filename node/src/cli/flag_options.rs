@@ -59,8 +59,8 @@ fn option(spec: &'static FlagSpec) -> Arg {
 pub fn read(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Flags> {
     let flags = Flags::new();
     if let Some(path) = matches.get_one::<String>(CONFIG) {
-        let bytes =
-            read_file(path).map_err(|error| Error::io(format_args!("read the flags in {path}"), &error))?;
+        let bytes = read_file(path)
+            .map_err(|error| Error::io(format_args!("read the settings in {path}"), &error))?;
         let text = String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{path}: not UTF-8 text")))?;
         config::apply_file(&flags, path, &text)?;
     }

@@ -186,7 +186,7 @@ impl CatalogHandle {
         let _full = self.inbox.try_send(CatalogMessage::Stop(None));
     }
 
-    /// Ends the loop after all earlier messages.
+    /// Ends the loop after the earlier messages.
     pub async fn stop(&self) {
         let (answer, answered) = oneshot::channel();
         if self.send(CatalogMessage::Stop(Some(answer))).await.is_ok() {

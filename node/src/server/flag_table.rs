@@ -45,7 +45,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
         "host:port names for clients to use instead of the bound address",
     )
     .tagged(STABLE),
-    F::text("webserver_interface", Effective, "", "host of the web server (/metrics, /healthz); the RPC host by default")
+    F::text("webserver_interface", Effective, "",
+        "host of the web server (/metrics, /healthz); the RPC host by default")
         .tagged(STABLE),
     F::number(
         "webserver_port", Effective,
@@ -94,7 +95,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
         "compression of the write-ahead log",
     ),
     // Memory.
-    F::number("memory_limit_hard_bytes", Effective, "0", "memory budget in bytes; 0 is 80 percent of the machine's memory")
+    F::number("memory_limit_hard_bytes", Effective, "0",
+        "memory budget in bytes; 0 is 80 percent of the machine's memory")
         .tagged(STABLE),
     F::number(
         "memory_limit_soft_percentage", Effective,
@@ -128,7 +130,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
         "networks from which connections need no encryption",
     ),
     F::number("remember_responses_ttl_ms", Effective, "600000", "time for which replies are cached for retries"),
-    F::number("remember_clients_ttl_ms", Effective, "3600000", "idle time after which a client's cached replies are dropped"),
+    F::number("remember_clients_ttl_ms", Effective, "3600000",
+        "idle time after which a client's cached replies are dropped"),
     // Clock and history.
     F::number(
         "max_clock_sync_error_usec", Safeguard,
@@ -140,17 +143,20 @@ const WITH_EFFECT: &[FlagSpec] = &[
         .of(TabletServer)
         .tagged(EVOLVING),
     // Scans.
-    F::number("scanner_ttl_ms", Effective, "60000", "idle time after which a scanner expires").of(TabletServer).runtime(),
+    F::number("scanner_ttl_ms", Effective, "60000",
+        "idle time after which a scanner expires").of(TabletServer).runtime(),
     F::number("scanner_gc_check_interval_us", Effective, "5000000", "interval between searches for expired scanners")
         .of(TabletServer)
         .within(1, 1 << 50),
     F::number("scanner_max_wait_ms", Effective, "1000", "longest wait of a scan for its snapshot")
         .of(TabletServer)
         .runtime(),
-    F::number("scanner_default_batch_size_bytes", Effective, "1048576", "bytes of a scan's response if the client names none")
+    F::number("scanner_default_batch_size_bytes", Effective, "1048576",
+        "bytes of a scan's response if the client names none")
         .of(TabletServer)
         .runtime(),
-    F::number("scanner_max_batch_size_bytes", Effective, "8388608", "largest size of a scan's response, exceeded by at most a block")
+    F::number("scanner_max_batch_size_bytes", Effective, "8388608",
+        "largest size of a scan's response, exceeded by at most a block")
         .of(TabletServer)
         .runtime(),
     F::number("scanner_inject_latency_on_each_batch_ms", Effective, "0", "for tests: delay of every batch of a scan")
@@ -191,7 +197,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
         .within(1, 1024)
         .of(TabletServer)
         .tagged(EVOLVING),
-    F::number("tablet_copy_sessions_max", Effective, "64", "sessions that copy from this server at once; not a flag of Kudu")
+    F::number("tablet_copy_sessions_max", Effective, "64",
+        "sessions that copy from this server at once; not a flag of Kudu")
         .within(1, 1 << 20)
         .tagged(EVOLVING),
     F::number(
@@ -204,7 +211,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::number("tablet_copy_idle_timeout_sec", Effective, "180", "idle time after which a tablet copy session ends")
         .within(1, 1 << 20)
         .tagged(EVOLVING),
-    F::number("tablet_copy_timeout_poll_period_ms", Effective, "10000", "interval between searches for idle tablet copy sessions")
+    F::number("tablet_copy_timeout_poll_period_ms", Effective, "10000",
+        "interval between searches for idle tablet copy sessions")
         .within(1, 1 << 40)
         .tagged(EVOLVING),
     F::number("tablet_copy_transfer_chunk_size_bytes", Effective, "4194304", "bytes that a tablet copy fetches at once")
@@ -223,7 +231,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::number("heartbeat_rpc_timeout_ms", Effective, "15000", "deadline of a heartbeat to a master").of(TabletServer),
     F::number("update_tablet_stats_interval_ms", Effective, "5000", "interval between updates of row counts and sizes")
         .of(TabletServer),
-    F::number("maintenance_manager_polling_interval_ms", Effective, "250", "interval at which maintenance searches for work")
+    F::number("maintenance_manager_polling_interval_ms", Effective, "250",
+        "interval at which maintenance searches for work")
         .of(TabletServer)
         .within(1, 1 << 40),
     F::number("flush_threshold_mb", Effective, "128", "size in MiB at which a MemRowSet is flushed")
@@ -308,7 +317,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::bool("enable_per_range_hash_schemas", Effective, "true", "allows a separate hash schema per range")
         .of(Master)
         .tagged(UNSAFE),
-    F::number("tablet_creation_timeout_ms", Effective, "30000", "time after which a tablet that is still creating is replaced")
+    F::number("tablet_creation_timeout_ms", Effective, "30000",
+        "time after which a tablet that is still creating is replaced")
         .of(Master),
     F::number(
         "default_deleted_table_reserve_seconds", Effective,

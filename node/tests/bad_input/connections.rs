@@ -199,7 +199,7 @@ async fn an_undecodable_request_gets_an_error() {
 async fn unknown_services_methods_and_features_are_reported() {
     let world = World::start(&[]).await;
     let mut raw = Raw::negotiated(&world.env, world.tserver()).await;
-    let describe_error = [
+    let replies = [
         raw.call("kudu.tserver.NoService", "Ping", &[], b"").await,
         raw.call(MASTER, "Ping", &[], b"").await,
         raw.call(TABLETS, "Pong", &[], b"").await,
@@ -215,7 +215,7 @@ async fn unknown_services_methods_and_features_are_reported() {
         ERROR_INVALID_REQUEST: unsupported feature flags [4711, 99]
         ok
     "#]]
-    .assert_eq(&(describe_error.join("\n") + "\n"));
+    .assert_eq(&(replies.join("\n") + "\n"));
     world.still_served().await;
     world.stop().await;
 }
@@ -248,8 +248,8 @@ async fn damaged_requests_get_a_reply() {
         }
         match raw.call(TABLETS, method, &[], &body).await.as_str() {
             "ok" => fine += 1,
-            describe_error => {
-                assert!(describe_error.starts_with("ERROR_"), "{describe_error}");
+            error => {
+                assert!(error.starts_with("ERROR_"), "{error}");
                 refused += 1;
             }
         }

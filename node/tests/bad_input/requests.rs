@@ -49,21 +49,20 @@ async fn rows_with_another_schema_are_rejected() {
     let short = insert(&world.tablet, &short, &[&row[..2]]);
     let more = columns(&|columns| columns.push(ColumnSchema::new(3, "w", DataType::Int64)));
     let more = insert(&world.tablet, &more, &[&[row[0], row[1], row[2], ClientCell::Value(&n)]]);
-    let mut describe_error = String::new();
+    let mut errors = String::new();
     for request in [&narrow, &nullable, &short, &more] {
-        describe_error += &format!("{}\n", self::describe_error(&world.write(request).await.error));
+        errors += &format!("{}\n", describe_error(&world.write(request).await.error));
     }
     let mut added = ColumnSchema::new(3, "w", DataType::Int64);
     added.read_default = Some(vec![0; 8]);
     let renamed = AlterStep::RenameColumn { from: "n".to_string(), to: "m".to_string() };
     let steps = [renamed, AlterStep::AddColumn(added)];
     let table = world.client.alter_table(&world.table, &steps, None).await.unwrap();
-    describe_error += "after it was altered\n";
-    describe_error += &format!("{}\n", self::describe_error(&world.write(&old).await.error));
+    errors += "after it was altered\n";
+    errors += &format!("{}\n", describe_error(&world.write(&old).await.error));
     let now = insert(&world.tablet, table.schema(), &[&[row[0], row[1], row[2], ClientCell::Value(&n)]]);
     let scan = open(new_scan(&world.tablet, &["k", "n"]));
-    describe_error +=
-        &self::describe_error(&world.call::<_, ScanResponsePb>("Scan", &scan).await.message.error);
+    errors += &describe_error(&world.call::<_, ScanResponsePb>("Scan", &scan).await.message.error);
     expect![[r#"
         MISMATCHED_SCHEMA + INVALID_ARGUMENT: The column 'n' must have type INT64 NOT NULL found INT16 NOT NULL
         MISMATCHED_SCHEMA + INVALID_ARGUMENT: The column 'n' must have type INT64 NOT NULL found INT64 NULLABLE
@@ -72,7 +71,7 @@ async fn rows_with_another_schema_are_rejected() {
         after it was altered
         MISMATCHED_SCHEMA + INVALID_ARGUMENT: Client provided column n INT64 NOT NULL not present in tablet
         MISMATCHED_SCHEMA + INVALID_ARGUMENT: Some columns are not present in the current schema: n
-    "#]].assert_eq(&(describe_error + "\n"));
+    "#]].assert_eq(&(errors + "\n"));
     let written = world.write(&now).await;
     assert_eq!((written.error, written.per_row_errors), (None, vec![]), "who knows the schema may write");
     assert_eq!(world.count().await, 2, "nothing else was written");
@@ -94,14 +93,14 @@ async fn invalid_rows_fail_alone() {
         &[ClientCell::Value(&keys[2]), ClientCell::Value(&largest), number],
         &[ClientCell::Value(&keys[3]), ClientCell::Value(&larger), number],
     ];
-    let mut describe_error = refused(&world.write(&insert(&world.tablet, &schema(), &rows)).await);
+    let mut errors = refused(&world.write(&insert(&world.tablet, &schema(), &rows)).await);
     let texts = Schema::new(vec![ColumnSchema::new(0, "k", DataType::String)], 1).unwrap();
     let table = create(&world.client, "texts", texts.clone()).await;
     let tablet = only_tablet(&world.env, &world.cluster, &table).await;
     let rows: [&[ClientCell<'_>]; 2] =
         [&[ClientCell::Value(&largest[..16_384])], &[ClientCell::Value(&largest[..16_385])]];
-    describe_error += "long keys\n";
-    describe_error += &refused(&world.write(&insert(&tablet, &texts, &rows)).await);
+    errors += "long keys\n";
+    errors += &refused(&world.write(&insert(&tablet, &texts, &rows)).await);
     expect![[r#"
         row 0: INVALID_ARGUMENT: No value provided for required column: k INT32 NOT NULL
         row 1: INVALID_ARGUMENT: NULL values not allowed for column: k INT32 NOT NULL
@@ -111,7 +110,7 @@ async fn invalid_rows_fail_alone() {
         long keys
         row 1: INVALID_ARGUMENT: encoded primary key too large (16385 bytes, maximum is 16384 bytes)
     "#]]
-    .assert_eq(&describe_error);
+    .assert_eq(&errors);
     world.rows.fetch_add(1, Ordering::Relaxed);
     world.still_served().await;
     world.stop().await;
@@ -120,24 +119,23 @@ async fn invalid_rows_fail_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unknown_tablets_and_tables_are_reported() {
     let world = World::start(&[]).await;
-    let mut describe_error = Vec::new();
+    let mut errors = Vec::new();
     for id in
         [Bytes::from_static(b"0123456789abcdef0123456789abcdef"), Bytes::from_static(b"\xffno"), Bytes::new()]
     {
         let write = insert(&id, &schema(), &[]);
-        describe_error.push(self::describe_error(&world.write(&write).await.error));
+        errors.push(describe_error(&world.write(&write).await.error));
         let new = new_scan(&id, &["k"]);
-        describe_error.push(self::describe_error(
+        errors.push(describe_error(
             &world.call::<_, ScanResponsePb>("Scan", &open(new.clone())).await.message.error,
         ));
         let sum = ChecksumRequestPb { new_request: Some(new), ..Default::default() };
-        describe_error.push(self::describe_error(
-            &world.call::<_, ChecksumResponsePb>("Checksum", &sum).await.message.error,
-        ));
+        errors
+            .push(describe_error(&world.call::<_, ChecksumResponsePb>("Checksum", &sum).await.message.error));
         let split = SplitKeyRangeRequestPb { tablet_id: id.clone(), ..Default::default() };
         let split = world.call::<_, SplitKeyRangeResponsePb>("SplitKeyRange", &split).await;
-        describe_error.push(self::describe_error(&split.message.error));
-        describe_error.extend(master_errors(&world, &id).await);
+        errors.push(describe_error(&split.message.error));
+        errors.extend(master_errors(&world, &id).await);
     }
     expect![[r#"
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 0123456789abcdef0123456789abcdef
@@ -159,7 +157,7 @@ async fn unknown_tablets_and_tables_are_reported() {
         ok, 0 found Unknown tablet 
         TABLE_NOT_FOUND: the table does not exist: id ""
     "#]]
-    .assert_eq(&(describe_error.join("\n") + "\n"));
+    .assert_eq(&(errors.join("\n") + "\n"));
     world.still_served().await;
     world.stop().await;
 }
@@ -196,22 +194,21 @@ async fn expired_and_unknown_scanners_are_reported() {
     world.env.sleep(Duration::from_millis(5)).await;
     let hex = String::from_utf8_lossy(&expired).into_owned();
     let never = Bytes::from(Uuid([9; 16]).to_string());
-    let mut describe_error = Vec::new();
+    let mut errors = Vec::new();
     for id in [expired, never, Bytes::from_static(b"\xffnonsense"), Bytes::new()] {
         let next = ScanRequestPb { scanner_id: Some(id.clone()), call_seq_id: Some(1), ..Default::default() };
-        describe_error
-            .push(self::describe_error(&world.call::<_, ScanResponsePb>("Scan", &next).await.message.error));
+        errors.push(describe_error(&world.call::<_, ScanResponsePb>("Scan", &next).await.message.error));
         let alive = ScannerKeepAliveRequestPb { scanner_id: id };
         let alive: RpcResponse<ScannerKeepAliveResponsePb> = world.call("ScannerKeepAlive", &alive).await;
-        describe_error.push(self::describe_error(&alive.message.error));
+        errors.push(describe_error(&alive.message.error));
     }
-    describe_error.dedup();
+    errors.dedup();
     expect![[r#"
         SCANNER_EXPIRED + NOT_FOUND: Scanner EXPIRED not found (it may have expired)
         SCANNER_EXPIRED + NOT_FOUND: Scanner 09090909090909090909090909090909 not found (it may have expired)
         SCANNER_EXPIRED + NOT_FOUND: Scanner with an ill-formed id not found
     "#]]
-    .assert_eq(&(describe_error.join("\n") + "\n").replace(&hex, "EXPIRED"));
+    .assert_eq(&(errors.join("\n") + "\n").replace(&hex, "EXPIRED"));
     world.still_served().await;
     world.stop().await;
 }

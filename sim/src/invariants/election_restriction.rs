@@ -36,7 +36,8 @@ impl Invariant for ElectionRestriction {
                 let mine = before.replicas.get(&at).map(|replica| replica.last_known()).unwrap_or_default();
                 if mine > *offered && !before.excused.contains(&at) {
                     return Err(format!(
-                        "{at} has a log up to {mine} and grants a vote to {candidate} in term {term}, whose log ends with \
+                        "{at} has a log up to {mine} and grants a vote to {candidate} in term {term}, \
+                         whose log ends with \
                          {offered}"
                     ));
                 }

@@ -117,7 +117,7 @@ impl MemRowSet {
         size_of::<MemRowSet>() + lists + store.index.bytes()
     }
 
-    /// Returns the rows that are live after all applied operations.
+    /// Returns the rows that are live after the applied operations.
     pub fn live_rows(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
     }

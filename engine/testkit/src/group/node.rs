@@ -417,7 +417,7 @@ impl Node {
         self.life += 1;
     }
 
-    /// Deletes the data after all queued writes are durable, and keeps the persisted vote.
+    /// Deletes the data after the queued writes are durable, and keeps the persisted vote.
     pub fn tombstone(&mut self) {
         let (last, meta) = match (&self.state, &self.disk.meta) {
             (Life::Up(raft), _) => (Some(raft.last()), raft.meta().clone()),

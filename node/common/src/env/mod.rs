@@ -6,8 +6,7 @@
 //! ```text
 //!   node, client ──► Env { clock, disks, net, tasks, memory, rng }
 //!                     ├─ env::os    tokio, files, sockets, /dev/urandom
-//!                     ├─ madsim     whole cluster in one process, time and faults from a seed
-//!                     └─ turmoil    network simulation
+//!                     └─ simulated  whole cluster in one process, time and faults from a seed
 //! ```
 
 mod blocking_disk;

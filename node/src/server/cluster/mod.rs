@@ -47,7 +47,7 @@ impl ClusterConfig {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "the number of masters must be 1, 3 or 5: {} tolerate no more failures than {}",
+            "a cluster needs an odd number of masters, 1, 3 or 5: {} tolerate no more failures than {}",
             self.masters,
             self.masters.saturating_sub(1)
         )))

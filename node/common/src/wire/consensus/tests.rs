@@ -83,9 +83,9 @@ fn errors_of_bad_updates_name_the_fault() {
         error(|pb| pb.ops[2].id.index = -9),
     ];
     expect_test::expect![[r#"
-        tablet_id: "no id" is not an id of 32 hex digits
-        caller_uuid: "" is not an id of 32 hex digits
-        dest_uuid: "" is not an id of 32 hex digits
+        tablet_id: id "no id": not 32 hex digits
+        caller_uuid: id "": not 32 hex digits
+        dest_uuid: id "": not 32 hex digits
         caller_term is -1, below zero
         an index is -9223372036854775808, below zero
         committed_index is -5, below zero
@@ -208,7 +208,7 @@ fn errors_of_bad_configurations_name_the_fault() {
         error(|pb| pb.peers = vec![pb.peers[0].clone(); PEERS_MAX + 1]),
     ];
     expect_test::expect![[r#"
-        a member's permanent_uuid: "" is not an id of 32 hex digits
+        a member's permanent_uuid: id "": not 32 hex digits
         invalid member type (999)
         invalid port of a member (65536)
         too many members in a configuration (33, limit 32)"#]]

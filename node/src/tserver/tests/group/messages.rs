@@ -48,7 +48,7 @@ async fn misdirected_messages_change_nothing() {
     lines.extend(answer.responses.iter().map(|answer| refusal(&group, answer)));
     expect_test::expect![[r#"
         WRONG_SERVER_UUID + INVALID_ARGUMENT: this is server SERVER, not eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee
-        UNKNOWN_ERROR + INVALID_ARGUMENT: dest_uuid: "" is not an id of 32 hex digits
+        UNKNOWN_ERROR + INVALID_ARGUMENT: dest_uuid: id "": not 32 hex digits
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: ../wal
         UNKNOWN_ERROR + INVALID_ARGUMENT: caller_term is TIME below zero
