@@ -17,8 +17,8 @@ const BARE: [&str; 40] = [
     "Whose", "Written",
 ];
 
-/// Names that a crate may have twice, as `crate: name`. The catalog has a `Result` with its own error.
-const TWICE: [&str; 1] = ["engine: Result"];
+/// Names that a crate may have twice, as `crate: name`.
+const TWICE: [&str; 0] = [];
 
 /// Public types of all crates.
 #[derive(Default)]
