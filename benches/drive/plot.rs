@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-use benches::chart::{self, BLUE, GREEN, Line, ORANGE, RED};
+use chart::{BLUE, GREEN, Line, ORANGE, RED};
 use clap::Args;
 
 use crate::report::{Report, Sample};

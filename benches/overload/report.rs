@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
-use benches::chart::{self, BLUE, GRAY, GREEN, Line, ORANGE, RED};
+use chart::{BLUE, GRAY, GREEN, Line, ORANGE, RED};
 use plotters::style::RGBColor;
 
 use crate::Options;

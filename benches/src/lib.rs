@@ -7,10 +7,9 @@
 //!   paths/            the hot paths, each with its input: criterion times them, valgrind counts their instructions
 //!   cluster.rs        a master and a tablet server in this process
 //!   ycsb.rs           YCSB's table and its rows
-//!   chart.rs          charts as SVG   process.rs  resources of a process   server_metrics.rs  a server's metrics page
+//!   process.rs  resources of a process   server_metrics.rs  a server's metrics page
 //! ```
 
-pub mod chart;
 pub mod cluster;
 pub mod lineitem;
 pub mod loadgen;

@@ -64,13 +64,13 @@ mod tests {
 
     #[test]
     fn a_crash_and_its_reason_are_read() {
-        let log = "thread '<unnamed>' (7) panicked at engine/src/schema/key.rs:9:5:\n\
+        let log = "thread '<unnamed>' (7) panicked at engine/src/schema/key/mod.rs:9:5:\n\
                    attempt to add with overflow\n\
                    SUMMARY: libFuzzer: deadly signal\n\
                    artifact_prefix='/t/key-'; Test unit written to /t/key-crash-1a2b\n\
                    Base64: AA==\n";
         assert_eq!(found(log), Some("/t/key-crash-1a2b"));
-        assert_eq!(reason(log), "engine/src/schema/key.rs:9:5: attempt to add with overflow");
+        assert_eq!(reason(log), "engine/src/schema/key/mod.rs:9:5: attempt to add with overflow");
         assert_eq!(reason("SUMMARY: libFuzzer: timeout\n"), "libFuzzer: timeout");
         assert_eq!(reason(""), "no reason given");
     }

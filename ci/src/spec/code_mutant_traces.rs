@@ -12,10 +12,10 @@ use anyhow::{Context, Result, ensure};
 use crate::command::CommandLine;
 
 use super::report;
-use super::scratch::{apply, copy_tree};
 use super::tlc::Tlc;
 use super::trace::TraceFile;
 use super::trace_checking::replay;
+use scratch_tree::{apply, copy_tree};
 
 const FOLDER: &str = "sim/mutants";
 const MARK: &str = "# Traces: lockstep";

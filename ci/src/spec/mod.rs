@@ -7,8 +7,6 @@ mod code_mutant_traces;
 mod directed;
 mod model;
 mod report;
-#[path = "../../../sim/src/cli/scratch.rs"]
-mod scratch;
 mod spec_mutants;
 mod tla;
 mod tlc;

@@ -24,7 +24,6 @@ mod required_faults;
 mod results;
 mod run_pool;
 mod run_process;
-mod scratch;
 mod show;
 mod shrink;
 

@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 use syn::spanned::Spanned;
 use syn::visit::Visit;
 
-use super::scratch::{apply, copy_tree};
+use scratch_tree::{apply, copy_tree};
 
 /// Environment variable with the number of the active mutant; none if missing or 0.
 pub const CHOICE: &str = "NYALA_PLANTED";

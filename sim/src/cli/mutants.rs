@@ -29,9 +29,9 @@ use super::mutant_results::{MutantResult, MutantResults};
 use super::mutant_schemata::join;
 use super::required_faults::needs;
 use super::run_process::RunJob;
-use super::scratch::{apply, copy_tree};
 use super::{PlanSource, RunOptions};
 use crate::run::{RunOutcome, WorldKind};
+use scratch_tree::{apply, copy_tree};
 use sim_plan::fault_weights::profile_of;
 use sim_plan::{FaultProfile, PlanSize};
 

@@ -54,9 +54,11 @@ pub fn page(args: &StudyArgs, points: &[StudyPoint]) -> String {
     let mut page = format!(
         "# Operations by key, by disks and links\n\nWritten by `cargo sim study devices --out FILE`; do not edit. {} \
          Three servers, three replicas, a table of {TABLETS} tablets, rows as in YCSB. An unsynced write does not wait \
-         for the log's disk, as the page cache takes it; the writeback that slowed the study's runs is not modelled. Assumed, \
+         for the log's disk, as the page cache takes it; the writeback that slowed the study's runs \
+         is not modelled. Assumed, \
          as the study does not say: HDD 150 MB/s, 8 ms per sync; SSD 500 MB/s, 1 ms; NVMe 3 GB/s, 60 us; latency 25 us \
-         on 40 GbE, 15 us on 100 Gb. The study says that 100 Gb carries a quarter more bytes. Ratios between links follow from \
+         on 40 GbE, 15 us on 100 Gb. The study says that 100 Gb carries a quarter more bytes. \
+         Ratios between links follow from \
          those latencies.\n\n\
          | log sync | WAL, data | link | clients | insert, us (rows/s) | update | read |\n\
          |---|---|---|---|---|---|---|\n",

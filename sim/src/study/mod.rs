@@ -17,9 +17,6 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-#[path = "../../../benches/src/chart.rs"]
-#[allow(dead_code, unused_imports, reason = "it draws other figures, too")]
-mod chart;
 mod devices;
 #[cfg(madsim)]
 mod run_point;

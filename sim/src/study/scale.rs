@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::chart::{self, BLUE, GRAY, Line};
 use super::{
     DiskModel, LinkModel, MachineModel, StudyArgs, StudyOp, StudyPoint, StudySetup, StudyWorkload, machines,
 };
+use chart::{BLUE, GRAY, Line};
 
 /// The study's numbers of servers, and smaller ones.
 const SERVERS: [u8; 7] = [1, 2, 4, 7, 14, 28, 56];

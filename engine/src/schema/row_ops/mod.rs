@@ -568,5 +568,4 @@ impl RowOpsWriter {
 }
 
 #[cfg(test)]
-#[path = "row_ops_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! A scratch copy of the working tree to try patches in. `ci` includes this file too.
+//! Scratch copies of the working tree, in which `cargo sim mutants` and `cargo ci spec` build patches.
 
 use std::fs;
 use std::path::Path;

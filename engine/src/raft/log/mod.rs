@@ -191,5 +191,4 @@ impl RaftLog {
 }
 
 #[cfg(test)]
-#[path = "log_tests.rs"]
 mod tests;

@@ -9,10 +9,10 @@
     reason = "the program is looked at from outside"
 )]
 
-#[path = "../../node/tests/common/mod.rs"]
+#[path = "../../tests/common/mod.rs"]
 #[allow(dead_code, reason = "these servers are started one by one")]
 mod common;
-#[path = "../../node/tests/servers/mod.rs"]
+#[path = "../../tests/servers/mod.rs"]
 mod servers;
 mod stall;
 

@@ -251,5 +251,4 @@ pub struct ConfigChange {
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;

@@ -261,5 +261,4 @@ pub fn increment_cell(ty: DataType, attributes: TypeAttributes, cell: &mut Vec<u
 }
 
 #[cfg(test)]
-#[path = "key_tests.rs"]
 mod tests;

@@ -330,5 +330,4 @@ fn join<W: Word, const N: usize>(lanes: &Lanes, base: W, cells: &mut [u8]) {
 }
 
 #[cfg(test)]
-#[path = "bitshuffle_tests.rs"]
 mod tests;

@@ -268,5 +268,4 @@ fn within(physical: PhysicalType, cell: &[u8], lower: &Option<Vec<u8>>, upper: &
 }
 
 #[cfg(test)]
-#[path = "predicate_tests.rs"]
 mod tests;

@@ -163,5 +163,4 @@ fn variable(row: &[u8], at: usize) -> &[u8] {
 }
 
 #[cfg(test)]
-#[path = "row_layout_tests.rs"]
 mod tests;

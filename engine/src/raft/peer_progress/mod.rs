@@ -433,5 +433,4 @@ impl UpdateContext<'_> {
 }
 
 #[cfg(test)]
-#[path = "peer_progress_tests.rs"]
 mod tests;

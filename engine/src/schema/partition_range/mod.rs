@@ -299,5 +299,4 @@ fn is_single_value(columns: &[ColumnSchema], range: &PartitionRange) -> bool {
 }
 
 #[cfg(test)]
-#[path = "partition_range_tests.rs"]
 mod tests;

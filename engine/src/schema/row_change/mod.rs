@@ -181,5 +181,4 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "row_change_tests.rs"]
 mod tests;

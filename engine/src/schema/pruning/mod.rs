@@ -266,5 +266,4 @@ fn values_of(predicate: &Predicate) -> Option<&[Vec<u8>]> {
 }
 
 #[cfg(test)]
-#[path = "pruning_tests.rs"]
 mod tests;

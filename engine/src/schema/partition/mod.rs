@@ -288,5 +288,4 @@ impl Partitioner {
 }
 
 #[cfg(test)]
-#[path = "partition_tests.rs"]
 mod tests;
