@@ -11,7 +11,7 @@ use nyala_common::rpc::client::{CallOptions, ClientConnection};
 use nyala_common::rpc::server::RpcServer;
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
 
-const ECHO: MethodInfo = MethodInfo { name: "Echo", tracked: false, required: &[] };
+const METHODS: [MethodInfo; 1] = [MethodInfo { name: "Echo", tracked: false, required: &[] }];
 
 struct Echo;
 
@@ -24,8 +24,8 @@ impl Service for Echo {
         &[]
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        (name == ECHO.name).then_some(&ECHO)
+    fn methods(&self) -> &'static [MethodInfo] {
+        &METHODS
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {

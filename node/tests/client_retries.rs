@@ -208,8 +208,8 @@ impl Service for Server {
         &[]
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        MASTER.iter().chain(&TSERVER).find(|method| method.name == name)
+    fn methods(&self) -> &'static [MethodInfo] {
+        if self.is_master { &MASTER } else { &TSERVER }
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {

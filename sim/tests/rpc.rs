@@ -13,8 +13,10 @@ use sim::event_log::{EventLog, RunFingerprint};
 use sim::world::turmoil::{TurmoilResult, TurmoilWorld};
 
 const JOURNAL: &str = "test.Journal";
-const APPEND: MethodInfo = MethodInfo { name: "Append", tracked: false, required: &[1] };
-const READ: MethodInfo = MethodInfo { name: "Read", tracked: false, required: &[] };
+const METHODS: [MethodInfo; 2] = [
+    MethodInfo { name: "Append", tracked: false, required: &[1] },
+    MethodInfo { name: "Read", tracked: false, required: &[] },
+];
 
 /// A file of numbers, eight bytes each.
 struct Journal {
@@ -56,8 +58,8 @@ impl Service for Journal {
         &[]
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        [&APPEND, &READ].into_iter().find(|method| method.name == name)
+    fn methods(&self) -> &'static [MethodInfo] {
+        &METHODS
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {

@@ -213,8 +213,8 @@ mod tests {
             &[]
         }
 
-        fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-            METHODS.iter().find(|method| method.name == name)
+        fn methods(&self) -> &'static [MethodInfo] {
+            &METHODS
         }
 
         fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {

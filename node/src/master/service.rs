@@ -16,7 +16,8 @@ use super::proto::{id, refusal_to_pb, table_ref};
 use crate::server::ServerStatus;
 use crate::tserver::replica::ReplicaHandle;
 use nyala_common::env::{BoxFuture, Env};
-use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::service_methods;
 use nyala_common::wire::errors::{error_from_status, status_from_error};
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::*;
@@ -89,36 +90,47 @@ pub(super) fn unavailable(error: &Error) -> MasterErrorReply {
     master_error(Code::CatalogManagerNotInitialized, error)
 }
 
-const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
-    MethodInfo { name, tracked: false, required }
+service_methods! {
+    fn dispatch(service: MasterService, call) of METHODS;
+    "AddMaster" { tracked: false, required: &[] } => reply(service.add_master(call.decode()?).await),
+    "AlterTable" { tracked: false, required: &[1] } => service.alter_table(&call, call.decode()?).await,
+    "ChangeTServerState" { tracked: false, required: &[] } =>
+        reply(service.change_tserver_state(&call, call.decode()?).await),
+    "ConnectToMaster" { tracked: false, required: &[] } => reply(service.connect_to_master(&call).await),
+    "CreateTable" { tracked: false, required: &[1, 2] } =>
+        reply(service.create_table(&call, call.decode()?).await),
+    "DeleteTable" { tracked: false, required: &[1] } =>
+        reply(service.delete_table(&call, call.decode()?).await),
+    "GetMasterRegistration" { tracked: false, required: &[] } =>
+        reply(service.get_master_registration().await),
+    "GetTableLocations" { tracked: false, required: &[1] } =>
+        reply(service.get_table_locations(call.decode()?).await),
+    "GetTableSchema" { tracked: false, required: &[1] } =>
+        reply(service.get_table_schema(call.decode()?).await),
+    "GetTableStatistics" { tracked: false, required: &[1] } =>
+        reply(service.get_table_statistics(call.decode()?).await),
+    "GetTabletLocations" { tracked: false, required: &[] } =>
+        reply(service.get_tablet_locations(call.decode()?).await),
+    "IsAlterTableDone" { tracked: false, required: &[1] } =>
+        reply(service.is_alter_table_done(call.decode()?).await),
+    "IsCreateTableDone" { tracked: false, required: &[1] } =>
+        reply(service.is_create_table_done(call.decode()?).await),
+    "ListInFlightTables" { tracked: false, required: &[] } => reply(service.list_in_flight_tables().await),
+    "ListMasters" { tracked: false, required: &[] } => reply(service.list_masters().await),
+    "ListTables" { tracked: false, required: &[] } => reply(service.list_tables(call.decode()?).await),
+    "ListTabletServers" { tracked: false, required: &[] } =>
+        reply(service.list_tablet_servers(call.decode()?).await),
+    "Ping" { tracked: false, required: &[] } => Reply::message(&PingResponsePb {}),
+    "RecallDeletedTable" { tracked: false, required: &[1] } =>
+        reply(service.recall_deleted_table(&call, call.decode()?).await),
+    "RefreshAuthzCache" { tracked: false, required: &[] } => reply(service.refresh_authz_cache()),
+    "RemoveMaster" { tracked: false, required: &[] } => reply(service.remove_master(call.decode()?).await),
+    "ReplaceTablet" { tracked: false, required: &[] } =>
+        reply(service.replace_tablet(&call, call.decode()?).await),
+    "TSHeartbeat" { tracked: false, required: &[1] } => reply(service.ts_heartbeat(call.decode()?).await),
+    "UnregisterTServer" { tracked: false, required: &[] } =>
+        reply(service.unregister_tserver(&call, call.decode()?).await),
 }
-
-static METHODS: &[MethodInfo] = &[
-    method("AddMaster", &[]),
-    method("AlterTable", &[1]),
-    method("ChangeTServerState", &[]),
-    method("ConnectToMaster", &[]),
-    method("CreateTable", &[1, 2]),
-    method("DeleteTable", &[1]),
-    method("GetMasterRegistration", &[]),
-    method("GetTableLocations", &[1]),
-    method("GetTableSchema", &[1]),
-    method("GetTableStatistics", &[1]),
-    method("GetTabletLocations", &[]),
-    method("IsAlterTableDone", &[1]),
-    method("IsCreateTableDone", &[1]),
-    method("ListInFlightTables", &[]),
-    method("ListMasters", &[]),
-    method("ListTables", &[]),
-    method("ListTabletServers", &[]),
-    method("Ping", &[]),
-    method("RecallDeletedTable", &[1]),
-    method("RefreshAuthzCache", &[]),
-    method("RemoveMaster", &[]),
-    method("ReplaceTablet", &[]),
-    method("TSHeartbeat", &[1]),
-    method("UnregisterTServer", &[]),
-];
 
 impl Service for MasterService {
     fn name(&self) -> &'static str {
@@ -129,46 +141,16 @@ impl Service for MasterService {
         self.config.features
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        METHODS.iter().find(|method| method.name == name)
+    fn methods(&self) -> &'static [MethodInfo] {
+        METHODS
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
-        Box::pin(async move { self.dispatch(call).await.unwrap_or_else(|reply| reply) })
+        dispatch(self, call)
     }
 }
 
 impl MasterService {
-    async fn dispatch(&self, call: Call) -> Result<Reply, Reply> {
-        Ok(match call.method {
-            "AddMaster" => reply(self.add_master(call.decode()?).await),
-            "AlterTable" => self.alter_table(&call, call.decode()?).await,
-            "ChangeTServerState" => reply(self.change_tserver_state(&call, call.decode()?).await),
-            "ConnectToMaster" => reply(self.connect_to_master(&call).await),
-            "CreateTable" => reply(self.create_table(&call, call.decode()?).await),
-            "DeleteTable" => reply(self.delete_table(&call, call.decode()?).await),
-            "GetMasterRegistration" => reply(self.get_master_registration().await),
-            "GetTableLocations" => reply(self.get_table_locations(call.decode()?).await),
-            "GetTableSchema" => reply(self.get_table_schema(call.decode()?).await),
-            "GetTableStatistics" => reply(self.get_table_statistics(call.decode()?).await),
-            "GetTabletLocations" => reply(self.get_tablet_locations(call.decode()?).await),
-            "IsAlterTableDone" => reply(self.is_alter_table_done(call.decode()?).await),
-            "IsCreateTableDone" => reply(self.is_create_table_done(call.decode()?).await),
-            "ListInFlightTables" => reply(self.list_in_flight_tables().await),
-            "ListMasters" => reply(self.list_masters().await),
-            "ListTables" => reply(self.list_tables(call.decode()?).await),
-            "ListTabletServers" => reply(self.list_tablet_servers(call.decode()?).await),
-            "Ping" => Reply::message(&PingResponsePb {}),
-            "RecallDeletedTable" => reply(self.recall_deleted_table(&call, call.decode()?).await),
-            "RefreshAuthzCache" => reply(self.refresh_authz_cache()),
-            "RemoveMaster" => reply(self.remove_master(call.decode()?).await),
-            "ReplaceTablet" => reply(self.replace_tablet(&call, call.decode()?).await),
-            "TSHeartbeat" => reply(self.ts_heartbeat(call.decode()?).await),
-            "UnregisterTServer" => reply(self.unregister_tserver(&call, call.decode()?).await),
-            name => Reply::error(RpcErrorCodePb::ErrorNoSuchMethod, format!("there is no method {name}")),
-        })
-    }
-
     /// Returns the catalog, or the error that sends clients to the leader.
     pub(super) fn loaded(&self) -> Result<CatalogHandle> {
         self.leadership.catalog().map_err(|why| {

@@ -6,7 +6,8 @@ use engine::memory::MemUsage;
 
 use crate::server_clock::ServerClock;
 use nyala_common::env::BoxFuture;
-use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::service_methods;
 use nyala_proto::kudu::MemTrackerPb;
 use nyala_proto::kudu::server::get_flags_response_pb::Flag;
 use nyala_proto::kudu::server::set_flag_response_pb::Code;
@@ -31,13 +32,28 @@ impl GenericService {
     }
 }
 
-const METHODS: &[MethodInfo] = &[
-    MethodInfo { name: "GetStatus", tracked: false, required: &[] },
-    MethodInfo { name: "ServerClock", tracked: false, required: &[] },
-    MethodInfo { name: "GetFlags", tracked: false, required: &[] },
-    MethodInfo { name: "SetFlag", tracked: false, required: &[1, 2] },
-    MethodInfo { name: "DumpMemTrackers", tracked: false, required: &[] },
-];
+service_methods! {
+    fn dispatch(service: GenericService, call) of METHODS;
+    "GetStatus" { tracked: false, required: &[] } => {
+        let GetStatusRequestPb {} = call.decode()?;
+        let status = service.common.status.to_pb();
+        Reply::message(&GetStatusResponsePb { status, error: None })
+    },
+    "ServerClock" { tracked: false, required: &[] } => {
+        let ServerClockRequestPb {} = call.decode()?;
+        // Takes a timestamp instead of peeking: no operation may get a timestamp at or below a published one.
+        Reply::message(&ServerClockResponsePb { timestamp: Some(service.clock.now().0) })
+    },
+    "GetFlags" { tracked: false, required: &[] } =>
+        Reply::message(&get_flags(&service.common.flags, &call.decode()?)),
+    "SetFlag" { tracked: false, required: &[1, 2] } =>
+        Reply::message(&set_flag(&service.common.flags, &call.decode()?)),
+    "DumpMemTrackers" { tracked: false, required: &[] } => {
+        let DumpMemTrackersRequestPb {} = call.decode()?;
+        let root_tracker = Some(to_pb(service.common.memory.usage()));
+        Reply::message(&DumpMemTrackersResponsePb { root_tracker })
+    },
+}
 
 impl Service for GenericService {
     fn name(&self) -> &'static str {
@@ -48,37 +64,12 @@ impl Service for GenericService {
         &[]
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        METHODS.iter().find(|method| method.name == name)
+    fn methods(&self) -> &'static [MethodInfo] {
+        METHODS
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
-        Box::pin(async move { self.answer(&call).unwrap_or_else(|refused| refused) })
-    }
-}
-
-impl GenericService {
-    fn answer(&self, call: &Call) -> Result<Reply, Reply> {
-        Ok(match call.method {
-            "GetStatus" => {
-                let GetStatusRequestPb {} = call.decode()?;
-                let status = self.common.status.to_pb();
-                Reply::message(&GetStatusResponsePb { status, error: None })
-            }
-            "ServerClock" => {
-                let ServerClockRequestPb {} = call.decode()?;
-                // Takes a timestamp instead of peeking: no operation may get a timestamp at or below a published one.
-                Reply::message(&ServerClockResponsePb { timestamp: Some(self.clock.now().0) })
-            }
-            "GetFlags" => Reply::message(&get_flags(&self.common.flags, &call.decode()?)),
-            "SetFlag" => Reply::message(&set_flag(&self.common.flags, &call.decode()?)),
-            "DumpMemTrackers" => {
-                let DumpMemTrackersRequestPb {} = call.decode()?;
-                let root_tracker = Some(to_pb(self.common.memory.usage()));
-                Reply::message(&DumpMemTrackersResponsePb { root_tracker })
-            }
-            other => Reply::error(RpcErrorCodePb::ErrorNoSuchMethod, format!("{other} is not a method")),
-        })
+        dispatch(self, call)
     }
 }
 

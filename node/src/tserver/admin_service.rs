@@ -16,6 +16,7 @@ use super::tablet_service::FEATURES;
 use super::write::refused;
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::service_methods;
 use nyala_common::wire::consensus as wire;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_common::wire::{partition, schema};
@@ -28,16 +29,20 @@ use nyala_proto::kudu::tserver::{
 };
 use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
 
-const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
-    MethodInfo { name, tracked: false, required }
+service_methods! {
+    fn dispatch(service: AdminService, call) of METHODS;
+    "CreateTablet" { tracked: false, required: &[1, 2, 5, 6, 7] } =>
+        Reply::message(&create_tablet(&service.0, &call.decode()?).await),
+    "DeleteTablet" { tracked: false, required: &[1] } =>
+        Reply::message(&delete_tablet(&service.0, &call.decode()?).await),
+    "AlterSchema" { tracked: false, required: &[1, 2, 3] } => {
+        let request = call.decode()?;
+        // From here on the call waits for the log.
+        call.release_slot();
+        Reply::message(&alter_schema(&service.0, request).await)
+    },
+    "Quiesce" { tracked: false, required: &[] } => Reply::message(&quiesce(&service.0, &call.decode()?)),
 }
-
-static METHODS: [MethodInfo; 4] = [
-    method("CreateTablet", &[1, 2, 5, 6, 7]),
-    method("DeleteTablet", &[1]),
-    method("AlterSchema", &[1, 2, 3]),
-    method("Quiesce", &[]),
-];
 
 /// The administrative service of one server.
 pub struct AdminService(pub Arc<TabletServer>);
@@ -51,36 +56,25 @@ impl Service for AdminService {
         FEATURES
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        METHODS.iter().find(|method| method.name == name)
+    fn methods(&self) -> &'static [MethodInfo] {
+        METHODS
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
-        Box::pin(async move {
-            match call.method {
-                "CreateTablet" => create_tablet(&self.0, call).await,
-                "DeleteTablet" => delete_tablet(&self.0, call).await,
-                "AlterSchema" => alter_schema(&self.0, call).await,
-                _ => quiesce(&self.0, &call),
-            }
-        })
+        dispatch(self, call)
     }
 }
 
-async fn create_tablet(server: &TabletServer, call: Call) -> Reply {
-    let request = match call.decode::<CreateTabletRequestPb>() {
-        Ok(request) => request,
-        Err(reply) => return reply,
-    };
+async fn create_tablet(server: &TabletServer, request: &CreateTabletRequestPb) -> CreateTabletResponsePb {
     let invalid = |error: Error| TabletError::of(TabletErrorCode::InvalidSchema, &error);
     let created = match server.check_destination(request.dest_uuid.as_ref()) {
-        Ok(()) => match (new_tablet(&request).map_err(invalid), members(&request)) {
+        Ok(()) => match (new_tablet(request).map_err(invalid), members(request)) {
             (Ok(meta), Ok(members)) => server.tablets.create(meta, members).await,
             (Err(error), _) | (_, Err(error)) => Err(error),
         },
         Err(error) => Err(error),
     };
-    Reply::message(&CreateTabletResponsePb { error: created.err().map(|error| error.to_pb()) })
+    CreateTabletResponsePb { error: created.err().map(|error| error.to_pb()) }
 }
 
 /// Returns the superblock of the tablet that a request describes.
@@ -112,13 +106,9 @@ fn members(request: &CreateTabletRequestPb) -> Result<RaftConfig, TabletError> {
     members.map_err(|error| TabletError::of(TabletErrorCode::InvalidConfig, &error))
 }
 
-async fn delete_tablet(server: &TabletServer, call: Call) -> Reply {
-    let request = match call.decode::<DeleteTabletRequestPb>() {
-        Ok(request) => request,
-        Err(reply) => return reply,
-    };
-    let deleted = delete(server, &request).await;
-    Reply::message(&DeleteTabletResponsePb { error: deleted.err().map(|error| error.to_pb()) })
+async fn delete_tablet(server: &TabletServer, request: &DeleteTabletRequestPb) -> DeleteTabletResponsePb {
+    let deleted = delete(server, request).await;
+    DeleteTabletResponsePb { error: deleted.err().map(|error| error.to_pb()) }
 }
 
 async fn delete(server: &TabletServer, request: &DeleteTabletRequestPb) -> Result<(), TabletError> {
@@ -148,17 +138,11 @@ async fn delete(server: &TabletServer, request: &DeleteTabletRequestPb) -> Resul
     Ok(())
 }
 
-async fn alter_schema(server: &TabletServer, call: Call) -> Reply {
-    let request = match call.decode::<AlterSchemaRequestPb>() {
-        Ok(request) => request,
-        Err(reply) => return reply,
-    };
-    call.release_slot();
-    let response = match alter(server, request).await {
+async fn alter_schema(server: &TabletServer, request: AlterSchemaRequestPb) -> AlterSchemaResponsePb {
+    match alter(server, request).await {
         Ok(timestamp) => AlterSchemaResponsePb { error: None, timestamp: timestamp.map(|at| at.0) },
         Err(error) => AlterSchemaResponsePb { error: Some(error.to_pb()), timestamp: None },
-    };
-    Reply::message(&response)
+    }
 }
 
 /// Returns the timestamp of the alteration, or `None` if it was applied before.
@@ -203,11 +187,7 @@ fn altered_before(requested: u32, current: u32, schema: &Schema, known: &Schema)
     Ok(())
 }
 
-fn quiesce(server: &TabletServer, call: &Call) -> Reply {
-    let request = match call.decode::<QuiesceTabletServerRequestPb>() {
-        Ok(request) => request,
-        Err(reply) => return reply,
-    };
+fn quiesce(server: &TabletServer, request: &QuiesceTabletServerRequestPb) -> QuiesceTabletServerResponsePb {
     if let Some(quiesce) = request.quiesce {
         tracing::info!(quiesce, "quiescing was switched");
         server.set_quiescing(quiesce);
@@ -218,5 +198,5 @@ fn quiesce(server: &TabletServer, call: &Call) -> Reply {
         response.num_leaders = Some(super::quiescing::leaders(server) as i32);
         response.num_active_scanners = Some(server.scanners().len() as i32);
     }
-    Reply::message(&response)
+    response
 }

@@ -23,6 +23,7 @@ use super::replica::{PendingUpdate, ReplicaHandle};
 use crate::server_clock::ServerClock;
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::service_methods;
 use nyala_common::wire::consensus as wire;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_common::wire::schema;
@@ -39,6 +40,7 @@ use nyala_proto::kudu::consensus::{
     RunLeaderElectionResponsePb, StartTabletCopyRequestPb, StartTabletCopyResponsePb,
     UnsafeChangeConfigRequestPb, UnsafeChangeConfigResponsePb, VoteRequestPb, VoteResponsePb,
 };
+use nyala_proto::kudu::tserver::TabletServerErrorPb;
 
 /// Owner of the replicas that a service speaks for.
 pub trait ReplicaHost: Send + Sync + 'static {
@@ -95,24 +97,45 @@ impl HostedReplica {
     }
 }
 
-const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
-    MethodInfo { name, tracked: false, required }
+service_methods! {
+    fn dispatch(service: ConsensusService, call) of METHODS;
+    "UpdateConsensus" { tracked: false, required: &[1, 2, 3] } =>
+        Reply::message(&update(&*service.0, call.decode()?, &call.sidecars).await),
+    "Heartbeats" { tracked: false, required: &[] } =>
+        Reply::message(&heartbeats(&*service.0, &call, call.decode()?).await),
+    "RequestConsensusVote" { tracked: false, required: &[1, 2, 3, 4] } =>
+        Reply::message(&vote(&service.0, &call.decode()?).await),
+    "GetNodeInstance" { tracked: false, required: &[] } =>
+        Reply::message(&GetNodeInstanceResponsePb { node_instance: service.0.instance() }),
+    "GetConsensusState" { tracked: false, required: &[] } =>
+        Reply::message(&consensus_states(&*service.0, &call.decode()?)),
+    "GetLastOpId" { tracked: false, required: &[1] } =>
+        Reply::message(&last_op_id(&*service.0, &call.decode()?).await),
+    "RunLeaderElection" { tracked: false, required: &[1] } => {
+        let error = error_pb(run_election(&*service.0, &call.decode()?));
+        Reply::message(&RunLeaderElectionResponsePb { error })
+    },
+    "LeaderStepDown" { tracked: false, required: &[1] } => {
+        let error = error_pb(step_down(&*service.0, &call.decode()?).await);
+        Reply::message(&LeaderStepDownResponsePb { error })
+    },
+    "ChangeConfig" { tracked: false, required: &[1] } =>
+        Reply::message(&change_config(&*service.0, &call.decode()?).await),
+    "BulkChangeConfig" { tracked: false, required: &[2] } =>
+        Reply::message(&bulk_change_config(&*service.0, &call.decode()?).await),
+    "UnsafeChangeConfig" { tracked: false, required: &[2, 3, 4] } => {
+        let error = error_pb(unsafe_config(&*service.0, call.decode()?).await);
+        Reply::message(&UnsafeChangeConfigResponsePb { error })
+    },
+    "StartTabletCopy" { tracked: false, required: &[1, 2, 3] } => {
+        let error = error_pb(start_copy(&service.0, call.decode()?).await);
+        Reply::message(&StartTabletCopyResponsePb { error })
+    },
 }
 
-static METHODS: [MethodInfo; 12] = [
-    method("UpdateConsensus", &[1, 2, 3]),
-    method("Heartbeats", &[]),
-    method("RequestConsensusVote", &[1, 2, 3, 4]),
-    method("GetNodeInstance", &[]),
-    method("GetConsensusState", &[]),
-    method("GetLastOpId", &[1]),
-    method("RunLeaderElection", &[1]),
-    method("LeaderStepDown", &[1]),
-    method("ChangeConfig", &[1]),
-    method("BulkChangeConfig", &[2]),
-    method("UnsafeChangeConfig", &[2, 3, 4]),
-    method("StartTabletCopy", &[1, 2, 3]),
-];
+fn error_pb(result: Result<(), TabletError>) -> Option<TabletServerErrorPb> {
+    result.err().map(|error| error.to_pb())
+}
 
 /// The consensus service of one server.
 pub struct ConsensusService(pub Arc<dyn ReplicaHost>);
@@ -126,47 +149,14 @@ impl Service for ConsensusService {
         &[]
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        METHODS.iter().find(|method| method.name == name)
+    fn methods(&self) -> &'static [MethodInfo] {
+        METHODS
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         // A call only waits for a replica's loop, so it needs no slot, and heartbeats must not wait for one.
         call.release_slot();
-        Box::pin(async move { self.answer(&call).await.unwrap_or_else(|reply| reply) })
-    }
-}
-
-impl ConsensusService {
-    async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
-        let host = &self.0;
-        let error = |result: Result<(), TabletError>| result.err().map(|error| error.to_pb());
-        Ok(match call.method {
-            "UpdateConsensus" => Reply::message(&update(host, call.decode()?, &call.sidecars).await),
-            "Heartbeats" => Reply::message(&heartbeats(host, call, call.decode()?).await),
-            "RequestConsensusVote" => Reply::message(&vote(host, &call.decode()?).await),
-            "GetConsensusState" => Reply::message(&consensus_states(&**host, &call.decode()?)),
-            "GetLastOpId" => Reply::message(&last_op_id(&**host, &call.decode()?).await),
-            "RunLeaderElection" => {
-                let error = error(run_election(&**host, &call.decode()?));
-                Reply::message(&RunLeaderElectionResponsePb { error })
-            }
-            "LeaderStepDown" => {
-                let error = error(step_down(&**host, &call.decode()?).await);
-                Reply::message(&LeaderStepDownResponsePb { error })
-            }
-            "ChangeConfig" => Reply::message(&change_config(&**host, &call.decode()?).await),
-            "BulkChangeConfig" => Reply::message(&bulk_change_config(&**host, &call.decode()?).await),
-            "UnsafeChangeConfig" => {
-                let error = error(unsafe_config(&**host, call.decode()?).await);
-                Reply::message(&UnsafeChangeConfigResponsePb { error })
-            }
-            "StartTabletCopy" => {
-                let error = error(start_copy(host, call.decode()?).await);
-                Reply::message(&StartTabletCopyResponsePb { error })
-            }
-            _ => Reply::message(&GetNodeInstanceResponsePb { node_instance: host.instance() }),
-        })
+        dispatch(self, call)
     }
 }
 
@@ -190,12 +180,8 @@ fn find(host: &dyn ReplicaHost, dest: Option<&Bytes>, tablet: &[u8]) -> Result<R
 
 // Calls between replicas.
 
-async fn update(
-    host: &Arc<dyn ReplicaHost>,
-    pb: ConsensusRequestPb,
-    sidecars: &[Bytes],
-) -> ConsensusResponsePb {
-    match begin_update(&**host, pb, sidecars) {
+async fn update(host: &dyn ReplicaHost, pb: ConsensusRequestPb, sidecars: &[Bytes]) -> ConsensusResponsePb {
+    match begin_update(host, pb, sidecars) {
         Ok((replica, pending)) => match pending.answer().await {
             Ok(response) => wire::update_response_to_pb(&response),
             Err(error) => wire::update_refused(host.uuid(), &replica_error(&replica, &error)),
@@ -237,15 +223,11 @@ fn replica_error(replica: &ReplicaHandle, error: &Error) -> TabletError {
 /// Share of the caller's remaining time, as a divisor, that one replica may delay the replies of the others.
 const HEARTBEAT_PATIENCE_SHARE: u32 = 2;
 
-async fn heartbeats(
-    host: &Arc<dyn ReplicaHost>,
-    call: &Call,
-    pb: HeartbeatsRequestPb,
-) -> HeartbeatsResponsePb {
+async fn heartbeats(host: &dyn ReplicaHost, call: &Call, pb: HeartbeatsRequestPb) -> HeartbeatsResponsePb {
     if let Err(error) = check_destination(host.uuid(), pb.dest_uuid.as_ref()) {
         return HeartbeatsResponsePb { responses: Vec::new(), error: Some(error.to_pb()) };
     }
-    let begin = |update| begin_update(&**host, update, &[]);
+    let begin = |update| begin_update(host, update, &[]);
     let begun: Vec<Result<_, TabletError>> = pb.updates.into_iter().map(begin).collect();
     let patience =
         call.deadline.map_or(Duration::MAX, |end| end.since(call.received)) / HEARTBEAT_PATIENCE_SHARE;

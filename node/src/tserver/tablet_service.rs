@@ -12,6 +12,7 @@ use super::tablet_entry::TabletEntry;
 use super::{scan, write};
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::service_methods;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_common::wire::partition;
 use nyala_common::wire::schema;
@@ -33,19 +34,17 @@ pub const FEATURES: &[u32] = &[
     TabletServerFeatures::BloomFilterPredicateV2 as u32,
 ];
 
-const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
-    MethodInfo { name, tracked: false, required }
+service_methods! {
+    fn dispatch(service: TabletServerService, call) of METHODS;
+    "Ping" { tracked: false, required: &[] } => Reply::message(&PingResponsePb {}),
+    "Write" { tracked: true, required: &[1] } => write(&service.0, call).await,
+    "Scan" { tracked: false, required: &[] } => scan(&service.0, call).await,
+    "ScannerKeepAlive" { tracked: false, required: &[1] } => scan::keep_alive(&service.0, &call),
+    "ListTablets" { tracked: false, required: &[] } =>
+        Reply::message(&list_tablets(&service.0, &call.decode()?)),
+    "SplitKeyRange" { tracked: false, required: &[1] } => split_key_range(&service.0, &call.decode()?).await,
+    "Checksum" { tracked: false, required: &[] } => scan::checksum(&service.0, call).await,
 }
-
-static METHODS: [MethodInfo; 7] = [
-    method("Ping", &[]),
-    MethodInfo { name: "Write", tracked: true, required: &[1] },
-    method("Scan", &[]),
-    method("ScannerKeepAlive", &[1]),
-    method("ListTablets", &[]),
-    method("SplitKeyRange", &[1]),
-    method("Checksum", &[]),
-];
 
 /// The client service of one server.
 pub struct TabletServerService(pub Arc<TabletServer>);
@@ -59,44 +58,33 @@ impl Service for TabletServerService {
         FEATURES
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        METHODS.iter().find(|method| method.name == name)
+    fn methods(&self) -> &'static [MethodInfo] {
+        METHODS
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
-        Box::pin(async move {
-            let server = &*self.0;
-            let began = server.env.now().mono;
-            let took = || server.env.now().mono.since(began);
-            match call.method {
-                "Write" => {
-                    let reply = write::write(server, call).await;
-                    server.metrics.write_seconds.record(took());
-                    reply
-                }
-                "Scan" => {
-                    let reply = scan::scan(server, call).await;
-                    server.metrics.scan_seconds.record(took());
-                    reply
-                }
-                "ScannerKeepAlive" => scan::keep_alive(server, &call),
-                "Checksum" => scan::checksum(server, call).await,
-                "ListTablets" => list_tablets(server, &call),
-                "SplitKeyRange" => split_key_range(server, &call).await,
-                _ => Reply::message(&PingResponsePb {}),
-            }
-        })
+        dispatch(self, call)
     }
 }
 
-fn list_tablets(server: &TabletServer, call: &Call) -> Reply {
-    let request = match call.decode::<ListTabletsRequestPb>() {
-        Ok(request) => request,
-        Err(reply) => return reply,
-    };
+async fn write(server: &TabletServer, call: Call) -> Reply {
+    let began = server.env.now().mono;
+    let reply = write::write(server, call).await;
+    server.metrics.write_seconds.record(server.env.now().mono.since(began));
+    reply
+}
+
+async fn scan(server: &TabletServer, call: Call) -> Reply {
+    let began = server.env.now().mono;
+    let reply = scan::scan(server, call).await;
+    server.metrics.scan_seconds.record(server.env.now().mono.since(began));
+    reply
+}
+
+fn list_tablets(server: &TabletServer, request: &ListTabletsRequestPb) -> ListTabletsResponsePb {
     let describe = |entry: &Arc<TabletEntry>| status_and_schema(entry, request.need_schema_info());
     let status_and_schema = server.tablets.all().iter().map(describe).collect();
-    Reply::message(&ListTabletsResponsePb { error: None, status_and_schema })
+    ListTabletsResponsePb { error: None, status_and_schema }
 }
 
 fn status_and_schema(entry: &TabletEntry, schema: bool) -> StatusAndSchemaPb {
@@ -132,12 +120,8 @@ pub fn status(entry: &TabletEntry) -> TabletStatusPb {
     }
 }
 
-async fn split_key_range(server: &TabletServer, call: &Call) -> Reply {
-    let request = match call.decode::<SplitKeyRangeRequestPb>() {
-        Ok(request) => request,
-        Err(reply) => return reply,
-    };
-    let response = match key_ranges(server, &request).await {
+async fn split_key_range(server: &TabletServer, request: &SplitKeyRangeRequestPb) -> Reply {
+    let response = match key_ranges(server, request).await {
         Ok(ranges) => SplitKeyRangeResponsePb { error: None, ranges },
         Err(error) if error.is_busy() => return Reply::too_busy(error.to_string()),
         Err(error) => SplitKeyRangeResponsePb { error: Some(error.to_pb()), ranges: Vec::new() },

@@ -13,6 +13,7 @@
 //! | [`service_queue`] | order of queued calls, rejection when the queue is full | yes |
 //! | [`result_tracker`] | cached replies for retries of the same request | yes |
 //! | `required_fields` | proto2 required fields of a request | yes |
+//! | `service_methods` | the table of a service's methods and handlers | yes |
 //! | [`server`] | accepts connections and runs services | |
 //! | `connection`, `dispatch`, `send_queue` | one server connection, its calls, its outgoing bytes | |
 //! | [`client`], `proxy` | calls services: over one connection, or over a reconnecting proxy | |
@@ -29,6 +30,7 @@ mod required_fields;
 pub mod result_tracker;
 mod send_queue;
 pub mod server;
+mod service_methods;
 pub mod service_queue;
 
 use std::net::SocketAddr;
@@ -52,8 +54,13 @@ pub trait Service: Send + Sync + 'static {
     /// rejected and not executed.
     fn features(&self) -> &'static [u32];
 
+    /// Returns the methods; see [`service_methods`](crate::service_methods).
+    fn methods(&self) -> &'static [MethodInfo];
+
     /// Returns the properties of a method, or `None` if the method does not exist.
-    fn method(&self, name: &str) -> Option<&'static MethodInfo>;
+    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
+        self.methods().iter().find(|method| method.name == name)
+    }
 
     /// Returns an error reply if the caller may not run `call`. Order: checked before a cached reply is sent, and
     /// before [`Service::call`].
@@ -145,6 +152,11 @@ impl Reply {
 
     pub fn error(code: RpcErrorCodePb, message: impl Into<String>) -> Reply {
         Reply::Err { code, message: message.into(), copy_error: None }
+    }
+
+    /// Returns the error for a method that the service does not have.
+    pub fn no_such_method(name: &str) -> Reply {
+        Reply::error(RpcErrorCodePb::ErrorNoSuchMethod, format!("there is no method {name}"))
     }
 
     /// Returns an error that makes the caller retry later at the same server.

@@ -30,6 +30,7 @@ use crate::tserver::consensus_service::{HostedReplica, ReplicaHost};
 use crate::tserver::replica::ReplicaHandle;
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use nyala_common::service_methods;
 use nyala_common::wire::consensus as wire;
 use nyala_common::wire::errors::status_from_error;
 use nyala_common::wire::schema::id_bytes;
@@ -43,16 +44,13 @@ use nyala_proto::kudu::tserver::{
 
 pub const SERVICE: &str = "kudu.tserver.TabletCopyService";
 
-const fn method(name: &'static str, required: &'static [u32]) -> MethodInfo {
-    MethodInfo { name, tracked: false, required }
+service_methods! {
+    fn dispatch(copies: CopyService, call) of METHODS;
+    "BeginTabletCopySession" { tracked: false, required: &[1, 2] } => copies.begin(call.decode()?).await?,
+    "CheckSessionActive" { tracked: false, required: &[1] } => copies.check_active(&call.decode()?),
+    "FetchData" { tracked: false, required: &[1, 2] } => copies.fetch(&call.decode()?).await?,
+    "EndTabletCopySession" { tracked: false, required: &[1, 2] } => copies.end(&call.decode()?)?,
 }
-
-static METHODS: [MethodInfo; 4] = [
-    method("BeginTabletCopySession", &[1, 2]),
-    method("CheckSessionActive", &[1]),
-    method("FetchData", &[1, 2]),
-    method("EndTabletCopySession", &[1, 2]),
-];
 
 /// Sessions of one server and their shared bandwidth limit.
 pub struct CopyService {
@@ -73,13 +71,15 @@ impl CopyError {
     fn new(code: Code, error: Error) -> CopyError {
         CopyError { code, error }
     }
+}
 
-    fn reply(self) -> Reply {
-        let error = TabletCopyErrorPb { code: self.code as i32, status: status_from_error(&self.error) };
+impl From<CopyError> for Reply {
+    fn from(CopyError { code, error }: CopyError) -> Reply {
+        let pb = TabletCopyErrorPb { code: code as i32, status: status_from_error(&error) };
         Reply::Err {
             code: RpcErrorCodePb::ErrorApplication,
-            message: self.error.message,
-            copy_error: Some(error.encode_to_vec().into()),
+            message: error.message,
+            copy_error: Some(pb.encode_to_vec().into()),
         }
     }
 }
@@ -233,16 +233,6 @@ impl CopyService {
         }
         Ok(Reply::message(&EndTabletCopySessionResponsePb {}))
     }
-
-    async fn answer(&self, call: &Call) -> Result<Reply, Reply> {
-        let result = match call.method {
-            "BeginTabletCopySession" => self.begin(call.decode()?).await,
-            "FetchData" => self.fetch(&call.decode()?).await,
-            "CheckSessionActive" => Ok(self.check_active(&call.decode()?)),
-            _ => self.end(&call.decode()?),
-        };
-        Ok(result.unwrap_or_else(CopyError::reply))
-    }
 }
 
 impl Service for CopyService {
@@ -254,14 +244,14 @@ impl Service for CopyService {
         &[]
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        METHODS.iter().find(|method| method.name == name)
+    fn methods(&self) -> &'static [MethodInfo] {
+        METHODS
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         // The number of these calls is bounded by the sessions, and they mostly wait for bandwidth.
         call.release_slot();
-        Box::pin(async move { self.answer(&call).await.unwrap_or_else(|reply| reply) })
+        dispatch(self, call)
     }
 }
 

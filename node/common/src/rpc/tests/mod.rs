@@ -70,8 +70,8 @@ impl Service for Echo {
         &[1, 2]
     }
 
-    fn method(&self, name: &str) -> Option<&'static MethodInfo> {
-        METHODS.iter().find(|method| method.name == name)
+    fn methods(&self) -> &'static [MethodInfo] {
+        &METHODS
     }
 
     fn authorize(&self, call: &Call) -> Result<(), Reply> {
