@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::Result;
 
-use super::ExitError;
+use super::exit::ExitError;
+use super::options::{base, connect, option, texts};
 use super::output::{print, table as text_table};
-use super::table::{base, connect, option, texts};
 use nyala_client::Client;
 use nyala_client::rebalance::{Placement, Rebalance, ReplicaMove};
 use nyala_common::env::Env;

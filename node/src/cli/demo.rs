@@ -10,11 +10,12 @@ use engine::schema::row_ops::RowOpKind;
 use engine::time::Instant;
 use futures_util::future::join_all;
 
+use super::definitions;
+use super::exit::{ExitError, until_interrupted};
 use super::lineitem::{self, ExpectedTotals, TablePart};
+use super::options::{option, text};
 use super::output::{ProgressUnit, bytes, grouped, print, progress, table as text_table};
 use super::queries::{self, PricingSummary, in_task};
-use super::table::{option, text};
-use super::{ExitError, definitions};
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use crate::server::flags::Flags;
 use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
@@ -100,7 +101,7 @@ impl Demo {
                 addresses
             }
         };
-        let done = super::until_interrupted(stop, async { Ok(self.play(env, masters).await?) }).await;
+        let done = until_interrupted(stop, async { Ok(self.play(env, masters).await?) }).await;
         if let Some(cluster) = &mut cluster {
             cluster.shutdown().await;
         }

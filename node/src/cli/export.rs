@@ -13,8 +13,8 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
 use super::files::{FileFormat, OutputFile};
+use super::options::{connect, named, open, option, spec, text};
 use super::output::{ProgressUnit, bytes, grouped, print, progress};
-use super::table::{connect, named, open, option, spec, text};
 use nyala_client::Scanner;
 use nyala_common::env::Env;
 

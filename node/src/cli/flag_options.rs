@@ -1,13 +1,17 @@
 //! The table of flags as options of a command.
 
+use std::io;
+
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::error::{Error, Result};
 
-use super::ReadFile;
 use crate::config;
 use crate::dirs::ServerKind;
 use crate::server::flags::{FlagKind, FlagScope, FlagSpec, Flags, TABLE, spec};
+
+/// Function that reads a file named on the command line.
+pub type ReadFile<'a> = &'a dyn Fn(&str) -> io::Result<Vec<u8>>;
 
 const CONFIG: &str = "config";
 

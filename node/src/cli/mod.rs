@@ -13,12 +13,9 @@
 //! (another server's, of a newer format, corrupted, in use).
 
 use std::ffi::OsString;
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 
 use clap::{ArgMatches, Command};
-use engine::error::{Error, ErrorKind, Result};
 
 use crate::server::flags::Flags;
 use crate::server::logging::LogFormat;
@@ -27,15 +24,21 @@ use nyala_common::env::{BoxFuture, Env};
 mod cluster;
 pub mod definitions;
 mod demo;
+mod exit;
 mod export;
 mod files;
 mod flag_options;
 pub mod import;
 pub mod lineitem;
+mod options;
 mod output;
 pub mod queries;
 mod serve;
 mod table;
+
+pub use exit::ExitError;
+use exit::until_interrupted;
+pub use flag_options::ReadFile;
 
 /// A parsed command line.
 pub enum Invocation {
@@ -61,9 +64,6 @@ pub fn normalise(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     args.map(|arg| arg.to_str().and_then(flag_options::normalise).map(OsString::from).unwrap_or(arg))
         .collect()
 }
-
-/// Function that reads a file named on the command line.
-pub type ReadFile<'a> = &'a dyn Fn(&str) -> io::Result<Vec<u8>>;
 
 /// Parses the command line and checks its flags.
 pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Invocation, ExitError> {
@@ -108,66 +108,11 @@ impl Invocation {
     }
 }
 
-/// Returns the work's result, unless `stop` is ready first.
-async fn until_interrupted(
-    stop: BoxFuture<'static, ()>,
-    work: impl Future<Output = Result<(), ExitError>>,
-) -> Result<(), ExitError> {
-    tokio::select! {
-        biased;
-        done = work => done,
-        () = stop => Err(ExitError { code: FAILED, message: "interrupted".to_string() }),
-    }
-}
-
 fn process_settings(flags: &Arc<Flags>) -> ProcessSettings {
     let format = if flags.text("log_format") == "json" { LogFormat::Json } else { LogFormat::Text };
     ProcessSettings {
         log_format: format,
         log_level: flags.text("log_level"),
         memory_limit_bytes: Some(flags.number("memory_limit_hard_bytes")).filter(|bytes| *bytes > 0),
-    }
-}
-
-/// Reason that the program ends, and its exit code.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExitError {
-    pub code: u8,
-    pub message: String,
-}
-
-const FAILED: u8 = 1;
-const USAGE: u8 = 2;
-const ADDRESS_TAKEN: u8 = 3;
-const DIRECTORY_REFUSED: u8 = 4;
-
-impl ExitError {
-    /// Returns the error of a wrong command line or flag.
-    pub fn usage(error: Error) -> ExitError {
-        ExitError { code: USAGE, message: error.message }
-    }
-
-    /// Returns the error of a server that did not start. Flags were checked before, so `Invalid` concerns the
-    /// directories.
-    pub fn start(error: Error) -> ExitError {
-        let taken = Some(libc::EADDRINUSE);
-        let code = match error.kind {
-            _ if error.errno == taken => ADDRESS_TAKEN,
-            ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::Unsupported => DIRECTORY_REFUSED,
-            _ => FAILED,
-        };
-        ExitError { code, message: error.message }
-    }
-}
-
-impl From<Error> for ExitError {
-    fn from(error: Error) -> ExitError {
-        ExitError { code: FAILED, message: error.message }
-    }
-}
-
-impl fmt::Display for ExitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, Result};
 
-use super::{ExitError, ReadFile, flag_options};
+use super::exit::ExitError;
+use super::flag_options::{self, ReadFile};
 use crate::dirs::ServerKind;
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use crate::server::flags::{FlagSpec, FlagState, Flags};

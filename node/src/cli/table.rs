@@ -1,18 +1,15 @@
 //! `nyala table …`: list, describe, create and drop tables; import and export rows.
 
-use std::time::Duration;
-
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, Result};
 use engine::schema::Schema;
 
+use super::exit::ExitError;
+use super::options::{base, connect, many, named, open, option, spec, text, texts};
 use super::output::{bytes, grouped, print, table as text_table};
-use super::{ExitError, definitions, export, import};
-use nyala_client::{Client, ClientConfig, CreateTable, ScanSpec, Table};
+use super::{definitions, export, import};
+use nyala_client::{Client, CreateTable, ScanSpec, Table};
 use nyala_common::env::Env;
-
-/// Longest wait for a cluster that may not run.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A parsed command.
 pub struct TableCommand {
@@ -33,30 +30,6 @@ pub fn command() -> Command {
             import::command(),
             export::command(),
         ])
-}
-
-/// Returns a command that talks to a cluster.
-pub fn base(name: &'static str, about: &'static str) -> Command {
-    Command::new(name).about(about).arg(
-        Arg::new("masters")
-            .long("masters")
-            .value_name("HOST:PORT,...")
-            .default_value("127.0.0.1:7051")
-            .help("Addresses of the masters"),
-    )
-}
-
-/// Returns a command about one table.
-pub fn named(name: &'static str, about: &'static str) -> Command {
-    base(name, about).arg(Arg::new("table").value_name("TABLE").required(true).help("Name of the table"))
-}
-
-pub fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value).help(help)
-}
-
-fn many(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    option(name, value, help).action(ArgAction::Append)
 }
 
 fn create() -> Command {
@@ -96,30 +69,6 @@ fn scan() -> Command {
 /// Returns the command in `matches` of [`command`].
 pub fn parse(matches: &ArgMatches) -> TableCommand {
     TableCommand { matches: matches.clone() }
-}
-
-/// Connects to the cluster named on the command line.
-pub async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
-    let masters = text(matches, "masters").expect("it has a default");
-    let config = ClientConfig { connect_timeout: PATIENCE, ..ClientConfig::new(definitions::names(masters)) };
-    let hint = |error: Error| {
-        let message = format!("{}\nIs there a cluster at {masters}? 'nyala up' starts one.", error.message);
-        Error { message, ..error }
-    };
-    Client::connect(env.clone(), config).await.map_err(hint)
-}
-
-pub fn text<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
-    matches.get_one::<String>(name).map(String::as_str)
-}
-
-pub fn texts<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a str> {
-    matches.get_many::<String>(name).into_iter().flatten().map(String::as_str)
-}
-
-/// Opens the table named on the command line.
-pub async fn open(client: &Client, matches: &ArgMatches) -> Result<Table> {
-    client.open_table(text(matches, "table").expect("it is required")).await
 }
 
 impl TableCommand {
@@ -238,23 +187,6 @@ async fn describe(table: &Table) -> Result<()> {
     text.push_str(&format!("ROWS about {rows}\nON DISK about {size}\n"));
     print(&text);
     Ok(())
-}
-
-/// Returns the scan of `--columns`, `--where` and `--limit`; `None` if no row can satisfy it.
-pub fn spec(table: &Table, matches: &ArgMatches) -> Result<Option<ScanSpec>> {
-    let columns = text(matches, "columns").map(definitions::names);
-    for name in columns.iter().flatten() {
-        definitions::find(table.schema(), name, table.name())?;
-    }
-    let mut predicates = Vec::new();
-    for condition in texts(matches, "where") {
-        match definitions::condition(condition, table)? {
-            Some(predicate) => predicates.push(predicate),
-            None => return Ok(None),
-        }
-    }
-    let limit = matches.get_one::<u64>("limit").copied();
-    Ok(Some(ScanSpec { columns, predicates, limit, ..ScanSpec::default() }))
 }
 
 async fn print_rows(table: &Table, matches: &ArgMatches) -> Result<()> {

@@ -14,8 +14,8 @@ use engine::schema::row_ops::RowOpKind;
 
 use self::reader::{CsvReader, ImportInput, ImportRows, ImportTarget, ParquetReader, csv_reader};
 use super::files::{FileFormat, InputFile, OutputFile};
+use super::options::{connect, named, open, option, text};
 use super::output::{ProgressUnit, grouped, print, progress};
-use super::table::{connect, named, open, option, text};
 use nyala_client::{FlushMode, Session, SessionConfig, Table};
 use nyala_common::env::Env;
 

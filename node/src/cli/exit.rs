@@ -1,0 +1,62 @@
+//! Ends of the program: errors with their exit codes, and interruption.
+
+use std::fmt;
+
+use engine::error::{Error, ErrorKind};
+
+use nyala_common::env::BoxFuture;
+
+/// Reason that the program ends, and its exit code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExitError {
+    pub code: u8,
+    pub message: String,
+}
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const ADDRESS_TAKEN: u8 = 3;
+const DIRECTORY_REFUSED: u8 = 4;
+
+impl ExitError {
+    /// Returns the error of a wrong command line or flag.
+    pub fn usage(error: Error) -> ExitError {
+        ExitError { code: USAGE, message: error.message }
+    }
+
+    /// Returns the error of a server that did not start. Flags were checked before, so `Invalid` concerns the
+    /// directories.
+    pub fn start(error: Error) -> ExitError {
+        let taken = Some(libc::EADDRINUSE);
+        let code = match error.kind {
+            _ if error.errno == taken => ADDRESS_TAKEN,
+            ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::Unsupported => DIRECTORY_REFUSED,
+            _ => FAILED,
+        };
+        ExitError { code, message: error.message }
+    }
+}
+
+impl From<Error> for ExitError {
+    fn from(error: Error) -> ExitError {
+        ExitError { code: FAILED, message: error.message }
+    }
+}
+
+impl fmt::Display for ExitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Returns the work's result, unless `stop` is ready first.
+pub(super) async fn until_interrupted(
+    stop: BoxFuture<'static, ()>,
+    work: impl Future<Output = Result<(), ExitError>>,
+) -> Result<(), ExitError> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = stop => Err(ExitError { code: FAILED, message: "interrupted".to_string() }),
+    }
+}

@@ -1,0 +1,79 @@
+//! Options that several commands share, the cluster they name and the table they open.
+
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use engine::error::{Error, Result};
+
+use super::definitions;
+use nyala_client::{Client, ClientConfig, ScanSpec, Table};
+use nyala_common::env::Env;
+
+/// Longest wait for a cluster that may not run.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Returns a command that talks to a cluster.
+pub fn base(name: &'static str, about: &'static str) -> Command {
+    Command::new(name).about(about).arg(
+        Arg::new("masters")
+            .long("masters")
+            .value_name("HOST:PORT,...")
+            .default_value("127.0.0.1:7051")
+            .help("Addresses of the masters"),
+    )
+}
+
+/// Returns a command about one table.
+pub fn named(name: &'static str, about: &'static str) -> Command {
+    base(name, about).arg(Arg::new("table").value_name("TABLE").required(true).help("Name of the table"))
+}
+
+pub fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help)
+}
+
+/// Returns an option that may be repeated.
+pub fn many(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    option(name, value, help).action(ArgAction::Append)
+}
+
+/// Connects to the cluster named on the command line.
+pub async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
+    let masters = text(matches, "masters").expect("it has a default");
+    let config = ClientConfig { connect_timeout: PATIENCE, ..ClientConfig::new(definitions::names(masters)) };
+    let hint = |error: Error| {
+        let message = format!("{}\nIs there a cluster at {masters}? 'nyala up' starts one.", error.message);
+        Error { message, ..error }
+    };
+    Client::connect(env.clone(), config).await.map_err(hint)
+}
+
+pub fn text<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
+    matches.get_one::<String>(name).map(String::as_str)
+}
+
+pub fn texts<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a str> {
+    matches.get_many::<String>(name).into_iter().flatten().map(String::as_str)
+}
+
+/// Opens the table named on the command line.
+pub async fn open(client: &Client, matches: &ArgMatches) -> Result<Table> {
+    client.open_table(text(matches, "table").expect("it is required")).await
+}
+
+/// Returns the scan of `--columns`, `--where` and `--limit`; `None` if no row can satisfy it.
+pub fn spec(table: &Table, matches: &ArgMatches) -> Result<Option<ScanSpec>> {
+    let columns = text(matches, "columns").map(definitions::names);
+    for name in columns.iter().flatten() {
+        definitions::find(table.schema(), name, table.name())?;
+    }
+    let mut predicates = Vec::new();
+    for condition in texts(matches, "where") {
+        match definitions::condition(condition, table)? {
+            Some(predicate) => predicates.push(predicate),
+            None => return Ok(None),
+        }
+    }
+    let limit = matches.get_one::<u64>("limit").copied();
+    Ok(Some(ScanSpec { columns, predicates, limit, ..ScanSpec::default() }))
+}
