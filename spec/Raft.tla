@@ -278,7 +278,7 @@ Fail(s) ==
 
 \* At a restart: the metadata m was read, the log was not.  Its end may still be known (`knows`): of a tombstone, or of
 \* a replica that was just closed.
-\* Code: TabletManager::open and TabletManager::load, node/src/tserver/tablet_manager.rs.
+\* Code: TabletManager::open and TabletManager::load, node/src/hosting/tablet_manager.rs.
 FailOpen(s, m, knows) ==
     /\ Exists(s)
     /\ down' = [down EXCEPT ![s] = IF knows THEN "failed" ELSE "unopened"]

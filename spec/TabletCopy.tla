@@ -106,7 +106,7 @@ LeaveTombstone(s) ==
 
 \* The master's request: delete the replica if its committed configuration is not newer than index n (Nil: no
 \* condition).  The configuration of an unopened replica is unknown.
-\* Code: node/src/tserver/tombstones.rs; replica::tombstone::tombstone.
+\* Code: node/src/hosting/tombstones.rs; replica::tombstone::tombstone.
 Tombstone(s, n) ==
     LET mine == Index(ConfigAt(log[s], commit[s]))
         newer == {k \in 1..commit[s] : Index(log[s][k][2]) = k /\ k > n /\ s \in Members(log[s][k][2])}
@@ -119,7 +119,7 @@ Tombstone(s, n) ==
     /\ UNCHANGED <<open, pre, cand, sent, told, ack, committed, copies>>
 
 \* The table is dropped: the replica forgets everything and never comes back ("D").
-\* Code: node/src/tserver/tombstones.rs; replica::tombstone::delete.
+\* Code: node/src/hosting/tombstones.rs; replica::tombstone::delete.
 Delete(s) ==
     /\ data[s] \in {"R", "T", "Y"}
     /\ data' = [data EXCEPT ![s] = "D"]

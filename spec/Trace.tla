@@ -172,7 +172,7 @@ NeverMade(s) ==
     /\ cut' = "Create"
     /\ UNCHANGED <<replica, tomb, down, copy, open, network, history>>
 
-\* A server forgets deleted tablets at its restart (node/src/tserver/deleted_tablets.rs): a leader that the drop of the
+\* A server forgets deleted tablets at its restart (node/src/hosting/deleted_tablets.rs): a leader that the drop of the
 \* table has not reached may copy one there once more, and the master deletes it again.
 Unburied(s) ==
     /\ data[s] = "D"

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   main ── cli ──▶ server::startup ──┬──▶ master    catalog_loop ──▶ system tablet (a replica)
-//!            │       config, dirs     └──▶ tserver   replica (event loop) ──▶ engine::replica, raft, tablet, wal
-//!            └── nyala_client                │
+//!            │       config, dirs     └──▶ tserver   │                 │
+//!            └── nyala_client                │       └─────────────────┴──▶ hosting ──▶ engine::replica, raft, wal
 //!                                            └──▶ nyala_common: env (clock, disks, network, tasks), rpc, wire, metrics
 //! ```
 //!
 //! Path of a write:
 //! 1. `tserver/write.rs` decodes the Write call, binds the client's columns and reserves memory.
-//! 2. `tserver/replica` posts the operation to the replica's event loop.
+//! 2. `hosting/replica` posts the operation to the replica's event loop.
 //! 3. The loop steps the engine's `Replica`, which assigns a timestamp and appends the entry.
-//! 4. The entry leaves for the peers (`tserver/raft_transport`) and for the log (`tserver/log_writer.rs`).
-//! 5. Peers append, sync and reply (`tserver/consensus_service.rs`).
+//! 4. The entry leaves for the peers (`hosting/raft_transport`) and for the log (`hosting/log_writer.rs`).
+//! 5. Peers append, sync and reply (`hosting/consensus_service.rs`).
 //! 6. With a majority durable, Raft advances the commit index.
 //! 7. The loop applies the operation to the tablet.
 //! 8. The call's reply leaves, and is cached for retries of the same request id.
@@ -29,6 +29,7 @@
 pub mod cli;
 pub mod config;
 pub mod dirs;
+pub mod hosting;
 pub mod master;
 pub mod server;
 pub mod server_clock;

@@ -9,8 +9,8 @@ use engine::raft::{Peer, RaftConfig};
 
 use super::proto::id;
 use super::tserver_calls::MASTER_USER;
+use crate::hosting::raft_transport::SERVICE;
 use crate::server::split_host_port;
-use crate::tserver::raft_transport::SERVICE;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 use nyala_common::wire::consensus::config_from_pb;

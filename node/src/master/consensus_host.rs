@@ -8,11 +8,11 @@ use engine::raft::interface::{VoteRequest, VoteResponse};
 
 use super::join::JoinState;
 use super::system_tablet::TABLET_ID;
+use crate::hosting::consensus_service::{HostedReplica, ReplicaHost};
+use crate::hosting::copy::CopyOrder;
+use crate::hosting::replica::ReplicaHandle;
 use crate::server::ServerStatus;
 use crate::server_clock::ServerClock;
-use crate::tserver::consensus_service::{HostedReplica, ReplicaHost};
-use crate::tserver::copy::CopyOrder;
-use crate::tserver::replica::ReplicaHandle;
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::wire::consensus as wire;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};

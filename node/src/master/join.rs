@@ -21,9 +21,9 @@ use tokio::sync::oneshot;
 
 use super::system_tablet::TABLET_ID;
 use crate::dirs::ServerDirs;
-use crate::tserver::copy::{self, CopyConfig, CopyOrder, CopyTarget};
-use crate::tserver::tablet_entry::{EntryState, TabletEntry};
-use crate::tserver::tombstones::CopySlot;
+use crate::hosting::copy::{self, CopyConfig, CopyOrder, CopyTarget};
+use crate::hosting::tablet_entry::{EntryState, TabletEntry};
+use crate::hosting::tombstones::CopySlot;
 use nyala_common::env::Env;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_proto::kudu::app_status_pb::ErrorCode;

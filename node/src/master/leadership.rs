@@ -26,8 +26,8 @@ use super::config::MasterConfig;
 use super::known_tservers::KnownTservers;
 use super::system_tablet::{self, SystemTablet};
 use super::tserver_calls::TserverCaller;
+use crate::hosting::replica::ReplicaHandle;
 use crate::server::{ServerHealth, ServerStatus};
-use crate::tserver::replica::ReplicaHandle;
 use nyala_common::env::Env;
 
 /// Role of this master.

@@ -20,7 +20,7 @@ use engine::tablet::superblock::Superblock;
 use engine::wal::Wal;
 
 use crate::dirs::ServerDirs;
-use crate::tserver::replica::ReplicaHandle;
+use crate::hosting::replica::ReplicaHandle;
 
 const TYPE: ClientColumn = ClientColumn { id: ColumnId(0), ty: DataType::Int8, nullable: false };
 const ID: ClientColumn = ClientColumn { id: ColumnId(1), ty: DataType::String, nullable: false };

@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::config::TabletConfig;
 use engine::raft::RaftOptions;
 
-use super::copy::CopyConfig;
+use crate::hosting::copy::CopyConfig;
+use crate::hosting::tablet_manager::TabletManagerConfig;
 use crate::server::flags::Flags;
 use nyala_common::rpc::RpcConfig;
 
@@ -108,6 +110,19 @@ impl TserverConfig {
             tablet: TabletConfig::default(),
             rpc: RpcConfig::default(),
             flags: Arc::new(Flags::new()),
+        }
+    }
+    /// Returns the configuration of the server's replicas.
+    pub(super) fn tablets(&self) -> TabletManagerConfig {
+        TabletManagerConfig {
+            raft: self.raft.clone(),
+            tablet: self.tablet.clone(),
+            consensus_timeout: Duration::from_millis(self.consensus_timeout_ms),
+            log_sync: self.log_sync,
+            replica_pending_bytes_max: self.replica_pending_bytes_max,
+            frame_bytes_max: self.rpc.max_message_bytes,
+            page_cache_bytes: self.page_cache_bytes,
+            memory_soft_percent: self.memory_soft_percent,
         }
     }
 }

@@ -9,11 +9,11 @@ use engine::replica::writes_of;
 use engine::wal::ReplicateEntry;
 use prost::Message;
 
-use super::consensus_service::{HostedReplica, ReplicaHost};
-use super::copy;
-use super::replica::ReplicaHandle;
 use super::server::TabletServer;
-use super::tablet_entry::{EntryState, TabletEntry};
+use super::start_copy;
+use crate::hosting::consensus_service::{HostedReplica, ReplicaHost};
+use crate::hosting::replica::ReplicaHandle;
+use crate::hosting::tablet_entry::{EntryState, TabletEntry};
 use crate::server_clock::ServerClock;
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::wire::consensus as wire;
@@ -77,7 +77,7 @@ impl ReplicaHost for TabletServer {
         self: Arc<Self>,
         request: StartTabletCopyRequestPb,
     ) -> BoxFuture<'static, Result<(), TabletError>> {
-        Box::pin(copy::start(self, request))
+        Box::pin(start_copy::start(self, request))
     }
 }
 

@@ -17,10 +17,10 @@ use bytes::Bytes;
 use engine::error::{Error, Result};
 
 use super::consensus_host;
-use super::consensus_service;
 use super::server::TabletServer;
-use super::tablet_entry::TabletEntry;
-use super::tablet_reports::PendingReport;
+use crate::hosting::consensus_service;
+use crate::hosting::tablet_entry::TabletEntry;
+use crate::hosting::tablet_reports::PendingReport;
 use nyala_common::rpc::client::{CallOptions, Proxy};
 use nyala_common::wire::errors::status_from_error;
 use nyala_common::wire::schema;

@@ -1,41 +1,34 @@
-//! The tablet server.
+//! The tablet server: its services, scanners, heartbeats and maintenance loop, around the replicas that it hosts.
 //!
 //! ```text
 //!            TabletServerService   TabletServerAdminService   ConsensusService        GenericService
-//! clients ──▶ write.rs  scan.rs     admin_service.rs ◀── masters   consensus_service.rs    crate::server
-//!                 │        │           │                              │ consensus_host.rs
+//! clients ──▶ write.rs  scan.rs     admin_service.rs ◀── masters    consensus_host.rs     crate::server
+//!                 │        │           │                              │
 //!                 ▼        ▼           ▼                              ▼
-//!    replica/ ◀── tablet_entry.rs ◀── tablet_manager.rs ── tablet_reports.rs ──▶ heartbeat.rs ──▶ masters
-//!    log_writer.rs                 ▲        ▲
-//!    raft_transport/               │        └── tombstones.rs, copy/
-//!                                  └── maintenance.rs: flushes, compactions, log GC
+//!            crate::hosting: TabletManager, one event loop per replica ── reports ──▶ heartbeat.rs ──▶ masters
+//!                                  ▲                  ▲
+//!                                  │                  └── start_copy.rs, copy_manager.rs: copies onto this server
+//!                                  └── maintenance.rs: which tablet's job is next
 //! ```
 
 pub mod admin_service;
 mod checksum;
 pub mod config;
 mod consensus_host;
-pub mod consensus_service;
-pub mod copy;
-mod deleted_tablets;
+mod copy_manager;
 mod heartbeat;
-mod log_writer;
 pub mod maintenance;
-mod memory_pressure;
+mod metric_sources;
 pub mod metrics;
+mod open_scanner;
 mod quiescing;
-pub mod raft_transport;
-pub mod replica;
 pub mod runtime_flags;
 mod scan;
 pub mod scan_spec;
 pub mod scanners;
 pub mod server;
-pub mod tablet_entry;
-pub mod tablet_manager;
-mod tablet_reports;
+mod start_copy;
 pub mod tablet_service;
-pub mod tombstones;
 mod write;
 
 use std::net::SocketAddr;
@@ -50,17 +43,18 @@ use tokio::sync::Notify;
 pub use config::TserverConfig;
 
 use crate::dirs::{self, ServerKind};
+use crate::hosting::consensus_service::ConsensusService;
+use crate::hosting::copy::CopyService;
+use crate::hosting::memory_pressure::MemoryPressure;
+use crate::hosting::tablet_manager::TabletManager;
 use crate::server::generic_service::GenericService;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, ServerContext, ServerHealth};
 use crate::server_clock::ServerClock;
-use copy::CopyService;
 use heartbeat::Heartbeater;
-use memory_pressure::MemoryPressure;
 use nyala_common::env::{Env, TaskHandle};
 use nyala_common::rpc::server::{RpcHandle, RpcServer};
 use server::TabletServer;
-use tablet_manager::TabletManager;
 
 /// Time that running calls have to finish when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -105,7 +99,8 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         }
     };
     let addr = common.status.rpc_address();
-    let tablets = TabletManager::new(&env, &clock, dirs, addr, &config, &common.memory, Arc::new(completed));
+    let tablets =
+        TabletManager::new(&env, &clock, dirs, addr, config.tablets(), &common.memory, Arc::new(completed));
     env.run(|| tablets.load()).await?;
     let server = Arc::new(TabletServer::new(&env, config, common.clone(), clock.clone(), tablets)?);
     let copies = CopyService::new(server.clone(), server.config.copy);
@@ -113,12 +108,12 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     let rpc = rpc
         .add(Arc::new(tablet_service::TabletServerService(server.clone())))
         .add(Arc::new(admin_service::AdminService(server.clone())))
-        .add(Arc::new(consensus_service::ConsensusService(server.clone())))
+        .add(Arc::new(ConsensusService(server.clone())))
         .add(copies)
         .add(Arc::new(GenericService::new(common.clone(), clock)))
         .serve(listener);
     common::watch_rpc(&common.metrics, &rpc);
-    metrics::show(&server);
+    metric_sources::show(&server);
     let tasks = start_tasks(&env, &server);
     common.status.set_health(ServerHealth::Healthy);
     let rpc_addr = rpc.local_addr();

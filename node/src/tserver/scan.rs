@@ -8,41 +8,32 @@
 //! - A batch ends at the block that reaches its size, or when its time is up, perhaps without a row.
 //! - An exhausted scanner is never kept; any error in a continued scan drops it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
 use engine::ids::Uuid;
-use engine::schema::row_block::{ProjectedColumn, RowBlock};
+use engine::schema::row_block::RowBlock;
 use engine::tablet::scan::{Scan, SnapshotChoice};
 use engine::time::{Instant, Timestamp};
 
 use super::checksum;
-use super::memory_pressure::ReplyReservation;
-use super::replica::ReplicaHandle;
+use super::open_scanner::OpenScanner;
 use super::scan_spec::{self, ParsedScan, SnapshotMode};
 use super::scanners::ScannerError;
 use super::server::TabletServer;
-use super::tablet_entry::TabletEntry;
+use crate::hosting::memory_pressure::ReplyReservation;
+use crate::hosting::replica::ReplicaHandle;
+use crate::hosting::tablet_entry::TabletEntry;
 use nyala_common::rpc::{Call, Reply, RpcErrorCodePb};
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
-use nyala_common::wire::rows::{RowBlockPb, RowsBuilder, RowsFormat};
+use nyala_common::wire::rows::{RowBlockPb, RowsBuilder};
 use nyala_common::wire::schema;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tserver::{
     ChecksumRequestPb, ChecksumResponsePb, NewScanRequestPb, ResourceMetricsPb, ScanRequestPb,
     ScanResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
 };
-
-/// A scan between two calls.
-pub struct OpenScanner {
-    replica: ReplicaHandle,
-    scan: Scan,
-    projection: Arc<[ProjectedColumn]>,
-    layout: RowsFormat,
-    ordered: bool,
-}
 
 /// Error of a scan call.
 #[derive(Debug)]

@@ -19,9 +19,9 @@ use engine::tablet::apply::WriteCounts;
 use engine::time::Timestamp;
 use prost::Message;
 
-use super::replica::{CommittedOp, ReplicaHandle};
 use super::server::TabletServer;
-use super::tablet_entry::TabletEntry;
+use crate::hosting::replica::{CommittedOp, ReplicaHandle};
+use crate::hosting::tablet_entry::TabletEntry;
 use nyala_common::rpc::{Call, Reply, RequestIdPb};
 use nyala_common::wire::errors::{TabletError, TabletErrorCode, app_status};
 use nyala_common::wire::schema;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::tserver::copy::service;
-use crate::tserver::maintenance::run_job;
-use crate::tserver::tablet_entry::EntryState;
+use crate::hosting::copy::service;
+use crate::hosting::maintenance::run_job;
+use crate::hosting::tablet_entry::EntryState;
 use engine::disk::mem::DiskOpKind;
 use engine::error::ErrorKind;
 use engine::replica::JobKind;

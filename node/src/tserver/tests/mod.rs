@@ -146,8 +146,8 @@ impl Fixture {
     }
 }
 
-fn is_starting(entry: &Arc<super::tablet_entry::TabletEntry>) -> bool {
-    matches!(entry.state(), super::tablet_entry::EntryState::Bootstrapping)
+fn is_starting(entry: &Arc<crate::hosting::tablet_entry::TabletEntry>) -> bool {
+    matches!(entry.state(), crate::hosting::tablet_entry::EntryState::Bootstrapping)
 }
 
 async fn run(env: &Env, dir: &tempfile::TempDir, change: fn(&mut TserverConfig)) -> RunningTserver {

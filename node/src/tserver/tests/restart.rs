@@ -1,5 +1,5 @@
 use super::*;
-use crate::tserver::maintenance::run_job;
+use crate::hosting::maintenance::run_job;
 use engine::replica::JobKind;
 use nyala_proto::kudu::KeyRangePb;
 use nyala_proto::kudu::tserver::{SplitKeyRangeRequestPb, SplitKeyRangeResponsePb};

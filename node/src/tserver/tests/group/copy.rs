@@ -1,7 +1,7 @@
 //! A fourth server is added: it is copied while the group serves writes and other servers fail.
 
 use super::*;
-use crate::tserver::tablet_entry::EntryState;
+use crate::hosting::tablet_entry::EntryState;
 use engine::config::TabletConfig;
 use engine::raft::MemberKind;
 

@@ -6,7 +6,7 @@ mod hibernation;
 mod messages;
 
 use super::*;
-use crate::tserver::replica::ReplicaHandle;
+use crate::hosting::replica::ReplicaHandle;
 use engine::raft::{PeerHealth, RaftStatus, Role};
 use nyala_common::env::partitionable_net::PartitionableNet;
 use nyala_common::env::testing::{becomes, hosts};

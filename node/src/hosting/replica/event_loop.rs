@@ -17,9 +17,9 @@ use engine::time::{ClockReading, Instant, Timestamp};
 use engine::wal::Wal;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Command, CommittedOp, MakeEvent, ReplySender, Shared, other_term, stopped};
-use crate::tserver::log_writer::{self, LogRequest, LogWriter};
-use crate::tserver::raft_transport::RaftEventSink;
+use super::shared::{Command, CommittedOp, MakeEvent, ReplySender, Shared, other_term, stopped};
+use crate::hosting::log_writer::{self, LogRequest, LogWriter};
+use crate::hosting::raft_transport::RaftEventSink;
 use nyala_common::mailbox::DeadlineTimer;
 
 /// Largest number of commands in one turn.
@@ -197,6 +197,7 @@ impl ReplicaLoop {
                 Command::With(_) | Command::WithWal(_) | Command::Stop(_) => heavy = true,
                 Command::Event(_)
                 | Command::Persisted(_)
+                | Command::Failed
                 | Command::MetaStored(..)
                 | Command::WantSnapshot(_) => {}
             }
@@ -259,6 +260,8 @@ impl ReplicaLoop {
             }
             Command::Stop(reply_sender) => self.stopping = Some(reply_sender),
             Command::MetaStored(number, stored) => self.meta_stored(number, stored),
+            // The turn steps the failure into the replica; see `end_if_failed`.
+            Command::Failed => {}
             // Dropping the command reports the failure to its caller.
             _ if failed => {}
             Command::Ask { event, reply_sender, reservation, .. } => {

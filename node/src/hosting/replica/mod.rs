@@ -12,10 +12,12 @@
 //! - A storage error fails the replica: all waiting and later callers get the error. The process continues with its
 //!   other tablets.
 //!
-//! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`), hibernation (`hibernation.rs`).
+//! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`), hibernation (`hibernation.rs`),
+//! the commands (`shared.rs`).
 
 mod event_loop;
 mod hibernation;
+mod shared;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,46 +27,18 @@ use engine::ids::{OpId, PeerId, Term};
 use engine::memory::Reservation;
 use engine::raft::interface::{UpdateRequest, UpdateResponse, VoteRequest, VoteResponse};
 use engine::raft::{self, ConfigChange, RaftReply, RaftStatus, Role};
-use engine::replica::{Op, OpResult, Replica, ReplicaEffects, RequestId};
+use engine::replica::{Op, Replica, ReplicaEffects, RequestId};
 use engine::tablet::Tablet;
 use engine::time::{Instant, Timestamp};
 use engine::wal::Wal;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::log_writer;
-use super::raft_transport::RaftTransport;
 use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
 
-/// Callback for a tracked request that took effect: its id, timestamp and result.
-pub type OnCompleted = Arc<dyn Fn(&RequestId, Timestamp, &OpResult) + Send + Sync>;
-
-/// Environment and limits of one replica.
-#[derive(Clone)]
-pub struct ReplicaConfig {
-    /// True if a write is acknowledged only after its entry is synced.
-    pub log_sync: bool,
-    /// Bytes of proposals that may be in flight; more are rejected as throttled.
-    pub pending_bytes_max: usize,
-    /// Longest frame that the tablet's other servers accept, in bytes: an operation must fit.
-    pub frame_bytes_max: usize,
-    /// Transport to the tablet's other replicas.
-    pub peers: RaftTransport,
-    /// Called when the replica fails.
-    pub on_failure: Arc<dyn Fn() + Send + Sync>,
-    /// Called when the tablet report would differ: another leader, other members, another health of a member.
-    pub on_change: Arc<dyn Fn() + Send + Sync>,
-    /// Called for requests that took effect without a call to this replica.
-    pub on_completed: OnCompleted,
-}
-
-/// An operation that took effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommittedOp {
-    pub op_id: OpId,
-    pub timestamp: Timestamp,
-    pub result: OpResult,
-}
+use shared::{Command, Shared, WithReplica, stopped};
+pub use shared::{CommittedOp, OnCompleted, ReplicaConfig};
 
 /// Handle of a running replica; cheap to clone.
 #[derive(Clone)]
@@ -94,62 +68,6 @@ impl PendingUpdate {
             other => Err(unexpected_reply(&other)),
         }
     }
-}
-
-struct Shared {
-    env: Env,
-    clock: ServerClock,
-    tablet: Arc<Tablet>,
-    config: ReplicaConfig,
-    /// Bytes of proposals in flight.
-    pending_bytes: AtomicUsize,
-    failure: Mutex<Option<Error>>,
-    /// True after [`ReplicaHandle::stop`].
-    stopping: AtomicBool,
-    /// Notified when operations are applied, safe time advances, or the replica fails.
-    progress: Notify,
-    /// Status at the last change that a tablet report shows.
-    status: Mutex<Arc<RaftStatus>>,
-    /// Notified when the status changes.
-    status_changed: Notify,
-    /// Hibernation state: takes events that need not wake the loop.
-    hibernation: hibernation::HibernationSlot,
-    /// Bytes of the log.
-    log_bytes: Arc<AtomicU64>,
-}
-
-type ReplySender = oneshot::Sender<Result<CommittedOp>>;
-type WithReplica = Box<dyn FnOnce(&mut Replica, &mut ReplicaEffects) + Send>;
-type MakeEvent = Box<dyn FnOnce(u64) -> raft::RaftEvent + Send>;
-
-enum Command {
-    Propose {
-        op: Op,
-        request: Option<RequestId>,
-        /// The only term in which the operation may be proposed, if given.
-        term: Option<Term>,
-        /// Reservation for the operation, held until it is applied.
-        reservation: Option<Reservation>,
-        bytes: usize,
-        reply_sender: ReplySender,
-    },
-    /// A request that gets a [`RaftReply`]; `bytes` of operations come with it.
-    Ask {
-        event: MakeEvent,
-        bytes: usize,
-        reply_sender: oneshot::Sender<RaftReply>,
-        /// Reservation for the operations up to this index, held until they are applied.
-        reservation: Option<(u64, Reservation)>,
-    },
-    /// Result of a message or of a read of the log.
-    Event(raft::RaftEvent),
-    /// A reader waits until every operation below this timestamp is applied.
-    WantSnapshot(Timestamp),
-    Persisted(Result<OpId>),
-    MetaStored(u64, Result<()>),
-    With(WithReplica),
-    WithWal(log_writer::WalFn),
-    Stop(oneshot::Sender<Replica>),
 }
 
 impl ReplicaHandle {
@@ -480,8 +398,7 @@ impl ReplicaHandle {
     /// Fails the replica: all waiting and later callers get `error`.
     pub fn fail(&self, error: &Error) {
         self.shared.fail(error);
-        // Wakes the loop, which rejects the waiting callers.
-        let _ended = self.inbox.send(Command::Persisted(Err(error.clone())));
+        let _ended = self.inbox.send(Command::Failed);
     }
 
     /// Returns the error for a command that got no reply.
@@ -501,14 +418,6 @@ impl ReplicaHandle {
 
 fn unexpected_reply(reply: &RaftReply) -> Error {
     Error::invalid(format!("the replica returned an unexpected reply: {reply:?}"))
-}
-
-fn stopped() -> Error {
-    Error::aborted("the tablet is shutting down")
-}
-
-fn other_term(term: Term) -> Error {
-    Error::not_leader(format!("this replica leads no longer in term {term}"))
 }
 
 /// Upper limit of a message's bytes besides the rows of its one operation: columns, ids, headers.
@@ -531,33 +440,5 @@ struct PendingBytesGuard<'a> {
 impl Drop for PendingBytesGuard<'_> {
     fn drop(&mut self) {
         self.shared.pending_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-impl Shared {
-    fn failure(&self) -> Option<Error> {
-        self.failure.lock().expect("no task panics while holding it").clone()
-    }
-
-    fn fail(&self, error: &Error) {
-        let mut failure = self.failure.lock().expect("no task panics while holding it");
-        if failure.is_none() {
-            tracing::error!(tablet = %self.tablet.tablet, %error, "a replica failed");
-            *failure = Some(error.clone());
-            drop(failure);
-            (self.config.on_failure)();
-        }
-        self.progress.notify_waiters();
-        self.status_changed.notify_waiters();
-    }
-
-    fn status(&self) -> Arc<RaftStatus> {
-        self.status.lock().expect("no task panics while holding it").clone()
-    }
-
-    fn set_status(&self, status: RaftStatus) {
-        *self.status.lock().expect("no task panics while holding it") = Arc::new(status);
-        self.status_changed.notify_waiters();
-        (self.config.on_change)();
     }
 }

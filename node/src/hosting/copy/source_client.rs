@@ -7,7 +7,7 @@ use engine::error::{Error, Result};
 use engine::replica::copy::{CopyChunk, CopyManifest, CopyPart};
 use prost::Message;
 
-use super::manager::{CopyOrder, CopyTarget};
+use super::order::{CopyOrder, CopyTarget};
 use super::service::{SERVICE, data_id};
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};

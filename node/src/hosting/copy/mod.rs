@@ -1,8 +1,8 @@
 //! Tablet copy between servers.
 //!
 //! ```text
-//!   leader ── StartTabletCopy ─▶ manager.rs ── Begin, FetchData … ─▶ service.rs ─▶ sessions.rs   (at the source)
-//!                                   │  (source_client.rs)                └─▶ throttle.rs
+//!   leader ── StartTabletCopy ─▶ sink.rs ── Begin, FetchData … ─▶ service.rs ─▶ sessions.rs   (at the source)
+//!                                   │  (source_client.rs)             └─▶ throttle.rs
 //!                                   └─▶ files in place ─▶ READY ─▶ the replica is opened and runs
 //! ```
 //!
@@ -11,14 +11,16 @@
 
 use std::time::Duration;
 
-mod manager;
+mod order;
 pub mod service;
 mod sessions;
+mod sink;
 mod source_client;
 mod throttle;
 
-pub use manager::{CopyManager, CopyOrder, CopyTarget, copy, start};
+pub use order::{CopyOrder, CopyTarget};
 pub use service::CopyService;
+pub use sink::copy;
 
 /// Limits and times of tablet copies. Fields name Kudu's flags where they exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,16 +17,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::cfile::cache::{CacheStats, PageCache};
+use engine::config::TabletConfig;
 use engine::error::{Error, Result};
 use engine::ids::TabletId;
 use engine::memory::MemTracker;
-use engine::raft::{Peer, RaftConfig};
+use engine::raft::{Peer, RaftConfig, RaftOptions};
 use engine::replica::{Replica, ReplicaSetup, tombstone};
 use engine::tablet::superblock::{DataState, Superblock};
 use engine::wal::Wal;
 use tokio::sync::Notify;
 
-use super::config::TserverConfig;
 use super::deleted_tablets::DeletedTablets;
 use super::memory_pressure;
 use super::raft_transport::{RaftTransport, RaftTransportConfig};
@@ -39,12 +39,26 @@ use nyala_common::env::Env;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 
+/// Configuration of a server's replicas; the fields are those of the server's configuration.
+#[derive(Debug, Clone)]
+pub struct TabletManagerConfig {
+    pub raft: RaftOptions,
+    pub tablet: TabletConfig,
+    pub consensus_timeout: Duration,
+    pub log_sync: bool,
+    pub replica_pending_bytes_max: usize,
+    /// Longest frame that the tablets' other servers accept, in bytes.
+    pub frame_bytes_max: usize,
+    pub page_cache_bytes: usize,
+    pub memory_soft_percent: u64,
+}
+
 /// All tablets of one server.
 pub struct TabletManager {
     env: Env,
     clock: ServerClock,
     dirs: ServerDirs,
-    config: TserverConfig,
+    config: TabletManagerConfig,
     cache: Arc<PageCache>,
     completed: OnCompleted,
     peers: RaftTransport,
@@ -67,20 +81,20 @@ impl TabletManager {
         clock: &ServerClock,
         dirs: ServerDirs,
         addr: (String, u16),
-        config: &TserverConfig,
+        config: TabletManagerConfig,
         memory: &Arc<MemTracker>,
         completed: OnCompleted,
     ) -> TabletManager {
         let me = Peer::voter(dirs.uuid, addr.0, addr.1);
-        let timeout = Duration::from_millis(config.consensus_timeout_ms);
+        let transport = RaftTransportConfig::of(&config.raft, config.consensus_timeout);
         TabletManager {
             env: env.clone(),
             clock: clock.clone(),
             dirs,
-            config: config.clone(),
-            cache: page_cache(config, memory),
+            cache: page_cache(&config, memory),
+            config,
             completed,
-            peers: RaftTransport::new(env, RaftTransportConfig::of(&config.raft, timeout)),
+            peers: RaftTransport::new(env, transport),
             me,
             entries: Mutex::default(),
             opening: Mutex::default(),
@@ -245,7 +259,7 @@ impl TabletManager {
         let config = ReplicaConfig {
             log_sync: self.config.log_sync,
             pending_bytes_max: self.config.replica_pending_bytes_max,
-            frame_bytes_max: self.config.rpc.max_message_bytes,
+            frame_bytes_max: self.config.frame_bytes_max,
             peers: self.peers.clone(),
             on_failure: changed.clone(),
             on_change: changed,
@@ -336,7 +350,7 @@ impl TabletManager {
     }
 
     /// Records a permanent deletion: no leader may have the tablet copied here again.
-    pub(super) fn mark_deleted(&self, id: TabletId) {
+    pub fn mark_deleted(&self, id: TabletId) {
         self.lock_deleted().insert(id);
     }
 
@@ -345,7 +359,7 @@ impl TabletManager {
     }
 
     /// Returns `TABLET_NOT_FOUND` for a permanently deleted tablet.
-    pub(super) fn check_not_deleted(&self, id: TabletId) -> Result<(), TabletError> {
+    pub fn check_not_deleted(&self, id: TabletId) -> Result<(), TabletError> {
         if !self.lock_deleted().contains(id) {
             return Ok(());
         }
@@ -397,7 +411,7 @@ impl TabletManager {
 }
 
 /// Creates the server's page cache, which grows only while memory is not short.
-fn page_cache(config: &TserverConfig, memory: &Arc<MemTracker>) -> Arc<PageCache> {
+fn page_cache(config: &TabletManagerConfig, memory: &Arc<MemTracker>) -> Arc<PageCache> {
     let (root, soft_percent) = (memory.clone(), config.memory_soft_percent);
     let soft = move || memory_pressure::soft_limit(root.limit_bytes(), soft_percent);
     PageCache::with_tracker(config.page_cache_bytes, &memory.child("page-cache"), soft)

@@ -1,0 +1,44 @@
+//! The tablet to copy, its source, and the server that receives it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use engine::disk::Disk;
+use engine::error::Result;
+use engine::ids::{PeerId, TabletId, Term, Uuid};
+
+use super::CopyConfig;
+use nyala_common::env::Env;
+use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
+
+/// Tablet to copy and its source.
+pub struct CopyOrder {
+    pub tablet: TabletId,
+    pub source: PeerId,
+    /// `host:port` of the source.
+    pub addr: String,
+    /// Term of the leader that requested the copy; `None` for an operator's request.
+    pub term: Option<Term>,
+}
+
+impl CopyOrder {
+    pub fn of(request: &StartTabletCopyRequestPb) -> Result<CopyOrder> {
+        let addr = &request.copy_peer_addr;
+        Ok(CopyOrder {
+            tablet: Uuid::parse(&request.tablet_id).map_err(|error| error.context("tablet_id"))?,
+            source: Uuid::parse(&request.copy_peer_uuid).map_err(|error| error.context("copy_peer_uuid"))?,
+            addr: format!("{}:{}", addr.host, addr.port),
+            term: request.caller_term.and_then(|term| u64::try_from(term).ok()),
+        })
+    }
+}
+
+/// Server that receives the copy.
+pub struct CopyTarget<'a> {
+    pub env: &'a Env,
+    pub me: Uuid,
+    pub wal: Arc<dyn Disk>,
+    pub config: CopyConfig,
+    /// Bytes fetched so far.
+    pub received: &'a AtomicU64,
+}

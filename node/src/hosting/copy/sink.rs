@@ -1,0 +1,67 @@
+//! The sink side of a tablet copy: fetches a tablet into its slot.
+
+use std::sync::atomic::Ordering;
+
+use engine::error::{Error, Result};
+use engine::ids::Term;
+use engine::note::Note;
+use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
+use engine::replica::copy::{CopyManifest, CopySink};
+
+use super::order::{CopyOrder, CopyTarget};
+use super::source_client::CopySourceClient;
+use crate::hosting::tombstones::CopySlot;
+use nyala_common::env::Env;
+
+/// Fetches a tablet into its slot. After a failure the caller recovers the previous state from the disk.
+pub async fn copy(target: &CopyTarget<'_>, order: &CopyOrder, slot: &CopySlot) -> Result<CopyManifest> {
+    let mut remote = CopySourceClient::begin(target, order).await?;
+    let copied = copy_session(target, order, slot, &mut remote).await;
+    remote.end(copied.as_ref().err()).await;
+    copied
+}
+
+async fn copy_session(
+    target: &CopyTarget<'_>,
+    order: &CopyOrder,
+    slot: &CopySlot,
+    remote: &mut CopySourceClient<'_>,
+) -> Result<CopyManifest> {
+    let env = target.env;
+    let manifest = remote.manifest().await?;
+    let (wal, data) = (target.wal.clone(), slot.data_dir.disk.clone());
+    let begin = async {
+        let sink = env.run(|| CopySink::begin(wal, data, &slot.local, order.term, manifest)).await?;
+        let term = order.term.unwrap_or(sink.manifest().consensus.term);
+        let began = RaftAction::CopyStart { source: order.source, term };
+        note(env, &sink, slot, sink.consensus().term, began);
+        Ok::<_, Error>(sink)
+    };
+    let mut sink = slot.alone(begin).await?;
+    while let Some(wanted) = sink.wanted() {
+        let chunk = remote.fetch(wanted.part, wanted.offset).await?;
+        env.run(|| sink.put(wanted.part, &chunk)).await?;
+        target.received.fetch_add(chunk.data.len() as u64, Ordering::Relaxed);
+    }
+    // The replica votes again when it runs, by its own log.
+    let term = slot.end_votes(env).await?;
+    env.run(|| sink.finish()).await?;
+    note(env, &sink, slot, term, RaftAction::CopyFinish);
+    Ok(sink.manifest().clone())
+}
+
+/// Reports the copy's action and the replica's term to the observer.
+fn note(env: &Env, sink: &CopySink, slot: &CopySlot, term: Term, action: RaftAction) {
+    let finished = action == RaftAction::CopyFinish;
+    let manifest = sink.manifest();
+    let post = PostState {
+        term,
+        last: if finished { manifest.last_op } else { slot.local.last_op.unwrap_or_default() },
+        commit: if finished { manifest.committed } else { 0 },
+        role: NotedRole::Follower,
+        data: if finished { NotedDataState::Ready } else { NotedDataState::Copying },
+    };
+    let note = Note::Raft(RaftNote { action, post });
+    tracing::info!(tablet = %sink.tablet(), %note);
+    env.watch.note(sink.tablet(), &note);
+}

@@ -1,0 +1,237 @@
+//! Background maintenance of one replica: flushes, compactions, log GC.
+//!
+//! A job runs in steps; writers and readers run between them:
+//!
+//! ```text
+//! view ─▶ policy::choose ─▶ step … step ─▶ turn (in the replica loop) ─▶ sync the log ─▶ … ─▶ done
+//!                           └ beside the replica, on a thread that may block         └▶ log GC
+//! ```
+//!
+//! *Not here:* the loop over a server's tablets (`tserver/maintenance.rs`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::config::TabletConfig;
+use engine::error::{Error, ErrorKind, Result};
+use engine::replica::maintenance_policy::{self, DeltaInput, MaintenanceInput};
+use engine::replica::{Job, JobKind, JobStep};
+use engine::tablet::rowset::RowSetId;
+use engine::time::Instant;
+use engine::wal::Wal;
+
+use super::replica::ReplicaHandle;
+use nyala_common::env::Env;
+
+/// Times since when a tablet has had something to flush, as far as the scans noticed, and what its last job left.
+#[derive(Default)]
+pub struct UnflushedSince {
+    rows: Option<Instant>,
+    deltas: BTreeMap<RowSetId, Instant>,
+    log: Option<RetainedLog>,
+    log_bytes_at_checkpoint: u64,
+    /// Earliest time of the next job after a failed one.
+    not_before: Instant,
+}
+
+/// Bytes of a log that GC could delete, and the time at which that was computed.
+#[derive(Clone, Copy)]
+struct RetainedLog {
+    computed_at: Instant,
+    log_bytes: u64,
+    held_bytes: u64,
+}
+
+impl RetainedLog {
+    /// Returns true if the amount may have changed: the log shrinks by whole segments, and peers catch up gradually.
+    fn is_old(&self, now: Instant, log_bytes: u64, config: &TabletConfig) -> bool {
+        let changed = log_bytes.abs_diff(self.log_bytes) >= config.wal_segment_bytes_max;
+        changed || now.since(self.computed_at) >= RETAINED_LOG_AGE_MAX
+    }
+}
+
+/// Longest age of a [`RetainedLog`]. Computing it takes a turn of the replica and one of its log task.
+const RETAINED_LOG_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Pause of a tablet after one of its jobs failed.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+impl UnflushedSince {
+    /// Returns true unless a job failed a short time before `now`.
+    pub fn may_run(&self, now: Instant) -> bool {
+        now >= self.not_before
+    }
+
+    /// Runs one job to its end and then log GC. Returns true if there was something to do.
+    pub async fn run(&mut self, env: &Env, replica: &ReplicaHandle, kind: JobKind) -> bool {
+        env.watch.mark(match kind {
+            JobKind::FlushRows => "maintenance: a flush",
+            JobKind::FlushDeltas(_) => "maintenance: a flush of changes",
+            JobKind::Compact(_) => "maintenance: a merge",
+            JobKind::MergeDeltas(_) => "maintenance: a merge of changes",
+            JobKind::Checkpoint => "maintenance: a checkpoint",
+        });
+        match kind {
+            JobKind::FlushRows => self.rows = None,
+            JobKind::FlushDeltas(rowset) => drop(self.deltas.remove(&rowset)),
+            JobKind::Compact(_) | JobKind::MergeDeltas(_) | JobKind::Checkpoint => {}
+        }
+        let outcome = match run_job(env, replica, kind.clone()).await {
+            Ok(true) => gc_log(replica).await.map(|()| true),
+            other => other,
+        };
+        self.log_bytes_at_checkpoint = replica.log_bytes();
+        self.log = None;
+        outcome.unwrap_or_else(|error| {
+            let tablet = replica.tablet().tablet;
+            if error.kind == ErrorKind::Aborted {
+                tracing::debug!(%tablet, ?kind, %error, "maintenance was given up");
+                env.watch.mark("maintenance: a job's tablet went away");
+            } else {
+                tracing::warn!(%tablet, ?kind, %error, "maintenance failed");
+                env.watch.mark("maintenance: a job failed");
+            }
+            self.not_before = env.now().mono.after(PAUSE_AFTER_FAILURE);
+            false
+        })
+    }
+
+    /// Returns [`log_held`], at most [`RETAINED_LOG_AGE_MAX`] old; 0 without a query while the log is short.
+    async fn log_held(&mut self, replica: &ReplicaHandle, now: Instant) -> u64 {
+        let (config, log_bytes) = (replica.tablet().config(), replica.log_bytes());
+        if log_bytes <= config.wal_retain_bytes {
+            return 0;
+        }
+        if let Some(known) = self.log.filter(|known| !known.is_old(now, log_bytes, config)) {
+            return known.held_bytes;
+        }
+        let held_bytes = log_held(replica).await;
+        self.log = Some(RetainedLog { computed_at: now, log_bytes, held_bytes });
+        held_bytes
+    }
+
+    /// Returns what the maintenance policy has to know of the replica.
+    pub async fn view(&mut self, replica: &ReplicaHandle, now: Instant) -> MaintenanceInput {
+        let log_held_bytes = self.log_held(replica, now).await;
+        let (state, anchors) = (replica.tablet().state(), replica.tablet().log_anchors());
+        let in_memory = || state.frozen.iter().chain([&state.active]);
+        let has_rows = in_memory().any(|mrs| mrs.rows() > 0);
+        self.rows = has_rows.then(|| self.rows.unwrap_or(now));
+        let mut deltas = BTreeMap::new();
+        for rowset in state.disk.iter().filter(|rowset| rowset.dms_len() > 0) {
+            let id = rowset.meta().id;
+            deltas.insert(id, self.deltas.get(&id).copied().unwrap_or(now));
+        }
+        self.deltas = deltas;
+        let changed = |rowset: &RowSetId| {
+            let found = state.disk.iter().find(|disk| disk.meta().id == *rowset);
+            found.map_or(0, |rowset| rowset.dms_bytes() as u64)
+        };
+        let view = |(rowset, since): (&RowSetId, &Instant)| DeltaInput {
+            rowset: *rowset,
+            bytes: changed(rowset),
+            age: now.since(*since),
+            from: anchors.deltas.get(rowset).copied().unwrap_or(u64::MAX),
+        };
+        MaintenanceInput {
+            rows_bytes: in_memory().map(|mrs| mrs.bytes() as u64).sum(),
+            rows_age: self.rows.map(|since| now.since(since)),
+            rows_from: anchors.rows.unwrap_or(u64::MAX),
+            frozen: !state.frozen.is_empty(),
+            deltas: self.deltas.iter().map(view).collect(),
+            merge: replica.tablet().choose_compaction(),
+            log_bytes: replica.log_bytes(),
+            log_held_bytes,
+            log_bytes_at_checkpoint: self.log_bytes_at_checkpoint,
+        }
+    }
+}
+
+/// Runs maintenance for one replica outside a tablet table, a master's, scanned every `interval`.
+pub async fn run_alone(env: Env, replica: ReplicaHandle, config: TabletConfig, interval: Duration) {
+    let mut since = UnflushedSince::default();
+    loop {
+        let now = env.now().mono;
+        let idle = replica.failure().is_some() || !since.may_run(now);
+        let views = if idle { Vec::new() } else { vec![since.view(&replica, now).await] };
+        let did = match maintenance_policy::choose(&views, &config, false) {
+            Some((_, kind)) => since.run(&env, &replica, kind).await,
+            None => false,
+        };
+        if !did {
+            env.sleep(interval).await;
+        }
+    }
+}
+
+/// Runs a job of a replica step by step. Returns false if there was nothing to do.
+pub async fn run_job(env: &Env, replica: &ReplicaHandle, kind: JobKind) -> Result<bool> {
+    let started = replica.run_on_loop(move |replica, _| replica.start_job(kind)).await??;
+    let Some(job) = started else { return Ok(false) };
+    let (job, outcome) = drive(env, replica, job).await;
+    let Some(job) = job else { return outcome.map(|()| true) };
+    let error = outcome.as_ref().err().cloned();
+    replica.run_on_loop(move |replica, effects| replica.end_job(job, error, effects)).await?;
+    outcome.map(|()| true)
+}
+
+/// Steps a job to its end. Returns the job unless the replica stopped with it.
+async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>, Result<()>) {
+    loop {
+        match env.run(|| job.step()).await {
+            Err(error) => return (Some(job), Err(error)),
+            Ok(JobStep::Done) => return (Some(job), Ok(())),
+            Ok(JobStep::More) => {}
+            Ok(JobStep::SyncLog) => {
+                if let Err(error) = replica.run_on_wal(|_| ()).await {
+                    return (Some(job), Err(error));
+                }
+            }
+            Ok(JobStep::Turn) => {
+                let result = replica.run_on_loop(move |replica, effects| {
+                    let done = replica.job_turn(&mut job, effects);
+                    (job, done)
+                });
+                match result.await {
+                    Ok((back, Ok(()))) => job = back,
+                    Ok((back, Err(error))) => return (Some(back), Err(error)),
+                    Err(error) => return (None, Err(error)),
+                }
+            }
+        }
+    }
+}
+
+/// Number of operations that the log keeps although their effects are flushed. Their request ids are in the log only: a
+/// client that received no reply before a crash retries soon after, and the write must not run twice. The number
+/// exceeds the writes that clients have in flight to one tablet.
+const LOG_OPS_RETAINED: u64 = 64;
+
+/// Returns the first operation that is kept for its request id.
+fn first_retained_index(wal: &Wal) -> u64 {
+    wal.last_op().index.saturating_sub(LOG_OPS_RETAINED - 1)
+}
+
+/// Deletes log segments that neither recovery nor a peer needs. Segments that only a peer needs go too when there are
+/// too many of them.
+async fn gc_log(replica: &ReplicaHandle) -> Result<()> {
+    let (keep_from, wanted_from) =
+        replica.run_on_loop(|replica, _| (replica.log_keep_from(), replica.log_wanted_from())).await?;
+    let spared = replica.tablet().config().wal_spared_bytes_max;
+    let cut = move |wal: &mut Wal| {
+        wal.gc_keeping_from(keep_from.min(first_retained_index(wal)), wanted_from, spared)
+    };
+    let cut = replica.run_on_wal(cut).await?;
+    match cut {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::context(error, "delete log segments")),
+    }
+}
+
+/// Returns the bytes of log that GC could delete if everything in memory were flushed.
+async fn log_held(replica: &ReplicaHandle) -> u64 {
+    let spared = replica.tablet().config().wal_spared_bytes_max;
+    let Ok(wanted_from) = replica.run_on_loop(|replica, _| replica.log_wanted_from()).await else { return 0 };
+    let held = move |wal: &mut Wal| wal.gcable_size(first_retained_index(wal), wanted_from, spared).1;
+    replica.run_on_wal(held).await.unwrap_or(0)
+}

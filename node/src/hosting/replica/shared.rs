@@ -1,0 +1,148 @@
+//! What the handle of a replica and its event loop share: state, configuration and commands.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex};
+
+use engine::error::{Error, Result};
+use engine::ids::{OpId, Term};
+use engine::memory::Reservation;
+use engine::raft::{self, RaftReply, RaftStatus};
+use engine::replica::{Op, OpResult, Replica, ReplicaEffects, RequestId};
+use engine::tablet::Tablet;
+use engine::time::Timestamp;
+use tokio::sync::{Notify, oneshot};
+
+use super::hibernation::HibernationSlot;
+use crate::hosting::log_writer;
+use crate::hosting::raft_transport::RaftTransport;
+use crate::server_clock::ServerClock;
+use nyala_common::env::Env;
+
+/// Callback for a tracked request that took effect: its id, timestamp and result.
+pub type OnCompleted = Arc<dyn Fn(&RequestId, Timestamp, &OpResult) + Send + Sync>;
+
+/// Environment and limits of one replica.
+#[derive(Clone)]
+pub struct ReplicaConfig {
+    /// True if a write is acknowledged only after its entry is synced.
+    pub log_sync: bool,
+    /// Bytes of proposals that may be in flight; more are rejected as throttled.
+    pub pending_bytes_max: usize,
+    /// Longest frame that the tablet's other servers accept, in bytes: an operation must fit.
+    pub frame_bytes_max: usize,
+    /// Transport to the tablet's other replicas.
+    pub peers: RaftTransport,
+    /// Called when the replica fails.
+    pub on_failure: Arc<dyn Fn() + Send + Sync>,
+    /// Called when the tablet report would differ: another leader, other members, another health of a member.
+    pub on_change: Arc<dyn Fn() + Send + Sync>,
+    /// Called for requests that took effect without a call to this replica.
+    pub on_completed: OnCompleted,
+}
+
+/// An operation that took effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommittedOp {
+    pub op_id: OpId,
+    pub timestamp: Timestamp,
+    pub result: OpResult,
+}
+
+/// State of a replica that its loop and its callers share.
+pub(super) struct Shared {
+    pub(super) env: Env,
+    pub(super) clock: ServerClock,
+    pub(super) tablet: Arc<Tablet>,
+    pub(super) config: ReplicaConfig,
+    /// Bytes of proposals in flight.
+    pub(super) pending_bytes: AtomicUsize,
+    pub(super) failure: Mutex<Option<Error>>,
+    /// True after [`ReplicaHandle::stop`].
+    pub(super) stopping: AtomicBool,
+    /// Notified when operations are applied, safe time advances, or the replica fails.
+    pub(super) progress: Notify,
+    /// Status at the last change that a tablet report shows.
+    pub(super) status: Mutex<Arc<RaftStatus>>,
+    /// Notified when the status changes.
+    pub(super) status_changed: Notify,
+    /// Hibernation state: takes events that need not wake the loop.
+    pub(super) hibernation: HibernationSlot,
+    /// Bytes of the log.
+    pub(super) log_bytes: Arc<AtomicU64>,
+}
+
+pub(super) type ReplySender = oneshot::Sender<Result<CommittedOp>>;
+pub(super) type WithReplica = Box<dyn FnOnce(&mut Replica, &mut ReplicaEffects) + Send>;
+pub(super) type MakeEvent = Box<dyn FnOnce(u64) -> raft::RaftEvent + Send>;
+
+/// Message to the event loop.
+pub(super) enum Command {
+    Propose {
+        op: Op,
+        request: Option<RequestId>,
+        /// The only term in which the operation may be proposed, if given.
+        term: Option<Term>,
+        /// Reservation for the operation, held until it is applied.
+        reservation: Option<Reservation>,
+        bytes: usize,
+        reply_sender: ReplySender,
+    },
+    /// A request that gets a [`RaftReply`]; `bytes` of operations come with it.
+    Ask {
+        event: MakeEvent,
+        bytes: usize,
+        reply_sender: oneshot::Sender<RaftReply>,
+        /// Reservation for the operations up to this index, held until they are applied.
+        reservation: Option<(u64, Reservation)>,
+    },
+    /// Result of a message or of a read of the log.
+    Event(raft::RaftEvent),
+    /// A reader waits until every operation below this timestamp is applied.
+    WantSnapshot(Timestamp),
+    /// Result of the log task: everything up to this operation is durable.
+    Persisted(Result<OpId>),
+    /// Wakes the loop of a replica that failed outside of it, so that it rejects the waiting callers.
+    Failed,
+    MetaStored(u64, Result<()>),
+    With(WithReplica),
+    WithWal(log_writer::WalFn),
+    Stop(oneshot::Sender<Replica>),
+}
+
+impl Shared {
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.failure.lock().expect("no task panics while holding it").clone()
+    }
+
+    pub(super) fn fail(&self, error: &Error) {
+        let mut failure = self.failure.lock().expect("no task panics while holding it");
+        if failure.is_none() {
+            tracing::error!(tablet = %self.tablet.tablet, %error, "a replica failed");
+            *failure = Some(error.clone());
+            drop(failure);
+            (self.config.on_failure)();
+        }
+        self.progress.notify_waiters();
+        self.status_changed.notify_waiters();
+    }
+
+    pub(super) fn status(&self) -> Arc<RaftStatus> {
+        self.status.lock().expect("no task panics while holding it").clone()
+    }
+
+    pub(super) fn set_status(&self, status: RaftStatus) {
+        *self.status.lock().expect("no task panics while holding it") = Arc::new(status);
+        self.status_changed.notify_waiters();
+        (self.config.on_change)();
+    }
+}
+
+/// Returns the error for callers of a replica that stops.
+pub(super) fn stopped() -> Error {
+    Error::aborted("the tablet is shutting down")
+}
+
+/// Returns the error for a proposal in an earlier term.
+pub(super) fn other_term(term: Term) -> Error {
+    Error::not_leader(format!("this replica leads no longer in term {term}"))
+}

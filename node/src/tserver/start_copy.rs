@@ -1,0 +1,79 @@
+//! Tablet copies onto this server, from the request to a running replica, or back to the previous state.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use engine::error::{Error, ErrorKind};
+
+use super::server::TabletServer;
+use crate::hosting::copy::{CopyOrder, CopyTarget, copy};
+use crate::hosting::tombstones::CopySlot;
+use nyala_common::wire::errors::{TabletError, TabletErrorCode};
+use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
+
+/// Starts to copy a tablet; the reply does not wait for the end of the copy.
+///
+/// Errors:
+/// - `THROTTLED` if too many copies run.
+/// - `ALREADY_INPROGRESS` if another task works on the tablet.
+/// - `TABLET_ALREADY_EXISTS` if it would replace a replica in use.
+/// - `INVALID_CONFIG` for a leader of an old term.
+/// - `TABLET_NOT_FOUND` if a leader asks for a tablet that was permanently deleted here.
+pub async fn start(server: Arc<TabletServer>, request: StartTabletCopyRequestPb) -> Result<(), TabletError> {
+    let order = CopyOrder::of(&request)?;
+    if order.source == server.uuid() {
+        return Err(Error::invalid("a tablet cannot be copied from the server that it is copied to").into());
+    }
+    let most = server.config.copy.copies_max;
+    if server.copies.count() >= most {
+        let message = format!("{most} tablets are being copied to this server already");
+        return Err(TabletError::of(TabletErrorCode::Throttled, &Error::throttled(message)));
+    }
+    if order.term.is_some() {
+        // An operator may override a deletion, a leader cannot.
+        server.tablets.check_not_deleted(order.tablet)?;
+    }
+    let slot = server.tablets.reserve_slot(order.tablet).await?;
+    if let Some(Err(error)) = order.term.map(|term| slot.local.admit_term(term)) {
+        let over = error.kind == ErrorKind::NotLeader;
+        server.env.watch.mark_if(over, "tablet copy: refused, the leader's term is over");
+        server.tablets.abort_copy(slot).await;
+        return Err(TabletError::new(
+            TabletErrorCode::InvalidConfig,
+            ErrorCode::InvalidArgument,
+            error.message,
+        ));
+    }
+    let (tablet, of) = (order.tablet, server.clone());
+    let mut running = server.copies.running();
+    let task = server.env.spawn("tablet copy", async move { run(of, order, slot).await });
+    running.insert(tablet, task);
+    Ok(())
+}
+
+async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
+    let CopyOrder { tablet, source, addr, .. } = &order;
+    let began = server.env.now().mono;
+    tracing::info!(%tablet, %source, addr, "copying a tablet");
+    let target = CopyTarget {
+        env: &server.env,
+        me: server.uuid(),
+        wal: server.tablets.dirs().wal.disk.clone(),
+        config: server.config.copy,
+        received: &server.copies.bytes_received,
+    };
+    match copy(&target, &order, &slot).await {
+        Ok(manifest) => {
+            server.copies.finished.fetch_add(1, Ordering::Relaxed);
+            let (bytes, took) = (manifest.total_bytes(), server.env.now().mono.since(began));
+            tracing::info!(%tablet, bytes, ?took, last = %manifest.last_op, "a tablet was copied");
+            server.tablets.open_copied(slot).await;
+        }
+        Err(error) => {
+            server.copies.failed.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%tablet, %source, %error, "a tablet could not be copied");
+            server.tablets.abort_copy(slot).await;
+        }
+    }
+}
