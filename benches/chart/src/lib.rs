@@ -1,4 +1,4 @@
-//! Charts as SVG: lines over time or over another variable.
+//! Charts as SVG: lines over time or over another variable, and bars of ratios.
 
 use std::error::Error;
 use std::path::Path;
@@ -44,6 +44,49 @@ pub fn draw_over(x: &str, path: &Path, title: &str, lines: &[Line<'_>]) -> Resul
     if lines.len() > 1 {
         chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(GRAY).draw()?;
     }
+    root.present()?;
+    Ok(())
+}
+
+/// Ratio of a workload, for a chart of bars.
+pub struct Ratio {
+    pub label: String,
+    pub value: f64,
+}
+
+/// Which ratios are drawn as better.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    Above1,
+    Below1,
+}
+
+const BAR: i32 = 18;
+const TOP: i32 = 40;
+const LABELS: i32 = 430;
+const WIDTH: i32 = 900;
+
+/// Draws a bar for each ratio into a file, with a line at 1: blue bars are better or level, orange ones worse.
+pub fn draw_ratios(path: &Path, title: &str, better: Better, ratios: &[Ratio]) -> Result<(), Box<dyn Error>> {
+    let height = TOP + BAR * i32::try_from(ratios.len())? + 10;
+    let root = SVGBackend::new(path, (WIDTH.cast_unsigned(), height.cast_unsigned())).into_drawing_area();
+    root.fill(&WHITE)?;
+    root.draw(&Text::new(title.to_owned(), (10, 12), ("sans-serif", 18)))?;
+    let most = ratios.iter().map(|ratio| ratio.value).fold(1.0, f64::max);
+    let x = |value: f64| LABELS + (value / most * f64::from(WIDTH - LABELS - 60)) as i32;
+    for (ratio, top) in ratios.iter().zip((TOP..).step_by(BAR as usize)) {
+        let worse = match better {
+            Better::Above1 => ratio.value < 0.995,
+            Better::Below1 => ratio.value > 1.005,
+        };
+        let colour = if worse { ORANGE } else { BLUE };
+        let bar = [(LABELS, top + 3), (x(ratio.value), top + BAR - 3)];
+        root.draw(&Rectangle::new(bar, colour.filled()))?;
+        root.draw(&Text::new(ratio.label.clone(), (10, top + 3), ("sans-serif", 13)))?;
+        let value = format!("{:.2}", ratio.value);
+        root.draw(&Text::new(value, (x(ratio.value) + 5, top + 3), ("sans-serif", 13)))?;
+    }
+    root.draw(&PathElement::new([(x(1.0), TOP - 4), (x(1.0), height - 6)], GRAY))?;
     root.present()?;
     Ok(())
 }

@@ -15,8 +15,10 @@
 //!   load_driver.rs runs `benches/drive` against a round's cluster: results and costs
 //!   measure.rs     processes and folders → CPU, memory, bytes; the tool's output → rows and seconds
 //!   report.rs      samples → medians, spreads, a report under benches/
+//!   charts.rs      reports → charts of throughput, latency and memory beside Kudu
 //! ```
 
+mod charts;
 mod flush;
 mod idle;
 mod latency;
@@ -76,6 +78,9 @@ pub struct VersusOptions {
     /// Print the tables only, leave the reports alone
     #[arg(long)]
     dry: bool,
+    /// Draw the charts from the reports that are there, without measuring
+    #[arg(long, conflicts_with_all = ["parts", "dry"])]
+    charts: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -147,6 +152,18 @@ impl VersusOptions {
 
 /// Measures and writes the reports.
 pub fn run(root: &Path, options: &VersusOptions, steps: &mut Steps) {
+    if !options.charts {
+        measure_parts(root, options, steps);
+    }
+    if !options.dry {
+        steps.run("versus: charts", || charts::draw(root, &CHARTED.map(|part| part.page().path)));
+    }
+}
+
+/// Parts whose reports are charted together.
+const CHARTED: [Part; 5] = [Part::Single, Part::Replicated, Part::Ycsb, Part::Latency, Part::Lineitem];
+
+fn measure_parts(root: &Path, options: &VersusOptions, steps: &mut Steps) {
     let mut prepared = None;
     steps.run("versus: packages and programs", || {
         prepared = Some(prepare(root, options)?);
