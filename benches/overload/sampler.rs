@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use benches::process::ProcessStats;
-use benches::server_metrics;
+use benches::server_metrics::{self, ServerCounts, ServerMake};
 
 use crate::load::LoadCounts;
 
@@ -49,7 +49,7 @@ struct Totals {
     rows: u64,
     failed: u64,
     written: u64,
-    server: server_metrics::ServerCounts,
+    server: ServerCounts,
 }
 
 impl OverloadSampler {
@@ -59,19 +59,21 @@ impl OverloadSampler {
     }
 
     pub fn look(&mut self, limit: u64) -> OverloadSample {
-        let page = tokio::task::block_in_place(|| server_metrics::get(self.web, "/metrics"));
-        let page = page.expect("the web port answers");
+        let ask = |path: &str| tokio::task::block_in_place(|| server_metrics::get(self.web, path));
+        let page = ask("/metrics_prometheus?types=server").expect("the web port answers");
+        let server = tokio::task::block_in_place(|| ServerCounts::ask(self.web, ServerMake::Nyala));
         let now = Totals {
             rows: self.counts.rows.load(Ordering::Relaxed),
             failed: self.counts.failed.load(Ordering::Relaxed),
             written: ProcessStats::own().written_bytes(),
-            server: server_metrics::ServerCounts::of_nyala(&page),
+            server: server.expect("the web port answers"),
         };
         let last = std::mem::replace(&mut self.last, now);
         let tracked = |name: &str| {
-            server_metrics::sum(&page, "memory_tracked_bytes{", &format!("tracker=\"{name}\"")) as u64
+            server_metrics::sum(&page, "nyala_tracked_memory_bytes{", &format!("tracker=\"{name}\"")) as u64
         };
-        let (held, rows) = (tracked("server"), (now.rows - last.rows).max(1) as f64);
+        let held = server_metrics::sum(&page, "kudu_tserver_memory_usage{", "") as u64;
+        let rows = (now.rows - last.rows).max(1) as f64;
         let most = self.most.max(limit);
         self.most = limit.max(self.most.min(held));
         OverloadSample {

@@ -1,4 +1,4 @@
-//! Metrics of a server, from its web port: nyala's Prometheus text and Kudu's JSON.
+//! Metrics of a server, from its web port.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -42,29 +42,25 @@ const KUDU_REFUSED: [&str; 3] = [
     "transaction_memory_limit_rejections",
 ];
 
+const NYALA_REFUSED: [&str; 1] = ["memory_rejections"];
+
 impl ServerCounts {
     /// Reads the counters of a tablet server.
     pub fn ask(web: SocketAddr, whose: ServerMake) -> io::Result<ServerCounts> {
         match whose {
-            ServerMake::Nyala => Ok(ServerCounts::of_nyala(&get(web, "/metrics")?)),
-            ServerMake::Kudu => {
-                let wanted = [&KUDU_REFUSED[..], &["bloom_lookups", "key_file_lookups"]].concat().join(",");
-                let page = get(web, &format!("/metrics?compact=1&metrics={wanted}"))?;
-                Ok(ServerCounts::of_kudu(&serde_json::from_str(&page).map_err(io::Error::other)?))
-            }
+            ServerMake::Nyala => Self::read(web, &NYALA_REFUSED),
+            ServerMake::Kudu => Self::read(web, &KUDU_REFUSED),
         }
     }
 
-    pub fn of_nyala(page: &str) -> ServerCounts {
-        ServerCounts {
-            refused: sum(page, "memory_refusals_total", ""),
-            blooms: sum(page, "tablet_write_lookups_total", "in=\"bloom\""),
-            keys: sum(page, "tablet_write_lookups_total", "in=\"keys\""),
-        }
+    fn read(web: SocketAddr, refused: &[&str]) -> io::Result<ServerCounts> {
+        let wanted = [refused, &["bloom_lookups", "key_file_lookups"]].concat().join(",");
+        let page = get(web, &format!("/metrics?compact=1&metrics={wanted}"))?;
+        Ok(ServerCounts::of_page(&serde_json::from_str(&page).map_err(io::Error::other)?, refused))
     }
 
-    /// Reads Kudu's page: a list of entities, each with a list of metrics.
-    fn of_kudu(page: &Value) -> ServerCounts {
+    /// Reads a page: a list of entities, each with a list of metrics.
+    pub fn of_page(page: &Value, refused: &[&str]) -> ServerCounts {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let metrics: Vec<Value> = list(page).iter().flat_map(|entity| list(&entity["metrics"])).collect();
         let sum = |names: &[&str]| {
@@ -72,7 +68,7 @@ impl ServerCounts {
             metrics.iter().filter(named).filter_map(|metric| metric["value"].as_f64()).sum()
         };
         ServerCounts {
-            refused: sum(&KUDU_REFUSED),
+            refused: sum(refused),
             blooms: sum(&["bloom_lookups"]),
             keys: sum(&["key_file_lookups"]),
         }
@@ -90,16 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nyalas_page_is_summed_over_tablets() {
-        let page = "# HELP memory_refusals_total Writes refused.\nmemory_refusals_total 3\n\
-                    tablet_write_lookups_total{tablet=\"a\",in=\"bloom\"} 10\n\
-                    tablet_write_lookups_total{tablet=\"b\",in=\"bloom\"} 5\n\
-                    tablet_write_lookups_total{tablet=\"b\",in=\"keys\"} 2\n";
-        assert_eq!(ServerCounts::of_nyala(page), ServerCounts { refused: 3.0, blooms: 15.0, keys: 2.0 });
-    }
-
-    #[test]
-    fn kudus_page_is_summed_over_entities() {
+    fn a_page_is_summed_over_entities() {
         let page = serde_json::json!([
             {"type": "tablet", "metrics": [
                 {"name": "leader_memory_pressure_rejections", "value": 2},
@@ -112,6 +99,9 @@ mod tests {
             ]},
             {"type": "server", "metrics": []},
         ]);
-        assert_eq!(ServerCounts::of_kudu(&page), ServerCounts { refused: 3.0, blooms: 11.0, keys: 1.0 });
+        assert_eq!(
+            ServerCounts::of_page(&page, &KUDU_REFUSED),
+            ServerCounts { refused: 3.0, blooms: 11.0, keys: 1.0 }
+        );
     }
 }

@@ -38,6 +38,14 @@ impl ServerKind {
         }
     }
 
+    /// Returns the id of the server's entity in metrics, as Kudu's.
+    pub fn entity_id(self) -> &'static str {
+        match self {
+            ServerKind::Master => "kudu.master",
+            ServerKind::TabletServer => "kudu.tabletserver",
+        }
+    }
+
     fn from_name(name: &str) -> Option<ServerKind> {
         [ServerKind::Master, ServerKind::TabletServer].into_iter().find(|kind| kind.name() == name)
     }

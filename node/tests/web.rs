@@ -9,7 +9,7 @@ use node::server::flags::Flags;
 use node::server::{ServerContext, ServerHealth, web};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
-use nyala_common::metrics::MetricSamples;
+use nyala_common::metrics::{MetricSnapshot, table};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn world() -> (Env, ServerContext) {
@@ -42,7 +42,7 @@ async fn get(env: &Env, web: &web::WebHandle, path: &str) -> (String, String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_are_served() {
     let (env, common) = world();
-    common.metrics.register(|out: &mut MetricSamples| out.counter("rows_total", "Rows.", &[], 3));
+    common.metrics.register(|out: &mut MetricSnapshot| out.server.counter(&table::RPCS_QUEUE_OVERFLOW, 3));
     let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common.clone()).await.unwrap();
 
     let (status, body) = get(&env, &web, "/healthz").await;
@@ -53,7 +53,11 @@ async fn pages_are_served() {
     common.status.set_health(ServerHealth::Failed("the disk is gone".to_string()));
     assert_eq!(get(&env, &web, "/healthz").await.1, "failed: the disk is gone\n");
 
-    assert!(get(&env, &web, "/metrics").await.1.contains("\nrows_total 3\n"));
+    let line = "\nkudu_master_rpcs_queue_overflow{unit_type=\"requests\"} 3\n";
+    assert!(get(&env, &web, "/metrics_prometheus").await.1.contains(line));
+    let json = r#"[{"type":"server","id":"kudu.master","attributes":{"uuid":"07070707070707070707070707070707"},"metrics":[{"name":"rpcs_queue_overflow","value":3}]}]"#;
+    assert_eq!(get(&env, &web, "/metrics?compact=1&metrics=overflow").await.1, json);
+    assert!(get(&env, &web, "/metrics?level=loud").await.0.contains("400"));
     let settings = get(&env, &web, "/varz").await.1;
     for line in ["* --heartbeat_interval_ms=5", "* --never_fsync=true  (inert)", "  --user_acl=*  (inert)"] {
         assert!(settings.lines().any(|shown| shown == line), "{line}: {settings}");

@@ -54,7 +54,7 @@ pub struct Ratio {
     pub value: f64,
 }
 
-/// Which ratios are drawn as better.
+/// Side of 1 on which ratios are drawn as better.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     Above1,

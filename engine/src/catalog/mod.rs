@@ -49,7 +49,7 @@ pub use self::config::CatalogConfig;
 pub use self::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use self::placement::IdRng;
 pub use self::queries::{
-    CatalogCounts, LocationsQuery, TableEntry, TableStatistics, TabletEntry, TserverEntry,
+    CatalogCounts, LocationsQuery, TableEntry, TableSizes, TableStatistics, TabletEntry, TserverEntry,
 };
 pub use self::record::{
     ClusterRecord, ConsensusState, ExtraConfig, HostPort, PeerRecord, ServerRecord, SystemRecord,

@@ -1,5 +1,6 @@
 //! Read-only queries: tables, schemas, locations, servers, statistics.
 
+use std::collections::BTreeMap;
 use std::ops::Bound::{Included, Unbounded};
 
 use super::commands::TableRef;
@@ -80,6 +81,18 @@ pub struct CatalogCounts {
     pub tombstones: u64,
     /// Unfinished requests to tablet servers.
     pub requests: u64,
+    /// Difference between the largest and the smallest number of replicas on a live server.
+    pub replica_skew: u64,
+}
+
+/// Sizes of a table, as the leaders of its tablets report them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableSizes {
+    pub id: TableId,
+    pub name: String,
+    pub columns: u64,
+    pub schema_version: u32,
+    pub statistics: TableStatistics,
 }
 
 impl Catalog {
@@ -97,7 +110,39 @@ impl Catalog {
             servers: self.servers.len() as u64,
             servers_alive: self.live_servers(now) as u64,
             requests: self.tasks.len() as u64,
+            replica_skew: self.replica_skew(now),
         }
+    }
+
+    fn replica_skew(&self, now: Instant) -> u64 {
+        let live = self.servers.keys().filter(|id| self.is_alive(now, **id));
+        let mut replicas: BTreeMap<PeerId, u64> = live.map(|id| (*id, 0)).collect();
+        for tablet in self.tablets.values() {
+            let kept =
+                tablet.replicas.iter().filter(|(_, replica)| replica.data != ReportedDataState::Tombstoned);
+            for (server, _) in kept {
+                if let Some(count) = replicas.get_mut(server) {
+                    *count += 1;
+                }
+            }
+        }
+        let most = replicas.values().max().copied().unwrap_or(0);
+        most - replicas.values().min().copied().unwrap_or(0)
+    }
+
+    /// Returns the sizes of all tables that are not deleted.
+    pub fn table_sizes(&self) -> Vec<TableSizes> {
+        let sizes = |(name, id): (&String, &TableId)| {
+            let table = self.tables.get(id)?;
+            Some(TableSizes {
+                id: *id,
+                name: name.clone(),
+                columns: table.record.schema.columns().len() as u64,
+                schema_version: table.record.version,
+                statistics: self.table_statistics(table),
+            })
+        };
+        self.names.iter().filter_map(sizes).collect()
     }
 
     fn under_replicated(&self) -> u64 {
@@ -250,7 +295,10 @@ impl Catalog {
     }
 
     pub fn statistics(&self, table: &TableRef) -> CatalogResult<TableStatistics> {
-        let table = &self.tables[&self.find(table)?];
+        Ok(self.table_statistics(&self.tables[&self.find(table)?]))
+    }
+
+    fn table_statistics(&self, table: &Table) -> TableStatistics {
         let mut sum = TableStatistics {
             disk_size_limit: table.record.disk_size_limit,
             row_count_limit: table.record.row_count_limit,
@@ -265,7 +313,7 @@ impl Catalog {
                 sum.live_rows = Some(sum.live_rows.unwrap_or(0) + rows);
             }
         }
-        Ok(sum)
+        sum
     }
 }
 

@@ -18,7 +18,7 @@ use super::rowset::{ProbeStats, RowSetId};
 use super::superblock::TabletSchema;
 use crate::error::{Error, Result};
 use crate::ids::RowId;
-use crate::schema::row_ops::{RowError, RowOpKind};
+use crate::schema::row_ops::{RowError, RowErrorCode, RowOpKind};
 use crate::time::Timestamp;
 
 /// Rows of a write, counted by outcome.
@@ -36,6 +36,33 @@ pub struct WriteCounts {
     pub upsert_ignore_errors: u64,
     /// DELETE_IGNOREs of absent rows.
     pub delete_ignore_errors: u64,
+}
+
+/// Row operations of all writes since the tablet was opened, without those replayed from the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteTotals {
+    pub counts: WriteCounts,
+    /// Rejected row operations of every kind.
+    pub errors: u64,
+    /// Inserts of keys that were present.
+    pub present: u64,
+}
+
+impl WriteTotals {
+    pub(super) fn add(&mut self, result: &WriteResult) {
+        let (sums, more) = (&mut self.counts, &result.counts);
+        sums.inserts += more.inserts;
+        sums.updates += more.updates;
+        sums.upserts += more.upserts;
+        sums.deletes += more.deletes;
+        sums.insert_ignore_errors += more.insert_ignore_errors;
+        sums.update_ignore_errors += more.update_ignore_errors;
+        sums.upsert_ignore_errors += more.upsert_ignore_errors;
+        sums.delete_ignore_errors += more.delete_ignore_errors;
+        self.errors += result.errors.len() as u64;
+        let present = result.errors.iter().filter(|(_, error)| error.code == RowErrorCode::AlreadyPresent);
+        self.present += present.count() as u64;
+    }
 }
 
 /// Outcome of applying a write.
@@ -63,6 +90,7 @@ pub(super) struct ApplyScratch {
     /// The row change of the last decision.
     change: Vec<u8>,
     pub probes: ProbeStats,
+    pub totals: WriteTotals,
 }
 
 /// The outcome of one batch, and the DiskRowSets that it changed.

@@ -55,6 +55,7 @@ pub mod superblock;
 mod write_reservation;
 pub mod writer;
 
+use apply::WriteTotals;
 use diskrowset::{DiskRowSet, RowSetMeta, RowSetTrackers};
 pub use key_range_split::KeyRange;
 pub use write_reservation::GrowthEstimate;
@@ -81,6 +82,7 @@ pub struct Tablet {
     memory: TabletMemory,
     /// Bloom filters consulted and key indexes searched by all writes since the tablet was opened.
     probes: [AtomicU64; 2],
+    totals: Mutex<WriteTotals>,
     next_rowset: AtomicU64,
     /// See [`Tablet::history_mark`].
     history_mark: AtomicU64,
@@ -176,6 +178,7 @@ impl Tablet {
             partition: meta.partition.clone(),
             config,
             mvcc: Mvcc::new(meta.last_timestamp),
+            totals: Mutex::default(),
             cache,
             memory,
             probes: Default::default(),
@@ -245,6 +248,15 @@ impl Tablet {
     fn set_probes(&self, sums: ProbeStats) {
         self.probes[0].store(sums.blooms, Ordering::Relaxed);
         self.probes[1].store(sums.keys, Ordering::Relaxed);
+    }
+
+    /// Returns the row operations since the tablet was opened.
+    pub fn write_totals(&self) -> WriteTotals {
+        *self.totals.lock().expect("nothing panics while it holds the totals")
+    }
+
+    fn set_totals(&self, totals: WriteTotals) {
+        *self.totals.lock().expect("nothing panics while it holds the totals") = totals;
     }
 
     fn anchors(&self) -> MutexGuard<'_, writer::OpAnchors> {

@@ -77,6 +77,10 @@ impl TabletWriter {
     ) -> Result<WriteResult> {
         let state = self.tablet.state();
         let applied = apply((&state, self.tablet.history_mark()), batch, ts, mode, &mut self.scratch)?;
+        if matches!(mode, ApplyMode::New) {
+            self.scratch.totals.add(&applied.outcome);
+            self.tablet.set_totals(self.scratch.totals);
+        }
         self.tablet.set_probes(self.scratch.probes);
         self.mark_applied(&state, &applied);
         let mut anchors = self.anchors();

@@ -21,6 +21,7 @@ use engine::replica::{LogWrite, write_log};
 use engine::wal::{LogEntry, ReplicateEntry, Wal};
 use tokio::sync::{mpsc, oneshot};
 
+use super::replica_metrics::ReplicaMetrics;
 use nyala_common::env::Env;
 
 /// Destination of the entries that a turn of the replica appended.
@@ -58,10 +59,16 @@ pub type LogCallback = Box<dyn Fn(LogEvent) + Send>;
 
 /// Starts the task that syncs the entries it appends. `report` is called for every group and every read.
 ///
-/// `bytes` is updated to the size of the log.
-pub fn start(env: &Env, wal: Wal, bytes: Arc<AtomicU64>, report: LogCallback) -> LogWriter {
+/// `bytes` is updated to the size of the log, `metrics` by each group.
+pub fn start(
+    env: &Env,
+    wal: Wal,
+    bytes: Arc<AtomicU64>,
+    metrics: Arc<ReplicaMetrics>,
+    report: LogCallback,
+) -> LogWriter {
     let (works, inbox) = mpsc::unbounded_channel();
-    env.spawn("log", LogTask { env: env.clone(), wal: Box::new(wal), bytes, inbox, report }.run());
+    env.spawn("log", LogTask { env: env.clone(), wal: Box::new(wal), bytes, metrics, inbox, report }.run());
     LogWriter::Beside(works)
 }
 
@@ -69,6 +76,7 @@ struct LogTask {
     env: Env,
     wal: Box<Wal>,
     bytes: Arc<AtomicU64>,
+    metrics: Arc<ReplicaMetrics>,
     inbox: mpsc::UnboundedReceiver<LogRequest>,
     report: LogCallback,
 }
@@ -81,8 +89,8 @@ impl LogTask {
         let mut works = Vec::new();
         while self.inbox.recv_many(&mut works, GROUP_MAX).await > 0 {
             let env = self.env.clone();
-            let (wal, group) = (&mut self.wal, std::mem::take(&mut works));
-            let outcome = env.run(|| write_group(wal, group)).await;
+            let (wal, group, metrics) = (&mut self.wal, std::mem::take(&mut works), &*self.metrics);
+            let outcome = env.run(|| write_group(wal, group, &GroupTimer { env: &env, metrics })).await;
             self.bytes.store(self.wal.bytes(), Ordering::Relaxed);
             if let Some(result) = outcome.persisted {
                 (self.report)(LogEvent::Persisted(result));
@@ -112,11 +120,33 @@ struct GroupOutcome {
     stop: Option<oneshot::Sender<Box<Wal>>>,
 }
 
-fn write_group(wal: &mut Wal, group: Vec<LogRequest>) -> GroupOutcome {
+/// Clock and metrics of a group.
+struct GroupTimer<'a> {
+    env: &'a Env,
+    metrics: &'a ReplicaMetrics,
+}
+
+impl GroupTimer<'_> {
+    /// Writes and syncs `writes`, and records the times.
+    fn write_and_sync(&self, wal: &mut Wal, writes: Vec<LogWrite>) -> Result<()> {
+        let began = self.env.now().mono;
+        write_log(wal, writes)?;
+        let appended = self.env.now().mono;
+        self.metrics.log_append.record_micros(appended.since(began));
+        wal.sync()?;
+        let synced = self.env.now().mono;
+        self.metrics.log_sync.record_micros(synced.since(appended));
+        self.metrics.log_group.record_micros(synced.since(began));
+        Ok(())
+    }
+}
+
+fn write_group(wal: &mut Wal, group: Vec<LogRequest>, timer: &GroupTimer<'_>) -> GroupOutcome {
     let mut outcome = GroupOutcome::default();
     let mut writes = Vec::new();
     let mut last = None;
     let mut reads = Vec::new();
+    let mut appends = 0;
     for work in group {
         match work {
             LogRequest::Append { writes: more, last: op } => {
@@ -126,13 +156,18 @@ fn write_group(wal: &mut Wal, group: Vec<LogRequest>) -> GroupOutcome {
                     writes.extend(more)
                 }
                 last = op.or(last);
+                appends += 1;
             }
             LogRequest::Read(read) => reads.push(read),
             LogRequest::With(work) => outcome.works.push(work),
             LogRequest::Stop(reply_sender) => outcome.stop = Some(reply_sender),
         }
     }
-    let written = write_and_sync(wal, writes);
+    let written =
+        if writes.is_empty() { write_and_sync(wal, writes) } else { timer.write_and_sync(wal, writes) };
+    if appends > 0 {
+        timer.metrics.log_appends_per_group.record(appends);
+    }
     outcome.persisted = match written {
         Ok(()) => last.map(Ok),
         Err(error) => Some(Err(error)),
@@ -190,7 +225,7 @@ mod tests {
                 reported.lock().unwrap().push(op.to_string());
             }
         });
-        let LogWriter::Beside(works) = start(&env, wal, Arc::default(), report) else {
+        let LogWriter::Beside(works) = start(&env, wal, Arc::default(), Arc::default(), report) else {
             panic!("it has a task")
         };
         let (go_on, wait) = threads::channel();

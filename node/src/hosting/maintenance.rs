@@ -76,8 +76,17 @@ impl UnflushedSince {
             JobKind::FlushDeltas(rowset) => drop(self.deltas.remove(&rowset)),
             JobKind::Compact(_) | JobKind::MergeDeltas(_) | JobKind::Checkpoint => {}
         }
-        let outcome = match run_job(env, replica, kind.clone()).await {
-            Ok(true) => gc_log(replica).await.map(|()| true),
+        let began = env.now().mono;
+        replica.metrics().job_began(&kind);
+        let done = run_job(env, replica, kind.clone()).await;
+        let ended = env.now().mono;
+        replica.metrics().job_ended(&kind, ended.since(began));
+        let outcome = match done {
+            Ok(true) => {
+                let cut = gc_log(replica).await;
+                replica.metrics().log_gc.record_millis(env.now().mono.since(ended));
+                cut.map(|()| true)
+            }
             other => other,
         };
         self.log_bytes_at_checkpoint = replica.log_bytes();

@@ -22,6 +22,7 @@ pub mod maintenance;
 pub mod memory_pressure;
 pub mod raft_transport;
 pub mod replica;
+pub mod replica_metrics;
 pub mod tablet_entry;
 pub mod tablet_manager;
 pub mod tablet_reports;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use engine::catalog::{
     Catalog, CatalogCommand, CatalogCounts, CatalogEffects, CatalogError, CatalogEvent, CommandReply,
-    EventResult, Heartbeat, HeartbeatReply, TaskKey,
+    EventResult, Heartbeat, HeartbeatReply, TableSizes, TaskKey,
 };
 use engine::error::{Error, Result};
 use engine::time::{ClockReading, Instant};
@@ -28,7 +28,8 @@ use super::system_tablet::SystemTablet;
 use super::tserver_calls::TserverCaller;
 use nyala_common::env::Env;
 use nyala_common::mailbox::{self, Mailbox, MailboxSender, WaitResult};
-use nyala_common::metrics::{MetricSamples, MetricSource};
+use nyala_common::metrics::definition::EntityKind;
+use nyala_common::metrics::{Entity, MetricSnapshot, MetricSource, table};
 
 type Read = Box<dyn FnOnce(&Catalog, ClockReading) + Send>;
 
@@ -60,37 +61,46 @@ pub struct CatalogHandle {
 
 /// Counts of the catalog as of its last pass, for the metrics.
 #[derive(Default)]
-pub struct CatalogGauges(Mutex<CatalogCounts>);
+pub struct CatalogGauges(Mutex<(CatalogCounts, Vec<TableSizes>)>);
 
 impl CatalogGauges {
     /// Resets the counts when the catalog is not available.
     pub(super) fn clear(&self) {
-        self.set(CatalogCounts::default());
+        self.set(CatalogCounts::default(), Vec::new());
     }
 
-    fn set(&self, counts: CatalogCounts) {
-        *self.0.lock().expect("no task panics while holding it") = counts;
+    fn set(&self, counts: CatalogCounts, tables: Vec<TableSizes>) {
+        *self.0.lock().expect("no task panics while holding it") = (counts, tables);
     }
 }
 
 impl MetricSource for CatalogGauges {
-    fn collect(&self, out: &mut MetricSamples) {
-        let counts = *self.0.lock().expect("no task panics while holding it");
-        let mut gauge = |name, help, value| out.gauge(name, help, &[], value as f64);
-        gauge("catalog_tables", "Tables, without deleted ones.", counts.tables);
-        gauge("catalog_tablets", "Tablets of these tables.", counts.tablets);
-        gauge("catalog_tablets_not_running", "Tablets not running.", counts.tablets_not_running);
-        gauge("catalog_tablet_servers", "Registered tablet servers.", counts.servers);
-        gauge(
-            "catalog_tablet_servers_alive",
-            "Tablet servers with a recent heartbeat.",
-            counts.servers_alive,
-        );
-        let help = "Under-replicated tablets.";
-        gauge("catalog_tablets_under_replicated", help, counts.tablets_under_replicated);
-        gauge("catalog_tombstones", "Tombstones on tablet servers.", counts.tombstones);
-        gauge("catalog_requests_pending", "Pending requests to tablet servers.", counts.requests);
+    fn collect(&self, out: &mut MetricSnapshot) {
+        let (counts, tables) = self.0.lock().expect("no task panics while holding it").clone();
+        let server = &mut out.server;
+        server.gauge(&table::CATALOG_TABLES, counts.tables);
+        server.gauge(&table::CATALOG_TABLETS, counts.tablets);
+        server.gauge(&table::CATALOG_TABLETS_NOT_RUNNING, counts.tablets_not_running);
+        server.gauge(&table::CATALOG_TABLETS_UNDER_REPLICATED, counts.tablets_under_replicated);
+        server.gauge(&table::CATALOG_TABLET_SERVERS, counts.servers);
+        server.gauge(&table::CATALOG_TABLET_SERVERS_ALIVE, counts.servers_alive);
+        server.gauge(&table::CATALOG_TOMBSTONES, counts.tombstones);
+        server.gauge(&table::CATALOG_REQUESTS_PENDING, counts.requests);
+        server.gauge(&table::CLUSTER_REPLICA_SKEW, counts.replica_skew);
+        out.others.extend(tables.iter().map(table_entity));
     }
+}
+
+fn table_entity(sizes: &TableSizes) -> Entity {
+    let mut entity = Entity::new(EntityKind::Table, sizes.id.to_string());
+    entity.attribute("table_name", sizes.name.clone());
+    entity.gauge(&table::TABLE_COLUMN_COUNT, sizes.columns);
+    entity.gauge(&table::TABLE_SCHEMA_VERSION, u64::from(sizes.schema_version));
+    entity.gauge(&table::TABLE_ON_DISK_SIZE, sizes.statistics.disk_bytes);
+    if let Some(rows) = sizes.statistics.live_rows {
+        entity.gauge(&table::TABLE_LIVE_ROW_COUNT, rows);
+    }
+    entity
 }
 
 /// Flag and notification that the loop has ended.
@@ -331,7 +341,7 @@ impl CatalogLoop {
         let now = self.env.now();
         if self.next_count <= now.mono {
             self.next_count = now.mono.after(COUNT_INTERVAL);
-            self.counts.set(self.catalog.counts(now.mono));
+            self.counts.set(self.catalog.counts(now.mono), self.catalog.table_sizes());
         }
         for read in self.reads.drain(..) {
             read(&self.catalog, now);

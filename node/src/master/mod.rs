@@ -64,7 +64,7 @@ use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, ServerContext, ServerHealth};
 use crate::server_clock::ServerClock;
 use nyala_common::env::{Env, Listener, TaskHandle};
-use nyala_common::metrics::{MetricSamples, MetricSource};
+use nyala_common::metrics::{MetricSnapshot, MetricSource};
 use nyala_common::rpc::server::{RpcHandle, RpcServer};
 
 /// Time that running calls have to finish when the server stops.
@@ -316,7 +316,7 @@ impl SystemTabletStartup {
         let maintained = maintenance::run_alone(self.env.clone(), replica.clone(), limits, interval);
         let counts = Arc::new(CatalogGauges::default());
         let collected = counts.clone();
-        self.common.metrics.register(move |out: &mut MetricSamples| collected.collect(out));
+        self.common.metrics.register(move |out: &mut MetricSnapshot| collected.collect(out));
         let reign = LeadershipTask {
             env: self.env.clone(),
             config: self.config.clone(),

@@ -24,10 +24,10 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 
 use crate::dirs::ServerKind;
-use engine::memory::{MemTracker, MemUsage};
+use engine::memory::MemTracker;
 use flags::Flags;
 use nyala_common::env::{Env, Listener};
-use nyala_common::metrics::{MetricRegistry, MetricSamples};
+use nyala_common::metrics::{MetricRegistry, MetricSnapshot, MetricValue, table};
 use nyala_common::rpc::server::RpcHandle;
 use nyala_proto::kudu::server::ServerStatusPb;
 use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
@@ -69,50 +69,59 @@ impl ServerContext {
         let budget = env.memory.clone();
         let memory = MemTracker::root("server", Some(Arc::new(move || budget.limit_bytes())));
         let status = Arc::new(ServerStatus::new(env, uuid));
-        let metrics = MetricRegistry::new();
-        let shown = memory.clone();
-        metrics.register(move |samples: &mut MetricSamples| collect_memory(&shown.usage(), samples));
-        ServerContext { kind, flags, metrics, memory, status }
+        let metrics = MetricRegistry::new(kind.entity_id());
+        let context = ServerContext { kind, flags, metrics, memory, status };
+        context.register_own(env);
+        context
+    }
+}
+
+impl ServerContext {
+    /// Registers the metrics of identity, time and memory.
+    fn register_own(&self, env: &Env) {
+        let (env, memory, uuid) = (env.clone(), self.memory.clone(), self.status.uuid());
+        let started = env.now().mono;
+        self.metrics.register(move |out: &mut MetricSnapshot| {
+            let (now, usage) = (env.now(), memory.usage());
+            let server = &mut out.server;
+            server.attribute("uuid", uuid.to_string());
+            let uptime = now.mono.since(started).as_micros();
+            server.gauge(&table::UPTIME, u64::try_from(uptime).unwrap_or(u64::MAX));
+            server.gauge(&table::HYBRID_CLOCK_ERROR, now.wall.error_micros);
+            server.gauge(&table::MEMORY_USAGE, usage.bytes);
+            if let Some(limit) = usage.limit {
+                server.gauge(&table::MEMORY_LIMIT, limit);
+            }
+            let version = [("version", env!("CARGO_PKG_VERSION"))];
+            server.labelled(&table::BUILD_INFO, &version, MetricValue::Integer(1));
+            // Below the first level there is one tracker per tablet: too many labels.
+            for tracker in &usage.children {
+                let bytes = MetricValue::Integer(i64::try_from(tracker.bytes).unwrap_or(i64::MAX));
+                server.labelled(&table::TRACKED_MEMORY, &[("tracker", &tracker.id)], bytes);
+            }
+        });
     }
 }
 
 /// Registers the metrics of the RPC layer.
 pub fn watch_rpc(metrics: &MetricRegistry, rpc: &RpcHandle) {
-    let counters = rpc.counters();
-    metrics.register(move |samples: &mut MetricSamples| {
+    let (counters, latencies) = (rpc.counters(), rpc.latencies());
+    metrics.register(move |out: &mut MetricSnapshot| {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut total = |name, help, counter| samples.counter(name, help, &[], read(counter));
-        total("rpc_connections_accepted_total", "Connections accepted.", &counters.connections_accepted);
-        total(
-            "rpc_negotiations_failed_total",
-            "Connections that failed negotiation.",
-            &counters.negotiations_failed,
-        );
-        total(
-            "rpc_protocol_errors_total",
-            "Connections closed after a protocol error.",
-            &counters.protocol_errors,
-        );
-        total("rpc_calls_received_total", "Calls received.", &counters.calls_received);
-        total("rpc_calls_rejected_total", "Calls rejected by a full queue.", &counters.calls_rejected);
-        total(
-            "rpc_calls_expired_total",
-            "Calls whose deadline passed in the queue.",
-            &counters.calls_expired,
-        );
-        total("rpc_calls_repeated_total", "Retries answered with a cached reply.", &counters.calls_repeated);
-        let open = read(&counters.connections_open) as f64;
-        samples.gauge("rpc_connections_open", "Open connections.", &[], open);
+        let server = &mut out.server;
+        server.counter(&table::RPC_CONNECTIONS_ACCEPTED, read(&counters.connections_accepted));
+        server.counter(&table::RPC_NEGOTIATIONS_FAILED, read(&counters.negotiations_failed));
+        server.counter(&table::RPC_PROTOCOL_ERRORS, read(&counters.protocol_errors));
+        server.counter(&table::RPC_CALLS_RECEIVED, read(&counters.calls_received));
+        server.counter(&table::RPCS_QUEUE_OVERFLOW, read(&counters.calls_rejected));
+        server.counter(&table::RPCS_TIMED_OUT_IN_QUEUE, read(&counters.calls_expired));
+        server.counter(&table::RPC_CALLS_REPEATED, read(&counters.calls_repeated));
+        server.gauge(&table::RPC_CONNECTIONS_OPEN, read(&counters.connections_open));
+        server.histogram(&table::RPC_INCOMING_QUEUE_TIME, &latencies.queue_time);
+        for (method, latency) in latencies.methods() {
+            server.of_method(&table::HANDLER_LATENCY, &method, &latency);
+        }
     });
-}
-
-fn collect_memory(usage: &MemUsage, samples: &mut MetricSamples) {
-    let labels = [("tracker", usage.id.as_str())];
-    samples.gauge("memory_tracked_bytes", "Tracked memory by consumer.", &labels, usage.bytes as f64);
-    // Below the first level there is one tracker per tablet: too many names for a metric.
-    for child in usage.children.iter().filter(|_| usage.parent_id.is_none()) {
-        collect_memory(child, samples);
-    }
 }
 
 /// Identity, addresses and health of a server.

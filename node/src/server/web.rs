@@ -10,7 +10,7 @@ use engine::error::Result;
 use engine::memory::MemUsage;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -19,6 +19,10 @@ use tokio::sync::Semaphore;
 
 use super::{ServerContext, ServerHealth, VERSION};
 use nyala_common::env::{Env, Listener, Stream, TaskHandle};
+use nyala_common::metrics::definition::MetricLevel;
+use nyala_common::metrics::json;
+use nyala_common::metrics::prometheus::{self, Naming};
+use nyala_common::metrics::query::MetricQuery;
 
 /// Largest number of connections served at once; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
@@ -75,7 +79,7 @@ async fn accept(env: Env, mut listener: Box<dyn Listener>, common: Arc<ServerCon
 
 async fn connection(stream: Stream, common: Arc<ServerContext>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = respond(&common, request.method(), request.uri().path());
+        let response = respond(&common, &request);
         async move { Ok::<_, Infallible>(response) }
     });
     let served =
@@ -85,7 +89,8 @@ async fn connection(stream: Stream, common: Arc<ServerContext>) {
     }
 }
 
-fn respond(common: &ServerContext, method: &Method, path: &str) -> Response<Full<Bytes>> {
+fn respond<B>(common: &ServerContext, request: &Request<B>) -> Response<Full<Bytes>> {
+    let (method, path) = (request.method(), request.uri().path());
     if method != Method::GET && method != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_string());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -93,12 +98,7 @@ fn respond(common: &ServerContext, method: &Method, path: &str) -> Response<Full
     }
     match path {
         "/" => text(StatusCode::OK, index(common)),
-        "/metrics" | "/metrics_prometheus" => {
-            let mut response = text(StatusCode::OK, common.metrics.render());
-            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            response.headers_mut().insert(CONTENT_TYPE, kind);
-            response
-        }
+        "/metrics" | "/jsonmetricz" | "/metrics_prometheus" => metrics(common, request),
         "/healthz" => match common.status.health() {
             ServerHealth::Healthy => text(StatusCode::OK, "ok\n".to_string()),
             ServerHealth::Starting => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_string()),
@@ -114,6 +114,28 @@ fn respond(common: &ServerContext, method: &Method, path: &str) -> Response<Full
     }
 }
 
+/// Returns the metrics: Prometheus' text on its own path and for clients that ask for text, as its scraper does; JSON
+/// otherwise.
+fn metrics<B>(common: &ServerContext, request: &Request<B>) -> Response<Full<Bytes>> {
+    let query = match MetricQuery::parse(request.uri().query().unwrap_or_default()) {
+        Ok(query) => query,
+        Err(message) => return text(StatusCode::BAD_REQUEST, message + "\n"),
+    };
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let wants_text = accept.contains("text/plain") || accept.contains("openmetrics");
+    let snapshot = common.metrics.snapshot();
+    let (body, kind) = match request.uri().path() {
+        "/metrics" | "/jsonmetricz" if !wants_text => (json::render(snapshot, &query), JSON),
+        _ => (prometheus::render(snapshot, &query.or_level(MetricLevel::Info), Naming::ByRole), PROMETHEUS),
+    };
+    let mut response = text(StatusCode::OK, body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+const JSON: &str = "application/json";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
@@ -125,7 +147,8 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
 fn index(common: &ServerContext) -> String {
     format!(
         "{VERSION}, {} {}, RPC at {}\n\n\
-         /metrics       numbers, for Prometheus\n\
+         /metrics       numbers, as JSON in Kudu's form\n\
+         /metrics_prometheus  the same for Prometheus\n\
          /healthz       200 if this server does its work\n\
          /varz          settings\n\
          /mem-trackers  where the memory is\n",

@@ -1,87 +1,143 @@
-//! Metrics of a tablet server: its calls, its tablets, and its memory.
+//! Metrics of a tablet server: its tablets, its page cache and its copies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use engine::raft::Role;
+use engine::tablet::Tablet;
+use engine::tablet::apply::WriteTotals;
+use engine::time::Timestamp;
+
 use super::server::TabletServer;
-use crate::hosting::tablet_entry::EntryState;
-use nyala_common::metrics::MetricSamples;
+use crate::hosting::replica::ReplicaHandle;
+use crate::hosting::tablet_entry::{EntryState, TabletEntry};
+use nyala_common::metrics::definition::{EntityKind, MetricDef};
+use nyala_common::metrics::{Entity, MetricSnapshot, MetricValue, table};
 
 /// Registers the metrics of `server` with its process.
 pub fn show(server: &Arc<TabletServer>) {
     let weak = Arc::downgrade(server);
-    server.common.metrics.register(move |samples: &mut MetricSamples| {
+    server.common.metrics.register(move |out: &mut MetricSnapshot| {
         if let Some(server) = weak.upgrade() {
-            server.metrics.collect(samples);
-            collect_tablets(&server, samples);
-            collect_cache(&server, samples);
+            collect_server(&server, &mut out.server);
+            collect_copies(&server, &mut out.server);
+            collect_cache(&server, &mut out.server);
+            collect_tablets(&server, out);
         }
     });
 }
 
-fn collect_tablets(server: &TabletServer, samples: &mut MetricSamples) {
-    let mut states = BTreeMap::from(STATES.map(|state| (state, 0u64)));
+fn collect_server(server: &TabletServer, out: &mut Entity) {
+    out.gauge(&table::HYBRID_CLOCK_TIMESTAMP, server.clock.peek().micros());
+    out.gauge(&table::ACTIVE_SCANNERS, server.scanners().len() as u64);
+    out.counter(&table::SCANNERS_EXPIRED, server.metrics.scanners_expired());
+    out.counter(&table::MEMORY_REJECTIONS, server.memory.refused());
+}
+
+fn collect_copies(server: &TabletServer, out: &mut Entity) {
+    let (finished, failed) = server.copies.ended();
+    out.counter(&table::COPIES_FINISHED, finished);
+    out.counter(&table::COPIES_FAILED, failed);
+    out.gauge(&table::TABLET_COPY_OPEN_CLIENT_SESSIONS, server.copies.count() as u64);
+    out.counter(&table::TABLET_COPY_BYTES_FETCHED, server.copies.bytes_received());
+    if let Some(service) = server.copy_service() {
+        out.counter(&table::TABLET_COPY_BYTES_SENT, service.bytes_sent());
+        out.gauge(&table::TABLET_COPY_OPEN_SOURCE_SESSIONS, service.session_count() as u64);
+    }
+}
+
+fn collect_cache(server: &TabletServer, out: &mut Entity) {
+    let stats = server.tablets.cache_stats();
+    out.gauge(&table::BLOCK_CACHE_USAGE, stats.bytes);
+    out.counter(&table::BLOCK_CACHE_LOOKUPS, stats.hits + stats.misses);
+    out.counter(&table::BLOCK_CACHE_HITS, stats.hits);
+    out.counter(&table::BLOCK_CACHE_HITS_CACHING, stats.hits);
+    out.counter(&table::BLOCK_CACHE_MISSES, stats.misses);
+    out.counter(&table::BLOCK_CACHE_MISSES_CACHING, stats.misses);
+    out.counter(&table::BLOCK_CACHE_EVICTIONS, stats.evictions);
+}
+
+/// Gauges of the number of replicas by state.
+const STATES: [&MetricDef; 6] = [
+    &table::TABLETS_NUM_BOOTSTRAPPING,
+    &table::TABLETS_NUM_RUNNING,
+    &table::TABLETS_NUM_FAILED,
+    &table::TABLETS_NUM_STOPPING,
+    &table::TABLETS_COPYING,
+    &table::TABLETS_NUM_STOPPED,
+];
+
+fn state_gauge(state: &EntryState) -> &'static MetricDef {
+    match state {
+        EntryState::Bootstrapping => &table::TABLETS_NUM_BOOTSTRAPPING,
+        EntryState::Running(_) => &table::TABLETS_NUM_RUNNING,
+        EntryState::Failed(_) => &table::TABLETS_NUM_FAILED,
+        EntryState::Stopping => &table::TABLETS_NUM_STOPPING,
+        EntryState::Copying => &table::TABLETS_COPYING,
+        EntryState::Tombstoned(_) | EntryState::Stopped => &table::TABLETS_NUM_STOPPED,
+    }
+}
+
+fn collect_tablets(server: &TabletServer, out: &mut MetricSnapshot) {
+    let mut counts = BTreeMap::from(STATES.map(|def| (def.name, 0)));
+    let (mut leaders, mut leaderless) = (0, 0);
+    let now = server.clock.peek();
     for entry in server.tablets.all() {
-        *states.entry(state_name(&entry.state())).or_default() += 1;
-        let Some(tablet) = entry.tablet() else { continue };
-        let (stats, id, table) = (tablet.stats(), entry.id.to_string(), entry.table_name());
-        let labels = [("tablet", id.as_str()), ("table", table.as_str())];
-        let mut gauge = |name, help, value: u64| samples.gauge(name, help, &labels, value as f64);
-        gauge("tablet_live_rows", "Rows of a tablet.", stats.live_rows);
-        gauge("tablet_disk_bytes", "Bytes of a tablet on disk.", stats.disk_bytes);
-        gauge("tablet_memory_bytes", "Bytes of a tablet's rows in memory.", stats.memory_bytes);
-        gauge("tablet_disk_rowsets", "DiskRowSets of a tablet.", stats.disk_rowsets);
-        let (probes, name) = (tablet.probes(), "tablet_write_lookups_total");
-        let help = "Key lookups of writes, in Bloom filters and key indexes.";
-        for (place, count) in [("bloom", probes.blooms), ("keys", probes.keys)] {
-            let labels = [("tablet", id.as_str()), ("table", table.as_str()), ("in", place)];
-            samples.counter(name, help, &labels, count);
+        let state = entry.state();
+        *counts.entry(state_gauge(&state).name).or_default() += 1;
+        if let EntryState::Running(replica) = &state {
+            let status = replica.status();
+            leaders += u64::from(status.role == Role::Leader);
+            leaderless += u64::from(status.leader.is_none());
+            out.others.push(tablet_entity(&entry, replica, now));
         }
     }
-    for (state, count) in states {
-        samples.gauge("tablets", "Tablets by state.", &[("state", state)], count as f64);
+    for def in STATES {
+        out.server.gauge(def, counts[def.name]);
     }
-    let (finished, failed) = server.copies.ended();
-    let (name, help) = ("tablet_copies_total", "Finished and failed tablet copies onto this server.");
-    samples.counter(name, help, &[("result", "finished")], finished);
-    samples.counter(name, help, &[("result", "failed")], failed);
-    samples.gauge(
-        "tablet_copies",
-        "Tablets being copied onto this server.",
-        &[],
-        server.copies.count() as f64,
-    );
-    let (name, help) = ("tablet_copy_bytes_total", "Bytes of tablets copied between servers.");
-    samples.counter(name, help, &[("way", "received")], server.copies.bytes_received());
-    if let Some(service) = server.copy_service() {
-        samples.counter(name, help, &[("way", "sent")], service.bytes_sent());
-        let sessions = service.session_count() as f64;
-        samples.gauge("tablet_copy_sessions", "Tablet copy sessions at this server.", &[], sessions);
-    }
-    let help = "Writes and leaders' messages rejected because memory was short.";
-    samples.counter("memory_refusals_total", help, &[], server.memory.refused());
-    samples.gauge("scanners_open", "Open scanners.", &[], server.scanners().len() as f64);
+    out.server.gauge(&table::NUM_RAFT_LEADERS, leaders);
+    out.server.gauge(&table::RAFT_LEADERLESS_TABLETS, leaderless);
 }
 
-const STATES: [&str; 7] =
-    ["bootstrapping", "copying", "running", "failed", "stopping", "tombstoned", "stopped"];
-
-fn state_name(state: &EntryState) -> &'static str {
-    match state {
-        EntryState::Bootstrapping => "bootstrapping",
-        EntryState::Copying => "copying",
-        EntryState::Running(_) => "running",
-        EntryState::Failed(_) => "failed",
-        EntryState::Stopping => "stopping",
-        EntryState::Tombstoned(_) => "tombstoned",
-        EntryState::Stopped => "stopped",
-    }
+fn tablet_entity(entry: &TabletEntry, replica: &ReplicaHandle, now: Timestamp) -> Entity {
+    let mut entity = Entity::new(EntityKind::Tablet, entry.id.to_string());
+    entity.attribute("table_id", entry.meta.table.to_string());
+    entity.attribute("table_name", entry.table_name());
+    let tablet = replica.tablet();
+    let state = entry.state_pb().as_str_name().to_owned();
+    entity.value(&table::TABLET_STATE, MetricValue::Text(state));
+    collect_sizes(tablet, replica.log_bytes(), &mut entity);
+    collect_rows(tablet.write_totals(), &mut entity);
+    let probes = tablet.probes();
+    entity.counter(&table::BLOOM_LOOKUPS, probes.blooms);
+    entity.counter(&table::KEY_FILE_LOOKUPS, probes.keys);
+    entity.gauge(&table::RAFT_TERM, replica.status().term);
+    let lag = now.micros().saturating_sub(tablet.mvcc().safe_time(now).micros());
+    entity.gauge(&table::SAFE_TIME_LAG, lag);
+    replica.metrics().collect(&mut entity);
+    entity
 }
 
-fn collect_cache(server: &TabletServer, samples: &mut MetricSamples) {
-    let stats = server.tablets.cache_stats();
-    samples.gauge("page_cache_bytes", "Bytes of pages in the page cache.", &[], stats.bytes as f64);
-    samples.counter("page_cache_hits_total", "Pages found in the page cache.", &[], stats.hits);
-    samples.counter("page_cache_misses_total", "Pages read from disk.", &[], stats.misses);
-    samples.counter("page_cache_evictions_total", "Pages evicted.", &[], stats.evictions);
+fn collect_sizes(tablet: &Tablet, log_bytes: u64, entity: &mut Entity) {
+    let stats = tablet.stats();
+    entity.gauge(&table::ON_DISK_SIZE, stats.disk_bytes + log_bytes);
+    entity.gauge(&table::ON_DISK_DATA_SIZE, stats.disk_bytes);
+    entity.gauge(&table::LOG_SIZE, log_bytes);
+    entity.gauge(&table::MEMROWSET_SIZE, stats.mrs_bytes);
+    entity.gauge(&table::DELTAMEMSTORE_SIZE, stats.dms_bytes);
+    entity.gauge(&table::LIVE_ROW_COUNT, stats.live_rows);
+    entity.gauge(&table::NUM_ROWSETS_ON_DISK, stats.disk_rowsets);
+}
+
+fn collect_rows(totals: WriteTotals, entity: &mut Entity) {
+    let WriteTotals { counts, errors, present } = totals;
+    entity.counter(&table::ROWS_INSERTED, counts.inserts);
+    entity.counter(&table::ROWS_UPSERTED, counts.upserts);
+    entity.counter(&table::ROWS_UPDATED, counts.updates);
+    entity.counter(&table::ROWS_DELETED, counts.deletes);
+    entity.counter(&table::INSERTIONS_FAILED_DUP_KEY, present);
+    entity.counter(&table::INSERT_IGNORE_ERRORS, counts.insert_ignore_errors);
+    entity.counter(&table::UPDATE_IGNORE_ERRORS, counts.update_ignore_errors);
+    entity.counter(&table::DELETE_IGNORE_ERRORS, counts.delete_ignore_errors);
+    entity.counter(&table::ROW_ERRORS, errors);
 }

@@ -147,6 +147,7 @@ async fn expire_scanners(server: Arc<TabletServer>) {
         server.env.sleep(Duration::from_millis(server.config.scanner_check_interval_ms)).await;
         let dropped = server.scanners().drop_expired(server.env.now().mono);
         if dropped > 0 {
+            server.metrics.count_expired(dropped);
             tracing::info!(dropped, "idle scanners expired");
         }
     }

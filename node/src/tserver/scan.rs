@@ -222,6 +222,7 @@ async fn open(
     }
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, layout, .. } = parsed;
+    replica.metrics().scan_started();
     let opened = server.env.run_brief(|| replica.tablet().scan(&spec)).await;
     let scan = opened.map_err(|error| storage_failed(&replica, &error))?;
     let scanner = OpenScanner { replica, scan, projection, layout, ordered };
@@ -331,7 +332,7 @@ async fn fill(
     })
     .await?;
     server.env.watch.mark_if(!has_memory, "scan call: a batch is short, as memory is");
-    server.metrics.count_scanned(rows.rows());
+    scanner.replica.metrics().rows_returned(rows.rows());
     Ok(ScanBatch { rows, reservation, has_more })
 }
 

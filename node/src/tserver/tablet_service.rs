@@ -37,8 +37,8 @@ pub const FEATURES: &[u32] = &[
 service_methods! {
     fn dispatch(service: TabletServerService, call) of METHODS;
     "Ping" { tracked: false, required: &[] } => Reply::message(&PingResponsePb {}),
-    "Write" { tracked: true, required: &[1] } => write(&service.0, call).await,
-    "Scan" { tracked: false, required: &[] } => scan(&service.0, call).await,
+    "Write" { tracked: true, required: &[1] } => write::write(&service.0, call).await,
+    "Scan" { tracked: false, required: &[] } => scan::scan(&service.0, call).await,
     "ScannerKeepAlive" { tracked: false, required: &[1] } => scan::keep_alive(&service.0, &call),
     "ListTablets" { tracked: false, required: &[] } =>
         Reply::message(&list_tablets(&service.0, &call.decode()?)),
@@ -65,20 +65,6 @@ impl Service for TabletServerService {
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         dispatch(self, call)
     }
-}
-
-async fn write(server: &TabletServer, call: Call) -> Reply {
-    let began = server.env.now().mono;
-    let reply = write::write(server, call).await;
-    server.metrics.write_seconds.record(server.env.now().mono.since(began));
-    reply
-}
-
-async fn scan(server: &TabletServer, call: Call) -> Reply {
-    let began = server.env.now().mono;
-    let reply = scan::scan(server, call).await;
-    server.metrics.scan_seconds.record(server.env.now().mono.since(began));
-    reply
 }
 
 fn list_tablets(server: &TabletServer, request: &ListTabletsRequestPb) -> ListTabletsResponsePb {

@@ -61,10 +61,7 @@ pub async fn write(server: &TabletServer, call: Call) -> Reply {
     call.release_slot();
     let request_id = call.request_id.as_ref().map(request_id);
     match write_rows(server, &request, call.body.len(), request_id).await {
-        Ok(applied) => {
-            server.metrics.count_write(&applied.result);
-            reply_of(applied.timestamp, &applied.result)
-        }
+        Ok(applied) => reply_of(applied.timestamp, &applied.result),
         Err(error) if error.is_busy() => {
             server.env.watch.mark("write call: refused for now");
             Reply::too_busy(error.status.message.unwrap_or_default())

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use super::connection::ServerConnection;
 use super::frame;
+use super::latencies::RpcLatencies;
 use super::required_fields;
 use super::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
 use super::service_queue::{Admission, CallQueue, NextCall};
@@ -31,6 +32,7 @@ pub(super) struct RpcShared {
     pub(super) services: BTreeMap<&'static str, Arc<QueuedService>>,
     pub(super) results: Arc<TrackedResults>,
     pub(super) counters: Arc<RpcCounters>,
+    pub(super) latencies: Arc<RpcLatencies>,
     pub(super) stopping: AtomicBool,
     /// Calls without a reply, on all connections.
     pub(super) in_flight: AtomicU64,
@@ -335,11 +337,14 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
     if let Err(rejection) = queued.service.authorize(&call) {
         return responder.send(rejection.into());
     }
-    let service = queued.service.clone();
+    let (service, received) = (queued.service.clone(), call.received);
+    shared.latencies.queue_time.record_micros(shared.env.now().mono.since(received));
     match call.request_id.clone().filter(|_| method.tracked) {
         Some(id) => run_tracked(shared, service, &id, call, responder).await,
         None => responder.send(service.call(call).await.into()),
     }
+    let took = shared.env.now().mono.since(received);
+    shared.latencies.of(queued.service.name(), method.name).record_micros(took);
 }
 
 fn to_call(queued_call: QueuedCall, method: &'static MethodInfo, slot: Arc<CallSlot>) -> (Responder, Call) {

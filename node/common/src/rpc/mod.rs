@@ -24,6 +24,7 @@ pub mod client;
 mod connection;
 mod dispatch;
 pub mod frame;
+mod latencies;
 pub mod negotiate;
 mod proxy;
 mod required_fields;

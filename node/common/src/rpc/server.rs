@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use super::connection::{self, ServerConnection};
 use super::dispatch::{QueuedService, RpcShared, count};
 pub use super::dispatch::{RpcCounters, TrackedResults};
+pub use super::latencies::RpcLatencies;
 use super::{RpcConfig, Service};
 use crate::env::{Env, Listener, Stream, TaskHandle};
 
@@ -53,6 +54,7 @@ impl RpcServer {
             services: self.services,
             results: self.results,
             counters: Arc::default(),
+            latencies: Arc::default(),
             stopping: AtomicBool::new(false),
             in_flight: AtomicU64::new(0),
             all_replied: Notify::new(),
@@ -80,6 +82,10 @@ impl RpcHandle {
 
     pub fn results(&self) -> Arc<TrackedResults> {
         self.shared.results.clone()
+    }
+
+    pub fn latencies(&self) -> Arc<RpcLatencies> {
+        self.shared.latencies.clone()
     }
 
     pub fn counters(&self) -> Arc<RpcCounters> {

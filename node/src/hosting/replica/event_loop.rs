@@ -89,6 +89,7 @@ impl ReplicaLoop {
                 &shared.env,
                 wal,
                 shared.log_bytes.clone(),
+                shared.metrics.clone(),
                 Box::new(move |done| tell(&event_sender, done.into())),
             )
         } else {
@@ -378,7 +379,10 @@ impl ReplicaLoop {
             let writes = std::mem::take(&mut self.effects.log);
             match &mut self.log {
                 LogWriter::Here(wal) => {
+                    let began = self.shared.env.now().mono;
                     write_log(wal, writes)?;
+                    let took = self.shared.env.now().mono.since(began);
+                    self.shared.metrics.log_append.record_micros(took);
                     self.shared.log_bytes.store(wal.bytes(), Ordering::Relaxed);
                     if let Some(last) = last {
                         self.raft(raft::RaftEvent::Persisted(last));

@@ -34,6 +34,7 @@ use engine::wal::Wal;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::log_writer;
+use super::replica_metrics::ReplicaMetrics;
 use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
 
@@ -98,6 +99,7 @@ impl ReplicaHandle {
             status_changed: Notify::new(),
             hibernation: hibernation::HibernationSlot::default(),
             log_bytes: Arc::new(AtomicU64::new(wal.bytes())),
+            metrics: Arc::default(),
         });
         let event_loop_state =
             event_loop::ReplicaLoop::new(shared.clone(), (replica, effects), wal, &inbox, commands);
@@ -107,6 +109,11 @@ impl ReplicaHandle {
 
     pub fn tablet(&self) -> &Arc<Tablet> {
         &self.shared.tablet
+    }
+
+    /// Returns the counts and times of this replica.
+    pub fn metrics(&self) -> &ReplicaMetrics {
+        &self.shared.metrics
     }
 
     /// Returns the error that failed this replica, if any.

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use super::hibernation::HibernationSlot;
 use crate::hosting::log_writer;
 use crate::hosting::raft_transport::RaftTransport;
+use crate::hosting::replica_metrics::ReplicaMetrics;
 use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
 
@@ -69,6 +70,7 @@ pub(super) struct Shared {
     pub(super) hibernation: HibernationSlot,
     /// Bytes of the log.
     pub(super) log_bytes: Arc<AtomicU64>,
+    pub(super) metrics: Arc<ReplicaMetrics>,
 }
 
 pub(super) type ReplySender = oneshot::Sender<Result<CommittedOp>>;

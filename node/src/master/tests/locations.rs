@@ -134,8 +134,9 @@ async fn locations_use_the_requested_form() {
 
     let statistics: GetTableStatisticsResponsePb =
         master.call("GetTableStatistics", &GetTableStatisticsRequestPb { table: by_name("t") }).await;
-    let numbers = master.master.common.metrics.render();
-    assert!(numbers.contains("catalog_tablet_servers "), "{numbers}");
+    let metrics = master.master.common.metrics.snapshot();
+    let named = |name: &str| metrics.server.samples.iter().any(|sample| sample.name() == name);
+    assert!(named("catalog_tablet_servers"), "{metrics:?}");
     assert_eq!((statistics.on_disk_size, statistics.live_row_count), (Some(400), Some(28)));
 }
 

@@ -1,0 +1,116 @@
+//! Merging of entities, for example all tablets of a table into one entity.
+
+use std::collections::BTreeMap;
+
+use super::query::MergeRule;
+use super::snapshot::{Entity, MetricValue, Sample};
+
+/// An entity of the reply; merged ones may be of a kind that the server does not have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MergedEntity {
+    pub kind: String,
+    pub id: String,
+    pub attributes: BTreeMap<&'static str, String>,
+    pub samples: Vec<Sample>,
+}
+
+impl From<Entity> for MergedEntity {
+    fn from(entity: Entity) -> MergedEntity {
+        let Entity { kind, id, attributes, samples } = entity;
+        MergedEntity { kind: kind.name().to_owned(), id, attributes, samples }
+    }
+}
+
+/// Merges entities by the first rule of their kind; entities without a rule, or without its attribute, stay.
+pub fn merge(entities: Vec<Entity>, rules: &[MergeRule]) -> Vec<MergedEntity> {
+    let mut kept = Vec::new();
+    let mut merged: BTreeMap<(String, String), MergedEntity> = BTreeMap::new();
+    for entity in entities {
+        let rule = rules.iter().find(|rule| rule.kind == entity.kind.name());
+        let group =
+            rule.and_then(|rule| Some((rule, entity.attributes.get(rule.attribute.as_str())?.clone())));
+        let Some((rule, id)) = group else {
+            kept.push(entity.into());
+            continue;
+        };
+        let kind = rule.merged_kind.clone();
+        match merged.entry((kind.clone(), id.clone())) {
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                vacant.insert(MergedEntity {
+                    kind,
+                    id,
+                    attributes: BTreeMap::new(),
+                    samples: entity.samples,
+                });
+            }
+            std::collections::btree_map::Entry::Occupied(mut occupied) => {
+                add(occupied.get_mut(), entity.samples)
+            }
+        }
+    }
+    kept.extend(merged.into_values());
+    kept
+}
+
+fn add(entity: &mut MergedEntity, samples: Vec<Sample>) {
+    for sample in samples {
+        let same = |other: &&mut Sample| {
+            std::ptr::eq(other.def, sample.def)
+                && other.method == sample.method
+                && other.labels == sample.labels
+        };
+        match entity.samples.iter_mut().find(same) {
+            Some(other) => combine(&mut other.value, sample.value),
+            None => entity.samples.push(sample),
+        }
+    }
+}
+
+/// Sums numbers, merges distributions and joins distinct texts, as Kudu does.
+fn combine(value: &mut MetricValue, more: MetricValue) {
+    match (value, more) {
+        (MetricValue::Integer(value), MetricValue::Integer(more)) => *value = value.saturating_add(more),
+        (MetricValue::Real(value), MetricValue::Real(more)) => *value += more,
+        (MetricValue::Boolean(value), MetricValue::Boolean(more)) => *value |= more,
+        (MetricValue::Distribution(value), MetricValue::Distribution(more)) => value.merge(&more),
+        (MetricValue::Text(value), MetricValue::Text(more))
+            if !value.split(", ").any(|part| part == more) =>
+        {
+            value.push_str(", ");
+            value.push_str(&more);
+        }
+        // A metric has the same type in all entities.
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::definition::EntityKind;
+    use crate::metrics::table;
+
+    #[test]
+    fn tablets_are_merged_by_table() {
+        let tablet = |id: &str, rows, state: &str| {
+            let mut entity = Entity::new(EntityKind::Tablet, id);
+            entity.attribute("table_name", "orders");
+            entity.counter(&table::ROWS_INSERTED, rows);
+            entity.value(&table::TABLET_STATE, MetricValue::Text(state.to_owned()));
+            entity
+        };
+        let entities = vec![
+            Entity::new(EntityKind::Server, "kudu.tabletserver"),
+            tablet("a", 3, "RUNNING"),
+            tablet("b", 4, "FAILED"),
+            tablet("c", 5, "RUNNING"),
+        ];
+        let rule =
+            MergeRule { kind: "tablet".into(), merged_kind: "table".into(), attribute: "table_name".into() };
+        let merged = merge(entities, &[rule]);
+        assert_eq!(merged.len(), 2);
+        assert_eq!((merged[1].kind.as_str(), merged[1].id.as_str()), ("table", "orders"));
+        let values: Vec<&MetricValue> = merged[1].samples.iter().map(|sample| &sample.value).collect();
+        assert_eq!(values, [&MetricValue::Integer(12), &MetricValue::Text("RUNNING, FAILED".into())]);
+    }
+}
