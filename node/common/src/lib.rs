@@ -5,7 +5,8 @@
 //!           └──────────┬──────────┘
 //!                      ▼
 //!     rpc ── wire ── mailbox ── metrics      nyala-proto: protobuf messages
-//!       └──────┴────────┴─────────┘
+//!      └── security     │         │
+//!              └────────┴─────────┘
 //!                   env                      clock, disks, net, tasks, memory, randomness
 //! ```
 //!
@@ -16,4 +17,5 @@ pub mod env;
 pub mod mailbox;
 pub mod metrics;
 pub mod rpc;
+pub mod security;
 pub mod wire;

@@ -109,6 +109,14 @@ pub trait MemoryBudget: Send + Sync {
 /// Randomness: entropy in production, a seed in a simulator.
 pub trait Rng: Send + Sync {
     fn next_u64(&self) -> u64;
+
+    /// Fills `bytes` for keys, nonces and serial numbers. Production takes them from the operating system's generator,
+    /// never from a generator of this process; this default is for environments with a seed.
+    fn fill_secret(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+    }
 }
 
 impl Env {

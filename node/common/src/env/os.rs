@@ -303,6 +303,23 @@ impl Rng for OsRng {
     fn next_u64(&self) -> u64 {
         self.rng.lock().expect("no thread panics while it holds this lock").next_u64()
     }
+
+    fn fill_secret(&self, mut bytes: &mut [u8]) {
+        while !bytes.is_empty() {
+            // SAFETY: the pointer and the length are those of a live, writable slice.
+            let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+            match usize::try_from(filled) {
+                Ok(filled) => bytes = &mut bytes[filled..],
+                // A signal interrupted the call. Nothing else fails with valid arguments; a key without entropy would
+                // be worse than no process.
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    let interrupted = error.kind() == io::ErrorKind::Interrupted;
+                    assert!(interrupted, "the operating system gives no random bytes: {error}");
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -347,6 +364,16 @@ mod tests {
     #[tokio::test]
     async fn conforms_with_one_thread() {
         conforms().await;
+    }
+
+    #[tokio::test]
+    async fn secret_bytes_do_not_come_from_the_seeded_generator() {
+        let rng = OsRng { rng: Mutex::new(ChaCha12Rng::from_seed([7; 32])) };
+        let (mut first, mut second) = ([0; 37], [0; 37]);
+        rng.fill_secret(&mut first);
+        rng.fill_secret(&mut second);
+        assert!(first != second && first[32..] != [0; 5]);
+        assert_eq!(rng.next_u64(), ChaCha12Rng::from_seed([7; 32]).next_u64(), "the generator was not used");
     }
 
     #[tokio::test]

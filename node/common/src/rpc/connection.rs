@@ -15,6 +15,7 @@ use super::frame::{Frame, FrameReader, split_body};
 use super::negotiate::{NegotiationStep, PREAMBLE, ServerNegotiation, check_preamble};
 use super::send_queue::{FrameWrite, SendQueue};
 use crate::env::{BoxFuture, Env, Stream};
+use crate::security::PeerIdentity;
 use nyala_proto::kudu::rpc::RequestHeader;
 
 /// Shared state of a negotiated connection.
@@ -79,9 +80,8 @@ pub(super) async fn serve(
     let mut reader = FrameReader::new(shared.config.max_message_bytes);
     let negotiation = negotiate(&shared, &mut stream, &mut reader, remote);
     let negotiated = env.timeout(shared.config.negotiation_timeout, negotiation).await;
-    let user: Arc<str> = match negotiated.unwrap_or_else(|| Err("the negotiation took too long".to_string()))
-    {
-        Ok(user) => user.into(),
+    let peer = match negotiated.unwrap_or_else(|| Err("the negotiation took too long".to_string())) {
+        Ok(user) => Arc::new(PeerIdentity::unproved(&user, remote.ip().to_canonical().is_loopback())),
         Err(why) => {
             count(&shared.counters.negotiations_failed);
             tracing::info!(%remote, why, "negotiation failed");
@@ -92,7 +92,7 @@ pub(super) async fn serve(
     ready(connection.clone());
     let (mut from, mut to) = tokio::io::split(stream);
     let sending = connection.send_queue.send_all(&env, &mut to, shared.config.keepalive);
-    let reading = read_calls(&connection, &mut from, &mut reader, user, remote);
+    let reading = read_calls(&connection, &mut from, &mut reader, peer, remote);
     let ended = tokio::select! {
         biased;
         sent = sending => sent.map_err(|error| error.to_string()),
@@ -196,7 +196,7 @@ async fn read_calls(
     connection: &Arc<ServerConnection>,
     stream: &mut (impl AsyncRead + Unpin),
     reader: &mut FrameReader,
-    user: Arc<str>,
+    peer: Arc<PeerIdentity>,
     remote: SocketAddr,
 ) -> Result<(), EndReason> {
     let shared = &connection.shared;
@@ -206,7 +206,7 @@ async fn read_calls(
         while let Some(frame) =
             reader.next_frame().map_err(|error| protocol_error(shared, error.to_string()))?
         {
-            let queued_call = to_queued_call(connection, frame, received, &user, remote)
+            let queued_call = to_queued_call(connection, frame, received, &peer, remote)
                 .map_err(|why| protocol_error(shared, why))?;
             dispatch(shared, queued_call);
         }
@@ -231,7 +231,7 @@ fn to_queued_call(
     connection: &Arc<ServerConnection>,
     frame: Frame,
     received: Instant,
-    user: &Arc<str>,
+    peer: &Arc<PeerIdentity>,
     remote: SocketAddr,
 ) -> Result<QueuedCall, EndReason> {
     let header = RequestHeader::decode(frame.header)
@@ -249,7 +249,7 @@ fn to_queued_call(
         return Err(format!("call id {call_id} is in flight already"));
     }
     let responder = Responder::new(connection.clone(), call_id);
-    Ok(QueuedCall { responder, header, body, sidecars, received, user: user.clone(), remote })
+    Ok(QueuedCall { responder, header, body, sidecars, received, peer: peer.clone(), remote })
 }
 
 /// Timer for connections that neither read nor write for the keep-alive time and have no call in flight.

@@ -23,6 +23,7 @@ use super::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
 use super::service_queue::{Admission, CallQueue, NextCall};
 use super::{Call, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::Env;
+use crate::security::PeerIdentity;
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RequestHeader, ResponseHeader};
 
 /// State shared by all connections of a server.
@@ -178,7 +179,7 @@ pub(super) struct QueuedCall {
     pub(super) body: Bytes,
     pub(super) sidecars: Vec<Bytes>,
     pub(super) received: Instant,
-    pub(super) user: Arc<str>,
+    pub(super) peer: Arc<PeerIdentity>,
     pub(super) remote: SocketAddr,
 }
 
@@ -355,7 +356,8 @@ fn to_call(queued_call: QueuedCall, method: &'static MethodInfo, slot: Arc<CallS
         sidecars: queued_call.sidecars,
         received: queued_call.received,
         deadline,
-        user: queued_call.user,
+        user: queued_call.peer.user.clone(),
+        peer: queued_call.peer,
         remote: queued_call.remote,
         request_id: queued_call.header.request_id,
         required_features: queued_call.header.required_feature_flags,

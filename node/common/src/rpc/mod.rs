@@ -43,6 +43,7 @@ use engine::time::Instant;
 use prost::Message;
 
 use crate::env::BoxFuture;
+use crate::security::PeerIdentity;
 pub use nyala_proto::kudu::rpc::RequestIdPb;
 pub use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
 
@@ -96,8 +97,10 @@ pub struct Call {
     pub received: Instant,
     /// Time at which the caller stops waiting; `None` for no limit.
     pub deadline: Option<Instant>,
-    /// User of the connection, from its negotiation.
+    /// User of the connection; the same as in [`Call::peer`].
     pub user: Arc<str>,
+    /// Peer of the connection, from its negotiation: its user, and how far that name can be trusted.
+    pub peer: Arc<PeerIdentity>,
     pub remote: SocketAddr,
     pub request_id: Option<RequestIdPb>,
     pub required_features: Vec<u32>,
