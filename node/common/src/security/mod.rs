@@ -7,9 +7,15 @@
 //!   PeerIdentity, in every Call: user, principal, method of authentication, confidential or not
 //! ```
 //!
+//! Pure cores, without IO: `token` (keys, tokens, rotation), `pki` (CA, requests, certificates), `acl` (who may call
+//! what).
+//!
 //! *Not here:* the steps of the negotiation ([`crate::rpc::negotiate`]).
 
+pub mod acl;
+pub mod pki;
 pub mod tls;
+pub mod token;
 
 use std::fmt;
 use std::sync::Arc;
