@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::secrets::SecretsChange;
 use crate::ids::{PeerId, TableId, TabletId};
 use crate::schema::{ColumnSchema, Compression, Encoding};
 
@@ -160,6 +161,8 @@ pub enum CatalogCommand {
         server: PeerId,
         force: bool,
     },
+    /// Store or remove secrets of the cluster; only the leading master itself sends it.
+    ChangeSecrets(Box<SecretsChange>),
 }
 
 /// Reply to a command that succeeded.

@@ -32,6 +32,7 @@ mod placement;
 mod queries;
 mod record;
 mod repair;
+mod secrets;
 mod tablet_report;
 mod tserver_tasks;
 mod tservers;
@@ -52,11 +53,12 @@ pub use self::queries::{
     CatalogCounts, LocationsQuery, TableEntry, TableSizes, TableStatistics, TabletEntry, TserverEntry,
 };
 pub use self::record::{
-    ClusterRecord, ConsensusState, ExtraConfig, HostPort, PeerRecord, ServerRecord, SystemRecord,
-    SystemRowKey, SystemRowWrite, TableLifecycle, TableRecord, TabletLifecycle, TabletRecord,
+    ClusterRecord, ConsensusState, ExtraConfig, HostPort, PeerRecord, SECRETS_ENTRY_TYPE, ServerRecord,
+    SystemRecord, SystemRowKey, SystemRowWrite, TableLifecycle, TableRecord, TabletLifecycle, TabletRecord,
 };
 use self::repair::PendingRepair;
 pub use self::repair::{MembershipChange, ReportedHealth};
+pub use self::secrets::{AuthorityRecord, ClusterSecrets, SecretsChange, TokenKeyRecord};
 use self::tserver_tasks::TaskQueue;
 pub use self::tserver_tasks::{CreateTabletCall, TaskKey, TaskKind, TserverCall, TserverRequest};
 use self::tservers::Tserver;
@@ -298,6 +300,7 @@ pub struct Catalog {
     tablets: BTreeMap<TabletId, Tablet>,
     servers: BTreeMap<PeerId, Tserver>,
     server_records: BTreeMap<PeerId, ServerRecord>,
+    secrets: ClusterSecrets,
     tasks: TaskQueue,
     id_rng: IdRng,
     /// Rows changed by this step.
@@ -327,6 +330,7 @@ impl Catalog {
             tablets: BTreeMap::new(),
             servers: BTreeMap::new(),
             server_records: BTreeMap::new(),
+            secrets: ClusterSecrets::default(),
             id_rng,
             dirty: BTreeSet::from([SystemRowKey::Cluster]),
             next_sweep: now.mono,
@@ -363,6 +367,12 @@ impl Catalog {
             SystemRowKey::Cluster => {
                 self.cluster = ClusterRecord::unseal(metadata)?;
                 self.dirty.remove(&SystemRowKey::Cluster);
+            }
+            SystemRowKey::Authority => {
+                self.secrets.authority = Some(AuthorityRecord::unseal(metadata)?);
+            }
+            SystemRowKey::TokenKey(number) => {
+                self.secrets.token_keys.insert(number, TokenKeyRecord::unseal(metadata)?);
             }
         }
         Ok(())
@@ -426,6 +436,7 @@ impl Catalog {
                 self.change_server_state(now, server, change, allow_missing)
             }
             CatalogCommand::UnregisterServer { server, force } => self.unregister_server(now, server, force),
+            CatalogCommand::ChangeSecrets(change) => self.change_secrets(*change),
         }
     }
 
@@ -437,6 +448,10 @@ impl Catalog {
                 SystemRowKey::Tablet(id) => self.tablets.get(&id).map(|tablet| tablet.record.seal()),
                 SystemRowKey::Server(id) => self.server_records.get(&id).map(SystemRecord::seal),
                 SystemRowKey::Cluster => Some(self.cluster.seal()),
+                SystemRowKey::Authority => self.secrets.authority.as_ref().map(SystemRecord::seal),
+                SystemRowKey::TokenKey(number) => {
+                    self.secrets.token_keys.get(&number).map(SystemRecord::seal)
+                }
             };
             out.writes.push(SystemRowWrite { key, metadata });
         }

@@ -6,6 +6,8 @@
 //! 2 tablet          32 hex digits of its id    TabletRecord
 //! 3 server state    32 hex digits of its id    ServerRecord
 //! 4 cluster         the word "cluster"         ClusterRecord
+//! 5 CA              the word "authority"       AuthorityRecord
+//! 6 token key       19 digits of its number    TokenKeyRecord
 //! ```
 //!
 //! All other state of the catalog (addresses of servers, reports of replicas) returns with heartbeats.
@@ -17,6 +19,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::secrets::{AuthorityRecord, TokenKeyRecord};
 use crate::codec;
 use crate::error::{Error, Result};
 use crate::ids::{PeerId, TableId, TabletId, Uuid};
@@ -183,9 +186,15 @@ pub enum SystemRowKey {
     Tablet(TabletId),
     Server(PeerId),
     Cluster,
+    Authority,
+    TokenKey(i64),
 }
 
 const CLUSTER: &str = "cluster";
+const AUTHORITY: &str = "authority";
+
+/// The lowest `entry_type` of the cluster's secrets; every row of a higher type is one too.
+pub const SECRETS_ENTRY_TYPE: i8 = 5;
 
 impl SystemRowKey {
     /// The key columns `entry_type` and `entry_id`.
@@ -195,6 +204,8 @@ impl SystemRowKey {
             SystemRowKey::Tablet(id) => (2, id.to_string()),
             SystemRowKey::Server(id) => (3, id.to_string()),
             SystemRowKey::Cluster => (4, CLUSTER.to_string()),
+            SystemRowKey::Authority => (SECRETS_ENTRY_TYPE, AUTHORITY.to_string()),
+            SystemRowKey::TokenKey(number) => (6, format!("{number:019}")),
         }
     }
 
@@ -208,6 +219,13 @@ impl SystemRowKey {
             2 => Ok(SystemRowKey::Tablet(id()?)),
             3 => Ok(SystemRowKey::Server(id()?)),
             4 if entry_id == CLUSTER => Ok(SystemRowKey::Cluster),
+            SECRETS_ENTRY_TYPE if entry_id == AUTHORITY => Ok(SystemRowKey::Authority),
+            6 => {
+                let number = entry_id.parse().ok().filter(|number| *number >= 0);
+                let key = SystemRowKey::TokenKey(number.ok_or_else(bad)?);
+                // Another spelling of the number would be another row for the same key.
+                if key.columns().1 == entry_id { Ok(key) } else { Err(bad()) }
+            }
             _ => Err(bad()),
         }
     }
@@ -247,6 +265,14 @@ impl SystemRecord for TabletRecord {
 
 impl SystemRecord for ServerRecord {
     const MAGIC: [u8; 4] = *b"NYcs";
+}
+
+impl SystemRecord for AuthorityRecord {
+    const MAGIC: [u8; 4] = *b"NYca";
+}
+
+impl SystemRecord for TokenKeyRecord {
+    const MAGIC: [u8; 4] = *b"NYck";
 }
 
 impl SystemRecord for ClusterRecord {
