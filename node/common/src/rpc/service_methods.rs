@@ -51,6 +51,7 @@ mod tests {
 
     use crate::env::mem_net;
     use crate::rpc::{Call, Reply, RpcErrorCodePb};
+    use crate::security::PeerIdentity;
 
     struct Counter(u64);
 
@@ -68,6 +69,7 @@ mod tests {
             received: mem_net::env().now().mono,
             deadline: None,
             user: "user".into(),
+            peer: Arc::new(PeerIdentity::unproved("user", true)),
             remote: ([127, 0, 0, 1], 1).into(),
             request_id: None,
             required_features: Vec::new(),

@@ -65,7 +65,7 @@ impl PeerIdentity {
     }
 
     /// Returns true if the peer may get an authentication token: only on a confidential connection, and never with the
-    /// proof of another token, so that a token's validity cannot be extended for ever.
+    /// proof of another token, so that a token's validity cannot be extended without bound.
     pub fn can_get_authn_token(&self) -> bool {
         self.confidential && !matches!(self.method, AuthnMethod::Token | AuthnMethod::Jwt)
     }
