@@ -382,6 +382,8 @@ impl World {
                 .map_or("?".to_string(), |(_, name)| name.clone()),
             SystemRowKey::Server(id) => format!("server-{id}"),
             SystemRowKey::Cluster => "cluster".to_string(),
+            SystemRowKey::Authority => "authority".to_string(),
+            SystemRowKey::TokenKey(number) => format!("token key {number}"),
         }
     }
 
