@@ -77,7 +77,7 @@ pub struct AccessLists {
 }
 
 impl AccessLists {
-    /// Lists that let everyone call everything, for servers behind another guard.
+    /// Lists that let any user call any method, for servers behind another guard.
     pub fn open() -> AccessLists {
         AccessLists {
             service: AccessList::Everyone,

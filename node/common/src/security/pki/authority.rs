@@ -68,7 +68,7 @@ impl CertAuthority {
         self.key.secret()
     }
 
-    /// Signs a request. Only the user and the host name are taken from it: a server chooses neither usages nor validity.
+    /// Signs a request. Only the user and the host name come from it: a server chooses neither usages nor validity.
     pub fn sign(&self, request: &CertRequest, serial: u64, validity: CertValidity) -> Result<Vec<u8>> {
         let mut params = server_params(&request.user, request.host.as_deref())?;
         params.is_ca = IsCa::ExplicitNoCa;

@@ -1,4 +1,4 @@
-//! Certificates of the cluster: the masters' certification authority (CA), requests of servers, and their signing. Pure.
+//! Certificates of the cluster: the masters' certification authority (CA), requests of servers, signing. Pure.
 //!
 //! ```text
 //!   server:  EcdsaKey ──▶ request(user, host) ── heartbeat ──▶ leading master: check, sign ──▶ certificate
