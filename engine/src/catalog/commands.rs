@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::secrets::SecretsChange;
+use super::record::{AuthorityRecord, TokenKeyRecord};
 use crate::ids::{PeerId, TableId, TabletId};
 use crate::schema::{ColumnSchema, Compression, Encoding};
 
@@ -134,6 +134,17 @@ pub struct AlterTable {
 pub enum ServerStateChange {
     EnterMaintenance,
     ExitMaintenance,
+}
+
+/// A change of the secrets; stored as a whole or rejected as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SecretsChange {
+    /// The CA of a cluster that has none.
+    pub authority: Option<AuthorityRecord>,
+    /// A new token key, with the next number.
+    pub new_token_key: Option<(i64, TokenKeyRecord)>,
+    /// Token keys to remove.
+    pub removed_token_keys: Vec<i64>,
 }
 
 /// A request that may change the catalog.

@@ -44,7 +44,8 @@ use std::sync::Arc;
 pub use self::columns::AUTO_INCREMENTING_ID;
 pub use self::commands::{
     AlterStep, AlterTable, CatalogCommand, ColumnChange, ColumnRef, CommandReply, CreateTable, RangeOps,
-    RequestedColumn, RequestedHash, RequestedPartitioning, RequestedRange, ServerStateChange, TableRef,
+    RequestedColumn, RequestedHash, RequestedPartitioning, RequestedRange, SecretsChange, ServerStateChange,
+    TableRef,
 };
 pub use self::config::CatalogConfig;
 pub use self::error::{CatalogError, CatalogErrorCode, CatalogResult};
@@ -53,12 +54,12 @@ pub use self::queries::{
     CatalogCounts, LocationsQuery, TableEntry, TableSizes, TableStatistics, TabletEntry, TserverEntry,
 };
 pub use self::record::{
-    ClusterRecord, ConsensusState, ExtraConfig, HostPort, PeerRecord, SECRETS_ENTRY_TYPE, ServerRecord,
-    SystemRecord, SystemRowKey, SystemRowWrite, TableLifecycle, TableRecord, TabletLifecycle, TabletRecord,
+    AuthorityRecord, ClusterRecord, ClusterSecrets, ConsensusState, ExtraConfig, HostPort, PeerRecord,
+    SECRETS_ENTRY_TYPE, ServerRecord, SystemRecord, SystemRowKey, SystemRowWrite, TableLifecycle,
+    TableRecord, TabletLifecycle, TabletRecord, TokenKeyRecord,
 };
 use self::repair::PendingRepair;
 pub use self::repair::{MembershipChange, ReportedHealth};
-pub use self::secrets::{AuthorityRecord, ClusterSecrets, SecretsChange, TokenKeyRecord};
 use self::tserver_tasks::TaskQueue;
 pub use self::tserver_tasks::{CreateTabletCall, TaskKey, TaskKind, TserverCall, TserverRequest};
 use self::tservers::Tserver;

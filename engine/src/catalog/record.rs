@@ -12,6 +12,7 @@
 //!
 //! All other state of the catalog (addresses of servers, reports of replicas) returns with heartbeats.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -19,7 +20,6 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::secrets::{AuthorityRecord, TokenKeyRecord};
 use crate::codec;
 use crate::error::{Error, Result};
 use crate::ids::{PeerId, TableId, TabletId, Uuid};
@@ -177,6 +177,55 @@ pub struct ClusterRecord {
     pub id: Uuid,
     /// Microseconds since 1970.
     pub created: u64,
+}
+
+/// The CA: its private key and its certificate.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityRecord {
+    /// Secret number of the private key.
+    pub secret: Vec<u8>,
+    /// The self-signed certificate (X.509, DER).
+    pub certificate: Vec<u8>,
+}
+
+impl fmt::Debug for AuthorityRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.certificate.len();
+        write!(f, "AuthorityRecord {{ secret: <redacted>, certificate: {bytes} bytes }}")
+    }
+}
+
+/// A token signing key.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenKeyRecord {
+    /// Secret seed of the key.
+    pub seed: [u8; 32],
+    /// Seconds since 1970, by the clock of the master that created the key.
+    pub created_s: i64,
+    /// The last second at which the key's signatures are accepted.
+    pub expires_s: i64,
+}
+
+impl fmt::Debug for TokenKeyRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TokenKeyRecord { created_s, expires_s, .. } = self;
+        write!(f, "TokenKeyRecord {{ seed: <redacted>, created_s: {created_s}, expires_s: {expires_s} }}")
+    }
+}
+
+/// All secrets of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterSecrets {
+    pub authority: Option<AuthorityRecord>,
+    /// Token signing keys by number.
+    pub token_keys: BTreeMap<i64, TokenKeyRecord>,
+}
+
+impl ClusterSecrets {
+    /// Number of the next token key.
+    pub fn next_token_key(&self) -> i64 {
+        self.token_keys.last_key_value().map_or(0, |(number, _)| number + 1)
+    }
 }
 
 /// Key of a row of the system tablet.
