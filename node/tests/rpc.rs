@@ -191,6 +191,9 @@ fn one_frame(text: &str) -> Frame {
 fn print_step(step: NegotiationStep) -> String {
     match step {
         NegotiationStep::Continue(bytes) => format!("send {}\n{}", hex(&bytes), print_negotiate(&bytes)),
+        NegotiationStep::StartTls { send, then } => {
+            format!("start TLS, send {}\n{}", hex(&send), print_step(*then))
+        }
         NegotiationStep::Done { send, user } => format!("done, user {user:?}, send {:?}\n", hex(&send)),
         NegotiationStep::Failed { send, code, message } => {
             format!("failed, {}: {message}\nsend {}\n", code.as_str_name(), hex(&send))

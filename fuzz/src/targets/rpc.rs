@@ -66,6 +66,7 @@ pub fn negotiate_client(data: &[u8]) {
     while let Ok(Some(frame)) = reader.next_frame() {
         match client.on_frame(&frame) {
             NegotiationStep::Continue(_) => {}
+            NegotiationStep::StartTls { .. } => panic!("a client without TLS begins it"),
             NegotiationStep::Done { user, .. } => return assert_eq!(&*user, "fuzz"),
             NegotiationStep::Failed { .. } => return,
         }

@@ -243,6 +243,7 @@ impl Raw {
                     raw.write(&send).await;
                     return raw;
                 }
+                NegotiationStep::StartTls { .. } => panic!("this client has no TLS"),
                 NegotiationStep::Failed { message, .. } => panic!("{message}"),
             }
         }

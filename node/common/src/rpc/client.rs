@@ -18,6 +18,8 @@ pub use super::proxy::{Proxy, ProxyTarget};
 use super::send_queue::SendQueue;
 use super::{RequestIdPb, RpcErrorCodePb};
 use crate::env::{Env, Stream};
+use crate::security::RpcCaller;
+use crate::security::tls::TlsStream;
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
 
 /// Maximum length of a received frame in bytes.
@@ -122,14 +124,15 @@ struct Calls {
 }
 
 impl ClientConnection {
-    /// Connects and negotiates as `user`; fails at `deadline`.
+    /// Connects and negotiates as `caller`; fails at `deadline`.
     pub async fn connect(
         env: &Env,
         addr: SocketAddr,
-        user: &str,
+        caller: impl Into<RpcCaller>,
         deadline: Instant,
     ) -> Result<Arc<ClientConnection>, RpcError> {
-        let mut stream = env.net.connect(addr, deadline).await.map_err(|error| {
+        let caller = caller.into();
+        let stream = env.net.connect(addr, deadline).await.map_err(|error| {
             let message = format!("connecting to {addr}: {error}");
             match error.kind() {
                 std::io::ErrorKind::TimedOut => RpcError::TimedOut { message, sent: false },
@@ -142,8 +145,9 @@ impl ClientConnection {
             let message = format!("negotiating with {addr}: no reply in time");
             RpcError::TimedOut { message, sent: false }
         };
-        let negotiation = negotiate(&mut stream, &mut reader, user);
-        env.timeout(left, negotiation).await.ok_or_else(timed_out)??;
+        let loopback = addr.ip().to_canonical().is_loopback();
+        let negotiation = negotiate(stream, &mut reader, ClientNegotiation::with(&caller, loopback));
+        let stream = env.timeout(left, negotiation).await.ok_or_else(timed_out)??;
         let (send_queue, calls) = (SendQueue::default(), Mutex::default());
         let connection = Arc::new(ClientConnection { env: env.clone(), send_queue, calls });
         env.spawn("rpc client", run(connection.clone(), stream, reader, addr));
@@ -333,19 +337,29 @@ fn decode<M: Message + Default>(
     Ok(RpcResponse { message, sidecars: response.sidecars })
 }
 
-async fn negotiate(stream: &mut Stream, reader: &mut FrameReader, user: &str) -> Result<(), RpcError> {
-    let broke = |error: std::io::Error| RpcError::network(format!("negotiation: {error}"), false);
-    let mut negotiation = ClientNegotiation::new(user);
-    let mut send = negotiation.hello();
+/// Runs negotiation. Returns the stream, inside TLS if that was agreed.
+async fn negotiate(
+    mut stream: Stream,
+    reader: &mut FrameReader,
+    mut negotiation: ClientNegotiation,
+) -> Result<Stream, RpcError> {
+    let failed = |why: String| RpcError::network(format!("negotiation: {why}"), false);
+    send(&mut stream, &negotiation.hello()).await?;
     loop {
-        stream.write_all(&send).await.map_err(broke)?;
-        stream.flush().await.map_err(broke)?;
-        let frame = read_frame(stream, reader).await.map_err(|why| RpcError::network(why, false))?;
-        match negotiation.on_frame(&frame) {
-            NegotiationStep::Continue(bytes) => send = bytes,
-            NegotiationStep::Done { send, .. } => {
-                stream.write_all(&send).await.map_err(broke)?;
-                return stream.flush().await.map_err(broke);
+        let frame = read_frame(&mut stream, reader).await.map_err(|why| RpcError::network(why, false))?;
+        let mut step = negotiation.on_frame(&frame);
+        if let NegotiationStep::StartTls { send: bytes, then } = step {
+            send(&mut stream, &bytes).await?;
+            let session = negotiation.take_session().ok_or_else(|| failed("no TLS session".to_string()))?;
+            stream = Box::new(TlsStream::new(stream, session, reader.take_unread()));
+            step = *then;
+        }
+        match step {
+            NegotiationStep::Continue(bytes) => send(&mut stream, &bytes).await?,
+            NegotiationStep::StartTls { .. } => return Err(failed("TLS inside TLS".to_string())),
+            NegotiationStep::Done { send: bytes, .. } => {
+                send(&mut stream, &bytes).await?;
+                return Ok(stream);
             }
             NegotiationStep::Failed { code, message, .. } => {
                 let unsupported_features = Vec::new();
@@ -353,6 +367,15 @@ async fn negotiate(stream: &mut Stream, reader: &mut FrameReader, user: &str) ->
             }
         }
     }
+}
+
+async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), RpcError> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let broke = |error: std::io::Error| RpcError::network(format!("negotiation: {error}"), false);
+    stream.write_all(bytes).await.map_err(broke)?;
+    stream.flush().await.map_err(broke)
 }
 
 async fn read_frame(

@@ -12,10 +12,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use super::dispatch::{QueuedCall, Responder, RpcShared, count, dispatch};
 use super::frame::{Frame, FrameReader, split_body};
-use super::negotiate::{NegotiationStep, PREAMBLE, ServerNegotiation, check_preamble};
+use super::negotiate::{
+    NEGOTIATION_FRAME_BYTES_MAX, NegotiationStep, PREAMBLE, ServerNegotiation, ServerNegotiationConfig,
+    check_preamble,
+};
 use super::send_queue::{FrameWrite, SendQueue};
 use crate::env::{BoxFuture, Env, Stream};
 use crate::security::PeerIdentity;
+use crate::security::tls::TlsStream;
 use nyala_proto::kudu::rpc::RequestHeader;
 
 /// Shared state of a negotiated connection.
@@ -72,22 +76,25 @@ type EndReason = String;
 /// Serves one accepted connection until it ends. Calls `ready` after negotiation, when `finish` becomes possible.
 pub(super) async fn serve(
     shared: Arc<RpcShared>,
-    mut stream: Stream,
+    stream: Stream,
     remote: SocketAddr,
     ready: impl FnOnce(Arc<ServerConnection>) + Send,
 ) {
     let env = shared.env.clone();
-    let mut reader = FrameReader::new(shared.config.max_message_bytes);
-    let negotiation = negotiate(&shared, &mut stream, &mut reader, remote);
+    let limit = shared.config.max_message_bytes;
+    let mut reader = FrameReader::new(limit.min(NEGOTIATION_FRAME_BYTES_MAX));
+    let negotiation = negotiate(&shared, stream, &mut reader, remote);
     let negotiated = env.timeout(shared.config.negotiation_timeout, negotiation).await;
-    let peer = match negotiated.unwrap_or_else(|| Err("the negotiation took too long".to_string())) {
-        Ok(user) => Arc::new(PeerIdentity::unproved(&user, remote.ip().to_canonical().is_loopback())),
+    let (stream, peer) = match negotiated.unwrap_or_else(|| Err("the negotiation took too long".to_string()))
+    {
+        Ok((stream, peer)) => (stream, Arc::new(peer)),
         Err(why) => {
             count(&shared.counters.negotiations_failed);
             tracing::info!(%remote, why, "negotiation failed");
             return;
         }
     };
+    reader.set_limit(limit);
     let connection = Arc::new(ServerConnection::new(shared.clone()));
     ready(connection.clone());
     let (mut from, mut to) = tokio::io::split(stream);
@@ -109,35 +116,75 @@ pub(super) async fn serve(
 /// Time for which a closing connection stays open so that the peer can read the last bytes.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Runs negotiation and returns the user.
+/// Runs negotiation. Returns the stream, inside TLS if that was agreed, and the client's identity.
 async fn negotiate(
     shared: &RpcShared,
-    stream: &mut Stream,
+    mut stream: Stream,
     reader: &mut FrameReader,
     remote: SocketAddr,
-) -> Result<String, EndReason> {
-    check_preamble(&read_preamble(stream, reader).await?)?;
+) -> Result<(Stream, PeerIdentity), EndReason> {
+    check_preamble(&read_preamble(&mut stream, reader).await?)?;
     if !shared.config.negotiation_delay.is_zero() {
         shared.env.sleep(shared.config.negotiation_delay).await;
     }
-    let trusted = shared.config.trusted_subnets.iter().any(|subnet| subnet.contains(remote.ip()));
-    let mut negotiation = ServerNegotiation::new(trusted);
+    let mut negotiation = ServerNegotiation::with(negotiation_config(shared, remote));
     loop {
-        let frame = read_frame(stream, reader).await?.ok_or("closed by the client")?;
-        match negotiation.on_frame(&frame) {
-            NegotiationStep::Continue(bytes) => send(stream, &bytes).await?,
-            NegotiationStep::Done { user, .. } => {
-                if shared.config.trace_negotiation {
-                    // The text is that of Kudu's own negotiation trace; PLAIN is the only mechanism.
-                    tracing::info!(%remote, user, "Client requested to use mechanism: PLAIN");
-                }
-                return Ok(user);
+        let frame = read_frame(&mut stream, reader).await?.ok_or("closed by the client")?;
+        let mut step = negotiation.on_frame(&frame);
+        if let NegotiationStep::StartTls { send: bytes, then } = step {
+            send(&mut stream, &bytes).await?;
+            let session = negotiation.take_session().ok_or("the negotiation has no TLS session")?;
+            stream = Box::new(TlsStream::new(stream, session, reader.take_unread()));
+            step = *then;
+        }
+        match step {
+            NegotiationStep::Continue(bytes) => send(&mut stream, &bytes).await?,
+            NegotiationStep::StartTls { .. } => return Err("TLS inside TLS".to_string()),
+            NegotiationStep::Done { .. } => {
+                trace(shared, remote, &negotiation, None);
+                let peer = negotiation.into_peer().ok_or("the negotiation has no identity")?;
+                return Ok((stream, peer));
             }
-            NegotiationStep::Failed { send: bytes, message, .. } => {
-                send(stream, &bytes).await?;
-                drain_before_close(&shared.env, stream).await;
+            NegotiationStep::Failed { send: bytes, code, message } => {
+                trace(shared, remote, &negotiation, Some(&format!("{}: {message}", code.as_str_name())));
+                send(&mut stream, &bytes).await?;
+                drain_before_close(&shared.env, &mut stream).await;
                 return Err(message);
             }
+        }
+    }
+}
+
+fn negotiation_config(shared: &RpcShared, remote: SocketAddr) -> ServerNegotiationConfig {
+    let config = &shared.config;
+    ServerNegotiationConfig {
+        trusted: config.trusted_subnets.iter().any(|subnet| subnet.contains(remote.ip())),
+        loopback: remote.ip().to_canonical().is_loopback(),
+        encrypt_loopback: config.encrypt_loopback,
+        authentication: config.authentication,
+        encryption: config.encryption,
+        now: shared.env.now().wall,
+        security: shared.security.clone(),
+    }
+}
+
+/// Logs a negotiation, if that is switched on. The texts are those of Kudu's own trace, which its tests read.
+fn trace(shared: &RpcShared, remote: SocketAddr, negotiation: &ServerNegotiation, failure: Option<&str>) {
+    if !shared.config.trace_negotiation {
+        return;
+    }
+    if let Some(authn) = negotiation.authn_name() {
+        tracing::info!(%remote, "Negotiated authn={authn}");
+        if authn == "SASL" && negotiation.has_peer() {
+            tracing::info!(%remote, "Client requested to use mechanism: PLAIN");
+        }
+    }
+    match failure {
+        None => tracing::info!(%remote, "Negotiation complete: OK"),
+        Some(why) => {
+            tracing::info!(%remote, "Sending RPC error: {why}");
+            let why = "Not authorized: Server connection negotiation failed";
+            tracing::info!(%remote, "Negotiation complete: {why}");
         }
     }
 }
@@ -154,6 +201,9 @@ async fn read_preamble(stream: &mut Stream, reader: &mut FrameReader) -> Result<
 }
 
 async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), EndReason> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
     stream.write_all(bytes).await.map_err(|error| error.to_string())?;
     stream.flush().await.map_err(|error| error.to_string())
 }

@@ -23,13 +23,14 @@ use super::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
 use super::service_queue::{Admission, CallQueue, NextCall};
 use super::{Call, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::Env;
-use crate::security::PeerIdentity;
+use crate::security::{PeerIdentity, ServerSecurity};
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RequestHeader, ResponseHeader};
 
 /// State shared by all connections of a server.
 pub(super) struct RpcShared {
     pub(super) env: Env,
     pub(super) config: RpcConfig,
+    pub(super) security: ServerSecurity,
     pub(super) services: BTreeMap<&'static str, Arc<QueuedService>>,
     pub(super) results: Arc<TrackedResults>,
     pub(super) counters: Arc<RpcCounters>,

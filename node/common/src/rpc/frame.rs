@@ -102,6 +102,16 @@ impl FrameReader {
         split_frame(self.buffer.split_to(length).freeze()).map(Some)
     }
 
+    /// Replaces the limit of the frames that follow.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Returns all bytes that no frame has taken, and continues with an empty buffer: they belong to another layer.
+    pub fn take_unread(&mut self) -> Bytes {
+        self.buffer.split().freeze()
+    }
+
     /// Returns `count` bytes that precede the first frame, if they have arrived.
     pub fn take(&mut self, count: usize) -> Option<Bytes> {
         (self.buffer.len() >= count).then(|| self.buffer.split_to(count).freeze())

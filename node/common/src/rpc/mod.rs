@@ -43,7 +43,7 @@ use engine::time::Instant;
 use prost::Message;
 
 use crate::env::BoxFuture;
-use crate::security::PeerIdentity;
+use crate::security::{PeerIdentity, SecurityLevel};
 pub use nyala_proto::kudu::rpc::RequestIdPb;
 pub use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
 
@@ -198,6 +198,14 @@ pub struct RpcConfig {
     pub trace_negotiation: bool,
     /// Bytes in the send queue of one connection above which no further call is read from it.
     pub max_unsent_bytes: usize,
+    /// Number of connections in negotiation above which the oldest of them is closed.
+    pub negotiations_max: usize,
+    /// Use of proofs of identity (`rpc_authentication`).
+    pub authentication: SecurityLevel,
+    /// Use of TLS (`rpc_encryption`).
+    pub encryption: SecurityLevel,
+    /// True if connections within one host are encrypted, too (`rpc_encrypt_loopback_connections`).
+    pub encrypt_loopback: bool,
     /// Networks whose clients may connect without encryption (`trusted_subnets`).
     pub trusted_subnets: Vec<negotiate::Subnet>,
     /// Time for which the reply of a tracked call is cached (`remember_responses_ttl_ms`).
@@ -217,6 +225,10 @@ impl Default for RpcConfig {
             negotiation_delay: Duration::ZERO,
             trace_negotiation: false,
             max_unsent_bytes: 64 << 20,
+            negotiations_max: 1_000,
+            authentication: SecurityLevel::Optional,
+            encryption: SecurityLevel::Optional,
+            encrypt_loopback: false,
             trusted_subnets: negotiate::Subnet::private(),
             remember_responses: Duration::from_secs(10 * 60),
             remember_clients: Duration::from_secs(60 * 60),

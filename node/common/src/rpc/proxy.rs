@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::client::{CallOptions, ClientConnection, RpcError, RpcResponse};
 use crate::env::Env;
+use crate::security::RpcCaller;
 
 /// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +58,7 @@ pub struct Proxy {
 struct ProxyShared {
     env: Env,
     target: ProxyTarget,
-    user: String,
+    caller: RpcCaller,
     link: Mutex<ProxyLink>,
 }
 
@@ -75,11 +76,12 @@ enum ProxyLink {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Proxy {
-    pub fn new(env: Env, target: impl Into<ProxyTarget>, user: &str) -> Proxy {
+    /// Creates a proxy that connects as `caller`: a name, or a name with credentials.
+    pub fn new(env: Env, target: impl Into<ProxyTarget>, caller: impl Into<RpcCaller>) -> Proxy {
         let shared = ProxyShared {
             env,
             target: target.into(),
-            user: user.to_string(),
+            caller: caller.into(),
             link: Mutex::new(ProxyLink::Down),
         };
         Proxy { shared: Arc::new(shared) }
@@ -193,7 +195,7 @@ impl ProxyShared {
         let mut last = RpcError::network(format!("{} has no address", self.target), false);
         for addr in addrs {
             let deadline = self.env.now().mono.after(CONNECT_TIMEOUT);
-            match ClientConnection::connect(&self.env, addr, &self.user, deadline).await {
+            match ClientConnection::connect(&self.env, addr, &self.caller, deadline).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = error,
             }

@@ -134,7 +134,11 @@ impl SendQueue {
                 self.lock().unsent -= written;
                 self.emptied.notify_one();
             }
-            stream.flush().await?;
+            // A stream with a buffer of its own (TLS) waits for the peer here.
+            match stall {
+                None => stream.flush().await?,
+                Some(stall) => env.timeout(stall, stream.flush()).await.ok_or_else(timed_out)??,
+            }
         }
     }
 
@@ -165,12 +169,13 @@ async fn write_some(
     let write = stream.write_vectored(&slices[..count]);
     let written = match stall {
         None => write.await?,
-        Some(stall) => {
-            let timed_out = || io::Error::new(io::ErrorKind::TimedOut, "the peer accepts no bytes");
-            env.timeout(stall, write).await.ok_or_else(timed_out)??
-        }
+        Some(stall) => env.timeout(stall, write).await.ok_or_else(timed_out)??,
     };
     if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
+}
+
+fn timed_out() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the peer accepts no bytes")
 }
 
 fn advance(batch: &mut VecDeque<Bytes>, mut written: usize) {

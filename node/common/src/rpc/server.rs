@@ -3,7 +3,7 @@
 //! Each connection is one task that reads calls and sends replies; each running call is a separate task. A protocol
 //! error on a connection closes that connection only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,11 +17,13 @@ pub use super::dispatch::{RpcCounters, TrackedResults};
 pub use super::latencies::RpcLatencies;
 use super::{RpcConfig, Service};
 use crate::env::{Env, Listener, Stream, TaskHandle};
+use crate::security::ServerSecurity;
 
 /// Builder of a server.
 pub struct RpcServer {
     env: Env,
     config: RpcConfig,
+    security: ServerSecurity,
     services: BTreeMap<&'static str, Arc<QueuedService>>,
     results: Arc<TrackedResults>,
 }
@@ -29,7 +31,14 @@ pub struct RpcServer {
 impl RpcServer {
     pub fn new(env: Env, config: RpcConfig) -> RpcServer {
         let results = Arc::new(TrackedResults::new(&config));
-        RpcServer { env, config, services: BTreeMap::new(), results }
+        RpcServer { env, config, security: ServerSecurity::default(), services: BTreeMap::new(), results }
+    }
+
+    /// Sets the server's credentials and verifiers. Without them there is neither TLS nor a proof of identity.
+    #[must_use]
+    pub fn with_security(mut self, security: ServerSecurity) -> RpcServer {
+        self.security = security;
+        self
     }
 
     /// Adds a service; replaces one of the same name.
@@ -51,6 +60,7 @@ impl RpcServer {
         let shared = Arc::new(RpcShared {
             env: self.env,
             config: self.config,
+            security: self.security,
             services: self.services,
             results: self.results,
             counters: Arc::default(),
@@ -121,8 +131,22 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// Open connections, including those in negotiation.
 #[derive(Default)]
 struct Connections {
-    open: Mutex<BTreeMap<u64, OpenConnection>>,
+    open: Mutex<OpenConnections>,
     closed: Notify,
+}
+
+#[derive(Default)]
+struct OpenConnections {
+    by_id: BTreeMap<u64, OpenConnection>,
+    /// Ids of connections in negotiation, the oldest first.
+    negotiating: BTreeSet<u64>,
+}
+
+impl OpenConnections {
+    fn remove(&mut self, id: u64) -> Option<OpenConnection> {
+        self.negotiating.remove(&id);
+        self.by_id.remove(&id)
+    }
 }
 
 #[derive(Default)]
@@ -132,18 +156,27 @@ struct OpenConnection {
 }
 
 impl Connections {
-    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, OpenConnection>> {
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().expect("no thread panics while it holds this lock")
     }
 
     fn remove(&self, id: u64) {
-        self.open().remove(&id);
+        self.open().remove(id);
         self.closed.notify_waiters();
+    }
+
+    /// Registers a connection in negotiation. Returns the oldest other one if there are more than `negotiations_max`.
+    fn insert(&self, id: u64, negotiations_max: usize) -> Option<OpenConnection> {
+        let mut open = self.open();
+        open.by_id.insert(id, OpenConnection::default());
+        open.negotiating.insert(id);
+        let oldest = *open.negotiating.first()?;
+        if open.negotiating.len() > negotiations_max { open.remove(oldest) } else { None }
     }
 
     /// Closes negotiated connections once their replies are sent, and aborts the others.
     fn finish(&self) {
-        self.open().retain(|_, open| {
+        self.open().by_id.retain(|_, open| {
             match (&open.connection, &open.task) {
                 (Some(connection), _) => connection.finish(),
                 (None, Some(task)) => task.abort(),
@@ -156,7 +189,7 @@ impl Connections {
     async fn all_connections_closed(&self) {
         loop {
             let closed = self.closed.notified();
-            if self.open().is_empty() {
+            if self.open().by_id.is_empty() {
                 return;
             }
             closed.await;
@@ -165,7 +198,7 @@ impl Connections {
 
     fn abort(&self) {
         let open = std::mem::take(&mut *self.open());
-        open.into_values().filter_map(|open| open.task).for_each(|task| task.abort());
+        open.by_id.into_values().filter_map(|open| open.task).for_each(|task| task.abort());
     }
 }
 
@@ -188,6 +221,20 @@ async fn accept(shared: Arc<RpcShared>, mut listener: Box<dyn Listener>, connect
     }
 }
 
+/// Removes a connection when its task ends, also when it is aborted.
+struct ConnectionGuard {
+    shared: Arc<RpcShared>,
+    connections: Arc<Connections>,
+    id: u64,
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.shared.counters.connections_open.fetch_sub(1, Ordering::Relaxed);
+        self.connections.remove(self.id);
+    }
+}
+
 fn open(
     shared: &Arc<RpcShared>,
     connections: &Arc<Connections>,
@@ -197,21 +244,25 @@ fn open(
 ) {
     count(&shared.counters.connections_accepted);
     count(&shared.counters.connections_open);
-    connections.open().insert(id, OpenConnection::default());
+    if let Some(oldest) = connections.insert(id, shared.config.negotiations_max) {
+        count(&shared.counters.negotiations_failed);
+        shared.env.watch.mark("rpc: too many connections in negotiation");
+        oldest.task.iter().for_each(|task| task.abort());
+    }
     let task = shared.env.spawn("rpc connection", {
-        let (shared, connections) = (shared.clone(), connections.clone());
+        let guard = ConnectionGuard { shared: shared.clone(), connections: connections.clone(), id };
         async move {
             let ready = |connection| {
-                if let Some(open) = connections.open().get_mut(&id) {
+                let mut open = guard.connections.open();
+                open.negotiating.remove(&id);
+                if let Some(open) = open.by_id.get_mut(&id) {
                     open.connection = Some(connection);
                 }
             };
-            connection::serve(shared.clone(), stream, remote, ready).await;
-            shared.counters.connections_open.fetch_sub(1, Ordering::Relaxed);
-            connections.remove(id);
+            connection::serve(guard.shared.clone(), stream, remote, ready).await;
         }
     });
-    if let Some(open) = connections.open().get_mut(&id) {
+    if let Some(open) = connections.open().by_id.get_mut(&id) {
         open.task = Some(task);
     }
 }

@@ -13,7 +13,9 @@
 //! *Not here:* the steps of the negotiation ([`crate::rpc::negotiate`]).
 
 pub mod acl;
+mod caller;
 pub mod pki;
+mod server;
 pub mod tls;
 pub mod token;
 
@@ -24,7 +26,9 @@ use engine::time::WallTime;
 use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
 use nyala_proto::kudu::security::SignedTokenPb;
 
-pub use tls::{CertificateOrigin, OwnCertificate, PrivateKey, TlsCredentials};
+pub use caller::{ClientSecurity, ClientSecurityOptions, EncryptionPolicy, RpcCaller, SecretText};
+pub use server::{JwtTokenVerifier, SecurityLevel, ServerSecurity};
+pub use tls::{CertificateOrigin, OwnCertificate, PrivateKey, TlsCredentials, TlsSettings};
 
 /// Proof of a peer's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

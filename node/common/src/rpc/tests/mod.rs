@@ -2,6 +2,7 @@
 
 mod calls;
 mod hostile;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use super::negotiate::PREAMBLE;
 use super::server::{RpcHandle, RpcServer};
 use super::{Call, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::{BoxFuture, Env, Stream, mem_net};
+use crate::security::ServerSecurity;
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
 
 const ECHO: &str = "test.Echo";
@@ -51,7 +53,7 @@ impl Gate {
     }
 }
 
-const METHODS: [MethodInfo; 7] = [
+const METHODS: [MethodInfo; 8] = [
     MethodInfo { name: "Echo", tracked: false, required: &[] },
     MethodInfo { name: "Hold", tracked: false, required: &[] },
     MethodInfo { name: "HoldFree", tracked: false, required: &[] },
@@ -59,6 +61,7 @@ const METHODS: [MethodInfo; 7] = [
     MethodInfo { name: "Sidecars", tracked: false, required: &[] },
     MethodInfo { name: "Strict", tracked: false, required: &[1, 2] },
     MethodInfo { name: "Forbidden", tracked: false, required: &[] },
+    MethodInfo { name: "WhoAmI", tracked: false, required: &[] },
 ];
 
 impl Service for Echo {
@@ -105,6 +108,11 @@ impl Service for Echo {
                         _ => Reply::message(&count).cached(),
                     };
                 }
+                "WhoAmI" => {
+                    let peer = &call.peer;
+                    let privacy = if peer.confidential { "confidential" } else { "readable" };
+                    return Reply::message(&format!("{} {:?} {privacy}", peer.user, peer.method));
+                }
                 "Sidecars" => {
                     let large = Bytes::from(vec![7; 3 << 20]);
                     return Reply::with_sidecars(
@@ -133,9 +141,14 @@ impl World {
     }
 
     async fn over(env: Env, config: RpcConfig) -> World {
+        World::secure(env, config, ServerSecurity::default()).await
+    }
+
+    async fn secure(env: Env, config: RpcConfig, security: ServerSecurity) -> World {
         let echo = Arc::new(Echo::default());
         let listener = env.net.listen("127.0.0.1:0".parse().expect("an address")).await.expect("it listens");
-        let server = RpcServer::new(env.clone(), config).add(echo.clone()).serve(listener);
+        let server = RpcServer::new(env.clone(), config).with_security(security);
+        let server = server.add(echo.clone()).serve(listener);
         let addr = server.local_addr();
         World { env, echo, server, addr }
     }

@@ -4,73 +4,71 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::error::{Error, Result};
-use zeroize::Zeroizing;
+use rustls::{ClientConfig, ServerConfig};
 
-/// Private key as PKCS#8 DER. Wiped when dropped, never printed.
-#[derive(Clone)]
-pub struct PrivateKey(Arc<Zeroizing<Vec<u8>>>);
-
-impl PrivateKey {
-    pub fn from_pkcs8_der(der: Vec<u8>) -> PrivateKey {
-        PrivateKey(Arc::new(Zeroizing::new(der)))
-    }
-
-    pub fn pkcs8_der(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for PrivateKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PrivateKey(redacted)")
-    }
-}
-
-/// Issuer of the own certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CertificateOrigin {
-    /// The process itself, until the cluster's CA has signed a certificate. Only SASL authentication is possible.
-    SelfSigned,
-    /// The cluster's CA. Clients that trust it may present tokens.
-    ClusterCa,
-    /// A CA of the operator, from files. Servers do not authenticate each other by it.
-    External,
-}
-
-/// Certificate that this process presents, with its key.
-#[derive(Debug, Clone)]
-pub struct OwnCertificate {
-    pub key: PrivateKey,
-    /// DER certificates, the own one first, then intermediates.
-    pub chain: Vec<Vec<u8>>,
-    pub origin: CertificateOrigin,
-}
+use super::config::{TlsConfigs, root_store};
+use super::identity::{CertificateOrigin, OwnCertificate};
+use super::session::TlsSession;
+use super::settings::TlsSettings;
+use crate::env::Env;
 
 /// Holder of a process's TLS credentials. Negotiations read it at each connection, so a replacement needs no restart.
-#[derive(Default)]
 pub struct TlsCredentials {
+    configs: TlsConfigs,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+/// Credentials and the library's configurations made from them, so that a connection makes none.
 struct State {
     own: Option<Arc<OwnCertificate>>,
     /// DER certificates of trusted CAs, in the order of their arrival.
     trusted: Arc<Vec<Vec<u8>>>,
+    server: Option<Arc<ServerConfig>>,
+    /// Server side that demands a client's certificate.
+    mutual: Option<Arc<ServerConfig>>,
+    /// Client side that accepts every certificate.
+    unverified: Arc<ClientConfig>,
+    /// Client side that verifies the server's certificate, if a CA is trusted.
+    verified: Option<Arc<ClientConfig>>,
+}
+
+impl State {
+    fn new(
+        configs: &TlsConfigs,
+        own: Option<Arc<OwnCertificate>>,
+        trusted: Arc<Vec<Vec<u8>>>,
+    ) -> Result<State> {
+        let roots = if trusted.is_empty() { None } else { Some(root_store(&trusted)?) };
+        let (mut server, mut mutual) = (None, None);
+        if let Some(own) = &own {
+            server = Some(configs.server(own, None)?);
+            mutual = roots.as_ref().map(|roots| configs.server(own, Some(roots))).transpose()?;
+        }
+        // A self-signed certificate would prove nothing to a server.
+        let shown = own.as_deref().filter(|own| own.origin != CertificateOrigin::SelfSigned);
+        let unverified = configs.client(shown, None)?;
+        let verified = roots.as_ref().map(|roots| configs.client(shown, Some(roots))).transpose()?;
+        Ok(State { own, trusted, server, mutual, unverified, verified })
+    }
 }
 
 impl TlsCredentials {
     /// Creates a holder without a certificate and without a trusted CA.
-    pub fn new() -> Arc<TlsCredentials> {
-        Arc::default()
+    pub fn new(env: &Env, settings: TlsSettings) -> Result<Arc<TlsCredentials>> {
+        let configs = TlsConfigs::new(env, settings);
+        let state = State::new(&configs, None, Arc::default())?;
+        Ok(Arc::new(TlsCredentials { configs, state: Mutex::new(state) }))
     }
 
-    /// Replaces the own certificate for connections that begin from now on.
+    /// Replaces the own certificate for connections that begin from now on. Fails, and changes nothing, if the key does
+    /// not belong to the certificate.
     pub fn set_own(&self, own: OwnCertificate) -> Result<()> {
         if own.chain.is_empty() {
             return Err(Error::invalid("own certificate: no certificate in the chain; give at least one"));
         }
-        self.state().own = Some(Arc::new(own));
+        self.configs.check(&own)?;
+        let mut state = self.state();
+        *state = State::new(&self.configs, Some(Arc::new(own)), state.trusted.clone())?;
         Ok(())
     }
 
@@ -83,18 +81,46 @@ impl TlsCredentials {
         self.state().own.as_ref().is_some_and(|own| own.origin != CertificateOrigin::SelfSigned)
     }
 
-    /// Trusts the CA certificate `der` (and those trusted before) from now on.
+    /// Trusts the CA certificate `der` (and those trusted before) from now on. Fails, and changes nothing, if it is no
+    /// certificate.
     pub fn trust(&self, der: Vec<u8>) -> Result<()> {
         let mut state = self.state();
-        if !state.trusted.contains(&der) {
-            Arc::make_mut(&mut state.trusted).push(der);
+        if state.trusted.contains(&der) {
+            return Ok(());
         }
+        let trusted: Vec<Vec<u8>> = state.trusted.iter().cloned().chain([der]).collect();
+        *state = State::new(&self.configs, state.own.clone(), Arc::new(trusted))?;
         Ok(())
     }
 
     /// Returns the DER certificates of all trusted CAs.
     pub fn trusted(&self) -> Arc<Vec<Vec<u8>>> {
         self.state().trusted.clone()
+    }
+
+    /// Returns true if at least one CA is trusted, so that peers can be verified.
+    pub fn can_verify(&self) -> bool {
+        self.state().verified.is_some()
+    }
+
+    /// Starts the server side of a handshake, with a client's certificate if `mutual`. `None` without credentials for
+    /// it.
+    pub fn server_session(&self, mutual: bool) -> Option<TlsSession> {
+        let config = {
+            let state = self.state();
+            if mutual { state.mutual.clone() } else { state.server.clone() }
+        };
+        TlsSession::server(config?)
+    }
+
+    /// Starts the client side of a handshake, with the server's chain verified if `verified`. `None` if no CA is
+    /// trusted then.
+    pub fn client_session(&self, verified: bool) -> Option<TlsSession> {
+        let config = {
+            let state = self.state();
+            if verified { state.verified.clone()? } else { state.unverified.clone() }
+        };
+        TlsSession::client(config)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

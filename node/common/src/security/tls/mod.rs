@@ -1,10 +1,37 @@
-//! TLS of RPC connections: own certificate, trusted CAs.
+//! TLS of RPC connections, as a state machine without IO: bytes of the negotiation in, bytes out.
 //!
 //! ```text
-//!   start ──▶ self-signed certificate ──▶ signed by the cluster's CA (heartbeat, master)
-//!        └──▶ external certificate, from files
+//!   start ──▶ self-signed certificate ──▶ signed by the cluster's CA (heartbeat, master)   credentials, identity
+//!        └──▶ external certificate, from files                                             files
+//!   negotiation ──▶ TlsSession: one TLS_HANDSHAKE message per flight                       session, config
+//!                        └──▶ wrapped mode: TlsStream around the socket                    stream
+//!                        └──▶ authentication only: dropped, the socket continues in plain text
 //! ```
+//!
+//! Host names are not checked, as in Kudu: a server is trusted because the cluster's CA signed its certificate. There
+//! are no tickets, no resumption, no renegotiation, no SNI and no ALPN.
+//!
+//! # Randomness
+//!
+//! Private keys, serial numbers, session ids and the random fields of hello messages come from the environment
+//! ([`crate::env::Rng::fill_secret`]). The library takes the keys of a key exchange and the nonces of handshake
+//! signatures from the operating system itself and has no way to inject them. A TLS connection therefore differs from
+//! run to run, and a simulated cluster runs without TLS.
 
+mod config;
 mod credentials;
+mod files;
+mod identity;
+mod session;
+mod settings;
+mod stream;
 
-pub use credentials::{CertificateOrigin, OwnCertificate, PrivateKey, TlsCredentials};
+pub use credentials::TlsCredentials;
+pub use files::{ExternalPki, certificates_from_pem};
+pub use identity::{CertificateOrigin, OwnCertificate, PrivateKey};
+pub use session::{TlsFlight, TlsSession};
+pub use settings::TlsSettings;
+pub use stream::TlsStream;
+
+#[cfg(test)]
+pub(crate) mod tests;

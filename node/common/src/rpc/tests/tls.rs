@@ -1,0 +1,305 @@
+//! TLS and proofs of identity in negotiations, over an in-memory network.
+
+use super::*;
+use crate::rpc::negotiate::{ClientNegotiation, NegotiationStep};
+use crate::security::tls::tests::{TestCa, signed_server};
+use crate::security::tls::{OwnCertificate, TlsCredentials, TlsSettings, TlsStream};
+use crate::security::{
+    AuthnTokenVerifier, ClientSecurity, ClientSecurityOptions, EncryptionPolicy, RpcCaller, SecurityLevel,
+    ServerSecurity, TokenIdentity, TokenRejection,
+};
+use engine::time::WallTime;
+use nyala_proto::kudu::security::SignedTokenPb;
+
+/// Verifier that accepts the token `good` and rejects others by their text.
+struct TestTokens;
+
+impl AuthnTokenVerifier for TestTokens {
+    fn has_keys(&self) -> bool {
+        true
+    }
+
+    fn verify(&self, token: &SignedTokenPb, _now: WallTime) -> Result<TokenIdentity, TokenRejection> {
+        match token.token_data.as_deref() {
+            Some(b"good") => Ok(TokenIdentity { user: "tina".to_string(), principal: None }),
+            Some(b"unknown") => {
+                Err(TokenRejection::new(RpcErrorCodePb::ErrorUnavailable, "token signed with unknown key"))
+            }
+            _ => Err(TokenRejection::new(
+                RpcErrorCodePb::FatalInvalidAuthenticationToken,
+                "invalid token signature",
+            )),
+        }
+    }
+}
+
+fn token(text: &'static [u8]) -> SignedTokenPb {
+    SignedTokenPb { token_data: Some(Bytes::from_static(text)), ..Default::default() }
+}
+
+/// Returns a client that trusts `ca`.
+fn client_of(env: &Env, ca: &TestCa, options: ClientSecurityOptions) -> ClientSecurity {
+    let tls = TlsCredentials::new(env, TlsSettings::default()).expect("credentials");
+    tls.trust(ca.der.clone()).expect("a CA");
+    ClientSecurity::new(tls, options)
+}
+
+/// A server with a certificate of `ca`.
+struct TlsWorld {
+    world: World,
+    ca: TestCa,
+}
+
+impl TlsWorld {
+    async fn new(config: RpcConfig) -> TlsWorld {
+        let ca = TestCa::new();
+        let env = mem_net::env();
+        let tls = Some(signed_server(&env, &ca, "kudu"));
+        let security = ServerSecurity { tls, tokens: Some(Arc::new(TestTokens)), jwt: None };
+        TlsWorld { world: World::secure(env, config, security).await, ca }
+    }
+
+    /// Returns a client that trusts the server's CA.
+    fn client(&self, encryption: EncryptionPolicy) -> ClientSecurity {
+        client_of(&self.world.env, &self.ca, ClientSecurityOptions { encryption, ..Default::default() })
+    }
+
+    async fn connect(&self, security: ClientSecurity) -> Result<Arc<ClientConnection>, String> {
+        let caller = RpcCaller::secure("root", Arc::new(security));
+        let connected =
+            ClientConnection::connect(&self.world.env, self.world.addr, caller, self.world.after(5_000));
+        connected.await.map_err(|error| error.to_string())
+    }
+
+    /// Connects and returns the server's view of the client.
+    async fn identity(&self, security: ClientSecurity) -> Result<String, String> {
+        let connection = self.connect(security).await?;
+        let call = self.world.begin(&connection, "WhoAmI", "", 1_000, CallOptions::default());
+        text(call.await.expect("a reply"))
+    }
+}
+
+fn required(encrypt_loopback: bool) -> RpcConfig {
+    RpcConfig { encryption: SecurityLevel::Required, encrypt_loopback, ..RpcConfig::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_modes_of_tls_serve_calls() {
+    for encrypt_loopback in [false, true] {
+        let tls = TlsWorld::new(required(encrypt_loopback)).await;
+        for encryption in [EncryptionPolicy::Optional, EncryptionPolicy::Required] {
+            let connection = tls.connect(tls.client(encryption)).await.expect("it connects");
+            let call = tls.world.begin(&connection, "Echo", "secret", 1_000, CallOptions::default());
+            assert_eq!(text(call.await.expect("a reply")).as_deref(), Ok("secret"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_replies_and_many_calls_pass_through_tls() {
+    let tls = TlsWorld::new(required(true)).await;
+    let connection = tls.connect(tls.client(EncryptionPolicy::Required)).await.expect("it connects");
+    let deadline = tls.world.after(60_000);
+    let (text, options) = ("x".repeat(100_000), CallOptions::default());
+    for _ in 0..3 {
+        let reply = connection.call::<String, String>(ECHO, "Sidecars", &text, deadline, &options);
+        let reply = reply.await.expect("a reply");
+        assert_eq!(reply.message, text);
+        assert_eq!(reply.sidecars.iter().map(Bytes::len).collect::<Vec<_>>(), [0, 3 << 20, 3]);
+        assert!(reply.sidecars[1].iter().all(|byte| *byte == 7));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn identities_follow_the_proof() {
+    let tls = TlsWorld::new(RpcConfig::default()).await;
+    let client = || tls.client(EncryptionPolicy::Optional);
+    assert_eq!(tls.identity(client()).await.as_deref(), Ok("root Plain confidential"));
+    let with_token = client();
+    with_token.set_token(token(b"good"));
+    assert_eq!(tls.identity(with_token).await.as_deref(), Ok("tina Token confidential"));
+    let server = signed_server(&tls.world.env, &tls.ca, "tserver");
+    let server = ClientSecurity::new(server, ClientSecurityOptions::default());
+    assert_eq!(tls.identity(server).await.as_deref(), Ok("tserver Certificate confidential"));
+    let plain = tls.client(EncryptionPolicy::Disabled);
+    assert_eq!(tls.identity(plain).await.as_deref(), Ok("root Plain confidential"), "loopback, by default");
+    let tls = TlsWorld::new(RpcConfig { encrypt_loopback: true, ..RpcConfig::default() }).await;
+    let plain = tls.client(EncryptionPolicy::Disabled);
+    assert_eq!(tls.identity(plain).await.as_deref(), Ok("root Plain readable"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_tokens_carry_the_code_that_clients_react_to() {
+    let tls = TlsWorld::new(RpcConfig::default()).await;
+    for (text, expected) in [
+        (b"forged".as_slice(), "FATAL_INVALID_AUTHENTICATION_TOKEN: Not authorized: invalid token signature"),
+        (b"unknown", "ERROR_UNAVAILABLE: Not authorized: token signed with unknown key"),
+    ] {
+        let client = tls.client(EncryptionPolicy::Optional);
+        client.set_token(SignedTokenPb {
+            token_data: Some(Bytes::copy_from_slice(text)),
+            ..Default::default()
+        });
+        assert_eq!(tls.identity(client).await, Err(expected.to_string()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn required_settings_refuse_what_lacks_them() {
+    let tls = TlsWorld::new(required(false)).await;
+    let plain = tls.client(EncryptionPolicy::Disabled);
+    assert_eq!(
+        tls.identity(plain).await,
+        Err("FATAL_UNAUTHORIZED: Not authorized: client does not support required TLS encryption".to_string())
+    );
+    let authentication = SecurityLevel::Required;
+    let tls = TlsWorld::new(RpcConfig { authentication, ..RpcConfig::default() }).await;
+    let nameless = tls.identity(tls.client(EncryptionPolicy::Optional)).await.expect_err("it has no proof");
+    assert!(nameless.contains("server requires authentication, but client does not have"), "{nameless}");
+    let with_token = tls.client(EncryptionPolicy::Optional);
+    with_token.set_token(token(b"good"));
+    assert_eq!(tls.identity(with_token).await.as_deref(), Ok("tina Token confidential"));
+    // A client that asks for PLAIN although it was not offered.
+    let encryption = SecurityLevel::Disabled;
+    let tls = TlsWorld::new(RpcConfig { authentication, encryption, ..RpcConfig::default() }).await;
+    let mut raw = tls.world.raw_unnegotiated().await;
+    raw.write(&negotiation_bytes()).await;
+    raw.read_frame().await.expect("NEGOTIATE");
+    let (_, body) = raw.read_frame().await.expect("an error");
+    let status = ErrorStatusPb::decode(body).expect("a status");
+    assert_eq!(status.code(), RpcErrorCodePb::FatalUnauthorized);
+    assert!(
+        status.message.starts_with("Runtime error: SASL(-4): no mechanism available"),
+        "{}",
+        status.message
+    );
+    assert!(raw.read_frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_refuses_a_downgrade() {
+    // The server has no TLS, or hides it.
+    let world = World::new(RpcConfig::default()).await;
+    let ca = TestCa::new();
+    let client = |options| client_of(&world.env, &ca, options);
+    let jwt = Some(crate::security::SecretText::new("a.b.c".to_string()));
+    let refused = [
+        client(ClientSecurityOptions { encryption: EncryptionPolicy::Required, ..Default::default() }),
+        client(ClientSecurityOptions { verify_server: true, ..Default::default() }),
+        client(ClientSecurityOptions { jwt, ..Default::default() }),
+    ];
+    for security in refused {
+        let caller = RpcCaller::secure("root", Arc::new(security));
+        let connected = ClientConnection::connect(&world.env, world.addr, caller, world.after(1_000)).await;
+        let error = connected.err().expect("a refusal").to_string();
+        assert!(error.contains("server does not support required TLS encryption"), "{error}");
+    }
+    // With a token alone the client may fall back to its name, but never sends the token in plain text.
+    let security = client(ClientSecurityOptions::default());
+    security.set_token(token(b"good"));
+    let caller = RpcCaller::secure("root", Arc::new(security));
+    assert!(ClientConnection::connect(&world.env, world.addr, caller, world.after(1_000)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_verifies_the_server_it_gives_a_secret() {
+    let tls = TlsWorld::new(RpcConfig::default()).await;
+    let other = TestCa::new();
+    let security = client_of(&tls.world.env, &other, ClientSecurityOptions::default());
+    security.set_token(token(b"good"));
+    let error = tls.identity(security).await.expect_err("another CA");
+    assert!(error.contains("TLS Handshake error") && error.contains("invalid peer certificate"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn plain_bytes_after_the_handshake_end_the_connection() {
+    let tls = TlsWorld::new(required(true)).await;
+    let caller = RpcCaller::secure("root", Arc::new(tls.client(EncryptionPolicy::Required)));
+    let mut negotiation = ClientNegotiation::with(&caller, true);
+    let mut raw = tls.world.raw_unnegotiated().await;
+    raw.write(&negotiation.hello()).await;
+    loop {
+        let (header, body) = raw.read_frame().await.expect("a reply");
+        match negotiation.on_frame(&frame::Frame { header, body }) {
+            NegotiationStep::Continue(bytes) => raw.write(&bytes).await,
+            NegotiationStep::StartTls { send, .. } => {
+                // A call in plain text right behind the client's Finished, as an attacker would inject it.
+                raw.write(&[send.as_ref(), &call_bytes(0, "Echo", "injected")].concat()).await;
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut rest = Vec::new();
+    let _ = raw.stream.read_to_end(&mut rest).await;
+    let counters = tls.world.server.counters();
+    assert_eq!(counters.calls_received.load(Ordering::Relaxed), 0);
+    assert_eq!(counters.negotiations_failed.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_off_tls_connection_is_an_error_for_the_reader() {
+    let tls = TlsWorld::new(RpcConfig::default()).await;
+    let (ours, theirs) = tokio::io::duplex(1 << 20);
+    let server = signed_server(&tls.world.env, &tls.ca, "kudu");
+    let mut server = server.server_session(false).expect("a session");
+    let mut client = tls.client(EncryptionPolicy::Required).tls.client_session(true).expect("a session");
+    let mut bytes = client.first_flight();
+    use crate::security::tls::TlsFlight;
+    while let TlsFlight::Continue(reply) = server.on_flight(&bytes).expect("a flight") {
+        let (TlsFlight::Continue(next) | TlsFlight::Done(next)) = client.on_flight(&reply).expect("a flight");
+        bytes = next;
+    }
+    let mut server = TlsStream::new(Box::new(theirs), server, Bytes::new());
+    let mut client = TlsStream::new(Box::new(ours), client, Bytes::new());
+    client.write_all(b"half").await.expect("it is sent");
+    client.flush().await.expect("it is sent");
+    let mut half = [0; 4];
+    server.read_exact(&mut half).await.expect("it arrives");
+    drop(client);
+    let error = server.read(&mut half).await.expect_err("no close_notify");
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_frames_are_refused_before_the_client_has_proved_anything() {
+    let tls = TlsWorld::new(RpcConfig::default()).await;
+    let mut raw = tls.world.raw_unnegotiated().await;
+    raw.write(&PREAMBLE).await;
+    raw.write(&(1_u32 << 20).to_be_bytes()).await;
+    assert!(raw.read_frame().await.is_none());
+    assert_eq!(tls.world.server.counters().negotiations_failed.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_half_open_negotiations_disturbs_nobody_else() {
+    let tls = TlsWorld::new(RpcConfig { negotiations_max: 10, ..RpcConfig::default() }).await;
+    let bystander = tls.world.connect().await;
+    let mut flood = Vec::new();
+    for _ in 0..100 {
+        flood.push(tls.world.raw_unnegotiated().await);
+        tls.world.settle().await;
+    }
+    let counters = tls.world.server.counters();
+    assert_eq!(counters.connections_open.load(Ordering::Relaxed), 11, "ten half-open ones and the bystander");
+    let late = tls.connect(tls.client(EncryptionPolicy::Required)).await.expect("it connects");
+    for connection in [&bystander, &late] {
+        let call = tls.world.begin(connection, "Echo", "fine", 1_000, CallOptions::default());
+        assert_eq!(text(call.await.expect("a reply")).as_deref(), Ok("fine"));
+    }
+    tls.world.env.sleep(Duration::from_secs(4)).await;
+    assert_eq!(counters.connections_open.load(Ordering::Relaxed), 2, "the others took longer than 3 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_self_signed_server_encrypts_but_gets_no_secret() {
+    let env = mem_net::env();
+    let own = TlsCredentials::new(&env, TlsSettings::default()).expect("credentials");
+    own.set_own(OwnCertificate::self_signed(&env, "kudu", "host").expect("a certificate")).expect("it fits");
+    let security = ServerSecurity { tls: Some(own), tokens: Some(Arc::new(TestTokens)), jwt: None };
+    let world = World::secure(env, required(true), security).await;
+    let tls = TlsWorld { world, ca: TestCa::new() };
+    let client = tls.client(EncryptionPolicy::Required);
+    client.set_token(token(b"good"));
+    assert_eq!(tls.identity(client).await.as_deref(), Ok("root Plain confidential"));
+}

@@ -1,0 +1,55 @@
+//! Certificates and keys in PEM files: a certificate of the operator's own CA, and CAs that a client trusts.
+
+use engine::error::{Error, Result};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::identity::{CertificateOrigin, OwnCertificate, PrivateKey};
+use crate::env::Env;
+
+/// Paths of the operator's own certificate, key and CA (`rpc_certificate_file` and its companions).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalPki {
+    pub certificate_file: String,
+    pub private_key_file: String,
+    pub ca_certificate_file: String,
+}
+
+impl ExternalPki {
+    /// Reads the files. Returns the own certificate with its key, and the DER certificates of the CA.
+    pub fn load(&self, env: &Env) -> Result<(OwnCertificate, Vec<Vec<u8>>)> {
+        let chain = certificates_from_pem(&read(env, &self.certificate_file)?, &self.certificate_file)?;
+        let trusted =
+            certificates_from_pem(&read(env, &self.ca_certificate_file)?, &self.ca_certificate_file)?;
+        let path = &self.private_key_file;
+        let pem = zeroize::Zeroizing::new(read(env, path)?);
+        let key = match PrivateKeyDer::from_pem_slice(&pem) {
+            Ok(PrivateKeyDer::Pkcs8(der)) => PrivateKey::from_pkcs8_der(der.secret_pkcs8_der().to_vec()),
+            Ok(_) => {
+                let fault = format!("{path}: not a PKCS#8 key (PKCS#1 or SEC1)");
+                return Err(Error::invalid(format!(
+                    "{fault}; convert it with openssl pkcs8 -topk8 -nocrypt"
+                )));
+            }
+            Err(error) => return Err(Error::invalid(format!("{path}: no usable private key ({error})"))),
+        };
+        Ok((OwnCertificate { key, chain, origin: CertificateOrigin::External }, trusted))
+    }
+}
+
+fn read(env: &Env, path: &str) -> Result<Vec<u8>> {
+    env.disks.read_file(path).map_err(|error| Error::io(format_args!("read {path}"), &error))
+}
+
+/// Returns the DER certificates of a PEM text, at least one. `subject` names the source in errors.
+pub fn certificates_from_pem(pem: &[u8], subject: &str) -> Result<Vec<Vec<u8>>> {
+    let certificates: Result<Vec<Vec<u8>>, _> =
+        CertificateDer::pem_slice_iter(pem).map(|der| der.map(|der| der.to_vec())).collect();
+    match certificates {
+        Ok(certificates) if certificates.is_empty() => {
+            Err(Error::invalid(format!("{subject}: no certificate in PEM form; give at least one")))
+        }
+        Ok(certificates) => Ok(certificates),
+        Err(error) => Err(Error::invalid(format!("{subject}: not a list of PEM certificates ({error})"))),
+    }
+}
