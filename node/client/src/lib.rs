@@ -89,6 +89,7 @@ use nyala_common::rpc::client::Proxy;
 pub mod arrow;
 pub mod backoff;
 pub mod cell_text;
+pub mod cluster_admin;
 pub mod location_cache;
 mod master_calls;
 pub mod predicate;

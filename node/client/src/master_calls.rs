@@ -16,13 +16,14 @@ use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::{
-    AlterTableResponsePb, ConnectToMasterRequestPb, ConnectToMasterResponsePb, CreateTableResponsePb,
-    DeleteTableResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
+    AlterTableResponsePb, ChangeTServerStateResponsePb, ConnectToMasterRequestPb, ConnectToMasterResponsePb,
+    CreateTableResponsePb, DeleteTableResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
     GetTableStatisticsResponsePb, GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
-    IsCreateTableDoneResponsePb, ListTablesResponsePb, ListTabletServersResponsePb, MasterErrorPb,
+    IsCreateTableDoneResponsePb, ListMastersResponsePb, ListTablesResponsePb, ListTabletServersResponsePb,
+    MasterErrorPb, RecallDeletedTableResponsePb,
 };
 
-const MASTER_SERVICE: &str = "kudu.master.MasterService";
+pub(super) const MASTER_SERVICE: &str = "kudu.master.MasterService";
 
 /// Default RPC port of masters.
 const MASTER_PORT: u16 = 7051;
@@ -44,6 +45,7 @@ macro_rules! replies {
 
 replies!(
     AlterTableResponsePb,
+    ChangeTServerStateResponsePb,
     ConnectToMasterResponsePb,
     CreateTableResponsePb,
     DeleteTableResponsePb,
@@ -53,8 +55,10 @@ replies!(
     GetTabletLocationsResponsePb,
     IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb,
+    ListMastersResponsePb,
     ListTablesResponsePb,
     ListTabletServersResponsePb,
+    RecallDeletedTableResponsePb,
 );
 
 /// Caller of the leader master.

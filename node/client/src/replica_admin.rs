@@ -31,6 +31,9 @@ const CONSENSUS_SERVICE: &str = "kudu.consensus.ConsensusService";
 /// Interval between two checks of a move.
 const MOVE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Time without a heartbeat after which a move to a server is given up.
+const TARGET_SILENCE_MAX: Duration = Duration::from_secs(15);
+
 /// A tablet server, as known to the leader master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerInfo {
@@ -135,6 +138,7 @@ impl Client {
                 return Err(Error::not_ready(message));
             }
             self.env().sleep(wait).await;
+            self.check_target(to).await?;
             let seen = self.tablet_replicas(tablet, deadline).await?;
             let find = |server| seen.replicas.iter().find(|replica| replica.server == server);
             let arrived = find(to).is_some_and(|replica| replica.voter);
@@ -144,6 +148,18 @@ impl Client {
                 Some(old) if old.leader && arrived => self.step_down(tablet, old, to, deadline).await,
                 _ => {}
             }
+        }
+    }
+
+    /// Fails if the target of a move does not send heartbeats: the move would wait for it in vain.
+    async fn check_target(&self, to: PeerId) -> Result<()> {
+        let servers = self.servers().await?;
+        match servers.iter().find(|server| server.id == to) {
+            Some(server) if server.silent_for <= TARGET_SILENCE_MAX => Ok(()),
+            _ => Err(Error::not_ready(format!(
+                "server {to}: no heartbeat (limit {} s); the masters replace the new replica",
+                TARGET_SILENCE_MAX.as_secs()
+            ))),
         }
     }
 

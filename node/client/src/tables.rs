@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::schema::partition::{HashDimension, PartitionSchema};
 use engine::schema::partition_range::PartitionRange;
@@ -10,13 +11,14 @@ use engine::schema::{ColumnSchema, Schema};
 use super::backoff::Backoff;
 use super::{Client, Table};
 use nyala_common::wire::{partition, schema};
+use nyala_proto::kudu::ColumnSchemaDeltaPb;
 use nyala_proto::kudu::master::{
     AlterTableRequestPb, AlterTableResponsePb, CreateTableRequestPb, CreateTableResponsePb,
     DeleteTableRequestPb, DeleteTableResponsePb, GetTableSchemaRequestPb, GetTableSchemaResponsePb,
     GetTableStatisticsRequestPb, GetTableStatisticsResponsePb, IsAlterTableDoneRequestPb,
     IsAlterTableDoneResponsePb, IsCreateTableDoneRequestPb, IsCreateTableDoneResponsePb, ListTablesRequestPb,
     ListTablesResponsePb, ListTabletServersRequestPb, ListTabletServersResponsePb, TableIdentifierPb,
-    alter_table_request_pb as alter,
+    alter_table_request_pb as alter, list_tables_response_pb,
 };
 
 /// Application feature flags of the master.
@@ -168,7 +170,15 @@ pub struct TableStatistics {
 pub enum AlterStep {
     AddColumn(ColumnSchema),
     DropColumn(String),
-    RenameColumn { from: String, to: String },
+    RenameColumn {
+        from: String,
+        to: String,
+    },
+    /// Sets the default of rows written later, or removes it.
+    SetDefault {
+        column: String,
+        default: Option<Vec<u8>>,
+    },
     AddRange(PartitionRange),
     DropRange(PartitionRange),
 }
@@ -229,19 +239,7 @@ impl Client {
         let deadline = self.deadline();
         let reply: ListTablesResponsePb =
             self.shared.masters.call("ListTables", &request, deadline, &[]).await?;
-        let mut tables: Vec<TableInfo> = reply
-            .tables
-            .iter()
-            .map(|table| TableInfo {
-                id: String::from_utf8_lossy(&table.id).into_owned(),
-                name: table.name.clone(),
-                live_rows: table.live_row_count,
-                tablets: table.num_tablets,
-                replicas: table.num_replicas,
-            })
-            .collect();
-        tables.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(tables)
+        Ok(table_infos(&reply))
     }
 
     /// Returns the size and row count of a table.
@@ -301,6 +299,20 @@ impl Client {
     }
 }
 
+/// Returns the tables of a list, sorted by name.
+pub(super) fn table_infos(reply: &ListTablesResponsePb) -> Vec<TableInfo> {
+    let info = |table: &list_tables_response_pb::TableInfo| TableInfo {
+        id: String::from_utf8_lossy(&table.id).into_owned(),
+        name: table.name.clone(),
+        live_rows: table.live_row_count,
+        tablets: table.num_tablets,
+        replicas: table.num_replicas,
+    };
+    let mut tables: Vec<TableInfo> = reply.tables.iter().map(info).collect();
+    tables.sort_by(|a, b| a.name.cmp(&b.name));
+    tables
+}
+
 fn step_to_pb(table: &Table, step: &AlterStep) -> alter::Step {
     let bounds = |range: &PartitionRange| {
         let (partition, schema) = (table.partition_schema(), table.schema());
@@ -321,6 +333,16 @@ fn step_to_pb(table: &Table, step: &AlterStep) -> alter::Step {
         AlterStep::RenameColumn { from, to } => {
             let rename = alter::RenameColumn { old_name: from.clone(), new_name: to.clone() };
             alter::Step { rename_column: Some(rename), ..of(alter::StepType::RenameColumn) }
+        }
+        AlterStep::SetDefault { column, default } => {
+            let delta = ColumnSchemaDeltaPb {
+                name: Some(column.clone()),
+                default_value: default.clone().map(Bytes::from),
+                remove_default: default.is_none().then_some(true),
+                ..Default::default()
+            };
+            let alter_column = Some(alter::AlterColumn { delta: Some(delta) });
+            alter::Step { alter_column, ..of(alter::StepType::AlterColumn) }
         }
         AlterStep::AddRange(range) => {
             let add = alter::AddRangePartition { range_bounds: bounds(range), ..Default::default() };

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use engine::error::{Error, Result};
-use engine::ids::TabletId;
+use engine::ids::{PeerId, TabletId};
 use futures_util::future::join_all;
 
 use super::Client;
@@ -15,6 +15,15 @@ pub use placement::{Placement, ReplicaMove, ServerLoad, TabletVoters};
 
 /// Time without a heartbeat after which a server gets no replicas.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// A tablet server that takes no replicas, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExcludedServer {
+    pub server: ServerInfo,
+    pub reason: String,
+    /// False for a server that is meant to be out of use: in maintenance mode, or quiescing.
+    pub down: bool,
+}
 
 /// Options of a rebalancing.
 #[derive(Debug, Clone)]
@@ -42,25 +51,97 @@ impl Client {
             if moves.is_empty() {
                 return Ok(moved);
             }
-            let go = |m: &ReplicaMove| self.move_replica(m.tablet, m.from, m.to, options.patience);
-            for (done, result) in moves.iter().zip(join_all(moves.iter().map(go)).await) {
-                let ReplicaMove { tablet, from, to } = done;
-                result
-                    .map_err(|error| error.context(format!("move of tablet {tablet} from {from} to {to}")))?;
-                on_move(*done);
-                moved += 1;
-            }
+            moved += self.run_moves(&moves, options.patience, &mut on_move).await?;
         }
     }
 
-    /// Returns the placement of the replicas of these tables (empty: all tables) on the live servers.
+    /// Separates the tablet servers that can take replicas from those that cannot. Each is asked, because a server that
+    /// has just died is still in the masters' list.
+    pub async fn usable_servers(&self) -> Result<(Vec<ServerInfo>, Vec<ExcludedServer>)> {
+        let servers = self.servers().await?;
+        let probes = join_all(servers.iter().map(|server| self.exclusion(server))).await;
+        let (mut usable, mut excluded) = (Vec::new(), Vec::new());
+        for (server, exclusion) in servers.into_iter().zip(probes) {
+            match exclusion {
+                None => usable.push(server),
+                Some((reason, down)) => excluded.push(ExcludedServer { server, reason, down }),
+            }
+        }
+        Ok((usable, excluded))
+    }
+
+    /// Returns why a server takes no replicas, and whether it is down.
+    async fn exclusion(&self, server: &ServerInfo) -> Option<(String, bool)> {
+        let address = format!("{}:{}", server.host, server.port);
+        if server.maintenance {
+            return Some(("maintenance mode".to_string(), false));
+        }
+        if server.silent_for > SILENCE_MAX {
+            return Some((format!("no heartbeat for {} s", server.silent_for.as_secs()), true));
+        }
+        match self.quiesce(&address, None).await {
+            Err(error) => Some((error.message, true)),
+            Ok(status) if status.quiescing => Some(("quiescing".to_string(), false)),
+            Ok(_) => None,
+        }
+    }
+
+    /// Moves all replicas away from a server that [`Client::usable_servers`] excludes. Returns the number of moves;
+    /// calls `on_move` after each. Stops at the first move that fails, or when no server can take a replica.
+    pub async fn drain_server(
+        &self,
+        from: PeerId,
+        at_once: usize,
+        patience: Duration,
+        mut on_move: impl FnMut(ReplicaMove),
+    ) -> Result<usize> {
+        let mut moved = 0;
+        loop {
+            let mut layout = self.layout(&[]).await?;
+            let left = layout.count_replicas(from);
+            if left == 0 {
+                return Ok(moved);
+            }
+            let (mut moves, mut moving): (Vec<ReplicaMove>, BTreeSet<TabletId>) = Default::default();
+            while moves.len() < at_once
+                && let Some(next) = layout.next_drain(from, |tablet| !moving.contains(&tablet))
+            {
+                layout.apply(next);
+                moving.insert(next.tablet);
+                moves.push(next);
+            }
+            if moves.is_empty() {
+                return Err(Error::not_ready(format!(
+                    "server {from}: {left} replicas cannot move (no other usable server lacks one); add a server"
+                )));
+            }
+            moved += self.run_moves(&moves, patience, &mut on_move).await?;
+        }
+    }
+
+    /// Runs moves at the same time. All end before the first failure is returned.
+    async fn run_moves(
+        &self,
+        moves: &[ReplicaMove],
+        patience: Duration,
+        on_move: &mut impl FnMut(ReplicaMove),
+    ) -> Result<usize> {
+        let go = |m: &ReplicaMove| self.move_replica(m.tablet, m.from, m.to, patience);
+        for (done, result) in moves.iter().zip(join_all(moves.iter().map(go)).await) {
+            let ReplicaMove { tablet, from, to } = done;
+            result.map_err(|error| error.context(format!("move of tablet {tablet} from {from} to {to}")))?;
+            on_move(*done);
+        }
+        Ok(moves.len())
+    }
+
+    /// Returns the placement of the replicas of these tables (empty: all tables) on the usable servers.
     pub async fn layout(&self, tables: &[String]) -> Result<Placement> {
-        let alive = |server: &ServerInfo| server.silent_for <= SILENCE_MAX && !server.maintenance;
         let servers: Vec<ServerLoad> = self
-            .servers()
+            .usable_servers()
             .await?
+            .0
             .into_iter()
-            .filter(alive)
             .map(|server| ServerLoad { id: server.id, location: server.location.unwrap_or_default() })
             .collect();
         let mut tablets = Vec::new();
@@ -93,7 +174,7 @@ fn next_moves(mut layout: Placement, at_once: usize) -> Vec<ReplicaMove> {
     moves
 }
 
-fn voters(tablet: &TabletReplicas) -> Result<Vec<engine::ids::PeerId>> {
+fn voters(tablet: &TabletReplicas) -> Result<Vec<PeerId>> {
     let voters: Vec<_> =
         tablet.replicas.iter().filter(|replica| replica.voter).map(|replica| replica.server).collect();
     match voters.is_empty() {

@@ -111,7 +111,8 @@ impl Placement {
     pub fn next_move(&self, free: impl Fn(TabletId) -> bool) -> Option<ReplicaMove> {
         let mut best: Option<(CostChange, ReplicaMove)> = None;
         for tablet in self.tablets.iter().filter(|tablet| free(tablet.id)) {
-            for from in &tablet.servers {
+            // A replica on a server that is not listed is left to re-replication.
+            for from in tablet.servers.iter().filter(|from| self.servers.contains_key(from)) {
                 for to in self.servers.keys().filter(|to| !tablet.servers.contains(to)) {
                     let change = self.skew_change(tablet, *from, *to);
                     if change < (0, 0, 0) && best.as_ref().is_none_or(|(known, _)| change < *known) {
@@ -121,6 +122,27 @@ impl Placement {
             }
         }
         best.map(|(_, found)| found)
+    }
+
+    /// Returns the best move of a replica away from a server that is not listed; `None` if no tablet for which `free` is
+    /// true has a replica there that another server can take.
+    pub fn next_drain(&self, from: PeerId, free: impl Fn(TabletId) -> bool) -> Option<ReplicaMove> {
+        let mut best: Option<(CostChange, ReplicaMove)> = None;
+        let here = |tablet: &&TabletVoters| tablet.servers.contains(&from) && free(tablet.id);
+        for tablet in self.tablets.iter().filter(here) {
+            for to in self.servers.keys().filter(|to| !tablet.servers.contains(to)) {
+                let change = self.skew_change(tablet, from, *to);
+                if best.as_ref().is_none_or(|(known, _)| change < *known) {
+                    best = Some((change, ReplicaMove { tablet: tablet.id, from, to: *to }));
+                }
+            }
+        }
+        best.map(|(_, found)| found)
+    }
+
+    /// Returns the number of replicas on any server.
+    pub fn count_replicas(&self, server: PeerId) -> usize {
+        self.tablets.iter().filter(|tablet| tablet.servers.contains(&server)).count()
     }
 
     /// Updates the placement for a move.
@@ -223,6 +245,22 @@ mod tests {
         assert_eq!(layout.skew(), (0, 2));
         settle(&mut layout);
         assert_eq!(layout.skew(), (0, 0));
+    }
+
+    #[test]
+    fn replicas_on_servers_that_are_not_listed_only_drain() {
+        let tablets = (0..4).map(|n| tablet(n, "t", &[0, 1, 9])).collect();
+        let mut layout = Placement::new(&servers(&["", "", "", ""]), tablets);
+        settle(&mut layout);
+        assert_eq!(layout.count_replicas(id(9)), 4);
+        while let Some(next) = layout.next_drain(id(9), |_| true) {
+            assert_eq!(next.from, id(9));
+            layout.apply(next);
+        }
+        assert_eq!((layout.count_replicas(id(9)), layout.skew()), (0, (0, 0)));
+        // Every other server has a replica already.
+        let full = Placement::new(&servers(&["", ""]), vec![tablet(0, "t", &[0, 1, 9])]);
+        assert_eq!(full.next_drain(id(9), |_| true), None);
     }
 
     proptest! {
