@@ -73,7 +73,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::choice("log_format", Effective, &["text", "json"], "text", "format of log lines on standard error")
         .tagged(STABLE),
     F::text("log_level", Effective, "info", "log level, or directives such as info,node::tserver=debug")
-        .tagged(STABLE),
+        .tagged(STABLE)
+        .runtime(),
     F::text("server_dump_info_path", Effective, "", "file for the server's status, written once it serves")
         .tagged(UNSAFE),
     F::choice("server_dump_info_format", Effective, &["json", "pb"], "json", "format of that file").tagged(UNSAFE),

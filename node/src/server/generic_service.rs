@@ -19,6 +19,7 @@ use nyala_proto::kudu::server::{
 
 use super::ServerContext;
 use super::flags::{self, FlagError, FlagState, Flags};
+use super::logging;
 
 /// Service over one server's [`ServerContext`] and its clock.
 pub struct GenericService {
@@ -101,6 +102,12 @@ fn set_flag(flags: &Flags, request: &SetFlagRequestPb) -> SetFlagResponsePb {
         msg: Some(why.to_string()),
         old_value: None,
     };
+    // Flags store any text; the log must also understand it, and change before the flag says so.
+    if request.flag.replace('-', "_") == "log_level"
+        && let Err(error) = logging::change(&request.value)
+    {
+        return refused(Code::BadValue, &error.message);
+    }
     match flags.change(&request.flag, &request.value, request.force()) {
         Ok(old_value) => {
             let (name, value) = (&request.flag, &request.value);
