@@ -110,12 +110,16 @@ fn help_texts() {
         let out = nyala(&words).output().expect("the program").stdout;
         format!("$ nyala {}\n{}\n", words.join(" "), String::from_utf8(out).expect("UTF-8"))
     };
-    let commands: [&[&str]; 6] = [
+    let commands: [&[&str]; 10] = [
         &[],
         &["table"],
         &["table", "create"],
         &["table", "import"],
         &["table", "export"],
+        &["table", "alter"],
+        &["table", "drop"],
+        &["cluster"],
+        &["cluster", "decommission"],
         &["cluster", "rebalance"],
     ];
     insta::assert_snapshot!("help", commands.map(help).concat());
@@ -139,7 +143,15 @@ fn table_and_cluster_commands() {
         &["table", "create", "bad", "--column", "k int33"],
         &["table", "scan", "prices", "--where", "price ~ 1"],
         &["table", "drop", "prices"],
+        &["table", "drop", "prices", "--yes"],
         &["table", "list"],
+        &["table", "list", "--dropped"],
+        &["table", "recall", "prices"],
+        &["table", "alter", "prices", "--add-column", "size int8 null", "--rename-column", "price=cost"],
+        &["table", "drop", "prices", "--yes", "--now"],
+        &["cluster", "set-flag", "masters", "log_level", "warn,node=error"],
+        &["cluster", "set-flag", "masters", "log_level", "node=loud"],
+        &["cluster", "maintenance", "0123", "on"],
     ] {
         transcript.push_str(&running.transcript(words));
     }

@@ -72,6 +72,7 @@ const COLUMNS: [&str; 14] = [
 
 const GOOD: &str = "\
 id,name,price,day,at,raw,ok
+0,\"\",,,,,
 1,\"a, b\",1.25,2020-01-01,2020-01-01T00:00:00.500Z,0x00ff,true
 2,,,,,,
 3,\"two
@@ -81,15 +82,20 @@ lines\",-0.05,0001-01-01,1969-12-31T23:59:59Z,0x,false
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exported_rows_equal_imported_rows() {
     let mut world = World::new().await;
-    let (input, output, parquet) = (world.path("in.csv"), world.path("out.csv"), world.path("mid.parquet"));
+    let (input, output) = (world.path("in.csv"), world.path("out.csv"));
     fs::write(&input, GOOD).expect("the test owns the directory");
-    for table in ["one", "two"] {
+    // From table to table, through each form of file.
+    let files = ["mid.parquet", "mid.jsonl.gz", "mid.csv.zst"].map(|name| world.path(name));
+    let tables = ["one", "jsonl", "csv", "two"];
+    for table in tables {
         let create = [&["create", table][..], &COLUMNS].concat();
         world.run(&create).await.expect("a new table");
     }
     world.run(&["import", "one", &input]).await.expect("good rows");
-    world.run(&["export", "one", &parquet]).await.expect("a new file");
-    world.run(&["import", "two", &parquet]).await.expect("what was exported");
+    for (from_to, file) in tables.windows(2).zip(&files) {
+        world.run(&["export", from_to[0], file]).await.expect("a new file");
+        world.run(&["import", from_to[1], file]).await.expect("what was exported");
+    }
     world.run(&["export", "two", &output]).await.expect("a new file");
     let text = fs::read_to_string(&output).expect("just written");
     assert_eq!(text, GOOD);
@@ -115,15 +121,20 @@ async fn bad_rows_are_reported() {
     world.run(&[&["create", "t"][..], &columns].concat()).await.expect("a new table");
     fs::write(&input, "v,k\na,1\nb,x\nc,1\nd,2,3\ne,4\n").expect("the test owns the directory");
     let stopped = world.run(&["import", "t", &input]).await.expect_err("bad rows");
-    let message = stopped.message.split_once(": ").expect("the file comes first").1;
-    insta::assert_snapshot!(message, @r#"
+    insta::assert_snapshot!(stopped.message, @r#"
     3 bad rows, 2 rows were imported
       line 3: column "k": "x" is not a INT32
       line 4: key already present
       line 5: 3 cells instead of 2
     Mend them, or give --rejects FILE to import the others and keep these apart.
     "#);
-    world.run(&["import", "t", &input, "--mode", "upsert", "--rejects", &rejects]).await.expect("rejects");
+    let import = ["import", "t", &input, "--mode", "upsert", "--rejects", &rejects];
+    let rejected = world.run(&import).await.expect_err("not all rows were imported");
+    assert_eq!(rejected.code, 7);
+    insta::assert_snapshot!(
+        rejected.message.replace(&rejects, "<rejects>"),
+        @"2 rows were rejected and are in <rejects>, 3 rows were imported"
+    );
     insta::assert_snapshot!(fs::read_to_string(&rejects).expect("just written"), @r#"
     line,error,v,k
     3,"column ""k"": ""x"" is not a INT32",b,x
@@ -133,8 +144,145 @@ async fn bad_rows_are_reported() {
     assert_eq!(fs::read_to_string(&output).expect("just written"), "k,v\n1,c\n");
     fs::write(&input, "v,key\n").expect("the test owns the directory");
     let unknown = world.run(&["import", "t", &input]).await.expect_err("there is no such column");
-    assert_eq!(unknown.message, "table t has no column \"key\"; did you mean \"k\"?");
-    world.run(&["drop", "t"]).await.expect("it exists");
+    insta::assert_snapshot!(
+        unknown.message.replace(&input, "<in>"),
+        @r#"<in>: table t has no column "key"; did you mean "k"?; 0 rows were imported"#
+    );
+    fs::write(&rejects, "line,error,v,k\n3,why,b,9\n").expect("the test owns the directory");
+    world.run(&["import", "t", &rejects, "--skip", "line,error"]).await.expect("corrected rows");
+    world.run(&["drop", "t", "--yes", "--now"]).await.expect("it exists");
     assert_eq!(world.run(&["describe", "t"]).await.expect_err("it is gone").code, 1);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_says_what_it_did() {
+    let mut world = World::new().await;
+    let columns = ["--column", "k int32", "--column", "v varchar(3) null", "--hash", "k:3"];
+    world.run(&[&["create", "t"][..], &columns].concat()).await.expect("a new table");
+    let mut failures = String::new();
+    for (name, text, options) in [
+        ("long.csv", "k,v\n1,abc\n2,abcd\n", &[][..]),
+        ("semicolons.csv", "k;v\n3;a\n", &[]),
+        ("open.csv", "k,v\n4,a\n5,\"b\n6,c\n", &[]),
+        ("array.jsonl", "{\"k\":7}\n{\"k\":8,\"v\":[]}\n", &[]),
+        ("none.txt", "k\n", &[]),
+        ("empty.csv", "", &[]),
+    ] {
+        let path = world.path(name);
+        fs::write(&path, text).expect("the test owns the directory");
+        let failed = world.run(&[&["import", "t", &path][..], options].concat()).await.expect_err(name);
+        failures.push_str(&format!("{name}, exit code {}: {}\n", failed.code, failed.message));
+    }
+    let dir = world.path("");
+    insta::assert_snapshot!(failures.replace(&dir, ""), @r#"
+    long.csv, exit code 1: 1 bad rows, 1 rows were imported
+      line 3: column "v": "abcd" is too long (4 characters, VARCHAR(3))
+    Mend them, or give --rejects FILE to import the others and keep these apart.
+    semicolons.csv, exit code 1: semicolons.csv: line 1: one column "k;v" (delimiter ','); give --delimiter ';'; 0 rows were imported
+    open.csv, exit code 1: open.csv: line 3: a quote is not closed; add it; 0 rows were imported
+    array.jsonl, exit code 1: 1 bad rows, 1 rows were imported
+      line 2: column "v": an array; there are no nested columns; leave it out by --skip
+    Mend them, or give --rejects FILE to import the others and keep these apart.
+    none.txt, exit code 2: none.txt: unknown format (the name ends in none of .csv, .jsonl, .parquet); give --format
+    empty.csv, exit code 1: empty.csv: the file is empty; its first line must name the columns; 0 rows were imported
+    "#);
+    let long = world.path("long.csv");
+    world.run(&["import", "t", &long, "--mode", "upsert", "--truncate"]).await.expect("shortened on request");
+    let (parts, all) = (world.path("part-?.csv"), world.path("all.csv"));
+    for part in 0..3 {
+        fs::write(world.path(&format!("part-{part}.csv")), format!("k,v\n{},\"\"\n", 10 + part))
+            .expect("a file");
+    }
+    world.run(&["import", "t", &parts]).await.expect("all files that match");
+    world.run(&["export", "t", &all, "--parallel", "3"]).await.expect("a new file");
+    let text = fs::read_to_string(&all).expect("just written");
+    let mut lines: Vec<&str> = text.lines().skip(1).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["1,abc", "10,\"\"", "11,\"\"", "12,\"\"", "2,abc", "7,"]);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_reads_one_snapshot() {
+    let mut world = World::new().await;
+    let (first, second) = (world.path("first.csv"), world.path("second.csv"));
+    let (before, after) = (world.path("before.csv"), world.path("after.csv"));
+    world.run(&["create", "t", "--column", "k int32", "--hash", "k:2"]).await.expect("a new table");
+    fs::write(&first, "k\n1\n2\n").expect("the test owns the directory");
+    fs::write(&second, "k\n3\n").expect("the test owns the directory");
+    world.run(&["import", "t", &first]).await.expect("good rows");
+    let between = (world.env.now().wall.micros + 1).to_string();
+    while world.env.now().wall.micros <= between.parse().expect("a number") {
+        world.env.sleep(std::time::Duration::from_micros(10)).await;
+    }
+    world.run(&["import", "t", &second]).await.expect("good rows");
+    world.run(&["export", "t", &before, "--at", &between]).await.expect("a new file");
+    world.run(&["export", "t", &after]).await.expect("a new file");
+    let count = |path: &str| fs::read_to_string(path).expect("just written").lines().count() - 1;
+    assert_eq!((count(&before), count(&after)), (2, 3));
+    let future =
+        world.run(&["export", "t", &after, "--force", "--at", "2100-01-01"]).await.expect_err("not yet");
+    assert!(future.message.starts_with("--at: 2100-01-01 is in the future (now "), "{future}");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_and_rows_are_changed() {
+    let mut world = World::new().await;
+    let create = [
+        "create",
+        "t",
+        "--column",
+        "k int32",
+        "--column",
+        "v string null",
+        "--range",
+        "k",
+        "--bounds",
+        "0..10",
+    ];
+    world.run(&create).await.expect("a new table");
+    world.run(&["insert", "t", "k=1", "v=a"]).await.expect("a new row");
+    let taken = world.run(&["insert", "t", "k=1", "v=b"]).await.expect_err("the key is taken");
+    assert_eq!((taken.code, taken.message.as_str()), (1, "key already present"));
+    world.run(&["upsert", "t", "k=2", "v="]).await.expect("a new row");
+    world.run(&["update", "t", "k=1", "v"]).await.expect("a row with this key");
+    world.run(&["update", "t", "k=3", "v=x"]).await.expect_err("there is no such row");
+    let alter = [
+        "alter",
+        "t",
+        "--add-column",
+        "n int64 default=7",
+        "--rename-column",
+        "v=text",
+        "--add-range",
+        "10..20",
+    ];
+    world.run(&alter).await.expect("a lawful change");
+    world.run(&["alter", "t", "--set-default", "n=8"]).await.expect("a lawful change");
+    world.run(&["rename", "t", "renamed"]).await.expect("a free name");
+    world.run(&["insert", "renamed", "k=15"]).await.expect("the new range");
+    let output = world.path("out.csv");
+    world.run(&["export", "renamed", &output, "--parallel", "1"]).await.expect("a new file");
+    let rows = "k,text,n\n1,,7\n2,\"\",7\n15,,8\n";
+    assert_eq!(fs::read_to_string(&output).expect("just written"), rows);
+    let asked = world.run(&["drop", "renamed"]).await.expect_err("the test has no terminal");
+    insta::assert_snapshot!(
+        asked.message,
+        @"table renamed: not dropped (standard input is no terminal; give --yes)"
+    );
+    world.run(&["drop", "renamed", "--yes"]).await.expect("it exists");
+    world.run(&["recall", "renamed", "--as", "back"]).await.expect("it was dropped");
+    world
+        .run(&["alter", "back", "--drop-range", "10..20", "--drop-column", "n"])
+        .await
+        .expect("a lawful change");
+    world.run(&["delete", "back", "k=1"]).await.expect("a row with this key");
+    world.run(&["export", "back", &output, "--force"]).await.expect("forced");
+    assert_eq!(fs::read_to_string(&output).expect("just written"), "k,text\n2,\"\"\n");
+    world.run(&["drop", "back", "--yes", "--now"]).await.expect("it exists");
+    let gone = world.run(&["recall", "back"]).await.expect_err("nothing is kept");
+    assert_eq!(gone.message, "table back: not among the dropped tables");
     world.cluster.shutdown().await;
 }

@@ -1,8 +1,8 @@
-//! Files that users import: CSV and Parquet.
+//! Files that users import: CSV, JSON lines and Parquet.
 
 use bytes::Bytes;
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::cli::import::reader::{CsvReader, ImportInput, ImportTarget, ParquetReader};
+use node::cli::import::reader::{CsvReader, ImportInput, ImportTarget, JsonReader, ParquetReader};
 
 /// Rows of a file that are checked.
 const ROWS_MAX: usize = 1 << 16;
@@ -35,18 +35,19 @@ fn read<R: std::io::Read>(mut input: ImportInput<R>, table: ImportTarget<'_>) {
     }
 }
 
-/// Checks CSV. First byte: the delimiter; then the file.
+/// Checks CSV, and JSON lines in the same bytes. First byte: the delimiter; then the file.
 pub fn csv(data: &[u8]) {
     let Some((&delimiter, text)) = data.split_first() else { return };
     let schema = import_schema();
-    let table = ImportTarget { schema: &schema, name: "t" };
+    let table = ImportTarget::new(&schema, "t");
+    read(ImportInput::Json(Box::new(JsonReader::open(text))), table);
     let Ok(csv) = CsvReader::open(text, table, delimiter, b"") else { return };
     read(ImportInput::Csv(Box::new(csv)), table);
 }
 
 pub fn parquet(data: &[u8]) {
     let schema = import_schema();
-    let table = ImportTarget { schema: &schema, name: "t" };
+    let table = ImportTarget::new(&schema, "t");
     let Ok((parquet, _)) = ParquetReader::open(Bytes::copy_from_slice(data), table) else { return };
     read(ImportInput::<&[u8]>::Parquet(Box::new(parquet)), table);
 }

@@ -7,7 +7,8 @@ use engine::schema::{ColumnSchema, DataType, PhysicalType};
 /// Parses a cell of a column.
 ///
 /// Accepts numbers and decimals in digits, `true`/`false`, dates as `2020-01-31`, times as `2020-01-31T12:00:00.5Z`
-/// or as microseconds since 1970, and binary as `0x…` or as the bytes of the text. VARCHAR is truncated to its length.
+/// or as microseconds since 1970, and binary as `0x…` or as the bytes of the text. A VARCHAR longer than its length is an
+/// error; [`truncate_varchar`] shortens it.
 pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
     let bad = || Error::invalid(format!("{:?} is not a {}", shorten(text), column.type_name()));
     let trimmed = text.trim();
@@ -15,8 +16,14 @@ pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
         DataType::String => return Ok(text.as_bytes().to_vec()),
         DataType::Binary => return parse_binary(text).ok_or_else(bad),
         DataType::Varchar => {
-            let kept: String = text.chars().take(column.attributes.length.into()).collect();
-            return Ok(kept.into_bytes());
+            if truncate_varchar(column, text) != text {
+                let (found, most) = (text.chars().count(), column.attributes.length);
+                return Err(Error::invalid(format!(
+                    "{:?} is too long ({found} characters, VARCHAR({most}))",
+                    shorten(text)
+                )));
+            }
+            return Ok(text.as_bytes().to_vec());
         }
         DataType::Bool | DataType::IsDeleted => {
             let value = match trimmed {
@@ -48,6 +55,12 @@ pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
         Some((least, most)) if (least..=most).contains(&number) => Ok(number.to_le_bytes()[..width].to_vec()),
         _ => Err(bad()),
     }
+}
+
+/// Returns the characters of the text that a VARCHAR column can hold.
+pub fn truncate_varchar<'a>(column: &ColumnSchema, text: &'a str) -> &'a str {
+    let end = text.char_indices().nth(column.attributes.length.into());
+    end.map_or(text, |(end, _)| &text[..end])
 }
 
 fn shorten(text: &str) -> String {
@@ -180,6 +193,7 @@ mod tests {
             round_trip(DataType::Decimal32, "1.250"),
             round_trip(DataType::Decimal32, "1.255"),
             round_trip(DataType::Decimal32, "10000000"),
+            round_trip(DataType::Varchar, "éab"),
             round_trip(DataType::Varchar, "éabc"),
             round_trip(DataType::Binary, "0x00ff"),
             round_trip(DataType::Binary, "0x+1"),
@@ -203,6 +217,7 @@ mod tests {
         "1.255" is not a DECIMAL(9, 2)
         "10000000" is not a DECIMAL(9, 2)
         "éab"
+        "éabc" is too long (4 characters, VARCHAR(3))
         "\x00\xff"
         "0x+1" is not a BINARY
         2020-02-29

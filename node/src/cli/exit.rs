@@ -13,10 +13,12 @@ pub struct ExitError {
     pub message: String,
 }
 
-const FAILED: u8 = 1;
+pub const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const ADDRESS_TAKEN: u8 = 3;
 const DIRECTORY_REFUSED: u8 = 4;
+/// Rows of an import were rejected. 5 and 6 are kept for a failed device and an unsynchronised clock.
+pub const ROWS_REJECTED: u8 = 7;
 
 impl ExitError {
     /// Returns the error of a wrong command line or flag.

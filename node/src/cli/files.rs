@@ -34,6 +34,15 @@ fn locate(env: &Env, path: &str) -> io::Result<(Arc<dyn Disk>, String)> {
     Ok((env.disks.open(&root)?, rest))
 }
 
+/// Returns the names in a directory: `""`, or a path that ends in `/`.
+pub fn list_dir(env: &Env, dir: &str) -> Result<Vec<String>> {
+    let list = || {
+        let (disk, rest) = locate(env, dir)?;
+        disk.list(rest.trim_end_matches('/'))
+    };
+    list().map_err(|error: io::Error| Error::io(format_args!("list {dir}"), &error))
+}
+
 /// A file opened for random reads.
 #[derive(Clone)]
 pub struct InputFile {
@@ -115,6 +124,16 @@ pub struct OutputFile {
     file: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
     written: u64,
+    named: bool,
+}
+
+/// Removes a file that was not finished.
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if !self.named {
+            let _ = self.disk.remove(&self.partial);
+        }
+    }
 }
 
 impl OutputFile {
@@ -128,7 +147,8 @@ impl OutputFile {
             }
             let _ = disk.remove(&partial);
             let file = disk.create(&partial)?;
-            Ok(Some(OutputFile { disk, path: rest, partial, file, buffer: Vec::new(), written: 0 }))
+            let (buffer, written, named) = (Vec::new(), 0, false);
+            Ok(Some(OutputFile { disk, path: rest, partial, file, buffer, written, named }))
         };
         let taken = || Error::already_present(format!("{path} exists; give --force to replace it"));
         create()
@@ -143,6 +163,7 @@ impl OutputFile {
             self.flush()?;
             self.file.sync()?;
             self.disk.rename(&self.partial, &self.path)?;
+            self.named = true;
             let parent = self.path.rsplit_once('/').map_or("", |(parent, _)| parent);
             self.disk.sync_dir(parent)
         };
@@ -167,25 +188,6 @@ impl Write for OutputFile {
             self.buffer.clear();
         }
         Ok(())
-    }
-}
-
-/// Format of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileFormat {
-    Csv,
-    Parquet,
-}
-
-impl FileFormat {
-    /// Returns the given format, or the one of the name's extension.
-    pub fn of(asked: Option<&str>, path: &str) -> Result<FileFormat> {
-        let ending = path.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
-        match asked.or(ending.as_deref()) {
-            Some("csv") => Ok(FileFormat::Csv),
-            Some("parquet" | "pq") => Ok(FileFormat::Parquet),
-            _ => Err(Error::invalid(format!("{path} ends neither in .csv nor in .parquet; give --format"))),
-        }
     }
 }
 

@@ -4,13 +4,13 @@
 //! nyala up              a whole cluster in this process, for trying things out
 //! nyala master          one master
 //! nyala tablet-server   one tablet server
-//! nyala cluster         servers of a running cluster: list, rebalance replicas
-//! nyala table           tables of a running cluster: list, create, import, export, scan, ...
+//! nyala cluster         a running cluster: check, drain and decommission servers, rebalance replicas
+//! nyala table           tables of a running cluster: list, create, alter, import, export, scan, ...
 //! nyala demo            start a cluster, load TPC-H data, run queries
 //! ```
 //!
 //! Exit codes: 0 success, 1 failure, 2 wrong command line or flag, 3 an address is in use, 4 a directory is not usable
-//! (another server's, of a newer format, corrupted, in use).
+//! (another server's, of a newer format, corrupted, in use), 7 an import ended, but rows were rejected.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use nyala_common::env::{BoxFuture, Env};
 
 mod cluster;
 pub mod definitions;
+mod delimited;
 mod demo;
 mod exit;
 mod export;
@@ -34,7 +35,9 @@ mod options;
 mod output;
 pub mod queries;
 mod serve;
+mod stream;
 mod table;
+mod table_changes;
 
 pub use exit::ExitError;
 use exit::until_interrupted;

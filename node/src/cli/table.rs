@@ -7,7 +7,7 @@ use engine::schema::Schema;
 use super::exit::ExitError;
 use super::options::{base, connect, many, named, open, option, spec, text, texts};
 use super::output::{bytes, grouped, print, table as text_table};
-use super::{definitions, export, import};
+use super::{definitions, delimited, export, import, table_changes};
 use nyala_client::{Client, CreateTable, ScanSpec, Table};
 use nyala_common::env::Env;
 
@@ -18,18 +18,25 @@ pub struct TableCommand {
 
 pub fn command() -> Command {
     Command::new("table")
-        .about("List, describe, create and drop tables; import and export rows")
+        .about("List, create, alter and drop tables; write, import and export rows")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([
-            base("list", "List tables").arg(option("filter", "TEXT", "Only tables whose name contains this")),
+            base("list", "List tables")
+                .arg(option("filter", "TEXT", "Only tables whose name contains this"))
+                .arg(
+                    Arg::new("dropped")
+                        .long("dropped")
+                        .action(ArgAction::SetTrue)
+                        .help("Only dropped tables that can be recalled"),
+                ),
             named("describe", "Show a table's columns, partitions and size"),
             create(),
-            named("drop", "Drop a table and its rows"),
             scan(),
             import::command(),
             export::command(),
         ])
+        .subcommands(table_changes::commands())
 }
 
 fn create() -> Command {
@@ -81,16 +88,12 @@ impl TableCommand {
                 let table = connect(env, matches).await?.create_table(&create).await?;
                 print(&format!("created table {} ({})\n", table.name(), table.id()));
             }
-            "list" => list(&connect(env, matches).await?, text(matches, "filter")).await?,
+            "list" => list(&connect(env, matches).await?, matches).await?,
             "describe" => describe(&open(&connect(env, matches).await?, matches).await?).await?,
-            "drop" => {
-                let name = text(matches, "table").expect("it is required");
-                connect(env, matches).await?.delete_table(name).await?;
-                print(&format!("dropped table {name}\n"));
-            }
             "scan" => print_rows(&open(&connect(env, matches).await?, matches).await?, matches).await?,
             "import" => import::run(env, matches).await?,
-            _ => export::run(env, matches).await?,
+            "export" => export::run(env, matches).await?,
+            _ => table_changes::run(env, name, matches).await?,
         }
         Ok(())
     }
@@ -127,8 +130,15 @@ fn definition(matches: &ArgMatches) -> Result<CreateTable> {
     Ok(create)
 }
 
-async fn list(client: &Client, filter: Option<&str>) -> Result<()> {
-    let tables = client.list_tables(filter).await?;
+async fn list(client: &Client, matches: &ArgMatches) -> Result<()> {
+    let filter = text(matches, "filter");
+    let tables = if matches.get_flag("dropped") {
+        let mut dropped = client.deleted_tables().await?;
+        dropped.retain(|table| table.name.contains(filter.unwrap_or_default()));
+        dropped
+    } else {
+        client.list_tables(filter).await?
+    };
     if tables.is_empty() {
         print("no tables\n");
         return Ok(());
@@ -201,18 +211,16 @@ async fn print_rows(table: &Table, matches: &ArgMatches) -> Result<()> {
     }
     let Some(spec) = spec else { return Ok(()) };
     let mut scanner = table.scan(spec)?;
-    let mut out = std::io::stdout();
-    let mut header = true;
+    let mut text = delimited::csv_header(scanner.schema());
     while let Some(batch) = scanner.next_batch().await? {
-        let mut text = Vec::new();
-        export::csv_writer(&mut text, header, "NULL")
-            .write(&export::printable(&batch)?)
-            .map_err(export::failed)?;
-        header = false;
-        if std::io::Write::write_all(&mut out, &text).is_err() {
+        text.extend(delimited::csv(&batch, "NULL")?);
+        if std::io::Write::write_all(&mut std::io::stdout(), &text).is_err() {
             // The reader of the output has closed it.
-            break;
+            return Ok(());
         }
+        text.clear();
     }
+    // The names of the columns, if there are no rows.
+    print(&String::from_utf8_lossy(&text));
     Ok(())
 }

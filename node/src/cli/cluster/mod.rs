@@ -1,15 +1,23 @@
-//! `nyala cluster …`: the servers of a running cluster, and the placement of replicas.
+//! `nyala cluster …`: health and servers of a running cluster, and the placement of replicas.
+
+mod check;
+mod drain;
+mod observe;
 
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use engine::error::Result;
+use engine::error::{Error, Result};
+use engine::ids::Uuid;
+use futures_util::future::join_all;
 
-use super::exit::ExitError;
-use super::options::{base, connect, option, texts};
+use self::observe::{ObservedServer, address, observe, observe_server};
 use super::output::{print, table as text_table};
+use super::options::{base, connect, option, text, texts};
+use super::exit::{ExitError, FAILED};
 use nyala_client::Client;
 use nyala_client::rebalance::{Placement, Rebalance, ReplicaMove};
+use nyala_client::replica_admin::ServerInfo;
 use nyala_common::env::Env;
 
 /// A parsed command.
@@ -17,35 +25,79 @@ pub struct ClusterCommand {
     matches: ArgMatches,
 }
 
+const SERVER_HELP: &str = "Id of the tablet server, the beginning of its id, or its address";
+
 pub fn command() -> Command {
+    let of_server = |name, about| base(name, about).arg(required("server", "SERVER", SERVER_HELP));
+    let format =
+        || option("format", "FORMAT", "text or json").value_parser(["text", "json"]).default_value("text");
     Command::new("cluster")
-        .about("Show servers and rebalance replicas")
+        .about("Check a cluster, administer servers, rebalance replicas")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands([base("servers", "List the tablet servers and their replicas"), rebalance()])
+        .subcommands([
+            base("check", "Check masters, tablet servers and tablets; exit code 1 if one is not healthy")
+                .arg(format()),
+            base("servers", "List the tablet servers: state, version, replicas, leaders").arg(format()),
+            rebalance(),
+            of_server(
+                "drain",
+                "Free a tablet server of leaders and scanners; ends when it may be switched off",
+            )
+            .arg(seconds("timeout", "600", "Longest wait")),
+            of_server("undrain", "Put a drained tablet server back into use"),
+            of_server(
+                "decommission",
+                "Move all replicas away; ends when the server may be switched off for good",
+            )
+            .arg(at_once())
+            .arg(seconds("move-timeout", "600", "Deadline of one move")),
+            of_server("remove-server", "Make the masters forget a tablet server that is switched off")
+                .arg(flag("force", "Even if it is alive")),
+            of_server(
+                "maintenance",
+                "Switch maintenance mode: no new replicas, and no replacement of those there",
+            )
+            .arg(required("state", "on|off", "New state").value_parser(["on", "off"])),
+            base("step-down", "Let a tablet's leader transfer its leadership")
+                .arg(required("tablet", "TABLET", "Id of the tablet"))
+                .arg(option("to", "SERVER", "The next leader [default: any voter]")),
+            base("set-flag", "Change a flag of running servers")
+                .arg(required("server", "SERVER", "Address (host:port), id, masters, tablet-servers or all"))
+                .arg(required("flag", "NAME", "Name of the flag"))
+                .arg(required("value", "VALUE", "New value"))
+                .arg(flag("force", "Also a flag that takes effect only at the next start")),
+        ])
+}
+
+fn required(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).value_name(value).required(true).help(help)
+}
+
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+fn seconds(name: &'static str, default: &'static str, help: &'static str) -> Arg {
+    option(name, "SECONDS", help).default_value(default).value_parser(value_parser!(u64).range(1..))
+}
+
+fn at_once() -> Arg {
+    option("at-once", "N", "Replicas moved at the same time")
+        .default_value("5")
+        .value_parser(value_parser!(u64).range(1..=100))
 }
 
 fn rebalance() -> Command {
-    let seconds = |name, default, help| {
-        option(name, "SECONDS", help).default_value(default).value_parser(value_parser!(u64).range(1..))
-    };
     base("rebalance", "Move replicas until they are spread evenly over the servers, in all and per table")
         .arg(
             option("tables", "NAME", "Only replicas of this table; may be repeated")
                 .action(ArgAction::Append),
         )
-        .arg(
-            option("at-once", "N", "Replicas moved at the same time")
-                .default_value("5")
-                .value_parser(value_parser!(u64).range(1..=100)),
-        )
+        .arg(at_once())
         .arg(seconds("move-timeout", "600", "Deadline of one move"))
-        .arg(
-            Arg::new("report-only")
-                .long("report-only")
-                .action(ArgAction::SetTrue)
-                .help("Print the placement and change nothing"),
-        )
+        .arg(flag("ignore-down", "Go on although a tablet server is down"))
+        .arg(flag("report-only", "Print the placement and change nothing"))
 }
 
 /// Returns the command in `matches` of [`command`].
@@ -58,22 +110,177 @@ impl ClusterCommand {
         let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
         let client = connect(env, matches).await?;
         match name {
-            "servers" => print(&show(&client.layout(&[]).await?)),
+            "check" => return run_check(&client, matches).await,
+            "servers" => show_servers(&client, matches).await?,
+            "drain" => drain::drain(env, &client, matches).await?,
+            "undrain" => drain::undrain(&client, matches).await?,
+            "decommission" => drain::decommission(env, &client, matches).await?,
+            "remove-server" => remove_server(&client, matches).await?,
+            "maintenance" => maintenance(&client, matches).await?,
+            "step-down" => step_down(&client, matches).await?,
+            "set-flag" => set_flag(&client, matches).await?,
             _ => run_rebalance(&client, matches).await?,
         }
         Ok(())
     }
 }
 
+fn number(matches: &ArgMatches, name: &str) -> u64 {
+    *matches.get_one::<u64>(name).expect("it has a default")
+}
+
+fn argument<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
+    text(matches, name).expect("it is required")
+}
+
+/// Returns the tablet server of this address, id, or beginning of an id.
+async fn find_server(client: &Client, name: &str) -> Result<ServerInfo> {
+    let mut servers = client.servers().await?;
+    let named = |server: &ServerInfo| address(server) == name || server.id.to_string().starts_with(name);
+    servers.retain(named);
+    match servers.len() {
+        1 => Ok(servers.remove(0)),
+        0 => Err(Error::not_found(format!("tablet server {name}: not known; see nyala cluster servers"))),
+        many => Err(Error::invalid(format!(
+            "tablet server {name}: not unique ({many} servers); give more digits"
+        ))),
+    }
+}
+
+async fn run_check(client: &Client, matches: &ArgMatches) -> Result<(), ExitError> {
+    let report = check::check(&observe(client).await?);
+    let json = text(matches, "format") == Some("json");
+    print(&if json { report.to_json() } else { report.to_text() });
+    match report.errors.len() {
+        0 => Ok(()),
+        errors => {
+            Err(ExitError { code: FAILED, message: format!("the cluster is not healthy ({errors} errors)") })
+        }
+    }
+}
+
+async fn show_servers(client: &Client, matches: &ArgMatches) -> Result<()> {
+    let servers = client.servers().await?;
+    let seen = join_all(servers.into_iter().map(|info| observe_server(client, info))).await;
+    let state = |server: &ObservedServer| {
+        let quiescing = server.quiescing.is_some_and(|status| status.quiescing);
+        match (server.status.is_err(), server.info.maintenance, quiescing) {
+            (true, true, _) => "down, maintenance",
+            (true, false, _) => "down",
+            (false, true, true) => "draining",
+            (false, true, false) => "maintenance",
+            (false, false, true) => "quiescing",
+            (false, false, false) => "live",
+        }
+    };
+    let version = |server: &ObservedServer| {
+        server.status.as_ref().map(|status| status.version.clone()).unwrap_or_default()
+    };
+    let leaders = |server: &ObservedServer| server.quiescing.map_or(0, |status| status.leaders);
+    if text(matches, "format") == Some("json") {
+        let object = |server: &ObservedServer| {
+            serde_json::json!({
+                "id": server.info.id.to_string(),
+                "address": server.address(),
+                "state": state(server),
+                "maintenance": server.info.maintenance,
+                "heartbeat_age_ms": server.info.silent_for.as_millis() as u64,
+                "version": version(server),
+                "location": server.info.location,
+                "replicas": server.count_replicas(),
+                "leaders": leaders(server),
+                "disk_bytes": server.replicas.values().map(|replica| replica.disk_bytes).sum::<u64>(),
+                "error": server.status.as_ref().err(),
+            })
+        };
+        let all: Vec<serde_json::Value> = seen.iter().map(object).collect();
+        let text = serde_json::to_string_pretty(&all).expect("JSON values can be written");
+        print(&(text + "\n"));
+        return Ok(());
+    }
+    let row = |server: &ObservedServer| {
+        let info = &server.info;
+        let location = info.location.clone().unwrap_or_default();
+        let (replicas, leaders) = (server.count_replicas().to_string(), leaders(server).to_string());
+        let id = info.id.to_string();
+        vec![id, server.address(), state(server).to_string(), version(server), location, replicas, leaders]
+    };
+    let header = ["server", "address", "state", "version", "location", "replicas>", "leaders>"];
+    print(&text_table(&header, seen.iter().map(row)));
+    Ok(())
+}
+
+async fn remove_server(client: &Client, matches: &ArgMatches) -> Result<()> {
+    let server = find_server(client, argument(matches, "server")).await?;
+    client.unregister_server(server.id, matches.get_flag("force")).await?;
+    print(&format!("the masters have forgotten server {}\n", server.id));
+    Ok(())
+}
+
+async fn maintenance(client: &Client, matches: &ArgMatches) -> Result<()> {
+    let server = find_server(client, argument(matches, "server")).await?;
+    let state = argument(matches, "state");
+    client.set_maintenance(server.id, state == "on").await?;
+    print(&format!("maintenance mode of server {} is {state}\n", server.id));
+    Ok(())
+}
+
+async fn step_down(client: &Client, matches: &ArgMatches) -> Result<()> {
+    let tablet = Uuid::parse(argument(matches, "tablet").as_bytes())?;
+    let to = match text(matches, "to") {
+        Some(name) => Some(find_server(client, name).await?.id),
+        None => None,
+    };
+    let leader = client.step_down_leader(tablet, to).await?;
+    print(&format!("server {} transfers the leadership of tablet {tablet}\n", leader.server));
+    Ok(())
+}
+
+/// Sets a flag on one or more servers; one that refuses it does not keep the others from it.
+async fn set_flag(client: &Client, matches: &ArgMatches) -> Result<()> {
+    let (name, flag) = (argument(matches, "server"), argument(matches, "flag"));
+    let (value, force) = (argument(matches, "value"), matches.get_flag("force"));
+    let mut addresses = Vec::new();
+    if matches!(name, "masters" | "all") {
+        addresses.extend(client.masters().await?.into_iter().map(|master| master.address));
+    }
+    if matches!(name, "tablet-servers" | "all") {
+        addresses.extend(client.servers().await?.iter().map(address));
+    }
+    match name {
+        "masters" | "tablet-servers" | "all" => {}
+        // A master's address is not in the list of tablet servers.
+        _ if name.contains(':') => addresses.push(name.to_string()),
+        _ => addresses.push(address(&find_server(client, name).await?)),
+    }
+    let mut failures = Vec::new();
+    for address in &addresses {
+        match client.set_flag(address, flag, value, force).await {
+            Ok(old) => print(&format!("{address}: {flag} is {value} (before: {old})\n")),
+            Err(error) => failures.push(format!("{address}: {}", error.message)),
+        }
+    }
+    if failures.is_empty() { Ok(()) } else { Err(Error::invalid(failures.join("\n"))) }
+}
+
 async fn run_rebalance(client: &Client, matches: &ArgMatches) -> Result<()> {
     let tables: Vec<String> = texts(matches, "tables").map(str::to_string).collect();
+    let (_, excluded) = client.usable_servers().await?;
+    for excluded in &excluded {
+        print(&format!("server {} takes no replicas: {}\n", excluded.server.id, excluded.reason));
+    }
     print(&show(&client.layout(&tables).await?));
     if matches.get_flag("report-only") {
         return Ok(());
     }
-    let number = |name| *matches.get_one::<u64>(name).expect("it has a default");
-    let patience = Duration::from_secs(number("move-timeout"));
-    let wanted = Rebalance { tables, at_once: number("at-once") as usize, patience };
+    if let Some(down) = excluded.iter().find(|excluded| excluded.down && !matches.get_flag("ignore-down")) {
+        return Err(Error::not_ready(format!(
+            "server {}: down ({}); start it, or give --ignore-down",
+            down.server.id, down.reason
+        )));
+    }
+    let patience = Duration::from_secs(number(matches, "move-timeout"));
+    let wanted = Rebalance { tables, at_once: number(matches, "at-once") as usize, patience };
     let on_move =
         |ReplicaMove { tablet, from, to }| print(&format!("moved tablet {tablet} from {from} to {to}\n"));
     let moved = client.rebalance(&wanted, on_move).await?;
@@ -96,8 +303,6 @@ fn show(layout: &Placement) -> String {
 
 #[cfg(test)]
 mod tests {
-    use engine::ids::Uuid;
-
     use super::*;
     use nyala_client::rebalance::{ServerLoad, TabletVoters};
 

@@ -1,105 +1,207 @@
-//! `nyala table import`: rows from a CSV or Parquet file.
+//! `nyala table import`: rows from CSV, JSON lines and Parquet.
 //!
 //! Rows that cannot be read or that the cluster rejects end the import, with their lines and reasons. With `--rejects`
-//! they are written to a file with the same columns instead, which can be corrected and imported.
+//! they are written to a file instead, which can be corrected and imported. Whatever happens, the number of imported
+//! rows is reported, and the exit code is 0 only if all rows were imported.
 
+mod csv_records;
+mod json_lines;
+mod parquet_rows;
 pub mod reader;
+mod rejects;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
-use clap::{Arg, ArgMatches, Command};
-use csv::{ByteRecord, Position};
-use engine::error::{Error, Result};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use engine::error::{Error, ErrorKind, Result};
 use engine::schema::row_ops::RowOpKind;
 
-use self::reader::{CsvReader, ImportInput, ImportRows, ImportTarget, ParquetReader, csv_reader};
-use super::files::{FileFormat, InputFile, OutputFile};
-use super::options::{connect, named, open, option, text};
+use self::reader::{CsvReader, ImportInput, ImportRows, ImportTarget, JsonReader, ParquetReader};
+use super::files::InputFile;
 use super::output::{ProgressUnit, grouped, print, progress};
-use nyala_client::{FlushMode, Session, SessionConfig, Table};
+use super::stream::{FileFormat, InputStream, STANDARD, expand};
+use super::options::{connect, named, open, option, text, texts};
+use super::definitions;
+use super::exit::{ExitError, FAILED, ROWS_REJECTED};
+use nyala_client::{FlushMode, RowFailure, Session, SessionConfig, Table};
 use nyala_common::env::Env;
 
 /// Bad rows printed when they end the import.
 const SHOWN: usize = 10;
 /// Bad rows kept for the file of rejects.
 const REJECTS_MAX: usize = 1_000_000;
+/// Bits of a row's tag that hold its line; the bits above hold the number of its file.
+const LINE_BITS: u32 = 44;
+
+const HELP: &str = "\
+CSV: the first line names the columns. An empty cell is NULL, a quoted empty cell (\"\") is the empty string; in a \
+NOT NULL column both are the empty string.
+
+JSON lines: one object per line. A name that is missing leaves its column unset.
+
+Files may be compressed with gzip or zstd. Values are stored unchanged or rejected.
+
+Exit codes: 0 all rows were imported; 1 failed, the message says how many rows were imported before; 7 the rows in \
+the file of --rejects were rejected, all others were imported.";
 
 pub fn command() -> Command {
-    named("import", "Write the rows of a CSV or Parquet file into a table")
-        .arg(Arg::new("file").value_name("FILE").required(true).help("File to read; CSV needs a header line"))
-        .arg(option("format", "FORMAT", "csv or parquet [default: by the file's name]"))
+    named("import", "Write the rows of CSV, JSON lines or Parquet files into a table")
+        .after_help(HELP)
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .required(true)
+                .num_args(1..)
+                .help("Files to read; '*' and '?' stand for any characters of a name; - is standard input"),
+        )
+        .arg(option("format", "FORMAT", "csv, jsonl or parquet [default: by the file's name]"))
         .arg(
             option("mode", "MODE", "insert: fail on a duplicate key; upsert: replace; insert-ignore: skip")
                 .value_parser(["insert", "upsert", "insert-ignore"])
                 .default_value("insert"),
         )
-        .arg(option("null", "TEXT", "Text of NULL in CSV").default_value(""))
+        .arg(option("null", "TEXT", "Unquoted text of NULL in CSV").default_value(""))
         .arg(option("delimiter", "CHAR", "Separator of cells in CSV").default_value(","))
+        .arg(option("skip", "NAMES", "Columns of the file to leave out, e.g. 'a,b'"))
+        .arg(Arg::new("truncate").long("truncate").action(ArgAction::SetTrue).help(
+            "Shorten what does not fit: VARCHAR to its length; in Parquet also digits of numbers and times",
+        ))
         .arg(option("rejects", "FILE", "Skip bad rows and write them, with errors, to this CSV file"))
 }
 
-pub async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
-    let path = text(matches, "file").expect("it is required");
-    let format = FileFormat::of(text(matches, "format"), path)?;
-    let source = InputFile::open(env, path)?;
+/// Options of an import.
+struct ImportOptions {
+    files: Vec<(String, FileFormat)>,
+    delimiter: u8,
+    null: Vec<u8>,
+    skip: Vec<String>,
+    truncate: bool,
+    rejects: Option<String>,
+}
+
+impl ImportOptions {
+    fn of(env: &Env, matches: &ArgMatches) -> Result<ImportOptions> {
+        let format = text(matches, "format");
+        let files = expand(env, texts(matches, "file"))?;
+        let files = files.into_iter().map(|path| Ok((path.clone(), FileFormat::of(format, &path)?)));
+        let files = files.collect::<Result<Vec<_>>>()?;
+        let rejects = text(matches, "rejects").map(str::to_string);
+        if rejects.is_some() && files.iter().any(|(path, _)| path == STANDARD) {
+            let message = "--rejects: standard input cannot be read twice (-); give the name of a file";
+            return Err(Error::invalid(message));
+        }
+        Ok(ImportOptions {
+            files,
+            delimiter: delimiter(matches)?,
+            null: text(matches, "null").unwrap_or_default().as_bytes().to_vec(),
+            skip: text(matches, "skip").map(definitions::names).unwrap_or_default(),
+            truncate: matches.get_flag("truncate"),
+            rejects,
+        })
+    }
+}
+
+pub async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
+    let options = ImportOptions::of(env, matches).map_err(ExitError::usage)?;
+    for (path, _) in options.files.iter().filter(|(path, _)| path != STANDARD) {
+        InputFile::open(env, path)?;
+    }
     let table = open(&connect(env, matches).await?, matches).await?;
-    let rows_for = ImportTarget { schema: table.schema(), name: table.name() };
     let kind = match text(matches, "mode") {
         Some("upsert") => RowOpKind::Upsert,
         Some("insert-ignore") => RowOpKind::InsertIgnore,
         _ => RowOpKind::Insert,
     };
-    let (total, unit) = (source.bytes(), ProgressUnit::Bytes);
-    let (mut input, total, unit) = match format {
-        FileFormat::Csv => {
-            let null = text(matches, "null").unwrap_or_default().as_bytes();
-            let csv = CsvReader::open(source.clone(), rows_for, delimiter(matches)?, null)?;
-            (ImportInput::Csv(Box::new(csv)), total, unit)
-        }
-        FileFormat::Parquet => {
-            let (parquet, rows) = ParquetReader::open(source.clone(), rows_for)?;
-            (ImportInput::Parquet(Box::new(parquet)), rows, ProgressUnit::Rows)
-        }
-    };
     let mut import = Import {
         session: table.client().session(SessionConfig::new(FlushMode::AutoBackground)),
         table,
         kind,
+        options,
         bad: BTreeMap::new(),
         bad_count: 0,
-        go_on: text(matches, "rejects").is_some(),
-        unit: if format == FileFormat::Csv { "line" } else { "row" },
+        unknown: 0,
+        failure: None,
     };
-    let bar = progress(total, unit);
-    loop {
-        let rows_for = ImportTarget { schema: import.table.schema(), name: import.table.name() };
-        let read = env.run(|| input.next(rows_for)).await?;
-        let Some((rows, unreadable)) = read else { break };
-        import.bad(unreadable);
-        import.send(&rows).await?;
-        bar.set_position(rows.position);
-        if import.must_stop() {
-            break;
-        }
-    }
-    import.finish().await;
-    bar.finish_and_clear();
-    let read_again = (format == FileFormat::Csv).then_some(source);
-    import.report(env, path, matches, read_again).await
+    let outcome = import.files(env).await;
+    // What was read before a failure is written and counted.
+    import.finish(outcome).await;
+    import.report(env).await
 }
 
 struct Import {
     session: Session,
     table: Table,
     kind: RowOpKind,
-    /// Bad rows by line.
+    options: ImportOptions,
+    /// Bad rows by file and line.
     bad: BTreeMap<u64, String>,
     bad_count: u64,
-    go_on: bool,
-    unit: &'static str,
+    /// Rows whose batch failed; they may be written or not.
+    unknown: u64,
+    /// Failure that is not a row's own.
+    failure: Option<Error>,
 }
 
 impl Import {
+    async fn files(&mut self, env: &Env) -> Result<()> {
+        for number in 0..self.options.files.len() {
+            let path = self.options.files[number].0.clone();
+            self.file(env, number).await.map_err(|error| error.context(&path))?;
+            if self.must_stop() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn file(&mut self, env: &Env, number: usize) -> Result<()> {
+        let (path, format) = self.options.files[number].clone();
+        let table = self.table.clone();
+        let (mut input, read, total, unit) = env.run(|| self.open(env, &path, format, &table)).await?;
+        let bar = progress(total, unit);
+        let mut rows_read = 0;
+        while !self.must_stop() {
+            let next = env.run(|| input.next(self.target(&table))).await?;
+            let Some((rows, unreadable)) = next else { break };
+            rows_read += (rows.tags.len() + unreadable.len()) as u64;
+            self.bad(unreadable.into_iter().map(|(line, reason)| (tag(number, line), reason)));
+            self.send(number, &rows).await?;
+            bar.set_position(read.as_ref().map_or(rows_read, |read| read.load(Ordering::Relaxed)));
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn target<'a>(&'a self, table: &'a Table) -> ImportTarget<'a> {
+        let (skip, truncate) = (self.options.skip.as_slice(), self.options.truncate);
+        ImportTarget { skip, truncate, ..ImportTarget::new(table.schema(), table.name()) }
+    }
+
+    /// Opens a file. Also returns its counter of bytes read, the length of its progress bar and the unit.
+    fn open(&self, env: &Env, path: &str, format: FileFormat, table: &Table) -> Result<OpenedInput> {
+        let target = self.target(table);
+        if format == FileFormat::Parquet {
+            if path == STANDARD {
+                let message =
+                    "a Parquet file is read from its end, which - cannot do; give the name of a file";
+                return Err(Error::invalid(message));
+            }
+            let (parquet, rows) = ParquetReader::open(InputFile::open(env, path)?, target)?;
+            return Ok((ImportInput::Parquet(Box::new(parquet)), None, rows, ProgressUnit::Rows));
+        }
+        let total = if path == STANDARD { 0 } else { InputFile::open(env, path)?.bytes() };
+        let stream = InputStream::open(env, path)?;
+        let read = Some(stream.progress());
+        let input = if format == FileFormat::JsonLines {
+            ImportInput::Json(Box::new(JsonReader::open(stream)))
+        } else {
+            let (delimiter, null) = (self.options.delimiter, &self.options.null);
+            ImportInput::Csv(Box::new(CsvReader::open(stream, target, delimiter, null)?))
+        };
+        Ok((input, read, total, ProgressUnit::Bytes))
+    }
+
     fn bad(&mut self, rows: impl IntoIterator<Item = (u64, String)>) {
         for (tag, reason) in rows {
             self.bad_count += 1;
@@ -109,91 +211,119 @@ impl Import {
         }
     }
 
-    async fn send(&mut self, rows: &ImportRows) -> Result<()> {
-        self.session.apply_columns(&self.table, self.kind, &rows.columns, &rows.tags).await?;
+    async fn send(&mut self, number: usize, rows: &ImportRows) -> Result<()> {
+        let tags: Vec<u64> = rows.tags.iter().map(|line| tag(number, *line)).collect();
+        self.session.apply_columns(&self.table, self.kind, &rows.columns, &tags).await?;
         self.take_failures(self.session.take_failures());
         Ok(())
     }
 
-    fn take_failures(&mut self, failures: Vec<nyala_client::RowFailure>) {
-        self.bad(failures.into_iter().map(|failure| (failure.tag, failure.error.message)));
-    }
-
-    fn must_stop(&self) -> bool {
-        !self.go_on && self.bad_count > 0
-    }
-
-    async fn finish(&mut self) {
-        let failures = self.session.flush().await;
-        self.take_failures(failures);
-        self.bad_count += self.session.failures_dropped();
-    }
-
-    async fn report(self, env: &Env, path: &str, matches: &ArgMatches, csv: Option<InputFile>) -> Result<()> {
-        let written = grouped(self.session.written());
-        if self.session.ignored() > 0 {
-            print(&format!("passed over {} rows whose key is taken\n", grouped(self.session.ignored())));
-        }
-        if self.bad_count == 0 {
-            print(&format!("imported {written} rows into {}\n", self.table.name()));
-            return Ok(());
-        }
-        let Some(rejects) = text(matches, "rejects") else {
-            let mut message =
-                format!("{path}: {} bad rows, {written} rows were imported", grouped(self.bad_count));
-            for (tag, reason) in self.bad.iter().take(SHOWN) {
-                message.push_str(&format!("\n  {} {tag}: {reason}", self.unit));
-            }
-            message
-                .push_str("\nMend them, or give --rejects FILE to import the others and keep these apart.");
-            return Err(Error::invalid(message));
-        };
-        env.run(|| write_rejects(env, rejects, &self.bad, self.unit, csv, delimiter(matches)?)).await?;
-        let bad = grouped(self.bad_count);
-        let name = self.table.name();
-        print(&format!("imported {written} rows into {name}; {bad} bad rows are in {rejects}\n"));
-        Ok(())
-    }
-}
-
-/// Writes the bad rows of a CSV file unchanged, each with its line and error; for other formats only line and error.
-fn write_rejects(
-    env: &Env,
-    path: &str,
-    bad: &BTreeMap<u64, String>,
-    unit: &str,
-    source: Option<InputFile>,
-    delimiter: u8,
-) -> Result<()> {
-    let failed = |error: csv::Error| Error::invalid(format!("write {path}: {error}"));
-    let mut out = csv::WriterBuilder::new().flexible(true).from_writer(OutputFile::create(env, path, true)?);
-    let mut reader = source.map(|source| csv_reader(source, delimiter));
-    let mut header = ByteRecord::from(vec![unit, "error"]);
-    if let Some(reader) = &mut reader {
-        header.extend(reader.byte_headers().map_err(failed)?);
-    }
-    out.write_byte_record(&header).map_err(failed)?;
-    let first = |line: &u64, error: &str| ByteRecord::from(vec![line.to_string().as_str(), error]);
-    match reader {
-        None => {
-            for (line, error) in bad {
-                out.write_byte_record(&first(line, error)).map_err(failed)?;
-            }
-        }
-        Some(mut reader) => {
-            let mut record = ByteRecord::new();
-            while reader.read_byte_record(&mut record).unwrap_or(false) {
-                let line = record.position().map_or(0, Position::line);
-                if let Some(error) = bad.get(&line) {
-                    let mut row = first(&line, error);
-                    row.extend(&record);
-                    out.write_byte_record(&row).map_err(failed)?;
+    /// Separates rows that were rejected from rows whose batch failed: the latter are good rows.
+    fn take_failures(&mut self, failures: Vec<RowFailure>) {
+        for RowFailure { tag, error } in failures {
+            match error.kind {
+                ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::AlreadyPresent => {
+                    self.bad([(tag, error.message)]);
+                }
+                _ => {
+                    self.unknown += 1;
+                    self.failure.get_or_insert(error);
                 }
             }
         }
     }
-    let sink = out.into_inner().map_err(|error| Error::invalid(format!("write {path}: {error}")))?;
-    sink.finish().map(drop)
+
+    fn must_stop(&self) -> bool {
+        self.failure.is_some() || (self.options.rejects.is_none() && self.bad_count > 0)
+    }
+
+    /// Sends what is buffered.
+    async fn finish(&mut self, outcome: Result<()>) {
+        let failures = self.session.flush().await;
+        self.take_failures(failures);
+        self.bad_count += self.session.failures_dropped();
+        if let Err(error) = outcome {
+            self.failure = Some(error);
+        }
+    }
+
+    async fn report(self, env: &Env) -> Result<(), ExitError> {
+        let written = format!("{} rows were imported", grouped(self.session.written()));
+        let failed = |message| Err(ExitError { code: FAILED, message });
+        if self.session.ignored() > 0 {
+            let ignored = grouped(self.session.ignored());
+            print(&format!("passed over {ignored} rows whose key is taken\n"));
+        }
+        if let Some(rejects) = self.options.rejects.as_ref().filter(|_| self.bad_count > 0) {
+            env.run(|| rejects::write(env, rejects, &self.options, &self.bad)).await?;
+        }
+        if let Some(error) = &self.failure {
+            return failed(format!("{}; {written}{}", error.message, self.doubts()));
+        }
+        if self.bad_count == 0 {
+            let (rows, name) = (grouped(self.session.written()), self.table.name());
+            print(&format!("imported {rows} rows into {name}\n"));
+            return Ok(());
+        }
+        let bad = grouped(self.bad_count);
+        if let Some(rejects) = &self.options.rejects {
+            let message =
+                format!("{bad} rows were rejected and are in {rejects}, {written}{}", self.unlisted());
+            return Err(ExitError { code: ROWS_REJECTED, message });
+        }
+        let mut message = format!("{bad} bad rows, {written}");
+        for (tag, reason) in self.bad.iter().take(SHOWN) {
+            message.push_str(&format!("\n  {}: {reason}", self.place(*tag)));
+        }
+        message.push_str("\nMend them, or give --rejects FILE to import the others and keep these apart.");
+        failed(message)
+    }
+
+    /// Returns what is not known after a failure, and how to go on.
+    fn doubts(&self) -> String {
+        let mut text = String::new();
+        if self.unknown > 0 {
+            text.push_str(&format!(", {} more may be", grouped(self.unknown)));
+        }
+        if self.bad_count > 0 {
+            text.push_str(&format!(", {} were rejected", grouped(self.bad_count)));
+        }
+        if self.session.written() + self.unknown > 0 && self.kind == RowOpKind::Insert {
+            text.push_str("; import the file again with --mode insert-ignore to add the others");
+        }
+        text
+    }
+
+    fn unlisted(&self) -> String {
+        match self.bad_count - self.bad.len() as u64 {
+            0 => String::new(),
+            more => format!("; {} rejected rows are not in the file (limit {REJECTS_MAX})", grouped(more)),
+        }
+    }
+
+    fn place(&self, tag: u64) -> String {
+        let (path, format) = &self.options.files[(tag >> LINE_BITS) as usize];
+        let (unit, line) = (unit(*format), tag & ((1 << LINE_BITS) - 1));
+        if self.options.files.len() == 1 {
+            format!("{unit} {line}")
+        } else {
+            format!("{path}, {unit} {line}")
+        }
+    }
+}
+
+/// An opened file, its counter of bytes read, the length of its progress bar and the unit.
+type OpenedInput =
+    (ImportInput<InputStream>, Option<std::sync::Arc<std::sync::atomic::AtomicU64>>, u64, ProgressUnit);
+
+/// Returns the tag of a row of a file.
+fn tag(file: usize, line: u64) -> u64 {
+    (file as u64) << LINE_BITS | line
+}
+
+/// Returns what the rows of a file are counted in.
+fn unit(format: FileFormat) -> &'static str {
+    if format == FileFormat::Parquet { "row" } else { "line" }
 }
 
 fn delimiter(matches: &ArgMatches) -> Result<u8> {

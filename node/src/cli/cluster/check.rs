@@ -1,0 +1,510 @@
+//! `nyala cluster check`: the health of masters, tablet servers, tablets and tables.
+//!
+//! ```text
+//! tablet   UNAVAILABLE         no majority runs, or there is no leader: writes wait
+//!          CONSENSUS_MISMATCH  replicas or masters know another configuration or leader
+//!          UNDER_REPLICATED    fewer replicas run than wanted
+//!          RECOVERING          the same, and a new replica is on its way
+//!          HEALTHY
+//! ```
+
+use std::collections::BTreeSet;
+
+use engine::ids::{PeerId, TabletId};
+use nyala_client::replica_admin::TabletReplicas;
+use serde::Serialize;
+
+use super::observe::{Observation, ObservedTable};
+use crate::cli::output::table as text_table;
+
+/// Health of a tablet, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum TabletHealth {
+    Healthy,
+    Recovering,
+    UnderReplicated,
+    ConsensusMismatch,
+    Unavailable,
+}
+
+const HEALTHS: [(TabletHealth, &str); 5] = [
+    (TabletHealth::Healthy, "HEALTHY"),
+    (TabletHealth::Recovering, "RECOVERING"),
+    (TabletHealth::UnderReplicated, "UNDER_REPLICATED"),
+    (TabletHealth::ConsensusMismatch, "CONSENSUS_MISMATCH"),
+    (TabletHealth::Unavailable, "UNAVAILABLE"),
+];
+
+impl TabletHealth {
+    fn name(self) -> &'static str {
+        HEALTHS.iter().find(|(health, _)| *health == self).map_or("", |(_, name)| name)
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct CheckedServer {
+    id: String,
+    address: String,
+    state: String,
+    version: String,
+    replicas: usize,
+    leaders: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct CheckedReplica {
+    server: String,
+    address: String,
+    state: String,
+    role: &'static str,
+    term: Option<i64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct CheckedTablet {
+    id: String,
+    health: TabletHealth,
+    reason: String,
+    replicas: Vec<CheckedReplica>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct CheckedTable {
+    name: String,
+    replicas: usize,
+    health: TabletHealth,
+    tablets: usize,
+    /// Tablets that are not healthy.
+    unhealthy: Vec<CheckedTablet>,
+}
+
+/// Result of a check. Errors make the command fail, warnings do not.
+#[derive(Debug, Serialize)]
+pub struct ClusterReport {
+    masters: Vec<CheckedServer>,
+    tablet_servers: Vec<CheckedServer>,
+    tables: Vec<CheckedTable>,
+    pub errors: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// Evaluates an observation.
+pub fn check(seen: &Observation) -> ClusterReport {
+    let mut report = ClusterReport {
+        masters: Vec::new(),
+        tablet_servers: Vec::new(),
+        tables: seen.tables.iter().map(|table| check_table(seen, table)).collect(),
+        errors: Vec::new(),
+        warnings: Vec::new(),
+    };
+    check_masters(seen, &mut report);
+    check_servers(seen, &mut report);
+    check_versions(seen, &mut report);
+    check_strays(seen, &mut report);
+    for table in &report.tables {
+        if let Some(worst) = table.unhealthy.iter().max_by_key(|tablet| tablet.health) {
+            let (bad, all) = (table.unhealthy.len(), table.tablets);
+            let (name, worst) = (&table.name, worst.health.name());
+            report
+                .errors
+                .push(format!("table {name}: {bad} of {all} tablets are not healthy (worst {worst})"));
+        }
+    }
+    report
+}
+
+fn check_masters(seen: &Observation, report: &mut ClusterReport) {
+    for (master, status) in &seen.masters {
+        let id = master.id.map_or_else(|| "?".to_string(), |id| id.to_string());
+        let state = match (status, master.leader) {
+            (Err(_), _) => "UNREACHABLE",
+            (Ok(_), true) => "LEADER",
+            (Ok(_), false) => "FOLLOWER",
+        };
+        if let Err(error) = status {
+            report.errors.push(format!("master {id} {}: no reply ({error})", master.address));
+        }
+        let version = status.as_ref().map(|status| status.version.clone()).unwrap_or_default();
+        let (address, state) = (master.address.clone(), state.to_string());
+        report.masters.push(CheckedServer { id, address, state, version, replicas: 0, leaders: 0 });
+    }
+    if !seen.masters.iter().any(|(master, _)| master.leader) {
+        report.errors.push("masters: none leads".to_string());
+    }
+    if seen.masters.len().is_multiple_of(2) {
+        let masters = seen.masters.len();
+        let hint = "an even number survives no more failures than one less";
+        report.warnings.push(format!("masters: {masters} in number; {hint}"));
+    }
+}
+
+fn check_servers(seen: &Observation, report: &mut ClusterReport) {
+    for server in &seen.servers {
+        let (id, address) = (server.info.id, server.address());
+        let quiescing = server.quiescing.is_some_and(|status| status.quiescing);
+        let state = match &server.status {
+            Err(_) => "UNREACHABLE",
+            Ok(status) if status.id != id => "OTHER SERVER",
+            Ok(_) if server.info.maintenance => "MAINTENANCE",
+            Ok(_) if quiescing => "QUIESCING",
+            Ok(_) => "HEALTHY",
+        };
+        match &server.status {
+            Err(error) => report.errors.push(format!("tablet server {id} {address}: no reply ({error})")),
+            Ok(status) if status.id != id => {
+                let other = status.id;
+                report.errors.push(format!("tablet server {id} {address}: another server replies ({other})"));
+            }
+            Ok(_) => {}
+        }
+        for replica in server.replicas.values().filter(|replica| replica.state == "FAILED") {
+            let (tablet, why) = (replica.tablet, &replica.message);
+            report.errors.push(format!("tablet server {id} {address}: tablet {tablet} failed ({why})"));
+        }
+        report.tablet_servers.push(CheckedServer {
+            id: id.to_string(),
+            address,
+            state: state.to_string(),
+            version: server.status.as_ref().map(|status| status.version.clone()).unwrap_or_default(),
+            replicas: server.count_replicas(),
+            leaders: server.quiescing.map_or(0, |status| status.leaders),
+        });
+    }
+    if seen.servers.is_empty() {
+        report.errors.push("tablet servers: none is registered".to_string());
+    }
+}
+
+fn check_versions(seen: &Observation, report: &mut ClusterReport) {
+    let of_masters = seen.masters.iter().map(|(_, status)| status);
+    let all = of_masters.chain(seen.servers.iter().map(|server| &server.status));
+    let versions: BTreeSet<&str> = all.flatten().map(|status| status.version.as_str()).collect();
+    if versions.len() > 1 {
+        let versions: Vec<&str> = versions.into_iter().collect();
+        report.warnings.push(format!("versions differ: {}", versions.join(", ")));
+    }
+}
+
+/// Finds replicas of tablets that the masters do not know.
+fn check_strays(seen: &Observation, report: &mut ClusterReport) {
+    let known: BTreeSet<TabletId> =
+        seen.tables.iter().flat_map(|table| &table.tablets).map(|tablet| tablet.id).collect();
+    for server in &seen.servers {
+        let stray = |tablet: &&TabletId| !known.contains(tablet) && !server.replicas[*tablet].tombstoned;
+        let strays = server.replicas.keys().filter(stray).count();
+        if strays > 0 {
+            let (id, address) = (server.info.id, server.address());
+            report.warnings.push(format!(
+                "tablet server {id} {address}: {strays} replicas of dropped or unknown tablets"
+            ));
+        }
+    }
+}
+
+fn check_table(seen: &Observation, table: &ObservedTable) -> CheckedTable {
+    let checked = table.tablets.iter().map(|tablet| check_tablet(seen, table.wanted, tablet));
+    let unhealthy: Vec<CheckedTablet> =
+        checked.filter(|tablet| tablet.health != TabletHealth::Healthy).collect();
+    let health = unhealthy.iter().map(|tablet| tablet.health).max().unwrap_or(TabletHealth::Healthy);
+    let (name, replicas, tablets) = (table.name.clone(), table.wanted, table.tablets.len());
+    CheckedTable { name, replicas, health, tablets, unhealthy }
+}
+
+fn check_tablet(seen: &Observation, wanted: usize, tablet: &TabletReplicas) -> CheckedTablet {
+    let replica = |replica: &nyala_client::replica_admin::ReplicaInfo| {
+        let server = seen.server(replica.server);
+        let raft = server.and_then(|server| server.raft.get(&tablet.id));
+        let local = server.and_then(|server| server.replicas.get(&tablet.id));
+        let replies = server.is_some_and(|server| server.status.is_ok());
+        let state = match local {
+            Some(local) => local.state,
+            None if replies => "MISSING",
+            None => "UNREACHABLE",
+        };
+        let leads = raft.is_some_and(|raft| raft.leader == Some(replica.server));
+        CheckedReplica {
+            server: replica.server.to_string(),
+            address: replica.address.clone(),
+            state: state.to_string(),
+            role: if leads {
+                "LEADER"
+            } else if replica.voter {
+                "VOTER"
+            } else {
+                "LEARNER"
+            },
+            term: raft.map(|raft| raft.term),
+        }
+    };
+    let (health, reason) = health_of(seen, wanted, tablet);
+    let replicas = tablet.replicas.iter().map(replica).collect();
+    CheckedTablet { id: tablet.id.to_string(), health, reason, replicas }
+}
+
+fn health_of(seen: &Observation, wanted: usize, tablet: &TabletReplicas) -> (TabletHealth, String) {
+    let mut voters: Vec<PeerId> =
+        tablet.replicas.iter().filter(|replica| replica.voter).map(|replica| replica.server).collect();
+    voters.sort();
+    let running: Vec<PeerId> =
+        voters.iter().copied().filter(|server| seen.runs(*server, tablet.id)).collect();
+    let majority = voters.len() / 2 + 1;
+    if running.len() < majority {
+        let text = format!("{} of {} voters run (majority {majority})", running.len(), voters.len());
+        return (TabletHealth::Unavailable, text);
+    }
+    let raft = |server: PeerId| seen.server(server).and_then(|server| server.raft.get(&tablet.id));
+    let leads = |server: &PeerId| raft(*server).is_some_and(|state| state.leader == Some(*server));
+    let newest =
+        running.iter().copied().filter(leads).max_by_key(|server| raft(*server).map(|state| state.term));
+    let Some(leader) = newest.and_then(raft) else {
+        return (TabletHealth::Unavailable, "no running voter leads".to_string());
+    };
+    let differs = |server: &&PeerId| {
+        raft(**server).is_none_or(|state| state.leader != leader.leader || state.voters != leader.voters)
+    };
+    if let Some(server) = running.iter().find(differs) {
+        return (TabletHealth::ConsensusMismatch, format!("server {server} knows another leader or voters"));
+    }
+    if leader.voters != voters {
+        return (
+            TabletHealth::ConsensusMismatch,
+            "the masters know other voters than the leader".to_string(),
+        );
+    }
+    if running.len() == wanted && voters.len() == wanted {
+        return (TabletHealth::Healthy, String::new());
+    }
+    let text = format!("{} replicas run (wanted {wanted})", running.len());
+    let recovering = !leader.learners.is_empty() || leader.pending || voters.len() > wanted;
+    (if recovering { TabletHealth::Recovering } else { TabletHealth::UnderReplicated }, text)
+}
+
+impl ClusterReport {
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("the report holds only what JSON can write") + "\n"
+    }
+
+    pub fn to_text(&self) -> String {
+        let servers = |list: &[CheckedServer]| {
+            let row = |server: &CheckedServer| {
+                let CheckedServer { id, address, state, version, replicas, leaders } = server;
+                let (id, address) = (id.clone(), address.clone());
+                vec![id, address, state.clone(), version.clone(), replicas.to_string(), leaders.to_string()]
+            };
+            list.iter().map(row).collect::<Vec<_>>()
+        };
+        let masters = servers(&self.masters).into_iter().map(|mut row| {
+            row.truncate(4);
+            row
+        });
+        let mut text = text_table(&["master", "address", "state", "version"], masters);
+        let header = ["tablet server", "address", "state", "version", "replicas>", "leaders>"];
+        text.push_str(&format!("\n{}", text_table(&header, servers(&self.tablet_servers))));
+        let row = |table: &CheckedTable| {
+            let healthy = table.tablets - table.unhealthy.len();
+            let (name, health) = (table.name.clone(), table.health.name().to_string());
+            vec![name, health, table.replicas.to_string(), table.tablets.to_string(), healthy.to_string()]
+        };
+        if !self.tables.is_empty() {
+            let header = ["table", "health", "replicas>", "tablets>", "healthy>"];
+            text.push_str(&format!("\n{}", text_table(&header, self.tables.iter().map(row))));
+        }
+        for table in &self.tables {
+            table.unhealthy.iter().for_each(|tablet| text.push_str(&tablet_text(&table.name, tablet)));
+        }
+        text.push('\n');
+        self.warnings.iter().for_each(|warning| text.push_str(&format!("warning: {warning}\n")));
+        self.errors.iter().for_each(|error| text.push_str(&format!("error: {error}\n")));
+        if self.errors.is_empty() {
+            text.push_str("OK\n");
+        }
+        text
+    }
+
+    /// Returns the number of tablets by health.
+    #[cfg(test)]
+    fn counts(&self) -> std::collections::BTreeMap<&'static str, usize> {
+        let mut counts = std::collections::BTreeMap::new();
+        for tablet in self.tables.iter().flat_map(|table| &table.unhealthy) {
+            *counts.entry(tablet.health.name()).or_default() += 1;
+        }
+        counts
+    }
+}
+
+fn tablet_text(table: &str, tablet: &CheckedTablet) -> String {
+    let CheckedTablet { id, health, reason, replicas } = tablet;
+    let mut text = format!("\ntablet {id} of table {table}: {} ({reason})\n", health.name());
+    for CheckedReplica { server, address, state, role, term } in replicas {
+        let term = term.map_or_else(String::new, |term| format!(", term {term}"));
+        text.push_str(&format!("  {server} {address}: {state}, {role}{term}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use engine::ids::Uuid;
+    use nyala_client::cluster_admin::{LocalReplica, MasterInfo, QuiescingStatus, RaftState, ServerStatus};
+    use nyala_client::replica_admin::{ReplicaInfo, ServerInfo};
+
+    use super::*;
+    use crate::cli::cluster::observe::ObservedServer;
+
+    const TABLET: TabletId = Uuid([0xee; 16]);
+
+    fn id(n: u8) -> PeerId {
+        Uuid([n; 16])
+    }
+
+    /// Three servers with one tablet, led by the first.
+    fn healthy() -> Observation {
+        let status = |n: u8| Ok(ServerStatus { id: id(n), version: "nyala 1".to_string() });
+        let server = |n: u8| {
+            let replica = LocalReplica {
+                tablet: TABLET,
+                table: "t".to_string(),
+                state: "RUNNING",
+                data_state: "TABLET_DATA_READY",
+                running: true,
+                tombstoned: false,
+                message: String::new(),
+                disk_bytes: 0,
+            };
+            let raft = RaftState {
+                tablet: TABLET,
+                term: 2,
+                leader: Some(id(1)),
+                config_index: 1,
+                pending: false,
+                voters: vec![id(1), id(2), id(3)],
+                learners: Vec::new(),
+            };
+            let (host, silent_for) = (format!("ts-{n}"), Duration::ZERO);
+            let leaders = u64::from(n == 1);
+            ObservedServer {
+                info: ServerInfo {
+                    id: id(n),
+                    host,
+                    port: 7050,
+                    location: None,
+                    silent_for,
+                    maintenance: false,
+                },
+                status: status(n),
+                quiescing: Some(QuiescingStatus { quiescing: false, leaders, scanners: 0 }),
+                replicas: BTreeMap::from([(TABLET, replica)]),
+                raft: BTreeMap::from([(TABLET, raft)]),
+            }
+        };
+        let address = "m:7051".to_string();
+        let master = MasterInfo { id: Some(id(9)), address, leader: true, error: None };
+        let replica = |n: u8| ReplicaInfo {
+            server: id(n),
+            address: format!("ts-{n}:7050"),
+            voter: true,
+            leader: n == 1,
+        };
+        let tablet = TabletReplicas { id: TABLET, replicas: (1..=3).map(replica).collect() };
+        Observation {
+            masters: vec![(master, status(9))],
+            servers: (1..=3).map(server).collect(),
+            tables: vec![ObservedTable { name: "t".to_string(), wanted: 3, tablets: vec![tablet] }],
+        }
+    }
+
+    #[test]
+    fn a_healthy_cluster_is_ok() {
+        insta::assert_snapshot!(check(&healthy()).to_text(), @r#"
+         master                            address  state   version
+         09090909090909090909090909090909  m:7051   LEADER  nyala 1
+
+         tablet server                     address    state    version  replicas  leaders
+         01010101010101010101010101010101  ts-1:7050  HEALTHY  nyala 1         1        1
+         02020202020202020202020202020202  ts-2:7050  HEALTHY  nyala 1         1        0
+         03030303030303030303030303030303  ts-3:7050  HEALTHY  nyala 1         1        0
+
+         table  health   replicas  tablets  healthy
+         t      HEALTHY         3        1        1
+
+        OK
+        "#);
+    }
+
+    #[test]
+    fn each_fault_is_found() {
+        let gone = |seen: &mut Observation, n: usize| {
+            seen.servers[n].status = Err("timed out".to_string());
+            seen.servers[n].replicas.clear();
+            seen.servers[n].raft.clear();
+        };
+        let mut one_down = healthy();
+        gone(&mut one_down, 2);
+        insta::assert_snapshot!(check(&one_down).to_text(), @r#"
+         master                            address  state   version
+         09090909090909090909090909090909  m:7051   LEADER  nyala 1
+
+         tablet server                     address    state        version  replicas  leaders
+         01010101010101010101010101010101  ts-1:7050  HEALTHY      nyala 1         1        1
+         02020202020202020202020202020202  ts-2:7050  HEALTHY      nyala 1         1        0
+         03030303030303030303030303030303  ts-3:7050  UNREACHABLE                  0        0
+
+         table  health            replicas  tablets  healthy
+         t      UNDER_REPLICATED         3        1        0
+
+        tablet eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee of table t: UNDER_REPLICATED (2 replicas run (wanted 3))
+          01010101010101010101010101010101 ts-1:7050: RUNNING, LEADER, term 2
+          02020202020202020202020202020202 ts-2:7050: RUNNING, VOTER, term 2
+          03030303030303030303030303030303 ts-3:7050: UNREACHABLE, VOTER
+
+        error: tablet server 03030303030303030303030303030303 ts-3:7050: no reply (timed out)
+        error: table t: 1 of 1 tablets are not healthy (worst UNDER_REPLICATED)
+        "#);
+        let mut two_down = healthy();
+        gone(&mut two_down, 1);
+        gone(&mut two_down, 2);
+        assert_eq!(check(&two_down).counts(), BTreeMap::from([("UNAVAILABLE", 1)]));
+        let mut leaderless = healthy();
+        for server in &mut leaderless.servers {
+            server.raft.get_mut(&TABLET).expect("it has one").leader = None;
+        }
+        assert_eq!(check(&leaderless).counts(), BTreeMap::from([("UNAVAILABLE", 1)]));
+        let mut mismatch = healthy();
+        mismatch.servers[2].raft.get_mut(&TABLET).expect("it has one").voters = vec![id(1), id(2)];
+        assert_eq!(check(&mismatch).counts(), BTreeMap::from([("CONSENSUS_MISMATCH", 1)]));
+        let mut behind = healthy();
+        behind.tables[0].tablets[0].replicas.pop();
+        assert_eq!(check(&behind).counts(), BTreeMap::from([("CONSENSUS_MISMATCH", 1)]));
+        let mut recovering = healthy();
+        gone(&mut recovering, 2);
+        for server in &mut recovering.servers[..2] {
+            server.raft.get_mut(&TABLET).expect("it has one").learners = vec![id(4)];
+        }
+        assert_eq!(check(&recovering).counts(), BTreeMap::from([("RECOVERING", 1)]));
+    }
+
+    #[test]
+    fn servers_and_strays_are_reported() {
+        let mut seen = healthy();
+        seen.tables.clear();
+        seen.servers[0].status = Ok(ServerStatus { id: id(7), version: "nyala 2".to_string() });
+        let replica = seen.servers[1].replicas.get_mut(&TABLET).expect("it has one");
+        (replica.state, replica.running, replica.message) = ("FAILED", false, "disk full".to_string());
+        seen.servers[2].info.maintenance = true;
+        seen.masters[0].0.leader = false;
+        let report = check(&seen);
+        insta::assert_snapshot!([report.errors, report.warnings].concat().join("\n"), @r#"
+        masters: none leads
+        tablet server 01010101010101010101010101010101 ts-1:7050: another server replies (07070707070707070707070707070707)
+        tablet server 02020202020202020202020202020202 ts-2:7050: tablet eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee failed (disk full)
+        versions differ: nyala 1, nyala 2
+        tablet server 01010101010101010101010101010101 ts-1:7050: 1 replicas of dropped or unknown tablets
+        tablet server 02020202020202020202020202020202 ts-2:7050: 1 replicas of dropped or unknown tablets
+        tablet server 03030303030303030303030303030303 ts-3:7050: 1 replicas of dropped or unknown tablets
+        "#);
+    }
+}

@@ -1,0 +1,108 @@
+//! What a check knows: the masters' view of the cluster, and the answer of every server.
+
+use std::collections::BTreeMap;
+
+use engine::error::Result;
+use engine::ids::{PeerId, TabletId};
+use futures_util::future::join_all;
+use nyala_client::Client;
+use nyala_client::cluster_admin::{LocalReplica, MasterInfo, QuiescingStatus, RaftState, ServerStatus};
+use nyala_client::replica_admin::{ServerInfo, TabletReplicas};
+
+/// A tablet server and its answers.
+pub struct ObservedServer {
+    pub info: ServerInfo,
+    /// Identity, or the reason that there is no answer.
+    pub status: Result<ServerStatus, String>,
+    pub quiescing: Option<QuiescingStatus>,
+    pub replicas: BTreeMap<TabletId, LocalReplica>,
+    pub raft: BTreeMap<TabletId, RaftState>,
+}
+
+impl ObservedServer {
+    pub fn address(&self) -> String {
+        address(&self.info)
+    }
+
+    /// Returns the number of replicas with data.
+    pub fn count_replicas(&self) -> usize {
+        self.replicas.values().filter(|replica| !replica.tombstoned).count()
+    }
+}
+
+pub struct ObservedTable {
+    pub name: String,
+    /// Replicas that each tablet should have.
+    pub wanted: usize,
+    pub tablets: Vec<TabletReplicas>,
+}
+
+pub struct Observation {
+    /// Masters with their identity, or the reason that there is no answer.
+    pub masters: Vec<(MasterInfo, Result<ServerStatus, String>)>,
+    pub servers: Vec<ObservedServer>,
+    pub tables: Vec<ObservedTable>,
+}
+
+pub fn address(server: &ServerInfo) -> String {
+    format!("{}:{}", server.host, server.port)
+}
+
+/// Asks the masters and all servers; a server that does not reply is part of the answer.
+pub async fn observe(client: &Client) -> Result<Observation> {
+    let masters = client.masters().await?;
+    let replies = join_all(masters.iter().map(async |master| match &master.error {
+        Some(error) => Err(error.clone()),
+        None => client.server_status(&master.address).await.map_err(|error| error.message),
+    }));
+    let replies = replies.await;
+    Ok(Observation {
+        masters: masters.into_iter().zip(replies).collect(),
+        servers: join_all(client.servers().await?.into_iter().map(|info| observe_server(client, info))).await,
+        tables: observe_tables(client).await?,
+    })
+}
+
+pub async fn observe_server(client: &Client, info: ServerInfo) -> ObservedServer {
+    let address = address(&info);
+    let status = client.server_status(&address).await.map_err(|error| error.message);
+    let mut server =
+        ObservedServer { info, status, quiescing: None, replicas: BTreeMap::new(), raft: BTreeMap::new() };
+    if server.status.is_ok() {
+        server.quiescing = client.quiesce(&address, None).await.ok();
+        let answers = async {
+            let replicas = client.local_replicas(&address).await?;
+            server.replicas = replicas.into_iter().map(|replica| (replica.tablet, replica)).collect();
+            let raft = client.raft_states(server.info.id, &address).await?;
+            server.raft = raft.into_iter().map(|state| (state.tablet, state)).collect();
+            Ok::<(), engine::error::Error>(())
+        };
+        if let Err(error) = answers.await {
+            server.status = Err(error.message);
+        }
+    }
+    server
+}
+
+async fn observe_tables(client: &Client) -> Result<Vec<ObservedTable>> {
+    let mut tables = Vec::new();
+    for table in client.list_tables(None).await? {
+        let wanted = table.replicas.unwrap_or_default().max(0) as usize;
+        let tablets = client.replicas(&table.name).await?;
+        tables.push(ObservedTable { name: table.name, wanted, tablets });
+    }
+    Ok(tables)
+}
+
+impl Observation {
+    pub fn server(&self, id: PeerId) -> Option<&ObservedServer> {
+        self.servers.iter().find(|server| server.info.id == id)
+    }
+
+    /// Returns true if the server replies and its replica of the tablet runs.
+    pub fn runs(&self, server: PeerId, tablet: TabletId) -> bool {
+        let itself = |found: &&ObservedServer| found.status.as_ref().is_ok_and(|status| status.id == server);
+        let replica = self.server(server).filter(itself).and_then(|found| found.replicas.get(&tablet));
+        replica.is_some_and(|replica| replica.running)
+    }
+}

@@ -1,0 +1,256 @@
+//! Reader of Parquet files.
+//!
+//! A value that the column cannot hold exactly makes its row bad: text too long, digits too many, a time finer than a
+//! microsecond. Nested columns are refused before a row is read.
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_cast::cast::{CastOptions, cast_with_options};
+use arrow_cast::display::array_value_to_string;
+use arrow_schema::DataType as ArrowType;
+use engine::error::{Error, Result};
+use engine::schema::row_block::{ColumnBlock, ColumnValues};
+use engine::schema::{ColumnSchema, DataType, PhysicalType};
+use nyala_client::arrow::{arrow_type, column_to_block};
+use nyala_client::cell_text::truncate_varchar;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::file::reader::ChunkReader;
+
+use super::reader::{BLOCK_ROWS, ImportBlock, ImportRows, ImportTarget};
+
+pub struct ParquetReader {
+    reader: ParquetRecordBatchReader,
+    targets: Vec<usize>,
+    rows: u64,
+}
+
+impl ParquetReader {
+    /// Opens a file and reads its metadata; also returns the number of rows stated there.
+    pub fn open<R: ChunkReader + 'static>(
+        source: R,
+        table: ImportTarget<'_>,
+    ) -> Result<(ParquetReader, u64)> {
+        let bad = |error| Error::invalid(format!("not a Parquet file that can be read: {error}"));
+        // Parquet's own types suffice. The Arrow schema that some writers embed is skipped, because its decoder panics
+        // on corrupted input.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(source, options).map_err(bad)?;
+        let fields = builder.schema().fields().clone();
+        let targets = table.columns(fields.iter().map(|field| field.name().as_str()))?;
+        let taken = targets.iter().enumerate().filter_map(|(at, target)| target.map(|_| at));
+        let taken: Vec<usize> = taken.collect();
+        if let Some(field) = taken.iter().map(|at| &fields[*at]).find(|field| field.data_type().is_nested()) {
+            return Err(Error::invalid(format!(
+                "column {:?}: nested ({}); there are no nested columns; leave it out by --skip",
+                field.name(),
+                field.data_type()
+            )));
+        }
+        let total = builder.metadata().file_metadata().num_rows().max(0) as u64;
+        let mask = ProjectionMask::roots(builder.parquet_schema(), taken);
+        let reader = builder.with_projection(mask).with_batch_size(BLOCK_ROWS).build().map_err(bad)?;
+        Ok((ParquetReader { reader, targets: targets.into_iter().flatten().collect(), rows: 0 }, total))
+    }
+
+    pub(super) fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
+        let Some(batch) = self.reader.next() else { return Ok(None) };
+        let from = self.rows + 1;
+        let batch = batch.map_err(|error| Error::invalid(format!("near row {from}: {error}")))?;
+        self.rows += batch.num_rows() as u64;
+        let mut blocks = table.blocks(self.targets.iter().copied());
+        if self.convert(&batch, table, &mut blocks).is_ok() {
+            let tags = (from..=self.rows).collect();
+            return Ok(Some((ImportRows { columns: blocks, tags }, Vec::new())));
+        }
+        Ok(Some(self.row_by_row(&batch, from, table)))
+    }
+
+    fn convert(
+        &self,
+        batch: &RecordBatch,
+        table: ImportTarget<'_>,
+        blocks: &mut [Option<ColumnBlock>],
+    ) -> Result<()> {
+        for (index, array) in self.targets.iter().zip(batch.columns()) {
+            blocks[*index] = Some(exact_block(array, &table.schema.columns()[*index], table)?);
+        }
+        Ok(())
+    }
+
+    /// Separates the rows of a batch that cannot be stored.
+    fn row_by_row(&self, batch: &RecordBatch, from: u64, table: ImportTarget<'_>) -> ImportBlock {
+        let mut columns = table.blocks(self.targets.iter().copied());
+        let (mut tags, mut bad) = (Vec::new(), Vec::new());
+        let mut row = table.blocks(self.targets.iter().copied());
+        for at in 0..batch.num_rows() {
+            let tag = from + at as u64;
+            if let Err(error) = self.convert(&batch.slice(at, 1), table, &mut row) {
+                bad.push((tag, error.message));
+                continue;
+            }
+            for (column, cell) in columns.iter_mut().zip(&row) {
+                if let (Some(column), Some(cell)) = (column, cell) {
+                    column.push(cell.cell(0));
+                }
+            }
+            tags.push(tag);
+        }
+        (ImportRows { columns, tags }, bad)
+    }
+}
+
+/// Converts an array to cells; fails if a value would change.
+fn exact_block(array: &ArrayRef, column: &ColumnSchema, table: ImportTarget<'_>) -> Result<ColumnBlock> {
+    let is_text = |ty: &ArrowType| matches!(ty, ArrowType::Utf8 | ArrowType::LargeUtf8 | ArrowType::Utf8View);
+    let to_text = column.ty.physical() == PhysicalType::Binary;
+    if is_text(array.data_type()) && !to_text {
+        return parsed_block(array, column, table);
+    }
+    if !table.truncate && !to_text {
+        check_exact(array, column)?;
+    }
+    let block = column_to_block(array, column)?;
+    if column.ty == DataType::Varchar { varchars(block, column, table) } else { Ok(block) }
+}
+
+/// Parses cells that the file has as text.
+fn parsed_block(array: &ArrayRef, column: &ColumnSchema, table: ImportTarget<'_>) -> Result<ColumnBlock> {
+    let bad = |what: String| Error::invalid(format!("column {:?}: {what}", column.name));
+    let text = cast_with_options(array, &ArrowType::Utf8, &CastOptions::default())
+        .map_err(|error| bad(error.to_string()))?;
+    let mut block = ColumnBlock::new(column.ty.physical(), column.nullable);
+    for cell in text.as_string::<i32>() {
+        match cell {
+            Some(text) => block.push(Some(&table.cell(column, text)?)),
+            None if column.nullable => block.push(None),
+            None => return Err(bad("NULL in a column that is NOT NULL".to_string())),
+        }
+    }
+    Ok(block)
+}
+
+/// Fails if the conversion to the column's type and back changes a value.
+fn check_exact(array: &ArrayRef, column: &ColumnSchema) -> Result<()> {
+    let wanted = arrow_type(column);
+    if *array.data_type() == wanted {
+        return Ok(());
+    }
+    let bad = |what: String| Error::invalid(format!("column {:?}: {what}", column.name));
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let there = cast_with_options(array, &wanted, &options).map_err(|error| bad(error.to_string()))?;
+    let back =
+        cast_with_options(&there, array.data_type(), &options).map_err(|error| bad(error.to_string()))?;
+    if back.to_data() == array.to_data() {
+        return Ok(());
+    }
+    let differs = |row: &usize| back.slice(*row, 1).to_data() != array.slice(*row, 1).to_data();
+    let shown = (0..array.len()).find(differs).and_then(|row| array_value_to_string(array, row).ok());
+    let ty = column.type_name();
+    Err(bad(format!("{} does not fit {ty}; give --truncate to cut digits off", shown.unwrap_or_default())))
+}
+
+/// Checks the lengths of VARCHAR cells, or shortens them.
+fn varchars(block: ColumnBlock, column: &ColumnSchema, table: ImportTarget<'_>) -> Result<ColumnBlock> {
+    let ColumnValues::Var { offsets, bytes } = &block.values else { return Ok(block) };
+    let cells = offsets.windows(2).map(|ends| &bytes[ends[0] as usize..ends[1] as usize]);
+    let most = usize::from(column.attributes.length);
+    // Most cells are short enough in bytes, and characters are not more than bytes.
+    if cells.clone().all(|cell| cell.len() <= most) {
+        return Ok(block);
+    }
+    let mut shortened = ColumnBlock::new(column.ty.physical(), column.nullable);
+    for (row, cell) in cells.enumerate() {
+        if block.validity.as_ref().is_some_and(|valid| !valid.get(row)) {
+            shortened.push(None);
+            continue;
+        }
+        let text = std::str::from_utf8(cell).map_err(|_| Error::invalid("not UTF-8 text"))?;
+        let kept = if table.truncate { truncate_varchar(column, text) } else { text };
+        shortened.push(Some(&table.cell(column, kept)?));
+    }
+    Ok(shortened)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use arrow_array::types::Int32Type;
+    use arrow_array::{Float64Array, Int64Array, ListArray, StringArray, TimestampNanosecondArray};
+    use bytes::Bytes;
+    use engine::schema::Schema;
+    use parquet::arrow::ArrowWriter;
+
+    fn file(columns: Vec<(&str, ArrayRef)>) -> Bytes {
+        let batch = RecordBatch::try_from_iter(columns).expect("equal lengths");
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).expect("memory");
+        writer.write(&batch).expect("memory");
+        writer.close().expect("memory");
+        Bytes::from(bytes)
+    }
+
+    fn read(bytes: Bytes, columns: Vec<ColumnSchema>, skip: &[String], truncate: bool) -> String {
+        let schema = Schema::new(columns, 1).expect("a lawful schema");
+        let table = ImportTarget { skip, truncate, ..ImportTarget::new(&schema, "t") };
+        let result = ParquetReader::open(bytes, table).and_then(|(mut reader, _)| reader.next(table));
+        match result {
+            Err(error) => error.message,
+            Ok(None) => "no rows".to_string(),
+            Ok(Some((rows, bad))) => {
+                let bad: Vec<String> = bad.iter().map(|(row, why)| format!("\n{row}: {why}")).collect();
+                format!("rows {:?}{}", rows.tags, bad.concat())
+            }
+        }
+    }
+
+    #[test]
+    fn rows_whose_values_would_change_are_bad() {
+        let mut name = ColumnSchema::new(1, "name", DataType::Varchar).nullable();
+        name.attributes.length = 3;
+        let columns = vec![
+            ColumnSchema::new(0, "k", DataType::Int32),
+            name,
+            ColumnSchema::new(2, "n", DataType::Int64).nullable(),
+            ColumnSchema::new(3, "at", DataType::UnixtimeMicros).nullable(),
+            ColumnSchema::new(4, "day", DataType::Date).nullable(),
+        ];
+        let bytes = file(vec![
+            ("k", Arc::new(Int64Array::from(vec![1, 2, 3, 1 << 40, 5, 6]))),
+            ("name", Arc::new(StringArray::from(vec![Some("ééé"), Some("long"), None, None, None, None]))),
+            ("n", Arc::new(Float64Array::from(vec![1.0, 2.0, 2.5, 4.0, 5.0, 6.0]))),
+            ("at", Arc::new(TimestampNanosecondArray::from(vec![1000, 0, 0, 0, 1001, 0]))),
+            ("day", Arc::new(StringArray::from(vec![Some("2020-02-29"), None, None, None, None, Some("x")]))),
+        ]);
+        insta::assert_snapshot!(read(bytes.clone(), columns.clone(), &[], false), @r#"
+        rows [1]
+        2: column "name": "long" is too long (4 characters, VARCHAR(3))
+        3: column "n": 2.5 does not fit INT64; give --truncate to cut digits off
+        4: column "k": Cast error: Can't cast value 1099511627776 to type Int32
+        5: column "at": 1970-01-01T00:00:00.000001001 does not fit UNIXTIME_MICROS; give --truncate to cut digits off
+        6: column "day": "x" is not a DATE
+        "#);
+        insta::assert_snapshot!(read(bytes, columns, &[], true), @r#"
+        rows [1, 2, 3, 5]
+        4: column "k": Cast error: Can't cast value 1099511627776 to type Int32
+        6: column "day": "x" is not a DATE
+        "#);
+    }
+
+    #[test]
+    fn nested_columns_are_refused_by_name() {
+        let lists = ListArray::from_iter_primitive::<Int32Type, _, _>(vec![Some(vec![Some(1)])]);
+        let bytes = file(vec![("k", Arc::new(Int64Array::from(vec![1]))), ("tags", Arc::new(lists))]);
+        let columns = vec![
+            ColumnSchema::new(0, "k", DataType::Int64),
+            ColumnSchema::new(1, "tags", DataType::String).nullable(),
+        ];
+        let refused = read(bytes.clone(), columns.clone(), &[], false);
+        assert!(refused.starts_with("column \"tags\": nested (List("), "{refused}");
+        assert_eq!(read(bytes, columns, &["tags".to_string()], false), "rows [1]");
+    }
+}

@@ -1,0 +1,158 @@
+//! `nyala cluster …` against an embedded cluster of four tablet servers.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the test observes the program from outside"
+)]
+
+use std::ffi::OsString;
+
+use node::cli::{self, ExitError};
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::flags::Flags;
+use nyala_client::replica_admin::ServerInfo;
+use nyala_client::{Client, ClientConfig};
+use nyala_common::env::Env;
+use nyala_common::env::os::{OsEnv, OsOptions};
+
+struct World {
+    env: Env,
+    cluster: Cluster,
+    client: Client,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    /// Starts a cluster with a table of two tablets and three replicas.
+    async fn new() -> World {
+        let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let flags = Flags::new();
+        flags.set("log_sync", "false").expect("a flag");
+        let config = ClusterConfig {
+            dir: dir.path().to_str().expect("UTF-8").to_string(),
+            masters: 1,
+            tablet_servers: 4,
+            ip: [127, 0, 0, 1].into(),
+            ports: PortAssignment::Free,
+            flags,
+        };
+        let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
+        let masters = ClientConfig::new(cluster.master_addresses());
+        let client = Client::connect(env.clone(), masters).await.expect("it runs");
+        let world = World { env, cluster, client, _dir: dir };
+        let create = ["table", "create", "t", "--column", "k int32", "--hash", "k:2", "--replicas", "3"];
+        world.run(&create).await.expect("a new table");
+        world.run(&["table", "insert", "t", "k=1"]).await.expect("a new row");
+        world
+    }
+
+    async fn run(&self, args: &[&str]) -> Result<(), ExitError> {
+        let masters = self.cluster.master_addresses().join(",");
+        let all = ["nyala"].into_iter().chain(args.iter().copied()).chain(["--masters", &masters]);
+        let matches = cli::command().try_get_matches_from(all.map(OsString::from)).expect("legal arguments");
+        let read_file = |path: &str| std::fs::read(path);
+        let invocation = cli::parse(&matches, &read_file)?;
+        invocation.run(self.env.clone(), Box::pin(std::future::pending())).await
+    }
+
+    async fn servers(&self) -> Vec<ServerInfo> {
+        self.client.servers().await.expect("the master runs")
+    }
+
+    /// Returns the number of replicas with data on a server.
+    async fn replicas_on(&self, server: &ServerInfo) -> usize {
+        let address = format!("{}:{}", server.host, server.port);
+        let replicas = self.client.local_replicas(&address).await.expect("the server runs");
+        replicas.iter().filter(|replica| !replica.tombstoned).count()
+    }
+
+    /// Runs `cluster check` until the masters have heard of what a command changed.
+    async fn until_healthy(&self) {
+        while self.run(&["cluster", "check"]).await.is_err() {
+            self.env.sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_decommissioned() {
+    let mut world = World::new().await;
+    world.until_healthy().await;
+    let mut leaving = world.servers().await.remove(0);
+    for server in world.servers().await {
+        if world.replicas_on(&server).await > 0 {
+            leaving = server;
+        }
+    }
+    let id = leaving.id.to_string();
+    world.run(&["cluster", "decommission", &id]).await.expect("three others remain");
+    assert_eq!(world.replicas_on(&leaving).await, 0);
+    world.until_healthy().await;
+    // It is in maintenance mode, so nothing returns to it.
+    world.run(&["cluster", "rebalance"]).await.expect("all servers reply");
+    assert_eq!(world.replicas_on(&leaving).await, 0);
+    let next =
+        world.servers().await.into_iter().find(|server| server.id != leaving.id).expect("four servers");
+    let refused = world.run(&["cluster", "decommission", &next.id.to_string()]).await;
+    insta::assert_snapshot!(
+        refused.expect_err("two others remain").message.replace(&next.id.to_string(), "<id>"),
+        @"server <id>: table t wants 3 replicas (2 usable servers would be left); add a server"
+    );
+    world.run(&["cluster", "undrain", &id]).await.expect("the server runs");
+    let alive = world.run(&["cluster", "remove-server", &id]).await.expect_err("it is alive");
+    assert!(alive.message.contains("stop it first, or force it"), "{alive}");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_drained_for_a_restart() {
+    let mut world = World::new().await;
+    world.until_healthy().await;
+    let server = world.servers().await.remove(0);
+    let address = format!("{}:{}", server.host, server.port);
+    world.run(&["cluster", "drain", &address]).await.expect("every tablet has two other replicas");
+    let status = world.client.quiesce(&address, None).await.expect("the server runs");
+    assert_eq!((status.quiescing, status.leaders), (true, 0));
+    let again = world.servers().await.into_iter().find(|other| other.id == server.id).expect("it is known");
+    assert!(again.maintenance);
+    world.run(&["cluster", "servers"]).await.expect("the masters run");
+    world.run(&["cluster", "servers", "--format", "json"]).await.expect("the masters run");
+    world.run(&["cluster", "undrain", &address]).await.expect("the server runs");
+    let status = world.client.quiesce(&address, None).await.expect("the server runs");
+    assert!(!status.quiescing);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tablet_with_one_replica_keeps_its_server() {
+    let mut world = World::new().await;
+    let create = ["table", "create", "one", "--column", "k int32", "--replicas", "1"];
+    world.run(&create).await.expect("a new table");
+    let tablet = world.client.replicas("one").await.expect("it exists").remove(0);
+    let server = tablet.replicas[0].server.to_string();
+    let refused = world.run(&["cluster", "drain", &server]).await.expect_err("the tablet would be offline");
+    assert!(refused.message.contains("1 tablets have their only replica here"), "{refused}");
+    world.run(&["cluster", "decommission", &server]).await.expect("three others remain");
+    let tablet = world.client.replicas("one").await.expect("it exists").remove(0);
+    assert_ne!(tablet.replicas[0].server.to_string(), server);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_server_is_found_and_gets_no_replicas() {
+    let mut world = World::new().await;
+    world.until_healthy().await;
+    let dead = world.cluster.tablet_servers().last().expect("four servers");
+    let port = dead.rpc_addr().port();
+    let uuid = world.servers().await.into_iter().find(|server| server.port == port).expect("it is known").id;
+    dead.shutdown().await;
+    let report = world.run(&["cluster", "check"]).await.expect_err("a server is down");
+    assert_eq!(report.code, 1);
+    let refused = world.run(&["cluster", "rebalance"]).await.expect_err("a server is down").message;
+    assert!(refused.starts_with(&format!("server {uuid}: down (")), "{refused}");
+    let (usable, excluded) = world.client.usable_servers().await.expect("the master runs");
+    assert_eq!((usable.len(), excluded.len()), (3, 1));
+    world.run(&["cluster", "rebalance", "--ignore-down"]).await.expect("three servers reply");
+    world.cluster.shutdown().await;
+}
