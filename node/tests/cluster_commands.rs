@@ -67,7 +67,7 @@ impl World {
         replicas.iter().filter(|replica| !replica.tombstoned).count()
     }
 
-    /// Runs `cluster check` until the masters have heard of what a command changed.
+    /// Runs `cluster check` until the masters know what a command changed.
     async fn until_healthy(&self) {
         while self.run(&["cluster", "check"]).await.is_err() {
             self.env.sleep(std::time::Duration::from_millis(50)).await;

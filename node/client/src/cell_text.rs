@@ -7,8 +7,8 @@ use engine::schema::{ColumnSchema, DataType, PhysicalType};
 /// Parses a cell of a column.
 ///
 /// Accepts numbers and decimals in digits, `true`/`false`, dates as `2020-01-31`, times as `2020-01-31T12:00:00.5Z`
-/// or as microseconds since 1970, and binary as `0x…` or as the bytes of the text. A VARCHAR longer than its length is an
-/// error; [`truncate_varchar`] shortens it.
+/// or as microseconds since 1970, and binary as `0x…` or as the bytes of the text. A VARCHAR longer than its length is
+/// an error; [`truncate_varchar`] shortens it.
 pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
     let bad = || Error::invalid(format!("{:?} is not a {}", shorten(text), column.type_name()));
     let trimmed = text.trim();

@@ -124,8 +124,8 @@ impl Placement {
         best.map(|(_, found)| found)
     }
 
-    /// Returns the best move of a replica away from a server that is not listed; `None` if no tablet for which `free` is
-    /// true has a replica there that another server can take.
+    /// Returns the best move of a replica away from a server that is not listed; `None` if no tablet for which `free`
+    /// is true has a replica there that another server can take.
     pub fn next_drain(&self, from: PeerId, free: impl Fn(TabletId) -> bool) -> Option<ReplicaMove> {
         let mut best: Option<(CostChange, ReplicaMove)> = None;
         let here = |tablet: &&TabletVoters| tablet.servers.contains(&from) && free(tablet.id);
