@@ -12,7 +12,7 @@ use nyala_common::env::Env;
 
 use super::definitions;
 use super::output::print;
-use super::options::{connect, named, open, option, text, texts};
+use super::options::{connect, many, named, open, option, text, texts};
 
 /// Days for which a dropped table can be recalled, unless told otherwise.
 const KEEP_DAYS: &str = "7";
@@ -20,10 +20,6 @@ const SECONDS_A_DAY: u64 = 86_400;
 
 pub fn commands() -> [Command; 8] {
     [alter(), rename(), drop_table(), recall(), row("insert"), row("upsert"), row("update"), row("delete")]
-}
-
-fn many(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    option(name, value, help).action(ArgAction::Append)
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {
