@@ -21,9 +21,9 @@ use parquet::file::properties::WriterProperties;
 use tokio::sync::mpsc;
 
 use super::delimited::{csv, csv_header, json_lines};
+use super::options::{connect, named, open, option, spec, text};
 use super::output::{ProgressUnit, bytes, grouped, print, progress};
 use super::stream::{FileCompression, FileFormat, OutputStream, STANDARD};
-use super::options::{connect, named, open, option, spec, text};
 use nyala_client::cell_text::parse_cell;
 use nyala_client::{ReadMode, ScanSpec, ScanToken, Scanner, Table};
 use nyala_common::env::Env;

@@ -14,8 +14,8 @@ use nyala_common::env::Env;
 
 use super::observe::{Observation, address, observe};
 use super::{find_server, number};
-use crate::cli::output::print;
 use crate::cli::options::text;
+use crate::cli::output::print;
 
 /// Interval between two looks at the server.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

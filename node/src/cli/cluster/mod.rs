@@ -12,9 +12,9 @@ use engine::ids::Uuid;
 use futures_util::future::join_all;
 
 use self::observe::{ObservedServer, address, observe, observe_server};
-use super::output::{print, table as text_table};
-use super::options::{base, connect, option, text, texts};
 use super::exit::{ExitError, FAILED};
+use super::options::{base, connect, option, text, texts};
+use super::output::{print, table as text_table};
 use nyala_client::Client;
 use nyala_client::rebalance::{Placement, Rebalance, ReplicaMove};
 use nyala_client::replica_admin::ServerInfo;
