@@ -306,10 +306,11 @@ impl TableDraft<'_> {
                 return Err(CatalogError::from(Error::already_present(message)));
             }
             if other.overlaps(&range) {
-                let (new, old) = (self.show(&schema, &range), self.show(&schema, &other));
-                return Err(CatalogError::invalid(format!(
-                    "new range partition conflicts with existing one: {new} and {old}"
-                )));
+                let message = format!(
+                    "new range partition conflicts with existing one: {}",
+                    self.show(&schema, &range)
+                );
+                return Err(CatalogError::invalid(message));
             }
         }
         let added = partition_setup::add_range(&schema, &mut self.partition_schema, &range, hash)?;
@@ -343,7 +344,7 @@ impl TableDraft<'_> {
     }
 
     fn show(&self, schema: &Schema, range: &PartitionRange) -> String {
-        self.partition_schema.show_range(schema, range)
+        self.partition_schema.show_bounds(schema, range)
     }
 
     fn schema(&self) -> CatalogResult<Schema> {

@@ -12,40 +12,42 @@ use crate::schema::{ColumnSchema, DataType, Encoding, PhysicalType, Schema};
 /// The server-filled key column of tables whose declared key need not be unique.
 pub const AUTO_INCREMENTING_ID: &str = "auto_incrementing_id";
 
-/// Checks the name of a table or column: not empty, not too long, no NUL.
+/// Checks the name of a table or column, with Kudu's messages: not empty, not too long, no NUL.
 pub(super) fn check_name(what: &str, name: &str, config: &CatalogConfig) -> CatalogResult<()> {
+    let invalid = |why: &str| CatalogError::schema(format!("invalid {what} name: {why}"));
     if name.is_empty() {
-        return Err(CatalogError::schema(format!("the {what} name may not be empty")));
+        return Err(invalid("empty string not a valid identifier"));
     }
-    let max = config.identifier_bytes_max;
-    if name.len() > max {
-        return Err(CatalogError::schema(format!(
-            "the {what} name has {} bytes, {max} are allowed",
-            name.len()
-        )));
-    }
+    check_length(&format!("{what} name"), name, config.identifier_bytes_max)?;
     if name.contains('\0') {
-        return Err(CatalogError::schema(format!("the {what} name {name:?} may not contain NUL")));
+        return Err(invalid("identifier must not contain null bytes"));
     }
     Ok(())
 }
 
 pub(super) fn check_comment(what: &str, comment: &str, config: &CatalogConfig) -> CatalogResult<()> {
-    let max = config.comment_bytes_max;
-    if comment.len() > max {
-        let message = format!("the {what} comment has {} bytes, {max} are allowed", comment.len());
-        return Err(CatalogError::schema(message));
-    }
-    Ok(())
+    check_length(&format!("{what} comment"), comment, config.comment_bytes_max)
 }
 
 pub(super) fn check_owner(owner: &str, config: &CatalogConfig) -> CatalogResult<()> {
-    let max = config.owner_bytes_max;
-    if owner.is_empty() || owner.len() > max {
-        let message = format!("an owner has 1 to {max} bytes, not {}", owner.len());
-        return Err(CatalogError::schema(message));
+    if owner.is_empty() {
+        return Err(CatalogError::schema("invalid owner name: empty string is not a valid owner"));
     }
-    Ok(())
+    check_length("owner name", owner, config.owner_bytes_max)
+}
+
+/// Bytes of a text that is too long in its error. A request may carry many MiB, which the reply must not repeat.
+const SHOWN_BYTES_MAX: usize = 1024;
+
+fn check_length(what: &str, text: &str, max: usize) -> CatalogResult<()> {
+    if text.len() <= max {
+        return Ok(());
+    }
+    let shown = &text[..text.floor_char_boundary(SHOWN_BYTES_MAX)];
+    let cut = if shown.len() < text.len() { " .." } else { "" };
+    Err(CatalogError::schema(format!(
+        "invalid {what}: identifier '{shown}{cut}' longer than maximum permitted length {max}"
+    )))
 }
 
 pub(super) fn check_column_count(count: usize, config: &CatalogConfig) -> CatalogResult<()> {
@@ -66,10 +68,10 @@ pub(super) fn new_schema(
     let keys = requested.iter().take_while(|column| column.is_key).count();
     if let Some(out_of_order) = requested[keys..].iter().find(|column| column.is_key) {
         let name = &out_of_order.column.name;
-        return Err(CatalogError::invalid(format!("Got out-of-order key column: {name:?}")));
+        return Err(CatalogError::invalid(format!("Got out-of-order key column: {name}")));
     }
     if keys == 0 {
-        return Err(CatalogError::schema("a table needs at least one primary key column"));
+        return Err(CatalogError::schema("must specify at least one key column"));
     }
     let mut columns = Vec::with_capacity(requested.len());
     for (request, id) in requested.iter().zip(0..) {
@@ -112,7 +114,9 @@ pub(super) fn new_column(
 fn check_key_column(column: &ColumnSchema) -> CatalogResult<()> {
     let name = &column.name;
     if column.nullable {
-        return Err(CatalogError::invalid(format!("key column {name:?} may not be nullable")));
+        return Err(CatalogError::invalid(format!(
+            "Bad schema: Nullable key columns are not supported: {name}"
+        )));
     }
     if !column.ty.allowed_in_key() {
         let ty = column.ty.name();
@@ -153,9 +157,9 @@ pub(super) fn check_encoding(column: &ColumnSchema) -> CatalogResult<()> {
         return Ok(());
     }
     let error = Error::unsupported(format!(
-        "invalid encoding for column '{}': encoding {:?} not supported for type {}",
+        "invalid encoding for column '{}': encoding {} not supported for type {}",
         column.name,
-        column.encoding,
+        column.encoding.name(),
         column.ty.name()
     ));
     Err(CatalogError::new(CatalogErrorCode::InvalidSchema, error))

@@ -99,17 +99,22 @@ impl Catalog {
         let (min, max) = (config.replicas_min, config.replicas_max);
         if replicas < min {
             let error = Error::invalid(format!(
-                "illegal replication factor {replicas}: it must be an odd number from {min} to {max}"
+                "illegal replication factor {replicas}: minimum allowed replication factor is {min} (controlled by \
+                 --min_num_replicas)"
             ));
             return Err(CatalogError::new(CatalogErrorCode::IllegalReplicationFactor, error));
         }
         if replicas > max {
-            let error =
-                Error::invalid(format!("replication factor {replicas} is too high: {max} is the most"));
+            let error = Error::invalid(format!(
+                "illegal replication factor {replicas}: maximum allowed replication factor is {max} (controlled by \
+                 --max_num_replicas)"
+            ));
             return Err(CatalogError::new(CatalogErrorCode::ReplicationFactorTooHigh, error));
         }
         if replicas % 2 == 0 && !config.replicas_even {
-            let error = Error::invalid(format!("illegal replication factor {replicas}: it must be odd"));
+            let error = Error::invalid(format!(
+                "illegal replication factor {replicas}: replication factor must be odd"
+            ));
             return Err(CatalogError::new(CatalogErrorCode::EvenReplicationFactor, error));
         }
         let live = self.live_servers(now);

@@ -79,7 +79,11 @@ fn key_columns(schema: &Schema, requested: &[ColumnRef], what: &str) -> CatalogR
         };
         let index = index.ok_or_else(|| CatalogError::schema(format!("unknown {what} column {shown}")))?;
         if index >= schema.num_key_columns() {
-            return Err(CatalogError::schema(format!("{what} column {shown} is not in the primary key")));
+            // Kudu's words, with the column after them.
+            let components =
+                if what == "hash" { "hash bucket partition components" } else { "range partition component" };
+            let message = format!("must specify only primary key columns for {components}: column {shown}");
+            return Err(CatalogError::schema(message));
         }
         let column = &schema.columns()[index];
         if column.auto_incrementing && what == "hash" {
@@ -110,8 +114,12 @@ fn with_custom_ranges(
     for request in &requested.custom {
         let range = requested_range(schema, &partition_schema, &[], &request.bounds)?;
         if let Some(other) = ranges.iter().find(|other| other.overlaps(&range)) {
-            let [a, b] = [&range, other].map(|range| partition_schema.show_range(schema, range));
-            return Err(CatalogError::invalid(format!("overlapping range partitions: {a}, {b}")));
+            let mut pair = [&range, other];
+            pair.sort_by(|a, b| a.lower.cmp(&b.lower));
+            let [first, second] = pair.map(|range| partition_schema.show_bounds(schema, range));
+            return Err(CatalogError::invalid(format!(
+                "overlapping range partitions: first range partition: {first}, second range partition: {second}"
+            )));
         }
         partitions.extend(add_range(schema, &mut partition_schema, &range, Some(&request.hash))?);
         ranges.push(range);

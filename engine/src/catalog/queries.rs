@@ -168,9 +168,12 @@ impl Catalog {
             (None, None) => {
                 Err(CatalogError::invalid("a table is named by its id or its name; neither was given"))
             }
-            (None, Some(name)) => self.names.get(name).copied().ok_or_else(|| table_not_found(name)),
+            (None, Some(name)) => {
+                self.names.get(name).copied().ok_or_else(|| CatalogError::table_not_found(table))
+            }
             (Some(id), name) => {
-                let record = &self.tables.get(&id).ok_or_else(|| table_not_found(id))?.record;
+                let record =
+                    &self.tables.get(&id).ok_or_else(|| CatalogError::table_not_found(table))?.record;
                 if let TableLifecycle::Deleted { at } = record.state {
                     let when = super::delete::utc(at);
                     let message = format!("table {} was deleted: Table deleted at {when}", record.name);
@@ -178,7 +181,7 @@ impl Catalog {
                 }
                 match name {
                     Some(name) if name != record.name => Err(CatalogError::no_such_table(format!(
-                        "the table does not exist: id {id} has the name {:?}, not {name:?}",
+                        "the table ID refers to a different table '{} [id={id}]' than '{name}'",
                         record.name
                     ))),
                     _ => Ok(id),
@@ -315,8 +318,4 @@ impl Catalog {
         }
         sum
     }
-}
-
-fn table_not_found(table: impl std::fmt::Display) -> CatalogError {
-    CatalogError::no_such_table(format!("the table does not exist: {table}"))
 }

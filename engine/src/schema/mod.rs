@@ -215,6 +215,18 @@ impl Encoding {
         Encoding::Dict,
         Encoding::BitShuffle,
     ];
+
+    /// Returns Kudu's name of the encoding.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encoding::Auto => "AUTO_ENCODING",
+            Encoding::Plain => "PLAIN_ENCODING",
+            Encoding::Prefix => "PREFIX_ENCODING",
+            Encoding::Rle => "RLE",
+            Encoding::Dict => "DICT_ENCODING",
+            Encoding::BitShuffle => "BIT_SHUFFLE",
+        }
+    }
 }
 
 /// Compression of a column's encoded blocks; the numbers are Kudu's, ZSTD is ours and not offered on the

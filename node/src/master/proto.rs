@@ -37,10 +37,10 @@ pub fn refusal_to_pb(refusal: &CatalogError) -> MasterErrorPb {
 pub fn table_ref(pb: &TableIdentifierPb) -> Result<TableRef> {
     let id = match &pb.table_id {
         None => None,
-        Some(text) => Some(Uuid::parse(text).map_err(|_| {
-            let shown = String::from_utf8_lossy(text);
-            CatalogError::no_such_table(format!("the table does not exist: id {shown:?}"))
-        })?),
+        Some(text) => Some(
+            Uuid::parse(text)
+                .map_err(|_| CatalogError::unknown_table(Some(text), pb.table_name.as_deref()))?,
+        ),
     };
     Ok(TableRef { id, name: pb.table_name.clone() })
 }

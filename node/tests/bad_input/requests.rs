@@ -143,19 +143,19 @@ async fn unknown_tablets_and_tables_are_reported() {
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 0123456789abcdef0123456789abcdef
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 0123456789abcdef0123456789abcdef
         ok, 0 found Unknown tablet 0123456789abcdef0123456789abcdef
-        TABLE_NOT_FOUND: the table does not exist: 0123456789abcdef0123456789abcdef
+        TABLE_NOT_FOUND: the table does not exist: table_id: "0123456789abcdef0123456789abcdef"
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: �no
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: �no
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: �no
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: �no
         ok, 0 found Unknown tablet �no
-        TABLE_NOT_FOUND: the table does not exist: id "�no"
+        TABLE_NOT_FOUND: the table does not exist: table_id: "\377no"
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: 
         ok, 0 found Unknown tablet 
-        TABLE_NOT_FOUND: the table does not exist: id ""
+        TABLE_NOT_FOUND: the table does not exist: table_id: ""
     "#]]
     .assert_eq(&(errors.join("\n") + "\n"));
     world.still_served().await;

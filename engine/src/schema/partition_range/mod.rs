@@ -262,7 +262,8 @@ impl PartitionSchema {
         text
     }
 
-    fn show_bounds(&self, schema: &Schema, range: &PartitionRange) -> String {
+    /// Formats the bounds of a range as Kudu's errors do, e.g. `0 <= VALUES < 10`.
+    pub fn show_bounds(&self, schema: &Schema, range: &PartitionRange) -> String {
         let columns = range_schema(schema, &self.range_columns).unwrap_or_default();
         let show = |key: &[u8]| show_key(&columns, key);
         match (range.lower.is_empty(), range.upper.is_empty()) {

@@ -83,18 +83,18 @@ async fn errors_of_create_table() {
         reported.iter().map(|line| line.replace(&first_id(&master, line), "ID")).collect::<Vec<_>>();
     expect![[r#"
         REPLICATION_FACTOR_TOO_HIGH + INVALID_ARGUMENT: not enough live tablet servers to create a table with the requested replication factor 1; 0 tablet servers are alive
-        INVALID_SCHEMA + INVALID_ARGUMENT: the table name may not be empty
+        INVALID_SCHEMA + INVALID_ARGUMENT: invalid table name: empty string not a valid identifier
         INVALID_SCHEMA + INVALID_ARGUMENT: column "k" may not carry an id; the server gives ids
         INVALID_SCHEMA + INVALID_ARGUMENT: key column "k" may not have type FLOAT
-        UNKNOWN_ERROR + INVALID_ARGUMENT: key column "k" may not be nullable
+        UNKNOWN_ERROR + INVALID_ARGUMENT: Bad schema: Nullable key columns are not supported: k
         INVALID_SCHEMA + NOT_SUPPORTED: column "k": encoding number 3 is not supported
-        INVALID_SCHEMA + NOT_SUPPORTED: invalid encoding for column 'v': encoding Rle not supported for type STRING
+        INVALID_SCHEMA + NOT_SUPPORTED: invalid encoding for column 'v': encoding RLE not supported for type STRING
         UNKNOWN_ERROR + INVALID_ARGUMENT: column "v" may not be of the virtual type IS_DELETED
         UNKNOWN_ERROR + INVALID_ARGUMENT: duplicate column name "k"
         INVALID_SCHEMA + INVALID_ARGUMENT: must have at least two hash buckets
         INVALID_SCHEMA + INVALID_ARGUMENT: unknown hash column "x"
-        ILLEGAL_REPLICATION_FACTOR + INVALID_ARGUMENT: illegal replication factor 0: it must be an odd number from 1 to 7
-        EVEN_REPLICATION_FACTOR + INVALID_ARGUMENT: illegal replication factor 2: it must be odd
+        ILLEGAL_REPLICATION_FACTOR + INVALID_ARGUMENT: illegal replication factor 0: minimum allowed replication factor is 1 (controlled by --min_num_replicas)
+        EVEN_REPLICATION_FACTOR + INVALID_ARGUMENT: illegal replication factor 2: replication factor must be odd
         REPLICATION_FACTOR_TOO_HIGH + INVALID_ARGUMENT: not enough live tablet servers to create a table with the requested replication factor 3; 1 tablet servers are alive
         UNKNOWN_ERROR + INVALID_ARGUMENT: "kudu.table.colour" is not a table setting; there are kudu.table.history_max_age_sec, kudu.table.maintenance_priority and kudu.table.disable_compaction
         UNKNOWN_ERROR + INVALID_ARGUMENT: overlapping range partitions
@@ -135,16 +135,16 @@ async fn errors_of_alter_table() {
         reported.push(shown(&response.error));
     }
     expect![[r#"
-        TABLE_NOT_FOUND + NOT_FOUND: the table does not exist: x
+        TABLE_NOT_FOUND + NOT_FOUND: the table does not exist: table_name: "x"
         UNKNOWN_ERROR + INVALID_ARGUMENT: a table is named by its id or its name; neither was given
         INVALID_SCHEMA + INVALID_ARGUMENT: cannot remove a key column: k
         INVALID_SCHEMA + NOT_FOUND: The specified column does not exist: x
         INVALID_SCHEMA + ALREADY_PRESENT: The column already exists: v
         INVALID_SCHEMA + INVALID_ARGUMENT: column `n`: NOT NULL columns must have a default
-        UNKNOWN_ERROR + ALREADY_PRESENT: range partition already exists: PARTITION 0 <= VALUES < 10
-        UNKNOWN_ERROR + INVALID_ARGUMENT: new range partition conflicts with existing one: PARTITION 5 <= VALUES < 15 and PARTITION 0 <= VALUES < 10
+        UNKNOWN_ERROR + ALREADY_PRESENT: range partition already exists: 0 <= VALUES < 10
+        UNKNOWN_ERROR + INVALID_ARGUMENT: new range partition conflicts with existing one: 5 <= VALUES < 15
         UNKNOWN_ERROR + INVALID_ARGUMENT: an alter step to add a column does not say what
-        EVEN_REPLICATION_FACTOR + INVALID_ARGUMENT: illegal replication factor 4: it must be odd
+        EVEN_REPLICATION_FACTOR + INVALID_ARGUMENT: illegal replication factor 4: replication factor must be odd
         UNKNOWN_ERROR + NOT_SUPPORTED: tables have no limits on this server: table write limits are not enabled
         ok
     "#]].assert_eq(&(reported.join("\n") + "\n"));
