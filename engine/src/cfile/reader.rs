@@ -1,5 +1,6 @@
 //! Readers of a stream's pages, which go through the page cache.
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -12,6 +13,42 @@ use super::page_index::{PageEntry, PageIndex};
 use super::writer::StreamMeta;
 use crate::error::{Error, Result};
 use crate::memory::{MemTracker, TrackedBytes};
+
+/// Bytes of pages as stored, by where a reader got them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PageBytes {
+    /// Bytes of pages found in the page cache.
+    pub cached: u64,
+    /// Bytes read from files.
+    pub read: u64,
+}
+
+thread_local! {
+    /// Pages got by this thread so far. A read never changes threads, so the difference before and after is its own.
+    static PAGE_BYTES: Cell<PageBytes> = const { Cell::new(PageBytes { cached: 0, read: 0 }) };
+}
+
+impl PageBytes {
+    /// Runs `read` and returns the pages that it got.
+    pub fn count<T>(read: impl FnOnce() -> T) -> (T, PageBytes) {
+        let before = PAGE_BYTES.get();
+        let value = read();
+        let after = PAGE_BYTES.get();
+        let got = PageBytes { cached: after.cached - before.cached, read: after.read - before.read };
+        (value, got)
+    }
+
+    pub fn add(&mut self, other: PageBytes) {
+        self.cached += other.cached;
+        self.read += other.read;
+    }
+}
+
+fn note_page(bytes: PageBytes) {
+    let mut all = PAGE_BYTES.get();
+    all.add(bytes);
+    PAGE_BYTES.set(all);
+}
 
 /// An open file and its number in the page cache. Its pages leave the cache when the file is closed.
 pub struct CachedFile {
@@ -54,9 +91,11 @@ impl CachedFile {
         decode: impl FnOnce(&[u8]) -> Result<(T, usize)>,
     ) -> Result<Arc<T>> {
         if let Some(page) = self.cache.get(self.name, at.offset) {
+            note_page(PageBytes { cached: at.len.into(), read: 0 });
             return Ok(page);
         }
         let body = self.file.read(stream, ordinal, at)?;
+        note_page(PageBytes { cached: 0, read: at.len.into() });
         let (page, bytes) = decode(&body).map_err(|e| self.file.in_page(stream, ordinal, at, e))?;
         let page = Arc::new(page);
         self.cache.put(self.name, at.offset, page.clone(), bytes, worth);

@@ -72,6 +72,8 @@ pub struct Job {
     work: JobWork,
     stage: JobStage,
     meta: Option<Superblock>,
+    /// Size of the stored superblock.
+    superblock_bytes: usize,
     notes: Vec<Note>,
     rows_per_step: usize,
     /// Memory used by the job.
@@ -170,6 +172,7 @@ impl Job {
             JobStage::Storing => {
                 let meta = self.meta.as_ref().expect("created by the turn before");
                 meta.store(&*self.data)?;
+                self.superblock_bytes = meta.encode().len();
                 self.stage = JobStage::Stored;
                 Ok(JobStep::Turn)
             }
@@ -252,6 +255,7 @@ impl Replica {
             work,
             stage: JobStage::Writing,
             meta: None,
+            superblock_bytes: 0,
             notes: Vec::new(),
             tracked,
             column_config: config.columns.clone(),
@@ -409,6 +413,7 @@ impl Replica {
             JobWork::Nothing => {}
         }
         self.applier.meta = job.meta.take().expect("stored before");
+        self.tablet().set_superblock_bytes(job.superblock_bytes);
         let from = self.applier.meta.replay_from;
         self.applier.alters.retain(|(index, _)| *index >= from);
         Ok(())

@@ -125,6 +125,11 @@ impl Replica {
         &self.applier.meta
     }
 
+    /// Term, vote and committed configuration, as they are or will be stored.
+    pub fn consensus_meta(&self) -> &raft::ConsensusMeta {
+        self.raft.meta()
+    }
+
     /// The disk of its superblock and data.
     pub fn data_disk(&self) -> &Arc<dyn Disk> {
         &self.data

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::cfile::cache::PageCache;
+use crate::cfile::reader::PageBytes;
 use crate::config::TabletConfig;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
@@ -90,6 +91,8 @@ pub struct Tablet {
     anchors: Mutex<writer::OpAnchors>,
     /// The compaction policy's previous evaluation.
     last_evaluation: Mutex<compaction_policy::LastEvaluation>,
+    /// Bytes of the superblock as it was stored last.
+    superblock_bytes: AtomicU64,
     state: RwLock<Arc<TabletComponents>>,
 }
 
@@ -150,7 +153,10 @@ pub struct TabletComponents {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TabletStats {
     pub live_rows: u64,
+    /// Bytes of the files of DiskRowSets.
     pub disk_bytes: u64,
+    /// Bytes of the superblock.
+    pub superblock_bytes: u64,
     pub memory_bytes: u64,
     pub mrs_bytes: u64,
     /// Bytes of DeltaMemStores.
@@ -186,6 +192,7 @@ impl Tablet {
             history_mark: AtomicU64::new(meta.history_mark.0),
             anchors: Mutex::default(),
             last_evaluation: Mutex::default(),
+            superblock_bytes: AtomicU64::new(meta.encode().len() as u64),
             state: RwLock::new(Arc::new(state)),
         };
         let open = |rowset: &RowSetMeta| tablet.open_rowset(data, rowset.clone()).map(Arc::new);
@@ -259,6 +266,11 @@ impl Tablet {
         *self.totals.lock().expect("nothing panics while it holds the totals") = totals;
     }
 
+    /// Stores the size of the superblock; the caller has stored it.
+    pub(crate) fn set_superblock_bytes(&self, bytes: usize) {
+        self.superblock_bytes.store(bytes as u64, Ordering::Relaxed);
+    }
+
     fn anchors(&self) -> MutexGuard<'_, writer::OpAnchors> {
         self.anchors.lock().expect("nothing panics while it holds the anchors")
     }
@@ -304,7 +316,9 @@ impl Tablet {
         loop {
             let (snapshot, state) = self.snapshot_and_state(spec)?;
             self.mark_scan(spec, &state);
-            let scan = self.scan_at(spec, snapshot, &state)?;
+            let (scan, page_bytes) = PageBytes::count(|| self.scan_at(spec, snapshot, &state));
+            let mut scan = scan?;
+            scan.count_pages(page_bytes);
             // Order: the mark is read again after the scan is built. A rowset can replace its files by ones without
             // ancient history while the components stay the same. If that happened after the first check, this snapshot
             // may need dropped history.
@@ -413,6 +427,7 @@ impl Tablet {
             stats.dms_bytes += rowset.dms_bytes() as u64;
         }
         stats.disk_rowsets = state.disk.len() as u64;
+        stats.superblock_bytes = self.superblock_bytes.load(Ordering::Relaxed);
         stats.memory_bytes = stats.mrs_bytes + stats.dms_bytes;
         stats
     }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock, Snapshot};
+use crate::cfile::reader::PageBytes;
 use crate::error::{Error, Result};
 use crate::schema::Schema;
 use crate::schema::key::{encode_cell, prefix_successor};
@@ -105,6 +106,8 @@ pub struct Scan {
     left: u64,
     last_key: Option<Vec<u8>>,
     is_point_read: bool,
+    /// Pages got since [`Scan::take_page_bytes`].
+    page_bytes: PageBytes,
 }
 
 enum Sources {
@@ -125,7 +128,8 @@ impl Scan {
             false => Sources::Union(rowset_scans.into()),
         };
         let (projection, left) = (spec.projection.clone().into(), spec.limit.unwrap_or(u64::MAX));
-        Scan { sources, projection, snapshot, left, last_key: None, is_point_read }
+        let page_bytes = PageBytes::default();
+        Scan { sources, projection, snapshot, left, last_key: None, is_point_read, page_bytes }
     }
 
     /// Returns true if the scan reads only a few rows: those of one key, or the first rows of a range.
@@ -138,11 +142,13 @@ impl Scan {
         if self.left == 0 {
             return Ok(None);
         }
-        let scanned = match &mut self.sources {
-            Sources::Union(rest) => next_of_union(rest)?,
-            Sources::Merge(merge) => merge.next()?,
-        };
-        let Some(mut scanned) = scanned else {
+        let sources = &mut self.sources;
+        let (scanned, page_bytes) = PageBytes::count(|| match sources {
+            Sources::Union(rest) => next_of_union(rest),
+            Sources::Merge(merge) => merge.next(),
+        });
+        self.count_pages(page_bytes);
+        let Some(mut scanned) = scanned? else {
             self.left = 0;
             return Ok(None);
         };
@@ -152,6 +158,16 @@ impl Scan {
         self.left -= scanned.block.rows as u64;
         self.last_key = scanned.keys.pop();
         Ok(Some(self.output(scanned)))
+    }
+
+    /// Adds pages that were got for this scan.
+    pub(super) fn count_pages(&mut self, page_bytes: PageBytes) {
+        self.page_bytes.add(page_bytes);
+    }
+
+    /// Returns the pages got since the last call.
+    pub fn take_page_bytes(&mut self) -> PageBytes {
+        std::mem::take(&mut self.page_bytes)
     }
 
     /// Returns the encoded key of the last row returned; ordered scans only.

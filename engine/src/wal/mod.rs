@@ -247,6 +247,13 @@ impl Wal {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
+    /// Bytes that all segments take on the device: as [`Wal::bytes`], with the space reserved for the active segment.
+    pub fn disk_bytes(&self) -> u64 {
+        let active = self.segments.back().filter(|_| self.config.preallocate);
+        let reserved = active.map_or(0, |active| self.config.segment_bytes_max.saturating_sub(active.bytes));
+        self.bytes() + reserved
+    }
+
     /// The error that ended the use of the log, if any: a failed sync, or a failed append that could not be undone.
     pub fn failure(&self) -> Option<&Error> {
         self.failed.as_ref()

@@ -57,6 +57,22 @@ impl Model {
     }
 }
 
+#[test]
+fn the_active_segment_counts_with_its_reserved_space() {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new(0));
+    for (dir, preallocate) in [("wals/a", true), ("wals/b", false)] {
+        let config = WalConfig { preallocate, ..CONFIG };
+        let mut wal = Wal::create(disk.clone(), dir, config).expect("created");
+        let fresh = if preallocate { config.segment_bytes_max } else { wal.bytes() };
+        assert_eq!(wal.disk_bytes(), fresh);
+        for index in 1..20 {
+            wal.append(&[replicate(op(1, index))]).expect("appended");
+        }
+        assert!(wal.bytes() > 2 * config.segment_bytes_max, "some segments are full");
+        assert!(wal.disk_bytes() >= wal.bytes(), "and the last one counts with what it will take");
+    }
+}
+
 fn append(wal: &mut Wal, model: &mut Model, entries: Vec<LogEntry>) -> Result<()> {
     let before = model.entries.clone();
     model.entries.extend(entries.iter().cloned());

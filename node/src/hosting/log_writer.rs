@@ -57,25 +57,49 @@ pub enum LogEvent {
 /// Callback for the log task's events.
 pub type LogCallback = Box<dyn Fn(LogEvent) + Send>;
 
+/// Sizes of a log in bytes, as of its last change.
+#[derive(Default)]
+pub struct LogSizes {
+    written: AtomicU64,
+    on_disk: AtomicU64,
+}
+
+impl LogSizes {
+    pub fn update(&self, wal: &Wal) {
+        self.written.store(wal.bytes(), Ordering::Relaxed);
+        self.on_disk.store(wal.disk_bytes(), Ordering::Relaxed);
+    }
+
+    /// Returns the bytes written.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes that the log takes on the device, with reserved space.
+    pub fn on_disk(&self) -> u64 {
+        self.on_disk.load(Ordering::Relaxed)
+    }
+}
+
 /// Starts the task that syncs the entries it appends. `report` is called for every group and every read.
 ///
-/// `bytes` is updated to the size of the log, `metrics` by each group.
+/// `sizes` are updated to those of the log, `metrics` by each group.
 pub fn start(
     env: &Env,
     wal: Wal,
-    bytes: Arc<AtomicU64>,
+    sizes: Arc<LogSizes>,
     metrics: Arc<ReplicaMetrics>,
     report: LogCallback,
 ) -> LogWriter {
     let (works, inbox) = mpsc::unbounded_channel();
-    env.spawn("log", LogTask { env: env.clone(), wal: Box::new(wal), bytes, metrics, inbox, report }.run());
+    env.spawn("log", LogTask { env: env.clone(), wal: Box::new(wal), sizes, metrics, inbox, report }.run());
     LogWriter::Beside(works)
 }
 
 struct LogTask {
     env: Env,
     wal: Box<Wal>,
-    bytes: Arc<AtomicU64>,
+    sizes: Arc<LogSizes>,
     metrics: Arc<ReplicaMetrics>,
     inbox: mpsc::UnboundedReceiver<LogRequest>,
     report: LogCallback,
@@ -91,7 +115,7 @@ impl LogTask {
             let env = self.env.clone();
             let (wal, group, metrics) = (&mut self.wal, std::mem::take(&mut works), &*self.metrics);
             let outcome = env.run(|| write_group(wal, group, &GroupTimer { env: &env, metrics })).await;
-            self.bytes.store(self.wal.bytes(), Ordering::Relaxed);
+            self.sizes.update(&self.wal);
             if let Some(result) = outcome.persisted {
                 (self.report)(LogEvent::Persisted(result));
             }
@@ -99,6 +123,7 @@ impl LogTask {
             let (wal, works) = (&mut self.wal, outcome.works);
             if !works.is_empty() {
                 env.run(|| works.into_iter().for_each(|work| work(wal))).await;
+                self.sizes.update(&self.wal);
             }
             for (read, result) in outcome.reads {
                 (self.report)(LogEvent::Read(read, result));

@@ -31,6 +31,14 @@ pub struct TabletEntry {
     bound: Mutex<Option<BoundSchema>>,
 }
 
+/// Size of a tablet, as masters and tools see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TabletSizes {
+    /// See [`ReplicaHandle::disk_size`].
+    pub disk_bytes: u64,
+    pub live_rows: u64,
+}
+
 /// State of a tablet on this server.
 #[derive(Clone)]
 pub enum EntryState {
@@ -139,6 +147,17 @@ impl TabletEntry {
     pub fn tablet(&self) -> Option<Arc<Tablet>> {
         match &*self.lock() {
             EntryState::Running(replica) => Some(replica.tablet().clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns size and row count of an open tablet, as masters and tools see them.
+    pub fn sizes(&self) -> Option<TabletSizes> {
+        match &*self.lock() {
+            EntryState::Running(replica) => {
+                let live_rows = replica.tablet().stats().live_rows;
+                Some(TabletSizes { disk_bytes: replica.disk_size(), live_rows })
+            }
             _ => None,
         }
     }

@@ -171,7 +171,6 @@ impl Heartbeater {
 
 /// Returns a tablet as it is reported to masters.
 fn reported(server: &TabletServer, entry: &TabletEntry) -> ReportedTabletPb {
-    let stats = entry.tablet().map(|tablet| tablet.stats());
     ReportedTabletPb {
         tablet_id: Bytes::from(entry.id.to_string()),
         state: Some(entry.state_pb() as i32),
@@ -179,9 +178,9 @@ fn reported(server: &TabletServer, entry: &TabletEntry) -> ReportedTabletPb {
         consensus_state: Some(consensus_host::state(server.uuid(), entry, true)),
         error: entry.failure().map(|error| status_from_error(&error)),
         schema_version: Some(entry.schema_version()),
-        stats: stats.map(|stats| ReportedTabletStatsPb {
-            on_disk_size: Some(stats.disk_bytes),
-            live_row_count: Some(stats.live_rows),
+        stats: entry.sizes().map(|sizes| ReportedTabletStatsPb {
+            on_disk_size: Some(sizes.disk_bytes),
+            live_row_count: Some(sizes.live_rows),
         }),
     }
 }
@@ -193,12 +192,10 @@ pub async fn watch_stats(server: Arc<TabletServer>) {
         server.env.sleep(Duration::from_millis(server.config.tablet_stats_interval_ms)).await;
         let mut seen = std::collections::BTreeMap::new();
         for entry in server.tablets.all() {
-            let Some(tablet) = entry.tablet() else { continue };
-            let stats = tablet.stats();
-            seen.insert(entry.id, (stats.disk_bytes, stats.live_rows));
+            seen.extend(entry.sizes().map(|sizes| (entry.id, sizes)));
         }
-        for (id, stats) in &seen {
-            if known.get(id) != Some(stats) {
+        for (id, sizes) in &seen {
+            if known.get(id) != Some(sizes) {
                 server.tablets.mark_changed_quietly(*id);
             }
         }

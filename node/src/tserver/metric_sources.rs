@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::raft::Role;
-use engine::tablet::Tablet;
 use engine::tablet::apply::WriteTotals;
 use engine::time::Timestamp;
 
@@ -106,7 +105,7 @@ fn tablet_entity(entry: &TabletEntry, replica: &ReplicaHandle, now: Timestamp) -
     let tablet = replica.tablet();
     let state = entry.state_pb().as_str_name().to_owned();
     entity.value(&table::TABLET_STATE, MetricValue::Text(state));
-    collect_sizes(tablet, replica.log_bytes(), &mut entity);
+    collect_sizes(replica, &mut entity);
     collect_rows(tablet.write_totals(), &mut entity);
     let probes = tablet.probes();
     entity.counter(&table::BLOOM_LOOKUPS, probes.blooms);
@@ -118,9 +117,9 @@ fn tablet_entity(entry: &TabletEntry, replica: &ReplicaHandle, now: Timestamp) -
     entity
 }
 
-fn collect_sizes(tablet: &Tablet, log_bytes: u64, entity: &mut Entity) {
-    let stats = tablet.stats();
-    entity.gauge(&table::ON_DISK_SIZE, stats.disk_bytes + log_bytes);
+fn collect_sizes(replica: &ReplicaHandle, entity: &mut Entity) {
+    let (stats, log_bytes) = (replica.tablet().stats(), replica.log_bytes());
+    entity.gauge(&table::ON_DISK_SIZE, replica.disk_size());
     entity.gauge(&table::ON_DISK_DATA_SIZE, stats.disk_bytes);
     entity.gauge(&table::LOG_SIZE, log_bytes);
     entity.gauge(&table::MEMROWSET_SIZE, stats.mrs_bytes);

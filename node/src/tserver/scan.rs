@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::cfile::reader::PageBytes;
 use engine::error::{Error, ErrorKind};
 use engine::ids::Uuid;
 use engine::schema::row_block::RowBlock;
@@ -131,13 +132,14 @@ async fn begin_scan(
             has_more && !request.close_scanner()
         }
     };
+    let page_bytes = scanner.scan.take_page_bytes();
     response.has_more_results = Some(has_more);
     if has_more {
         let id = server.env.random_uuid();
         response.scanner_id = Some(schema::id_bytes(&id));
         server.scanners().open(id, call.user.clone(), scanner, server.env.now().mono);
     }
-    Ok(finish(server, call, began, response, sidecars))
+    Ok(finish(server, call, (began, page_bytes), response, sidecars))
 }
 
 async fn continue_scan(
@@ -155,7 +157,7 @@ async fn continue_scan(
             server.scanners().close(id, &call.user)?;
         }
         let response = ScanResponsePb { has_more_results: Some(false), ..Default::default() };
-        return Ok(finish(server, call, began, response, Vec::new()));
+        return Ok(finish(server, call, (began, PageBytes::default()), response, Vec::new()));
     }
     let id = id.map_err(|_| ScannerError::NotAnId)?;
     let reservation = reserve_reply(server)?;
@@ -168,12 +170,13 @@ async fn continue_scan(
     let has_more = batch.has_more && !request.close_scanner();
     let mut response = ScanResponsePb { has_more_results: Some(has_more), ..Default::default() };
     let sidecars = put_rows(&mut response, batch, &scanner);
+    let page_bytes = scanner.scan.take_page_bytes();
     if has_more {
         taken.keep = true;
         server.scanners().put_back(id, scanner, server.env.now().mono);
     }
     drop(taken);
-    Ok(finish(server, call, began, response, sidecars))
+    Ok(finish(server, call, (began, page_bytes), response, sidecars))
 }
 
 /// Scanner taken out of the table. It is removed there unless it is put back, even after an error or if the connection
@@ -238,8 +241,10 @@ async fn choose_snapshot(
     parsed: &ParsedScan,
 ) -> Result<Option<Timestamp>, ScanError> {
     let bad = |error: Error| ScanError::from(TabletError::of(TabletErrorCode::InvalidSnapshot, &error));
+    // Kudu's words: upstream's clients look for them.
+    let unverified = |error: Error| bad(error.context("cannot verify timestamp"));
     if let Some(seen) = parsed.propagated {
-        server.clock.update(seen).map_err(bad)?;
+        server.clock.update(seen).map_err(unverified)?;
     }
     let waited = |waited: Result<(), Error>| {
         waited.map_err(|error| match error.kind {
@@ -255,7 +260,10 @@ async fn choose_snapshot(
         SnapshotMode::Latest => return Ok(None),
         SnapshotMode::Snapshot(None) => server.clock.now(),
         SnapshotMode::Snapshot(Some(at)) => {
-            check_history(server, entry, parsed.spec.diff_from.unwrap_or(at)).map_err(bad)?;
+            if let Some(from) = parsed.spec.diff_from {
+                check_history(server, entry, "start", from).map_err(bad)?;
+            }
+            check_history(server, entry, "end", at).map_err(bad)?;
             at
         }
         SnapshotMode::YourWrites { seen } => {
@@ -264,7 +272,7 @@ async fn choose_snapshot(
         }
     };
     // Invariant: no operation begins below the snapshot from here on. Spec: SafeTime.tla Observe.
-    server.clock.update(at).map_err(bad)?;
+    server.clock.update(at).map_err(unverified)?;
     call.release_slot();
     waited(replica.wait_applied_before(at, snapshot_deadline(server, call)).await)?;
     Ok(Some(at))
@@ -277,15 +285,23 @@ fn snapshot_deadline(server: &TabletServer, call: &Call) -> Instant {
     call.deadline.map_or(longest, |deadline| longest.min(Instant(deadline.0.saturating_sub(margin))))
 }
 
-/// Returns `Invalid` for a snapshot before the ancient history mark.
-fn check_history(server: &TabletServer, entry: &TabletEntry, at: Timestamp) -> Result<(), Error> {
+/// Returns `Invalid` for a timestamp before the ancient history mark; `which` is the start or the end of a scan.
+fn check_history(
+    server: &TabletServer,
+    entry: &TabletEntry,
+    which: &str,
+    at: Timestamp,
+) -> Result<(), Error> {
     let age_s = entry.history_max_age_s().unwrap_or(server.config.history_max_age_s);
     let oldest = server.clock.reading().wall.micros.saturating_sub(age_s.saturating_mul(1_000_000));
     if at.micros() >= oldest {
         return Ok(());
     }
+    let mark = Timestamp::from_micros(oldest);
     Err(Error::invalid(format!(
-        "the snapshot timestamp {at} is earlier than the ancient history mark: only {age_s} s of history are kept"
+        "snapshot scan {which} timestamp is earlier than the ancient history mark. Consider increasing the value of the \
+         configuration parameter --tablet_history_max_age_sec. Snapshot timestamp: {at} Ancient History Mark: {mark} \
+         ({age_s} s of history are kept)"
     )))
 }
 
@@ -382,18 +398,27 @@ fn put_rows(response: &mut ScanResponsePb, batch: ScanBatch, scanner: &OpenScann
 fn finish(
     server: &TabletServer,
     call: &Call,
-    began: Instant,
+    cost: (Instant, PageBytes),
     mut response: ScanResponsePb,
     sidecars: Vec<Bytes>,
 ) -> Reply {
     response.propagated_timestamp = Some(server.clock.now().0);
-    response.resource_metrics = Some(metrics(server, call, began));
+    response.resource_metrics = Some(metrics(server, call, cost));
     Reply::with_sidecars(&response, sidecars)
 }
 
-fn metrics(server: &TabletServer, call: &Call, began: Instant) -> ResourceMetricsPb {
+/// Returns the cost of a call that began to run at a time and got these pages.
+fn metrics(
+    server: &TabletServer,
+    call: &Call,
+    (began, page_bytes): (Instant, PageBytes),
+) -> ResourceMetricsPb {
     let nanos = |time: Duration| Some(time.as_nanos() as i64);
+    let PageBytes { cached, read } = page_bytes;
     ResourceMetricsPb {
+        cfile_cache_miss_bytes: Some(read as i64),
+        cfile_cache_hit_bytes: Some(cached as i64),
+        bytes_read: Some((read + cached) as i64),
         queue_duration_nanos: nanos(began.since(call.received)),
         total_duration_nanos: nanos(server.env.now().mono.since(began)),
         ..Default::default()
@@ -467,7 +492,8 @@ async fn checksum_batch(
     let has_more = more.await.map_err(|error| scan_failed(&scanner, &error))? && !request.close_scanner();
     (response.checksum, response.rows_checksummed) = (Some(sum), Some(rows as i64));
     response.has_more_results = Some(has_more);
-    response.resource_metrics = Some(metrics(server, call, began));
+    let page_bytes = scanner.scan.take_page_bytes();
+    response.resource_metrics = Some(metrics(server, call, (began, page_bytes)));
     if has_more {
         let now = server.env.now().mono;
         match (&mut taken, id) {

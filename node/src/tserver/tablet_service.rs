@@ -90,7 +90,7 @@ fn status_and_schema(entry: &TabletEntry, schema: bool) -> StatusAndSchemaPb {
 
 /// Returns a tablet as tools list it.
 pub fn status(entry: &TabletEntry) -> TabletStatusPb {
-    let size = entry.tablet().map_or(0, |tablet| tablet.stats().disk_bytes);
+    let size = entry.sizes().map_or(0, |sizes| sizes.disk_bytes);
     let last_status = entry.failure().map_or_else(String::new, |error| error.message);
     TabletStatusPb {
         tablet_id: entry.id.to_string(),

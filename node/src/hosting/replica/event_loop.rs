@@ -88,7 +88,7 @@ impl ReplicaLoop {
             log_writer::start(
                 &shared.env,
                 wal,
-                shared.log_bytes.clone(),
+                shared.log_sizes.clone(),
                 shared.metrics.clone(),
                 Box::new(move |done| tell(&event_sender, done.into())),
             )
@@ -356,6 +356,7 @@ impl ReplicaLoop {
         }
         let Some((number, meta)) = self.meta.next.take() else { return };
         self.meta.busy = true;
+        self.shared.consensus_meta_bytes.store(meta.encode().len() as u64, Ordering::Relaxed);
         let (env, disk, event_sender) =
             (self.shared.env.clone(), self.replica.data_disk().clone(), self.event_sender.clone());
         self.shared.env.spawn("consensus metadata", async move {
@@ -383,7 +384,7 @@ impl ReplicaLoop {
                     write_log(wal, writes)?;
                     let took = self.shared.env.now().mono.since(began);
                     self.shared.metrics.log_append.record_micros(took);
-                    self.shared.log_bytes.store(wal.bytes(), Ordering::Relaxed);
+                    self.shared.log_sizes.update(wal);
                     if let Some(last) = last {
                         self.raft(raft::RaftEvent::Persisted(last));
                     }
@@ -422,7 +423,7 @@ impl ReplicaLoop {
             LogWriter::Here(wal) => {
                 log_writer::write_and_sync(wal, writes)?;
                 work(wal);
-                self.shared.log_bytes.store(wal.bytes(), Ordering::Relaxed);
+                self.shared.log_sizes.update(wal);
                 Ok(())
             }
             LogWriter::Beside(works) => {

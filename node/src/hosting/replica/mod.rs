@@ -98,9 +98,11 @@ impl ReplicaHandle {
             status: Mutex::new(Arc::new(replica.status(env.now()))),
             status_changed: Notify::new(),
             hibernation: hibernation::HibernationSlot::default(),
-            log_bytes: Arc::new(AtomicU64::new(wal.bytes())),
+            log_sizes: Arc::default(),
+            consensus_meta_bytes: AtomicU64::new(replica.consensus_meta().encode().len() as u64),
             metrics: Arc::default(),
         });
+        shared.log_sizes.update(&wal);
         let event_loop_state =
             event_loop::ReplicaLoop::new(shared.clone(), (replica, effects), wal, &inbox, commands);
         env.spawn("replica", event_loop_state.run());
@@ -176,7 +178,19 @@ impl ReplicaHandle {
 
     /// Returns the bytes of the log.
     pub fn log_bytes(&self) -> u64 {
-        self.shared.log_bytes.load(Ordering::Relaxed)
+        self.shared.log_sizes.written()
+    }
+
+    /// Returns the bytes of the tablet, as masters, planners and tools see them: files of rowsets, superblock, consensus
+    /// metadata and log.
+    ///
+    /// Unflushed rows are in memory and in the log, which is compressed: the larger one counts. Otherwise a planner
+    /// takes a freshly loaded table for an empty one.
+    pub fn disk_size(&self) -> u64 {
+        let stats = self.shared.tablet.stats();
+        let consensus_meta = self.shared.consensus_meta_bytes.load(Ordering::Relaxed);
+        let recent = self.shared.log_sizes.on_disk().max(stats.memory_bytes);
+        stats.disk_bytes + stats.superblock_bytes + consensus_meta + recent
     }
 
     /// Returns `Invalid` if the operation is larger than other servers accept.

@@ -68,8 +68,9 @@ pub(super) struct Shared {
     pub(super) status_changed: Notify,
     /// Hibernation state: takes events that need not wake the loop.
     pub(super) hibernation: HibernationSlot,
-    /// Bytes of the log.
-    pub(super) log_bytes: Arc<AtomicU64>,
+    pub(super) log_sizes: Arc<log_writer::LogSizes>,
+    /// Bytes of the consensus metadata.
+    pub(super) consensus_meta_bytes: AtomicU64,
     pub(super) metrics: Arc<ReplicaMetrics>,
 }
 

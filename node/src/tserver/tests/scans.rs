@@ -126,8 +126,8 @@ async fn errors_of_scan_requests() {
         INVALID_SCAN_SPEC + INVALID_ARGUMENT: a scan can begin at start_primary_key or after last_primary_key, not both
         INVALID_SCAN_SPEC + INVALID_ARGUMENT: a primary key bound of the scan: not an encoded key: 0 of 1 columns and 1 bytes left over
         INVALID_SCAN_SPEC + INVALID_ARGUMENT: unknown column in predicate: "nope"
-        INVALID_SNAPSHOT + INVALID_ARGUMENT: timestamp TIME is TIME us ahead of this server's clock, more than the 10000000 us allowed; check the clocks of the client and of the servers
-        INVALID_SNAPSHOT + INVALID_ARGUMENT: the snapshot timestamp 0.1 is earlier than the ancient history mark: only 604800 s of history are kept
+        INVALID_SNAPSHOT + INVALID_ARGUMENT: cannot verify timestamp: timestamp TIME is TIME us ahead of this server's clock, more than the 10000000 us allowed; check the clocks of the client and of the servers
+        INVALID_SNAPSHOT + INVALID_ARGUMENT: snapshot scan end timestamp is earlier than the ancient history mark. Consider increasing the value of the configuration parameter --tablet_history_max_age_sec. Snapshot timestamp: 0.1 Ancient History Mark: TIME (604800 s of history are kept)
     "#]].assert_eq(&(errors.join("\n") + "\n"));
     let both = ScanRequestPb { scanner_id: Some(schema::id_bytes(&TABLE)), ..open(new_scan(&[])) };
     for request in [both, ScanRequestPb::default()] {
