@@ -26,7 +26,12 @@ impl MasterService {
         call: &Call,
         request: CreateTableRequestPb,
     ) -> Result<CreateTableResponsePb> {
-        let create = proto::create_table(&request).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let mut create = proto::create_table(&request).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let flags = &self.config.flags;
+        // The flag may have changed since the start, from which the catalog has its own default.
+        if create.replicas.is_none() && flags.is_given("default_num_replicas") {
+            create.replicas = Some(flags.number("default_num_replicas") as i32);
+        }
         let created = self.run(call, CatalogCommand::Create(Box::new(create))).await?;
         let table_id = match created {
             CommandReply::Created(table) => Some(id(table)),

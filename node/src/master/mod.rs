@@ -344,6 +344,7 @@ fn service_config(config: &MasterConfig) -> MasterServiceConfig {
         masters: config.masters.clone(),
         // Leaks a few bytes per start of a master; every call refers to them.
         features: config.features().leak(),
+        flags: config.flags.clone(),
     }
 }
 

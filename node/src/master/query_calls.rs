@@ -55,7 +55,10 @@ impl MasterService {
         request: GetTableStatisticsRequestPb,
     ) -> Result<GetTableStatisticsResponsePb> {
         let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
-        let sum = self.read(move |catalog, _| catalog.statistics(&table)).await?;
+        let mut sum = self.read(move |catalog, _| catalog.statistics(&table)).await?;
+        if let Some((disk_bytes, live_rows)) = self.mock_sizes() {
+            (sum.disk_bytes, sum.live_rows) = (disk_bytes, Some(live_rows));
+        }
         Ok(GetTableStatisticsResponsePb {
             error: None,
             on_disk_size: Some(sum.disk_bytes as i64),
@@ -63,6 +66,13 @@ impl MasterService {
             disk_size_limit: sum.disk_size_limit,
             row_count_limit: sum.row_count_limit,
         })
+    }
+
+    /// Returns the made-up bytes and rows of every table, if a test asked for them by flags.
+    fn mock_sizes(&self) -> Option<(u64, u64)> {
+        let flags = &self.config.flags;
+        let sizes = || (flags.number("on_disk_size_for_testing"), flags.number("live_row_count_for_testing"));
+        flags.bool("mock_table_metrics_for_testing").then(sizes)
     }
 
     pub(super) async fn get_table_locations(
@@ -121,6 +131,7 @@ impl MasterService {
         if !request.type_filter.is_empty() && !request.type_filter.contains(&ordinary) {
             return Ok(ListTablesResponsePb::default());
         }
+        let mock_rows = self.mock_sizes().map(|(_, rows)| rows);
         self.read(move |catalog, _| {
             let soft_deleted = request.show_soft_deleted();
             let with_partitions = request.list_tablet_with_partition();
@@ -129,7 +140,11 @@ impl MasterService {
                 hidden == soft_deleted && table.record.name.contains(request.name_filter())
             };
             let tables = catalog.tables().filter(wanted);
-            let tables = tables.map(|table| table_info(catalog, table, with_partitions)).collect();
+            let info = |table| {
+                let info = table_info(catalog, table, with_partitions);
+                TableInfo { live_row_count: mock_rows.or(info.live_row_count), ..info }
+            };
+            let tables = tables.map(info).collect();
             Ok(ListTablesResponsePb { error: None, tables })
         })
         .await

@@ -15,6 +15,7 @@ use super::location_resolver::LocationResolver;
 use super::proto::{id, refusal_to_pb, table_ref};
 use crate::hosting::replica::ReplicaHandle;
 use crate::server::ServerStatus;
+use crate::server::flags::Flags;
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
 use nyala_common::service_methods;
@@ -23,7 +24,7 @@ use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::*;
 
 /// Configuration that calls need.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct MasterServiceConfig {
     pub locations_ttl_ms: u32,
     pub lookup_delay: Duration,
@@ -31,6 +32,8 @@ pub(super) struct MasterServiceConfig {
     /// Configured masters; empty for a single one.
     pub masters: Vec<String>,
     pub features: &'static [u32],
+    /// Flags that change at run time.
+    pub flags: Arc<Flags>,
 }
 
 pub(super) struct MasterService {

@@ -9,6 +9,7 @@ use super::flags::FlagSpec;
 const STABLE: &[&str] = &["stable"];
 const EVOLVING: &[&str] = &["evolving", "advanced"];
 const UNSAFE: &[&str] = &["unsafe", "hidden"];
+const HIDDEN: &[&str] = &["hidden"];
 const EXPERIMENTAL: &[&str] = &["experimental"];
 
 type F = FlagSpec;
@@ -46,8 +47,7 @@ const WITH_EFFECT: &[FlagSpec] = &[
     )
     .tagged(STABLE),
     F::text("webserver_interface", Effective, "",
-        "host of the web server (/metrics, /healthz); the RPC host by default")
-        .tagged(STABLE),
+        "host of the web server (/metrics, /healthz); the RPC host by default"),
     F::number(
         "webserver_port", Effective,
         "0",
@@ -250,7 +250,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
     // Master.
     F::number("default_num_replicas", Effective, "3", "replication factor if the request names none")
         .of(Master)
-    .within(1, 7),
+        .within(1, 7)
+        .runtime(),
     F::number("max_num_replicas", Effective, "7", "largest replication factor").of(Master).within(1, 7),
     F::number("min_num_replicas", Effective, "1", "smallest replication factor").of(Master).within(1, 7),
     F::bool("allow_unsafe_replication_factor", Effective, "false", "allows even replication factors")
@@ -327,6 +328,19 @@ const WITH_EFFECT: &[FlagSpec] = &[
         "time for which a deleted table can be recalled if the request names none",
     )
     .of(Master),
+    F::bool("mock_table_metrics_for_testing", Effective, "false",
+        "for tests: reports made-up sizes and row counts of all tables")
+        .of(Master)
+        .tagged(HIDDEN)
+        .runtime(),
+    F::number("on_disk_size_for_testing", Effective, "0", "for tests: the made-up bytes of every table")
+        .of(Master)
+        .tagged(HIDDEN)
+        .runtime(),
+    F::number("live_row_count_for_testing", Effective, "0", "for tests: the made-up rows of every table")
+        .of(Master)
+        .tagged(HIDDEN)
+        .runtime(),
     F::number("master_inject_latency_on_tablet_lookups_ms", Effective, "0", "for tests: delay of every location lookup")
         .of(Master)
         .tagged(UNSAFE),

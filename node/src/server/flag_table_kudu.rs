@@ -9,6 +9,7 @@ use super::flags::FlagScope::{Master, TabletServer};
 use super::flags::{FlagSpec, Missing};
 
 const UNSAFE: &[&str] = &["unsafe", "hidden"];
+const STABLE: &[&str] = &["stable"];
 const EXPERIMENTAL: &[&str] = &["experimental"];
 
 const AUTHENTICATION: Missing = Missing {
@@ -128,7 +129,8 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
         &["auto", "builtin", "system", "system_unsync", "mock"],
         "system_unsync",
         "the machine's clock is used as it is",
-    ),
+    )
+    .tagged(STABLE),
     F::list("builtin_ntp_servers", Only(&[""], CLOCK), "", "no NTP server is queried"),
     F::number("ntp_initial_sync_wait_secs", Only(&["0"], CLOCK), "0", "there is no wait for NTP"),
     F::bool("use_hybrid_clock", Only(&["true"], HYBRID), "true", "there is one kind of clock").tagged(UNSAFE),
@@ -171,7 +173,4 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
         "0",
         "there are no transactions",
     ),
-    F::bool("mock_table_metrics_for_testing", Inert, "false", "for tests").of(Master).tagged(UNSAFE),
-    F::number("on_disk_size_for_testing", Inert, "0", "for tests").of(Master).tagged(UNSAFE),
-    F::number("live_row_count_for_testing", Inert, "0", "for tests").of(Master).tagged(UNSAFE),
 ];

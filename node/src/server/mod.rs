@@ -32,8 +32,12 @@ use nyala_common::rpc::server::RpcHandle;
 use nyala_proto::kudu::server::ServerStatusPb;
 use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
 
-/// Version text for clients and tools.
+/// Version text for people.
 pub const VERSION: &str = concat!("nyala ", env!("CARGO_PKG_VERSION"));
+
+/// Version for Kudu's clients and tools, which parse it as x.y.z: the Kudu whose protocol is spoken, then nyala's own.
+/// A text that does not parse counts as a server that is too old to move single replicas.
+pub const SOFTWARE_VERSION: &str = concat!("1.18.1-nyala-", env!("CARGO_PKG_VERSION"));
 
 /// Listens at an address; the error names the flag to change if the address is in use.
 pub async fn listen(env: &Env, addr: SocketAddr, setting: &str) -> Result<Box<dyn Listener>> {
@@ -202,7 +206,7 @@ impl ServerStatus {
             bound_rpc_addresses: to_pbs(&state.rpc),
             bound_http_addresses: to_pbs(&state.web),
             version_info: Some(VersionInfoPb {
-                version_string: Some(VERSION.to_string()),
+                version_string: Some(SOFTWARE_VERSION.to_string()),
                 build_type: Some(if cfg!(debug_assertions) { "DEBUG" } else { "RELEASE" }.to_string()),
                 ..VersionInfoPb::default()
             }),
@@ -215,7 +219,7 @@ impl ServerStatus {
         ServerRegistrationPb {
             rpc_addresses: to_pbs(&state.rpc),
             http_addresses: to_pbs(&state.web),
-            software_version: Some(VERSION.to_string()),
+            software_version: Some(SOFTWARE_VERSION.to_string()),
             https_enabled: Some(false),
             start_time: Some(self.instance_seqno / 1_000_000),
             ..ServerRegistrationPb::default()
@@ -259,6 +263,15 @@ fn join_host_port(host: &str, port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Kudu's tool refuses to move single replicas of servers whose version it cannot parse.
+    #[test]
+    fn the_version_for_tools_begins_as_kudus() {
+        let (kudu, own) = SOFTWARE_VERSION.split_once('-').expect("two versions");
+        let numbers: Vec<u32> = kudu.split('.').map(|part| part.parse().expect("a number")).collect();
+        assert_eq!(numbers, [1, 18, 1]);
+        assert_eq!(own.replace("nyala-", "nyala "), VERSION);
+    }
 
     #[test]
     fn hosts_and_ports() {

@@ -275,7 +275,7 @@ fn status_json(status: &ServerStatus) -> String {
         },
         "bound_rpc_addresses": addresses(&pb.bound_rpc_addresses),
         "bound_http_addresses": addresses(&pb.bound_http_addresses),
-        "version_info": { "version_string": super::VERSION },
+        "version_info": { "version_string": super::SOFTWARE_VERSION },
     });
     json.to_string()
 }

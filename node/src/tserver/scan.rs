@@ -299,9 +299,9 @@ fn check_history(
     }
     let mark = Timestamp::from_micros(oldest);
     Err(Error::invalid(format!(
-        "snapshot scan {which} timestamp is earlier than the ancient history mark. Consider increasing the value of the \
-         configuration parameter --tablet_history_max_age_sec. Snapshot timestamp: {at} Ancient History Mark: {mark} \
-         ({age_s} s of history are kept)"
+        "snapshot scan {which} timestamp is earlier than the ancient history mark. Consider increasing the value of \
+         the configuration parameter --tablet_history_max_age_sec. Snapshot timestamp: {at} Ancient History Mark: \
+         {mark} ({age_s} s of history are kept)"
     )))
 }
 

@@ -181,8 +181,8 @@ impl ReplicaHandle {
         self.shared.log_sizes.written()
     }
 
-    /// Returns the bytes of the tablet, as masters, planners and tools see them: files of rowsets, superblock, consensus
-    /// metadata and log.
+    /// Returns the bytes of the tablet, as masters, planners and tools see them: files of rowsets, superblock,
+    /// consensus metadata and log.
     ///
     /// Unflushed rows are in memory and in the log, which is compressed: the larger one counts. Otherwise a planner
     /// takes a freshly loaded table for an empty one.

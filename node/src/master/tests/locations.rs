@@ -94,7 +94,7 @@ async fn tablets_are_found_by_key() {
         one: 0000000080000000
         none: UNKNOWN_ERROR + INVALID_ARGUMENT: max_returned_locations must be greater than 0 if specified
         backwards: UNKNOWN_ERROR + INVALID_ARGUMENT: the start of the partition keys lies after their end
-        elsewhere: TABLE_NOT_FOUND + NOT_FOUND: the table does not exist: x
+        elsewhere: TABLE_NOT_FOUND + NOT_FOUND: the table does not exist: table_name: "x"
     "#]]
     .assert_eq(&text);
 }
@@ -231,4 +231,38 @@ async fn tablet_servers_are_listed_with_their_state() {
     let authz: RefreshAuthzCacheResponsePb =
         master.call("RefreshAuthzCache", &RefreshAuthzCacheRequestPb {}).await;
     assert!(shown(&authz.error).starts_with("UNKNOWN_ERROR + NOT_SUPPORTED"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tests_can_make_up_sizes() {
+    let master = Fixture::start().await;
+    master.heartbeat(SERVER, Vec::new()).await;
+    master.create(&table("t")).await;
+    let sizes = async || {
+        let request = GetTableStatisticsRequestPb { table: by_name("t") };
+        let statistics: GetTableStatisticsResponsePb = master.call("GetTableStatistics", &request).await;
+        let tables: ListTablesResponsePb = master.call("ListTables", &ListTablesRequestPb::default()).await;
+        (statistics.on_disk_size, statistics.live_row_count, tables.tables[0].live_row_count)
+    };
+    assert_eq!(sizes().await, (Some(0), None, None), "no tablet has reported");
+    let flags = &master.master.common.flags;
+    let set = |name, value| flags.change(name, value, false).expect("it changes at run time");
+    set("on_disk_size_for_testing", "1024");
+    set("live_row_count_for_testing", "100");
+    assert_eq!(sizes().await, (Some(0), None, None), "the switch is off");
+    set("mock_table_metrics_for_testing", "true");
+    assert_eq!(sizes().await, (Some(1024), Some(100), Some(100)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_default_replication_factor_changes_at_run_time() {
+    let master = Fixture::start().await;
+    master.heartbeat(SERVER, Vec::new()).await;
+    master.create(&table("t")).await;
+    assert_eq!(master.schema("t").await.num_replicas, Some(1));
+    master.master.common.flags.change("default_num_replicas", "3", false).expect("a runtime flag");
+    let error = master.create_error(&table("u")).await;
+    assert!(error.contains("requested replication factor 3"), "{error}");
+    let named = CreateTableRequestPb { num_replicas: Some(1), ..table("u") };
+    assert_eq!(master.create_error(&named).await, "ok", "a request's own number counts");
 }
