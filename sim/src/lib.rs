@@ -13,6 +13,7 @@ pub mod machine;
 pub mod marks;
 pub mod net;
 pub mod oracle;
+pub mod output;
 pub mod post_checks;
 pub mod projection;
 pub mod run;

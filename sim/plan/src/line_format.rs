@@ -20,6 +20,9 @@ impl std::error::Error for ParseError {}
 
 /// The value of a field. Its text has no spaces.
 pub trait LineField: Sized {
+    /// All texts, if the type has a fixed set of them; else empty.
+    const WORDS: &'static [&'static str] = &[];
+
     fn text(&self) -> String;
 
     /// Parses what [`text`](LineField::text) returns. Returns None for any other text.
@@ -252,6 +255,8 @@ macro_rules! words {
         }
 
         impl $crate::line_format::LineField for $name {
+            const WORDS: &'static [&'static str] = &[$($word),*];
+
             fn text(&self) -> String {
                 self.word().to_string()
             }

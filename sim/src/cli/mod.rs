@@ -4,19 +4,23 @@
 //! success, 1 a run failed, 2 invalid arguments, 3 the environment failed.
 
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 
+use crate::output::outln;
 use crate::run::WorldKind;
 use crate::study;
-use sim_plan::line_format::LineField;
 use sim_plan::{FaultProfile, Plan, PlanSize};
 
+pub(crate) mod arguments;
 mod determinism;
 mod fault_report;
+mod gates;
+mod junit;
 mod mutant_results;
 mod mutant_schemata;
 mod mutants;
@@ -69,6 +73,7 @@ enum Command {
 #[derive(Args, Debug, Clone)]
 pub(crate) struct PlanSource {
     /// A seed, or the path of a plan
+    #[arg(value_parser = arguments::some_text())]
     pub what: String,
     #[command(flatten)]
     pub options: RunOptions,
@@ -77,14 +82,14 @@ pub(crate) struct PlanSource {
 /// Options for generating and running plans.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct RunOptions {
-    /// madsim or turmoil
-    #[arg(long, default_value = "madsim", value_parser = parse_field::<WorldKind>)]
+    /// The world to run in
+    #[arg(long, default_value = "madsim", value_parser = arguments::one_of::<WorldKind>())]
     pub world: WorldKind,
-    /// Faults to draw from: swarm, disk, network, crash, clock, memory, copy, calm
-    #[arg(long, default_value = "swarm", value_parser = parse_field::<FaultProfile>)]
+    /// Faults to draw from
+    #[arg(long, default_value = "swarm", value_parser = arguments::one_of::<FaultProfile>())]
     pub profile: FaultProfile,
-    /// Size of plans: smoke, full, bench
-    #[arg(long, default_value = "full", value_parser = parse_field::<PlanSize>)]
+    /// Size of plans
+    #[arg(long, default_value = "full", value_parser = arguments::one_of::<PlanSize>())]
     pub size: PlanSize,
 }
 
@@ -100,15 +105,11 @@ struct ReplayArgs {
     #[command(flatten)]
     source: PlanSource,
     /// Print the events with these numbers, FROM..TO
-    #[arg(long)]
-    events: Option<String>,
+    #[arg(long, value_parser = arguments::range)]
+    events: Option<Range<u64>>,
     /// Print log lines and faults
     #[arg(long)]
     log: bool,
-}
-
-fn parse_field<T: LineField>(text: &str) -> Result<T, String> {
-    T::parse(text).ok_or_else(|| format!("{text:?}: unknown value"))
 }
 
 impl PlanSource {
@@ -159,12 +160,6 @@ pub(crate) fn read_plan(path: &Path) -> Result<Plan> {
     Ok(text.parse()?)
 }
 
-/// Parses `FROM..TO`, the end not included.
-pub(crate) fn parse_range(text: &str) -> Result<std::ops::Range<u64>> {
-    let Some((from, to)) = text.split_once("..") else { bail!("{text:?} is not FROM..TO") };
-    Ok(from.parse().context("the first number")?..to.parse().context("the last number")?)
-}
-
 /// Runs the command and returns its exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -203,17 +198,17 @@ fn print_plan(plan: &Plan) -> Result<bool> {
 }
 
 fn replay(args: &ReplayArgs) -> Result<bool> {
-    let events = args.events.as_deref().map(parse_range).transpose()?;
+    let events = args.events.clone();
     let job =
         run_process::RunJob { events, timeline: args.log, ..run_process::RunJob::new(args.source.clone()) };
     let run_process::ChildOutput { outcome, lines, timeline, .. } = job.run()?;
-    lines.iter().for_each(|line| println!("{line}"));
+    lines.iter().for_each(|line| outln!("{line}"));
     // Log entries are for the timeline only.
     for event in timeline.iter().filter(|event| event.kind != crate::run_observer::LOG_ENTRY) {
-        println!("{:>12.3} ms {:<8} {:<6} {}", event.ms, event.host, event.kind, event.text);
+        outln!("{:>12.3} ms {:<8} {:<6} {}", event.ms, event.host, event.kind, event.text);
     }
     results::print_failures(&outcome, &args.source);
-    println!(
+    outln!(
         "seed {} {}: {} events, hash {}, {:.1} s simulated, {} ops, {} ms CPU, {} MiB",
         outcome.seed,
         outcome.world,

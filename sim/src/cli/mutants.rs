@@ -29,7 +29,8 @@ use super::mutant_results::{MutantResult, MutantResults};
 use super::mutant_schemata::join;
 use super::required_faults::needs;
 use super::run_process::RunJob;
-use super::{PlanSource, RunOptions};
+use super::{PlanSource, RunOptions, arguments};
+use crate::output::outln;
 use crate::run::{RunOutcome, WorldKind};
 use scratch_tree::{apply, copy_tree};
 use sim_plan::fault_weights::profile_of;
@@ -38,7 +39,7 @@ use sim_plan::{FaultProfile, PlanSize};
 #[derive(Args)]
 pub struct MutantsArgs {
     /// Only patches whose names contain one of these, separated by commas
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = arguments::some_text())]
     only: Vec<String>,
     /// The folder of patches
     #[arg(long, default_value = "sim/mutants")]
@@ -47,10 +48,10 @@ pub struct MutantsArgs {
     #[arg(long, default_value_t = 1)]
     from: u64,
     /// CPU minutes for each mutant
-    #[arg(long, default_value_t = 10.0)]
-    minutes: f64,
+    #[arg(long, default_value = "10", value_parser = arguments::minutes)]
+    minutes: Duration,
     /// Mutants that run at the same time
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value = "2", value_parser = arguments::count)]
     jobs: usize,
     /// Folder of the scratch copy and its target directory
     #[arg(long, default_value = "target/mutants")]
@@ -70,15 +71,15 @@ pub struct MutantsArgs {
     /// The cargo profile for building mutants
     #[arg(long, default_value = "mutant")]
     build: String,
-    #[arg(long, default_value = "madsim", value_parser = super::parse_field::<WorldKind>)]
+    #[arg(long, default_value = "madsim", value_parser = arguments::one_of::<WorldKind>())]
     world: WorldKind,
     /// Profiles of plans, in turn, separated by commas
-    #[arg(long, value_delimiter = ',', value_parser = super::parse_field::<FaultProfile>,
+    #[arg(long, value_delimiter = ',', value_parser = arguments::one_of::<FaultProfile>(),
           default_value = "swarm,crash,disk,network,copy,memory,clock,calm")]
     profile: Vec<FaultProfile>,
     /// Sizes of plans, separated by commas
     #[arg(long, default_value = "smoke,full", value_delimiter = ',',
-          value_parser = super::parse_field::<PlanSize>)]
+          value_parser = arguments::one_of::<PlanSize>())]
     size: Vec<PlanSize>,
 }
 
@@ -141,10 +142,10 @@ pub fn mutants(args: &MutantsArgs) -> Result<bool> {
     if !args.kind.is_empty() {
         return search.kinds(&mutants);
     }
-    println!("{:<36} {:>6} {:>6} {:>8}  killed by", "mutant", "runs", "differ", "CPU s");
+    outln!("{:<36} {:>6} {:>6} {:>8}  killed by", "mutant", "runs", "differ", "CPU s");
     let right = search.all(&mutants)?;
     let share = 100.0 * right as f64 / mutants.len() as f64;
-    println!("{right} of {} as expected: {share:.0} %", mutants.len());
+    outln!("{right} of {} as expected: {share:.0} %", mutants.len());
     Ok(right == mutants.len())
 }
 
@@ -164,7 +165,7 @@ impl Search<'_> {
             Ok(())
         };
         std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..self.args.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+            let workers: Vec<_> = (0..self.args.jobs).map(|_| scope.spawn(work)).collect();
             let ends =
                 workers.into_iter().map(|worker| worker.join().map_err(|_| anyhow!("a worker died"))?);
             ends.collect::<Result<Vec<()>>>()
@@ -180,9 +181,9 @@ impl Search<'_> {
             let named = found.as_ref().map(|shown| (mutants[shown.mutant].name.as_str(), shown));
             match named {
                 Some((mutant, FaultFinding { oracle, run, .. })) => {
-                    println!("{kind:<18} {mutant:<36} {oracle} ({run})")
+                    outln!("{kind:<18} {mutant:<36} {oracle} ({run})")
                 }
-                None => println!("{kind:<18} NONE"),
+                None => outln!("{kind:<18} NONE"),
             }
             let mut page = page.lock().map_err(|_| anyhow!("another worker died"))?;
             page.keep(kind, named, &self.day)?;
@@ -236,7 +237,7 @@ impl Search<'_> {
     }
 
     fn limit(&self) -> Duration {
-        Duration::from_secs_f64(self.args.minutes * 60.0)
+        self.args.minutes
     }
 
     /// Runs a mutant; returns the result and the oracle's message.
@@ -341,7 +342,7 @@ fn print(mutant: &Mutant, result: &MutantResult, message: &str) {
         None if mutant.is_control() => "survived, as expected".to_string(),
         None => "SURVIVED".to_string(),
     };
-    println!("{:<36} {seeds:>6} {differ:>6} {:>8.1}  {outcome}", mutant.name, cpu.as_secs_f64());
+    outln!("{:<36} {seeds:>6} {differ:>6} {:>8.1}  {outcome}", mutant.name, cpu.as_secs_f64());
 }
 
 /// Returns every patch of the folder.

@@ -10,6 +10,7 @@ use rusqlite::{Connection, params};
 
 use super::{PlanSource, RunOptions};
 use crate::injector::FAULT_COUNTERS;
+use crate::output::outln;
 use crate::run::RunOutcome;
 use sim_plan::FaultProfile;
 use sim_plan::fault_weights::drawn_by;
@@ -26,18 +27,18 @@ const STORY_LINES: usize = 30;
 /// Prints the violations of a run and the commands to replay and shrink it.
 pub fn print_failures(outcome: &RunOutcome, source: &PlanSource) {
     for failure in &outcome.failures {
-        println!("FAIL {} {}: {}: {}", source.what, outcome.world, failure.oracle, failure.message);
+        outln!("FAIL {} {}: {}: {}", source.what, outcome.world, failure.oracle, failure.message);
         for line in failure.story.iter().take(STORY_LINES) {
-            println!("     {line}");
+            outln!("     {line}");
         }
         if std::env::var_os("GITHUB_ACTIONS").is_some() {
-            println!("::error title=sim seed {}::{}: {}", source.what, failure.oracle, failure.message);
+            outln!("::error title=sim seed {}::{}: {}", source.what, failure.oracle, failure.message);
         }
     }
     if !outcome.failures.is_empty() {
         let words = source.words().join(" ");
-        println!("     replay: cargo sim replay {words}");
-        println!("     shrink: cargo sim shrink {words}");
+        outln!("     replay: cargo sim replay {words}");
+        outln!("     shrink: cargo sim shrink {words}");
     }
 }
 
@@ -45,6 +46,16 @@ impl Results {
     /// Returns the number of failed runs.
     pub fn failures(&self) -> usize {
         self.runs.iter().filter(|(_, outcome)| !outcome.failures.is_empty()).count()
+    }
+
+    /// Returns the number of facts that oracles checked.
+    pub fn checked(&self) -> u64 {
+        self.sum(|outcome| outcome.checked)
+    }
+
+    /// Returns the number of rows that oracles left undecided.
+    pub fn undecided(&self) -> u64 {
+        self.sum(|outcome| outcome.undecided)
     }
 
     fn sum(&self, of: impl Fn(&RunOutcome) -> u64) -> u64 {
@@ -80,37 +91,33 @@ impl Results {
         let simulated = self.sum(|outcome| outcome.simulated_ms) as f64 / 1e3;
         let ops = self.sum(|outcome| outcome.answered + outcome.unanswered);
         let oracles = 100.0 * self.sum(|outcome| outcome.judge_ms) as f64 / 1e3 / cpu.max(1e-3);
-        println!(
+        outln!(
             "runs        {runs}, {} failed, {:.0} a minute",
             self.failures(),
             runs as f64 * 60.0 / seconds.max(1e-3)
         );
-        println!("CPU         {cpu:.1} s, {:.2} s a run; oracles {oracles:.0} %", cpu / runs.max(1) as f64);
-        println!("simulated   {simulated:.0} s, {:.0} s per CPU second", simulated / cpu.max(1e-3));
-        println!(
+        outln!("CPU         {cpu:.1} s, {:.2} s a run; oracles {oracles:.0} %", cpu / runs.max(1) as f64);
+        outln!("simulated   {simulated:.0} s, {:.0} s per CPU second", simulated / cpu.max(1e-3));
+        outln!(
             "operations  {ops}, {} unanswered; {} rows written, {} read",
             self.sum(|outcome| outcome.unanswered),
             self.sum(|outcome| outcome.rows_written),
             self.sum(|outcome| outcome.rows_read),
         );
-        println!(
-            "checked     {} facts, {} rows undecided",
-            self.sum(|outcome| outcome.checked),
-            self.sum(|outcome| outcome.undecided)
-        );
+        outln!("checked     {} facts, {} rows undecided", self.checked(), self.undecided());
         let most = self.runs.iter().map(|(_, outcome)| outcome.rss_kib).max().unwrap_or(0);
-        println!("memory      {} MiB at most", most / 1024);
+        outln!("memory      {} MiB at most", most / 1024);
         print_tally("faults", &self.tally(|outcome| &outcome.fired));
         let silent = self.never_fired();
-        println!("never       {} kinds of faults: {}", silent.len(), silent.join("; "));
+        outln!("never       {} kinds of faults: {}", silent.len(), silent.join("; "));
         let marks = self.tally(|outcome| &outcome.marks);
         print_tally("marks", &marks);
         let never = crate::marks::unreached(&marks);
-        println!("never       {} of {} marks: {}", never.len(), crate::marks::MARKS.len(), never.join("; "));
+        outln!("never       {} of {} marks: {}", never.len(), crate::marks::MARKS.len(), never.join("; "));
         for (source, outcome) in self.runs.iter().filter(|(_, outcome)| !outcome.failures.is_empty()) {
             let first = &outcome.failures[0];
-            println!("FAIL {} {}: {}", source.what, first.oracle, first.message);
-            println!("     cargo sim replay {}", source.words().join(" "));
+            outln!("FAIL {} {}: {}", source.what, first.oracle, first.message);
+            outln!("     cargo sim replay {}", source.words().join(" "));
         }
     }
 }
@@ -119,9 +126,9 @@ fn print_tally(what: &str, tally: &BTreeMap<String, (u64, u64)>) {
     if tally.is_empty() {
         return;
     }
-    println!("{what:<12}{:<28}{:>10}{:>10}", "", "times", "runs");
+    outln!("{what:<12}{:<28}{:>10}{:>10}", "", "times", "runs");
     for (name, (times, runs)) in tally {
-        println!("{:<12}{name:<28}{times:>10}{runs:>10}", "");
+        outln!("{:<12}{name:<28}{times:>10}{runs:>10}", "");
     }
 }
 
@@ -250,6 +257,7 @@ pub fn merge(args: &MergeArgs) -> Result<bool> {
     for row in rows {
         runs.push(stored(row?)?);
     }
+    anyhow::ensure!(!runs.is_empty(), "{}: no run; name the files of shards", args.into.display());
     let cpu = runs.iter().map(|(_, outcome)| outcome.cpu_ms).sum();
     let results = Results { runs, elapsed: Duration::from_millis(cpu) };
     results.print();
@@ -265,33 +273,6 @@ fn stored([what, world, profile, size, outcome]: [String; 5]) -> Result<(PlanSou
         size: LineField::parse(&size).ok_or_else(|| unknown(&size))?,
     };
     Ok((PlanSource { what, options }, serde_json::from_str(&outcome)?))
-}
-
-/// Writes the JUnit report for CI systems.
-pub fn junit(path: &Path, results: &Results) -> Result<()> {
-    let mut xml = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"sim\" tests=\"{}\" failures=\"{}\">\n",
-        results.runs.len(),
-        results.failures()
-    );
-    for (source, outcome) in &results.runs {
-        let (name, class) = (escape(&source.what), escape(&outcome.world));
-        let seconds = outcome.cpu_ms as f64 / 1e3;
-        xml.push_str(&format!("  <testcase name=\"{name}\" classname=\"{class}\" time=\"{seconds}\">\n"));
-        for failure in &outcome.failures {
-            let message = escape(&format!("{}: {}", failure.oracle, failure.message));
-            let story = escape(&failure.story.join("\n"));
-            xml.push_str(&format!("    <failure message=\"{message}\">{story}</failure>\n"));
-        }
-        xml.push_str("  </testcase>\n");
-    }
-    xml.push_str("</testsuite>\n");
-    std::fs::write(path, xml).with_context(|| format!("writing {}", path.display()))
-}
-
-/// Escapes text for XML or HTML.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -369,8 +350,5 @@ mod tests {
         let twice = MergeArgs { into: path("all.db"), from: vec![path("b.db")] };
         merge(&twice).expect("a shard may be merged again");
         assert_eq!(sum("SELECT SUM(times) FROM fired"), 4);
-        junit(&path("j.xml"), &failed).expect("a new file");
-        let xml = std::fs::read_to_string(path("j.xml")).expect("it was written");
-        assert!(xml.contains("once: &lt;twice&gt;") && xml.contains("a &amp; b"), "{xml}");
     }
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::{PlanSource, parse_range};
+use super::{PlanSource, arguments};
 use crate::event_log::{SERIES_STEP_MS, SeriesPoints};
 use crate::run::{KeepOptions, RunOutcome, ViolationRecord, run};
 
@@ -33,8 +33,8 @@ pub struct RunOneArgs {
     #[command(flatten)]
     source: PlanSource,
     /// Print the events with these numbers, FROM..TO
-    #[arg(long)]
-    events: Option<String>,
+    #[arg(long, value_parser = arguments::range)]
+    events: Option<Range<u64>>,
     /// Print the run's timeline
     #[arg(long)]
     timeline: bool,
@@ -74,7 +74,7 @@ pub struct ChildOutput {
 /// Runs the plan in this process.
 pub fn one(args: &RunOneArgs) -> Result<bool> {
     let plan = args.source.plan()?;
-    let events = args.events.as_deref().map(parse_range).transpose()?.unwrap_or(0..0);
+    let events = args.events.clone().unwrap_or(0..0);
     let traces = args.trace.as_ref().map(|dir| (dir.clone(), args.source.file_name()));
     let keep = KeepOptions { events, timeline: args.timeline, traces };
     let result = run(&plan, args.source.options.world, keep).map_err(|error| anyhow!(error))?;

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::run_process::{ChildOutput, EventRecord, RunJob, SeriesRecord};
 use super::{PlanSource, results};
+use crate::output::outln;
 use crate::run::RunOutcome;
 
 #[derive(Args)]
@@ -49,6 +50,6 @@ pub fn show(args: &ShowArgs) -> Result<bool> {
     std::fs::write(&path, PAGE.replace(SLOT, &json))
         .with_context(|| format!("writing {}", path.display()))?;
     results::print_failures(&outcome, &args.source);
-    println!("{} timeline events: open {}", timeline.len(), path.display());
+    outln!("{} timeline events: open {}", timeline.len(), path.display());
     Ok(true)
 }

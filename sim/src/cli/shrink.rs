@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::PlanSource;
 use super::run_process::RunJob;
+use super::{PlanSource, arguments};
+use crate::output::outln;
 use crate::run::RunOutcome;
 use sim_plan::{EngineLimits, FinalRestart, Host, Plan, TimedFault};
 
@@ -23,8 +24,8 @@ pub struct ShrinkArgs {
     #[arg(long)]
     out: Option<PathBuf>,
     /// Minutes after which shrinking stops
-    #[arg(long, default_value_t = 10.0)]
-    minutes: f64,
+    #[arg(long, default_value = "10", value_parser = arguments::minutes)]
+    minutes: Duration,
 }
 
 /// Shrinks the plan, writes it and prints the next command.
@@ -33,8 +34,8 @@ pub fn shrink(args: &ShrinkArgs) -> Result<bool> {
     let first = RunJob::new(args.source.clone()).outcome()?;
     let Some(failure) = first.failures.first() else { bail!("{} does not fail", args.source.what) };
     let (ops, faults) = (plan.op_count(), plan.faults.len());
-    println!("{}: {}", failure.oracle, failure.message);
-    let until = Instant::now() + Duration::from_secs_f64(args.minutes * 60.0);
+    outln!("{}: {}", failure.oracle, failure.message);
+    let until = Instant::now() + args.minutes;
     let scratch = std::env::temp_dir().join(format!("sim-shrink-{}.plan", std::process::id()));
     let mut shrinker = Shrinker { args, oracle: failure.oracle.clone(), scratch, until, tried: 0 };
     let small = shrinker.shrink(plan)?;
@@ -47,14 +48,14 @@ pub fn shrink(args: &ShrinkArgs) -> Result<bool> {
     let note = format!("# {}: {}\n", failure.oracle, failure.message.lines().next().unwrap_or_default());
     std::fs::write(&path, note + &small.to_string())
         .with_context(|| format!("writing {}", path.display()))?;
-    println!(
+    outln!(
         "{} runs: {ops} ops became {}, {faults} faults {}",
         shrinker.tried,
         small.op_count(),
         small.faults.len()
     );
-    println!("{}", path.display());
-    println!("see it: cargo sim show {} --world {}", path.display(), args.source.options.world.word());
+    outln!("{}", path.display());
+    outln!("see it: cargo sim show {} --world {}", path.display(), args.source.options.world.word());
     Ok(true)
 }
 

@@ -17,6 +17,8 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use crate::output::outln;
+
 mod devices;
 #[cfg(madsim)]
 mod run_point;
@@ -38,7 +40,7 @@ pub struct StudyArgs {
     #[arg(long, default_value_t = 6.0)]
     measured_us: f64,
     /// Number of points to run, the smallest first: checks that the study runs and that the model agrees with its input
-    #[arg(long, conflicts_with = "out")]
+    #[arg(long, conflicts_with = "out", value_parser = crate::cli::arguments::count)]
     points: Option<usize>,
     /// File of the page; its charts go to a folder of that name
     #[arg(long)]
@@ -153,7 +155,7 @@ pub fn study(args: &StudyArgs) -> Result<bool> {
         Study::Scale => scale::page(args, &points),
         Study::Devices => devices::page(args, &points),
     };
-    println!("{page}");
+    outln!("{page}");
     if let Some(path) = &args.out {
         std::fs::write(path, page).with_context(|| format!("writing {}", path.display()))?;
     }
@@ -184,7 +186,7 @@ pub struct PointArgs {
 pub fn one_point(args: &PointArgs) -> Result<bool> {
     let setup: StudySetup = serde_json::from_str(&args.setup).context("the point's setup")?;
     let point = run_point(&setup)?;
-    println!("{}", serde_json::to_string(&point)?);
+    outln!("{}", serde_json::to_string(&point)?);
     // Dropping the world's tasks one by one would take long.
     std::process::exit(0);
 }

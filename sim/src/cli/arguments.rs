@@ -1,0 +1,110 @@
+//! Parsers of arguments. A wrong or empty argument is an error that names the valid ones: a command that runs nothing
+//! must not look like one that found nothing.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::time::Duration;
+
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+
+use sim_plan::line_format::LineField;
+
+/// Returns the parser of a type with a fixed set of words. Its error names them.
+pub fn one_of<T: LineField + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(T::WORDS)
+        .try_map(|word| T::parse(&word).ok_or_else(|| format!("{word:?}: unknown value")))
+}
+
+/// Returns the parser of a text that is not empty.
+pub fn some_text() -> NonEmptyStringValueParser {
+    NonEmptyStringValueParser::new()
+}
+
+/// Parses `FROM..TO`, the end not included. There is at least one number.
+pub fn range(text: &str) -> Result<Range<u64>, String> {
+    let wrong = |what: &str| format!("{what}; give FROM..TO with FROM below TO, as 1..101");
+    let (from, to) = text.split_once("..").ok_or_else(|| wrong("no `..` in it"))?;
+    let number = |text: &str| text.parse::<u64>().map_err(|error| wrong(&format!("{text:?}: {error}")));
+    let range = number(from)?..number(to)?;
+    if range.is_empty() { Err(wrong("no number is in it")) } else { Ok(range) }
+}
+
+/// Parses `I/N`: the I-th of N parts, from 0.
+pub fn shard(text: &str) -> Result<(u64, u64), String> {
+    let parts = text.split_once('/').and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
+    parts.filter(|(index, of)| index < of).ok_or_else(|| "not I/N with I below N, as 0/4".to_string())
+}
+
+/// Parses a duration in minutes, which is longer than none.
+pub fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    let span = Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())?;
+    if span.is_zero() { Err("no time; give minutes above 0".to_string()) } else { Ok(span) }
+}
+
+/// Parses a number of things, at least one.
+pub fn count(text: &str) -> Result<usize, String> {
+    text.parse::<NonZeroUsize>().map(NonZeroUsize::get).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_range_has_a_number() {
+        assert_eq!(range("1..3"), Ok(1..3));
+        for text in ["", "..", "1", "1..", "..3", "3..3", "10..5", "-1..5", "1..x"] {
+            let error = range(text).expect_err(text);
+            assert!(error.contains("FROM below TO"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn shards_minutes_and_counts_are_not_empty() {
+        assert_eq!((shard("3/4"), count("2")), (Ok((3, 4)), Ok(2)));
+        assert_eq!(minutes("0.5"), Ok(Duration::from_secs(30)));
+        assert!(["4/4", "0/0", "1", "a/b", ""].iter().all(|text| shard(text).is_err()));
+        assert!(["0", "-1", "NaN", "inf", ""].iter().all(|text| minutes(text).is_err()));
+        assert!(["0", "-1", "", "1.5"].iter().all(|text| count(text).is_err()));
+    }
+
+    /// Returns clap's answer to a command line that it must not accept.
+    fn refused(line: &str) -> (i32, String) {
+        let parsed = Cli::try_parse_from(line.split(' ').map(|word| word.trim_matches('"')));
+        let error = parsed.err().unwrap_or_else(|| panic!("{line}: accepted"));
+        (error.exit_code(), error.to_string())
+    }
+
+    #[test]
+    fn wrong_words_are_refused_with_the_valid_ones() {
+        let (code, text) = refused("sim run --profile nope");
+        assert!(code == 2 && text.contains("swarm") && text.contains("calm"), "{text}");
+        let (_, text) = refused("sim plans --world moon");
+        assert!(text.contains("madsim") && text.contains("turmoil"), "{text}");
+        assert!(refused("sim mutants --size smoke,huge").1.contains("bench"));
+    }
+
+    #[test]
+    fn empty_arguments_are_refused() {
+        for line in [
+            "sim run --seeds 10..5",
+            "sim run --seeds \"\"",
+            "sim run --jobs 0",
+            "sim run --minutes 0",
+            "sim run --shard 2/2",
+            "sim twice --seeds 3..3",
+            "sim replay \"\"",
+            "sim replay 1 --events 9..3",
+            "sim shrink 1 --minutes -1",
+            "sim mutants --only \"\"",
+            "sim mutants --minutes 0",
+            "sim study scale --points 0",
+        ] {
+            assert_eq!(refused(line).0, 2, "{line}");
+        }
+    }
+}
