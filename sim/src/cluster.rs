@@ -25,6 +25,11 @@ const RAFT_CACHE_BYTES: usize = 16 << 10;
 /// Longest backoff after failed elections: clusters must recover within a stated time.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
+/// Longest time until a segment that was lost is sent again.
+const RETRANSMITTED_WITHIN: Duration = Duration::from_secs(3);
+/// Disk operations and syncs of a server's restart, until its tablets are replayed.
+const RESTART_DISK_OPS: u32 = 1_000;
+
 /// Returns the latencies of the plan's devices.
 pub fn device_cost(plan: &Plan) -> DiskCost {
     let devices = &plan.devices;
@@ -94,6 +99,14 @@ pub fn raft(plan: &Plan) -> RaftOptions {
         inflight_max: usize::from(plan.sending.inflight),
         ..RaftOptions::default()
     }
+}
+
+/// Returns the time within which a cluster recovers after a fault has ended: a server restarts and replays its logs,
+/// peers retransmit and notice lost connections, and each tablet elects a leader, at the longest backoff.
+pub fn recovery_time(plan: &Plan) -> Duration {
+    let elections = raft(plan).election_timeout() * 3 + BACKOFF_MAX;
+    let restart = (plan.devices.op + plan.devices.sync) * RESTART_DISK_OPS;
+    RETRANSMITTED_WITHIN + plan.cluster.rpc_timeout * 2 + elections + restart
 }
 
 fn millis(time: Duration) -> u64 {

@@ -9,6 +9,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use engine::error::{Error, ErrorKind};
 pub use engine::schema::row_ops::RowOpKind;
 
 use crate::projection::Projection;
@@ -69,8 +70,10 @@ pub enum ClientRequest {
         rows: Vec<RowOp>,
     },
     Scan(ScanRequest),
-    /// Any other request, as text for the story.
+    /// A change of a table, or its lookup, as text for the story.
     Other(String),
+    /// An operator's change of leaders, members or servers, which may disturb others, as text for the story.
+    Operator(String),
 }
 
 /// The outcome of one row of a batch.
@@ -111,8 +114,34 @@ pub enum CallOutcome {
     },
     Done,
     /// The call certainly had no effect.
-    Failed(String),
-    Unknown(String),
+    Failed(CallError),
+    Unknown(CallError),
+}
+
+/// The reason why a call has no reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallError {
+    /// The kind of the client's error; `None` if it gave none.
+    pub kind: Option<ErrorKind>,
+    pub message: String,
+}
+
+impl From<&Error> for CallError {
+    fn from(error: &Error) -> CallError {
+        CallError { kind: Some(error.kind), message: error.message.clone() }
+    }
+}
+
+impl From<Error> for CallError {
+    fn from(error: Error) -> CallError {
+        CallError::from(&error)
+    }
+}
+
+impl From<Option<Error>> for CallError {
+    fn from(error: Option<Error>) -> CallError {
+        error.map_or(CallError { kind: None, message: "no answer".to_string() }, CallError::from)
+    }
 }
 
 /// One call of a client.
@@ -195,6 +224,15 @@ impl HistoryOp {
     }
 }
 
+impl std::fmt::Display for CallError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.kind {
+            Some(kind) => write!(f, "{kind:?}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
 impl std::fmt::Display for HistoryOp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let micros = |nanos: Nanos| nanos / 1_000;
@@ -209,10 +247,12 @@ impl std::fmt::Display for HistoryOp {
                 }
             }
             ClientRequest::Scan(scan) => write!(f, "{scan:?}")?,
-            ClientRequest::Other(what) => f.write_str(what)?,
+            ClientRequest::Other(what) | ClientRequest::Operator(what) => f.write_str(what)?,
         }
         match &self.outcome {
             CallOutcome::Rows { at, rows } => write!(f, " -> {} rows at {at:?}", rows.len()),
+            CallOutcome::Failed(error) => write!(f, " -> failed: {error}"),
+            CallOutcome::Unknown(error) => write!(f, " -> unknown: {error}"),
             other => write!(f, " -> {other:?}"),
         }
     }

@@ -3,10 +3,10 @@
 use std::fmt::Arguments;
 use std::io::Write;
 
-/// Exit code of a program whose output nobody reads any more, as shells report SIGPIPE.
+/// Exit code of a program whose output has no reader any more, as shells report SIGPIPE.
 const BROKEN_PIPE: i32 = 128 + 13;
 
-/// Prints a line like `println!`, but ends the program if nobody reads its output.
+/// Prints a line like `println!`, but ends the program if its output has no reader.
 macro_rules! outln {
     ($($text:tt)*) => { $crate::output::print_line(format_args!($($text)*)) };
 }

@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
 use crate::injector::FaultInjector;
-use crate::oracle::{Violation, idle_traffic, uncaused_failures};
+use crate::oracle::{OracleReport, Violation, availability, idle_traffic, uncaused_failures};
 use crate::post_checks;
 use crate::run_observer::RunObserver;
 use crate::workload::Workload;
 use crate::world::turmoil::TurmoilWorld;
-use crate::world::{HostProgram, StopReason, World};
+use crate::world::{BOOTED, HostProgram, StopReason, World};
 use sim_plan::line_format::words;
 use sim_plan::{Host, Plan};
 
@@ -89,6 +89,8 @@ pub struct RunResult {
     pub series: Vec<SeriesPoints>,
 }
 
+/// Memory with which a server of a plan refuses no request.
+const AMPLE_MEMORY: u64 = 64 << 20;
 /// Longest time for creating the tables.
 const PREPARE_LIMIT: Duration = Duration::from_secs(120);
 /// Longest time of a run, all phases together.
@@ -159,7 +161,10 @@ fn outcome(
     mut failures: Vec<ViolationRecord>,
     simulated: Duration,
 ) -> RunOutcome {
-    let report = workload.report();
+    let mut report = workload.report();
+    if let Some(injector) = &injector {
+        check_availability(plan, workload, injector, &mut report);
+    }
     failures.extend(report.violations.iter().map(to_record));
     let (print, counts) = (log.fingerprint(), workload.counts());
     RunOutcome {
@@ -179,6 +184,16 @@ fn outcome(
         failures,
         ..RunOutcome::default()
     }
+}
+
+fn check_availability(plan: &Plan, workload: &Workload, injector: &FaultInjector, report: &mut OracleReport) {
+    let conditions = availability::Conditions {
+        disturbances: injector.disturbances(),
+        began: BOOTED.as_nanos() as u64,
+        settle: cluster::recovery_time(plan),
+        throttles: plan.cluster.memory < AMPLE_MEMORY,
+    };
+    availability::check(&workload.history().operations(), &conditions, report);
 }
 
 fn to_record(violation: &Violation) -> ViolationRecord {

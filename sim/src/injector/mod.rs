@@ -4,7 +4,9 @@
 //! such as a kill of a server that is down, is not counted.
 
 mod cut_links;
+pub mod disturbances;
 mod machine_faults;
+mod network_faults;
 mod triggers;
 
 use std::collections::BTreeMap;
@@ -13,19 +15,21 @@ use std::time::Duration;
 use engine::disk::mem::{DiskOpKind, MemDisk, WriteDamage};
 
 use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
-use crate::net::rules::LinkEffect;
 use crate::trigger::{ArmedTrigger, TriggerAction};
 use crate::world::{LinkRule, LinkRuleId, World};
 use cut_links::CutLinks;
+use disturbances::{Disturbance, Disturbances};
 use sim_plan::RandomStream;
 use sim_plan::faults::HostDir;
-use sim_plan::{Fault, FinalRestart, Host, LinkDirection, Plan};
+use sim_plan::{Fault, FinalRestart, Host, Plan};
 
 /// Time until a supervisor restarts a process that ended by itself.
 const SUPERVISOR_PAUSE: Duration = Duration::from_millis(500);
 /// Interval at which the operator checks if a server must be restarted, once faults of its disks have begun: a fault
 /// may wait long for the operation that it hits.
 const OPERATOR_PAUSE: Duration = Duration::from_secs(2);
+/// Kind of a disturbance: the process is not running.
+const DOWN: &str = "down";
 /// Free bytes of a disk that is not full.
 const DISK_FREE: u64 = 1 << 40;
 
@@ -101,6 +105,7 @@ pub struct FaultInjector {
     next: u64,
     hosts: BTreeMap<Host, HostState>,
     links: CutLinks,
+    disturbances: Disturbances,
     /// True if no more faults may begin.
     faults_ended: bool,
     /// Number of applied faults by kind.
@@ -118,6 +123,7 @@ impl FaultInjector {
             next: 0,
             hosts,
             links: CutLinks::default(),
+            disturbances: Disturbances::default(),
             faults_ended: false,
             fired: BTreeMap::new(),
         };
@@ -167,6 +173,11 @@ impl FaultInjector {
                 && !state.paused
                 && (state.since.is_zero() || now.saturating_sub(state.since) > CAUGHT_UP_AFTER)
         })
+    }
+
+    /// Returns what was wrong with which hosts.
+    pub fn disturbances(&self) -> &[Disturbance] {
+        self.disturbances.all()
     }
 
     fn count(&mut self, what: &str) {
@@ -238,6 +249,7 @@ impl FaultInjector {
 
     fn start(&mut self, world: &mut dyn World, host: Host) {
         let (failed_before, now) = (disk_failures(world, host), world.now());
+        self.disturbances.end(host, DOWN, now);
         let state = self.state(host);
         state.since = now;
         (state.down, state.paused, state.failed_before) = (false, false, failed_before);
@@ -259,6 +271,7 @@ impl FaultInjector {
         }
         (state.down, state.paused, state.armed_power_cut, state.since) = (true, false, None, world.now());
         let starts = state.starts;
+        self.disturbances.begin(host, DOWN, world.now());
         world.machine(&host.name()).triggers().clear();
         how(world, &host.name());
         self.at(world.now() + down, ScheduledAction::Start(host, starts));
@@ -274,6 +287,7 @@ impl FaultInjector {
             let leader = self.likely_leader(world, target);
             return self.apply_to_host(world, leader, *blow, *span, kind.word());
         }
+        self.disturbances.of_device(target, kind, now);
         let applied = self.arm_trigger(world, target, kind, number)
             || self.apply_process_fault(world, target, kind)
             || self.apply_network_fault(world, target, kind)
@@ -306,6 +320,7 @@ impl FaultInjector {
                         world.machine(host).wipe_disks();
                     }
                 });
+                self.disturbances.begin(target, kind.word(), world.now());
                 if applied && !whole {
                     self.count("power-cut");
                 }
@@ -343,6 +358,7 @@ impl FaultInjector {
                     return false;
                 }
                 state.since = world.now();
+                self.disturbances.span(vec![target], kind.word(), world.now(), world.now() + *span);
                 world.pause(&target.name());
                 self.at(world.now() + *span, ScheduledAction::Resume(target));
                 true
@@ -390,86 +406,6 @@ impl FaultInjector {
 
     fn host(&self, name: &str) -> Option<Host> {
         self.hosts.keys().copied().find(|host| host.name() == name)
-    }
-
-    fn rule(&mut self, world: &mut dyn World, rule: LinkRule, until: Duration) {
-        let id = world.add_rule(rule.clone());
-        self.links.add(id, rule, world.now());
-        self.at(until, ScheduledAction::RemoveRule(id));
-    }
-
-    /// Adds rules for messages between a host and one other, or any other.
-    fn rules_between(
-        &mut self,
-        world: &mut dyn World,
-        target: Host,
-        peer: Option<Host>,
-        way: LinkDirection,
-        effect: LinkEffect,
-        span: Duration,
-    ) {
-        let (target, peer) = (Some(target.name()), peer.map(Host::name));
-        let until = world.now() + span;
-        if way != LinkDirection::In {
-            self.rule(world, LinkRule { from: target.clone(), to: peer.clone(), effect }, until);
-        }
-        if way != LinkDirection::Out {
-            self.rule(world, LinkRule { from: peer, to: target, effect }, until);
-        }
-    }
-
-    fn apply_network_fault(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
-        match kind {
-            Fault::Isolate { way, span } => {
-                self.rules_between(world, target, None, *way, LinkEffect::Block, *span);
-            }
-            Fault::CutLink { peer, way, span } => {
-                self.rules_between(world, target, Some(*peer), *way, LinkEffect::Block, *span);
-            }
-            Fault::CutPeers { way, span } => {
-                for peer in self.plan.servers().into_iter().filter(|peer| *peer != target) {
-                    self.rules_between(world, target, Some(peer), *way, LinkEffect::Block, *span);
-                }
-            }
-            Fault::SlowLink { peer, latency, span } => {
-                let effect = LinkEffect::Delay(latency.as_nanos() as u64);
-                self.rules_between(world, target, Some(*peer), LinkDirection::Both, effect, *span);
-            }
-            Fault::Loss { percent, span } => {
-                self.rules_between(
-                    world,
-                    target,
-                    None,
-                    LinkDirection::Both,
-                    LinkEffect::Lose(*percent),
-                    *span,
-                );
-            }
-            Fault::NoConnect { hang, span } => {
-                let effect = if *hang { LinkEffect::Ignore } else { LinkEffect::Refuse };
-                self.rules_between(world, target, None, LinkDirection::In, effect, *span);
-            }
-            Fault::Swizzle { span } => self.swizzle(world, target, *span),
-            Fault::Reset { peer } => return world.reset_between(&target.name(), &peer.name()) > 0,
-            _ => return false,
-        }
-        true
-    }
-
-    /// Blocks the links one after the other, and unblocks them in another order.
-    fn swizzle(&mut self, world: &mut dyn World, target: Host, span: Duration) {
-        let (now, half) = (world.now(), span.as_micros() as u64 / 2);
-        for peer in self.plan.hosts().into_iter().filter(|peer| *peer != target) {
-            let begin = now + Duration::from_micros(self.draw.below(half + 1));
-            let end = now + Duration::from_micros(half + self.draw.below(half + 1));
-            for (from, to) in [(target, peer), (peer, target)] {
-                let (from, to) = (Some(from.name()), Some(to.name()));
-                self.at(
-                    begin,
-                    ScheduledAction::AddRule(LinkRule { from, to, effect: LinkEffect::Block }, end),
-                );
-            }
-        }
     }
 
     fn apply_disk_fault(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
@@ -539,6 +475,7 @@ impl FaultInjector {
     /// Ends all faults of links, disks, clocks and memory. Restarts servers that are down, failed or damaged.
     pub fn end_faults(&mut self, world: &mut dyn World) {
         self.faults_ended = true;
+        self.disturbances.end_all(world.now());
         for (_, action) in std::mem::take(&mut self.due) {
             let begins = matches!(
                 action,

@@ -11,6 +11,7 @@ use crate::history::{HistoryOp, Nanos};
 use row_history::{RowEvent, RowEventKind, RowKey};
 
 pub mod auto_increment;
+pub mod availability;
 pub mod balance;
 pub mod bank;
 pub mod config_cas;

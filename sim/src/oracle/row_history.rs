@@ -62,7 +62,7 @@ pub fn by_row(operations: &[HistoryOp], apart: Nanos) -> BTreeMap<RowKey, Vec<Ro
                     read(index, operation, scan, since(operation, scan.mode, *at, apart), &mut rows);
                 }
             }
-            ClientRequest::Other(_) => {}
+            ClientRequest::Other(_) | ClientRequest::Operator(_) => {}
         }
     }
     rows

@@ -91,7 +91,7 @@ fn write(kind: &str, rest: &[&str]) -> (ClientRequest, CallOutcome) {
     let cells = vec![Some(value.parse().ok())];
     let request = ClientRequest::Write { table: 0, rows: vec![RowOp { kind, key, cells }] };
     let outcome = match rest[1] {
-        "?" => return (request, CallOutcome::Unknown("a timeout".to_string())),
+        "?" => return (request, CallOutcome::Unknown(None.into())),
         "ok" => RowOutcome::Done,
         "present" => RowOutcome::AlreadyPresent,
         "missing" => RowOutcome::NotFound,

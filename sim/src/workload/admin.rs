@@ -65,13 +65,13 @@ impl ClientActor {
         self.workload.count(|counts| counts.changes += u64::from(result.is_ok()));
         self.answer(
             what,
-            result.map_or_else(|error| CallOutcome::Unknown(error.message), |()| CallOutcome::Done),
+            result.map_or_else(|error| CallOutcome::Unknown(error.into()), |()| CallOutcome::Done),
         );
     }
 
     pub async fn step_down(&mut self, number: TableNo, at: u8) {
-        let what =
-            self.invoke(ClientRequest::Other(format!("table {number} tablet {at}: the leader steps down")));
+        let what = self
+            .invoke(ClientRequest::Operator(format!("table {number} tablet {at}: the leader steps down")));
         let outcome = self.try_step_down(number, at).await;
         self.record_change(what, outcome);
     }
@@ -99,7 +99,7 @@ impl ClientActor {
 impl ClientActor {
     pub async fn elect(&mut self, number: TableNo, at: u8, replica: u8) {
         let what = format!("table {number} tablet {at}: replica {replica} is to stand for election");
-        let what = self.invoke(ClientRequest::Other(what));
+        let what = self.invoke(ClientRequest::Operator(what));
         let outcome = self.try_elect(number, at, replica).await;
         self.record_change(what, outcome);
     }
@@ -124,7 +124,7 @@ impl ClientActor {
 impl ClientActor {
     /// Makes a server quiesce, and ends that after a while. A server that restarts meanwhile has forgotten it.
     pub async fn quiesce(&mut self, server: u8, span: Duration) {
-        let what = self.invoke(ClientRequest::Other(format!("t{server} quiesces for {span:?}")));
+        let what = self.invoke(ClientRequest::Operator(format!("t{server} quiesces for {span:?}")));
         let begun = self.workload.set_quiescing(&self.env, server, true).await;
         self.env.sleep(span).await;
         // A server that cannot be reached now stops quiescing after the faults have ended.

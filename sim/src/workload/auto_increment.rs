@@ -37,7 +37,7 @@ impl ClientActor {
             self.invoke(ClientRequest::Other(format!("insert key {key}, value {value}, to be numbered")));
         let outcome = match self.workload.insert_auto_increment(&self.client, &table, key, value).await {
             Ok(answer) => CallOutcome::Written(vec![answer]),
-            Err(error) => CallOutcome::Unknown(error.message),
+            Err(error) => CallOutcome::Unknown(error.into()),
         };
         self.answer(call, outcome);
     }

@@ -42,19 +42,16 @@ impl Workload {
                     .apply(&table, op.kind, &row_encoding::EncodedCells::new(op).cells(4), tag as u64)
                     .await?;
             }
-            let failures = session.flush().await;
+            let failure = session.flush().await.into_iter().next().map(|failure| failure.error);
             let answers: Vec<RowResult> = session.take_receipts().iter().map(answer_of).collect();
             let whole = answers.len() == ops.len();
             let outcome = if whole {
                 CallOutcome::Written(answers)
             } else {
-                CallOutcome::Unknown("no answer".to_string())
+                CallOutcome::Unknown(failure.clone().into())
             };
             self.history().answer(call, nanos(env), outcome);
-            match failures.into_iter().next() {
-                Some(failure) => Err(failure.error),
-                None => Ok(()),
-            }
+            failure.map_or(Ok(()), Err)
         })
         .await
     }
@@ -109,8 +106,8 @@ impl ClientActor {
             return;
         }
         self.retired.extend(between);
-        let why = failures.into_iter().next().map_or_else(String::new, |failure| failure.error.message);
-        self.answer(call, CallOutcome::Unknown(why));
+        let error = failures.into_iter().next().map(|failure| failure.error);
+        self.answer(call, CallOutcome::Unknown(error.into()));
     }
 }
 

@@ -10,8 +10,8 @@ use nyala_proto::kudu::ExternalConsistencyMode;
 use super::lists::AppendList;
 use super::{PAUSE, Workload, nanos, row_encoding, tables};
 use crate::history::{
-    CallOutcome, ClientNo, ClientRequest, HybridStamp, PendingCall, RowOp, RowOpKind, RowOutcome, RowResult,
-    TableNo,
+    CallError, CallOutcome, ClientNo, ClientRequest, HybridStamp, PendingCall, RowOp, RowOpKind, RowOutcome,
+    RowResult, TableNo,
 };
 use crate::oracle::hybrid_time;
 use crate::projection::LARGE_VALUE_MIN;
@@ -41,7 +41,7 @@ impl Workload {
     /// Executes the ops of the plan's client at `index`.
     pub async fn run_client(&self, env: &Env, index: usize) {
         let program = self.plan().clients[index].clone();
-        let client = self.connect(env).await;
+        let client = self.connect_as(env, ClientNo::from(program.setup.number)).await;
         let mut actor = ClientActor::new(self.clone(), env.clone(), client, &program);
         actor.run(&program, index).await;
     }
@@ -185,13 +185,16 @@ impl ClientActor {
         }
         let name = tables::name(number);
         loop {
+            let call = self.invoke(ClientRequest::Other(format!("open table {name}")));
             match self.client.open_table(&name).await {
                 Ok(table) => {
+                    self.answer(call, CallOutcome::Done);
                     self.tables.insert(number, table.clone());
                     return table;
                 }
-                Err(_) => self.env.sleep(PAUSE).await,
+                Err(error) => self.answer(call, CallOutcome::Failed(error.into())),
             }
+            self.env.sleep(PAUSE).await;
         }
     }
 
@@ -278,7 +281,7 @@ impl ClientActor {
             self.reread();
         }
         let certain = error.as_ref().is_some_and(|error| self.is_definite_failure(error));
-        let why = error.map_or("no answer".to_string(), |error| error.message);
+        let why = CallError::from(error);
         for (_, call) in std::mem::take(&mut self.waiting) {
             let outcome = if certain { CallOutcome::Failed } else { CallOutcome::Unknown };
             self.answer(call, outcome(why.clone()));

@@ -24,14 +24,15 @@ use sim_plan::client_ops::ChangeTarget;
 
 impl ClientActor {
     pub async fn move_replica(&mut self, number: TableNo, at: u8, asked: ChangeTarget) {
-        let what = self.invoke(ClientRequest::Other(format!("table {number} tablet {at}: a replica moves")));
+        let what =
+            self.invoke(ClientRequest::Operator(format!("table {number} tablet {at}: a replica moves")));
         let outcome = self.try_move(number, at, asked).await;
         self.record_change(what, outcome);
     }
 
     pub async fn evict(&mut self, number: TableNo, at: u8, asked: ChangeTarget) {
-        let what =
-            self.invoke(ClientRequest::Other(format!("table {number} tablet {at}: a replica is taken away")));
+        let what = self
+            .invoke(ClientRequest::Operator(format!("table {number} tablet {at}: a replica is taken away")));
         let outcome = self.try_evict(number, at, asked).await;
         self.record_change(what, outcome);
     }

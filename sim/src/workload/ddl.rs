@@ -128,5 +128,5 @@ fn column_name(number: u8) -> String {
 }
 
 fn failed(error: &Error) -> CallOutcome {
-    CallOutcome::Unknown(error.message.clone())
+    CallOutcome::Unknown(error.into())
 }

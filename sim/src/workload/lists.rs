@@ -50,8 +50,7 @@ impl ClientActor {
         let call = self.invoke(ClientRequest::Write { table: LISTS, rows: vec![op] });
         let applied = session.apply(&table, RowOpKind::Insert, &encoded.cells(4), 0).await;
         let Some(receipt) = session.take_receipts().into_iter().next() else {
-            let why = applied.err().map_or_else(String::new, |error| error.message);
-            return self.answer(call, CallOutcome::Unknown(why));
+            return self.answer(call, CallOutcome::Unknown(applied.err().into()));
         };
         let answer = answer_of(&receipt);
         if matches!(answer, RowResult::At { outcome: RowOutcome::Done, .. }) {

@@ -18,7 +18,7 @@ use engine::ids::TabletId;
 use nyala_client::{Client, ClientConfig};
 use nyala_common::env::Env;
 
-use crate::history::{ClientNo, History, HybridStamp, Nanos, TableNo};
+use crate::history::{CallOutcome, ClientNo, ClientRequest, History, HybridStamp, Nanos, TableNo};
 use crate::oracle::{self, OracleReport, Violation};
 use sim_plan::Plan;
 
@@ -123,15 +123,34 @@ impl Workload {
         report
     }
 
+    /// Connects a client of the plan; each attempt is an operation of its history.
+    async fn connect_as(&self, env: &Env, number: ClientNo) -> Client {
+        let invoke = || self.history().invoke(number, nanos(env), 0, ClientRequest::Other("connect".into()));
+        let mut call = Some(invoke());
+        self.connect_with(env, |error| {
+            let outcome = error.map_or(CallOutcome::Done, |error| CallOutcome::Failed(error.into()));
+            call.take().into_iter().for_each(|call| self.history().answer(call, nanos(env), outcome.clone()));
+            call = error.map(|_| invoke());
+        })
+        .await
+    }
+
     /// Connects a client to the cluster; retries until it succeeds.
     async fn connect(&self, env: &Env) -> Client {
+        self.connect_with(env, |_| ()).await
+    }
+
+    /// `attempted`: called after each attempt, with its error.
+    async fn connect_with(&self, env: &Env, mut attempted: impl FnMut(Option<&Error>)) -> Client {
         let cluster = &self.plan().cluster;
         let masters = (0..cluster.masters).map(|number| format!("m{number}:{MASTER_PORT}"));
         let mut config = ClientConfig::new(masters);
         config.rpc_timeout = cluster.rpc_timeout;
         config.operation_timeout = cluster.op_timeout;
         loop {
-            match Client::connect(env.clone(), config.clone()).await {
+            let connected = Client::connect(env.clone(), config.clone()).await;
+            attempted(connected.as_ref().err());
+            match connected {
                 Ok(client) => return client,
                 Err(_) => env.sleep(PAUSE).await,
             }

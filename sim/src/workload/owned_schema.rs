@@ -128,7 +128,7 @@ impl ClientActor {
         let altered = self.client.alter_table(&table, &[step], None).await;
         let outcome = match &altered {
             Ok(_) => CallOutcome::Done,
-            Err(error) => CallOutcome::Unknown(error.message.clone()),
+            Err(error) => CallOutcome::Unknown(error.into()),
         };
         self.answer(call, outcome);
         let done = altered.is_ok();
@@ -201,10 +201,7 @@ impl ClientActor {
         }
         match receipt {
             Some(receipt) => self.answer(call, CallOutcome::Written(vec![answer_of(&receipt)])),
-            None => self.answer(
-                call,
-                CallOutcome::Unknown(applied.err().map_or_else(String::new, |error| error.message)),
-            ),
+            None => self.answer(call, CallOutcome::Unknown(applied.err().into())),
         }
         if !known {
             // Other clients may have altered it since it was opened.

@@ -90,7 +90,7 @@ impl Workload {
         let call = self.history().invoke(RECOVERY_CLIENT, nanos(env), after, ClientRequest::Scan(scan));
         let (outcome, result) = match self.read(table, scan, spec, None).await {
             Ok(read) => (CallOutcome::Rows { at: read.at, rows: read.rows }, Ok(())),
-            Err(error) => (CallOutcome::Failed(error.message.clone()), Err(error)),
+            Err(error) => (CallOutcome::Failed((&error).into()), Err(error)),
         };
         self.history().answer(call, nanos(env), outcome);
         result

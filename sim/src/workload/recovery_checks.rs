@@ -138,7 +138,7 @@ impl Workload {
                 let applied = session.apply(table, op.kind, &cells, 0).await;
                 let outcome = match session.take_receipts().first() {
                     Some(receipt) => CallOutcome::Written(vec![answer_of(receipt)]),
-                    None => CallOutcome::Unknown("no answer".to_string()),
+                    None => CallOutcome::Unknown(applied.clone().err().into()),
                 };
                 self.history().answer(call, nanos(env), outcome);
                 applied

@@ -177,7 +177,7 @@ impl ClientActor {
                 Some(read)
             }
             Err(error) => {
-                self.answer(call, CallOutcome::Failed(error.message));
+                self.answer(call, CallOutcome::Failed(error.into()));
                 None
             }
         }

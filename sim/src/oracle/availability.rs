@@ -1,0 +1,184 @@
+//! Availability: an operation that nothing disturbs has a reply.
+//!
+//! ```text
+//! disturbance   from ├──────────┤ to ├── settle ──┤
+//! operation                              ├────┤          excused
+//! operation                                         ├────┤   must have a reply
+//! ```
+//!
+//! The fault injector knows what is wrong with which hosts and when. After each disturbance the cluster needs some
+//! time, which follows from the plan's settings: detection of failures, an election, a retransmission, a restart. What
+//! operators do to leaders and members disturbs as well.
+//!
+//! A reply that rejects a request is no violation here; this oracle looks at calls that ended without a reply, because
+//! no server could be reached or none was ready.
+
+use std::time::Duration;
+
+use engine::error::ErrorKind;
+
+use super::{OracleReport, Violation};
+use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, Nanos};
+use crate::injector::disturbances::Disturbance;
+
+/// Name of this oracle.
+pub const NAME: &str = "availability";
+/// Disturbances that a story names.
+const STORY_LINES: usize = 6;
+
+/// Conditions that may keep operations of a run from success.
+pub struct Conditions<'a> {
+    pub disturbances: &'a [Disturbance],
+    /// The clients' monotonic clock when the run began.
+    pub began: Nanos,
+    /// Time within which the cluster recovers from any disturbance.
+    pub settle: Duration,
+    /// True if servers may refuse requests at any time because they have little memory.
+    pub throttles: bool,
+}
+
+/// A span of time.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    from: Duration,
+    to: Duration,
+}
+
+impl Span {
+    fn overlaps(self, other: Span) -> bool {
+        self.from <= other.to && other.from <= self.to
+    }
+}
+
+/// Checks every operation that has ended.
+pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut OracleReport) {
+    let by_operators: Vec<Span> = operations
+        .iter()
+        .filter(|operation| is_by_operator(operation))
+        .map(|operation| conditions.span_of(operation, conditions.settle))
+        .collect();
+    for operation in operations.iter().filter(|operation| operation.returned.is_some()) {
+        let life = conditions.span_of(operation, Duration::ZERO);
+        let disturbed = conditions.disturbances.iter().any(|one| conditions.effect(one).overlaps(life));
+        if disturbed || by_operators.iter().any(|span| span.overlaps(life)) {
+            continue;
+        }
+        report.checked += 1;
+        if let Some(error) = unanswered(operation, conditions) {
+            report.add(conditions.violation(operation, error));
+        }
+    }
+}
+
+/// Returns the error of an operation that ended without a reply, if it must have one.
+fn unanswered<'a>(operation: &'a HistoryOp, conditions: &Conditions<'_>) -> Option<&'a CallError> {
+    let error = match &operation.outcome {
+        CallOutcome::Failed(error) | CallOutcome::Unknown(error) => error,
+        CallOutcome::Pending | CallOutcome::Written(_) | CallOutcome::Rows { .. } | CallOutcome::Done => {
+            return None;
+        }
+    };
+    use ErrorKind::*;
+    match error.kind {
+        // The request was looked at.
+        Some(Invalid | NotFound | AlreadyPresent | Unsupported) => None,
+        Some(Throttled) if conditions.throttles => None,
+        Some(Throttled | NotReady | NotLeader | Aborted | Corrupt | Io) | None => Some(error),
+    }
+}
+
+/// Returns true for what an operator does to leaders, members or servers: other operations may fail meanwhile, and
+/// itself it may find that there is nothing to do.
+fn is_by_operator(operation: &HistoryOp) -> bool {
+    matches!(operation.request, ClientRequest::Operator(_))
+}
+
+impl Conditions<'_> {
+    /// Returns an operation's life and some time after it.
+    fn span_of(&self, operation: &HistoryOp, after: Duration) -> Span {
+        let since = |nanos: Nanos| Duration::from_nanos(nanos.saturating_sub(self.began));
+        let to = operation.returned.map_or(Duration::MAX, |returned| since(returned) + after);
+        Span { from: since(operation.invoked), to }
+    }
+
+    /// Returns the time in which a disturbance may have an effect.
+    fn effect(&self, disturbance: &Disturbance) -> Span {
+        let to = disturbance.to.map_or(Duration::MAX, |to| to + self.settle);
+        Span { from: disturbance.from, to }
+    }
+
+    fn violation(&self, operation: &HistoryOp, error: &CallError) -> Violation {
+        let life = self.span_of(operation, Duration::ZERO);
+        let message = format!(
+            "no reply within {:?} though nothing was wrong: {error}",
+            life.to.saturating_sub(life.from)
+        );
+        let mut story = vec![operation.to_string()];
+        let before = self.disturbances.iter().filter(|one| one.from < life.from);
+        let mut last: Vec<&Disturbance> = before.collect();
+        last.sort_by_key(|one| one.to);
+        let shown = last.iter().rev().take(STORY_LINES);
+        story.extend(shown.map(|one| format!("before it: {one}, and {:?} to recover", self.settle)));
+        Violation { story, ..Violation::new(NAME, message) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::error::Error;
+    use sim_plan::Host;
+
+    const SECOND: Nanos = 1_000_000_000;
+    const BEGAN: Nanos = 100 * SECOND;
+
+    /// Returns an operation from one second of the run to another.
+    fn operation(request: ClientRequest, from: u64, to: u64, outcome: CallOutcome) -> HistoryOp {
+        let (invoked, returned) = (BEGAN + from * SECOND, Some(BEGAN + to * SECOND));
+        HistoryOp { client: 1, invoked, returned, after: 0, request, outcome }
+    }
+
+    fn timeout() -> CallOutcome {
+        CallOutcome::Unknown(Error::not_ready("no leader").into())
+    }
+
+    fn write(from: u64, to: u64, outcome: CallOutcome) -> HistoryOp {
+        operation(ClientRequest::Write { table: 0, rows: Vec::new() }, from, to, outcome)
+    }
+
+    /// Returns the number of violations and of checked operations. t1 is down from second 10 to 20, and recovers within
+    /// 5 seconds.
+    fn judged(operations: &[HistoryOp]) -> (usize, u64) {
+        let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
+        let down = Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to };
+        let settle = Duration::from_secs(5);
+        let conditions = Conditions { disturbances: &[down], began: BEGAN, settle, throttles: false };
+        let mut report = OracleReport::default();
+        check(operations, &conditions, &mut report);
+        (report.violations.len(), report.checked)
+    }
+
+    #[test]
+    fn a_timeout_is_excused_only_beside_a_disturbance() {
+        assert_eq!(judged(&[write(0, 9, timeout())]), (1, 1));
+        assert_eq!(judged(&[write(0, 10, timeout())]), (0, 0));
+        assert_eq!(judged(&[write(24, 40, timeout())]), (0, 0));
+        assert_eq!(judged(&[write(26, 40, timeout())]), (1, 1));
+        assert_eq!(judged(&[write(26, 40, CallOutcome::Unknown(None.into()))]), (1, 1));
+    }
+
+    #[test]
+    fn replies_and_rejections_are_no_violation() {
+        let invalid = CallOutcome::Failed(Error::invalid("no such column").into());
+        assert_eq!(judged(&[write(0, 9, invalid), write(30, 31, CallOutcome::Written(Vec::new()))]), (0, 2));
+        let pending = HistoryOp { returned: None, ..write(0, 1, CallOutcome::Pending) };
+        assert_eq!(judged(&[pending]), (0, 0));
+    }
+
+    #[test]
+    fn operators_disturb_others_and_may_fail() {
+        let step_down = operation(ClientRequest::Operator("a leader steps down".into()), 30, 31, timeout());
+        assert_eq!(judged(&[step_down.clone(), write(35, 40, timeout())]), (0, 0));
+        assert_eq!(judged(&[step_down, write(37, 40, timeout())]), (1, 1));
+    }
+}
