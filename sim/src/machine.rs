@@ -160,6 +160,11 @@ impl Machine {
         devices.counts_before.iter().copied().chain(mounted).collect()
     }
 
+    /// Returns the number of operations of its disks, those of replaced disks not included.
+    pub fn disk_op_count(&self) -> u64 {
+        self.devices().mounted.values().map(|device| device.disk.op_count()).sum()
+    }
+
     /// Returns true if its disks have executed all operations correctly so far and have power.
     pub fn disks_are_fault_free(&self) -> bool {
         !self.lost_power() && self.fault_counts().iter().all(|counts| !had_disk_fault(counts))

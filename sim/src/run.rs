@@ -74,6 +74,9 @@ pub struct RunOutcome {
     pub fired: BTreeMap<String, u64>,
     /// Number of times each mark was reached.
     pub marks: BTreeMap<String, u64>,
+    /// Counters of the run's cost by name, as far as its world counts.
+    #[serde(default)]
+    pub work: BTreeMap<String, u64>,
     pub failures: Vec<ViolationRecord>,
     /// CPU time and memory of the process, where known.
     pub cpu_ms: u64,
@@ -138,13 +141,14 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult,
         written.map_err(|error| format!("writing traces into {}: {error}", dir.display()))?;
     }
     let injector = phases.unwrap_or_else(|panic| resume_unwind(panic));
+    let work = work_counts(run.world, plan, &observer);
     let (mut failures, simulated) = (run.failures, run.world.now());
     observer.check_live_tablets(&workload.live_tablets());
     let (memory, unprovoked) = (observer.memory_violations(), observer.uncaused_failures());
     failures.extend(observer.violations().iter().chain(&memory).chain(&unprovoked).map(to_record));
     let checks_begin = cpu_ms();
     let outcome = outcome(plan, kind, &log, &workload, injector, failures, simulated);
-    let outcome = RunOutcome { marks: observer.marks(), ..outcome };
+    let outcome = RunOutcome { marks: observer.marks(), work, ..outcome };
     let outcome =
         RunOutcome { judge_ms: cpu_ms() - checks_begin, cpu_ms: cpu_ms(), rss_kib: rss_kib(), ..outcome };
     // Dropping a world drops its tasks one by one; the process ends soon anyway.
@@ -184,6 +188,19 @@ fn outcome(
         failures,
         ..RunOutcome::default()
     }
+}
+
+/// Returns the counters of the world, of its disks and of what is recorded and checked.
+fn work_counts(world: &mut dyn World, plan: &Plan, observer: &RunObserver) -> BTreeMap<String, u64> {
+    let mut counts = world.work_counts();
+    if counts.is_empty() {
+        return BTreeMap::new();
+    }
+    let disks = plan.servers().iter().map(|host| world.machine(&host.name()).disk_op_count()).sum();
+    counts.insert("disk operations", disks);
+    counts.insert("records", world.log().fingerprint().events);
+    counts.insert("notes", observer.events());
+    counts.into_iter().map(|(name, count)| (name.to_string(), count)).collect()
 }
 
 fn check_availability(plan: &Plan, workload: &Workload, injector: &FaultInjector, report: &mut OracleReport) {

@@ -17,6 +17,7 @@ use crate::study;
 use sim_plan::{FaultProfile, Plan, PlanSize};
 
 pub(crate) mod arguments;
+mod cost;
 mod determinism;
 mod fault_report;
 mod gates;
@@ -28,6 +29,8 @@ mod required_faults;
 mod results;
 mod run_pool;
 mod run_process;
+mod scratch_plans;
+mod search_log;
 mod show;
 mod shrink;
 
@@ -59,6 +62,8 @@ enum Command {
     Merge(results::MergeArgs),
     /// Runs all mutants and reports how soon each is killed
     Mutants(mutants::MutantsArgs),
+    /// Counts what runs cost: steps, polls, timers, segments, disk operations
+    Cost(cost::CostArgs),
     /// Estimates performance with a cost model
     Study(study::StudyArgs),
     /// Runs one point of a study in this process
@@ -173,6 +178,7 @@ pub fn main() -> ExitCode {
         Command::Plan(args) => print_plan(&args.options.plan(args.seed)),
         Command::Merge(args) => results::merge(&args),
         Command::Mutants(args) => mutants::mutants(&args),
+        Command::Cost(args) => cost::cost(&args),
         Command::Study(args) => study::study(&args),
         Command::StudyPoint(args) => study::one_point(&args),
         Command::One(args) => run_process::one(&args),

@@ -5,7 +5,8 @@
 //! proves nothing and is skipped. Controls, whose patches change no observable behaviour, must stay clean.
 //!
 //! Every mutant has the same runs ([`course`]), chosen without knowledge of the patch. Each outcome is stored as soon
-//! as it is known ([`super::mutant_results`]), so an interrupted search continues.
+//! as it is known ([`super::mutant_results`]), and so is each run ([`super::search_log`]), so an interrupted search
+//! continues where it was.
 //!
 //! ```text
 //! # Description of the mutant.     the first lines of a patch
@@ -17,8 +18,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -29,6 +30,8 @@ use super::mutant_results::{MutantResult, MutantResults};
 use super::mutant_schemata::join;
 use super::required_faults::needs;
 use super::run_process::RunJob;
+use super::scratch_plans::ScratchPlans;
+use super::search_log::{RunKey, RunRecord, SearchLog, fingerprint};
 use super::{PlanSource, RunOptions, arguments};
 use crate::output::outln;
 use crate::run::{RunOutcome, WorldKind};
@@ -65,6 +68,12 @@ pub struct MutantsArgs {
     /// The file of mutants by kind of fault
     #[arg(long, default_value = "sim/FAULTS.md")]
     kinds: PathBuf,
+    /// CPU minutes for finding which faults a killed mutant needs
+    #[arg(long, default_value = "2", value_parser = arguments::minutes)]
+    ablation: Duration,
+    /// Do not look for the faults that a killed mutant needs
+    #[arg(long)]
+    no_ablation: bool,
     /// Run mutants again that were killed already, or survived with as much time
     #[arg(long)]
     again: bool,
@@ -82,6 +91,11 @@ pub struct MutantsArgs {
           value_parser = arguments::one_of::<PlanSize>())]
     size: Vec<PlanSize>,
 }
+
+/// Entry of the needed faults if they are not determined.
+const UNDETERMINED: &str = "?";
+/// Attempts of a run that is killed from outside.
+const TRIES: u32 = 3;
 
 /// One mutant.
 struct Mutant {
@@ -103,17 +117,20 @@ impl Mutant {
 }
 
 /// One run of a search.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy)]
 struct SearchAttempt {
     size: PlanSize,
     profile: FaultProfile,
     seed: u64,
 }
 
-/// The outcome of a run without any mutant.
-struct BaselineRun {
-    hash: String,
-    oracles: Vec<String>,
+/// The end of the runs of a mutant.
+struct Verdict {
+    result: MutantResult,
+    /// The oracle's message.
+    message: String,
+    /// The run and the oracle that killed it.
+    killed: Option<(SearchAttempt, String)>,
 }
 
 /// The search for all mutants.
@@ -122,7 +139,10 @@ struct Search<'a> {
     /// The joined program, and the programs of other mutants by number.
     program: PathBuf,
     others: HashMap<u32, PathBuf>,
-    baseline: Mutex<HashMap<SearchAttempt, Arc<OnceLock<BaselineRun>>>>,
+    /// Fingerprints of these programs.
+    fingerprints: HashMap<PathBuf, String>,
+    log: SearchLog,
+    plans: ScratchPlans,
     verdicts: Mutex<MutantResults>,
     day: String,
 }
@@ -138,7 +158,12 @@ pub fn mutants(args: &MutantsArgs) -> Result<bool> {
     let verdicts = Mutex::new(MutantResults::read(&args.verdicts)?);
     let day = output(Command::new("date").args(["-u", "+%F"]))?.trim().to_string();
     let (program, others) = programs(args, &all, &mutants)?;
-    let search = Search { args, program, others, baseline: Mutex::default(), verdicts, day };
+    let all_programs = others.values().chain([&program]);
+    let fingerprints = all_programs.map(|program| Ok((program.clone(), fingerprint(program)?)));
+    let fingerprints = fingerprints.collect::<Result<_>>()?;
+    let log = SearchLog::open(&args.scratch.join("runs.jsonl"))?;
+    let plans = ScratchPlans::new(&args.scratch)?;
+    let search = Search { args, program, others, fingerprints, log, plans, verdicts, day };
     if !args.kind.is_empty() {
         return search.kinds(&mutants);
     }
@@ -194,7 +219,7 @@ impl Search<'_> {
 
     fn shown_by(&self, kind: &str, mutants: &[&Mutant]) -> Result<Option<FaultFinding>> {
         let profile = profile_of(kind).with_context(|| format!("unknown kind of fault: {kind:?}"))?;
-        let (scratch, mut spent) = (self.args.scratch.join(format!("{kind}.plan")), Duration::ZERO);
+        let (scratch, mut spent) = (self.plans.path(kind), Duration::ZERO);
         let sizes = self.args.size.iter().copied().cycle();
         let plans = (self.args.from..).zip(sizes).map(|(seed, size)| {
             let options = RunOptions { world: self.args.world, profile, size };
@@ -226,9 +251,15 @@ impl Search<'_> {
             print(mutant, &known, "");
             return Ok(known);
         }
-        let (result, message) = self.oracle(mutant)?;
+        let Verdict { mut result, message, killed } = self.oracle(mutant)?;
         print(mutant, &result, &message);
+        // Stored before the faults that it needs are known: that may take long, or be interrupted.
         self.lock()?.keep(&mutant.name, result.clone())?;
+        let Some((attempt, oracle)) = killed.filter(|_| !self.args.no_ablation) else { return Ok(result) };
+        if let Some(needs) = self.needs(attempt, mutant, &oracle)? {
+            result.needs = needs;
+            self.lock()?.keep(&mutant.name, result.clone())?;
+        }
         Ok(result)
     }
 
@@ -240,8 +271,8 @@ impl Search<'_> {
         self.args.minutes
     }
 
-    /// Runs a mutant; returns the result and the oracle's message.
-    fn oracle(&self, mutant: &Mutant) -> Result<(MutantResult, String)> {
+    /// Runs a mutant until it is killed or the time is over.
+    fn oracle(&self, mutant: &Mutant) -> Result<Verdict> {
         let mut result = MutantResult {
             caught: None,
             needs: Vec::new(),
@@ -254,34 +285,55 @@ impl Search<'_> {
             if result.cpu >= self.limit() {
                 break;
             }
-            let (outcome, cpu) = timed(&self.job(next, mutant))?;
-            let baseline = self.baseline(next)?;
-            let baseline = baseline.get().context("it was run")?;
+            let outcome = self.logged(next, Some(mutant))?;
+            let baseline = self.logged(next, None)?;
             result.seeds += 1;
-            result.cpu += cpu;
+            result.cpu += outcome.cpu;
             result.differ += u64::from(outcome.hash != baseline.hash);
-            let fresh =
-                outcome.failures.into_iter().find(|failure| !baseline.oracles.contains(&failure.oracle));
-            if let Some(failure) = fresh {
+            let in_baseline = |oracle: &String| baseline.failures.iter().any(|(other, _)| other == oracle);
+            let fresh = outcome.failures.into_iter().find(|(oracle, _)| !in_baseline(oracle));
+            if let Some((oracle, message)) = fresh {
                 let run = format!("{} {} {}", next.profile.word(), next.size.word(), next.seed);
-                result.needs = self.needs(next, mutant, &failure.oracle)?;
-                result.caught = Some((failure.oracle, run));
-                return Ok((result, failure.message));
+                result.needs = vec![UNDETERMINED.to_string()];
+                result.caught = Some((oracle.clone(), run));
+                return Ok(Verdict { result, message, killed: Some((next, oracle)) });
             }
         }
-        Ok((result, String::new()))
+        Ok(Verdict { result, message: String::new(), killed: None })
     }
 
-    /// Returns the kinds of faults without which `oracle` reports nothing in a run where it did.
-    fn needs(&self, next: SearchAttempt, mutant: &Mutant, oracle: &str) -> Result<Vec<String>> {
-        let scratch = self.args.scratch.join(format!("needs-{}.plan", mutant.number));
+    /// Returns the record of a run with a mutant or without one, from the log if it was made before.
+    fn logged(&self, next: SearchAttempt, mutant: Option<&Mutant>) -> Result<RunRecord> {
+        let job = mutant.map_or_else(|| self.clean(next), |mutant| self.job(next, mutant));
+        let program = job.program.as_ref().and_then(|program| self.fingerprints.get(program));
+        let words = [self.args.world.word(), next.profile.word(), next.size.word()].join(" ");
+        let key = RunKey {
+            program: program.context("every program has a fingerprint")?.clone(),
+            mutant: job.mutant,
+            run: format!("{words} {}", next.seed),
+        };
+        self.log.get(key, || {
+            let (outcome, cpu) = timed(&job)?;
+            let failures = outcome.failures.into_iter().map(|failure| (failure.oracle, failure.message));
+            Ok(RunRecord { hash: outcome.hash, failures: failures.collect(), cpu })
+        })
+    }
+
+    /// Returns the kinds of faults without which `oracle` reports nothing in a run where it did; none if that takes
+    /// more time than allowed.
+    fn needs(&self, next: SearchAttempt, mutant: &Mutant, oracle: &str) -> Result<Option<Vec<String>>> {
+        let (scratch, mut spent) = (self.plans.path(&format!("needs-{}", mutant.number)), Duration::ZERO);
         let job = self.job(next, mutant);
         let found = needs(&job.source.plan()?, |plan| {
+            if spent >= self.args.ablation {
+                return Ok(None);
+            }
             fs::write(&scratch, plan.to_string())?;
             let source =
                 PlanSource { what: scratch.display().to_string(), options: job.source.options.clone() };
-            let outcome = RunJob { source, ..job.clone() }.outcome()?;
-            Ok(outcome.failures.iter().any(|failure| failure.oracle == oracle))
+            let (outcome, cpu) = timed(&RunJob { source, ..job.clone() })?;
+            spent += cpu;
+            Ok(Some(outcome.failures.iter().any(|failure| failure.oracle == oracle)))
         });
         let _gone = fs::remove_file(&scratch);
         found
@@ -302,20 +354,6 @@ impl Search<'_> {
             program: Some(self.program.clone()),
             ..RunJob::new(PlanSource { what: next.seed.to_string(), options })
         }
-    }
-
-    /// Returns the run without a mutant, which all mutants share.
-    fn baseline(&self, next: SearchAttempt) -> Result<Arc<OnceLock<BaselineRun>>> {
-        let mut all = self.baseline.lock().map_err(|_| anyhow!("another worker died"))?;
-        let baseline = all.entry(next).or_default().clone();
-        drop(all);
-        if baseline.get().is_none() {
-            let outcome = self.clean(next).outcome()?;
-            let oracles = outcome.failures.into_iter().map(|failure| failure.oracle).collect();
-            // Another worker may have been faster.
-            let _same = baseline.set(BaselineRun { hash: outcome.hash, oracles });
-        }
-        Ok(baseline)
     }
 }
 
@@ -406,8 +444,14 @@ fn build(args: &MutantsArgs, tree: &Path, name: &str) -> Result<PathBuf> {
 
 /// Returns the outcome of a run and its CPU time; for a run that died, the elapsed time.
 fn timed(job: &RunJob) -> Result<(RunOutcome, Duration)> {
-    let begun = Instant::now();
-    let outcome = job.outcome()?;
+    let (begun, mut tries) = (Instant::now(), 1);
+    let outcome = loop {
+        match job.outcome() {
+            // An operator may have killed it.
+            Err(_) if tries < TRIES => tries += 1,
+            outcome => break outcome?,
+        }
+    };
     let cpu = match outcome.cpu_ms {
         0 => begun.elapsed(),
         ms => Duration::from_millis(ms),

@@ -34,45 +34,57 @@ const LOOPBACK: Duration = Duration::from_micros(30);
 const QUICK: Duration = Duration::from_micros(60);
 
 /// Returns the kinds of faults that `plan` needs, in the order of their words. `caught` returns true if the mutant is
-/// killed in a plan.
-pub fn needs(plan: &Plan, mut caught: impl FnMut(&Plan) -> Result<bool>) -> Result<Vec<String>> {
+/// killed in a plan, and none if there is no time to find out: then nothing is returned either.
+pub fn needs(
+    plan: &Plan,
+    mut caught: impl FnMut(&Plan) -> Result<Option<bool>>,
+) -> Result<Option<Vec<String>>> {
     let words: BTreeSet<&str> = plan.faults.iter().map(|fault| fault.kind.word()).collect();
     let (mut left, mut needed) = (plan.clone(), Vec::new());
     let mut quiet = plan.clone();
     quiet.faults.clear();
-    if words.len() > 1 && caught(&quiet)? {
-        left = quiet;
+    if words.len() > 1 {
+        match caught(&quiet)? {
+            Some(true) => left = quiet,
+            Some(false) => {}
+            None => return Ok(None),
+        }
     }
     for word in words {
         let mut without = left.clone();
         without.faults.retain(|fault| fault.kind.word() != word);
-        try_without(word, without, &mut left, &mut needed, &mut caught)?;
+        if !try_without(word, without, &mut left, &mut needed, &mut caught)? {
+            return Ok(None);
+        }
     }
     for (word, take_out) in STANDING {
         let mut without = left.clone();
         take_out(&mut without);
-        try_without(word, without, &mut left, &mut needed, &mut caught)?;
+        if !try_without(word, without, &mut left, &mut needed, &mut caught)? {
+            return Ok(None);
+        }
     }
     needed.sort_unstable();
-    Ok(needed)
+    Ok(Some(needed))
 }
 
+/// Tries a plan without one kind of fault; false if there is no time for that.
 fn try_without(
     word: &str,
     without: Plan,
     left: &mut Plan,
     needed: &mut Vec<String>,
-    caught: &mut impl FnMut(&Plan) -> Result<bool>,
-) -> Result<()> {
+    caught: &mut impl FnMut(&Plan) -> Result<Option<bool>>,
+) -> Result<bool> {
     if without == *left {
-        return Ok(());
+        return Ok(true);
     }
-    if caught(&without)? {
-        *left = without;
-    } else {
-        needed.push(word.to_string());
+    match caught(&without)? {
+        Some(true) => *left = without,
+        Some(false) => needed.push(word.to_string()),
+        None => return Ok(false),
     }
-    Ok(())
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -94,11 +106,22 @@ mod tests {
         let first = plan.faults[0].kind.word();
         let seen = |plan: &Plan| {
             let there = plan.faults.iter().any(|fault| fault.kind.word() == first);
-            Ok(there && !plan.clocks.is_empty())
+            Ok(Some(there && !plan.clocks.is_empty()))
         };
         let mut expected = vec!["clocks".to_string(), first.to_string()];
         expected.sort_unstable();
-        assert_eq!(needs(&plan, seen).expect("no run can fail"), expected);
-        assert_eq!(needs(&plan, |_| Ok(true)).expect("no run can fail"), Vec::<String>::new());
+        assert_eq!(needs(&plan, seen).expect("no run can fail"), Some(expected));
+        assert_eq!(needs(&plan, |_| Ok(Some(true))).expect("no run can fail"), Some(Vec::new()));
+    }
+
+    #[test]
+    fn nothing_is_said_about_needs_if_there_is_no_time() {
+        let mut runs = 0;
+        let one_run = |_: &Plan| {
+            runs += 1;
+            Ok((runs == 1).then_some(false))
+        };
+        assert_eq!(needs(&plan(), one_run).expect("no run can fail"), None);
+        assert_eq!(runs, 2);
     }
 }

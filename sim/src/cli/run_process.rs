@@ -5,12 +5,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::Range;
+use std::os::unix::process::{ExitStatusExt, parent_id};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,11 @@ const CURVE_MARK: &str = "@curve ";
 const STORY_LINES: usize = 60;
 /// Real time after which a run counts as hung.
 const HANG: Duration = Duration::from_secs(300);
+
+/// Signals that no run sends to itself: hangup, interrupt, kill (also of a system without memory), terminate.
+const OUTSIDE: [i32; 4] = [1, 2, 9, 15];
+/// Interval at which a run looks for its parent.
+const PARENT_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub struct RunOneArgs {
@@ -73,6 +79,7 @@ pub struct ChildOutput {
 
 /// Runs the plan in this process.
 pub fn one(args: &RunOneArgs) -> Result<bool> {
+    end_with_parent();
     let plan = args.source.plan()?;
     let events = args.events.clone().unwrap_or(0..0);
     let traces = args.trace.as_ref().map(|dir| (dir.clone(), args.source.file_name()));
@@ -95,6 +102,17 @@ pub fn one(args: &RunOneArgs) -> Result<bool> {
     stdout.flush()?;
     // Dropping the world's tasks one by one would take long.
     std::process::exit(if result.outcome.failures.is_empty() { 0 } else { 1 });
+}
+
+/// Ends this process when its parent has ended: the outcome has no reader, and a run that hangs would never end.
+fn end_with_parent() {
+    let parent = parent_id();
+    std::thread::spawn(move || {
+        while parent_id() == parent {
+            std::thread::sleep(PARENT_LOOK);
+        }
+        std::process::exit(3);
+    });
 }
 
 /// A run for a child process.
@@ -172,6 +190,10 @@ impl RunJob {
         let stderr_text = stderr_text.join().unwrap_or_default();
         let mut output = output?;
         if !output.1 {
+            let signal = status.signal().filter(|signal| OUTSIDE.contains(signal) && !hung);
+            if let Some(signal) = signal {
+                bail!("{}: killed from outside (signal {signal}); run it again", self.source.what);
+            }
             output.0.outcome = self.died(&stderr_text, &status.to_string(), hung);
         }
         Ok(output.0)

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::run_process::RunJob;
+use super::scratch_plans::ScratchPlans;
 use super::{PlanSource, arguments};
 use crate::output::outln;
 use crate::run::RunOutcome;
@@ -36,10 +37,10 @@ pub fn shrink(args: &ShrinkArgs) -> Result<bool> {
     let (ops, faults) = (plan.op_count(), plan.faults.len());
     outln!("{}: {}", failure.oracle, failure.message);
     let until = Instant::now() + args.minutes;
-    let scratch = std::env::temp_dir().join(format!("sim-shrink-{}.plan", std::process::id()));
-    let mut shrinker = Shrinker { args, oracle: failure.oracle.clone(), scratch, until, tried: 0 };
+    let scratch = ScratchPlans::new(&std::env::temp_dir())?;
+    let oracle = failure.oracle.clone();
+    let mut shrinker = Shrinker { args, oracle, scratch: scratch.path("shrink"), until, tried: 0 };
     let small = shrinker.shrink(plan)?;
-    let _gone = std::fs::remove_file(&shrinker.scratch);
     let name = format!("sim/plans/{}-{}.plan", failure.oracle.replace(' ', "-"), small.seed);
     let path = args.out.clone().unwrap_or_else(|| name.into());
     if let Some(folder) = path.parent() {

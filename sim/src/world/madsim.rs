@@ -280,4 +280,21 @@ impl World for MadsimWorld {
     fn log(&self) -> &EventLog {
         &self.log
     }
+
+    fn work_counts(&self) -> BTreeMap<&'static str, u64> {
+        let (steps, net) = self.virtual_world.counts();
+        let counts = [
+            ("steps", steps.steps),
+            ("polls", steps.polls),
+            ("timers set", steps.timers_set),
+            ("timers polled", steps.timer_polls),
+            ("timers fired", steps.timers_fired),
+            ("timers cancelled", steps.timers_cancelled),
+            ("connections", net.connected),
+            ("segments", net.segments),
+            ("segment bytes", net.bytes),
+            ("segments sent again", net.retransmitted),
+        ];
+        counts.into_iter().collect()
+    }
 }

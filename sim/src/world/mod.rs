@@ -7,6 +7,7 @@
 //!   and devices are [`virtual_env`]'s. Only in builds with `--cfg madsim`, as `cargo sim` makes them.
 //! - [`turmoil`]: for independence from our models. tokio's own scheduler, turmoil's own network.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -113,6 +114,11 @@ pub trait World {
     fn reset_between(&mut self, one: &str, other: &str) -> usize;
 
     fn log(&self) -> &EventLog;
+
+    /// Returns counters of the world's own work by name; none if it does not count.
+    fn work_counts(&self) -> BTreeMap<&'static str, u64> {
+        BTreeMap::new()
+    }
 
     /// Returns the monotonic time of all machines.
     fn mono(&self) -> engine::time::Instant {

@@ -25,7 +25,7 @@ use super::{BOOTED, EPOCH};
 use crate::event_log::{EventLog, ExecutionContext, InContext, Series};
 use crate::machine::Machine;
 use crate::net::rules::HostId;
-use crate::net::{ConnId, Network, Side};
+use crate::net::{ConnId, NetCounts, Network, Side};
 
 /// An event of a host that the world's driver must handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,11 +50,33 @@ struct State {
     next_timer: u64,
     net: Network,
     signals: VecDeque<HostSignal>,
+    counts: StepCounts,
+}
+
+/// Counters of what the world does for its tasks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepCounts {
+    /// Times at which something was due.
+    pub steps: u64,
+    /// Polls of tasks.
+    pub polls: u64,
+    pub timers_set: u64,
+    /// Polls of a sleep that is not over.
+    pub timer_polls: u64,
+    pub timers_fired: u64,
+    pub timers_cancelled: u64,
 }
 
 impl VirtualWorld {
     pub fn new(net: Network) -> Arc<VirtualWorld> {
-        let state = State { now: 0, timers: BTreeMap::new(), next_timer: 0, net, signals: VecDeque::new() };
+        let state = State {
+            now: 0,
+            timers: BTreeMap::new(),
+            next_timer: 0,
+            net,
+            signals: VecDeque::new(),
+            counts: StepCounts::default(),
+        };
         Arc::new(VirtualWorld { state: Mutex::new(state) })
     }
 
@@ -76,6 +98,12 @@ impl VirtualWorld {
         drop(state);
         wakes.into_iter().for_each(Waker::wake);
         result
+    }
+
+    /// Returns the counters of steps, tasks and timers, and those of the network.
+    pub fn counts(&self) -> (StepCounts, NetCounts) {
+        let state = self.state();
+        (state.counts, state.net.counts)
     }
 
     pub fn signal(&self, signal: HostSignal) {
@@ -102,9 +130,11 @@ impl VirtualWorld {
             return false;
         };
         state.now = state.now.max(next);
+        state.counts.steps += 1;
         let now = state.now;
         let later = state.timers.split_off(&(now + 1, 0));
         let due = std::mem::replace(&mut state.timers, later);
+        state.counts.timers_fired += due.len() as u64;
         state.net.advance(now);
         let wakes = std::mem::take(&mut state.net.wakes);
         drop(state);
@@ -134,6 +164,7 @@ impl ExecutionContext for VirtualNode {
     }
 
     fn stepped(&self) {
+        self.virtual_world.state().counts.polls += 1;
         for fault in self.machine.triggers().take_fired() {
             self.virtual_world.signal(HostSignal::Fired(fault));
         }
@@ -203,11 +234,13 @@ impl Future for Sleep {
         let timer = match self.timer {
             Some(timer) => timer,
             None => {
+                state.counts.timers_set += 1;
                 state.next_timer += 1;
                 (self.until, state.next_timer)
             }
         };
         self.timer = Some(timer);
+        state.counts.timer_polls += 1;
         state.timers.insert(timer, cx.waker().clone());
         Poll::Pending
     }
@@ -216,7 +249,10 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(timer) = self.timer.take() {
-            let waker = self.virtual_world.state().timers.remove(&timer);
+            let mut state = self.virtual_world.state();
+            let waker = state.timers.remove(&timer);
+            state.counts.timers_cancelled += u64::from(waker.is_some());
+            drop(state);
             // A waker may be the last to hold a task, which holds sleeps: drop it outside of the lock.
             drop(waker);
         }
