@@ -24,6 +24,10 @@ pub enum ErrorKind {
     Aborted,
     /// Stored bytes fail their checksum or contradict each other; repair from another replica.
     Corrupt,
+    /// The deadline passed before a server gave a final reply. A write may have taken effect.
+    TimedOut,
+    /// The caller is not authenticated, or lacks the privilege.
+    NotAuthorized,
     /// The device or its file system failed. The data being written may or may not be stored.
     Io,
 }
@@ -58,6 +62,8 @@ constructors! {
     unsupported => Unsupported,
     aborted => Aborted,
     corrupt => Corrupt,
+    timed_out => TimedOut,
+    not_authorized => NotAuthorized,
 }
 
 impl Error {

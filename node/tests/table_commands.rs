@@ -12,8 +12,9 @@ use std::path::Path;
 use node::cli::{self, ExitError};
 use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
-use nyala_common::env::Env;
+use node::server::startup::RunningServer;
 use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::env::{BoxFuture, Env};
 
 struct World {
     env: Env,
@@ -44,12 +45,17 @@ impl World {
     }
 
     async fn run(&self, args: &[&str]) -> Result<(), ExitError> {
+        self.run_until(args, Box::pin(std::future::pending())).await
+    }
+
+    /// Runs a command that is interrupted once `stop` is ready.
+    async fn run_until(&self, args: &[&str], stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
         let masters = self.cluster.master_addresses().join(",");
         let all = ["nyala", "table"].into_iter().chain(args.iter().copied()).chain(["--masters", &masters]);
         let matches = cli::command().try_get_matches_from(all.map(OsString::from)).expect("legal arguments");
         let read_file = |path: &str| fs::read(Path::new(path));
         let invocation = cli::parse(&matches, &read_file)?;
-        invocation.run(self.env.clone(), Box::pin(std::future::pending())).await
+        invocation.run(self.env.clone(), stop).await
     }
 }
 
@@ -284,5 +290,36 @@ async fn tables_and_rows_are_changed() {
     world.run(&["drop", "back", "--yes", "--now"]).await.expect("it exists");
     let gone = world.run(&["recall", "back"]).await.expect_err("nothing is kept");
     assert_eq!(gone.message, "table back: not among the dropped tables");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_export_closes_its_scanner() {
+    let mut world = World::new().await;
+    world.run(&["create", "t", "--column", "k int32", "--column", "v string"]).await.expect("a new table");
+    let input = world.path("in.csv");
+    let row = |k: i32| format!("{k},{}\n", "x".repeat(1000));
+    let text: String = std::iter::once("k,v\n".to_string()).chain((0..20_000).map(row)).collect();
+    fs::write(&input, text).expect("the test owns the directory");
+    world.run(&["import", "t", &input]).await.expect("good rows");
+    let RunningServer::TabletServer(tserver) = &world.cluster.tablet_servers()[0] else { panic!("its kind") };
+    let server = tserver.server.clone();
+    let scanning = server.clone();
+    let stop = Box::pin(async move {
+        while scanning.scanners().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    });
+    let output = world.path("out.csv");
+    let error = world.run_until(&["export", "t", &output], stop).await.expect_err("it has many batches left");
+    assert_eq!(error.message, "interrupted");
+    // A call that was running when its scanner was closed drops it at its end.
+    let closed = async {
+        while !server.scanners().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let before_it_expires = std::time::Duration::from_secs(30);
+    assert!(world.env.timeout(before_it_expires, closed).await.is_some(), "the server keeps the scanner");
     world.cluster.shutdown().await;
 }

@@ -306,7 +306,7 @@ fn steps<T>(
     Ok(out)
 }
 
-const ERROR_KINDS: [ErrorKind; 10] = [
+const ERROR_KINDS: [ErrorKind; 12] = [
     ErrorKind::Invalid,
     ErrorKind::NotFound,
     ErrorKind::AlreadyPresent,
@@ -317,6 +317,8 @@ const ERROR_KINDS: [ErrorKind; 10] = [
     ErrorKind::Aborted,
     ErrorKind::Corrupt,
     ErrorKind::Io,
+    ErrorKind::TimedOut,
+    ErrorKind::NotAuthorized,
 ];
 
 fn error_kind(number: u8) -> Result<ErrorKind> {

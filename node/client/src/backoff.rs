@@ -43,7 +43,7 @@ impl Backoff {
             let attempts = self.attempts;
             let message =
                 format!("{what}: timed out after {attempts} attempts; last error: {}", last.message);
-            return Err(Error { kind: ErrorKind::NotReady, message, errno: last.errno });
+            return Err(Error { kind: ErrorKind::TimedOut, message, errno: last.errno });
         }
         env.sleep(wait).await;
         Ok(())

@@ -4,52 +4,61 @@
 //! Client ── master_calls     leader lookup; DDL (tables)
 //!   │   ╲── location_cache   tablet and replicas by partition key (tablet_calls)
 //!   └─ Table ─┬─ Session     rows buffered per tablet ── write_batch: one batch, exactly once
-//!             └─ Scanner     tablet after tablet ── arrow: columnar responses → RecordBatch
+//!             ├─ Scanner     tablet after tablet ── arrow: columnar responses → RecordBatch
+//!             └─ rows        structs and record batches over both; builder, error
 //! ```
 //!
 //! # Quick start
 //!
-//! Connects to a cluster, creates a table, inserts 1000 rows and scans them.
+//! Creates a table, writes typed rows and reads some of them: `examples/quick_start.rs`, which tests run too.
 //!
 //! ```no_run
-//! use engine::schema::row_ops::{ClientCell, RowOpKind};
-//! use engine::schema::{ColumnSchema, DataType, Schema};
-//! use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig};
-//! use nyala_common::env::os::{OsEnv, OsOptions};
+//! use nyala_client::predicate::Comparison;
+//! use nyala_client::rows::{FromRow, ToRow};
+//! use nyala_client::{Client, ClientResult, DataType};
 //!
-//! // Runs inside a tokio runtime with time and IO.
-//! async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//!     let env = OsEnv::new(&OsOptions::default())?;
-//!     let client = Client::connect(env, ClientConfig::new(["127.0.0.1:7051"])).await?;
+//! #[derive(Debug, ToRow, FromRow)]
+//! struct Person {
+//!     id: i64,
+//!     name: Option<String>,
+//! }
 //!
-//!     // Key column first. Column ids given here are replaced by the master.
-//!     let columns = vec![
-//!         ColumnSchema::new(0, "id", DataType::Int64),
-//!         ColumnSchema::new(1, "name", DataType::String).nullable(),
-//!     ];
-//!     let create = CreateTable::new("people", Schema::new(columns, 1)?).hash(&["id"], 4)?;
-//!     let table = client.create_table(&create).await?;
+//! #[tokio::main]
+//! async fn main() -> ClientResult<()> {
+//!     let client = Client::builder(["127.0.0.1:7051"]).connect().await?;
+//!     let people = client
+//!         .new_table("people")
+//!         .key("id", DataType::Int64)
+//!         .nullable("name", DataType::String)
+//!         .hash(["id"], 4)
+//!         .create()
+//!         .await?;
 //!
-//!     // Cells are little-endian bytes, in the order of the columns. The tag identifies a row that fails.
-//!     let session = client.session(SessionConfig::new(FlushMode::AutoBackground));
-//!     for id in 0..1000i64 {
-//!         let (key, name) = (id.to_le_bytes(), format!("name {id}"));
-//!         let row = [ClientCell::Value(&key), ClientCell::Value(name.as_bytes())];
-//!         session.apply(&table, RowOpKind::Insert, &row, id as u64).await?;
+//!     let mut writer = people.writer();
+//!     for id in 0..1000 {
+//!         writer.insert(&Person { id, name: Some(format!("name {id}")) }).await?;
 //!     }
-//!     for failure in session.flush().await {
-//!         eprintln!("row {}: {}", failure.tag, failure.error);
-//!     }
+//!     writer.finish().await?;
 //!
-//!     let mut scanner = table.scan(ScanSpec { columns: Some(vec!["id".into()]), ..ScanSpec::default() })?;
-//!     let mut rows = 0;
-//!     while let Some(batch) = scanner.next_batch().await? {
-//!         rows += batch.num_rows();
+//!     let few = people.select().filter("id", Comparison::Less, 3i64).your_writes();
+//!     for person in few.collect::<Person>().await? {
+//!         println!("{person:?}");
 //!     }
-//!     println!("{rows} rows");
 //!     Ok(())
 //! }
 //! ```
+//!
+//! # Two levels
+//!
+//! | to do | typed | below it, for encoded cells |
+//! |---|---|---|
+//! | connect | [`Client::builder`] | [`Client::connect`] with a [`ClientConfig`] |
+//! | create a table | [`Client::new_table`] | [`CreateTable`] |
+//! | write | [`Table::writer`]: structs, record batches | [`Session`]: cells, buffers, receipts |
+//! | read | [`Table::select`]: streams of batches or structs | [`Scanner`] of a [`ScanSpec`] |
+//! | errors | [`ClientError`] | [`Error`] with an [`ErrorKind`] |
+//!
+//! A dropped stream or scanner closes the scanner on its server.
 //!
 //! # Concepts
 //!
@@ -65,16 +74,22 @@
 //!
 //! # Errors
 //!
-//! All functions return [`Error`]; its [`ErrorKind`] tells the caller how to react. Temporary failures are retried with
-//! [`backoff`] until the deadline of the operation ([`ClientConfig::operation_timeout`], [`SessionConfig::timeout`]);
-//! then the error is `NotReady`. `Throttled` from [`Session::apply`] means a full buffer: flush and apply again.
-//! Failures of single rows do not fail a flush; it returns them as [`RowFailure`]s. After another failure of a write it
-//! is unknown whether its rows were written.
+//! Functions of the typed level return [`ClientError`], one variant per reaction: a timeout, refused rows with their
+//! numbers, a mismatch with the schema that names table, row and column, and so on. The level below returns [`Error`];
+//! its [`ErrorKind`] tells the caller how to react. `ClientError::from` converts it.
+//!
+//! Temporary failures are retried with [`backoff`] until the deadline of the operation
+//! ([`ClientConfig::operation_timeout`], [`SessionConfig::timeout`]); then the kind is `TimedOut`. `Throttled` from
+//! [`Session::apply`] means a full buffer: flush and apply again. Failures of single rows do not fail a flush; it
+//! returns them as [`RowFailure`]s. After another failure of a write it is unknown whether its rows were written.
 //!
 //! # Dependencies
 //!
 //! The dependency tree contains no server, no allocator, no command line and no web server. All access to clock,
 //! network and randomness goes through [`Env`], so the client also runs in a simulator.
+
+// The derive macros name this crate as its users do.
+extern crate self as nyala_client;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,14 +103,17 @@ use nyala_common::rpc::client::Proxy;
 
 pub mod arrow;
 pub mod backoff;
+pub mod builder;
 pub mod cell_text;
 pub mod cluster_admin;
+pub mod error;
 pub mod location_cache;
 mod master_calls;
 pub mod predicate;
 pub mod rebalance;
 pub mod replica_admin;
 mod request_ids;
+pub mod rows;
 pub mod scan;
 pub mod scan_token;
 pub mod session;
@@ -105,6 +123,9 @@ mod tablet_calls;
 mod write_batch;
 
 pub use engine::error::{Error, ErrorKind, Result};
+pub use engine::schema::row_ops::RowOpKind;
+pub use engine::schema::{ColumnSchema, DataType, Schema, TypeAttributes};
+pub use error::{ClientError, ClientResult};
 pub use scan::{ReadMode, ScanSpec, Scanner};
 pub use scan_token::ScanToken;
 pub use session::{FlushMode, RowFailure, RowReceipt, Session, SessionConfig};

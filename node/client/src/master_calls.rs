@@ -11,6 +11,7 @@ use prost::Message;
 use super::backoff::Backoff;
 use super::{ClientConfig, lock};
 use nyala_common::env::Env;
+use nyala_common::rpc::RpcErrorCodePb;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
@@ -215,6 +216,14 @@ fn master_failure(error: &MasterErrorPb) -> MasterCallFailure {
     }
 }
 
+/// Returns true if the server denied the call for who makes it.
+fn is_denied(code: RpcErrorCodePb) -> bool {
+    use RpcErrorCodePb::{
+        ErrorInvalidAuthorizationToken, FatalInvalidAuthenticationToken, FatalUnauthorized,
+    };
+    [FatalUnauthorized, FatalInvalidAuthenticationToken, ErrorInvalidAuthorizationToken].contains(&code)
+}
+
 /// Converts the failure of a call to an error for the caller.
 pub(super) fn error_from_rpc(error: &RpcError) -> Error {
     let kind = match error {
@@ -222,9 +231,10 @@ pub(super) fn error_from_rpc(error: &RpcError) -> Error {
         RpcError::Remote { unsupported_features, .. } if !unsupported_features.is_empty() => {
             ErrorKind::Unsupported
         }
+        RpcError::Remote { code, .. } if is_denied(*code) => ErrorKind::NotAuthorized,
         RpcError::Remote { .. } | RpcError::Malformed { .. } => ErrorKind::Invalid,
         RpcError::Network { .. } => ErrorKind::Io,
-        RpcError::TimedOut { .. } => ErrorKind::NotReady,
+        RpcError::TimedOut { .. } => ErrorKind::TimedOut,
     };
     Error { kind, message: error.to_string(), errno: None }
 }

@@ -463,6 +463,9 @@ impl OpenTablet {
     }
 }
 
+/// Name of the task that closes a scanner.
+pub const CLOSE_TASK: &str = "close scanner";
+
 /// Closes the server's scanner of an unfinished scan.
 impl Drop for Scanner {
     fn drop(&mut self) {
@@ -473,7 +476,7 @@ impl Drop for Scanner {
             return;
         }
         let client = self.table.client.clone();
-        client.env().clone().spawn("close scanner", async move {
+        client.env().clone().spawn(CLOSE_TASK, async move {
             let request = ScanRequestPb {
                 scanner_id: Some(scanner_id),
                 call_seq_id: Some(next_seq),

@@ -21,6 +21,7 @@ use crate::server::flags::Flags;
 use crate::server::logging::LogFormat;
 use nyala_common::env::{BoxFuture, Env};
 
+mod closing;
 mod cluster;
 pub mod definitions;
 mod delimited;
@@ -104,7 +105,12 @@ impl Invocation {
     pub async fn run(self, env: Env, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
         match self {
             Invocation::Serve(serve) => serve.run(env, stop).await,
-            Invocation::Table(table) => until_interrupted(stop, table.run(&env)).await,
+            Invocation::Table(table) => {
+                let (watched, closes) = closing::watch(&env);
+                let done = until_interrupted(stop, table.run(&watched)).await;
+                closes.wait(&env).await;
+                done
+            }
             Invocation::Cluster(cluster) => until_interrupted(stop, cluster.run(&env)).await,
             Invocation::Demo(demo) => demo.run(&env, stop).await,
         }

@@ -83,7 +83,9 @@ fn unanswered<'a>(operation: &'a HistoryOp, conditions: &Conditions<'_>) -> Opti
         // The request was looked at.
         Some(Invalid | NotFound | AlreadyPresent | Unsupported) => None,
         Some(Throttled) if conditions.throttles => None,
-        Some(Throttled | NotReady | NotLeader | Aborted | Corrupt | Io) | None => Some(error),
+        Some(Throttled | NotReady | NotLeader | Aborted | Corrupt | TimedOut | NotAuthorized | Io) | None => {
+            Some(error)
+        }
     }
 }
 

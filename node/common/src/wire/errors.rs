@@ -18,6 +18,8 @@ pub fn status_code(kind: ErrorKind) -> ErrorCode {
         ErrorKind::Unsupported => ErrorCode::NotSupported,
         ErrorKind::Aborted => ErrorCode::Aborted,
         ErrorKind::Corrupt => ErrorCode::Corruption,
+        ErrorKind::TimedOut => ErrorCode::TimedOut,
+        ErrorKind::NotAuthorized => ErrorCode::NotAuthorized,
         ErrorKind::Io => ErrorCode::IoError,
     }
 }
@@ -29,6 +31,7 @@ pub fn error_kind(code: ErrorCode) -> ErrorKind {
         ErrorCode::AlreadyPresent => ErrorKind::AlreadyPresent,
         ErrorCode::Corruption => ErrorKind::Corrupt,
         ErrorCode::NotSupported => ErrorKind::Unsupported,
+        ErrorCode::NotAuthorized => ErrorKind::NotAuthorized,
         ErrorCode::IllegalState => ErrorKind::NotLeader,
         ErrorCode::Aborted | ErrorCode::Cancelled => ErrorKind::Aborted,
         ErrorCode::ServiceUnavailable | ErrorCode::TimedOut | ErrorCode::Uninitialized => ErrorKind::NotReady,
@@ -115,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_except_throttled_survives_the_wire() {
+    fn every_kind_of_servers_except_throttled_survives_the_wire() {
         let kinds = [
             Error::invalid("m"),
             Error::not_found("m"),
@@ -125,11 +128,15 @@ mod tests {
             Error::unsupported("m"),
             Error::aborted("m"),
             Error::corrupt("m"),
+            Error::not_authorized("m"),
         ];
         for error in kinds {
             assert_eq!(error_from_status(&status_from_error(&error)), error);
         }
-        assert_eq!(error_from_status(&status_from_error(&Error::throttled("m"))).kind, ErrorKind::NotReady);
+        // A server that timed out may be asked again, so its callers get another kind.
+        for error in [Error::throttled("m"), Error::timed_out("m")] {
+            assert_eq!(error_from_status(&status_from_error(&error)).kind, ErrorKind::NotReady);
+        }
     }
 
     #[test]

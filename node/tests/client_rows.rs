@@ -1,0 +1,217 @@
+//! Typed rows, builders, streams and errors of the client against an embedded cluster over real sockets.
+
+#[path = "../client/examples/quick_start.rs"]
+mod quick_start;
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use futures_util::{StreamExt, TryStreamExt};
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::flags::Flags;
+use node::server::startup::RunningServer;
+use nyala_client::predicate::Comparison;
+use nyala_client::rows::{FromRow, ToRow};
+use nyala_client::{Client, ClientError, ClientResult, DataType, RowOpKind, Table};
+use nyala_common::env::os::{OsEnv, OsOptions};
+use quick_start::Person;
+
+/// A cluster and a client of it.
+struct World {
+    client: Client,
+    cluster: Cluster,
+    _dir: tempfile::TempDir,
+}
+
+async fn world() -> World {
+    let env = OsEnv::new(&OsOptions::default()).expect("this machine");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let flags = Flags::new();
+    flags.set("log_sync", "false").expect("a flag");
+    let config = ClusterConfig {
+        dir: dir.path().to_str().expect("UTF-8").to_string(),
+        masters: 1,
+        tablet_servers: 1,
+        ip: [127, 0, 0, 1].into(),
+        ports: PortAssignment::Free,
+        flags,
+    };
+    let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
+    let client = Client::builder(cluster.master_addresses()).connect().await.expect("a leader");
+    World { client, cluster, _dir: dir }
+}
+
+impl World {
+    async fn people(&self, name: &str) -> Table {
+        let table = self.client.new_table(name).key("id", DataType::Int64).nullable("name", DataType::String);
+        table.hash(["id"], 3).replicas(1).create().await.expect("a new table")
+    }
+}
+
+fn person(id: i64, name: &str) -> Person {
+    Person { id, name: Some(name.to_string()) }
+}
+
+async fn sorted(table: &Table) -> Vec<Person> {
+    let mut rows: Vec<Person> = table.select().your_writes().collect().await.expect("a running cluster");
+    rows.sort_by_key(|person| person.id);
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_quick_start_works() {
+    let mut world = world().await;
+    let rows = quick_start::run(world.cluster.master_addresses()).await.expect("it works");
+    assert_eq!(rows, [person(0, "name 0"), person(1, "name 1"), person(2, "name 2")]);
+    world.cluster.shutdown().await;
+}
+
+/// The key of a person: what a delete needs.
+#[derive(ToRow)]
+struct PersonKey {
+    id: i64,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn typed_rows_are_written_changed_and_read() {
+    let mut world = world().await;
+    let people = world.people("people").await;
+    let mut writer = people.writer();
+    for id in 0..100 {
+        writer.insert(&person(id, "new")).await.expect("it fits");
+    }
+    writer.flush().await.expect("all are new");
+    writer.update(&Person { id: 1, name: None }).await.expect("it fits");
+    writer.upsert(&person(2, "changed")).await.expect("it fits");
+    for id in 3..100 {
+        writer.delete(&PersonKey { id }).await.expect("a key");
+    }
+    assert_eq!(writer.finish().await.expect("all are there").written, 199);
+    assert_eq!(sorted(&people).await, [person(0, "new"), Person { id: 1, name: None }, person(2, "changed")]);
+    let nameless = people.select().filter_null("name").collect::<Person>().await.expect("a scan");
+    assert_eq!(nameless, [Person { id: 1, name: None }]);
+    let two = people.select().filter_in("id", [0i64, 2, 7]).filter_not_null("name");
+    assert_eq!(two.count().await.expect("a scan"), 2);
+    let none = people.select().filter("id", Comparison::Greater, i64::MAX);
+    assert_eq!(none.count().await.expect("no row is above the largest"), 0);
+    assert_eq!(people.select().limit(2).count().await.expect("a scan"), 2);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn record_batches_are_written_and_streamed() {
+    let mut world = world().await;
+    let people = world.people("people").await;
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..5000));
+    let names: ArrayRef = Arc::new(StringArray::from_iter_values((0..5000).map(|id| format!("name {id}"))));
+    let columns = [("name", names, true), ("id", ids, false)];
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length");
+    let mut writer = people.writer();
+    writer.write_batch(RowOpKind::Insert, &batch).await.expect("its columns are the table's");
+    assert_eq!(writer.finish().await.expect("all are new").written, 5000);
+    let batches = people.select().columns(["name"]).batch_bytes(1024).your_writes().batches();
+    let batches: Vec<RecordBatch> = batches.expect("a scan").try_collect().await.expect("a scan");
+    assert!(batches.len() > 3, "one per response");
+    assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 5000);
+    assert_eq!(batches[0].num_columns(), 1);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_stream_closes_its_scanner() {
+    let mut world = world().await;
+    let people = world.people("people").await;
+    let mut writer = people.writer();
+    for id in 0..1000 {
+        writer.insert(&person(id, "x")).await.expect("it fits");
+    }
+    writer.finish().await.expect("all are new");
+    let mut rows = people.select().batch_bytes(1).your_writes().batches().expect("a scan");
+    rows.next().await.expect("a batch").expect("a running cluster");
+    let RunningServer::TabletServer(server) = &world.cluster.tablet_servers()[0] else { panic!("its kind") };
+    assert!(!server.server.scanners().is_empty(), "the scan has more rows");
+    drop(rows);
+    while !server.server.scanners().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    world.cluster.shutdown().await;
+}
+
+#[derive(ToRow)]
+struct WrongType {
+    id: i32,
+}
+
+#[derive(Debug, FromRow)]
+struct NoSuchColumn {
+    #[expect(dead_code, reason = "it is never read")]
+    age: i32,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_tell_what_to_do() {
+    let mut world = world().await;
+    let people = world.people("people").await;
+    let mut writer = people.writer();
+    for id in [0, 1, 0, 2] {
+        writer.insert(&person(id, "x")).await.expect("it fits");
+    }
+    let Err(ClientError::RowsRefused(refused)) = writer.flush().await else { panic!("a key came twice") };
+    assert_eq!((refused.table.as_str(), refused.count, refused.written), ("people", 1, 3));
+    assert_eq!(refused.rows[0].index, 2, "the second row with key 0");
+
+    let mut faults = Vec::new();
+    let mut note = |what: &str, error: ClientError| {
+        let variant = format!("{error:?}");
+        let variant = variant.split(['(', ' ']).next().unwrap_or_default().to_string();
+        faults.push(format!("{what}: {variant}: {error}"));
+    };
+    note("type", writer.insert(&WrongType { id: 1 }).await.expect_err("INT64"));
+    drop(writer);
+    note("column", people.select().rows::<NoSuchColumn>().err().expect("no such column"));
+    note("predicate", people.select().filter("id", Comparison::Less, "x").open().err().expect("a text"));
+    note(
+        "null",
+        people.select().filter("name", Comparison::Equal, None::<String>).open().err().expect("NULL"),
+    );
+    note("open", world.client.open_table("nobody").await.map_err(ClientError::from).err().expect("no table"));
+    let again = world.client.new_table("people").key("id", DataType::Int64).replicas(1).create().await;
+    note("create", again.err().expect("it exists"));
+    let order = world.client.new_table("t").column("v", DataType::Int8).key("id", DataType::Int64);
+    note("order", order.create().await.err().expect("keys come first"));
+    let text = faults.join("\n").replace(people.id(), "ID") + "\n";
+    expect_test::expect![[r#"
+        type: SchemaMismatch: table people, row 4, column "id": i32 does not fit INT64; it fits INT32, DATE
+        column: SchemaMismatch: table people, column "age": the table has no such column
+        predicate: SchemaMismatch: table people, column "id": string does not fit INT64; it fits STRING, VARCHAR
+        null: SchemaMismatch: table people, column "name": a predicate cannot compare with NULL; use filter_null or filter_not_null
+        open: NotFound: opening table nobody: the table does not exist: table_name: "nobody"
+        create: AlreadyPresent: creating table people: table people already exists with id ID
+        order: SchemaMismatch: table t, column "id": a key column comes before all other columns; declare it earlier
+    "#]]
+    .assert_eq(&text);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_gone_is_a_timeout() -> ClientResult<()> {
+    let unreachable = Client::builder(["127.0.0.1:1"]).connect_timeout(std::time::Duration::from_millis(50));
+    let error = unreachable.connect().await.err().expect("no server listens there");
+    assert!(matches!(error, ClientError::Timeout(_)) && error.is_retriable(), "{error:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn range_partitions_are_built_from_values() {
+    let mut world = world().await;
+    let table = world.client.new_table("ranges").key("id", DataType::Int64).replicas(1);
+    let table = table.range_partition("id", None, Some(10i64)).range_partition("id", Some(10i64), Some(20));
+    let table = table.create().await.expect("a new table");
+    let mut writer = table.writer();
+    for id in [5i64, 15, 25] {
+        writer.insert(&PersonKey { id }).await.expect("it fits");
+    }
+    let Err(ClientError::RowsRefused(refused)) = writer.flush().await else { panic!("25 is in no range") };
+    assert_eq!(refused.rows.iter().map(|row| row.index).collect::<Vec<_>>(), [2]);
+    world.cluster.shutdown().await;
+}
