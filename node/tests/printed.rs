@@ -44,7 +44,7 @@ impl Running {
         let exit = if code == 0 { String::new() } else { format!("exit code {code}\n") };
         let text = out.replace(&self.masters, "<masters>").replace(&self.dir, "<dir>");
         let command = words.join(" ").replace(" --", " \\\n    --").replace(&self.dir, "<dir>");
-        format!("$ nyala {command}\n{exit}{}\n", mask_ids(&text))
+        format!("$ nyala {command}\n{exit}{}\n", mask_size(&mask_ids(&text)))
     }
 
     /// Returns the metrics page of each server, masters first.
@@ -64,6 +64,15 @@ fn page(address: &str, path: &str) -> String {
 }
 
 /// Replaces ids, which are words of 32 hexadecimal digits.
+/// Replaces the size of a table: it grows with the reports of its tablets, each at least a log segment.
+fn mask_size(text: &str) -> String {
+    let mask = |line: &str| match line.starts_with("ON DISK about ") {
+        true => "ON DISK about <size>\n".to_string(),
+        false => line.to_string(),
+    };
+    text.split_inclusive('\n').map(mask).collect()
+}
+
 fn mask_ids(text: &str) -> String {
     let is_id = |word: &str| word.len() == 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut shown = String::new();
