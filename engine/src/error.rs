@@ -74,6 +74,12 @@ impl Error {
         Error { kind: ErrorKind::Io, message: format!("{what}: {source}"), errno: source.raw_os_error() }
     }
 
+    /// Returns true if the device had no space, or its user no quota. A retry may succeed once there is some.
+    pub fn is_no_space(&self) -> bool {
+        let no_space = [rustix::io::Errno::NOSPC, rustix::io::Errno::DQUOT];
+        self.errno.is_some_and(|errno| no_space.iter().any(|known| known.raw_os_error() == errno))
+    }
+
     /// Returns the same error with the place of the failure before the message.
     pub fn context(mut self, place: impl fmt::Display) -> Error {
         self.message = format!("{place}: {}", self.message);

@@ -192,11 +192,10 @@ impl World {
     fn register(&mut self, name: &str, instance: i64, location: Option<String>) -> String {
         let registration = TserverRegistration { rpc: vec![address(name)], ..TserverRegistration::default() };
         let heartbeat = Heartbeat {
-            server: server(name),
-            instance,
             registration: Some(registration),
             location,
             report: Some(TabletReport::default()),
+            ..Heartbeat::of(server(name), instance)
         };
         self.step(CatalogEvent::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
     }
@@ -204,8 +203,7 @@ impl World {
     fn beat(&mut self, name: &str, report: Option<TabletReport>) -> String {
         let instance = self.catalog.servers(Instant(0)).find(|known| known.id == server(name));
         let instance = instance.map_or(1, |known| known.instance);
-        let heartbeat =
-            Heartbeat { server: server(name), instance, registration: None, location: None, report };
+        let heartbeat = Heartbeat { report, ..Heartbeat::of(server(name), instance) };
         self.step(CatalogEvent::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) })
     }
 

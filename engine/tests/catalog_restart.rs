@@ -282,11 +282,9 @@ impl World {
         let updated = updated.collect();
         let rpc = vec![HostPort { host: format!("s{server}"), port: 7050 }];
         let heartbeat = Heartbeat {
-            server: id,
-            instance: 1,
             registration: Some(TserverRegistration { rpc, ..TserverRegistration::default() }),
-            location: None,
             report: Some(TabletReport { incremental: false, updated, removed: Vec::new() }),
+            ..Heartbeat::of(id, 1)
         };
         self.step(CatalogEvent::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) });
     }

@@ -121,7 +121,10 @@ fn flags_of_missing_features_are_rejected() {
         ),
         (&["up", "--free-ports", "--rpc-encryption", "required"], "nyala: rpc_encryption: RPCs have no TLS"),
         (&["tserver", &wal, "--tserver_enforce_access_control"], "(given true, accepted false)"),
-        (&["master", &wal, "--time_source=builtin"], "(given builtin, accepted system_unsync); leave it out"),
+        (
+            &["master", &wal, "--time_source=builtin"],
+            "(given builtin, accepted auto, system or system_unsync); keep",
+        ),
         (
             &["master", &wal, "--log_dir=/var/log/kudu"],
             "(given /var/log/kudu, accepted nothing); leave it out",

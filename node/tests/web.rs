@@ -6,6 +6,7 @@ use std::time::Duration;
 use engine::ids::Uuid;
 use node::dirs::ServerKind;
 use node::server::flags::Flags;
+use node::server::health::{CheckResult, HealthCheck};
 use node::server::{ServerContext, ServerHealth, web};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
@@ -47,9 +48,12 @@ async fn pages_are_served() {
 
     let (status, body) = get(&env, &web, "/healthz").await;
     assert_eq!((status.as_str(), body.as_str()), ("HTTP/1.1 503 Service Unavailable", "starting\n"));
+    let (status, body) = get(&env, &web, "/readyz").await;
+    assert!(status.contains("503") && body.starts_with("server: failed: starting\nclock: ok: "), "{body}");
     common.status.set_health(ServerHealth::Healthy);
     let (status, body) = get(&env, &web, "/healthz").await;
-    assert_eq!((status.as_str(), body.as_str()), ("HTTP/1.1 200 OK", "ok\n"));
+    assert_eq!((status.as_str(), body.as_str()), ("HTTP/1.1 200 OK", "OK"));
+    assert_eq!(get(&env, &web, "/livez").await.1, "ok\n");
     common.status.set_health(ServerHealth::Failed("the disk is gone".to_string()));
     assert_eq!(get(&env, &web, "/healthz").await.1, "failed: the disk is gone\n");
 
@@ -88,4 +92,48 @@ async fn a_port_in_use_is_reported() {
     let error = web::serve(&env, web.local_addr(), common).await.err().unwrap();
     assert_eq!(error.errno, Some(libc::EADDRINUSE));
     assert!(error.message.contains("stop that one or choose another with --webserver_port"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readiness_lists_all_checks() {
+    let (env, common) = world();
+    common.status.set_health(ServerHealth::Healthy);
+    let warning = || HealthCheck::new("space", CheckResult::Warning("little \"space\"".to_string()));
+    common.checks.register(move |checks| checks.push(warning()));
+    let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common.clone()).await.unwrap();
+    let (status, body) = get(&env, &web, "/readyz").await;
+    assert!(status.contains("200") && body.contains("\nspace: warning: little \"space\"\n"), "{body}");
+    let (status, body) = get(&env, &web, "/readyz?format=json&strict=1").await;
+    assert!(status.contains("503"), "{status}");
+    let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(json["ready"], false);
+    assert_eq!(json["checks"][0]["state"], "ok");
+    assert_eq!(json["checks"][2]["detail"], "little \"space\"");
+    common.checks.register(|checks| {
+        checks.push(HealthCheck::new("masters", CheckResult::Failed("none".to_string())));
+    });
+    assert!(get(&env, &web, "/readyz").await.0.contains("503"));
+    assert!(get(&env, &web, "/healthz").await.0.contains("200"), "it answers");
+}
+
+/// Clients that send half a request, from one address, do not keep others from the port.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_sent_requests_starve_nobody() {
+    let (env, common) = world();
+    common.status.set_health(ServerHealth::Healthy);
+    let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common).await.unwrap();
+    let deadline = env.now().mono.after(Duration::from_secs(10));
+    let mut half_sent = Vec::new();
+    for _ in 0..200 {
+        let mut stream = env.net.connect(web.local_addr(), deadline).await.unwrap();
+        stream.write_all(b"GET /metr").await.unwrap();
+        half_sent.push(stream);
+    }
+    for _ in 0..40 {
+        let answered = env.timeout(Duration::from_secs(4), get(&env, &web, "/healthz")).await;
+        assert_eq!(answered.expect("at once").1, "OK");
+    }
+    let mut rest = String::new();
+    let closed = env.timeout(Duration::from_secs(20), half_sent[0].read_to_string(&mut rest)).await;
+    assert!(closed.is_some(), "the oldest was dropped");
 }

@@ -8,6 +8,7 @@ use engine::config::TabletConfig;
 use engine::disk::mem::DiskCost;
 use engine::raft::RaftOptions;
 use node::master::{self, MasterConfig};
+use node::server::clock_watch::ClockRule;
 use node::tserver::{self, TserverConfig};
 use nyala_common::env::Env;
 
@@ -154,6 +155,8 @@ fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
     config.maintenance_interval_ms = millis(plan.cluster.maintenance);
     config.page_cache_bytes = PAGE_CACHE_BYTES;
     config.raft = raft(plan);
+    // Below the larger errors of `clock-error`, so that a server stops trusting its clock.
+    config.clock_rule = Some(ClockRule { max_error_micros: 500_000 });
     if !plan.data.history.is_zero() {
         config.history_max_age_s = plan.data.history.as_secs().max(1);
     }

@@ -7,7 +7,7 @@ use super::error::{CatalogError, CatalogResult};
 use super::record::{ConsensusState, HostPort, ServerRecord, SystemRowKey};
 use super::{Catalog, CatalogEffects, CatalogNote, ReportedHealth};
 use crate::error::Error;
-use crate::ids::{PeerId, TabletId};
+use crate::ids::{PeerId, TabletId, Uuid};
 use crate::time::{ClockReading, Instant};
 
 /// Addresses and properties of a tablet server, as it registered them.
@@ -89,13 +89,36 @@ pub struct Heartbeat {
     pub registration: Option<TserverRegistration>,
     /// Location of the server, `/` and a path of names; sent with a registration.
     pub location: Option<String>,
+    /// Cluster that the server has joined, if it has joined one.
+    pub cluster: Option<Uuid>,
+    /// False if the server can take no replicas now: it is short of space, or its clock is wrong.
+    pub takes_replicas: bool,
     pub report: Option<TabletReport>,
+}
+
+impl Heartbeat {
+    /// Returns a heartbeat that says nothing but that the server lives.
+    pub fn of(server: PeerId, instance: i64) -> Heartbeat {
+        Heartbeat {
+            server,
+            instance,
+            registration: None,
+            location: None,
+            cluster: None,
+            takes_replicas: true,
+            report: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeartbeatReply {
     pub needs_registration: bool,
     pub needs_full_report: bool,
+    /// True if the server belongs to another cluster; then the heartbeat had no effect.
+    pub foreign: bool,
+    /// This cluster; absent from a master that does not lead.
+    pub cluster: Option<Uuid>,
     /// Tablets of the processed report.
     pub tablets: Vec<TabletId>,
 }
@@ -117,6 +140,7 @@ pub(super) struct Tserver {
     pub(super) registration: TserverRegistration,
     pub(super) location: Option<String>,
     pub(super) last_heartbeat: Instant,
+    takes_replicas: bool,
     /// True if a full report has been processed since the registration.
     reported: bool,
 }
@@ -128,17 +152,22 @@ impl Catalog {
         beat: Heartbeat,
         out: &mut CatalogEffects,
     ) -> HeartbeatReply {
+        let mut reply = HeartbeatReply { cluster: Some(self.cluster_id()), ..HeartbeatReply::default() };
+        if beat.cluster.is_some_and(|cluster| cluster != self.cluster_id()) {
+            reply.foreign = true;
+            return reply;
+        }
         if let Some(registration) = beat.registration {
             let location = beat.location;
             self.register(now, beat.server, beat.instance, registration, location, out);
         }
-        let mut reply = HeartbeatReply::default();
         let Some(server) = self.servers.get_mut(&beat.server).filter(|known| known.instance == beat.instance)
         else {
             reply.needs_registration = true;
             return reply;
         };
         server.last_heartbeat = now.mono;
+        server.takes_replicas = beat.takes_replicas;
         let Some(report) = beat.report else {
             reply.needs_full_report = !server.reported;
             return reply;
@@ -174,7 +203,8 @@ impl Catalog {
             let address = registration.rpc.first().map_or_else(String::new, HostPort::to_string);
             out.notes.push(CatalogNote::ServerRegistered { server: id, address });
         }
-        let server = Tserver { instance, registration, location, last_heartbeat: now.mono, reported: false };
+        let (last_heartbeat, takes_replicas, reported) = (now.mono, true, false);
+        let server = Tserver { instance, registration, location, last_heartbeat, takes_replicas, reported };
         self.servers.insert(id, server);
     }
 
@@ -182,8 +212,9 @@ impl Catalog {
     /// itself counts as one.
     pub fn import_contact(&mut self, server: TserverContact) {
         let TserverContact { id, instance, registration, location, last_heartbeat } = server;
-        self.servers
-            .insert(id, Tserver { instance, registration, location, last_heartbeat, reported: false });
+        let (takes_replicas, reported) = (true, false);
+        let server = Tserver { instance, registration, location, last_heartbeat, takes_replicas, reported };
+        self.servers.insert(id, server);
     }
 
     fn take_report(
@@ -239,7 +270,8 @@ impl Catalog {
     }
 
     pub(super) fn can_take_replicas(&self, now: Instant, server: PeerId) -> bool {
-        self.is_alive(now, server) && !self.in_maintenance(server)
+        let willing = self.servers.get(&server).is_some_and(|server| server.takes_replicas);
+        willing && self.is_alive(now, server) && !self.in_maintenance(server)
     }
 
     pub(super) fn change_server_state(

@@ -136,16 +136,34 @@ pub struct ReplicaEffects {
 
 /// Writes a step's changes to the log. Appends are durable after the next [`Wal::sync`], truncations at once.
 pub fn write_log(wal: &mut Wal, writes: impl IntoIterator<Item = LogWrite>) -> Result<()> {
+    write_log_from(wal, &mut writes.into_iter().collect())
+}
+
+/// As [`write_log`], and leaves in `writes` what the log has not taken: nothing, unless this fails. After
+/// [`Error::is_no_space`] the caller may try the rest again, as long as the log is usable ([`Wal::failure`]).
+pub fn write_log_from(wal: &mut Wal, writes: &mut Vec<LogWrite>) -> Result<()> {
     let mut entries = Vec::new();
-    for write in writes {
-        match write {
-            LogWrite::Append(entry) => entries.push(entry),
-            LogWrite::Truncate(after) => {
-                wal.append(&entries)?;
-                entries.clear();
-                wal.truncate_after(after)?;
+    let mut rest = std::mem::take(writes).into_iter();
+    loop {
+        let write = rest.next();
+        if let Some(LogWrite::Append(entry)) = write {
+            entries.push(entry);
+            continue;
+        }
+        let mut written = wal.append(&entries);
+        if written.is_ok() {
+            entries.clear();
+            if let Some(LogWrite::Truncate(after)) = write {
+                written = wal.truncate_after(after);
+            }
+        }
+        match (written, write) {
+            (Ok(()), None) => return Ok(()),
+            (Ok(()), Some(_)) => {}
+            (Err(error), write) => {
+                writes.extend(entries.into_iter().map(LogWrite::Append).chain(write).chain(rest));
+                return Err(error);
             }
         }
     }
-    wal.append(&entries)
 }

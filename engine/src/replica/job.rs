@@ -171,7 +171,15 @@ impl Job {
             }
             JobStage::Storing => {
                 let meta = self.meta.as_ref().expect("created by the turn before");
-                meta.store(&*self.data)?;
+                if let Err(error) = meta.store(&*self.data) {
+                    // On a full device the stored superblock is usually still the old one: then only the job fails.
+                    let unchanged =
+                        || Superblock::load(&*self.data, meta.tablet).is_ok_and(|now| now != *meta);
+                    if error.is_no_space() && unchanged() {
+                        self.stage = JobStage::SuperblockReady;
+                    }
+                    return Err(error);
+                }
                 self.superblock_bytes = meta.encode().len();
                 self.stage = JobStage::Stored;
                 Ok(JobStep::Turn)

@@ -52,6 +52,7 @@ pub mod tombstone;
 pub use bootstrap::{BootstrapReport, ReplicaSetup, wal_dir};
 pub use interface::{
     LogWrite, Op, OpReply, OpResult, ReplicaEffects, ReplicaEvent, RequestId, WriteOp, write_log,
+    write_log_from,
 };
 pub use job::{Job, JobKind, JobStep};
 pub use log_payload::writes_of;

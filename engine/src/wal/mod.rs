@@ -326,7 +326,14 @@ impl Wal {
         let mut voids = self.voids.clone();
         voids.add(active.sequence, active.bytes, op);
         if let Err(error) = voids.write(&*self.disk, &self.dir) {
-            return Err(self.fail("record the truncation of", &error));
+            let found = Error::io(format_args!("record the truncation of the log in {}", self.dir), &error);
+            // Whether the record replaced the old one or not, the caller can only repeat this call: the log takes no
+            // operation that does not follow its last one.
+            return Err(if found.is_no_space() {
+                found
+            } else {
+                self.fail("record the truncation of", &error)
+            });
         }
         self.voids = voids;
         self.drop_marks_after(op);

@@ -26,11 +26,9 @@ impl OneServer {
         let mut world = OneServer { catalog, config, rows: BTreeMap::new() };
         let rpc = vec![HostPort { host: "s".to_string(), port: 7050 }];
         let heartbeat = Heartbeat {
-            server: Uuid([1; 16]),
-            instance: 1,
             registration: Some(TserverRegistration { rpc, ..TserverRegistration::default() }),
-            location: None,
             report: Some(TabletReport::default()),
+            ..Heartbeat::of(Uuid([1; 16]), 1)
         };
         world.step(CatalogEvent::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) });
         world

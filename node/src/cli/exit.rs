@@ -17,13 +17,22 @@ pub const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const ADDRESS_TAKEN: u8 = 3;
 const DIRECTORY_REFUSED: u8 = 4;
-/// Rows of an import were rejected. 5 and 6 are kept for a failed device and an unsynchronised clock.
+const DEVICE_FAILED: u8 = 5;
+const CLOCK_REFUSED: u8 = 6;
+/// Errors that a device gives when it fails.
+const DEVICE_ERRORS: [i32; 2] = [libc::EIO, libc::EROFS];
+/// Rows of an import were rejected.
 pub const ROWS_REJECTED: u8 = 7;
 
 impl ExitError {
     /// Returns the error of a wrong command line or flag.
     pub fn usage(error: Error) -> ExitError {
         ExitError { code: USAGE, message: error.message }
+    }
+
+    /// Returns the error of a clock that is not synchronised.
+    pub fn clock(error: Error) -> ExitError {
+        ExitError { code: CLOCK_REFUSED, message: error.message }
     }
 
     /// Returns the error of a server that did not start. Flags were checked before, so `Invalid` concerns the
@@ -33,6 +42,7 @@ impl ExitError {
         let code = match error.kind {
             _ if error.errno == taken => ADDRESS_TAKEN,
             ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::Unsupported => DIRECTORY_REFUSED,
+            _ if DEVICE_ERRORS.map(Some).contains(&error.errno) => DEVICE_FAILED,
             _ => FAILED,
         };
         ExitError { code, message: error.message }

@@ -9,6 +9,7 @@ use engine::error::{Error, Result};
 use super::exit::ExitError;
 use super::flag_options::{self, ReadFile};
 use crate::dirs::ServerKind;
+use crate::server::clock_watch::TimeSource;
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use crate::server::flags::{FlagSpec, FlagState, Flags};
 use crate::server::startup;
@@ -72,21 +73,26 @@ pub fn parse(name: &str, matches: &ArgMatches, read_file: ReadFile<'_>) -> Resul
     let target = match name {
         "master" => ServeTarget::One(ServerKind::Master),
         "tablet-server" => ServeTarget::One(ServerKind::TabletServer),
-        _ => ServeTarget::Cluster(Box::new(cluster(matches, flags.fork()))),
+        _ => ServeTarget::Cluster(Box::new(cluster(matches, flags.fork())?)),
     };
     Ok(Serve { flags: Arc::new(flags), target })
 }
 
-fn cluster(matches: &ArgMatches, flags: Flags) -> ClusterConfig {
+fn cluster(matches: &ArgMatches, flags: Flags) -> Result<ClusterConfig> {
+    // All servers of the process read one clock, which need not be right.
+    if !flags.is_given("time_source") {
+        flags.set("time_source", "system_unsync")?;
+    }
+    TimeSource::of(&flags)?;
     let count = |name| *matches.get_one::<u64>(name).expect("it has a default") as usize;
-    ClusterConfig {
+    Ok(ClusterConfig {
         dir: matches.get_one::<String>("dir").expect("it has a default").clone(),
         masters: count("masters"),
         tablet_servers: count("tablet-servers"),
         ip: *matches.get_one::<IpAddr>("host").expect("it has a default"),
         ports: if matches.get_flag("free-ports") { PortAssignment::Free } else { PortAssignment::Kudus },
         flags,
-    }
+    })
 }
 
 impl Serve {
@@ -112,11 +118,20 @@ async fn one(
     stop: BoxFuture<'static, ()>,
 ) -> Result<(), ExitError> {
     startup::check(env, kind, &flags).await.map_err(ExitError::usage)?;
+    let mut stop = stop;
+    tokio::select! {
+        biased;
+        () = &mut stop => return Ok(()),
+        ready = startup::wait_clock(env, kind, &flags) => ready.map_err(ExitError::clock)?,
+    }
     let server = startup::start(env, kind, flags).await.map_err(ExitError::start)?;
     let ended = until(stop, server.failed()).await;
     tracing::info!("stopping");
     server.shutdown().await;
-    ended
+    match (ended, server.clock().fault()) {
+        (Err(_), Some(fault)) => Err(ExitError::clock(Error::aborted(fault))),
+        (ended, _) => ended,
+    }
 }
 
 async fn up(env: &Env, config: &ClusterConfig, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {

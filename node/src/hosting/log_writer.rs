@@ -8,16 +8,21 @@
 //!
 //! Entries that peers lack and that are no longer in memory are read back by the same task, between two groups.
 //!
+//! A full device fails no replica: the entries stay in memory and are tried again with growing pauses. Meanwhile the
+//! log is read, but gets no other work, because that may only see durable entries.
+//!
 //! Commit entries record the result of an applied operation. They need no sync of their own: without one, a restart
 //! computes the result again from the same state. So they are written with the next operation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use engine::error::{Error, Result};
 use engine::ids::OpId;
 use engine::raft::interface::LogReadRequest;
-use engine::replica::{LogWrite, write_log};
+use engine::replica::{LogWrite, write_log_from};
+use engine::time::Instant;
 use engine::wal::{LogEntry, ReplicateEntry, Wal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -92,17 +97,73 @@ pub fn start(
     report: LogCallback,
 ) -> LogWriter {
     let (works, inbox) = mpsc::unbounded_channel();
-    env.spawn("log", LogTask { env: env.clone(), wal: Box::new(wal), sizes, metrics, inbox, report }.run());
+    let state = LogState { wal: Box::new(wal), writes: Vec::new(), last: None };
+    let retry = FullDeviceRetry::default();
+    env.spawn("log", LogTask { env: env.clone(), state, sizes, metrics, inbox, report, retry }.run());
     LogWriter::Beside(works)
+}
+
+/// First pause after the device was full; each further one is twice as long.
+const FULL_DEVICE_PAUSE_MIN: Duration = Duration::from_millis(250);
+const FULL_DEVICE_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Time of the next attempt to write to a device that was full.
+#[derive(Debug, Default)]
+pub struct FullDeviceRetry {
+    pause: Duration,
+    at: Option<Instant>,
+}
+
+impl FullDeviceRetry {
+    /// Returns the time of the next attempt, if the last one found the device full.
+    pub fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// Returns true before the time of the next attempt.
+    pub fn is_waiting(&self, now: Instant) -> bool {
+        self.at.is_some_and(|at| now < at)
+    }
+
+    /// Records that an attempt found the device full. The first of several is logged.
+    pub fn found_full(&mut self, now: Instant, error: &Error) {
+        if self.at.is_none() {
+            tracing::warn!(%error, "the device of a log is full; its replica waits for space");
+        }
+        self.pause = (self.pause * 2).clamp(FULL_DEVICE_PAUSE_MIN, FULL_DEVICE_PAUSE_MAX);
+        self.at = Some(now.after(self.pause));
+    }
+
+    /// Records that an attempt succeeded.
+    pub fn found_space(&mut self) {
+        if self.at.is_some() {
+            tracing::info!("a log that waited for space is written again");
+            *self = FullDeviceRetry::default();
+        }
+    }
+}
+
+/// Returns true if `error` of `wal` asks to try again once the device has space.
+pub fn is_full(wal: &Wal, error: &Error) -> bool {
+    error.is_no_space() && wal.failure().is_none()
 }
 
 struct LogTask {
     env: Env,
-    wal: Box<Wal>,
+    state: LogState,
     sizes: Arc<LogSizes>,
     metrics: Arc<ReplicaMetrics>,
     inbox: mpsc::UnboundedReceiver<LogRequest>,
     report: LogCallback,
+    retry: FullDeviceRetry,
+}
+
+/// A log and what it has not taken yet.
+struct LogState {
+    wal: Box<Wal>,
+    writes: Vec<LogWrite>,
+    /// The last operation of `writes` to report.
+    last: Option<OpId>,
 }
 
 /// Largest number of requests in one group.
@@ -111,35 +172,51 @@ const GROUP_MAX: usize = 1024;
 impl LogTask {
     async fn run(mut self) {
         let mut works = Vec::new();
-        while self.inbox.recv_many(&mut works, GROUP_MAX).await > 0 {
-            let env = self.env.clone();
-            let (wal, group, metrics) = (&mut self.wal, std::mem::take(&mut works), &*self.metrics);
-            let outcome = env.run(|| write_group(wal, group, &GroupTimer { env: &env, metrics })).await;
-            self.sizes.update(&self.wal);
+        while self.receive(&mut works).await {
+            let (env, group) = (self.env.clone(), std::mem::take(&mut works));
+            let may_write = !self.retry.is_waiting(env.now().mono);
+            let (state, timer) = (&mut self.state, GroupTimer { env: &env, metrics: &self.metrics });
+            let outcome = env.run(|| state.run_group(group, may_write, &timer)).await;
+            self.sizes.update(&self.state.wal);
+            match &outcome.full {
+                Some(error) => self.retry.found_full(env.now().mono, error),
+                None if may_write => self.retry.found_space(),
+                None => {}
+            }
             if let Some(result) = outcome.persisted {
                 (self.report)(LogEvent::Persisted(result));
             }
             // Order: the replica receives the durable operations before the work gets the log.
-            let (wal, works) = (&mut self.wal, outcome.works);
+            let (wal, works) = (&mut self.state.wal, outcome.works);
             if !works.is_empty() {
                 env.run(|| works.into_iter().for_each(|work| work(wal))).await;
-                self.sizes.update(&self.wal);
+                self.sizes.update(&self.state.wal);
             }
             for (read, result) in outcome.reads {
                 (self.report)(LogEvent::Read(read, result));
             }
             if let Some(reply_sender) = outcome.stop {
                 // If the caller has stopped waiting, dropping the log closes it.
-                drop(reply_sender.send(self.wal));
+                drop(reply_sender.send(self.state.wal));
                 return;
             }
         }
+    }
+
+    /// Waits for requests, or until a full device is to be tried again. Returns false when the replica has gone.
+    async fn receive(&mut self, works: &mut Vec<LogRequest>) -> bool {
+        let received = self.inbox.recv_many(works, GROUP_MAX);
+        let Some(at) = self.retry.at() else { return received.await > 0 };
+        let left = at.since(self.env.now().mono);
+        self.env.timeout(left, received).await.is_none_or(|count| count > 0)
     }
 }
 
 #[derive(Default)]
 struct GroupOutcome {
     persisted: Option<Result<OpId>>,
+    /// The error that asks to try the writes again later.
+    full: Option<Error>,
     works: Vec<WalFn>,
     reads: Vec<(LogReadRequest, Result<Vec<ReplicateEntry>>)>,
     stop: Option<oneshot::Sender<Box<Wal>>>,
@@ -153,9 +230,9 @@ struct GroupTimer<'a> {
 
 impl GroupTimer<'_> {
     /// Writes and syncs `writes`, and records the times.
-    fn write_and_sync(&self, wal: &mut Wal, writes: Vec<LogWrite>) -> Result<()> {
+    fn write_and_sync(&self, wal: &mut Wal, writes: &mut Vec<LogWrite>) -> Result<()> {
         let began = self.env.now().mono;
-        write_log(wal, writes)?;
+        write_log_from(wal, writes)?;
         let appended = self.env.now().mono;
         self.metrics.log_append.record_micros(appended.since(began));
         wal.sync()?;
@@ -166,44 +243,62 @@ impl GroupTimer<'_> {
     }
 }
 
-fn write_group(wal: &mut Wal, group: Vec<LogRequest>, timer: &GroupTimer<'_>) -> GroupOutcome {
-    let mut outcome = GroupOutcome::default();
-    let mut writes = Vec::new();
-    let mut last = None;
-    let mut reads = Vec::new();
-    let mut appends = 0;
-    for work in group {
-        match work {
-            LogRequest::Append { writes: more, last: op } => {
-                if writes.is_empty() {
-                    writes = more
-                } else {
-                    writes.extend(more)
+impl LogState {
+    /// Processes a group of requests; without `may_write` the device is full, and the writes wait.
+    fn run_group(&mut self, group: Vec<LogRequest>, may_write: bool, timer: &GroupTimer<'_>) -> GroupOutcome {
+        let mut outcome = GroupOutcome::default();
+        let mut reads = Vec::new();
+        let mut appends = 0;
+        for work in group {
+            match work {
+                LogRequest::Append { writes: more, last: op } => {
+                    if self.writes.is_empty() {
+                        self.writes = more
+                    } else {
+                        self.writes.extend(more)
+                    }
+                    self.last = op.or(self.last);
+                    appends += 1;
                 }
-                last = op.or(last);
-                appends += 1;
+                LogRequest::Read(read) => reads.push(read),
+                LogRequest::With(work) => outcome.works.push(work),
+                LogRequest::Stop(reply_sender) => outcome.stop = Some(reply_sender),
             }
-            LogRequest::Read(read) => reads.push(read),
-            LogRequest::With(work) => outcome.works.push(work),
-            LogRequest::Stop(reply_sender) => outcome.stop = Some(reply_sender),
+        }
+        if may_write {
+            self.write(&mut outcome, timer);
+        }
+        if appends > 0 {
+            timer.metrics.log_appends_per_group.record(appends);
+        }
+        if !may_write || outcome.full.is_some() {
+            // The callers get an error: their work needs the writes to be durable.
+            outcome.works.clear();
+        }
+        let wal = &self.wal;
+        outcome.reads = reads.into_iter().map(|read| (read, wal.read(read.from, read.max_bytes))).collect();
+        outcome
+    }
+
+    fn write(&mut self, outcome: &mut GroupOutcome, timer: &GroupTimer<'_>) {
+        let written = match self.writes.is_empty() {
+            true => write_and_sync(&mut self.wal, &mut self.writes),
+            false => timer.write_and_sync(&mut self.wal, &mut self.writes),
+        };
+        match written {
+            Ok(()) => outcome.persisted = self.last.take().map(Ok),
+            Err(error) if is_full(&self.wal, &error) => outcome.full = Some(error),
+            Err(error) => {
+                self.writes.clear();
+                outcome.persisted = Some(Err(error));
+            }
         }
     }
-    let written =
-        if writes.is_empty() { write_and_sync(wal, writes) } else { timer.write_and_sync(wal, writes) };
-    if appends > 0 {
-        timer.metrics.log_appends_per_group.record(appends);
-    }
-    outcome.persisted = match written {
-        Ok(()) => last.map(Ok),
-        Err(error) => Some(Err(error)),
-    };
-    outcome.reads = reads.into_iter().map(|read| (read, wal.read(read.from, read.max_bytes))).collect();
-    outcome
 }
 
-/// Writes and syncs `writes`.
-pub fn write_and_sync(wal: &mut Wal, writes: Vec<LogWrite>) -> Result<()> {
-    write_log(wal, writes)?;
+/// Writes and syncs `writes`; after an error it holds what the log has not taken.
+pub fn write_and_sync(wal: &mut Wal, writes: &mut Vec<LogWrite>) -> Result<()> {
+    write_log_from(wal, writes)?;
     wal.sync()
 }
 
@@ -264,5 +359,54 @@ mod tests {
         works.send(LogRequest::With(Box::new(work))).ok().unwrap();
         go_on.send(()).unwrap();
         assert_eq!(reply_receiver.await.unwrap(), ["1.7"]);
+    }
+
+    fn replicate(index: u64) -> LogWrite {
+        let op = OpId { term: 1, index };
+        let payload = bytes::Bytes::from(vec![7; 100]);
+        LogWrite::Append(LogEntry::Replicate(ReplicateEntry {
+            op,
+            timestamp: Default::default(),
+            kind: 1,
+            payload,
+        }))
+    }
+
+    /// Space comes back while the task waits, and all that waited becomes durable in order.
+    #[tokio::test(start_paused = true)]
+    async fn a_full_device_delays_the_log_and_ends_nothing() {
+        let env = OsEnv::new(&OsOptions::default()).expect("there is entropy");
+        let disk = MemDisk::new(1);
+        let wal = Wal::create(Arc::new(disk.clone()), "wal", CONFIG).expect("a log");
+        let (reported, mut reports) = mpsc::unbounded_channel();
+        let report = Box::new(move |done| drop(reported.send(done)));
+        let LogWriter::Beside(works) = start(&env, wal, Arc::default(), Arc::default(), report) else {
+            panic!("it has a task")
+        };
+        let append = |index| LogRequest::Append {
+            writes: vec![replicate(index)],
+            last: Some(OpId { term: 1, index }),
+        };
+        works.send(append(1)).ok().unwrap();
+        assert!(matches!(reports.recv().await, Some(LogEvent::Persisted(Ok(op))) if op.index == 1));
+        disk.set_free(10);
+        works.send(append(2)).ok().unwrap();
+        works.send(append(3)).ok().unwrap();
+        // Other work is refused while the device is full, and reads are answered.
+        let (reply_sender, refused) = oneshot::channel::<()>();
+        works
+            .send(LogRequest::With(Box::new(move |_| reply_sender.send(()).expect("the test waits"))))
+            .ok()
+            .unwrap();
+        assert!(refused.await.is_err());
+        env.sleep(Duration::from_secs(60)).await;
+        assert!(reports.try_recv().is_err(), "nothing is durable and nothing has failed");
+        disk.set_free(1 << 20);
+        assert!(matches!(reports.recv().await, Some(LogEvent::Persisted(Ok(op))) if op.index == 3));
+        let (reply_sender, stopped) = oneshot::channel();
+        works.send(LogRequest::Stop(reply_sender)).ok().unwrap();
+        let indexes: Vec<_> =
+            stopped.await.unwrap().read(1, 1 << 20).unwrap().iter().map(|e| e.op.index).collect();
+        assert_eq!(indexes, [1, 2, 3]);
     }
 }

@@ -23,6 +23,7 @@ pub mod memory_pressure;
 pub mod raft_transport;
 pub mod replica;
 pub mod replica_metrics;
+pub mod space;
 pub mod tablet_entry;
 pub mod tablet_manager;
 pub mod tablet_reports;

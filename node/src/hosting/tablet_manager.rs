@@ -31,6 +31,7 @@ use super::deleted_tablets::DeletedTablets;
 use super::memory_pressure;
 use super::raft_transport::{RaftTransport, RaftTransportConfig};
 use super::replica::{OnCompleted, ReplicaConfig, ReplicaHandle};
+use super::space::{SpaceReserves, SpaceWatch};
 use super::tablet_entry::{EntryState, TabletEntry};
 use super::tablet_reports::{PendingReport, ReportLog};
 use crate::dirs::{Directory, ServerDirs};
@@ -51,6 +52,8 @@ pub struct TabletManagerConfig {
     pub frame_bytes_max: usize,
     pub page_cache_bytes: usize,
     pub memory_soft_percent: u64,
+    /// Space that stays free.
+    pub reserves: SpaceReserves,
 }
 
 /// All tablets of one server.
@@ -58,6 +61,7 @@ pub struct TabletManager {
     env: Env,
     clock: ServerClock,
     dirs: ServerDirs,
+    space: SpaceWatch,
     config: TabletManagerConfig,
     cache: Arc<PageCache>,
     completed: OnCompleted,
@@ -90,6 +94,7 @@ impl TabletManager {
         TabletManager {
             env: env.clone(),
             clock: clock.clone(),
+            space: SpaceWatch::new(&dirs, config.reserves),
             dirs,
             cache: page_cache(&config, memory),
             config,
@@ -106,6 +111,21 @@ impl TabletManager {
 
     pub fn dirs(&self) -> &ServerDirs {
         &self.dirs
+    }
+
+    /// Returns the free space of the directories.
+    pub fn space(&self) -> &SpaceWatch {
+        &self.space
+    }
+
+    /// Returns `THROTTLED` if the server has no space for another replica.
+    pub fn check_space(&self) -> Result<(), TabletError> {
+        match self.space.refuse_replicas() {
+            None => Ok(()),
+            Some(why) => {
+                Err(TabletError::new(TabletErrorCode::Throttled, ErrorCode::ServiceUnavailable, why))
+            }
+        }
     }
 
     /// Shrinks the page cache by up to `bytes`, but keeps the pages that key lookups need.
@@ -273,6 +293,7 @@ impl TabletManager {
         let id = meta.tablet;
         // The request may be old: a permanently deleted tablet is never created again.
         self.check_not_deleted(id)?;
+        self.check_space()?;
         let dir = self.emptiest_data_dir();
         let entry = {
             let mut entries = self.entries();
@@ -311,12 +332,13 @@ impl TabletManager {
         ReplicaSetup { me: self.me.clone(), options: self.config.raft.clone(), seed: self.env.rng.next_u64() }
     }
 
-    /// Returns the data directory with the fewest tablets.
+    /// Returns the data directory with the fewest tablets, of those with plenty of space if there is one.
     fn emptiest_data_dir(&self) -> Arc<Directory> {
         let entries = self.entries();
         let count =
             |dir: &Directory| entries.values().filter(|entry| entry.data_dir.path == dir.path).count();
-        let emptiest = self.dirs.data.iter().min_by_key(|dir| count(dir));
+        let short = |dir: &Directory| !self.space.has_plenty(&dir.path);
+        let emptiest = self.dirs.data.iter().min_by_key(|dir| (short(dir), count(dir)));
         emptiest.expect("a server has a data directory").clone()
     }
 

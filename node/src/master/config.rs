@@ -8,6 +8,7 @@ use engine::catalog::CatalogConfig;
 use engine::config::TabletConfig;
 use engine::raft::RaftOptions;
 
+use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
 use nyala_common::rpc::RpcConfig;
 
@@ -28,10 +29,14 @@ pub struct MasterConfig {
     pub wal_dir: String,
     /// Directories of the system tablet's data, at least one (`fs_data_dirs`).
     pub data_dirs: Vec<String>,
+    /// Data directories that are given up (`fs_lost_data_dirs`).
+    pub lost_data_dirs: Vec<String>,
     /// True if a change is acknowledged only after it is synced to disk. Kudu's default is false.
     pub log_sync: bool,
     /// Largest distance of a received timestamp ahead of this server's clock (`max_clock_sync_error_usec`).
     pub max_clock_ahead_us: u64,
+    /// Requirement on this machine's clock, if it is checked (`time_source`).
+    pub clock_rule: Option<ClockRule>,
     /// Time for which clients may cache a table's tablet locations (`table_locations_ttl_ms`).
     pub table_locations_ttl_ms: u32,
     /// Deadline of a request to a tablet server (`master_ts_rpc_timeout_ms`).
@@ -87,8 +92,10 @@ impl MasterConfig {
             web_addr: None,
             wal_dir: wal_dir.into(),
             data_dirs,
+            lost_data_dirs: Vec::new(),
             log_sync: true,
             max_clock_ahead_us: 10_000_000,
+            clock_rule: None,
             table_locations_ttl_ms: 300_000,
             tserver_rpc_timeout: Duration::from_secs(30),
             support_connect_to_master: true,

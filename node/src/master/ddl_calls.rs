@@ -1,9 +1,10 @@
 //! Calls that change the catalog.
 
-use engine::catalog::{CatalogCommand, CommandReply, HeartbeatReply, ServerStateChange};
+use engine::catalog::{CatalogCommand, CommandReply, Heartbeat, HeartbeatReply, ServerStateChange};
 use engine::error::Error;
 use engine::ids::{TableId, Uuid};
 
+use super::admission::{ClockOffset, TserverAdmission};
 use super::leadership::{CatalogUnavailable, absent};
 use super::proto::{self, id, refusal_to_pb, table_ref};
 use super::service::{MasterErrorReply, MasterService, master_error, unavailable};
@@ -137,7 +138,38 @@ impl MasterService {
 
     pub(super) async fn ts_heartbeat(&self, request: TsHeartbeatRequestPb) -> Result<TsHeartbeatResponsePb> {
         check_replica_management(&request)?;
-        let mut heartbeat = proto::heartbeat(&request).map_err(invalid)?;
+        let heartbeat = proto::heartbeat(&request).map_err(invalid)?;
+        let (server, registers) = (heartbeat.server, heartbeat.registration.is_some());
+        let received = self.env.now().wall.micros;
+        let offset = request.nyala_state.as_ref().and_then(|state| ClockOffset::of(state, received));
+        let clock = self.admission.check_clock(server, offset, self.config.max_clock_ahead_us);
+        let mut response = match clock {
+            Ok(()) => self.admit(&request, heartbeat).await?,
+            Err(error) => {
+                if !registers && let Ok(catalog) = self.leadership.catalog() {
+                    // Its replicas stay, and it gets no more of them.
+                    let wrong =
+                        Heartbeat { takes_replicas: false, ..Heartbeat::of(server, heartbeat.instance) };
+                    catalog.heartbeat(wrong).await.map_err(|error| unavailable(&error))?;
+                }
+                refused_heartbeat(error.context(format_args!("tablet server {server}")))
+            }
+        };
+        response.nyala_wall_micros = Some(received);
+        if self.admission.set_refused(server, response.error.is_some())
+            && let Some(refused) = &response.error
+        {
+            tracing::error!(error = %super::service::error_of(refused), "a tablet server is refused");
+        }
+        Ok(response)
+    }
+
+    /// Processes the heartbeat of a server whose clock is right.
+    async fn admit(
+        &self,
+        request: &TsHeartbeatRequestPb,
+        mut heartbeat: Heartbeat,
+    ) -> Result<TsHeartbeatResponsePb> {
         if let Some(host) = heartbeat.registration.as_ref().and_then(|registration| registration.rpc.first())
         {
             let location = self.locator.server(heartbeat.server, &host.host).await;
@@ -147,16 +179,21 @@ impl MasterService {
         let silence_max = self.config.server_unresponsive_after;
         if !self.known_tservers.record_heartbeat(self.env.now().mono, &heartbeat, silence_max) {
             let reply = HeartbeatReply { needs_registration: true, ..HeartbeatReply::default() };
-            return Ok(self.reply_to_heartbeat(&request, reply, catalog.is_ok()));
+            return Ok(self.reply_to_heartbeat(request, reply, catalog.is_ok()));
         }
         match catalog {
             Ok(catalog) => {
+                let (server, its) = (heartbeat.server, heartbeat.cluster);
                 let reply = catalog.heartbeat(heartbeat).await.map_err(|error| unavailable(&error))?;
-                Ok(self.reply_to_heartbeat(&request, reply, true))
+                if reply.foreign {
+                    self.known_tservers.forget(server);
+                    return Ok(refused_heartbeat(TserverAdmission::foreign(server, its, reply.cluster)));
+                }
+                Ok(self.reply_to_heartbeat(request, reply, true))
             }
             // A master that does not lead only records the tablet server.
             Err(CatalogUnavailable::NotLeader | CatalogUnavailable::Loading) => {
-                Ok(self.reply_to_heartbeat(&request, HeartbeatReply::default(), false))
+                Ok(self.reply_to_heartbeat(request, HeartbeatReply::default(), false))
             }
             Err(CatalogUnavailable::NotOpen) => Err(unavailable(&absent(CatalogUnavailable::NotOpen))),
         }
@@ -177,9 +214,15 @@ impl MasterService {
             needs_full_tablet_report: Some(reply.needs_full_report),
             tablet_report: request.tablet_report.as_ref().map(|_| TabletReportUpdatesPb { tablets }),
             leader_master: Some(leads),
+            nyala_cluster_id: reply.cluster.map(|cluster| cluster.to_string()),
             ..TsHeartbeatResponsePb::default()
         }
     }
+}
+
+/// Returns the reply to a server that is refused.
+fn refused_heartbeat(error: Error) -> TsHeartbeatResponsePb {
+    TsHeartbeatResponsePb { error: Some(invalid(error)), ..TsHeartbeatResponsePb::default() }
 }
 
 /// Rejects a tablet server with another replica management scheme, because the two would remove each other's replicas.

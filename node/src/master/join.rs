@@ -123,7 +123,14 @@ pub(super) fn recover(dirs: &ServerDirs) -> Result<Option<Superblock>> {
 async fn copy_system(env: &Env, dirs: &ServerDirs, config: CopyConfig, order: &CopyOrder) -> Result<()> {
     let slot = env.run(|| system_tablet_slot(dirs)).await?;
     let received = AtomicU64::new(0);
-    let target = CopyTarget { env, me: dirs.uuid, wal: dirs.wal.disk.clone(), config, received: &received };
+    let target = CopyTarget {
+        env,
+        me: dirs.uuid,
+        wal: dirs.wal.disk.clone(),
+        config,
+        received: &received,
+        bytes_max: u64::MAX,
+    };
     let manifest = copy::copy(&target, order, &slot).await?;
     let (bytes, last, source) = (manifest.total_bytes(), manifest.last_op, order.source);
     tracing::info!(bytes, %last, %source, "the system tablet was copied");

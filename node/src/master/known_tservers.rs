@@ -80,11 +80,8 @@ mod tests {
         let rpc = vec![HostPort { host: format!("host{instance}"), port: 7050 }];
         let registration = TserverRegistration { rpc, ..TserverRegistration::default() };
         Heartbeat {
-            server: Uuid([1; 16]),
-            instance,
             registration: registering.then_some(registration),
-            location: None,
-            report: None,
+            ..Heartbeat::of(Uuid([1; 16]), instance)
         }
     }
 

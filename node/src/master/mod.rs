@@ -11,6 +11,7 @@
 //! Several masters replicate the system tablet. Its leader leads the cluster. The others track the tablet servers
 //! ([`known_tservers`]) and send clients to the leader.
 
+mod admission;
 mod auto_join;
 pub mod catalog_loop;
 mod cluster_init;
@@ -44,6 +45,7 @@ use engine::tablet::superblock::DataState;
 use futures_util::future::{Either, select};
 use tokio::sync::Notify;
 
+use self::admission::TserverAdmission;
 use self::catalog_loop::{CatalogGauges, CatalogHandle};
 use self::cluster_init::InitialConfig;
 pub use self::config::MasterConfig;
@@ -53,13 +55,14 @@ use self::known_tservers::KnownTservers;
 use self::leadership::{LeadershipHandle, LeadershipTask};
 use self::location_resolver::LocationResolver;
 use self::service::{MasterService, MasterServiceConfig};
-use crate::dirs::{self, ServerDirs, ServerKind};
+use crate::dirs::{self, DirectoryPaths, ServerDirs, ServerKind};
 use crate::hosting::consensus_service::ConsensusService;
 use crate::hosting::copy::{CopyConfig, CopyService};
 use crate::hosting::maintenance;
 use crate::hosting::raft_transport::{RaftTransport, RaftTransportConfig};
 use crate::hosting::replica::{ReplicaConfig, ReplicaHandle};
 use crate::server::generic_service::GenericService;
+use crate::server::health::{CheckResult, HealthCheck};
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, ServerContext, ServerHealth};
 use crate::server_clock::ServerClock;
@@ -104,7 +107,9 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
     let locator =
         LocationResolver::new(&env, &config.location_command, &config.locations, config.locate_clients)?;
-    let dirs = env.run(|| dirs::open(&env, ServerKind::Master, &config.wal_dir, &config.data_dirs)).await?;
+    let paths =
+        DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
+    let dirs = env.run(|| dirs::open(&env, ServerKind::Master, paths)).await?;
     env.watch = env.watch.of(dirs.uuid);
     config.tablet.watch = env.watch.clone();
     let common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());
@@ -129,6 +134,11 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     };
     let rpc = opening.serve(locator, listener);
     common::watch_rpc(&common.metrics, &rpc);
+    let (clock, rule, clock_env) = (common.clock.clone(), opening.config.clock_rule, env.clone());
+    let watch = env.spawn("clock", async move { clock.watch(&clock_env, rule).await });
+    lock(&opening.tasks).push(watch);
+    let opened = opening.opened.clone();
+    common.checks.register(move |checks| checks.push(leader_check(&opened)));
     let alone = opening.config.masters.len() <= 1;
     let running = opening.running(rpc, web);
     if alone {
@@ -145,6 +155,16 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     }
     tracing::info!(uuid = %running.uuid, rpc_addr = %running.rpc_addr, "the master serves");
     Ok(running)
+}
+
+/// Returns the check that this master leads or knows the leader.
+fn leader_check(opened: &OnceLock<ReplicaHandle>) -> HealthCheck {
+    let result = match opened.get().map(|replica| replica.status().leader) {
+        Some(Some(leader)) => CheckResult::Ok(format!("the leader is {leader}")),
+        Some(None) => CheckResult::Failed("no leader is known".to_string()),
+        None => CheckResult::Failed("the system tablet is not open".to_string()),
+    };
+    HealthCheck::new("masters", result)
 }
 
 /// Origin of a master's system tablet.
@@ -181,6 +201,9 @@ impl SystemTabletStartup {
             joining: self.joining.clone(),
         });
         let copies = CopyService::new(host.clone(), CopyConfig::default());
+        let admission: Arc<TserverAdmission> = Arc::default();
+        let checked = admission.clone();
+        self.common.checks.register(move |checks| checks.push(checked.check()));
         lock(&self.tasks).push(self.env.spawn("copy sessions", copies.clone().expire()));
         RpcServer::new(self.env.clone(), self.config.rpc.clone())
             .add(Arc::new(MasterService {
@@ -188,6 +211,7 @@ impl SystemTabletStartup {
                 status: self.common.status.clone(),
                 leadership: self.leadership.clone(),
                 known_tservers: self.known_tservers.clone(),
+                admission,
                 opened: self.opened.clone(),
                 locator,
                 config: service_config(&self.config),
@@ -341,6 +365,7 @@ fn service_config(config: &MasterConfig) -> MasterServiceConfig {
         locations_ttl_ms: config.table_locations_ttl_ms,
         lookup_delay: config.lookup_delay,
         server_unresponsive_after: config.catalog.server_unresponsive_after,
+        max_clock_ahead_us: config.max_clock_ahead_us,
         masters: config.masters.clone(),
         // Leaks a few bytes per start of a master; every call refers to them.
         features: config.features().leak(),

@@ -234,12 +234,15 @@ pub fn registration_to_pb(registration: &TserverRegistration) -> ServerRegistrat
 }
 
 pub fn heartbeat(pb: &TsHeartbeatRequestPb) -> Result<Heartbeat, Error> {
+    let server = Uuid::parse(&pb.common.ts_instance.permanent_uuid)?;
+    let state = pb.nyala_state.as_ref();
+    let cluster = state.and_then(|state| state.cluster_id.as_ref());
     Ok(Heartbeat {
-        server: Uuid::parse(&pb.common.ts_instance.permanent_uuid)?,
-        instance: pb.common.ts_instance.instance_seqno,
         registration: pb.registration.as_ref().map(registration).transpose()?,
-        location: None,
+        cluster: cluster.map(|id| Uuid::parse(id.as_bytes())).transpose()?,
+        takes_replicas: !state.is_some_and(|state| state.short_of_space()),
         report: pb.tablet_report.as_ref().map(tablet_report).transpose()?,
+        ..Heartbeat::of(server, pb.common.ts_instance.instance_seqno)
     })
 }
 

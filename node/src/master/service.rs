@@ -8,6 +8,7 @@ use engine::error::Error;
 use engine::time::ClockReading;
 use prost::Message;
 
+use super::admission::TserverAdmission;
 use super::catalog_loop::CatalogHandle;
 use super::known_tservers::KnownTservers;
 use super::leadership::{CatalogUnavailable, LeadershipHandle, absent};
@@ -29,6 +30,8 @@ pub(super) struct MasterServiceConfig {
     pub locations_ttl_ms: u32,
     pub lookup_delay: Duration,
     pub server_unresponsive_after: Duration,
+    /// Largest difference of a tablet server's clock.
+    pub max_clock_ahead_us: u64,
     /// Configured masters; empty for a single one.
     pub masters: Vec<String>,
     pub features: &'static [u32],
@@ -41,6 +44,7 @@ pub(super) struct MasterService {
     pub(super) status: Arc<ServerStatus>,
     pub(super) leadership: Arc<LeadershipHandle>,
     pub(super) known_tservers: Arc<KnownTservers>,
+    pub(super) admission: Arc<TserverAdmission>,
     /// Replica of the system tablet; empty until it is open.
     pub(super) opened: Arc<OnceLock<ReplicaHandle>>,
     pub(super) locator: LocationResolver,

@@ -106,7 +106,7 @@ async fn perform(proxy: &Proxy, request: TserverRequest, deadline: Instant) -> R
             };
             let response: DeleteTabletResponsePb =
                 call_method(proxy, "DeleteTablet", &message, deadline).await?;
-            outcome(response.error)?;
+            deletion_outcome(response.error)?;
             tracing::info!(tablet = %task.tablet, server = %task.server, tombstone, "successfully deleted");
             Ok(())
         }
@@ -204,6 +204,17 @@ where
     response.map(|response| response.message).map_err(|error| Error::not_ready(error.to_string()))
 }
 
+/// Returns the result of a deletion. If another server replies, the addressed one was wiped or has moved: its replica
+/// is gone from this address, and a server that comes back elsewhere reports it and is told again.
+fn deletion_outcome(error: Option<TabletServerErrorPb>) -> Result<()> {
+    match error {
+        Some(error) if error.code() == Code::WrongServerUuid => {
+            Err(Error::not_found(error_from_status(&error.status).message))
+        }
+        error => outcome(error),
+    }
+}
+
 /// Returns the tablet server's result. Only a missing tablet counts as "not found".
 fn outcome(error: Option<TabletServerErrorPb>) -> Result<()> {
     let Some(error) = error else { return Ok(()) };
@@ -214,5 +225,28 @@ fn outcome(error: Option<TabletServerErrorPb>) -> Result<()> {
         Ok(Code::TabletAlreadyExists) => Err(Error::already_present(status_error.message)),
         Ok(Code::TabletHasANewerSchema) => Ok(()),
         _ => Err(Error::not_ready(status_error.message)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::error::ErrorKind;
+
+    use super::*;
+    use nyala_common::wire::errors::status_from_error;
+
+    #[test]
+    fn only_a_deletion_ends_at_another_server() {
+        let wrong = || {
+            let status = status_from_error(&Error::invalid("this is server b, not a"));
+            Some(TabletServerErrorPb { code: Code::WrongServerUuid as i32, status })
+        };
+        assert_eq!(deletion_outcome(wrong()).unwrap_err().kind, ErrorKind::NotFound);
+        assert_eq!(
+            outcome(wrong()).unwrap_err().kind,
+            ErrorKind::NotReady,
+            "it may register at another address"
+        );
+        assert_eq!(deletion_outcome(None), Ok(()));
     }
 }

@@ -134,10 +134,45 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::number("remember_clients_ttl_ms", Effective, "3600000",
         "idle time after which a client's cached replies are dropped"),
     // Clock and history.
+    F::list(
+        "fs_lost_data_dirs", Effective,
+        "",
+        "data directories of this server to give up at this start, with all that was in them: their tablets are copied \
+        from other servers. An empty one may stay in fs_data_dirs",
+    )
+    .tagged(EVOLVING),
+    F::text(
+        "fs_wal_dir_reserved_bytes", Effective,
+        "-1",
+        "bytes kept free for others in the device of the WAL directory; -1: 1 percent. With less, writes are refused",
+    )
+    .of(TabletServer)
+    .tagged(EVOLVING),
+    F::text(
+        "fs_data_dirs_reserved_bytes", Effective,
+        "-1",
+        "bytes kept free for others in the device of a data directory; -1: 1 percent. With less, writes are refused",
+    )
+    .of(TabletServer)
+    .tagged(EVOLVING),
+    F::choice(
+        "time_source", Safeguard,
+        &["auto", "builtin", "system", "system_unsync", "mock"],
+        "auto",
+        "system: the machine's clock, which must be synchronised; system_unsync: as it is; auto: system_unsync if all \
+        addresses of the server and the masters are loopback addresses, else system",
+    )
+    .tagged(STABLE),
+    F::number(
+        "ntp_initial_sync_wait_secs", Effective,
+        "60",
+        "longest wait at the start for a synchronised clock",
+    )
+    .tagged(EVOLVING),
     F::number(
         "max_clock_sync_error_usec", Safeguard,
         "10000000",
-        "largest distance of a timestamp ahead of this server's clock",
+        "largest error of this server's clock, and distance of a timestamp or another server's clock from it",
     )
     .tagged(EVOLVING),
     F::number("tablet_history_max_age_sec", Effective, "604800", "age above which snapshots are rejected")

@@ -9,7 +9,6 @@ use super::flags::FlagScope::{Master, TabletServer};
 use super::flags::{FlagSpec, Missing};
 
 const UNSAFE: &[&str] = &["unsafe", "hidden"];
-const STABLE: &[&str] = &["stable"];
 const EXPERIMENTAL: &[&str] = &["experimental"];
 
 const AUTHENTICATION: Missing = Missing {
@@ -37,8 +36,8 @@ const FILES: Missing = Missing {
     action: "leave it out, and encrypt the device or its file system",
 };
 const CLOCK: Missing = Missing {
-    fault: "the machine's clock is used even if it is not synchronized",
-    action: "leave it out, and keep the clock right with an NTP service such as chrony",
+    fault: "there is no NTP client in the server",
+    action: "leave it out, and keep the machine's clock right with an NTP service such as chrony",
 };
 const HYBRID: Missing = Missing { fault: "the hybrid clock is the only one", action: "leave it out" };
 const LOG: Missing = Missing {
@@ -123,16 +122,7 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("ranger_kms_url", Only(&[""], FILES), "", "files are plain"),
     F::bool("enable_multi_tenancy", Only(&["false"], FILES), "false", "files are plain").tagged(EXPERIMENTAL),
     // The clock.
-    F::choice(
-        "time_source",
-        Only(&["system_unsync"], CLOCK),
-        &["auto", "builtin", "system", "system_unsync", "mock"],
-        "system_unsync",
-        "the machine's clock is used as it is",
-    )
-    .tagged(STABLE),
     F::list("builtin_ntp_servers", Only(&[""], CLOCK), "", "no NTP server is queried"),
-    F::number("ntp_initial_sync_wait_secs", Only(&["0"], CLOCK), "0", "there is no wait for NTP"),
     F::bool("use_hybrid_clock", Only(&["true"], HYBRID), "true", "there is one kind of clock").tagged(UNSAFE),
     // The log.
     F::bool("logtostderr", Only(&["true"], LOG), "true", "the log goes to standard error"),

@@ -6,14 +6,17 @@
 //!                      ServerContext::new, dirs::open ◀─────┘ listen, GenericService, web::serve
 //! ```
 
+pub mod clock_watch;
 pub mod cluster;
 mod flag_table;
 mod flag_table_kudu;
 pub mod flags;
 pub mod generic_service;
+pub mod health;
 pub mod logging;
 pub mod startup;
 pub mod web;
+mod web_connections;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +27,10 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 
 use crate::dirs::ServerKind;
+use clock_watch::ClockTrust;
 use engine::memory::MemTracker;
 use flags::Flags;
+use health::{CheckResult, HealthBoard, HealthCheck};
 use nyala_common::env::{Env, Listener};
 use nyala_common::metrics::{MetricRegistry, MetricSnapshot, MetricValue, table};
 use nyala_common::rpc::server::RpcHandle;
@@ -65,6 +70,8 @@ pub struct ServerContext {
     pub metrics: Arc<MetricRegistry>,
     pub memory: Arc<MemTracker>,
     pub status: Arc<ServerStatus>,
+    pub checks: Arc<HealthBoard>,
+    pub clock: Arc<ClockTrust>,
 }
 
 impl ServerContext {
@@ -74,7 +81,10 @@ impl ServerContext {
         let memory = MemTracker::root("server", Some(Arc::new(move || budget.limit_bytes())));
         let status = Arc::new(ServerStatus::new(env, uuid));
         let metrics = MetricRegistry::new(kind.entity_id());
-        let context = ServerContext { kind, flags, metrics, memory, status };
+        let (checks, clock) = (Arc::<HealthBoard>::default(), Arc::<ClockTrust>::default());
+        let watched = clock.clone();
+        checks.register(move |checks| checks.push(watched.check()));
+        let context = ServerContext { kind, flags, metrics, memory, status, checks, clock };
         context.register_own(env);
         context
     }
@@ -169,6 +179,16 @@ impl ServerStatus {
 
     pub fn health(&self) -> ServerHealth {
         self.state().health.clone()
+    }
+
+    /// Returns the check that the server has started and has not failed.
+    pub fn check(&self) -> HealthCheck {
+        let result = match self.health() {
+            ServerHealth::Starting => CheckResult::Failed("starting".to_string()),
+            ServerHealth::Healthy => CheckResult::Ok("started".to_string()),
+            ServerHealth::Failed(why) => CheckResult::Failed(why),
+        };
+        HealthCheck::new("server", result)
     }
 
     /// Sets the RPC addresses: `advertised`, or `bound` if that is empty.

@@ -10,10 +10,12 @@ use engine::error::{Error, Result};
 use prost::Message;
 
 use super::ServerStatus;
+use super::clock_watch::{self, ClockRule, ClockTrust, TimeSource};
 use super::flags::Flags;
-use crate::config;
+use crate::config::{self, ServerAddresses};
 use crate::dirs::ServerKind;
 use crate::hosting::copy::CopyConfig;
+use crate::hosting::space::{SpaceReserve, SpaceReserves};
 use crate::master::{self, MasterConfig, RunningMaster};
 use crate::tserver::{self, RunningTserver, TserverConfig};
 use nyala_common::env::Env;
@@ -51,9 +53,16 @@ impl RunningServer {
     /// Waits until the server cannot do its work any more and returns the reason; it should be stopped then. A tablet
     /// server continues with its other tablets, a master needs its catalog.
     pub async fn failed(&self) -> Error {
-        match self {
-            RunningServer::Master(master) => master.catalog_ended().await,
-            RunningServer::TabletServer(_) => std::future::pending().await,
+        let (clock, ended) = (self.clock().lost(), async {
+            match self {
+                RunningServer::Master(master) => master.catalog_ended().await,
+                RunningServer::TabletServer(_) => std::future::pending().await,
+            }
+        });
+        tokio::select! {
+            biased;
+            error = clock => return error,
+            () = ended => {}
         }
         if let RunningServer::Master(master) = self
             && let Some(error) = master.failure()
@@ -81,6 +90,14 @@ impl RunningServer {
     /// Returns true for the leading master.
     pub fn leads(&self) -> bool {
         matches!(self, RunningServer::Master(master) if master.leads())
+    }
+
+    /// Returns the trust in this server's clock.
+    pub fn clock(&self) -> &ClockTrust {
+        match self {
+            RunningServer::Master(master) => &master.common.clock,
+            RunningServer::TabletServer(server) => &server.server.common.clock,
+        }
     }
 
     fn status(&self) -> &ServerStatus {
@@ -126,13 +143,18 @@ pub async fn start(env: &Env, kind: ServerKind, flags: Arc<Flags>) -> Result<Run
 pub async fn tserver_config(env: &Env, flags: &Arc<Flags>) -> Result<TserverConfig> {
     let addresses = config::addresses(env, flags, ServerKind::TabletServer).await?;
     let (wal_dir, data_dirs) = config::directories(flags)?;
+    let masters = tserver_masters(flags)?;
+    let clock_rule = clock_rule(flags, &addresses, &masters)?;
     let config = TserverConfig::new(addresses.rpc, wal_dir, data_dirs);
     Ok(TserverConfig {
         rpc_advertised_addrs: addresses.advertised,
         web_addr: addresses.web,
-        masters: tserver_masters(flags)?,
+        masters,
+        reserves: reserves(flags)?,
+        lost_data_dirs: flags.list("fs_lost_data_dirs"),
         log_sync: flags.bool("log_sync"),
         max_clock_ahead_us: flags.number("max_clock_sync_error_usec"),
+        clock_rule,
         scanner_ttl_ms: flags.number("scanner_ttl_ms"),
         scanner_check_interval_ms: flags.number("scanner_gc_check_interval_us").div_ceil(1000),
         scanner_max_wait_ms: flags.number("scanner_max_wait_ms"),
@@ -156,6 +178,35 @@ pub async fn tserver_config(env: &Env, flags: &Arc<Flags>) -> Result<TserverConf
     })
 }
 
+/// Returns the requirement on the clock of a server with these addresses and masters.
+fn clock_rule(flags: &Flags, addresses: &ServerAddresses, masters: &[String]) -> Result<Option<ClockRule>> {
+    let own = match addresses.advertised.as_slice() {
+        [] => vec![addresses.rpc.to_string()],
+        advertised => advertised.to_vec(),
+    };
+    let all: Vec<String> = own.iter().chain(masters).cloned().collect();
+    Ok(TimeSource::of(flags)?.rule(&all, flags.number("max_clock_sync_error_usec")))
+}
+
+/// Waits until the machine's clock is what the flags require.
+pub async fn wait_clock(env: &Env, kind: ServerKind, flags: &Arc<Flags>) -> Result<()> {
+    let rule = match kind {
+        ServerKind::Master => master_config(env, flags).await?.clock_rule,
+        ServerKind::TabletServer => tserver_config(env, flags).await?.clock_rule,
+    };
+    let Some(rule) = rule else { return Ok(()) };
+    let patience = Duration::from_secs(flags.number("ntp_initial_sync_wait_secs"));
+    clock_watch::wait_synchronised(env, rule, patience).await
+}
+
+fn reserves(flags: &Flags) -> Result<SpaceReserves> {
+    let reserve = |name| SpaceReserve::parse(&flags.text(name)).map_err(|error| error.context(name));
+    Ok(SpaceReserves {
+        wal: reserve("fs_wal_dir_reserved_bytes")?,
+        data: reserve("fs_data_dirs_reserved_bytes")?,
+    })
+}
+
 fn tserver_masters(flags: &Flags) -> Result<Vec<String>> {
     let masters = config::masters(flags, "tserver_master_addrs")?;
     match masters.is_empty() {
@@ -169,6 +220,7 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
     let addresses = config::addresses(env, flags, ServerKind::Master).await?;
     let (wal_dir, data_dirs) = config::directories(flags)?;
     let masters = config::masters(flags, "master_addresses")?;
+    let clock_rule = clock_rule(flags, &addresses, &masters)?;
     let config = MasterConfig::new(addresses.rpc, wal_dir, data_dirs);
     let mut catalog = config.catalog.clone();
     catalog.columns_max = flags.number("max_num_columns") as usize;
@@ -190,9 +242,11 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
         rpc_advertised_addrs: addresses.advertised,
         web_addr: addresses.web,
         masters,
+        lost_data_dirs: flags.list("fs_lost_data_dirs"),
         auto_join: flags.bool("master_auto_join_cluster"),
         log_sync: flags.bool("log_sync"),
         max_clock_ahead_us: flags.number("max_clock_sync_error_usec"),
+        clock_rule,
         table_locations_ttl_ms: u32::try_from(locations_ttl).unwrap_or(u32::MAX),
         raft: config::raft(flags),
         consensus_timeout: millis(flags, "consensus_rpc_timeout_ms"),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::error::Result;
 use engine::memory::MemUsage;
+use engine::time::Instant;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
@@ -15,8 +16,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::sync::Semaphore;
 
+use super::health::{HealthBoard, HealthCheck};
+use super::web_connections::{
+    ConnectionLimits, ConnectionState, Connections, HEADER_TIMEOUT, OpenConnection, REQUEST_TIMEOUT,
+};
 use super::{ServerContext, ServerHealth, VERSION};
 use nyala_common::env::{Env, Listener, Stream, TaskHandle};
 use nyala_common::metrics::definition::MetricLevel;
@@ -24,16 +28,14 @@ use nyala_common::metrics::json;
 use nyala_common::metrics::prometheus::{self, Naming};
 use nyala_common::metrics::query::MetricQuery;
 
-/// Largest number of connections served at once; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 64;
-/// Longest life of a connection, so that none is held forever.
-const CONNECTION_LIFE: Duration = Duration::from_secs(60);
+/// Largest header of a request in bytes.
+const HEADER_BYTES_MAX: usize = 8 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A served web port. Dropping it stops it.
 pub struct WebHandle {
     local_addr: SocketAddr,
-    accepting: Box<dyn TaskHandle>,
+    tasks: [Box<dyn TaskHandle>; 2],
 }
 
 impl WebHandle {
@@ -44,7 +46,7 @@ impl WebHandle {
 
 impl Drop for WebHandle {
     fn drop(&mut self) {
-        self.accepting.abort();
+        self.tasks.iter().for_each(|task| task.abort());
     }
 }
 
@@ -53,22 +55,24 @@ pub async fn serve(env: &Env, addr: SocketAddr, common: ServerContext) -> Result
     let listener = super::listen(env, addr, "webserver_port").await?;
     let local_addr = listener.local_addr();
     common.status.set_web(local_addr);
-    let accepting = env.spawn("web accept", accept(env.clone(), listener, Arc::new(common)));
-    Ok(WebHandle { local_addr, accepting })
+    let common = Arc::new(common);
+    let (of, signs_env) = (common.clone(), env.clone());
+    let signs = env.spawn("signs of life", async move { of.checks.give_signs_of_life(&signs_env).await });
+    let accepting = env.spawn("web accept", accept(env.clone(), listener, common));
+    Ok(WebHandle { local_addr, tasks: [accepting, signs] })
 }
 
 async fn accept(env: Env, mut listener: Box<dyn Listener>, common: Arc<ServerContext>) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let connections = Connections::new(ConnectionLimits::default());
     loop {
-        let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
-            Ok((stream, _remote)) => {
-                let (env, common) = (env.clone(), common.clone());
-                env.clone().spawn("web connection", async move {
-                    env.timeout(CONNECTION_LIFE, connection(stream, common)).await;
-                    drop(slot);
-                });
-            }
+            Ok((stream, remote)) => match connections.enter(remote.ip()) {
+                Some(open) => {
+                    let task = serve_connection(env.clone(), stream, open, common.clone());
+                    env.spawn("web connection", task);
+                }
+                None => tracing::debug!(%remote, "too many web connections; one is closed"),
+            },
             Err(error) => {
                 tracing::warn!(%error, "accepting a web connection failed");
                 env.sleep(ACCEPT_PAUSE).await;
@@ -77,20 +81,45 @@ async fn accept(env: Env, mut listener: Box<dyn Listener>, common: Arc<ServerCon
     }
 }
 
-async fn connection(stream: Stream, common: Arc<ServerContext>) {
+async fn serve_connection(env: Env, stream: Stream, open: OpenConnection, common: Arc<ServerContext>) {
+    tokio::select! {
+        biased;
+        () = answer(&env, stream, open.state.clone(), common) => {}
+        () = open.state.dropped() => {}
+        () = until_silent(&env, &open.state) => tracing::debug!("a web connection without a request is closed"),
+    }
+}
+
+/// Waits until no request has come for too long.
+async fn until_silent(env: &Env, connection: &ConnectionState) {
+    let mut known = 0;
+    loop {
+        env.sleep(if known == 0 { HEADER_TIMEOUT } else { REQUEST_TIMEOUT }).await;
+        let requests = connection.requests();
+        if requests == known {
+            return;
+        }
+        known = requests;
+    }
+}
+
+async fn answer(env: &Env, stream: Stream, state: Arc<ConnectionState>, common: Arc<ServerContext>) {
+    let clock = env.clock.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = respond(&common, &request);
+        state.request_begun();
+        let response = respond(&common, clock.now().mono, &request);
         async move { Ok::<_, Infallible>(response) }
     });
-    let served =
-        http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(stream), service).await;
-    if let Err(error) = served {
+    let mut http = http1::Builder::new();
+    http.auto_date_header(false).max_buf_size(HEADER_BYTES_MAX);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a web connection ended early");
     }
 }
 
-fn respond<B>(common: &ServerContext, request: &Request<B>) -> Response<Full<Bytes>> {
+fn respond<B>(common: &ServerContext, now: Instant, request: &Request<B>) -> Response<Full<Bytes>> {
     let (method, path) = (request.method(), request.uri().path());
+    let query = request.uri().query().unwrap_or_default();
     if method != Method::GET && method != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_string());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -100,10 +129,16 @@ fn respond<B>(common: &ServerContext, request: &Request<B>) -> Response<Full<Byt
         "/" => text(StatusCode::OK, index(common)),
         "/metrics" | "/jsonmetricz" | "/metrics_prometheus" => metrics(common, request),
         "/healthz" => match common.status.health() {
-            ServerHealth::Healthy => text(StatusCode::OK, "ok\n".to_string()),
+            // Kudu's text, without a line end.
+            ServerHealth::Healthy => text(StatusCode::OK, "OK".to_string()),
             ServerHealth::Starting => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_string()),
             ServerHealth::Failed(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("failed: {why}\n")),
         },
+        "/livez" => match common.checks.is_alive(now) {
+            true => text(StatusCode::OK, "ok\n".to_string()),
+            false => text(StatusCode::SERVICE_UNAVAILABLE, "hanging\n".to_string()),
+        },
+        "/readyz" => readiness(common, query),
         "/varz" => text(StatusCode::OK, settings(common)),
         "/mem-trackers" => {
             let mut page = String::new();
@@ -136,6 +171,30 @@ fn metrics<B>(common: &ServerContext, request: &Request<B>) -> Response<Full<Byt
 const JSON: &str = "application/json";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Returns the checks, one a line, or as JSON with `format=json`. `strict=1` fails on warnings too.
+fn readiness(common: &ServerContext, query: &str) -> Response<Full<Bytes>> {
+    let asks = |option: &str| query.split('&').any(|given| given == option);
+    let mut checks = vec![common.status.check()];
+    checks.extend(common.checks.checks());
+    let ready = HealthBoard::is_ready(&checks, asks("strict=1"));
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if !asks("format=json") {
+        let line = |check: &HealthCheck| {
+            let (state, detail) = check.parts();
+            format!("{}: {state}: {detail}\n", check.name)
+        };
+        return text(status, checks.iter().map(line).collect());
+    }
+    let object = |check: &HealthCheck| {
+        let (state, detail) = check.parts();
+        serde_json::json!({ "name": check.name, "state": state, "detail": detail })
+    };
+    let shown: Vec<_> = checks.iter().map(object).collect();
+    let mut response = text(status, serde_json::json!({ "ready": ready, "checks": shown }).to_string());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
@@ -149,7 +208,9 @@ fn index(common: &ServerContext) -> String {
         "{VERSION}, {} {}, RPC at {}\n\n\
          /metrics       numbers, as JSON in Kudu's form\n\
          /metrics_prometheus  the same for Prometheus\n\
-         /healthz       200 if this server does its work\n\
+         /livez         200 if its tasks run; restart it otherwise\n\
+         /readyz        200 if it can be sent work, and why not otherwise\n\
+         /healthz       200 if it has started and has not failed\n\
          /varz          settings\n\
          /mem-trackers  where the memory is\n",
         common.kind.name(),

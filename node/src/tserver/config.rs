@@ -8,7 +8,9 @@ use engine::config::TabletConfig;
 use engine::raft::RaftOptions;
 
 use crate::hosting::copy::CopyConfig;
+use crate::hosting::space::SpaceReserves;
 use crate::hosting::tablet_manager::TabletManagerConfig;
+use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
 use nyala_common::rpc::RpcConfig;
 
@@ -28,10 +30,16 @@ pub struct TserverConfig {
     pub wal_dir: String,
     /// Directories of tablet data, at least one (`fs_data_dirs`).
     pub data_dirs: Vec<String>,
+    /// Data directories that are given up (`fs_lost_data_dirs`).
+    pub lost_data_dirs: Vec<String>,
+    /// Space that stays free (`fs_wal_dir_reserved_bytes`, `fs_data_dirs_reserved_bytes`).
+    pub reserves: SpaceReserves,
     /// True if a write is acknowledged only after it is synced to disk. Kudu's default is false.
     pub log_sync: bool,
     /// Largest distance of a client's timestamp ahead of this server's clock (`max_clock_sync_error_usec`).
     pub max_clock_ahead_us: u64,
+    /// Requirement on this machine's clock, if it is checked (`time_source`).
+    pub clock_rule: Option<ClockRule>,
     /// Idle time after which a scanner expires (`scanner_ttl_ms`).
     pub scanner_ttl_ms: u64,
     /// Interval between searches for expired scanners (`scanner_gc_check_interval_us`).
@@ -87,8 +95,11 @@ impl TserverConfig {
             masters: Vec::new(),
             wal_dir: wal_dir.into(),
             data_dirs,
+            lost_data_dirs: Vec::new(),
+            reserves: SpaceReserves::default(),
             log_sync: true,
             max_clock_ahead_us: 10_000_000,
+            clock_rule: None,
             scanner_ttl_ms: 60_000,
             scanner_check_interval_ms: 5_000,
             scanner_max_wait_ms: 1_000,
@@ -123,6 +134,7 @@ impl TserverConfig {
             frame_bytes_max: self.rpc.max_message_bytes,
             page_cache_bytes: self.page_cache_bytes,
             memory_soft_percent: self.memory_soft_percent,
+            reserves: self.reserves,
         }
     }
 }

@@ -44,6 +44,10 @@ impl ReplicaHost for TabletServer {
         replica: &ReplicaHandle,
         entries: &[ReplicateEntry],
     ) -> Result<Option<Reservation>, String> {
+        let entry = self.tablets.get(replica.tablet().tablet);
+        if let Some(why) = entry.and_then(|entry| self.tablets.space().refuse_entries(&entry.data_dir.path)) {
+            return Err(why);
+        }
         let writes = writes_of(entries.iter().map(|entry| (entry.kind, &entry.payload)));
         self.memory.reserve_operations(replica.tablet(), &writes)
     }

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use engine::ids::TabletId;
+
+use super::copy_retries::CopyRetries;
 use nyala_common::env::TaskHandle;
 
 /// Running tablet copies onto one server.
 #[derive(Default)]
 pub struct CopyManager {
     running: Mutex<BTreeMap<TabletId, Box<dyn TaskHandle>>>,
+    retries: Mutex<CopyRetries>,
     pub(super) bytes_received: AtomicU64,
     pub(super) finished: AtomicU64,
     pub(super) failed: AtomicU64,
@@ -22,6 +25,15 @@ impl CopyManager {
         let mut running = self.running.lock().expect("no task panics while holding the copies");
         running.retain(|_, task| !task.is_finished());
         running
+    }
+
+    pub(super) fn retries(&self) -> MutexGuard<'_, CopyRetries> {
+        self.retries.lock().expect("no task panics while holding it")
+    }
+
+    /// Allows a copy of every tablet at once: what made them fail is gone.
+    pub fn forget_failures(&self) {
+        *self.retries() = CopyRetries::default();
     }
 
     /// Returns the number of running copies.

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
+use engine::ids::Uuid;
+use engine::time::ClockReading;
 
 use super::consensus_host;
 use super::server::TabletServer;
@@ -25,8 +27,8 @@ use nyala_common::rpc::client::{CallOptions, Proxy};
 use nyala_common::wire::errors::status_from_error;
 use nyala_common::wire::schema;
 use nyala_proto::kudu::master::{
-    MasterFeatures, ReportedTabletPb, TabletReportPb, TsHeartbeatRequestPb, TsHeartbeatResponsePb,
-    TsToMasterCommonPb,
+    MasterFeatures, NyalaServerStatePb, ReportedTabletPb, TabletReportPb, TsHeartbeatRequestPb,
+    TsHeartbeatResponsePb, TsToMasterCommonPb,
 };
 use nyala_proto::kudu::tablet::ReportedTabletStatsPb;
 
@@ -43,9 +45,35 @@ pub struct Heartbeater {
     /// Report number up to which the leader knows this server's tablets; `None`: it wants a full report.
     acknowledged: Option<u64>,
     sequence_number: i32,
+    /// This server's clock against the master's, by the last reply.
+    offset: Option<MeasuredOffset>,
     /// True if the last attempt succeeded; only the first of several failures is logged.
     healthy: bool,
 }
+
+/// Difference of two clocks, from one request and its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct MeasuredOffset {
+    /// This clock minus the other one.
+    micros: i64,
+    error_micros: u64,
+}
+
+impl MeasuredOffset {
+    /// Returns the offset from readings of this clock around a reading of the other one. `None` if this clock was set
+    /// meanwhile.
+    fn of(sent: ClockReading, other_micros: u64, received: ClockReading) -> Option<MeasuredOffset> {
+        let round_trip = received.mono.since(sent.mono).as_micros() as u64;
+        let wall = received.wall.micros.checked_sub(sent.wall.micros)?;
+        let error_micros = round_trip / 2 + 1;
+        let middle = sent.wall.micros + wall / 2;
+        let micros = (middle as i64).saturating_sub(other_micros as i64);
+        (wall.abs_diff(round_trip) <= SET_MICROS).then_some(MeasuredOffset { micros, error_micros })
+    }
+}
+
+/// Difference between two clocks' round trips above which one of them was set.
+const SET_MICROS: u64 = 100_000;
 
 impl Heartbeater {
     pub fn new(server: Arc<TabletServer>, master: &str) -> Heartbeater {
@@ -57,6 +85,7 @@ impl Heartbeater {
             leads: true,
             acknowledged: None,
             sequence_number: 0,
+            offset: None,
             healthy: true,
         }
     }
@@ -113,11 +142,16 @@ impl Heartbeater {
         let features = if registering { vec![MasterFeatures::ReplicaManagement as u32] } else { Vec::new() };
         let options = CallOptions { features, request_id: None };
         let service = "kudu.master.MasterService";
+        let sent = server.env.now();
         let response = self.master.call(service, "TSHeartbeat", &request, deadline, options).await;
         let response = response.map_err(|error| Error::not_ready(error.to_string()))?;
         let reply: TsHeartbeatResponsePb = response.message;
+        let other = reply.nyala_wall_micros;
+        self.offset = other.and_then(|other| MeasuredOffset::of(sent, other, server.env.now()));
+        self.check_cluster(&reply).await?;
         if let Some(error) = &reply.error {
             let message = error.status.message.clone().unwrap_or_default();
+            self.registered = false;
             return Err(Error::not_ready(format!("the master rejected the heartbeat: {message}")));
         }
         if !std::mem::replace(&mut self.healthy, true) || registering {
@@ -134,6 +168,7 @@ impl Heartbeater {
         watch.mark_if(reporting && full, "heartbeat: a full report");
         watch.mark_if(reporting && !full, "heartbeat: a report of what changed");
         self.registered = !reply.needs_reregister();
+        server.master_contacts.heard(&self.master.target().to_string(), &reply, server.env.now().mono);
         self.leads = reply.leader_master();
         if self.leads && reporting {
             self.acknowledged = Some(up_to);
@@ -143,6 +178,21 @@ impl Heartbeater {
         }
         let wants_report = self.leads && !reporting || reply.needs_full_tablet_report() && !full;
         Ok(reply.needs_reregister() && !registering || wants_report)
+    }
+
+    /// Remembers the cluster at the first reply of its leader. An error for a master of another one: its orders must not
+    /// be carried out.
+    async fn check_cluster(&mut self, reply: &TsHeartbeatResponsePb) -> Result<()> {
+        let Some(id) = &reply.nyala_cluster_id else { return Ok(()) };
+        let (cluster, dirs) = (Uuid::parse(id.as_bytes())?, self.server.tablets.dirs());
+        if dirs.cluster() == Some(cluster) {
+            return Ok(());
+        }
+        let joined = self.server.env.run(|| dirs.join_cluster(cluster)).await;
+        if joined.is_err() {
+            self.registered = false;
+        }
+        joined
     }
 
     fn request(&mut self, pending: PendingReport) -> TsHeartbeatRequestPb {
@@ -164,7 +214,21 @@ impl Heartbeater {
             tablet_report,
             num_live_tablets: Some(live as i32),
             replica_management_info: (!self.registered).then(consensus_service::replica_management),
+            nyala_state: Some(self.state()),
             ..Default::default()
+        }
+    }
+}
+
+impl Heartbeater {
+    fn state(&self) -> NyalaServerStatePb {
+        let (server, offset) = (&self.server, self.offset);
+        NyalaServerStatePb {
+            cluster_id: server.tablets.dirs().cluster().map(|cluster| cluster.to_string()),
+            short_of_space: Some(server.tablets.space().refuse_replicas().is_some()),
+            wall_micros: Some(server.env.now().wall.micros),
+            offset_micros: offset.map(|offset| offset.micros),
+            offset_error_micros: offset.map(|offset| offset.error_micros),
         }
     }
 }
@@ -200,5 +264,24 @@ pub async fn watch_stats(server: Arc<TabletServer>) {
             }
         }
         known = seen;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::time::{Instant, WallTime};
+
+    use super::*;
+
+    #[test]
+    fn an_offset_is_exact_to_half_a_round_trip() {
+        let at = |mono_ms: u64, wall_ms: u64| ClockReading {
+            mono: Instant(mono_ms * 1_000_000),
+            wall: WallTime { micros: wall_ms * 1_000, error_micros: 0 },
+        };
+        let measured = MeasuredOffset::of(at(10, 5_000), 1_001_000, at(14, 5_004));
+        assert_eq!(measured, Some(MeasuredOffset { micros: 4_001_000, error_micros: 2_001 }));
+        assert_eq!(MeasuredOffset::of(at(10, 5_000), 1_001_000, at(14, 9_000)), None, "set forward");
+        assert_eq!(MeasuredOffset::of(at(10, 5_000), 1_001_000, at(14, 4_000)), None, "set back");
     }
 }

@@ -16,8 +16,11 @@ mod checksum;
 pub mod config;
 mod consensus_host;
 mod copy_manager;
+mod copy_retries;
+pub mod health;
 mod heartbeat;
 pub mod maintenance;
+mod master_contacts;
 mod metric_sources;
 pub mod metrics;
 mod open_scanner;
@@ -27,6 +30,7 @@ mod scan;
 pub mod scan_spec;
 pub mod scanners;
 pub mod server;
+mod space_moves;
 mod start_copy;
 pub mod tablet_service;
 mod write;
@@ -42,7 +46,7 @@ use tokio::sync::Notify;
 
 pub use config::TserverConfig;
 
-use crate::dirs::{self, ServerKind};
+use crate::dirs::{self, DirectoryPaths, ServerKind};
 use crate::hosting::consensus_service::ConsensusService;
 use crate::hosting::copy::CopyService;
 use crate::hosting::memory_pressure::MemoryPressure;
@@ -78,8 +82,9 @@ pub struct RunningTserver {
 /// Fails if the directories belong to another server, an address is in use, or a superblock cannot be read.
 pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserver> {
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
-    let dirs =
-        env.run(|| dirs::open(&env, ServerKind::TabletServer, &config.wal_dir, &config.data_dirs)).await?;
+    let paths =
+        DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
+    let dirs = env.run(|| dirs::open(&env, ServerKind::TabletServer, paths)).await?;
     env.watch = env.watch.of(dirs.uuid);
     config.tablet.watch = env.watch.clone();
     let common = ServerContext::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
@@ -102,6 +107,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     let tablets =
         TabletManager::new(&env, &clock, dirs, addr, config.tablets(), &common.memory, Arc::new(completed));
     env.run(|| tablets.load()).await?;
+    env.run(|| tablets.space().refresh()).await;
     let server = Arc::new(TabletServer::new(&env, config, common.clone(), clock.clone(), tablets)?);
     let copies = CopyService::new(server.clone(), server.config.copy);
     server.set_copy_service(&copies);
@@ -114,6 +120,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         .serve(listener);
     common::watch_rpc(&common.metrics, &rpc);
     metric_sources::show(&server);
+    health::register(&server);
     let tasks = start_tasks(&env, &server);
     common.status.set_health(ServerHealth::Healthy);
     let rpc_addr = rpc.local_addr();
@@ -135,6 +142,11 @@ fn start_tasks(env: &Env, server: &Arc<TabletServer>) -> Vec<Box<dyn TaskHandle>
     tasks.push(env.spawn("scanners", expire_scanners(server.clone())));
     tasks.push(env.spawn("tablet stats", heartbeat::watch_stats(server.clone())));
     tasks.push(env.spawn("quiescing", quiescing::run(server.clone())));
+    let of = server.clone();
+    tasks.push(env.spawn("clock", async move {
+        of.common.clock.watch(&of.env, of.config.clock_rule).await;
+    }));
+    tasks.push(env.spawn("disk space", space_moves::run(server.clone())));
     tasks.push(env.spawn("maintenance", maintenance::run(server.clone())));
     for master in &server.config.masters {
         tasks.push(env.spawn("heartbeat", Heartbeater::new(server.clone(), master).run()));

@@ -11,6 +11,7 @@ use engine::time::Timestamp;
 
 use super::config::TserverConfig;
 use super::copy_manager::CopyManager;
+use super::master_contacts::MasterContacts;
 use super::metrics::TserverMetrics;
 use super::open_scanner::OpenScanner;
 use super::runtime_flags::RuntimeFlags;
@@ -18,6 +19,7 @@ use super::scanners::ScannerTable;
 use crate::hosting::consensus_service;
 use crate::hosting::copy::CopyService;
 use crate::hosting::memory_pressure::MemoryPressure;
+use crate::hosting::tablet_entry::TabletEntry;
 use crate::hosting::tablet_manager::TabletManager;
 use crate::server::ServerContext;
 use crate::server_clock::ServerClock;
@@ -36,6 +38,8 @@ pub struct TabletServer {
     pub runtime_flags: RuntimeFlags,
     /// Copies onto this server.
     pub copies: CopyManager,
+    /// Last replies of the masters.
+    pub master_contacts: MasterContacts,
     copy_service: OnceLock<Weak<CopyService>>,
     scanners: Mutex<ScannerTable<OpenScanner>>,
     quiescing: AtomicBool,
@@ -61,6 +65,7 @@ impl TabletServer {
             metrics: TserverMetrics::default(),
             runtime_flags,
             copies: CopyManager::default(),
+            master_contacts: MasterContacts::default(),
             copy_service: OnceLock::new(),
             scanners,
             quiescing: AtomicBool::new(false),
@@ -104,6 +109,13 @@ impl TabletServer {
     /// Returns the reason if a write may not begin now because memory is short.
     pub fn check_write_admission(&self) -> Option<String> {
         self.memory.refuse(self.env.rng.next_u64())
+    }
+
+    /// Returns the reason if clients may not write to a tablet for now, because of the clock or of disk space.
+    pub fn refuse_writes(&self, entry: &TabletEntry) -> Option<String> {
+        let why =
+            self.common.clock.fault().or_else(|| self.tablets.space().refuse_writes(&entry.data_dir.path))?;
+        Some(format!("tablet server {}: {why}; writes resume by themselves", self.uuid()))
     }
 
     /// Waits until every clock that keeps its error bound has passed `timestamp`.

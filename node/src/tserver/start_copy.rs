@@ -15,7 +15,7 @@ use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
 /// Starts to copy a tablet; the reply does not wait for the end of the copy.
 ///
 /// Errors:
-/// - `THROTTLED` if too many copies run.
+/// - `THROTTLED` if too many copies run, space is short, or a copy of the tablet failed lately.
 /// - `ALREADY_INPROGRESS` if another task works on the tablet.
 /// - `TABLET_ALREADY_EXISTS` if it would replace a replica in use.
 /// - `INVALID_CONFIG` for a leader of an old term.
@@ -30,9 +30,13 @@ pub async fn start(server: Arc<TabletServer>, request: StartTabletCopyRequestPb)
         let message = format!("{most} tablets are being copied to this server already");
         return Err(TabletError::of(TabletErrorCode::Throttled, &Error::throttled(message)));
     }
+    server.tablets.check_space()?;
     if order.term.is_some() {
-        // An operator may override a deletion, a leader cannot.
+        // An operator may override a deletion and a pause, a leader cannot.
         server.tablets.check_not_deleted(order.tablet)?;
+        if let Some(why) = server.copies.retries().refuse(order.tablet, server.env.now().mono) {
+            return Err(TabletError::of(TabletErrorCode::Throttled, &Error::throttled(why)));
+        }
     }
     let slot = server.tablets.reserve_slot(order.tablet).await?;
     if let Some(Err(error)) = order.term.map(|term| slot.local.admit_term(term)) {
@@ -62,9 +66,11 @@ async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
         wal: server.tablets.dirs().wal.disk.clone(),
         config: server.config.copy,
         received: &server.copies.bytes_received,
+        bytes_max: server.tablets.space().left_above_reserve(&slot.data_dir.path),
     };
     match copy(&target, &order, &slot).await {
         Ok(manifest) => {
+            server.copies.retries().succeeded(*tablet);
             server.copies.finished.fetch_add(1, Ordering::Relaxed);
             let (bytes, took) = (manifest.total_bytes(), server.env.now().mono.since(began));
             tracing::info!(%tablet, bytes, ?took, last = %manifest.last_op, "a tablet was copied");
@@ -72,7 +78,8 @@ async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
         }
         Err(error) => {
             server.copies.failed.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%tablet, %source, %error, "a tablet could not be copied");
+            let retry_in = server.copies.retries().failed(*tablet, server.env.now().mono, &error);
+            tracing::warn!(%tablet, %source, %error, ?retry_in, "a tablet could not be copied");
             server.tablets.abort_copy(slot).await;
         }
     }

@@ -87,6 +87,10 @@ async fn write_rows(
     if let Some(seen) = request.propagated_timestamp {
         server.clock.update(Timestamp(seen))?;
     }
+    if let Some(why) = server.refuse_writes(&entry) {
+        server.env.watch.mark("write call: refused for disk space or clock");
+        return Err(Error::throttled(why).into());
+    }
     let columns = bind(&entry, replica.tablet(), request.schema.as_ref());
     let columns = columns.map_err(|error| schema_behind_error(&replica).unwrap_or(error))?;
     let rows = request.row_operations.clone().unwrap_or_default();

@@ -58,36 +58,96 @@ fn a_row(world: &World, key: i32) -> WriteRequestPb {
     )
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_log_disk_rejects_writes_and_loses_none() {
-    let disks = MemDisks::default();
-    let mut world = World::in_env(disks.env(), &UNSQUEEZED).await;
-    disks.disk("tserver-1/wal").set_free(100_000);
-    let mut acknowledged = 0;
-    let refused = loop {
-        let written = world.write(&a_row(&world, acknowledged)).await;
-        match written.error {
-            None => acknowledged += 1,
-            some => break describe_error(&some),
+/// Returns the RPC error of a write, if it has one.
+async fn rpc_error(world: &World, request: &WriteRequestPb) -> Option<String> {
+    let options = CallOptions::default();
+    let written =
+        world.bystander.call::<_, WriteResponsePb>(TABLETS, "Write", request, soon(&world.env), &options);
+    match written.await {
+        Ok(response) => {
+            assert_eq!(
+                response.message.error, None,
+                "only busy is retried by clients without a look at the tablet"
+            );
+            None
         }
-    };
-    assert!((10..20).contains(&acknowledged), "{acknowledged}");
-    let refused = refused.replace(std::str::from_utf8(&world.tablet).unwrap(), "TABLET");
-    let full = "append to the log in wals/TABLET: No space left on device (os error 28)";
-    assert_eq!(refused, format!("TABLET_FAILED + ILLEGAL_STATE: Tablet not RUNNING: FAILED: {full}"));
-    disks.disk("tserver-1/wal").set_free(PLENTY);
-    world.restart().await;
-    assert_eq!(world.count().await, acknowledged);
-    world.rows.store(acknowledged, Ordering::Relaxed);
-    world.still_served().await;
-    world.stop().await;
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_below_its_reserve_refuses_writes_until_there_is_space() {
+    for (flag, dir) in [("fs_wal_dir_reserved_bytes", "wal"), ("fs_data_dirs_reserved_bytes", "data")] {
+        let disks = MemDisks::default();
+        let settings = [UNSQUEEZED[0], UNSQUEEZED[1], (flag, "60000000")];
+        let world = World::in_env(disks.env(), &settings).await;
+        let disk = disks.disk(&format!("tserver-1/{dir}"));
+        disk.set_free(50_000_000);
+        let mut acknowledged = 0;
+        let refused = loop {
+            match rpc_error(&world, &a_row(&world, acknowledged)).await {
+                None => acknowledged += 1,
+                Some(refused) => break refused,
+            }
+        };
+        assert!(
+            refused.contains("has too little space (") && refused.contains(" 60000000 reserved)"),
+            "{refused}"
+        );
+        assert_eq!(world.count().await, acknowledged, "reads go on");
+        disk.set_free(PLENTY);
+        while rpc_error(&world, &a_row(&world, acknowledged)).await.is_some() {
+            world.env.sleep(Duration::from_millis(5)).await;
+        }
+        acknowledged += 1;
+        world.rows.store(acknowledged, Ordering::Relaxed);
+        world.still_served().await;
+        world.stop().await;
+    }
+}
+
+/// Space may end faster than it is looked at, or the reserve may be 0.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_log_disk_delays_writes_and_fails_no_replica() {
+    for log_sync in ["true", "false"] {
+        let disks = MemDisks::default();
+        let settings =
+            [UNSQUEEZED[0], UNSQUEEZED[1], ("fs_wal_dir_reserved_bytes", "0"), ("log_sync", log_sync)];
+        let mut world = World::in_env(disks.env(), &settings).await;
+        let wal = disks.disk("tserver-1/wal");
+        wal.set_free(12_000);
+        let writes = async {
+            for key in 0..5 {
+                assert_eq!(world.write(&a_row(&world, key)).await.error, None);
+            }
+        };
+        let space = async {
+            // Too little for another row.
+            while wal.space().unwrap().free >= 5_000 {
+                world.env.sleep(Duration::from_millis(1)).await;
+            }
+            world.env.sleep(Duration::from_millis(50)).await;
+            wal.set_free(PLENTY);
+        };
+        tokio::join!(writes, space);
+        assert_eq!(world.count().await, 5);
+        world.restart().await;
+        assert_eq!(world.count().await, 5, "what was acknowledged is in the log");
+        world.rows.store(5, Ordering::Relaxed);
+        world.still_served().await;
+        world.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_data_disk_stops_flushes_only() {
     let disks = MemDisks::default();
-    let settings = [("flush_threshold_secs", "0"), ("maintenance_manager_polling_interval_ms", "1")];
-    let mut world = World::in_env(disks.env(), &settings).await;
+    let settings = [
+        ("flush_threshold_secs", "0"),
+        ("maintenance_manager_polling_interval_ms", "1"),
+        ("fs_data_dirs_reserved_bytes", "0"),
+    ];
+    let world = World::in_env(disks.env(), &settings).await;
     let data = disks.disk("tserver-1/data");
     data.set_free(0);
     for key in 0..20 {
@@ -96,7 +156,6 @@ async fn a_full_data_disk_stops_flushes_only() {
     }
     assert_eq!(world.count().await, 20);
     data.set_free(PLENTY);
-    world.restart().await;
     assert_eq!(world.count().await, 20);
     world.rows.store(20, Ordering::Relaxed);
     world.still_served().await;

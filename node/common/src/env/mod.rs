@@ -49,6 +49,20 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> ClockReading;
     /// Returns a future that is ready at `until` or later, never earlier.
     fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()>;
+    /// Returns whether something keeps the wall clock right, and its largest error now.
+    fn synchronisation(&self) -> ClockSync {
+        ClockSync::Synchronised { error_micros: self.now().wall.error_micros }
+    }
+}
+
+/// State of a wall clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockSync {
+    Synchronised {
+        error_micros: u64,
+    },
+    /// Nothing keeps it right, so its error is unknown.
+    Unsynchronised,
 }
 
 /// Directories that a node may use, by the path in its configuration.

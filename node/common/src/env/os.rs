@@ -22,7 +22,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::blocking_disk::BlockingDisk;
-use super::{BoxFuture, Clock, Disks, Env, Listener, MemoryBudget, Net, Rng, Stream, TaskHandle, Tasks};
+use super::{
+    BoxFuture, Clock, ClockSync, Disks, Env, Listener, MemoryBudget, Net, Rng, Stream, TaskHandle, Tasks,
+};
 
 /// Source of the wall clock's maximum error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +124,16 @@ impl Clock for OsClock {
 
     fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep_until(self.tokio(until)))
+    }
+
+    fn synchronisation(&self) -> ClockSync {
+        let error = match self.error {
+            ClockError::Fixed(error) => Some(error),
+            ClockError::Kernel { .. } => kernel_clock_error(),
+        };
+        error.map_or(ClockSync::Unsynchronised, |error| ClockSync::Synchronised {
+            error_micros: error.as_micros() as u64,
+        })
     }
 }
 

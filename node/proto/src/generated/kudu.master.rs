@@ -299,6 +299,23 @@ pub struct TabletsByRangePerTablePb {
     #[prost(message, repeated, tag = "1")]
     pub num_live_tablets_by_range: ::prost::alloc::vec::Vec<TabletsByRangePb>,
 }
+/// nyala's own. Others skip it, as it is a field that they do not know.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NyalaServerStatePb {
+    /// 32 hex chars; of the cluster that the server has joined
+    #[prost(string, optional, tag = "1")]
+    pub cluster_id: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(bool, optional, tag = "2")]
+    pub short_of_space: ::core::option::Option<bool>,
+    /// when it was sent
+    #[prost(fixed64, optional, tag = "3")]
+    pub wall_micros: ::core::option::Option<u64>,
+    /// ahead of this master, by the last heartbeat
+    #[prost(sint64, optional, tag = "4")]
+    pub offset_micros: ::core::option::Option<i64>,
+    #[prost(uint64, optional, tag = "5")]
+    pub offset_error_micros: ::core::option::Option<u64>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TsHeartbeatRequestPb {
     #[prost(message, required, tag = "1")]
@@ -321,6 +338,8 @@ pub struct TsHeartbeatRequestPb {
     #[prost(btree_map = "string, message", tag = "9")]
     pub num_live_tablets_by_range_per_table:
         ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, TabletsByRangePerTablePb>,
+    #[prost(message, optional, tag = "1000")]
+    pub nyala_state: ::core::option::Option<NyalaServerStatePb>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TsHeartbeatResponsePb {
@@ -343,6 +362,12 @@ pub struct TsHeartbeatResponsePb {
     pub ca_cert_der: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
     #[prost(message, repeated, tag = "9")]
     pub tsks: ::prost::alloc::vec::Vec<super::security::TokenSigningPublicKeyPb>,
+    /// 32 hex chars, from the leader
+    #[prost(string, optional, tag = "1000")]
+    pub nyala_cluster_id: ::core::option::Option<::prost::alloc::string::String>,
+    /// when it was received
+    #[prost(fixed64, optional, tag = "1001")]
+    pub nyala_wall_micros: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TabletLocationsPb {

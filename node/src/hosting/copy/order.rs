@@ -41,4 +41,6 @@ pub struct CopyTarget<'a> {
     pub config: CopyConfig,
     /// Bytes fetched so far.
     pub received: &'a AtomicU64,
+    /// Largest copy that fits.
+    pub bytes_max: u64,
 }

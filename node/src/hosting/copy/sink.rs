@@ -13,6 +13,9 @@ use super::source_client::CopySourceClient;
 use crate::hosting::tombstones::CopySlot;
 use nyala_common::env::Env;
 
+/// ENOSPC.
+const NO_SPACE: i32 = 28;
+
 /// Fetches a tablet into its slot. After a failure the caller recovers the previous state from the disk.
 pub async fn copy(target: &CopyTarget<'_>, order: &CopyOrder, slot: &CopySlot) -> Result<CopyManifest> {
     let mut remote = CopySourceClient::begin(target, order).await?;
@@ -29,6 +32,12 @@ async fn copy_session(
 ) -> Result<CopyManifest> {
     let env = target.env;
     let manifest = remote.manifest().await?;
+    let bytes = manifest.total_bytes();
+    if bytes > target.bytes_max {
+        let message =
+            format!("the copy does not fit ({bytes} bytes, {} above the reserve)", target.bytes_max);
+        return Err(Error { errno: Some(NO_SPACE), ..Error::throttled(message) });
+    }
     let (wal, data) = (target.wal.clone(), slot.data_dir.disk.clone());
     let begin = async {
         let sink = env.run(|| CopySink::begin(wal, data, &slot.local, order.term, manifest)).await?;

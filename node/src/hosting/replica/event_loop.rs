@@ -12,13 +12,13 @@ use engine::ids::Term;
 use engine::memory::Reservation;
 use engine::note::Note;
 use engine::raft::{self, ConsensusMeta, RaftReply, Role};
-use engine::replica::{Op, Replica, ReplicaEffects, ReplicaEvent, RequestId, write_log};
+use engine::replica::{Op, Replica, ReplicaEffects, ReplicaEvent, RequestId, write_log_from};
 use engine::time::{ClockReading, Instant, Timestamp};
 use engine::wal::Wal;
 use tokio::sync::{mpsc, oneshot};
 
 use super::shared::{Command, CommittedOp, MakeEvent, ReplySender, Shared, other_term, stopped};
-use crate::hosting::log_writer::{self, LogRequest, LogWriter};
+use crate::hosting::log_writer::{self, FullDeviceRetry, LogRequest, LogWriter};
 use crate::hosting::raft_transport::RaftEventSink;
 use nyala_common::mailbox::DeadlineTimer;
 
@@ -44,6 +44,8 @@ pub(super) struct ReplicaLoop {
     shared: Arc<Shared>,
     replica: Replica,
     log: LogWriter,
+    /// Next attempt of a log that this loop writes itself.
+    retry: FullDeviceRetry,
     inbox: mpsc::UnboundedReceiver<Command>,
     /// Sender for the events of tasks that work for this loop; weak, because they must not keep it alive.
     event_sender: mpsc::WeakUnboundedSender<Command>,
@@ -106,6 +108,7 @@ impl ReplicaLoop {
             shared,
             replica,
             log,
+            retry: FullDeviceRetry::default(),
             inbox: commands,
             event_sender,
             event_sink,
@@ -129,6 +132,7 @@ impl ReplicaLoop {
         self.deliver();
         loop {
             let deadline = Some(self.deadline()).filter(|deadline| *deadline < NEVER);
+            let deadline = deadline.into_iter().chain(self.retry.at()).min();
             self.try_hibernate();
             let received = self.inbox.recv_many(&mut commands, TURN_MAX);
             if self.alarm.until(&self.shared.env, deadline, received).await == Some(0) {
@@ -168,7 +172,8 @@ impl ReplicaLoop {
 
     /// Hibernates: heartbeats that say nothing new are answered without a turn.
     fn try_hibernate(&self) {
-        let takes_part = self.stopping.is_none() && self.shared.failure().is_none();
+        let takes_part =
+            self.stopping.is_none() && self.shared.failure().is_none() && self.retry.at().is_none();
         self.shared.hibernation.begin(self.replica.rest().filter(|_| takes_part));
     }
 
@@ -357,10 +362,10 @@ impl ReplicaLoop {
         let Some((number, meta)) = self.meta.next.take() else { return };
         self.meta.busy = true;
         self.shared.consensus_meta_bytes.store(meta.encode().len() as u64, Ordering::Relaxed);
-        let (env, disk, event_sender) =
-            (self.shared.env.clone(), self.replica.data_disk().clone(), self.event_sender.clone());
+        let (shared, disk, event_sender) =
+            (self.shared.clone(), self.replica.data_disk().clone(), self.event_sender.clone());
         self.shared.env.spawn("consensus metadata", async move {
-            let stored = env.run(|| engine::replica::consensus_meta_store::store(&*disk, &meta)).await;
+            let stored = shared.store_meta(&*disk, &meta).await;
             tell(&event_sender, Command::MetaStored(number, stored));
         });
     }
@@ -377,12 +382,21 @@ impl ReplicaLoop {
     fn write_log(&mut self) -> Result<()> {
         while self.shared.failure().is_none() && log_writer::has_operations(&self.effects.log) {
             let last = log_writer::last_op(&self.effects.log);
-            let writes = std::mem::take(&mut self.effects.log);
             match &mut self.log {
                 LogWriter::Here(wal) => {
-                    let began = self.shared.env.now().mono;
-                    write_log(wal, writes)?;
-                    let took = self.shared.env.now().mono.since(began);
+                    let now = self.shared.env.now().mono;
+                    if self.retry.is_waiting(now) {
+                        break;
+                    }
+                    match write_log_from(wal, &mut self.effects.log) {
+                        Err(error) if log_writer::is_full(wal, &error) => {
+                            self.retry.found_full(now, &error);
+                            break;
+                        }
+                        written => written?,
+                    }
+                    self.retry.found_space();
+                    let took = self.shared.env.now().mono.since(now);
                     self.shared.metrics.log_append.record_micros(took);
                     self.shared.log_sizes.update(wal);
                     if let Some(last) = last {
@@ -390,6 +404,7 @@ impl ReplicaLoop {
                     }
                 }
                 LogWriter::Beside(works) => {
+                    let writes = std::mem::take(&mut self.effects.log);
                     works
                         .send(LogRequest::Append { writes, last })
                         .map_err(|_| log_writer::log_task_ended())?;
@@ -416,17 +431,28 @@ impl ReplicaLoop {
         Ok(())
     }
 
+    /// Runs `work` on the log with everything durable. While the device is full, dropping `work` tells its caller.
     fn with_wal(&mut self, work: log_writer::WalFn) -> Result<()> {
         self.write_log()?;
-        let writes = std::mem::take(&mut self.effects.log);
         match &mut self.log {
             LogWriter::Here(wal) => {
-                log_writer::write_and_sync(wal, writes)?;
+                let now = self.shared.env.now().mono;
+                if self.retry.is_waiting(now) {
+                    return Ok(());
+                }
+                match log_writer::write_and_sync(wal, &mut self.effects.log) {
+                    Err(error) if log_writer::is_full(wal, &error) => {
+                        self.retry.found_full(now, &error);
+                        return Ok(());
+                    }
+                    written => written?,
+                }
                 work(wal);
                 self.shared.log_sizes.update(wal);
                 Ok(())
             }
             LogWriter::Beside(works) => {
+                let writes = std::mem::take(&mut self.effects.log);
                 let append = LogRequest::Append { writes, last: None };
                 works
                     .send(append)
@@ -493,12 +519,12 @@ impl ReplicaLoop {
     async fn close(mut self) {
         self.reply_senders.clear();
         self.finish_meta().await;
-        let writes = std::mem::take(&mut self.effects.log);
+        let mut writes = std::mem::take(&mut self.effects.log);
         let failed = self.shared.failure().is_some();
         match self.log {
             LogWriter::Here(mut wal) if !failed => {
                 let env = self.shared.env.clone();
-                let closed = env.run(|| log_writer::write_and_sync(&mut wal, writes)).await;
+                let closed = env.run(|| log_writer::write_and_sync(&mut wal, &mut writes)).await;
                 if let Err(error) = closed {
                     tracing::warn!(%error, "a log could not be closed in order; a restart replays it");
                 }

@@ -1,13 +1,15 @@
 //! What the handle of a replica and its event loop share: state, configuration and commands.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use engine::disk::Disk;
 use engine::error::{Error, Result};
 use engine::ids::{OpId, Term};
 use engine::memory::Reservation;
-use engine::raft::{self, RaftReply, RaftStatus};
-use engine::replica::{Op, OpResult, Replica, ReplicaEffects, RequestId};
+use engine::raft::{self, ConsensusMeta, RaftReply, RaftStatus};
+use engine::replica::{Op, OpResult, Replica, ReplicaEffects, RequestId, consensus_meta_store};
 use engine::tablet::Tablet;
 use engine::time::Timestamp;
 use tokio::sync::{Notify, oneshot};
@@ -112,7 +114,25 @@ pub(super) enum Command {
     Stop(oneshot::Sender<Replica>),
 }
 
+/// Pause between attempts to store consensus metadata on a full device.
+const FULL_DEVICE_PAUSE: Duration = Duration::from_secs(1);
+
 impl Shared {
+    /// Stores consensus metadata; on a full device, when there is space again. What depends on it waits meanwhile.
+    pub(super) async fn store_meta(&self, disk: &dyn Disk, meta: &ConsensusMeta) -> Result<()> {
+        loop {
+            let stored = self.env.run(|| consensus_meta_store::store(disk, meta)).await;
+            let ends = self.stopping.load(Ordering::Relaxed) || self.failure().is_some();
+            match stored {
+                Err(error) if error.is_no_space() && !ends => {
+                    tracing::warn!(tablet = %self.tablet.tablet, %error, "a vote or term waits for space");
+                    self.env.sleep(FULL_DEVICE_PAUSE).await;
+                }
+                stored => return stored,
+            }
+        }
+    }
+
     pub(super) fn failure(&self) -> Option<Error> {
         self.failure.lock().expect("no task panics while holding it").clone()
     }

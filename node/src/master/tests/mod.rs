@@ -1,5 +1,6 @@
 //! A whole master over loopback, driven with the raw protobufs of clients and tablet servers.
 
+mod admission;
 mod cluster;
 mod ddl;
 mod faults;
@@ -103,6 +104,16 @@ impl Fixture {
 
     /// Sends one heartbeat of a tablet server that exists only in this test.
     async fn heartbeat(&self, server: Uuid, tablets: Vec<ReportedTabletPb>) -> TsHeartbeatResponsePb {
+        self.heartbeat_in(server, tablets, None).await
+    }
+
+    /// As [`Fixture::heartbeat`], with the state that nyala's own tablet servers send.
+    async fn heartbeat_in(
+        &self,
+        server: Uuid,
+        tablets: Vec<ReportedTabletPb>,
+        nyala_state: Option<NyalaServerStatePb>,
+    ) -> TsHeartbeatResponsePb {
         let registration = ServerRegistrationPb {
             rpc_addresses: vec![HostPortPb { host: "127.0.0.1".to_string(), port: 1 }],
             ..Default::default()
@@ -118,6 +129,7 @@ impl Fixture {
                 removed_tablet_ids: Vec::new(),
                 sequence_number: 0,
             }),
+            nyala_state,
             ..Default::default()
         };
         self.call("TSHeartbeat", &request).await

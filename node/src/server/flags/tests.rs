@@ -59,9 +59,7 @@ const RESTRICTED: &[(&str, &str, &str)] = &[
     ("ranger_kms_url", "kms.example.com:9292", ""),
     ("enable_multi_tenancy", "true", "false"),
     // The clock.
-    ("time_source", "system", "system_unsync"),
     ("builtin_ntp_servers", "0.pool.ntp.org", ""),
-    ("ntp_initial_sync_wait_secs", "60", "0"),
     ("use_hybrid_clock", "false", "true"),
     // The log.
     ("logtostderr", "false", "true"),

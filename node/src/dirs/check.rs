@@ -1,0 +1,286 @@
+//! The check that a server's directories belong together, and none of them is missing.
+
+use std::io;
+use std::sync::Arc;
+
+use engine::disk;
+use engine::error::{Error, ErrorKind, Result};
+use engine::ids::Uuid;
+use engine::tablet::superblock::Superblock;
+use nyala_common::env::Env;
+
+use super::instance::{Instance, ListedDirectory, ServerKind};
+use super::{Directory, INSTANCE, LOCK};
+
+/// What a directory says about itself.
+enum Found {
+    /// The directory is empty.
+    Fresh,
+    Known(Instance),
+    /// Its `instance` file cannot be read.
+    Rotten(Error),
+}
+
+type Identified = Vec<(Arc<Directory>, Instance)>;
+
+/// Checks that the directories belong to one server, and writes what changed. Returns the instance of the WAL directory,
+/// then those of `others`, the data directories beside it.
+pub(super) fn identify(
+    env: &Env,
+    kind: ServerKind,
+    wal: &Arc<Directory>,
+    others: &[Arc<Directory>],
+    lost: &[String],
+) -> Result<Identified> {
+    let own = read(wal, kind)?;
+    let found = others.iter().map(|dir| read(dir, kind)).collect::<Result<Vec<_>>>()?;
+    let uuid = one_server(wal, &own, others, &found)?;
+    let cluster = instances(&own, &found).find_map(|instance| instance.cluster);
+    let own = own_instance(env, kind, wal, own, others, &found, uuid)?;
+    let list = own.others.as_slice();
+    let mut identified = Vec::with_capacity(others.len());
+    for (dir, found) in others.iter().zip(&found) {
+        let id = match found {
+            Found::Known(instance) => instance.dir,
+            Found::Rotten(error) => Some(listed_id(list, dir, error)?),
+            Found::Fresh => None,
+        };
+        let id = id.unwrap_or_else(|| env.random_uuid());
+        let (dir_id, others) = (Some(id), Vec::new());
+        identified.push((dir.clone(), Instance { uuid: own.uuid, kind, dir: dir_id, cluster, others }));
+    }
+    check_none_missing(list, others, &found, &identified, lost)?;
+    if own.dir.is_none() {
+        check_logs_known(wal, others, &found, lost)?;
+    }
+    store(env, wal, own, cluster, identified, &found)
+}
+
+/// Writes the instances that changed. Order: the WAL directory's list last, so that a crash never leaves a directory in
+/// it that does not know its id.
+fn store(
+    env: &Env,
+    wal: &Arc<Directory>,
+    own: Instance,
+    cluster: Option<Uuid>,
+    mut identified: Identified,
+    found: &[Found],
+) -> Result<Identified> {
+    for ((dir, instance), found) in identified.iter().zip(found) {
+        if !matches!(found, Found::Known(known) if known == instance) {
+            instance.write(dir)?;
+        }
+    }
+    let listed = |(dir, instance): &(Arc<Directory>, Instance)| {
+        Some(ListedDirectory { id: instance.dir?, path: dir.path.clone() })
+    };
+    let others = identified.iter().filter_map(listed).collect();
+    let dir = own.dir.or_else(|| Some(env.random_uuid()));
+    let complete = Instance { dir, cluster, others, ..own.clone() };
+    if complete != own {
+        complete.write(wal)?;
+    }
+    identified.insert(0, (wal.clone(), complete));
+    Ok(identified)
+}
+
+fn instances<'a>(own: &'a Found, found: &'a [Found]) -> impl Iterator<Item = &'a Instance> {
+    [own].into_iter().chain(found).filter_map(|found| match found {
+        Found::Known(instance) => Some(instance),
+        Found::Fresh | Found::Rotten(_) => None,
+    })
+}
+
+/// Returns the id of the server that all directories name; `None` if all are new.
+fn one_server(
+    wal: &Arc<Directory>,
+    own: &Found,
+    others: &[Arc<Directory>],
+    found: &[Found],
+) -> Result<Option<Uuid>> {
+    let mut known: Option<(Uuid, &str)> = None;
+    for (dir, found) in [(wal, own)].into_iter().chain(others.iter().zip(found)) {
+        let Found::Known(instance) = found else { continue };
+        match known {
+            Some((uuid, path)) if instance.uuid != uuid => {
+                return Err(Error::invalid(format!(
+                    "the directory {} belongs to server {}, but {path} to server {uuid}; \
+                     give each server its own directories",
+                    dir.path, instance.uuid
+                )));
+            }
+            _ => known = Some((instance.uuid, dir.path.as_str())),
+        }
+    }
+    if let (Found::Fresh, Some((uuid, path))) = (own, known) {
+        return Err(Error::invalid(format!(
+            "the WAL directory {} is empty, but {path} belongs to server {uuid}, whose WAL must be somewhere else",
+            wal.path
+        )));
+    }
+    Ok(known.map(|(uuid, _)| uuid))
+}
+
+/// Returns the WAL directory's instance. One that rotted is made again, if a data directory names the server.
+fn own_instance(
+    env: &Env,
+    kind: ServerKind,
+    wal: &Arc<Directory>,
+    own: Found,
+    others: &[Arc<Directory>],
+    found: &[Found],
+    uuid: Option<Uuid>,
+) -> Result<Instance> {
+    let new = |uuid| Instance { uuid, kind, dir: None, cluster: None, others: Vec::new() };
+    match own {
+        Found::Known(instance) => Ok(instance),
+        Found::Fresh => {
+            let first = new(env.random_uuid());
+            // Order: the WAL directory first. After a crash in between, the empty data directories join it.
+            first.write(wal)?;
+            Ok(first)
+        }
+        Found::Rotten(error) => {
+            let all_known = found.iter().all(|found| matches!(found, Found::Known(_)));
+            let Some(uuid) = uuid.filter(|_| all_known && !others.is_empty()) else {
+                return Err(beyond_repair(wal, error));
+            };
+            tracing::warn!(dir = wal.path, %error, "the instance file is written again from the data directories");
+            let listed = |(dir, found): (&Arc<Directory>, &Found)| match found {
+                Found::Known(instance) => Some(ListedDirectory { id: instance.dir?, path: dir.path.clone() }),
+                Found::Fresh | Found::Rotten(_) => None,
+            };
+            let others = others.iter().zip(found).filter_map(listed).collect();
+            Ok(Instance { others, ..new(uuid) })
+        }
+    }
+}
+
+/// Returns the id of a directory whose instance file rotted, from the WAL directory's list.
+fn listed_id(list: &[ListedDirectory], dir: &Arc<Directory>, error: &Error) -> Result<Uuid> {
+    let Some(listed) = list.iter().find(|listed| listed.path == dir.path) else {
+        return Err(beyond_repair(dir, error.clone()));
+    };
+    tracing::warn!(dir = dir.path, %error, "the instance file is written again from the WAL directory's list");
+    Ok(listed.id)
+}
+
+fn beyond_repair(dir: &Directory, mut error: Error) -> Error {
+    error.message.push_str(&format!(
+        "; restore {0}/{INSTANCE} from a backup, or give the server empty directories: \
+         its tablets are copied from other servers",
+        dir.path
+    ));
+    error
+}
+
+/// Fails if a directory in `list` is not there, unless it is in `lost`.
+fn check_none_missing(
+    list: &[ListedDirectory],
+    others: &[Arc<Directory>],
+    found: &[Found],
+    identified: &Identified,
+    lost: &[String],
+) -> Result<()> {
+    for listed in list {
+        let present = identified.iter().find(|(_, instance)| instance.dir == Some(listed.id));
+        if let Some((dir, _)) = present {
+            if dir.path != listed.path {
+                tracing::warn!(dir = dir.path, before = listed.path, "a data directory has another path");
+            }
+            continue;
+        }
+        let path = &listed.path;
+        if lost.contains(path) {
+            tracing::warn!(dir = path, "a data directory is given up, with all that was in it");
+            continue;
+        }
+        let empty =
+            others.iter().zip(found).any(|(dir, found)| dir.path == *path && matches!(found, Found::Fresh));
+        return Err(Error::invalid(match empty {
+            true => format!(
+                "the data directory {path} is empty, but held a part of this server's tablets; \
+                 mount its disk, or give up what was in it with --fs_lost_data_dirs={path}"
+            ),
+            false => format!(
+                "the data directory {path} of this server is not configured; \
+                 name it, or give up what is in it with --fs_lost_data_dirs={path}"
+            ),
+        }));
+    }
+    Ok(())
+}
+
+/// Fails if a data directory is empty although the WAL directory has logs of tablets that are in none. Only for a server
+/// of an older build, whose WAL directory has no list.
+fn check_logs_known(
+    wal: &Directory,
+    others: &[Arc<Directory>],
+    found: &[Found],
+    lost: &[String],
+) -> Result<()> {
+    let fresh =
+        |(dir, found): &(&Arc<Directory>, &Found)| matches!(found, Found::Fresh) && !lost.contains(&dir.path);
+    let Some((empty, _)) = others.iter().zip(found).find(fresh) else { return Ok(()) };
+    let names = match wal.disk.list("wals") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        names => names.map_err(|error| Error::io(format!("list {}/wals", wal.path), &error))?,
+    };
+    let mut known = Vec::new();
+    for dir in others.iter().map(|dir| &**dir).chain([wal]) {
+        known.extend(Superblock::list(&*dir.disk)?);
+    }
+    let logs = names.iter().filter_map(|name| Uuid::parse(name.as_bytes()).ok());
+    let unknown: Vec<Uuid> = logs.filter(|tablet| !known.contains(tablet)).collect();
+    let Some(first) = unknown.first() else { return Ok(()) };
+    Err(Error::invalid(format!(
+        "the data directory {0} is empty, but the WAL directory {1} has logs of tablets that no data directory has \
+         ({2}, the first {first}); mount its disk, or give up what was in it with --fs_lost_data_dirs={0}",
+        empty.path,
+        wal.path,
+        unknown.len()
+    )))
+}
+
+fn read(dir: &Directory, kind: ServerKind) -> Result<Found> {
+    let bytes = match disk::read_file(&*dir.disk, INSTANCE) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return check_is_empty(dir).map(|()| Found::Fresh);
+        }
+        Err(error) => return Err(Error::io(format!("read {}/{INSTANCE}", dir.path), &error)),
+    };
+    let instance = match Instance::decode(&bytes) {
+        Ok(instance) => instance,
+        Err(error) if error.kind == ErrorKind::Unsupported => {
+            return Err(error.context(format!("the directory {}", dir.path)));
+        }
+        Err(error) => return Ok(Found::Rotten(error.context(format!("the directory {}", dir.path)))),
+    };
+    if instance.kind != kind {
+        return Err(Error::invalid(format!(
+            "the directory {} belongs to a {}, not to a {}",
+            dir.path,
+            instance.kind.name(),
+            kind.name()
+        )));
+    }
+    Ok(Found::Known(instance))
+}
+
+/// Checks that a directory without `instance` is empty, so that foreign files are not mixed with the server's.
+fn check_is_empty(dir: &Directory) -> Result<()> {
+    let names = dir.disk.list("").map_err(|error| Error::io(format!("list {}", dir.path), &error))?;
+    // A new file system has an empty directory of this name.
+    let recovered =
+        |name: &String| name == "lost+found" && dir.disk.list(name).is_ok_and(|names| names.is_empty());
+    let ours = |name: &String| *name == LOCK || *name == format!("{INSTANCE}.tmp") || recovered(name);
+    match names.iter().find(|name| !ours(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::invalid(format!(
+            "the directory {} contains {name:?} but no {INSTANCE} file; \
+             choose an empty directory or one that this server created",
+            dir.path
+        ))),
+    }
+}

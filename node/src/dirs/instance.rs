@@ -1,0 +1,111 @@
+//! The file `instance`: the identity of a directory.
+//!
+//! ```text
+//!   v1   server id, server kind
+//!   v2   server id, server kind, directory id or "", cluster id or "", count, count × (directory id, path)
+//! ```
+//!
+//! Only the WAL directory's file lists the data directories.
+
+use engine::codec::{self, ByteReader};
+use engine::disk;
+use engine::error::{Error, Result};
+use engine::ids::Uuid;
+
+use super::{Directory, INSTANCE};
+
+const MAGIC: [u8; 4] = *b"NYIN";
+const FORMAT: u16 = 2;
+
+/// Kind of server that a directory belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerKind {
+    Master,
+    TabletServer,
+}
+
+impl ServerKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            ServerKind::Master => "master",
+            ServerKind::TabletServer => "tablet server",
+        }
+    }
+
+    /// Returns the id of the server's entity in metrics, as Kudu's.
+    pub fn entity_id(self) -> &'static str {
+        match self {
+            ServerKind::Master => "kudu.master",
+            ServerKind::TabletServer => "kudu.tabletserver",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<ServerKind> {
+        [ServerKind::Master, ServerKind::TabletServer].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// A data directory in the WAL directory's list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ListedDirectory {
+    pub id: Uuid,
+    /// Path at the last start.
+    pub path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Instance {
+    pub uuid: Uuid,
+    pub kind: ServerKind,
+    /// Id of the directory; absent in the first format, and until the data directories know theirs.
+    pub dir: Option<Uuid>,
+    pub cluster: Option<Uuid>,
+    pub others: Vec<ListedDirectory>,
+}
+
+impl Instance {
+    pub fn decode(bytes: &[u8]) -> Result<Instance> {
+        let (format, payload) = codec::unseal(MAGIC, FORMAT, bytes)?;
+        let mut reader = ByteReader::new(payload);
+        let uuid = Uuid::parse(reader.text()?.as_bytes())?;
+        let name = reader.text()?;
+        let kind = ServerKind::from_name(name)
+            .ok_or_else(|| Error::corrupt(format!("unknown server kind {name:?}")))?;
+        let mut instance = Instance { uuid, kind, dir: None, cluster: None, others: Vec::new() };
+        if format > 1 {
+            instance.dir = optional_id(reader.text()?)?;
+            instance.cluster = optional_id(reader.text()?)?;
+            for _ in 0..reader.u32()? {
+                let id = Uuid::parse(reader.text()?.as_bytes())?;
+                instance.others.push(ListedDirectory { id, path: reader.text()?.to_string() });
+            }
+        }
+        reader.finish()?;
+        Ok(instance)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut payload = Vec::new();
+        let text = |id: Option<Uuid>| id.map_or(String::new(), |id| id.to_string());
+        codec::put_bytes(&mut payload, self.uuid.to_string().as_bytes());
+        codec::put_bytes(&mut payload, self.kind.name().as_bytes());
+        codec::put_bytes(&mut payload, text(self.dir).as_bytes());
+        codec::put_bytes(&mut payload, text(self.cluster).as_bytes());
+        payload.extend_from_slice(&(self.others.len() as u32).to_le_bytes());
+        for other in &self.others {
+            codec::put_bytes(&mut payload, other.id.to_string().as_bytes());
+            codec::put_bytes(&mut payload, other.path.as_bytes());
+        }
+        codec::seal(MAGIC, FORMAT, &payload)
+    }
+
+    /// Stores it in `dir`, durably.
+    pub fn write(&self, dir: &Directory) -> Result<()> {
+        let fail = |error| Error::io(format!("write {}/{INSTANCE}", dir.path), &error);
+        disk::replace_file(&*dir.disk, INSTANCE, &self.encode()).map_err(fail)
+    }
+}
+
+fn optional_id(text: &str) -> Result<Option<Uuid>> {
+    if text.is_empty() { Ok(None) } else { Uuid::parse(text.as_bytes()).map(Some) }
+}

@@ -1,0 +1,312 @@
+//! Directories of one server: opened, locked, and checked to belong together.
+//!
+//! ```text
+//! wal dir    instance  instance.lock  wals/<tablet>/…
+//! data dir   instance  instance.lock  data/<tablet>/…  tablet-meta/<tablet>
+//! ```
+//!
+//! `instance` names the server that owns the directory, and its cluster; that of the WAL directory also lists the data
+//! directories. A server does not start with a directory of another server, of a newer build, in use by another process,
+//! or without one of its data directories: an empty mount point must not be taken for a new disk. The error names the
+//! directory.
+
+mod check;
+mod instance;
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use engine::disk::Disk;
+use engine::error::{Error, Result};
+use engine::ids::Uuid;
+use nyala_common::env::Env;
+
+use instance::Instance;
+pub use instance::ServerKind;
+
+const INSTANCE: &str = "instance";
+const LOCK: &str = "instance.lock";
+
+/// An open directory. It stays locked until [`ServerDirs::release`] or until it is dropped.
+pub struct Directory {
+    /// Path as in the configuration.
+    pub path: String,
+    pub disk: Arc<dyn Disk>,
+    lock: Mutex<Option<Box<dyn Send + Sync>>>,
+}
+
+/// A server's directories and the identity stored in them.
+pub struct ServerDirs {
+    /// The server's permanent id.
+    pub uuid: Uuid,
+    pub wal: Arc<Directory>,
+    /// At least one; may contain the WAL directory.
+    pub data: Vec<Arc<Directory>>,
+    /// Stored identity of the WAL directory and of the others.
+    instances: Mutex<Vec<(Arc<Directory>, Instance)>>,
+}
+
+impl ServerDirs {
+    /// Unlocks the directories for another server. The caller must not use them any more.
+    pub fn release(&self) {
+        for dir in self.data.iter().chain([&self.wal]) {
+            drop(dir.lock.lock().expect("no task panics while holding it").take());
+        }
+    }
+
+    fn instances(&self) -> MutexGuard<'_, Vec<(Arc<Directory>, Instance)>> {
+        self.instances.lock().expect("no task panics while holding it")
+    }
+
+    /// Returns the cluster that the server has joined, if it has joined one.
+    pub fn cluster(&self) -> Option<Uuid> {
+        self.instances().first().and_then(|(_, wal)| wal.cluster)
+    }
+
+    /// Stores the cluster that the server joins; `Invalid` if it has joined another one. Does disk work.
+    pub fn join_cluster(&self, cluster: Uuid) -> Result<()> {
+        match self.cluster() {
+            Some(known) if known == cluster => return Ok(()),
+            Some(known) => {
+                return Err(Error::invalid(format!(
+                    "the master leads another cluster (its {cluster}, this server's {known}); check \
+                     tserver_master_addrs, and that no empty master has taken the place of a lost one"
+                )));
+            }
+            None => {}
+        }
+        for (dir, instance) in self.instances().iter_mut() {
+            let joined = Instance { cluster: Some(cluster), ..instance.clone() };
+            joined.write(dir)?;
+            *instance = joined;
+        }
+        tracing::info!(%cluster, "the server has joined a cluster");
+        Ok(())
+    }
+}
+
+/// Paths of a server's directories.
+#[derive(Debug, Clone, Copy)]
+pub struct DirectoryPaths<'a> {
+    pub wal: &'a str,
+    /// At least one; may contain the WAL directory.
+    pub data: &'a [String],
+    /// Data directories that are given up, with all that was in them.
+    pub lost: &'a [String],
+}
+
+/// Opens the directories and creates missing ones. A server whose directories are all new gets a new id; an empty
+/// directory joins existing ones. Does disk work: call it through [`Env::run`].
+pub fn open(env: &Env, kind: ServerKind, paths: DirectoryPaths<'_>) -> Result<ServerDirs> {
+    let data_dirs = paths.data;
+    if data_dirs.is_empty() {
+        return Err(Error::invalid("no data directory is configured; name at least one"));
+    }
+    let wal = Arc::new(open_directory(env, paths.wal)?);
+    let mut data: Vec<Arc<Directory>> = Vec::with_capacity(data_dirs.len());
+    for (i, dir) in data_dirs.iter().enumerate() {
+        if data_dirs[..i].contains(dir) {
+            return Err(Error::invalid(format!("the data directory {dir} is configured twice")));
+        }
+        let same = *dir == wal.path;
+        data.push(if same { wal.clone() } else { Arc::new(open_directory(env, dir)?) });
+    }
+    let others: Vec<_> = data.iter().filter(|dir| dir.path != wal.path).cloned().collect();
+    let instances = check::identify(env, kind, &wal, &others, paths.lost)?;
+    let uuid = instances[0].1.uuid;
+    Ok(ServerDirs { uuid, wal, data, instances: Mutex::new(instances) })
+}
+
+fn open_directory(env: &Env, path: &str) -> Result<Directory> {
+    let fail = |error: io::Error| Error::io(format!("open the directory {path}"), &error);
+    let disk = env.disks.open(path).map_err(fail)?;
+    let lock = disk.lock(LOCK).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => Error::invalid(format!(
+            "the directory {path} is in use by another process; stop that one or choose another directory"
+        )),
+        _ => Error::io(format!("lock the directory {path}"), &error),
+    })?;
+    Ok(Directory { path: path.to_string(), disk, lock: Mutex::new(Some(lock)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::codec;
+    use engine::disk;
+    use nyala_common::env::os::{OsEnv, OsOptions};
+
+    /// Returns a function that opens directories by name below a temporary one; its errors omit the path and ids.
+    #[allow(clippy::type_complexity, reason = "closures have no shorter name")]
+    fn opener(
+        env: &Env,
+    ) -> (tempfile::TempDir, impl Fn(ServerKind, &str, &[&str]) -> Result<ServerDirs, String>) {
+        let root = tempfile::tempdir().expect("a directory");
+        let (env, at) = (env.clone(), root.path().to_str().expect("UTF-8").to_string());
+        let open = move |kind, wal: &str, data: &[&str]| {
+            let path = |name: &str| format!("{at}/{name}");
+            let data: Vec<String> = data.iter().map(|name| path(name)).collect();
+            let paths = DirectoryPaths { wal: &path(wal), data: &data, lost: &[] };
+            open(&env, kind, paths).map_err(|error| {
+                let words = error.message.replace(&format!("{at}/"), "");
+                let is_id = |word: &str| word.trim_end_matches([',', ';']).len() == 32;
+                words
+                    .split(' ')
+                    .map(|word| if is_id(word) { "ID" } else { word })
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
+        };
+        (root, open)
+    }
+
+    #[tokio::test]
+    async fn directories_keep_their_servers_id() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (_root, open) = opener(&env);
+        let first = open(ServerKind::TabletServer, "wal", &["a", "wal"]).expect("new directories");
+        let uuid = first.uuid;
+        assert!(Arc::ptr_eq(&first.wal, &first.data[1]), "one directory for both is opened once");
+        first.release();
+        let again = open(ServerKind::TabletServer, "wal", &["a", "wal", "b"]).expect("one more joins");
+        assert_eq!(again.uuid, uuid);
+    }
+
+    #[tokio::test]
+    async fn a_server_joins_one_cluster() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (_root, open) = opener(&env);
+        let open = || open(ServerKind::TabletServer, "wal", &["a"]).expect("its directories");
+        let first = open();
+        assert_eq!(first.cluster(), None);
+        first.join_cluster(Uuid([1; 16])).expect("the first one");
+        first.release();
+        let again = open();
+        assert_eq!(again.cluster(), Some(Uuid([1; 16])), "stored");
+        assert_eq!(again.join_cluster(Uuid([1; 16])), Ok(()));
+        let error = again.join_cluster(Uuid([2; 16])).expect_err("another one");
+        assert!(error.message.starts_with("the master leads another cluster (its 0202"), "{error}");
+        assert_eq!(again.cluster(), Some(Uuid([1; 16])));
+    }
+
+    /// A server must not take an empty mount point for a new disk.
+    #[tokio::test]
+    async fn a_missing_data_directory_is_refused_and_may_be_given_up() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (root, open_dirs) = opener(&env);
+        let tserver = ServerKind::TabletServer;
+        let first = open_dirs(tserver, "wal", &["a", "b"]).expect("new directories");
+        let uuid = first.uuid;
+        first.release();
+        let at = |name: &str| root.path().join(name);
+        let refused = |data: &[&str]| open_dirs(tserver, "wal", data).err().expect("refused");
+        let mut errors = vec![refused(&["a"])];
+        env.disks.open(at("b").to_str().expect("UTF-8")).and_then(|b| b.remove(INSTANCE)).expect("unmounted");
+        errors.push(refused(&["a", "b"]));
+        errors.push(refused(&["a", "c"]));
+        expect_test::expect![[r#"
+            the data directory b of this server is not configured; name it, or give up what is in it with --fs_lost_data_dirs=b
+            the data directory b is empty, but held a part of this server's tablets; mount its disk, or give up what was in it with --fs_lost_data_dirs=b
+            the data directory b of this server is not configured; name it, or give up what is in it with --fs_lost_data_dirs=b
+        "#]].assert_eq(&(errors.join("\n") + "\n"));
+        let path = |name: &str| at(name).to_str().expect("UTF-8").to_string();
+        let (wal, data, lost) = (path("wal"), [path("a"), path("b")], [path("b")]);
+        let paths = DirectoryPaths { wal: &wal, data: &data, lost: &lost };
+        open(&env, tserver, paths).expect("given up").release();
+        let after = open_dirs(tserver, "wal", &["a", "b"]).expect("the empty one has joined");
+        assert_eq!(after.uuid, uuid);
+    }
+
+    #[tokio::test]
+    async fn directories_may_change_places() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (root, open) = opener(&env);
+        open(ServerKind::TabletServer, "wal", &["a", "b"]).expect("new directories").release();
+        let swap = |from: &str, to: &str| {
+            #[allow(clippy::disallowed_methods, reason = "what an operator does with mounts")]
+            std::fs::rename(root.path().join(from), root.path().join(to)).expect("renamed");
+        };
+        for (from, to) in [("a", "x"), ("b", "a"), ("x", "b")] {
+            swap(from, to);
+        }
+        open(ServerKind::TabletServer, "wal", &["a", "b"]).expect("each is known by its id");
+    }
+
+    #[tokio::test]
+    async fn a_rotten_instance_is_restored_from_the_others() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (root, open) = opener(&env);
+        let first = open(ServerKind::TabletServer, "wal", &["a", "b"]).expect("new directories");
+        let uuid = first.uuid;
+        first.release();
+        for name in ["a", "wal"] {
+            let path = root.path().join(name);
+            let dir = env.disks.open(path.to_str().expect("UTF-8")).expect("a disk");
+            disk::replace_file(&*dir, INSTANCE, b"scratched").expect("written");
+            let again = open(ServerKind::TabletServer, "wal", &["a", "b"]).expect(name);
+            assert_eq!(again.uuid, uuid);
+            again.release();
+            assert!(Instance::decode(&disk::read_file(&*dir, INSTANCE).expect("a file")).is_ok(), "{name}");
+        }
+    }
+
+    /// A directory of the previous format has no list of the others.
+    #[tokio::test]
+    async fn an_older_server_does_not_take_an_empty_directory_beside_its_logs() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (root, open) = opener(&env);
+        let path = root.path().join("wal");
+        let wal = env.disks.open(path.to_str().expect("UTF-8")).expect("a disk");
+        let mut payload = Vec::new();
+        codec::put_bytes(&mut payload, Uuid([7; 16]).to_string().as_bytes());
+        codec::put_bytes(&mut payload, b"tablet server");
+        disk::replace_file(&*wal, INSTANCE, &codec::seal(*b"NYIN", 1, &payload)).expect("written");
+        wal.create_dir(&format!("wals/{}", Uuid([9; 16]))).expect("a log");
+        let error = open(ServerKind::TabletServer, "wal", &["a"]).err().expect("refused");
+        assert_eq!(
+            error,
+            "the data directory a is empty, but the WAL directory wal has logs of tablets that no data directory \
+             has (1, the first 09090909090909090909090909090909); mount its disk, or give up what was in it with --fs_lost_data_dirs=a"
+        );
+    }
+
+    #[tokio::test]
+    async fn wrong_directories_are_reported() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (root, open) = opener(&env);
+        let tserver = ServerKind::TabletServer;
+        for name in ["1", "2"] {
+            open(tserver, &format!("wal{name}"), &[&format!("data{name}")])
+                .expect("new directories")
+                .release();
+        }
+        let write = |name: &str, bytes: &[u8]| {
+            let disk = env.disks.open(root.path().join("odd").to_str().expect("UTF-8")).expect("a disk");
+            disk::replace_file(&*disk, name, bytes).expect("written");
+        };
+        let mut errors = Vec::new();
+        let mut refuse =
+            |kind, wal: &str, data: &[&str]| errors.push(open(kind, wal, data).err().expect("refused"));
+        refuse(tserver, "wal1", &[]);
+        refuse(tserver, "wal1", &["data1", "data1"]);
+        refuse(tserver, "wal1", &["data2"]);
+        refuse(tserver, "new", &["data2"]);
+        refuse(ServerKind::Master, "wal1", &["data1"]);
+        write("letters.txt", b"dear");
+        refuse(tserver, "odd", &["odd"]);
+        write(INSTANCE, &codec::seal(*b"NYIN", 3, b""));
+        refuse(tserver, "odd", &["odd"]);
+        write(INSTANCE, b"scratched");
+        refuse(tserver, "odd", &["odd"]);
+        expect_test::expect![[r#"
+            no data directory is configured; name at least one
+            the data directory data1 is configured twice
+            the directory data2 belongs to server ID but wal1 to server ID give each server its own directories
+            the WAL directory new is empty, but data2 belongs to server ID whose WAL must be somewhere else
+            the directory wal1 belongs to a tablet server, not to a master
+            the directory odd contains "letters.txt" but no instance file; choose an empty directory or one that this server created
+            the directory odd: "NYIN" record has format 3, newer than the newest this build reads (2); use the build that wrote it or a later one
+            the directory odd: expected a "NYIN" record, but the bytes begin with "scra"; restore odd/instance from a backup, or give the server empty directories: its tablets are copied from other servers
+        "#]].assert_eq(&(errors.join("\n") + "\n"));
+    }
+}

@@ -1,0 +1,54 @@
+//! The task that follows the free space and moves leadership away from a server that has too little.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::ids::TabletId;
+use engine::time::Instant;
+
+use super::server::TabletServer;
+
+/// Pause between two transfers of one tablet: if all servers are short of space, its leadership must not circulate.
+const TRANSFER_PAUSE: Duration = Duration::from_secs(60);
+
+/// Runs as long as the server.
+pub async fn run(server: Arc<TabletServer>) {
+    let mut transferred = BTreeMap::new();
+    let mut was_short = false;
+    loop {
+        server.env.run(|| server.tablets.space().refresh()).await;
+        let is_short = server.tablets.space().refuse_replicas().is_some();
+        if was_short && !is_short {
+            server.env.watch.mark("space: there is some again");
+            server.copies.forget_failures();
+        }
+        server.env.watch.mark_if(is_short && !was_short, "space: below the reserve");
+        was_short = is_short;
+        transfer_leaderships(&server, &mut transferred).await;
+        server.env.sleep(server.tablets.space().refresh_interval()).await;
+    }
+}
+
+/// Starts a leadership transfer for each tablet that is led here, refuses writes, and has another voter.
+async fn transfer_leaderships(server: &TabletServer, transferred: &mut BTreeMap<TabletId, Instant>) {
+    let now = server.env.now().mono;
+    for entry in server.tablets.all() {
+        if server.refuse_writes(&entry).is_none() {
+            transferred.remove(&entry.id);
+            continue;
+        }
+        let Ok(replica) = entry.running() else { continue };
+        let status = replica.status();
+        let lately = transferred.get(&entry.id).is_some_and(|at| now.since(*at) < TRANSFER_PAUSE);
+        let stays = status.transferring || status.committed_config.voter_count() < 2;
+        if lately || stays || !replica.is_leader() {
+            continue;
+        }
+        server.env.watch.mark("space or clock: leadership moves away");
+        match replica.step_down(None, false).await {
+            Ok(()) => drop(transferred.insert(entry.id, now)),
+            Err(error) => tracing::debug!(tablet = %entry.id, %error, "leadership is not transferred yet"),
+        }
+    }
+}
