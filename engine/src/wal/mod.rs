@@ -542,8 +542,8 @@ fn check_follows(last: OpId, next: OpId) -> Result<(), String> {
 }
 
 fn mark(marks: &mut VecDeque<BatchMark>, mark: BatchMark) {
-    let near = |last: &BatchMark| last.sequence == mark.sequence && mark.offset - last.offset < MARK_BYTES;
-    if !marks.back().is_some_and(near) {
+    let is_near = |last: &BatchMark| last.sequence == mark.sequence && mark.offset - last.offset < MARK_BYTES;
+    if !marks.back().is_some_and(is_near) {
         marks.push_back(mark);
     }
 }
@@ -563,15 +563,12 @@ fn sync_dir(disk: &dyn Disk, dir: &str) -> Result<()> {
 
 /// Writes an empty segment under its temporary name; the directory is yet to be synced.
 fn write_segment(disk: &dyn Disk, dir: &str, config: WalConfig, header: &SegmentHeader) -> Result<Segment> {
-    let path = segment_path(dir, header.sequence);
-    let tmp = format!("{path}{TMP}");
+    let tmp = format!("{}{TMP}", segment_path(dir, header.sequence));
     let bytes = format::encode_header(header);
     let write = || {
         let file = disk.create(&tmp)?;
-        if config.preallocate {
-            // A full device may still have space for the data actually written.
-            let _hint = file.reserve(config.segment_bytes_max);
-        }
+        // A full device may still have space for the data actually written.
+        let _hint = config.preallocate.then(|| file.reserve(config.segment_bytes_max));
         file.append(&bytes)?;
         file.sync()?;
         Ok(file)
@@ -581,15 +578,9 @@ fn write_segment(disk: &dyn Disk, dir: &str, config: WalConfig, header: &Segment
         let _ = disk.remove(&tmp);
         Error::io(format_args!("write the log segment {tmp}"), &error)
     })?;
-    Ok(Segment {
-        sequence: header.sequence,
-        file,
-        bytes: bytes.len() as u64,
-        header_bytes: bytes.len() as u64,
-        format: format::SEGMENT_VERSION,
-        base: header.last_op,
-        max_index: 0,
-    })
+    let (sequence, base, bytes) = (header.sequence, header.last_op, bytes.len() as u64);
+    let format = format::SEGMENT_VERSION;
+    Ok(Segment { sequence, file, bytes, header_bytes: bytes, format, base, max_index: 0 })
 }
 
 /// Renames a segment to its final name, durably.

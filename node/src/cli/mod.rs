@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Exit codes: 0 success, 1 failure, 2 wrong command line or flag, 3 an address is in use, 4 a directory is not usable
-//! (another server's, of a newer format, corrupted, in use, missing), 5 a device failed, 6 the clock is not synchronised,
+//! (another server's, of a newer format, corrupted, in use, missing), 5 a device failed, 6 the clock is not
+//! synchronised,
 //! 7 an import ended, but rows were rejected.
 
 use std::ffi::OsString;

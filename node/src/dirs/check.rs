@@ -12,7 +12,7 @@ use nyala_common::env::Env;
 use super::instance::{Instance, ListedDirectory, ServerKind};
 use super::{Directory, INSTANCE, LOCK};
 
-/// What a directory says about itself.
+/// A directory's description of itself.
 enum Found {
     /// The directory is empty.
     Fresh,
@@ -23,8 +23,8 @@ enum Found {
 
 type Identified = Vec<(Arc<Directory>, Instance)>;
 
-/// Checks that the directories belong to one server, and writes what changed. Returns the instance of the WAL directory,
-/// then those of `others`, the data directories beside it.
+/// Checks that the directories belong to one server, and writes what changed. Returns the instance of the WAL
+/// directory, then those of `others`, the data directories beside it.
 pub(super) fn identify(
     env: &Env,
     kind: ServerKind,
@@ -211,8 +211,8 @@ fn check_none_missing(
     Ok(())
 }
 
-/// Fails if a data directory is empty although the WAL directory has logs of tablets that are in none. Only for a server
-/// of an older build, whose WAL directory has no list.
+/// Fails if a data directory is empty although the WAL directory has logs of tablets that are in none. Only for a
+/// server of an older build, whose WAL directory has no list.
 fn check_logs_known(
     wal: &Directory,
     others: &[Arc<Directory>],

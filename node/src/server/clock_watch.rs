@@ -6,7 +6,8 @@
 //!                                                         for a minute ──▶ the process ends, exit code 6
 //! ```
 //!
-//! Timestamps of several machines are compared, so a wrong clock breaks snapshots, and a server far ahead blocks others.
+//! Timestamps of several machines are compared, so a wrong clock breaks snapshots, and a server far ahead blocks
+//! others.
 //! Servers of one machine share a clock, which need not be right: see [`TimeSource::Auto`].
 
 use std::net::IpAddr;
@@ -25,8 +26,8 @@ use super::split_host_port;
 /// Value of the flag `time_source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeSource {
-    /// As `System`, unless all addresses of the server and of the masters are this machine's loopback addresses: then as
-    /// `SystemUnsync`, because the whole cluster reads one clock.
+    /// As `System`, unless all addresses of the server and of the masters are this machine's loopback addresses: then
+    /// as `SystemUnsync`, because the whole cluster reads one clock.
     Auto,
     /// The machine's clock, which must be synchronised.
     System,

@@ -1,7 +1,7 @@
 //! Connections of the web port: many at once, none for long without a request.
 //!
 //! A connection that has not finished a request's header is dropped first when there are too many, the oldest before
-//! others, so that half-sent requests starve nobody else.
+//! others, so that half-sent requests starve no other client.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

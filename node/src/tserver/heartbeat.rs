@@ -180,8 +180,8 @@ impl Heartbeater {
         Ok(reply.needs_reregister() && !registering || wants_report)
     }
 
-    /// Remembers the cluster at the first reply of its leader. An error for a master of another one: its orders must not
-    /// be carried out.
+    /// Remembers the cluster at the first reply of its leader. An error for a master of another one: its orders must
+    /// not be carried out.
     async fn check_cluster(&mut self, reply: &TsHeartbeatResponsePb) -> Result<()> {
         let Some(id) = &reply.nyala_cluster_id else { return Ok(()) };
         let (cluster, dirs) = (Uuid::parse(id.as_bytes())?, self.server.tablets.dirs());
