@@ -7,8 +7,8 @@
 //!
 //! `instance` names the server that owns the directory, and its cluster; that of the WAL directory also lists the data
 //! directories. A server does not start with a directory of another server, of a newer build, in use by another
-//! process, or without one of its data directories: an empty mount point must not be taken for a new disk. The error names the
-//! directory.
+//! process, or without one of its data directories: an empty mount point must not be taken for a new disk. The error
+//! names the directory.
 
 mod check;
 mod instance;
