@@ -148,7 +148,9 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult,
     failures.extend(observer.violations().iter().chain(&memory).chain(&unprovoked).map(to_record));
     let checks_begin = cpu_ms();
     let outcome = outcome(plan, kind, &log, &workload, injector, failures, simulated);
-    let outcome = RunOutcome { marks: observer.marks(), work, ..outcome };
+    let mut marks = observer.marks();
+    marks.extend(workload.coverage());
+    let outcome = RunOutcome { marks, work, ..outcome };
     let outcome =
         RunOutcome { judge_ms: cpu_ms() - checks_begin, cpu_ms: cpu_ms(), rss_kib: rss_kib(), ..outcome };
     // Dropping a world drops its tasks one by one; the process ends soon anyway.

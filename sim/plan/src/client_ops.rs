@@ -102,6 +102,38 @@ words! {
     }
 }
 
+words! {
+    /// Layout of the rows in a scan's replies.
+    pub enum RowsFormat {
+        RowWise = "row-wise",
+        /// As row-wise, with UNIXTIME_MICROS cells of 16 bytes.
+        Padded = "padded",
+        Columnar = "columnar",
+    }
+}
+
+words! {
+    /// Step that alters a model table.
+    pub enum TableStep {
+        AddColumn = "add-column",
+        DropColumn = "drop-column",
+        RenameColumn = "rename-column",
+        /// Sets or removes a column's write default.
+        ChangeDefault = "change-default",
+        /// Sets a column's encoding and compression.
+        ChangeLayout = "change-layout",
+        /// Adds a column and renames another in one request.
+        Several = "several",
+        RenameTable = "rename-table",
+        AddRange = "add-range",
+        DropRange = "drop-range",
+        /// Hides the table as a soft-deleted one and recalls it.
+        HideAndRecall = "hide-and-recall",
+        /// Drops the table and creates it again under its name.
+        Recreate = "recreate",
+    }
+}
+
 records! {
     /// Settings of one client. Its ops follow on the next lines.
     pub struct ClientSetup = "client" {
@@ -203,6 +235,37 @@ records! {
         Quiesce = "quiesce" { server: u8, span: Duration },
         /// Reads the memory trackers of a tablet server.
         Inspect = "inspect" { server: u8 },
+        /// Writes rows to a model table. They, and those of the other ops on model tables, are drawn from `draw`.
+        TableWrite = "table-write" { table: u8, kind: WriteKind, rows: u8, draw: u32 },
+        /// Reads rows of a model table that pass a number of tests.
+        TableScan = "table-scan" {
+            table: u8,
+            at: ReadMode,
+            back: Duration,
+            ordered: bool,
+            tests: u8,
+            /// Most rows of each tablet, or 0.
+            limit: u32,
+            /// True if the scan has bounds of the primary key.
+            bounded: bool,
+            /// True if only the number of rows is read.
+            count: bool,
+            format: RowsFormat,
+            from: ReplicaChoice,
+            draw: u32,
+        },
+        /// Reads what changed in a model table from `back` ago to `to` ago.
+        TableDiff = "table-diff" {
+            table: u8,
+            back: Duration,
+            to: Duration,
+            tests: u8,
+            format: RowsFormat,
+            draw: u32,
+        },
+        TableAlter = "table-alter" { table: u8, step: TableStep, draw: u32 },
+        /// Asks a replica of a model table's tablet to stand for election.
+        TableElect = "table-elect" { table: u8, draw: u32 },
     }
 }
 
@@ -218,6 +281,7 @@ impl ClientOp {
                 | ClientOp::ShortTable { .. }
                 | ClientOp::Link {}
                 | ClientOp::Numbered { .. }
+                | ClientOp::TableWrite { .. }
         )
     }
 

@@ -20,6 +20,7 @@
 //! | from a seed to a plan | [`generate`]: cluster, client ops, faults, corrections |
 //! | ops and faults that belong together | `scenarios` |
 //! | which profile draws which fault, and its weight | [`fault_weights`] |
+//! | tables of any shape, and ops on them | [`tables`] |
 //! | the text of a plan | [`line_format`]: one line; `text`: the whole plan |
 //!
 //! To add a fault:
@@ -48,6 +49,7 @@ pub mod profile;
 pub mod random_stream;
 mod scenarios;
 pub mod spec;
+pub mod tables;
 mod text;
 
 pub use client_ops::{ClientOp, ClientProgram};

@@ -6,6 +6,7 @@ use crate::client_ops::{ClientOp, ClientProgram};
 use crate::faults::{FaultKind, TimedFault};
 use crate::host::Host;
 use crate::spec::{ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching};
+use crate::tables::ModelTable;
 
 /// All that a run does. See the [crate].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Plan {
     pub network: NetworkSpec,
     /// Machines whose clock errs. The clocks of all others are correct to a millisecond.
     pub clocks: Vec<ClockSkew>,
+    /// Tables of any shape, besides those of `cluster`.
+    pub tables: Vec<ModelTable>,
     pub clients: Vec<ClientProgram>,
     /// Ordered by time.
     pub faults: Vec<TimedFault>,

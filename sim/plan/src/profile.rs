@@ -20,6 +20,8 @@ words! {
         Copy = "copy",
         /// No fault.
         Calm = "calm",
+        /// Tables of any shape and ops on them, with the faults of another profile.
+        Tables = "tables",
     }
 }
 

@@ -8,6 +8,7 @@ use crate::faults::TimedFault;
 use crate::line_format::{LineField, LineRecord, ParseError};
 use crate::plan::Plan;
 use crate::spec::{ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching};
+use crate::tables::{ColumnSpec, ModelTable, RangeSpec, TableSpec};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,6 +27,11 @@ impl fmt::Display for Plan {
         }
         writeln!(f, "limit {}", self.limit.text())?;
         writeln!(f, "quiet {}", self.quiet.text())?;
+        for table in &self.tables {
+            writeln!(f, "{}", table.spec.line())?;
+            table.columns.iter().try_for_each(|column| writeln!(f, "{}", column.line()))?;
+            table.ranges.iter().try_for_each(|range| writeln!(f, "{}", range.line()))?;
+        }
         for client in &self.clients {
             writeln!(f, "{}", client.setup.line())?;
             for op in &client.ops {
@@ -52,6 +58,7 @@ struct Parts {
     devices: Option<DeviceSpec>,
     network: Option<NetworkSpec>,
     clocks: Vec<ClockSkew>,
+    tables: Vec<ModelTable>,
     limit: Option<std::time::Duration>,
     quiet: Option<std::time::Duration>,
     clients: Vec<ClientProgram>,
@@ -81,10 +88,20 @@ impl Parts {
             ClientSetup::WORD => {
                 self.clients.push(ClientProgram { setup: ClientSetup::parse_line(line)?, ops: Vec::new() });
             }
+            TableSpec::WORD => {
+                let (spec, columns, ranges) = (TableSpec::parse_line(line)?, Vec::new(), Vec::new());
+                self.tables.push(ModelTable { spec, columns, ranges });
+            }
+            ColumnSpec::WORD => self.last_table(line)?.columns.push(ColumnSpec::parse_line(line)?),
+            RangeSpec::WORD => self.last_table(line)?.ranges.push(RangeSpec::parse_line(line)?),
             "at" => self.faults.push(TimedFault::parse_line(line)?),
             _ => return Err(ParseError(format!("{line:?}: the first word is unknown ({word})"))),
         }
         Ok(())
+    }
+
+    fn last_table(&mut self, line: &str) -> Result<&mut ModelTable, ParseError> {
+        self.tables.last_mut().ok_or_else(|| ParseError(format!("{line:?}: no table line precedes it")))
     }
 
     fn into_plan(self) -> Result<Plan, ParseError> {
@@ -99,6 +116,7 @@ impl Parts {
             devices: self.devices.ok_or_else(|| missing("disk"))?,
             network: self.network.ok_or_else(|| missing("net"))?,
             clocks: self.clocks,
+            tables: self.tables,
             clients: self.clients,
             faults,
             ending: self.ending.unwrap_or(FinalRestart::Stay),

@@ -18,6 +18,7 @@ use sim_plan::{FaultProfile, Plan, PlanSize};
 
 pub(crate) mod arguments;
 mod cost;
+mod coverage;
 mod determinism;
 mod fault_report;
 mod gates;
@@ -60,6 +61,8 @@ enum Command {
     Plan(PlanArgs),
     /// Merges the results of several shards into one file and prints a summary
     Merge(results::MergeArgs),
+    /// Prints which cells of the generator-coverage table runs reached
+    Coverage(coverage::CoverageArgs),
     /// Runs all mutants and reports how soon each is killed
     Mutants(mutants::MutantsArgs),
     /// Counts what runs cost: steps, polls, timers, segments, disk operations
@@ -177,6 +180,7 @@ pub fn main() -> ExitCode {
         Command::Show(args) => show::show(&args),
         Command::Plan(args) => print_plan(&args.options.plan(args.seed)),
         Command::Merge(args) => results::merge(&args),
+        Command::Coverage(args) => coverage::coverage(&args),
         Command::Mutants(args) => mutants::mutants(&args),
         Command::Cost(args) => cost::cost(&args),
         Command::Study(args) => study::study(&args),

@@ -110,7 +110,9 @@ impl Results {
         print_tally("faults", &self.tally(|outcome| &outcome.fired));
         let silent = self.never_fired();
         outln!("never       {} kinds of faults: {}", silent.len(), silent.join("; "));
-        let marks = self.tally(|outcome| &outcome.marks);
+        let mut marks = self.tally(|outcome| &outcome.marks);
+        // `cargo sim coverage` prints the cells of model tables.
+        marks.retain(|name, _| !name.starts_with(crate::model_oracle::coverage::PREFIX));
         print_tally("marks", &marks);
         let never = crate::marks::unreached(&marks);
         outln!("never       {} of {} marks: {}", never.len(), crate::marks::MARKS.len(), never.join("; "));

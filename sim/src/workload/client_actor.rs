@@ -8,6 +8,7 @@ use nyala_common::env::Env;
 use nyala_proto::kudu::ExternalConsistencyMode;
 
 use super::lists::AppendList;
+use super::model_client::ModelClient;
 use super::{PAUSE, Workload, nanos, row_encoding, tables};
 use crate::history::{
     CallError, CallOutcome, ClientNo, ClientRequest, HybridStamp, PendingCall, RowOp, RowOpKind, RowOutcome,
@@ -35,6 +36,8 @@ pub(super) struct ClientActor {
     /// Accounts whose balance depends on a transfer of unknown outcome.
     pub retired: Vec<i64>,
     pub list: AppendList,
+    /// The client of model tables.
+    model: ModelClient,
 }
 
 impl Workload {
@@ -65,6 +68,7 @@ impl ClientActor {
         let session = client.session(config);
         let (tables, waiting, retired) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let list = AppendList::default();
+        let model = ModelClient::new(&workload, &env, number);
         ClientActor {
             workload,
             env,
@@ -78,6 +82,7 @@ impl ClientActor {
             waits,
             retired,
             list,
+            model,
         }
     }
 
@@ -152,6 +157,15 @@ impl ClientActor {
             ClientOp::Rebalance { at_once } => self.rebalance(*at_once).await,
             ClientOp::RemoveMaster { master } => self.remove_master(*master).await,
             ClientOp::AddMaster { master } => self.add_master(*master).await,
+            ClientOp::TableWrite { .. }
+            | ClientOp::TableScan { .. }
+            | ClientOp::TableDiff { .. }
+            | ClientOp::TableAlter { .. }
+            | ClientOp::TableElect { .. } => {
+                let seen = self.after();
+                self.model.act(op, seen).await;
+                self.client.observe_timestamp(self.model.plain.seen);
+            }
             ClientOp::Inspect { server } => self.inspect(*server).await,
             ClientOp::Move { table, tablet, asked } => {
                 self.move_replica(TableNo::from(*table), *tablet, *asked).await;

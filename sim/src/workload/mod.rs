@@ -19,6 +19,7 @@ use nyala_client::{Client, ClientConfig};
 use nyala_common::env::Env;
 
 use crate::history::{CallOutcome, ClientNo, ClientRequest, History, HybridStamp, Nanos, TableNo};
+use crate::model_oracle::{self, TableHistory};
 use crate::oracle::{self, OracleReport, Violation};
 use sim_plan::Plan;
 
@@ -30,6 +31,7 @@ mod config_changes;
 mod ddl;
 mod lists;
 mod master_changes;
+mod model_client;
 mod owned_schema;
 mod past_reads;
 mod quiesce_check;
@@ -57,6 +59,7 @@ pub struct Workload {
 struct Shared {
     plan: Plan,
     history: History,
+    table_history: TableHistory,
     state: Mutex<State>,
 }
 
@@ -74,6 +77,8 @@ struct State {
     own: BTreeMap<(ClientNo, TableNo), owned_schema::OwnedSchema>,
     /// Rows with auto-increment values, as far as clients know.
     numbered: oracle::auto_increment::AutoIncrementModel,
+    /// Model tables, as far as clients know.
+    model: model_client::ModelTables,
     violations: Vec<Violation>,
     counts: WorkloadCounts,
 }
@@ -94,7 +99,8 @@ pub struct WorkloadCounts {
 impl Workload {
     pub fn new(plan: &Plan) -> Workload {
         let state = State { propagated: vec![0; plan.clients.len()], ..State::default() };
-        let shared = Shared { plan: plan.clone(), history: History::new(), state: Mutex::new(state) };
+        let (plan, history, table_history) = (plan.clone(), History::new(), TableHistory::default());
+        let shared = Shared { plan, history, table_history, state: Mutex::new(state) };
         Workload { shared: Arc::new(shared) }
     }
 
@@ -119,6 +125,10 @@ impl Workload {
         let end = operations.iter().map(|operation| operation.invoked).max().unwrap_or_default();
         let mut report =
             oracle::check_history(&operations, oracle::hybrid_time::max_clock_difference(self.plan(), end));
+        let tables = self.check_model_tables();
+        (report.checked, report.undecided) =
+            (report.checked + tables.checked, report.undecided + tables.undecided);
+        tables.violations.into_iter().for_each(|violation| report.add(violation));
         self.state().violations.iter().for_each(|violation| report.add(violation.clone()));
         report
     }
@@ -133,6 +143,27 @@ impl Workload {
             call = error.map(|_| invoke());
         })
         .await
+    }
+
+    fn check_model_tables(&self) -> OracleReport {
+        let tables = self.state().model.incarnations.clone();
+        model_oracle::check(&tables, &self.table_history().events())
+    }
+
+    /// Returns how often the run reached each cell of the generator-coverage table.
+    pub fn coverage(&self) -> BTreeMap<String, u64> {
+        let state = self.state();
+        let mut cells =
+            model_oracle::coverage::cells(&state.model.incarnations, &self.table_history().events());
+        for (name, count) in &state.model.steps {
+            *cells.entry(format!("{}{name}", model_oracle::coverage::PREFIX)).or_default() += count;
+        }
+        cells
+    }
+
+    /// Returns the calls on model tables.
+    pub fn table_history(&self) -> &TableHistory {
+        &self.shared.table_history
     }
 
     /// Connects a client to the cluster; retries until it succeeds.

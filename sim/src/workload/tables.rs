@@ -45,6 +45,7 @@ impl Workload {
         if self.plan().has_numbered() {
             self.create_auto_increment(env, &client).await?;
         }
+        self.prepare_model_tables(env).await;
         self.open_bank(env, &client).await
     }
 

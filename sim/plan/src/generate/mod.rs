@@ -28,6 +28,7 @@ use crate::profile::{FaultProfile, PlanSize};
 use crate::random_stream::RandomStream;
 use crate::scenarios::{add_scenarios, master_changes, unsynced_logs};
 use crate::spec::{ClusterSpec, FinalRestart};
+use crate::tables;
 
 mod faults;
 mod layout;
@@ -48,6 +49,12 @@ impl Plan {
     /// Returns the plan of a seed. Equal arguments give equal plans within one version.
     pub fn generate(seed: u64, profile: FaultProfile, size: PlanSize) -> Plan {
         let stream = |name| RandomStream::new(seed, name);
+        if profile == FaultProfile::Tables {
+            let random = &mut stream("tables");
+            let mut plan = Plan::generate(seed, tables::base_profile(random), size);
+            tables::replace_with_table_ops(random, &mut plan);
+            return plan;
+        }
         let random = &mut stream("plan");
         let mut cluster = layout::cluster(random, size);
         let network = layout::network(random);
@@ -67,6 +74,7 @@ impl Plan {
             network,
             clocks: layout::clocks(random, &cluster, profile),
             cluster,
+            tables: Vec::new(),
             clients,
             faults,
             ending: FinalRestart::Stay,
@@ -148,7 +156,7 @@ mod tests {
     #[test]
     fn plans_of_seeds_stay_the_same() {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for profile in FaultProfile::ALL {
+        for profile in FaultProfile::ALL.iter().filter(|profile| **profile != FaultProfile::Tables) {
             for size in [PlanSize::Smoke, PlanSize::Full] {
                 for seed in 0..12 {
                     let text = Plan::generate(seed, *profile, size).to_string();
@@ -162,6 +170,16 @@ mod tests {
             "plans of seeds changed: kept seeds, results and pages refer to other plans now ({hash:#018x}); \
              draw from a new stream, or accept the new hash if the change is intended"
         );
+    }
+
+    #[test]
+    fn a_plan_with_model_tables_is_parsed_from_its_own_text() {
+        for seed in 0..100 {
+            let plan = Plan::generate(seed, FaultProfile::Tables, PlanSize::Smoke);
+            assert!(!plan.tables.is_empty());
+            assert!(!plan.may_lose_acknowledged());
+            assert_eq!(plan.to_string().parse::<Plan>().as_ref(), Ok(&plan));
+        }
     }
 
     #[test]

@@ -29,7 +29,11 @@ fn percent(profile: FaultProfile) -> u64 {
         FaultProfile::Swarm => 30,
         FaultProfile::Crash | FaultProfile::Network => 50,
         FaultProfile::Copy => 20,
-        FaultProfile::Disk | FaultProfile::Clock | FaultProfile::Memory | FaultProfile::Calm => 0,
+        FaultProfile::Disk
+        | FaultProfile::Clock
+        | FaultProfile::Memory
+        | FaultProfile::Calm
+        | FaultProfile::Tables => 0,
     }
 }
 

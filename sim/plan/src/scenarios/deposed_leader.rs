@@ -28,7 +28,11 @@ fn percent(profile: FaultProfile) -> u64 {
         FaultProfile::Copy => 15,
         FaultProfile::Network => 8,
         FaultProfile::Swarm | FaultProfile::Crash => 4,
-        FaultProfile::Disk | FaultProfile::Clock | FaultProfile::Memory | FaultProfile::Calm => 0,
+        FaultProfile::Disk
+        | FaultProfile::Clock
+        | FaultProfile::Memory
+        | FaultProfile::Calm
+        | FaultProfile::Tables => 0,
     }
 }
 

@@ -29,7 +29,7 @@ fn percent(profile: FaultProfile) -> u64 {
         FaultProfile::Swarm | FaultProfile::Copy => 10,
         FaultProfile::Memory | FaultProfile::Clock => 4,
         // A replica with a disk fault is copied instead of catching up.
-        FaultProfile::Disk | FaultProfile::Calm => 0,
+        FaultProfile::Disk | FaultProfile::Calm | FaultProfile::Tables => 0,
     }
 }
 

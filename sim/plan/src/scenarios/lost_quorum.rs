@@ -13,7 +13,11 @@ fn percent(profile: FaultProfile) -> u64 {
     match profile {
         FaultProfile::Copy => 15,
         FaultProfile::Swarm | FaultProfile::Crash | FaultProfile::Network => 4,
-        FaultProfile::Disk | FaultProfile::Clock | FaultProfile::Memory | FaultProfile::Calm => 0,
+        FaultProfile::Disk
+        | FaultProfile::Clock
+        | FaultProfile::Memory
+        | FaultProfile::Calm
+        | FaultProfile::Tables => 0,
     }
 }
 

@@ -24,7 +24,7 @@ fn percent(profile: FaultProfile) -> u64 {
         FaultProfile::Crash => 25,
         FaultProfile::Swarm => 10,
         FaultProfile::Copy | FaultProfile::Network | FaultProfile::Memory => 5,
-        FaultProfile::Disk | FaultProfile::Clock | FaultProfile::Calm => 0,
+        FaultProfile::Disk | FaultProfile::Clock | FaultProfile::Calm | FaultProfile::Tables => 0,
     }
 }
 

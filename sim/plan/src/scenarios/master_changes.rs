@@ -22,7 +22,7 @@ fn percent(profile: FaultProfile) -> u64 {
     match profile {
         FaultProfile::Copy => 10,
         FaultProfile::Swarm | FaultProfile::Crash | FaultProfile::Network => 4,
-        FaultProfile::Calm | FaultProfile::Clock | FaultProfile::Memory => 3,
+        FaultProfile::Calm | FaultProfile::Tables | FaultProfile::Clock | FaultProfile::Memory => 3,
         // A disk fault ends a master, and too few are left for changes.
         FaultProfile::Disk => 0,
     }

@@ -21,7 +21,7 @@ fn percent(profile: FaultProfile) -> u64 {
     match profile {
         FaultProfile::Copy => 50,
         FaultProfile::Swarm | FaultProfile::Crash | FaultProfile::Network => 20,
-        FaultProfile::Clock | FaultProfile::Memory | FaultProfile::Calm => 10,
+        FaultProfile::Clock | FaultProfile::Memory | FaultProfile::Calm | FaultProfile::Tables => 10,
         // Disk faults leave too few sound replicas for changes.
         FaultProfile::Disk => 0,
     }

@@ -26,7 +26,11 @@ fn percent(profile: FaultProfile) -> u64 {
         FaultProfile::Memory => 70,
         FaultProfile::Swarm => 12,
         FaultProfile::Disk | FaultProfile::Copy => 6,
-        FaultProfile::Crash | FaultProfile::Network | FaultProfile::Clock | FaultProfile::Calm => 3,
+        FaultProfile::Crash
+        | FaultProfile::Network
+        | FaultProfile::Clock
+        | FaultProfile::Calm
+        | FaultProfile::Tables => 3,
     }
 }
 

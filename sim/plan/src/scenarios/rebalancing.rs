@@ -17,7 +17,7 @@ fn percent(profile: FaultProfile) -> u64 {
     match profile {
         FaultProfile::Copy => 15,
         FaultProfile::Swarm | FaultProfile::Crash | FaultProfile::Network => 6,
-        FaultProfile::Calm | FaultProfile::Clock | FaultProfile::Memory => 3,
+        FaultProfile::Calm | FaultProfile::Tables | FaultProfile::Clock | FaultProfile::Memory => 3,
         // Disk faults leave too few sound replicas for moves.
         FaultProfile::Disk => 0,
     }

@@ -22,7 +22,7 @@ fn percent(profile: FaultProfile) -> u64 {
         FaultProfile::Crash | FaultProfile::Copy => 20,
         FaultProfile::Swarm | FaultProfile::Network => 12,
         FaultProfile::Memory | FaultProfile::Disk => 6,
-        FaultProfile::Clock | FaultProfile::Calm => 3,
+        FaultProfile::Clock | FaultProfile::Calm | FaultProfile::Tables => 3,
     }
 }
 

@@ -1,0 +1,69 @@
+//! Conditions of scans on cells.
+
+use std::cmp::Ordering;
+
+use sim_plan::tables::{ColumnKind, Value};
+
+use crate::wire::bloom::BloomFilter;
+
+/// A condition on a cell. Comparisons never hold for NULL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    Equal(Value),
+    /// From the first value to below the second.
+    Range(Option<Value>, Option<Value>),
+    In(Vec<Value>),
+    Null,
+    NotNull,
+    /// A Bloom filter, which also keeps what it holds by chance.
+    Bloom(BloomFilter),
+}
+
+/// Truth of a condition. `Open` if the documentation does not decide it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Truth {
+    No,
+    Open,
+    Yes,
+}
+
+impl Truth {
+    fn of(known: Option<bool>) -> Truth {
+        known.map_or(Truth::Open, |holds| if holds { Truth::Yes } else { Truth::No })
+    }
+}
+
+impl Condition {
+    /// Returns a word for the kind of condition.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Condition::Equal(_) => "equal",
+            Condition::Range(..) => "range",
+            Condition::In(_) => "in",
+            Condition::Null => "null",
+            Condition::NotNull => "not-null",
+            Condition::Bloom(_) => "bloom",
+        }
+    }
+
+    /// Returns whether a cell meets the condition.
+    pub fn keeps(&self, kind: ColumnKind, cell: &Value) -> Truth {
+        let compare = |other: &Value| kind.compare(cell, other);
+        match self {
+            Condition::Null => Truth::of(Some(cell.is_null())),
+            Condition::NotNull => Truth::of(Some(!cell.is_null())),
+            _ if cell.is_null() => Truth::No,
+            Condition::Equal(value) => Truth::of(compare(value).map(Ordering::is_eq)),
+            Condition::Range(low, high) => {
+                let above = low.as_ref().map_or(Some(true), |low| compare(low).map(Ordering::is_ge));
+                let below = high.as_ref().map_or(Some(true), |high| compare(high).map(Ordering::is_lt));
+                Truth::of(above).min(Truth::of(below))
+            }
+            Condition::In(values) => {
+                let each = values.iter().map(|value| Truth::of(compare(value).map(Ordering::is_eq)));
+                each.max().unwrap_or(Truth::No)
+            }
+            Condition::Bloom(filter) => Truth::of(kind.cell(cell).map(|cell| filter.may_hold(&cell))),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Draws of rows, conditions and alterations that fit a version of a table.
+
+use sim_plan::RandomStream;
+use sim_plan::client_ops::{TableStep, WriteKind};
+use sim_plan::tables::spec::{CompressionWord, EncodingWord};
+use sim_plan::tables::{ColumnSpec, ModelTable, RangeSpec, Value, draw};
+
+use super::{ColNo, Condition, RowCells, RowWrite};
+use crate::wire::bloom::BloomFilter;
+
+/// Different keys per column that half of all rows are drawn from.
+const KEY_POOL: u64 = 6;
+
+/// A step of an alteration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AlterStep {
+    Add(ColumnSpec),
+    Drop(String),
+    Rename(String, String),
+    /// Sets or removes a write default.
+    Default(ColumnSpec, Option<Value>),
+    Layout(String, EncodingWord, CompressionWord),
+    AddRange(RangeSpec),
+    DropRange(RangeSpec),
+    NameTable(String),
+}
+
+/// Steps, and the table after them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alteration {
+    pub steps: Vec<AlterStep>,
+    pub name: String,
+    pub table: ModelTable,
+}
+
+/// Draws the cells of a row's key. Keys repeat, so that rows are changed.
+fn key_cells(random: &mut RandomStream, table: &ModelTable) -> RowCells {
+    let cell = |column: &ColumnSpec| {
+        let pool = format!("key {}", random.below(KEY_POOL));
+        let value = if random.percent(70) {
+            draw::value(&mut RandomStream::new(u64::from(column.number), &pool), column.kind)
+        } else {
+            draw::value(random, column.kind)
+        };
+        (column.number, value)
+    };
+    table.key_columns().iter().map(cell).collect()
+}
+
+/// Draws a row operation.
+pub fn row(random: &mut RandomStream, table: &ModelTable, kind: WriteKind) -> RowWrite {
+    let mut cells = key_cells(random, table);
+    if matches!(kind, WriteKind::Delete | WriteKind::DeleteIgnore) {
+        return RowWrite { kind, cells };
+    }
+    let updates = matches!(kind, WriteKind::Update | WriteKind::UpdateIgnore);
+    let values = &table.columns[usize::from(table.spec.keys)..];
+    // Now and then a row lacks a value that it must have.
+    let careless = random.percent(3);
+    for column in values {
+        let needed = !updates && !careless && !column.nullable && column.write.is_none();
+        if !needed && random.percent(30) {
+            continue;
+        }
+        let null = column.nullable && random.percent(20);
+        let value = if null { Value::Null } else { draw::value(random, column.kind) };
+        cells.insert(column.number, value);
+    }
+    // An update without a value is no update.
+    if updates
+        && cells.len() == table.key_columns().len()
+        && let Some(column) = values.first()
+    {
+        cells.insert(column.number, draw::value(random, column.kind));
+    }
+    RowWrite { kind, cells }
+}
+
+/// Draws conditions. Some columns may have several.
+pub fn conditions(random: &mut RandomStream, table: &ModelTable, count: u8) -> Vec<(ColNo, Condition)> {
+    let one = |random: &mut RandomStream| {
+        let column = &table.columns[random.below(table.columns.len() as u64) as usize];
+        (column.number, condition(random, column))
+    };
+    (0..count).map(|_| one(random)).collect()
+}
+
+fn condition(random: &mut RandomStream, column: &ColumnSpec) -> Condition {
+    let key = column.name.starts_with('k');
+    let value = |random: &mut RandomStream| {
+        if key && random.percent(50) {
+            let pool = format!("key {}", random.below(KEY_POOL));
+            return draw::value(&mut RandomStream::new(u64::from(column.number), &pool), column.kind);
+        }
+        draw::value(random, column.kind)
+    };
+    match random.below(8) {
+        0 | 1 => Condition::Equal(value(random)),
+        2 | 3 => {
+            let (one, other) = (value(random), value(random));
+            let ordered = column.kind.compare(&one, &other).is_none_or(std::cmp::Ordering::is_lt);
+            let (low, high) = if ordered { (one, other) } else { (other, one) };
+            match random.below(3) {
+                0 => Condition::Range(Some(low), None),
+                1 => Condition::Range(None, Some(high)),
+                _ => Condition::Range(Some(low), Some(high)),
+            }
+        }
+        4 => Condition::In((0..random.between(1, 5)).map(|_| value(random)).collect()),
+        5 if column.nullable => Condition::Null,
+        6 => Condition::NotNull,
+        _ => {
+            let values = (0..random.between(1, 4)).map(|_| value(random));
+            let cells: Vec<Vec<u8>> = values.filter_map(|value| column.kind.cell(&value)).collect();
+            Condition::Bloom(BloomFilter::of(&cells, random.between(5, 8) as u32, random.pick(&[0, 42])))
+        }
+    }
+}
+
+/// Draws the columns of a scan: the key, and some of the others, in any order.
+pub fn projection(random: &mut RandomStream, table: &ModelTable) -> Vec<ColNo> {
+    let keys = usize::from(table.spec.keys);
+    let all = random.percent(40);
+    let mut columns: Vec<ColNo> = table.columns[..keys].iter().map(|column| column.number).collect();
+    for column in &table.columns[keys..] {
+        if all || random.percent(50) {
+            columns.push(column.number);
+        }
+    }
+    if random.percent(30) {
+        columns.reverse();
+    }
+    columns
+}
+
+/// Draws two primary keys, the smaller one first.
+pub fn key_bounds(random: &mut RandomStream, table: &ModelTable) -> (RowCells, RowCells) {
+    (key_cells(random, table), key_cells(random, table))
+}
+
+/// Draws an alteration of a table with this name. `next` is the first unused number of a column, `gone` has ranges that
+/// the table had. `None` if nothing of the kind is possible.
+pub fn alteration(
+    random: &mut RandomStream,
+    step: TableStep,
+    (name, table): (&str, &ModelTable),
+    next: ColNo,
+    gone: &[RangeSpec],
+) -> Option<Alteration> {
+    let steps = match step {
+        TableStep::AddColumn => vec![added(random, table, next)],
+        TableStep::Several => {
+            let mut steps = vec![added(random, table, next)];
+            steps.extend(changed(random, TableStep::RenameColumn, table));
+            // Steps are made one after the other: the layout is that of a column under its new name.
+            let renamed = after(name, table, &steps).1;
+            steps.extend(changed(random, TableStep::ChangeLayout, &renamed));
+            steps
+        }
+        TableStep::DropColumn
+        | TableStep::RenameColumn
+        | TableStep::ChangeDefault
+        | TableStep::ChangeLayout => vec![changed(random, step, table)?],
+        TableStep::RenameTable => {
+            let number = table.spec.number;
+            vec![AlterStep::NameTable(format!("model{number}-{}", random.below(1_000)))]
+        }
+        TableStep::AddRange => {
+            let apart = |range: &&RangeSpec| table.ranges.iter().all(|other| disjoint(table, range, other));
+            let free: Vec<&RangeSpec> = gone.iter().filter(apart).collect();
+            let range = free.get(random.below(free.len() as u64) as usize)?;
+            vec![AlterStep::AddRange(RangeSpec::clone(range))]
+        }
+        TableStep::DropRange if table.ranges.len() > 1 => {
+            let at = random.below(table.ranges.len() as u64) as usize;
+            vec![AlterStep::DropRange(table.ranges[at].clone())]
+        }
+        TableStep::DropRange | TableStep::HideAndRecall | TableStep::Recreate => return None,
+    };
+    let (name, table) = after(name, table, &steps);
+    Some(Alteration { steps, name, table })
+}
+
+fn disjoint(table: &ModelTable, one: &RangeSpec, other: &RangeSpec) -> bool {
+    use crate::wire::keys::range_key;
+    let below = |high: &[Value], low: &[Value]| {
+        !high.is_empty() && !low.is_empty() && range_key(table, high) <= range_key(table, low)
+    };
+    below(&one.high, &other.low) || below(&other.high, &one.low)
+}
+
+fn added(random: &mut RandomStream, table: &ModelTable, next: ColNo) -> AlterStep {
+    // A name that the table had before now and then: its old cells must not come back.
+    let reused = format!("c{}", random.below(u64::from(next) + 1));
+    let free = table.columns.iter().all(|column| column.name != reused);
+    let name = if free && random.percent(60) { reused } else { format!("c{next}n") };
+    let mut column = draw::value_column(random, table.spec.number, next, name);
+    if !column.nullable && column.read.is_none() {
+        let default = draw::value(random, column.kind);
+        (column.read, column.write) = (Some(default.clone()), Some(default));
+    }
+    AlterStep::Add(column)
+}
+
+/// Draws a step that changes one of the value columns.
+fn changed(random: &mut RandomStream, step: TableStep, table: &ModelTable) -> Option<AlterStep> {
+    let values = &table.columns[usize::from(table.spec.keys)..];
+    let column = values.get(random.below(values.len() as u64) as usize)?;
+    let name = column.name.clone();
+    match step {
+        TableStep::DropColumn => (values.len() > 1).then_some(AlterStep::Drop(name)),
+        TableStep::RenameColumn => {
+            let new = format!("r{}x{}", column.number, random.below(4));
+            let free = table.columns.iter().all(|column| column.name != new);
+            free.then_some(AlterStep::Rename(name, new))
+        }
+        TableStep::ChangeDefault => {
+            let default = random.percent(70).then(|| draw::value(random, column.kind));
+            Some(AlterStep::Default(column.clone(), default))
+        }
+        _ => {
+            let encoding = draw::encoding(random, column.kind);
+            Some(AlterStep::Layout(name, encoding, random.pick(CompressionWord::ALL)))
+        }
+    }
+}
+
+/// Returns a table after steps.
+fn after(name: &str, table: &ModelTable, steps: &[AlterStep]) -> (String, ModelTable) {
+    let (mut name, mut table) = (name.to_string(), table.clone());
+    for step in steps {
+        let find = |table: &mut ModelTable, name: &str, change: &dyn Fn(&mut ColumnSpec)| {
+            table.columns.iter_mut().filter(|column| column.name == name).for_each(change);
+        };
+        match step {
+            AlterStep::Add(column) => table.columns.push(column.clone()),
+            AlterStep::Drop(name) => table.columns.retain(|column| column.name != *name),
+            AlterStep::Rename(old, new) => find(&mut table, old, &|column| column.name.clone_from(new)),
+            AlterStep::Default(of, value) => {
+                find(&mut table, &of.name, &|column| column.write.clone_from(value));
+            }
+            AlterStep::Layout(name, encoding, compression) => find(&mut table, name, &|column| {
+                (column.encoding, column.compression) = (*encoding, *compression);
+            }),
+            AlterStep::AddRange(range) => table.ranges.push(range.clone()),
+            AlterStep::DropRange(range) => table.ranges.retain(|other| other != range),
+            AlterStep::NameTable(new) => name.clone_from(new),
+        }
+    }
+    (name, table)
+}

@@ -1,0 +1,28 @@
+//! A model of a whole table: what Kudu's documentation says of its rows and its schema.
+//!
+//! ```text
+//! plan ──► [`sim_plan::tables`]  shapes and values
+//!              │
+//!              ├──► draws       rows, conditions and alterations that fit a version
+//!              ├──► rows        what a row operation does to a row, and its answer
+//!              ├──► condition   whether a scan's condition keeps a cell
+//!              └──► versions    the schema over time: an alteration is a window
+//! ```
+//!
+//! Invariant: nothing here uses `engine`, `node` or their client. What the documentation leaves open has several
+//! answers, all of which are accepted.
+
+mod condition;
+pub mod draws;
+pub mod rows;
+mod versions;
+
+pub use condition::{Condition, Truth};
+pub use rows::{RowAnswer, RowCells, RowState, RowWrite};
+pub use versions::{Incarnation, TableVersion};
+
+/// Number of a column of a table, never reused.
+pub type ColNo = u8;
+
+#[cfg(test)]
+pub(crate) mod tests;

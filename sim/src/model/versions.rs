@@ -1,0 +1,98 @@
+//! A table over time. An alteration is a window: from its call until it is known to be done, tablets may have the
+//! version before or the one after it.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use sim_plan::tables::{ColumnSpec, ModelTable};
+
+use super::{ColNo, RowWrite};
+use crate::history::Nanos;
+
+/// One version of a table's name, columns and ranges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableVersion {
+    pub name: String,
+    pub table: ModelTable,
+    /// Time of the call that made it.
+    pub called: Nanos,
+    /// Time at which it was known to be in force everywhere; `None` while that is unknown.
+    pub known: Option<Nanos>,
+    /// True if the call failed for certain: it was never in force.
+    pub void: bool,
+}
+
+/// A table from its creation to its drop. A table that is created again is another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incarnation {
+    /// The plan's number of the table.
+    pub number: u8,
+    pub id: String,
+    pub versions: Vec<TableVersion>,
+    /// All columns that the table ever had; names and write defaults are those of their first version.
+    pub columns: BTreeMap<ColNo, ColumnSpec>,
+}
+
+impl Incarnation {
+    pub fn new(table: ModelTable, id: String, name: String, called: Nanos, known: Nanos) -> Incarnation {
+        let columns = table.columns.iter().map(|column| (column.number, column.clone())).collect();
+        let number = table.spec.number;
+        let version = TableVersion { name, table, called, known: Some(known), void: false };
+        Incarnation { number, id, versions: vec![version], columns }
+    }
+
+    pub fn key_count(&self) -> usize {
+        usize::from(self.versions[0].table.spec.keys)
+    }
+
+    /// Adds a version whose call begins now; returns its number.
+    pub fn begin(&mut self, name: String, table: ModelTable, now: Nanos) -> usize {
+        for column in &table.columns {
+            self.columns.entry(column.number).or_insert_with(|| column.clone());
+        }
+        self.versions.push(TableVersion { name, table, called: now, known: None, void: false });
+        self.versions.len() - 1
+    }
+
+    /// Returns the number of the newest version that is known to be in force.
+    pub fn newest(&self) -> usize {
+        let known = self.versions.iter().rposition(|version| version.known.is_some() && !version.void);
+        known.unwrap_or_default()
+    }
+
+    /// Returns the versions that may be in force at some time of a span.
+    pub fn possible(&self, during: RangeInclusive<Nanos>) -> impl Iterator<Item = &TableVersion> {
+        let versions: Vec<&TableVersion> = self.versions.iter().filter(|version| !version.void).collect();
+        let in_force = move |at: usize, version: &TableVersion, next: Option<&&TableVersion>| {
+            let ended = next.is_some_and(|next| next.known.is_some_and(|known| known < *during.start()));
+            (at == 0 || version.called <= *during.end()) && !ended
+        };
+        let found: Vec<&TableVersion> = versions
+            .iter()
+            .enumerate()
+            .filter(|(at, version)| in_force(*at, version, versions.get(at + 1)))
+            .map(|(_, version)| *version)
+            .collect();
+        found.into_iter()
+    }
+}
+
+impl TableVersion {
+    /// Returns the columns of this version that a client's columns mean, by name; `None` if one is missing or has
+    /// another type or nullability.
+    pub fn resolve(&self, view: &[ColumnSpec]) -> Option<BTreeMap<ColNo, ColNo>> {
+        let own = |column: &ColumnSpec| {
+            let found = self.table.columns.iter().find(|own| own.name == column.name)?;
+            let same = found.kind == column.kind && found.nullable == column.nullable;
+            same.then_some((column.number, found.number))
+        };
+        view.iter().map(own).collect()
+    }
+
+    /// Returns a row operation in the columns of this version; `None` if a server of this version refuses it.
+    pub fn translate(&self, view: &[ColumnSpec], write: &RowWrite) -> Option<RowWrite> {
+        let names = self.resolve(view)?;
+        let cells = write.cells.iter().map(|(number, value)| Some((*names.get(number)?, value.clone())));
+        Some(RowWrite { kind: write.kind, cells: cells.collect::<Option<_>>()? })
+    }
+}

@@ -1,0 +1,57 @@
+//! The oracle of model tables: replays the clients' history against the model.
+//!
+//! ```text
+//! history ──► answers    each call: is this error, this schema, this place allowed?
+//!        └──► timeline   each tablet, each key: writes and snapshot reads by timestamp, swept once over the
+//!                        states that the row may have
+//!                  └──► reads   does a read fit a state?
+//! ```
+//!
+//! A tablet is a table of its own: a range that is dropped and added again, or a table that is created again, has other
+//! tablets, which begin empty.
+
+pub mod answers;
+pub mod coverage;
+pub mod history;
+mod reads;
+mod timeline;
+
+use std::collections::BTreeMap;
+
+pub use history::{ReadCall, ReadOutcome, TableCall, TableEvent, TableHistory, WriteOutcome};
+
+use crate::model::Incarnation;
+use crate::oracle::{OracleReport, Violation};
+
+/// Name of the oracle.
+pub const NAME: &str = "model";
+
+/// Checks the calls on model tables.
+pub fn check(tables: &[Incarnation], events: &[TableEvent]) -> OracleReport {
+    let mut report = OracleReport::default();
+    let mut by_tablet: BTreeMap<(usize, &str), Vec<usize>> = BTreeMap::new();
+    for (at, event) in events.iter().enumerate() {
+        report.checked += 1;
+        if let Some(table) = tables.get(event.table) {
+            answers::check(at, event, table).into_iter().for_each(|violation| report.add(violation));
+            by_tablet.entry((event.table, event.tablet.as_str())).or_default().push(at);
+        }
+    }
+    for ((table, _), calls) in by_tablet {
+        let calls: Vec<(usize, &TableEvent)> = calls.into_iter().map(|at| (at, &events[at])).collect();
+        timeline::check(&tables[table], &calls, &mut report);
+    }
+    report
+}
+
+/// Returns a violation that one call shows.
+pub fn of_call(at: usize, event: &TableEvent, what: &str) -> Violation {
+    Violation {
+        oracle: NAME,
+        message: format!("call {at}: {what}"),
+        story: vec![format!("=> call {at} {event}")],
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Columns, tables and conditions as messages.
+
+use bytes::Bytes;
+use nyala_proto::kudu::column_predicate_pb::{
+    Equality, InBloomFilter, InList, IsNotNull, IsNull, Predicate, Range,
+};
+use nyala_proto::kudu::master::CreateTableRequestPb;
+use nyala_proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
+use nyala_proto::kudu::partition_schema_pb::{
+    ColumnIdentifierPb, HashBucketSchemaPb, RangeSchemaPb, RangeWithHashSchemaPb,
+};
+use nyala_proto::kudu::{
+    BlockBloomFilterPb, ColumnPredicatePb, ColumnSchemaPb, ColumnTypeAttributesPb, PartitionSchemaPb,
+    RowOperationsPb, SchemaPb,
+};
+use sim_plan::tables::spec::{CompressionWord, EncodingWord};
+use sim_plan::tables::{ColumnSpec, HashLevel, ModelTable, RangeSpec, TypeWord, Value};
+
+use super::rows::{LOWER_BOUND, RowEncoder, Slot, UPPER_BOUND};
+use crate::model::Condition;
+
+/// Number of the virtual column of diff scans.
+pub const IS_DELETED: i32 = 18;
+
+/// Features of masters that a table needs.
+const RANGE_BOUNDS: u32 = 1;
+const OWN_HASH: u32 = 8;
+const IMMUTABLE: u32 = 10;
+
+/// Returns the number of a type.
+pub fn type_number(word: TypeWord) -> i32 {
+    match word {
+        TypeWord::Uint8 => 0,
+        TypeWord::Int8 => 1,
+        TypeWord::Uint16 => 2,
+        TypeWord::Int16 => 3,
+        TypeWord::Uint32 => 4,
+        TypeWord::Int32 => 5,
+        TypeWord::Uint64 => 6,
+        TypeWord::Int64 => 7,
+        TypeWord::String => 8,
+        TypeWord::Bool => 9,
+        TypeWord::Float => 10,
+        TypeWord::Double => 11,
+        TypeWord::Binary => 12,
+        TypeWord::Time => 13,
+        TypeWord::Int128 => 14,
+        TypeWord::Decimal32 => 15,
+        TypeWord::Decimal64 => 16,
+        TypeWord::Decimal128 => 17,
+        TypeWord::Varchar => 19,
+        TypeWord::Date => 20,
+    }
+}
+
+/// Returns the number of an encoding.
+pub fn encoding_number(word: EncodingWord) -> i32 {
+    match word {
+        EncodingWord::Auto => 0,
+        EncodingWord::Plain => 1,
+        EncodingWord::Prefix => 2,
+        EncodingWord::Rle => 4,
+        EncodingWord::Dict => 5,
+        EncodingWord::BitShuffle => 6,
+    }
+}
+
+/// Returns the number of a compression.
+pub fn compression_number(word: CompressionWord) -> i32 {
+    match word {
+        CompressionWord::Default => 0,
+        CompressionWord::No => 1,
+        CompressionWord::Snappy => 2,
+        CompressionWord::Lz4 => 3,
+        CompressionWord::Zlib => 4,
+    }
+}
+
+/// Returns a column's type and nullability.
+pub fn slot(column: &ColumnSpec) -> Slot {
+    (column.kind, column.nullable)
+}
+
+fn default_bytes(column: &ColumnSpec, value: Option<&Value>) -> Option<Bytes> {
+    value.and_then(|value| column.kind.cell(value)).map(Bytes::from)
+}
+
+/// Returns a column of a write or a projection.
+pub fn column(column: &ColumnSpec, key: bool) -> ColumnSchemaPb {
+    let kind = column.kind;
+    let attributes = ColumnTypeAttributesPb {
+        precision: (kind.precision > 0).then_some(i32::from(kind.precision)),
+        scale: (kind.precision > 0).then_some(i32::from(kind.scale)),
+        length: (kind.length > 0).then_some(i32::from(kind.length)),
+    };
+    ColumnSchemaPb {
+        name: column.name.clone(),
+        r#type: type_number(kind.word),
+        is_key: Some(key),
+        is_nullable: Some(column.nullable),
+        type_attributes: (kind.precision > 0 || kind.length > 0).then_some(attributes),
+        ..Default::default()
+    }
+}
+
+/// Returns a column of a new table, or one that is added: with its default, layout and attributes.
+pub fn new_column(spec: &ColumnSpec, key: bool) -> ColumnSchemaPb {
+    ColumnSchemaPb {
+        read_default_value: default_bytes(spec, spec.read.as_ref()),
+        encoding: Some(encoding_number(spec.encoding)),
+        compression: Some(compression_number(spec.compression)),
+        immutable: Some(spec.immutable),
+        ..column(spec, key)
+    }
+}
+
+/// Returns the columns of writes; `keys` of them are key columns.
+pub fn columns(specs: &[ColumnSpec], keys: usize) -> SchemaPb {
+    SchemaPb { columns: specs.iter().enumerate().map(|(at, spec)| column(spec, at < keys)).collect() }
+}
+
+/// Returns the differences between a column as a server reports it and as it should be.
+pub fn differences(spec: &ColumnSpec, pb: &ColumnSchemaPb, key: bool) -> Vec<&'static str> {
+    let want = new_column(spec, key);
+    let attributes = |pb: &ColumnSchemaPb| pb.type_attributes.unwrap_or_default();
+    // Attributes of other types may be reported as 0.
+    let same_attributes = match spec.kind.word {
+        TypeWord::Varchar => attributes(&want).length == attributes(pb).length,
+        _ if spec.kind.precision > 0 => {
+            (attributes(&want).precision, attributes(&want).scale)
+                == (attributes(pb).precision, attributes(pb).scale)
+        }
+        _ => true,
+    };
+    let facts = [
+        ("name", want.name == pb.name),
+        ("type", want.r#type == pb.r#type && same_attributes),
+        ("key", want.is_key() == pb.is_key()),
+        ("nullability", want.is_nullable() == pb.is_nullable()),
+        ("read default", want.read_default_value == pb.read_default_value),
+        ("write default", default_bytes(spec, spec.write.as_ref()) == pb.write_default_value),
+        ("encoding", want.encoding() == pb.encoding()),
+        ("compression", want.compression() == pb.compression()),
+        ("immutability", want.immutable() == pb.immutable()),
+    ];
+    facts.into_iter().filter(|(_, same)| !same).map(|(what, _)| what).collect()
+}
+
+fn named(table: &ModelTable, number: u8) -> ColumnIdentifierPb {
+    let name = table.column(number).map(|column| column.name.clone()).unwrap_or_default();
+    ColumnIdentifierPb { identifier: Some(Identifier::Name(name)) }
+}
+
+/// Returns hash levels.
+pub fn levels(table: &ModelTable, levels: &[HashLevel]) -> Vec<HashBucketSchemaPb> {
+    let level = |level: &HashLevel| HashBucketSchemaPb {
+        columns: level.columns.iter().map(|number| named(table, *number)).collect(),
+        num_buckets: i32::from(level.buckets),
+        seed: Some(level.seed),
+        hash_algorithm: None,
+    };
+    levels.iter().map(level).collect()
+}
+
+/// Returns the bounds of ranges: a lower and an upper one for each.
+pub fn range_bounds(table: &ModelTable, ranges: &[&RangeSpec]) -> RowOperationsPb {
+    let slots: Vec<Slot> = table.columns.iter().map(slot).collect();
+    let mut encoder = RowEncoder::default();
+    for range in ranges {
+        for (op, bound) in [(LOWER_BOUND, &range.low), (UPPER_BOUND, &range.high)] {
+            let cell = |column: &ColumnSpec| {
+                let at = table.spec.range.iter().position(|number| *number == column.number);
+                at.and_then(|at| bound.get(at)).cloned()
+            };
+            encoder.push(op, &slots, &table.columns.iter().map(cell).collect::<Vec<_>>());
+        }
+    }
+    encoder.finish()
+}
+
+/// Returns the request that creates a table, and the features that it needs.
+pub fn create(table: &ModelTable, name: &str, replicas: i32) -> (CreateTableRequestPb, Vec<u32>) {
+    let own = table.ranges.iter().any(|range| !range.hash.is_empty());
+    let ranges: Vec<&RangeSpec> = table.ranges.iter().collect();
+    let with_hash = |range: &&RangeSpec| RangeWithHashSchemaPb {
+        range_bounds: Some(range_bounds(table, &[range])),
+        hash_schema: levels(table, table.levels(Some(range))),
+    };
+    let partition_schema = PartitionSchemaPb {
+        hash_schema: levels(table, &table.spec.hash),
+        range_schema: Some(RangeSchemaPb {
+            columns: table.spec.range.iter().map(|number| named(table, *number)).collect(),
+        }),
+        custom_hash_schema_ranges: if own { ranges.iter().map(with_hash).collect() } else { Vec::new() },
+    };
+    let keys = usize::from(table.spec.keys);
+    let request = CreateTableRequestPb {
+        name: name.to_string(),
+        schema: SchemaPb {
+            columns: table.columns.iter().enumerate().map(|(at, spec)| new_column(spec, at < keys)).collect(),
+        },
+        split_rows_range_bounds: (!own && !ranges.is_empty()).then(|| range_bounds(table, &ranges)),
+        partition_schema: Some(partition_schema),
+        num_replicas: Some(replicas),
+        ..Default::default()
+    };
+    let mut features = Vec::new();
+    features.extend((!ranges.is_empty()).then_some(RANGE_BOUNDS));
+    features.extend(own.then_some(OWN_HASH));
+    features.extend(table.columns.iter().any(|column| column.immutable).then_some(IMMUTABLE));
+    (request, features)
+}
+
+/// Returns a condition on a column.
+pub fn predicate(column: &ColumnSpec, condition: &Condition) -> ColumnPredicatePb {
+    let cell = |value: &Value| column.kind.cell(value).map(Bytes::from);
+    let predicate = match condition {
+        Condition::Equal(value) => Predicate::Equality(Equality { value: cell(value) }),
+        Condition::Range(low, high) => Predicate::Range(Range {
+            lower: low.as_ref().and_then(cell),
+            upper: high.as_ref().and_then(cell),
+        }),
+        Condition::In(values) => {
+            Predicate::InList(InList { values: values.iter().filter_map(cell).collect() })
+        }
+        Condition::Null => Predicate::IsNull(IsNull {}),
+        Condition::NotNull => Predicate::IsNotNull(IsNotNull {}),
+        Condition::Bloom(filter) => Predicate::InBloomFilter(InBloomFilter {
+            bloom_filters: vec![BlockBloomFilterPb {
+                log_space_bytes: Some(filter.log_space()),
+                bloom_data: Some(filter.bytes().into()),
+                always_false: Some(false),
+                hash_algorithm: None,
+                hash_seed: Some(filter.seed()),
+            }],
+            lower: None,
+            upper: None,
+        }),
+    };
+    ColumnPredicatePb { column: Some(column.name.clone()), predicate: Some(predicate) }
+}

@@ -1,0 +1,182 @@
+//! Clients of model tables: plain clients with their own encodings, which record each call.
+//!
+//! ```text
+//! prepare_model_tables   creates the plan's tables                         [`ddl`]
+//! ModelClient            writes, scans and alterations of one client       [`writes`], [`reads`], [`ddl`]
+//! recover_model_tables   reads every replica once more, after the faults   [`reads`]
+//! ```
+//!
+//! One alteration of a table is in flight at a time. One whose outcome stays unknown is the table's last.
+
+mod ddl;
+mod reads;
+mod writes;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::time::{Instant, Timestamp};
+use nyala_common::env::Env;
+use sim_plan::tables::ModelTable;
+use sim_plan::{ClientOp, RandomStream};
+
+use super::{MASTER_PORT, Workload, nanos};
+use crate::history::{ClientNo, HybridStamp, Nanos};
+use crate::model::Incarnation;
+use crate::model_oracle::{TableCall, TableEvent};
+use crate::oracle::Violation;
+use crate::wire::client::{PlainClient, TabletPlace};
+use crate::wire::keys;
+
+/// Number of the client that creates tables and reads them at the end.
+const SETUP_CLIENT: ClientNo = 62;
+/// Percentage of operations for which a client uses the table's version before the newest.
+const OLD_VIEW_PERCENT: u64 = 12;
+
+/// Knowledge of the clients about the model tables.
+#[derive(Debug, Default)]
+pub(super) struct ModelTables {
+    /// All incarnations, in order of their creation.
+    pub incarnations: Vec<Incarnation>,
+    /// The state of each of the plan's tables.
+    pub tables: Vec<TableState>,
+    /// The newest timestamp that any plain client has seen.
+    pub newest: HybridStamp,
+    /// Number of alterations by step that are known to be done.
+    pub steps: BTreeMap<String, u64>,
+}
+
+/// The state of one of the plan's tables.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct TableState {
+    /// Index of its incarnation.
+    pub current: usize,
+    /// True while an alteration is in flight.
+    pub busy: bool,
+    /// True if the outcome of an alteration is unknown.
+    pub frozen: bool,
+    /// True while it is dropped.
+    pub dropped: bool,
+    pub recreated: u8,
+}
+
+/// A table as a client sees it.
+#[derive(Debug, Clone)]
+struct View {
+    /// Index of the incarnation, and its id.
+    table: usize,
+    id: String,
+    /// Number of the version whose columns the client uses.
+    number: usize,
+    spec: ModelTable,
+}
+
+/// One client of model tables.
+pub(super) struct ModelClient {
+    workload: Workload,
+    env: Env,
+    number: ClientNo,
+    pub plain: PlainClient,
+}
+
+impl ModelClient {
+    pub fn new(workload: &Workload, env: &Env, number: ClientNo) -> ModelClient {
+        let cluster = &workload.plan().cluster;
+        let masters = (0..cluster.masters).map(|number| format!("m{number}:{MASTER_PORT}")).collect();
+        let plain = PlainClient::new(env.clone(), masters, number, cluster.rpc_timeout);
+        ModelClient { workload: workload.clone(), env: env.clone(), number, plain }
+    }
+
+    /// Executes an op on model tables; `seen`: the newest timestamp that the client has seen elsewhere.
+    pub async fn act(&mut self, op: &ClientOp, seen: HybridStamp) {
+        self.plain.observe(seen);
+        match op {
+            ClientOp::TableWrite { table, kind, rows, draw } => {
+                let random = &mut RandomStream::new(u64::from(*draw), "rows");
+                self.write(*table, *kind, *rows, random).await;
+            }
+            ClientOp::TableScan { table, draw, .. } | ClientOp::TableDiff { table, draw, .. } => {
+                let random = &mut RandomStream::new(u64::from(*draw), "scan");
+                self.scan(*table, op, random).await;
+            }
+            ClientOp::TableAlter { table, step, draw } => {
+                let random = &mut RandomStream::new(u64::from(*draw), "alter");
+                self.alter(*table, *step, random).await;
+            }
+            ClientOp::TableElect { table, draw } => self.elect(*table, *draw).await,
+            _ => return,
+        }
+        let mut state = self.workload.state();
+        state.model.newest = state.model.newest.max(self.plain.seen);
+    }
+
+    /// Returns a table as this client sees it: the newest version that is known, or the one before.
+    fn view(&self, table: u8, random: &mut RandomStream) -> Option<View> {
+        let old = random.percent(OLD_VIEW_PERCENT);
+        let state = self.workload.state();
+        let at = state.model.tables.get(usize::from(table)).filter(|state| !state.dropped)?.current;
+        let found = &state.model.incarnations[at];
+        let newest = found.newest();
+        let older =
+            found.versions[..newest].iter().rposition(|version| !version.void && version.known.is_some());
+        let number = if old { older.unwrap_or(newest) } else { newest };
+        let spec = found.versions[number].table.clone();
+        Some(View { table: at, id: found.id.clone(), number, spec })
+    }
+
+    fn has_single_master(&self) -> bool {
+        self.workload.plan().cluster.masters == 1
+    }
+
+    fn op_deadline(&self) -> Instant {
+        self.plain.deadline(self.workload.plan().cluster.op_timeout)
+    }
+
+    /// Returns a timestamp some time before now.
+    fn ago(&self, back: Duration) -> HybridStamp {
+        let now = self.env.now().wall.micros;
+        Timestamp::from_micros(now.saturating_sub(back.as_micros() as u64)).0
+    }
+
+    fn record(&self, (invoked, after): (Nanos, HybridStamp), view: &View, tablet: &str, call: TableCall) {
+        let event = TableEvent {
+            client: self.number,
+            invoked,
+            returned: nanos(&self.env),
+            after,
+            table: view.table,
+            tablet: tablet.to_string(),
+            view: view.number,
+            call,
+        };
+        self.workload.table_history().add(event);
+    }
+
+    fn report(&self, what: String) {
+        self.workload.report_violation(Violation::new(crate::model_oracle::NAME, what));
+    }
+
+    /// Returns the tablets of a table, whose bounds must be those of a version that may be in force.
+    async fn locate(&mut self, view: &View, deadline: Instant) -> Option<Vec<TabletPlace>> {
+        let called = nanos(&self.env);
+        let places = self.plain.locate(&view.id, deadline).await.ok()?;
+        let returned = nanos(&self.env);
+        let mut found: Vec<keys::Bounds> = places.iter().map(|place| place.bounds.clone()).collect();
+        found.sort();
+        // One of several masters may answer before it learns that it does not lead any more: with an earlier version.
+        let called = if self.has_single_master() { called } else { 0 };
+        let state = self.workload.state();
+        let mut possible = state.model.incarnations[view.table].possible(called..=returned);
+        let known = possible.any(|version| keys::tablet_bounds(&version.table) == found);
+        drop(possible);
+        let dropped = state.model.tables.iter().any(|table| table.dropped && table.current == view.table);
+        drop(state);
+        if !known && !dropped {
+            self.report(format!(
+                "table {}: tablets at {found:02x?}, those of no version",
+                view.spec.spec.number
+            ));
+        }
+        Some(places)
+    }
+}

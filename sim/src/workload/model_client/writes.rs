@@ -1,0 +1,180 @@
+//! Writes of plain clients.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use engine::time::Instant;
+use nyala_common::rpc::client::{CallOptions, RpcResponse};
+use nyala_proto::kudu::tserver::{WriteRequestPb, WriteResponsePb};
+use sim_plan::RandomStream;
+use sim_plan::client_ops::WriteKind;
+use sim_plan::tables::Value;
+
+use super::{ModelClient, View};
+use crate::model::{RowAnswer, RowWrite, draws};
+use crate::model_oracle::{TableCall, WriteOutcome};
+use crate::wire::client::{CallFailure, PAUSE, TSERVER, TabletPlace, text_of};
+use crate::wire::rows::{RowEncoder, Slot, op_number};
+use crate::wire::{keys, schema};
+use crate::workload::nanos;
+
+/// Statuses of rows.
+const NOT_FOUND: i32 = 1;
+const INVALID_ARGUMENT: i32 = 4;
+const ALREADY_PRESENT: i32 = 6;
+const IMMUTABLE: i32 = 20;
+/// Codes and statuses of whole requests that speak of the request itself.
+const INVALID_SCHEMA: i32 = 2;
+const MISMATCHED_SCHEMA: i32 = 5;
+const UNKNOWN_ERROR: i32 = 1;
+
+impl ModelClient {
+    /// Draws rows and writes them, one request for each tablet.
+    pub(super) async fn write(&mut self, table: u8, kind: WriteKind, count: u8, random: &mut RandomStream) {
+        let Some(view) = self.view(table, random) else { return };
+        let rows: Vec<RowWrite> = (0..count).map(|_| draws::row(random, &view.spec, kind)).collect();
+        let deadline = self.op_deadline();
+        let Some(places) = self.locate(&view, deadline).await else { return };
+        let mut by_tablet: BTreeMap<usize, Vec<RowWrite>> = BTreeMap::new();
+        for row in rows {
+            let cell = |number: u8| row.cells.get(&number).cloned().unwrap_or(Value::Null);
+            // The newest ranges may have no place for a row, or another than the client's.
+            let Some(key) = keys::partition_key(&self.newest_spec(&view), &cell) else { continue };
+            if let Some(at) = places.iter().position(|place| keys::holds(&place.bounds, &key)) {
+                by_tablet.entry(at).or_default().push(row);
+            }
+        }
+        for (at, rows) in by_tablet {
+            let began = (nanos(&self.env), self.plain.seen);
+            let outcome = self.write_to(&view, places[at].clone(), &rows, deadline).await;
+            let written = matches!(outcome, WriteOutcome::Applied { .. });
+            self.workload.count(|counts| {
+                counts.answered += u64::from(written);
+                counts.unanswered += u64::from(!written);
+                counts.rows_written += if written { rows.len() as u64 } else { 0 };
+            });
+            self.record(began, &view, &places[at].id, TableCall::Write { rows, outcome });
+        }
+    }
+
+    /// Returns the newest known shape of a table, whose ranges say where rows are.
+    fn newest_spec(&self, view: &View) -> sim_plan::tables::ModelTable {
+        let state = self.workload.state();
+        let found = &state.model.incarnations[view.table];
+        found.versions[found.newest()].table.clone()
+    }
+
+    async fn write_to(
+        &mut self,
+        view: &View,
+        mut place: TabletPlace,
+        rows: &[RowWrite],
+        deadline: Instant,
+    ) -> WriteOutcome {
+        let mut id = self.plain.next_request();
+        let mut before = false;
+        loop {
+            let request = self.request(view, &place.id, rows);
+            let at = id.attempt_no as usize;
+            let replica = place.replicas.get(at.max(1) - 1).or(place.replicas.first()).cloned();
+            let options = CallOptions { features: Vec::new(), request_id: Some(id.clone()) };
+            let called: Result<RpcResponse<WriteResponsePb>, CallFailure> = match replica {
+                Some(replica) => self.plain.call(&replica.address, TSERVER, "Write", &request, options).await,
+                None => Err(CallFailure::NotNow("the tablet has no replica".to_string())),
+            };
+            let why = match called {
+                Ok(reply) => match &reply.message.error {
+                    None => return self.applied(rows, &reply.message),
+                    Some(error) => {
+                        let (code, status, message) = (error.code, error.status.code, text_of(&error.status));
+                        let of_request = [INVALID_SCHEMA, MISMATCHED_SCHEMA].contains(&code)
+                            || code == UNKNOWN_ERROR && status == NOT_FOUND;
+                        if of_request && !before {
+                            return WriteOutcome::Refused { code, status, message };
+                        }
+                        message
+                    }
+                },
+                Err(failure) => failure.to_string(),
+            };
+            before = true;
+            if self.plain.is_over(deadline) {
+                return WriteOutcome::Unknown(why);
+            }
+            id.attempt_no += 1;
+            self.env.sleep(PAUSE).await;
+            let Ok(places) = self.plain.locate(&view.id, deadline).await else { continue };
+            if let Some(found) = places.into_iter().find(|found| found.id == place.id) {
+                place = found;
+            }
+            if id.attempt_no as usize > place.replicas.len() {
+                id.attempt_no += 1;
+                place.replicas.rotate_left(1);
+            }
+        }
+    }
+
+    fn request(&self, view: &View, tablet: &str, rows: &[RowWrite]) -> WriteRequestPb {
+        let columns = &view.spec.columns;
+        let slots: Vec<Slot> = columns.iter().map(schema::slot).collect();
+        let mut encoder = RowEncoder::default();
+        for row in rows {
+            let cells: Vec<Option<Value>> =
+                columns.iter().map(|column| row.cells.get(&column.number).cloned()).collect();
+            encoder.push(op_number(row.kind), &slots, &cells);
+        }
+        WriteRequestPb {
+            tablet_id: Bytes::copy_from_slice(tablet.as_bytes()),
+            schema: Some(schema::columns(columns, view.spec.key_columns().len())),
+            row_operations: Some(encoder.finish()),
+            propagated_timestamp: (self.plain.seen > 0).then_some(self.plain.seen),
+            ..Default::default()
+        }
+    }
+
+    fn applied(&mut self, rows: &[RowWrite], reply: &WriteResponsePb) -> WriteOutcome {
+        let Some(at) = reply.timestamp else {
+            self.report("a write's reply has no timestamp".to_string());
+            return WriteOutcome::Unknown("no timestamp".to_string());
+        };
+        self.plain.observe(at);
+        let mut answers: Vec<RowAnswer> =
+            rows.iter().map(|row| self.told(row, rows.len() == 1, reply)).collect();
+        for error in &reply.per_row_errors {
+            let answer = match error.error.code {
+                ALREADY_PRESENT => RowAnswer::AlreadyPresent,
+                NOT_FOUND => RowAnswer::NotFound,
+                IMMUTABLE => RowAnswer::Immutable,
+                INVALID_ARGUMENT => RowAnswer::Refused,
+                code => {
+                    self.report(format!("a row was refused with status {code}: {}", text_of(&error.error)));
+                    return WriteOutcome::Unknown(text_of(&error.error));
+                }
+            };
+            match answers.get_mut(error.row_index as usize) {
+                Some(of_row) => *of_row = answer,
+                None => self.report(format!("an error of row {} of {}", error.row_index, rows.len())),
+            }
+        }
+        WriteOutcome::Applied { at, answers }
+    }
+
+    /// Returns what a reply says of a row without an error.
+    fn told(&self, row: &RowWrite, alone: bool, reply: &WriteResponsePb) -> RowAnswer {
+        let sums = reply.resource_metrics.unwrap_or_default();
+        let (done, ignored) = match row.kind {
+            WriteKind::Insert | WriteKind::Upsert | WriteKind::Update | WriteKind::Delete => {
+                return RowAnswer::Done;
+            }
+            WriteKind::InsertIgnore => (sums.successful_inserts(), sums.insert_ignore_errors()),
+            WriteKind::UpsertIgnore => (sums.successful_upserts(), sums.upsert_ignore_errors()),
+            WriteKind::UpdateIgnore => (sums.successful_updates(), sums.update_ignore_errors()),
+            WriteKind::DeleteIgnore => (sums.successful_deletes(), sums.delete_ignore_errors()),
+        };
+        match (alone, done, ignored) {
+            (true, 1, 0) => RowAnswer::Done,
+            (true, 0, 1) => RowAnswer::Ignored,
+            _ => RowAnswer::Accepted,
+        }
+    }
+}
