@@ -26,7 +26,7 @@ const UNKNOWN_ERROR: i32 = 1;
 pub fn check(at: usize, event: &TableEvent, table: &Incarnation) -> Vec<Violation> {
     let mut found = Vec::new();
     let view = &table.versions[event.view].table.columns;
-    let possible: Vec<&TableVersion> = table.possible(event.invoked..=event.returned).collect();
+    let possible: Vec<&TableVersion> = table.possible(event.span()).collect();
     match &event.call {
         TableCall::Write { outcome: WriteOutcome::Refused { code, status, message }, .. } => {
             // A server also refuses a write that lacks a column without a default.

@@ -148,6 +148,15 @@ impl std::fmt::Display for ReadCall {
 }
 
 impl TableEvent {
+    /// Returns the time whose versions of the table may be in force for this call. A follower that lags serves scans
+    /// by a version that leaders have left behind; writes are applied by leaders.
+    pub fn span(&self) -> std::ops::RangeInclusive<Nanos> {
+        match self.call {
+            TableCall::Write { .. } => self.invoked..=self.returned,
+            TableCall::Read { .. } => 0..=self.returned,
+        }
+    }
+
     /// Returns the rows of a scan as text, for a story.
     pub fn rows(&self) -> Vec<String> {
         match &self.call {

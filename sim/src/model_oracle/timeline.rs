@@ -104,8 +104,7 @@ pub fn check(table: &Incarnation, calls: &[Call], report: &mut OracleReport) {
 /// Returns what a scan's columns mean; `None` if they may mean different ones.
 fn meaning(table: &Incarnation, event: &TableEvent, call: &ReadCall) -> Option<Meaning> {
     let columns = columns_of(call, &table.versions[event.view].table.columns);
-    let mut found =
-        table.possible(event.invoked..=event.returned).filter_map(|version| version.resolve(&columns));
+    let mut found = table.possible(event.span()).filter_map(|version| version.resolve(&columns));
     let first = found.next()?;
     found.all(|other| other == first).then_some(first)
 }
@@ -269,8 +268,7 @@ impl<'a> Sweep<'a, '_> {
         match key_event {
             KeyEvent::Write { call, row, answer } => {
                 let event = self.calls[*call].1;
-                let possible: Vec<&TableVersion> =
-                    self.table.possible(event.invoked..=event.returned).collect();
+                let possible: Vec<&TableVersion> = self.table.possible(event.span()).collect();
                 let mut next = BTreeSet::new();
                 for (candidate, version) in
                     candidates.iter().flat_map(|candidate| possible.iter().map(move |of| (candidate, of)))
