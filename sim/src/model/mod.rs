@@ -18,7 +18,7 @@ pub mod rows;
 mod versions;
 
 pub use condition::{Condition, Truth};
-pub use rows::{RowAnswer, RowCells, RowState, RowWrite};
+pub use rows::{ModelRow, RowAnswer, RowCells, RowWrite};
 pub use versions::{Incarnation, TableVersion};
 
 /// Number of a column of a table, never reused.

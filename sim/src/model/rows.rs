@@ -13,7 +13,7 @@ use super::ColNo;
 pub type RowCells = BTreeMap<ColNo, Value>;
 
 /// A row, or none.
-pub type RowState = Option<Arc<RowCells>>;
+pub type ModelRow = Option<Arc<RowCells>>;
 
 /// A row operation: the cells that it sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub enum RowAnswer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effect {
     pub answers: Vec<RowAnswer>,
-    pub after: RowState,
+    pub after: ModelRow,
     /// True if the operation took effect on a row.
     pub changed: bool,
 }
@@ -54,16 +54,16 @@ impl RowAnswer {
     }
 }
 
-fn unchanged(state: &RowState, answers: &[RowAnswer]) -> Effect {
+fn unchanged(state: &ModelRow, answers: &[RowAnswer]) -> Effect {
     Effect { answers: answers.to_vec(), after: state.clone(), changed: false }
 }
 
-fn changed(after: RowState) -> Effect {
+fn changed(after: ModelRow) -> Effect {
     Effect { answers: vec![RowAnswer::Done], after, changed: true }
 }
 
 /// Returns what an operation does to a row of a table with these columns, the first `keys` of which are the key.
-pub fn apply(columns: &[ColumnSpec], keys: usize, write: &RowWrite, state: &RowState) -> Effect {
+pub fn apply(columns: &[ColumnSpec], keys: usize, write: &RowWrite, state: &ModelRow) -> Effect {
     use WriteKind::*;
     let sets = |column: &&ColumnSpec| write.cells.contains_key(&column.number);
     let lacks = |column: &ColumnSpec| !sets(&column) && column.write.is_none() && !column.nullable;
@@ -151,6 +151,6 @@ pub fn show(cells: &RowCells) -> String {
 }
 
 /// Returns a row as text.
-pub fn show_state(state: &RowState) -> String {
+pub fn show_state(state: &ModelRow) -> String {
     state.as_ref().map_or("no row".to_string(), |cells| format!("({})", show(cells)))
 }

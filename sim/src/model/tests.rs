@@ -32,11 +32,11 @@ fn write(kind: WriteKind, cells: &[(u8, Value)]) -> RowWrite {
     RowWrite { kind, cells: cells.iter().cloned().collect() }
 }
 
-fn row(cells: &[(u8, Value)]) -> RowState {
+fn row(cells: &[(u8, Value)]) -> ModelRow {
     Some(Arc::new(cells.iter().cloned().collect()))
 }
 
-fn whole() -> RowState {
+fn whole() -> ModelRow {
     row(&[(0, Value::Int(1)), (1, Value::Int(7)), (2, Value::Null), (3, Value::Int(3))])
 }
 
@@ -61,7 +61,7 @@ fn an_upsert_leaves_what_it_does_not_set() {
 #[test]
 fn an_immutable_column_is_set_once() {
     let cells = [(0, Value::Int(1)), (2, Value::bytes(b"x")), (3, Value::Int(9))];
-    let effect = |kind, state: &RowState| apply(&columns(), 1, &write(kind, &cells), state);
+    let effect = |kind, state: &ModelRow| apply(&columns(), 1, &write(kind, &cells), state);
     assert_eq!(effect(WriteKind::Update, &whole()).answers, [RowAnswer::Immutable]);
     assert_eq!(effect(WriteKind::Upsert, &whole()).after, whole());
     let ignoring = effect(WriteKind::UpsertIgnore, &whole()).after.expect("a row");
@@ -74,7 +74,7 @@ fn an_immutable_column_is_set_once() {
 fn updates_and_deletes_need_a_row_unless_they_ignore() {
     let keys = [(0, Value::Int(1))];
     let set = [(0, Value::Int(1)), (3, Value::Int(9))];
-    let answers = |kind, cells: &[(u8, Value)], state: &RowState| {
+    let answers = |kind, cells: &[(u8, Value)], state: &ModelRow| {
         apply(&columns(), 1, &write(kind, cells), state).answers
     };
     assert_eq!(answers(WriteKind::Update, &set, &None), [RowAnswer::NotFound]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::history::ReadCall;
 use crate::model::rows::cell;
-use crate::model::{ColNo, Incarnation, RowCells, RowState, Truth};
+use crate::model::{ColNo, Incarnation, ModelRow, RowCells, Truth};
 use crate::wire::scan::ScanRow;
 
 /// The columns that a client's numbers mean.
@@ -37,7 +37,7 @@ pub fn fits(
     table: &Incarnation,
     call: &ReadCall,
     meaning: &Meaning,
-    state: &RowState,
+    state: &ModelRow,
     seen: Option<&ScanRow>,
     complete: bool,
 ) -> bool {
@@ -54,7 +54,7 @@ pub fn fits(
 }
 
 /// Returns the least and the most rows that a scan for the number of rows may count for a row.
-pub fn counted(table: &Incarnation, call: &ReadCall, meaning: &Meaning, state: &RowState) -> (u64, u64) {
+pub fn counted(table: &Incarnation, call: &ReadCall, meaning: &Meaning, state: &ModelRow) -> (u64, u64) {
     let truth = state.as_ref().map_or(Truth::No, |row| kept(table, call, meaning, row));
     (u64::from(truth == Truth::Yes), u64::from(truth != Truth::No))
 }
@@ -65,13 +65,13 @@ pub fn fits_diff(
     table: &Incarnation,
     call: &ReadCall,
     meaning: &Meaning,
-    (before, after, touched): (&RowState, &RowState, bool),
+    (before, after, touched): (&ModelRow, &ModelRow, bool),
     seen: Option<&ScanRow>,
 ) -> bool {
     if !touched {
         return seen.is_none();
     }
-    let passes = |row: &RowState| row.as_ref().map_or(Truth::No, |row| kept(table, call, meaning, row));
+    let passes = |row: &ModelRow| row.as_ref().map_or(Truth::No, |row| kept(table, call, meaning, row));
     match (before, after) {
         (None, None) => seen.is_none(),
         (_, Some(row)) => {

@@ -10,7 +10,7 @@ use sim_plan::tables::{ColumnSpec, TypeWord, Value, draw};
 
 use super::*;
 use crate::model::rows::{apply, cell};
-use crate::model::{ColNo, Condition, RowAnswer, RowState, RowWrite, Truth, draws};
+use crate::model::{ColNo, Condition, ModelRow, RowAnswer, RowWrite, Truth, draws};
 use crate::wire::keys;
 use crate::wire::scan::{ScanRow, ScanTime};
 
@@ -59,7 +59,7 @@ struct Player {
     random: RandomStream,
     broken: Option<Rule>,
     table: Incarnation,
-    rows: BTreeMap<Vec<u8>, Vec<(u64, RowState)>>,
+    rows: BTreeMap<Vec<u8>, Vec<(u64, ModelRow)>>,
     now: u64,
     events: Vec<TableEvent>,
     /// Cells of dropped columns by name: they may come back.
@@ -137,8 +137,8 @@ impl Player {
         columns: &[ColumnSpec],
         keys: usize,
         row: &RowWrite,
-        before: &RowState,
-    ) -> Option<RowState> {
+        before: &ModelRow,
+    ) -> Option<ModelRow> {
         let as_kind = |kind| Some(apply(columns, keys, &RowWrite { kind, ..row.clone() }, before).after);
         let plain: Vec<ColumnSpec> = columns
             .iter()
@@ -162,7 +162,7 @@ impl Player {
         }
     }
 
-    fn state(&self, key: &[u8], before: u64) -> RowState {
+    fn state(&self, key: &[u8], before: u64) -> ModelRow {
         let states = self.rows.get(key)?;
         states.iter().rev().find(|(stamp, _)| *stamp < before).and_then(|(_, row)| row.clone())
     }

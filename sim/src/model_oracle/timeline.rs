@@ -11,7 +11,7 @@ use super::reads::{self, Meaning};
 use super::{NAME, of_call};
 use crate::history::HybridStamp;
 use crate::model::rows::{self, show_state};
-use crate::model::{Incarnation, RowAnswer, RowState, RowWrite, TableVersion};
+use crate::model::{Incarnation, ModelRow, RowAnswer, RowWrite, TableVersion};
 use crate::oracle::{OracleReport, Violation};
 use crate::wire::keys;
 use crate::wire::scan::ScanRow;
@@ -52,10 +52,10 @@ struct Unknown<'a> {
 /// A state that a row may have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct CandidateState {
-    row: RowState,
+    row: ModelRow,
     applied: u64,
     /// Diff scans that have begun: their call, the row then, and whether it was written since.
-    open: Vec<(usize, RowState, bool)>,
+    open: Vec<(usize, ModelRow, bool)>,
 }
 
 /// A scan, and what it means in the table's own columns.
@@ -133,7 +133,7 @@ impl<'a> Sweep<'a, '_> {
             return self.give_up(key);
         }
         let mut candidates = BTreeSet::from([CandidateState { row: None, applied: 0, open: Vec::new() }]);
-        let mut ever: BTreeSet<RowState> = BTreeSet::from([None]);
+        let mut ever: BTreeSet<ModelRow> = BTreeSet::from([None]);
         for (stamp, key_event) in &key_events {
             if !self.let_unknown_take_effect(&mut candidates, &unknown, *stamp, &mut ever) {
                 return self.give_up(key);
@@ -215,7 +215,7 @@ impl<'a> Sweep<'a, '_> {
         candidates: &mut BTreeSet<CandidateState>,
         unknown: &[Unknown],
         before: HybridStamp,
-        ever: &mut BTreeSet<RowState>,
+        ever: &mut BTreeSet<ModelRow>,
     ) -> bool {
         let mut new: Vec<CandidateState> = candidates.iter().cloned().collect();
         while let Some(candidate) = new.pop() {
@@ -251,8 +251,8 @@ impl<'a> Sweep<'a, '_> {
         version: &TableVersion,
         event: &TableEvent,
         row: &RowWrite,
-        state: &RowState,
-    ) -> Option<((RowState, bool), Vec<RowAnswer>)> {
+        state: &ModelRow,
+    ) -> Option<((ModelRow, bool), Vec<RowAnswer>)> {
         let view = &self.table.versions[event.view].table.columns;
         let write = version.translate(view, row)?;
         let effect = rows::apply(&version.table.columns, self.table.key_count(), &write, state);
@@ -331,12 +331,12 @@ impl<'a> Sweep<'a, '_> {
     }
 
     /// Checks reads without a snapshot: each row is one that the key had at some time.
-    fn check_stale_reads(&mut self, key: &[u8], ever: &BTreeSet<RowState>) {
+    fn check_stale_reads(&mut self, key: &[u8], ever: &BTreeSet<ModelRow>) {
         let mut found = Vec::new();
         for (call, read) in self.reads.iter().filter(|(_, read)| read.at.is_none()) {
             let Some(row) = read.rows.get(key).copied() else { continue };
             let fits =
-                |state: &RowState| reads::fits(self.table, read.call, &read.meaning, state, Some(row), false);
+                |state: &ModelRow| reads::fits(self.table, read.call, &read.meaning, state, Some(row), false);
             if !ever.iter().any(fits) {
                 found.push(*call);
             }
@@ -406,7 +406,7 @@ impl<'a> Sweep<'a, '_> {
 }
 
 /// Returns a candidate after a write.
-fn written(candidate: &CandidateState, (row, changed): (RowState, bool)) -> CandidateState {
+fn written(candidate: &CandidateState, (row, changed): (ModelRow, bool)) -> CandidateState {
     let mut after = candidate.clone();
     after.row = row;
     after.open.iter_mut().for_each(|(.., touched)| *touched |= changed);

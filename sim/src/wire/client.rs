@@ -59,12 +59,12 @@ impl std::fmt::Display for CallFailure {
 pub struct TabletPlace {
     pub id: String,
     pub bounds: Bounds,
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<ReplicaPlace>,
 }
 
 /// A replica of a tablet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replica {
+pub struct ReplicaPlace {
     pub server_id: Bytes,
     pub address: String,
     pub leads: bool,
@@ -249,11 +249,11 @@ pub fn text_of(status: &AppStatusPb) -> String {
 }
 
 fn place_of(tablet: &TabletLocationsPb, servers: &[TsInfoPb]) -> TabletPlace {
-    let mut replicas: Vec<Replica> = Vec::new();
+    let mut replicas: Vec<ReplicaPlace> = Vec::new();
     for replica in &tablet.interned_replicas {
         let Some(server) = servers.get(replica.ts_info_idx as usize) else { continue };
         let Some(address) = server.rpc_addresses.first() else { continue };
-        replicas.push(Replica {
+        replicas.push(ReplicaPlace {
             server_id: server.permanent_uuid.clone(),
             address: format!("{}:{}", address.host, address.port),
             leads: replica.role == LEADER,

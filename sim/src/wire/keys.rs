@@ -159,7 +159,7 @@ fn bounds_of(table: &ModelTable, buckets: &[u32], range: Option<&RangeSpec>) -> 
     (start, end)
 }
 
-/// Returns true if a partition key lies within bounds.
+/// Returns true if a partition key is within bounds.
 pub fn holds(bounds: &Bounds, key: &[u8]) -> bool {
     bounds.0.as_slice() <= key && (bounds.1.is_empty() || key < bounds.1.as_slice())
 }

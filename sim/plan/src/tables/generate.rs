@@ -12,7 +12,7 @@ use crate::random_stream::RandomStream;
 /// Most rows of one write.
 const ROWS_MAX: u64 = 6;
 
-/// Memory of servers with so many more tablets, in bytes.
+/// Memory of servers that also host the tablets of model tables, in bytes.
 const MEMORY_MIN: u64 = 64 << 20;
 /// Time that clients may wait for alterations, whose outcome they ask for several times.
 const ALTERATIONS_TIME: Duration = Duration::from_secs(600);

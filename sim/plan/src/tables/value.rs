@@ -130,8 +130,8 @@ impl ColumnKind {
         }
     }
 
-    /// Returns the order of two values that are not NULL; `None` where the documentation leaves it open: NaN, and the two
-    /// zeros of a floating point type.
+    /// Returns the order of two values that are not NULL; `None` where the documentation leaves it open: NaN,
+    /// and the two zeros of a floating point type.
     pub fn compare(self, left: &Value, right: &Value) -> Option<Ordering> {
         match (left, right) {
             (Value::Int(left), Value::Int(right)) => Some(left.cmp(right)),

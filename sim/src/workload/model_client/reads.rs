@@ -16,7 +16,7 @@ use crate::history::HybridStamp;
 use crate::model::{ColNo, Condition, RowCells, draws};
 use crate::model_oracle::{ReadCall, ReadOutcome, TableCall};
 use crate::oracle::Violation;
-use crate::wire::client::{CallFailure, PAUSE, Replica, TSERVER, TabletPlace, text_of};
+use crate::wire::client::{CallFailure, PAUSE, ReplicaPlace, TSERVER, TabletPlace, text_of};
 use crate::wire::keys;
 use crate::wire::scan::{ScanRow, ScanTime, TabletScan};
 use crate::workload::{Workload, nanos};
@@ -184,7 +184,7 @@ impl ModelClient {
         &mut self,
         view: &View,
         tablet: &str,
-        replica: &Replica,
+        replica: &ReplicaPlace,
         reading: &Reading,
         progress: &mut Progress,
     ) -> Result<(), Stopped> {
