@@ -24,12 +24,12 @@ pub enum ErrorKind {
     Aborted,
     /// Stored bytes fail their checksum or contradict each other; repair from another replica.
     Corrupt,
+    /// The device or its file system failed. The data being written may or may not be stored.
+    Io,
     /// The deadline passed before a server gave a final reply. A write may have taken effect.
     TimedOut,
     /// The caller is not authenticated, or lacks the privilege.
     NotAuthorized,
-    /// The device or its file system failed. The data being written may or may not be stored.
-    Io,
 }
 
 /// An error of the engine. `errno` is set if an operating system returned one.
