@@ -100,6 +100,7 @@ pub const MARKS: &[&str] = &[
     "rpc: a call met a stopping server",
     "rpc: a deadline passed in the queue",
     "rpc: a queue was full",
+    "rpc: too many connections in negotiation",
     "scan call: a batch is short, as memory is",
     "scan call: a snapshot of now",
     "scan call: a snapshot that the client names",

@@ -72,9 +72,9 @@ async fn a_malformed_negotiation_gets_an_error_and_ends() {
 
 
         FATAL_DESERIALIZING_REQUEST: the negotiation message cannot be decoded
-        FATAL_UNAUTHORIZED: expected NEGOTIATE, got an unknown step
-        ok, FATAL_UNAUTHORIZED: SASL mechanism "GSSAPI" is not supported; use PLAIN
-        ok, FATAL_UNAUTHORIZED: the PLAIN token names no user
+        FATAL_UNAUTHORIZED: Not authorized: expected NEGOTIATE step, got an unknown step
+        ok, FATAL_UNAUTHORIZED: Runtime error: SASL(-4): no mechanism available: GSSAPI
+        ok, FATAL_UNAUTHORIZED: Not authorized: the PLAIN token names no user
         FATAL_INVALID_RPC_HEADER: call id 0 during the negotiation
     "#]]
     .assert_eq(&replies);
