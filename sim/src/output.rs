@@ -12,7 +12,7 @@ macro_rules! outln {
 }
 pub(crate) use outln;
 
-/// Prints a line; see [`outln`].
+/// Prints a line; see `outln!`.
 pub fn print_line(line: Arguments<'_>) {
     if let Err(error) = write_line(&mut std::io::stdout().lock(), line) {
         if error.kind() != std::io::ErrorKind::BrokenPipe {
