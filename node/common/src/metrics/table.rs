@@ -185,8 +185,6 @@ metrics! {
 
     // Raft group of a tablet.
     RAFT_TERM = Tablet Gauge "raft_term" ["units"] Debug "Term of the replica.";
-    OPS_BEHIND_LEADER = Tablet Gauge "ops_behind_leader" ["operations"] Warn
-        "Operations that the leader has and this replica lacks, as far as it knows; 0 on the leader.";
     SAFE_TIME_LAG = Tablet Gauge "safe_time_lag" ["microseconds"] Info
         "Time by which the replica's safe time is behind the clock.", own;
 
