@@ -115,6 +115,7 @@ pub mod replica_admin;
 mod request_ids;
 pub mod rows;
 pub mod scan;
+pub mod scan_close;
 pub mod scan_token;
 pub mod session;
 pub mod table;

@@ -17,8 +17,10 @@ use engine::time::Instant;
 
 use super::backoff::Backoff;
 use super::location_cache::{LocationLookup, TabletLocation};
+use super::scan_close::{OpeningCall, ServerScanner};
 use super::tablet_calls::TabletCallFailure;
 use super::{Client, TABLET_SERVICE, Table, arrow, predicate};
+use nyala_common::env::BoxFuture;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse};
 use nyala_common::wire::schema;
 use nyala_proto::kudu::tserver::{
@@ -353,7 +355,11 @@ impl Scanner {
             }
         };
         let until = client.attempt_deadline(deadline);
-        let called = server.call(TABLET_SERVICE, "Scan", &request, until, CallOptions::default()).await;
+        let opens = open.server.is_none();
+        let (to, options) = (server.clone(), CallOptions::default());
+        let call: BoxFuture<'static, _> =
+            Box::pin(async move { to.call(TABLET_SERVICE, "Scan", &request, until, options).await });
+        let called = if opens { OpeningCall::new(client, &server, call).await } else { call.await };
         let response: RpcResponse<ScanResponsePb> =
             called.map_err(|error| TabletCallFailure::of_rpc(&error))?;
         if let Some(error) = &response.message.error {
@@ -463,32 +469,15 @@ impl OpenTablet {
     }
 }
 
-/// Name of the task that closes a scanner.
-pub const CLOSE_TASK: &str = "close scanner";
-
 /// Closes the server's scanner of an unfinished scan.
 impl Drop for Scanner {
     fn drop(&mut self) {
         let Some(OpenTablet { server: Some(server), scanner_id, next_seq, .. }) = self.open.take() else {
             return;
         };
-        if scanner_id.is_empty() {
-            return;
+        if !scanner_id.is_empty() {
+            let scanner = ServerScanner { server, id: scanner_id, next_seq };
+            scanner.close_in_background(self.table.client.clone());
         }
-        let client = self.table.client.clone();
-        client.env().clone().spawn(CLOSE_TASK, async move {
-            let request = ScanRequestPb {
-                scanner_id: Some(scanner_id),
-                call_seq_id: Some(next_seq),
-                batch_size_bytes: Some(0),
-                close_scanner: Some(true),
-                ..Default::default()
-            };
-            let until = client.attempt_deadline(client.deadline());
-            let options = CallOptions::default();
-            // If the call fails, the scanner expires on the server.
-            let _: Result<RpcResponse<ScanResponsePb>, _> =
-                server.call(TABLET_SERVICE, "Scan", &request, until, options).await;
-        });
     }
 }

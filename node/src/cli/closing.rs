@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nyala_client::scan::CLOSE_TASK;
+use nyala_client::scan_close::CLOSE_TASK;
 use nyala_common::env::{BoxFuture, Env, TaskHandle, Tasks};
 use tokio::sync::Notify;
 
