@@ -1,6 +1,7 @@
 //! Steps: each announced, timed and counted; the last line has the numbers of passed and failed ones.
 
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -17,9 +18,8 @@ struct StepResult {
     passed: bool,
 }
 
-impl Steps {
-    /// Runs one step and prints its result; a failure is recorded, so that the next step runs too.
-    pub fn run(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
+impl StepResult {
+    fn of(name: &str, work: impl FnOnce() -> Result<()>) -> StepResult {
         println!("--- {name}");
         let start = Instant::now();
         let result = work();
@@ -28,7 +28,35 @@ impl Steps {
             Ok(()) => println!("ok   {name} ({seconds:.1} s)"),
             Err(error) => println!("FAIL {name} ({seconds:.1} s): {error:#}"),
         }
-        self.results.push(StepResult { name: name.to_owned(), seconds, passed: result.is_ok() });
+        StepResult { name: name.to_owned(), seconds, passed: result.is_ok() }
+    }
+}
+
+impl Steps {
+    /// Runs one step and prints its result; a failure is recorded, so that the next step runs too.
+    pub fn run(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
+        self.results.push(StepResult::of(name, work));
+    }
+
+    /// Runs steps side by side, at most `width` at once, as [`Steps::run`] does one.
+    pub fn run_side_by_side<W>(&mut self, width: usize, steps: Vec<(String, W)>)
+    where
+        W: FnOnce() -> Result<()> + Send,
+    {
+        let queue = Mutex::new(steps.into_iter());
+        let results = Mutex::new(Vec::new());
+        let next = || queue.lock().expect("no step holds the queue").next();
+        std::thread::scope(|scope| {
+            for _ in 0..width {
+                scope.spawn(|| {
+                    while let Some((name, work)) = next() {
+                        let result = StepResult::of(&name, work);
+                        results.lock().expect("no step holds the results").push(result);
+                    }
+                });
+            }
+        });
+        self.results.append(&mut results.into_inner().expect("a panic of a step has ended the scope"));
     }
 
     /// Prints the table of steps and the line that counts them.
@@ -41,5 +69,24 @@ impl Steps {
         let failed = self.results.iter().filter(|step| !step.passed).count();
         println!("{} passed, {failed} failed", self.results.len() - failed);
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_side_by_side_all_run_and_a_failure_is_kept() {
+        let mut steps = Steps::default();
+        let step = |n: i32| {
+            let work = move || if n == 3 { anyhow::bail!("three") } else { Ok(()) };
+            (n.to_string(), work)
+        };
+        steps.run_side_by_side(2, (0..6).map(step).collect());
+        let mut results: Vec<(String, bool)> =
+            steps.results.iter().map(|result| (result.name.clone(), result.passed)).collect();
+        results.sort();
+        assert_eq!(results, (0..6).map(|n| (n.to_string(), n != 3)).collect::<Vec<_>>());
     }
 }

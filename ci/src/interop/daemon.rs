@@ -4,7 +4,7 @@
 //! directory unless [`DaemonSpec::heard`] is set. Dropping it kills the process.
 
 use std::fs::{self, OpenOptions};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -192,9 +192,13 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns addresses on loopback that are free now, all different.
+/// Returns free addresses, all different, on a loopback address that no other process of this kind uses.
+///
+/// Connections leave from 127.0.0.1, so that none takes the port of a server that is down for a while.
 pub fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let own = Ipv4Addr::new(127, 64 | (high & 0x3f), middle, low);
     let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
+        (0..count).map(|_| TcpListener::bind((own, 0))).collect::<std::io::Result<_>>()?;
     Ok(listeners.iter().map(TcpListener::local_addr).collect::<std::io::Result<_>>()?)
 }

@@ -214,13 +214,18 @@ fn on_one_cluster(context: &Interop, tool: bool, java: bool, steps: &mut Steps) 
 fn upstream(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
     let Some((suite, classes)) = compile(context, steps) else { return };
     let Some(harness) = harness(context, &context.server, options.masters_max, steps) else { return };
-    for (class, expected) in chosen(classes, options) {
-        if expected.required || !options.class.is_empty() {
-            steps.run(&format!("upstream: {class}"), || {
-                suite.run(&harness, &class, &expected.known)?.check(&expected)
-            });
-        }
-    }
+    let judged =
+        chosen(classes, options).filter(|(_, expected)| expected.required || !options.class.is_empty());
+    let step = |(class, expected): (String, upstream::TestClass)| {
+        let (suite, harness) = (&suite, &harness);
+        let work = {
+            let class = class.clone();
+            move || suite.run(harness, &class, &expected.known)?.check(&expected)
+        };
+        (format!("upstream: {class}"), work)
+    };
+    // They wait more than they compute.
+    steps.run_side_by_side(2, judged.map(step).collect());
 }
 
 /// Runs all of upstream's classes against nyala and real Kudu, one after another. Failing tests are recorded and fail

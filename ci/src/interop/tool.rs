@@ -71,7 +71,7 @@ const DESCRIBED: &[&str] = &[
 
 const CHECKS: &[Check] = &[
     check("master list", &["master", "list", "MASTERS"], &["uuid", "rpc-addresses", "role", "LEADER"]),
-    check("tserver list", &["tserver", "list", "MASTERS"], &["uuid", "rpc-addresses", "127.0.0.1:"]),
+    check("tserver list", &["tserver", "list", "MASTERS"], &["uuid", "rpc-addresses", "127."]),
     check("ksck of an empty cluster", &["cluster", "ksck", "MASTERS"], &["HEALTHY", "HEALTHY", "OK"]),
     check(
         "perf loadgen, default",

@@ -1,7 +1,7 @@
 //! Tablet servers as separate processes, without a master.
 #![allow(dead_code, reason = "each program uses a part")]
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Child;
 use std::time::Duration;
@@ -62,7 +62,10 @@ impl Servers {
     /// Chooses addresses and directories without starting the servers.
     pub fn planned(settings: &[&str]) -> Servers {
         let env = OsEnv::new(&OsOptions::default()).unwrap();
-        let free: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        // Connections leave from 127.0.0.1: none takes the port of a server that is down for a while.
+        let [_, high, middle, low] = std::process::id().to_be_bytes();
+        let own = Ipv4Addr::new(127, 64 | (high & 0x3f), middle, low);
+        let free: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind((own, 0)).unwrap()).collect();
         let addrs: Vec<SocketAddr> = free.iter().map(|listener| listener.local_addr().unwrap()).collect();
         drop(free);
         let proxies = addrs.iter().map(|addr| Proxy::new(env.clone(), *addr, "ann")).collect();
