@@ -106,6 +106,7 @@ pub mod backoff;
 pub mod builder;
 pub mod cell_text;
 pub mod cluster_admin;
+pub mod definitions;
 pub mod error;
 pub mod location_cache;
 mod master_calls;

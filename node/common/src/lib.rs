@@ -16,6 +16,7 @@
 pub mod env;
 pub mod mailbox;
 pub mod metrics;
+pub mod nearest;
 pub mod rpc;
 pub mod security;
 pub mod wire;

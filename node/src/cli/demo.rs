@@ -10,7 +10,6 @@ use engine::schema::row_ops::RowOpKind;
 use engine::time::Instant;
 use futures_util::future::join_all;
 
-use super::definitions;
 use super::exit::{ExitError, until_interrupted};
 use super::lineitem::{self, ExpectedTotals, TablePart};
 use super::options::{option, text};
@@ -18,6 +17,7 @@ use super::output::{ProgressUnit, bytes, grouped, print, progress, table as text
 use super::queries::{self, PricingSummary, in_task};
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use crate::server::flags::Flags;
+use nyala_client::definitions;
 use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
 use nyala_common::env::{BoxFuture, Env};
 

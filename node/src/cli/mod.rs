@@ -25,7 +25,6 @@ use nyala_common::env::{BoxFuture, Env};
 
 mod closing;
 mod cluster;
-pub mod definitions;
 mod delimited;
 mod demo;
 mod exit;

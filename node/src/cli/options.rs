@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::error::{Error, Result};
 
-use super::definitions;
+use nyala_client::definitions;
 use nyala_client::{Client, ClientConfig, ScanSpec, Table};
 use nyala_common::env::Env;
 

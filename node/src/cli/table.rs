@@ -7,7 +7,9 @@ use engine::schema::Schema;
 use super::exit::ExitError;
 use super::options::{base, connect, many, named, open, option, spec, text, texts};
 use super::output::{bytes, grouped, print, table as text_table};
-use super::{definitions, delimited, export, import, table_changes};
+use nyala_client::definitions;
+
+use super::{delimited, export, import, table_changes};
 use nyala_client::{Client, CreateTable, ScanSpec, Table};
 use nyala_common::env::Env;
 

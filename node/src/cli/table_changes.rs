@@ -10,9 +10,9 @@ use nyala_client::tables::AlterStep;
 use nyala_client::{Client, FlushMode, SessionConfig, Table};
 use nyala_common::env::Env;
 
-use super::definitions;
 use super::options::{connect, many, named, open, option, text, texts};
 use super::output::print;
+use nyala_client::definitions;
 
 /// Days for which a dropped table can be recalled, unless told otherwise.
 const KEEP_DAYS: &str = "7";

@@ -18,12 +18,12 @@ use engine::error::{Error, ErrorKind, Result};
 use engine::schema::row_ops::RowOpKind;
 
 use self::reader::{CsvReader, ImportInput, ImportRows, ImportTarget, JsonReader, ParquetReader};
-use super::definitions;
 use super::exit::{ExitError, FAILED, ROWS_REJECTED};
 use super::files::InputFile;
 use super::options::{connect, named, open, option, text, texts};
 use super::output::{ProgressUnit, grouped, print, progress};
 use super::stream::{FileFormat, InputStream, STANDARD, expand};
+use nyala_client::definitions;
 use nyala_client::{FlushMode, RowFailure, Session, SessionConfig, Table};
 use nyala_common::env::Env;
 

@@ -11,7 +11,7 @@ use engine::schema::{ColumnSchema, DataType, Schema};
 use nyala_client::cell_text::{parse_cell, truncate_varchar};
 
 use super::csv_records::{CsvRecord, CsvRecords};
-use crate::cli::definitions;
+use nyala_client::definitions;
 
 pub use super::json_lines::JsonReader;
 pub use super::parquet_rows::ParquetReader;

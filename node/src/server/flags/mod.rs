@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::error::{Error, Result};
+use nyala_common::nearest::did_you_mean;
 
 pub use super::flag_table::TABLE;
 
@@ -224,19 +225,6 @@ pub fn unknown(name: &str) -> Error {
     let name = name.replace('-', "_");
     let hint = did_you_mean(TABLE.iter().map(|spec| spec.name), &name);
     Error::invalid(format!("there is no setting {name:?}{hint}"))
-}
-
-/// Longest name that is compared: a longer one is no typing error, and a comparison costs the product of the lengths.
-const LIKELY_NAME_BYTES_MAX: usize = 256;
-
-/// Returns the end of an error about an unknown name: the nearest known one.
-pub fn did_you_mean<'a>(names: impl Iterator<Item = &'a str>, name: &str) -> String {
-    if name.len() > LIKELY_NAME_BYTES_MAX {
-        return String::new();
-    }
-    let likeness = |known: &str| strsim::jaro_winkler(known, name);
-    let near = names.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    near.map_or(String::new(), |near| format!("; did you mean {near:?}?"))
 }
 
 /// Reason that a flag cannot be changed at run time.

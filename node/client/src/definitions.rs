@@ -1,4 +1,4 @@
-//! Column definitions, conditions and range bounds in the syntax of the command line.
+//! Column definitions, conditions and range bounds as text.
 
 use engine::error::{Error, Result};
 use engine::schema::key::encode_key;
@@ -6,10 +6,10 @@ use engine::schema::partition_range::PartitionRange;
 use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema};
 
-use crate::server::flags::did_you_mean;
-use nyala_client::Table;
-use nyala_client::cell_text::parse_cell;
-use nyala_client::predicate::{Comparison, SimplifiedPredicate};
+use super::Table;
+use super::cell_text::parse_cell;
+use super::predicate::{Comparison, SimplifiedPredicate};
+use nyala_common::nearest::did_you_mean;
 
 /// Parses a column such as `price decimal(15,2) null default=1.00 encoding=bitshuffle compression=lz4 comment=net`.
 pub fn column(id: u32, text: &str) -> Result<ColumnSchema> {
