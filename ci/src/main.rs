@@ -1,7 +1,7 @@
 //! `cargo ci [command]`: the checks of a pull request, each of them alone, and the commands that fix and bless.
 //!
 //! ```text
-//!   cargo ci            fmt · tidy · arrows · clippy · spec (smoke) · test · loom · sim · counts · interop
+//!   cargo ci            fmt · tidy · arrows · clippy · spec (smoke) · test · python · loom · sim · counts · interop
 //!   cargo ci WORD       one of these, or a longer one: miri fuzz coverage code-mutants bench profile versus overload
 //!   cargo ci fix|bless  the only ones that write into the source tree by default
 //! ```
@@ -24,6 +24,7 @@ mod mutant_patches;
 mod overload;
 mod profile;
 mod proto;
+mod python;
 mod readme;
 mod sim;
 mod spec;
@@ -77,6 +78,8 @@ enum Word {
     Coverage(coverage::CoverageOptions),
     /// Run mutants of encodings, keys, MVCC and Raft, which tests must kill; needs cargo-mutants
     CodeMutants(code_mutants::CodeMutantOptions),
+    /// Test the Python package against a cluster
+    Python(python::PythonOptions),
     /// Run the real kudu tool and Java client against nyala's servers
     Interop(interop::InteropOptions),
     /// Model-check spec/ with TLC, run its mutants, and check the code's traces against it
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
         Some(Word::Sim) => sim::run(&root, &mut steps),
         Some(Word::Counts(options)) => steps.run("counts", || counts::run(&root, &options)),
         Some(Word::Bench(options)) => steps.run("bench", || bench::run(&root, &options)),
+        Some(Word::Python(options)) => python::run(&root, &options, &mut steps),
         Some(Word::Profile(options)) => steps.run("profile", || profile::run(&root, &options)),
         Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),
         Some(Word::Overload(options)) => steps.run("overload", || overload::run(&root, &options)),
@@ -164,6 +168,7 @@ fn checks(root: &Path, steps: &mut Steps) {
     doc(root, steps);
     spec::smoke(root, steps);
     test(root, steps);
+    python::run(root, &python::PythonOptions::default(), steps);
     steps.run("loom", || concurrency::loom(root, false));
     sim::run(root, steps);
     steps.run("counts", || counts::check(root));

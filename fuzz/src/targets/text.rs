@@ -44,7 +44,7 @@ pub fn cell(data: &[u8]) {
     let schema = import_schema();
     let column = &schema.columns()[usize::from(ty) % schema.columns().len()];
     let _ = Subnet::parse(text);
-    let _ = node::cli::definitions::column(0, text);
+    let _ = nyala_client::definitions::column(0, text);
     let Ok(cell) = parse_cell(column, text) else { return };
     let width = column.ty.width();
     assert!(width.is_none_or(|width| width == cell.len()), "{cell:?} in {column}");

@@ -78,7 +78,9 @@ impl Drop for OpeningCall {
         let (client, server) = (self.client.clone(), self.server.clone());
         client.env().clone().spawn(CLOSE_TASK, async move {
             let Ok(reply) = call.await else { return };
-            if let Some(id) = reply.message.scanner_id.filter(|_| reply.message.has_more_results == Some(true)) {
+            if let Some(id) =
+                reply.message.scanner_id.filter(|_| reply.message.has_more_results == Some(true))
+            {
                 ServerScanner { server, id, next_seq: 1 }.close(&client).await;
             }
         });

@@ -2,7 +2,7 @@
 
 use arrow_array::RecordBatch;
 use engine::error::{Error, ErrorKind};
-use engine::schema::row_ops::RowOpKind;
+use engine::schema::row_ops::{ClientCell, RowOpKind};
 
 use super::super::error::{ClientError, ClientResult, RefusedRow, RefusedRows, SchemaMismatch};
 use super::super::{FlushMode, RowFailure, Session, SessionConfig, Table, arrow};
@@ -85,6 +85,19 @@ impl TableWriter {
         self.session.apply(&self.table, kind, &cells, number).await.map_err(|error| self.named(error))?;
         self.next += 1;
         Ok(())
+    }
+
+    /// Buffers a row of encoded cells, in the order of the table's columns. An error means that the row was not
+    /// buffered.
+    pub async fn apply_cells(&mut self, kind: RowOpKind, cells: &[ClientCell<'_>]) -> ClientResult<()> {
+        self.session.apply(&self.table, kind, cells, self.next).await.map_err(|error| self.named(error))?;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Returns the number of the next row.
+    pub fn next_row(&self) -> u64 {
+        self.next
     }
 
     fn encode<T: ToRow>(&mut self, row: &T) -> ClientResult<()> {

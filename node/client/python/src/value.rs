@@ -1,0 +1,124 @@
+//! Python values as cells of a column.
+//!
+//! Nothing is converted that could lose or change a value: an integer outside the column's range, a float for a
+//! DECIMAL, a `datetime` without a time zone and text for a number are errors.
+
+use engine::schema::{ColumnSchema, DataType};
+use nyala_client::cell_text::parse_cell;
+use nyala_client::rows::ToCell;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyString};
+
+use crate::error::mismatch;
+
+/// Days from 0001-01-01, which Python counts as 1, to 1970-01-01.
+const EPOCH_ORDINAL: i64 = 719_163;
+
+/// Appends the cell of a value. Returns false for `None`.
+pub(crate) fn encode(value: &Bound<'_, PyAny>, column: &ColumnSchema, out: &mut Vec<u8>) -> PyResult<bool> {
+    if value.is_none() {
+        return Ok(false);
+    }
+    match column.ty {
+        DataType::Int8 => put(&integer::<i8>(value, column)?, column, out),
+        DataType::Int16 => put(&integer::<i16>(value, column)?, column, out),
+        DataType::Int32 => put(&integer::<i32>(value, column)?, column, out),
+        DataType::Int64 => put(&integer::<i64>(value, column)?, column, out),
+        DataType::Bool => {
+            put(&value.cast::<PyBool>().map_err(|_| unfit(value, column))?.is_true(), column, out)
+        }
+        DataType::Float => put(&(float(value, column)? as f32), column, out),
+        DataType::Double => put(&float(value, column)?, column, out),
+        DataType::String | DataType::Varchar => {
+            let text = value.cast::<PyString>().map_err(|_| unfit(value, column))?;
+            put(&text.extract::<String>()?, column, out)
+        }
+        DataType::Binary => put(&bytes(value, column)?, column, out),
+        DataType::UnixtimeMicros => put(&micros(value, column)?, column, out),
+        DataType::Date => put(&days(value, column)?, column, out),
+        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => decimal(value, column, out),
+        _ => Err(mismatch(&column.name, format!("values of {} cannot be written", column.type_name()))),
+    }
+}
+
+fn put(value: &impl ToCell, column: &ColumnSchema, out: &mut Vec<u8>) -> PyResult<bool> {
+    value.to_cell(column, out).map_err(|error| mismatch(&column.name, error.reason))
+}
+
+fn unfit(value: &Bound<'_, PyAny>, column: &ColumnSchema) -> PyErr {
+    let ty = value.get_type().name().map_or_else(|_| "a value".to_string(), |name| name.to_string());
+    mismatch(&column.name, format!("{ty} does not fit {}", column.type_name()))
+}
+
+/// Extracts an integer; `True` and `False` are none.
+fn integer<'py, T>(value: &Bound<'py, PyAny>, column: &ColumnSchema) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+{
+    let is_integer = value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>();
+    // NumPy's integers are no subclasses of int.
+    if !is_integer && (value.is_instance_of::<PyBool>() || !value.hasattr("__index__")?) {
+        return Err(unfit(value, column));
+    }
+    value
+        .extract::<T>()
+        .map_err(|_| mismatch(&column.name, format!("{value} does not fit {}", column.type_name())))
+}
+
+fn float(value: &Bound<'_, PyAny>, column: &ColumnSchema) -> PyResult<f64> {
+    let is_number = value.is_instance_of::<PyFloat>() || value.is_instance_of::<PyInt>();
+    if value.is_instance_of::<PyBool>() || (!is_number && !value.hasattr("__float__")?) {
+        return Err(unfit(value, column));
+    }
+    value.extract().map_err(|_| unfit(value, column))
+}
+
+fn bytes(value: &Bound<'_, PyAny>, column: &ColumnSchema) -> PyResult<Vec<u8>> {
+    if let Ok(bytes) = value.cast::<PyBytes>() {
+        return Ok(bytes.as_bytes().to_vec());
+    }
+    value.cast::<PyByteArray>().map(|bytes| bytes.to_vec()).map_err(|_| unfit(value, column))
+}
+
+/// Returns microseconds since 1970 of an aware `datetime`, or an integer as it is.
+fn micros(value: &Bound<'_, PyAny>, column: &ColumnSchema) -> PyResult<i64> {
+    let py = value.py();
+    let module = py.import("datetime")?;
+    if !value.is_instance(&module.getattr("datetime")?)? {
+        return integer(value, column);
+    }
+    if value.call_method0("utcoffset")?.is_none() {
+        let reason = "a datetime without a time zone; add one, for example tzinfo=datetime.timezone.utc";
+        return Err(mismatch(&column.name, reason));
+    }
+    let utc = module.getattr("timezone")?.getattr("utc")?;
+    let epoch = module.getattr("datetime")?.call1((1970, 1, 1, 0, 0, 0, 0, utc))?;
+    let since = value.sub(epoch)?;
+    let part = |name: &str| since.getattr(name)?.extract::<i64>();
+    Ok((part("days")? * 86_400 + part("seconds")?) * 1_000_000 + part("microseconds")?)
+}
+
+/// Returns days since 1970 of a `date`; a `datetime` is none.
+fn days(value: &Bound<'_, PyAny>, column: &ColumnSchema) -> PyResult<i32> {
+    let module = value.py().import("datetime")?;
+    let is_date = value.is_instance(&module.getattr("date")?)?;
+    if !is_date || value.is_instance(&module.getattr("datetime")?)? {
+        return Err(unfit(value, column));
+    }
+    let ordinal: i64 = value.call_method0("toordinal")?.extract()?;
+    i32::try_from(ordinal - EPOCH_ORDINAL).map_err(|_| unfit(value, column))
+}
+
+/// Encodes a `decimal.Decimal` or an integer with all of its digits.
+fn decimal(value: &Bound<'_, PyAny>, column: &ColumnSchema, out: &mut Vec<u8>) -> PyResult<bool> {
+    let class = value.py().import("decimal")?.getattr("Decimal")?;
+    let is_integer = value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>();
+    if !is_integer && !value.is_instance(&class)? {
+        return Err(unfit(value, column));
+    }
+    // Without an exponent.
+    let text: String = class.call1((value,))?.call_method1("__format__", ("f",))?.extract()?;
+    let cell = parse_cell(column, &text).map_err(|error| mismatch(&column.name, error.message))?;
+    out.extend_from_slice(&cell);
+    Ok(true)
+}

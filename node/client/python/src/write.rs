@@ -1,0 +1,99 @@
+//! Writes: Arrow data or dictionaries to rows of a table.
+
+use engine::schema::row_ops::{ClientCell, RowOpKind};
+use nyala_client::rows::TableWriter;
+use nyala_client::{ClientError, definitions};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use pyo3_arrow::input::AnyRecordBatch;
+
+use crate::error::{NyalaError, bad_argument, raised, raised_from};
+use crate::value::encode;
+use crate::wait::wait;
+
+/// Numbers of rows of a write.
+#[pyclass(module = "nyala", frozen, get_all)]
+pub(crate) struct WriteResult {
+    /// Rows written.
+    written: u64,
+    /// Rows that an IGNORE operation skipped.
+    ignored: u64,
+}
+
+#[pymethods]
+impl WriteResult {
+    fn __repr__(&self) -> String {
+        format!("WriteResult(written={}, ignored={})", self.written, self.ignored)
+    }
+}
+
+/// Writes all rows and waits for their results.
+pub(crate) fn write(
+    py: Python<'_>,
+    table: &nyala_client::Table,
+    kind: RowOpKind,
+    rows: &Bound<'_, PyAny>,
+) -> PyResult<WriteResult> {
+    let mut writer = table.writer();
+    if rows.hasattr("__arrow_c_stream__")? || rows.hasattr("__arrow_c_array__")? {
+        write_arrow(py, &mut writer, kind, rows)?;
+    } else if rows.is_instance_of::<PyDict>() {
+        write_row(py, &mut writer, table, kind, rows)?;
+    } else if rows.is_instance_of::<PyString>() {
+        return Err(bad_argument("rows are Arrow data, a dictionary, or an iterable of dictionaries"));
+    } else {
+        for row in rows.try_iter()? {
+            write_row(py, &mut writer, table, kind, &row?)?;
+        }
+    }
+    let summary = wait(py, writer.finish())?.map_err(raised)?;
+    Ok(WriteResult { written: summary.written, ignored: summary.ignored })
+}
+
+fn write_arrow(
+    py: Python<'_>,
+    writer: &mut TableWriter,
+    kind: RowOpKind,
+    rows: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let mut reader = rows.extract::<AnyRecordBatch>()?.into_reader()?;
+    // The stream may need the interpreter for its next batch.
+    while let Some(batch) = py.detach(|| reader.next()) {
+        let batch =
+            batch.map_err(|error| NyalaError::new_err(format!("reading the rows to write: {error}")))?;
+        wait(py, writer.write_batch(kind, &batch))?.map_err(raised)?;
+    }
+    Ok(())
+}
+
+/// Writes a dictionary; columns that it lacks are not set.
+fn write_row(
+    py: Python<'_>,
+    writer: &mut TableWriter,
+    table: &nyala_client::Table,
+    kind: RowOpKind,
+    row: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let row = row.cast::<PyDict>().map_err(|_| {
+        bad_argument(format!("row {}: rows are dictionaries from column names to values", writer.next_row()))
+    })?;
+    let mut bytes = Vec::new();
+    let mut ends = vec![None; table.schema().columns().len()];
+    for (name, value) in row {
+        let name: String = name.extract()?;
+        let column = definitions::find(table.schema(), &name, table.name()).map_err(raised_from)?;
+        let index = table.schema().index_of_name(&name).expect("it was found by its name");
+        let start = bytes.len();
+        ends[index] = Some((start, encode(&value, column, &mut bytes)?, bytes.len()));
+    }
+    let cells: Vec<ClientCell<'_>> = ends
+        .iter()
+        .map(|cell| match cell {
+            None => ClientCell::Unset,
+            Some((_, false, _)) => ClientCell::Null,
+            Some((start, true, end)) => ClientCell::Value(&bytes[*start..*end]),
+        })
+        .collect();
+    let applied: Result<(), ClientError> = wait(py, writer.apply_cells(kind, &cells))?;
+    applied.map_err(raised)
+}
