@@ -22,6 +22,7 @@ mod fuzz;
 mod interop;
 mod mutant_patches;
 mod overload;
+mod package;
 mod profile;
 mod proto;
 mod python;
@@ -78,6 +79,8 @@ enum Word {
     Coverage(coverage::CoverageOptions),
     /// Run mutants of encodings, keys, MVCC and Raft, which tests must kill; needs cargo-mutants
     CodeMutants(code_mutants::CodeMutantOptions),
+    /// Build the Debian package and try it in a fresh system
+    Package,
     /// Test the Python package against a cluster
     Python(python::PythonOptions),
     /// Run the real kudu tool and Java client against nyala's servers
@@ -132,6 +135,7 @@ fn main() -> ExitCode {
         Some(Word::Sim) => sim::run(&root, &mut steps),
         Some(Word::Counts(options)) => steps.run("counts", || counts::run(&root, &options)),
         Some(Word::Bench(options)) => steps.run("bench", || bench::run(&root, &options)),
+        Some(Word::Package) => package::run(&root, &mut steps),
         Some(Word::Python(options)) => python::run(&root, &options, &mut steps),
         Some(Word::Profile(options)) => steps.run("profile", || profile::run(&root, &options)),
         Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),

@@ -15,13 +15,25 @@ pub fn require(programs: &[&str], packages: &[&str]) -> Result<()> {
     let words = [&["install", "-y", "--no-install-recommends"], packages].concat();
     let fix = format!("apt-get update && apt-get {}", words.join(" "));
     if env::var_os("CI").is_none() || !is_installed("apt-get") {
-        bail!("{} not is_installed; to install: {fix}", missing.join(", "));
+        bail!("{} not installed; to install: {fix}", missing.join(", "));
     }
-    println!("{} not is_installed; running {fix}", missing.join(", "));
+    println!("{} not installed; running {fix}", missing.join(", "));
     CommandLine::new("apt-get").args(["update", "-q"]).run()?;
     CommandLine::new("apt-get").args(words).run()?;
-    ensure!(programs.iter().copied().all(is_installed), "still not is_installed after {fix}");
+    ensure!(programs.iter().copied().all(is_installed), "still not installed after {fix}");
     Ok(())
+}
+
+/// Fails with the install command for a missing program of cargo's; in CI it installs the program.
+pub fn require_cargo(program: &str, version: &str) -> Result<()> {
+    if is_installed(program) {
+        return Ok(());
+    }
+    let words = ["install", "--locked", program, "--version", version];
+    if env::var_os("CI").is_none() {
+        bail!("{program} not installed; to install: cargo {}", words.join(" "));
+    }
+    CommandLine::new("cargo").args(words).run()
 }
 
 fn is_installed(program: &str) -> bool {

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use engine::error::Error;
-use node::cli::{self, ExitError, Invocation};
+use node::cli::{self, ExitError, Invocation, ServiceState};
 use node::server::logging;
 use nyala_common::env::BoxFuture;
 use nyala_common::env::os::{OsEnv, OsOptions, decline_huge_pages};
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
@@ -68,10 +69,40 @@ fn run(invocation: Invocation) -> Result<(), ExitError> {
         let env =
             OsEnv::new(&options).map_err(|error| Error::io("read the properties of this machine", &error))?;
         let stop = on_signal().map_err(|error| Error::io("listen for signals", &error))?;
-        invocation.run(env, stop).await
+        feed_watchdog();
+        invocation.run(env, stop, &notify_manager).await
     });
     runtime.shutdown_timeout(LEFTOVERS);
     result
+}
+
+/// Tells systemd the state of the service, if it started this process as one of type `notify`.
+fn notify_manager(state: ServiceState) {
+    let state = match state {
+        ServiceState::Ready => NotifyState::Ready,
+        ServiceState::Stopping => NotifyState::Stopping,
+    };
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!("cannot notify the service manager: {error}");
+    }
+}
+
+/// Notifies systemd's watchdog, if it waits for that, from a task: tasks that no longer run end the process.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the watchdog watches the process's own tasks, not the node's time"
+)]
+fn feed_watchdog() {
+    let Some(limit) = sd_notify::watchdog_enabled() else { return };
+    tokio::spawn(async move {
+        let mut interval = tokio::time::interval(limit / 3);
+        loop {
+            interval.tick().await;
+            if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {
+                tracing::warn!("cannot notify the watchdog of the service manager: {error}");
+            }
+        }
+    });
 }
 
 /// Returns a future that is ready at the first SIGINT or SIGTERM. The second signal ends the process at once.

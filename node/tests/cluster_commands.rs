@@ -53,7 +53,7 @@ impl World {
         let matches = cli::command().try_get_matches_from(all.map(OsString::from)).expect("legal arguments");
         let read_file = |path: &str| std::fs::read(path);
         let invocation = cli::parse(&matches, &read_file)?;
-        invocation.run(self.env.clone(), Box::pin(std::future::pending())).await
+        invocation.run(self.env.clone(), Box::pin(std::future::pending()), &|_| {}).await
     }
 
     async fn servers(&self) -> Vec<ServerInfo> {

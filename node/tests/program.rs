@@ -7,10 +7,11 @@
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use common::{nyala, stop, until_up, up};
+use common::{begin_up_command, nyala, stop, until_up, up};
 use engine::codec;
 use node::server::flags::{FlagSpec, TABLE};
 
@@ -157,6 +158,47 @@ fn flags_with_an_effect_are_read() {
     let unread = |spec: &&FlagSpec| spec.has_effect() && !sources.contains(&format!("{:?}", spec.name));
     let unread: Vec<_> = TABLE.iter().filter(unread).map(|spec| spec.name).collect();
     assert!(unread.is_empty(), "declare them inert or reject them: {unread:?}");
+}
+
+#[test]
+fn a_service_manager_is_told_the_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    let mut command = begin_up_command(&dir.path().join("data"), &["--tablet-servers=1"]);
+    let child = command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "60000").spawn().unwrap();
+    let mut heard = Vec::new();
+    let mut until = |wanted: &str| {
+        let mut message = [0; 256];
+        while heard.last().is_none_or(|last| last != wanted) {
+            let length = manager.recv(&mut message).unwrap();
+            heard.push(String::from_utf8_lossy(&message[..length]).trim_end().to_string());
+        }
+        heard.clone()
+    };
+    assert!(!until("READY=1").contains(&"STOPPING=1".to_string()));
+    until("WATCHDOG=1");
+    stop(until_up(child).0);
+    until("STOPPING=1");
+}
+
+#[test]
+fn completions_and_manual_pages_are_made_of_the_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let man = dir.path().join("man");
+    assert!(nyala(&["man", man.to_str().unwrap()]).status().unwrap().success());
+    let page = std::fs::read_to_string(man.join("nyala-table-import.1")).unwrap();
+    assert!(page.contains("nyala\\-table\\-import") && page.contains("\\-\\-rejects"), "{page}");
+    let Output { stdout, .. } = nyala(&["completions", "bash"]).output().unwrap();
+    let script = dir.path().join("nyala.bash");
+    std::fs::write(&script, stdout).unwrap();
+    let words = "COMP_WORDS=(nyala table imp); COMP_CWORD=2; _nyala nyala imp table; echo ${COMPREPLY[@]}";
+    let script = format!("source {}; {words}", script.display());
+    let Output { stdout, .. } = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!(String::from_utf8(stdout).unwrap().trim(), "import");
+    let (code, stderr) = fails(&["completions", "ksh"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("[possible values: bash, zsh, fish"), "{stderr}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl World {
         let matches = cli::command().try_get_matches_from(all.map(OsString::from)).expect("legal arguments");
         let read_file = |path: &str| fs::read(Path::new(path));
         let invocation = cli::parse(&matches, &read_file)?;
-        invocation.run(self.env.clone(), stop).await
+        invocation.run(self.env.clone(), stop, &|_| {}).await
     }
 }
 

@@ -7,6 +7,7 @@
 //! nyala cluster         a running cluster: check, drain and decommission servers, rebalance replicas
 //! nyala table           tables of a running cluster: list, create, alter, import, export, scan, ...
 //! nyala demo            start a cluster, load TPC-H data, run queries
+//! nyala completions     the completion script of a shell; nyala man: manual pages
 //! ```
 //!
 //! Exit codes: 0 success, 1 failure, 2 wrong command line or flag, 3 an address is in use, 4 a directory is not usable
@@ -27,6 +28,7 @@ mod closing;
 mod cluster;
 mod delimited;
 mod demo;
+mod documents;
 mod exit;
 mod export;
 mod files;
@@ -37,6 +39,7 @@ mod options;
 mod output;
 pub mod queries;
 mod serve;
+mod service_state;
 mod stream;
 mod table;
 mod table_changes;
@@ -44,6 +47,7 @@ mod table_changes;
 pub use exit::ExitError;
 use exit::until_interrupted;
 pub use flag_options::ReadFile;
+pub use service_state::{ReportState, ServiceState};
 
 /// A parsed command line.
 pub enum Invocation {
@@ -51,6 +55,7 @@ pub enum Invocation {
     Table(table::TableCommand),
     Cluster(cluster::ClusterCommand),
     Demo(demo::Demo),
+    Document(documents::Document),
 }
 
 /// Returns the definition of all commands.
@@ -62,6 +67,7 @@ pub fn command() -> Command {
         .arg_required_else_help(true)
         .subcommands(serve::commands())
         .subcommands([table::command(), cluster::command(), demo::command()])
+        .subcommands(documents::commands())
 }
 
 /// Converts Kudu's spellings of flags (`--a_b`, `-a_b=c`, `--noa_b`) to one that `clap` accepts.
@@ -77,6 +83,7 @@ pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Invocation
         "table" => Ok(Invocation::Table(table::parse(matches))),
         "cluster" => Ok(Invocation::Cluster(cluster::parse(matches))),
         "demo" => Ok(Invocation::Demo(demo::parse(matches))),
+        "completions" | "man" => Ok(Invocation::Document(documents::parse(name, matches))),
         _ => serve::parse(name, matches, read_file).map(Invocation::Serve).map_err(ExitError::usage),
     }
 }
@@ -94,18 +101,25 @@ impl Invocation {
     pub fn process_settings(&self) -> ProcessSettings {
         match self {
             Invocation::Serve(serve) => process_settings(serve.flags()),
-            Invocation::Table(_) | Invocation::Cluster(_) | Invocation::Demo(_) => ProcessSettings {
-                log_format: LogFormat::Text,
-                log_level: "warn".to_string(),
-                memory_limit_bytes: None,
-            },
+            Invocation::Table(_) | Invocation::Cluster(_) | Invocation::Demo(_) | Invocation::Document(_) => {
+                ProcessSettings {
+                    log_format: LogFormat::Text,
+                    log_level: "warn".to_string(),
+                    memory_limit_bytes: None,
+                }
+            }
         }
     }
 
-    /// Runs the command to its end; once `stop` is ready it shuts down in order.
-    pub async fn run(self, env: Env, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
+    /// Runs the command to its end; once `stop` is ready it shuts down in order. A server reports its states.
+    pub async fn run(
+        self,
+        env: Env,
+        stop: BoxFuture<'static, ()>,
+        report: &ReportState,
+    ) -> Result<(), ExitError> {
         match self {
-            Invocation::Serve(serve) => serve.run(env, stop).await,
+            Invocation::Serve(serve) => serve.run(env, stop, report).await,
             Invocation::Table(table) => {
                 let (watched, closes) = closing::watch(&env);
                 let done = until_interrupted(stop, table.run(&watched)).await;
@@ -114,6 +128,7 @@ impl Invocation {
             }
             Invocation::Cluster(cluster) => until_interrupted(stop, cluster.run(&env)).await,
             Invocation::Demo(demo) => demo.run(&env, stop).await,
+            Invocation::Document(document) => document.write(command()),
         }
     }
 }

@@ -8,6 +8,7 @@ use engine::error::{Error, Result};
 
 use super::exit::ExitError;
 use super::flag_options::{self, ReadFile};
+use super::service_state::{ReportState, ServiceState};
 use crate::dirs::ServerKind;
 use crate::server::clock_watch::TimeSource;
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
@@ -100,13 +101,18 @@ impl Serve {
         &self.flags
     }
 
-    pub async fn run(self, env: Env, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
+    pub async fn run(
+        self,
+        env: Env,
+        stop: BoxFuture<'static, ()>,
+        report: &ReportState,
+    ) -> Result<(), ExitError> {
         for FlagState { spec, value } in self.flags.without_effect() {
             tracing::warn!("{}: has no effect here, {} (given {value}); leave it out", spec.name, spec.help);
         }
         match self.target {
-            ServeTarget::One(kind) => one(&env, kind, self.flags, stop).await,
-            ServeTarget::Cluster(config) => up(&env, &config, stop).await,
+            ServeTarget::One(kind) => one(&env, kind, self.flags, stop, report).await,
+            ServeTarget::Cluster(config) => up(&env, &config, stop, report).await,
         }
     }
 }
@@ -116,6 +122,7 @@ async fn one(
     kind: ServerKind,
     flags: Arc<Flags>,
     stop: BoxFuture<'static, ()>,
+    report: &ReportState,
 ) -> Result<(), ExitError> {
     startup::check(env, kind, &flags).await.map_err(ExitError::usage)?;
     let mut stop = stop;
@@ -125,7 +132,9 @@ async fn one(
         ready = startup::wait_clock(env, kind, &flags) => ready.map_err(ExitError::clock)?,
     }
     let server = startup::start(env, kind, flags).await.map_err(ExitError::start)?;
+    report(ServiceState::Ready);
     let ended = until(stop, server.failed()).await;
+    report(ServiceState::Stopping);
     tracing::info!("stopping");
     server.shutdown().await;
     match (ended, server.clock().fault()) {
@@ -134,11 +143,18 @@ async fn one(
     }
 }
 
-async fn up(env: &Env, config: &ClusterConfig, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
+async fn up(
+    env: &Env,
+    config: &ClusterConfig,
+    stop: BoxFuture<'static, ()>,
+    report: &ReportState,
+) -> Result<(), ExitError> {
     config.check().map_err(ExitError::usage)?;
     let mut cluster = Cluster::start(env, config).await.map_err(ExitError::start)?;
     print(&welcome(&cluster, config));
+    report(ServiceState::Ready);
     let ended = until(stop, cluster.failed()).await;
+    report(ServiceState::Stopping);
     print("stopping\n");
     cluster.shutdown().await;
     ended

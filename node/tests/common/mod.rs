@@ -12,8 +12,15 @@ pub fn nyala(args: &[&str]) -> Command {
 
 /// Starts a cluster in `dir` on free ports, without waiting for it.
 pub fn begin_up(dir: &Path, settings: &[&str]) -> Child {
+    begin_up_command(dir, settings).spawn().unwrap()
+}
+
+/// Returns the command that starts a cluster in `dir` on free ports.
+pub fn begin_up_command(dir: &Path, settings: &[&str]) -> Command {
     let args = ["up", "--free-ports", "--log-level=warn", "--dir", dir.to_str().unwrap()];
-    nyala(&args).args(settings).stdout(Stdio::piped()).spawn().unwrap()
+    let mut command = nyala(&args);
+    command.args(settings).stdout(Stdio::piped());
+    command
 }
 
 /// Starts a cluster in `dir` and waits until it is up. Returns the process and its output.

@@ -1,0 +1,44 @@
+# Trial of the package as root in a fresh Debian; run by `cargo ci package`.
+
+export DEBIAN_FRONTEND=noninteractive
+apt-get install -y --no-install-recommends /root/nyala.deb
+
+# What it installs.
+nyala --version
+getent passwd nyala
+test "$(stat -c '%U:%G %a' /etc/nyala/master.toml)" = 'root:nyala 640'
+test -f /usr/lib/systemd/system/nyala-master.service
+test -f /usr/share/man/man1/nyala-tablet-server.1.gz
+systemd-analyze verify --man=no /usr/lib/systemd/system/nyala-master.service
+
+# A service without directories does not start, and says why.
+code=0
+nyala master --config /etc/nyala/master.toml 2> /tmp/refused || code=$?
+test "$code" = 2
+grep fs-wal-dir /tmp/refused
+
+# A server runs as the unit starts it, and stops in order.
+printf 'fs_wal_dir = "/var/lib/nyala/master/wal"\nrpc_bind_addresses = "127.0.0.1:7951"\nwebserver_enabled = false\n' \
+    > /etc/nyala/master.toml
+install -d -o nyala -g nyala /var/lib/nyala /var/lib/nyala/master
+setpriv --reuid nyala --regid nyala --clear-groups nyala master --config /etc/nyala/master.toml &
+server=$!
+for attempt in $(seq 300); do
+    nyala table list --masters 127.0.0.1:7951 && break
+    test "$attempt" != 300
+    sleep 0.1
+done
+kill -TERM "$server"
+wait "$server"
+test -f /var/lib/nyala/master/wal/instance
+
+# An upgrade keeps the settings that were changed.
+apt-get install -y --no-install-recommends --reinstall -o Dpkg::Options::=--force-confold /root/nyala.deb
+grep 7951 /etc/nyala/master.toml
+
+# A purge removes all but the data.
+apt-get purge -y nyala
+test ! -e /usr/bin/nyala
+test ! -e /etc/nyala/master.toml
+test -f /var/lib/nyala/master/wal/instance
+echo 'trial: passed'
