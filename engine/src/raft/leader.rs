@@ -183,7 +183,7 @@ impl Raft {
         match response.error.as_ref().map(|error| error.kind) {
             None if in_term => progress.accepted(&response, &self.log),
             Some(UpdateErrorKind::PrecedingMismatch) if in_term => {
-                progress.reset_next_index(&response, &self.log)
+                progress.reset_next_index(sent, &response, &self.log)
             }
             // A response from an earlier term says nothing about this one.
             None | Some(UpdateErrorKind::PrecedingMismatch | UpdateErrorKind::InvalidTerm) => {}

@@ -57,6 +57,9 @@ pub(super) struct PeerProgress {
     their_last: OpId,
     /// Index after which the log here begins. Later entries are tried instead, from `base` down.
     gced_until: Option<u64>,
+    /// Number of the newest update sent, and of the newest one when the entry that is tried now was chosen.
+    newest_sent: u64,
+    tried_after: u64,
     /// The peer's health at the last report.
     pub reported: PeerHealth,
 }
@@ -98,6 +101,8 @@ impl PeerProgress {
             broken: false,
             their_last: OpId::MIN,
             gced_until: None,
+            newest_sent: 0,
+            tried_after: 0,
             reported: PeerHealth::Unknown,
         }
     }
@@ -124,8 +129,9 @@ impl PeerProgress {
         self.next = self.next.max(self.matched + 1);
     }
 
-    /// Restarts after the last entry that is known to be the same, as the peer's log differs.
-    pub fn reset_next_index(&mut self, response: &UpdateResponse, log: &RaftLog) {
+    /// Restarts after the last entry that is known to be the same, as the peer's log differs. `sent`: the number of the
+    /// update that the peer rejected.
+    pub fn reset_next_index(&mut self, sent: u64, response: &UpdateResponse, log: &RaftLog) {
         let same = if log.holds(response.last_received) {
             response.last_received.index
         } else {
@@ -134,6 +140,9 @@ impl PeerProgress {
         (self.failures, self.broken) = (0, false);
         self.their_last = response.last_received;
         match self.gced_until {
+            // Several updates may be in flight. One from before the entry was chosen says nothing about it, and a member
+            // that can catch up must not be taken for one that cannot.
+            Some(_) if sent <= self.tried_after => {}
             // Logs that agree at an index agree before it: the search goes halfway down until they agree.
             Some(gced_until) if same <= gced_until => {
                 self.try_later_entry(gced_until, gced_until + (self.base.max(gced_until) - gced_until) / 2)
@@ -144,6 +153,7 @@ impl PeerProgress {
 
     /// Continues from `index`, which the peer may share; the log here begins after `gced_until`.
     fn try_later_entry(&mut self, gced_until: u64, index: u64) {
+        self.tried_after = self.newest_sent;
         if index > gced_until {
             self.restart(index);
         } else {
@@ -410,6 +420,7 @@ impl UpdateContext<'_> {
     ) -> UpdateRequest {
         *sent += 1;
         to.inflight.push(*sent);
+        to.newest_sent = *sent;
         to.first_sent.get_or_insert(self.now);
         to.last_sent = Some(self.now);
         to.reader_waits = false;

@@ -82,19 +82,19 @@ fn next(peer: &mut PeerProgress, log: &RaftLog) -> (Vec<(OpId, usize)>, Vec<u64>
 fn a_peer_behind_the_start_of_the_log_is_probed_halfway_down_until_nothing_is_left() {
     let (log, mut peer) = (log(), peer());
     let rejection = response(op(1, 28), OpId::MIN, 5, true);
-    peer.reset_next_index(&rejection, &log);
+    peer.reset_next_index(u64::MAX, &rejection, &log);
     assert_eq!(next(&mut peer, &log).1, [5], "its commit index, and the entries after it");
     peer.on_entries_gced(4, &log);
     assert!(peer.reading_from.is_some(), "the result of another read");
     peer.on_entries_gced(5, &log);
     let mut helped =
         PeerProgress { base: 20, gced_until: Some(5), ..PeerProgress::new(peer.peer.clone(), 30) };
-    helped.reset_next_index(&response(op(1, 28), OpId::MIN, 25, true), &log);
+    helped.reset_next_index(u64::MAX, &response(op(1, 28), OpId::MIN, 25, true), &log);
     assert_eq!((helped.base, helped.unrecoverable), (25, false), "another server caught it up");
     let mut tried = vec![peer.base];
     while !peer.unrecoverable {
         peer.inflight.clear();
-        peer.reset_next_index(&rejection, &log);
+        peer.reset_next_index(u64::MAX, &rejection, &log);
         tried.push(peer.base);
     }
     assert_eq!(tried, [20, 12, 8, 6, 6], "no later than its last entry of a term that the leader can share");
@@ -104,9 +104,24 @@ fn a_peer_behind_the_start_of_the_log_is_probed_halfway_down_until_nothing_is_le
 }
 
 #[test]
+fn a_rejection_of_an_earlier_update_says_nothing_about_a_later_probe() {
+    let (log, mut peer) = (log(), peer());
+    let rejection = response(op(1, 19), OpId::MIN, 18, true);
+    peer.newest_sent = 2;
+    peer.reset_next_index(1, &rejection, &log);
+    assert_eq!(next(&mut peer, &log).1, [18]);
+    peer.on_entries_gced(18, &log);
+    assert_eq!((peer.base, peer.unrecoverable), (19, false), "the peer's last entry is still in the log");
+    peer.reset_next_index(2, &rejection, &log);
+    assert_eq!((peer.base, peer.unrecoverable), (19, false), "sent before that entry was tried");
+    peer.reset_next_index(3, &rejection, &log);
+    assert!(peer.unrecoverable, "the peer does not have that entry");
+}
+
+#[test]
 fn shared_entries_are_not_sent_again() {
     let (log, mut peer) = (log(), peer());
-    peer.reset_next_index(&response(op(2, 24), OpId::MIN, 5, true), &log);
+    peer.reset_next_index(u64::MAX, &response(op(2, 24), OpId::MIN, 5, true), &log);
     assert_eq!(next(&mut peer, &log).0, [(op(2, 24), 4)], "one update, as it is not sure yet");
     peer.inflight.clear();
     peer.accepted(&response(op(2, 26), op(2, 26), 26, false), &log);
@@ -116,7 +131,7 @@ fn shared_entries_are_not_sent_again() {
     peer.accepted(&response(op(3, 29), op(3, 29), 26, false), &log);
     assert_eq!(peer.matched, 26, "not an entry of this log");
     assert_eq!(next(&mut peer, &log).0, [(op(2, 28), 2)]);
-    peer.reset_next_index(&response(op(1, 2), OpId::MIN, 2, true), &log);
+    peer.reset_next_index(u64::MAX, &response(op(1, 2), OpId::MIN, 2, true), &log);
     assert_eq!((peer.base, peer.next), (26, 27), "durable entries stay matched");
 }
 
@@ -138,7 +153,7 @@ fn entries_read_are_sent_only_if_they_match_the_request() {
         |range: std::ops::RangeInclusive<u64>| range.map(|index| entry(op(1, index))).collect::<Vec<_>>();
     let reading_peer = || {
         let mut peer = peer();
-        peer.reset_next_index(&response(op(1, 10), OpId::MIN, 10, true), &log);
+        peer.reset_next_index(u64::MAX, &response(op(1, 10), OpId::MIN, 10, true), &log);
         assert_eq!(next(&mut peer, &log).1, [10], "with the entry before, whose term is not known");
         // The heartbeat that was sent instead has its response.
         peer.inflight.clear();
