@@ -3,7 +3,7 @@
 //! A write of unknown outcome may take effect at any time after its call, or never. A state of the sweep is a row, the
 //! unknown writes that took effect, and the rows that open diff scans began with.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::answers::{columns_of, key_of, within};
 use super::history::{ReadCall, ReadOutcome, TableCall, TableEvent, WriteOutcome};
@@ -16,8 +16,12 @@ use crate::oracle::{OracleReport, Violation};
 use crate::wire::keys;
 use crate::wire::scan::ScanRow;
 
-/// Most states of a row that are followed; above, the row is left undecided.
+/// Most states of a row that are followed. Of more, those in which the fewest unknown writes took effect stay: if one of
+/// them explains all calls, the row is correct, and if none does, the row is left undecided.
 const STATES_MAX: usize = 2_000;
+const STATES_LEFT: usize = 400;
+/// Most unknown writes of a row.
+const UNKNOWN_MAX: usize = 120;
 /// Lines of a story on each side of the violation.
 const STORY_LINES: usize = 10;
 
@@ -53,7 +57,7 @@ struct Unknown<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct CandidateState {
     row: ModelRow,
-    applied: u64,
+    applied: u128,
     /// Diff scans that have begun: their call, the row then, and whether it was written since.
     open: Vec<(usize, ModelRow, bool)>,
 }
@@ -75,6 +79,8 @@ struct Sweep<'a, 'r> {
     calls: &'a [Call<'a>],
     reads: BTreeMap<usize, Read<'a>>,
     report: &'r mut OracleReport,
+    /// True once states of the key were left out, as there were too many.
+    is_incomplete: bool,
 }
 
 /// Checks the calls on one tablet.
@@ -94,7 +100,7 @@ pub fn check(table: &Incarnation, calls: &[Call], report: &mut OracleReport) {
             reads.insert(at, read);
         }
     }
-    let mut sweep = Sweep { table, calls, reads, report };
+    let mut sweep = Sweep { table, calls, reads, report, is_incomplete: false };
     for key in sweep.keys() {
         sweep.check_key(&key);
     }
@@ -129,29 +135,43 @@ impl<'a> Sweep<'a, '_> {
 
     fn check_key(&mut self, key: &[u8]) {
         let (key_events, unknown) = self.key_events(key);
-        if unknown.len() > 60 {
+        self.is_incomplete = false;
+        if unknown.len() > UNKNOWN_MAX {
             return self.give_up(key);
         }
         let mut candidates = BTreeSet::from([CandidateState { row: None, applied: 0, open: Vec::new() }]);
         let mut ever: BTreeSet<ModelRow> = BTreeSet::from([None]);
         for (stamp, key_event) in &key_events {
-            if !self.let_unknown_take_effect(&mut candidates, &unknown, *stamp, &mut ever) {
-                return self.give_up(key);
-            }
+            self.let_unknown_take_effect(&mut candidates, &unknown, *stamp, &mut ever);
             let next = self.step(key, &candidates, key_event);
             ever.extend(next.iter().map(|candidate| candidate.row.clone()));
+            if next.is_empty() && self.is_incomplete {
+                return self.give_up(key);
+            }
             if next.is_empty() {
                 self.leave_out(key);
                 return self.object(key, key_event, &candidates);
             }
             candidates = next;
-            if candidates.len() > STATES_MAX {
-                return self.give_up(key);
-            }
+            self.limit(&mut candidates);
         }
-        if self.let_unknown_take_effect(&mut candidates, &unknown, HybridStamp::MAX, &mut ever) {
+        self.let_unknown_take_effect(&mut candidates, &unknown, HybridStamp::MAX, &mut ever);
+        if !self.is_incomplete {
             self.check_stale_reads(key, &ever);
         }
+    }
+
+    /// Leaves out states if there are too many; returns true if so.
+    fn limit(&mut self, candidates: &mut BTreeSet<CandidateState>) -> bool {
+        if candidates.len() <= STATES_MAX {
+            return false;
+        }
+        self.is_incomplete = true;
+        let mut left: Vec<CandidateState> = std::mem::take(candidates).into_iter().collect();
+        left.sort_by_key(|candidate| candidate.applied.count_ones());
+        left.truncate(STATES_LEFT);
+        candidates.extend(left);
+        true
     }
 
     /// Leaves a key undecided: it may be in any count.
@@ -209,16 +229,16 @@ impl<'a> Sweep<'a, '_> {
         (key_events, unknown)
     }
 
-    /// Adds the candidates in which unknown writes took effect before a timestamp. Returns false if there are too many.
+    /// Adds the candidates in which unknown writes took effect before a timestamp.
     fn let_unknown_take_effect(
-        &self,
+        &mut self,
         candidates: &mut BTreeSet<CandidateState>,
         unknown: &[Unknown],
         before: HybridStamp,
         ever: &mut BTreeSet<ModelRow>,
-    ) -> bool {
-        let mut new: Vec<CandidateState> = candidates.iter().cloned().collect();
-        while let Some(candidate) = new.pop() {
+    ) {
+        let mut new: VecDeque<CandidateState> = candidates.iter().cloned().collect();
+        while let Some(candidate) = new.pop_front() {
             for (at, write) in unknown.iter().enumerate() {
                 if candidate.applied & (1 << at) != 0 || write.earliest >= before {
                     continue;
@@ -234,15 +254,14 @@ impl<'a> Sweep<'a, '_> {
                     };
                     if candidates.insert(next.clone()) {
                         ever.insert(next.row.clone());
-                        new.push(next);
+                        new.push_back(next);
                     }
                 }
-                if candidates.len() > STATES_MAX {
-                    return false;
+                if self.limit(candidates) {
+                    return;
                 }
             }
         }
-        true
     }
 
     /// Returns what a write does to a row under a version, and its answers.
@@ -325,6 +344,8 @@ impl<'a> Sweep<'a, '_> {
             }
         }
         if read.call.columns.is_empty() {
+            // A state that was left out may count otherwise.
+            let sums = if self.is_incomplete { (0, 1) } else { sums };
             (read.least, read.most) = (read.least + sums.0, read.most + sums.1);
         }
         next

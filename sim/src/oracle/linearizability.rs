@@ -35,11 +35,16 @@ pub fn check(rows: &BTreeMap<RowKey, Vec<RowEvent>>, report: &mut OracleReport) 
             .filter(|row_event| takes_part(row_event) && !row_event.what.is_unknown_write())
             .collect();
         let mut answer = search(&ops);
-        // Most writes of unknown outcome never took effect, and each one that takes part doubles the search.
-        if matches!(answer, Answer::Broken { .. })
-            && row_events.iter().any(|row_event| row_event.what.is_unknown_write())
-        {
+        let has_unknown = row_events.iter().any(|row_event| row_event.what.is_unknown_write());
+        // Most writes of unknown outcome never took effect, and each one that takes part doubles the search. An order of
+        // all others and of those whose values were read explains the row.
+        if has_unknown && !matches!(answer, Answer::Linear) {
+            let read = values_read(row_events);
             ops = row_events.iter().filter(|row_event| takes_part(row_event)).collect();
+            let seen: Vec<&RowEvent> = ops.iter().copied().filter(|op| !is_unseen(op, &read)).collect();
+            answer = search(&seen);
+        }
+        if has_unknown && !matches!(answer, Answer::Linear) {
             answer = search(&ops);
         }
         match answer {
@@ -63,6 +68,21 @@ fn takes_part(row_event: &RowEvent) -> bool {
         RowEventKind::Write { .. } => true,
         RowEventKind::Read { mode, .. } => *mode != ScanMode::Snapshot,
     }
+}
+
+/// Returns the values of a row that reads returned.
+fn values_read(row_events: &[RowEvent]) -> BTreeSet<i64> {
+    let rows = row_events.iter().filter_map(|row_event| match &row_event.what {
+        RowEventKind::Read { state: Some(row), .. } => Some(row),
+        _ => None,
+    });
+    rows.flatten().filter_map(|cell| *cell).collect()
+}
+
+/// Returns true for a write of unknown outcome none of whose values was read.
+fn is_unseen(row_event: &RowEvent, read: &BTreeSet<i64>) -> bool {
+    let RowEventKind::Write { row, answer: None } = &row_event.what else { return false };
+    !row.cells.iter().flatten().flatten().any(|value| read.contains(value))
 }
 
 enum Answer {

@@ -13,7 +13,8 @@
 //!
 //! The last read of a row, after the faults, shows if an acknowledged write was lost: see [`super::durability`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::row_history::{RowEvent, RowEventKind, RowKey};
 use super::row_semantics::{self, RowState};
@@ -22,9 +23,12 @@ use crate::history::{HybridStamp, RowOutcome};
 
 const NAME: &str = "versions";
 
-/// With more unknown writes or more states than this, a row counts as undecided.
-const UNKNOWN_MAX: usize = 24;
+/// With more unknown writes than this, a row counts as undecided.
+const UNKNOWN_MAX: usize = 128;
+/// Most hypotheses of a row that are followed. Of more, those in which the fewest unknown writes happened stay: if one of
+/// them explains all replies, the row is correct, and if none does, the row counts as undecided.
 const STATES_MAX: usize = 20_000;
+const STATES_LEFT: usize = 2_000;
 
 /// Checks every row.
 pub fn check(rows: &BTreeMap<RowKey, Vec<RowEvent>>, report: &mut OracleReport) {
@@ -36,8 +40,8 @@ pub fn check(rows: &BTreeMap<RowKey, Vec<RowEvent>>, report: &mut OracleReport) 
         }
         match timeline.replay() {
             Ok(checked) => report.checked += checked,
-            Err(Stop::TooMany) => report.undecided += 1,
-            Err(Stop::At(row_event)) => {
+            Err(_) if timeline.is_incomplete.get() => report.undecided += 1,
+            Err(row_event) => {
                 let what = "this answer contradicts the row's versions at its timestamp";
                 report.add(Violation::of_row(NAME, *key, what, row_events, row_event.operation));
             }
@@ -50,7 +54,7 @@ pub fn check(rows: &BTreeMap<RowKey, Vec<RowEvent>>, report: &mut OracleReport) 
 struct VersionHypothesis {
     state: RowState,
     /// The unknown writes that have happened, a bit each.
-    used: u32,
+    used: u128,
     /// The timestamp of the last change is not below this.
     changed: HybridStamp,
     /// Presence of the row at the start of each diff scan's window, a bit each.
@@ -69,11 +73,8 @@ struct Timeline<'a> {
     events: Vec<(HybridStamp, Event<'a>)>,
     unknown: Vec<&'a RowEvent<'a>>,
     marks: BTreeMap<HybridStamp, u32>,
-}
-
-enum Stop<'a> {
-    At(&'a RowEvent<'a>),
-    TooMany,
+    /// True once hypotheses were left out, as there were too many.
+    is_incomplete: Cell<bool>,
 }
 
 impl<'a> Timeline<'a> {
@@ -105,16 +106,16 @@ impl<'a> Timeline<'a> {
         events.sort_unstable_by_key(|(at, rank, order, _)| (*at, *rank, *order));
         let events = events.into_iter().map(|(at, _, _, event)| (at, event)).collect();
         let unknown = row_events.iter().filter(|row_event| row_event.what.is_unknown_write()).collect();
-        Timeline { events, unknown, marks }
+        Timeline { events, unknown, marks, is_incomplete: Cell::new(false) }
     }
 
-    /// Replays the row; returns the number of replies checked, or the place where no hypothesis was left.
-    fn replay(&self) -> Result<u64, Stop<'a>> {
+    /// Replays the row; returns the number of replies checked, or the reply at which no hypothesis was left.
+    fn replay(&self) -> Result<u64, &'a RowEvent<'a>> {
         let mut hypotheses = vec![VersionHypothesis { state: None, used: 0, changed: 0, there: 0 }];
         let (mut checked, mut last) = (0, 0);
         for (at, event) in &self.events {
             if *at > last {
-                hypotheses = self.branch_on_unknown(hypotheses, last, *at)?;
+                hypotheses = self.branch_on_unknown(hypotheses, last, *at);
                 last = *at;
             }
             let row_event = match event {
@@ -132,7 +133,7 @@ impl<'a> Timeline<'a> {
                 }
             };
             if hypotheses.is_empty() {
-                return Err(Stop::At(row_event));
+                return Err(row_event);
             }
             checked += 1;
         }
@@ -145,14 +146,14 @@ impl<'a> Timeline<'a> {
         hypotheses: Vec<VersionHypothesis>,
         from: HybridStamp,
         to: HybridStamp,
-    ) -> Result<Vec<VersionHypothesis>, Stop<'a>> {
+    ) -> Vec<VersionHypothesis> {
         if self.unknown.is_empty() {
-            return Ok(hypotheses);
+            return hypotheses;
         }
-        let mut fresh = hypotheses.clone();
+        let mut fresh = VecDeque::from(hypotheses.clone());
         // Hypotheses that became equal are merged.
         let mut hypotheses = BTreeSet::from_iter(hypotheses);
-        while let Some(hypothesis) = fresh.pop() {
+        while let Some(hypothesis) = fresh.pop_front() {
             for (number, row_event) in self.unknown.iter().enumerate() {
                 // Its timestamp is above what its client had seen, and below `to`.
                 if hypothesis.used & (1 << number) != 0 || row_event.after.saturating_add(1) >= to {
@@ -168,14 +169,23 @@ impl<'a> Timeline<'a> {
                     there: hypothesis.there,
                 };
                 if hypotheses.insert(next.clone()) {
-                    fresh.push(next);
+                    fresh.push_back(next);
                 }
             }
             if hypotheses.len() > STATES_MAX {
-                return Err(Stop::TooMany);
+                return self.simplest(hypotheses);
             }
         }
-        Ok(hypotheses.into_iter().collect())
+        hypotheses.into_iter().collect()
+    }
+
+    /// Leaves out hypotheses but those in which the fewest unknown writes happened.
+    fn simplest(&self, hypotheses: BTreeSet<VersionHypothesis>) -> Vec<VersionHypothesis> {
+        self.is_incomplete.set(true);
+        let mut left: Vec<VersionHypothesis> = hypotheses.into_iter().collect();
+        left.sort_by_key(|hypothesis| hypothesis.used.count_ones());
+        left.truncate(STATES_LEFT);
+        left
     }
 
     /// Returns true if this read would return in that hypothesis what it returned.
