@@ -18,6 +18,7 @@ pub use model::{Model, ReplicaEvent};
 
 use crate::oracle::Violation;
 
+pub mod acknowledged_stays;
 pub mod applied_agree;
 pub mod change_in_own_term;
 pub mod commit_by_majority;
@@ -34,10 +35,13 @@ pub mod log_matching;
 pub mod model;
 pub mod necessary_copy;
 pub mod no_amnesia;
+pub mod no_blind_vote;
 pub mod no_committed_truncation;
 pub mod no_revival;
+pub mod no_stale_delete;
 pub mod one_leader_per_term;
 pub mod one_vote_per_term;
+pub mod only_voters_lead;
 pub mod pre_vote_first;
 pub mod quorum_keeps;
 pub mod quorums_meet;
@@ -140,6 +144,10 @@ impl Tablet {
                 Box::new(change_in_own_term::ChangeInOwnTerm::default()),
                 Box::new(leader_undisturbed::LeaderUndisturbed::default()),
                 Box::new(live_majority::LiveMajority::default()),
+                Box::new(only_voters_lead::OnlyVotersLead),
+                Box::new(no_blind_vote::NoBlindVote),
+                Box::new(no_stale_delete::NoStaleDelete),
+                Box::new(acknowledged_stays::AcknowledgedStays),
             ],
             recent: VecDeque::new(),
         }

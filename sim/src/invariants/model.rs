@@ -69,6 +69,8 @@ pub struct Replica {
     pub log: Log,
     /// Last durable index of the log.
     pub durable: u64,
+    /// True while the replica does not know the end of its log: it could not be opened, and no copy has replaced it.
+    pub is_blind: bool,
     /// The log before each truncation that a crash may still undo, oldest first.
     cut: Vec<Log>,
     pub post: Option<PostState>,
@@ -114,9 +116,18 @@ impl Replica {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub voters: BTreeSet<PeerId>,
+    pub learners: BTreeSet<PeerId>,
 }
 
 impl Config {
+    pub fn new(voters: &[PeerId], learners: &[PeerId]) -> Config {
+        Config { voters: voters.iter().copied().collect(), learners: learners.iter().copied().collect() }
+    }
+
+    pub fn is_member(&self, peer: PeerId) -> bool {
+        self.voters.contains(&peer) || self.learners.contains(&peer)
+    }
+
     pub fn majority(&self) -> usize {
         self.voters.len() / 2 + 1
     }
@@ -175,6 +186,7 @@ impl Model {
         }
         let mut replica = self.replicas.remove(&at).unwrap_or_default();
         self.act(at, &event.note.action, post, &mut replica);
+        replica.is_blind = stays_blind(&event.note, replica.is_blind);
         replica.post = Some(post);
         self.replicas.insert(at, replica);
         self.commit(at, &event.note);
@@ -182,18 +194,18 @@ impl Model {
 
     fn act(&mut self, at: PeerId, action: &RaftAction, post: PostState, replica: &mut Replica) {
         match action {
-            RaftAction::Create { voters, .. } => {
+            RaftAction::Create { voters, learners } => {
                 *replica = Replica { life: replica.life, ..Replica::default() };
-                self.configs.insert(OpId::MIN, Config { voters: voters.iter().copied().collect() });
+                self.configs.insert(OpId::MIN, Config::new(voters, learners));
             }
             RaftAction::BecomeLeader => drop(self.leaders.insert(post.term, replica.log.clone())),
             RaftAction::ClientAppend { op, timestamp } => {
                 self.lead(*op, replica);
                 self.timestamps.insert(*op, *timestamp);
             }
-            RaftAction::ConfigAppend { op, voters, .. } => {
+            RaftAction::ConfigAppend { op, voters, learners, .. } => {
                 self.lead(*op, replica);
-                self.configs.insert(*op, Config { voters: voters.iter().copied().collect() });
+                self.configs.insert(*op, Config::new(voters, learners));
             }
             RaftAction::LeaderPersist { upto } | RaftAction::FollowerPersist { upto } => {
                 replica.durable = replica.durable.max(upto.index);
@@ -308,9 +320,14 @@ impl Model {
 
     /// Returns the configuration in force at a replica: the newest in its log, committed or not.
     pub fn config_of(&self, peer: PeerId) -> Option<&Config> {
+        self.config_at(peer, u64::MAX).map(|(_, config)| config)
+    }
+
+    /// Returns the newest configuration in a replica's log up to an index, and the index of its entry.
+    pub fn config_at(&self, peer: PeerId, index: u64) -> Option<(u64, &Config)> {
         let log = &self.replicas.get(&peer)?.log;
-        let mine = self.configs.iter().filter(|(op, _)| log.has(**op));
-        mine.max_by_key(|(op, _)| op.index).map(|(_, config)| config)
+        let mine = self.configs.iter().filter(|(op, _)| op.index <= index && log.has(**op));
+        mine.max_by_key(|(op, _)| op.index).map(|(op, config)| (op.index, config))
     }
 
     /// Returns true if an operation of this timestamp violates a safe time. Clocks whose error exceeds the stated one
@@ -322,6 +339,25 @@ impl Model {
 
     pub fn role(&self, peer: PeerId) -> Option<NotedRole> {
         self.replicas.get(&peer)?.post.map(|post| post.role)
+    }
+}
+
+/// Returns true if a replica does not know the end of its log after an action; `was`: true if it did not before.
+fn stays_blind(note: &RaftNote, was: bool) -> bool {
+    match note.action {
+        RaftAction::FailOpen { .. } => note.post.last == OpId::MIN,
+        // A tombstone, or a copy that has begun, that remembers no OpId.
+        RaftAction::Tombstone { .. }
+        | RaftAction::CopyStart { .. }
+        | RaftAction::CopyAbort
+        | RaftAction::Restart { .. }
+            if note.post.data != NotedDataState::Ready =>
+        {
+            was && note.post.last == OpId::MIN
+        }
+        RaftAction::Restart { .. } | RaftAction::Create { .. } | RaftAction::Delete => false,
+        RaftAction::CopyFinish => false,
+        _ => was,
     }
 }
 

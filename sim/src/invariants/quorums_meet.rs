@@ -15,8 +15,8 @@ impl Invariant for QuorumsMeet {
     }
 
     fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
-        let RaftAction::ConfigAppend { op, voters, .. } = &event.note.action else { return Ok(()) };
-        let (new, post) = (Config { voters: voters.iter().copied().collect() }, event.note.post);
+        let RaftAction::ConfigAppend { op, voters, learners, .. } = &event.note.action else { return Ok(()) };
+        let (new, post) = (Config::new(voters, learners), event.note.post);
         if let Some(old) = before.config_of(event.at).filter(|old| !meet(old, &new)) {
             let (old, new) = (old.voters.len(), new.voters.len());
             return Err(format!(

@@ -36,7 +36,7 @@ fn two_of_four_meet_every_majority() {
     cluster.post('b').last = op("1.3");
     cluster.post('b').commit = 3;
     cluster.note('b', RaftAction::Restart { vote: Some(peer('a')) });
-    assert_eq!(cluster.violated(), ["QuorumKeeps"], "{}", describe(&cluster));
+    assert_eq!(cluster.violated(), ["AcknowledgedStays", "QuorumKeeps"], "{}", describe(&cluster));
 }
 
 #[test]

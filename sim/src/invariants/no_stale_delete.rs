@@ -1,0 +1,34 @@
+//! NoStaleDelete: a request to delete a replica has no effect once the replica knows that it was revoked, that is, knows
+//! a committed configuration with itself that is newer than the one the request names.
+//!
+//! VotersStay looks at voters of live tablets at the end of a run; this looks at each request, learners included.
+
+use engine::note::raft::{NotedDataState, RaftAction};
+
+use super::{Invariant, Model, ReplicaEvent};
+
+/// The invariant of this module.
+#[derive(Debug, Default)]
+pub struct NoStaleDelete;
+
+impl Invariant for NoStaleDelete {
+    fn name(&self) -> &'static str {
+        "NoStaleDelete"
+    }
+
+    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
+        let at = event.at;
+        let RaftAction::Tombstone { cas: Some(named) } = event.note.action else { return Ok(()) };
+        let former = before.replicas.get(&at).filter(|replica| !replica.is_blind);
+        let Some(post) = former.and_then(|replica| replica.post) else { return Ok(()) };
+        if post.data != NotedDataState::Ready {
+            return Ok(());
+        }
+        match before.config_at(at, post.commit) {
+            Some((index, config)) if index > named && config.is_member(at) => Err(format!(
+                "{at} is deleted by a request of configuration {named}, and is a member of the committed one of {index}"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
