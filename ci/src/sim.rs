@@ -11,9 +11,13 @@ use crate::command::cargo;
 use crate::steps::Steps;
 
 /// Runs by name.
-const RUNS: [(&str, &[&str]); 6] = [
+const RUNS: [(&str, &[&str]); 7] = [
     ("sim madsim", &["sim", "run", "--seeds", "1..119", "--size", "smoke", "--minutes", "1"]),
     ("sim madsim full", &["sim", "run", "--seeds", "121..151", "--minutes", "1"]),
+    (
+        "sim tables",
+        &["sim", "run", "--seeds", "1..61", "--size", "smoke", "--minutes", "1", "--profile", "tables"],
+    ),
     (
         "sim turmoil",
         &["sim", "run", "--seeds", "1..21", "--size", "smoke", "--minutes", "1", "--world", "turmoil"],

@@ -14,6 +14,7 @@ use crate::random_stream::RandomStream;
 mod commit_wait;
 mod competing_leaders;
 mod deposed_leader;
+mod honest_clocks;
 mod lagging_member;
 mod lost_quorum;
 mod lost_replies;
@@ -42,4 +43,5 @@ pub(crate) fn add_scenarios(plan: &mut Plan, profile: FaultProfile, work: Durati
     lagging_member::add(&mut stream("laggard"), plan, profile);
     deposed_leader::add(&mut stream("deposed"), plan, profile);
     master_changes::add(&mut stream("masters"), plan, profile, work);
+    honest_clocks::add(&mut stream("honest clocks"), plan, profile);
 }
