@@ -13,6 +13,7 @@ use node::tserver::{self, TserverConfig};
 use nyala_common::env::Env;
 
 use crate::run_observer::RunObserver;
+use crate::server_usage::RunningServers;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
 use crate::world::{HostProgram, ProgramResult, World};
 use sim_plan::{EngineLimits, Host, Plan};
@@ -52,14 +53,14 @@ pub fn boot(world: &mut dyn World, plan: &Plan, observer: &RunObserver) {
         machine.drift_clock(clock.drift_ppm, true_micros);
     }
     for host in plan.servers() {
-        if let Some(program) = server(plan, host) {
+        if let Some(program) = server(plan, host, observer.running()) {
             world.boot(&host.name(), program);
         }
     }
 }
 
 /// Returns the program of a server; `None` for a client.
-fn server(plan: &Plan, host: Host) -> Option<HostProgram> {
+fn server(plan: &Plan, host: Host, running: &RunningServers) -> Option<HostProgram> {
     match host {
         Host::Master(_) => {
             let config = master_config(plan, host);
@@ -67,7 +68,8 @@ fn server(plan: &Plan, host: Host) -> Option<HostProgram> {
         }
         Host::Tserver(_) => {
             let config = tserver_config(plan, host);
-            Some(Arc::new(move |env| Box::pin(serve_tablets(env, config.clone()))))
+            let running = running.clone();
+            Some(Arc::new(move |env| Box::pin(serve_tablets(env, config.clone(), host, running.clone()))))
         }
         Host::Client(_) => None,
     }
@@ -79,8 +81,14 @@ async fn serve_master(env: Env, config: MasterConfig) -> ProgramResult {
     Err("the master's catalog ended".into())
 }
 
-async fn serve_tablets(env: Env, config: TserverConfig) -> ProgramResult {
-    let _server = tserver::run(env, config).await?;
+async fn serve_tablets(
+    env: Env,
+    config: TserverConfig,
+    host: Host,
+    running: RunningServers,
+) -> ProgramResult {
+    let server = tserver::run(env, config).await?;
+    running.add(host, &server.server);
     pending().await
 }
 

@@ -20,6 +20,7 @@ pub mod post_checks;
 pub mod projection;
 pub mod run;
 pub mod run_observer;
+pub mod server_usage;
 pub mod study;
 pub mod trigger;
 pub mod wire;

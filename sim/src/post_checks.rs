@@ -17,6 +17,10 @@ use sim_plan::{Host, Plan};
 
 /// Duration without requests.
 pub const IDLE: Duration = Duration::from_secs(2);
+/// Most times that the idle cluster is looked at.
+pub const IDLE_TIMES: u32 = 10;
+/// Time after which a server drops the scanners and the copy sessions that no client uses.
+pub const EXPIRY: Duration = Duration::from_secs(200);
 
 /// Reports orphans of tablets on the servers' disks.
 pub fn find_orphans(world: &mut dyn World, plan: &Plan) -> Vec<Violation> {

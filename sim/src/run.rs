@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
 use crate::injector::FaultInjector;
-use crate::oracle::{OracleReport, Violation, availability, idle_traffic, uncaused_failures};
+use crate::oracle::{OracleReport, Violation, availability, idle_traffic, resources, uncaused_failures};
 use crate::post_checks;
 use crate::run_observer::RunObserver;
 use crate::workload::Workload;
@@ -211,8 +211,12 @@ fn check_availability(plan: &Plan, workload: &Workload, injector: &FaultInjector
         began: BOOTED.as_nanos() as u64,
         settle: cluster::recovery_time(plan),
         throttles: plan.cluster.memory < AMPLE_MEMORY,
+        attempt: plan.cluster.rpc_timeout,
+        is_impatient: plan.cluster.rpc_timeout < plan.cluster.raft_heartbeat * 4,
     };
-    availability::check(&workload.history().operations(), &conditions, report);
+    let operations = workload.history().operations();
+    availability::check(&operations, &conditions, report);
+    availability::check_tables(&workload.table_history().events(), &operations, &conditions, report);
 }
 
 fn to_record(violation: &Violation) -> ViolationRecord {
@@ -289,27 +293,42 @@ impl Run<'_> {
     fn check_idle_phase(&mut self, injector: &mut FaultInjector) {
         let mut left = Vec::new();
         // The last dropped tablets may still be in deletion.
-        for time in 0..10 {
-            let before = self.world.log().fingerprint().events;
-            let idle: HostProgram = Arc::new(|env| {
-                Box::pin(async move {
-                    env.sleep(post_checks::IDLE).await;
-                    Ok(())
-                })
-            });
-            self.world.client(&format!("idler{time}"), idle);
-            if !self.pass(injector, post_checks::IDLE * 5, "the idle phase") {
-                return;
-            }
-            let events = self.world.log().fingerprint().events - before;
-            left = post_checks::find_orphans(self.world, self.plan);
-            left.extend(post_checks::find_long_logs(self.world, self.plan));
-            left.extend(idle_traffic::check(&self.plan.cluster, events, post_checks::IDLE));
+        for time in 0..post_checks::IDLE_TIMES {
+            let Some(found) = self.idle(injector, time, post_checks::IDLE) else { return };
+            left = found;
             if left.is_empty() {
                 break;
             }
         }
+        // What clients have left open is dropped some time later.
+        if !left.is_empty() && left.iter().all(|violation| violation.oracle == resources::NAME) {
+            let Some(found) = self.idle(injector, post_checks::IDLE_TIMES, post_checks::EXPIRY) else {
+                return;
+            };
+            left = found;
+        }
         self.failures.extend(left.iter().map(to_record));
+    }
+
+    /// Lets the cluster be idle for some time; returns what is left over, `None` if the run has failed.
+    fn idle(&mut self, injector: &mut FaultInjector, time: u32, span: Duration) -> Option<Vec<Violation>> {
+        let before = self.world.log().fingerprint().events;
+        let idle: HostProgram = Arc::new(move |env| {
+            Box::pin(async move {
+                env.sleep(span).await;
+                Ok(())
+            })
+        });
+        self.world.client(&format!("idler{time}"), idle);
+        if !self.pass(injector, span * 5, "the idle phase") {
+            return None;
+        }
+        let events = self.world.log().fingerprint().events - before;
+        let mut left = post_checks::find_orphans(self.world, self.plan);
+        left.extend(post_checks::find_long_logs(self.world, self.plan));
+        left.extend(idle_traffic::check(&self.plan.cluster, events, span));
+        left.extend(resources::check(&self.observer.running().usages()));
+        Some(left)
     }
 
     /// Lets time pass until every client has ended; false if they do not within the limit, or one fails.

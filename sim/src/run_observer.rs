@@ -19,6 +19,7 @@ use crate::invariants::InvariantChecker;
 use crate::machine::Machine;
 use crate::oracle::memory_limit::MemoryReadings;
 use crate::oracle::{Violation, hybrid_time, uncaused_failures};
+use crate::server_usage::RunningServers;
 use crate::trigger::Triggers;
 use sim_plan::{EngineLimits, Host, Plan};
 
@@ -46,6 +47,7 @@ struct Observations {
     machines: Mutex<Vec<Weak<Machine>>>,
     /// Machine of each server.
     hosts: Mutex<BTreeMap<PeerId, Host>>,
+    running: RunningServers,
     /// `None` if traces were not requested.
     traces: Option<Mutex<Traces>>,
 }
@@ -101,6 +103,7 @@ impl RunObserver {
             changed,
             machines,
             hosts,
+            running: RunningServers::default(),
             traces,
         };
         RunObserver { state: Arc::new(state) }
@@ -126,6 +129,11 @@ impl RunObserver {
         self.state.machines().push(machine.clone());
         let (state, name) = (self.state.clone(), host.name());
         ObserverHandle::new(Arc::new(MachineObserver { state, host, name, triggers, machine }))
+    }
+
+    /// Returns the tablet servers that run.
+    pub fn running(&self) -> &RunningServers {
+        &self.state.running
     }
 
     /// Sets the silent machines, each with the start of its silence.
@@ -191,6 +199,7 @@ impl Observer for MachineObserver {
         self.report_uncaused(uncaused_failures::check_mark(&self.name, mark));
         if let Some(found) = uncaused_failures::check_log(&self.name, mark).filter(|_| self.state.keeps_all())
         {
+            event_log::record_unhashed_here("role", || found.to_string());
             self.state.uncaused().push(found);
         }
         self.state.count(mark);

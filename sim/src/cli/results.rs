@@ -112,7 +112,8 @@ impl Results {
         outln!("never       {} kinds of faults: {}", silent.len(), silent.join("; "));
         let mut marks = self.tally(|outcome| &outcome.marks);
         // `cargo sim coverage` prints the cells of model tables.
-        marks.retain(|name, _| !name.starts_with(crate::model_oracle::coverage::PREFIX));
+        let others = [crate::model_oracle::coverage::PREFIX, crate::oracle::answers::PREFIX];
+        marks.retain(|name, _| !others.iter().any(|prefix| name.starts_with(prefix)));
         print_tally("marks", &marks);
         let never = crate::marks::unreached(&marks);
         outln!("never       {} of {} marks: {}", never.len(), crate::marks::MARKS.len(), never.join("; "));

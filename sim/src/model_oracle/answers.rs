@@ -15,7 +15,7 @@ use crate::wire::scan::{ScanRow, ScanTime};
 const INVALID_SCHEMA: i32 = 2;
 const MISMATCHED_SCHEMA: i32 = 5;
 /// Code of an invalid scan.
-const INVALID_SCAN_SPEC: i32 = 9;
+const INVALID_SCAN_SPEC: i32 = 8;
 /// Code of a snapshot out of the history.
 const INVALID_SNAPSHOT: i32 = 13;
 /// Status of a row that is not in the tablet's partition.

@@ -88,8 +88,8 @@ pub fn fits_diff(
         (Some(row), None) => {
             let of_keys = call.conditions.iter().all(|(number, _)| usize::from(*number) < table.key_count());
             match seen {
-                Some(seen) => seen.deleted && (!of_keys || kept(table, call, meaning, row) != Truth::No),
-                // Which values of a deleted row conditions see is not documented.
+                Some(seen) => seen.deleted,
+                // Which values of a deleted row conditions see is not documented: it may be told whatever they are.
                 None => !of_keys || kept(table, call, meaning, row) != Truth::Yes,
             }
         }

@@ -20,9 +20,12 @@ use engine::error::ErrorKind;
 use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, Nanos};
 use crate::injector::disturbances::Disturbance;
+use crate::model_oracle::{ReadOutcome, TableCall, TableEvent, WriteOutcome};
 
 /// Name of this oracle.
 pub const NAME: &str = "availability";
+/// Beginning of the message about a tablet that a server does not have.
+const TABLET_NOT_FOUND: &str = "Tablet not found";
 /// Disturbances that a story names.
 const STORY_LINES: usize = 6;
 
@@ -35,6 +38,10 @@ pub struct Conditions<'a> {
     pub settle: Duration,
     /// True if servers may refuse requests at any time because they have little memory.
     pub throttles: bool,
+    /// True if a call may end before a replica learns that its snapshot is safe: heartbeats are too rare.
+    pub is_impatient: bool,
+    /// Time of one attempt. A call on a model table shares its deadline with those before it, and may have had less.
+    pub attempt: Duration,
 }
 
 /// A span of time.
@@ -52,11 +59,7 @@ impl Span {
 
 /// Checks every operation that has ended.
 pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut OracleReport) {
-    let by_operators: Vec<Span> = operations
-        .iter()
-        .filter(|operation| is_by_operator(operation))
-        .map(|operation| conditions.span_of(operation, conditions.settle))
-        .collect();
+    let by_operators = conditions.spans_of_operators(operations);
     for operation in operations.iter().filter(|operation| operation.returned.is_some()) {
         let life = conditions.span_of(operation, Duration::ZERO);
         let disturbed = conditions.disturbances.iter().any(|one| conditions.effect(one).overlaps(life));
@@ -65,7 +68,38 @@ pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut
         }
         report.checked += 1;
         if let Some(error) = unanswered(operation, conditions) {
-            report.add(conditions.violation(operation, error));
+            report.add(conditions.violation(life, &error.to_string(), operation.to_string()));
+        }
+    }
+}
+
+/// Checks every call on model tables that ended without a reply.
+pub fn check_tables(
+    events: &[TableEvent],
+    operations: &[HistoryOp],
+    conditions: &Conditions<'_>,
+    report: &mut OracleReport,
+) {
+    let by_operators = conditions.spans_of_operators(operations);
+    for event in events {
+        let life = conditions.span(event.invoked, Some(event.returned), Duration::ZERO);
+        let disturbed = conditions.disturbances.iter().any(|one| conditions.effect(one).overlaps(life));
+        if disturbed || by_operators.iter().any(|span| span.overlaps(life)) {
+            continue;
+        }
+        if life.to.saturating_sub(life.from) < conditions.attempt {
+            continue;
+        }
+        // Its table or range was dropped: the client's places are old.
+        let is_gone = |why: &str| why.starts_with(TABLET_NOT_FOUND);
+        report.checked += 1;
+        let why = match &event.call {
+            TableCall::Write { outcome: WriteOutcome::Unknown(why), .. } => why,
+            TableCall::Read { outcome: ReadOutcome::Failed(why), .. } if !conditions.is_impatient => why,
+            TableCall::Write { .. } | TableCall::Read { .. } => continue,
+        };
+        if !is_gone(why) {
+            report.add(conditions.violation(life, why, event.to_string()));
         }
     }
 }
@@ -98,9 +132,18 @@ fn is_by_operator(operation: &HistoryOp) -> bool {
 impl Conditions<'_> {
     /// Returns an operation's life and some time after it.
     fn span_of(&self, operation: &HistoryOp, after: Duration) -> Span {
+        self.span(operation.invoked, operation.returned, after)
+    }
+
+    fn span(&self, invoked: Nanos, returned: Option<Nanos>, after: Duration) -> Span {
         let since = |nanos: Nanos| Duration::from_nanos(nanos.saturating_sub(self.began));
-        let to = operation.returned.map_or(Duration::MAX, |returned| since(returned) + after);
-        Span { from: since(operation.invoked), to }
+        Span { from: since(invoked), to: returned.map_or(Duration::MAX, |returned| since(returned) + after) }
+    }
+
+    /// Returns the times at which operators' changes may have an effect.
+    fn spans_of_operators(&self, operations: &[HistoryOp]) -> Vec<Span> {
+        let by_operators = operations.iter().filter(|operation| is_by_operator(operation));
+        by_operators.map(|operation| self.span_of(operation, self.settle)).collect()
     }
 
     /// Returns the time in which a disturbance may have an effect.
@@ -109,13 +152,12 @@ impl Conditions<'_> {
         Span { from: disturbance.from, to }
     }
 
-    fn violation(&self, operation: &HistoryOp, error: &CallError) -> Violation {
-        let life = self.span_of(operation, Duration::ZERO);
+    fn violation(&self, life: Span, error: &str, operation: String) -> Violation {
         let message = format!(
             "no reply within {:?} though nothing was wrong: {error}",
             life.to.saturating_sub(life.from)
         );
-        let mut story = vec![operation.to_string()];
+        let mut story = vec![operation];
         let before = self.disturbances.iter().filter(|one| one.from < life.from);
         let mut last: Vec<&Disturbance> = before.collect();
         last.sort_by_key(|one| one.to);
@@ -154,10 +196,52 @@ mod tests {
         let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
         let down = Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to };
         let settle = Duration::from_secs(5);
-        let conditions = Conditions { disturbances: &[down], began: BEGAN, settle, throttles: false };
+        let conditions = Conditions {
+            disturbances: &[down],
+            began: BEGAN,
+            settle,
+            throttles: false,
+            is_impatient: false,
+            attempt: settle,
+        };
         let mut report = OracleReport::default();
         check(operations, &conditions, &mut report);
         (report.violations.len(), report.checked)
+    }
+
+    #[test]
+    fn a_call_on_a_model_table_without_a_reply_needs_an_excuse() {
+        let settle = Duration::from_secs(5);
+        let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
+        let down = [Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to }];
+        let judged = |from: u64, to: u64, why: &str| {
+            let outcome = WriteOutcome::Unknown(why.to_string());
+            let event = TableEvent {
+                client: 1,
+                invoked: BEGAN + from * SECOND,
+                returned: BEGAN + to * SECOND,
+                after: 0,
+                table: 0,
+                tablet: "t".to_string(),
+                view: 0,
+                call: TableCall::Write { rows: Vec::new(), outcome },
+            };
+            let conditions = Conditions {
+                disturbances: &down,
+                began: BEGAN,
+                settle,
+                throttles: false,
+                is_impatient: false,
+                attempt: Duration::from_secs(2),
+            };
+            let mut report = OracleReport::default();
+            check_tables(&[event], &[], &conditions, &mut report);
+            report.violations.len()
+        };
+        assert_eq!(judged(30, 40, "no leader"), 1);
+        assert_eq!(judged(5, 12, "no leader"), 0, "a server went down");
+        assert_eq!(judged(30, 31, "no leader"), 0, "it had no time for an attempt");
+        assert_eq!(judged(30, 40, "Tablet not found: t"), 0, "its table is gone");
     }
 
     #[test]

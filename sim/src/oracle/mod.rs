@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use crate::history::{HistoryOp, Nanos};
 use row_history::{RowEvent, RowEventKind, RowKey};
 
+pub mod answers;
 pub mod auto_increment;
 pub mod availability;
 pub mod balance;
@@ -29,6 +30,7 @@ pub mod provenance;
 pub mod query_consistency;
 pub mod quiescing;
 pub mod replica_checksums;
+pub mod resources;
 pub mod row_history;
 pub mod row_semantics;
 pub mod row_versions;

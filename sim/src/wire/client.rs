@@ -1,6 +1,7 @@
 //! A plain client: finds the leading master, looks tablets up for every operation, and keeps no cache.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -95,6 +96,32 @@ master_replies!(
     RecallDeletedTableResponsePb,
 );
 
+/// An error that a service told: the method, the service's code and the status code.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ToldError {
+    pub method: String,
+    pub code: i32,
+    pub status: i32,
+}
+
+/// The errors that services told plain clients: their number and the first message of each. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct ToldErrors {
+    errors: Arc<Mutex<BTreeMap<ToldError, (u64, String)>>>,
+}
+
+impl ToldErrors {
+    pub fn add(&self, method: &str, code: i32, status: &AppStatusPb) {
+        let error = ToldError { method: method.to_string(), code, status: status.code };
+        let mut errors = self.errors.lock().expect("no panic with the errors locked");
+        errors.entry(error).or_insert_with(|| (0, text_of(status))).0 += 1;
+    }
+
+    pub fn all(&self) -> BTreeMap<ToldError, (u64, String)> {
+        self.errors.lock().expect("no panic with the errors locked").clone()
+    }
+}
+
 /// A client of the cluster.
 pub struct PlainClient {
     pub env: Env,
@@ -106,6 +133,7 @@ pub struct PlainClient {
     attempt: Duration,
     /// The newest timestamp that it has seen.
     pub seen: HybridStamp,
+    pub errors: ToldErrors,
 }
 
 impl PlainClient {
@@ -113,7 +141,8 @@ impl PlainClient {
     pub fn new(env: Env, masters: Vec<String>, number: u32, attempt: Duration) -> PlainClient {
         let (leader, proxies) = (None, BTreeMap::new());
         let id = format!("{:032x}", 0x51b0_0000_u64 + u64::from(number));
-        PlainClient { env, masters, leader, proxies, id, sequence: 0, attempt, seen: 0 }
+        let errors = ToldErrors::default();
+        PlainClient { env, masters, leader, proxies, id, sequence: 0, attempt, seen: 0, errors }
     }
 
     pub fn observe(&mut self, stamp: HybridStamp) {
@@ -199,6 +228,7 @@ impl PlainClient {
             }
         };
         let Some(of) = reply.message.error() else { return Ok(reply.message) };
+        self.errors.add(method, of.code, &of.status);
         if NOT_NOW.contains(&of.code) {
             self.leader = None;
             return Err(CallFailure::NotNow(text_of(&of.status)));

@@ -20,6 +20,7 @@ use nyala_common::env::Env;
 
 use crate::history::{CallOutcome, ClientNo, ClientRequest, History, HybridStamp, Nanos, TableNo};
 use crate::model_oracle::{self, TableHistory};
+use crate::oracle::answers;
 use crate::oracle::{self, OracleReport, Violation};
 use sim_plan::Plan;
 
@@ -125,6 +126,7 @@ impl Workload {
         let end = operations.iter().map(|operation| operation.invoked).max().unwrap_or_default();
         let mut report =
             oracle::check_history(&operations, oracle::hybrid_time::max_clock_difference(self.plan(), end));
+        answers::check(&operations, &self.state().model.errors.all(), self.plan(), &mut report);
         let tables = self.check_model_tables();
         (report.checked, report.undecided) =
             (report.checked + tables.checked, report.undecided + tables.undecided);
@@ -155,6 +157,7 @@ impl Workload {
         let state = self.state();
         let mut cells =
             model_oracle::coverage::cells(&state.model.incarnations, &self.table_history().events());
+        answers::count(&self.history().operations(), &state.model.errors.all(), &mut cells);
         for (name, count) in &state.model.steps {
             *cells.entry(format!("{}{name}", model_oracle::coverage::PREFIX)).or_default() += count;
         }

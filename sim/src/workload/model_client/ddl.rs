@@ -23,6 +23,7 @@ use sim_plan::client_ops::TableStep;
 use sim_plan::tables::{ModelTable, RangeSpec};
 
 use super::{ModelClient, SETUP_CLIENT, TableState};
+use crate::history::{CallOutcome, ClientRequest};
 use crate::model::draws::{AlterStep, Alteration};
 use crate::model::{Incarnation, TableVersion, draws};
 use crate::oracle::Violation;
@@ -374,8 +375,12 @@ impl ModelClient {
             tablet_id: place.id.clone().into_bytes().into(),
         };
         let options = CallOptions::default();
+        let what =
+            ClientRequest::Operator(format!("model table {table}: a replica is to stand for election"));
+        let call = self.workload.history().invoke(self.number, nanos(&self.env), self.plain.seen, what);
         let called: Result<RpcResponse<RunLeaderElectionResponsePb>, CallFailure> =
             self.plain.call(&replica.address, CONSENSUS, "RunLeaderElection", &request, options).await;
+        self.workload.history().answer(call, nanos(&self.env), CallOutcome::Done);
         self.workload.count(|counts| counts.changes += u64::from(called.is_ok()));
         self.env.sleep(Duration::from_millis(1)).await;
     }

@@ -15,17 +15,18 @@ mod writes;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use engine::error::ErrorKind;
 use engine::time::{Instant, Timestamp};
 use nyala_common::env::Env;
 use sim_plan::tables::ModelTable;
 use sim_plan::{ClientOp, RandomStream};
 
 use super::{MASTER_PORT, Workload, nanos};
-use crate::history::{ClientNo, HybridStamp, Nanos};
+use crate::history::{CallError, CallOutcome, ClientNo, ClientRequest, HybridStamp, Nanos};
 use crate::model::Incarnation;
 use crate::model_oracle::{TableCall, TableEvent};
 use crate::oracle::Violation;
-use crate::wire::client::{PlainClient, TabletPlace};
+use crate::wire::client::{CallFailure, PlainClient, TabletPlace, ToldErrors};
 use crate::wire::keys;
 
 /// Number of the client that creates tables and reads them at the end.
@@ -42,6 +43,8 @@ pub(super) struct ModelTables {
     pub tables: Vec<TableState>,
     /// The newest timestamp that any plain client has seen.
     pub newest: HybridStamp,
+    /// Errors that services told the clients.
+    pub errors: ToldErrors,
     /// Number of alterations by step that are known to be done.
     pub steps: BTreeMap<String, u64>,
 }
@@ -71,6 +74,17 @@ struct View {
     spec: ModelTable,
 }
 
+/// The error of a plain call as one of the history: a refusal is a reply.
+impl From<&CallFailure> for CallError {
+    fn from(failure: &CallFailure) -> CallError {
+        let kind = match failure {
+            CallFailure::Refused { .. } => Some(ErrorKind::Invalid),
+            CallFailure::NotNow(_) | CallFailure::Unknown(_) => None,
+        };
+        CallError { kind, message: failure.to_string() }
+    }
+}
+
 /// One client of model tables.
 pub(super) struct ModelClient {
     workload: Workload,
@@ -83,7 +97,8 @@ impl ModelClient {
     pub fn new(workload: &Workload, env: &Env, number: ClientNo) -> ModelClient {
         let cluster = &workload.plan().cluster;
         let masters = (0..cluster.masters).map(|number| format!("m{number}:{MASTER_PORT}")).collect();
-        let plain = PlainClient::new(env.clone(), masters, number, cluster.rpc_timeout);
+        let mut plain = PlainClient::new(env.clone(), masters, number, cluster.rpc_timeout);
+        plain.errors = workload.state().model.errors.clone();
         ModelClient { workload: workload.clone(), env: env.clone(), number, plain }
     }
 
@@ -156,10 +171,23 @@ impl ModelClient {
         self.workload.report_violation(Violation::new(crate::model_oracle::NAME, what));
     }
 
+    /// Looks a table's tablets up, which is an operation of the history.
+    async fn locate_recorded(&mut self, table: &str, deadline: Instant) -> Option<Vec<TabletPlace>> {
+        let request = ClientRequest::Other("look up a model table".to_string());
+        let call = self.workload.history().invoke(self.number, nanos(&self.env), self.plain.seen, request);
+        let located = self.plain.locate(table, deadline).await;
+        let outcome = match &located {
+            Ok(_) => CallOutcome::Done,
+            Err(failure) => CallOutcome::Failed(failure.into()),
+        };
+        self.workload.history().answer(call, nanos(&self.env), outcome);
+        located.ok()
+    }
+
     /// Returns the tablets of a table, whose bounds must be those of a version that may be in force.
     async fn locate(&mut self, view: &View, deadline: Instant) -> Option<Vec<TabletPlace>> {
         let called = nanos(&self.env);
-        let places = self.plain.locate(&view.id, deadline).await.ok()?;
+        let places = self.locate_recorded(&view.id, deadline).await?;
         let returned = nanos(&self.env);
         let mut found: Vec<keys::Bounds> = places.iter().map(|place| place.bounds.clone()).collect();
         found.sort();

@@ -22,7 +22,7 @@ use crate::wire::scan::{ScanRow, ScanTime, TabletScan};
 use crate::workload::{Workload, nanos};
 
 /// Codes that speak of the scan itself.
-const OF_REQUEST: [i32; 4] = [2, 5, 9, 13];
+const OF_REQUEST: [i32; 4] = [2, 5, 8, 13];
 
 /// A scan and its options.
 struct Reading {
@@ -202,12 +202,15 @@ impl ModelClient {
             batch_size_bytes: Some(reading.batch),
             ..Default::default()
         };
+        // Only the reply that opens a scanner names it.
+        let mut scanner = None;
         for sequence in 1.. {
             let options = CallOptions { features: reading.scan.features(), request_id: None };
             let called: Result<RpcResponse<ScanResponsePb>, CallFailure> =
                 self.plain.call(&replica.address, TSERVER, "Scan", &request, options).await;
             let reply = called.map_err(|failure| Stopped::Retry(failure.to_string()))?;
             if let Some(error) = &reply.message.error {
+                self.plain.errors.add("Scan", error.code, &error.status);
                 let (code, status, message) = (error.code, error.status.code, text_of(&error.status));
                 return Err(if OF_REQUEST.contains(&code) {
                     Stopped::Refused(ReadOutcome::Refused { code, status, message })
@@ -230,8 +233,9 @@ impl ModelClient {
             if !reply.message.has_more_results() {
                 return Ok(());
             }
+            scanner = scanner.or_else(|| reply.message.scanner_id.clone());
             request = ScanRequestPb {
-                scanner_id: reply.message.scanner_id.clone(),
+                scanner_id: scanner.clone(),
                 call_seq_id: Some(sequence),
                 batch_size_bytes: Some(reading.batch),
                 ..Default::default()

@@ -86,6 +86,7 @@ impl ModelClient {
                 Ok(reply) => match &reply.message.error {
                     None => return self.applied(rows, &reply.message),
                     Some(error) => {
+                        self.plain.errors.add("Write", error.code, &error.status);
                         let (code, status, message) = (error.code, error.status.code, text_of(&error.status));
                         let of_request = [INVALID_SCHEMA, MISMATCHED_SCHEMA].contains(&code)
                             || code == UNKNOWN_ERROR && status == NOT_FOUND;

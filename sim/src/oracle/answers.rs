@@ -1,0 +1,229 @@
+//! Answers: each error that a service or the client reports must have an excuse in the plan.
+//!
+//! ```text
+//! client    kind of the error, by kind of request ──► may the plan cause it?
+//! service   code and status, by method            ──► may this method tell it?
+//! ```
+//!
+//! Not here: calls without a reply (`availability`), and refusals that the model of a table decides (`model_oracle`).
+
+use std::collections::BTreeMap;
+
+use engine::error::ErrorKind;
+
+use super::{OracleReport, Violation};
+use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, RowOutcome, RowResult};
+use crate::wire::client::ToldError;
+use sim_plan::{ClientOp, Plan};
+
+/// Name of this oracle.
+pub const NAME: &str = "answers";
+/// Beginning of the names of counters of answers.
+pub const PREFIX: &str = "answer: ";
+/// Letters of a message that a counter's name has.
+const TEXT_MAX: usize = 40;
+
+/// Codes that a method may tell plain clients.
+struct ToldCodes {
+    method: &'static str,
+    codes: &'static [i32],
+    /// Codes that need a fault, such as a replica that failed.
+    after_faults: &'static [i32],
+}
+
+const TOLD: [ToldCodes; 4] = [
+    // UNKNOWN_ERROR (not the leader, given up, a dropped range), INVALID_SCHEMA, MISMATCHED_SCHEMA, TABLET_NOT_FOUND,
+    // TABLET_NOT_RUNNING, THROTTLED, TABLET_FAILED.
+    ToldCodes { method: "Write", codes: &[1, 2, 5, 6, 12, 19], after_faults: &[20] },
+    // SCANNER_EXPIRED, INVALID_SCAN_SPEC, INVALID_SNAPSHOT.
+    ToldCodes { method: "Scan", codes: &[2, 5, 6, 8, 12, 13], after_faults: &[7, 20] },
+    // TABLE_NOT_FOUND, CATALOG_MANAGER_NOT_INITIALIZED, NOT_THE_LEADER, TABLET_NOT_RUNNING.
+    ToldCodes { method: "GetTableLocations", codes: &[3, 6, 7, 9], after_faults: &[] },
+    ToldCodes { method: "GetTableSchema", codes: &[3, 6, 7], after_faults: &[] },
+];
+
+impl ToldCodes {
+    fn allow(&self, code: i32, has_faults: bool) -> bool {
+        self.codes.contains(&code) || has_faults && self.after_faults.contains(&code)
+    }
+}
+
+/// What a plan may cause.
+struct Causes {
+    drops_columns: bool,
+    /// True if ranges or tables are dropped.
+    drops_tablets: bool,
+    forgets_history: bool,
+    has_faults: bool,
+}
+
+impl Causes {
+    fn of(plan: &Plan) -> Causes {
+        use ClientOp::{AddRange, DropRange, OwnRange, ShortTable, TableAlter};
+        let drops = |op: &ClientOp| {
+            matches!(
+                op,
+                AddRange { .. } | DropRange { .. } | OwnRange { .. } | ShortTable { .. } | TableAlter { .. }
+            )
+        };
+        Causes {
+            drops_columns: plan.loses_columns(),
+            drops_tablets: plan.clients.iter().flat_map(|client| &client.ops).any(drops),
+            forgets_history: !plan.data.history.is_zero(),
+            has_faults: !plan.faults.is_empty(),
+        }
+    }
+
+    /// Returns true if a request of this kind may end in the error.
+    fn excuse(&self, what: &str, error: &CallError) -> bool {
+        use ErrorKind::*;
+        let Some(kind) = error.kind else { return true };
+        let of_history = error.message.contains("ancient history mark");
+        // Some plans read before all history on purpose.
+        let before_all = error.message.contains("timestamp: 0.1");
+        match (what, kind) {
+            (_, TimedOut | Throttled | NotReady | NotLeader) => true,
+            (_, Io | Aborted) => self.has_faults,
+            (_, NotAuthorized | Unsupported) => false,
+            (_, Corrupt) => self.has_faults,
+            // Changes of tables say that there is nothing to change, or that something is in their way.
+            ("alter" | "make" | "drop" | "look", Invalid | NotFound | AlreadyPresent) => true,
+            ("scan", Invalid) if of_history => self.forgets_history || before_all,
+            ("write" | "scan" | "insert", Invalid) => self.drops_columns,
+            ("write" | "scan" | "insert", NotFound) => self.drops_tablets || self.has_faults,
+            ("write" | "insert", AlreadyPresent) => self.has_faults,
+            (_, Invalid | NotFound | AlreadyPresent) => false,
+        }
+    }
+}
+
+/// Checks the errors of a run.
+pub fn check(
+    operations: &[HistoryOp],
+    errors: &BTreeMap<ToldError, (u64, String)>,
+    plan: &Plan,
+    report: &mut OracleReport,
+) {
+    let causes = Causes::of(plan);
+    for operation in operations {
+        report.checked += 1;
+        let what = word(&operation.request);
+        match &operation.outcome {
+            CallOutcome::Failed(error) | CallOutcome::Unknown(error)
+                if !what.is_empty() && !causes.excuse(what, error) =>
+            {
+                report.add(violation(&format!(
+                    "nothing in the plan explains this error of a {what}: {operation}"
+                )));
+            }
+            CallOutcome::Written(rows) if rows.iter().any(is_refused) && !causes.drops_columns => {
+                report.add(violation(&format!("nothing in the plan explains a refused row: {operation}")));
+            }
+            _ => {}
+        }
+    }
+    for (ToldError { method, code, status }, (count, text)) in errors {
+        report.checked += count;
+        // Callers of other methods decide about their errors.
+        let of_method = TOLD.iter().find(|told| told.method == method);
+        if of_method.is_some_and(|told| !told.allow(*code, causes.has_faults)) {
+            let message =
+                format!("{method} told the code {code} with status {status}, which it must not: {text}");
+            report.add(violation(&message));
+        }
+    }
+}
+
+fn violation(message: &str) -> Violation {
+    Violation::new(NAME, message)
+}
+
+/// Returns a word for the kind of request; none for what operators do.
+fn word(request: &ClientRequest) -> &str {
+    match request {
+        ClientRequest::Write { .. } => "write",
+        ClientRequest::Scan(_) => "scan",
+        ClientRequest::Other(text) => text.split(' ').next().unwrap_or_default(),
+        ClientRequest::Operator(_) => "",
+    }
+}
+
+fn is_refused(answer: &RowResult) -> bool {
+    matches!(answer, RowResult::At { outcome: RowOutcome::Refused, .. })
+}
+
+/// Counts the errors of a run by method and code, or by request and kind.
+pub fn count(
+    operations: &[HistoryOp],
+    errors: &BTreeMap<ToldError, (u64, String)>,
+    counts: &mut BTreeMap<String, u64>,
+) {
+    for (ToldError { method, code, status }, (count, text)) in errors {
+        let text: String = text.chars().take(TEXT_MAX).filter(|letter| !letter.is_ascii_digit()).collect();
+        *counts.entry(format!("{PREFIX}{method} {code}/{status} {text}")).or_default() += count;
+    }
+    for operation in operations {
+        let what = word(&operation.request);
+        let kind = match &operation.outcome {
+            CallOutcome::Written(rows) if rows.iter().any(is_refused) => "row refused".to_string(),
+            CallOutcome::Failed(error) | CallOutcome::Unknown(error) if !what.is_empty() => {
+                error.kind.map_or("none".to_string(), |kind| format!("{kind:?}"))
+            }
+            _ => continue,
+        };
+        *counts.entry(format!("{PREFIX}{what} {kind}")).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::error::Error;
+    use sim_plan::{FaultProfile, PlanSize};
+
+    use super::*;
+
+    fn operation(request: ClientRequest, outcome: CallOutcome) -> HistoryOp {
+        HistoryOp { client: 0, invoked: 1, returned: Some(2), after: 0, request, outcome }
+    }
+
+    fn judged(operations: &[HistoryOp], told: &[(&str, i32, i32)]) -> usize {
+        let mut plan = Plan::generate(1, FaultProfile::Calm, PlanSize::Smoke);
+        plan.faults.clear();
+        plan.clients.iter_mut().for_each(|client| client.ops.clear());
+        plan.data.history = std::time::Duration::ZERO;
+        let error = |(method, code, status): &(&str, i32, i32)| {
+            (ToldError { method: method.to_string(), code: *code, status: *status }, (1, "why".to_string()))
+        };
+        let mut report = OracleReport::default();
+        check(operations, &told.iter().map(error).collect(), &plan, &mut report);
+        report.violations.len()
+    }
+
+    #[test]
+    fn an_error_without_a_cause_is_reported() {
+        let write = |error: Error| {
+            let request = ClientRequest::Write { table: 0, rows: Vec::new() };
+            operation(request, CallOutcome::Failed(error.into()))
+        };
+        assert_eq!(judged(&[write(Error::invalid("no such column"))], &[]), 1);
+        assert_eq!(judged(&[write(Error::not_found("no tablet"))], &[]), 1);
+        assert_eq!(judged(&[write(Error::corrupt("rot"))], &[]), 1);
+        assert_eq!(judged(&[write(Error::not_ready("no leader"))], &[]), 0);
+        let alter = ClientRequest::Other("alter table 0".to_string());
+        assert_eq!(
+            judged(&[operation(alter, CallOutcome::Failed(Error::not_found("no column").into()))], &[]),
+            0
+        );
+        let refused = RowResult::At { at: 5, outcome: RowOutcome::Refused };
+        let request = ClientRequest::Write { table: 0, rows: Vec::new() };
+        assert_eq!(judged(&[operation(request, CallOutcome::Written(vec![refused]))], &[]), 1);
+    }
+
+    #[test]
+    fn a_code_that_a_method_does_not_tell_is_reported() {
+        assert_eq!(judged(&[], &[("Write", 1, 9), ("Scan", 12, 9), ("AlterTable", 99, 99)]), 0);
+        assert_eq!(judged(&[], &[("Write", 7, 1)]), 1);
+        assert_eq!(judged(&[], &[("Write", 20, 9)]), 1, "no fault of the plan fails a replica");
+        assert_eq!(judged(&[], &[("Scan", 1, 9)]), 1);
+    }
+}
