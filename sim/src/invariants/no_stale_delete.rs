@@ -1,5 +1,5 @@
-//! NoStaleDelete: a request to delete a replica has no effect once the replica knows that it was revoked, that is, knows
-//! a committed configuration with itself that is newer than the one the request names.
+//! NoStaleDelete: a request to delete a replica has no effect once the replica knows that it was revoked, that is,
+//! knows a committed configuration with itself that is newer than the one the request names.
 //!
 //! VotersStay looks at voters of live tablets at the end of a run; this looks at each request, learners included.
 

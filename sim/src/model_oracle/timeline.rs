@@ -16,8 +16,8 @@ use crate::oracle::{OracleReport, Violation};
 use crate::wire::keys;
 use crate::wire::scan::ScanRow;
 
-/// Most states of a row that are followed. Of more, those in which the fewest unknown writes took effect stay: if one of
-/// them explains all calls, the row is correct, and if none does, the row is left undecided.
+/// Most states of a row that are followed. Of more, those in which the fewest unknown writes took effect stay: if one
+/// of them explains all calls, the row is correct, and if none does, the row is left undecided.
 const STATES_MAX: usize = 2_000;
 const STATES_LEFT: usize = 400;
 /// Most unknown writes of a row.

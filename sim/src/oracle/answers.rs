@@ -48,7 +48,7 @@ impl ToldCodes {
     }
 }
 
-/// What a plan may cause.
+/// Causes of errors in a plan.
 struct Causes {
     drops_columns: bool,
     /// True if ranges or tables are dropped.

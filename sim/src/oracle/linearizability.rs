@@ -36,8 +36,8 @@ pub fn check(rows: &BTreeMap<RowKey, Vec<RowEvent>>, report: &mut OracleReport) 
             .collect();
         let mut answer = search(&ops);
         let has_unknown = row_events.iter().any(|row_event| row_event.what.is_unknown_write());
-        // Most writes of unknown outcome never took effect, and each one that takes part doubles the search. An order of
-        // all others and of those whose values were read explains the row.
+        // Most writes of unknown outcome never took effect, and each one that takes part doubles the search. An order
+        // of all others and of those whose values were read explains the row.
         if has_unknown && !matches!(answer, Answer::Linear) {
             let read = values_read(row_events);
             ops = row_events.iter().filter(|row_event| takes_part(row_event)).collect();

@@ -25,8 +25,8 @@ const NAME: &str = "versions";
 
 /// With more unknown writes than this, a row counts as undecided.
 const UNKNOWN_MAX: usize = 128;
-/// Most hypotheses of a row that are followed. Of more, those in which the fewest unknown writes happened stay: if one of
-/// them explains all replies, the row is correct, and if none does, the row counts as undecided.
+/// Most hypotheses of a row that are followed. Of more, those in which the fewest unknown writes happened stay: if one
+/// of them explains all replies, the row is correct, and if none does, the row counts as undecided.
 const STATES_MAX: usize = 20_000;
 const STATES_LEFT: usize = 2_000;
 

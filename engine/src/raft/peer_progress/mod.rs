@@ -140,8 +140,8 @@ impl PeerProgress {
         (self.failures, self.broken) = (0, false);
         self.their_last = response.last_received;
         match self.gced_until {
-            // Several updates may be in flight. One from before the entry was chosen says nothing about it, and a member
-            // that can catch up must not be taken for one that cannot.
+            // Several updates may be in flight. One from before the entry was chosen says nothing about it, and a
+            // member that can catch up must not be taken for one that cannot.
             Some(_) if sent <= self.tried_after => {}
             // Logs that agree at an index agree before it: the search goes halfway down until they agree.
             Some(gced_until) if same <= gced_until => {

@@ -1,6 +1,6 @@
-//! Scenario: honest clocks. Clocks differ, and stay within their stated errors: oracles need not allow for more, as they
-//! do where clocks drift or jump. One server is often far behind or ahead within a large stated error, and becomes leader
-//! again and again, while a client reads at leaders.
+//! Scenario: honest clocks. Clocks differ, and stay within their stated errors: oracles need not allow for more, as
+//! they do where clocks drift or jump. One server is often far behind or ahead within a large stated error, and becomes
+//! leader again and again, while a client reads at leaders.
 //!
 //! ```text
 //! t1  right          leads, reads at its now ── serves up to its now
@@ -56,7 +56,7 @@ pub(super) fn add(random: &mut RandomStream, plan: &mut Plan, profile: FaultProf
     plan.clocks.retain(|clock| clock.host != host);
     plan.clocks.push(ClockSkew { host, offset_us, drift_ppm: 0, error_us: ERROR_US });
     for client in &mut plan.clients {
-        // A commit wait would take as long as the error, and clients that propagate timestamps hide what servers forget.
+        // A commit wait would take as long as the error. Clients that propagate timestamps hide what servers forget.
         (client.setup.waits, client.setup.propagate_every) = (WriteWait::No, 0);
     }
     let number = plan.clients.len() as u8;

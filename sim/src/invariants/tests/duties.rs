@@ -1,4 +1,4 @@
-//! What a replica must be or know before it votes, leads or is deleted, and what it must keep.
+//! Duties of a replica: before it votes, leads or is deleted, and after a restart.
 
 use super::*;
 
