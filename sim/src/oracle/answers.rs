@@ -90,8 +90,9 @@ impl Causes {
             ("alter" | "make" | "drop" | "look", Invalid | NotFound | AlreadyPresent) => true,
             ("scan", Invalid) if of_history => self.forgets_history || before_all,
             ("write" | "scan" | "insert", Invalid) => self.drops_columns,
-            ("write" | "scan" | "insert", NotFound) => self.drops_tablets || self.has_faults,
-            ("write" | "insert", AlreadyPresent) => self.has_faults,
+            // A row's error is told to all rows of its batch that have no answer.
+            ("write" | "insert", NotFound | AlreadyPresent) => true,
+            ("scan", NotFound) => self.drops_tablets || self.has_faults,
             (_, Invalid | NotFound | AlreadyPresent) => false,
         }
     }
@@ -206,7 +207,11 @@ mod tests {
             operation(request, CallOutcome::Failed(error.into()))
         };
         assert_eq!(judged(&[write(Error::invalid("no such column"))], &[]), 1);
-        assert_eq!(judged(&[write(Error::not_found("no tablet"))], &[]), 1);
+        let scan = operation(
+            ClientRequest::Other("scan".to_string()),
+            CallOutcome::Failed(Error::not_found("no tablet").into()),
+        );
+        assert_eq!(judged(&[scan], &[]), 1);
         assert_eq!(judged(&[write(Error::corrupt("rot"))], &[]), 1);
         assert_eq!(judged(&[write(Error::not_ready("no leader"))], &[]), 0);
         let alter = ClientRequest::Other("alter table 0".to_string());
