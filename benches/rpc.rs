@@ -10,8 +10,10 @@ use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::client::{CallOptions, ClientConnection};
 use nyala_common::rpc::server::RpcServer;
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+use nyala_common::security::acl::MethodRole;
 
-const METHODS: [MethodInfo; 1] = [MethodInfo { name: "Echo", tracked: false, required: &[] }];
+const METHODS: [MethodInfo; 1] =
+    [MethodInfo { name: "Echo", role: MethodRole::Client, tracked: false, required: &[] }];
 
 struct Echo;
 

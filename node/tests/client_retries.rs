@@ -11,6 +11,7 @@ use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::server::{RpcHandle, RpcServer};
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+use nyala_common::security::acl::MethodRole;
 use nyala_common::wire::schema;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::tablet_locations_pb::InternedReplicaPb;
@@ -31,7 +32,7 @@ const MASTER: [MethodInfo; 3] =
 const TSERVER: [MethodInfo; 2] = [method("Write"), method("Scan")];
 
 const fn method(name: &'static str) -> MethodInfo {
-    MethodInfo { name, tracked: false, required: &[] }
+    MethodInfo { name, role: MethodRole::Client, tracked: false, required: &[] }
 }
 
 /// Scripted responses of the servers, and a log of the requests.

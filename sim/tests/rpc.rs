@@ -9,13 +9,14 @@ use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::client::{CallOptions, Proxy};
 use nyala_common::rpc::server::RpcServer;
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, RpcErrorCodePb, Service};
+use nyala_common::security::acl::MethodRole;
 use sim::event_log::{EventLog, RunFingerprint};
 use sim::world::turmoil::{TurmoilResult, TurmoilWorld};
 
 const JOURNAL: &str = "test.Journal";
 const METHODS: [MethodInfo; 2] = [
-    MethodInfo { name: "Append", tracked: false, required: &[1] },
-    MethodInfo { name: "Read", tracked: false, required: &[] },
+    MethodInfo { name: "Append", role: MethodRole::Client, tracked: false, required: &[1] },
+    MethodInfo { name: "Read", role: MethodRole::Client, tracked: false, required: &[] },
 ];
 
 /// A file of numbers, eight bytes each.

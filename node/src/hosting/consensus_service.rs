@@ -23,6 +23,7 @@ use super::replica::{PendingUpdate, ReplicaHandle};
 use crate::server_clock::ServerClock;
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::security::acl::MethodRole;
 use nyala_common::service_methods;
 use nyala_common::wire::consensus as wire;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
@@ -99,35 +100,35 @@ impl HostedReplica {
 
 service_methods! {
     fn dispatch(service: ConsensusService, call) of METHODS;
-    "UpdateConsensus" { tracked: false, required: &[1, 2, 3] } =>
+    "UpdateConsensus" { role: MethodRole::Service, tracked: false, required: &[1, 2, 3] } =>
         Reply::message(&update(&*service.0, call.decode()?, &call.sidecars).await),
-    "Heartbeats" { tracked: false, required: &[] } =>
+    "Heartbeats" { role: MethodRole::Service, tracked: false, required: &[] } =>
         Reply::message(&heartbeats(&*service.0, &call, call.decode()?).await),
-    "RequestConsensusVote" { tracked: false, required: &[1, 2, 3, 4] } =>
+    "RequestConsensusVote" { role: MethodRole::Service, tracked: false, required: &[1, 2, 3, 4] } =>
         Reply::message(&vote(&service.0, &call.decode()?).await),
-    "GetNodeInstance" { tracked: false, required: &[] } =>
+    "GetNodeInstance" { role: MethodRole::Service, tracked: false, required: &[] } =>
         Reply::message(&GetNodeInstanceResponsePb { node_instance: service.0.instance() }),
-    "GetConsensusState" { tracked: false, required: &[] } =>
+    "GetConsensusState" { role: MethodRole::Service, tracked: false, required: &[] } =>
         Reply::message(&consensus_states(&*service.0, &call.decode()?)),
-    "GetLastOpId" { tracked: false, required: &[1] } =>
+    "GetLastOpId" { role: MethodRole::Service, tracked: false, required: &[1] } =>
         Reply::message(&last_op_id(&*service.0, &call.decode()?).await),
-    "RunLeaderElection" { tracked: false, required: &[1] } => {
+    "RunLeaderElection" { role: MethodRole::Service, tracked: false, required: &[1] } => {
         let error = error_pb(run_election(&*service.0, &call.decode()?));
         Reply::message(&RunLeaderElectionResponsePb { error })
     },
-    "LeaderStepDown" { tracked: false, required: &[1] } => {
+    "LeaderStepDown" { role: MethodRole::Service, tracked: false, required: &[1] } => {
         let error = error_pb(step_down(&*service.0, &call.decode()?).await);
         Reply::message(&LeaderStepDownResponsePb { error })
     },
-    "ChangeConfig" { tracked: false, required: &[1] } =>
+    "ChangeConfig" { role: MethodRole::Service, tracked: false, required: &[1] } =>
         Reply::message(&change_config(&*service.0, &call.decode()?).await),
-    "BulkChangeConfig" { tracked: false, required: &[2] } =>
+    "BulkChangeConfig" { role: MethodRole::Service, tracked: false, required: &[2] } =>
         Reply::message(&bulk_change_config(&*service.0, &call.decode()?).await),
-    "UnsafeChangeConfig" { tracked: false, required: &[2, 3, 4] } => {
+    "UnsafeChangeConfig" { role: MethodRole::Service, tracked: false, required: &[2, 3, 4] } => {
         let error = error_pb(unsafe_config(&*service.0, call.decode()?).await);
         Reply::message(&UnsafeChangeConfigResponsePb { error })
     },
-    "StartTabletCopy" { tracked: false, required: &[1, 2, 3] } => {
+    "StartTabletCopy" { role: MethodRole::Service, tracked: false, required: &[1, 2, 3] } => {
         let error = error_pb(start_copy(&service.0, call.decode()?).await);
         Reply::message(&StartTabletCopyResponsePb { error })
     },

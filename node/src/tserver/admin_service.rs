@@ -16,6 +16,7 @@ use super::tablet_service::FEATURES;
 use super::write::refused;
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::security::acl::MethodRole;
 use nyala_common::service_methods;
 use nyala_common::wire::consensus as wire;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
@@ -31,17 +32,18 @@ use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
 
 service_methods! {
     fn dispatch(service: AdminService, call) of METHODS;
-    "CreateTablet" { tracked: false, required: &[1, 2, 5, 6, 7] } =>
+    "CreateTablet" { role: MethodRole::Service, tracked: false, required: &[1, 2, 5, 6, 7] } =>
         Reply::message(&create_tablet(&service.0, &call.decode()?).await),
-    "DeleteTablet" { tracked: false, required: &[1] } =>
+    "DeleteTablet" { role: MethodRole::Service, tracked: false, required: &[1] } =>
         Reply::message(&delete_tablet(&service.0, &call.decode()?).await),
-    "AlterSchema" { tracked: false, required: &[1, 2, 3] } => {
+    "AlterSchema" { role: MethodRole::Service, tracked: false, required: &[1, 2, 3] } => {
         let request = call.decode()?;
         // From here on the call waits for the log.
         call.release_slot();
         Reply::message(&alter_schema(&service.0, request).await)
     },
-    "Quiesce" { tracked: false, required: &[] } => Reply::message(&quiesce(&service.0, &call.decode()?)),
+    "Quiesce" { role: MethodRole::Service, tracked: false, required: &[] } =>
+        Reply::message(&quiesce(&service.0, &call.decode()?)),
 }
 
 /// The administrative service of one server.

@@ -12,6 +12,7 @@ use super::{scan, write};
 use crate::hosting::tablet_entry::TabletEntry;
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::security::acl::MethodRole;
 use nyala_common::service_methods;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_common::wire::partition;
@@ -36,14 +37,18 @@ pub const FEATURES: &[u32] = &[
 
 service_methods! {
     fn dispatch(service: TabletServerService, call) of METHODS;
-    "Ping" { tracked: false, required: &[] } => Reply::message(&PingResponsePb {}),
-    "Write" { tracked: true, required: &[1] } => write::write(&service.0, call).await,
-    "Scan" { tracked: false, required: &[] } => scan::scan(&service.0, call).await,
-    "ScannerKeepAlive" { tracked: false, required: &[1] } => scan::keep_alive(&service.0, &call),
-    "ListTablets" { tracked: false, required: &[] } =>
+    "Ping" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+        Reply::message(&PingResponsePb {}),
+    "Write" { role: MethodRole::Client, tracked: true, required: &[1] } => write::write(&service.0, call).await,
+    "Scan" { role: MethodRole::Client, tracked: false, required: &[] } => scan::scan(&service.0, call).await,
+    "ScannerKeepAlive" { role: MethodRole::Client, tracked: false, required: &[1] } =>
+        scan::keep_alive(&service.0, &call),
+    "ListTablets" { role: MethodRole::ClientUnlessFineGrained, tracked: false, required: &[] } =>
         Reply::message(&list_tablets(&service.0, &call.decode()?)),
-    "SplitKeyRange" { tracked: false, required: &[1] } => split_key_range(&service.0, &call.decode()?).await,
-    "Checksum" { tracked: false, required: &[] } => scan::checksum(&service.0, call).await,
+    "SplitKeyRange" { role: MethodRole::Client, tracked: false, required: &[1] } =>
+        split_key_range(&service.0, &call.decode()?).await,
+    "Checksum" { role: MethodRole::Client, tracked: false, required: &[] } =>
+        scan::checksum(&service.0, call).await,
 }
 
 /// The client service of one server.

@@ -71,6 +71,10 @@ pub trait Disks: Send + Sync {
     fn open(&self, dir: &str) -> io::Result<Arc<dyn Disk>>;
     /// Reads a file outside any disk: a configuration or an import.
     fn read_file(&self, path: &str) -> io::Result<Vec<u8>>;
+    /// Returns the name of the user whose process this is. Only the real environment has several.
+    fn process_user(&self) -> io::Result<String> {
+        Ok("nyala".to_string())
+    }
     /// Runs a program and returns its standard output if it exits with status 0. Only the real environment supports
     /// programs.
     fn program_output(&self, program: &str, _arguments: &[String]) -> io::Result<Vec<u8>> {

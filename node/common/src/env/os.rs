@@ -167,6 +167,10 @@ impl Disks for OsDisks {
         std::fs::read(path)
     }
 
+    fn process_user(&self) -> io::Result<String> {
+        user_name()
+    }
+
     fn program_output(&self, program: &str, arguments: &[String]) -> io::Result<Vec<u8>> {
         let output = std::process::Command::new(program).args(arguments).output()?;
         if output.status.success() {
@@ -175,6 +179,30 @@ impl Disks for OsDisks {
         let stderr = String::from_utf8_lossy(&output.stderr);
         Err(io::Error::other(format!("{program} ended with {}: {}", output.status, stderr.trim())))
     }
+}
+
+/// Bytes for the entry of one user; the longest known ones have a few hundred.
+const USER_ENTRY_BYTES: usize = 16 << 10;
+
+/// Returns the name of the process's effective user, or its number if it has no name (in a container, for example).
+fn user_name() -> io::Result<String> {
+    // SAFETY: it has no preconditions.
+    let uid = unsafe { libc::geteuid() };
+    let mut buffer = [0; USER_ENTRY_BYTES];
+    let mut found = std::ptr::null_mut();
+    // SAFETY: passwd is a plain structure for which zeros are valid, and the call fills it.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    // SAFETY: all pointers are those of live, writable values, and the length is that of the buffer.
+    let status = unsafe { libc::getpwuid_r(uid, &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found) };
+    if status != 0 {
+        return Err(io::Error::from_raw_os_error(status));
+    }
+    if found.is_null() {
+        return Ok(uid.to_string());
+    }
+    // SAFETY: the call found an entry, so the name is a C string in the buffer, which is alive.
+    let name = unsafe { std::ffi::CStr::from_ptr(entry.pw_name) };
+    Ok(name.to_string_lossy().into_owned())
 }
 
 struct OsNet {

@@ -45,6 +45,8 @@ metrics! {
     RPC_CALLS_RECEIVED = Server Counter "rpc_calls_received" ["requests"] Debug "Calls received.", own;
     RPC_CALLS_REPEATED = Server Counter "rpc_calls_repeated" ["requests"] Info
         "Retries answered with the reply of the first attempt.", own;
+    RPC_CALLS_UNAUTHORIZED = Server Counter "rpc_calls_unauthorized" ["requests"] Warn
+        "Calls refused by the access lists.", own;
     RPC_CONNECTIONS_OPEN = Server Gauge "rpc_connections_open" ["connections"] Info
         "Open connections.", own;
     RPC_NEGOTIATIONS_FAILED = Server Counter "rpc_negotiations_failed" ["connections"] Warn

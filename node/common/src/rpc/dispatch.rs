@@ -1,8 +1,8 @@
 //! Dispatch of calls: from a request frame to a reply. The checks, in order:
 //!
 //! ```text
-//! known service → feature flags → queue → deadline passed in the queue? → known method → required fields
-//!               → authorization → result tracking by request id → Service::call
+//! known service → feature flags → queue → deadline passed in the queue? → known method → access lists
+//!               → required fields → authorization → result tracking by request id → Service::call
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ use super::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
 use super::service_queue::{Admission, CallQueue, NextCall};
 use super::{Call, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::Env;
+use crate::security::acl::refusal_text;
 use crate::security::{PeerIdentity, ServerSecurity};
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RequestHeader, ResponseHeader};
 
@@ -54,6 +55,8 @@ pub struct RpcCounters {
     pub calls_rejected: AtomicU64,
     /// Calls whose deadline passed in the queue.
     pub calls_expired: AtomicU64,
+    /// Calls refused by the access lists.
+    pub calls_unauthorized: AtomicU64,
     /// Retries of tracked calls that got a cached reply or the reply of the call in progress.
     pub calls_repeated: AtomicU64,
 }
@@ -329,6 +332,9 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
         let message = format!("service {} has no method {:?}", queued.service.name(), queued_call.method());
         return queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorNoSuchMethod, message));
     };
+    if !shared.security.access.allows(method.role, &queued_call.peer.user) {
+        return refuse_access(shared, queued, queued_call, method);
+    }
     if let Err(reason) = required_fields::check_required(&queued_call.body, method.required) {
         let message = format!("{}: {reason}", method.name);
         return queued_call
@@ -347,6 +353,21 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
     }
     let took = shared.env.now().mono.since(received);
     shared.latencies.of(queued.service.name(), method.name).record_micros(took);
+}
+
+/// Refuses a call by the access lists. The connection stays open, as in Kudu.
+fn refuse_access(
+    shared: &RpcShared,
+    queued: &QueuedService,
+    queued_call: QueuedCall,
+    method: &'static MethodInfo,
+) {
+    count(&shared.counters.calls_unauthorized);
+    let PeerIdentity { user, method: authn, .. } = &*queued_call.peer;
+    let (service, remote) = (queued.service.name(), queued_call.remote);
+    tracing::warn!(user = %user.escape_debug(), ?authn, %remote, service, method = method.name, "unauthorized call");
+    let refusal = OutgoingReply::error(RpcErrorCodePb::ErrorApplication, refusal_text(method.name));
+    queued_call.responder.send(refusal);
 }
 
 fn to_call(queued_call: QueuedCall, method: &'static MethodInfo, slot: Arc<CallSlot>) -> (Responder, Call) {

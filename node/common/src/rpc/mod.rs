@@ -43,6 +43,7 @@ use engine::time::Instant;
 use prost::Message;
 
 use crate::env::BoxFuture;
+use crate::security::acl::MethodRole;
 use crate::security::{PeerIdentity, SecurityLevel};
 pub use nyala_proto::kudu::rpc::RequestIdPb;
 pub use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
@@ -80,6 +81,8 @@ pub trait Service: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MethodInfo {
     pub name: &'static str,
+    /// Callers who may call it, by the server's access lists.
+    pub role: MethodRole,
     /// True if a call is executed at most once per request id, if the caller sends one.
     pub tracked: bool,
     /// Numbers of the top-level fields that a request must carry (proto2 `required`; the decoder does not check them).

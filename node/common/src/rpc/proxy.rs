@@ -10,6 +10,7 @@ use engine::time::Instant;
 use prost::Message;
 use tokio::sync::oneshot;
 
+use super::RpcErrorCodePb;
 use super::client::{CallOptions, ClientConnection, RpcError, RpcResponse};
 use crate::env::Env;
 use crate::security::RpcCaller;
@@ -182,6 +183,14 @@ impl ProxyShared {
         }
     }
 
+    /// Forgets an authentication token that the server rejected, so that the next attempt presents the caller's own
+    /// credentials. Returns true if there was one.
+    fn forget_token(&self, error: &RpcError) -> bool {
+        let invalid = RpcErrorCodePb::FatalInvalidAuthenticationToken;
+        let rejected = matches!(error, RpcError::Remote { code, .. } if *code == invalid);
+        rejected && self.caller.security().is_some_and(|security| security.forget_token())
+    }
+
     async fn connect_any(&self) -> Connected {
         let addrs = match &self.target {
             ProxyTarget::Addr(addr) => vec![*addr],
@@ -195,7 +204,11 @@ impl ProxyShared {
         let mut last = RpcError::network(format!("{} has no address", self.target), false);
         for addr in addrs {
             let deadline = self.env.now().mono.after(CONNECT_TIMEOUT);
-            match ClientConnection::connect(&self.env, addr, &self.caller, deadline).await {
+            let mut connected = ClientConnection::connect(&self.env, addr, &self.caller, deadline).await;
+            if connected.as_ref().is_err_and(|error| self.forget_token(error)) {
+                connected = ClientConnection::connect(&self.env, addr, &self.caller, deadline).await;
+            }
+            match connected {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = error,
             }

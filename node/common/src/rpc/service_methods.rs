@@ -5,8 +5,8 @@
 /// ```text
 /// service_methods! {
 ///     fn dispatch(server: TabletServerService, call) of METHODS;
-///     "Ping" { tracked: false, required: &[] } => Reply::message(&PingResponsePb {}),
-///     "Write" { tracked: true, required: &[1] } => write(server, call).await,
+///     "Ping" { role: MethodRole::ClientOrService, tracked: false, required: &[] } => Reply::message(&PingResponsePb {}),
+///     "Write" { role: MethodRole::Client, tracked: true, required: &[1] } => write(server, call).await,
 /// }
 /// ```
 ///
@@ -52,13 +52,15 @@ mod tests {
     use crate::env::mem_net;
     use crate::rpc::{Call, Reply, RpcErrorCodePb};
     use crate::security::PeerIdentity;
+    use crate::security::acl::MethodRole;
 
     struct Counter(u64);
 
     crate::service_methods! {
         fn dispatch(counter: Counter, call) of METHODS;
-        "Count" { tracked: false, required: &[] } => Reply::message(&counter.0),
-        "Add" { tracked: true, required: &[1] } => Reply::message(&(counter.0 + call.decode::<u64>()?)),
+        "Count" { role: MethodRole::Client, tracked: false, required: &[] } => Reply::message(&counter.0),
+        "Add" { role: MethodRole::Client, tracked: true, required: &[1] } =>
+            Reply::message(&(counter.0 + call.decode::<u64>()?)),
     }
 
     async fn reply(method: &'static str, body: &'static [u8]) -> Reply {

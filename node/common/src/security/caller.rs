@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use super::tls::TlsCredentials;
 
 /// Name and credentials with which a process calls servers. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct RpcCaller {
     user: Arc<str>,
     security: Option<Arc<ClientSecurity>>,

@@ -8,12 +8,13 @@
 //! ```
 //!
 //! Pure cores, without IO: `token` (keys, tokens, rotation), `pki` (CA, requests, certificates), `acl` (who may call
-//! what).
+//! what), `jwt` (tokens of other issuers).
 //!
 //! *Not here:* the steps of the negotiation ([`crate::rpc::negotiate`]).
 
 pub mod acl;
 mod caller;
+mod jwt;
 pub mod pki;
 mod server;
 pub mod tls;
@@ -27,6 +28,7 @@ use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
 use nyala_proto::kudu::security::SignedTokenPb;
 
 pub use caller::{ClientSecurity, ClientSecurityOptions, EncryptionPolicy, RpcCaller, SecretText};
+pub use jwt::JwtKeySet;
 pub use server::{JwtTokenVerifier, SecurityLevel, ServerSecurity};
 pub use tls::{CertificateOrigin, OwnCertificate, PrivateKey, TlsCredentials, TlsSettings};
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use engine::time::WallTime;
 
 use super::AuthnTokenVerifier;
+use super::acl::AccessLists;
 use super::tls::TlsCredentials;
 
 /// Use of a protection: Kudu's values of `rpc_authentication` and `rpc_encryption`.
@@ -35,12 +36,15 @@ pub trait JwtTokenVerifier: Send + Sync {
     fn verify(&self, jwt: &[u8], now: WallTime) -> Result<String, String>;
 }
 
-/// Credentials and verifiers of a server. Without any, a server has neither TLS nor tokens.
+/// Credentials, verifiers and access lists of a server. Without any, a server has neither TLS nor tokens, and every
+/// user may call every method.
 #[derive(Clone, Default)]
 pub struct ServerSecurity {
     pub tls: Option<Arc<TlsCredentials>>,
     pub tokens: Option<Arc<dyn AuthnTokenVerifier>>,
     pub jwt: Option<Arc<dyn JwtTokenVerifier>>,
+    /// Users who may call each method.
+    pub access: Arc<AccessLists>,
 }
 
 impl fmt::Debug for ServerSecurity {
@@ -49,6 +53,7 @@ impl fmt::Debug for ServerSecurity {
             .field("tls", &self.tls)
             .field("tokens", &self.tokens.is_some())
             .field("jwt", &self.jwt.is_some())
+            .field("access", &self.access)
             .finish()
     }
 }

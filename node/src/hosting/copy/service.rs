@@ -30,6 +30,7 @@ use crate::hosting::consensus_service::{HostedReplica, ReplicaHost};
 use crate::hosting::replica::ReplicaHandle;
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
+use nyala_common::security::acl::MethodRole;
 use nyala_common::service_methods;
 use nyala_common::wire::consensus as wire;
 use nyala_common::wire::errors::status_from_error;
@@ -46,10 +47,14 @@ pub const SERVICE: &str = "kudu.tserver.TabletCopyService";
 
 service_methods! {
     fn dispatch(copies: CopyService, call) of METHODS;
-    "BeginTabletCopySession" { tracked: false, required: &[1, 2] } => copies.begin(call.decode()?).await?,
-    "CheckSessionActive" { tracked: false, required: &[1] } => copies.check_active(&call.decode()?),
-    "FetchData" { tracked: false, required: &[1, 2] } => copies.fetch(&call.decode()?).await?,
-    "EndTabletCopySession" { tracked: false, required: &[1, 2] } => copies.end(&call.decode()?)?,
+    "BeginTabletCopySession" { role: MethodRole::Service, tracked: false, required: &[1, 2] } =>
+        copies.begin(call.decode()?).await?,
+    "CheckSessionActive" { role: MethodRole::Service, tracked: false, required: &[1] } =>
+        copies.check_active(&call.decode()?),
+    "FetchData" { role: MethodRole::Service, tracked: false, required: &[1, 2] } =>
+        copies.fetch(&call.decode()?).await?,
+    "EndTabletCopySession" { role: MethodRole::Service, tracked: false, required: &[1, 2] } =>
+        copies.end(&call.decode()?)?,
 }
 
 /// Sessions of one server and their shared bandwidth limit.

@@ -95,7 +95,7 @@ impl ClientNegotiation {
         if !security.tls.can_verify() {
             return offers;
         }
-        offers.extend(security.tls.is_ca_signed().then_some(AuthnType::Certificate));
+        offers.extend(security.tls.proves_user().then_some(AuthnType::Certificate));
         offers.extend(self.token.is_some().then_some(AuthnType::Token));
         offers.extend(security.jwt().is_some().then_some(AuthnType::Jwt));
         offers

@@ -22,6 +22,7 @@ use super::server::{RpcHandle, RpcServer};
 use super::{Call, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::{BoxFuture, Env, Stream, mem_net};
 use crate::security::ServerSecurity;
+use crate::security::acl::{AccessLists, MethodRole};
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
 
 const ECHO: &str = "test.Echo";
@@ -53,15 +54,16 @@ impl Gate {
     }
 }
 
-const METHODS: [MethodInfo; 8] = [
-    MethodInfo { name: "Echo", tracked: false, required: &[] },
-    MethodInfo { name: "Hold", tracked: false, required: &[] },
-    MethodInfo { name: "HoldFree", tracked: false, required: &[] },
-    MethodInfo { name: "Track", tracked: true, required: &[] },
-    MethodInfo { name: "Sidecars", tracked: false, required: &[] },
-    MethodInfo { name: "Strict", tracked: false, required: &[1, 2] },
-    MethodInfo { name: "Forbidden", tracked: false, required: &[] },
-    MethodInfo { name: "WhoAmI", tracked: false, required: &[] },
+const METHODS: [MethodInfo; 9] = [
+    MethodInfo { name: "Echo", role: MethodRole::Client, tracked: false, required: &[] },
+    MethodInfo { name: "Hold", role: MethodRole::Client, tracked: false, required: &[] },
+    MethodInfo { name: "HoldFree", role: MethodRole::Client, tracked: false, required: &[] },
+    MethodInfo { name: "Track", role: MethodRole::Client, tracked: true, required: &[] },
+    MethodInfo { name: "Sidecars", role: MethodRole::Client, tracked: false, required: &[] },
+    MethodInfo { name: "Strict", role: MethodRole::Client, tracked: false, required: &[1, 2] },
+    MethodInfo { name: "Forbidden", role: MethodRole::Client, tracked: false, required: &[] },
+    MethodInfo { name: "Admin", role: MethodRole::Superuser, tracked: false, required: &[1] },
+    MethodInfo { name: "WhoAmI", role: MethodRole::Client, tracked: false, required: &[] },
 ];
 
 impl Service for Echo {

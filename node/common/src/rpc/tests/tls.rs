@@ -55,7 +55,8 @@ impl TlsWorld {
         let ca = TestCa::new();
         let env = mem_net::env();
         let tls = Some(signed_server(&env, &ca, "kudu"));
-        let security = ServerSecurity { tls, tokens: Some(Arc::new(TestTokens)), jwt: None };
+        let security =
+            ServerSecurity { tls, tokens: Some(Arc::new(TestTokens)), ..ServerSecurity::default() };
         TlsWorld { world: World::secure(env, config, security).await, ca }
     }
 
@@ -296,10 +297,53 @@ async fn a_self_signed_server_encrypts_but_gets_no_secret() {
     let env = mem_net::env();
     let own = TlsCredentials::new(&env, TlsSettings::default()).expect("credentials");
     own.set_own(OwnCertificate::self_signed(&env, "kudu", "host").expect("a certificate")).expect("it fits");
-    let security = ServerSecurity { tls: Some(own), tokens: Some(Arc::new(TestTokens)), jwt: None };
+    let security =
+        ServerSecurity { tls: Some(own), tokens: Some(Arc::new(TestTokens)), ..ServerSecurity::default() };
     let world = World::secure(env, required(true), security).await;
     let tls = TlsWorld { world, ca: TestCa::new() };
     let client = tls.client(EncryptionPolicy::Required);
     client.set_token(token(b"good"));
     assert_eq!(tls.identity(client).await.as_deref(), Ok("root Plain confidential"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn access_lists_hold_for_every_method() {
+    let access = Arc::new(AccessLists::new("kudu", "root", "ann").expect("lists"));
+    let security = ServerSecurity { access, ..ServerSecurity::default() };
+    let world = World::secure(mem_net::env(), RpcConfig::default(), security).await;
+    let connection = world.connect().await;
+    let refused = |user: &'static str, method: &'static str| {
+        let (env, addr, deadline) = (world.env.clone(), world.addr, world.after(1_000));
+        async move {
+            let connection =
+                ClientConnection::connect(&env, addr, user, deadline).await.expect("it connects");
+            let call = |method: &'static str| {
+                let connection = connection.clone();
+                async move {
+                    let options = CallOptions::default();
+                    let text = "text".to_string();
+                    connection.call::<String, String>(ECHO, method, &text, deadline, &options).await
+                }
+            };
+            let refused = call(method).await.err().map(|error| error.to_string());
+            // A refusal leaves the connection open.
+            assert_eq!(call(method).await.err().map(|error| error.to_string()), refused);
+            refused
+        }
+    };
+    let refusal =
+        |method| Some(format!("ERROR_APPLICATION: Not authorized: unauthorized access to method: {method}"));
+    for (user, client, admin) in
+        [("root", true, true), ("ann", true, false), ("kudu", false, false), ("bob", false, false)]
+    {
+        assert_eq!(refused(user, "Echo").await, if client { None } else { refusal("Echo") }, "{user}");
+        assert_eq!(refused(user, "Admin").await, if admin { None } else { refusal("Admin") }, "{user}");
+    }
+    drop(connection);
+    // Checked before the request is looked at.
+    let connection = ClientConnection::connect(&world.env, world.addr, "bob", world.after(1_000)).await;
+    let options = CallOptions::default();
+    let connection = connection.expect("it connects");
+    let call = connection.call::<u64, String>(ECHO, "Admin", &7, world.after(1_000), &options);
+    assert_eq!(call.await.err().map(|error| error.to_string()), refusal("Admin"));
 }

@@ -76,6 +76,12 @@ pub struct AccessLists {
     pub fine_grained: bool,
 }
 
+impl Default for AccessLists {
+    fn default() -> AccessLists {
+        AccessLists::open()
+    }
+}
+
 impl AccessLists {
     /// Lists that let any user call any method, for servers behind another guard.
     pub fn open() -> AccessLists {

@@ -11,6 +11,7 @@ use super::identity::{CertificateOrigin, OwnCertificate};
 use super::session::TlsSession;
 use super::settings::TlsSettings;
 use crate::env::Env;
+use crate::security::pki::certificate_user;
 
 /// Holder of a process's TLS credentials. Negotiations read it at each connection, so a replacement needs no restart.
 pub struct TlsCredentials {
@@ -79,6 +80,13 @@ impl TlsCredentials {
     /// Returns true if the own certificate is signed by a CA, so that clients can verify this server.
     pub fn is_ca_signed(&self) -> bool {
         self.state().own.as_ref().is_some_and(|own| own.origin != CertificateOrigin::SelfSigned)
+    }
+
+    /// Returns true if the own certificate is signed by a CA and names a user, so that it proves to servers who this
+    /// process is.
+    pub fn proves_user(&self) -> bool {
+        let own = self.own().filter(|own| own.origin != CertificateOrigin::SelfSigned);
+        own.is_some_and(|own| certificate_user(&own.chain[0]).is_some())
     }
 
     /// Trusts the CA certificate `der` (and those trusted before) from now on. Fails, and changes nothing, if it is no

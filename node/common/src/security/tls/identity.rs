@@ -52,11 +52,13 @@ pub struct OwnCertificate {
 impl OwnCertificate {
     /// Makes a key and a certificate for `user` on `host`, signed by that key.
     pub fn self_signed(env: &Env, user: &str, host: &str) -> Result<OwnCertificate> {
-        let key = draw_key(env);
-        let mut serial = [0; 8];
-        env.rng.fill_secret(&mut serial);
+        OwnCertificate::self_signed_by(&draw_key(env), env, user, host)
+    }
+
+    /// As [`OwnCertificate::self_signed`], with a given key.
+    pub fn self_signed_by(key: &EcdsaKey, env: &Env, user: &str, host: &str) -> Result<OwnCertificate> {
         let now_s = i64::try_from(env.now().wall.micros / 1_000_000).unwrap_or(i64::MAX);
-        let certificate = pki::self_signed(&key, user, Some(host), u64::from_be_bytes(serial), now_s)?;
+        let certificate = pki::self_signed(key, user, Some(host), draw_serial(env), now_s)?;
         Ok(OwnCertificate {
             key: PrivateKey::from_pkcs8_der(key.pkcs8_der()?.to_vec()),
             chain: vec![certificate],
@@ -65,7 +67,8 @@ impl OwnCertificate {
     }
 }
 
-fn draw_key(env: &Env) -> EcdsaKey {
+/// Draws a private key.
+pub fn draw_key(env: &Env) -> EcdsaKey {
     loop {
         let mut secret = Zeroizing::new([0; 32]);
         env.rng.fill_secret(&mut *secret);
@@ -74,6 +77,13 @@ fn draw_key(env: &Env) -> EcdsaKey {
             return key;
         }
     }
+}
+
+/// Draws the serial number of a certificate.
+pub fn draw_serial(env: &Env) -> u64 {
+    let mut serial = [0; 8];
+    env.rng.fill_secret(&mut serial);
+    u64::from_be_bytes(serial)
 }
 
 #[cfg(test)]

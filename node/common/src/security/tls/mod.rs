@@ -28,7 +28,7 @@ mod stream;
 
 pub use credentials::TlsCredentials;
 pub use files::{ExternalPki, certificates_from_pem};
-pub use identity::{CertificateOrigin, OwnCertificate, PrivateKey};
+pub use identity::{CertificateOrigin, OwnCertificate, PrivateKey, draw_key, draw_serial};
 pub use session::{TlsFlight, TlsSession};
 pub use settings::TlsSettings;
 pub use stream::TlsStream;

@@ -13,11 +13,13 @@
 //! The model of these rules is `spec/Tokens.tla`. *Not here:* storage of keys (`node::master`), connections.
 
 mod key;
+mod keyring;
 mod rotation;
 mod signer;
 mod verifier;
 
 pub use self::key::{TokenKey, TokenKeyError};
+pub use self::keyring::{TokenKeyring, seconds};
 pub use self::rotation::{KeyLifetime, RotationPlan, TokenConfig};
 pub use self::signer::TokenSigner;
 pub use self::verifier::{TokenFault, TokenFaultKind, TokenVerifier};

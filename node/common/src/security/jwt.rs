@@ -1,0 +1,259 @@
+//! JSON Web Tokens: a key set from a file, and the checks of a token in the order that clients know from Kudu.
+//!
+//! - Invariant: the key decides on the algorithm, never the token. So `none`, and an HMAC with a public key as its
+//!   secret, are refused.
+//! - Issuer and audience are not checked, as in Kudu: a key set must hold only keys of issuers that sign for this
+//!   cluster.
+
+use std::str::FromStr;
+
+use engine::error::{Error, Result};
+use engine::time::WallTime;
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::jwk::{Jwk, JwkSet};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use serde::Deserialize;
+
+use super::JwtTokenVerifier;
+use super::token::seconds;
+
+/// Longest token that is looked at, in bytes.
+const TOKEN_BYTES_MAX: usize = 64 << 10;
+
+/// A key with its only algorithm.
+struct VerificationKey {
+    id: Option<String>,
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+/// Verifier with a set of keys.
+pub struct JwtKeySet {
+    keys: Vec<VerificationKey>,
+}
+
+/// Claims that are checked.
+#[derive(Deserialize)]
+struct Claims {
+    sub: Option<String>,
+    exp: Option<f64>,
+    nbf: Option<f64>,
+    iat: Option<f64>,
+}
+
+impl JwtKeySet {
+    /// Parses a JSON Web Key Set. `subject` names its source in errors. Every key must name its algorithm.
+    pub fn parse(json: &[u8], subject: &str) -> Result<JwtKeySet> {
+        let set: JwkSet = serde_json::from_slice(json)
+            .map_err(|error| Error::invalid(format!("{subject}: not a JSON Web Key Set ({error})")))?;
+        let keys: Result<Vec<_>> = set.keys.iter().map(|jwk| key(jwk, subject)).collect();
+        let keys = keys?;
+        match keys.is_empty() {
+            true => Err(Error::invalid(format!("{subject}: the key set is empty; give at least one key"))),
+            false => Ok(JwtKeySet { keys }),
+        }
+    }
+
+    /// Returns the keys that may have signed a token with this header. The error is the text for the client.
+    fn candidates(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Vec<&VerificationKey>, String> {
+        let unknown = || "Invalid JWK ID in the JWT token".to_string();
+        let Some(id) = id else {
+            let same = |key: &&VerificationKey| key.algorithm == algorithm;
+            let keys: Vec<_> = self.keys.iter().filter(same).collect();
+            return if keys.is_empty() { Err(unknown()) } else { Ok(keys) };
+        };
+        let named = self.keys.iter().find(|key| key.id.as_deref() == Some(id)).ok_or_else(unknown)?;
+        if is_hmac(named.algorithm) != is_hmac(algorithm) {
+            return Err(unknown());
+        }
+        if named.algorithm != algorithm {
+            let name = |algorithm: Algorithm| format!("{algorithm:?}").to_lowercase();
+            let (found, expected) = (name(algorithm), name(named.algorithm));
+            return Err(format!("JWT algorithm '{found}' is not matching with JWK algorithm '{expected}'"));
+        }
+        Ok(vec![named])
+    }
+}
+
+fn is_hmac(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512)
+}
+
+fn key(jwk: &Jwk, subject: &str) -> Result<VerificationKey> {
+    let id = jwk.common.key_id.clone();
+    let shown = id.as_deref().unwrap_or("without kid");
+    let algorithm = jwk.common.key_algorithm.and_then(|name| Algorithm::from_str(&name.to_string()).ok());
+    let algorithm = algorithm.ok_or_else(|| {
+        Error::invalid(format!(
+            "{subject}: key {shown:?} names no known algorithm; give its alg, such as RS256"
+        ))
+    })?;
+    let key = DecodingKey::from_jwk(jwk)
+        .map_err(|error| Error::invalid(format!("{subject}: key {shown:?} is not usable ({error})")))?;
+    Ok(VerificationKey { id, algorithm, key })
+}
+
+impl JwtTokenVerifier for JwtKeySet {
+    fn verify(&self, jwt: &[u8], now: WallTime) -> Result<String, String> {
+        let malformed = |why: &str| format!("token is not in correct format: {why}");
+        let text = std::str::from_utf8(jwt).map_err(|_| malformed("not text"))?;
+        if text.len() > TOKEN_BYTES_MAX || text.split('.').count() != 3 {
+            return Err(malformed("three parts expected"));
+        }
+        if text.ends_with('.') {
+            return Err("Unsecured JWT".to_string());
+        }
+        let header = jsonwebtoken::decode_header(text).map_err(|error| malformed(&error.to_string()))?;
+        let keys = self.candidates(header.kid.as_deref(), header.alg)?;
+        let mut last = "failed to verify signature".to_string();
+        for key in keys {
+            match jsonwebtoken::decode::<Claims>(text, &key.key, &validation(key.algorithm)) {
+                Ok(token) => return subject(token.claims, now),
+                Err(error) => last = reason(error.kind()),
+            }
+        }
+        Err(last)
+    }
+}
+
+/// Returns rules that check the signature only: the clock is the environment's, and Kudu checks no audience.
+fn validation(algorithm: Algorithm) -> Validation {
+    let mut validation = Validation::new(algorithm);
+    validation.set_required_spec_claims::<&str>(&[]);
+    validation.leeway = 0;
+    validation.validate_exp = false;
+    validation.validate_nbf = false;
+    validation.validate_aud = false;
+    validation
+}
+
+fn reason(kind: &ErrorKind) -> String {
+    match kind {
+        ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => "failed to verify signature".to_string(),
+        other => format!("token is not in correct format: {other:?}"),
+    }
+}
+
+/// Returns the user of a token with a valid signature.
+fn subject(claims: Claims, now: WallTime) -> Result<String, String> {
+    let now = seconds(now) as f64;
+    let expired = claims.exp.is_some_and(|expires| expires <= now);
+    let early = [claims.nbf, claims.iat].into_iter().flatten().any(|begins| begins > now);
+    if expired || early {
+        return Err("token expired".to_string());
+    }
+    claims
+        .sub
+        .filter(|subject| !subject.is_empty())
+        .ok_or_else(|| "token does not include subject".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jsonwebtoken::{EncodingKey, Header};
+    use serde_json::{Value, json};
+
+    const SECRET: &[u8] = b"a secret of the issuer";
+    const NOW: i64 = 1_700_000_000;
+    /// Modulus of the example key of RFC 7517.
+    const MODULUS: &str = "sXchDaQebHnPiGvyDOAT4saGEUetSyo9MKLOoWFsueri23bOdgWp4Dy1WlUzewbgBHod5pcM9H95GQRV3JDXboIRRO\
+        SBigeC5yjU1hGzHHyXss8UDprecbAYxknTcQkhslANGRUZmdTOQ5qTRsLAt6BTYuyvVRdhS8exSZEy_c4gs_7svlJJ\
+        Q4H9_NxsiIoLwAEk7-Q3UXERGYw_75IDrGA84-lA_-Ct4eTlXHBIY2EaV7t7LjJaynVJCpkv4LKjTTAumiGUIuQhrN\
+        hZLuF_RJLqHpM2kgWFLU7-VTdL1VbC2tejvcI2BlMkEpk1BzBZI0KQB0GaDWFLN-aEAw3vRw";
+
+    /// Returns a set with an HMAC key and an RSA key, whose private part nobody has.
+    fn keys() -> JwtKeySet {
+        let set = json!({ "keys": [
+            { "kty": "oct", "kid": "1", "alg": "HS256", "k": "YSBzZWNyZXQgb2YgdGhlIGlzc3Vlcg" },
+            { "kty": "RSA", "kid": "2", "alg": "RS256", "e": "AQAB", "n": MODULUS },
+        ] });
+        JwtKeySet::parse(set.to_string().as_bytes(), "keys.json").expect("a key set")
+    }
+
+    fn signed(header: &Header, claims: &Value) -> String {
+        jsonwebtoken::encode(header, claims, &EncodingKey::from_secret(SECRET)).expect("it signs")
+    }
+
+    fn header(kid: Option<&str>) -> Header {
+        Header { kid: kid.map(str::to_string), ..Header::new(Algorithm::HS256) }
+    }
+
+    fn verify(token: &str) -> Result<String, String> {
+        let now = WallTime { micros: NOW as u64 * 1_000_000, error_micros: 0 };
+        keys().verify(token.as_bytes(), now)
+    }
+
+    fn refused(token: &str) -> String {
+        verify(token).expect_err("a bad token")
+    }
+
+    #[test]
+    fn a_token_proves_its_subject_until_it_expires() {
+        let claims = |exp: i64| json!({ "sub": "ann", "exp": exp, "iat": NOW, "nbf": NOW, "aud": "others" });
+        assert_eq!(verify(&signed(&header(Some("1")), &claims(NOW + 1))).as_deref(), Ok("ann"));
+        assert_eq!(verify(&signed(&header(None), &json!({ "sub": "ann" }))).as_deref(), Ok("ann"));
+        assert_eq!(refused(&signed(&header(Some("1")), &claims(NOW))), "token expired");
+        let later = json!({ "sub": "ann", "nbf": NOW + 1 });
+        assert_eq!(refused(&signed(&header(Some("1")), &later)), "token expired");
+        assert_eq!(refused(&signed(&header(Some("1")), &json!({}))), "token does not include subject");
+        assert_eq!(
+            refused(&signed(&header(Some("1")), &json!({ "sub": "" }))),
+            "token does not include subject"
+        );
+    }
+
+    #[test]
+    fn forged_tokens_are_refused() {
+        let claims = json!({ "sub": "root" });
+        let good = signed(&header(Some("1")), &claims);
+        let (rest, signature) = good.rsplit_once('.').expect("three parts");
+        assert_eq!(refused(&format!("{rest}.")), "Unsecured JWT");
+        assert_eq!(refused(rest), "token is not in correct format: three parts expected");
+        let flipped: String = signature.chars().rev().collect();
+        assert_eq!(refused(&format!("{rest}.{flipped}")), "failed to verify signature");
+        // Another user with the same signature.
+        let (head, _) = rest.split_once('.').expect("two parts");
+        let other = signed(&header(Some("1")), &json!({ "sub": "kudu" }));
+        let payload = other.split('.').nth(1).expect("three parts");
+        assert_eq!(refused(&format!("{head}.{payload}.{signature}")), "failed to verify signature");
+        // An HMAC under the id of an RSA key, whose public part would be the secret.
+        assert_eq!(refused(&signed(&header(Some("2")), &claims)), "Invalid JWK ID in the JWT token");
+        assert_eq!(refused(&signed(&header(Some("3")), &claims)), "Invalid JWK ID in the JWT token");
+        let longer = Header { kid: Some("1".to_string()), ..Header::new(Algorithm::HS512) };
+        assert_eq!(
+            refused(&signed(&longer, &claims)),
+            "JWT algorithm 'hs512' is not matching with JWK algorithm 'hs256'"
+        );
+        // {"alg":"none"}
+        assert!(
+            refused(&format!("eyJhbGciOiJub25lIn0.{payload}.{signature}")).contains("not in correct format")
+        );
+        assert!(refused("a.b.c").starts_with("token is not in correct format"));
+    }
+
+    #[test]
+    fn every_changed_bit_is_noticed() {
+        let good = signed(&header(Some("1")), &json!({ "sub": "ann" })).into_bytes();
+        let now = WallTime { micros: NOW as u64 * 1_000_000, error_micros: 0 };
+        for at in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[at / 8] ^= 1 << (at % 8);
+            let verified = keys().verify(&bytes, now);
+            // Base64 of 32 bytes has two bits that mean nothing; the comparison is of the text, so they count, too.
+            assert!(verified.is_err(), "bit {at}: {verified:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_without_an_algorithm_is_refused() {
+        let parse =
+            |text: &str| JwtKeySet::parse(text.as_bytes(), "keys.json").err().map(|error| error.message);
+        assert_eq!(
+            parse(r#"{"keys":[{"kty":"oct","kid":"1","k":"YQ"}]}"#).as_deref(),
+            Some(r#"keys.json: key "1" names no known algorithm; give its alg, such as RS256"#)
+        );
+        assert!(parse(r#"{"keys":[]}"#).is_some_and(|message| message.contains("empty")));
+        assert!(parse("{").is_some_and(|message| message.contains("not a JSON Web Key Set")));
+    }
+}
