@@ -100,6 +100,7 @@ use engine::time::Instant;
 
 use nyala_common::env::Env;
 use nyala_common::rpc::client::Proxy;
+use nyala_common::security::RpcCaller;
 
 pub mod arrow;
 pub mod backoff;
@@ -118,6 +119,7 @@ pub mod rows;
 pub mod scan;
 pub mod scan_close;
 pub mod scan_token;
+pub mod security;
 pub mod session;
 pub mod table;
 pub mod tables;
@@ -130,6 +132,7 @@ pub use engine::schema::{ColumnSchema, DataType, Schema, TypeAttributes};
 pub use error::{ClientError, ClientResult};
 pub use scan::{ReadMode, ScanSpec, Scanner};
 pub use scan_token::ScanToken;
+pub use security::SecurityConfig;
 pub use session::{FlushMode, RowFailure, RowReceipt, Session, SessionConfig};
 pub use table::Table;
 pub use tables::{CreateTable, TableInfo, TableStatistics};
@@ -154,6 +157,8 @@ pub struct ClientConfig {
     pub operation_timeout: Duration,
     /// Time limit of one attempt before another server is tried.
     pub rpc_timeout: Duration,
+    /// Encryption, trusted CAs and proofs of identity.
+    pub security: SecurityConfig,
 }
 
 impl ClientConfig {
@@ -165,6 +170,7 @@ impl ClientConfig {
             connect_timeout: Duration::from_secs(30),
             operation_timeout: Duration::from_secs(30),
             rpc_timeout: Duration::from_secs(10),
+            security: SecurityConfig::default(),
         }
     }
 }
@@ -178,6 +184,8 @@ pub struct Client {
 struct Shared {
     env: Env,
     config: ClientConfig,
+    /// Name and credentials of all calls.
+    caller: RpcCaller,
     masters: MasterCaller,
     servers: Mutex<BTreeMap<String, Proxy>>,
     locations: Mutex<BTreeMap<String, LocationCache>>,
@@ -193,12 +201,14 @@ impl Client {
             return Err(Error::invalid("no master addresses given"));
         }
         let id = env.random_uuid().to_string();
-        let masters = MasterCaller::new(&env, &config);
+        let caller = config.security.caller(&env, &config.user)?;
+        let masters = MasterCaller::new(&env, &config, &caller);
         let deadline = env.now().mono.after(config.connect_timeout);
         masters.find_leader(deadline).await?;
         let shared = Shared {
             env,
             config,
+            caller,
             masters,
             servers: Mutex::default(),
             locations: Mutex::default(),
@@ -239,7 +249,7 @@ impl Client {
 
     fn server(&self, address: &str) -> Proxy {
         let mut servers = lock(&self.shared.servers);
-        let new = || Proxy::new(self.shared.env.clone(), address, &self.shared.config.user);
+        let new = || Proxy::new(self.shared.env.clone(), address, &self.shared.caller);
         servers.entry(address.to_string()).or_insert_with(new).clone()
     }
 }

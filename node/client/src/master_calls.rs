@@ -9,10 +9,11 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 
 use super::backoff::Backoff;
-use super::{ClientConfig, lock};
+use super::{ClientConfig, lock, security};
 use nyala_common::env::Env;
 use nyala_common::rpc::RpcErrorCodePb;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::security::RpcCaller;
 use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::master_error_pb::Code;
@@ -65,7 +66,7 @@ replies!(
 /// Caller of the leader master.
 pub(super) struct MasterCaller {
     env: Env,
-    user: String,
+    caller: RpcCaller,
     rpc_timeout: Duration,
     known: Mutex<Known>,
 }
@@ -84,12 +85,12 @@ enum MasterCallFailure {
 }
 
 impl MasterCaller {
-    pub(super) fn new(env: &Env, config: &ClientConfig) -> MasterCaller {
-        let proxy = |address: &String| Proxy::new(env.clone(), with_port(address), &config.user);
+    pub(super) fn new(env: &Env, config: &ClientConfig, caller: &RpcCaller) -> MasterCaller {
+        let proxy = |address: &String| Proxy::new(env.clone(), with_port(address), caller);
         let known = Known { masters: config.masters.iter().map(proxy).collect(), leader: None };
         MasterCaller {
             env: env.clone(),
-            user: config.user.clone(),
+            caller: caller.clone(),
             rpc_timeout: config.rpc_timeout,
             known: Mutex::new(known),
         }
@@ -183,13 +184,14 @@ impl MasterCaller {
         Err(last)
     }
 
-    /// Adds the masters reported by one of them.
+    /// Adds the masters reported by one of them, and takes the leader's token and CA.
     fn learn(&self, response: &ConnectToMasterResponsePb) {
+        security::learn(&self.caller, response);
         let mut known = lock(&self.known);
         for address in &response.master_addrs {
             let target = format!("{}:{}", address.host, address.port);
             if !known.masters.iter().any(|master| master.target().to_string() == target) {
-                known.masters.push(Proxy::new(self.env.clone(), target.as_str(), &self.user));
+                known.masters.push(Proxy::new(self.env.clone(), target.as_str(), &self.caller));
             }
         }
     }

@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::error::{Error, Result};
 
 use nyala_client::definitions;
+use nyala_client::security::{EncryptionPolicy, SecretText, SecurityConfig};
 use nyala_client::{Client, ClientConfig, ScanSpec, Table};
 use nyala_common::env::Env;
 
@@ -14,13 +15,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns a command that talks to a cluster.
 pub fn base(name: &'static str, about: &'static str) -> Command {
-    Command::new(name).about(about).arg(
-        Arg::new("masters")
-            .long("masters")
-            .value_name("HOST:PORT,...")
-            .default_value("127.0.0.1:7051")
-            .help("Addresses of the masters"),
-    )
+    Command::new(name)
+        .about(about)
+        .arg(
+            Arg::new("masters")
+                .long("masters")
+                .value_name("HOST:PORT,...")
+                .default_value("127.0.0.1:7051")
+                .help("Addresses of the masters"),
+        )
+        .arg(option("ca-cert", "FILE", "PEM file of the CAs that servers' certificates must chain to"))
+        .arg(option("jwt-file", "FILE", "File of a JSON Web Token that proves your name; needs --ca-cert"))
+        .arg(
+            Arg::new("require-encryption")
+                .long("require-encryption")
+                .action(ArgAction::SetTrue)
+                .help("Refuses servers without TLS, and encrypts within this machine, too"),
+        )
 }
 
 /// Returns a command about one table.
@@ -40,12 +51,41 @@ pub fn many(name: &'static str, value: &'static str, help: &'static str) -> Arg 
 /// Connects to the cluster named on the command line.
 pub async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
     let masters = text(matches, "masters").expect("it has a default");
-    let config = ClientConfig { connect_timeout: PATIENCE, ..ClientConfig::new(definitions::names(masters)) };
+    let config = ClientConfig {
+        connect_timeout: PATIENCE,
+        user: env.disks.process_user().map_err(|error| Error::io("look up your user name", &error))?,
+        security: security(env, matches)?,
+        ..ClientConfig::new(definitions::names(masters))
+    };
     let hint = |error: Error| {
         let message = format!("{}\nIs there a cluster at {masters}? 'nyala up' starts one.", error.message);
         Error { message, ..error }
     };
     Client::connect(env.clone(), config).await.map_err(hint)
+}
+
+/// Returns the security settings on the command line.
+fn security(env: &Env, matches: &ArgMatches) -> Result<SecurityConfig> {
+    let read = |name: &str| -> Result<Option<Vec<u8>>> {
+        let Some(path) = text(matches, name) else { return Ok(None) };
+        let bytes = env.disks.read_file(path);
+        bytes.map(Some).map_err(|error| Error::io(format_args!("--{name}: read {path}"), &error))
+    };
+    let token = |bytes: Vec<u8>| {
+        let text =
+            String::from_utf8(bytes).map_err(|_| Error::invalid("--jwt-file: not a JSON Web Token"))?;
+        Ok::<_, Error>(SecretText::new(text.trim().to_string()))
+    };
+    let encryption = match matches.get_flag("require-encryption") {
+        true => EncryptionPolicy::Required,
+        false => EncryptionPolicy::Optional,
+    };
+    Ok(SecurityConfig {
+        encryption,
+        ca_certificates: read("ca-cert")?,
+        jwt: read("jwt-file")?.map(token).transpose()?,
+        require_authentication: false,
+    })
 }
 
 pub fn text<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
