@@ -5,6 +5,7 @@
 //!   daemon.rs     one server process      java.rs          our program on the real Java client
 //!   cluster.rs    several daemons         proxies.rs       links between servers, delayed and cut
 //!   nyala_up.rs   `nyala up`              nemesis/         faults under load, replicated
+//!   security.rs   encryption required
 //!   rpc.rs        one call to a server    mini_cluster.rs  `kudu test mini_cluster` for upstream's harness
 //!                 upstream.rs  upstream's own tests         report.rs  their results
 //! ```
@@ -22,6 +23,7 @@ pub mod packages;
 mod proxies;
 mod report;
 pub mod rpc;
+mod security;
 mod tool;
 mod upstream;
 
@@ -66,6 +68,8 @@ enum Part {
     Tool,
     /// Our program on the real Java client
     Java,
+    /// The real kudu tool where encryption is required
+    Security,
     /// A replicated cluster under load, with faults
     Nemesis,
     /// Upstream's own tests that must pass
@@ -106,6 +110,9 @@ pub fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
     let wanted = |part: Part| options.parts.is_empty() || options.parts.contains(&part);
     if wanted(Part::Tool) || wanted(Part::Java) {
         on_one_cluster(&context, wanted(Part::Tool), wanted(Part::Java), steps);
+    }
+    if wanted(Part::Security) {
+        security::check_all(&context.target, &context.packages, &context.server, steps);
     }
     if wanted(Part::Nemesis) {
         let Interop { root, target, packages, server } = &context;

@@ -224,6 +224,38 @@ pub fn check_all(packages: &Packages, masters: &str, steps: &mut Steps) {
     }
 }
 
+const ENCRYPTED_CHECKS: &[Check] = &[
+    Check {
+        ends: Ends::Eventually,
+        ..check(
+            "ksck over TLS",
+            &["cluster", "ksck", "MASTERS"],
+            &["HEALTHY", "HEALTHY", "HEALTHY", "HEALTHY", "OK"],
+        )
+    },
+    check(
+        "perf loadgen over TLS, replicated",
+        &[
+            "perf",
+            "loadgen",
+            "MASTERS",
+            "--num_threads=2",
+            "--num_rows_per_thread=100000",
+            "--table_num_replicas=3",
+            "--run_scan",
+        ],
+        &["rows total: 200000", "actual rows : 200000"],
+    ),
+    check("get_flags over TLS", &["master", "get_flags", "MASTERS"], &["rpc_encryption", "required"]),
+];
+
+/// Checks commands against a cluster that requires encryption.
+pub fn check_encrypted(packages: &Packages, masters: &str, steps: &mut Steps) {
+    for check in ENCRYPTED_CHECKS {
+        steps.run(&format!("kudu {}", check.name), || run(packages, masters, check));
+    }
+}
+
 fn run(packages: &Packages, masters: &str, check: &Check) -> Result<()> {
     let start = Instant::now();
     loop {
