@@ -16,6 +16,7 @@ use crate::server::split_host_port;
 use nyala_common::env::Env;
 use nyala_common::rpc::RpcConfig;
 use nyala_common::rpc::negotiate::Subnet;
+use nyala_common::security::SecurityLevel;
 
 /// Sets the flags of a TOML file. `Invalid` names the file, the line and the fault.
 pub fn apply_file(flags: &Flags, path: &str, text: &str) -> Result<()> {
@@ -133,6 +134,7 @@ pub fn masters(flags: &Flags, setting: &str) -> Result<Vec<String>> {
 /// Returns limits and times of the RPC layer.
 pub fn rpc(flags: &Flags) -> Result<RpcConfig> {
     let millis = |name| Duration::from_millis(flags.number(name));
+    let level = |name| SecurityLevel::parse(&flags.text(name)).unwrap_or_default();
     let subnets: Result<Vec<Subnet>> = flags
         .list("trusted_subnets")
         .iter()
@@ -148,6 +150,9 @@ pub fn rpc(flags: &Flags) -> Result<RpcConfig> {
         negotiation_timeout: millis("rpc_negotiation_timeout_ms"),
         negotiation_delay: millis("rpc_negotiation_inject_delay_ms"),
         trace_negotiation: flags.bool("rpc_trace_negotiation"),
+        authentication: level("rpc_authentication"),
+        encryption: level("rpc_encryption"),
+        encrypt_loopback: flags.bool("rpc_encrypt_loopback_connections"),
         trusted_subnets: subnets,
         remember_responses: millis("remember_responses_ttl_ms"),
         remember_clients: millis("remember_clients_ttl_ms"),

@@ -38,7 +38,8 @@ impl World {
             flags,
         };
         let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
-        let masters = ClientConfig::new(cluster.master_addresses());
+        let user = env.disks.process_user().expect("it has a name");
+        let masters = ClientConfig { user, ..ClientConfig::new(cluster.master_addresses()) };
         let client = Client::connect(env.clone(), masters).await.expect("it runs");
         let world = World { env, cluster, client, _dir: dir };
         let create = ["table", "create", "t", "--column", "k int32", "--hash", "k:2", "--replicas", "3"];

@@ -65,11 +65,14 @@ fn page(address: &str, path: &str) -> String {
 }
 
 /// Replaces ids, which are words of 32 hexadecimal digits.
-/// Replaces the size of a table: it grows with the reports of its tablets, each at least a log segment.
+/// Replaces the owner and the size of a table: the size grows with the reports of its tablets, each at least a log
+/// segment.
 fn mask_size(text: &str) -> String {
-    let mask = |line: &str| match line.starts_with("ON DISK about ") {
-        true => "ON DISK about <size>\n".to_string(),
-        false => line.to_string(),
+    let mask = |line: &str| match line {
+        _ if line.starts_with("ON DISK about ") => "ON DISK about <size>\n".to_string(),
+        // The commands act as the user who runs them.
+        _ if line.starts_with("OWNER ") => "OWNER <user>\n".to_string(),
+        _ => line.to_string(),
     };
     text.split_inclusive('\n').map(mask).collect()
 }

@@ -107,20 +107,19 @@ fn flags_of_missing_features_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let wal = format!("--fs_wal_dir={}", dir.path().join("wal").display());
     let file = dir.path().join("nyala.toml");
-    std::fs::write(&file, "log_sync = true\nuser_acl = [\"alice\", \"bob\"]\n").unwrap();
+    std::fs::write(&file, "log_sync = true\nkeytab_file = \"/etc/kudu.keytab\"\n").unwrap();
     let config = format!("--config={}", file.display());
     let cases: [(&[&str], &str); 6] = [
         (
             &["master", &wal, "--rpc_authentication=required"],
-            "nyala: rpc_authentication: clients are not authenticated, any user name is believed \
-             (given required, accepted disabled or optional); leave it out, and let only trusted clients reach \
-             the RPC port (trusted_subnets)\n",
+            "rpc_authentication: servers cannot prove who they are (required, without rpc_certificate_file); there \
+             is no Kerberos here,",
         ),
         (
             &["tablet-server", &wal, &config],
-            "line 2: user_acl: nothing is authorized, every client may do everything (given alice,bob, accepted *);",
+            "line 2: keytab_file: there is no Kerberos (given /etc/kudu.keytab, accepted nothing); leave it out,",
         ),
-        (&["up", "--free-ports", "--rpc-encryption", "required"], "nyala: rpc_encryption: RPCs have no TLS"),
+        (&["master", &wal, "--rpc-certificate-file=/etc/cert.pem"], "rpc_private_key_file: not given; give"),
         (&["tserver", &wal, "--tserver_enforce_access_control"], "(given true, accepted false)"),
         (
             &["master", &wal, "--time_source=builtin"],

@@ -37,12 +37,15 @@ use super::tablet_reports::{PendingReport, ReportLog};
 use crate::dirs::{Directory, ServerDirs};
 use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
+use nyala_common::security::RpcCaller;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 
 /// Configuration of a server's replicas; the fields are those of the server's configuration.
 #[derive(Debug, Clone)]
 pub struct TabletManagerConfig {
+    /// Name and credentials of calls to other servers.
+    pub caller: RpcCaller,
     pub raft: RaftOptions,
     pub tablet: TabletConfig,
     pub consensus_timeout: Duration,
@@ -97,9 +100,9 @@ impl TabletManager {
             space: SpaceWatch::new(&dirs, config.reserves),
             dirs,
             cache: page_cache(&config, memory),
+            peers: RaftTransport::new(env, transport, config.caller.clone()),
             config,
             completed,
-            peers: RaftTransport::new(env, transport),
             me,
             entries: Mutex::default(),
             opening: Mutex::default(),

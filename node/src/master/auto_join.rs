@@ -9,9 +9,9 @@ use std::time::Duration;
 use engine::raft::Peer;
 
 use super::service::MASTER_SERVICE;
-use super::tserver_calls::MASTER_USER;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::security::RpcCaller;
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::{AddMasterRequestPb, AddMasterResponsePb};
@@ -20,12 +20,12 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Asks `masters` to add this one, repeatedly: the leader that added it may fail before the other masters know it.
-pub(super) async fn auto_join(env: &Env, me: &Peer, masters: &[String]) -> Infallible {
+pub(super) async fn auto_join(env: &Env, caller: &RpcCaller, me: &Peer, masters: &[String]) -> Infallible {
     let own = format!("{}:{}", me.host, me.port);
     let mut last_reason = String::new();
     loop {
         for master in masters.iter().filter(|master| **master != own) {
-            let reply = ask(env, me, master).await;
+            let reply = ask(env, caller, me, master).await;
             // A reply of another master than the leader says nothing, and an error that names this master means that it
             // was added.
             let reason = reply.filter(|reply| *reply != last_reason && !reply.contains(&me.id.to_string()));
@@ -39,8 +39,8 @@ pub(super) async fn auto_join(env: &Env, me: &Peer, masters: &[String]) -> Infal
 }
 
 /// Asks the master at `address` to add this one. Returns the leader's error; `None` if it agrees or does not lead.
-async fn ask(env: &Env, me: &Peer, address: &str) -> Option<String> {
-    let proxy = Proxy::new(env.clone(), address, MASTER_USER);
+async fn ask(env: &Env, caller: &RpcCaller, me: &Peer, address: &str) -> Option<String> {
+    let proxy = Proxy::new(env.clone(), address, caller);
     let rpc_addr = HostPortPb { host: me.host.clone(), port: u32::from(me.port) };
     let request = AddMasterRequestPb { rpc_addr: Some(rpc_addr) };
     let until = env.now().mono.after(ASK_TIMEOUT);

@@ -8,11 +8,11 @@ use engine::ids::Uuid;
 use engine::raft::{Peer, RaftConfig};
 
 use super::proto::id;
-use super::tserver_calls::MASTER_USER;
 use crate::hosting::raft_transport::SERVICE;
 use crate::server::split_host_port;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::security::RpcCaller;
 use nyala_common::wire::consensus::config_from_pb;
 use nyala_proto::kudu::consensus::{
     GetConsensusStateRequestPb, GetConsensusStateResponsePb, GetNodeInstanceRequestPb,
@@ -37,8 +37,13 @@ pub(super) enum InitialConfig {
 /// Returns the first configuration of a new system tablet: all of `masters`, this one (`uuid`) included. Waits until
 /// all of them run, or until a running one reports the initialized cluster, because another may have failed since. The
 /// result is the same on every master, because each lists them in the order of the flag.
-pub(super) async fn initial_config(env: &Env, uuid: Uuid, masters: &[String]) -> Result<InitialConfig> {
-    let ids = match discover_masters(env, uuid, masters).await? {
+pub(super) async fn initial_config(
+    env: &Env,
+    caller: &RpcCaller,
+    uuid: Uuid,
+    masters: &[String],
+) -> Result<InitialConfig> {
+    let ids = match discover_masters(env, caller, uuid, masters).await? {
         PeerDiscovery::All(ids) => ids,
         PeerDiscovery::Before(config) if config.opid_index.is_none() => {
             return Ok(InitialConfig::New(config));
@@ -62,7 +67,7 @@ pub(super) async fn initial_config(env: &Env, uuid: Uuid, masters: &[String]) ->
             masters.join(",")
         )));
     }
-    match cluster_exists(env, uuid, &peers).await {
+    match cluster_exists(env, caller, uuid, &peers).await {
         true => Ok(InitialConfig::Before),
         false => Ok(InitialConfig::New(RaftConfig::initial(peers))),
     }
@@ -77,13 +82,18 @@ enum PeerDiscovery {
 }
 
 /// Queries all `masters` until they reply, or until one of them has a system tablet with this master as a member.
-async fn discover_masters(env: &Env, uuid: Uuid, masters: &[String]) -> Result<PeerDiscovery> {
+async fn discover_masters(
+    env: &Env,
+    caller: &RpcCaller,
+    uuid: Uuid,
+    masters: &[String],
+) -> Result<PeerDiscovery> {
     let mut ids: Vec<Option<Uuid>> = vec![None; masters.len()];
     let mut logged = false;
     loop {
         let mut away = None;
         for (master, known) in masters.iter().zip(&mut ids) {
-            match ask_once(env, master).await? {
+            match ask_once(env, caller, master).await? {
                 Ok(id) => *known = Some(id),
                 Err(error) => away = Some((master, error)),
             }
@@ -93,7 +103,9 @@ async fn discover_masters(env: &Env, uuid: Uuid, masters: &[String]) -> Result<P
         };
         for (master, id) in masters.iter().zip(&ids) {
             let Some(id) = id.filter(|id| *id != uuid) else { continue };
-            if let Some(config) = stored(env, master, id).await.filter(|config| config.peer(uuid).is_some()) {
+            if let Some(config) =
+                stored(env, caller, master, id).await.filter(|config| config.peer(uuid).is_some())
+            {
                 return Ok(PeerDiscovery::Before(config));
             }
         }
@@ -106,9 +118,9 @@ async fn discover_masters(env: &Env, uuid: Uuid, masters: &[String]) -> Result<P
 
 /// Returns true if the cluster existed before. Its first configuration with this master in it is no sign of that: the
 /// others may just have initialized it and need this master to elect a leader.
-async fn cluster_exists(env: &Env, uuid: Uuid, peers: &[Peer]) -> bool {
+async fn cluster_exists(env: &Env, caller: &RpcCaller, uuid: Uuid, peers: &[Peer]) -> bool {
     for peer in peers.iter().filter(|peer| peer.id != uuid) {
-        let config = stored(env, &format!("{}:{}", peer.host, peer.port), peer.id).await;
+        let config = stored(env, caller, &format!("{}:{}", peer.host, peer.port), peer.id).await;
         if config.is_some_and(|config| config.peer(uuid).is_none() || config.opid_index.is_some()) {
             return true;
         }
@@ -117,8 +129,8 @@ async fn cluster_exists(env: &Env, uuid: Uuid, peers: &[Peer]) -> bool {
 }
 
 /// Returns the configuration of the system tablet at `address`; `None` if that master has none or does not reply.
-async fn stored(env: &Env, address: &str, uuid: Uuid) -> Option<RaftConfig> {
-    let proxy = Proxy::new(env.clone(), address, MASTER_USER);
+async fn stored(env: &Env, caller: &RpcCaller, address: &str, uuid: Uuid) -> Option<RaftConfig> {
+    let proxy = Proxy::new(env.clone(), address, caller);
     let request = GetConsensusStateRequestPb { dest_uuid: Some(id(uuid)), ..Default::default() };
     let until = env.now().mono.after(ASK_TIMEOUT);
     let result = proxy.call(SERVICE, "GetConsensusState", &request, until, CallOptions::default()).await;
@@ -128,9 +140,9 @@ async fn stored(env: &Env, address: &str, uuid: Uuid) -> Option<RaftConfig> {
 }
 
 /// Returns the identity of the server at `address`; waits until it replies.
-pub(super) async fn ask(env: &Env, address: &str) -> Result<Uuid> {
+pub(super) async fn ask(env: &Env, caller: &RpcCaller, address: &str) -> Result<Uuid> {
     loop {
-        if let Ok(id) = ask_once(env, address).await? {
+        if let Ok(id) = ask_once(env, caller, address).await? {
             return Ok(id);
         }
         env.sleep(ASK_INTERVAL).await;
@@ -138,8 +150,8 @@ pub(super) async fn ask(env: &Env, address: &str) -> Result<Uuid> {
 }
 
 /// Returns the identity of the server at `address`; the inner error if it does not reply.
-async fn ask_once(env: &Env, address: &str) -> Result<Result<Uuid, RpcError>> {
-    let proxy = Proxy::new(env.clone(), address, MASTER_USER);
+async fn ask_once(env: &Env, caller: &RpcCaller, address: &str) -> Result<Result<Uuid, RpcError>> {
+    let proxy = Proxy::new(env.clone(), address, caller);
     let until = env.now().mono.after(ASK_TIMEOUT);
     let request = GetNodeInstanceRequestPb::default();
     let result = proxy.call(SERVICE, "GetNodeInstance", &request, until, CallOptions::default()).await;
@@ -187,6 +199,7 @@ mod tests {
     use nyala_common::env::{BoxFuture, mem_net};
     use nyala_common::rpc::server::{RpcHandle, RpcServer};
     use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+    use nyala_common::security::acl::MethodRole;
     use nyala_common::wire::consensus::config_to_pb;
     use nyala_proto::kudu::NodeInstancePb;
     use nyala_proto::kudu::consensus::{
@@ -194,8 +207,8 @@ mod tests {
     };
 
     const METHODS: [MethodInfo; 2] = [
-        MethodInfo { name: "GetNodeInstance", tracked: false, required: &[] },
-        MethodInfo { name: "GetConsensusState", tracked: false, required: &[] },
+        MethodInfo { name: "GetNodeInstance", role: MethodRole::Client, tracked: false, required: &[] },
+        MethodInfo { name: "GetConsensusState", role: MethodRole::Client, tracked: false, required: &[] },
     ];
 
     /// A running master, with or without a system tablet.
@@ -252,7 +265,8 @@ mod tests {
     /// Returns the initial configuration that master 1 of three finds within 5 seconds.
     async fn initial_config_of_first(env: &Env) -> Option<InitialConfig> {
         let masters: Vec<String> = (1..=3).map(|n| format!("127.0.0.1:{}", master(n).port)).collect();
-        let founding = initial_config(env, master(1).id, &masters);
+        let caller = RpcCaller::from("kudu");
+        let founding = initial_config(env, &caller, master(1).id, &masters);
         let initial = env.timeout(Duration::from_secs(5), founding).await;
         initial.map(|initial| initial.expect("valid flags"))
     }

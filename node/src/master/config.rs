@@ -10,6 +10,7 @@ use engine::raft::RaftOptions;
 
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
+use crate::server::security::SecuritySettings;
 use nyala_common::rpc::RpcConfig;
 
 /// Configuration of one master. Defaults are Kudu's; fields name Kudu's flags.
@@ -74,6 +75,8 @@ pub struct MasterConfig {
     pub page_cache_bytes: usize,
     /// Limits and times of the RPC layer.
     pub rpc: RpcConfig,
+    /// Certificates, tokens and access lists; `None`: every user may call every method, in plain text.
+    pub security: Option<SecuritySettings>,
     /// Flags of the process, as GenericService lists them.
     pub flags: Arc<Flags>,
 }
@@ -121,6 +124,7 @@ impl MasterConfig {
             maintenance_interval: Duration::from_millis(250),
             page_cache_bytes: 64 << 20,
             rpc: RpcConfig { queue_length: 100, concurrency: 10, ..RpcConfig::default() },
+            security: None,
             flags: Arc::new(Flags::new()),
         }
     }

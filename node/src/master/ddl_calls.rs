@@ -136,7 +136,11 @@ impl MasterService {
         Err(invalid(Error::unsupported(message)))
     }
 
-    pub(super) async fn ts_heartbeat(&self, request: TsHeartbeatRequestPb) -> Result<TsHeartbeatResponsePb> {
+    pub(super) async fn ts_heartbeat(
+        &self,
+        call: &Call,
+        request: TsHeartbeatRequestPb,
+    ) -> Result<TsHeartbeatResponsePb> {
         check_replica_management(&request)?;
         let heartbeat = proto::heartbeat(&request).map_err(invalid)?;
         let (server, registers) = (heartbeat.server, heartbeat.registration.is_some());
@@ -144,7 +148,11 @@ impl MasterService {
         let offset = request.nyala_state.as_ref().and_then(|state| ClockOffset::of(state, received));
         let clock = self.admission.check_clock(server, offset, self.config.max_clock_ahead_us);
         let mut response = match clock {
-            Ok(()) => self.admit(&request, heartbeat).await?,
+            Ok(()) => {
+                let mut response = self.admit(&request, heartbeat).await?;
+                self.add_credentials(call, &request, &mut response)?;
+                response
+            }
             Err(error) => {
                 if !registers && let Ok(catalog) = self.leadership.catalog() {
                     // Its replicas stay, and it gets no more of them.
@@ -162,6 +170,27 @@ impl MasterService {
             tracing::error!(error = %super::service::error_of(refused), "a tablet server is refused");
         }
         Ok(response)
+    }
+
+    /// Adds certificates and token keys to the leader's reply to a server that wants them.
+    fn add_credentials(
+        &self,
+        call: &Call,
+        request: &TsHeartbeatRequestPb,
+        response: &mut TsHeartbeatResponsePb,
+    ) -> Result<()> {
+        if !response.leader_master() || response.error.is_some() {
+            return Ok(());
+        }
+        if let Some(csr) = &request.csr_der {
+            let certificate = self.secrets.sign_request(csr, &call.user).map_err(invalid)?;
+            response.signed_cert_der = Some(certificate.into());
+            response.ca_cert_der = self.identity.trusted().into_iter().map(Into::into).collect();
+        }
+        if let Some(known) = request.latest_tsk_seq_num {
+            response.tsks = self.secrets.public_keys(known);
+        }
+        Ok(())
     }
 
     /// Processes the heartbeat of a server whose clock is right.

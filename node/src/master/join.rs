@@ -25,6 +25,7 @@ use crate::hosting::copy::{self, CopyConfig, CopyOrder, CopyTarget};
 use crate::hosting::tablet_entry::{EntryState, TabletEntry};
 use crate::hosting::tombstones::CopySlot;
 use nyala_common::env::Env;
+use nyala_common::security::RpcCaller;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 
@@ -84,11 +85,17 @@ impl JoinState {
     }
 
     /// Waits until the system tablet has been copied completely.
-    pub(super) async fn join(&self, env: &Env, dirs: &ServerDirs, config: CopyConfig) -> Result<()> {
+    pub(super) async fn join(
+        &self,
+        env: &Env,
+        caller: &RpcCaller,
+        dirs: &ServerDirs,
+        config: CopyConfig,
+    ) -> Result<()> {
         tracing::info!("this master waits to be added by the others, and for a copy of the system tablet");
         loop {
             let order = self.next().await?;
-            match copy_system(env, dirs, config, &order).await {
+            match copy_system(env, caller, dirs, config, &order).await {
                 Ok(()) => {
                     *self.state() = State::No;
                     return Ok(());
@@ -120,11 +127,18 @@ pub(super) fn recover(dirs: &ServerDirs) -> Result<Option<Superblock>> {
     }
 }
 
-async fn copy_system(env: &Env, dirs: &ServerDirs, config: CopyConfig, order: &CopyOrder) -> Result<()> {
+async fn copy_system(
+    env: &Env,
+    caller: &RpcCaller,
+    dirs: &ServerDirs,
+    config: CopyConfig,
+    order: &CopyOrder,
+) -> Result<()> {
     let slot = env.run(|| system_tablet_slot(dirs)).await?;
     let received = AtomicU64::new(0);
     let target = CopyTarget {
         env,
+        caller: caller.clone(),
         me: dirs.uuid,
         wal: dirs.wal.disk.clone(),
         config,

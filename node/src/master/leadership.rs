@@ -24,11 +24,13 @@ use tokio::sync::Notify;
 use super::catalog_loop::{self, CatalogGauges, CatalogHandle};
 use super::config::MasterConfig;
 use super::known_tservers::KnownTservers;
+use super::secrets::MasterSecrets;
 use super::system_tablet::{self, SystemTablet};
 use super::tserver_calls::TserverCaller;
 use crate::hosting::replica::ReplicaHandle;
 use crate::server::{ServerHealth, ServerStatus};
 use nyala_common::env::Env;
+use nyala_common::security::RpcCaller;
 
 /// Role of this master.
 #[derive(Clone, Default)]
@@ -130,6 +132,9 @@ pub(super) struct LeadershipTask {
     pub(super) status: Arc<ServerStatus>,
     pub(super) known_tservers: Arc<KnownTservers>,
     pub(super) counts: Arc<CatalogGauges>,
+    pub(super) secrets: Arc<MasterSecrets>,
+    /// Name and credentials of calls to tablet servers.
+    pub(super) caller: RpcCaller,
 }
 
 /// Longest wait for a status change before the status is read again.
@@ -182,14 +187,34 @@ impl LeadershipTask {
             }
             None => return,
         };
-        tracing::info!(?term, "this master leads");
-        let requests = TserverCaller::new(&self.env, self.config.tserver_rpc_timeout);
+        let requests = TserverCaller::new(&self.env, self.config.tserver_rpc_timeout, self.caller.clone());
         let system = SystemTablet::new(self.replica.clone(), term);
         let handle = catalog_loop::start(&self.env, catalog, system, requests, self.counts.clone());
-        self.leadership.set(MasterRole::Leading(handle.clone()));
-        self.while_leading(term, handle.ended()).await;
+        // Order: the keys are usable before a client can ask for a token.
+        match self.while_leading(term, self.secrets.refresh(&handle)).await {
+            Some(Ok(())) => {
+                tracing::info!(?term, "this master leads");
+                self.leadership.set(MasterRole::Leading(handle.clone()));
+                self.while_leading(term, self.lead(&handle)).await;
+                tracing::info!(?term, "this master leads no longer");
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the cluster's keys are not usable; trying again");
+                self.env.sleep(self.config.raft.heartbeat_interval).await;
+            }
+            None => {}
+        }
+        self.secrets.end_leadership();
         handle.end_leadership();
-        tracing::info!(?term, "this master leads no longer");
+    }
+
+    /// Leads until the catalog's loop ends.
+    async fn lead(&self, catalog: &CatalogHandle) {
+        tokio::select! {
+            biased;
+            () = catalog.ended() => {}
+            () = self.secrets.run_as_leader(catalog) => {}
+        }
     }
 
     /// Runs `work`; `None` if `term` ends first.

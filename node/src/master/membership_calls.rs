@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use engine::error::{Error, ErrorKind};
 use engine::ids::Uuid;
 use engine::raft::{ConfigChange, ConfigChangePart, MemberKind, Peer, RaftConfig, RaftStatus};
@@ -11,7 +12,6 @@ use super::cluster_init;
 use super::leadership::{CatalogUnavailable, absent};
 use super::proto::id;
 use super::service::{MASTER_SERVICE, MasterErrorReply, MasterService, master_error, unavailable};
-use super::tserver_calls::MASTER_USER;
 use crate::hosting::replica::ReplicaHandle;
 use crate::server::split_host_port;
 use nyala_common::rpc::Call;
@@ -20,6 +20,7 @@ use nyala_common::wire::errors::status_from_error;
 use nyala_proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::*;
+use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerEntryPb, ServerRegistrationPb};
 
 type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
@@ -68,13 +69,25 @@ impl MasterService {
         if let Err(CatalogUnavailable::NotOpen) = self.leadership.catalog() {
             return Err(unavailable(&absent(CatalogUnavailable::NotOpen)));
         }
+        let role = self.role(&status);
+        // Other masters give out neither, as in Kudu: clients take the leader's.
+        let leads = role == Role::Leader;
+        let authorities = if leads { self.identity.trusted() } else { Vec::new() };
         Ok(ConnectToMasterResponsePb {
-            role: Some(self.role(&status) as i32),
+            ca_cert_der: authorities.into_iter().map(Bytes::from).collect(),
+            authn_token: if leads { self.authn_token(call) } else { None },
+            role: Some(role as i32),
             master_addrs: self.addresses(&status.committed_config),
             cluster_id: self.cluster_id().await,
             client_location: self.locator.client(&call.remote.ip().to_string()).await,
             ..ConnectToMasterResponsePb::default()
         })
+    }
+
+    /// Returns a token that proves the caller's name, if the caller may have one.
+    fn authn_token(&self, call: &Call) -> Option<SignedTokenPb> {
+        let allowed = self.identity.has_tls() && call.peer.can_get_authn_token();
+        allowed.then(|| self.secrets.authn_token(&call.user)).flatten()
     }
 
     pub(super) async fn get_master_registration(&self) -> Result<GetMasterRegistrationResponsePb> {
@@ -136,7 +149,7 @@ impl MasterService {
     }
 
     async fn ask_registration(&self, peer: &Peer) -> Result<GetMasterRegistrationResponsePb, Error> {
-        let proxy = Proxy::new(self.env.clone(), format!("{}:{}", peer.host, peer.port), MASTER_USER);
+        let proxy = Proxy::new(self.env.clone(), format!("{}:{}", peer.host, peer.port), &self.caller);
         let until = self.env.now().mono.after(ASK_TIMEOUT);
         let request = GetMasterRegistrationRequestPb {};
         let options = CallOptions::default();
@@ -159,8 +172,10 @@ impl MasterService {
             );
             return Err(invalid(Error::already_present(message)));
         }
-        let result =
-            self.env.timeout(ASK_TIMEOUT, cluster_init::ask(&self.env, &format!("{host}:{port}"))).await;
+        let result = self
+            .env
+            .timeout(ASK_TIMEOUT, cluster_init::ask(&self.env, &self.caller, &format!("{host}:{port}")))
+            .await;
         let unreachable = || Error::not_ready(format!("no master replies at {host}:{port}; start it first"));
         let uuid = result.ok_or_else(unreachable).and_then(|result| result).map_err(invalid)?;
         if config.peer(uuid).is_some() {

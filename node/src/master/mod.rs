@@ -25,6 +25,7 @@ mod location_resolver;
 mod membership_calls;
 pub mod proto;
 mod query_calls;
+mod secrets;
 mod service;
 pub mod system_tablet;
 mod tserver_calls;
@@ -54,7 +55,9 @@ use self::join::JoinState;
 use self::known_tservers::KnownTservers;
 use self::leadership::{LeadershipHandle, LeadershipTask};
 use self::location_resolver::LocationResolver;
+use self::secrets::MasterSecrets;
 use self::service::{MasterService, MasterServiceConfig};
+use self::tserver_calls::MASTER_USER;
 use crate::dirs::{self, DirectoryPaths, ServerDirs, ServerKind};
 use crate::hosting::consensus_service::ConsensusService;
 use crate::hosting::copy::{CopyConfig, CopyService};
@@ -63,15 +66,19 @@ use crate::hosting::raft_transport::{RaftTransport, RaftTransportConfig};
 use crate::hosting::replica::{ReplicaConfig, ReplicaHandle};
 use crate::server::generic_service::GenericService;
 use crate::server::health::{CheckResult, HealthCheck};
+use crate::server::security::ServerIdentity;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, ServerContext, ServerHealth};
 use crate::server_clock::ServerClock;
 use nyala_common::env::{Env, Listener, TaskHandle};
 use nyala_common::metrics::{MetricSnapshot, MetricSource};
 use nyala_common::rpc::server::{RpcHandle, RpcServer};
+use nyala_common::security::RpcCaller;
 
 /// Time that running calls have to finish when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// User name of calls that replicate the system tablet, in a cluster without access lists.
+const PEER_USER: &str = "nyala";
 /// Bytes of catalog changes that may be in flight; the loop itself waits for each of its writes.
 const PENDING_BYTES_MAX: usize = 256 << 20;
 
@@ -120,6 +127,7 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
         Some(addr) => Some(web::serve(&env, addr, common.clone()).await?),
         None => None,
     };
+    let identity = ServerIdentity::new(&env, config.security.as_ref(), &common.status.rpc_address().0)?;
     let mut opening = SystemTabletStartup {
         env: env.clone(),
         clock: clock.clone(),
@@ -129,6 +137,9 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
         known_tservers: Arc::default(),
         opened: Arc::default(),
         joining: Arc::default(),
+        secrets: MasterSecrets::new(&env, identity.clone()),
+        caller: identity.caller(MASTER_USER),
+        identity,
         tasks: Arc::default(),
         config,
     };
@@ -187,6 +198,10 @@ struct SystemTabletStartup {
     known_tservers: Arc<KnownTservers>,
     opened: Arc<OnceLock<ReplicaHandle>>,
     joining: Arc<JoinState>,
+    identity: Arc<ServerIdentity>,
+    secrets: Arc<MasterSecrets>,
+    /// Name and credentials of calls to other servers.
+    caller: RpcCaller,
     tasks: Arc<Mutex<Vec<Box<dyn TaskHandle>>>>,
     config: MasterConfig,
 }
@@ -206,6 +221,7 @@ impl SystemTabletStartup {
         self.common.checks.register(move |checks| checks.push(checked.check()));
         lock(&self.tasks).push(self.env.spawn("copy sessions", copies.clone().expire()));
         RpcServer::new(self.env.clone(), self.config.rpc.clone())
+            .with_security(self.identity.server())
             .add(Arc::new(MasterService {
                 env: self.env.clone(),
                 status: self.common.status.clone(),
@@ -214,6 +230,9 @@ impl SystemTabletStartup {
                 admission,
                 opened: self.opened.clone(),
                 locator,
+                identity: self.identity.clone(),
+                secrets: self.secrets.clone(),
+                caller: self.caller.clone(),
                 config: service_config(&self.config),
             }))
             .add(Arc::new(ConsensusService(host)))
@@ -266,10 +285,14 @@ impl SystemTabletStartup {
         if self.config.masters.len() <= 1 {
             return Ok(SystemTabletOrigin::Creates(RaftConfig::initial(vec![me])));
         }
-        Ok(match cluster_init::initial_config(&self.env, dirs.uuid, &self.config.masters).await? {
-            InitialConfig::New(members) => SystemTabletOrigin::Creates(members),
-            InitialConfig::Before => SystemTabletOrigin::Joins,
-        })
+        Ok(
+            match cluster_init::initial_config(&self.env, &self.caller, dirs.uuid, &self.config.masters)
+                .await?
+            {
+                InitialConfig::New(members) => SystemTabletOrigin::Creates(members),
+                InitialConfig::Before => SystemTabletOrigin::Joins,
+            },
+        )
     }
 
     async fn open_replica(&self) -> Result<ReplicaHandle> {
@@ -311,7 +334,7 @@ impl SystemTabletStartup {
             log_sync: self.config.log_sync,
             pending_bytes_max: PENDING_BYTES_MAX,
             frame_bytes_max: self.config.rpc.max_message_bytes,
-            peers: RaftTransport::new(&self.env, times),
+            peers: RaftTransport::new(&self.env, times, self.identity.caller(PEER_USER)),
             // The leadership task sees the failure itself.
             on_failure: Arc::new(|| {}),
             on_change: Arc::new(|| {}),
@@ -324,11 +347,12 @@ impl SystemTabletStartup {
 
     /// Waits until the system tablet has been copied to this master.
     async fn join(&self, me: &Peer) -> Result<()> {
-        let joined = self.joining.join(&self.env, &self.dirs, CopyConfig::default());
+        let copies_as = self.identity.caller(PEER_USER);
+        let joined = self.joining.join(&self.env, &copies_as, &self.dirs, CopyConfig::default());
         if !self.config.auto_join {
             return joined.await;
         }
-        let asks = auto_join::auto_join(&self.env, me, &self.config.masters);
+        let asks = auto_join::auto_join(&self.env, &self.caller, me, &self.config.masters);
         match select(pin!(joined), pin!(asks)).await {
             Either::Left((joined, _)) => joined,
             Either::Right((never, _)) => match never {},
@@ -344,13 +368,20 @@ impl SystemTabletStartup {
         let reign = LeadershipTask {
             env: self.env.clone(),
             config: self.config.clone(),
-            replica,
+            replica: replica.clone(),
             leadership: self.leadership.clone(),
             status: self.common.status.clone(),
             known_tservers: self.known_tservers.clone(),
             counts,
+            secrets: self.secrets.clone(),
+            caller: self.caller.clone(),
         };
         let mut tasks = lock(&self.tasks);
+        if self.identity.settings().is_some() {
+            let secrets = self.secrets.clone();
+            let reader = async move { secrets.run_as_reader(replica).await };
+            tasks.push(self.env.spawn("secrets", reader));
+        }
         tasks.push(self.env.spawn("system tablet", maintained));
         tasks.push(self.env.spawn("reign", reign.run()));
     }

@@ -14,11 +14,15 @@ use super::known_tservers::KnownTservers;
 use super::leadership::{CatalogUnavailable, LeadershipHandle, absent};
 use super::location_resolver::LocationResolver;
 use super::proto::{id, refusal_to_pb, table_ref};
+use super::secrets::MasterSecrets;
 use crate::hosting::replica::ReplicaHandle;
 use crate::server::ServerStatus;
 use crate::server::flags::Flags;
+use crate::server::security::ServerIdentity;
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::security::RpcCaller;
+use nyala_common::security::acl::MethodRole;
 use nyala_common::service_methods;
 use nyala_common::wire::errors::{error_from_status, status_from_error};
 use nyala_proto::kudu::master::master_error_pb::Code;
@@ -48,6 +52,10 @@ pub(super) struct MasterService {
     /// Replica of the system tablet; empty until it is open.
     pub(super) opened: Arc<OnceLock<ReplicaHandle>>,
     pub(super) locator: LocationResolver,
+    pub(super) identity: Arc<ServerIdentity>,
+    pub(super) secrets: Arc<MasterSecrets>,
+    /// Name and credentials of calls to other servers.
+    pub(super) caller: RpcCaller,
     pub(super) config: MasterServiceConfig,
 }
 
@@ -99,43 +107,53 @@ pub(super) fn unavailable(error: &Error) -> MasterErrorReply {
 
 service_methods! {
     fn dispatch(service: MasterService, call) of METHODS;
-    "AddMaster" { tracked: false, required: &[] } => reply(service.add_master(call.decode()?).await),
-    "AlterTable" { tracked: false, required: &[1] } => service.alter_table(&call, call.decode()?).await,
-    "ChangeTServerState" { tracked: false, required: &[] } =>
+    "AddMaster" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+        reply(service.add_master(call.decode()?).await),
+    "AlterTable" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
+        service.alter_table(&call, call.decode()?).await,
+    "ChangeTServerState" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
         reply(service.change_tserver_state(&call, call.decode()?).await),
-    "ConnectToMaster" { tracked: false, required: &[] } => reply(service.connect_to_master(&call).await),
-    "CreateTable" { tracked: false, required: &[1, 2] } =>
+    "ConnectToMaster" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+        reply(service.connect_to_master(&call).await),
+    "CreateTable" { role: MethodRole::ClientOrService, tracked: false, required: &[1, 2] } =>
         reply(service.create_table(&call, call.decode()?).await),
-    "DeleteTable" { tracked: false, required: &[1] } =>
+    "DeleteTable" { role: MethodRole::Client, tracked: false, required: &[1] } =>
         reply(service.delete_table(&call, call.decode()?).await),
-    "GetMasterRegistration" { tracked: false, required: &[] } =>
+    "GetMasterRegistration" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
         reply(service.get_master_registration().await),
-    "GetTableLocations" { tracked: false, required: &[1] } =>
+    "GetTableLocations" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
         reply(service.get_table_locations(call.decode()?).await),
-    "GetTableSchema" { tracked: false, required: &[1] } =>
+    "GetTableSchema" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
         reply(service.get_table_schema(call.decode()?).await),
-    "GetTableStatistics" { tracked: false, required: &[1] } =>
+    "GetTableStatistics" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
         reply(service.get_table_statistics(call.decode()?).await),
-    "GetTabletLocations" { tracked: false, required: &[] } =>
+    "GetTabletLocations" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
         reply(service.get_tablet_locations(call.decode()?).await),
-    "IsAlterTableDone" { tracked: false, required: &[1] } =>
+    "IsAlterTableDone" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
         reply(service.is_alter_table_done(call.decode()?).await),
-    "IsCreateTableDone" { tracked: false, required: &[1] } =>
+    "IsCreateTableDone" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
         reply(service.is_create_table_done(call.decode()?).await),
-    "ListInFlightTables" { tracked: false, required: &[] } => reply(service.list_in_flight_tables().await),
-    "ListMasters" { tracked: false, required: &[] } => reply(service.list_masters().await),
-    "ListTables" { tracked: false, required: &[] } => reply(service.list_tables(call.decode()?).await),
-    "ListTabletServers" { tracked: false, required: &[] } =>
+    "ListInFlightTables" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+        reply(service.list_in_flight_tables().await),
+    "ListMasters" { role: MethodRole::Client, tracked: false, required: &[] } =>
+        reply(service.list_masters().await),
+    "ListTables" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+        reply(service.list_tables(call.decode()?).await),
+    "ListTabletServers" { role: MethodRole::Client, tracked: false, required: &[] } =>
         reply(service.list_tablet_servers(call.decode()?).await),
-    "Ping" { tracked: false, required: &[] } => Reply::message(&PingResponsePb {}),
-    "RecallDeletedTable" { tracked: false, required: &[1] } =>
+    "Ping" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+        Reply::message(&PingResponsePb {}),
+    "RecallDeletedTable" { role: MethodRole::Client, tracked: false, required: &[1] } =>
         reply(service.recall_deleted_table(&call, call.decode()?).await),
-    "RefreshAuthzCache" { tracked: false, required: &[] } => reply(service.refresh_authz_cache()),
-    "RemoveMaster" { tracked: false, required: &[] } => reply(service.remove_master(call.decode()?).await),
-    "ReplaceTablet" { tracked: false, required: &[] } =>
+    "RefreshAuthzCache" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
+        reply(service.refresh_authz_cache()),
+    "RemoveMaster" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
+        reply(service.remove_master(call.decode()?).await),
+    "ReplaceTablet" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
         reply(service.replace_tablet(&call, call.decode()?).await),
-    "TSHeartbeat" { tracked: false, required: &[1] } => reply(service.ts_heartbeat(call.decode()?).await),
-    "UnregisterTServer" { tracked: false, required: &[] } =>
+    "TSHeartbeat" { role: MethodRole::ServiceOnly, tracked: false, required: &[1] } =>
+        reply(service.ts_heartbeat(&call, call.decode()?).await),
+    "UnregisterTServer" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
         reply(service.unregister_tserver(&call, call.decode()?).await),
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use engine::catalog::{SystemRowKey, SystemRowWrite};
+use engine::catalog::{SECRETS_ENTRY_TYPE, SystemRowKey, SystemRowWrite};
 use engine::cfile::cache::PageCache;
 use engine::config::TabletConfig;
 use engine::error::{Error, Result};
@@ -129,8 +129,19 @@ fn encode(writes: &[SystemRowWrite]) -> (Vec<u8>, Vec<u8>) {
 
 /// Reads every row of the system tablet.
 pub fn read_rows(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
+    read_from(tablet, None)
+}
+
+/// Reads the rows of the cluster's secrets, which are the last ones.
+pub fn read_secrets(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
+    // The first byte of an encoded key is the entry type with its sign bit flipped.
+    read_from(tablet, Some(vec![SECRETS_ENTRY_TYPE as u8 ^ 0x80]))
+}
+
+fn read_from(tablet: &Tablet, lower_key: Option<Vec<u8>>) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
     let schema = tablet.schema();
-    let spec = ScanSpec::latest(schema.columns().iter().map(ProjectedColumn::from).collect());
+    let all = ScanSpec::latest(schema.columns().iter().map(ProjectedColumn::from).collect());
+    let spec = ScanSpec { lower_key, ..all };
     let mut scan = tablet.scan(&spec)?;
     let mut rows = Vec::new();
     while let Some(block) = scan.next_block()? {

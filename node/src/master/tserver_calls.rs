@@ -12,6 +12,7 @@ use engine::time::Instant;
 use super::proto::{config_to_pb, extra_to_pb, id, peer_to_pb};
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::security::RpcCaller;
 use nyala_common::wire::errors::error_from_status;
 use nyala_common::wire::partition;
 use nyala_common::wire::schema::schema_to_pb;
@@ -29,20 +30,21 @@ use nyala_proto::kudu::tserver::{
 const SERVICE: &str = "kudu.tserver.TabletServerAdminService";
 const CONSENSUS_SERVICE: &str = "kudu.consensus.ConsensusService";
 
-/// User name of a master's calls to tablet servers.
+/// User name of a master's calls to other servers in a cluster without access lists.
 pub const MASTER_USER: &str = "kudu";
 
 /// Sender of requests; keeps the connections.
 pub struct TserverCaller {
     env: Env,
     timeout: Duration,
+    caller: RpcCaller,
     proxies: BTreeMap<HostPort, Proxy>,
 }
 
 impl TserverCaller {
-    /// Creates a caller; `timeout` is the deadline of each request.
-    pub fn new(env: &Env, timeout: Duration) -> TserverCaller {
-        TserverCaller { env: env.clone(), timeout, proxies: BTreeMap::new() }
+    /// Creates a sender that calls as `caller`; `timeout` is the deadline of each request.
+    pub fn new(env: &Env, timeout: Duration, caller: RpcCaller) -> TserverCaller {
+        TserverCaller { env: env.clone(), timeout, caller, proxies: BTreeMap::new() }
     }
 
     /// Sends `request` in a background task; `on_result` gets its result.
@@ -64,7 +66,7 @@ impl TserverCaller {
         if let Some(proxy) = self.proxies.get(address) {
             return proxy.clone();
         }
-        let proxy = Proxy::new(self.env.clone(), address.to_string(), MASTER_USER);
+        let proxy = Proxy::new(self.env.clone(), address.to_string(), &self.caller);
         self.proxies.insert(address.clone(), proxy.clone());
         proxy
     }

@@ -1,7 +1,9 @@
 //! Flags with an effect. Names and defaults are Kudu's unless the help says otherwise; times and sizes carry their unit
-//! in the name. [`super::flag_table_kudu`] has the flags of Kudu without effect here.
+//! in the name. [`super::flag_table_security`] has those of security, [`super::flag_table_kudu`] the flags of Kudu
+//! without effect here.
 
 use super::flag_table_kudu::WITHOUT_EFFECT;
+use super::flag_table_security::SECURITY;
 use super::flags::Class::{Effective, Safeguard};
 use super::flags::FlagScope::{Master, TabletServer};
 use super::flags::FlagSpec;
@@ -15,15 +17,18 @@ const EXPERIMENTAL: &[&str] = &["experimental"];
 type F = FlagSpec;
 
 /// All flags.
-pub static TABLE: &[FlagSpec] = &joined::<{ WITH_EFFECT.len() + WITHOUT_EFFECT.len() }>();
+pub static TABLE: &[FlagSpec] = &joined::<{ WITH_EFFECT.len() + SECURITY.len() + WITHOUT_EFFECT.len() }>();
 
 const fn joined<const N: usize>() -> [FlagSpec; N] {
     let mut table = [WITH_EFFECT[0]; N];
     let mut at = 0;
     while at < N {
-        table[at] = match at.checked_sub(WITH_EFFECT.len()) {
-            Some(at) => WITHOUT_EFFECT[at],
-            None => WITH_EFFECT[at],
+        table[at] = if at < WITH_EFFECT.len() {
+            WITH_EFFECT[at]
+        } else if at < WITH_EFFECT.len() + SECURITY.len() {
+            SECURITY[at - WITH_EFFECT.len()]
+        } else {
+            WITHOUT_EFFECT[at - WITH_EFFECT.len() - SECURITY.len()]
         };
         at += 1;
     }

@@ -1,8 +1,7 @@
 //! Kudu's flags without effect here: harmless ones are accepted, those that would grant something nyala lacks are
 //! rejected.
 //!
-//! Where Kudu's default would claim such a feature (expiring tokens, a synchronized clock), the default here states the
-//! facts.
+//! Where Kudu's default would claim such a feature (a synchronized clock), the default here states the facts.
 
 use super::flags::Class::{Inert, Only};
 use super::flags::FlagScope::{Master, TabletServer};
@@ -11,21 +10,21 @@ use super::flags::{FlagSpec, Missing};
 const UNSAFE: &[&str] = &["unsafe", "hidden"];
 const EXPERIMENTAL: &[&str] = &["experimental"];
 
-const AUTHENTICATION: Missing = Missing {
-    fault: "clients are not authenticated, any user name is believed",
-    action: "leave it out, and let only trusted clients reach the RPC port (trusted_subnets)",
+const KERBEROS: Missing = Missing {
+    fault: "there is no Kerberos",
+    action: "leave it out, and let servers prove who they are by certificate (rpc_certificate_file)",
 };
-const ENCRYPTION: Missing = Missing {
-    fault: "RPCs have no TLS, everything is sent in plain text",
-    action: "leave it out, and keep the traffic on a trusted network or in a tunnel",
+const JWKS_URL: Missing = Missing {
+    fault: "keys of JSON Web Tokens are not fetched over the network",
+    action: "leave it out, and name a file with jwks_file_path",
+};
+const PASSWORDS: Missing = Missing {
+    fault: "stored keys have no password",
+    action: "leave it out, and protect the files by their permissions",
 };
 const AUTHORIZATION: Missing = Missing {
-    fault: "nothing is authorized, every client may do everything",
-    action: "leave it out, and let only trusted clients reach the RPC port (trusted_subnets)",
-};
-const TOKENS: Missing = Missing {
-    fault: "no tokens are issued or checked",
-    action: "leave it out, and let only trusted clients reach the RPC port (trusted_subnets)",
+    fault: "access is controlled by user and method, not by table",
+    action: "leave it out, and name the users who may call anything with user_acl and superuser_acl",
 };
 const WEB: Missing = Missing {
     fault: "the web port is in plain text and open to every client",
@@ -50,59 +49,25 @@ type F = FlagSpec;
 /// Flags without an effect, by subject; rejected ones first.
 pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     // Authentication.
-    F::choice(
-        "rpc_authentication",
-        Only(&["disabled", "optional"], AUTHENTICATION),
-        &["disabled", "optional", "required"],
-        "optional",
-        "client names are accepted without authentication",
-    ),
-    F::text("keytab_file", Only(&[""], AUTHENTICATION), "", "there is no Kerberos"),
-    F::text("principal", Only(&[""], AUTHENTICATION), "", "there is no Kerberos"),
-    F::bool("enable_jwt_token_auth", Only(&["false"], AUTHENTICATION), "false", "there are no tokens")
-        .tagged(EXPERIMENTAL),
-    F::text("jwks_file_path", Only(&[""], AUTHENTICATION), "", "there are no tokens"),
-    F::text("jwks_url", Only(&[""], AUTHENTICATION), "", "there are no tokens"),
-    F::text("trusted_certificate_file", Only(&[""], AUTHENTICATION), "", "there are no tokens"),
-    // Encryption of RPCs.
-    F::choice(
-        "rpc_encryption",
-        Only(&["disabled", "optional"], ENCRYPTION),
-        &["disabled", "optional", "required"],
-        "optional",
-        "there is no TLS",
-    ),
-    F::bool("rpc_encrypt_loopback_connections", Only(&["false"], ENCRYPTION), "false", "there is no TLS")
-        .tagged(EXPERIMENTAL),
-    F::text("rpc_tls_min_protocol", Only(&[""], ENCRYPTION), "", "there is no TLS"),
-    F::list("rpc_tls_excluded_protocols", Only(&[""], ENCRYPTION), "", "there is no TLS"),
-    F::text("rpc_tls_ciphers", Only(&[""], ENCRYPTION), "", "there is no TLS"),
-    F::text("rpc_tls_ciphersuites", Only(&[""], ENCRYPTION), "", "there is no TLS"),
-    F::text("rpc_certificate_file", Only(&[""], ENCRYPTION), "", "there is no TLS"),
-    F::text("rpc_private_key_file", Only(&[""], ENCRYPTION), "", "there is no TLS"),
-    F::text("rpc_private_key_password_cmd", Only(&[""], ENCRYPTION), "", "there is no TLS"),
-    F::text("rpc_ca_certificate_file", Only(&[""], ENCRYPTION), "", "there is no TLS"),
-    F::text("ipki_private_key_password_cmd", Only(&[""], ENCRYPTION), "", "there is no TLS"),
-    F::number("ipki_ca_cert_expiration_seconds", Only(&["0"], ENCRYPTION), "0", "there is no TLS"),
-    F::number("ipki_server_cert_expiration_seconds", Only(&["0"], ENCRYPTION), "0", "there is no TLS"),
+    F::text("keytab_file", Only(&[""], KERBEROS), "", "there is no Kerberos"),
+    F::text("principal", Only(&[""], KERBEROS), "", "there is no Kerberos"),
+    F::text("jwks_url", Only(&[""], JWKS_URL), "", "keys are read from a file"),
+    F::text("trusted_certificate_file", Only(&[""], JWKS_URL), "", "keys are read from a file"),
+    // Passwords of keys.
+    F::text("rpc_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
+    F::text("ipki_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     // Authorization.
-    F::text("user_acl", Only(&["*"], AUTHORIZATION), "*", "ignored: there is no authorization"),
-    F::text("superuser_acl", Only(&["", "*"], AUTHORIZATION), "", "ignored: there is no authorization"),
-    F::text("trusted_user_acl", Only(&[""], AUTHORIZATION), "", "ignored: there is no authorization"),
+    F::text("trusted_user_acl", Only(&[""], AUTHORIZATION), "", "access is not controlled by table"),
     F::bool(
         "tserver_enforce_access_control",
         Only(&["false"], AUTHORIZATION),
         "false",
-        "ignored: there is no authorization",
+        "access is not controlled by table",
     )
     .of(TabletServer),
-    F::text("ranger_config_path", Only(&[""], AUTHORIZATION), "", "ignored: there is no authorization")
+    F::text("ranger_config_path", Only(&[""], AUTHORIZATION), "", "access is not controlled by table")
         .of(Master),
-    // Tokens.
-    F::number("authn_token_validity_seconds", Only(&["0"], TOKENS), "0", "there are no tokens"),
-    F::number("authz_token_validity_seconds", Only(&["0"], TOKENS), "0", "there are no tokens"),
-    F::number("tsk_rotation_seconds", Only(&["0"], TOKENS), "0", "there are no tokens"),
-    F::text("tsk_private_key_password_cmd", Only(&[""], TOKENS), "", "there are no tokens"),
+    F::text("tsk_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     // The web port.
     F::text("webserver_certificate_file", Only(&[""], WEB), "", "there is no TLS"),
     F::text("webserver_private_key_file", Only(&[""], WEB), "", "there is no TLS"),
@@ -147,11 +112,12 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::bool("rpc_reuseport", Inert, "false", "the address is bound once").tagged(EXPERIMENTAL),
     F::text("local_ip_for_outbound_sockets", Inert, "", "the system chooses").tagged(EXPERIMENTAL),
     F::text("host_for_tests", Inert, "", "for tests").tagged(UNSAFE),
-    F::number("ipki_server_key_size", Inert, "2048", "there is no TLS").tagged(EXPERIMENTAL),
-    F::number("ipki_ca_key_size", Inert, "2048", "there is no TLS").tagged(EXPERIMENTAL),
-    F::number("tsk_num_rsa_bits", Inert, "2048", "there are no tokens").tagged(EXPERIMENTAL),
-    F::fraction("tserver_inject_invalid_authz_token_ratio", Inert, "0", "there are no tokens").tagged(UNSAFE),
-    F::fraction("rpc_inject_invalid_authn_token_ratio", Inert, "0", "there are no tokens").tagged(UNSAFE),
+    F::number("ipki_server_key_size", Inert, "2048", "keys are of the curve P-256").tagged(EXPERIMENTAL),
+    F::number("ipki_ca_key_size", Inert, "2048", "keys are of the curve P-256").tagged(EXPERIMENTAL),
+    F::number("tsk_num_rsa_bits", Inert, "2048", "keys are Ed25519").tagged(EXPERIMENTAL),
+    F::fraction("tserver_inject_invalid_authz_token_ratio", Inert, "0", "no faults are injected")
+        .tagged(UNSAFE),
+    F::fraction("rpc_inject_invalid_authn_token_ratio", Inert, "0", "no faults are injected").tagged(UNSAFE),
     F::bool("txn_manager_enabled", Inert, "false", "there are no transactions").of(Master),
     F::bool("enable_txn_system_client_init", Inert, "false", "there are no transactions").of(TabletServer),
     F::number("txn_keepalive_interval_ms", Inert, "30000", "there are no transactions"),

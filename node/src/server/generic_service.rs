@@ -7,6 +7,7 @@ use engine::memory::MemUsage;
 use crate::server_clock::ServerClock;
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
+use nyala_common::security::acl::MethodRole;
 use nyala_common::service_methods;
 use nyala_proto::kudu::MemTrackerPb;
 use nyala_proto::kudu::server::get_flags_response_pb::Flag;
@@ -35,21 +36,21 @@ impl GenericService {
 
 service_methods! {
     fn dispatch(service: GenericService, call) of METHODS;
-    "GetStatus" { tracked: false, required: &[] } => {
+    "GetStatus" { role: MethodRole::Client, tracked: false, required: &[] } => {
         let GetStatusRequestPb {} = call.decode()?;
         let status = service.common.status.to_pb();
         Reply::message(&GetStatusResponsePb { status, error: None })
     },
-    "ServerClock" { tracked: false, required: &[] } => {
+    "ServerClock" { role: MethodRole::Client, tracked: false, required: &[] } => {
         let ServerClockRequestPb {} = call.decode()?;
         // Takes a timestamp instead of peeking: no operation may get a timestamp at or below a published one.
         Reply::message(&ServerClockResponsePb { timestamp: Some(service.clock.now().0) })
     },
-    "GetFlags" { tracked: false, required: &[] } =>
+    "GetFlags" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
         Reply::message(&get_flags(&service.common.flags, &call.decode()?)),
-    "SetFlag" { tracked: false, required: &[1, 2] } =>
+    "SetFlag" { role: MethodRole::Superuser, tracked: false, required: &[1, 2] } =>
         Reply::message(&set_flag(&service.common.flags, &call.decode()?)),
-    "DumpMemTrackers" { tracked: false, required: &[] } => {
+    "DumpMemTrackers" { role: MethodRole::Superuser, tracked: false, required: &[] } => {
         let DumpMemTrackersRequestPb {} = call.decode()?;
         let root_tracker = Some(to_pb(service.common.memory.usage()));
         Reply::message(&DumpMemTrackersResponsePb { root_tracker })
@@ -186,7 +187,8 @@ mod tests {
         assert_eq!(set("fs_wall_dir", "x", true), (Code::NoSuchFlag, None));
         // A rejected protection is not even shown as set.
         assert_eq!(set("tserver_enforce_access_control", "true", true), (Code::BadValue, None));
-        assert_eq!(set("rpc_encryption", "required", true), (Code::BadValue, None));
+        assert_eq!(set("rpc_encryption", "required", true), (Code::NotSafe, None));
+        assert_eq!(set("encrypt_data_at_rest", "true", true), (Code::BadValue, None));
         assert_eq!(flags.text("rpc_encryption"), "optional");
         assert_eq!(set("trusted_subnets", "10.0.0.0/8", true), (Code::NotSafe, None));
     }

@@ -10,10 +10,12 @@ pub mod clock_watch;
 pub mod cluster;
 mod flag_table;
 mod flag_table_kudu;
+mod flag_table_security;
 pub mod flags;
 pub mod generic_service;
 pub mod health;
 pub mod logging;
+pub mod security;
 pub mod startup;
 pub mod web;
 mod web_connections;
@@ -130,6 +132,7 @@ pub fn watch_rpc(metrics: &MetricRegistry, rpc: &RpcHandle) {
         server.counter(&table::RPCS_QUEUE_OVERFLOW, read(&counters.calls_rejected));
         server.counter(&table::RPCS_TIMED_OUT_IN_QUEUE, read(&counters.calls_expired));
         server.counter(&table::RPC_CALLS_REPEATED, read(&counters.calls_repeated));
+        server.counter(&table::RPC_CALLS_UNAUTHORIZED, read(&counters.calls_unauthorized));
         server.gauge(&table::RPC_CONNECTIONS_OPEN, read(&counters.connections_open));
         server.histogram(&table::RPC_INCOMING_QUEUE_TIME, &latencies.queue_time);
         for (method, latency) in latencies.methods() {

@@ -12,6 +12,7 @@ use prost::Message;
 use super::ServerStatus;
 use super::clock_watch::{self, ClockRule, ClockTrust, TimeSource};
 use super::flags::Flags;
+use super::security;
 use crate::config::{self, ServerAddresses};
 use crate::dirs::ServerKind;
 use crate::hosting::copy::CopyConfig;
@@ -173,6 +174,7 @@ pub async fn tserver_config(env: &Env, flags: &Arc<Flags>) -> Result<TserverConf
         memory_soft_percent: flags.number("memory_limit_soft_percentage"),
         tablet: tablet(flags, config.tablet),
         rpc: config::rpc(flags)?,
+        security: Some(security::settings(env, flags)?),
         flags: flags.clone(),
         ..config
     })
@@ -264,6 +266,7 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
         // Cells of the system tablet are records of whole tables, so the limit of users' cells does not apply.
         tablet: TabletConfig { cell_bytes_max: config.tablet.cell_bytes_max, ..tablet(flags, config.tablet) },
         rpc: config::rpc(flags)?,
+        security: Some(security::settings(env, flags)?),
         flags: flags.clone(),
         ..config
     })

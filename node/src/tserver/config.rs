@@ -12,7 +12,9 @@ use crate::hosting::space::SpaceReserves;
 use crate::hosting::tablet_manager::TabletManagerConfig;
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
+use crate::server::security::SecuritySettings;
 use nyala_common::rpc::RpcConfig;
+use nyala_common::security::RpcCaller;
 
 /// Configuration of one tablet server. Defaults are Kudu's, except [`TserverConfig::log_sync`]. A field whose name
 /// differs from Kudu's flag names the flag.
@@ -81,6 +83,8 @@ pub struct TserverConfig {
     pub tablet: TabletConfig,
     /// Limits and times of the RPC layer.
     pub rpc: RpcConfig,
+    /// Certificates, tokens and access lists; `None`: every user may call every method, in plain text.
+    pub security: Option<SecuritySettings>,
     /// Flags of the process, as tools list them.
     pub flags: Arc<Flags>,
 }
@@ -120,12 +124,15 @@ impl TserverConfig {
             copy: CopyConfig::default(),
             tablet: TabletConfig::default(),
             rpc: RpcConfig::default(),
+            security: None,
             flags: Arc::new(Flags::new()),
         }
     }
-    /// Returns the configuration of the server's replicas.
-    pub(super) fn tablets(&self) -> TabletManagerConfig {
+
+    /// Returns the configuration of the server's replicas, which call others as `caller`.
+    pub(super) fn tablets(&self, caller: RpcCaller) -> TabletManagerConfig {
         TabletManagerConfig {
+            caller,
             raft: self.raft.clone(),
             tablet: self.tablet.clone(),
             consensus_timeout: Duration::from_millis(self.consensus_timeout_ms),

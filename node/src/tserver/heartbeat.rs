@@ -19,7 +19,7 @@ use engine::ids::Uuid;
 use engine::time::ClockReading;
 
 use super::consensus_host;
-use super::server::TabletServer;
+use super::server::{TabletServer, USER};
 use crate::hosting::consensus_service;
 use crate::hosting::tablet_entry::TabletEntry;
 use crate::hosting::tablet_reports::PendingReport;
@@ -31,9 +31,6 @@ use nyala_proto::kudu::master::{
     TsHeartbeatResponsePb, TsToMasterCommonPb,
 };
 use nyala_proto::kudu::tablet::ReportedTabletStatsPb;
-
-/// User name of calls to masters.
-const USER: &str = "nyala";
 
 /// Heartbeat loop for one master. It runs as long as the server.
 pub struct Heartbeater {
@@ -77,7 +74,7 @@ const SET_MICROS: u64 = 100_000;
 
 impl Heartbeater {
     pub fn new(server: Arc<TabletServer>, master: &str) -> Heartbeater {
-        let master = Proxy::new(server.env.clone(), master, USER);
+        let master = Proxy::new(server.env.clone(), master, server.identity.caller(USER));
         Heartbeater {
             server,
             master,
@@ -154,6 +151,7 @@ impl Heartbeater {
             self.registered = false;
             return Err(Error::not_ready(format!("the master rejected the heartbeat: {message}")));
         }
+        self.take_credentials(&reply)?;
         if !std::mem::replace(&mut self.healthy, true) || registering {
             tracing::info!(master = %self.master.target(), "heartbeats to a master succeed");
         }
@@ -178,6 +176,17 @@ impl Heartbeater {
         }
         let wants_report = self.leads && !reporting || reply.needs_full_tablet_report() && !full;
         Ok(reply.needs_reregister() && !registering || wants_report)
+    }
+
+    /// Takes certificates and token keys, which only the leading master sends.
+    fn take_credentials(&self, reply: &TsHeartbeatResponsePb) -> Result<()> {
+        let identity = &self.server.identity;
+        reply.ca_cert_der.iter().try_for_each(|der| identity.trust(der.to_vec()))?;
+        if let Some(certificate) = &reply.signed_cert_der {
+            identity.certify(certificate.to_vec())?;
+        }
+        identity.import_keys(&reply.tsks);
+        Ok(())
     }
 
     /// Remembers the cluster at the first reply of its leader. An error for a master of another one: its orders must
@@ -208,7 +217,10 @@ impl Heartbeater {
         let tablet_report = self.leads.then(report);
         self.sequence_number = self.sequence_number.wrapping_add(1);
         let live = server.tablets.all().iter().filter(|entry| entry.tablet().is_some()).count();
+        let secure = server.identity.settings().is_some();
         TsHeartbeatRequestPb {
+            csr_der: server.identity.request().map(Bytes::from),
+            latest_tsk_seq_num: secure.then(|| server.identity.keyring.latest()),
             common: TsToMasterCommonPb { ts_instance: status.node_instance() },
             registration: (!self.registered).then(|| status.registration()),
             tablet_report,

@@ -52,13 +52,14 @@ use crate::hosting::copy::CopyService;
 use crate::hosting::memory_pressure::MemoryPressure;
 use crate::hosting::tablet_manager::TabletManager;
 use crate::server::generic_service::GenericService;
+use crate::server::security::ServerIdentity;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, ServerContext, ServerHealth};
 use crate::server_clock::ServerClock;
 use heartbeat::Heartbeater;
 use nyala_common::env::{Env, TaskHandle};
 use nyala_common::rpc::server::{RpcHandle, RpcServer};
-use server::TabletServer;
+use server::{TabletServer, USER};
 
 /// Time that running calls have to finish when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -95,7 +96,8 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         Some(addr) => Some(web::serve(&env, addr, common.clone()).await?),
         None => None,
     };
-    let rpc = RpcServer::new(env.clone(), config.rpc.clone());
+    let identity = ServerIdentity::new(&env, config.security.as_ref(), &common.status.rpc_address().0)?;
+    let rpc = RpcServer::new(env.clone(), config.rpc.clone()).with_security(identity.server());
     let results = rpc.results();
     let at = env.clock.clone();
     let completed = move |id: &RequestId, timestamp: Timestamp, result: &OpResult| {
@@ -104,11 +106,18 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         }
     };
     let addr = common.status.rpc_address();
-    let tablets =
-        TabletManager::new(&env, &clock, dirs, addr, config.tablets(), &common.memory, Arc::new(completed));
+    let tablets = TabletManager::new(
+        &env,
+        &clock,
+        dirs,
+        addr,
+        config.tablets(identity.caller(USER)),
+        &common.memory,
+        Arc::new(completed),
+    );
     env.run(|| tablets.load()).await?;
     env.run(|| tablets.space().refresh()).await;
-    let server = Arc::new(TabletServer::new(&env, config, common.clone(), clock.clone(), tablets)?);
+    let server = Arc::new(TabletServer::new(&env, config, common.clone(), clock.clone(), identity, tablets)?);
     let copies = CopyService::new(server.clone(), server.config.copy);
     server.set_copy_service(&copies);
     let rpc = rpc

@@ -22,9 +22,13 @@ use crate::hosting::memory_pressure::MemoryPressure;
 use crate::hosting::tablet_entry::TabletEntry;
 use crate::hosting::tablet_manager::TabletManager;
 use crate::server::ServerContext;
+use crate::server::security::ServerIdentity;
 use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
 use nyala_common::wire::errors::TabletError;
+
+/// User name of calls to other servers in a cluster without access lists.
+pub const USER: &str = "nyala";
 
 /// One tablet server.
 pub struct TabletServer {
@@ -32,6 +36,8 @@ pub struct TabletServer {
     pub config: TserverConfig,
     pub common: ServerContext,
     pub clock: ServerClock,
+    /// Certificate, token keys and access lists.
+    pub identity: Arc<ServerIdentity>,
     pub tablets: TabletManager,
     pub memory: MemoryPressure,
     pub metrics: TserverMetrics,
@@ -51,6 +57,7 @@ impl TabletServer {
         config: TserverConfig,
         common: ServerContext,
         clock: ServerClock,
+        identity: Arc<ServerIdentity>,
         tablets: TabletManager,
     ) -> Result<TabletServer> {
         let runtime_flags = RuntimeFlags::new(&config)?;
@@ -60,6 +67,7 @@ impl TabletServer {
             memory: MemoryPressure::new(&common.memory, config.memory_soft_percent),
             common,
             clock,
+            identity,
             tablets,
             config,
             metrics: TserverMetrics::default(),

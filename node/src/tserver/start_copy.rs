@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use engine::error::{Error, ErrorKind};
 
-use super::server::TabletServer;
+use super::server::{TabletServer, USER};
 use crate::hosting::copy::{CopyOrder, CopyTarget, copy};
 use crate::hosting::tombstones::CopySlot;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
@@ -62,6 +62,7 @@ async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
     tracing::info!(%tablet, %source, addr, "copying a tablet");
     let target = CopyTarget {
         env: &server.env,
+        caller: server.identity.caller(USER),
         me: server.uuid(),
         wal: server.tablets.dirs().wal.disk.clone(),
         config: server.config.copy,

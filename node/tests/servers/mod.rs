@@ -102,7 +102,7 @@ impl Servers {
         let mut command =
             super::common::nyala(&["tserver", &dir, &addr, "--webserver-enabled=false", "--log-level=warn"]);
         // No master listens at this address.
-        command.arg("--tserver-master-addrs=127.0.0.1:1").args(&self.settings);
+        command.args(["--tserver-master-addrs=127.0.0.1:1", "--superuser-acl=*"]).args(&self.settings);
         self.children[number] = Some(command.spawn().unwrap());
     }
 

@@ -5,7 +5,7 @@
 /// ```text
 /// service_methods! {
 ///     fn dispatch(server: TabletServerService, call) of METHODS;
-///     "Ping" { role: MethodRole::ClientOrService, tracked: false, required: &[] } => Reply::message(&PingResponsePb {}),
+///     "Ping" { role: MethodRole::ClientOrService, tracked: false, required: &[] } => Reply::message(&pong),
 ///     "Write" { role: MethodRole::Client, tracked: true, required: &[1] } => write(server, call).await,
 /// }
 /// ```

@@ -162,7 +162,7 @@ mod tests {
         Q4H9_NxsiIoLwAEk7-Q3UXERGYw_75IDrGA84-lA_-Ct4eTlXHBIY2EaV7t7LjJaynVJCpkv4LKjTTAumiGUIuQhrN\
         hZLuF_RJLqHpM2kgWFLU7-VTdL1VbC2tejvcI2BlMkEpk1BzBZI0KQB0GaDWFLN-aEAw3vRw";
 
-    /// Returns a set with an HMAC key and an RSA key, whose private part nobody has.
+    /// Returns a set with an HMAC key and an RSA key, whose private part is not here.
     fn keys() -> JwtKeySet {
         let set = json!({ "keys": [
             { "kty": "oct", "kid": "1", "alg": "HS256", "k": "YSBzZWNyZXQgb2YgdGhlIGlzc3Vlcg" },

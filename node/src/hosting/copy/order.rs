@@ -9,6 +9,7 @@ use engine::ids::{PeerId, TabletId, Term, Uuid};
 
 use super::CopyConfig;
 use nyala_common::env::Env;
+use nyala_common::security::RpcCaller;
 use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
 
 /// Tablet to copy and its source.
@@ -36,6 +37,8 @@ impl CopyOrder {
 /// Server that receives the copy.
 pub struct CopyTarget<'a> {
     pub env: &'a Env,
+    /// Name and credentials of the calls to the source.
+    pub caller: RpcCaller,
     pub me: Uuid,
     pub wal: Arc<dyn Disk>,
     pub config: CopyConfig,

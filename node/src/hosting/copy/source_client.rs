@@ -18,8 +18,6 @@ use nyala_proto::kudu::tserver::{
     EndTabletCopySessionResponsePb, FetchDataRequestPb, FetchDataResponsePb, TabletCopyErrorPb,
 };
 
-/// User name of calls between servers.
-const USER: &str = "nyala";
 /// Consecutive failures of one part after which the copy fails.
 const ATTEMPTS: u32 = 8;
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -44,7 +42,7 @@ enum SourceCallFailure {
 impl<'a> CopySourceClient<'a> {
     /// Asks the source to fix its state. `Invalid` if another server replies.
     pub async fn begin(target: &CopyTarget<'a>, order: &CopyOrder) -> Result<CopySourceClient<'a>> {
-        let proxy = Proxy::new(target.env.clone(), order.addr.as_str(), USER);
+        let proxy = Proxy::new(target.env.clone(), order.addr.as_str(), &target.caller);
         let (timeout, chunk_bytes) = (target.config.call_timeout, target.config.chunk_bytes);
         let mut remote =
             CopySourceClient { env: target.env, proxy, timeout, chunk_bytes, session: Bytes::new() };

@@ -28,6 +28,7 @@ use engine::time::Instant;
 
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::security::RpcCaller;
 use nyala_common::wire::consensus::{self as wire};
 use nyala_common::wire::errors::error_from_status;
 use nyala_common::wire::schema::id_bytes;
@@ -40,9 +41,6 @@ use nyala_proto::kudu::consensus::{
 
 /// Service of all these calls.
 pub const SERVICE: &str = "kudu.consensus.ConsensusService";
-/// User name of calls between servers.
-const USER: &str = "nyala";
-
 /// Lower limit of the urgent timeout: a short stall of a busy server must not count as a failure, even with short
 /// election timeouts.
 const URGENT_TIMEOUT_MIN: Duration = Duration::from_millis(300);
@@ -82,12 +80,15 @@ pub struct RaftTransport {
 struct Shared {
     env: Env,
     config: RaftTransportConfig,
+    caller: RpcCaller,
     links: Mutex<BTreeMap<(PeerId, String), Arc<PeerLink>>>,
 }
 
 impl RaftTransport {
-    pub fn new(env: &Env, config: RaftTransportConfig) -> RaftTransport {
-        RaftTransport { shared: Arc::new(Shared { env: env.clone(), config, links: Mutex::default() }) }
+    /// Creates a transport that calls other servers as `caller`.
+    pub fn new(env: &Env, config: RaftTransportConfig, caller: RpcCaller) -> RaftTransport {
+        let (env, links) = (env.clone(), Mutex::default());
+        RaftTransport { shared: Arc::new(Shared { env, config, caller, links }) }
     }
 
     /// Returns the time for which a heartbeat may wait to share a call to the same server.
@@ -133,7 +134,7 @@ impl Shared {
         let target = format!("{}:{}", to.host, to.port);
         let mut links = self.links.lock().expect("no task panics while holding the links");
         let link = |target: String| {
-            let proxy = || Proxy::new(self.env.clone(), target.as_str(), USER);
+            let proxy = || Proxy::new(self.env.clone(), target.as_str(), &self.caller);
             let (env, config) = (self.env.clone(), self.config);
             let queue = Mutex::default();
             Arc::new(PeerLink { dest: to.id, env, config, bulk: proxy(), urgent: proxy(), queue })

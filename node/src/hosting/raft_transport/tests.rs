@@ -12,10 +12,11 @@ use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::env::partitionable_net::PartitionableNet;
 use nyala_common::rpc::server::{RpcHandle, RpcServer};
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+use nyala_common::security::acl::MethodRole;
 
 const METHODS: [MethodInfo; 2] = [
-    MethodInfo { name: "UpdateConsensus", tracked: false, required: &[] },
-    MethodInfo { name: "Heartbeats", tracked: false, required: &[] },
+    MethodInfo { name: "UpdateConsensus", role: MethodRole::Client, tracked: false, required: &[] },
+    MethodInfo { name: "Heartbeats", role: MethodRole::Client, tracked: false, required: &[] },
 ];
 
 /// Server that replies to heartbeats, and to entries unless it is set to stall.
@@ -90,7 +91,7 @@ async fn world() -> World {
     let server = RpcServer::new(at(1), RpcConfig::default()).add(replicas.clone()).serve(listener);
     let config = RaftTransportConfig::of(&RaftOptions::default(), Duration::from_secs(30));
     let env = at(0);
-    World { peers: RaftTransport::new(&env, config), env, wires, replicas, _server: server }
+    World { peers: RaftTransport::new(&env, config, "nyala".into()), env, wires, replicas, _server: server }
 }
 
 fn addr(number: u8) -> std::net::SocketAddr {

@@ -6,6 +6,7 @@ mod ddl;
 mod faults;
 mod locations;
 mod masters;
+mod secrets;
 
 use std::time::Duration;
 

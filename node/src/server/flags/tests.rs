@@ -8,37 +8,18 @@ use crate::config;
 /// Flag, a value that is rejected, a value that is accepted.
 const RESTRICTED: &[(&str, &str, &str)] = &[
     // Authentication.
-    ("rpc_authentication", "required", "disabled"),
     ("keytab_file", "/etc/kudu.keytab", ""),
     ("principal", "kudu/_HOST", ""),
-    ("enable_jwt_token_auth", "true", "false"),
-    ("jwks_file_path", "/etc/jwks.json", ""),
     ("jwks_url", "http://127.0.0.1/jwks.json", ""),
     ("trusted_certificate_file", "/etc/ca.pem", ""),
     // Encryption of RPCs.
-    ("rpc_encryption", "required", "optional"),
-    ("rpc_encrypt_loopback_connections", "true", "false"),
-    ("rpc_tls_min_protocol", "TLSv1.2", ""),
-    ("rpc_tls_excluded_protocols", "TLSv1,TLSv1.1", ""),
-    ("rpc_tls_ciphers", "ECDHE-RSA-AES128-GCM-SHA256", ""),
-    ("rpc_tls_ciphersuites", "TLS_AES_128_GCM_SHA256", ""),
-    ("rpc_certificate_file", "/etc/cert.pem", ""),
-    ("rpc_private_key_file", "/etc/key.pem", ""),
     ("rpc_private_key_password_cmd", "cat /etc/password", ""),
-    ("rpc_ca_certificate_file", "/etc/ca.pem", ""),
     ("ipki_private_key_password_cmd", "cat /etc/password", ""),
-    ("ipki_ca_cert_expiration_seconds", "315360000", "0"),
-    ("ipki_server_cert_expiration_seconds", "315360000", "0"),
     // Authorization.
-    ("user_acl", "alice", "*"),
-    ("superuser_acl", "root", ""),
     ("trusted_user_acl", "impala", ""),
     ("tserver_enforce_access_control", "true", "false"),
     ("ranger_config_path", "/etc/ranger", ""),
     // Tokens.
-    ("authn_token_validity_seconds", "604800", "0"),
-    ("authz_token_validity_seconds", "300", "0"),
-    ("tsk_rotation_seconds", "86400", "0"),
     ("tsk_private_key_password_cmd", "cat /etc/password", ""),
     // The web port.
     ("webserver_certificate_file", "/etc/cert.pem", ""),
@@ -152,8 +133,7 @@ fn a_restricted_value_is_rejected_from_every_source() {
 #[test]
 fn other_values_without_a_claim_are_accepted() {
     let flags = Flags::new();
-    let idle = [("rpc_authentication", "optional"), ("rpc_encryption", "disabled"), ("superuser_acl", "*")];
-    idle.iter().for_each(|(name, value)| flags.set(name, value).expect(name));
+    flags.set("redact", "none").unwrap();
     // These are enforced, so that any subnet is accepted.
     flags.set("trusted_subnets", "10.1.0.0/16").unwrap();
     assert_eq!(config::rpc(&flags).unwrap().trusted_subnets.len(), 1);
@@ -161,9 +141,13 @@ fn other_values_without_a_claim_are_accepted() {
 
 #[test]
 fn safeguards_do_not_change_while_the_server_runs() {
-    for (name, value) in
-        [("trusted_subnets", "0.0.0.0/0"), ("log_sync", "false"), ("max_clock_sync_error_usec", "1")]
-    {
+    for (name, value) in [
+        ("trusted_subnets", "0.0.0.0/0"),
+        ("rpc_encryption", "optional"),
+        ("user_acl", "*"),
+        ("log_sync", "false"),
+        ("max_clock_sync_error_usec", "1"),
+    ] {
         let flags = Flags::new();
         assert!(matches!(flags.change(name, value, true), Err(FlagError::NotSafe(_))), "{name}");
         assert!(!flags.is_given(name));
@@ -174,11 +158,11 @@ fn safeguards_do_not_change_while_the_server_runs() {
 fn an_error_names_the_missing_feature_and_the_action() {
     let flags = Flags::new();
     expect_test::expect![[r#"
-        user_acl: nothing is authorized, every client may do everything (given nothing, accepted *); leave it out, and let only trusted clients reach the RPC port (trusted_subnets)"#]]
-    .assert_eq(&flags.set("user_acl", "").unwrap_err().message);
+        keytab_file: there is no Kerberos (given /etc/kudu.keytab, accepted nothing); leave it out, and let servers prove who they are by certificate (rpc_certificate_file)"#]]
+    .assert_eq(&flags.set("keytab_file", "/etc/kudu.keytab").unwrap_err().message);
     expect_test::expect![[r#"
-        rpc_encryption: RPCs have no TLS, everything is sent in plain text (given required, accepted disabled or optional); leave it out, and keep the traffic on a trusted network or in a tunnel"#]]
-    .assert_eq(&flags.set("rpc-encryption", "required").unwrap_err().message);
+        tserver_enforce_access_control: access is controlled by user and method, not by table (given true, accepted false); leave it out, and name the users who may call anything with user_acl and superuser_acl"#]]
+    .assert_eq(&flags.set("tserver-enforce-access-control", "true").unwrap_err().message);
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! Flags of encryption, authentication and access control. They take effect at the start only: a change of a running
+//! server would be shown without protecting anything.
+
+use super::flags::Class::{Effective, Safeguard};
+use super::flags::FlagSpec;
+
+const STABLE: &[&str] = &["stable"];
+const EXPERIMENTAL: &[&str] = &["experimental"];
+
+/// Ten years.
+const CERTIFICATE_SECONDS: &str = "315360000";
+/// The longest validity, a thousand years: the last year of a certificate is 9999.
+const SECONDS_MAX: u64 = 31_536_000_000;
+
+type F = FlagSpec;
+
+pub(super) const SECURITY: &[FlagSpec] = &[
+    F::choice(
+        "rpc_encryption",
+        Safeguard,
+        &["disabled", "optional", "required"],
+        "optional",
+        "use of TLS: required refuses clients without it; disabled offers none",
+    )
+    .tagged(STABLE),
+    F::choice(
+        "rpc_authentication",
+        Safeguard,
+        &["disabled", "optional", "required"],
+        "optional",
+        "use of proofs of identity: required refuses clients that only state a name, and needs rpc_certificate_file, \
+        because there is no Kerberos",
+    )
+    .tagged(STABLE),
+    F::bool(
+        "rpc_encrypt_loopback_connections",
+        Safeguard,
+        "false",
+        "encrypts connections within one host, too; without it they are only authenticated by TLS",
+    )
+    .tagged(EXPERIMENTAL),
+    F::text("rpc_tls_min_protocol", Safeguard, "TLSv1.2", "lowest version of TLS: TLSv1.2 or TLSv1.3"),
+    F::list("rpc_tls_excluded_protocols", Safeguard, "", "versions of TLS that are not used"),
+    F::text(
+        "rpc_tls_ciphers",
+        Safeguard,
+        "",
+        "cipher suites of TLS 1.2, separated by colons; empty for all with authenticated encryption",
+    ),
+    F::text(
+        "rpc_tls_ciphersuites",
+        Safeguard,
+        "",
+        "cipher suites of TLS 1.3, separated by colons; empty for all",
+    ),
+    F::text(
+        "rpc_certificate_file",
+        Safeguard,
+        "",
+        "PEM file of this server's certificate, signed by a CA of your own; its subject's UID is the user that the \
+        cluster's servers act as",
+    ),
+    F::text("rpc_private_key_file", Safeguard, "", "PEM file (PKCS#8) of the key of rpc_certificate_file"),
+    F::text("rpc_ca_certificate_file", Safeguard, "", "PEM file of the CA of rpc_certificate_file"),
+    F::number(
+        "ipki_ca_cert_expiration_seconds",
+        Effective,
+        CERTIFICATE_SECONDS,
+        "validity of the cluster's own CA, in seconds",
+    )
+    .within(1, SECONDS_MAX),
+    F::number(
+        "ipki_server_cert_expiration_seconds",
+        Effective,
+        CERTIFICATE_SECONDS,
+        "validity of a server's certificate of the cluster's own CA, in seconds; a restart gets a new one",
+    )
+    .within(1, SECONDS_MAX),
+    F::text(
+        "user_acl",
+        Safeguard,
+        "*",
+        "users who may read, write and manage tables: names separated by commas, or * for everybody",
+    )
+    .tagged(STABLE),
+    F::text(
+        "superuser_acl",
+        Safeguard,
+        "",
+        "users who may also administer servers: names separated by commas, or * for everybody; empty for the user that \
+        the servers act as",
+    )
+    .tagged(STABLE),
+    F::bool(
+        "enable_jwt_token_auth",
+        Safeguard,
+        "false",
+        "accepts JSON Web Tokens as proofs of identity; needs jwks_file_path",
+    )
+    .tagged(EXPERIMENTAL),
+    F::text("jwks_file_path", Safeguard, "", "file of the JSON Web Key Set for these tokens, read at start"),
+    F::number(
+        "authn_token_validity_seconds",
+        Effective,
+        "604800",
+        "validity of authentication tokens, in seconds",
+    )
+    .within(1, SECONDS_MAX),
+    F::number(
+        "authz_token_validity_seconds",
+        Effective,
+        "300",
+        "validity of authorization tokens, in seconds",
+    )
+    .within(1, SECONDS_MAX),
+    F::number(
+        "tsk_rotation_seconds",
+        Effective,
+        "86400",
+        "interval at which the masters make a new key that signs tokens, in seconds",
+    )
+    .within(1, SECONDS_MAX),
+];

@@ -1,0 +1,149 @@
+//! Identity of a running server: certificate, trusted CAs, token keys.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use engine::error::Result;
+
+use super::settings::SecuritySettings;
+use nyala_common::env::Env;
+use nyala_common::security::acl::AccessLists;
+use nyala_common::security::pki::EcdsaKey;
+use nyala_common::security::tls::{OwnCertificate, draw_key};
+use nyala_common::security::token::TokenKeyring;
+use nyala_common::security::{
+    CertificateOrigin, ClientSecurity, ClientSecurityOptions, PrivateKey, RpcCaller, ServerSecurity,
+    TlsCredentials,
+};
+use nyala_proto::kudu::security::TokenSigningPublicKeyPb;
+
+/// Identity of a server, shared by its RPC server and by all that calls other servers.
+pub struct ServerIdentity {
+    settings: Option<SecuritySettings>,
+    tls: Option<Arc<TlsCredentials>>,
+    client: Option<Arc<ClientSecurity>>,
+    /// Key of the own certificate, and the request for one of the CA until that has come.
+    request: Mutex<Option<PendingRequest>>,
+    pub keyring: Arc<TokenKeyring>,
+    access: Arc<AccessLists>,
+}
+
+/// A request for a certificate that is not answered yet.
+#[derive(Clone)]
+struct PendingRequest {
+    key: PrivateKey,
+    der: Vec<u8>,
+}
+
+impl ServerIdentity {
+    /// Creates the identity of a server on `host`. Without settings it has neither TLS nor access lists.
+    pub fn new(env: &Env, settings: Option<&SecuritySettings>, host: &str) -> Result<Arc<ServerIdentity>> {
+        let mut identity = ServerIdentity {
+            settings: settings.cloned(),
+            tls: None,
+            client: None,
+            request: Mutex::default(),
+            keyring: Arc::default(),
+            access: Arc::default(),
+        };
+        let Some(settings) = settings else { return Ok(Arc::new(identity)) };
+        identity.access = Arc::new(settings.access.clone());
+        let Some(tls) = &settings.tls else { return Ok(Arc::new(identity)) };
+        let tls = TlsCredentials::new(env, tls.clone())?;
+        match &settings.external {
+            Some(external) => {
+                external.trusted.iter().try_for_each(|der| tls.trust(der.clone()))?;
+                tls.set_own(external.own.clone())?;
+            }
+            None => {
+                let key = draw_key(env);
+                let own = OwnCertificate::self_signed_by(&key, env, &settings.service_user, host)?;
+                *identity.pending() = Some(request(&key, &own, &settings.service_user, host)?);
+                tls.set_own(own)?;
+            }
+        }
+        let client = ClientSecurity::new(tls.clone(), ClientSecurityOptions::default());
+        (identity.tls, identity.client) = (Some(tls), Some(Arc::new(client)));
+        Ok(Arc::new(identity))
+    }
+
+    pub fn settings(&self) -> Option<&SecuritySettings> {
+        self.settings.as_ref()
+    }
+
+    pub fn access(&self) -> &AccessLists {
+        &self.access
+    }
+
+    /// Returns what the RPC server needs.
+    pub fn server(&self) -> ServerSecurity {
+        ServerSecurity {
+            tls: self.tls.clone(),
+            tokens: self.tls.is_some().then(|| self.keyring.clone() as _),
+            jwt: self.settings.as_ref().and_then(|settings| settings.jwt.clone()).map(|keys| keys as _),
+            access: self.access.clone(),
+        }
+    }
+
+    /// Returns the caller of calls to other servers. Without settings it only states the name `unproved`.
+    pub fn caller(&self, unproved: &str) -> RpcCaller {
+        let user = self.settings.as_ref().map_or(unproved, |settings| &settings.service_user);
+        match &self.client {
+            Some(client) => RpcCaller::secure(user, client.clone()),
+            None => user.into(),
+        }
+    }
+
+    /// Returns the DER certificates of the CAs by which clients can verify this cluster's servers; none without TLS.
+    pub fn trusted(&self) -> Vec<Vec<u8>> {
+        self.tls.as_ref().map(|tls| tls.trusted().to_vec()).unwrap_or_default()
+    }
+
+    /// Returns true if the server has TLS, so that tokens can be used.
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Returns the request (PKCS#10) for a certificate of the cluster's CA, until [`ServerIdentity::certify`].
+    pub fn request(&self) -> Option<Vec<u8>> {
+        self.pending().as_ref().map(|request| request.der.clone())
+    }
+
+    /// Trusts the cluster's CA. A server with the operator's certificate trusts only the operator's CA.
+    pub fn trust(&self, authority: Vec<u8>) -> Result<()> {
+        let external = self.settings.as_ref().is_some_and(|settings| settings.external.is_some());
+        match &self.tls {
+            Some(tls) if !external => tls.trust(authority),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the certificate that the CA signed for the own request.
+    pub fn certify(&self, certificate: Vec<u8>) -> Result<()> {
+        let (Some(tls), Some(request)) = (&self.tls, self.pending().clone()) else { return Ok(()) };
+        let (key, chain) = (request.key, vec![certificate]);
+        tls.set_own(OwnCertificate { key, chain, origin: CertificateOrigin::ClusterCa })?;
+        *self.pending() = None;
+        tracing::info!("this server has a certificate of the cluster's CA");
+        Ok(())
+    }
+
+    /// Takes token keys; keys that are not usable are logged.
+    pub fn import_keys(&self, keys: &[TokenSigningPublicKeyPb]) {
+        let before = self.keyring.latest();
+        for fault in self.keyring.import(keys) {
+            tracing::warn!(%fault, "a token key is not usable");
+        }
+        let latest = self.keyring.latest();
+        if latest != before {
+            tracing::info!(latest, "token keys were imported");
+        }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Option<PendingRequest>> {
+        self.request.lock().expect("no task panics while holding it")
+    }
+}
+
+fn request(key: &EcdsaKey, own: &OwnCertificate, user: &str, host: &str) -> Result<PendingRequest> {
+    Ok(PendingRequest { key: own.key.clone(), der: key.request(user, Some(host))? })
+}

@@ -1,0 +1,19 @@
+//! Security of a running server: its certificate, the keys by which it checks tokens, its access lists.
+//!
+//! ```text
+//!   flags ──▶ SecuritySettings ──▶ ServerIdentity ──▶ RpcServer (certificate, token keys, access lists)
+//!                                      │    └────────▶ RpcCaller of every call to another server
+//!   start: own key, self-signed certificate, request ── heartbeat, or the system tablet ──▶ certificate of the CA
+//! ```
+//!
+//! - Nothing is stored: a restart means a new key and a new request.
+//! - Servers prove who they are to one another by certificate, once both have one of the cluster's CA.
+//! - Invariant: access lists are in force from the first connection on.
+//!
+//! *Not here:* the CA and the signing of tokens (`master::secrets`), the steps of a negotiation.
+
+mod identity;
+mod settings;
+
+pub use self::identity::ServerIdentity;
+pub use self::settings::{CertificateValidity, SecuritySettings, settings};

@@ -1,0 +1,179 @@
+//! Conversion of flags to security settings. Combinations that would leave a hole are rejected.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::error::{Error, Result};
+
+use crate::server::flags::Flags;
+use nyala_common::env::Env;
+use nyala_common::security::acl::AccessLists;
+use nyala_common::security::pki::certificate_user;
+use nyala_common::security::tls::{ExternalPki, OwnCertificate, TlsSettings};
+use nyala_common::security::token::TokenConfig;
+use nyala_common::security::{JwtKeySet, SecurityLevel};
+
+/// Validity of the certificates that masters sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CertificateValidity {
+    /// The CA's own certificate (`ipki_ca_cert_expiration_seconds`).
+    pub authority: Duration,
+    /// Certificates of servers (`ipki_server_cert_expiration_seconds`).
+    pub server: Duration,
+}
+
+/// Certificate of the operator's CA.
+#[derive(Debug, Clone)]
+pub struct ExternalIdentity {
+    pub own: OwnCertificate,
+    /// DER certificates of the CA.
+    pub trusted: Vec<Vec<u8>>,
+}
+
+/// Security settings of one server.
+#[derive(Clone)]
+pub struct SecuritySettings {
+    /// User that the cluster's servers act as: the user of the process, or that of the operator's certificate.
+    pub service_user: String,
+    pub access: AccessLists,
+    /// Versions and cipher suites; `None` without TLS (`rpc_encryption=disabled`).
+    pub tls: Option<TlsSettings>,
+    /// Certificate from files, instead of one of the cluster's CA.
+    pub external: Option<ExternalIdentity>,
+    /// Keys of JSON Web Tokens, if those are accepted.
+    pub jwt: Option<Arc<JwtKeySet>>,
+    pub tokens: TokenConfig,
+    pub validity: CertificateValidity,
+}
+
+impl fmt::Debug for SecuritySettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SecuritySettings { service_user, access, tokens, validity, .. } = self;
+        f.debug_struct("SecuritySettings")
+            .field("service_user", service_user)
+            .field("access", access)
+            .field("tokens", tokens)
+            .field("validity", validity)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the security settings in the flags. Reads certificate files.
+pub fn settings(env: &Env, flags: &Flags) -> Result<SecuritySettings> {
+    let level = |name: &str| SecurityLevel::parse(&flags.text(name)).unwrap_or_default();
+    let (encryption, authentication) = (level("rpc_encryption"), level("rpc_authentication"));
+    let external = external(env, flags)?;
+    let certified = external.as_ref().and_then(|external| certificate_user(&external.own.chain[0]));
+    check(encryption, authentication, external.is_some(), certified.is_some())?;
+    let service_user = match certified {
+        Some(user) => user,
+        None => env.disks.process_user().map_err(|error| Error::io("look up the process's user", &error))?,
+    };
+    let access = AccessLists::new(&service_user, &flags.text("superuser_acl"), &flags.text("user_acl"))?;
+    let tls = TlsSettings::parse(
+        &flags.text("rpc_tls_min_protocol"),
+        &flags.list("rpc_tls_excluded_protocols"),
+        &flags.text("rpc_tls_ciphers"),
+        &flags.text("rpc_tls_ciphersuites"),
+    )?;
+    let seconds = |name: &str| Duration::from_secs(flags.number(name));
+    Ok(SecuritySettings {
+        service_user,
+        access,
+        tls: (encryption != SecurityLevel::Disabled).then_some(tls),
+        external,
+        jwt: jwt(env, flags, encryption)?,
+        tokens: TokenConfig {
+            authn_validity: seconds("authn_token_validity_seconds"),
+            authz_validity: seconds("authz_token_validity_seconds"),
+            rotation: seconds("tsk_rotation_seconds"),
+        },
+        validity: CertificateValidity {
+            authority: seconds("ipki_ca_cert_expiration_seconds"),
+            server: seconds("ipki_server_cert_expiration_seconds"),
+        },
+    })
+}
+
+/// Rejects settings that nothing could satisfy.
+fn check(
+    encryption: SecurityLevel,
+    authentication: SecurityLevel,
+    external: bool,
+    certified: bool,
+) -> Result<()> {
+    let disabled = encryption == SecurityLevel::Disabled;
+    if disabled && external {
+        return Err(Error::invalid(
+            "rpc_certificate_file: a certificate is of no use with rpc_encryption=disabled; leave one of them out",
+        ));
+    }
+    if authentication != SecurityLevel::Required {
+        return Ok(());
+    }
+    if disabled {
+        return Err(Error::invalid(
+            "rpc_authentication: no client can prove who it is without TLS (required, rpc_encryption=disabled); \
+             set rpc_encryption to required",
+        ));
+    }
+    if !external {
+        return Err(Error::invalid(
+            "rpc_authentication: servers cannot prove who they are (required, without rpc_certificate_file); \
+             there is no Kerberos here, so give each server a certificate of your own CA with rpc_certificate_file, \
+             rpc_private_key_file and rpc_ca_certificate_file",
+        ));
+    }
+    if !certified {
+        return Err(Error::invalid(
+            "rpc_certificate_file: the certificate names no user, so it does not prove who the server is \
+             (rpc_authentication=required); give its subject the attribute UID, for example \
+             openssl req -subj /UID=kudu",
+        ));
+    }
+    Ok(())
+}
+
+/// Reads the keys of JSON Web Tokens, if those are accepted.
+fn jwt(env: &Env, flags: &Flags, encryption: SecurityLevel) -> Result<Option<Arc<JwtKeySet>>> {
+    let path = flags.text("jwks_file_path");
+    match (flags.bool("enable_jwt_token_auth"), path.is_empty()) {
+        (false, true) => Ok(None),
+        (false, false) => {
+            Err(Error::invalid("jwks_file_path: of no use without enable_jwt_token_auth; set both or none"))
+        }
+        (true, true) => Err(Error::invalid(
+            "enable_jwt_token_auth: the keys are missing (no jwks_file_path); name the file of a JSON Web Key Set",
+        )),
+        (true, false) if encryption == SecurityLevel::Disabled => Err(Error::invalid(
+            "enable_jwt_token_auth: tokens are only accepted inside TLS (rpc_encryption=disabled); set it to optional \
+             or required",
+        )),
+        (true, false) => {
+            let json = env.disks.read_file(&path);
+            let json =
+                json.map_err(|error| Error::io(format_args!("jwks_file_path: read {path}"), &error))?;
+            Ok(Some(Arc::new(JwtKeySet::parse(&json, &path)?)))
+        }
+    }
+}
+
+/// Reads the operator's certificate, if the flags name one.
+fn external(env: &Env, flags: &Flags) -> Result<Option<ExternalIdentity>> {
+    let names = ["rpc_certificate_file", "rpc_private_key_file", "rpc_ca_certificate_file"];
+    let [certificate_file, private_key_file, ca_certificate_file] = names.map(|name| flags.text(name));
+    let given = [&certificate_file, &private_key_file, &ca_certificate_file];
+    match given.iter().filter(|path| !path.is_empty()).count() {
+        0 => return Ok(None),
+        3 => {}
+        _ => {
+            let missing = names.iter().zip(given).find(|(_, path)| path.is_empty());
+            let name = missing.map_or("", |(name, _)| name);
+            return Err(Error::invalid(format!("{name}: not given; give {} together", names.join(", "))));
+        }
+    }
+    let files = ExternalPki { certificate_file, private_key_file, ca_certificate_file };
+    let (own, trusted) = files.load(env)?;
+    Ok(Some(ExternalIdentity { own, trusted }))
+}

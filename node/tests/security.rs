@@ -1,0 +1,362 @@
+//! Encryption, authentication and access lists of whole clusters over real sockets.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the test observes the servers from outside"
+)]
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::schema::DataType;
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::flags::Flags;
+use nyala_client::predicate::Comparison;
+use nyala_client::rows::{FromRow, ToRow};
+use nyala_client::security::{EncryptionPolicy, SecretText, SecurityConfig};
+use nyala_client::{Client, ClientConfig, ErrorKind};
+use nyala_common::env::Env;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::rpc::client::{CallOptions, ClientConnection, RpcError};
+use nyala_common::security::{ClientSecurity, ClientSecurityOptions, RpcCaller, TlsCredentials, TlsSettings};
+use nyala_proto::kudu::master::{ConnectToMasterRequestPb, ConnectToMasterResponsePb};
+use nyala_proto::kudu::security::SignedTokenPb;
+use nyala_proto::kudu::server::{
+    GetFlagsRequestPb, GetFlagsResponsePb, GetStatusRequestPb, GetStatusResponsePb,
+};
+
+const MASTER: &str = "kudu.master.MasterService";
+const GENERIC: &str = "kudu.server.GenericService";
+
+#[derive(Debug, PartialEq, ToRow, FromRow)]
+struct Row {
+    id: i64,
+}
+
+struct World {
+    env: Env,
+    config: ClusterConfig,
+    cluster: Cluster,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    /// Starts a cluster with these flags; `files` is a directory for its certificates.
+    async fn start(masters: usize, settings: &[(&str, &str)]) -> World {
+        let env = OsEnv::new(&OsOptions::default()).expect("this machine");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let flags = Flags::new();
+        for (name, value) in settings.iter().chain(&[("log_sync", "false"), ("webserver_enabled", "false")]) {
+            flags.set(name, value).expect(name);
+        }
+        let config = ClusterConfig {
+            dir: dir.path().to_str().expect("UTF-8").to_string(),
+            masters,
+            tablet_servers: 1,
+            ip: [127, 0, 0, 1].into(),
+            ports: PortAssignment::Free,
+            flags,
+        };
+        let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
+        World { env, config, cluster, _dir: dir }
+    }
+
+    async fn restart(&mut self) {
+        self.cluster.shutdown().await;
+        self.cluster = Cluster::start(&self.env, &self.config).await.expect("it starts again");
+    }
+
+    async fn client(&self, user: &str, security: SecurityConfig) -> Result<Client, nyala_client::Error> {
+        let config = ClientConfig {
+            user: user.to_string(),
+            connect_timeout: Duration::from_millis(500),
+            security,
+            ..ClientConfig::new(self.cluster.master_addresses())
+        };
+        Client::connect(self.env.clone(), config).await
+    }
+
+    async fn connect(
+        &self,
+        addr: SocketAddr,
+        caller: impl Into<RpcCaller>,
+    ) -> Result<Arc<ClientConnection>, RpcError> {
+        let deadline = self.env.now().mono.after(Duration::from_secs(10));
+        ClientConnection::connect(&self.env, addr, caller, deadline).await
+    }
+
+    /// Calls a method without parameters.
+    async fn call<Req: prost::Message + Default, Resp: prost::Message + Default>(
+        &self,
+        connection: &ClientConnection,
+        service: &str,
+        method: &str,
+    ) -> Result<Resp, RpcError> {
+        let deadline = self.env.now().mono.after(Duration::from_secs(10));
+        let (options, request) = (CallOptions::default(), Req::default());
+        let call = connection.call(service, method, &request, deadline, &options);
+        call.await.map(|response| response.message)
+    }
+
+    fn secure(&self, user: &str) -> (RpcCaller, Arc<ClientSecurity>) {
+        let tls = TlsCredentials::new(&self.env, TlsSettings::default()).expect("credentials");
+        let options = ClientSecurityOptions {
+            encryption: EncryptionPolicy::Required,
+            ..ClientSecurityOptions::default()
+        };
+        let security = Arc::new(ClientSecurity::new(tls, options));
+        (RpcCaller::secure(user, security.clone()), security)
+    }
+
+    fn tserver(&self) -> SocketAddr {
+        self.cluster.tablet_servers()[0].rpc_addr()
+    }
+
+    fn leader(&self) -> SocketAddr {
+        self.cluster.masters().iter().find(|master| master.leads()).expect("one leads").rpc_addr()
+    }
+}
+
+async fn write_and_read(client: &Client, table: &str) {
+    let created = client.new_table(table).key("id", DataType::Int64).hash(["id"], 2).replicas(1).create();
+    let table = created.await.expect("a new table");
+    let mut writer = table.writer();
+    for id in 0..100 {
+        writer.insert(&Row { id }).await.expect("a row");
+    }
+    writer.finish().await.expect("all rows");
+    assert_eq!(rows(client, table.name()).await, 100);
+}
+
+async fn rows(client: &Client, table: &str) -> usize {
+    let table = client.open_table(table).await.expect("the table");
+    let rows = table.select().filter("id", Comparison::GreaterEqual, 0i64).your_writes().collect::<Row>();
+    rows.await.expect("rows").len()
+}
+
+fn encrypted() -> SecurityConfig {
+    SecurityConfig { encryption: EncryptionPolicy::Required, ..SecurityConfig::default() }
+}
+
+async fn no_superuser(world: &World, user: &RpcCaller) {
+    let connection = world.connect(world.tserver(), user).await.expect("a token");
+    let flags = world.call::<GetFlagsRequestPb, GetFlagsResponsePb>(&connection, GENERIC, "GetFlags").await;
+    assert_eq!(
+        flags.expect_err("ann is no superuser").to_string(),
+        "ERROR_APPLICATION: Not authorized: unauthorized access to method: GetFlags"
+    );
+}
+
+async fn forged_token_is_refused(
+    world: &World,
+    user: &RpcCaller,
+    security: &ClientSecurity,
+    token: &SignedTokenPb,
+) {
+    let mut forged = token.clone();
+    let mut signature = forged.signature.take().expect("a signature").to_vec();
+    signature[0] ^= 1;
+    forged.signature = Some(signature.into());
+    security.set_token(forged);
+    let refused = world.connect(world.tserver(), user).await.err().expect("a forged token").to_string();
+    assert_eq!(refused, "FATAL_INVALID_AUTHENTICATION_TOKEN: Not authorized: invalid token signature");
+}
+
+/// Waits until every server accepts the token of `user`. A server that was just started has no certificate of the CA
+/// before its next heartbeat.
+async fn accepted_by_all(world: &World, user: &RpcCaller) {
+    let deadline = world.env.now().mono.after(Duration::from_secs(20));
+    for server in world.cluster.masters().iter().chain(world.cluster.tablet_servers()) {
+        loop {
+            let connection = world.connect(server.rpc_addr(), user).await.expect("TLS");
+            match world
+                .call::<GetStatusRequestPb, GetStatusResponsePb>(&connection, GENERIC, "GetStatus")
+                .await
+            {
+                Ok(_) => break,
+                Err(error) => assert!(world.env.now().mono < deadline, "{error}"),
+            }
+            world.env.sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_requires_encryption_uses_its_own_ca_and_tokens() {
+    let settings = [
+        ("rpc_encryption", "required"),
+        ("rpc_encrypt_loopback_connections", "true"),
+        ("user_acl", "ann"),
+        ("superuser_acl", "root-of-test"),
+    ];
+    let mut world = World::start(3, &settings).await;
+
+    // Without TLS there is no connection, and the reason is said.
+    let refused = world.connect(world.tserver(), "ann").await.err().expect("it is refused").to_string();
+    assert_eq!(
+        refused,
+        "FATAL_UNAUTHORIZED: Not authorized: client does not support required TLS encryption"
+    );
+
+    let ann = world.client("ann", encrypted()).await.expect("a user");
+    write_and_read(&ann, "t").await;
+    let bob = world.client("bob", encrypted()).await.err().expect("no user");
+    assert!(bob.message.contains("unauthorized access to method: ConnectToMaster"), "{bob}");
+
+    // The leader gives its CA and a token; the token, not the stated name, counts from then on.
+    let (caller, _) = world.secure("ann");
+    let connection = world.connect(world.leader(), &caller).await.expect("TLS");
+    let connected: ConnectToMasterResponsePb = world
+        .call::<ConnectToMasterRequestPb, _>(&connection, MASTER, "ConnectToMaster")
+        .await
+        .expect("the leader");
+    let (token, authority) = (connected.authn_token.expect("a token"), &connected.ca_cert_der[0]);
+    let (mallory, security) = world.secure("mallory");
+    security.tls.trust(authority.to_vec()).expect("a CA");
+    let unproved = world.connect(world.tserver(), &mallory).await.expect("TLS");
+    let status = world.call::<GetStatusRequestPb, GetStatusResponsePb>(&unproved, GENERIC, "GetStatus").await;
+    let refused = status.expect_err("mallory is no user").to_string();
+    assert_eq!(refused, "ERROR_APPLICATION: Not authorized: unauthorized access to method: GetStatus");
+    security.set_token(token.clone());
+    accepted_by_all(&world, &mallory).await;
+    no_superuser(&world, &mallory).await;
+    forged_token_is_refused(&world, &mallory, &security, &token).await;
+
+    // The CA and the token keys survive a restart of all servers.
+    drop(ann);
+    world.restart().await;
+    security.set_token(token);
+    accepted_by_all(&world, &mallory).await;
+    let ann = world.client("ann", encrypted()).await.expect("a user");
+    assert_eq!(rows(&ann, "t").await, 100);
+    world.cluster.shutdown().await;
+}
+
+/// Returns the PEM form of some bytes.
+fn pem(label: &str, der: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for (index, chunk) in der.chunks(3).enumerate() {
+        let bytes = [chunk[0], *chunk.get(1).unwrap_or(&0), *chunk.get(2).unwrap_or(&0)];
+        let bits = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
+        let digit = |at: usize| char::from(DIGITS[(bits >> (18 - 6 * at)) as usize & 63]);
+        text.extend((0..4).map(|at| if at <= chunk.len() { digit(at) } else { '=' }));
+        text.push_str(if index % 16 == 15 { "\n" } else { "" });
+    }
+    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+}
+
+/// Writes a CA, a server's certificate that names the user `kudu`, and a key set with one secret.
+fn write_files(dir: &Path) -> jsonwebtoken::EncodingKey {
+    let ca_key = rcgen::KeyPair::generate().expect("a key");
+    let mut ca = rcgen::CertificateParams::default();
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca_pem = pem("CERTIFICATE", ca.self_signed(&ca_key).expect("a CA").der());
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_string()]).expect("a name");
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CustomDnType(vec![0, 9, 2342, 19_200_300, 100, 1, 1]), "kudu");
+    params.extended_key_usages =
+        vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let issuer = rcgen::Issuer::from_params(&ca, &ca_key);
+    let certificate = params.signed_by(&key, &issuer).expect("a certificate");
+    let keys = r#"{"keys":[{"kty":"oct","kid":"1","alg":"HS256","k":"YSBzZWNyZXQ"}]}"#;
+    for (name, text) in [
+        ("ca.pem", ca_pem.as_str()),
+        ("cert.pem", &pem("CERTIFICATE", certificate.der())),
+        ("key.pem", &pem("PRIVATE KEY", &key.serialize_der())),
+        ("jwks.json", keys),
+    ] {
+        std::fs::write(dir.join(name), text).expect("a file");
+    }
+    jsonwebtoken::EncodingKey::from_secret(b"a secret")
+}
+
+fn jwt(key: &jsonwebtoken::EncodingKey, subject: &str) -> SecretText {
+    let header = jsonwebtoken::Header { kid: Some("1".to_string()), ..jsonwebtoken::Header::default() };
+    let claims = serde_json::json!({ "sub": subject });
+    SecretText::new(jsonwebtoken::encode(&header, &claims, key).expect("a token"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_requires_authentication_believes_certificates_and_json_web_tokens_only() {
+    let files = tempfile::tempdir().expect("a temporary directory");
+    let key = write_files(files.path());
+    let path = |name: &str| files.path().join(name).to_str().expect("UTF-8").to_string();
+    let (certificate, private_key, ca, jwks) =
+        (path("cert.pem"), path("key.pem"), path("ca.pem"), path("jwks.json"));
+    let settings = [
+        ("rpc_authentication", "required"),
+        ("rpc_encryption", "required"),
+        ("rpc_certificate_file", certificate.as_str()),
+        ("rpc_private_key_file", &private_key),
+        ("rpc_ca_certificate_file", &ca),
+        ("enable_jwt_token_auth", "true"),
+        ("jwks_file_path", &jwks),
+        ("user_acl", "ann"),
+    ];
+    let mut world = World::start(3, &settings).await;
+    let pem = std::fs::read(path("ca.pem")).expect("the CA");
+    let proved = |token: SecretText| SecurityConfig {
+        ca_certificates: Some(pem.clone()),
+        jwt: Some(token),
+        ..encrypted()
+    };
+    let ann = world.client("ann", proved(jwt(&key, "ann"))).await.expect("a user with a proof");
+    write_and_read(&ann, "t").await;
+    // The proof counts, not the stated name.
+    let alias = world.client("somebody", proved(jwt(&key, "ann"))).await.expect("a user with a proof");
+    assert_eq!(rows(&alias, "t").await, 100);
+    let refusal = |security: SecurityConfig| {
+        let world = &world;
+        async move { world.client("ann", security).await.err().expect("no proof") }
+    };
+    assert!(refusal(proved(jwt(&key, "bob"))).await.message.contains("unauthorized access to method"));
+    let forged = jsonwebtoken::EncodingKey::from_secret(b"another secret");
+    let forged = refusal(proved(jwt(&forged, "ann"))).await;
+    assert!(forged.message.contains("JWT verification failed: failed to verify signature"), "{forged}");
+    let named = refusal(SecurityConfig { ca_certificates: Some(pem.clone()), ..encrypted() }).await;
+    assert!(named.message.contains("server requires authentication"), "{named}");
+    // A server of another CA gets no token.
+    let others = tempfile::tempdir().expect("a temporary directory");
+    write_files(others.path());
+    let other_ca = std::fs::read(others.path().join("ca.pem")).expect("the CA");
+    let trusting = SecurityConfig { ca_certificates: Some(other_ca), ..proved(jwt(&key, "ann")) };
+    let unverified = refusal(trusting).await;
+    assert!(unverified.message.contains("invalid peer certificate"), "{unverified}");
+    drop((ann, alias));
+    world.restart().await;
+    let ann = world.client("ann", proved(jwt(&key, "ann"))).await.expect("a user with a proof");
+    assert_eq!(rows(&ann, "t").await, 100);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn settings_that_nothing_could_satisfy_are_refused() {
+    let files = tempfile::tempdir().expect("a temporary directory");
+    write_files(files.path());
+    let certificate = files.path().join("cert.pem").to_str().expect("UTF-8").to_string();
+    let env = OsEnv::new(&OsOptions::default()).expect("this machine");
+    let refused = |settings: &[(&str, &str)]| {
+        let flags = Flags::new();
+        settings.iter().for_each(|(name, value)| flags.set(name, value).expect(name));
+        let error = node::server::security::settings(&env, &flags).expect_err("it is refused");
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        error.message
+    };
+    let required = ("rpc_authentication", "required");
+    let all = [
+        refused(&[required]),
+        refused(&[required, ("rpc_encryption", "disabled")]),
+        refused(&[("rpc_certificate_file", &certificate)]),
+        refused(&[("enable_jwt_token_auth", "true")]),
+        refused(&[("jwks_file_path", "/etc/jwks.json")]),
+        refused(&[("user_acl", "ann,!bob")]),
+        refused(&[("rpc_tls_min_protocol", "TLSv1.4")]),
+    ];
+    expect_test::expect![[r#""#]].assert_eq(&all.join("\n"));
+}
