@@ -23,6 +23,7 @@ mod interop;
 mod mutant_patches;
 mod overload;
 mod package;
+mod pages;
 mod profile;
 mod proto;
 mod python;
@@ -99,6 +100,10 @@ enum Word {
     Versus(versus::VersusOptions),
     /// Write more than a server can take, and chart throughput, latency and memory
     Overload(overload::OverloadOptions),
+    /// Load the web pages in headless Chromium, and keep screenshots; needs chromium
+    Pages(pages::PageOptions),
+    /// Check and test the alerts; needs promtool
+    Alerts,
     /// Replacement for the `kudu` program in upstream's harness
     #[command(hide = true)]
     StandIn(interop::mini_cluster::MiniClusterOptions),
@@ -140,6 +145,8 @@ fn main() -> ExitCode {
         Some(Word::Profile(options)) => steps.run("profile", || profile::run(&root, &options)),
         Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),
         Some(Word::Overload(options)) => steps.run("overload", || overload::run(&root, &options)),
+        Some(Word::Pages(options)) => pages::run(&root, &options, &mut steps),
+        Some(Word::Alerts) => pages::alerts(&root, &mut steps),
         Some(Word::Fix) => fix(&root, &mut steps),
         Some(Word::Bless) => bless(&root, &mut steps),
     }

@@ -14,7 +14,9 @@ use std::path::Path;
 use std::process::{Child, Output};
 
 use common::{nyala, stop, up};
+use nyala_common::metrics::dashboards;
 use nyala_common::metrics::definition::EntityKind;
+use nyala_common::metrics::prometheus::names_of;
 use nyala_common::metrics::table::METRICS;
 
 mod common;
@@ -180,6 +182,41 @@ fn metrics_keep_their_names() {
         format!("{entity:<7}{:<34}{kind:<10}{} {own}{}: {}\n", def.name, def.level.name(), def.unit, def.help)
     });
     insta::assert_snapshot!("metrics", shown.collect::<String>());
+}
+
+/// `cargo ci bless` writes the dashboards of `node/ops/grafana`.
+#[test]
+fn dashboards_are_made_from_the_table() {
+    for dashboard in dashboards::all() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("ops/grafana").join(dashboard.file);
+        let json = serde_json::to_string_pretty(&dashboard.json).expect("JSON") + "\n";
+        expect_test::expect_file![path].assert_eq(&json);
+    }
+}
+
+/// Every alert watches metrics that exist and names a section of the runbooks that exists.
+#[test]
+fn alerts_name_metrics_and_runbooks() {
+    let alerts = include_str!("../ops/prometheus/alerts.yml");
+    let mut names: Vec<String> = METRICS.iter().flat_map(|def| names_of(def)).collect();
+    names.extend(["memory_usage", "rpcs_queue_overflow"].map(|name| format!("_{name}")));
+    let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let expressions = alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    for word in expressions.flat_map(|line| line.split(|letter| !is_word(letter))) {
+        let is_metric = word.starts_with("nyala_") || (word.starts_with("kudu_") && word != "kudu_");
+        assert!(!is_metric || names.iter().any(|name| name == word), "{word} is no metric");
+    }
+    let operations = include_str!("../OPERATIONS.md");
+    let headings =
+        operations.lines().filter_map(|line| line.strip_prefix("## ").or(line.strip_prefix("### ")));
+    let anchors: Vec<String> = headings.map(|line| line.to_lowercase().replace(' ', "-")).collect();
+    let rules = alerts.matches("- alert: ").count();
+    let runbooks: Vec<&str> =
+        alerts.lines().filter_map(|line| line.trim().strip_prefix("runbook: node/OPERATIONS.md#")).collect();
+    assert_eq!(rules, runbooks.len(), "every alert names its runbook");
+    for runbook in runbooks {
+        assert!(anchors.iter().any(|anchor| anchor == runbook), "OPERATIONS.md has no section {runbook}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use engine::ids::Uuid;
 use node::dirs::ServerKind;
 use node::server::flags::Flags;
 use node::server::health::{CheckResult, HealthCheck};
+use node::server::pages::startup_progress::StartupStep;
 use node::server::{ServerContext, ServerHealth, web};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
@@ -62,17 +63,50 @@ async fn pages_are_served() {
     let json = r#"[{"type":"server","id":"kudu.master","attributes":{"uuid":"07070707070707070707070707070707"},"metrics":[{"name":"rpcs_queue_overflow","value":3}]}]"#;
     assert_eq!(get(&env, &web, "/metrics?compact=1&metrics=overflow").await.1, json);
     assert!(get(&env, &web, "/metrics?level=loud").await.0.contains("400"));
-    let settings = get(&env, &web, "/varz").await.1;
-    for line in ["* --heartbeat_interval_ms=5", "* --never_fsync=true  (inert)", "  --keytab_file=  (inert)"]
-    {
-        assert!(settings.lines().any(|shown| shown == line), "{line}: {settings}");
-    }
-    assert!(get(&env, &web, "/mem-trackers").await.1.starts_with("server  bytes=0 peak=0 limit="));
+    let settings = get(&env, &web, "/varz?raw").await.1;
+    let (set, all) = settings.split_once("\nAll settings\n").expect("Kudu's two parts");
+    assert_eq!(set, "Non-default settings\n--heartbeat_interval_ms=5\n--never_fsync=true\n");
+    assert!(all.lines().any(|shown| shown == "--user_acl=*"), "{all}");
+    assert!(get(&env, &web, "/mem-trackers?raw").await.1.contains("\nserver "));
     assert!(get(&env, &web, "/").await.1.contains("master 07070707"));
+    let version = get(&env, &web, "/version").await.1;
+    assert!(version.starts_with(r#"{"version_info":{"build_clean_repo":true"#), "{version}");
     assert!(get(&env, &web, "/nothing").await.0.contains("404"));
     let posted = send_request(&env, &web, "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
     assert!(posted.starts_with("HTTP/1.1 405"), "{posted}");
     assert_eq!(common.status.to_pb().bound_http_addresses[0].port, u32::from(web.local_addr().port()));
+}
+
+/// Before the server exists, the port shows its progress and its settings.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_is_shown_from_its_first_moment() {
+    let (env, common) = world();
+    let startup = common.startup.clone();
+    startup.begin(StartupStep::Init, env.now().mono);
+    let (address, flags) = ("127.0.0.1:0".parse().unwrap(), common.flags.clone());
+    let web = web::open(&env, address, ServerKind::TabletServer, flags, startup.clone()).await.unwrap();
+    let redirect = send_request(&env, &web, "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(
+        redirect.starts_with("HTTP/1.1 307") && redirect.contains("\r\nlocation: /startup\r\n"),
+        "{redirect}"
+    );
+    let state = async |name: &str| {
+        let json = get(&env, &web, "/startup?format=json").await.1;
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()[name].clone()
+    };
+    assert_eq!((state("init_status").await, state("is_tablet_server").await), (0.into(), true.into()));
+    startup.end(StartupStep::Init, env.now().mono);
+    assert_eq!((state("init_status").await, state("read_filesystem_status").await), (100.into(), 0.into()));
+    startup.count_tablets(|| (3, 12));
+    startup.begin(StartupStep::StartTablets, env.now().mono);
+    assert_eq!((state("start_tablets_status").await, state("tablets_total").await), (25.into(), 12.into()));
+    assert!(get(&env, &web, "/startup").await.1.contains("the server is starting"));
+    assert!(get(&env, &web, "/livez").await.0.contains("200"));
+    assert!(get(&env, &web, "/varz").await.0.contains("200"));
+    assert!(get(&env, &web, "/healthz").await.0.contains("503"));
+    assert!(get(&env, &web, "/metrics").await.0.contains("503"));
+    web.attach(common);
+    assert!(get(&env, &web, "/metrics").await.0.contains("200"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use std::ops::Bound::{Included, Unbounded};
 use super::commands::TableRef;
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::record::{TableLifecycle, TableRecord, TabletLifecycle, TabletRecord};
-use super::tservers::{ReportedDataState, TserverRegistration};
+use super::tservers::{ReportedDataState, ReportedTablet, TserverRegistration};
 use super::{Catalog, CatalogConfig, Table};
 use crate::error::Error;
 use crate::ids::{PeerId, TableId, TabletId, Uuid};
@@ -289,6 +289,12 @@ impl Catalog {
             alive: self.is_alive(now, *id),
             maintenance: self.in_maintenance(*id),
         })
+    }
+
+    /// Replicas of a tablet as their servers reported them, tombstones too, in the order of the servers' ids.
+    pub fn replicas(&self, tablet: TabletId) -> impl Iterator<Item = (PeerId, &ReportedTablet)> {
+        let tablet = self.tablets.get(&tablet);
+        tablet.into_iter().flat_map(|tablet| &tablet.replicas).map(|(server, replica)| (*server, replica))
     }
 
     /// Servers in maintenance that have not registered with this master.

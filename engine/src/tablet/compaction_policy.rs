@@ -143,6 +143,28 @@ impl Tablet {
     }
 }
 
+/// Place of a DiskRowSet in a tablet's key space.
+#[derive(Debug, Clone)]
+pub struct RowsetPlace {
+    pub meta: Arc<RowSetMeta>,
+    /// Ends of its keys as fractions of the tablet's bytes, from 0 to 1.
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Tablet {
+    /// Returns the DiskRowSets with their places, and the rowset height: the rowsets that cover a key, on average.
+    pub fn rowset_places(&self) -> (Vec<RowsetPlace>, f64) {
+        let metas: Vec<_> = self.state().disk.iter().map(|rowset| rowset.meta()).collect();
+        let summaries: Vec<RowsetSummary> = metas.iter().map(|meta| summarize(meta, 0)).collect();
+        let share = |at: i64| at as f64 / WHOLE as f64;
+        let place =
+            |(meta, span): (_, Span)| RowsetPlace { meta, low: share(span.low), high: share(span.high) };
+        let places = metas.into_iter().zip(spans(&summaries)).map(place).collect();
+        (places, share(height(&summaries)))
+    }
+}
+
 /// Returns the compaction with the highest gain, or else the rewrite of one rowset with many deltas or much ancient
 /// history.
 pub fn choose(rowsets: &[RowsetSummary], limits: &CompactionLimits) -> Option<CompactionChoice> {

@@ -23,6 +23,7 @@ pub mod known_tservers;
 mod leadership;
 mod location_resolver;
 mod membership_calls;
+mod pages;
 pub mod proto;
 mod query_calls;
 mod secrets;
@@ -66,6 +67,8 @@ use crate::hosting::raft_transport::{RaftTransport, RaftTransportConfig};
 use crate::hosting::replica::{ReplicaConfig, ReplicaHandle};
 use crate::server::generic_service::GenericService;
 use crate::server::health::{CheckResult, HealthCheck};
+use crate::server::pages::rpc_page;
+use crate::server::pages::startup_progress::{StartupProgress, StartupStep};
 use crate::server::security::ServerIdentity;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, ServerContext, ServerHealth};
@@ -114,19 +117,32 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
     let locator =
         LocationResolver::new(&env, &config.location_command, &config.locations, config.locate_clients)?;
+    let startup = Arc::<StartupProgress>::default();
+    startup.begin(StartupStep::Init, env.now().mono);
+    let web = match config.web_addr {
+        Some(addr) => {
+            let flags = config.flags.clone();
+            Some(web::open(&env, addr, ServerKind::Master, flags, startup.clone()).await?)
+        }
+        None => None,
+    };
+    startup.end(StartupStep::Init, env.now().mono);
+    startup.begin(StartupStep::ReadDirectories, env.now().mono);
     let paths =
         DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
     let dirs = env.run(|| dirs::open(&env, ServerKind::Master, paths)).await?;
+    startup.end(StartupStep::ReadDirectories, env.now().mono);
+    startup.begin(StartupStep::StartRpc, env.now().mono);
     env.watch = env.watch.of(dirs.uuid);
     config.tablet.watch = env.watch.clone();
-    let common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());
+    let mut common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());
+    common.startup = startup.clone();
     config.tablet.memory = MemoryHandle::of(&common.memory.child("tablets"));
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
     common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
-    let web = match config.web_addr {
-        Some(addr) => Some(web::serve(&env, addr, common.clone()).await?),
-        None => None,
-    };
+    if let Some(web) = &web {
+        web.attach(common.clone());
+    }
     let identity = ServerIdentity::new(&env, config.security.as_ref(), &common.status.rpc_address().0)?;
     let mut opening = SystemTabletStartup {
         env: env.clone(),
@@ -144,7 +160,9 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
         config,
     };
     let rpc = opening.serve(locator, listener);
+    startup.end(StartupStep::StartRpc, env.now().mono);
     common::watch_rpc(&common.metrics, &rpc);
+    rpc_page::register(&common.pages, &rpc, env.clock.clone());
     let (clock, rule, clock_env) = (common.clock.clone(), opening.config.clock_rule, env.clone());
     let watch = env.spawn("clock", async move { clock.watch(&clock_env, rule).await });
     lock(&opening.tasks).push(watch);
@@ -220,21 +238,23 @@ impl SystemTabletStartup {
         let checked = admission.clone();
         self.common.checks.register(move |checks| checks.push(checked.check()));
         lock(&self.tasks).push(self.env.spawn("copy sessions", copies.clone().expire()));
+        let service = Arc::new(MasterService {
+            env: self.env.clone(),
+            status: self.common.status.clone(),
+            leadership: self.leadership.clone(),
+            known_tservers: self.known_tservers.clone(),
+            admission,
+            opened: self.opened.clone(),
+            locator,
+            identity: self.identity.clone(),
+            secrets: self.secrets.clone(),
+            caller: self.caller.clone(),
+            config: service_config(&self.config),
+        });
+        pages::register(&self.common, &service);
         RpcServer::new(self.env.clone(), self.config.rpc.clone())
             .with_security(self.identity.server())
-            .add(Arc::new(MasterService {
-                env: self.env.clone(),
-                status: self.common.status.clone(),
-                leadership: self.leadership.clone(),
-                known_tservers: self.known_tservers.clone(),
-                admission,
-                opened: self.opened.clone(),
-                locator,
-                identity: self.identity.clone(),
-                secrets: self.secrets.clone(),
-                caller: self.caller.clone(),
-                config: service_config(&self.config),
-            }))
+            .add(service)
             .add(Arc::new(ConsensusService(host)))
             .add(copies)
             .add(Arc::new(GenericService::new(self.common.clone(), self.clock.clone())))
@@ -263,8 +283,13 @@ impl SystemTabletStartup {
 
     /// Opens the system tablet and starts the background tasks.
     async fn open(&mut self) {
+        let startup = &self.common.startup;
+        startup.begin(StartupStep::StartTablets, self.env.now().mono);
         match self.open_replica().await {
-            Ok(replica) => self.start(self.opened.get_or_init(|| replica).clone()),
+            Ok(replica) => {
+                startup.end(StartupStep::StartTablets, self.env.now().mono);
+                self.start(self.opened.get_or_init(|| replica).clone());
+            }
             Err(error) => {
                 tracing::error!(%error, "the system tablet cannot be opened");
                 self.leadership.fail(error.clone());

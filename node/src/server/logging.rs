@@ -1,9 +1,13 @@
-//! Log lines: filter and format.
+//! Log lines: filter and format, and the latest of them in memory for the web pages.
 
-use std::sync::OnceLock;
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use engine::error::{Error, Result};
+use tracing::{Level, Metadata};
 use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
@@ -20,6 +24,84 @@ pub enum LogFormat {
 /// Handle that replaces the filter of the process's log.
 type FilterHandle = reload::Handle<EnvFilter, Registry>;
 
+/// Bytes of log lines that are kept in memory.
+const RECENT_BYTES_MAX: usize = 1 << 20;
+
+/// The latest lines of the process, oldest first.
+static RECENT: Mutex<RecentLog> = Mutex::new(RecentLog { lines: VecDeque::new(), bytes: 0 });
+
+/// Lines with their levels, up to [`RECENT_BYTES_MAX`].
+struct RecentLog {
+    lines: VecDeque<(Level, String)>,
+    bytes: usize,
+}
+
+impl RecentLog {
+    fn push(&mut self, level: Level, line: String) {
+        self.bytes += line.len();
+        self.lines.push_back((level, line));
+        while self.bytes > RECENT_BYTES_MAX
+            && let Some((_, oldest)) = self.lines.pop_front()
+        {
+            self.bytes -= oldest.len();
+        }
+    }
+}
+
+fn recent_log() -> MutexGuard<'static, RecentLog> {
+    RECENT.lock().expect("nothing panics while it holds the lines")
+}
+
+/// Returns the latest lines of at least this level that contain `wanted`, without regard to case, oldest first.
+pub fn recent(level: Level, wanted: &str) -> Vec<String> {
+    let wanted = wanted.to_lowercase();
+    let log = recent_log();
+    // Severe levels are the smaller ones.
+    let is_shown = |(of, line): &&(Level, String)| {
+        *of <= level && (wanted.is_empty() || line.to_lowercase().contains(&wanted))
+    };
+    log.lines.iter().filter(is_shown).map(|(_, line)| line.clone()).collect()
+}
+
+/// Writer of the lines that are kept in memory.
+struct RecentLines;
+
+/// Writer of one line.
+struct RecentLine {
+    level: Level,
+    bytes: Vec<u8>,
+}
+
+impl Write for RecentLine {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for RecentLine {
+    fn drop(&mut self) {
+        let line = String::from_utf8_lossy(&self.bytes).into_owned();
+        recent_log().push(self.level, line);
+    }
+}
+
+impl<'a> MakeWriter<'a> for RecentLines {
+    type Writer = RecentLine;
+
+    fn make_writer(&'a self) -> RecentLine {
+        RecentLine { level: Level::INFO, bytes: Vec::new() }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> RecentLine {
+        RecentLine { level: *meta.level(), bytes: Vec::new() }
+    }
+}
+
 /// Set by [`init`]; the log belongs to the process, whose servers share it.
 static FILTER: OnceLock<FilterHandle> = OnceLock::new();
 
@@ -32,7 +114,8 @@ fn parse(directives: &str) -> Result<EnvFilter> {
 pub fn init(format: LogFormat, directives: &str) -> Result<()> {
     let (filter, handle) = reload::Layer::new(parse(directives)?);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let registry = tracing_subscriber::registry().with(filter);
+    let kept = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(RecentLines);
+    let registry = tracing_subscriber::registry().with(filter).with(kept);
     let set = match format {
         LogFormat::Text => registry.with(lines.with_ansi(false)).try_init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
@@ -54,6 +137,20 @@ pub fn change(directives: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_latest_lines_are_kept_and_selected() {
+        let mut log = RecentLog { lines: VecDeque::new(), bytes: 0 };
+        log.push(Level::INFO, "a".repeat(RECENT_BYTES_MAX));
+        log.push(Level::WARN, "b".to_owned());
+        assert_eq!(log.lines, [(Level::WARN, "b".to_owned())]);
+        assert_eq!(log.bytes, 1);
+        let mut line = RecentLines.make_writer();
+        line.write_all(b"the latest LINE of this test\n").unwrap();
+        drop(line);
+        assert_eq!(recent(Level::INFO, "latest line of"), ["the latest LINE of this test\n"]);
+        assert!(recent(Level::WARN, "latest line of").is_empty());
+    }
 
     #[test]
     fn a_level_that_has_no_effect_is_an_error() {

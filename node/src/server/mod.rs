@@ -15,10 +15,12 @@ pub mod flags;
 pub mod generic_service;
 pub mod health;
 pub mod logging;
+pub mod pages;
 pub mod security;
 pub mod startup;
 pub mod web;
 mod web_connections;
+mod web_routes;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,13 +33,16 @@ use engine::ids::Uuid;
 use crate::dirs::ServerKind;
 use clock_watch::ClockTrust;
 use engine::memory::MemTracker;
+use engine::time::Instant;
 use flags::Flags;
 use health::{CheckResult, HealthBoard, HealthCheck};
-use nyala_common::env::{Env, Listener};
-use nyala_common::metrics::{MetricRegistry, MetricSnapshot, MetricValue, table};
+use nyala_common::env::{Env, Listener, ProcessStats};
+use nyala_common::metrics::{Entity, MetricRegistry, MetricSnapshot, MetricValue, table};
 use nyala_common::rpc::server::RpcHandle;
 use nyala_proto::kudu::server::ServerStatusPb;
 use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
+use pages::registry::PageRegistry;
+use pages::startup_progress::StartupProgress;
 
 /// Version text for people.
 pub const VERSION: &str = concat!("nyala ", env!("CARGO_PKG_VERSION"));
@@ -74,6 +79,8 @@ pub struct ServerContext {
     pub status: Arc<ServerStatus>,
     pub checks: Arc<HealthBoard>,
     pub clock: Arc<ClockTrust>,
+    pub pages: Arc<PageRegistry>,
+    pub startup: Arc<StartupProgress>,
 }
 
 impl ServerContext {
@@ -86,7 +93,8 @@ impl ServerContext {
         let (checks, clock) = (Arc::<HealthBoard>::default(), Arc::<ClockTrust>::default());
         let watched = clock.clone();
         checks.register(move |checks| checks.push(watched.check()));
-        let context = ServerContext { kind, flags, metrics, memory, status, checks, clock };
+        let (pages, startup) = (Arc::default(), Arc::default());
+        let context = ServerContext { kind, flags, metrics, memory, status, checks, clock, pages, startup };
         context.register_own(env);
         context
     }
@@ -96,6 +104,7 @@ impl ServerContext {
     /// Registers the metrics of identity, time and memory.
     fn register_own(&self, env: &Env) {
         let (env, memory, uuid) = (env.clone(), self.memory.clone(), self.status.uuid());
+        let clock = self.clock.clone();
         let started = env.now().mono;
         self.metrics.register(move |out: &mut MetricSnapshot| {
             let (now, usage) = (env.now(), memory.usage());
@@ -104,6 +113,10 @@ impl ServerContext {
             let uptime = now.mono.since(started).as_micros();
             server.gauge(&table::UPTIME, u64::try_from(uptime).unwrap_or(u64::MAX));
             server.gauge(&table::HYBRID_CLOCK_ERROR, now.wall.error_micros);
+            server.gauge(&table::CLOCK_TRUSTED, u64::from(clock.fault().is_none()));
+            if let Some(process) = env.memory.process() {
+                collect_process(process, server);
+            }
             server.gauge(&table::MEMORY_USAGE, usage.bytes);
             if let Some(limit) = usage.limit {
                 server.gauge(&table::MEMORY_LIMIT, limit);
@@ -117,6 +130,18 @@ impl ServerContext {
             }
         });
     }
+}
+
+/// Adds what the operating system counts for the process.
+fn collect_process(process: ProcessStats, server: &mut Entity) {
+    server.gauge(&table::CPU_UTIME, process.user_ms);
+    server.gauge(&table::CPU_STIME, process.system_ms);
+    server.gauge(&table::THREADS_RUNNING, process.threads);
+    server.gauge(&table::VOLUNTARY_CONTEXT_SWITCHES, process.voluntary_switches);
+    server.gauge(&table::INVOLUNTARY_CONTEXT_SWITCHES, process.involuntary_switches);
+    server.gauge(&table::PROCESS_RESIDENT_MEMORY, process.resident_bytes);
+    server.gauge(&table::PROCESS_OPEN_FDS, process.open_files);
+    server.gauge(&table::PROCESS_MAX_FDS, process.open_files_max);
 }
 
 /// Registers the metrics of the RPC layer.
@@ -146,6 +171,7 @@ pub struct ServerStatus {
     uuid: Uuid,
     /// Start time in microseconds since 1970, which distinguishes one start of the server from the next.
     instance_seqno: i64,
+    started: Instant,
     state: Mutex<State>,
 }
 
@@ -169,11 +195,21 @@ pub enum ServerHealth {
 impl ServerStatus {
     fn new(env: &Env, uuid: Uuid) -> ServerStatus {
         let instance_seqno = i64::try_from(env.now().wall.micros).unwrap_or(i64::MAX);
-        ServerStatus { uuid, instance_seqno, state: Mutex::default() }
+        ServerStatus { uuid, instance_seqno, started: env.now().mono, state: Mutex::default() }
     }
 
     pub fn uuid(&self) -> Uuid {
         self.uuid
+    }
+
+    /// Returns the start time by the monotonic clock.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Returns the start time in microseconds since 1970.
+    pub fn started_micros(&self) -> u64 {
+        u64::try_from(self.instance_seqno).unwrap_or(0)
     }
 
     pub fn set_health(&self, health: ServerHealth) {

@@ -112,7 +112,9 @@ async fn do_job(
     kind: JobKind,
 ) -> bool {
     let since = watch.tablets.entry(entry.id).or_default();
+    server.maintenance_log.begin(entry.id, &kind, server.env.now().mono);
     let did = since.run(&server.env, replica, kind).await;
+    server.maintenance_log.end(did, server.env.now().mono);
     server.tablets.mark_changed_quietly(entry.id);
     did
 }

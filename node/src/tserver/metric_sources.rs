@@ -9,6 +9,7 @@ use engine::time::Timestamp;
 
 use super::server::TabletServer;
 use crate::hosting::replica::ReplicaHandle;
+use crate::hosting::space::SpaceLevel;
 use crate::hosting::tablet_entry::{EntryState, TabletEntry};
 use nyala_common::metrics::definition::{EntityKind, MetricDef};
 use nyala_common::metrics::{Entity, MetricSnapshot, MetricValue, table};
@@ -19,6 +20,7 @@ pub fn show(server: &Arc<TabletServer>) {
     server.common.metrics.register(move |out: &mut MetricSnapshot| {
         if let Some(server) = weak.upgrade() {
             collect_server(&server, &mut out.server);
+            collect_space(&server, &mut out.server);
             collect_copies(&server, &mut out.server);
             collect_cache(&server, &mut out.server);
             collect_tablets(&server, out);
@@ -31,6 +33,21 @@ fn collect_server(server: &TabletServer, out: &mut Entity) {
     out.gauge(&table::ACTIVE_SCANNERS, server.scanners().len() as u64);
     out.counter(&table::SCANNERS_EXPIRED, server.metrics.scanners_expired());
     out.counter(&table::MEMORY_REJECTIONS, server.memory.refused());
+}
+
+fn collect_space(server: &TabletServer, out: &mut Entity) {
+    let space = server.tablets.space().all();
+    let Some(((_, wal), data)) = space.split_first() else { return };
+    let full = data.iter().filter(|(_, space)| space.level > SpaceLevel::Plenty).count();
+    out.gauge(&table::DATA_DIRS_FULL, full as u64);
+    out.gauge(&table::DATA_DIRS_SPACE_AVAILABLE, data.iter().map(|(_, space)| space.free).sum());
+    out.gauge(&table::WAL_DIR_SPACE_AVAILABLE, wal.free);
+    let bytes = |bytes: u64| MetricValue::Integer(i64::try_from(bytes).unwrap_or(i64::MAX));
+    for (dir, space) in &space {
+        out.labelled(&table::DISK_FREE, &[("dir", dir)], bytes(space.free));
+        out.labelled(&table::DISK_TOTAL, &[("dir", dir)], bytes(space.total));
+        out.labelled(&table::DISK_RESERVED, &[("dir", dir)], bytes(space.reserved));
+    }
 }
 
 fn collect_copies(server: &TabletServer, out: &mut Entity) {
@@ -81,6 +98,7 @@ fn collect_tablets(server: &TabletServer, out: &mut MetricSnapshot) {
     let mut counts = BTreeMap::from(STATES.map(|def| (def.name, 0)));
     let (mut leaders, mut leaderless) = (0, 0);
     let now = server.clock.peek();
+    let scans = server.scan_log.open_by_tablet();
     for entry in server.tablets.all() {
         let state = entry.state();
         *counts.entry(state_gauge(&state).name).or_default() += 1;
@@ -88,7 +106,9 @@ fn collect_tablets(server: &TabletServer, out: &mut MetricSnapshot) {
             let status = replica.status();
             leaders += u64::from(status.role == Role::Leader);
             leaderless += u64::from(status.leader.is_none());
-            out.others.push(tablet_entity(&entry, replica, now));
+            let mut entity = tablet_entity(&entry, replica, now);
+            entity.gauge(&table::TABLET_ACTIVE_SCANNERS, scans.get(&entry.id).copied().unwrap_or(0));
+            out.others.push(entity);
         }
     }
     for def in STATES {
@@ -126,6 +146,8 @@ fn collect_sizes(replica: &ReplicaHandle, entity: &mut Entity) {
     entity.gauge(&table::DELTAMEMSTORE_SIZE, stats.dms_bytes);
     entity.gauge(&table::LIVE_ROW_COUNT, stats.live_rows);
     entity.gauge(&table::NUM_ROWSETS_ON_DISK, stats.disk_rowsets);
+    let height = MetricValue::Real(replica.tablet().rowset_places().1);
+    entity.value(&table::AVERAGE_DISKROWSET_HEIGHT, height);
 }
 
 fn collect_rows(totals: WriteTotals, entity: &mut Entity) {

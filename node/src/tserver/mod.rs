@@ -20,13 +20,16 @@ mod copy_retries;
 pub mod health;
 mod heartbeat;
 pub mod maintenance;
+mod maintenance_log;
 mod master_contacts;
 mod metric_sources;
 pub mod metrics;
 mod open_scanner;
+mod pages;
 mod quiescing;
 pub mod runtime_flags;
 mod scan;
+mod scan_log;
 pub mod scan_spec;
 pub mod scanners;
 pub mod server;
@@ -52,6 +55,8 @@ use crate::hosting::copy::CopyService;
 use crate::hosting::memory_pressure::MemoryPressure;
 use crate::hosting::tablet_manager::TabletManager;
 use crate::server::generic_service::GenericService;
+use crate::server::pages::rpc_page;
+use crate::server::pages::startup_progress::{StartupProgress, StartupStep};
 use crate::server::security::ServerIdentity;
 use crate::server::web::{self, WebHandle};
 use crate::server::{self as common, ServerContext, ServerHealth};
@@ -83,19 +88,30 @@ pub struct RunningTserver {
 /// Fails if the directories belong to another server, an address is in use, or a superblock cannot be read.
 pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserver> {
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
+    let startup = Arc::<StartupProgress>::default();
+    startup.begin(StartupStep::Init, env.now().mono);
+    let web = match config.web_addr {
+        Some(addr) => {
+            let (kind, flags) = (ServerKind::TabletServer, config.flags.clone());
+            Some(web::open(&env, addr, kind, flags, startup.clone()).await?)
+        }
+        None => None,
+    };
+    startup.end(StartupStep::Init, env.now().mono);
+    startup.begin(StartupStep::ReadDirectories, env.now().mono);
     let paths =
         DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
     let dirs = env.run(|| dirs::open(&env, ServerKind::TabletServer, paths)).await?;
     env.watch = env.watch.of(dirs.uuid);
     config.tablet.watch = env.watch.clone();
-    let common = ServerContext::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
+    let mut common = ServerContext::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
+    common.startup = startup.clone();
     config.tablet.memory = MemoryPressure::of_tablets(&common.memory);
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
     common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
-    let web = match config.web_addr {
-        Some(addr) => Some(web::serve(&env, addr, common.clone()).await?),
-        None => None,
-    };
+    if let Some(web) = &web {
+        web.attach(common.clone());
+    }
     let identity = ServerIdentity::new(&env, config.security.as_ref(), &common.status.rpc_address().0)?;
     let rpc = RpcServer::new(env.clone(), config.rpc.clone()).with_security(identity.server());
     let results = rpc.results();
@@ -116,6 +132,8 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         Arc::new(completed),
     );
     env.run(|| tablets.load()).await?;
+    startup.end(StartupStep::ReadDirectories, env.now().mono);
+    startup.begin(StartupStep::StartRpc, env.now().mono);
     env.run(|| tablets.space().refresh()).await;
     let server = Arc::new(TabletServer::new(&env, config, common.clone(), clock.clone(), identity, tablets)?);
     let copies = CopyService::new(server.clone(), server.config.copy);
@@ -128,8 +146,11 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         .add(Arc::new(GenericService::new(common.clone(), clock)))
         .serve(listener);
     common::watch_rpc(&common.metrics, &rpc);
+    rpc_page::register(&common.pages, &rpc, env.clock.clone());
+    startup.end(StartupStep::StartRpc, env.now().mono);
     metric_sources::show(&server);
     health::register(&server);
+    pages::register(&server);
     let tasks = start_tasks(&env, &server);
     common.status.set_health(ServerHealth::Healthy);
     let rpc_addr = rpc.local_addr();
@@ -143,7 +164,11 @@ fn start_tasks(env: &Env, server: &Arc<TabletServer>) -> Vec<Box<dyn TaskHandle>
     let mut tasks = Vec::new();
     for _ in 0..server.config.opening_max.max(1) {
         let of = server.clone();
-        tasks.push(env.spawn("bootstrap", async move { of.tablets.bootstrap().await }));
+        of.common.startup.begin(StartupStep::StartTablets, env.now().mono);
+        tasks.push(env.spawn("bootstrap", async move {
+            of.tablets.bootstrap().await;
+            of.common.startup.end(StartupStep::StartTablets, of.env.now().mono);
+        }));
     }
     if let Some(copies) = server.copy_service() {
         tasks.push(env.spawn("copy sessions", copies.expire()));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engine::schema::row_block::ProjectedColumn;
 use engine::tablet::scan::Scan;
 
+use super::scan_log::ScanLogEntry;
 use crate::hosting::replica::ReplicaHandle;
 use nyala_common::wire::rows::RowsFormat;
 
@@ -15,4 +16,5 @@ pub struct OpenScanner {
     pub(super) projection: Arc<[ProjectedColumn]>,
     pub(super) layout: RowsFormat,
     pub(super) ordered: bool,
+    pub(super) entry: ScanLogEntry,
 }

@@ -20,6 +20,7 @@ use engine::time::{Instant, Timestamp};
 
 use super::checksum;
 use super::open_scanner::OpenScanner;
+use super::scan_log::ScanState;
 use super::scan_spec::{self, ParsedScan, SnapshotMode};
 use super::scanners::ScannerError;
 use super::server::TabletServer;
@@ -226,9 +227,10 @@ async fn open(
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, layout, .. } = parsed;
     replica.metrics().scan_started();
+    let log = server.scan_log.begin(entry, call.user.clone(), &spec, projection.clone());
     let opened = server.env.run_brief(|| replica.tablet().scan(&spec)).await;
     let scan = opened.map_err(|error| storage_failed(&replica, &error))?;
-    let scanner = OpenScanner { replica, scan, projection, layout, ordered };
+    let scanner = OpenScanner { replica, scan, projection, layout, ordered, entry: log };
     Ok((scanner, snapshot))
 }
 
@@ -322,6 +324,7 @@ fn storage_failed(replica: &ReplicaHandle, error: &Error) -> ScanError {
 }
 
 fn scan_failed(scanner: &OpenScanner, error: &Error) -> ScanError {
+    scanner.entry.set_state(ScanState::Failed);
     storage_failed(&scanner.replica, error)
 }
 
@@ -349,6 +352,10 @@ async fn fill(
     .await?;
     server.env.watch.mark_if(!has_memory, "scan call: a batch is short, as memory is");
     scanner.replica.metrics().rows_returned(rows.rows());
+    scanner.entry.count(rows.rows(), rows.byte_size());
+    if !has_more {
+        scanner.entry.set_state(ScanState::Complete);
+    }
     Ok(ScanBatch { rows, reservation, has_more })
 }
 

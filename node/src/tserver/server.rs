@@ -11,10 +11,12 @@ use engine::time::Timestamp;
 
 use super::config::TserverConfig;
 use super::copy_manager::CopyManager;
+use super::maintenance_log::MaintenanceLog;
 use super::master_contacts::MasterContacts;
 use super::metrics::TserverMetrics;
 use super::open_scanner::OpenScanner;
 use super::runtime_flags::RuntimeFlags;
+use super::scan_log::ScanLog;
 use super::scanners::ScannerTable;
 use crate::hosting::consensus_service;
 use crate::hosting::copy::CopyService;
@@ -42,6 +44,10 @@ pub struct TabletServer {
     pub memory: MemoryPressure,
     pub metrics: TserverMetrics,
     pub runtime_flags: RuntimeFlags,
+    /// Open scans and the last ones that ended.
+    pub scan_log: ScanLog,
+    /// The running maintenance job and the last ones that ended.
+    pub maintenance_log: MaintenanceLog,
     /// Copies onto this server.
     pub copies: CopyManager,
     /// Last replies of the masters.
@@ -72,6 +78,8 @@ impl TabletServer {
             config,
             metrics: TserverMetrics::default(),
             runtime_flags,
+            scan_log: ScanLog::new(env.clock.clone()),
+            maintenance_log: MaintenanceLog::default(),
             copies: CopyManager::default(),
             master_contacts: MasterContacts::default(),
             copy_service: OnceLock::new(),

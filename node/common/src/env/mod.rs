@@ -16,6 +16,7 @@ pub mod mem_net;
 pub mod os;
 #[cfg(any(test, feature = "testing"))]
 pub mod partitionable_net;
+mod process_stats;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
@@ -30,6 +31,8 @@ use engine::disk::Disk;
 use engine::observer::ObserverHandle;
 use engine::time::{ClockReading, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
+
+pub use process_stats::ProcessStats;
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -122,6 +125,11 @@ pub trait Tasks: Send + Sync {
 /// Memory limit of this node, in bytes. It may shrink while the node runs.
 pub trait MemoryBudget: Send + Sync {
     fn limit_bytes(&self) -> u64;
+
+    /// Returns what the operating system counts for this process; `None` if there is none.
+    fn process(&self) -> Option<ProcessStats> {
+        None
+    }
 }
 
 /// Randomness: entropy in production, a seed in a simulator.

@@ -23,7 +23,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::blocking_disk::BlockingDisk;
 use super::{
-    BoxFuture, Clock, ClockSync, Disks, Env, Listener, MemoryBudget, Net, Rng, Stream, TaskHandle, Tasks,
+    BoxFuture, Clock, ClockSync, Disks, Env, Listener, MemoryBudget, Net, ProcessStats, Rng, Stream,
+    TaskHandle, Tasks,
 };
 
 /// Source of the wall clock's maximum error.
@@ -315,6 +316,17 @@ struct OsMemory {
 impl MemoryBudget for OsMemory {
     fn limit_bytes(&self) -> u64 {
         self.limit
+    }
+
+    fn process(&self) -> Option<ProcessStats> {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}"));
+        let open_files = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
+        Some(ProcessStats::parse(
+            &read("stat").ok()?,
+            &read("status").ok()?,
+            &read("limits").ok()?,
+            open_files,
+        ))
     }
 }
 

@@ -9,6 +9,7 @@
 //! - An entity is the server, a tablet or a table. Ids are labels and never parts of names.
 //! - Every sample has a row of [`table`]: name, kind, unit, level and help.
 
+pub mod dashboards;
 pub mod definition;
 pub mod histogram;
 pub mod json;

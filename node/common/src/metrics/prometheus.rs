@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::definition::{MetricDef, MetricKind};
+use super::definition::{EntityKind, MetricDef, MetricKind};
 use super::histogram::HistogramSnapshot;
 use super::merge::{MergedEntity, merge};
 use super::query::MetricQuery;
@@ -112,6 +112,17 @@ fn own_name(def: &MetricDef, name: &str) -> String {
     };
     let total = if def.kind == MetricKind::Counter { "_total" } else { "" };
     format!("nyala_{name}{unit}{total}")
+}
+
+/// Returns the names under which servers show a metric; both roles have names of their own.
+pub fn names_of(def: &MetricDef) -> Vec<String> {
+    match (def.own, def.entity) {
+        (true, _) => vec![own_name(def, def.name)],
+        (false, EntityKind::Server) => {
+            ["master", "tserver"].map(|role| format!("kudu_{role}_{}", def.name)).to_vec()
+        }
+        (false, _) => vec![format!("kudu_{}", def.name)],
+    }
 }
 
 fn scaled(def: &MetricDef, value: f64) -> f64 {

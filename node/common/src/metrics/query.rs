@@ -127,8 +127,8 @@ fn is_true(value: &str) -> bool {
     matches!(value, "1" | "true")
 }
 
-/// Decodes `%20` and `+`.
-fn decode(text: &str) -> Result<String, String> {
+/// Decodes `%20` and `+` in the query of an address.
+pub fn decode(text: &str) -> Result<String, String> {
     let malformed = || format!("query: malformed escape ({text:?})");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -65,6 +65,32 @@ metrics! {
     HYBRID_CLOCK_ERROR = Server Gauge "hybrid_clock_error" ["microseconds"] Info
         "Bound of the clock's error; 2^64-1 if the clock cannot be read.";
 
+    CLOCK_TRUSTED = Server Gauge "clock_trusted" ["units"] Info
+        "1 if the clock is within its bound or not checked, else 0.", own;
+    CPU_UTIME = Server Gauge "cpu_utime" ["milliseconds"] Info "CPU time of the process in user mode.";
+    CPU_STIME = Server Gauge "cpu_stime" ["milliseconds"] Info "CPU time of the process in the kernel.";
+    THREADS_RUNNING = Server Gauge "threads_running" ["threads"] Info "Threads of the process.";
+    VOLUNTARY_CONTEXT_SWITCHES = Server Gauge "voluntary_context_switches" ["context_switches"] Info
+        "Times that a thread of the process waited.";
+    INVOLUNTARY_CONTEXT_SWITCHES = Server Gauge "involuntary_context_switches" ["context_switches"] Info
+        "Times that a thread of the process was preempted.";
+    PROCESS_RESIDENT_MEMORY = Server Gauge "process_resident_memory" ["bytes"] Info
+        "Resident memory of the process.", own;
+    PROCESS_OPEN_FDS = Server Gauge "process_open_fds" ["units"] Info "Open files of the process.", own;
+    PROCESS_MAX_FDS = Server Gauge "process_max_fds" ["units"] Info "Limit of open files.", own;
+
+    // Directories.
+    DATA_DIRS_FULL = Server Gauge "data_dirs_full" ["data_directories"] Warn
+        "Data directories whose free space is below the reserve.";
+    DATA_DIRS_SPACE_AVAILABLE = Server Gauge "data_dirs_space_available_bytes" ["bytes"] Info
+        "Free bytes of all data directories.";
+    WAL_DIR_SPACE_AVAILABLE = Server Gauge "wal_dir_space_available_bytes" ["bytes"] Info
+        "Free bytes of the log's directory.";
+    DISK_FREE = Server Gauge "disk_free" ["bytes"] Info "Free bytes of a directory's device.", own;
+    DISK_TOTAL = Server Gauge "disk_total" ["bytes"] Info "Bytes of a directory's device.", own;
+    DISK_RESERVED = Server Gauge "disk_reserved" ["bytes"] Info
+        "Free bytes below which writes are refused.", own;
+
     // Page cache.
     BLOCK_CACHE_USAGE = Server Gauge "block_cache_usage" ["bytes"] Info "Bytes of pages in the page cache.";
     BLOCK_CACHE_LOOKUPS = Server Counter "block_cache_lookups" ["blocks"] Debug
@@ -165,11 +191,14 @@ metrics! {
     DELTAMEMSTORE_SIZE = Tablet Gauge "deltamemstore_size" ["bytes"] Info "Bytes of DeltaMemStores.", own;
     LIVE_ROW_COUNT = Tablet Gauge "live_row_count" ["rows"] Info
         "Rows of the tablet, without deleted ones.";
+    AVERAGE_DISKROWSET_HEIGHT = Tablet Gauge "average_diskrowset_height" ["units"] Info
+        "DiskRowSets that cover a key, on average.";
     NUM_ROWSETS_ON_DISK = Tablet Gauge "num_rowsets_on_disk" ["units"] Info "DiskRowSets.";
     TABLET_STATE = Tablet Gauge "state" ["state"] Info "State of the replica.";
     LOG_SIZE = Tablet Gauge "log_size" ["bytes"] Info "Bytes of the log's segments.", own;
 
     // Scans of a tablet.
+    TABLET_ACTIVE_SCANNERS = Tablet Gauge "tablet_active_scanners" ["scanners"] Info "Open scans.";
     SCANS_STARTED = Tablet Counter "scans_started" ["scanners"] Info "Scans opened.";
     SCANNER_ROWS_RETURNED = Tablet Counter "scanner_rows_returned" ["rows"] Info "Rows returned by scans.";
 

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use engine::time::Instant;
 use tokio::sync::Notify;
 
+use super::call_samples::CallSample;
 use super::connection::ServerConnection;
 use super::frame;
 use super::latencies::RpcLatencies;
@@ -346,13 +347,27 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
         return responder.send(rejection.into());
     }
     let (service, received) = (queued.service.clone(), call.received);
-    shared.latencies.queue_time.record_micros(shared.env.now().mono.since(received));
+    let waited = shared.env.now().mono.since(received);
+    shared.latencies.queue_time.record_micros(waited);
+    let mut sample = CallSample {
+        service: queued.service.name(),
+        method: method.name,
+        user: call.user.clone(),
+        remote: call.remote,
+        request_bytes: call.body.len(),
+        received,
+        queued: waited,
+        took: Duration::ZERO,
+        timeout: call.deadline.map(|deadline| deadline.since(received)),
+    };
     match call.request_id.clone().filter(|_| method.tracked) {
         Some(id) => run_tracked(shared, service, &id, call, responder).await,
         None => responder.send(service.call(call).await.into()),
     }
-    let took = shared.env.now().mono.since(received);
-    shared.latencies.of(queued.service.name(), method.name).record_micros(took);
+    let now = shared.env.now().mono;
+    sample.took = now.since(received);
+    shared.latencies.of(queued.service.name(), method.name).record_micros(sample.took);
+    shared.latencies.samples.record(sample, now);
 }
 
 /// Refuses a call by the access lists. The connection stays open, as in Kudu.

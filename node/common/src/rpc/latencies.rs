@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::call_samples::CallSamples;
 use crate::metrics::Histogram;
 
 /// Times of all calls of a server.
@@ -10,6 +11,8 @@ use crate::metrics::Histogram;
 pub struct RpcLatencies {
     /// From the arrival of a call to the start of its method.
     pub queue_time: Histogram,
+    /// Calls of each method by their time.
+    pub samples: CallSamples,
     /// From the arrival of a call to its reply, by method.
     methods: RwLock<BTreeMap<&'static str, Vec<MethodLatency>>>,
 }

@@ -20,6 +20,7 @@
 //!
 //! *Not here:* the messages of services. This module knows its own headers only.
 
+pub mod call_samples;
 pub mod client;
 mod connection;
 mod dispatch;

@@ -123,6 +123,11 @@ impl ReplicaHandle {
         self.shared.failure()
     }
 
+    /// Returns the bytes of operations in flight.
+    pub fn pending_bytes(&self) -> usize {
+        self.shared.pending_bytes.load(Ordering::Relaxed)
+    }
+
     /// Returns true after [`ReplicaHandle::stop`].
     pub fn is_stopping(&self) -> bool {
         self.shared.stopping.load(Ordering::Relaxed)

@@ -1,0 +1,155 @@
+//! Samples of calls by their time, for the page `/rpcz`, and the log line of slow calls.
+//!
+//! ```text
+//!   a call ends ──▶ its method's class: below 10 ms │ below 100 ms │ below 1 s │ longer
+//!                      └─ renewed at most once a second: arrival, wait for a slot, work, caller
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use engine::time::Instant;
+
+/// A call that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallSample {
+    pub service: &'static str,
+    pub method: &'static str,
+    pub user: Arc<str>,
+    pub remote: SocketAddr,
+    /// Bytes of the request, without sidecars.
+    pub request_bytes: usize,
+    pub received: Instant,
+    /// Time from the arrival to the start of the method.
+    pub queued: Duration,
+    /// Time from the arrival to the reply.
+    pub took: Duration,
+    /// Time that the caller would have waited.
+    pub timeout: Option<Duration>,
+}
+
+/// Upper ends of the classes but the last.
+const CLASSES: [Duration; 3] =
+    [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
+/// Age of a sample from which another call of its class replaces it.
+const RENEWED_AFTER: Duration = Duration::from_secs(1);
+
+type Classes = [Option<CallSample>; CLASSES.len() + 1];
+
+/// Samples of a server's calls, and the rule for slow ones.
+#[derive(Debug, Default)]
+pub struct CallSamples {
+    methods: Mutex<BTreeMap<(&'static str, &'static str), Classes>>,
+    /// Slow calls since the start.
+    slow: AtomicU64,
+    /// Second of the last logged lines, and their number.
+    logged: Mutex<(u64, u64)>,
+}
+
+/// Time of a call from which it is slow, and the share of its caller's timeout.
+const SLOW: Duration = Duration::from_secs(1);
+const TIMEOUT_PERCENT: u32 = 75;
+/// Lines about slow calls in a second.
+const LINES_PER_SECOND_MAX: u64 = 10;
+
+fn class(took: Duration) -> usize {
+    CLASSES.iter().position(|end| took < *end).unwrap_or(CLASSES.len())
+}
+
+impl CallSamples {
+    fn methods(&self) -> MutexGuard<'_, BTreeMap<(&'static str, &'static str), Classes>> {
+        self.methods.lock().expect("nothing panics while it holds the samples")
+    }
+
+    /// Records a call that has ended at `now`.
+    pub(super) fn record(&self, sample: CallSample, now: Instant) {
+        if is_slow(&sample) {
+            self.slow.fetch_add(1, Ordering::Relaxed);
+            self.log(&sample, now);
+        }
+        let mut methods = self.methods();
+        let classes = methods.entry((sample.service, sample.method)).or_default();
+        let known = &mut classes[class(sample.took)];
+        if known.as_ref().is_none_or(|known| now.since(known.received) >= RENEWED_AFTER) {
+            *known = Some(sample);
+        }
+    }
+
+    /// Writes a line about a slow call, unless there were many in this second.
+    fn log(&self, sample: &CallSample, now: Instant) {
+        let second = now.0 / 1_000_000_000;
+        let mut logged = self.logged.lock().expect("nothing panics while it holds the count");
+        if logged.0 != second {
+            *logged = (second, 0);
+        }
+        logged.1 += 1;
+        if logged.1 > LINES_PER_SECOND_MAX {
+            return;
+        }
+        let CallSample { service, method, user, remote, queued, took, timeout, .. } = sample;
+        let (ms, queued_ms) = (took.as_millis() as u64, queued.as_millis() as u64);
+        let timeout_ms = timeout.map_or(0, |timeout| timeout.as_millis() as u64);
+        tracing::warn!(event = "slow_call", service, method, %user, %remote, ms, queued_ms, timeout_ms, "a slow call");
+    }
+
+    /// Returns the number of slow calls since the start.
+    pub fn slow(&self) -> u64 {
+        self.slow.load(Ordering::Relaxed)
+    }
+
+    /// Returns the samples, by service and method, the quick ones first.
+    pub fn all(&self) -> Vec<CallSample> {
+        self.methods().values().flatten().flatten().cloned().collect()
+    }
+}
+
+/// Returns true for a call that took long, or most of the time that its caller waits.
+fn is_slow(sample: &CallSample) -> bool {
+    let most = sample.timeout.map(|timeout| timeout * TIMEOUT_PERCENT / 100);
+    sample.took >= SLOW || most.is_some_and(|most| sample.took > most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(received_ms: u64, took_ms: u64) -> CallSample {
+        CallSample {
+            service: "kudu.tserver.TabletServerService",
+            method: "Write",
+            user: Arc::from("ann"),
+            remote: SocketAddr::from(([127, 0, 0, 1], 7)),
+            request_bytes: 3,
+            received: Instant(received_ms * 1_000_000),
+            queued: Duration::ZERO,
+            took: Duration::from_millis(took_ms),
+            timeout: None,
+        }
+    }
+
+    fn record(samples: &CallSamples, received_ms: u64, took_ms: u64) {
+        samples.record(sample(received_ms, took_ms), Instant((received_ms + took_ms) * 1_000_000));
+    }
+
+    #[test]
+    fn each_class_keeps_a_call_for_a_second() {
+        let samples = CallSamples::default();
+        for (received, took) in [(0, 1), (10, 2), (500, 50), (600, 200), (700, 1500), (1100, 3)] {
+            record(&samples, received, took);
+        }
+        let kept: Vec<u64> = samples.all().iter().map(|sample| sample.took.as_millis() as u64).collect();
+        assert_eq!(kept, [3, 50, 200, 1500]);
+        assert_eq!(samples.slow(), 1);
+    }
+
+    #[test]
+    fn a_call_that_takes_most_of_its_timeout_is_slow() {
+        let quick = CallSample { timeout: Some(Duration::from_millis(100)), ..sample(0, 75) };
+        assert!(!is_slow(&quick));
+        assert!(is_slow(&CallSample { took: Duration::from_millis(76), ..quick }));
+        assert!(is_slow(&sample(0, 1000)) && !is_slow(&sample(0, 999)));
+    }
+}

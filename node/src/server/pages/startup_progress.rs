@@ -1,0 +1,152 @@
+//! Progress of a server's start, for the page `/startup`, which is there before the server is.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use engine::time::Instant;
+use serde_json::{Map, Value, json};
+
+use super::page::{PageBlock, PageCell, PageTable, Severity, WebPage, fact};
+use crate::dirs::ServerKind;
+
+/// Steps of a start, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StartupStep {
+    /// Flags and the clock.
+    Init,
+    /// Directories, their instance files and superblocks.
+    ReadDirectories,
+    /// A tablet server's tablets, or a master's catalog.
+    StartTablets,
+    StartRpc,
+}
+
+const STEPS: [StartupStep; 4] =
+    [StartupStep::Init, StartupStep::ReadDirectories, StartupStep::StartTablets, StartupStep::StartRpc];
+
+#[derive(Debug, Clone, Copy)]
+struct StepTimes {
+    began: Instant,
+    ended: Option<Instant>,
+}
+
+/// Counts of tablets that are open and of all.
+type TabletCounts = Box<dyn Fn() -> (usize, usize) + Send + Sync>;
+
+/// Progress of a start.
+#[derive(Default)]
+pub struct StartupProgress {
+    steps: Mutex<BTreeMap<StartupStep, StepTimes>>,
+    tablets: Mutex<Option<TabletCounts>>,
+}
+
+impl StartupProgress {
+    fn steps(&self) -> MutexGuard<'_, BTreeMap<StartupStep, StepTimes>> {
+        self.steps.lock().expect("nothing panics while it holds the steps")
+    }
+
+    pub fn begin(&self, step: StartupStep, now: Instant) {
+        self.steps().entry(step).or_insert(StepTimes { began: now, ended: None });
+    }
+
+    /// Ends a step, which may not have begun.
+    pub fn end(&self, step: StartupStep, now: Instant) {
+        let mut steps = self.steps();
+        let times = steps.entry(step).or_insert(StepTimes { began: now, ended: None });
+        times.ended.get_or_insert(now);
+    }
+
+    /// Sets the source of the number of opened tablets.
+    pub fn count_tablets(&self, counts: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
+        *self.tablets.lock().expect("nothing panics while it holds the counts") = Some(Box::new(counts));
+    }
+
+    fn tablets(&self) -> Option<(usize, usize)> {
+        self.tablets.lock().expect("nothing panics while it holds the counts").as_ref().map(|counts| counts())
+    }
+
+    /// Returns percent done and the time of a step.
+    fn state(&self, step: StartupStep, now: Instant) -> (usize, Duration) {
+        let times = self.steps().get(&step).copied();
+        let Some(StepTimes { began, ended }) = times else { return (0, Duration::ZERO) };
+        let time = ended.unwrap_or(now).since(began);
+        let percent = match (ended, step, self.tablets()) {
+            (_, StartupStep::StartTablets, Some((open, all))) => (open * 100).checked_div(all).unwrap_or(100),
+            (Some(_), _, _) => 100,
+            (None, _, _) => 0,
+        };
+        (percent, time)
+    }
+
+    /// Returns the object that Kudu's page `/startup` has without its template.
+    pub fn to_json(&self, kind: ServerKind, now: Instant) -> Value {
+        let mut object = Map::new();
+        let mut put = |name: &str, (percent, time): (usize, Duration)| {
+            object.insert(format!("{name}_status"), json!(percent));
+            object.insert(format!("{name}_time"), json!(format!("{:.3}s", time.as_secs_f64())));
+        };
+        put("init", self.state(StartupStep::Init, now));
+        let read = self.state(StartupStep::ReadDirectories, now);
+        for name in ["read_filesystem", "read_instance_metadatafiles", "read_data_directories"] {
+            put(name, read);
+        }
+        let tablets = self.state(StartupStep::StartTablets, now);
+        put(tablets_name(kind), tablets);
+        put("start_rpc_server", self.state(StartupStep::StartRpc, now));
+        let (processed, total) = self.tablets().unwrap_or_default();
+        object.insert("tablets_processed".to_owned(), json!(processed));
+        object.insert("tablets_total".to_owned(), json!(total));
+        object.insert("is_tablet_server".to_owned(), json!(kind == ServerKind::TabletServer));
+        object.insert("is_master_server".to_owned(), json!(kind == ServerKind::Master));
+        Value::Object(object)
+    }
+
+    /// Returns the page.
+    pub fn page(&self, kind: ServerKind, now: Instant) -> WebPage {
+        let mut table =
+            PageTable::new(&[("step", "Step"), ("state", "State"), ("percent", "%"), ("time", "Time")]);
+        let mut all_done = true;
+        for step in STEPS {
+            let (percent, time) = self.state(step, now);
+            let begun = self.steps().contains_key(&step);
+            all_done &= percent == 100;
+            let state = match (percent, begun) {
+                (100, _) => PageCell::State(Severity::Good, "done".to_owned()),
+                (_, true) => PageCell::State(Severity::Neutral, "running".to_owned()),
+                (_, false) => PageCell::Empty,
+            };
+            table.row(vec![step_name(step, kind).into(), state, percent.into(), time.into()]);
+        }
+        let page = match all_done {
+            true => WebPage::new("Startup").verdict(Severity::Good, "the server has started"),
+            false => WebPage::new("Startup").verdict(Severity::Neutral, "the server is starting"),
+        };
+        let page = page.with(PageBlock::table("steps", "Steps", table));
+        match self.tablets() {
+            None => page,
+            Some((open, all)) => page.with(PageBlock::facts(
+                "tablets",
+                "Tablets",
+                vec![fact("processed", "opened", open), fact("total", "all", all)],
+            )),
+        }
+    }
+}
+
+fn tablets_name(kind: ServerKind) -> &'static str {
+    match kind {
+        ServerKind::Master => "initialize_master_catalog",
+        ServerKind::TabletServer => "start_tablets",
+    }
+}
+
+fn step_name(step: StartupStep, kind: ServerKind) -> &'static str {
+    match (step, kind) {
+        (StartupStep::Init, _) => "initialise",
+        (StartupStep::ReadDirectories, _) => "read directories",
+        (StartupStep::StartTablets, ServerKind::Master) => "open the catalog",
+        (StartupStep::StartTablets, ServerKind::TabletServer) => "open tablets",
+        (StartupStep::StartRpc, _) => "serve calls",
+    }
+}
