@@ -93,6 +93,7 @@ impl Client {
             config: RaftConfigPb { opid_index: Some(-1), peers: vec![peer], ..Default::default() },
             extra_config: None,
             dimension_label: None,
+            nyala_attributes: Default::default(),
         };
         let created: RpcResponse<CreateTabletResponsePb> =
             self.call((ADMIN, "CreateTablet"), &request, None).await;

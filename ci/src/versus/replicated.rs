@@ -158,7 +158,7 @@ struct Tablet {
 
 /// Returns the tablets of a tablet server, as it reports them.
 fn tablets(server: &Daemon) -> Result<Vec<Tablet>> {
-    let request = ListTabletsRequestPb { need_schema_info: Some(false) };
+    let request = ListTabletsRequestPb { need_schema_info: Some(false), ..Default::default() };
     let service = "kudu.tserver.TabletServerService";
     let reply: ListTabletsResponsePb = rpc::call(server.spec.rpc, service, "ListTablets", &request)?;
     ensure!(reply.error.is_none(), "{:?}", reply.error);

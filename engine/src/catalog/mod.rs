@@ -23,6 +23,7 @@ mod alter;
 mod columns;
 mod commands;
 mod config;
+mod consistency;
 mod create;
 mod delete;
 mod error;
@@ -30,9 +31,11 @@ mod extra_config;
 mod partition_setup;
 mod placement;
 mod queries;
+mod rebuild;
 mod record;
 mod repair;
 mod secrets;
+mod table_attributes;
 mod tablet_report;
 mod tserver_tasks;
 mod tservers;
@@ -48,11 +51,13 @@ pub use self::commands::{
     TableRef,
 };
 pub use self::config::CatalogConfig;
+pub use self::consistency::{CatalogCheck, CatalogFinding, FindingSeverity, StoredSystemRow, check_catalog};
 pub use self::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use self::placement::IdRng;
 pub use self::queries::{
     CatalogCounts, LocationsQuery, TableEntry, TableSizes, TableStatistics, TabletEntry, TserverEntry,
 };
+pub use self::rebuild::{FoundReplica, RebuiltCatalog, RebuiltTable, rebuild_catalog};
 pub use self::record::{
     AuthorityRecord, ClusterRecord, ClusterSecrets, ConsensusState, ExtraConfig, HostPort, PeerRecord,
     SECRETS_ENTRY_TYPE, ServerRecord, SystemRecord, SystemRowKey, SystemRowWrite, TableLifecycle,
@@ -60,6 +65,7 @@ pub use self::record::{
 };
 use self::repair::PendingRepair;
 pub use self::repair::{MembershipChange, ReportedHealth};
+pub use self::table_attributes::ATTRIBUTE_PREFIX;
 use self::tserver_tasks::TaskQueue;
 pub use self::tserver_tasks::{CreateTabletCall, TaskKey, TaskKind, TserverCall, TserverRequest};
 use self::tservers::Tserver;

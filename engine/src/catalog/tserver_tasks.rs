@@ -9,6 +9,7 @@ use super::config::CatalogConfig;
 use super::error::CatalogResult;
 use super::record::{ConsensusState, ExtraConfig, HostPort, TabletLifecycle};
 use super::repair::MembershipChange;
+use super::table_attributes::attributes;
 use super::{Catalog, CatalogEffects, CatalogNote};
 use crate::error::{Error, ErrorKind};
 use crate::ids::{PeerId, TableId, TabletId};
@@ -65,6 +66,8 @@ pub enum TserverCall {
         version: u32,
         table_name: String,
         extra: ExtraConfig,
+        /// The table's attributes, which its tablets keep for a rebuild of the catalog.
+        attributes: BTreeMap<String, String>,
     },
     /// Remove the replica and its data: permanently, or leaving a tombstone that votes.
     DeleteTablet {
@@ -89,6 +92,8 @@ pub struct CreateTabletCall {
     pub partition: Partition,
     pub consensus: ConsensusState,
     pub extra: ExtraConfig,
+    /// As [`TserverCall::AlterSchema::attributes`].
+    pub attributes: BTreeMap<String, String>,
     pub dimension_label: Option<String>,
 }
 
@@ -291,6 +296,7 @@ impl Catalog {
                     partition: tablet.partition.clone(),
                     consensus: tablet.consensus.clone(),
                     extra: table.extra.clone(),
+                    attributes: attributes(table, tablet),
                     dimension_label: tablet.dimension_label.clone(),
                 })))
             }
@@ -300,6 +306,7 @@ impl Catalog {
                     version: table.version,
                     table_name: table.name.clone(),
                     extra: table.extra.clone(),
+                    attributes: attributes(table, tablet),
                 })
             }
             TaskKind::Delete if !tablet.state.is_live() => {

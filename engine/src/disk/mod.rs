@@ -17,6 +17,7 @@ use std::sync::Arc;
 pub mod conformance;
 pub mod mem;
 pub mod os;
+pub mod overlay;
 
 /// Bytes on the device behind a [`Disk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

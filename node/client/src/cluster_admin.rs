@@ -190,7 +190,7 @@ impl Client {
 
     /// Lists the replicas on a tablet server, tombstones included.
     pub async fn local_replicas(&self, address: &str) -> Result<Vec<LocalReplica>> {
-        let request = ListTabletsRequestPb { need_schema_info: Some(false) };
+        let request = ListTabletsRequestPb { need_schema_info: Some(false), ..Default::default() };
         let reply: ListTabletsResponsePb =
             self.admin_call(address, TABLET_SERVICE, "ListTablets", &request).await?;
         if let Some(error) = &reply.error {

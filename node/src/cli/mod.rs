@@ -6,6 +6,7 @@
 //! nyala tablet-server   one tablet server
 //! nyala cluster         a running cluster: check, drain and decommission servers, rebalance replicas
 //! nyala table           tables of a running cluster: list, create, alter, import, export, scan, ...
+//! nyala debug           inspect and repair stopped servers, rebuild a lost catalog
 //! nyala demo            start a cluster, load TPC-H data, run queries
 //! nyala completions     the completion script of a shell; nyala man: manual pages
 //! ```
@@ -26,6 +27,7 @@ use nyala_common::env::{BoxFuture, Env};
 
 mod closing;
 mod cluster;
+mod debug;
 mod delimited;
 mod demo;
 mod documents;
@@ -54,6 +56,7 @@ pub enum Invocation {
     Serve(serve::Serve),
     Table(table::TableCommand),
     Cluster(cluster::ClusterCommand),
+    Debug(debug::DebugCommand),
     Demo(demo::Demo),
     Document(documents::Document),
 }
@@ -66,7 +69,7 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(serve::commands())
-        .subcommands([table::command(), cluster::command(), demo::command()])
+        .subcommands([table::command(), cluster::command(), debug::command(), demo::command()])
         .subcommands(documents::commands())
 }
 
@@ -82,6 +85,7 @@ pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Invocation
     match name {
         "table" => Ok(Invocation::Table(table::parse(matches))),
         "cluster" => Ok(Invocation::Cluster(cluster::parse(matches))),
+        "debug" => debug::parse(matches, read_file).map(Invocation::Debug).map_err(ExitError::usage),
         "demo" => Ok(Invocation::Demo(demo::parse(matches))),
         "completions" | "man" => Ok(Invocation::Document(documents::parse(name, matches))),
         _ => serve::parse(name, matches, read_file).map(Invocation::Serve).map_err(ExitError::usage),
@@ -101,13 +105,15 @@ impl Invocation {
     pub fn process_settings(&self) -> ProcessSettings {
         match self {
             Invocation::Serve(serve) => process_settings(serve.flags()),
-            Invocation::Table(_) | Invocation::Cluster(_) | Invocation::Demo(_) | Invocation::Document(_) => {
-                ProcessSettings {
-                    log_format: LogFormat::Text,
-                    log_level: "warn".to_string(),
-                    memory_limit_bytes: None,
-                }
-            }
+            Invocation::Table(_)
+            | Invocation::Cluster(_)
+            | Invocation::Debug(_)
+            | Invocation::Demo(_)
+            | Invocation::Document(_) => ProcessSettings {
+                log_format: LogFormat::Text,
+                log_level: "warn".to_string(),
+                memory_limit_bytes: None,
+            },
         }
     }
 
@@ -127,6 +133,7 @@ impl Invocation {
                 done
             }
             Invocation::Cluster(cluster) => until_interrupted(stop, cluster.run(&env)).await,
+            Invocation::Debug(debug) => until_interrupted(stop, debug.run(&env)).await,
             Invocation::Demo(demo) => demo.run(&env, stop).await,
             Invocation::Document(document) => document.write(command()),
         }

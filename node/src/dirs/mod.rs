@@ -12,6 +12,7 @@
 
 mod check;
 mod instance;
+mod stopped;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +24,7 @@ use nyala_common::env::Env;
 
 use instance::Instance;
 pub use instance::ServerKind;
+pub use stopped::{StoppedServer, open_stopped};
 
 const INSTANCE: &str = "instance";
 const LOCK: &str = "instance.lock";

@@ -306,7 +306,7 @@ fn health(pb: &ConsensusStatePb) -> Result<BTreeMap<PeerId, ReportedHealth>, Err
     Ok(health)
 }
 
-fn consensus(pb: &ConsensusStatePb) -> Result<ConsensusState, Error> {
+pub fn consensus(pb: &ConsensusStatePb) -> Result<ConsensusState, Error> {
     let leader = pb.leader_uuid.as_deref().filter(|uuid| !uuid.is_empty());
     Ok(ConsensusState {
         term: pb.current_term,

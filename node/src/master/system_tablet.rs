@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use engine::catalog::{SECRETS_ENTRY_TYPE, SystemRowKey, SystemRowWrite};
+use engine::catalog::{SECRETS_ENTRY_TYPE, StoredSystemRow, SystemRowKey, SystemRowWrite};
 use engine::cfile::cache::PageCache;
 use engine::config::TabletConfig;
 use engine::error::{Error, Result};
@@ -129,16 +129,26 @@ fn encode(writes: &[SystemRowWrite]) -> (Vec<u8>, Vec<u8>) {
 
 /// Reads every row of the system tablet.
 pub fn read_rows(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
-    read_from(tablet, None)
+    keyed(read_from(tablet, None)?)
 }
 
 /// Reads the rows of the cluster's secrets, which are the last ones.
 pub fn read_secrets(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
     // The first byte of an encoded key is the entry type with its sign bit flipped.
-    read_from(tablet, Some(vec![SECRETS_ENTRY_TYPE as u8 ^ 0x80]))
+    keyed(read_from(tablet, Some(vec![SECRETS_ENTRY_TYPE as u8 ^ 0x80]))?)
 }
 
-fn read_from(tablet: &Tablet, lower_key: Option<Vec<u8>>) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
+fn keyed(rows: Vec<StoredSystemRow>) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
+    let key = |row: &StoredSystemRow| SystemRowKey::from_columns(row.entry_type, &row.entry_id);
+    rows.into_iter().map(|row| Ok((key(&row)?, row.metadata))).collect()
+}
+
+/// Reads every row of the system tablet as it is stored, also rows that no build writes.
+pub fn read_stored_rows(tablet: &Tablet) -> Result<Vec<StoredSystemRow>> {
+    read_from(tablet, None)
+}
+
+fn read_from(tablet: &Tablet, lower_key: Option<Vec<u8>>) -> Result<Vec<StoredSystemRow>> {
     let schema = tablet.schema();
     let all = ScanSpec::latest(schema.columns().iter().map(ProjectedColumn::from).collect());
     let spec = ScanSpec { lower_key, ..all };
@@ -147,9 +157,11 @@ fn read_from(tablet: &Tablet, lower_key: Option<Vec<u8>>) -> Result<Vec<(SystemR
     while let Some(block) = scan.next_block()? {
         for row in 0..block.rows {
             let cell = |column: usize| block.columns[column].cell(row).unwrap_or_default();
-            let entry_type = cell(0).first().copied().unwrap_or_default() as i8;
-            let entry_id = String::from_utf8_lossy(cell(1));
-            rows.push((SystemRowKey::from_columns(entry_type, &entry_id)?, cell(2).to_vec()));
+            rows.push(StoredSystemRow {
+                entry_type: cell(0).first().copied().unwrap_or_default() as i8,
+                entry_id: String::from_utf8_lossy(cell(1)).into_owned(),
+                metadata: cell(2).to_vec(),
+            });
         }
     }
     Ok(rows)

@@ -80,7 +80,7 @@ async fn perform(proxy: &Proxy, request: TserverRequest, deadline: Instant) -> R
                 call_method(proxy, "CreateTablet", &create_request(task, &call), deadline).await?;
             outcome(response.error)
         }
-        TserverCall::AlterSchema { schema, version, table_name, extra } => {
+        TserverCall::AlterSchema { schema, version, table_name, extra, attributes } => {
             let message = AlterSchemaRequestPb {
                 dest_uuid: Some(id(task.server)),
                 tablet_id: id(task.tablet),
@@ -88,6 +88,7 @@ async fn perform(proxy: &Proxy, request: TserverRequest, deadline: Instant) -> R
                 schema_version: version,
                 new_table_name: Some(table_name),
                 new_extra_config: Some(extra_to_pb(&extra)),
+                nyala_attributes: attributes,
             };
             let response: AlterSchemaResponsePb =
                 call_method(proxy, "AlterSchema", &message, deadline).await?;
@@ -179,6 +180,7 @@ fn create_request(task: TaskKey, call: &CreateTabletCall) -> CreateTabletRequest
         config: config_to_pb(&call.consensus),
         extra_config: Some(extra_to_pb(&call.extra)),
         dimension_label: call.dimension_label.clone(),
+        nyala_attributes: call.attributes.clone(),
     }
 }
 

@@ -1,7 +1,9 @@
 //! `kudu.tserver.TabletServerAdminService`: calls of masters and administrators.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use engine::catalog::ATTRIBUTE_PREFIX;
 use engine::error::{Error, Result};
 use engine::ids::{TableId, TabletId};
 use engine::raft::RaftConfig;
@@ -95,8 +97,15 @@ fn new_tablet(request: &CreateTabletRequestPb) -> Result<Superblock> {
     let mut meta =
         Superblock::new(tablet, table, &request.table_name, schema, 0, partition_schema, partition);
     meta.extra = request.extra_config.as_ref().map(schema::extra_config).unwrap_or_default();
+    meta.extra.extend(attributes(&request.nyala_attributes));
     meta.peers = request.config.encode_to_vec();
     Ok(meta)
+}
+
+/// Returns the attributes that masters give a tablet to keep.
+fn attributes(map: &BTreeMap<String, String>) -> impl Iterator<Item = (String, String)> {
+    let kept = map.iter().filter(|(name, _)| name.starts_with(ATTRIBUTE_PREFIX));
+    kept.map(|(name, value)| (name.clone(), value.clone()))
 }
 
 /// Returns the first configuration of the tablet's group. It comes from the master and need not contain this server.
@@ -164,7 +173,10 @@ async fn alter(
     }
     let known = tablet.table_schema();
     let extra = request.new_extra_config.as_ref();
-    let extra = extra.map_or_else(|| known.extra.clone(), schema::extra_config);
+    let mut extra = extra.map_or_else(|| known.extra.clone(), schema::extra_config);
+    // A request without attributes, such as Kudu's master sends, leaves them unchanged.
+    let sent = if request.nyala_attributes.is_empty() { &known.extra } else { &request.nyala_attributes };
+    extra.extend(attributes(sent));
     let table_name = request.new_table_name.unwrap_or_else(|| known.table_name.clone());
     let op = Op::AlterSchema { schema: Box::new(schema), version, table_name, extra };
     let applied = replica.propose(op, None).await.map_err(|error| refused(&replica, &error))?;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use engine::schema::Schema;
 use engine::tablet::KeyRange;
+use engine::tablet::superblock::Superblock;
 
 use super::consensus_host;
 use super::scan_spec;
@@ -73,9 +75,33 @@ impl Service for TabletServerService {
 }
 
 fn list_tablets(server: &TabletServer, request: &ListTabletsRequestPb) -> ListTabletsResponsePb {
-    let describe = |entry: &Arc<TabletEntry>| status_and_schema(entry, request.need_schema_info());
-    let status_and_schema = server.tablets.all().iter().map(describe).collect();
-    ListTabletsResponsePb { error: None, status_and_schema }
+    let mut response = ListTabletsResponsePb::default();
+    for entry in server.tablets.all() {
+        let mut described = status_and_schema(&entry, request.need_schema_info());
+        if request.nyala_need_superblocks() {
+            described.nyala_superblock = Some(current_superblock(&entry).encode().into());
+            described.nyala_consensus = Some(consensus_host::state(server.uuid(), &entry, false));
+        }
+        response.status_and_schema.push(described);
+    }
+    if request.nyala_need_superblocks() {
+        response.nyala_cluster_id = server.tablets.dirs().cluster().map(|cluster| cluster.to_string());
+    }
+    response
+}
+
+/// Returns the tablet's superblock with its current schema and without its files, for a rebuild of the catalog.
+fn current_superblock(entry: &TabletEntry) -> Superblock {
+    let mut meta = entry.meta.clone();
+    meta.rowsets.clear();
+    if let Some(tablet) = entry.tablet() {
+        let current = tablet.table_schema();
+        meta.schema = Schema::clone(&current.schema);
+        meta.schema_version = current.version;
+        meta.table_name.clone_from(&current.table_name);
+        meta.extra.clone_from(&current.extra);
+    }
+    meta
 }
 
 fn status_and_schema(entry: &TabletEntry, schema: bool) -> StatusAndSchemaPb {
@@ -90,6 +116,7 @@ fn status_and_schema(entry: &TabletEntry, schema: bool) -> StatusAndSchemaPb {
         partition_schema: schema.then(|| partition::schema_to_pb(&meta.partition_schema, current)),
         schema_version: Some(entry.schema_version()),
         role: Some(role as i32),
+        ..StatusAndSchemaPb::default()
     }
 }
 

@@ -167,6 +167,9 @@ pub mod write_response_pb {
 pub struct ListTabletsRequestPb {
     #[prost(bool, optional, tag = "1", default = "true")]
     pub need_schema_info: ::core::option::Option<bool>,
+    /// nyala's own
+    #[prost(bool, optional, tag = "1000")]
+    pub nyala_need_superblocks: ::core::option::Option<bool>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListTabletsResponsePb {
@@ -174,6 +177,9 @@ pub struct ListTabletsResponsePb {
     pub error: ::core::option::Option<TabletServerErrorPb>,
     #[prost(message, repeated, tag = "2")]
     pub status_and_schema: ::prost::alloc::vec::Vec<list_tablets_response_pb::StatusAndSchemaPb>,
+    /// 32 hex chars; of the cluster that the server has joined
+    #[prost(string, optional, tag = "1000")]
+    pub nyala_cluster_id: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// Nested message and enum types in `ListTabletsResponsePB`.
 pub mod list_tablets_response_pb {
@@ -190,6 +196,11 @@ pub mod list_tablets_response_pb {
         /// replica's current Raft role
         #[prost(enumeration = "super::super::consensus::raft_peer_pb::Role", optional, tag = "5")]
         pub role: ::core::option::Option<i32>,
+        /// with the current schema, without rowsets
+        #[prost(bytes = "bytes", optional, tag = "1000")]
+        pub nyala_superblock: ::core::option::Option<::prost::bytes::Bytes>,
+        #[prost(message, optional, tag = "1001")]
+        pub nyala_consensus: ::core::option::Option<super::super::consensus::ConsensusStatePb>,
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -609,6 +620,10 @@ pub struct AlterSchemaRequestPb {
     pub new_table_name: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "6")]
     pub new_extra_config: ::core::option::Option<super::TableExtraConfigPb>,
+    /// nyala's own: what a rebuild of the catalog needs
+    #[prost(btree_map = "string, string", tag = "1000")]
+    pub nyala_attributes:
+        ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AlterSchemaResponsePb {
@@ -645,6 +660,10 @@ pub struct CreateTabletRequestPb {
     pub extra_config: ::core::option::Option<super::TableExtraConfigPb>,
     #[prost(string, optional, tag = "12")]
     pub dimension_label: ::core::option::Option<::prost::alloc::string::String>,
+    /// as of AlterSchemaRequestPB
+    #[prost(btree_map = "string, string", tag = "1000")]
+    pub nyala_attributes:
+        ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CreateTabletResponsePb {

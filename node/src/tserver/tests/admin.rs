@@ -93,6 +93,7 @@ async fn schemas_change_under_concurrent_writes() {
         schema_version: version,
         new_table_name: Some("renamed".to_string()),
         new_extra_config: None,
+        nyala_attributes: Default::default(),
     };
     let alter = async |fixture: &Fixture, schema: &Schema, version| {
         let response: AlterSchemaResponsePb = fixture.admin("AlterSchema", &request(schema, version)).await;

@@ -189,6 +189,7 @@ fn create_request(fixture: &Fixture, schema: &Schema) -> CreateTabletRequestPb {
         config: RaftConfigPb { opid_index: Some(-1), peers: vec![peer], ..Default::default() },
         extra_config: None,
         dimension_label: None,
+        nyala_attributes: Default::default(),
     }
 }
 

@@ -1,0 +1,46 @@
+//! `nyala debug …`: repair and inspection, mostly of a stopped server's directories.
+//!
+//! Commands use the server's own readers and take the lock of the directories, so a running server refuses them. They
+//! change nothing unless an option says so.
+
+mod arguments;
+mod master;
+
+use clap::{ArgMatches, Command};
+use engine::error::Result;
+
+use super::exit::ExitError;
+use super::flag_options::{self, ReadFile};
+use crate::server::flags::Flags;
+use nyala_common::env::Env;
+
+/// A parsed command.
+pub struct DebugCommand {
+    matches: ArgMatches,
+    /// Directories and other flags on the command line or in its file.
+    flags: Flags,
+}
+
+pub fn command() -> Command {
+    Command::new("debug")
+        .about("Inspect and repair servers, mostly stopped ones")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([master::command()])
+}
+
+/// Returns the command in `matches` of [`command`].
+pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<DebugCommand> {
+    let mut innermost = matches;
+    while let Some((_, inner)) = innermost.subcommand() {
+        innermost = inner;
+    }
+    Ok(DebugCommand { matches: matches.clone(), flags: flag_options::read(innermost, read_file)? })
+}
+
+impl DebugCommand {
+    pub async fn run(self, env: &Env) -> Result<(), ExitError> {
+        let (_, matches) = self.matches.subcommand().expect("clap asks for a command");
+        master::run(env, matches, &self.flags).await
+    }
+}
