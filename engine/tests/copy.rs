@@ -11,7 +11,7 @@ use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::error::{ErrorKind, Result};
 use engine::ids::{OpId, PeerId, Uuid};
-use engine::raft::{ConsensusMeta, Peer, RaftConfig};
+use engine::raft::{ConsensusMeta, MemberKind, Peer, RaftConfig};
 use engine::replica::copy::{CopyPart, CopySink, CopySource, LocalData, LocalReplica};
 use engine::replica::{JobKind, Replica, consensus_meta_store, tombstone};
 use engine::schema::partition::{Partition, PartitionSchema};
@@ -55,7 +55,7 @@ fn local(disk: &MemDisk) -> LocalReplica {
         Err(_) => (LocalData::Nothing, None),
     };
     let term = consensus_meta_store::load(disk, TABLET).map_or(0, |meta| meta.term);
-    LocalReplica { tablet: TABLET, has, last_op, at_least: OpId::MIN, term }
+    LocalReplica { server: peer('b'), tablet: TABLET, has, last_op, at_least: OpId::MIN, term }
 }
 
 /// Fetches all missing ranges, `max` bytes at a time.
@@ -101,7 +101,11 @@ fn run(servers: &mut Servers, case: &datadriven::TestCase) -> Result<String> {
     match case.directive.as_str() {
         "replica" => {
             let word = |name: &str| case.args.get(name).map(|values| values.join(","));
-            let committed = config(&word("voters").expect("voters"), number("config"));
+            let mut committed = config(&word("voters").expect("voters"), number("config"));
+            if let Some(learner) = name("learner") {
+                let member = MemberKind::NonVoter;
+                committed.peers.push(Peer { member, ..Peer::voter(peer(learner), "-", 7050) });
+            }
             make_replica(&disk, &word("log").expect("a log"), number("term"), committed)?;
         }
         "tombstone" => {
@@ -131,6 +135,7 @@ fn run(servers: &mut Servers, case: &datadriven::TestCase) -> Result<String> {
             disk.crash();
             tombstone::recover(&disk, &disk, TABLET)?;
         }
+        "rot" => disk.flip_bit(&format!("consensus-meta/{TABLET}"), 20).expect("it is there"),
         "delete" => tombstone::delete(&disk, &disk, TABLET)?,
         "show" => {}
         other => panic!("unknown directive {other}"),
@@ -490,6 +495,7 @@ fn damaged_and_false_manifests_are_rejected() {
         Corrupt: the copy of tablet 07070707070707070707070707070707: its log segments are not in order
         Corrupt: the copy of tablet 07070707070707070707070707070707: its parts are larger than any disk"#]].assert_eq(&messages.join("\n"));
     let other = LocalReplica {
+        server: peer('b'),
         tablet: Uuid([1; 16]),
         has: LocalData::Nothing,
         last_op: None,
@@ -567,6 +573,7 @@ fn a_failed_replica_is_not_replaced_by_an_older_one() {
     let last = source.last_op();
     let newer = OpId { index: last.index + 1, ..last };
     let failed = |last_op, at_least, term| LocalReplica {
+        server: peer('b'),
         tablet: TABLET,
         has: LocalData::Failed,
         last_op,

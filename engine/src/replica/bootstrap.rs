@@ -39,7 +39,7 @@ use crate::wal::{CommitEntry, LogEntry, ReplicateEntry, Wal, WalConfig, WalRecov
 /// Identity of a replica in its group, and the options of the group.
 #[derive(Debug, Clone)]
 pub struct ReplicaSetup {
-    /// This server as a voter. A tablet from before configurations were stored has this one member.
+    /// This server as a voter.
     pub me: Peer,
     pub options: RaftOptions,
     /// Seed of random timeouts; different for each replica and start.
@@ -113,9 +113,8 @@ impl Replica {
             return Err(Error::not_found(format!("tablet {tablet} is {:?}", meta.data_state)));
         }
         let mut consensus = match consensus_meta_store::load(&*data, tablet) {
-            Err(error) if error.kind == ErrorKind::NotFound => {
-                ConsensusMeta::new(tablet, RaftConfig::initial(vec![setup.me.clone()]))
-            }
+            // It is stored before the superblock, so it was lost. A replica without its vote must not take part.
+            Err(error) if error.kind == ErrorKind::NotFound => return Err(Error::corrupt(error.message)),
             loaded => loaded?,
         };
         let wal_config = wal_config(&config);

@@ -9,6 +9,8 @@ use crate::disk::DiskFile;
 
 /// Bytes read at once.
 const WINDOW: u64 = 1 << 20;
+/// Smallest unit in bytes that a device writes whole or not at all.
+const SECTOR: u64 = 512;
 
 /// Reads batches one after the other.
 pub(super) struct BatchReader<'a> {
@@ -28,8 +30,20 @@ pub(super) enum BatchStep {
     Batch(Batch),
     /// Only zeros follow, or the end.
     End,
-    /// Data follows that is not a whole batch; the reason.
-    Damaged(&'static str),
+    /// Data follows that is not a whole batch.
+    Damaged(BatchDamage),
+}
+
+/// Damage found in place of a batch.
+#[derive(Clone, Copy)]
+pub(super) struct BatchDamage {
+    pub why: &'static str,
+    /// True if no part of it is missing that a torn write could have left out: it was written whole, and rotted.
+    pub whole: bool,
+}
+
+fn torn(why: &'static str) -> BatchStep {
+    BatchStep::Damaged(BatchDamage { why, whole: false })
 }
 
 impl<'a> BatchReader<'a> {
@@ -48,35 +62,44 @@ impl<'a> BatchReader<'a> {
         let left = self.end - self.offset;
         if left < BATCH_HEADER as u64 {
             let zeros = self.only_zeros_follow()?;
-            return Ok(if zeros {
-                BatchStep::End
-            } else {
-                BatchStep::Damaged("the batch header is cut short")
-            });
+            return Ok(if zeros { BatchStep::End } else { torn("the batch header is cut short") });
         }
         let head = self.bytes(self.offset, BATCH_HEADER)?;
         let head = head[..].try_into().expect("a header's length was requested");
         let header = match format::decode_batch_header(head, self.sequence, self.offset) {
             Ok(header) => header,
             Err(_) if head == &[0; BATCH_HEADER] && self.only_zeros_follow()? => return Ok(BatchStep::End),
-            Err(why) => return Ok(BatchStep::Damaged(why)),
+            Err(why) => return self.damaged(why, BATCH_HEADER),
         };
         if header.payload_len as u64 > left - BATCH_HEADER as u64 {
-            return Ok(BatchStep::Damaged("the batch is cut short"));
+            return Ok(torn("the batch is cut short"));
         }
         let payload = self.bytes(self.offset + BATCH_HEADER as u64, header.payload_len)?;
         if crc32c::crc32c(&payload) != header.payload_crc {
-            return Ok(BatchStep::Damaged("the batch fails its checksum"));
+            return self.damaged("the batch fails its checksum", BATCH_HEADER + header.payload_len);
         }
         let payload = match header.packed {
             true => match format::unpack(&payload) {
                 Ok(payload) => payload,
-                Err(why) => return Ok(BatchStep::Damaged(why)),
+                Err(why) => return Ok(BatchStep::Damaged(BatchDamage { why, whole: true })),
             },
             false => payload,
         };
         self.offset += (BATCH_HEADER + header.payload_len) as u64;
         Ok(BatchStep::Batch(Batch { payload }))
+    }
+
+    /// Returns the damage of a batch whose first `len` bytes are in the file. A torn write leaves whole sectors out,
+    /// which then read as zeros.
+    fn damaged(&mut self, why: &'static str, len: usize) -> io::Result<BatchStep> {
+        let (start, end) = (self.offset, self.offset + len as u64);
+        let (mut at, mut whole) = (start, true);
+        while whole && at < end {
+            let next = ((at / SECTOR + 1) * SECTOR).min(end);
+            whole = self.bytes(at, (next - at) as usize)?.iter().any(|byte| *byte != 0);
+            at = next;
+        }
+        Ok(BatchStep::Damaged(BatchDamage { why, whole }))
     }
 
     /// After damage: the highest durable offset that a later batch's header records, 0 if there is none.

@@ -17,7 +17,8 @@
 //! - Order: a segment is written under a temporary name and renamed when its header is durable, after the previous
 //!   segment is. So only the last segment can end in a torn batch, and a header is never torn.
 //! - Each batch records the offset up to which its segment was synced when it was written. Damage below such a mark was
-//!   durable once: that is `Corrupt`. Damage above all marks is the torn tail of a crash: recovery truncates it.
+//!   durable once: that is `Corrupt`. So is a damaged batch that was written whole, since a torn write leaves out whole
+//!   sectors, which read as zeros. Other damage above all marks is the torn tail of a crash: recovery truncates it.
 //! - Truncation of operations ([`Wal::truncate_after`]) rewrites nothing: it records, durably, that replicates above an
 //!   index and before a position in the log are void.
 //! - A failed sync ends the use of the log: its data may be lost, and no later sync reports that. A restarted process
@@ -374,7 +375,7 @@ impl Wal {
             let batch = match reader.next().map_err(|error| Error::io(format_args!("read {path}"), &error))? {
                 BatchStep::Batch(batch) => batch,
                 BatchStep::End => return Ok(false),
-                BatchStep::Damaged(why) => return Err(recovery::damage(&path, offset, why)),
+                BatchStep::Damaged(damage) => return Err(recovery::damage(&path, offset, damage.why)),
             };
             let mut enough = false;
             format::decode_entries(&batch.payload, &mut |entry| {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use super::batch_reader::{BatchReader, BatchStep};
+use super::batch_reader::{BatchDamage, BatchReader, BatchStep};
 use super::format::{self, SEGMENT_HEADER_MAX, SegmentHeader};
 use super::truncations::Truncations;
 use super::{
@@ -163,7 +163,10 @@ impl LogRecovery<'_> {
                     break;
                 }
                 BatchStep::End => return Err(damage(&path, offset, "zeros follow, but the log continues")),
-                BatchStep::Damaged(why) if last => {
+                BatchStep::Damaged(BatchDamage { why, whole: true }) => {
+                    return Err(damage(&path, offset, &format!("{why}, although it was written whole")));
+                }
+                BatchStep::Damaged(BatchDamage { why, .. }) if last => {
                     let synced = reader.synced_mark_after().map_err(io)?;
                     if synced > offset {
                         return Err(damage(&path, offset, why));
@@ -171,7 +174,7 @@ impl LogRecovery<'_> {
                     self.truncate(&mut segment, &path, offset, why)?;
                     break;
                 }
-                BatchStep::Damaged(why) => return Err(damage(&path, offset, why)),
+                BatchStep::Damaged(BatchDamage { why, .. }) => return Err(damage(&path, offset, why)),
             }
         }
         self.report.segments += 1;

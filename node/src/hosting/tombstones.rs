@@ -300,10 +300,11 @@ impl TabletManager {
     ///
     /// `TABLET_ALREADY_EXISTS` for a replica in use, `ALREADY_INPROGRESS` if another task works on the tablet.
     pub async fn reserve_slot(&self, tablet: TabletId) -> Result<CopySlot, TabletError> {
+        let server = self.dirs().uuid;
         let (entry, reserved) = self.get_or_reserve(tablet);
         if reserved {
-            let local =
-                LocalReplica { tablet, has: LocalData::Nothing, last_op: None, at_least: OpId::MIN, term: 0 };
+            let has = LocalData::Nothing;
+            let local = LocalReplica { server, tablet, has, last_op: None, at_least: OpId::MIN, term: 0 };
             return Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure: None });
         }
         let mut taken = false;
@@ -345,8 +346,14 @@ impl TabletManager {
                 return Err(error.into());
             }
         };
-        let local =
-            LocalReplica { tablet, has, last_op: entry.last_op(), at_least: entry.meta.last_op, term };
+        let local = LocalReplica {
+            server,
+            tablet,
+            has,
+            last_op: entry.last_op(),
+            at_least: entry.meta.last_op,
+            term,
+        };
         Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure })
     }
 

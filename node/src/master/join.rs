@@ -157,6 +157,7 @@ fn system_tablet_slot(dirs: &ServerDirs) -> Result<CopySlot> {
     let known = recover(dirs)?;
     let local = match &known {
         None => LocalReplica {
+            server: dirs.uuid,
             tablet: TABLET_ID,
             has: LocalData::Nothing,
             last_op: None,
@@ -164,6 +165,7 @@ fn system_tablet_slot(dirs: &ServerDirs) -> Result<CopySlot> {
             term: 0,
         },
         Some(meta) => LocalReplica {
+            server: dirs.uuid,
             tablet: TABLET_ID,
             has: if meta.data_state == DataState::Ready { LocalData::Replica } else { LocalData::Tombstone },
             last_op: meta.tombstone_last_op,

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec;
 use crate::error::{Error, Result};
-use crate::ids::{OpId, TabletId, Term};
+use crate::ids::{OpId, PeerId, TabletId, Term};
 use crate::raft::ConsensusMeta;
 use crate::tablet::flush::data_dir;
 use crate::tablet::superblock::{DataState, Superblock};
@@ -184,6 +184,8 @@ impl CopyManifest {
 /// Local state of a tablet that this server is asked to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalReplica {
+    /// This server.
+    pub server: PeerId,
     pub tablet: TabletId,
     pub has: LocalData,
     /// The last operation that was in its log, if known.

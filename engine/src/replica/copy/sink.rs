@@ -8,7 +8,7 @@ use super::super::{consensus_meta_store, tombstone};
 use super::{CopyChunk, CopyManifest, CopyPart, LocalData, LocalReplica};
 use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{OpId, TabletId, Term};
+use crate::ids::{OpId, PeerId, TabletId, Term};
 use crate::raft::ConsensusMeta;
 use crate::tablet::flush::data_dir;
 use crate::tablet::superblock::{DataState, Superblock};
@@ -171,19 +171,28 @@ fn copying_superblock(local: &LocalReplica, manifest: &CopyManifest) -> Superblo
 }
 
 /// Merges the persisted vote of this server with the source's metadata.
+///
+/// Metadata that rotted is replaced only if the source knows this server as a learner: then a majority has committed
+/// its eviction. A vote that is forgotten here counted in no election after that: its other votes meet this majority,
+/// which would have given the candidate the newer configuration (Raft dissertation §4.2.1).
 fn merge(data: &dyn Disk, local: &LocalReplica, source: &ConsensusMeta) -> Result<ConsensusMeta> {
     // Without a superblock, metadata is a leftover of an interrupted creation or deletion, and means nothing.
     let own = match local.has {
         LocalData::Nothing => None,
         _ => match consensus_meta_store::load(data, local.tablet) {
             Err(error) if error.kind == ErrorKind::NotFound => None,
-            // If it is unreadable the vote of this server is unknown; only an operator may discard it.
+            Err(error) if error.kind == ErrorKind::Corrupt && is_learner(local.server, source) => None,
+            // The vote of this server is unknown.
             loaded => Some(loaded?),
         },
     };
     let mut merged = own.unwrap_or_else(|| ConsensusMeta::new(local.tablet, source.committed.clone()));
     merged.merge(source);
     Ok(merged)
+}
+
+fn is_learner(server: PeerId, source: &ConsensusMeta) -> bool {
+    source.committed.peer(server).is_some_and(|peer| !peer.is_voter())
 }
 
 fn incoming(manifest: &CopyManifest) -> Vec<Incoming> {

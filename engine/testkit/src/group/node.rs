@@ -203,6 +203,7 @@ impl Node {
         };
         let term = self.disk.meta.as_ref().map_or(0, |meta| meta.term);
         LocalReplica {
+            server: self.id,
             tablet: super::TABLET,
             has,
             last_op: self.persisted_last_op(),
