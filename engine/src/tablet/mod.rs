@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::cfile::cache::PageCache;
+use crate::cfile::page_file::PageFile;
 use crate::cfile::reader::PageBytes;
 use crate::config::TabletConfig;
 use crate::disk::Disk;
@@ -309,6 +310,11 @@ impl Tablet {
 
     pub fn mvcc(&self) -> &Mvcc {
         &self.mvcc
+    }
+
+    /// Returns the files of all DiskRowSets, open: they stay readable when a compaction removes them.
+    pub fn open_files(&self) -> Vec<PageFile> {
+        self.state().disk.iter().flat_map(|rowset| rowset.open_files()).collect()
     }
 
     /// Starts a scan. Fails with `Invalid` if the spec contradicts itself or the schema.

@@ -4,7 +4,12 @@
 //! change nothing unless an option says so.
 
 mod arguments;
+mod cmeta;
+mod fs;
 mod master;
+mod replica;
+mod stopped;
+mod wal;
 
 use clap::{ArgMatches, Command};
 use engine::error::Result;
@@ -26,7 +31,7 @@ pub fn command() -> Command {
         .about("Inspect and repair servers, mostly stopped ones")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands([master::command()])
+        .subcommands([fs::command(), wal::command(), cmeta::command(), replica::command(), master::command()])
 }
 
 /// Returns the command in `matches` of [`command`].
@@ -40,7 +45,13 @@ pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<DebugComma
 
 impl DebugCommand {
     pub async fn run(self, env: &Env) -> Result<(), ExitError> {
-        let (_, matches) = self.matches.subcommand().expect("clap asks for a command");
-        master::run(env, matches, &self.flags).await
+        let (group, matches) = self.matches.subcommand().expect("clap asks for a command");
+        match group {
+            "fs" => fs::run(env, matches, &self.flags).await,
+            "wal" => wal::run(env, matches, &self.flags).await,
+            "cmeta" => cmeta::run(env, matches, &self.flags).await,
+            "replica" => replica::run(env, matches, &self.flags).await,
+            _ => master::run(env, matches, &self.flags).await,
+        }
     }
 }

@@ -1,0 +1,80 @@
+//! Replicas of a stopped server, opened as the server opens them, without a change of its directories.
+
+use std::sync::Arc;
+
+use clap::ArgMatches;
+use engine::cfile::cache::PageCache;
+use engine::config::TabletConfig;
+use engine::disk::Disk;
+use engine::disk::overlay::OverlayDisk;
+use engine::error::{Error, ErrorKind, Result};
+use engine::ids::TabletId;
+use engine::raft::{Peer, RaftOptions};
+use engine::replica::{Replica, ReplicaSetup};
+use engine::tablet::superblock::Superblock;
+use engine::wal::Wal;
+
+use super::super::exit::ExitError;
+use super::super::options::text;
+use crate::config;
+use crate::dirs::{Directory, StoppedServer, open_stopped};
+use crate::server::flags::Flags;
+use nyala_common::env::Env;
+
+/// Bytes of decoded pages that a tool keeps.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// Opens the directories that the flags name.
+pub async fn open_server(env: &Env, flags: &Flags) -> Result<StoppedServer, ExitError> {
+    let (wal, _) = config::directories(flags).map_err(ExitError::usage)?;
+    let data = flags.list("fs_data_dirs");
+    env.run(|| open_stopped(env, &wal, &data)).await.map_err(ExitError::start)
+}
+
+/// Returns a view of a directory that keeps changes in memory.
+pub fn view(dir: &Directory) -> Arc<dyn Disk> {
+    Arc::new(OverlayDisk::new(dir.disk.clone()))
+}
+
+/// Lists the tablets that have a superblock, readable or not, with their directories.
+pub fn tablets(server: &StoppedServer) -> Result<Vec<(TabletId, Arc<Directory>)>> {
+    let mut found = Vec::new();
+    for dir in &server.data {
+        let listed = Superblock::list(&*view(dir)).map_err(|error| error.context(&dir.path))?;
+        found.extend(listed.into_iter().map(|tablet| (tablet, dir.clone())));
+    }
+    found.sort_by_key(|(tablet, _)| *tablet);
+    Ok(found)
+}
+
+/// Returns the tablet that the command line names, and its directory.
+pub fn named_tablet(server: &StoppedServer, matches: &ArgMatches) -> Result<(TabletId, Arc<Directory>)> {
+    let id = TabletId::parse(text(matches, "tablet").unwrap_or_default().as_bytes())?;
+    let found = tablets(server)?.into_iter().find(|(tablet, _)| *tablet == id);
+    found.ok_or_else(|| Error::not_found(format!("tablet {id}: no superblock in these directories")))
+}
+
+/// Opens a replica and its log over views: recovery happens in memory.
+pub fn open_replica(
+    env: &Env,
+    server: &StoppedServer,
+    dir: &Directory,
+    tablet: TabletId,
+) -> Result<(Replica, Wal)> {
+    let setup = ReplicaSetup {
+        me: Peer::voter(server.uuid, "127.0.0.1", 0),
+        options: RaftOptions::default(),
+        seed: env.rng.next_u64(),
+    };
+    let (wal, data) = (view(&server.wal), view(dir));
+    // A cell that was written may have any size.
+    let config = TabletConfig { cell_bytes_max: usize::MAX, ..TabletConfig::default() };
+    let cache = PageCache::new(CACHE_BYTES);
+    let (replica, log, _) = Replica::open(wal, data, tablet, setup, config, cache)?;
+    Ok((replica, log))
+}
+
+/// Returns true for an error that means "no such file".
+pub fn is_missing(error: &Error) -> bool {
+    error.kind == ErrorKind::NotFound
+}
