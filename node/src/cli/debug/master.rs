@@ -39,6 +39,7 @@ use crate::server_clock::ServerClock;
 use nyala_client::definitions;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::security::RpcCaller;
 use nyala_proto::kudu::server::{GetStatusRequestPb, GetStatusResponsePb};
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
@@ -260,7 +261,8 @@ fn start(env: &Env, config: &MasterConfig, replica: Replica, log: engine::wal::W
         log_sync: true,
         pending_bytes_max: usize::MAX,
         frame_bytes_max: config.rpc.max_message_bytes,
-        peers: RaftTransport::new(env, transport),
+        // It has no peers, so it calls none.
+        peers: RaftTransport::new(env, transport, RpcCaller::from(USER)),
         on_failure: Arc::new(|| {}),
         on_change: Arc::new(|| {}),
         on_completed: Arc::new(|_, _, _| {}),
