@@ -234,7 +234,9 @@ impl Raw {
     /// Connects and negotiates.
     async fn negotiated(env: &Env, addr: SocketAddr) -> Raw {
         let mut raw = Raw::silent(env, addr).await;
-        let mut negotiation = ClientNegotiation::new("mallory");
+        // Heartbeats are taken from the user of the servers only.
+        let user = env.disks.process_user().unwrap();
+        let mut negotiation = ClientNegotiation::new(&user);
         let mut send = negotiation.hello();
         loop {
             raw.write(&send).await;

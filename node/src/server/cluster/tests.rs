@@ -248,7 +248,7 @@ impl Cluster {
         self.wait("a master leads", || self.leader().is_some()).await;
         let at = self.leader().expect("a master leads");
         let target = &self.config.master_names()[at];
-        let proxy = Proxy::new(self.env.clone(), target.as_str(), "root");
+        let proxy = Proxy::new(self.env.clone(), target.as_str(), "nyala");
         let until = self.env.now().mono.after(PATIENCE);
         let call = proxy.call("kudu.master.MasterService", method, request, until, CallOptions::default());
         call.await.expect("the call gets a reply").message
