@@ -20,7 +20,8 @@ use engine::raft::{
 use engine::time::{ClockReading, Instant, Timestamp, WallTime};
 use engine::wal::ReplicateEntry;
 
-use engine_testkit::group::node::{Disk, Node};
+use engine_testkit::group::node::Node;
+use engine_testkit::group::server_disk::Disk;
 
 const TABLET: TabletId = Uuid([7; 16]);
 

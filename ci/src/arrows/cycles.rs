@@ -33,8 +33,15 @@ struct Source {
     named: Vec<Vec<String>>,
 }
 
-/// Returns the cycles among `files`, which are paths under the crate's sources with their text; each cycle is sorted.
-pub fn cycles(files: &[(String, String)]) -> Result<Vec<Vec<String>>> {
+/// Files that import each other, sorted, and the arrows among them.
+pub struct Cycle {
+    pub files: Vec<String>,
+    /// One line for each arrow: `a.rs → b.rs: crate::b::B, crate::b::f`.
+    pub arrows: Vec<String>,
+}
+
+/// Returns the cycles among `files`, which are paths under the crate's sources with their text.
+pub fn cycles(files: &[(String, String)]) -> Result<Vec<Cycle>> {
     let mut sources = BTreeMap::new();
     let has_library = files.iter().any(|(file, _)| file == "lib.rs");
     for (file, text) in files {
@@ -45,11 +52,28 @@ pub fn cycles(files: &[(String, String)]) -> Result<Vec<Vec<String>>> {
         let parsed = syn::parse_file(text).with_context(|| format!("parsing {file}"))?;
         sources.insert(paths::module_of(file), source(file, &parsed));
     }
-    let arrows: BTreeMap<&str, BTreeSet<&str>> = sources
+    let arrows: Arrows<'_> = sources
         .iter()
         .map(|(module, source)| (source.file.as_str(), arrows(&sources, module, source)))
         .collect();
-    Ok(connected(&arrows))
+    let sets = connected(&arrows).into_iter();
+    Ok(sets.map(|files| Cycle { arrows: among(&arrows, &files), files }).collect())
+}
+
+/// The files that each file imports, with the paths that name them.
+type Arrows<'a> = BTreeMap<&'a str, BTreeMap<&'a str, BTreeSet<String>>>;
+
+/// Returns one line for each arrow among `files`.
+fn among(arrows: &Arrows<'_>, files: &[String]) -> Vec<String> {
+    let has = |file: &str| files.iter().any(|other| other == file);
+    let mut lines = Vec::new();
+    for (from, targets) in arrows.iter().filter(|(from, _)| has(from)) {
+        for (to, paths) in targets.iter().filter(|(to, _)| has(to)) {
+            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+            lines.push(format!("{from} → {to}: {}", paths.join(", ")));
+        }
+    }
+    lines
 }
 
 fn source(file: &str, parsed: &syn::File) -> Source {
@@ -130,10 +154,20 @@ fn name(item: &syn::Item) -> Option<String> {
 
 type Sources = BTreeMap<Vec<String>, Source>;
 
-/// Returns the other files that a file imports.
-fn arrows<'a>(sources: &'a Sources, module: &[String], source: &Source) -> BTreeSet<&'a str> {
-    let targets = source.named.iter().filter_map(|path| target(sources, &absolute(sources, module, path), 0));
-    targets.filter(|file| *file != source.file).collect()
+/// Returns the other files that a file imports, with the paths that name them.
+fn arrows<'a>(
+    sources: &'a Sources,
+    module: &[String],
+    source: &Source,
+) -> BTreeMap<&'a str, BTreeSet<String>> {
+    let mut found: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for path in &source.named {
+        let path = absolute(sources, module, path);
+        if let Some(file) = target(sources, &path, 0).filter(|file| *file != source.file) {
+            found.entry(file).or_default().insert(path.join("::"));
+        }
+    }
+    found
 }
 
 /// A path may begin with a child module's name.
@@ -165,7 +199,7 @@ fn target<'a>(sources: &'a Sources, path: &[String], reexports: usize) -> Option
 }
 
 /// Returns the sets of files that reach each other.
-fn connected(arrows: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
+fn connected(arrows: &Arrows<'_>) -> Vec<Vec<String>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         arrows.keys().map(|from| (*from, reach(arrows, from))).collect();
     let mut sets = BTreeSet::new();
@@ -180,12 +214,12 @@ fn connected(arrows: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
 }
 
 /// Returns the files that can be reached from one.
-fn reach<'a>(arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BTreeSet<&'a str> {
+fn reach<'a>(arrows: &Arrows<'a>, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
-    let mut open: Vec<&str> = arrows[from].iter().copied().collect();
+    let mut open: Vec<&str> = arrows[from].keys().copied().collect();
     while let Some(file) = open.pop() {
         if reached.insert(file) {
-            open.extend(arrows.get(file).into_iter().flatten());
+            open.extend(arrows.get(file).into_iter().flat_map(BTreeMap::keys));
         }
     }
     reached
@@ -197,7 +231,7 @@ mod tests {
 
     fn found(files: &[(&str, &str)]) -> Vec<Vec<String>> {
         let files: Vec<_> = files.iter().map(|(file, text)| (file.to_string(), text.to_string())).collect();
-        cycles(&files).expect("the sources parse")
+        cycles(&files).expect("the sources parse").into_iter().map(|cycle| cycle.files).collect()
     }
 
     #[test]

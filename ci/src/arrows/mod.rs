@@ -65,11 +65,12 @@ fn check_cycles(root: &Path, member: &str, findings: &mut Vec<String>) -> Result
         files.push((path.strip_prefix(&source).expect("it was found under it").display().to_string(), text));
     }
     for cycle in cycles::cycles(&files).with_context(|| format!("in {member}/src"))? {
-        let files = cycle.join(", ");
-        if is_known(member, &cycle) {
+        let files = cycle.files.join(", ");
+        if is_known(member, &cycle.files) {
             println!("known cycle: {member}/src: {files}");
         } else {
-            findings.push(format!("{member}/src: files import each other in a cycle: {files}"));
+            let arrows = cycle.arrows.join("\n  ");
+            findings.push(format!("{member}/src: files import each other in a cycle: {files}\n  {arrows}"));
         }
     }
     Ok(())

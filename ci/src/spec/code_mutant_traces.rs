@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::command::CommandLine;
 
-use super::report;
+use super::report::{self, CodeMutantRow};
 use super::tlc::Tlc;
 use super::trace::TraceFile;
 use super::trace_checking::replay;
@@ -22,15 +22,6 @@ const MARK: &str = "# Traces: lockstep";
 /// Randomized tests per start of TLC.
 const BATCH: usize = 12;
 const BATCHES_MAX: usize = 6;
-
-pub struct CodeMutantRow {
-    pub name: String,
-    pub about: String,
-    /// Randomized tests until the mutant was killed, or all.
-    pub storms: usize,
-    /// The action that the spec rejected.
-    pub action: Option<&'static str>,
-}
 
 /// Runs each mutant whose name contains `only`; `steps` are those of a randomized test.
 pub fn run(root: &Path, tlc: &Tlc, only: Option<&str>, steps: u64, write: bool) -> Result<()> {

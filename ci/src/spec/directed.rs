@@ -16,7 +16,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::command::CommandLine;
 
 use super::model::Model;
-use super::report;
+use super::options::example;
+use super::report::{self, DirectedRow};
 use super::spec_mutants::SpecMutant;
 use super::tla::TlaValue;
 use super::tlc::{RandomWalk, Tlc, TlcVerdict};
@@ -52,14 +53,6 @@ struct Script {
     steps: Vec<TlaValue>,
     /// Number of steps that the complete spec allows.
     allowed: usize,
-}
-
-pub struct DirectedRow {
-    pub name: String,
-    pub origin: String,
-    pub steps: usize,
-    pub refused: String,
-    pub right: bool,
 }
 
 /// Creates scripts, with `walks` random ones of each model, and drives the code through them.
@@ -336,7 +329,7 @@ fn drive(root: &Path, scripts: &[Script]) -> Result<Vec<DirectedRow>> {
         fs::write(&path, script.text()?)?;
         files.push(path);
     }
-    let example = super::example("raft_script")?;
+    let example = example("raft_script")?;
     let said = CommandLine::new(&example).args(files).output()?;
     let told: Vec<&str> = said.stdout.lines().collect();
     ensure!(told.len() == scripts.len(), "raft_script broke off: {}{}", said.stdout, said.stderr);

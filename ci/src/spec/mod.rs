@@ -6,6 +6,7 @@
 mod code_mutant_traces;
 mod directed;
 mod model;
+mod options;
 mod report;
 mod spec_mutants;
 mod tla;
@@ -15,13 +16,15 @@ mod trace_checking;
 mod traces;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
 use crate::steps::Steps;
 use model::{Model, Size};
+use options::STORM_STEPS;
+pub use options::SpecOptions;
 use report::{ModelRow, MutantRow};
 use spec_mutants::SpecMutant;
 use tlc::{RandomWalk, Tlc, TlcOutcome, TlcVerdict};
@@ -29,70 +32,6 @@ use traces::{kept_traces, lockstep_traces, sim_traces, trace_files};
 
 /// Steps of one random behaviour in the deep models.
 const WALK_DEPTH: u32 = 120;
-
-/// Steps of one randomized Raft test: about 600 events.
-const STORM_STEPS: u64 = 12_000;
-
-/// Checks to run; by default the smoke and the full models, and the traces in `spec/traces`.
-#[derive(clap::Args)]
-pub struct SpecOptions {
-    /// Only the small models and the traces kept in spec/traces
-    #[arg(long)]
-    smoke: bool,
-    /// The spec mutants: each must be rejected by the property named for it
-    #[arg(long)]
-    mutants: bool,
-    /// Random behaviours of the deep models
-    #[arg(long)]
-    deep: bool,
-    /// Time for all walks of the deep models together, in minutes
-    #[arg(long, default_value_t = 10)]
-    minutes: u64,
-    /// Traces of this many seeds of the simulator, faults on
-    #[arg(long, value_name = "N")]
-    traces: Option<u64>,
-    /// With --traces: fault profiles, as for `cargo sim run --profile`; each gets its share of the seeds
-    #[arg(long, value_delimiter = ',', default_value = "swarm,disk")]
-    profile: Vec<String>,
-    /// With --traces: size of the runs, as for `cargo sim run --size`
-    #[arg(long, default_value = "full")]
-    size: String,
-    /// Traces of this many seeds of the randomized Raft tests, faults on
-    #[arg(long, value_name = "N")]
-    storms: Option<u64>,
-    /// Drive the code along behaviours of the models and counterexamples of the spec mutants
-    #[arg(long)]
-    directed: bool,
-    /// With --directed: random behaviours of each model
-    #[arg(long, default_value_t = 25)]
-    walks: u64,
-    /// Code mutants of sim/mutants, which trace checking must kill
-    #[arg(long, alias = "code-mutants")]
-    planted: bool,
-    /// The trace files in this folder, or this file
-    #[arg(long, value_name = "PATH")]
-    trace_files: Option<PathBuf>,
-    /// With --mutants, --directed and --planted: only those with this text in the name of model, guard, property or
-    /// file
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
-    /// TLC's threads
-    #[arg(long, default_value_t = 2)]
-    workers: u32,
-    /// The first seed of --traces, --storms and --deep
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Write the results into the tables of spec/README.md
-    #[arg(long)]
-    write: bool,
-}
-
-impl SpecOptions {
-    fn chooses(&self) -> bool {
-        let traces = self.traces.is_some() || self.storms.is_some() || self.trace_files.is_some();
-        self.smoke || self.mutants || self.deep || self.directed || self.planted || traces
-    }
-}
 
 /// Runs the checks of every pull request.
 pub fn smoke(root: &Path, steps: &mut Steps) {
@@ -218,9 +157,4 @@ fn deep(root: &Path, tlc: &Tlc, options: &SpecOptions) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the path of an example: beside this program, which the same cargo built.
-fn example(name: &str) -> Result<PathBuf> {
-    Ok(std::env::current_exe()?.with_file_name("examples").join(name))
 }

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::code_mutant_traces::CodeMutantRow;
-use super::directed::DirectedRow;
 use super::model::Model;
 use super::spec_mutants::SpecMutant;
 use super::tlc::{TlcOutcome, children_cpu};
@@ -176,6 +174,23 @@ fn replace(text: &str, name: &str, table: &str) -> Result<String> {
     let (before, rest) = text.split_once(&from).with_context(missing)?;
     let (_, after) = rest.split_once(&to).with_context(missing)?;
     Ok(format!("{before}{from}{table}{to}{after}"))
+}
+
+pub struct CodeMutantRow {
+    pub name: String,
+    pub about: String,
+    /// Randomized tests until the mutant was killed, or all.
+    pub storms: usize,
+    /// The action that the spec rejected.
+    pub action: Option<&'static str>,
+}
+
+pub struct DirectedRow {
+    pub name: String,
+    pub origin: String,
+    pub steps: usize,
+    pub refused: String,
+    pub right: bool,
 }
 
 #[cfg(test)]

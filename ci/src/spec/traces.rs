@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::options::{STORM_STEPS, SpecOptions, example};
+use super::report;
 use super::tlc::{self, Tlc};
 use super::trace::{ACTIONS, TraceFile, begins_with};
 use super::trace_checking::{RejectedTrace, replay};
-use super::{STORM_STEPS, SpecOptions, example, report};
 use crate::command::CommandLine;
 
 /// Events below which a seed's traces are of little use.

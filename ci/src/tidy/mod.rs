@@ -1,8 +1,10 @@
-//! Style that compiler and clippy do not check: sizes, docs, words, names, cited paths, licence, committed data.
+//! Style that compiler and clippy do not check: sizes, docs, words, names, cited paths, dependencies, licence,
+//! committed data.
 //!
 //! ```text
 //!   rust.rs    sizes and docs of a file      words.rs   words of ci/STYLE.md in comments.rs' prose
 //!   names.rs   names of public types         cited.rs   paths that pages and TLA+ modules name
+//!   dependencies.rs   dependencies that no source names
 //! ```
 //!
 //! Only files that git tracks are read. Generated sources ([`proto::GENERATED`]) are checked for freshness alone, in
@@ -10,6 +12,7 @@
 
 mod cited;
 mod comments;
+mod dependencies;
 mod names;
 pub mod rust;
 mod words;
@@ -73,6 +76,7 @@ pub fn run(root: &Path, options: &TidyOptions) -> Result<()> {
     }
     lints.words.report(&mut findings);
     lints.names.report(&mut findings);
+    dependencies::check(root, &files, &mut findings)?;
     check_corpora(root, &files, &mut findings)?;
     check_licence(root, &files, &mut findings)?;
     report(findings)

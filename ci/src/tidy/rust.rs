@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
@@ -100,11 +101,17 @@ impl<'ast> Visit<'ast> for Sizes {
     }
 }
 
-/// Returns true if these attributes hold `#[cfg(test)]`.
+/// Returns true if these attributes hold `#[cfg(test)]`, or `#[cfg(all(test, …))]`.
 pub fn is_cfg_test(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|attr| {
-        attr.path().is_ident("cfg") && attr.parse_args::<syn::Ident>().is_ok_and(|ident| ident == "test")
+        attr.path().is_ident("cfg") && attr.parse_args::<syn::Meta>().is_ok_and(|meta| needs_test(&meta))
     })
+}
+
+fn needs_test(condition: &syn::Meta) -> bool {
+    let syn::Meta::List(list) = condition else { return condition.path().is_ident("test") };
+    let parts = list.parse_args_with(Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated);
+    list.path.is_ident("all") && parts.is_ok_and(|parts| parts.iter().any(needs_test))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::load_driver::{DrivenCluster, Latency, split_args};
 use super::report::{ReportSpec, Sample};
-use super::{Turn, VersusOptions};
+use super::round::{Turn, VersusOptions};
 
 pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-FLUSH.md",

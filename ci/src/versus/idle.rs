@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::Turn;
 use super::measure::Cpu;
 use super::report::{Metric, Sample};
+use super::round::Turn;
 
 const WORKLOAD: &str = "1,000 idle tablets, 3 replicas";
 const TABLES: usize = 20;

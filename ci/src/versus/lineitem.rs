@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::measure::{self, Cpu};
 use super::report::{Cell, Metric, ReportSpec, Sample};
-use super::{Turn, VersusOptions};
+use super::round::{Turn, VersusOptions};
 use crate::command::CommandLine;
 use crate::interop::cluster::Cluster;
 use crate::interop::daemon::{Role, ServerKind};

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::Turn;
 use super::measure::{self, Cpu};
 use super::report::{Metric, Sample};
+use super::round::Turn;
 use crate::command::{CommandLine, Output};
 use crate::interop::cluster::Cluster;
 use crate::interop::daemon::ServerKind;

@@ -4,9 +4,10 @@
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use super::measure;
 use super::report::{ReportSpec, Sample};
+use super::round::{Turn, VersusOptions};
 use super::single::measured;
-use super::{Turn, VersusOptions, measure};
 
 pub const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-LOADGEN.md",

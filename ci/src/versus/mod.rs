@@ -13,6 +13,7 @@
 //!   latency.rs     insert, update and read by key: one client and 16, the WAL beside the data and elsewhere
 //!   lineitem.rs    TPC-H's lineitem, beside Parquet files too
 //!   load_driver.rs runs `benches/drive` against a round's cluster: results and costs
+//!   round.rs       one round: its server, options and fresh cluster
 //!   measure.rs     processes and folders → CPU, memory, bytes; the tool's output → rows and seconds
 //!   report.rs      samples → medians, spreads, a report under benches/
 //!   charts.rs      reports → charts of throughput, latency and memory beside Kudu
@@ -28,78 +29,22 @@ mod loadgen;
 mod measure;
 mod replicated;
 mod report;
+mod round;
 mod single;
 mod ycsb;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
-use clap::{Parser, ValueEnum};
+use clap::ValueEnum;
 
-use crate::command::{Output, cargo};
-use crate::interop::cluster::{Cluster, ClusterPlan};
-use crate::interop::daemon::ServerKind;
+use crate::command::cargo;
 use crate::interop::packages::Packages;
 use crate::interop::{ServerChoice, server, target_dir};
 use crate::steps::Steps;
-use report::{Cell, Metric, ReportInput, ReportSpec, Sample};
-
-#[derive(Parser)]
-pub struct VersusOptions {
-    /// The parts to measure, each with a separate report; all of them if none is named
-    parts: Vec<Part>,
-    /// Rounds of each server per setting
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Path of a built nyala program
-    #[arg(long, value_name = "PROGRAM")]
-    nyala: Option<PathBuf>,
-    /// Path of a built program of benches/drive
-    #[arg(long, value_name = "PROGRAM")]
-    drive: Option<PathBuf>,
-    /// With loadgen, ycsb and flush: rows to load
-    #[arg(long)]
-    rows: Option<u64>,
-    /// With ycsb and latency: duration of each workload, in seconds
-    #[arg(long, default_value_t = 4.0)]
-    seconds: f64,
-    /// With ycsb: memory budget of the tablet server, in MiB
-    #[arg(long, default_value_t = 1024)]
-    memory_mib: u64,
-    /// With latency: a folder for the WAL, on another device than the target folder
-    #[arg(long, default_value = "/dev/shm")]
-    wal_dir: PathBuf,
-    /// With lineitem: TPC-H's scale factor; 1 is 6 million rows
-    #[arg(long, default_value_t = 0.1)]
-    scale: f64,
-    /// A note for the reports
-    #[arg(long, default_value = "")]
-    note: String,
-    /// Print the tables only, leave the reports alone
-    #[arg(long)]
-    dry: bool,
-    /// Draw the charts from the reports that are there, without measuring
-    #[arg(long, conflicts_with_all = ["parts", "dry"])]
-    charts: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
-    /// One replica
-    Single,
-    /// Three replicas
-    Replicated,
-    /// More loads with one replica and three
-    Loadgen,
-    /// YCSB
-    Ycsb,
-    /// Flushes in the background
-    Flush,
-    /// Latency of operations by key
-    Latency,
-    /// TPC-H's lineitem
-    Lineitem,
-}
+use report::{ReportInput, ReportSpec, Sample};
+pub use round::VersusOptions;
+use round::{Part, Prepared, Turn};
 
 impl Part {
     fn page(self) -> ReportSpec {
@@ -141,12 +86,6 @@ impl Part {
             Part::Latency => latency::turn(turn),
             Part::Lineitem => lineitem::turn(turn),
         }
-    }
-}
-
-impl VersusOptions {
-    fn wants(&self, part: Part) -> bool {
-        self.parts.is_empty() || self.parts.contains(&part)
     }
 }
 
@@ -201,15 +140,6 @@ fn measure(root: &Path, options: &VersusOptions, part: Part, prepared: &Prepared
     });
 }
 
-struct Prepared {
-    packages: Packages,
-    nyala: ServerKind,
-    kudu: ServerKind,
-    /// The program of `benches/drive`; absent if no part needs it.
-    drive: PathBuf,
-    target: PathBuf,
-}
-
 fn prepare(root: &Path, options: &VersusOptions) -> Result<Prepared> {
     let target = target_dir()?;
     let packages = Packages::fetch(root, &target.join("interop"))?;
@@ -225,46 +155,4 @@ fn prepare(root: &Path, options: &VersusOptions) -> Result<Prepared> {
         cargo(root, &["build", "--quiet", "--release", "--package", "benches", "--bin", "drive"])?;
     }
     Ok(Prepared { packages, nyala, kudu, drive, target })
-}
-
-/// One server's round.
-struct Turn<'a> {
-    packages: &'a Packages,
-    drive: &'a Path,
-    options: &'a VersusOptions,
-    server: &'a ServerKind,
-    log_sync: bool,
-    target: &'a Path,
-}
-
-impl Turn<'_> {
-    /// Starts a fresh cluster; returns it with its folder. The tablet servers get these flags too.
-    fn cluster(
-        &self,
-        masters: usize,
-        tablet_servers: usize,
-        flags: &[String],
-    ) -> Result<(Cluster, tempfile::TempDir)> {
-        let dir = tempfile::tempdir_in(self.target)?;
-        let sync = match self.server {
-            ServerKind::Nyala(_) => format!("--log_sync={}", self.log_sync),
-            ServerKind::Kudu(..) => format!("--log_force_fsync_all={}", self.log_sync),
-        };
-        let tserver_gflags = [&[sync], flags].concat();
-        let plan = ClusterPlan { masters, tablet_servers, tserver_gflags, ..ClusterPlan::default() };
-        Ok((Cluster::started(self.server.clone(), dir.path(), &plan)?, dir))
-    }
-
-    /// Runs a command of the tool, which must succeed.
-    fn kudu(&self, words: &[&str]) -> Result<String> {
-        let Output { success, stdout, stderr } = self.packages.kudu_tool().args(words).output()?;
-        ensure!(success, "kudu {}: {stderr}", words.join(" "));
-        Ok(stdout)
-    }
-
-    fn sample(&self, workload: &str, measure: Metric, value: f64) -> Sample {
-        let (log_sync, server) = (self.log_sync, self.server.name());
-        let cell = Cell { workload: workload.to_string(), log_sync, measure, server };
-        Sample { cell, value }
-    }
 }

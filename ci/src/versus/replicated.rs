@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::idle;
 use super::measure::{self, Cpu, Timed};
 use super::report::{Metric, ReportSpec, Sample};
-use super::{Turn, idle};
+use super::round::Turn;
 use crate::interop::cluster::Cluster;
 use crate::interop::daemon::Daemon;
 use crate::interop::rpc;

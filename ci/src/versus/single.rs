@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::Turn;
 use super::measure::{self, Cpu, Timed};
 use super::report::{Metric, ReportSpec, Sample};
+use super::round::Turn;
 use crate::interop::cluster::Cluster;
 
 pub const PAGE: ReportSpec = ReportSpec {

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::load_driver::{DrivenCluster, DriverResult, Latency, split_args};
 use super::report::{ReportSpec, Sample};
-use super::{Prepared, Turn, VersusOptions};
+use super::round::{Prepared, Turn, VersusOptions};
 use crate::command::CommandLine;
 
 pub const PAGE: ReportSpec = ReportSpec {

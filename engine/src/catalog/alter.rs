@@ -9,7 +9,7 @@ use super::delete::soft_deleted;
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::partition_setup;
 use super::record::{SystemRowKey, TableLifecycle, TableRecord, TabletLifecycle};
-use super::tserver_tasks::TaskKind;
+use super::task_queue::TaskKind;
 use super::{Catalog, CatalogConfig, CatalogEffects, CatalogNote};
 use crate::error::Error;
 use crate::ids::{ColumnId, TableId, TabletId};

@@ -7,7 +7,7 @@ use super::placement::ReplicaCounts;
 use super::record::{
     ConsensusState, PeerRecord, SystemRowKey, TableLifecycle, TabletLifecycle, TabletRecord,
 };
-use super::tserver_tasks::{TaskKey, TaskKind};
+use super::task_queue::{TaskKey, TaskKind};
 use super::{Catalog, CatalogEffects, CatalogNote, Tablet};
 use crate::error::Error;
 use crate::ids::{PeerId, TableId, TabletId};

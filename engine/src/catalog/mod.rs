@@ -28,6 +28,9 @@ mod create;
 mod delete;
 mod error;
 mod extra_config;
+mod heartbeat;
+mod id_rng;
+mod membership;
 mod partition_setup;
 mod placement;
 mod queries;
@@ -37,6 +40,7 @@ mod repair;
 mod secrets;
 mod table_attributes;
 mod tablet_report;
+mod task_queue;
 mod tserver_tasks;
 mod tservers;
 
@@ -53,7 +57,14 @@ pub use self::commands::{
 pub use self::config::CatalogConfig;
 pub use self::consistency::{CatalogCheck, CatalogFinding, FindingSeverity, StoredSystemRow, check_catalog};
 pub use self::error::{CatalogError, CatalogErrorCode, CatalogResult};
-use self::placement::IdRng;
+use self::heartbeat::Tserver;
+pub use self::heartbeat::{
+    Heartbeat, HeartbeatReply, ReplicaState, ReplicaStats, ReportedDataState, ReportedTablet, TabletReport,
+    TserverContact, TserverRegistration,
+};
+use self::id_rng::IdRng;
+use self::membership::PendingRepair;
+pub use self::membership::{MembershipChange, ReportedHealth};
 pub use self::queries::{
     CatalogCounts, LocationsQuery, TableEntry, TableSizes, TableStatistics, TabletEntry, TserverEntry,
 };
@@ -63,16 +74,9 @@ pub use self::record::{
     SECRETS_ENTRY_TYPE, ServerRecord, SystemRecord, SystemRowKey, SystemRowWrite, TableLifecycle,
     TableRecord, TabletLifecycle, TabletRecord, TokenKeyRecord,
 };
-use self::repair::PendingRepair;
-pub use self::repair::{MembershipChange, ReportedHealth};
 pub use self::table_attributes::ATTRIBUTE_PREFIX;
-use self::tserver_tasks::TaskQueue;
-pub use self::tserver_tasks::{CreateTabletCall, TaskKey, TaskKind, TserverCall, TserverRequest};
-use self::tservers::Tserver;
-pub use self::tservers::{
-    Heartbeat, HeartbeatReply, ReplicaState, ReplicaStats, ReportedDataState, ReportedTablet, TabletReport,
-    TserverContact, TserverRegistration,
-};
+use self::task_queue::TaskQueue;
+pub use self::task_queue::{CreateTabletCall, TaskKey, TaskKind, TserverCall, TserverRequest};
 use crate::error::Error;
 use crate::ids::{PeerId, TableId, TabletId, Uuid};
 use crate::schema::Schema;

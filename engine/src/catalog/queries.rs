@@ -5,8 +5,8 @@ use std::ops::Bound::{Included, Unbounded};
 
 use super::commands::TableRef;
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
+use super::heartbeat::{ReportedDataState, ReportedTablet, TserverRegistration};
 use super::record::{TableLifecycle, TableRecord, TabletLifecycle, TabletRecord};
-use super::tservers::{ReportedDataState, ReportedTablet, TserverRegistration};
 use super::{Catalog, CatalogConfig, Table};
 use crate::error::Error;
 use crate::ids::{PeerId, TableId, TabletId, Uuid};

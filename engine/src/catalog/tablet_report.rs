@@ -1,9 +1,9 @@
 //! Tablet reports and their effects: tablets start running, alterations finish, evicted and deleted replicas are
 //! removed.
 
+use super::heartbeat::{ReplicaState, ReportedDataState, ReportedTablet};
 use super::record::{ConsensusState, SystemRowKey, TableLifecycle, TabletLifecycle};
-use super::tserver_tasks::{TaskKey, TaskKind};
-use super::tservers::{ReplicaState, ReportedDataState, ReportedTablet};
+use super::task_queue::{TaskKey, TaskKind};
 use super::{Catalog, CatalogEffects, CatalogNote, Tablet};
 use crate::ids::{PeerId, TableId, TabletId};
 use crate::time::ClockReading;

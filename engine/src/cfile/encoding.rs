@@ -24,7 +24,7 @@ use std::sync::Arc;
 use super::bitshuffle::{Signedness, pack, pack_u32, unpack, unpack_u32};
 use super::compress::PAGE_BYTES_MAX;
 use super::decoded_page::{DecodedPage, Dictionary, PageCells};
-use super::key_index::common_prefix;
+use super::key_prefix::common_prefix;
 use crate::codec::{ByteReader, put_bytes};
 use crate::error::{Error, Result};
 use crate::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};

@@ -78,59 +78,6 @@ fn big_endian<'a>(physical: PhysicalType, cell: &[u8], buffer: &'a mut [u8; 16])
     out
 }
 
-/// The first key of each page, encoded, with which the page of a key is found.
-///
-/// The first eight bytes of all keys are stored contiguously as integers, so that most of a search touches little
-/// memory.
-#[derive(Debug, Default)]
-pub struct PageFirstKeys {
-    prefixes: Vec<u64>,
-    keys: Vec<Vec<u8>>,
-}
-
-impl PageFirstKeys {
-    /// Creates the list from keys in ascending order.
-    pub fn new(keys: impl Iterator<Item = Vec<u8>>) -> PageFirstKeys {
-        let keys: Vec<Vec<u8>> = keys.collect();
-        PageFirstKeys { prefixes: keys.iter().map(|key| key_prefix(key)).collect(), keys }
-    }
-
-    /// Bytes of memory allocated.
-    pub fn byte_size(&self) -> usize {
-        let key = |key: &Vec<u8>| size_of::<Vec<u8>>() + key.capacity();
-        self.keys.iter().map(key).sum::<usize>() + size_of_val(&self.prefixes[..])
-    }
-
-    /// Returns the last page whose first key is not above `key`; `None` if `key` is before all.
-    pub fn page_of(&self, key: &[u8]) -> Option<usize> {
-        let wanted = key_prefix(key);
-        let first = self.prefixes.partition_point(|prefix| *prefix < wanted);
-        let alike = self.prefixes[first..].partition_point(|prefix| *prefix == wanted);
-        let not_above = self.keys[first..first + alike].partition_point(|first_key| &first_key[..] <= key);
-        (first + not_above).checked_sub(1)
-    }
-}
-
-/// Returns the first eight bytes as an integer of the same order. Shorter keys are padded with zeros.
-#[inline]
-pub fn key_prefix(key: &[u8]) -> u64 {
-    match key.first_chunk::<8>() {
-        Some(bytes) => u64::from_be_bytes(*bytes),
-        None => {
-            let mut bytes = [0; 8];
-            bytes[..key.len()].copy_from_slice(key);
-            u64::from_be_bytes(bytes)
-        }
-    }
-}
-
-/// Returns the number of leading bytes that two keys share.
-pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0).take_while(|(a, b)| a == b).count();
-    let rest = a[8 * words..].iter().zip(&b[8 * words..]).take_while(|(a, b)| a == b).count();
-    8 * words + rest
-}
-
 /// The key index of a rowset.
 pub struct KeyIndex {
     stream: StreamReader,
@@ -229,6 +176,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cfile::page_first_keys::PageFirstKeys;
 
     proptest! {
         #[test]

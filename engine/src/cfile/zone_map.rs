@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::key_index::key_prefix;
+use super::key_prefix::key_prefix;
 use super::page_index::PageEntry;
 use crate::schema::PhysicalType;
 use crate::schema::predicate::{Predicate, PredicateKind, compare_cells};

@@ -1,34 +1,10 @@
 //! Gated output: messages and replies held until the metadata they depend on is durable (Raft §5.2, figure 2:
 //! "persistent state, updated on stable storage before responding").
 
-use std::collections::VecDeque;
-
+use super::gated_output::GatedOutput;
 use super::interface::{RaftEffects, RaftMessage, RaftReply};
 use super::{Peer, Raft, RoleState, StepContext};
-use crate::ids::{PeerId, Term};
 use crate::note::raft::RaftAction;
-
-/// Gated messages and replies, in the order they were created.
-#[derive(Default)]
-pub(super) struct DurabilityGate {
-    /// Number of the metadata emitted last.
-    emitted: u64,
-    /// Number of the last metadata that changed term or vote: output created now depends on it.
-    required: u64,
-    durable: u64,
-    /// Terms and votes that are not durable yet, by number.
-    votes: VecDeque<(u64, Term, Option<PeerId>)>,
-    gated: VecDeque<(u64, GatedOutput)>,
-    /// True if the start is noted as a creation.
-    pub fresh: bool,
-    /// Term and vote before the stored metadata, if that metadata records an election won.
-    pub elected: Option<(Term, Option<PeerId>)>,
-}
-
-enum GatedOutput {
-    Message(Peer, RaftMessage),
-    Reply(u64, RaftReply),
-}
 
 impl Raft {
     /// Has the metadata stored. `gates`: its term or vote changed, so no output leaves before it is durable.

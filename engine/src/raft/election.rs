@@ -14,28 +14,12 @@ use super::interface::{
     RaftEffects, RaftMessage, RaftReply, VoteError, VoteErrorKind, VoteRequest, VoteResponse,
 };
 use super::vote::{VoteDecision, decide_vote};
+use super::vote_tally::VoteTally;
 use super::{Raft, RoleState, StepContext};
 use crate::error::Result;
 use crate::ids::{OpId, PeerId, Term};
 use crate::note::raft::RaftAction;
 use crate::time::Instant;
-
-/// The votes of one term, or the responses to one pre-vote.
-pub(super) struct VoteTally {
-    pub term: Term,
-    pub votes: BTreeMap<PeerId, bool>,
-}
-
-impl VoteTally {
-    fn new(term: Term) -> VoteTally {
-        VoteTally { term, votes: BTreeMap::new() }
-    }
-
-    /// A tally with the vote of the candidate itself.
-    pub fn won(term: Term, me: PeerId) -> VoteTally {
-        VoteTally { term, votes: BTreeMap::from([(me, true)]) }
-    }
-}
 
 impl Raft {
     pub(super) fn tick(&mut self, ctx: &mut StepContext<'_>) {

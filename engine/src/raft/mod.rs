@@ -35,17 +35,22 @@ pub mod consensus_meta;
 mod durability_gate;
 mod election;
 mod follower;
+mod gated_output;
 mod hibernation;
 pub mod interface;
 mod leader;
+mod leader_state;
+mod leadership_transfer;
 mod log;
 mod membership;
 mod peer_progress;
 mod safe_time;
+mod safe_time_proposals;
 mod status;
 pub mod timing;
 mod transfer;
 pub mod vote;
+mod vote_tally;
 
 pub use config::{ConfigChange, ConfigChangePart, MemberKind, Peer, RaftConfig};
 pub use consensus_meta::ConsensusMeta;
@@ -57,10 +62,11 @@ pub use interface::{
 pub use timing::RaftOptions;
 pub use vote::{VoteDecision, decide_vote};
 
-use durability_gate::DurabilityGate;
-use election::VoteTally;
-use leader::LeaderState;
+use gated_output::DurabilityGate;
+
+use leader_state::LeaderState;
 use log::RaftLog;
+use vote_tally::VoteTally;
 
 /// State of a replica when it starts.
 #[derive(Debug, Clone)]

@@ -16,10 +16,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::applier::TabletApplier;
+use super::dirs::{remove_dir, wal_dir};
 use super::interface::{OpResult, RequestId};
 use super::log_payload::{self, CommitPayload};
 use super::request_tracker::RequestTracker;
-use super::tombstone::remove_dir;
 use super::{PendingOp, Replica, consensus_meta_store};
 use crate::cfile::cache::PageCache;
 use crate::config::TabletConfig;
@@ -362,12 +362,4 @@ fn wal_config(config: &TabletConfig) -> WalConfig {
         preallocate: config.wal_preallocate,
         compress: config.wal_compress,
     }
-}
-
-/// The directory of all logs.
-pub(super) const WAL_DIR: &str = "wals";
-
-/// The directory of a tablet's log.
-pub fn wal_dir(tablet: TabletId) -> String {
-    format!("{WAL_DIR}/{tablet}")
 }

@@ -40,8 +40,10 @@ mod applier;
 mod bootstrap;
 pub mod consensus_meta_store;
 pub mod copy;
+mod dirs;
 mod interface;
 mod job;
+mod job_work;
 pub mod log_payload;
 pub mod maintenance_policy;
 mod propose;
@@ -49,7 +51,8 @@ mod replication;
 mod request_tracker;
 pub mod tombstone;
 
-pub use bootstrap::{BootstrapReport, ReplicaSetup, wal_dir};
+pub use bootstrap::{BootstrapReport, ReplicaSetup};
+pub use dirs::wal_dir;
 pub use interface::{
     LogWrite, Op, OpReply, OpResult, ReplicaEffects, ReplicaEvent, RequestId, WriteOp, write_log,
     write_log_from,

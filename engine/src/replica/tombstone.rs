@@ -11,9 +11,9 @@
 
 use std::io;
 
-use super::bootstrap::{WAL_DIR, wal_dir};
 use super::consensus_meta_store;
-use crate::disk::{self, Disk};
+use super::dirs::{WAL_DIR, remove_dir, wal_dir};
+use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{OpId, TabletId};
 use crate::tablet::flush::{DATA_DIR, data_dir};
@@ -131,20 +131,4 @@ fn orphan_dirs(disk: &dyn Disk, dir: &str, known: &[TabletId]) -> Result<Vec<Tab
     };
     let tablets = names.iter().filter_map(|name| name.parse().ok());
     Ok(tablets.filter(|tablet| !known.contains(tablet)).collect())
-}
-
-/// Removes a directory and the files in it, durably; succeeds if it is missing.
-pub(super) fn remove_dir(disk: &dyn Disk, dir: &str) -> Result<()> {
-    let failed = |e: &io::Error| Error::io(format_args!("remove {dir}"), e);
-    let names = match disk.list(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        names => names.map_err(|e| failed(&e))?,
-    };
-    for name in names {
-        disk.remove(&format!("{dir}/{name}")).map_err(|e| failed(&e))?;
-    }
-    disk.sync_dir(dir).map_err(|e| failed(&e))?;
-    disk.remove(dir).map_err(|e| failed(&e))?;
-    // Order: durable before the superblock may be removed, as nothing refers to the directory then.
-    disk.sync_dir(disk::parent(dir)).map_err(|e| failed(&e))
 }

@@ -10,6 +10,7 @@ use crate::ids::ColumnId;
 mod display;
 pub mod key;
 pub mod partition;
+mod partition_display;
 pub mod partition_range;
 pub mod predicate;
 pub mod predicate_bloom;

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::TabletComponents;
+use super::components::TabletComponents;
 use super::memrowset;
 use super::prepared_batch::{PreparedBatch, PreparedRow};
 use super::row_action::{RowAction, RowPresence, refusal};

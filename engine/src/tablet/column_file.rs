@@ -13,10 +13,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::column_spec::column_spec;
 use super::deltafile::{DeltaDirection, DeltaMeta, DeltaWriter};
-use super::diskrowset_writer::{ColumnFileConfig, column_spec};
 use crate::cfile::page_file::{FileKind, PageFile, PageOwner, PageWriter, sync_all};
 use crate::cfile::writer::{StreamMeta, StreamWriter};
+use crate::config::ColumnFileConfig;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId};

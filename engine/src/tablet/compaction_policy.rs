@@ -24,7 +24,6 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use super::Tablet;
 use super::diskrowset::DiskRowSet;
 use super::diskrowset_writer::RowSetMeta;
 use super::rowset::RowSetId;
@@ -102,7 +101,7 @@ pub(super) struct LastEvaluation {
 
 impl LastEvaluation {
     /// Returns the compaction to run on `disk`. No snapshot before `mark` is read any more.
-    fn choice(
+    pub fn choice(
         &mut self,
         disk: &[Arc<DiskRowSet>],
         mark: Timestamp,
@@ -134,15 +133,6 @@ fn summarize(meta: &RowSetMeta, ancient: u64) -> RowsetSummary {
     }
 }
 
-impl Tablet {
-    /// Returns the compaction with the highest gain; `None` if no gain is large enough.
-    pub fn choose_compaction(&self) -> Option<CompactionChoice> {
-        let (state, mark) = (self.state(), self.history_mark());
-        let mut last = self.last_evaluation.lock().expect("no holder of the lock panics");
-        last.choice(&state.disk, mark, &CompactionLimits::from(self.config()))
-    }
-}
-
 /// Place of a DiskRowSet in a tablet's key space.
 #[derive(Debug, Clone)]
 pub struct RowsetPlace {
@@ -152,17 +142,13 @@ pub struct RowsetPlace {
     pub high: f64,
 }
 
-impl Tablet {
-    /// Returns the DiskRowSets with their places, and the rowset height: the rowsets that cover a key, on average.
-    pub fn rowset_places(&self) -> (Vec<RowsetPlace>, f64) {
-        let metas: Vec<_> = self.state().disk.iter().map(|rowset| rowset.meta()).collect();
-        let summaries: Vec<RowsetSummary> = metas.iter().map(|meta| summarize(meta, 0)).collect();
-        let share = |at: i64| at as f64 / WHOLE as f64;
-        let place =
-            |(meta, span): (_, Span)| RowsetPlace { meta, low: share(span.low), high: share(span.high) };
-        let places = metas.into_iter().zip(spans(&summaries)).map(place).collect();
-        (places, share(height(&summaries)))
-    }
+/// Returns the places of rowsets, and their height: the rowsets that cover a key, on average.
+pub fn places(metas: Vec<Arc<RowSetMeta>>) -> (Vec<RowsetPlace>, f64) {
+    let summaries: Vec<RowsetSummary> = metas.iter().map(|meta| summarize(meta, 0)).collect();
+    let share = |at: i64| at as f64 / WHOLE as f64;
+    let place = |(meta, span): (_, Span)| RowsetPlace { meta, low: share(span.low), high: share(span.high) };
+    let places = metas.into_iter().zip(spans(&summaries)).map(place).collect();
+    (places, share(height(&summaries)))
 }
 
 /// Returns the compaction with the highest gain, or else the rewrite of one rowset with many deltas or much ancient

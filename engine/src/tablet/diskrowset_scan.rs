@@ -11,8 +11,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::base_data::BaseData;
 use super::delta_tracker::{RowDeltas, RowsetDeltas, apply_overrides};
-use super::diskrowset::BaseData;
 use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use crate::cfile::cache::CachePriority;
 use crate::cfile::decoded_page::{DecodedPage, Dictionary, PageCells, runs_within};

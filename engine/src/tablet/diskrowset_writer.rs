@@ -16,9 +16,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::column_file::ColumnFileMeta;
+use super::column_spec::column_spec;
 use super::deltafile::{DeltaDirection, DeltaMeta, DeltaWriter};
 use super::rowset::RowSetId;
-use crate::cfile::encoding::resolve;
 use crate::cfile::key_bloom::KeyBloomWriter;
 use crate::cfile::page_file::{FileKind, PageOwner, PageWriter, SealedFile, stream, sync_all};
 use crate::cfile::writer::{StreamMeta, StreamSpec, StreamWriter};
@@ -253,36 +253,4 @@ impl DiskRowSetWriter {
         };
         Ok((meta, sealed))
     }
-}
-
-pub(super) fn column_spec(
-    column: &ColumnSchema,
-    is_key: bool,
-    config: &ColumnFileConfig,
-) -> Result<StreamSpec> {
-    let physical = column.ty.physical();
-    let encoding = match (column.encoding, physical) {
-        // Key values are distinct, so a dictionary is useless; they are sorted, so prefixes are shared.
-        (Encoding::Auto, PhysicalType::Binary) if is_key => Encoding::Prefix,
-        (requested, _) => resolve(physical, requested)
-            .map_err(|error| Error::unsupported(format!("column {:?}: {error}", column.name)))?,
-    };
-    let compression = match column.compression {
-        Compression::Default => config.compression,
-        requested => requested,
-    };
-    let page_bytes = match (usize::try_from(column.block_bytes), is_key) {
-        (Ok(requested), _) if requested > 0 => requested.clamp(64, 4 << 20),
-        (_, true) => config.key_page_bytes,
-        (_, false) => config.page_bytes,
-    };
-    Ok(StreamSpec {
-        stream: column.id.0,
-        physical,
-        nullable: column.nullable,
-        encoding,
-        compression,
-        page_bytes,
-        exact_bounds: is_key,
-    })
 }

@@ -30,8 +30,11 @@ use crate::schema::partition::{Partition, PartitionSchema};
 use crate::time::Timestamp;
 
 pub mod apply;
+mod base_data;
 pub mod column_file;
+mod column_spec;
 pub mod compaction_policy;
+mod components;
 pub mod delta_compaction;
 pub mod delta_tracker;
 pub mod deltafile;
@@ -46,6 +49,7 @@ mod key_range_split;
 pub mod memrowset;
 mod memstore;
 pub mod mvcc;
+mod op_anchors;
 pub mod prepared_batch;
 mod row_action;
 pub mod rowset;
@@ -58,12 +62,15 @@ mod write_reservation;
 pub mod writer;
 
 use apply::WriteTotals;
+use compaction_policy::{CompactionChoice, CompactionLimits, LastEvaluation, RowsetPlace};
+pub use components::TabletComponents;
 use diskrowset::{DiskRowSet, RowSetMeta, RowSetTrackers};
 pub use key_range_split::KeyRange;
 pub use write_reservation::GrowthEstimate;
 
 use memrowset::{MemRowSet, MemRowSetScan};
 use mvcc::Mvcc;
+use op_anchors::OpAnchors;
 use rowset::{ProbeStats, RowSetId, RowSetScan};
 use rowset_tree::RowSetTree;
 use scan::{Scan, ScanSpec, SnapshotChoice};
@@ -89,9 +96,9 @@ pub struct Tablet {
     /// See [`Tablet::history_mark`].
     history_mark: AtomicU64,
     /// Maintained by the writer, read by the choice of maintenance jobs.
-    anchors: Mutex<writer::OpAnchors>,
+    anchors: Mutex<OpAnchors>,
     /// The compaction policy's previous evaluation.
-    last_evaluation: Mutex<compaction_policy::LastEvaluation>,
+    last_evaluation: Mutex<LastEvaluation>,
     /// Bytes of the superblock as it was stored last.
     superblock_bytes: AtomicU64,
     state: RwLock<Arc<TabletComponents>>,
@@ -135,19 +142,6 @@ impl TabletMemory {
             all,
         }
     }
-}
-
-/// The rowsets and the schema of a tablet at one point in its history.
-#[derive(Clone)]
-pub struct TabletComponents {
-    pub schema: Arc<TabletSchema>,
-    pub active: Arc<MemRowSet>,
-    /// Oldest first.
-    pub frozen: Vec<Arc<MemRowSet>>,
-    /// By id.
-    pub disk: Vec<Arc<DiskRowSet>>,
-    /// Over the keys of `disk`.
-    pub tree: RowSetTree,
 }
 
 /// Sizes of a tablet.
@@ -272,7 +266,7 @@ impl Tablet {
         self.superblock_bytes.store(bytes as u64, Ordering::Relaxed);
     }
 
-    fn anchors(&self) -> MutexGuard<'_, writer::OpAnchors> {
+    fn anchors(&self) -> MutexGuard<'_, OpAnchors> {
         self.anchors.lock().expect("nothing panics while it holds the anchors")
     }
 
@@ -420,6 +414,18 @@ impl Tablet {
         }
     }
 
+    /// Returns the compaction with the highest gain; `None` if no gain is large enough.
+    pub fn choose_compaction(&self) -> Option<CompactionChoice> {
+        let (state, mark) = (self.state(), self.history_mark());
+        let mut last = self.last_evaluation.lock().expect("no holder of the lock panics");
+        last.choice(&state.disk, mark, &CompactionLimits::from(self.config()))
+    }
+
+    /// Returns the DiskRowSets with their places, and the rowset height: the rowsets that cover a key, on average.
+    pub fn rowset_places(&self) -> (Vec<RowsetPlace>, f64) {
+        compaction_policy::places(self.state().disk.iter().map(|rowset| rowset.meta()).collect())
+    }
+
     pub fn stats(&self) -> TabletStats {
         let state = self.state();
         let mut stats = TabletStats::default();
@@ -446,15 +452,5 @@ impl Tablet {
     /// Replaces the components; only the writer calls this.
     fn set_state(&self, state: TabletComponents) {
         *self.state.write().expect("the state is replaced in one step") = Arc::new(state);
-    }
-}
-
-impl TabletComponents {
-    /// Returns these components with `disk` as the DiskRowSets.
-    fn with_disk(mut self, mut disk: Vec<Arc<DiskRowSet>>) -> TabletComponents {
-        disk.sort_by_key(|rowset| rowset.meta().id);
-        self.tree = RowSetTree::new(disk.iter().map(|rowset| rowset.key_bounds()));
-        self.disk = disk;
-        self
     }
 }

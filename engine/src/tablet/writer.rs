@@ -7,16 +7,18 @@
 //!                └ a frozen MemRowSet: from 8 on             a restart must replay from 8
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
 
+use super::Tablet;
 use super::apply::{ApplyMode, ApplyScratch, BatchResult, WriteResult, apply};
+use super::components::TabletComponents;
 use super::diskrowset::DiskRowSet;
 use super::memrowset::MemRowSet;
+pub use super::op_anchors::FreezePoint;
+use super::op_anchors::{Frozen, OpAnchors};
 use super::prepared_batch::PreparedBatch;
 use super::rowset::{ProbeStats, RowSetId};
 use super::superblock::TabletSchema;
-use super::{Tablet, TabletComponents};
 use crate::error::Result;
 use crate::time::Timestamp;
 
@@ -24,34 +26,6 @@ use crate::time::Timestamp;
 pub struct TabletWriter {
     tablet: Arc<Tablet>,
     scratch: ApplyScratch,
-}
-
-/// Log anchors: for each unflushed store, the first operation whose effect is only in memory.
-#[derive(Debug, Default)]
-pub(super) struct OpAnchors {
-    active: Option<u64>,
-    /// In the order of [`TabletComponents::frozen`].
-    frozen: VecDeque<Frozen>,
-    /// DiskRowSets with unflushed deltas.
-    deltas: BTreeMap<RowSetId, u64>,
-    /// DiskRowSets with a frozen DeltaMemStore: the last operation applied before the freeze.
-    delta_freezes: BTreeMap<RowSetId, u64>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Frozen {
-    from: u64,
-    at: FreezePoint,
-}
-
-/// The point in the log at which a MemRowSet was frozen.
-#[derive(Debug, Clone, Copy)]
-pub struct FreezePoint {
-    /// The last operation applied before the freeze.
-    pub index: u64,
-    pub timestamp: Timestamp,
-    /// Mutations of its rows at the freeze.
-    pub mutations: usize,
 }
 
 impl TabletWriter {
@@ -219,17 +193,5 @@ impl TabletWriter {
         let frozen = anchors.frozen.iter().skip(oldest_frozen.into()).map(|frozen| frozen.from);
         let unflushed = anchors.deltas.iter().filter(|(id, _)| !deltas.contains(id)).map(|(_, from)| *from);
         frozen.chain(unflushed).chain(anchors.active).min()
-    }
-}
-
-impl OpAnchors {
-    /// Returns the first operation that unflushed rows need.
-    pub fn rows(&self) -> Option<u64> {
-        self.frozen.front().map(|frozen| frozen.from).or(self.active)
-    }
-
-    /// Returns the first operation that the unflushed deltas of each DiskRowSet need.
-    pub fn deltas(&self) -> &BTreeMap<RowSetId, u64> {
-        &self.deltas
     }
 }

@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::Segment;
+use super::segment::{Segment, sync_dir};
 use crate::disk::{self, Disk};
 use crate::error::{Error, Result};
 
@@ -43,7 +43,7 @@ pub(super) fn rewrite_last_segment(
         Ok(_) => rewrite(&**disk, dir, segment_path, segment),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // Replayed data may have been in the cache only.
-            super::sync_dir(&**disk, dir)?;
+            sync_dir(&**disk, dir)?;
             segment
                 .file
                 .sync()

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{CommitEntry, LogEntry, ReplicateEntry};
+use super::entry::{CommitEntry, LogEntry, ReplicateEntry};
 use crate::codec::{self, ByteReader};
 use crate::error::{Error, Result};
 use crate::ids::OpId;

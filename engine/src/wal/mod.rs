@@ -30,25 +30,29 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use crate::disk::{self, Disk, DiskFile};
+use crate::disk::{self, Disk};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
 use crate::memory::TrackedBytes;
-use crate::time::Timestamp;
 use batch_reader::{BatchReader, BatchStep};
 use format::{BatchPosition, SegmentHeader};
+use segment::{
+    BatchMark, Segment, check_follows, mark, publish_segment, segment_path, sync_dir, write_segment,
+};
 use truncations::Truncations;
 
 mod batch_reader;
+mod entry;
 mod failed_sync;
 mod format;
 mod recovery;
+mod segment;
 mod snapshot;
 mod truncations;
 
+pub use entry::{CommitEntry, LogEntry, ReplicateEntry};
 pub use recovery::WalRecovery;
+pub use segment::segment_name;
 pub use snapshot::{SegmentSnapshot, WalSnapshot};
 pub use truncations::FILE as TRUNCATIONS;
 
@@ -63,28 +67,11 @@ pub struct WalConfig {
     pub compress: bool,
 }
 
-/// One record of the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogEntry {
-    Replicate(ReplicateEntry),
-    Commit(CommitEntry),
-}
-
-/// A replicated operation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReplicateEntry {
-    pub op: OpId,
-    pub timestamp: Timestamp,
-    /// Kind of the operation; the log does not interpret it.
-    pub kind: u8,
-    pub payload: Bytes,
-}
-
-/// Outcome of an applied operation, so that a restart can repeat it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommitEntry {
-    pub op: OpId,
-    pub payload: Bytes,
+impl WalConfig {
+    /// Bytes to reserve for a new segment.
+    fn preallocated_bytes(&self) -> Option<u64> {
+        self.preallocate.then_some(self.segment_bytes_max)
+    }
 }
 
 /// A log open for appending. It has one owner; readers go through it.
@@ -107,29 +94,6 @@ pub struct Wal {
     tracked: TrackedBytes,
 }
 
-struct Segment {
-    sequence: u64,
-    file: Arc<dyn DiskFile>,
-    /// Length of the whole batches, in bytes.
-    bytes: u64,
-    header_bytes: u64,
-    format: u16,
-    /// The last operation before this segment.
-    base: OpId,
-    /// The largest index of its replicates that are not void, 0 if none.
-    max_index: u64,
-}
-
-/// Position of a batch whose first replicate has `index`.
-#[derive(Debug, Clone, Copy)]
-struct BatchMark {
-    index: u64,
-    sequence: u64,
-    offset: u64,
-}
-
-/// Least distance in bytes between marks of a segment: the most that a read has to skip.
-const MARK_BYTES: u64 = 64 << 10;
 /// Bytes sent to the device at a time, before a sync waits for them.
 const WRITE_AHEAD_BYTES: u64 = 512 << 10;
 /// Largest buffer in bytes that is retained between batches.
@@ -145,7 +109,7 @@ impl Wal {
             return Err(Error::already_present(format!("there is already a log in {dir}")));
         }
         let header = SegmentHeader { sequence: 1, last_op: OpId::MIN, previous_bytes: 0 };
-        let segment = write_segment(&*disk, dir, config, &header)?;
+        let segment = write_segment(&*disk, dir, config.preallocated_bytes(), &header)?;
         publish_segment(&*disk, dir, 1)
             .map_err(|error| Error::io(format_args!("begin the log in {dir}"), &error))?;
         Ok(Wal {
@@ -173,7 +137,22 @@ impl Wal {
         config: WalConfig,
         replay: &mut dyn FnMut(LogEntry) -> Result<()>,
     ) -> Result<(Wal, WalRecovery)> {
-        recovery::open(disk, dir, config, replay)
+        let recovered = recovery::open(&disk, dir, replay)?;
+        let synced = recovered.segments.back().map_or(0, |active| active.bytes);
+        let wal = Wal {
+            synced,
+            segments: recovered.segments,
+            marks: recovered.marks,
+            last_op: recovered.report.last_op,
+            disk,
+            dir: dir.to_string(),
+            config,
+            voids: recovered.voids,
+            failed: None,
+            buffer: Vec::new(),
+            tracked: TrackedBytes::default(),
+        };
+        Ok((wal, recovered.report))
     }
 
     /// Sets the tracker of the log's memory.
@@ -375,7 +354,7 @@ impl Wal {
             let batch = match reader.next().map_err(|error| Error::io(format_args!("read {path}"), &error))? {
                 BatchStep::Batch(batch) => batch,
                 BatchStep::End => return Ok(false),
-                BatchStep::Damaged(damage) => return Err(recovery::damage(&path, offset, damage.why)),
+                BatchStep::Damaged(damage) => return Err(segment::damage(&path, offset, damage.why)),
             };
             let mut enough = false;
             format::decode_entries(&batch.payload, &mut |entry| {
@@ -428,7 +407,7 @@ impl Wal {
             let _hint = active.file.truncate(active.bytes);
         }
         self.sync()?;
-        let segment = write_segment(&*self.disk, &self.dir, self.config, &header)?;
+        let segment = write_segment(&*self.disk, &self.dir, self.config.preallocated_bytes(), &header)?;
         if let Err(error) = publish_segment(&*self.disk, &self.dir, header.sequence) {
             // The rename may or may not be durable; appending to the previous segment would contradict the new header.
             return Err(self.fail("start another segment of", &error));
@@ -532,66 +511,6 @@ fn first_replicate(entries: &[LogEntry]) -> Option<u64> {
         LogEntry::Commit(_) => None,
     })
 }
-
-/// Fails unless `next` can come right after `last`; the error describes the fault.
-fn check_follows(last: OpId, next: OpId) -> Result<(), String> {
-    let first = last == OpId::MIN && next.index > 0;
-    if first || (next.index == last.index + 1 && next.term >= last.term) {
-        return Ok(());
-    }
-    Err(format!("operation {next} cannot follow {last} in a log"))
-}
-
-fn mark(marks: &mut VecDeque<BatchMark>, mark: BatchMark) {
-    let is_near = |last: &BatchMark| last.sequence == mark.sequence && mark.offset - last.offset < MARK_BYTES;
-    if !marks.back().is_some_and(is_near) {
-        marks.push_back(mark);
-    }
-}
-
-/// The name of a segment in its log's directory.
-pub fn segment_name(sequence: u64) -> String {
-    format!("{sequence:010}.wal")
-}
-
-fn segment_path(dir: &str, sequence: u64) -> String {
-    format!("{dir}/{}", segment_name(sequence))
-}
-
-fn sync_dir(disk: &dyn Disk, dir: &str) -> Result<()> {
-    disk.sync_dir(dir).map_err(|error| Error::io(format_args!("sync the directory {dir}"), &error))
-}
-
-/// Writes an empty segment under its temporary name; the directory is yet to be synced.
-fn write_segment(disk: &dyn Disk, dir: &str, config: WalConfig, header: &SegmentHeader) -> Result<Segment> {
-    let tmp = format!("{}{TMP}", segment_path(dir, header.sequence));
-    let bytes = format::encode_header(header);
-    let write = || {
-        let file = disk.create(&tmp)?;
-        // A full device may still have space for the data actually written.
-        let _hint = config.preallocate.then(|| file.reserve(config.segment_bytes_max));
-        file.append(&bytes)?;
-        file.sync()?;
-        Ok(file)
-    };
-    let file = write().map_err(|error: io::Error| {
-        // A leftover is harmless; opening the log removes it too.
-        let _ = disk.remove(&tmp);
-        Error::io(format_args!("write the log segment {tmp}"), &error)
-    })?;
-    let (sequence, base, bytes) = (header.sequence, header.last_op, bytes.len() as u64);
-    let format = format::SEGMENT_VERSION;
-    Ok(Segment { sequence, file, bytes, header_bytes: bytes, format, base, max_index: 0 })
-}
-
-/// Renames a segment to its final name, durably.
-fn publish_segment(disk: &dyn Disk, dir: &str, sequence: u64) -> io::Result<()> {
-    let path = segment_path(dir, sequence);
-    disk.rename(&format!("{path}{TMP}"), &path)?;
-    disk.sync_dir(dir)
-}
-
-const TMP: &str = ".tmp";
 
 #[cfg(test)]
 mod tests;

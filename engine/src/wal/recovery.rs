@@ -6,14 +6,12 @@ use std::sync::Arc;
 
 use super::batch_reader::{BatchDamage, BatchReader, BatchStep};
 use super::format::{self, SEGMENT_HEADER_MAX, SegmentHeader};
+use super::segment::{BatchMark, Segment, TMP, check_follows, damage, mark, segment_path};
 use super::truncations::Truncations;
-use super::{
-    BatchMark, LogEntry, Segment, TMP, Wal, WalConfig, check_follows, failed_sync, mark, segment_path,
-};
+use super::{LogEntry, failed_sync};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
-use crate::memory::TrackedBytes;
 
 /// Result of log recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,15 +27,23 @@ pub struct WalRecovery {
     pub last_op: OpId,
 }
 
+/// A log as recovery found it.
+pub(super) struct RecoveredLog {
+    pub segments: VecDeque<Segment>,
+    pub marks: VecDeque<BatchMark>,
+    pub voids: Truncations,
+    pub report: WalRecovery,
+}
+
+/// Recovers the log in `dir`; see [`super::Wal::open`].
 pub(super) fn open(
-    disk: Arc<dyn Disk>,
+    disk: &Arc<dyn Disk>,
     dir: &str,
-    config: WalConfig,
     replay: &mut dyn FnMut(LogEntry) -> Result<()>,
-) -> Result<(Wal, WalRecovery)> {
-    let sequences = list_segments(&*disk, dir)?;
+) -> Result<RecoveredLog> {
+    let sequences = list_segments(&**disk, dir)?;
     check_joined(dir, &sequences)?;
-    let voids = Truncations::read(&*disk, dir)?;
+    let voids = Truncations::read(&**disk, dir)?;
     let mut recovery = LogRecovery {
         dir,
         voids: &voids,
@@ -54,23 +60,10 @@ pub(super) fn open(
         recovery.segment(file, *sequence, last)?;
     }
     recovery.check_end()?;
-    let LogRecovery { mut segments, marks, last_op, report, .. } = recovery;
+    let LogRecovery { mut segments, marks, report, .. } = recovery;
     let active = segments.back_mut().expect("at least one sequence was listed");
-    failed_sync::rewrite_last_segment(&disk, dir, &segment_path(dir, active.sequence), active)?;
-    let wal = Wal {
-        synced: active.bytes,
-        segments,
-        marks,
-        last_op: last_op.unwrap_or(OpId::MIN),
-        disk,
-        dir: dir.to_string(),
-        config,
-        voids,
-        failed: None,
-        buffer: Vec::new(),
-        tracked: TrackedBytes::default(),
-    };
-    Ok((wal, report))
+    failed_sync::rewrite_last_segment(disk, dir, &segment_path(dir, active.sequence), active)?;
+    Ok(RecoveredLog { segments, marks, voids, report })
 }
 
 /// Returns true if `dir` holds no segment, or a first one with only its header.
@@ -120,10 +113,6 @@ fn check_joined(dir: &str, sequences: &[u64]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-pub(super) fn damage(path: &str, offset: u64, why: &str) -> Error {
-    Error::corrupt(format!("{path} is damaged at offset {offset}: {why}"))
 }
 
 /// State of a log recovery.

@@ -1,10 +1,12 @@
 //! Power cuts and failures at every disk operation: synced data survives, and no other data appears.
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
 use crate::disk::mem::MemDisk;
 use crate::error::ErrorKind;
+use crate::time::Timestamp;
 
 const DIR: &str = "wals/t";
 const CONFIG: WalConfig = WalConfig { segment_bytes_max: 300, preallocate: true, compress: true };

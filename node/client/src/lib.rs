@@ -93,8 +93,7 @@ extern crate self as nyala_client;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use engine::time::Instant;
 
@@ -107,9 +106,11 @@ pub mod backoff;
 pub mod builder;
 pub mod cell_text;
 pub mod cluster_admin;
+mod config;
 pub mod definitions;
 pub mod error;
 pub mod location_cache;
+mod lock;
 mod master_calls;
 pub mod predicate;
 pub mod rebalance;
@@ -126,6 +127,7 @@ pub mod tables;
 mod tablet_calls;
 mod write_batch;
 
+pub use config::ClientConfig;
 pub use engine::error::{Error, ErrorKind, Result};
 pub use engine::schema::row_ops::RowOpKind;
 pub use engine::schema::{ColumnSchema, DataType, Schema, TypeAttributes};
@@ -138,42 +140,12 @@ pub use table::Table;
 pub use tables::{CreateTable, TableInfo, TableStatistics};
 
 use location_cache::LocationCache;
+use lock::lock;
 use master_calls::MasterCaller;
 use request_ids::RequestIds;
 
 /// RPC service of tablet servers for reads and writes.
 pub(crate) const TABLET_SERVICE: &str = "kudu.tserver.TabletServerService";
-
-/// Options of a client.
-#[derive(Debug, Clone)]
-pub struct ClientConfig {
-    /// `host:port` of all or some masters; the others are discovered. The default port is Kudu's 7051.
-    pub masters: Vec<String>,
-    /// User name of the client, and the owner of tables that it creates.
-    pub user: String,
-    /// Time limit of the leader lookup when the client connects.
-    pub connect_timeout: Duration,
-    /// Time limit of an operation, retries included.
-    pub operation_timeout: Duration,
-    /// Time limit of one attempt before another server is tried.
-    pub rpc_timeout: Duration,
-    /// Encryption, trusted CAs and proofs of identity.
-    pub security: SecurityConfig,
-}
-
-impl ClientConfig {
-    /// Returns a configuration with default timeouts and the user `nyala`.
-    pub fn new(masters: impl IntoIterator<Item = impl Into<String>>) -> ClientConfig {
-        ClientConfig {
-            masters: masters.into_iter().map(Into::into).collect(),
-            user: "nyala".to_string(),
-            connect_timeout: Duration::from_secs(30),
-            operation_timeout: Duration::from_secs(30),
-            rpc_timeout: Duration::from_secs(10),
-            security: SecurityConfig::default(),
-        }
-    }
-}
 
 /// A client of one cluster. Cheap to clone; clones share connections and caches.
 #[derive(Clone)]
@@ -252,8 +224,4 @@ impl Client {
         let new = || Proxy::new(self.shared.env.clone(), address, &self.shared.caller);
         servers.entry(address.to_string()).or_insert_with(new).clone()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no thread panics while it holds this lock")
 }

@@ -9,8 +9,8 @@ use engine::ids::Uuid;
 use engine::tablet::superblock::Superblock;
 use nyala_common::env::Env;
 
+use super::directory::{Directory, INSTANCE, LOCK};
 use super::instance::{Instance, ListedDirectory, ServerKind};
-use super::{Directory, INSTANCE, LOCK};
 
 /// A directory's description of itself.
 enum Found {

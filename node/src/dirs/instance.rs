@@ -12,7 +12,7 @@ use engine::disk;
 use engine::error::{Error, Result};
 use engine::ids::Uuid;
 
-use super::{Directory, INSTANCE};
+use super::directory::{Directory, INSTANCE};
 
 const MAGIC: [u8; 4] = *b"NYIN";
 const FORMAT: u16 = 2;

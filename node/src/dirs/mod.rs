@@ -11,31 +11,21 @@
 //! names the directory.
 
 mod check;
+mod directory;
 mod instance;
 mod stopped;
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use engine::disk::Disk;
 use engine::error::{Error, Result};
 use engine::ids::Uuid;
 use nyala_common::env::Env;
 
+pub use directory::Directory;
+use directory::open_directory;
 use instance::Instance;
 pub use instance::ServerKind;
 pub use stopped::{StoppedServer, open_stopped};
-
-const INSTANCE: &str = "instance";
-const LOCK: &str = "instance.lock";
-
-/// An open directory. It stays locked until [`ServerDirs::release`] or until it is dropped.
-pub struct Directory {
-    /// Path as in the configuration.
-    pub path: String,
-    pub disk: Arc<dyn Disk>,
-    lock: Mutex<Option<Box<dyn Send + Sync>>>,
-}
 
 /// A server's directories and the identity stored in them.
 pub struct ServerDirs {
@@ -119,20 +109,9 @@ pub fn open(env: &Env, kind: ServerKind, paths: DirectoryPaths<'_>) -> Result<Se
     Ok(ServerDirs { uuid, wal, data, instances: Mutex::new(instances) })
 }
 
-fn open_directory(env: &Env, path: &str) -> Result<Directory> {
-    let fail = |error: io::Error| Error::io(format!("open the directory {path}"), &error);
-    let disk = env.disks.open(path).map_err(fail)?;
-    let lock = disk.lock(LOCK).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => Error::invalid(format!(
-            "the directory {path} is in use by another process; stop that one or choose another directory"
-        )),
-        _ => Error::io(format!("lock the directory {path}"), &error),
-    })?;
-    Ok(Directory { path: path.to_string(), disk, lock: Mutex::new(Some(lock)) })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::directory::INSTANCE;
     use super::*;
     use engine::codec;
     use engine::disk;

@@ -6,8 +6,8 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 use nyala_common::env::Env;
 
+use super::directory::{Directory, INSTANCE, open_directory};
 use super::instance::{Instance, ServerKind};
-use super::{Directory, INSTANCE, open_directory};
 
 /// The directories of a stopped server.
 pub struct StoppedServer {

@@ -126,13 +126,11 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
         }
         None => None,
     };
-    startup.end(StartupStep::Init, env.now().mono);
-    startup.begin(StartupStep::ReadDirectories, env.now().mono);
+    startup.advance(StartupStep::Init, StartupStep::ReadDirectories, env.now().mono);
     let paths =
         DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
     let dirs = env.run(|| dirs::open(&env, ServerKind::Master, paths)).await?;
-    startup.end(StartupStep::ReadDirectories, env.now().mono);
-    startup.begin(StartupStep::StartRpc, env.now().mono);
+    startup.advance(StartupStep::ReadDirectories, StartupStep::StartRpc, env.now().mono);
     env.watch = env.watch.of(dirs.uuid);
     config.tablet.watch = env.watch.clone();
     let mut common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use super::flags::Flags;
 use super::health::{CheckResult, HealthCheck};
-use super::split_host_port;
+use super::host_port::split_host_port;
 
 /// Value of the flag `time_source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

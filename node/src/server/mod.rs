@@ -14,6 +14,7 @@ mod flag_table_security;
 pub mod flags;
 pub mod generic_service;
 pub mod health;
+mod host_port;
 pub mod logging;
 pub mod pages;
 pub mod security;
@@ -36,6 +37,8 @@ use engine::memory::MemTracker;
 use engine::time::Instant;
 use flags::Flags;
 use health::{CheckResult, HealthBoard, HealthCheck};
+use host_port::join_host_port;
+pub use host_port::split_host_port;
 use nyala_common::env::{Env, Listener, ProcessStats};
 use nyala_common::metrics::{Entity, MetricRegistry, MetricSnapshot, MetricValue, table};
 use nyala_common::rpc::server::RpcHandle;
@@ -304,19 +307,6 @@ fn reachable(bound: SocketAddr) -> (String, u16) {
         _ => "127.0.0.1".to_string(),
     };
     (ip, bound.port())
-}
-
-/// Splits `host:port`; an IPv6 host is in brackets. `Invalid` for any other form.
-pub fn split_host_port(text: &str) -> Result<(String, u16)> {
-    let parts = text.rsplit_once(':').and_then(|(host, port)| {
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        port.parse().ok().filter(|_| !host.is_empty()).map(|port| (host.to_string(), port))
-    });
-    parts.ok_or_else(|| Error::invalid(format!("{text:?} is not host:port")))
-}
-
-fn join_host_port(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 #[cfg(test)]

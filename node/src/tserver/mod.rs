@@ -97,8 +97,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         }
         None => None,
     };
-    startup.end(StartupStep::Init, env.now().mono);
-    startup.begin(StartupStep::ReadDirectories, env.now().mono);
+    startup.advance(StartupStep::Init, StartupStep::ReadDirectories, env.now().mono);
     let paths =
         DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
     let dirs = env.run(|| dirs::open(&env, ServerKind::TabletServer, paths)).await?;
@@ -114,13 +113,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     }
     let identity = ServerIdentity::new(&env, config.security.as_ref(), &common.status.rpc_address().0)?;
     let rpc = RpcServer::new(env.clone(), config.rpc.clone()).with_security(identity.server());
-    let results = rpc.results();
-    let at = env.clock.clone();
-    let completed = move |id: &RequestId, timestamp: Timestamp, result: &OpResult| {
-        if let Some(id) = write::request_id_pb(id) {
-            results.restore(&id, write::remembered_of(timestamp, result), at.now().mono);
-        }
-    };
+    let completed = restore_results(&rpc, &env);
     let addr = common.status.rpc_address();
     let tablets = TabletManager::new(
         &env,
@@ -132,8 +125,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         Arc::new(completed),
     );
     env.run(|| tablets.load()).await?;
-    startup.end(StartupStep::ReadDirectories, env.now().mono);
-    startup.begin(StartupStep::StartRpc, env.now().mono);
+    startup.advance(StartupStep::ReadDirectories, StartupStep::StartRpc, env.now().mono);
     env.run(|| tablets.space().refresh()).await;
     let server = Arc::new(TabletServer::new(&env, config, common.clone(), clock.clone(), identity, tablets)?);
     let copies = CopyService::new(server.clone(), server.config.copy);
@@ -158,6 +150,16 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     tracing::info!(uuid = %server.uuid(), %rpc_addr, "the tablet server serves");
     let (web, stopped, done) = (Mutex::new(web), Notify::new(), false.into());
     Ok(RunningTserver { rpc_addr, web_addr, server, rpc, web, tasks, stopped, done })
+}
+
+/// Returns the receiver of results of writes, which remembers them for repeated requests.
+fn restore_results(rpc: &RpcServer, env: &Env) -> impl Fn(&RequestId, Timestamp, &OpResult) + use<> {
+    let (results, at) = (rpc.results(), env.clock.clone());
+    move |id, timestamp, result| {
+        if let Some(id) = write::request_id_pb(id) {
+            results.restore(&id, write::remembered_of(timestamp, result), at.now().mono);
+        }
+    }
 }
 
 fn start_tasks(env: &Env, server: &Arc<TabletServer>) -> Vec<Box<dyn TaskHandle>> {

@@ -14,6 +14,7 @@ use engine::ids::{PeerId, TabletId, Term};
 use engine::note::raft::{NotedDataState, RaftAction, RaftNote};
 use engine::time::Timestamp;
 
+pub use invariant::{Invariant, starts_new_life};
 pub use model::{Model, ReplicaEvent};
 
 use crate::oracle::Violation;
@@ -27,6 +28,7 @@ pub mod config_in_log;
 pub mod copy_is_prefix;
 pub mod elected_by_votes;
 pub mod election_restriction;
+mod invariant;
 pub mod latest_reads;
 pub mod leader_completeness;
 pub mod leader_undisturbed;
@@ -51,40 +53,6 @@ pub mod safe_time_monotone;
 pub mod state_machine_safety;
 #[cfg(test)]
 mod tests;
-
-/// A predicate over every action of one tablet's replicas.
-pub trait Invariant {
-    fn name(&self) -> &'static str;
-
-    /// Checks an action and the model before it; the error says what is violated.
-    fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
-        let _ = (event, before);
-        Ok(())
-    }
-
-    /// Checks an action and the model after it; the error says what is violated.
-    fn check_after(&mut self, event: &ReplicaEvent, after: &Model) -> Result<(), String> {
-        let _ = (event, after);
-        Ok(())
-    }
-}
-
-/// Returns true if the action starts a new life of the replica, whatever its state was.
-pub fn starts_new_life(action: &RaftAction) -> bool {
-    use RaftAction::{CopyAbort, CopyFinish, CopyStart, Create, Delete, Fail, FailOpen, Restart, Tombstone};
-    matches!(
-        action,
-        Create { .. }
-            | Restart { .. }
-            | CopyStart { .. }
-            | CopyFinish
-            | CopyAbort
-            | Tombstone { .. }
-            | Delete
-            | Fail
-            | FailOpen { .. }
-    )
-}
 
 /// Violations per run that are retained.
 const VIOLATIONS_MAX: usize = 20;

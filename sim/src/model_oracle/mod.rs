@@ -15,16 +15,15 @@ pub mod coverage;
 pub mod history;
 mod reads;
 mod timeline;
+mod violation;
 
 use std::collections::BTreeMap;
 
 pub use history::{ReadCall, ReadOutcome, TableCall, TableEvent, TableHistory, WriteOutcome};
 
 use crate::model::Incarnation;
-use crate::oracle::{OracleReport, Violation};
-
-/// Name of the oracle.
-pub const NAME: &str = "model";
+use crate::oracle::OracleReport;
+pub use violation::{NAME, of_call};
 
 /// Checks the calls on model tables.
 pub fn check(tables: &[Incarnation], events: &[TableEvent]) -> OracleReport {
@@ -42,15 +41,6 @@ pub fn check(tables: &[Incarnation], events: &[TableEvent]) -> OracleReport {
         timeline::check(&tables[table], &calls, &mut report);
     }
     report
-}
-
-/// Returns a violation that one call shows.
-pub fn of_call(at: usize, event: &TableEvent, what: &str) -> Violation {
-    Violation {
-        oracle: NAME,
-        message: format!("call {at}: {what}"),
-        story: vec![format!("=> call {at} {event}")],
-    }
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
 
 use rustix::io::Errno;
 
-use super::FaultCounts;
+use super::fault_counts::FaultCounts;
 use super::split_mix::SplitMix64;
 
 /// Bytes of the unit that a device writes whole or not at all.
@@ -185,4 +186,8 @@ fn clip(ranges: &mut Vec<Range<usize>>, len: usize) {
     if let Some(last) = ranges.last_mut() {
         last.end = last.end.min(len);
     }
+}
+
+pub(super) fn content(file: &Mutex<FileContent>) -> MutexGuard<'_, FileContent> {
+    file.lock().expect("no thread panics with a file locked")
 }

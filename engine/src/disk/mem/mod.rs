@@ -25,11 +25,14 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::{Disk, DiskFile, DiskSpace, check_path};
-use faults::{ArmedFaults, FaultEffect};
-pub use faults::{DiskOpKind, WriteDamage};
-use file_content::FileContent;
+use armed_faults::{ArmedFaults, FaultEffect};
+pub use armed_faults::{DiskOpKind, WriteDamage};
+pub use fault_counts::FaultCounts;
+use file_content::{FileContent, content};
 use namespace::{Namespace, NamespaceEntry};
 
+mod armed_faults;
+mod fault_counts;
 mod faults;
 mod file_content;
 mod namespace;
@@ -71,33 +74,6 @@ pub struct DiskCost {
     pub kib: Duration,
     /// Additional time of a sync of a file or directory.
     pub sync: Duration,
-}
-
-/// Number of times each fault happened since the disk was created.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FaultCounts {
-    pub crashes: u64,
-    /// Appends and truncations that a crash undid completely.
-    pub writes_lost: u64,
-    /// Appends that a crash kept in part.
-    pub writes_torn: u64,
-    /// Creations, renames and removals that a crash undid.
-    pub names_lost: u64,
-    /// Operations failed by [`MemDisk::fail_op`] and its like.
-    pub ops_failed: u64,
-    /// Failed syncs that left bytes marked clean that are not on the device.
-    pub syncs_failed: u64,
-    /// Syncs of files after one of their syncs failed. Their result means nothing, so no caller should issue them.
-    pub syncs_repeated: u64,
-    /// Appends and reservations rejected because the device was full.
-    pub full: u64,
-    pub bits_flipped: u64,
-    /// Appends that were reported as done, possibly synced, and never reached the device.
-    pub writes_phantom: u64,
-    /// Appends that overwrote another place.
-    pub writes_misdirected: u64,
-    /// Power cuts within a sync.
-    pub power_cuts_in_sync: u64,
 }
 
 struct State {
@@ -295,10 +271,6 @@ impl State {
     }
 }
 
-fn content(file: &Mutex<FileContent>) -> MutexGuard<'_, FileContent> {
-    file.lock().expect("no thread panics with a file locked")
-}
-
 impl Disk for MemDisk {
     fn create(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         check_path(path)?;
@@ -434,9 +406,9 @@ impl DiskFile for MemFile {
         state.free -= written as u64;
         content(&self.content).append(&bytes[..written]);
         let state = &mut *state;
-        if let Some(damage) = state.armed.damage(|| state.names.is_in(faults::ROWS, &self.content)) {
+        if let Some(damage) = state.armed.damage(|| state.names.is_in(armed_faults::ROWS, &self.content)) {
             content(&self.content).lose_last(written);
-            faults::apply_damage(state, damage, &bytes[..written]);
+            apply_damage(state, damage, &bytes[..written]);
         }
         Ok(result?)
     }
@@ -482,6 +454,24 @@ impl DiskFile for MemFile {
             return Err(Errno::NOSPC.into());
         }
         Ok(())
+    }
+}
+
+/// Counts the damage to a write of `bytes` that its own file does not keep, and overwrites another file if the write is
+/// misdirected.
+fn apply_damage(state: &mut State, damage: WriteDamage, bytes: &[u8]) {
+    match damage {
+        WriteDamage::Lost => state.counts.writes_phantom += 1,
+        WriteDamage::Misdirected => {
+            state.counts.writes_misdirected += 1;
+            if let Some(victim) = state.names.random_file(armed_faults::ROWS, &mut state.rng) {
+                let mut victim = content(&victim);
+                let len = usize::try_from(victim.len()).unwrap_or(usize::MAX);
+                let start = state.rng.up_to(len - 1);
+                let end = len.min(start + bytes.len());
+                victim.overwrite(start, &bytes[..end - start]);
+            }
+        }
     }
 }
 

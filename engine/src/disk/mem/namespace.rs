@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use rustix::io::Errno;
 
 use super::super::parent;
-use super::FaultCounts;
-use super::file_content::FileContent;
+use super::fault_counts::FaultCounts;
+use super::file_content::{self, FileContent};
 use super::split_mix::SplitMix64;
 
 #[derive(Clone)]
@@ -70,7 +70,7 @@ impl Namespace {
     pub fn bytes(&self) -> u64 {
         let file_len = |node: &NamespaceEntry| match node {
             NamespaceEntry::Dir => 0,
-            NamespaceEntry::File(content) => super::content(content).len(),
+            NamespaceEntry::File(content) => file_content::content(content).len(),
         };
         self.live.values().map(file_len).sum()
     }
@@ -78,7 +78,9 @@ impl Namespace {
     /// Returns a random file in this directory or below that is not empty.
     pub fn random_file(&self, dir: &str, rng: &mut SplitMix64) -> Option<Arc<Mutex<FileContent>>> {
         let content = |node: &NamespaceEntry| match node {
-            NamespaceEntry::File(content) if super::content(content).len() > 0 => Some(content.clone()),
+            NamespaceEntry::File(content) if file_content::content(content).len() > 0 => {
+                Some(content.clone())
+            }
             _ => None,
         };
         let below = self.live.iter().filter(|(path, _)| path.starts_with(dir));
@@ -215,7 +217,7 @@ impl Namespace {
         self.drop_orphans();
         for node in self.durable.values() {
             if let NamespaceEntry::File(file) = node {
-                super::content(file).crash(rng, counts);
+                file_content::content(file).crash(rng, counts);
             }
         }
         self.live = self.durable.clone();

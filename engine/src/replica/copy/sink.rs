@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::super::bootstrap::wal_dir;
+use super::super::dirs::wal_dir;
 use super::super::{consensus_meta_store, tombstone};
 use super::{CopyChunk, CopyManifest, CopyPart, LocalData, LocalReplica};
 use crate::disk::{self, Disk, DiskFile};

@@ -1,4 +1,5 @@
 use super::*;
+use crate::schema::partition::PartitionSchema;
 
 fn schema() -> Schema {
     let columns =

@@ -6,7 +6,8 @@
 //!
 //! A row that is deleted at the timestamp has its last live values as base, because a base cannot express a deletion.
 
-use super::{MemRowSet, Store};
+use super::MemRowSet;
+use super::store::Store;
 use crate::ids::ColumnId;
 use crate::schema::row_block::{ProjectedColumn, RowBlock};
 use crate::schema::row_change::{RowChange, encode_delete};
@@ -38,8 +39,8 @@ impl MemRowSet {
         let projection: Vec<ProjectedColumn> = columns.iter().map(ProjectedColumn::from).collect();
         let non_key = self.schema().non_key_ids();
         let mut flushed = FlushRows { block: RowBlock::new(&projection), rows: Vec::new() };
-        let mut cursor = store.seek(from);
-        while let Some(row) = store.next(&mut cursor) {
+        let mut cursor = self.index.seek(from, store);
+        while let Some(row) = cursor.next(store) {
             if flushed.rows.len() == limit {
                 return (flushed, Some(store.key(row).to_vec()));
             }

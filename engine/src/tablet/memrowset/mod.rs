@@ -14,19 +14,18 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::memstore::arena::Arena;
-use super::memstore::byte_arena::ByteArena;
-use super::memstore::mutations::{Mutation, MutationList, MutationStore};
 use super::superblock::TabletSchema;
 use crate::memory::{MemTracker, TrackedBytes};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 
 mod flush_rows;
 mod row_index;
 mod scan;
+mod store;
 
-use row_index::{IndexPosition, RowIndex};
+use row_index::RowIndex;
+use store::Store;
 
 pub use super::memstore::tree::InsertPosition;
 pub use flush_rows::{FlushRow, FlushRows};
@@ -35,6 +34,7 @@ pub use scan::MemRowSetScan;
 /// Rows in memory, in key order, with their history.
 pub struct MemRowSet {
     schema: Arc<TabletSchema>,
+    index: RowIndex,
     store: Store,
     /// Lock of the one writer; readers never take it.
     writer: Mutex<()>,
@@ -49,44 +49,12 @@ pub struct MemRowSet {
 /// Upper bound of the size of a copied row change, as a multiple of its size here. The copy has a separate entry.
 pub const COPY_SHARE: usize = 2;
 
-/// Data that readers and the writer share.
-#[derive(Default)]
-struct Store {
-    index: RowIndex,
-    rows: Arena<Row>,
-    /// Keys and cells of the rows.
-    bytes: ByteArena,
-    mutations: MutationStore,
-}
-
-/// One row: its insert timestamp, its key and, directly after the key, its cells as inserted.
-#[derive(Default)]
-struct Row {
-    ts: AtomicU64,
-    /// Position of its key in the byte arena.
-    position: AtomicU64,
-    key_len: AtomicU32,
-    row_len: AtomicU32,
-    chain: MutationList,
-}
-
-const _: () = assert!(cfg!(loom) || size_of::<Row>() == 32);
-
-/// Insert timestamp of a row, location of its cells, and true for `changed` if it has mutations.
-#[derive(Clone, Copy)]
-struct RowCells {
-    ts: Timestamp,
-    position: u64,
-    len: u32,
-    changed: bool,
-}
-
 impl MemRowSet {
     /// Creates an empty MemRowSet whose bytes `memory` counts until it is dropped.
     pub fn new(schema: Arc<TabletSchema>, memory: &Arc<MemTracker>) -> MemRowSet {
-        let (store, tracked) = (Store::default(), TrackedBytes::new(memory));
+        let (index, store, tracked) = (RowIndex::default(), Store::default(), TrackedBytes::new(memory));
         let (live, frozen_bytes) = (AtomicU64::new(0), OnceLock::new());
-        let mrs = MemRowSet { schema, store, writer: Mutex::new(()), live, tracked, frozen_bytes };
+        let mrs = MemRowSet { schema, index, store, writer: Mutex::new(()), live, tracked, frozen_bytes };
         mrs.count_bytes();
         mrs
     }
@@ -94,7 +62,7 @@ impl MemRowSet {
     fn count_bytes(&self) {
         let store = &self.store;
         let next =
-            store.index.next_bytes(store.rows.len()) + store.bytes.next_bytes() + store.rows.next_bytes();
+            self.index.next_bytes(store.rows.len()) + store.bytes.next_bytes() + store.rows.next_bytes();
         let later = |frozen: &usize| store.mutations.bytes() - frozen;
         let copies = COPY_SHARE * self.frozen_bytes.get().map_or(0, later);
         self.tracked.set(self.bytes() as u64, (next + copies + store.mutations.next_bytes()) as u64);
@@ -114,7 +82,7 @@ impl MemRowSet {
     pub fn bytes(&self) -> usize {
         let store = &self.store;
         let lists = store.bytes.bytes() + store.rows.bytes() + store.mutations.bytes();
-        size_of::<MemRowSet>() + lists + store.index.bytes()
+        size_of::<MemRowSet>() + lists + self.index.bytes()
     }
 
     /// Returns the rows that are live after the applied operations.
@@ -130,13 +98,13 @@ impl MemRowSet {
     /// Locks the MemRowSet for the one writer; another caller waits until the writer is dropped.
     pub fn write(&self) -> MemRowSetWriter<'_> {
         let guard = self.writer.lock().expect("a writer that panics takes the process with it");
-        self.store.index.fit(&self.store);
+        self.index.fit(&self.store);
         MemRowSetWriter { mrs: self, _guard: guard }
     }
 
     /// Returns true if a row has this key, live or deleted.
     pub fn contains(&self, key: &[u8]) -> bool {
-        self.store.index.find(key, &self.store).is_some()
+        self.index.find(key, &self.store).is_some()
     }
 
     /// Returns the number of mutations; [`MemRowSet::mutations_after`] visits those added later.
@@ -171,7 +139,7 @@ impl Drop for MemRowSetWriter<'_> {
 impl MemRowSetWriter<'_> {
     /// Returns the row with this key, or the position to insert it at.
     pub fn find(&self, key: &[u8]) -> Result<u32, InsertPosition> {
-        self.mrs.store.index.slot_of(key, &self.mrs.store)
+        self.mrs.index.slot_of(key, &self.mrs.store)
     }
 
     /// Inserts a row at `ts`. `bytes` are `key_len` bytes of its key, followed by its cells.
@@ -185,7 +153,7 @@ impl MemRowSetWriter<'_> {
             row.key_len.store(key_len, Ordering::Relaxed);
             row.row_len.store(row_len, Ordering::Relaxed);
         });
-        store.index.insert(slot, row, store.key(row), store);
+        self.mrs.index.insert(slot, row, store.key(row), store);
         self.mrs.live.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -203,58 +171,5 @@ impl MemRowSetWriter<'_> {
         };
         let store = &self.mrs.store;
         store.mutations.add(&store.rows.get(row).chain, row, ts, change, deletes);
-    }
-}
-
-impl Store {
-    /// Returns the position of the first row at or after `key`.
-    fn seek(&self, key: &[u8]) -> IndexPosition<'_> {
-        self.index.seek(key, self)
-    }
-
-    fn next(&self, position: &mut IndexPosition<'_>) -> Option<u32> {
-        position.next(self)
-    }
-
-    /// Returns a row's insert timestamp and the location of its cells.
-    #[inline]
-    fn row_cells(&self, row: u32) -> RowCells {
-        let row = self.rows.get(row);
-        RowCells {
-            ts: Timestamp(row.ts.load(Ordering::Relaxed)),
-            position: row.position.load(Ordering::Relaxed) + u64::from(row.key_len.load(Ordering::Relaxed)),
-            len: row.row_len.load(Ordering::Relaxed),
-            changed: !row.chain.is_empty(),
-        }
-    }
-
-    /// Prefetches the cells of a row.
-    #[inline]
-    fn prefetch_cells(&self, cells: RowCells) {
-        self.bytes.prefetch(cells.position);
-    }
-
-    /// Returns the cells of a row as inserted.
-    #[inline]
-    fn cells(&self, cells: RowCells) -> &[u8] {
-        self.bytes.get(cells.position, cells.len as usize)
-    }
-
-    #[inline]
-    fn key(&self, row: u32) -> &[u8] {
-        let row = self.rows.get(row);
-        self.bytes.get(row.position.load(Ordering::Relaxed), row.key_len.load(Ordering::Relaxed) as usize)
-    }
-
-    /// Returns the mutations of a row before a timestamp, newest first.
-    fn mutations_newest_first(&self, row: u32, before: Timestamp) -> impl Iterator<Item = Mutation<'_>> {
-        self.mutations
-            .newest_first(&self.rows.get(row).chain)
-            .skip_while(move |mutation| mutation.ts >= before)
-    }
-
-    /// Returns the mutations of a row before a timestamp, oldest first.
-    fn history(&self, row: u32, before: Timestamp) -> impl Iterator<Item = Mutation<'_>> {
-        self.mutations.of(&self.rows.get(row).chain).take_while(move |mutation| mutation.ts < before)
     }
 }

@@ -16,8 +16,8 @@
 use std::cmp::Ordering as Compared;
 use std::sync::OnceLock;
 
-use super::Store;
-use crate::cfile::key_index::{common_prefix, key_prefix};
+use super::store::Store;
+use crate::cfile::key_prefix::{common_prefix, key_prefix};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::tablet::memstore::node::KeySource;
 use crate::tablet::memstore::tree::{InsertPosition, RowTree, TreeCursor};
@@ -219,12 +219,12 @@ mod tests {
     }
 
     fn scan(set: &MemRowSet, from: &[u8]) -> Vec<Vec<u8>> {
-        let mut position = set.store.seek(from);
-        std::iter::from_fn(|| set.store.next(&mut position)).map(|row| set.store.key(row).to_vec()).collect()
+        let mut position = set.index.seek(from, &set.store);
+        std::iter::from_fn(|| position.next(&set.store)).map(|row| set.store.key(row).to_vec()).collect()
     }
 
     fn common_of(set: &MemRowSet) -> &str {
-        std::str::from_utf8(&set.store.index.newest().common).expect("these keys are text")
+        std::str::from_utf8(&set.index.newest().common).expect("these keys are text")
     }
 
     fn user(number: u32) -> Vec<u8> {
@@ -255,7 +255,7 @@ mod tests {
         let set = empty();
         (0..5000u32).for_each(|number| insert(&set, format!("{}-{number:012}", number / 1000).as_bytes()));
         assert_eq!(common_of(&set), "");
-        assert!(set.store.index.later.iter().all(|later| later.get().is_some()));
+        assert!(set.index.later.iter().all(|later| later.get().is_some()));
     }
 
     #[test]
@@ -263,10 +263,10 @@ mod tests {
         let set = empty();
         let before: BTreeSet<Vec<u8>> = (0..64).map(user).collect();
         before.iter().for_each(|key| insert(&set, key));
-        let mut position = set.store.seek(b"");
-        let first = set.store.next(&mut position);
+        let mut position = set.index.seek(b"", &set.store);
+        let first = position.next(&set.store);
         (64..200).for_each(|number| insert(&set, &user(number)));
-        let rows = first.into_iter().chain(std::iter::from_fn(|| set.store.next(&mut position)));
+        let rows = first.into_iter().chain(std::iter::from_fn(|| position.next(&set.store)));
         let seen: BTreeSet<Vec<u8>> = rows.map(|row| set.store.key(row).to_vec()).collect();
         assert_eq!(seen, before);
         assert_eq!(scan(&set, b"").len(), 200);

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{MemRowSet, RowCells, Store};
+use super::MemRowSet;
+use super::store::{RowCells, Store};
 use crate::error::Result;
 use crate::ids::ColumnId;
 use crate::schema::row_block::{Bitmap, ColumnBlock, RowBlock};
@@ -90,15 +91,15 @@ impl MemRowSetScan {
     /// Returns the next rows from a key on, at most a block of them, and the key to resume at.
     fn rows_from(&self, store: &Store, from: &[u8]) -> (Vec<u32>, Option<Vec<u8>>) {
         if self.spec.is_one_key() {
-            return (store.index.find(from, store).into_iter().collect(), None);
+            return (self.mrs.index.find(from, store).into_iter().collect(), None);
         }
-        let (mut cursor, mut rows) = (store.seek(from), Vec::new());
+        let (mut cursor, mut rows) = (self.mrs.index.seek(from, store), Vec::new());
         while rows.len() < self.spec.block_rows && self.stays_below_bound(store, &rows) {
-            let Some(row) = store.next(&mut cursor) else { break };
+            let Some(row) = cursor.next(store) else { break };
             prefetch(store.rows.get(row));
             rows.push(row);
         }
-        let next = store.next(&mut cursor).map(|row| store.key(row).to_vec());
+        let next = cursor.next(store).map(|row| store.key(row).to_vec());
         let Some(upper) = self.spec.upper_key.as_deref() else { return (rows, next) };
         rows.truncate(rows.partition_point(|row| store.key(*row) < upper));
         (rows, next.filter(|next| &next[..] < upper))

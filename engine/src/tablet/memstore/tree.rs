@@ -310,7 +310,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cfile::key_index::key_prefix;
+    use crate::cfile::key_prefix::key_prefix;
 
     #[derive(Default)]
     struct Stored(Vec<Vec<u8>>);

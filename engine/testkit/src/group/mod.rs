@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::ids::{PeerId, TabletId, Uuid};
+use engine::ids::PeerId;
 use engine::note::raft::RaftTrace;
 use engine::raft::interface::{PeerStatus, UpdateErrorKind, UpdateResponse};
 use engine::raft::{
@@ -17,20 +17,18 @@ use engine::raft::{
 use engine::time::{ClockReading, Instant, WallTime};
 
 mod hibernation;
+mod ids;
 pub mod invariants;
 pub mod node;
 mod replica_store;
 pub mod script;
+pub mod server_disk;
 mod tablet_copy;
 
+pub use ids::{TABLET, id};
 use invariants::Checks;
-use node::{Disk, Node};
-
-pub const TABLET: TabletId = Uuid([7; 16]);
-
-pub fn id(number: u8) -> PeerId {
-    Uuid([number; 16])
-}
+use node::Node;
+use server_disk::Disk;
 
 /// Rates of faults, per mille of the steps.
 #[derive(Debug, Clone)]

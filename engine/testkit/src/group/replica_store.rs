@@ -17,8 +17,8 @@ use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::superblock::{DataState, Superblock};
 use engine::wal::{ReplicateEntry, segment_name};
 
-use super::TABLET;
-use super::node::Disk;
+use super::ids::TABLET;
+use super::server_disk::Disk;
 
 pub struct ReplicaStore {
     disk: MemDisk,

@@ -26,7 +26,8 @@ use engine::raft::{
 use engine::replica::copy::LocalData;
 use engine::wal::ReplicateEntry;
 
-use super::node::{Disk, Node};
+use super::node::Node;
+use super::server_disk::Disk;
 use super::{Group, Parcel, TABLET, Weather, id};
 
 /// One line of a script.

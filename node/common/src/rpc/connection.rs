@@ -1,9 +1,8 @@
 //! Server side of one connection: negotiates, then reads calls and sends replies until either side closes it.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::time::Instant;
@@ -16,59 +15,11 @@ use super::negotiate::{
     NEGOTIATION_FRAME_BYTES_MAX, NegotiationStep, PREAMBLE, ServerNegotiation, ServerNegotiationConfig,
     check_preamble,
 };
-use super::send_queue::{FrameWrite, SendQueue};
+use super::server_connection::ServerConnection;
 use crate::env::{BoxFuture, Env, Stream};
 use crate::security::PeerIdentity;
 use crate::security::tls::TlsStream;
 use nyala_proto::kudu::rpc::RequestHeader;
-
-/// Shared state of a negotiated connection.
-pub(super) struct ServerConnection {
-    shared: Arc<RpcShared>,
-    send_queue: SendQueue,
-    in_flight: Mutex<BTreeSet<i32>>,
-    /// Time of the last queued reply, in nanoseconds of the monotonic clock.
-    last_reply: AtomicU64,
-}
-
-impl ServerConnection {
-    fn new(shared: Arc<RpcShared>) -> ServerConnection {
-        ServerConnection {
-            shared,
-            send_queue: SendQueue::default(),
-            in_flight: Mutex::default(),
-            last_reply: AtomicU64::new(0),
-        }
-    }
-
-    /// Queues the reply to a call. The client may reuse the call's id from now on.
-    pub(super) fn reply(&self, call_id: i32, fill: impl FnOnce(&mut FrameWrite<'_>)) {
-        self.last_reply.store(self.shared.env.now().mono.0, Ordering::Relaxed);
-        self.in_flight().remove(&call_id);
-        self.send_queue.put(fill);
-        if self.shared.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.shared.all_replied.notify_waiters();
-        }
-    }
-
-    /// Rejects further replies. The connection closes when the queued replies are sent.
-    pub(super) fn finish(&self) {
-        self.send_queue.close();
-    }
-
-    /// Registers a call as in flight. Returns false if its id is in flight already.
-    fn begin(&self, call_id: i32) -> bool {
-        let new = self.in_flight().insert(call_id);
-        if new {
-            self.shared.in_flight.fetch_add(1, Ordering::AcqRel);
-        }
-        new
-    }
-
-    fn in_flight(&self) -> MutexGuard<'_, BTreeSet<i32>> {
-        self.in_flight.lock().expect("no thread panics while it holds this lock")
-    }
-}
 
 /// Reason for the end of a connection that the peer did not close in order.
 type EndReason = String;
@@ -95,11 +46,11 @@ pub(super) async fn serve(
         }
     };
     reader.set_limit(limit);
-    let connection = Arc::new(ServerConnection::new(shared.clone()));
+    let connection = Arc::new(ServerConnection::new(env.clone(), shared.calls.clone()));
     ready(connection.clone());
     let (mut from, mut to) = tokio::io::split(stream);
     let sending = connection.send_queue.send_all(&env, &mut to, shared.config.keepalive);
-    let reading = read_calls(&connection, &mut from, &mut reader, peer, remote);
+    let reading = read_calls(&shared, &connection, &mut from, &mut reader, peer, remote);
     let ended = tokio::select! {
         biased;
         sent = sending => sent.map_err(|error| error.to_string()),
@@ -243,13 +194,13 @@ async fn read_some(
 
 /// Reads and dispatches calls until the peer closes the stream, violates the protocol or is idle for too long.
 async fn read_calls(
+    shared: &Arc<RpcShared>,
     connection: &Arc<ServerConnection>,
     stream: &mut (impl AsyncRead + Unpin),
     reader: &mut FrameReader,
     peer: Arc<PeerIdentity>,
     remote: SocketAddr,
 ) -> Result<(), EndReason> {
-    let shared = &connection.shared;
     let mut idle = IdleTimer::new(&shared.env, shared.config.keepalive);
     loop {
         let received = shared.env.now().mono;

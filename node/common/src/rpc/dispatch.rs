@@ -13,16 +13,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::time::Instant;
-use tokio::sync::Notify;
 
 use super::call_samples::CallSample;
-use super::connection::ServerConnection;
 use super::frame;
 use super::latencies::RpcLatencies;
 use super::required_fields;
 use super::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
+use super::server_connection::{CallsInFlight, ServerConnection};
 use super::service_queue::{Admission, CallQueue, NextCall};
-use super::{Call, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
+use super::{Call, ConcurrencySlot, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::Env;
 use crate::security::acl::refusal_text;
 use crate::security::{PeerIdentity, ServerSecurity};
@@ -38,9 +37,7 @@ pub(super) struct RpcShared {
     pub(super) counters: Arc<RpcCounters>,
     pub(super) latencies: Arc<RpcLatencies>,
     pub(super) stopping: AtomicBool,
-    /// Calls without a reply, on all connections.
-    pub(super) in_flight: AtomicU64,
-    pub(super) all_replied: Notify,
+    pub(super) calls: Arc<CallsInFlight>,
 }
 
 /// Counters of a server since its start. All except `connections_open` only grow.
@@ -301,7 +298,7 @@ async fn work(shared: Arc<RpcShared>, queued: Arc<QueuedService>, queued_call: Q
 }
 
 /// Concurrency slot held by one call; see [`Call::release_slot`].
-pub(crate) struct CallSlot {
+struct CallSlot {
     shared: Arc<RpcShared>,
     queued: Arc<QueuedService>,
     released: AtomicBool,
@@ -312,8 +309,10 @@ impl CallSlot {
     fn take(&self) -> bool {
         !self.released.swap(true, Ordering::Relaxed)
     }
+}
 
-    pub(super) fn release(&self) {
+impl ConcurrencySlot for CallSlot {
+    fn release(&self) {
         if self.take()
             && let Some(queued_call) = self.queued.next(&self.shared)
         {

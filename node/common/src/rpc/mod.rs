@@ -15,8 +15,8 @@
 //! | `required_fields` | proto2 required fields of a request | yes |
 //! | `service_methods` | the table of a service's methods and handlers | yes |
 //! | [`server`] | accepts connections and runs services | |
-//! | `connection`, `dispatch`, `send_queue` | one server connection, its calls, its outgoing bytes | |
-//! | [`client`], `proxy` | calls services: over one connection, or over a reconnecting proxy | |
+//! | `connection`, `server_connection`, `dispatch`, `send_queue` | a connection, its calls, its outgoing bytes | |
+//! | [`client`] | calls services: over one connection, or over a reconnecting proxy | |
 //!
 //! *Not here:* the messages of services. This module knows its own headers only.
 
@@ -27,14 +27,15 @@ mod dispatch;
 pub mod frame;
 mod latencies;
 pub mod negotiate;
-mod proxy;
 mod required_fields;
 pub mod result_tracker;
 mod send_queue;
 pub mod server;
+mod server_connection;
 mod service_methods;
 pub mod service_queue;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +91,12 @@ pub struct MethodInfo {
     pub required: &'static [u32],
 }
 
+/// The place of a running call among those that its service runs at once.
+pub(crate) trait ConcurrencySlot: fmt::Debug + Send + Sync {
+    /// Lets another queued call start. Only the first release has an effect.
+    fn release(&self);
+}
+
 /// One call, as passed to a service.
 #[derive(Debug)]
 pub struct Call {
@@ -108,7 +115,7 @@ pub struct Call {
     pub remote: SocketAddr,
     pub request_id: Option<RequestIdPb>,
     pub required_features: Vec<u32>,
-    pub(crate) slot: Option<Arc<dispatch::CallSlot>>,
+    pub(crate) slot: Option<Arc<dyn ConcurrencySlot>>,
 }
 
 impl Call {

@@ -5,16 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::connection::{self, ServerConnection};
+use super::connection;
 use super::dispatch::{QueuedService, RpcShared, count};
 pub use super::dispatch::{RpcCounters, TrackedResults};
 pub use super::latencies::RpcLatencies;
+use super::server_connection::ServerConnection;
 use super::{RpcConfig, Service};
 use crate::env::{Env, Listener, Stream, TaskHandle};
 use crate::security::ServerSecurity;
@@ -66,8 +67,7 @@ impl RpcServer {
             counters: Arc::default(),
             latencies: Arc::default(),
             stopping: AtomicBool::new(false),
-            in_flight: AtomicU64::new(0),
-            all_replied: Notify::new(),
+            calls: Arc::default(),
         });
         let local_addr = listener.local_addr();
         let connections = Arc::new(Connections::default());
@@ -116,8 +116,8 @@ impl RpcHandle {
 
     async fn all_calls_done(&self) {
         loop {
-            let replied = self.shared.all_replied.notified();
-            if self.shared.in_flight.load(Ordering::Acquire) == 0 {
+            let replied = self.shared.calls.all_replied.notified();
+            if self.shared.calls.count.load(Ordering::Acquire) == 0 {
                 return;
             }
             replied.await;

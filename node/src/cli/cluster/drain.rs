@@ -12,8 +12,9 @@ use nyala_client::rebalance::ReplicaMove;
 use nyala_client::replica_admin::ServerInfo;
 use nyala_common::env::Env;
 
+use super::arguments::{find_server, number};
 use super::observe::{Observation, address, observe};
-use super::{find_server, number};
+
 use crate::cli::options::text;
 use crate::cli::output::print;
 

@@ -1,5 +1,6 @@
 //! `nyala cluster …`: health and servers of a running cluster, and the placement of replicas.
 
+mod arguments;
 mod check;
 mod drain;
 mod observe;
@@ -11,13 +12,13 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 use futures_util::future::join_all;
 
+use self::arguments::{find_server, number};
 use self::observe::{ObservedServer, address, observe, observe_server};
 use super::exit::{ExitError, FAILED};
 use super::options::{base, connect, option, text, texts};
 use super::output::{print, table as text_table};
 use nyala_client::Client;
 use nyala_client::rebalance::{Placement, Rebalance, ReplicaMove};
-use nyala_client::replica_admin::ServerInfo;
 use nyala_common::env::Env;
 
 /// A parsed command.
@@ -125,26 +126,8 @@ impl ClusterCommand {
     }
 }
 
-fn number(matches: &ArgMatches, name: &str) -> u64 {
-    *matches.get_one::<u64>(name).expect("it has a default")
-}
-
 fn argument<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     text(matches, name).expect("it is required")
-}
-
-/// Returns the tablet server of this address, id, or beginning of an id.
-async fn find_server(client: &Client, name: &str) -> Result<ServerInfo> {
-    let mut servers = client.servers().await?;
-    let named = |server: &ServerInfo| address(server) == name || server.id.to_string().starts_with(name);
-    servers.retain(named);
-    match servers.len() {
-        1 => Ok(servers.remove(0)),
-        0 => Err(Error::not_found(format!("tablet server {name}: not known; see nyala cluster servers"))),
-        many => Err(Error::invalid(format!(
-            "tablet server {name}: not unique ({many} servers); give more digits"
-        ))),
-    }
 }
 
 async fn run_check(client: &Client, matches: &ArgMatches) -> Result<(), ExitError> {

@@ -5,7 +5,9 @@
 //! rows is reported, and the exit code is 0 only if all rows were imported.
 
 mod csv_records;
+mod input;
 mod json_lines;
+mod options;
 mod parquet_rows;
 pub mod reader;
 mod rejects;
@@ -17,13 +19,16 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::error::{Error, ErrorKind, Result};
 use engine::schema::row_ops::RowOpKind;
 
-use self::reader::{CsvReader, ImportInput, ImportRows, ImportTarget, JsonReader, ParquetReader};
+pub use self::input::ImportInput;
+pub use self::json_lines::JsonReader;
+use self::options::{ImportOptions, LINE_BITS, tag, unit};
+pub use self::parquet_rows::ParquetReader;
+use self::reader::{CsvReader, ImportRows, ImportTarget};
 use super::exit::{ExitError, FAILED, ROWS_REJECTED};
 use super::files::InputFile;
-use super::options::{connect, named, open, option, text, texts};
+use super::options::{connect, named, open, option, text};
 use super::output::{ProgressUnit, grouped, print, progress};
-use super::stream::{FileFormat, InputStream, STANDARD, expand};
-use nyala_client::definitions;
+use super::stream::{FileFormat, InputStream, STANDARD};
 use nyala_client::{FlushMode, RowFailure, Session, SessionConfig, Table};
 use nyala_common::env::Env;
 
@@ -31,8 +36,6 @@ use nyala_common::env::Env;
 const SHOWN: usize = 10;
 /// Bad rows kept for the file of rejects.
 const REJECTS_MAX: usize = 1_000_000;
-/// Bits of a row's tag that hold its line; the bits above hold the number of its file.
-const LINE_BITS: u32 = 44;
 
 const HELP: &str = "\
 CSV: the first line names the columns. An empty cell is NULL, a quoted empty cell (\"\") is the empty string; in a \
@@ -68,38 +71,6 @@ pub fn command() -> Command {
             "Shorten what does not fit: VARCHAR to its length; in Parquet also digits of numbers and times",
         ))
         .arg(option("rejects", "FILE", "Skip bad rows and write them, with errors, to this CSV file"))
-}
-
-/// Options of an import.
-struct ImportOptions {
-    files: Vec<(String, FileFormat)>,
-    delimiter: u8,
-    null: Vec<u8>,
-    skip: Vec<String>,
-    truncate: bool,
-    rejects: Option<String>,
-}
-
-impl ImportOptions {
-    fn of(env: &Env, matches: &ArgMatches) -> Result<ImportOptions> {
-        let format = text(matches, "format");
-        let files = expand(env, texts(matches, "file"))?;
-        let files = files.into_iter().map(|path| Ok((path.clone(), FileFormat::of(format, &path)?)));
-        let files = files.collect::<Result<Vec<_>>>()?;
-        let rejects = text(matches, "rejects").map(str::to_string);
-        if rejects.is_some() && files.iter().any(|(path, _)| path == STANDARD) {
-            let message = "--rejects: standard input cannot be read twice (-); give the name of a file";
-            return Err(Error::invalid(message));
-        }
-        Ok(ImportOptions {
-            files,
-            delimiter: delimiter(matches)?,
-            null: text(matches, "null").unwrap_or_default().as_bytes().to_vec(),
-            skip: text(matches, "skip").map(definitions::names).unwrap_or_default(),
-            truncate: matches.get_flag("truncate"),
-            rejects,
-        })
-    }
 }
 
 pub async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
@@ -315,21 +286,3 @@ impl Import {
 /// An opened file, its counter of bytes read, the length of its progress bar and the unit.
 type OpenedInput =
     (ImportInput<InputStream>, Option<std::sync::Arc<std::sync::atomic::AtomicU64>>, u64, ProgressUnit);
-
-/// Returns the tag of a row of a file.
-fn tag(file: usize, line: u64) -> u64 {
-    (file as u64) << LINE_BITS | line
-}
-
-/// Returns what the rows of a file are counted in.
-fn unit(format: FileFormat) -> &'static str {
-    if format == FileFormat::Parquet { "row" } else { "line" }
-}
-
-fn delimiter(matches: &ArgMatches) -> Result<u8> {
-    match text(matches, "delimiter").unwrap_or(",").as_bytes() {
-        [one] => Ok(*one),
-        b"\\t" => Ok(b'\t'),
-        _ => Err(Error::invalid("--delimiter is one ASCII character, or \\t")),
-    }
-}

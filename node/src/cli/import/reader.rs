@@ -13,9 +13,6 @@ use nyala_client::cell_text::{parse_cell, truncate_varchar};
 use super::csv_records::{CsvRecord, CsvRecords};
 use nyala_client::definitions;
 
-pub use super::json_lines::JsonReader;
-pub use super::parquet_rows::ParquetReader;
-
 /// Rows read at once.
 pub(super) const BLOCK_ROWS: usize = 4096;
 
@@ -99,23 +96,6 @@ pub struct ImportRows {
 /// Rows that were read, and bad rows with their reasons.
 pub type ImportBlock = (ImportRows, Vec<(u64, String)>);
 
-pub enum ImportInput<R> {
-    Csv(Box<CsvReader<R>>),
-    Json(Box<JsonReader<R>>),
-    Parquet(Box<ParquetReader>),
-}
-
-impl<R: Read> ImportInput<R> {
-    /// Returns the next rows; `None` at the end.
-    pub fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
-        match self {
-            ImportInput::Csv(csv) => csv.next(table),
-            ImportInput::Json(json) => json.next(table),
-            ImportInput::Parquet(parquet) => parquet.next(table),
-        }
-    }
-}
-
 pub struct CsvReader<R> {
     records: CsvRecords<R>,
     /// Index of the table's column for each column of the file.
@@ -140,7 +120,7 @@ impl<R: Read> CsvReader<R> {
         Ok(CsvReader { records, targets, null: null.to_vec(), record })
     }
 
-    fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
+    pub(super) fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
         let mut blocks = table.blocks(self.targets.iter().flatten().copied());
         let (mut tags, mut bad) = (Vec::new(), Vec::new());
         let mut cells: Vec<Option<Vec<u8>>> = Vec::new();

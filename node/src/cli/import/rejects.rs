@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use engine::error::{Error, Result};
 
 use super::csv_records::{CsvRecord, CsvRecords};
-use super::{ImportOptions, tag, unit};
+use super::options::{ImportOptions, tag, unit};
 use crate::cli::delimited::write_record;
 use crate::cli::files::OutputFile;
 use crate::cli::stream::{FileFormat, InputStream};

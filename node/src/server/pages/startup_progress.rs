@@ -57,6 +57,12 @@ impl StartupProgress {
         times.ended.get_or_insert(now);
     }
 
+    /// Ends a step and begins another.
+    pub fn advance(&self, from: StartupStep, to: StartupStep, now: Instant) {
+        self.end(from, now);
+        self.begin(to, now);
+    }
+
     /// Sets the source of the number of opened tablets.
     pub fn count_tablets(&self, counts: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
         *self.tablets.lock().expect("nothing panics while it holds the counts") = Some(Box::new(counts));

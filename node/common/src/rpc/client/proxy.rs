@@ -10,8 +10,8 @@ use engine::time::Instant;
 use prost::Message;
 use tokio::sync::oneshot;
 
-use super::RpcErrorCodePb;
-use super::client::{CallOptions, ClientConnection, RpcError, RpcResponse};
+use super::super::RpcErrorCodePb;
+use super::connection::{CallOptions, ClientConnection, RpcError, RpcResponse};
 use crate::env::Env;
 use crate::security::RpcCaller;
 

@@ -1,4 +1,4 @@
-//! RPC client: one connection with many calls in flight.
+//! One connection of a client, with many calls in flight.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +12,10 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 
-use super::frame::{self, Frame, FrameReader, split_body};
-use super::negotiate::{ClientNegotiation, NegotiationStep};
-pub use super::proxy::{Proxy, ProxyTarget};
-use super::send_queue::SendQueue;
-use super::{RequestIdPb, RpcErrorCodePb};
+use super::super::frame::{self, Frame, FrameReader, split_body};
+use super::super::negotiate::{ClientNegotiation, NegotiationStep};
+use super::super::send_queue::SendQueue;
+use super::super::{RequestIdPb, RpcErrorCodePb};
 use crate::env::{Env, Stream};
 use crate::security::RpcCaller;
 use crate::security::tls::TlsStream;

@@ -1,0 +1,126 @@
+//! One server's round of a comparison, and its options.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use clap::{Parser, ValueEnum};
+
+use super::report::{Cell, Metric, Sample};
+use crate::command::Output;
+use crate::interop::cluster::{Cluster, ClusterPlan};
+use crate::interop::daemon::ServerKind;
+use crate::interop::packages::Packages;
+
+#[derive(Parser)]
+pub struct VersusOptions {
+    /// The parts to measure, each with a separate report; all of them if none is named
+    pub(super) parts: Vec<Part>,
+    /// Rounds of each server per setting
+    #[arg(long, default_value_t = 3)]
+    pub(super) rounds: usize,
+    /// Path of a built nyala program
+    #[arg(long, value_name = "PROGRAM")]
+    pub(super) nyala: Option<PathBuf>,
+    /// Path of a built program of benches/drive
+    #[arg(long, value_name = "PROGRAM")]
+    pub(super) drive: Option<PathBuf>,
+    /// With loadgen, ycsb and flush: rows to load
+    #[arg(long)]
+    pub(super) rows: Option<u64>,
+    /// With ycsb and latency: duration of each workload, in seconds
+    #[arg(long, default_value_t = 4.0)]
+    pub(super) seconds: f64,
+    /// With ycsb: memory budget of the tablet server, in MiB
+    #[arg(long, default_value_t = 1024)]
+    pub(super) memory_mib: u64,
+    /// With latency: a folder for the WAL, on another device than the target folder
+    #[arg(long, default_value = "/dev/shm")]
+    pub(super) wal_dir: PathBuf,
+    /// With lineitem: TPC-H's scale factor; 1 is 6 million rows
+    #[arg(long, default_value_t = 0.1)]
+    pub(super) scale: f64,
+    /// A note for the reports
+    #[arg(long, default_value = "")]
+    pub(super) note: String,
+    /// Print the tables only, leave the reports alone
+    #[arg(long)]
+    pub(super) dry: bool,
+    /// Draw the charts from the reports that are there, without measuring
+    #[arg(long, conflicts_with_all = ["parts", "dry"])]
+    pub(super) charts: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Part {
+    /// One replica
+    Single,
+    /// Three replicas
+    Replicated,
+    /// More loads with one replica and three
+    Loadgen,
+    /// YCSB
+    Ycsb,
+    /// Flushes in the background
+    Flush,
+    /// Latency of operations by key
+    Latency,
+    /// TPC-H's lineitem
+    Lineitem,
+}
+
+impl VersusOptions {
+    pub(super) fn wants(&self, part: Part) -> bool {
+        self.parts.is_empty() || self.parts.contains(&part)
+    }
+}
+
+pub(super) struct Prepared {
+    pub(super) packages: Packages,
+    pub(super) nyala: ServerKind,
+    pub(super) kudu: ServerKind,
+    /// The program of `benches/drive`; absent if no part needs it.
+    pub(super) drive: PathBuf,
+    pub(super) target: PathBuf,
+}
+
+/// One server's round.
+pub(super) struct Turn<'a> {
+    pub(super) packages: &'a Packages,
+    pub(super) drive: &'a Path,
+    pub(super) options: &'a VersusOptions,
+    pub(super) server: &'a ServerKind,
+    pub(super) log_sync: bool,
+    pub(super) target: &'a Path,
+}
+
+impl Turn<'_> {
+    /// Starts a fresh cluster; returns it with its folder. The tablet servers get these flags too.
+    pub(super) fn cluster(
+        &self,
+        masters: usize,
+        tablet_servers: usize,
+        flags: &[String],
+    ) -> Result<(Cluster, tempfile::TempDir)> {
+        let dir = tempfile::tempdir_in(self.target)?;
+        let sync = match self.server {
+            ServerKind::Nyala(_) => format!("--log_sync={}", self.log_sync),
+            ServerKind::Kudu(..) => format!("--log_force_fsync_all={}", self.log_sync),
+        };
+        let tserver_gflags = [&[sync], flags].concat();
+        let plan = ClusterPlan { masters, tablet_servers, tserver_gflags, ..ClusterPlan::default() };
+        Ok((Cluster::started(self.server.clone(), dir.path(), &plan)?, dir))
+    }
+
+    /// Runs a command of the tool, which must succeed.
+    pub(super) fn kudu(&self, words: &[&str]) -> Result<String> {
+        let Output { success, stdout, stderr } = self.packages.kudu_tool().args(words).output()?;
+        ensure!(success, "kudu {}: {stderr}", words.join(" "));
+        Ok(stdout)
+    }
+
+    pub(super) fn sample(&self, workload: &str, measure: Metric, value: f64) -> Sample {
+        let (log_sync, server) = (self.log_sync, self.server.name());
+        let cell = Cell { workload: workload.to_string(), log_sync, measure, server };
+        Sample { cell, value }
+    }
+}

@@ -1,0 +1,26 @@
+//! Arguments that commands on a cluster share.
+
+use clap::ArgMatches;
+use engine::error::{Error, Result};
+use nyala_client::Client;
+use nyala_client::replica_admin::ServerInfo;
+
+use super::observe::address;
+
+pub(super) fn number(matches: &ArgMatches, name: &str) -> u64 {
+    *matches.get_one::<u64>(name).expect("it has a default")
+}
+
+/// Returns the tablet server of this address, id, or beginning of an id.
+pub(super) async fn find_server(client: &Client, name: &str) -> Result<ServerInfo> {
+    let mut servers = client.servers().await?;
+    let named = |server: &ServerInfo| address(server) == name || server.id.to_string().starts_with(name);
+    servers.retain(named);
+    match servers.len() {
+        1 => Ok(servers.remove(0)),
+        0 => Err(Error::not_found(format!("tablet server {name}: not known; see nyala cluster servers"))),
+        many => Err(Error::invalid(format!(
+            "tablet server {name}: not unique ({many} servers); give more digits"
+        ))),
+    }
+}
