@@ -107,9 +107,9 @@ fn a_peer_behind_the_start_of_the_log_is_probed_halfway_down_until_nothing_is_le
 fn a_rejection_of_an_earlier_update_says_nothing_about_a_later_probe() {
     let (log, mut peer) = (log(), peer());
     let rejection = response(op(1, 19), OpId::MIN, 18, true);
-    peer.newest_sent = 2;
     peer.reset_next_index(1, &rejection, &log);
     assert_eq!(next(&mut peer, &log).1, [18]);
+    peer.newest_sent = 2;
     peer.on_entries_gced(18, &log);
     assert_eq!((peer.base, peer.unrecoverable), (19, false), "the peer's last entry is still in the log");
     peer.reset_next_index(2, &rejection, &log);
