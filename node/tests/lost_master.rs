@@ -18,7 +18,7 @@ use node::cli::{self, ExitError};
 use node::dirs::ServerKind;
 use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
-use node::server::startup;
+use node::server::startup::{self, RunningServer};
 use nyala_client::tables::CreateTable;
 use nyala_client::{Client, ClientConfig, Table};
 use nyala_common::env::Env;
@@ -99,6 +99,32 @@ async fn fill(env: &Env, master: &str) {
     }
 }
 
+/// Starts a server with these settings and the data of its directories.
+async fn start(env: &Env, kind: ServerKind, flags: &Flags, settings: &[(&str, &str)]) -> RunningServer {
+    let flags = flags.fork();
+    for (name, value) in [("webserver_port", "0")].iter().chain(settings) {
+        flags.set(name, value).expect("a flag");
+    }
+    startup::start(env, kind, Arc::new(flags)).await.expect("its directories")
+}
+
+/// Starts a master with the directory `new`, and the tablet servers of the stopped cluster in `dir`.
+async fn restart(env: &Env, dir: &str, flags: &Flags, master: &str, new: &str) -> Vec<RunningServer> {
+    let settings = [("rpc_bind_addresses", master), ("fs_wal_dir", new)];
+    let mut servers = vec![start(env, ServerKind::Master, flags, &settings).await];
+    for number in 1..=3 {
+        let [wal, data] = ["wal", "data"].map(|part| format!("{dir}/tserver-{number}/{part}"));
+        let settings = [
+            ("rpc_bind_addresses", "127.0.0.1:0"),
+            ("tserver_master_addrs", master),
+            ("fs_wal_dir", &wal),
+            ("fs_data_dirs", &data),
+        ];
+        servers.push(start(env, ServerKind::TabletServer, flags, &settings).await);
+    }
+    servers
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_catalog_is_rebuilt_from_the_tablet_servers() {
     let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
@@ -142,25 +168,7 @@ async fn a_lost_catalog_is_rebuilt_from_the_tablet_servers() {
 
     // Tablet servers trust the CA of the lost master until they start again.
     cluster.shutdown().await;
-    let start = async |kind, settings: &[(&str, &str)]| {
-        let flags = flags.fork();
-        for (name, value) in [("webserver_port", "0")].iter().chain(settings) {
-            flags.set(name, value).expect("a flag");
-        }
-        startup::start(&env, kind, Arc::new(flags)).await.expect("its directories")
-    };
-    let settings = [("rpc_bind_addresses", master.as_str()), ("fs_wal_dir", &new)];
-    let mut servers = vec![start(ServerKind::Master, &settings).await];
-    for number in 1..=tablet_servers {
-        let [wal, data] = ["wal", "data"].map(|part| path(&format!("cluster/tserver-{number}/{part}")));
-        let settings = [
-            ("rpc_bind_addresses", "127.0.0.1:0"),
-            ("tserver_master_addrs", &master),
-            ("fs_wal_dir", &wal),
-            ("fs_data_dirs", &data),
-        ];
-        servers.push(start(ServerKind::TabletServer, &settings).await);
-    }
+    let servers = restart(&env, &path("cluster"), &flags, &master, &new).await;
     let client =
         Client::connect(env.clone(), ClientConfig::new(vec![master.clone()])).await.expect("it runs");
     let mut after = Vec::new();

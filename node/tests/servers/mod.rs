@@ -68,7 +68,9 @@ impl Servers {
         let free: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind((own, 0)).unwrap()).collect();
         let addrs: Vec<SocketAddr> = free.iter().map(|listener| listener.local_addr().unwrap()).collect();
         drop(free);
-        let proxies = addrs.iter().map(|addr| Proxy::new(env.clone(), *addr, "ann")).collect();
+        // Tablets are created and members called by servers only.
+        let user = env.disks.process_user().unwrap();
+        let proxies = addrs.iter().map(|addr| Proxy::new(env.clone(), *addr, &user)).collect();
         Servers {
             env,
             dir: tempfile::tempdir().unwrap(),
