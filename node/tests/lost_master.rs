@@ -109,13 +109,19 @@ async fn start(env: &Env, kind: ServerKind, flags: &Flags, settings: &[(&str, &s
 }
 
 /// Starts a master with the directory `new`, and the tablet servers of the stopped cluster in `dir`.
-async fn restart(env: &Env, dir: &str, flags: &Flags, master: &str, new: &str) -> Vec<RunningServer> {
+async fn restart(
+    env: &Env,
+    dir: &str,
+    flags: &Flags,
+    (master, tablet_servers): (&str, &str),
+    new: &str,
+) -> Vec<RunningServer> {
     let settings = [("rpc_bind_addresses", master), ("fs_wal_dir", new)];
     let mut servers = vec![start(env, ServerKind::Master, flags, &settings).await];
-    for number in 1..=3 {
+    for (number, addr) in (1..).zip(tablet_servers.split(',')) {
         let [wal, data] = ["wal", "data"].map(|part| format!("{dir}/tserver-{number}/{part}"));
         let settings = [
-            ("rpc_bind_addresses", "127.0.0.1:0"),
+            ("rpc_bind_addresses", addr),
             ("tserver_master_addrs", master),
             ("fs_wal_dir", &wal),
             ("fs_data_dirs", &data),
@@ -155,8 +161,8 @@ async fn a_lost_catalog_is_rebuilt_from_the_tablet_servers() {
     run(&env, &["debug", "master", "fsck", "--fs-wal-dir", &old]).await.expect("its catalog is sound");
     let servers: Vec<String> =
         cluster.tablet_servers().iter().map(|server| server.rpc_addr().to_string()).collect();
-    let (servers, new) = (servers.join(","), path("new"));
-    let rebuild = ["debug", "master", "rebuild", "--from-tservers", &servers, "--rpc-address", &master];
+    let (addrs, new) = (servers.join(","), path("new"));
+    let rebuild = ["debug", "master", "rebuild", "--from-tservers", &addrs, "--rpc-address", &master];
     let rebuild: Vec<&str> = rebuild.into_iter().chain(["--fs-wal-dir", &new]).collect();
     run(&env, &rebuild).await.expect("all tablets are there");
     assert!(!dir.path().join("new").exists(), "nothing is written without --write");
@@ -168,7 +174,7 @@ async fn a_lost_catalog_is_rebuilt_from_the_tablet_servers() {
 
     // Tablet servers trust the CA of the lost master until they start again.
     cluster.shutdown().await;
-    let servers = restart(&env, &path("cluster"), &flags, &master, &new).await;
+    let servers = restart(&env, &path("cluster"), &flags, (&master, &addrs), &new).await;
     let client =
         Client::connect(env.clone(), ClientConfig::new(vec![master.clone()])).await.expect("it runs");
     let mut after = Vec::new();

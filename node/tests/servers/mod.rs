@@ -146,7 +146,7 @@ impl Servers {
                 permanent_uuid: Some(self.uuids[number].clone()),
                 member_type: Some(1),
                 last_known_addr: Some(HostPortPb {
-                    host: "127.0.0.1".to_string(),
+                    host: self.addrs[number].ip().to_string(),
                     port: self.addrs[number].port().into(),
                 }),
                 ..Default::default()
