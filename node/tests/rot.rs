@@ -33,14 +33,18 @@ impl World {
     async fn new() -> (World, RunningServer) {
         let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let master = start(&env, dir.path(), ServerKind::Master, "master", "").await;
+        let master = start(&env, dir.path(), ServerKind::Master, "master", "127.0.0.1:0", "").await;
         let masters = master.rpc_addr().to_string();
         let mut tservers = Vec::new();
         for number in 0..3 {
             let name = format!("tserver-{number}");
-            tservers.push(start(&env, dir.path(), ServerKind::TabletServer, &name, &masters).await);
+            tservers.push(
+                start(&env, dir.path(), ServerKind::TabletServer, &name, "127.0.0.1:0", &masters).await,
+            );
         }
-        let config = ClientConfig::new(vec![masters.clone()]);
+        // Servers show their Raft state to superusers.
+        let user = env.disks.process_user().expect("a user");
+        let config = ClientConfig { user, ..ClientConfig::new(vec![masters.clone()]) };
         let client = Client::connect(env.clone(), config).await.expect("the master runs");
         while client.tablet_servers().await.expect("the master runs") < 3 {
             env.sleep(Duration::from_millis(10)).await;
@@ -50,6 +54,8 @@ impl World {
 
     /// Stops a tablet server, flips a bit of one of its files, and starts it again.
     async fn restart_with_rot(&mut self, number: usize, file: impl Fn(&Path) -> (PathBuf, usize)) {
+        // At the same address, where its leader reaches it.
+        let addr = self.tservers[number].rpc_addr().to_string();
         self.tservers[number].shutdown().await;
         let name = format!("tserver-{number}");
         let (path, at) = file(&self.dir.path().join(&name));
@@ -57,7 +63,7 @@ impl World {
         bytes[at] ^= 4;
         std::fs::write(&path, bytes).expect("written");
         let kind = ServerKind::TabletServer;
-        self.tservers[number] = start(&self.env, self.dir.path(), kind, &name, &self.masters).await;
+        self.tservers[number] = start(&self.env, self.dir.path(), kind, &name, &addr, &self.masters).await;
     }
 
     async fn raft_states(&self, tablet: TabletId) -> Vec<RaftState> {
@@ -87,12 +93,19 @@ impl World {
     }
 }
 
-async fn start(env: &Env, dir: &Path, kind: ServerKind, name: &str, masters: &str) -> RunningServer {
+async fn start(
+    env: &Env,
+    dir: &Path,
+    kind: ServerKind,
+    name: &str,
+    addr: &str,
+    masters: &str,
+) -> RunningServer {
     let flags = Flags::new();
     let dir = dir.join(name);
     let set = |flag: &str, value: &str| flags.set(flag, value).expect("a flag");
     set("fs_wal_dir", dir.to_str().expect("UTF-8"));
-    set("rpc_bind_addresses", "127.0.0.1:0");
+    set("rpc_bind_addresses", addr);
     set("webserver_enabled", "false");
     set("log_sync", "false");
     if kind == ServerKind::TabletServer {
