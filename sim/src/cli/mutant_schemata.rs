@@ -162,7 +162,9 @@ impl Found {
         let mut nameless = MissingName(false);
         nameless.visit_return_type(&sig.output);
         let fixed = sig.constness.is_some() || nameless.0;
-        self.0.push(Function { body: block.span().byte_range(), fixed });
+        // With positions, by a feature of the crate.
+        let span: proc_macro2::Span = block.span();
+        self.0.push(Function { body: span.byte_range(), fixed });
     }
 }
 
