@@ -11,7 +11,7 @@ pub(super) const INSTANCE: &str = "instance";
 
 pub(super) const LOCK: &str = "instance.lock";
 
-/// An open directory. It stays locked until [`ServerDirs::release`] or until it is dropped.
+/// An open directory. It stays locked until [`super::ServerDirs::release`] or until it is dropped.
 pub struct Directory {
     /// Path as in the configuration.
     pub path: String,

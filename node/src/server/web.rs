@@ -1,4 +1,4 @@
-//! The web port: its connections. The answers are in [`super::web_routes`].
+//! The web port: its connections. The answers are in `web_routes.rs`.
 //!
 //! The port opens before the directories are read, so that `/startup` shows a long start. The rest is there once
 //! [`WebHandle::attach`] has given it the server.
