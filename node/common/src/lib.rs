@@ -17,6 +17,7 @@ pub mod env;
 pub mod mailbox;
 pub mod metrics;
 pub mod nearest;
+pub mod number_text;
 pub mod rpc;
 pub mod security;
 pub mod wire;

@@ -13,13 +13,14 @@ use futures_util::future::join_all;
 use super::exit::{ExitError, until_interrupted};
 use super::lineitem::{self, ExpectedTotals, TablePart};
 use super::options::{option, text};
-use super::output::{ProgressUnit, bytes, grouped, print, progress, table as text_table};
+use super::output::{ProgressUnit, print, progress, table as text_table};
 use super::queries::{self, PricingSummary, in_task};
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use crate::server::flags::Flags;
 use nyala_client::definitions;
 use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
 use nyala_common::env::{BoxFuture, Env};
+use nyala_common::number_text::{bytes, grouped};
 
 const TABLE: &str = "lineitem";
 /// Rows generated and applied at once.

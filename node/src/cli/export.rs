@@ -22,11 +22,12 @@ use tokio::sync::mpsc;
 
 use super::delimited::{csv, csv_header, json_lines};
 use super::options::{connect, named, open, option, spec, text};
-use super::output::{ProgressUnit, bytes, grouped, print, progress};
+use super::output::{ProgressUnit, print, progress};
 use super::stream::{FileCompression, FileFormat, OutputStream, STANDARD};
 use nyala_client::cell_text::parse_cell;
 use nyala_client::{ReadMode, ScanSpec, ScanToken, Scanner, Table};
 use nyala_common::env::Env;
+use nyala_common::number_text::{bytes, grouped};
 
 /// Batches that wait for the writer.
 const BATCHES_WAITING: usize = 8;

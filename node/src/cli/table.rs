@@ -6,8 +6,9 @@ use engine::schema::Schema;
 
 use super::exit::ExitError;
 use super::options::{base, connect, many, named, open, option, spec, text, texts};
-use super::output::{bytes, grouped, print, table as text_table};
+use super::output::{print, table as text_table};
 use nyala_client::definitions;
+use nyala_common::number_text::{bytes, grouped};
 
 use super::{delimited, export, import, table_changes};
 use nyala_client::{Client, CreateTable, ScanSpec, Table};

@@ -110,7 +110,7 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "authz_token_validity_seconds",
         Effective,
         "300",
-        "validity of authorization tokens, in seconds",
+        "validity of authorization tokens, in seconds; none are issued yet, so only token keys live longer by it",
     )
     .within(1, SECONDS_MAX),
     F::number(

@@ -92,6 +92,8 @@ impl CallSamples {
         let CallSample { service, method, user, remote, queued, took, timeout, .. } = sample;
         let (ms, queued_ms) = (took.as_millis() as u64, queued.as_millis() as u64);
         let timeout_ms = timeout.map_or(0, |timeout| timeout.as_millis() as u64);
+        // A user's name may hold line ends.
+        let user = user.escape_debug();
         tracing::warn!(event = "slow_call", service, method, %user, %remote, ms, queued_ms, timeout_ms, "a slow call");
     }
 

@@ -16,12 +16,13 @@ use engine::tablet::superblock::{DataState, Superblock};
 
 use super::super::exit::ExitError;
 use super::super::options::{option, text};
-use super::super::output::{bytes, print, table as text_table};
+use super::super::output::{print, table as text_table};
 use super::arguments::{tablet_argument, with_directories};
 use super::stopped::{is_missing, named_tablet, open_replica, open_server, tablets, view};
 use crate::dirs::{Directory, StoppedServer, open_stopped};
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
+use nyala_common::number_text::bytes;
 
 /// Bytes copied at once.
 const CHUNK: usize = 1 << 20;

@@ -27,10 +27,11 @@ use self::reader::{CsvReader, ImportRows, ImportTarget};
 use super::exit::{ExitError, FAILED, ROWS_REJECTED};
 use super::files::InputFile;
 use super::options::{connect, named, open, option, text};
-use super::output::{ProgressUnit, grouped, print, progress};
+use super::output::{ProgressUnit, print, progress};
 use super::stream::{FileFormat, InputStream, STANDARD};
 use nyala_client::{FlushMode, RowFailure, Session, SessionConfig, Table};
 use nyala_common::env::Env;
+use nyala_common::number_text::grouped;
 
 /// Bad rows printed when they end the import.
 const SHOWN: usize = 10;

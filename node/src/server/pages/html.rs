@@ -3,9 +3,8 @@
 use askama::Template;
 
 use super::options::{PageFormat, PageOptions};
-use super::page::{
-    BlockContent, PageBlock, PageCell, PageTable, RowsetPicture, WebPage, bytes_text, cut, visible,
-};
+use super::page::{BlockContent, PageBlock, PageCell, PageTable, RowsetPicture, WebPage, cut, visible};
+use nyala_common::number_text;
 
 /// Style sheet of all pages.
 pub const STYLE: &str = include_str!("../../../templates/style.css");
@@ -215,7 +214,7 @@ fn html_picture(picture: &RowsetPicture) -> HtmlPicture {
             "rowset {}: {} rows, {}, {} delta files",
             bar.rowset,
             bar.rows,
-            bytes_text(bar.bytes),
+            number_text::bytes(bar.bytes),
             bar.delta_files
         ),
     };

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::options::{PageOptions, encode};
+use nyala_common::number_text;
 
 /// Longest text of a cell in characters; the rest is in the cell's title.
 pub const TEXT_CHARS_MAX: usize = 256;
@@ -214,8 +215,8 @@ impl PageCell {
         match self {
             PageCell::Empty => String::new(),
             PageCell::Text(text) | PageCell::State(_, text) | PageCell::Link(_, text) => visible(text),
-            PageCell::Count(count) => grouped(*count),
-            PageCell::Bytes(bytes) => bytes_text(*bytes),
+            PageCell::Count(count) => number_text::grouped(*count),
+            PageCell::Bytes(bytes) => number_text::bytes(*bytes),
             PageCell::Time(time) => time_text(*time),
             PageCell::WallTime(micros) => wall_time(*micros),
             PageCell::Ratio(ratio) => format!("{ratio:.2}"),
@@ -231,7 +232,9 @@ impl PageCell {
     /// Returns the exact value, if the cell rounds it.
     pub fn exact(&self) -> Option<String> {
         match self {
-            PageCell::Bytes(bytes) if *bytes >= 1024 => Some(format!("{} bytes", grouped(*bytes))),
+            PageCell::Bytes(bytes) if *bytes >= 1024 => {
+                Some(format!("{} bytes", number_text::grouped(*bytes)))
+            }
             _ => None,
         }
     }
@@ -359,28 +362,6 @@ pub fn cut(text: &str) -> (String, Option<&str>) {
         None => (text.to_owned(), None),
         Some((end, _)) => (format!("{}…", &text[..end]), Some(text)),
     }
-}
-
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-pub fn bytes_text(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
 fn time_text(time: Duration) -> String {
