@@ -53,13 +53,19 @@ pub struct MiniClusterOptions {
 /// then starts the servers. `kudu` is the folder of the real package.
 pub fn install(dir: &Path, server: &ServerKind, kudu: &Path, masters_max: usize) -> Result<()> {
     fs::create_dir_all(dir)?;
+    let stand_in = dir.join("stand-in");
     let script = match server {
-        ServerKind::Nyala(program) => format!(
-            "exec '{}' stand-in --nyala '{}' --masters-max {masters_max} --kudu '{}' --",
-            std::env::current_exe()?.display(),
-            program.display(),
-            kudu.display()
-        ),
+        ServerKind::Nyala(program) => {
+            // A copy: an earlier step may have built this program anew, with other features, and then the file that
+            // runs has no name any more.
+            fs::copy("/proc/self/exe", &stand_in).context("copying this program")?;
+            format!(
+                "exec '{}' stand-in --nyala '{}' --masters-max {masters_max} --kudu '{}' --",
+                stand_in.display(),
+                program.display(),
+                kudu.display()
+            )
+        }
         ServerKind::Kudu(program, env) => {
             let env = env.iter().map(|(name, value)| format!("{name}='{}' ", value.display()));
             format!("exec env {}'{}'", env.collect::<String>(), program.display())
