@@ -10,7 +10,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_distr::Zipf;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Operation {
+pub(crate) enum Operation {
     Insert,
     /// Writes one field.
     Update,
@@ -24,7 +24,7 @@ pub enum Operation {
 
 /// Operations and their weights, as `read:95,update:5`.
 #[derive(Clone, Debug)]
-pub struct OpMix {
+pub(crate) struct OpMix {
     operations: Vec<Operation>,
     shares: WeightedIndex<u32>,
 }
@@ -45,7 +45,7 @@ impl FromStr for OpMix {
 }
 
 impl OpMix {
-    pub fn pick(&self, rng: &mut ChaCha12Rng) -> Operation {
+    pub(crate) fn pick(&self, rng: &mut ChaCha12Rng) -> Operation {
         self.operations[self.shares.sample(rng)]
     }
 }
@@ -55,7 +55,7 @@ const ZIPF_EXPONENT: f64 = 0.99;
 
 /// Distribution from which loaded rows are picked.
 #[derive(Clone, Debug)]
-pub enum Rows {
+pub(crate) enum Rows {
     /// All rows are equally popular.
     Uniform(Uniform<u64>),
     /// Few rows are popular, scattered over the table.
@@ -64,7 +64,7 @@ pub enum Rows {
 
 impl Rows {
     /// Creates a distribution over `count` rows, of which there is at least one.
-    pub fn new(count: u64, zipfian: bool) -> Rows {
+    pub(crate) fn new(count: u64, zipfian: bool) -> Rows {
         if zipfian {
             let ranks = Zipf::new(count as f64, ZIPF_EXPONENT).expect("there are rows");
             Rows::Zipfian { ranks, count }
@@ -74,7 +74,7 @@ impl Rows {
     }
 
     /// Returns a row's number.
-    pub fn pick(&self, rng: &mut ChaCha12Rng) -> u64 {
+    pub(crate) fn pick(&self, rng: &mut ChaCha12Rng) -> u64 {
         match self {
             Rows::Uniform(numbers) => numbers.sample(rng),
             Rows::Zipfian { ranks, count } => mix(ranks.sample(rng) as u64) % count,

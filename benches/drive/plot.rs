@@ -10,7 +10,7 @@ use clap::Args;
 use crate::report::{Report, Sample};
 
 #[derive(Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// The folder of the charts
     #[arg(long)]
     out: PathBuf,
@@ -33,7 +33,7 @@ const FIGURES: [Figure; 6] = [
     ("lookups", "lookups in Bloom filters per row", |s| s.bloom_lookups / s.operations.max(1) as f64),
 ];
 
-pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(&options.out)?;
     let mut reports = Vec::new();
     for named in &options.reports {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Result of a run. Latencies are of an operation or of a batch; zero where none were measured.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     pub operations: u64,
     pub failed: u64,
     pub seconds: f64,
@@ -16,7 +16,7 @@ pub struct Report {
 
 /// Sample of clients and server; counts are since the previous sample.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Time since the start.
     pub seconds: f64,
     /// Time since the previous sample.

@@ -15,7 +15,7 @@ use crate::report::Report;
 use crate::sampler::{OpCounts, Sampler};
 
 #[derive(Args)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
     /// Rows of all clients together
@@ -29,7 +29,7 @@ pub struct Options {
 /// Rows per update of the counters.
 const COUNTED: u64 = 1000;
 
-pub async fn run(options: &Options) -> std::result::Result<Report, Box<dyn Error>> {
+pub(crate) async fn run(options: &Options) -> std::result::Result<Report, Box<dyn Error>> {
     let target = &options.target;
     let mut create = CreateTable::new(&target.table, schema()).hash(&["key"], target.tablets)?;
     create.replicas = Some(1);

@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_millis(250);
 const DIGITS: u8 = 3;
 
 /// Operations done by clients.
-pub struct OpCounts {
+pub(crate) struct OpCounts {
     operations: AtomicU64,
     failed: AtomicU64,
     /// Latencies in microseconds since they were last taken.
@@ -31,13 +31,13 @@ fn latencies() -> Histogram<u64> {
 }
 
 impl OpCounts {
-    pub fn new() -> Arc<OpCounts> {
+    pub(crate) fn new() -> Arc<OpCounts> {
         let latencies = Mutex::new(latencies());
         Arc::new(OpCounts { operations: AtomicU64::new(0), failed: AtomicU64::new(0), latencies })
     }
 
     /// Counts operations done together, the failed ones among them, and their duration if it is measured.
-    pub fn done(&self, operations: u64, failed: u64, took: Option<Duration>) {
+    pub(crate) fn done(&self, operations: u64, failed: u64, took: Option<Duration>) {
         self.operations.fetch_add(operations - failed, Ordering::Relaxed);
         self.failed.fetch_add(failed, Ordering::Relaxed);
         if let Some(took) = took {
@@ -57,14 +57,14 @@ fn milliseconds(latencies: &Histogram<u64>, share: f64) -> f64 {
 }
 
 /// Running sampler thread.
-pub struct Sampler {
+pub(crate) struct Sampler {
     stop: Sender<()>,
     looking: JoinHandle<io::Result<Report>>,
 }
 
 impl Sampler {
     /// Starts sampling; the run begins now.
-    pub fn start(target: &Target, tally: Arc<OpCounts>) -> io::Result<Sampler> {
+    pub(crate) fn start(target: &Target, tally: Arc<OpCounts>) -> io::Result<Sampler> {
         let mut looker = Looker::new(target.clone(), tally)?;
         let (stop, stopped) = mpsc::channel();
         let looking = thread::spawn(move || {
@@ -77,7 +77,7 @@ impl Sampler {
     }
 
     /// Ends the run and returns its report.
-    pub fn end(self) -> io::Result<Report> {
+    pub(crate) fn end(self) -> io::Result<Report> {
         drop(self.stop);
         self.looking.join().expect("looking does not panic")
     }

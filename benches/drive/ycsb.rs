@@ -24,7 +24,7 @@ use crate::report::Report;
 use crate::sampler::{OpCounts, Sampler};
 
 #[derive(Args)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
     /// Operations and their weights: `insert:1`, `read:95,update:5`; also scan and read-modify-write
@@ -50,7 +50,7 @@ pub struct Options {
 /// Largest number of rows that a scan of YCSB's workload E asks for.
 const SCAN_ROWS_MAX: u64 = 100;
 
-pub async fn run(options: &Options) -> std::result::Result<Report, Box<dyn Error>> {
+pub(crate) async fn run(options: &Options) -> std::result::Result<Report, Box<dyn Error>> {
     let client = options.target.connect().await?;
     let table = options.target.table(&client, &create(&options.target)?).await?;
     let tally = OpCounts::new();

@@ -11,7 +11,7 @@ use nyala_common::env::{Env, TaskHandle};
 
 /// Operations done by the clients.
 #[derive(Default)]
-pub struct LoadCounts {
+pub(crate) struct LoadCounts {
     pub rows: AtomicU64,
     pub failed: AtomicU64,
     /// Latency of each batch since they were last taken.
@@ -19,14 +19,14 @@ pub struct LoadCounts {
 }
 
 /// Running clients.
-pub struct Load {
+pub(crate) struct Load {
     counts: Arc<LoadCounts>,
     stop: Arc<AtomicBool>,
     tasks: Vec<Box<dyn TaskHandle>>,
 }
 
 impl Load {
-    pub fn start(table: &Table, clients: usize, batch: usize) -> Load {
+    pub(crate) fn start(table: &Table, clients: usize, batch: usize) -> Load {
         let (counts, stop) = (Arc::new(LoadCounts::default()), Arc::new(AtomicBool::new(false)));
         let start = |client: usize| {
             let (table, counts, stop) = (table.clone(), counts.clone(), stop.clone());
@@ -38,11 +38,11 @@ impl Load {
         Load { counts, stop, tasks }
     }
 
-    pub fn counts(&self) -> Arc<LoadCounts> {
+    pub(crate) fn counts(&self) -> Arc<LoadCounts> {
         self.counts.clone()
     }
 
-    pub async fn stop(self, env: &Env) {
+    pub(crate) async fn stop(self, env: &Env) {
         self.stop.store(true, Ordering::Relaxed);
         env.end(&self.tasks).await;
     }

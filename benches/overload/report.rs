@@ -22,7 +22,7 @@ fn per_second(count: f64) -> f64 {
 }
 
 /// Writes the report's folder.
-pub fn report(options: &Options, samples: &[OverloadSample]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn report(options: &Options, samples: &[OverloadSample]) -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(&options.out)?;
     let figures: [(&str, &str, Vec<Series>); 6] = [
         ("throughput", "rows per second", vec![("rows", BLUE, |s| per_second(s.rows as f64))]),

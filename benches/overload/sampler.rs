@@ -11,11 +11,11 @@ use benches::server_metrics::{self, ServerCounts, ServerMake};
 use crate::load::LoadCounts;
 
 /// Interval between samples.
-pub const EVERY: Duration = Duration::from_millis(500);
+pub(crate) const EVERY: Duration = Duration::from_millis(500);
 
 /// One sample.
 #[derive(Debug, Clone, Default)]
-pub struct OverloadSample {
+pub(crate) struct OverloadSample {
     /// Time since the first sample.
     pub at: Duration,
     /// Rows since the previous sample, as all other counts.
@@ -36,7 +36,7 @@ pub struct OverloadSample {
     pub most: u64,
 }
 
-pub struct OverloadSampler {
+pub(crate) struct OverloadSampler {
     web: SocketAddr,
     counts: Arc<LoadCounts>,
     began: Instant,
@@ -53,12 +53,12 @@ struct Totals {
 }
 
 impl OverloadSampler {
-    pub fn new(web: SocketAddr, counts: Arc<LoadCounts>) -> OverloadSampler {
+    pub(crate) fn new(web: SocketAddr, counts: Arc<LoadCounts>) -> OverloadSampler {
         let last = Totals { written: ProcessStats::own().written_bytes(), ..Totals::default() };
         OverloadSampler { web, counts, began: Instant::now(), last, most: u64::MAX }
     }
 
-    pub fn look(&mut self, limit: u64) -> OverloadSample {
+    pub(crate) fn look(&mut self, limit: u64) -> OverloadSample {
         let ask = |path: &str| tokio::task::block_in_place(|| server_metrics::get(self.web, path));
         let page = ask("/metrics_prometheus?types=server").expect("the web port answers");
         let server = tokio::task::block_in_place(|| ServerCounts::ask(self.web, ServerMake::Nyala));

@@ -31,7 +31,7 @@ const BATCHES_PER_PERCENT: u64 = 60;
 const SETTLING: Duration = Duration::from_secs(4);
 
 /// Command line of a workload.
-pub struct WorkloadArgs {
+pub(crate) struct WorkloadArgs {
     workload: String,
     /// Amount of work, in percent of the usual.
     percent: u64,
@@ -40,7 +40,7 @@ pub struct WorkloadArgs {
 }
 
 /// Returns the parsed command line; `None` without words, as when all benches are run.
-pub fn asked() -> Option<WorkloadArgs> {
+pub(crate) fn asked() -> Option<WorkloadArgs> {
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     let mut asked = WorkloadArgs { workload: words.next()?, percent: 100, out: "target/profile".into() };
     while let Some(word) = words.next() {
@@ -55,7 +55,7 @@ pub fn asked() -> Option<WorkloadArgs> {
 }
 
 /// Prepares the workload, calls `begin`, does the work, and returns the value of `begin` to the caller.
-pub fn run<T>(asked: &WorkloadArgs, begin: impl FnOnce() -> T) -> T {
+pub(crate) fn run<T>(asked: &WorkloadArgs, begin: impl FnOnce() -> T) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(play(asked, begin)).expect("the servers serve")
 }

@@ -23,7 +23,7 @@ const TAKEN: &str = "before.txt";
 const NOISE: f64 = 0.02;
 
 #[derive(Parser)]
-pub struct BenchOptions {
+pub(crate) struct BenchOptions {
     /// The benches to run; all of them if none is named
     #[arg(value_parser = BENCHES)]
     benches: Vec<String>,
@@ -35,7 +35,7 @@ pub struct BenchOptions {
     bless: bool,
 }
 
-pub fn run(root: &Path, options: &BenchOptions) -> Result<()> {
+pub(crate) fn run(root: &Path, options: &BenchOptions) -> Result<()> {
     let home = target_dir()?.join("criterion");
     let known = folders(&home, BASELINE)?;
     for stale in folders(&home, "change")? {

@@ -54,7 +54,7 @@ const RAFT: [&str; 8] = [
 ];
 
 #[derive(Args)]
-pub struct CodeMutantOptions {
+pub(crate) struct CodeMutantOptions {
     /// Only this part: encoding, key, mvcc, raft-state or raft; may be given several times
     #[arg(long)]
     part: Vec<String>,
@@ -87,7 +87,7 @@ impl Counts {
 }
 
 /// Runs a step for each part, and one for their sum.
-pub fn run(root: &Path, options: &CodeMutantOptions, steps: &mut Steps) {
+pub(crate) fn run(root: &Path, options: &CodeMutantOptions, steps: &mut Steps) {
     let mut total = Counts::default();
     for part in
         PARTS.iter().filter(|part| options.part.is_empty() || options.part.iter().any(|p| p == part.name))

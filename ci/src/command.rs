@@ -10,48 +10,48 @@ use anyhow::{Context, Result, bail};
 const WORDS_BYTES_MAX: usize = 200;
 
 /// A command line under construction.
-pub struct CommandLine {
+pub(crate) struct CommandLine {
     name: String,
     command: Command,
 }
 
 /// Captured output of a command.
-pub struct Output {
+pub(crate) struct Output {
     pub success: bool,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl CommandLine {
-    pub fn new(program: impl AsRef<OsStr>) -> Self {
+    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
         let program = program.as_ref();
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
         CommandLine { name, command: Command::new(program) }
     }
 
     /// Returns the cargo that runs this program, in the workspace's folder.
-    pub fn cargo(root: &Path) -> Self {
+    pub(crate) fn cargo(root: &Path) -> Self {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         CommandLine::new(cargo).dir(root)
     }
 
-    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+    pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.command.args(args);
         self
     }
 
-    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    pub fn dir(mut self, dir: &Path) -> Self {
+    pub(crate) fn dir(mut self, dir: &Path) -> Self {
         self.command.current_dir(dir);
         self
     }
 
     /// Runs the command with this program's stdout and stderr; an unsuccessful exit is an error.
-    pub fn run(mut self) -> Result<()> {
+    pub(crate) fn run(mut self) -> Result<()> {
         let status = self.command.stdin(Stdio::null()).status().with_context(|| self.starting())?;
         if !status.success() {
             bail!("{} ended with {status}", self.words());
@@ -60,7 +60,7 @@ impl CommandLine {
     }
 
     /// Runs the command and returns its output, also of an unsuccessful exit.
-    pub fn output(mut self) -> Result<Output> {
+    pub(crate) fn output(mut self) -> Result<Output> {
         let output = self.command.stdin(Stdio::null()).output().with_context(|| self.starting())?;
         Ok(Output {
             success: output.status.success(),
@@ -87,6 +87,6 @@ impl CommandLine {
 }
 
 /// Runs cargo with these arguments.
-pub fn cargo(root: &Path, words: &[&str]) -> Result<()> {
+pub(crate) fn cargo(root: &Path, words: &[&str]) -> Result<()> {
     CommandLine::cargo(root).args(words).run()
 }

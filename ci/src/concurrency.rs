@@ -19,7 +19,7 @@ const MIRI_TESTS: &str = "memstore";
 const MIRI_INSTALL: &str = "rustup toolchain install nightly --profile minimal --component miri,rust-src";
 
 /// Explores interleavings with loom; `far` allows more preemptions.
-pub fn loom(root: &Path, far: bool) -> Result<()> {
+pub(crate) fn loom(root: &Path, far: bool) -> Result<()> {
     let (preemptions, whose) = PREEMPTIONS[usize::from(far)];
     println!("loom: up to {preemptions} preemptions, {whose} bound");
     let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
@@ -34,7 +34,7 @@ pub fn loom(root: &Path, far: bool) -> Result<()> {
 }
 
 /// Runs the unit tests of unsafe code under Miri.
-pub fn miri(root: &Path) -> Result<()> {
+pub(crate) fn miri(root: &Path) -> Result<()> {
     let found = CommandLine::new("cargo")
         .args(["+nightly", "miri", "--version"])
         .env("RUSTUP_AUTO_INSTALL", "0")

@@ -20,7 +20,7 @@ const REPORT: &str = "coverage.json";
 const FILES_SHOWN: usize = 25;
 
 #[derive(Args)]
-pub struct CoverageOptions {
+pub(crate) struct CoverageOptions {
     /// Read the report of the last run only
     #[arg(long)]
     again: bool,
@@ -48,7 +48,7 @@ impl Lines {
     }
 }
 
-pub fn run(root: &Path, options: &CoverageOptions) -> Result<()> {
+pub(crate) fn run(root: &Path, options: &CoverageOptions) -> Result<()> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
     let report = target.join(REPORT);
     if !options.again {

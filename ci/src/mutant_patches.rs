@@ -9,7 +9,7 @@ use crate::command::CommandLine;
 const FOLDER: &str = "sim/mutants";
 
 /// Fails with the patches that no longer apply.
-pub fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path) -> Result<()> {
     let mut stale = Vec::new();
     let mut count = 0;
     for entry in std::fs::read_dir(root.join(FOLDER)).with_context(|| format!("listing {FOLDER}"))? {

@@ -8,7 +8,7 @@ use clap::Args;
 use crate::command::CommandLine;
 
 #[derive(Args)]
-pub struct OverloadOptions {
+pub(crate) struct OverloadOptions {
     /// Duration of the run, in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -26,7 +26,7 @@ pub struct OverloadOptions {
     out: PathBuf,
 }
 
-pub fn run(root: &Path, options: &OverloadOptions) -> Result<()> {
+pub(crate) fn run(root: &Path, options: &OverloadOptions) -> Result<()> {
     let numbers = [
         ("--seconds", options.seconds),
         ("--memory-mib", options.memory_mib),

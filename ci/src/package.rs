@@ -25,7 +25,7 @@ const EXPOSURE_MAX: &str = "25";
 const TRIAL: &str = include_str!("package_trial.sh");
 
 /// Builds the package and tries it.
-pub fn run(root: &Path, steps: &mut Steps) {
+pub(crate) fn run(root: &Path, steps: &mut Steps) {
     let mut package = None;
     steps.run("package: deb", || {
         package = Some(build(root)?);

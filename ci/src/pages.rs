@@ -21,7 +21,7 @@ use crate::steps::Steps;
 
 /// Folder of the screenshots.
 #[derive(Args)]
-pub struct PageOptions {
+pub(crate) struct PageOptions {
     /// Folder of the screenshots; by default target/pages
     #[arg(long)]
     out: Option<PathBuf>,
@@ -108,7 +108,7 @@ const PAGES: [(usize, &str, &str); 13] = [
 ];
 
 /// Loads the pages in headless Chromium and keeps screenshots.
-pub fn run(root: &Path, options: &PageOptions, steps: &mut Steps) {
+pub(crate) fn run(root: &Path, options: &PageOptions, steps: &mut Steps) {
     let out = options.out.clone().unwrap_or_else(|| root.join("target/pages"));
     steps.run("pages", || {
         std::fs::create_dir_all(&out)?;
@@ -158,7 +158,7 @@ fn browse(url: &str, words: &[String]) -> Result<String> {
 }
 
 /// Checks the rules, their tests and the configuration with promtool.
-pub fn alerts(root: &Path, steps: &mut Steps) {
+pub(crate) fn alerts(root: &Path, steps: &mut Steps) {
     let dir = root.join("node/ops/prometheus");
     for words in [
         ["check", "rules", "alerts.yml"],

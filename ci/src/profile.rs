@@ -9,7 +9,7 @@ use crate::command::CommandLine;
 use crate::interop::target_dir;
 
 #[derive(Parser)]
-pub struct ProfileOptions {
+pub(crate) struct ProfileOptions {
     /// Workload to profile
     workload: Workload,
     /// Amount of work, in percent of the usual
@@ -33,7 +33,7 @@ enum Workload {
 /// Divisor of the work for counting allocations, which takes long.
 const ALLOCATIONS_SHARE: u64 = 10;
 
-pub fn run(root: &Path, options: &ProfileOptions) -> Result<()> {
+pub(crate) fn run(root: &Path, options: &ProfileOptions) -> Result<()> {
     let word = options.workload.to_possible_value().expect("no workload is hidden");
     let name = word.get_name();
     let out = match &options.out {

@@ -11,10 +11,10 @@ use crate::command::CommandLine;
 
 const SOURCES: &str = "node/proto";
 /// Folder of the committed generated sources, under the workspace's folder.
-pub const GENERATED: &str = "node/proto/src/generated";
+pub(crate) const GENERATED: &str = "node/proto/src/generated";
 
 /// Rewrites the generated sources under `root`.
-pub fn write(root: &Path) -> Result<()> {
+pub(crate) fn write(root: &Path) -> Result<()> {
     let fresh = tempfile::tempdir()?;
     generate(root, fresh.path())?;
     let out = root.join(GENERATED);
@@ -38,7 +38,7 @@ fn write_if_changed(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 /// Fails with the first file whose committed text differs from the text generated from `node/proto`.
-pub fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path) -> Result<()> {
     let fresh = tempfile::tempdir()?;
     generate(root, fresh.path())?;
     let wanted = names(fresh.path())?;

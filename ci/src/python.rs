@@ -20,14 +20,14 @@ use crate::steps::Steps;
 const PACKAGES: [&str; 5] = ["pytest", "pyarrow", "pandas", "polars", "mypy"];
 
 #[derive(Args, Default)]
-pub struct PythonOptions {
+pub(crate) struct PythonOptions {
     /// Build the wheel as it is shipped, install it into a new environment, and test that
     #[arg(long)]
     wheel: bool,
 }
 
 /// Tests the package.
-pub fn run(root: &Path, options: &PythonOptions, steps: &mut Steps) {
+pub(crate) fn run(root: &Path, options: &PythonOptions, steps: &mut Steps) {
     steps.run("python: package", || package(root));
     if options.wheel {
         steps.run("python: wheel", || wheel(root));

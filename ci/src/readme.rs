@@ -29,7 +29,7 @@ struct Block {
 }
 
 /// Runs every shell block of README.md in an empty folder.
-pub fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path) -> Result<()> {
     cargo(root, &["build", "--quiet", "--release", "--package", "node"])?;
     let text = std::fs::read_to_string(root.join("README.md")).context("reading README.md")?;
     let blocks = blocks(&text);

@@ -28,14 +28,14 @@ const RUNS: [(&str, &[&str]); 7] = [
 ];
 
 /// Runs all of them.
-pub fn run(root: &Path, steps: &mut Steps) {
+pub(crate) fn run(root: &Path, steps: &mut Steps) {
     for (name, words) in RUNS {
         steps.run(name, || -> Result<()> { cargo(root, words) });
     }
 }
 
 /// Runs a few seeds, as long as the build is warm.
-pub fn quick(root: &Path, steps: &mut Steps) {
+pub(crate) fn quick(root: &Path, steps: &mut Steps) {
     let words = ["sim", "run", "--seeds", "1..41", "--size", "smoke", "--minutes", "1"];
     steps.run("sim madsim", || -> Result<()> { cargo(root, &words) });
 }

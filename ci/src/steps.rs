@@ -8,7 +8,7 @@ use anyhow::Result;
 
 /// Steps that have run.
 #[derive(Default)]
-pub struct Steps {
+pub(crate) struct Steps {
     results: Vec<StepResult>,
 }
 
@@ -34,12 +34,12 @@ impl StepResult {
 
 impl Steps {
     /// Runs one step and prints its result; a failure is recorded, so that the next step runs too.
-    pub fn run(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
+    pub(crate) fn run(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
         self.results.push(StepResult::of(name, work));
     }
 
     /// Runs steps side by side, at most `width` at once, as [`Steps::run`] does one.
-    pub fn run_side_by_side<W>(&mut self, width: usize, steps: Vec<(String, W)>)
+    pub(crate) fn run_side_by_side<W>(&mut self, width: usize, steps: Vec<(String, W)>)
     where
         W: FnOnce() -> Result<()> + Send,
     {
@@ -60,7 +60,7 @@ impl Steps {
     }
 
     /// Prints the table of steps and the line that counts them.
-    pub fn finish(self) -> ExitCode {
+    pub(crate) fn finish(self) -> ExitCode {
         println!("---");
         for step in &self.results {
             let verdict = if step.passed { "ok  " } else { "FAIL" };

@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use crate::command::CommandLine;
 
 /// Fails with the install command for missing programs; as root in CI it installs them.
-pub fn require(programs: &[&str], packages: &[&str]) -> Result<()> {
+pub(crate) fn require(programs: &[&str], packages: &[&str]) -> Result<()> {
     let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_installed(program)).collect();
     if missing.is_empty() {
         return Ok(());
@@ -25,7 +25,7 @@ pub fn require(programs: &[&str], packages: &[&str]) -> Result<()> {
 }
 
 /// Fails with the install command for a missing program of cargo's; in CI it installs the program.
-pub fn require_cargo(program: &str, version: &str) -> Result<()> {
+pub(crate) fn require_cargo(program: &str, version: &str) -> Result<()> {
     if is_installed(program) {
         return Ok(());
     }

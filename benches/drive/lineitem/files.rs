@@ -28,7 +28,7 @@ type Builder = ParquetRecordBatchReaderBuilder<File>;
 
 const BATCH_ROWS: usize = 8192;
 
-pub fn step(options: &Options) -> Result<Did> {
+pub(super) fn step(options: &Options) -> Result<Did> {
     let folder = Path::new(&options.at);
     if let Step::Load = options.step {
         return load(folder, options.scale);

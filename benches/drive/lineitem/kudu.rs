@@ -15,7 +15,7 @@ use super::{BLOCK_ROWS, Began, Did, LOOKUPS, Options, PARTS, Step, expect, some_
 
 const TABLE: &str = "lineitem";
 
-pub async fn step(options: &Options) -> Result<Did> {
+pub(super) async fn step(options: &Options) -> Result<Did> {
     let env = OsEnv::new(&OsOptions::default()).map_err(|error| Error::io("look at this machine", &error))?;
     let masters: Vec<String> = options.at.split(',').map(str::to_string).collect();
     let client = Client::connect(env, ClientConfig::new(masters)).await?;

@@ -21,7 +21,7 @@ const BLOCK_ROWS: usize = 4096;
 const LOOKUPS: usize = 500;
 
 #[derive(Args)]
-pub struct Options {
+pub(crate) struct Options {
     store: Store,
     step: Step,
     /// host:port of the masters, separated by commas; or the folder of the files
@@ -90,7 +90,7 @@ impl Began {
     }
 }
 
-pub async fn run(options: &Options) -> std::result::Result<(), Box<dyn StdError>> {
+pub(crate) async fn run(options: &Options) -> std::result::Result<(), Box<dyn StdError>> {
     let did = match options.store {
         Store::Kudu => kudu::step(options).await,
         Store::Parquet => files::step(options),

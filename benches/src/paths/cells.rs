@@ -12,7 +12,7 @@ use super::hot_path::{Run, WorkloadSize};
 use crate::mix;
 
 const COUNT: u64 = 8192;
-pub const ROWS: WorkloadSize = WorkloadSize::Rows(COUNT);
+pub(super) const ROWS: WorkloadSize = WorkloadSize::Rows(COUNT);
 
 fn block(physical: PhysicalType, cell: impl Fn(u64) -> Vec<u8>) -> ColumnBlock {
     let mut block = ColumnBlock::new(physical, false);
@@ -60,39 +60,39 @@ fn decode(body: Vec<u8>, physical: PhysicalType, dictionary: Option<Arc<Dictiona
     })
 }
 
-pub fn encode_shuffle() -> Run {
+pub(super) fn encode_shuffle() -> Run {
     encode(numbers(), PhysicalType::Int64, Encoding::BitShuffle, None)
 }
 
-pub fn decode_shuffle() -> Run {
+pub(super) fn decode_shuffle() -> Run {
     let body = encoding::encode(&numbers(), PhysicalType::Int64, Encoding::BitShuffle, None);
     decode(body, PhysicalType::Int64, None)
 }
 
-pub fn encode_runs() -> Run {
+pub(super) fn encode_runs() -> Run {
     encode(states(), PhysicalType::Int32, Encoding::Rle, None)
 }
 
-pub fn decode_runs() -> Run {
+pub(super) fn decode_runs() -> Run {
     decode(encoding::encode(&states(), PhysicalType::Int32, Encoding::Rle, None), PhysicalType::Int32, None)
 }
 
-pub fn encode_codes() -> Run {
+pub(super) fn encode_codes() -> Run {
     let (words, codes, _) = words();
     encode(words, PhysicalType::Binary, Encoding::Dict, Some(codes))
 }
 
-pub fn decode_codes() -> Run {
+pub(super) fn decode_codes() -> Run {
     let (words, codes, dictionary) = words();
     let body = encoding::encode(&words, PhysicalType::Binary, Encoding::Dict, Some(&codes));
     decode(body, PhysicalType::Binary, Some(dictionary))
 }
 
-pub fn encode_prefix() -> Run {
+pub(super) fn encode_prefix() -> Run {
     encode(paths(), PhysicalType::Binary, Encoding::Prefix, None)
 }
 
-pub fn decode_prefix() -> Run {
+pub(super) fn decode_prefix() -> Run {
     decode(
         encoding::encode(&paths(), PhysicalType::Binary, Encoding::Prefix, None),
         PhysicalType::Binary,

@@ -20,8 +20,8 @@ const ENTRY_COUNT: u64 = 200;
 const PAYLOAD_BYTES: usize = 1024;
 /// Entries of one batch or of one update.
 const BATCH: usize = 10;
-pub const BYTES: WorkloadSize = WorkloadSize::Bytes(ENTRY_COUNT * PAYLOAD_BYTES as u64);
-pub const ENTRIES: WorkloadSize = WorkloadSize::Rows(ENTRY_COUNT);
+pub(super) const BYTES: WorkloadSize = WorkloadSize::Bytes(ENTRY_COUNT * PAYLOAD_BYTES as u64);
+pub(super) const ENTRIES: WorkloadSize = WorkloadSize::Rows(ENTRY_COUNT);
 const TABLET: Uuid = Uuid([7; 16]);
 
 fn payload(number: u64) -> Bytes {
@@ -40,7 +40,7 @@ fn entries() -> Vec<ReplicateEntry> {
 }
 
 /// Appends batches, each synced; the disk is in memory.
-pub fn append() -> Run {
+pub(super) fn append() -> Run {
     let config = WalConfig { segment_bytes_max: 64 << 20, preallocate: false, compress: true };
     let mut wal = Wal::create(Arc::new(MemDisk::new(1)), "wal", config).expect("the disk is empty");
     let entries: Vec<LogEntry> = entries().into_iter().map(LogEntry::Replicate).collect();
@@ -146,7 +146,7 @@ impl Member {
 }
 
 /// Proposes and commits one entry at a time: sent to two peers, made durable, acknowledged by all.
-pub fn lead() -> Run {
+pub(super) fn lead() -> Run {
     let mut member = Member::new();
     member.step(RaftEvent::Elect { ignore_live_leader: true });
     member.settle();
@@ -164,7 +164,7 @@ pub fn lead() -> Run {
 }
 
 /// Handles updates of a leader: makes them durable and replies; each commits the previous one.
-pub fn follow() -> Run {
+pub(super) fn follow() -> Run {
     let mut member = Member::new();
     let entries = entries();
     let request = |(some, sent): (&[ReplicateEntry], u64)| {

@@ -22,7 +22,7 @@ use crate::mix;
 use crate::sample_tables::{self, OP_ROWS, narrow, narrow_row};
 
 const COUNT: u64 = 5_000;
-pub const ROWS: WorkloadSize = WorkloadSize::Rows(COUNT);
+pub(super) const ROWS: WorkloadSize = WorkloadSize::Rows(COUNT);
 const KEY_BYTES: u32 = 8;
 /// Bytes of a row's cells, which a MemRowSet treats as opaque.
 const ROW_BYTES: u32 = 48;
@@ -61,13 +61,13 @@ fn fill(set: &MemRowSet, batches: Vec<Vec<u8>>) {
     }
 }
 
-pub fn insert() -> Run {
+pub(super) fn insert() -> Run {
     let (set, mut waiting) = (empty(), batches());
     Box::new(move || fill(&set, std::mem::take(&mut waiting)))
 }
 
 /// Looks up every row by its key.
-pub fn lookup() -> Run {
+pub(super) fn lookup() -> Run {
     let set = empty();
     fill(&set, batches());
     Box::new(move || {
@@ -77,7 +77,7 @@ pub fn lookup() -> Run {
 }
 
 /// Scans every column of every row of a MemRowSet that was loaded in random order.
-pub fn scan() -> Run {
+pub(super) fn scan() -> Run {
     let schema = narrow();
     let mut world = sample_tables::world(&schema);
     for first in (0..COUNT).step_by(OP_ROWS as usize) {
@@ -103,13 +103,13 @@ fn change(store: &DeltaMemStore) {
     }
 }
 
-pub fn add_changes() -> Run {
+pub(super) fn add_changes() -> Run {
     let store = DeltaMemStore::new(&tracker());
     Box::new(move || change(&store))
 }
 
 /// Collects the deltas of rows, a block at a time, and applies them to a column.
-pub fn apply_changes() -> Run {
+pub(super) fn apply_changes() -> Run {
     const BLOCK: u32 = 1000;
     let recent = Arc::new(DeltaMemStore::new(&tracker()));
     change(&recent);
@@ -127,7 +127,7 @@ pub fn apply_changes() -> Run {
 }
 
 /// Writes operations of a thousand rows: decodes, checks, logs and applies them, and logs their outcome.
-pub fn write() -> Run {
+pub(super) fn write() -> Run {
     let schema = narrow();
     let mut world = sample_tables::world(&schema);
     let batch = |first: u64| {
@@ -142,7 +142,7 @@ pub fn write() -> Run {
 }
 
 /// Compacts three rowsets with the same range of keys into one.
-pub fn compact() -> Run {
+pub(super) fn compact() -> Run {
     const INPUTS: u64 = 3;
     let schema = narrow();
     let mut world = sample_tables::world(&schema);

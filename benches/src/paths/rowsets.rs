@@ -10,9 +10,9 @@ use crate::loadgen::{Loadgen, count, disk, key};
 use crate::mix;
 
 const COUNT: u64 = 10_000;
-pub const ROWS: WorkloadSize = WorkloadSize::Rows(COUNT);
+pub(super) const ROWS: WorkloadSize = WorkloadSize::Rows(COUNT);
 const LOOKUPS: u64 = 500;
-pub const FINDS: WorkloadSize = WorkloadSize::Rows(LOOKUPS);
+pub(super) const FINDS: WorkloadSize = WorkloadSize::Rows(LOOKUPS);
 
 fn rowset() -> (Loadgen, DiskRowSet) {
     let (rows, disk) = (Loadgen::new(COUNT), disk());
@@ -27,7 +27,7 @@ fn scanned(set: DiskRowSet, spec: RowSetScanSpec) -> Run {
     })
 }
 
-pub fn write() -> Run {
+pub(super) fn write() -> Run {
     let rows = Loadgen::new(COUNT);
     Box::new(move || {
         black_box(rows.write(&disk()));
@@ -35,27 +35,27 @@ pub fn write() -> Run {
 }
 
 /// Scans; every page is read, checked, decompressed and decoded.
-pub fn scan_cold() -> Run {
+pub(super) fn scan_cold() -> Run {
     let (rows, set) = rowset();
     scanned(set, rows.all())
 }
 
 /// Scans decoded pages.
-pub fn scan() -> Run {
+pub(super) fn scan() -> Run {
     let (rows, set) = rowset();
     count(&set, &rows.all());
     scanned(set, rows.all())
 }
 
 /// Scans decoded pages for one row in fifty.
-pub fn scan_predicate() -> Run {
+pub(super) fn scan_predicate() -> Run {
     let (rows, set) = rowset();
     count(&set, &rows.all());
     scanned(set, rows.some())
 }
 
 /// Looks up existing rows by their keys, in random order.
-pub fn find() -> Run {
+pub(super) fn find() -> Run {
     let (_, set) = rowset();
     let find_all = move || {
         for number in 0..LOOKUPS {

@@ -14,7 +14,7 @@ use crate::mix;
 const FRAMES: u64 = 100;
 const ROWS_BYTES: u64 = 4096;
 /// Bytes of rows; headers are not counted.
-pub const BYTES: WorkloadSize = WorkloadSize::Bytes(FRAMES * ROWS_BYTES);
+pub(super) const BYTES: WorkloadSize = WorkloadSize::Bytes(FRAMES * ROWS_BYTES);
 /// Bytes that arrive in one read.
 const READ_BYTES: usize = 64 << 10;
 const FRAME_BYTES_MAX: usize = 50 << 20;
@@ -44,7 +44,7 @@ fn calls() -> Vec<(RequestHeader, RowOperationsPb)> {
     (0..FRAMES).map(|call| (header(call), body())).collect()
 }
 
-pub fn encode() -> Run {
+pub(super) fn encode() -> Run {
     let calls = calls();
     Box::new(move || {
         let mut out = BytesMut::new();
@@ -54,7 +54,7 @@ pub fn encode() -> Run {
 }
 
 /// Splits the stream into frames and reads the headers.
-pub fn decode() -> Run {
+pub(super) fn decode() -> Run {
     let mut stream = BytesMut::new();
     calls().iter().for_each(|(header, body)| put_frame(header, body, &mut stream));
     let mut reader = FrameReader::new(FRAME_BYTES_MAX);

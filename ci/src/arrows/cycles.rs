@@ -34,14 +34,14 @@ struct Source {
 }
 
 /// Files that import each other, sorted, and the arrows among them.
-pub struct Cycle {
+pub(super) struct Cycle {
     pub files: Vec<String>,
     /// One line for each arrow: `a.rs → b.rs: crate::b::B, crate::b::f`.
     pub arrows: Vec<String>,
 }
 
 /// Returns the cycles among `files`, which are paths under the crate's sources with their text.
-pub fn cycles(files: &[(String, String)]) -> Result<Vec<Cycle>> {
+pub(super) fn cycles(files: &[(String, String)]) -> Result<Vec<Cycle>> {
     let mut sources = BTreeMap::new();
     let has_library = files.iter().any(|(file, _)| file == "lib.rs");
     for (file, text) in files {

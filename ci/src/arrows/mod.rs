@@ -27,7 +27,7 @@ use paths::NamedPath;
 use rules::{CRATES, CrateRules, KNOWN_CYCLES, Module};
 
 /// Fails with every arrow that points the wrong way, every banned name and every new cycle, one a line.
-pub fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path) -> Result<()> {
     let mut findings = Vec::new();
     for rules in &CRATES {
         check_crate(root, rules, &mut findings)?;

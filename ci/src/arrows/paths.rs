@@ -10,27 +10,27 @@ use syn::visit::{self, Visit};
 use crate::tidy::rust::is_cfg_test;
 
 /// A path, and the line that names it.
-pub struct NamedPath {
+pub(super) struct NamedPath {
     pub path: Vec<String>,
     pub line: usize,
 }
 
 /// Returns the paths that `parsed`, the file at `file` under its crate's sources, names.
-pub fn named(file: &str, parsed: &syn::File) -> Vec<NamedPath> {
+pub(super) fn named(file: &str, parsed: &syn::File) -> Vec<NamedPath> {
     let mut paths = Paths { module: module_of(file), found: Vec::new() };
     paths.visit_file(parsed);
     paths.found
 }
 
 /// `tablet/scan.rs` is `crate::tablet::scan`, `tablet/mod.rs` is `crate::tablet`, `lib.rs` is `crate`.
-pub fn module_of(file: &str) -> Vec<String> {
+pub(super) fn module_of(file: &str) -> Vec<String> {
     let parts = file.trim_end_matches(".rs").split('/');
     let named = parts.filter(|part| !["lib", "main", "mod"].contains(part));
     std::iter::once("crate").chain(named).map(str::to_owned).collect()
 }
 
 /// Resolves `self` and `super` at the start of a path that `module` names.
-pub fn resolve(module: &[String], path: &[String]) -> Vec<String> {
+pub(super) fn resolve(module: &[String], path: &[String]) -> Vec<String> {
     let ups = path.iter().take_while(|part| *part == "super").count();
     let (keep, rest) = match path.first().map(String::as_str) {
         Some("self") => (module.len(), &path[1..]),

@@ -1,7 +1,7 @@
 //! Import rules as data: allowed arrows between modules, banned names, known cycles.
 
 /// Rules of a crate.
-pub struct CrateRules {
+pub(super) struct CrateRules {
     /// Folder of the sources, under the workspace's folder.
     pub source: &'static str,
     /// Prefixes of files that are not checked.
@@ -17,20 +17,20 @@ pub struct CrateRules {
 
 /// A row of the table: a module of the crate's root, or one below it that has its own rules, and what it may import
 /// besides the base and its own root module; `*` is everything.
-pub struct Module {
+pub(super) struct Module {
     pub name: &'static str,
     pub may_import: &'static [&'static str],
 }
 
 /// A path (and all below it) that only the excepted files may name.
-pub struct BannedPath {
+pub(super) struct BannedPath {
     pub path: &'static str,
     pub except: &'static [&'static str],
     pub reason: &'static str,
 }
 
 /// A text that only the excepted files may contain, comments included.
-pub struct BannedText {
+pub(super) struct BannedText {
     pub text: &'static str,
     pub except: &'static [&'static str],
     pub reason: &'static str,
@@ -85,7 +85,7 @@ const NO_SIMULATOR: &[BannedText] = &[
 ];
 
 /// Cycles that are left, as a crate's folder and files under its `src`. A cycle of fewer of these files is known, too.
-pub static KNOWN_CYCLES: [(&str, &[&str]); 6] = [
+pub(super) static KNOWN_CYCLES: [(&str, &[&str]); 6] = [
     (
         "sim",
         &[
@@ -120,7 +120,7 @@ pub static KNOWN_CYCLES: [(&str, &[&str]); 6] = [
     ),
 ];
 
-pub static CRATES: [CrateRules; 4] = [
+pub(super) static CRATES: [CrateRules; 4] = [
     CrateRules {
         source: "engine/src",
         exempt: &[],

@@ -30,14 +30,14 @@ const LIBRARY: &str = "gungraun";
 const RUNNER: &str = "gungraun-runner";
 
 #[derive(Parser, Default)]
-pub struct CountsOptions {
+pub(crate) struct CountsOptions {
     /// Make the counts the new thresholds
     #[arg(long)]
     bless: bool,
 }
 
 /// Checks the counts as a part of `cargo ci`; prints so and passes where valgrind cannot be installed.
-pub fn check(root: &Path) -> Result<()> {
+pub(crate) fn check(root: &Path) -> Result<()> {
     if let Err(missing) = tools::require(&["valgrind"], &["valgrind"]) {
         println!("skipped: {missing:#}");
         return Ok(());
@@ -45,7 +45,7 @@ pub fn check(root: &Path) -> Result<()> {
     run(root, &CountsOptions::default())
 }
 
-pub fn run(root: &Path, options: &CountsOptions) -> Result<()> {
+pub(crate) fn run(root: &Path, options: &CountsOptions) -> Result<()> {
     tools::require(&["valgrind"], &["valgrind"])?;
     let counts = count(root, &runner(root)?)?;
     let counted = Thresholds { made: Toolchain::here()?, instructions: counts };

@@ -14,7 +14,7 @@ const GROWTH_MAX: u64 = 5;
 
 /// Tools besides the code that determine counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Toolchain {
+pub(super) struct Toolchain {
     /// Version of the compiler.
     rustc: String,
     /// Version of valgrind and features of its processor: valgrind omits features that the machine lacks.
@@ -25,7 +25,7 @@ pub struct Toolchain {
 }
 
 impl Toolchain {
-    pub fn here() -> Result<Toolchain> {
+    pub(super) fn here() -> Result<Toolchain> {
         let first = |program: &str, word: &str| -> Result<String> {
             let said = CommandLine::new(program).args([word]).output()?.stdout;
             Ok(said.lines().next().with_context(|| format!("{program} says nothing"))?.to_owned())
@@ -56,31 +56,31 @@ fn processor(cpuinfo: &str) -> String {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Thresholds {
+pub(super) struct Thresholds {
     pub made: Toolchain,
     /// Instructions by path.
     pub instructions: BTreeMap<String, u64>,
 }
 
 /// Text to print, and failures.
-pub struct CountsVerdict {
+pub(super) struct CountsVerdict {
     /// A line for each path; the last gives the reason if growth was not checked.
     pub table: String,
     pub failures: Vec<String>,
 }
 
 impl Thresholds {
-    pub fn parse(text: &str) -> Result<Thresholds> {
+    pub(super) fn parse(text: &str) -> Result<Thresholds> {
         toml::from_str(text).context("the bars cannot be read")
     }
 
-    pub fn show(&self) -> Result<String> {
+    pub(super) fn show(&self) -> Result<String> {
         let how = "# Instructions of the hot paths; written by `cargo ci counts --bless`, do not edit.\n";
         Ok(format!("{how}\n{}", toml::to_string(self)?))
     }
 
     /// Compares counts with these thresholds. Growth is no failure under another toolchain, which may be its cause.
-    pub fn compare(&self, counted: &Thresholds) -> CountsVerdict {
+    pub(super) fn compare(&self, counted: &Thresholds) -> CountsVerdict {
         let mut verdict = CountsVerdict { table: String::new(), failures: Vec::new() };
         let same = counted.made == self.made;
         for (path, now) in &counted.instructions {

@@ -1,24 +1,24 @@
 //! libFuzzer's output: numbers of a search, and the crash input that ended it.
 
 /// Returns a number of libFuzzer's final list.
-pub fn stat(log: &str, name: &str) -> Option<u64> {
+pub(super) fn stat(log: &str, name: &str) -> Option<u64> {
     let line = log.lines().rev().find_map(|line| line.strip_prefix("stat::")?.strip_prefix(name))?;
     line.trim_start_matches(':').trim().parse().ok()
 }
 
 /// Returns the reached edges, from the last line that has them.
-pub fn coverage(log: &str) -> Option<u64> {
+pub(super) fn coverage(log: &str) -> Option<u64> {
     let after = log.lines().rev().find_map(|line| line.split_once(" cov: "))?.1;
     after.split_whitespace().next()?.parse().ok()
 }
 
 /// Returns the file of the crash input.
-pub fn found(log: &str) -> Option<&str> {
+pub(super) fn found(log: &str) -> Option<&str> {
     log.lines().rev().find_map(|line| line.split_once("Test unit written to ").map(|(_, file)| file.trim()))
 }
 
 /// Returns the panic's place and message, or the sanitizer's summary, which tell crashes apart.
-pub fn reason(log: &str) -> String {
+pub(super) fn reason(log: &str) -> String {
     let mut lines = log.lines();
     let panicked = lines.by_ref().find(|line| line.contains(" panicked at "));
     if let Some(at) = panicked {
@@ -31,7 +31,7 @@ pub fn reason(log: &str) -> String {
 }
 
 /// Returns the CPU ticks of ended children from `/proc/self/stat`: user and system time.
-pub fn children_ticks(stat: &str) -> Option<u64> {
+pub(super) fn children_ticks(stat: &str) -> Option<u64> {
     // The name may hold anything.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(13);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);

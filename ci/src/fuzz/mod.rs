@@ -33,7 +33,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const FIND_LINES: usize = 40;
 
 #[derive(Args)]
-pub struct FuzzOptions {
+pub(crate) struct FuzzOptions {
     /// Only this target; may be given several times
     #[arg(long)]
     target: Vec<String>,
@@ -49,7 +49,7 @@ pub struct FuzzOptions {
 }
 
 /// Builds the harness and searches target after target; a crash input fails its step.
-pub fn run(root: &Path, options: &FuzzOptions, steps: &mut Steps) {
+pub(crate) fn run(root: &Path, options: &FuzzOptions, steps: &mut Steps) {
     let mut ready = Err(anyhow!("not built"));
     steps.run("fuzz: build", || {
         ready = build(root, options);

@@ -17,7 +17,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Shape of a cluster.
 #[derive(Clone, Default)]
-pub struct ClusterPlan {
+pub(crate) struct ClusterPlan {
     pub masters: usize,
     pub tablet_servers: usize,
     pub master_gflags: Vec<String>,
@@ -28,7 +28,7 @@ pub struct ClusterPlan {
     pub doors: bool,
 }
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     server: ServerKind,
     /// The proxies, if there are any.
     pub links: Option<LinkProxies>,
@@ -38,7 +38,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Plans a cluster with data under `dir`; starts nothing.
-    pub fn new(server: ServerKind, dir: &Path, plan: &ClusterPlan) -> Result<Cluster> {
+    pub(crate) fn new(server: ServerKind, dir: &Path, plan: &ClusterPlan) -> Result<Cluster> {
         let addresses = free_addresses(2 * (plan.masters + plan.tablet_servers))?;
         let links = plan.doors.then(LinkProxies::default);
         let mut pairs = addresses.chunks(2);
@@ -70,14 +70,14 @@ impl Cluster {
     }
 
     /// Starts a planned cluster and waits until it is ready.
-    pub fn started(server: ServerKind, dir: &Path, plan: &ClusterPlan) -> Result<Cluster> {
+    pub(crate) fn started(server: ServerKind, dir: &Path, plan: &ClusterPlan) -> Result<Cluster> {
         let mut cluster = Cluster::new(server, dir, plan)?;
         cluster.start()?;
         Ok(cluster)
     }
 
     /// Starts every stopped daemon and waits until the leading master knows every tablet server.
-    pub fn start(&mut self) -> Result<()> {
+    pub(crate) fn start(&mut self) -> Result<()> {
         let of = |role, count| (0..count).map(move |index| (role, index));
         let masters = of(Role::Master, self.masters.len());
         for (role, index) in masters.chain(of(Role::TabletServer, self.tservers.len())) {
@@ -98,7 +98,7 @@ impl Cluster {
     }
 
     /// Gives a stopped daemon other addresses.
-    pub fn move_daemon(&mut self, role: Role, index: usize) -> Result<()> {
+    pub(crate) fn move_daemon(&mut self, role: Role, index: usize) -> Result<()> {
         let addresses = free_addresses(2)?;
         let advertised = advertised(self.links.as_ref(), (role, index), addresses[0])?;
         let spec = &mut self.daemon(role, index)?.spec;
@@ -107,7 +107,7 @@ impl Cluster {
     }
 
     /// Starts one daemon and waits until its server replies.
-    pub fn start_daemon(&mut self, role: Role, index: usize) -> Result<()> {
+    pub(crate) fn start_daemon(&mut self, role: Role, index: usize) -> Result<()> {
         self.launch(role, index)?;
         let addr = self.daemon(role, index)?.spec.rpc;
         wait(|| {
@@ -117,11 +117,11 @@ impl Cluster {
     }
 
     /// Kills every process at once; the data stays.
-    pub fn kill_all(&mut self) {
+    pub(crate) fn kill_all(&mut self) {
         self.masters.iter_mut().chain(&mut self.tservers).for_each(Daemon::kill);
     }
 
-    pub fn daemon(&mut self, role: Role, index: usize) -> Result<&mut Daemon> {
+    pub(crate) fn daemon(&mut self, role: Role, index: usize) -> Result<&mut Daemon> {
         let daemons = match role {
             Role::Master => &mut self.masters,
             Role::TabletServer => &mut self.tservers,
@@ -130,12 +130,12 @@ impl Cluster {
     }
 
     /// Returns the addresses that clients connect to.
-    pub fn master_addresses(&self) -> String {
+    pub(crate) fn master_addresses(&self) -> String {
         self.masters.iter().map(|master| master.spec.address().to_string()).collect::<Vec<_>>().join(",")
     }
 
     /// Changes a flag of a running daemon, also one that is not tagged as changeable.
-    pub fn set_flag(&mut self, role: Role, index: usize, flag: &str, value: &str) -> Result<()> {
+    pub(crate) fn set_flag(&mut self, role: Role, index: usize, flag: &str, value: &str) -> Result<()> {
         let addr = self.daemon(role, index)?.spec.rpc;
         let request = SetFlagRequestPb {
             flag: flag.to_owned(),

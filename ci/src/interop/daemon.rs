@@ -14,7 +14,7 @@ use crate::command::CommandLine;
 
 /// Make of the servers to start.
 #[derive(Clone)]
-pub enum ServerKind {
+pub(crate) enum ServerKind {
     /// The `nyala` program.
     Nyala(PathBuf),
     /// The `kudu` program of the kudu-binary package, and its environment variables.
@@ -22,14 +22,14 @@ pub enum ServerKind {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Role {
+pub(crate) enum Role {
     Master,
     TabletServer,
 }
 
 /// Configuration of a daemon, for every start.
 #[derive(Clone)]
-pub struct DaemonSpec {
+pub(crate) struct DaemonSpec {
     pub role: Role,
     /// Folder of the log.
     pub dir: PathBuf,
@@ -47,20 +47,20 @@ pub struct DaemonSpec {
     pub heard: bool,
 }
 
-pub struct Daemon {
+pub(crate) struct Daemon {
     pub spec: DaemonSpec,
     child: Option<Child>,
 }
 
 impl DaemonSpec {
     /// Returns the address that others connect to.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.advertised.unwrap_or(self.rpc)
     }
 }
 
 impl ServerKind {
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             ServerKind::Nyala(_) => "nyala",
             ServerKind::Kudu(..) => "kudu",
@@ -129,12 +129,12 @@ fn kudu_command(program: &Path, env: &[(&'static str, PathBuf)], spec: &DaemonSp
 }
 
 impl Daemon {
-    pub fn new(spec: DaemonSpec) -> Daemon {
+    pub(crate) fn new(spec: DaemonSpec) -> Daemon {
         Daemon { spec, child: None }
     }
 
     /// Starts the process; no-op while it runs. [`super::cluster::Cluster`] waits until it is ready.
-    pub fn start(&mut self, server: &ServerKind) -> Result<()> {
+    pub(crate) fn start(&mut self, server: &ServerKind) -> Result<()> {
         if self.child.is_some() {
             return Ok(());
         }
@@ -148,7 +148,7 @@ impl Daemon {
     }
 
     /// Kills the process at once, as a power cut would; no-op when it is stopped.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             // Both fail only for an ended process.
             let _ = child.kill();
@@ -157,17 +157,17 @@ impl Daemon {
     }
 
     /// Sends `STOP`, `CONT` or `TERM`.
-    pub fn signal(&self, signal: &str) -> Result<()> {
+    pub(crate) fn signal(&self, signal: &str) -> Result<()> {
         let Some(pid) = self.pid() else { return Ok(()) };
         CommandLine::new("kill").args([format!("-{signal}"), pid.to_string()]).run()
     }
 
-    pub fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
     /// Fails, with the end of its log, if the process has ended.
-    pub fn check_runs(&mut self) -> Result<()> {
+    pub(crate) fn check_runs(&mut self) -> Result<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         let Some(status) = child.try_wait()? else { return Ok(()) };
         bail!("{:?} ended with {status}:\n{}", self.spec.role, self.log_tail());
@@ -178,7 +178,7 @@ impl Daemon {
     }
 
     /// Returns the last lines of the log.
-    pub fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let bytes = fs::read(self.log_path()).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> = text.lines().collect();
@@ -195,7 +195,7 @@ impl Drop for Daemon {
 /// Returns free addresses, all different, on a loopback address that no other process of this kind uses.
 ///
 /// Connections leave from 127.0.0.1, so that none takes the port of a server that is down for a while.
-pub fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
+pub(crate) fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = Ipv4Addr::new(127, 64 | (high & 0x3f), middle, low);
     let listeners: Vec<TcpListener> =

@@ -9,7 +9,7 @@ use super::packages::Packages;
 use crate::command::CommandLine;
 
 /// JVM options that every run needs: upstream's harness accesses these packages.
-pub const JVM: [&str; 5] = [
+pub(super) const JVM: [&str; 5] = [
     "--add-opens=java.base/java.net=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "-Xmx1g",
@@ -18,7 +18,7 @@ pub const JVM: [&str; 5] = [
 ];
 
 /// Compiles the program and runs it; it prints a line per check and fails if one did.
-pub fn check(root: &Path, target: &Path, packages: &Packages, masters: &str) -> Result<()> {
+pub(super) fn check(root: &Path, target: &Path, packages: &Packages, masters: &str) -> Result<()> {
     let classes = compile(packages, &target.join("classes"), &[root.join("ci/java/Interop.java")])?;
     fs::copy(root.join("ci/java/log4j2.properties"), classes.join("log4j2.properties"))?;
     CommandLine::new("java")
@@ -30,7 +30,7 @@ pub fn check(root: &Path, target: &Path, packages: &Packages, masters: &str) -> 
 }
 
 /// Compiles sources into an emptied `classes`.
-pub fn compile(packages: &Packages, classes: &Path, sources: &[PathBuf]) -> Result<PathBuf> {
+pub(super) fn compile(packages: &Packages, classes: &Path, sources: &[PathBuf]) -> Result<PathBuf> {
     if classes.exists() {
         fs::remove_dir_all(classes)?;
     }

@@ -34,7 +34,7 @@ use nyala_proto::kudu::{AppStatusPb, HostPortPb};
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Parser)]
-pub struct MiniClusterOptions {
+pub(crate) struct MiniClusterOptions {
     /// The nyala program of the servers
     #[arg(long, value_name = "PROGRAM")]
     nyala: PathBuf,
@@ -51,13 +51,13 @@ pub struct MiniClusterOptions {
 
 /// Writes an executable `kudu` into `dir`: this program as the stand-in, or the real one, whose `test mini_cluster`
 /// then starts the servers. `kudu` is the folder of the real package.
-pub fn install(dir: &Path, server: &ServerKind, kudu: &Path, masters_max: usize) -> Result<()> {
+pub(crate) fn install(dir: &Path, server: &ServerKind, kudu: &Path, masters_max: usize) -> Result<()> {
     fs::create_dir_all(dir)?;
     let stand_in = dir.join("stand-in");
     let script = match server {
         ServerKind::Nyala(program) => {
-            // A copy: an earlier step may have built this program anew, with other features, and then the file that
-            // runs has no name any more.
+            // A copy: an earlier step may have built this program again with other features; the file that
+            // runs then has no name any more.
             fs::copy("/proc/self/exe", &stand_in).context("copying this program")?;
             format!(
                 "exec '{}' stand-in --nyala '{}' --masters-max {masters_max} --kudu '{}' --",
@@ -77,7 +77,7 @@ pub fn install(dir: &Path, server: &ServerKind, kudu: &Path, masters_max: usize)
 }
 
 /// Executes the `kudu` command line.
-pub fn run(options: &MiniClusterOptions) -> Result<()> {
+pub(crate) fn run(options: &MiniClusterOptions) -> Result<()> {
     let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["test", "mini_cluster", rest @ ..] => {

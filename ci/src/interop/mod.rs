@@ -13,16 +13,16 @@
 //! With `--server kudu` the same checks run against the real servers: all expectations hold there too. `record` runs
 //! upstream's tests against both; its report has a column for each.
 
-pub mod cluster;
-pub mod daemon;
+pub(crate) mod cluster;
+pub(crate) mod daemon;
 mod java;
-pub mod mini_cluster;
+pub(crate) mod mini_cluster;
 mod nemesis;
 mod nyala_up;
-pub mod packages;
+pub(crate) mod packages;
 mod proxies;
 mod report;
-pub mod rpc;
+pub(crate) mod rpc;
 mod security;
 mod tool;
 mod upstream;
@@ -41,7 +41,7 @@ use nyala_up::NyalaUp;
 use packages::{Packages, kudu_env, kudu_program};
 
 #[derive(Parser)]
-pub struct InteropOptions {
+pub(crate) struct InteropOptions {
     /// The parts to run; all of them if none is named
     parts: Vec<Part>,
     /// Make of the servers: nyala by default, both for record. With record, a server that is not named keeps its
@@ -79,7 +79,7 @@ enum Part {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ServerChoice {
+pub(crate) enum ServerChoice {
     Nyala,
     /// Real Kudu, as the reference
     Kudu,
@@ -100,7 +100,7 @@ impl Interop {
 }
 
 /// Runs the parts, each as separate steps.
-pub fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
+pub(crate) fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
     let mut prepared = None;
     steps.run("interop: packages and programs", || {
         prepared = Some(prepare(root, options)?);
@@ -135,7 +135,7 @@ fn prepare(root: &Path, options: &InteropOptions) -> Result<Interop> {
 }
 
 /// Returns the servers to start; builds nyala if no program was given.
-pub fn server(
+pub(crate) fn server(
     root: &Path,
     which: ServerChoice,
     nyala: Option<&Path>,
@@ -157,7 +157,7 @@ fn real(packages: &Packages) -> ServerKind {
 }
 
 /// Returns cargo's target folder: this program is in its `debug`.
-pub fn target_dir() -> Result<PathBuf> {
+pub(crate) fn target_dir() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.parent().and_then(Path::parent).context("this program lies in no target folder")?;
     Ok(target.to_path_buf())

@@ -15,14 +15,14 @@ const GREETING: &str = "Connect Kudu clients to the master ";
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running `nyala up`; dropping it kills the process.
-pub struct NyalaUp {
+pub(super) struct NyalaUp {
     child: Child,
     pub masters: String,
 }
 
 impl NyalaUp {
     /// Starts it on free ports with its data under `dir`, and waits for the line with the masters' addresses.
-    pub fn start(program: &Path, dir: &Path) -> Result<NyalaUp> {
+    pub(super) fn start(program: &Path, dir: &Path) -> Result<NyalaUp> {
         let log = dir.join("log");
         let mut child = Command::new(program)
             .args(["up", "--free-ports", "--dir"])
@@ -43,7 +43,7 @@ impl NyalaUp {
     }
 
     /// Stops it with a signal, as a service manager does; it must exit successfully.
-    pub fn stop(mut self) -> Result<()> {
+    pub(super) fn stop(mut self) -> Result<()> {
         CommandLine::new("kill").args(["-TERM", &self.child.id().to_string()]).run()?;
         let start = Instant::now();
         loop {

@@ -21,13 +21,13 @@ const POM: &str = "ci/java/pom.xml";
 
 /// The fetched packages.
 #[derive(Clone)]
-pub struct Packages {
+pub(crate) struct Packages {
     dir: PathBuf,
 }
 
 impl Packages {
     /// Fetches missing packages; needs no network if none is missing.
-    pub fn fetch(root: &Path, target: &Path) -> Result<Packages> {
+    pub(crate) fn fetch(root: &Path, target: &Path) -> Result<Packages> {
         let packages = Packages { dir: target.join("packages") };
         let pom = fs::read(root.join(POM)).context("reading ci/java/pom.xml")?;
         let complete = packages.dir.join("complete");
@@ -70,17 +70,17 @@ impl Packages {
     }
 
     /// Returns the folder of the real server and tool.
-    pub fn kudu(&self) -> PathBuf {
+    pub(crate) fn kudu(&self) -> PathBuf {
         self.dir.join("kudu")
     }
 
     /// Returns the real tool's command line, without arguments.
-    pub fn kudu_tool(&self) -> CommandLine {
+    pub(crate) fn kudu_tool(&self) -> CommandLine {
         kudu_tool(&self.kudu())
     }
 
     /// Returns the class path of everything fetched, after `classes`.
-    pub fn class_path(&self, classes: &Path) -> OsString {
+    pub(crate) fn class_path(&self, classes: &Path) -> OsString {
         let mut path = classes.as_os_str().to_owned();
         path.push(":");
         path.push(self.dir.join("class-path").join("*"));
@@ -88,23 +88,23 @@ impl Packages {
     }
 
     /// Returns upstream's own tests, as sources.
-    pub fn test_sources(&self) -> PathBuf {
+    pub(crate) fn test_sources(&self) -> PathBuf {
         self.dir.join("kudu-client-testSources.jar")
     }
 }
 
 /// Returns the real `kudu` program: tool, master and tablet server in one. `kudu` is the unpacked package.
-pub fn kudu_program(kudu: &Path) -> PathBuf {
+pub(crate) fn kudu_program(kudu: &Path) -> PathBuf {
     kudu.join("bin/kudu")
 }
 
 /// Returns the variables with which the real program finds its libraries and its SASL plug-in.
-pub fn kudu_env(kudu: &Path) -> [(&'static str, PathBuf); 2] {
+pub(crate) fn kudu_env(kudu: &Path) -> [(&'static str, PathBuf); 2] {
     [("LD_LIBRARY_PATH", kudu.join("lib")), ("SASL_PATH", kudu.join("lib/sasl2"))]
 }
 
 /// Returns the real tool's command line, without arguments.
-pub fn kudu_tool(kudu: &Path) -> CommandLine {
+pub(crate) fn kudu_tool(kudu: &Path) -> CommandLine {
     kudu_env(kudu)
         .iter()
         .fold(CommandLine::new(kudu_program(kudu)), |run, (name, value)| run.env(name, value))

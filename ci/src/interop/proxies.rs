@@ -19,11 +19,11 @@ use std::thread;
 use super::daemon::Role;
 
 /// A server of the cluster.
-pub type Node = (Role, usize);
+pub(super) type Node = (Role, usize);
 
 /// Proxies and their rules. Dropping it closes them.
 #[derive(Default)]
-pub struct LinkProxies {
+pub(crate) struct LinkProxies {
     shared: Arc<Shared>,
 }
 
@@ -60,7 +60,7 @@ struct Connection {
 
 impl LinkProxies {
     /// Opens a proxy to `to`, which is bound to `target`; returns the address to advertise.
-    pub fn door(&self, to: Node, target: SocketAddr) -> io::Result<SocketAddr> {
+    pub(crate) fn door(&self, to: Node, target: SocketAddr) -> io::Result<SocketAddr> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let addr = listener.local_addr()?;
         self.shared.rules().doors.push(addr);
@@ -79,19 +79,19 @@ impl LinkProxies {
     }
 
     /// Registers `process` as that of `node`.
-    pub fn runs(&self, node: Node, process: u32) {
+    pub(crate) fn runs(&self, node: Node, process: u32) {
         let mut rules = self.shared.rules();
         rules.processes.retain(|_, other| *other != node);
         rules.processes.insert(process, node);
     }
 
     /// Delays data from `from` to `to` until [`LinkProxies::heal`]; then it arrives in order.
-    pub fn hold(&self, from: Node, to: Node) {
+    pub(crate) fn hold(&self, from: Node, to: Node) {
         self.shared.rules().held.insert((from, to));
     }
 
     /// Closes the connections between two servers, and refuses new ones until [`LinkProxies::heal`].
-    pub fn cut(&self, one: Node, other: Node) {
+    pub(crate) fn cut(&self, one: Node, other: Node) {
         let mut rules = self.shared.rules();
         rules.cut.extend([(one, other), (other, one)]);
         rules.close(|from, to| {
@@ -100,12 +100,12 @@ impl LinkProxies {
     }
 
     /// Closes every connection once, also those of clients.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.shared.rules().close(|_, _| true);
     }
 
     /// Ends all rules. Returns the number of their effects since the last call.
-    pub fn heal(&self) -> usize {
+    pub(crate) fn heal(&self) -> usize {
         let mut rules = self.shared.rules();
         rules.held.clear();
         rules.cut.clear();

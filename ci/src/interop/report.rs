@@ -23,7 +23,7 @@ package of Debian and none of the `kudu-binary` artifacts has. It is built on th
 ";
 
 /// Results of a class on both sides; a run that failed to start has the reason.
-pub struct ReportRow {
+pub(super) struct ReportRow {
     pub class: String,
     pub expected: TestClass,
     pub nyala: Result<ClassRun>,
@@ -31,7 +31,7 @@ pub struct ReportRow {
 }
 
 /// Replaces the page.
-pub fn write(root: &Path, setting: &str, rows: &[ReportRow]) -> Result<()> {
+pub(super) fn write(root: &Path, setting: &str, rows: &[ReportRow]) -> Result<()> {
     let commit =
         crate::command::CommandLine::new("git").args(["rev-parse", "--short", "HEAD"]).dir(root).output()?;
     let date = crate::command::CommandLine::new("date").args(["-u", "+%F"]).output()?;

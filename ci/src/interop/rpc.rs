@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const FRAME_BYTES_MAX: usize = 16 << 20;
 
 /// Calls `service.method` at `addr` as this process's user, or "root" if it has no name.
-pub fn call<Reply: Message + Default>(
+pub(crate) fn call<Reply: Message + Default>(
     addr: SocketAddr,
     service: &str,
     method: &str,

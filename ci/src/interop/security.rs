@@ -14,7 +14,7 @@ use nyala_proto::kudu::master::{ListTabletServersRequestPb, ListTabletServersRes
 const TABLET_SERVERS: usize = 3;
 
 /// Runs all checks against one fresh cluster with its data under `target`.
-pub fn check_all(target: &Path, packages: &Packages, server: &ServerKind, steps: &mut Steps) {
+pub(super) fn check_all(target: &Path, packages: &Packages, server: &ServerKind, steps: &mut Steps) {
     let mut started = None;
     steps.run(&format!("interop: start {} with encryption required", server.name()), || {
         let dir = tempfile::tempdir_in(target)?;

@@ -218,7 +218,7 @@ const CHECKS: &[Check] = &[
 ];
 
 /// Runs every command as a step.
-pub fn check_all(packages: &Packages, masters: &str, steps: &mut Steps) {
+pub(super) fn check_all(packages: &Packages, masters: &str, steps: &mut Steps) {
     for check in CHECKS {
         steps.run(&format!("kudu {}", check.name), || run(packages, masters, check));
     }
@@ -250,7 +250,7 @@ const ENCRYPTED_CHECKS: &[Check] = &[
 ];
 
 /// Checks commands against a cluster that requires encryption.
-pub fn check_encrypted(packages: &Packages, masters: &str, steps: &mut Steps) {
+pub(super) fn check_encrypted(packages: &Packages, masters: &str, steps: &mut Steps) {
     for check in ENCRYPTED_CHECKS {
         steps.run(&format!("kudu {}", check.name), || run(packages, masters, check));
     }

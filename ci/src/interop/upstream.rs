@@ -28,7 +28,7 @@ use crate::command::CommandLine;
 /// Entry of a class in `ci/upstream.toml`.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields)]
-pub struct TestClass {
+pub(super) struct TestClass {
     /// True if a pull request must keep the class passing.
     #[serde(default)]
     pub required: bool,
@@ -42,7 +42,7 @@ pub struct TestClass {
 
 /// Outcome of one test.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TestOutcome {
+pub(super) struct TestOutcome {
     pub test: String,
     pub verdict: TestVerdict,
     pub milliseconds: u64,
@@ -50,7 +50,7 @@ pub struct TestOutcome {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TestVerdict {
+pub(super) enum TestVerdict {
     Pass,
     /// Failed, then passed when retried; the message is that of the failure.
     Flaky,
@@ -59,7 +59,7 @@ pub enum TestVerdict {
 }
 
 /// Servers that the tests' harness starts.
-pub struct Harness {
+pub(super) struct Harness {
     /// Name of the folder of its logs and results.
     pub name: &'static str,
     /// Folder with the executable `kudu` that the harness runs.
@@ -67,7 +67,7 @@ pub struct Harness {
 }
 
 /// Run of one class.
-pub struct ClassRun {
+pub(super) struct ClassRun {
     pub outcomes: Vec<TestOutcome>,
     /// True if the class was stopped after [`CLASS_TIMEOUT`].
     pub timed_out: bool,
@@ -85,20 +85,20 @@ const SHADED: [&str; 6] = [
 ];
 
 /// Reads the classes and their expectations.
-pub fn classes(root: &Path) -> Result<BTreeMap<String, TestClass>> {
+pub(super) fn classes(root: &Path) -> Result<BTreeMap<String, TestClass>> {
     let text = fs::read_to_string(root.join("ci/upstream.toml")).context("reading ci/upstream.toml")?;
     toml::from_str(&text).context("ci/upstream.toml")
 }
 
 /// Compiled tests.
-pub struct Suite<'a> {
+pub(super) struct Suite<'a> {
     packages: &'a Packages,
     dir: PathBuf,
 }
 
 impl Suite<'_> {
     /// Unpacks and compiles the tests.
-    pub fn compile<'a>(root: &Path, target: &Path, packages: &'a Packages) -> Result<Suite<'a>> {
+    pub(super) fn compile<'a>(root: &Path, target: &Path, packages: &'a Packages) -> Result<Suite<'a>> {
         let suite = Suite { packages, dir: target.join("upstream") };
         let runner = root.join("ci/java/RunClass.java");
         let stamp = fs::read(&runner)?;
@@ -132,7 +132,12 @@ impl Suite<'_> {
     }
 
     /// Runs one class and retries its unexpected failures once; failing tests are outcomes, not errors.
-    pub fn run(&self, harness: &Harness, class: &str, known: &BTreeMap<String, String>) -> Result<ClassRun> {
+    pub(super) fn run(
+        &self,
+        harness: &Harness,
+        class: &str,
+        known: &BTreeMap<String, String>,
+    ) -> Result<ClassRun> {
         let logs = self.dir.join(harness.name);
         fs::create_dir_all(&logs)?;
         let mut run = self.attempt(harness, class, &[], "")?;
@@ -174,7 +179,7 @@ impl Suite<'_> {
     }
 
     /// Reads the results of the class's last run.
-    pub fn last(&self, harness: &Harness, class: &str) -> Result<ClassRun> {
+    pub(super) fn last(&self, harness: &Harness, class: &str) -> Result<ClassRun> {
         let results = self.dir.join(harness.name).join(format!("{class}.results"));
         let text = fs::read_to_string(results).context("not run")?;
         let outcomes = parse(&text)?;
@@ -279,25 +284,25 @@ impl ClassRun {
     }
 
     /// Returns the time of its tests, their clusters included.
-    pub fn seconds(&self) -> f64 {
+    pub(super) fn seconds(&self) -> f64 {
         self.outcomes.iter().map(|outcome| outcome.milliseconds as f64 / 1e3).sum()
     }
 
-    pub fn count(&self, verdict: TestVerdict) -> usize {
+    pub(super) fn count(&self, verdict: TestVerdict) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.verdict == verdict).count()
     }
 
     /// Returns the number of passed tests, the flaky ones included.
-    pub fn passed(&self) -> usize {
+    pub(super) fn passed(&self) -> usize {
         self.count(TestVerdict::Pass) + self.count(TestVerdict::Flaky)
     }
 
-    pub fn failures(&self) -> impl Iterator<Item = &TestOutcome> {
+    pub(super) fn failures(&self) -> impl Iterator<Item = &TestOutcome> {
         self.outcomes.iter().filter(|outcome| outcome.verdict == TestVerdict::Fail)
     }
 
     /// Fails if a test failed that `expected` does not allow to.
-    pub fn check(&self, expected: &TestClass) -> Result<()> {
+    pub(super) fn check(&self, expected: &TestClass) -> Result<()> {
         println!("{} of {} tests passed", self.passed(), self.outcomes.len());
         for flaky in self.outcomes.iter().filter(|outcome| outcome.verdict == TestVerdict::Flaky) {
             println!("flaky: {} failed, and passed when it was run again: {}", flaky.test, flaky.message);

@@ -24,7 +24,7 @@ const BATCH: usize = 12;
 const BATCHES_MAX: usize = 6;
 
 /// Runs each mutant whose name contains `only`; `steps` are those of a randomized test.
-pub fn run(root: &Path, tlc: &Tlc, only: Option<&str>, steps: u64, write: bool) -> Result<()> {
+pub(super) fn run(root: &Path, tlc: &Tlc, only: Option<&str>, steps: u64, write: bool) -> Result<()> {
     let patches = patches(root, only)?;
     let scratch = root.join("target/planted");
     let tree = scratch.join("tree");

@@ -56,7 +56,14 @@ struct Script {
 }
 
 /// Creates scripts, with `walks` random ones of each model, and drives the code through them.
-pub fn run(root: &Path, tlc: &Tlc, seed: u64, walks: u64, only: Option<&str>, write: bool) -> Result<()> {
+pub(super) fn run(
+    root: &Path,
+    tlc: &Tlc,
+    seed: u64,
+    walks: u64,
+    only: Option<&str>,
+    write: bool,
+) -> Result<()> {
     ensure!(only.is_none() || !write, "--only leaves scripts out, which --write would delete");
     let wanted = |text: &str| only.is_none_or(|only| text.contains(only));
     let spec = root.join("spec");

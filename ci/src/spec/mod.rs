@@ -24,7 +24,7 @@ use anyhow::{Result, bail, ensure};
 use crate::steps::Steps;
 use model::{Model, Size};
 use options::STORM_STEPS;
-pub use options::SpecOptions;
+pub(crate) use options::SpecOptions;
 use report::{ModelRow, MutantRow};
 use spec_mutants::SpecMutant;
 use tlc::{RandomWalk, Tlc, TlcOutcome, TlcVerdict};
@@ -34,7 +34,7 @@ use traces::{kept_traces, lockstep_traces, sim_traces, trace_files};
 const WALK_DEPTH: u32 = 120;
 
 /// Runs the checks of every pull request.
-pub fn smoke(root: &Path, steps: &mut Steps) {
+pub(crate) fn smoke(root: &Path, steps: &mut Steps) {
     steps.run("spec", || {
         let tlc = Tlc::fetch(root, 2)?;
         models(root, &tlc, Size::Smoke).map(|_| ())?;
@@ -42,7 +42,7 @@ pub fn smoke(root: &Path, steps: &mut Steps) {
     });
 }
 
-pub fn run(root: &Path, options: &SpecOptions, steps: &mut Steps) {
+pub(crate) fn run(root: &Path, options: &SpecOptions, steps: &mut Steps) {
     let tlc = match Tlc::fetch(root, options.workers) {
         Ok(tlc) => tlc,
         Err(error) => return steps.run("TLC", || Err(error)),

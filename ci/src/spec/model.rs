@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// Size of a model, by the time that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Size {
+pub(super) enum Size {
     /// Seconds: checked with every pull request.
     Smoke,
     /// Minutes: checked by `cargo ci spec`.
@@ -20,7 +20,7 @@ pub enum Size {
 
 /// One `spec/MC*.cfg`.
 #[derive(Debug, Clone)]
-pub struct Model {
+pub(super) struct Model {
     pub name: String,
     pub module: String,
     pub size: Size,
@@ -33,7 +33,7 @@ const SECTIONS: [&str; 4] = ["INVARIANTS", "INVARIANT", "PROPERTIES", "PROPERTY"
 
 impl Model {
     /// Returns all models of the folder, the small ones first.
-    pub fn all(spec: &Path) -> Result<Vec<Model>> {
+    pub(super) fn all(spec: &Path) -> Result<Vec<Model>> {
         let mut models = Vec::new();
         for entry in fs::read_dir(spec)? {
             let path = entry?.path();
@@ -65,12 +65,12 @@ impl Model {
         Ok(Model { name: name.to_owned(), module: module.to_owned(), size, about, config })
     }
 
-    pub fn config(&self) -> &str {
+    pub(super) fn config(&self) -> &str {
         &self.config
     }
 
     /// Returns the names under INVARIANTS and PROPERTIES.
-    pub fn properties(&self) -> Vec<String> {
+    pub(super) fn properties(&self) -> Vec<String> {
         let mut names = Vec::new();
         for (section, words) in sections(&self.config) {
             if SECTIONS.contains(&section) {
@@ -81,7 +81,7 @@ impl Model {
     }
 
     /// Returns the same model with these constants and this property alone.
-    pub fn with(&self, constants: &[(String, String)], property: &str) -> Result<String> {
+    pub(super) fn with(&self, constants: &[(String, String)], property: &str) -> Result<String> {
         let temporal = sections(&self.config)
             .iter()
             .any(|(section, words)| section.starts_with("PROPERT") && words.contains(&property));

@@ -9,7 +9,7 @@ pub(super) const STORM_STEPS: u64 = 12_000;
 
 /// Checks to run; by default the smoke and the full models, and the traces in `spec/traces`.
 #[derive(clap::Args)]
-pub struct SpecOptions {
+pub(crate) struct SpecOptions {
     /// Only the small models and the traces kept in spec/traces
     #[arg(long)]
     pub(super) smoke: bool,

@@ -11,26 +11,26 @@ use super::spec_mutants::SpecMutant;
 use super::tlc::{TlcOutcome, children_cpu};
 
 #[derive(Clone)]
-pub struct ModelRow {
+pub(super) struct ModelRow {
     pub model: Model,
     pub outcome: TlcOutcome,
 }
 
-pub struct MutantRow {
+pub(super) struct MutantRow {
     pub mutant: SpecMutant,
     pub outcome: TlcOutcome,
     pub rejected: bool,
 }
 
 impl ModelRow {
-    pub fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         let TlcOutcome { distinct, depth, seconds, .. } = &self.outcome;
         format!("{}: holds, {distinct} distinct states, depth {depth}, {seconds:.0} s", self.model.name)
     }
 }
 
 impl MutantRow {
-    pub fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         let SpecMutant { model, guard, property, .. } = &self.mutant;
         let TlcOutcome { distinct, seconds, .. } = &self.outcome;
         let verdict = if self.rejected { "rejected by" } else { "NOT REJECTED by" };
@@ -38,7 +38,7 @@ impl MutantRow {
     }
 }
 
-pub fn models(rows: &[ModelRow]) -> String {
+pub(super) fn models(rows: &[ModelRow]) -> String {
     let mut text = "| spec | model | what | distinct states | depth | CPU s | properties |\n".to_owned();
     text.push_str("|---|---|---|---|---|---|---|\n");
     for ModelRow { model, outcome } in rows {
@@ -57,7 +57,7 @@ pub fn models(rows: &[ModelRow]) -> String {
     text
 }
 
-pub fn mutants(rows: &[MutantRow]) -> String {
+pub(super) fn mutants(rows: &[MutantRow]) -> String {
     let mut text = "| guard off | guard | killed by | in model | distinct states | CPU s |\n".to_owned();
     text.push_str("|---|---|---|---|---|---|\n");
     for MutantRow { mutant, outcome, .. } in rows {
@@ -79,7 +79,7 @@ fn cpu(outcome: &TlcOutcome) -> String {
 }
 
 /// Returns the CPU seconds of children since `before`, a value of [`children_cpu`].
-pub fn cpu_since(before: Option<f64>) -> String {
+pub(super) fn cpu_since(before: Option<f64>) -> String {
     whole_seconds(children_cpu().zip(before).map(|(after, before)| after - before))
 }
 
@@ -88,7 +88,7 @@ fn whole_seconds(seconds: Option<f64>) -> String {
 }
 
 /// Returns the table of directed tests, with the walks of one model in one row.
-pub fn directed(rows: &[DirectedRow]) -> String {
+pub(super) fn directed(rows: &[DirectedRow]) -> String {
     let mut text = "| behaviour | agreeing steps | rejected action |\n|---|---|---|\n".to_owned();
     for row in rows.iter().filter(|row| row.refused != "nothing") {
         text.push_str(&format!("| {} | {} | {} |\n", row.origin, row.steps, row.refused));
@@ -106,14 +106,14 @@ pub fn directed(rows: &[DirectedRow]) -> String {
     text
 }
 
-pub fn planted_line(row: &CodeMutantRow) -> String {
+pub(super) fn planted_line(row: &CodeMutantRow) -> String {
     match row.action {
         Some(action) => format!("{}: run {}, {action} rejected", row.name, row.storms),
         None => format!("{}: SURVIVED {} runs", row.name, row.storms),
     }
 }
 
-pub fn planted(rows: &[CodeMutantRow]) -> String {
+pub(super) fn planted(rows: &[CodeMutantRow]) -> String {
     let mut text = "| mutant | defect | killed by run | rejected action |\n|---|---|---|---|\n".to_owned();
     for row in rows {
         let (storm, action) = match row.action {
@@ -126,7 +126,7 @@ pub fn planted(rows: &[CodeMutantRow]) -> String {
 }
 
 /// Returns the count of each action, as text.
-pub fn counts_line(counts: &[(&str, usize)]) -> String {
+pub(super) fn counts_line(counts: &[(&str, usize)]) -> String {
     let all: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
     let unseen = unseen(counts);
     let unseen = if unseen.is_empty() { "none".to_owned() } else { unseen.join(" ") };
@@ -134,17 +134,17 @@ pub fn counts_line(counts: &[(&str, usize)]) -> String {
 }
 
 /// Returns the actions that no trace has.
-pub fn unseen<'a>(counts: &[(&'a str, usize)]) -> Vec<&'a str> {
+pub(super) fn unseen<'a>(counts: &[(&'a str, usize)]) -> Vec<&'a str> {
     counts.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect()
 }
 
 /// Returns the number of checked traces and events, and the time.
-pub fn traces_line(traces: usize, events: usize, refused: usize, time: Duration, cpu: &str) -> String {
+pub(super) fn traces_line(traces: usize, events: usize, refused: usize, time: Duration, cpu: &str) -> String {
     let seconds = time.as_secs();
     format!("{traces} traces of {events} events, {refused} refused, checked in {seconds} s ({cpu} CPU s)")
 }
 
-pub fn counts(counts: &[(&str, usize)], about: &str) -> String {
+pub(super) fn counts(counts: &[(&str, usize)], about: &str) -> String {
     let mut text = format!("{about}.\n\n| action | times |\n|---|---|\n");
     for (name, count) in counts {
         text.push_str(&format!("| {name} | {count} |\n"));
@@ -153,7 +153,7 @@ pub fn counts(counts: &[(&str, usize)], about: &str) -> String {
 }
 
 /// Returns the progress of random walks, from TLC's last progress line.
-pub fn walked(outcome: &TlcOutcome) -> String {
+pub(super) fn walked(outcome: &TlcOutcome) -> String {
     let progress = outcome.output.lines().rfind(|line| line.contains("states checked"));
     let progress =
         progress.or_else(|| outcome.output.lines().rfind(|line| line.contains("states generated")));
@@ -161,7 +161,7 @@ pub fn walked(outcome: &TlcOutcome) -> String {
 }
 
 /// Replaces the text between `<!-- NAME -->` and `<!-- end of NAME -->` in spec/README.md.
-pub fn write(root: &Path, name: &str, table: &str) -> Result<()> {
+pub(super) fn write(root: &Path, name: &str, table: &str) -> Result<()> {
     let path = root.join("spec/README.md");
     let text = fs::read_to_string(&path)?;
     fs::write(&path, replace(&text, name, table)?)?;
@@ -176,7 +176,7 @@ fn replace(text: &str, name: &str, table: &str) -> Result<String> {
     Ok(format!("{before}{from}{table}{to}{after}"))
 }
 
-pub struct CodeMutantRow {
+pub(super) struct CodeMutantRow {
     pub name: String,
     pub about: String,
     /// Randomized tests until the mutant was killed, or all.
@@ -185,7 +185,7 @@ pub struct CodeMutantRow {
     pub action: Option<&'static str>,
 }
 
-pub struct DirectedRow {
+pub(super) struct DirectedRow {
     pub name: String,
     pub origin: String,
     pub steps: usize,

@@ -6,7 +6,7 @@ use super::model::Model;
 
 /// One line of `spec/mutants.txt`: model, guard, property, and constants that differ from the model's.
 #[derive(Debug, PartialEq, Eq)]
-pub struct SpecMutant {
+pub(super) struct SpecMutant {
     pub model: String,
     /// One guard, or several with `+` between them, all switched off.
     pub guard: String,
@@ -17,7 +17,7 @@ pub struct SpecMutant {
 }
 
 impl SpecMutant {
-    pub fn parse_all(text: &str) -> Result<Vec<SpecMutant>> {
+    pub(super) fn parse_all(text: &str) -> Result<Vec<SpecMutant>> {
         let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
         lines.map(SpecMutant::parse).collect()
     }
@@ -41,19 +41,19 @@ impl SpecMutant {
     }
 
     /// Returns true if its model, guard or property contains this text.
-    pub fn is_about(&self, text: &str) -> bool {
+    pub(super) fn is_about(&self, text: &str) -> bool {
         [&self.model, &self.guard, &self.property].iter().any(|name| name.contains(text))
     }
 
     /// Returns the model's configuration without the guard, for the named property alone.
-    pub fn config(&self, models: &[Model]) -> Result<(String, String)> {
+    pub(super) fn config(&self, models: &[Model]) -> Result<(String, String)> {
         let model = models.iter().find(|model| model.name == self.model);
         let model = model.with_context(|| format!("spec/mutants.txt: there is no {}.cfg", self.model))?;
         Ok((model.module.clone(), model.with(&self.constants_without_guard(), &self.property)?))
     }
 
     /// Returns the constants that differ from the model's, including the guards that are off.
-    pub fn constants_without_guard(&self) -> Vec<(String, String)> {
+    pub(super) fn constants_without_guard(&self) -> Vec<(String, String)> {
         let mut constants = self.constants.clone();
         let guards: Vec<String> = self.guard.split('+').map(|guard| format!("\"{guard}\"")).collect();
         constants.push(("Mut".to_owned(), format!("{{{}}}", guards.join(", "))));
@@ -62,7 +62,7 @@ impl SpecMutant {
 }
 
 /// Fails if no mutant violates a property that some model checks: such a property may be vacuous.
-pub fn every_property_bites(models: &[Model], mutants: &[SpecMutant]) -> Result<()> {
+pub(super) fn every_property_bites(models: &[Model], mutants: &[SpecMutant]) -> Result<()> {
     for model in models {
         for property in model.properties() {
             // Type invariants only keep the other properties readable.

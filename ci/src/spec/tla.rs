@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TlaValue {
+pub(super) enum TlaValue {
     Number(u64),
     /// A string without its quotes, a model value, TRUE or FALSE.
     Word(String),
@@ -12,20 +12,20 @@ pub enum TlaValue {
 }
 
 impl TlaValue {
-    pub fn parse(text: &str) -> Result<TlaValue> {
+    pub(super) fn parse(text: &str) -> Result<TlaValue> {
         let mut rest = text.trim();
         let value = next(&mut rest).with_context(|| format!("{text:?} is no value of TLC's"))?;
         ensure!(rest.trim().is_empty(), "{rest:?} after a value of TLC's");
         Ok(value)
     }
 
-    pub fn word(&self) -> Result<&str> {
+    pub(super) fn word(&self) -> Result<&str> {
         let TlaValue::Word(word) = self else { bail!("{self:?} where a word belongs") };
         Ok(word)
     }
 
     /// Returns a tuple's or a set's values.
-    pub fn items(&self) -> Result<&[TlaValue]> {
+    pub(super) fn items(&self) -> Result<&[TlaValue]> {
         let (TlaValue::Tuple(items) | TlaValue::Set(items)) = self else {
             bail!("{self:?} where a tuple belongs")
         };
@@ -33,7 +33,7 @@ impl TlaValue {
     }
 
     /// Returns the value in TLA+ syntax, with quotes around words that are not in `names`.
-    pub fn tla(&self, names: &[String]) -> String {
+    pub(super) fn tla(&self, names: &[String]) -> String {
         let all =
             |items: &[TlaValue]| items.iter().map(|item| item.tla(names)).collect::<Vec<_>>().join(", ");
         match self {

@@ -17,7 +17,7 @@ const WALK_FILES: &str = "behaviour";
 const POLL: Duration = Duration::from_millis(200);
 
 /// An installed TLC and its work folder.
-pub struct Tlc {
+pub(super) struct Tlc {
     jar: PathBuf,
     java: String,
     work: PathBuf,
@@ -26,7 +26,7 @@ pub struct Tlc {
 
 /// Outcome of a run.
 #[derive(Debug, Clone)]
-pub struct TlcOutcome {
+pub(super) struct TlcOutcome {
     pub verdict: TlcVerdict,
     /// Distinct states, with TLC's commas; empty if not printed.
     pub distinct: String,
@@ -38,7 +38,7 @@ pub struct TlcOutcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TlcVerdict {
+pub(super) enum TlcVerdict {
     Holds,
     /// Name of the violated property; empty for a temporal property, which TLC does not name.
     Violated(String),
@@ -50,7 +50,7 @@ pub enum TlcVerdict {
 
 impl Tlc {
     /// Fetches TLC if it is missing. The error is one line with the missing tool.
-    pub fn fetch(root: &Path, workers: u32) -> Result<Tlc> {
+    pub(super) fn fetch(root: &Path, workers: u32) -> Result<Tlc> {
         let work = root.join("target/spec");
         fs::create_dir_all(&work)?;
         Tlc::fetch_with(&work, "java", "mvn", workers)
@@ -72,7 +72,7 @@ impl Tlc {
     }
 
     /// Creates an empty folder `name` with all modules of `spec` in it.
-    pub fn folder(&self, spec: &Path, name: &str) -> Result<PathBuf> {
+    pub(super) fn folder(&self, spec: &Path, name: &str) -> Result<PathBuf> {
         let run = self.work.join(name);
         if run.exists() {
             fs::remove_dir_all(&run)?;
@@ -88,12 +88,18 @@ impl Tlc {
     }
 
     /// Checks `module` in `run` with `config`, to the end.
-    pub fn check(&self, run: &Path, module: &str, config: &str) -> Result<TlcOutcome> {
+    pub(super) fn check(&self, run: &Path, module: &str, config: &str) -> Result<TlcOutcome> {
         self.start(run, module, config, &[], None)
     }
 
     /// Runs random behaviours of `depth` steps until the time is up.
-    pub fn simulate(&self, run: &Path, module: &str, config: &str, walk: &RandomWalk) -> Result<TlcOutcome> {
+    pub(super) fn simulate(
+        &self,
+        run: &Path,
+        module: &str,
+        config: &str,
+        walk: &RandomWalk,
+    ) -> Result<TlcOutcome> {
         let depth = walk.depth.to_string();
         let seed = walk.seed.to_string();
         let files = if walk.keep { format!(",file={WALK_FILES}") } else { String::new() };
@@ -143,7 +149,13 @@ impl Tlc {
     }
 
     /// Writes `count` random behaviours of at most `depth` steps; returns their files.
-    pub fn walks(&self, run: &Path, module: &str, config: &str, walk: &RandomWalk) -> Result<Vec<PathBuf>> {
+    pub(super) fn walks(
+        &self,
+        run: &Path,
+        module: &str,
+        config: &str,
+        walk: &RandomWalk,
+    ) -> Result<Vec<PathBuf>> {
         let outcome = self.simulate(run, module, config, walk)?;
         match outcome.verdict {
             // It only prints the number of states.
@@ -164,7 +176,7 @@ impl Tlc {
 }
 
 /// Returns the CPU seconds of all ended children, from Linux's counters.
-pub fn children_cpu() -> Option<f64> {
+pub(super) fn children_cpu() -> Option<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -173,7 +185,7 @@ pub fn children_cpu() -> Option<f64> {
 }
 
 /// Parameters of TLC's simulation mode.
-pub struct RandomWalk {
+pub(super) struct RandomWalk {
     pub depth: u32,
     pub seed: u64,
     pub behaviours: u64,

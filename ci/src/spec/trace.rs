@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// Content of a trace file.
 #[derive(Debug, Clone)]
-pub struct TraceFile {
+pub(super) struct TraceFile {
     /// Name of the file in messages.
     pub name: String,
     /// Tablet and run: the two head lines.
@@ -17,7 +17,7 @@ pub struct TraceFile {
 }
 
 #[derive(Debug, Clone)]
-pub struct Event {
+pub(super) struct Event {
     /// Line in the file, from 1.
     pub line: usize,
     pub peer: String,
@@ -30,7 +30,7 @@ pub struct Event {
 
 /// State of a replica after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Post {
+pub(super) struct Post {
     pub term: u64,
     pub last: (u64, u64),
     pub commit: u64,
@@ -40,7 +40,7 @@ pub struct Post {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TraceValue {
+pub(super) enum TraceValue {
     Number(u64),
     /// A timestamp: too large for TLC, which only needs the order.
     Time(u64),
@@ -65,7 +65,7 @@ enum Kind {
 
 /// An action's name and parameters.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Action {
+pub(super) struct Action {
     pub name: &'static str,
     params: &'static [(&'static str, Kind)],
 }
@@ -75,7 +75,7 @@ const fn action(name: &'static str, params: &'static [(&'static str, Kind)]) -> 
 }
 
 /// The actions, in the order of `spec/README.md`.
-pub static ACTIONS: [Action; 27] = [
+pub(super) static ACTIONS: [Action; 27] = [
     action("Create", &[("voters", Kind::Peers), ("learners", Kind::Peers)]),
     action("StartPreElection", &[("term", Kind::Number)]),
     action("GrantPreVote", &[("candidate", Kind::Peer), ("term", Kind::Number)]),
@@ -115,7 +115,7 @@ pub static ACTIONS: [Action; 27] = [
 
 impl Event {
     /// Returns the terms among its parameters.
-    pub fn terms(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn terms(&self) -> impl Iterator<Item = u64> {
         let named = self.action.params.iter().zip(&self.params);
         named.filter_map(|((key, _), value)| match value {
             TraceValue::Number(term) if *key == "term" => Some(*term),
@@ -127,7 +127,7 @@ impl Event {
 
 impl TraceFile {
     /// Parses a file's text; `name` precedes every message.
-    pub fn parse(name: &str, text: &str) -> Result<TraceFile> {
+    pub(super) fn parse(name: &str, text: &str) -> Result<TraceFile> {
         let mut lines =
             text.lines().enumerate().map(|(i, line)| (i + 1, line)).filter(|(_, l)| !l.starts_with('#'));
         let mut head = |word: &str| -> Result<String> {
@@ -163,7 +163,7 @@ impl TraceFile {
 }
 
 /// Returns true if the first event of a file's text is this action.
-pub fn begins_with(text: &str, action: &str) -> bool {
+pub(super) fn begins_with(text: &str, action: &str) -> bool {
     let first = text.lines().find(|line| line.starts_with("1 "));
     first.and_then(|line| line.split(' ').nth(2)) == Some(action)
 }

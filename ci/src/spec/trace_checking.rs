@@ -15,7 +15,7 @@ const BATCH_EVENTS_MAX: usize = 20_000;
 
 /// A trace that the spec does not allow.
 #[derive(Debug)]
-pub struct RejectedTrace {
+pub(super) struct RejectedTrace {
     pub trace: String,
     /// Action of the rejected event.
     pub action: &'static str,
@@ -24,7 +24,7 @@ pub struct RejectedTrace {
 }
 
 /// Checks each trace; returns the rejected ones, grouped by first configuration.
-pub fn replay(root: &Path, tlc: &Tlc, traces: &[TraceFile]) -> Result<Vec<RejectedTrace>> {
+pub(super) fn replay(root: &Path, tlc: &Tlc, traces: &[TraceFile]) -> Result<Vec<RejectedTrace>> {
     let spec = root.join("spec");
     let mut refused = Vec::new();
     for batch in batches(traces) {

@@ -21,7 +21,7 @@ const SEED_EVENTS: usize = 500;
 const REFUSALS_TOLD: usize = 6;
 
 /// Checks the traces of `spec/traces`: `good` ones must be followed, `bad` ones rejected for their stated reason.
-pub fn kept_traces(root: &Path, tlc: &Tlc) -> Result<()> {
+pub(super) fn kept_traces(root: &Path, tlc: &Tlc) -> Result<()> {
     let good = read_traces(&root.join("spec/traces/good"))?;
     let bad = read_traces(&root.join("spec/traces/bad"))?;
     let wanted = expected(&root.join("spec/traces/bad"))?;
@@ -54,7 +54,7 @@ fn expected(dir: &Path) -> Result<Vec<(String, String)>> {
 }
 
 /// Runs the simulator and checks its traces. Verdicts of its oracles are ignored here.
-pub fn sim_traces(root: &Path, tlc: &Tlc, options: &SpecOptions, count: u64) -> Result<()> {
+pub(super) fn sim_traces(root: &Path, tlc: &Tlc, options: &SpecOptions, count: u64) -> Result<()> {
     let dir = root.join("target/spec/traces");
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
@@ -126,7 +126,7 @@ fn remove_unmade(dir: &Path) -> Result<usize> {
 }
 
 /// Runs randomized Raft tests and checks their traces.
-pub fn lockstep_traces(root: &Path, tlc: &Tlc, first: u64, count: u64) -> Result<()> {
+pub(super) fn lockstep_traces(root: &Path, tlc: &Tlc, first: u64, count: u64) -> Result<()> {
     CommandLine::cargo(root)
         .args(["build", "--quiet", "--package", "engine", "--example", "raft_trace"])
         .run()?;
@@ -141,7 +141,7 @@ pub fn lockstep_traces(root: &Path, tlc: &Tlc, first: u64, count: u64) -> Result
     check_traces(root, tlc, &traces, None)
 }
 
-pub fn trace_files(root: &Path, tlc: &Tlc, path: &Path) -> Result<()> {
+pub(super) fn trace_files(root: &Path, tlc: &Tlc, path: &Path) -> Result<()> {
     let traces = read_traces(path)?;
     ensure!(!traces.is_empty(), "no *.trace in {}", path.display());
     check_traces(root, tlc, &traces, None)

@@ -12,12 +12,12 @@ use super::comments;
 const FOLDERS: [&str; 8] = ["benches/", "ci/", "engine/", "fuzz/", "node/", "sim/", "spec/", ".github/"];
 
 /// All tracked files, and the folders around them.
-pub struct Tree {
+pub(super) struct Tree {
     paths: BTreeSet<PathBuf>,
 }
 
 impl Tree {
-    pub fn new(files: &[PathBuf]) -> Self {
+    pub(super) fn new(files: &[PathBuf]) -> Self {
         let paths = files.iter().flat_map(|file| file.ancestors().map(Path::to_path_buf)).collect();
         Tree { paths }
     }
@@ -42,7 +42,7 @@ fn normalized(path: &Path) -> PathBuf {
 }
 
 /// Adds the paths that `text` cites and the tree lacks.
-pub fn check(file: &Path, text: &str, tree: &Tree, findings: &mut Vec<String>) {
+pub(super) fn check(file: &Path, text: &str, tree: &Tree, findings: &mut Vec<String>) {
     let mut missing = |line: usize, path: &str| {
         findings.push(format!("{}:{line}: {path}: no such file", file.display()));
     };

@@ -10,7 +10,7 @@
 
 /// A line of prose.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ProseLine {
+pub(super) struct ProseLine {
     /// From 1.
     pub line: usize,
     pub text: String,
@@ -18,14 +18,14 @@ pub struct ProseLine {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProseKind {
+pub(super) enum ProseKind {
     /// First line of a `///` comment.
     DocStart,
     Other,
 }
 
 /// Returns the comments of a Rust file.
-pub fn rust(source: &str) -> Vec<ProseLine> {
+pub(super) fn rust(source: &str) -> Vec<ProseLine> {
     let mut lexer = RustLexer { rest: source, line: 1, prose: Vec::new() };
     while let Some(next) = lexer.rest.chars().next() {
         lexer.step(next);
@@ -175,7 +175,7 @@ impl RustLexer<'_> {
 }
 
 /// Returns the comments of a TLA+ module.
-pub fn tla(source: &str) -> Vec<ProseLine> {
+pub(super) fn tla(source: &str) -> Vec<ProseLine> {
     let mut prose = Vec::new();
     let mut is_block = false;
     for (at, line) in source.lines().enumerate() {
@@ -207,7 +207,7 @@ pub fn tla(source: &str) -> Vec<ProseLine> {
 }
 
 /// Returns the prose of a Markdown page.
-pub fn markdown(source: &str) -> Vec<ProseLine> {
+pub(super) fn markdown(source: &str) -> Vec<ProseLine> {
     let mut prose = Vec::new();
     let (mut is_fenced, mut is_generated) = (false, false);
     for (at, line) in source.lines().enumerate() {

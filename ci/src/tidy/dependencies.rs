@@ -13,7 +13,7 @@ use toml::Table;
 const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
 /// Adds a finding for each dependency of a member of the workspace that none of its tracked files in Rust names.
-pub fn check(root: &Path, files: &[PathBuf], findings: &mut Vec<String>) -> Result<()> {
+pub(super) fn check(root: &Path, files: &[PathBuf], findings: &mut Vec<String>) -> Result<()> {
     let manifests = files.iter().filter(|file| file.ends_with("Cargo.toml"));
     let folders: Vec<&Path> = manifests.filter_map(|manifest| manifest.parent()).collect();
     let mut words: BTreeMap<&Path, BTreeSet<String>> = BTreeMap::new();

@@ -14,7 +14,7 @@ mod cited;
 mod comments;
 mod dependencies;
 mod names;
-pub mod rust;
+pub(crate) mod rust;
 mod words;
 
 use std::fs;
@@ -27,7 +27,7 @@ use crate::command::CommandLine;
 use crate::proto;
 
 #[derive(Args, Default)]
-pub struct TidyOptions {
+pub(crate) struct TidyOptions {
     /// Print the counts of the word lint instead
     #[arg(long, hide = true)]
     words: bool,
@@ -54,7 +54,7 @@ const CORPORA_BYTES_MAX: u64 = 5 << 20;
 const PLAN_BYTES_MAX: u64 = 64 << 10;
 
 /// Fails with every finding, one a line.
-pub fn run(root: &Path, options: &TidyOptions) -> Result<()> {
+pub(crate) fn run(root: &Path, options: &TidyOptions) -> Result<()> {
     let mut findings = Vec::new();
     let files = tracked(root)?;
     let mut lints = Lints {
@@ -94,7 +94,7 @@ fn report(findings: Vec<String>) -> Result<()> {
 }
 
 /// Returns the files git tracks, and those that `git add` would add; paths are relative to `root`.
-pub fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn tracked(root: &Path) -> Result<Vec<PathBuf>> {
     let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let listed = CommandLine::new("git").args(words).dir(root).output()?;
     if !listed.success {

@@ -22,7 +22,7 @@ const TWICE: [&str; 0] = [];
 
 /// Public types of all crates.
 #[derive(Default)]
-pub struct NameLint {
+pub(super) struct NameLint {
     /// Places by crate and name.
     types: BTreeMap<(String, String), Vec<String>>,
     bare: Vec<String>,
@@ -30,7 +30,7 @@ pub struct NameLint {
 
 impl NameLint {
     /// Reads one file; a file outside a crate's `src` and a file of tests are passed over.
-    pub fn add(&mut self, file: &Path, text: &str) {
+    pub(super) fn add(&mut self, file: &Path, text: &str) {
         let name = file.display().to_string();
         let Some((package, _)) = name.split_once("/src/") else { return };
         if is_test(file) || file.extension().is_none_or(|ext| ext != "rs") {
@@ -71,7 +71,7 @@ impl NameLint {
     }
 
     /// Adds every name that is taken twice in a crate, and every name that is no noun.
-    pub fn report(&self, findings: &mut Vec<String>) {
+    pub(super) fn report(&self, findings: &mut Vec<String>) {
         findings.extend(self.bare.iter().cloned());
         for ((package, name), places) in &self.types {
             if places.len() > 1 && !TWICE.contains(&format!("{package}: {name}").as_str()) {

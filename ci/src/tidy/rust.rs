@@ -16,7 +16,7 @@ const FILE_LINES_MAX: usize = 600;
 const LINE_CHARS_MAX: usize = 120;
 
 /// Adds the faults of `text` to `findings`.
-pub fn check(file: &Path, text: &str, findings: &mut Vec<String>) {
+pub(crate) fn check(file: &Path, text: &str, findings: &mut Vec<String>) {
     let name = file.display();
     let parsed = match syn::parse_file(text) {
         Ok(parsed) => parsed,
@@ -51,7 +51,7 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<String>) {
 }
 
 /// Returns true if a file holds only tests.
-pub fn is_test(file: &Path) -> bool {
+pub(crate) fn is_test(file: &Path) -> bool {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     file.components().any(|part| part.as_os_str() == "tests") || stem == "tests" || stem.ends_with("_tests")
 }
@@ -102,7 +102,7 @@ impl<'ast> Visit<'ast> for Sizes {
 }
 
 /// Returns true if these attributes hold `#[cfg(test)]`, or `#[cfg(all(test, …))]`.
-pub fn is_cfg_test(attrs: &[syn::Attribute]) -> bool {
+pub(crate) fn is_cfg_test(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|attr| {
         attr.path().is_ident("cfg") && attr.parse_args::<syn::Meta>().is_ok_and(|meta| needs_test(&meta))
     })

@@ -79,7 +79,7 @@ const SKIPPED: [&str; 6] =
     ["ci/STYLE.md", "ci/COMPATIBILITY.md", "benches/VERSUS", "sim/MUTANTS.md", "sim/FAULTS.md", "sim/STUDY-"];
 
 /// Uses of every pattern in the files given so far.
-pub struct WordLint {
+pub(super) struct WordLint {
     uses: BTreeMap<usize, Vec<Use>>,
 }
 
@@ -90,12 +90,12 @@ struct Use {
 }
 
 impl WordLint {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         WordLint { uses: BTreeMap::new() }
     }
 
     /// Reads one file; a file without prose is passed over.
-    pub fn add(&mut self, file: &Path, text: &str) {
+    pub(super) fn add(&mut self, file: &Path, text: &str) {
         let name = file.display().to_string();
         if SKIPPED.iter().any(|skipped| name.starts_with(skipped)) {
             return;
@@ -113,7 +113,7 @@ impl WordLint {
     }
 
     /// Adds a finding for every use of a pattern that the tree has too often.
-    pub fn report(&self, findings: &mut Vec<String>) {
+    pub(super) fn report(&self, findings: &mut Vec<String>) {
         for (at, word) in WORDS.iter().enumerate() {
             let uses = self.uses.get(&at).map_or(&[][..], Vec::as_slice);
             if uses.len() <= word.allowed {
@@ -131,7 +131,7 @@ impl WordLint {
     }
 
     /// Prints every pattern with its count and its ratchet.
-    pub fn print_counts(&self) {
+    pub(super) fn print_counts(&self) {
         for (at, word) in WORDS.iter().enumerate() {
             let count = self.uses.get(&at).map_or(0, Vec::len);
             println!("{count:>6} of {:>4}  {}", word.allowed, word.pattern);
@@ -139,7 +139,7 @@ impl WordLint {
     }
 
     /// Prints every use, with its place.
-    pub fn print_uses(&self) {
+    pub(super) fn print_uses(&self) {
         for found in self.uses.values().flatten() {
             println!("{}: {}", found.place, found.text);
         }

@@ -39,7 +39,7 @@ const CHARTS: [Chart; 3] = [
 ];
 
 /// Draws the charts from the reports with these paths; a report that does not exist is left out.
-pub fn draw(root: &Path, reports: &[&str]) -> Result<()> {
+pub(super) fn draw(root: &Path, reports: &[&str]) -> Result<()> {
     let mut rows = Vec::new();
     for report in reports.iter().map(|report| root.join(report)).filter(|path| path.exists()) {
         let page = fs::read_to_string(&report)?;

@@ -6,7 +6,7 @@ use super::load_driver::{DrivenCluster, Latency, split_args};
 use super::report::{ReportSpec, Sample};
 use super::round::{Turn, VersusOptions};
 
-pub const PAGE: ReportSpec = ReportSpec {
+pub(super) const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-FLUSH.md",
     title: "Flushing in the background: nyala and Kudu 1.18.1 side by side",
     turn: "Each line is a fresh cluster of one master and one tablet server, replication 1, and a table of four \
@@ -27,12 +27,12 @@ fn rows(options: &VersusOptions) -> u64 {
     options.rows.unwrap_or(ROWS)
 }
 
-pub fn settings(options: &VersusOptions) -> String {
+pub(super) fn settings(options: &VersusOptions) -> String {
     format!(" {} rows in each line, shared among its clients.", rows(options))
 }
 
 /// Runs one server's round.
-pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
+pub(super) fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for clients in CLIENTS {
         for watermark in WATERMARKS {

@@ -17,7 +17,7 @@ const SETTLING: Duration = Duration::from_secs(20);
 const WATCHED: Duration = Duration::from_secs(20);
 
 /// Creates the tablets, waits until they are idle, and measures all servers.
-pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
+pub(super) fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     // A thousand preallocated log segments would only fill the disk.
     let (cluster, _dir) = turn.cluster(1, 3, &["--log_preallocate_segments=false".to_string()])?;
     let masters = cluster.master_addresses();

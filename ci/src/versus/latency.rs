@@ -7,7 +7,7 @@ use super::load_driver::{DrivenCluster, Latency, split_args};
 use super::report::{ReportSpec, Sample};
 use super::round::{Turn, VersusOptions};
 
-pub const PAGE: ReportSpec = ReportSpec {
+pub(super) const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-LATENCY.md",
     title: "Operations by key: nyala and Kudu 1.18.1 side by side",
     turn: "A turn is two fresh clusters of one master and one tablet server, replication 1, on loopback: one \
@@ -25,12 +25,12 @@ pub const PAGE: ReportSpec = ReportSpec {
 const CLIENTS: [u64; 2] = [1, 16];
 const OPERATIONS: [&str; 3] = ["insert", "update", "read"];
 
-pub fn settings(options: &VersusOptions) -> String {
+pub(super) fn settings(options: &VersusOptions) -> String {
     format!(" {} s each line; the other device is {}.", options.seconds, options.wal_dir.display())
 }
 
 /// Runs one server's round.
-pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
+pub(super) fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for (place, wal) in [("one disk", None), ("WAL elsewhere", Some(turn.options.wal_dir.as_path()))] {
         let driven = DrivenCluster::start(turn, &[], wal)?;

@@ -15,7 +15,7 @@ use crate::command::CommandLine;
 use crate::interop::cluster::Cluster;
 use crate::interop::daemon::{Role, ServerKind};
 
-pub const PAGE: ReportSpec = ReportSpec {
+pub(super) const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-LINEITEM.md",
     title: "TPC-H lineitem in nyala, Kudu 1.18.1 and Parquet files",
     turn: "Each turn is on fresh directories with one master and one tablet server, one replica, four tablets by hash \
@@ -30,7 +30,7 @@ pub const PAGE: ReportSpec = ReportSpec {
     figures: &[],
 };
 
-pub fn settings(options: &VersusOptions) -> String {
+pub(super) fn settings(options: &VersusOptions) -> String {
     format!(" Scale factor {}.", options.scale)
 }
 
@@ -55,7 +55,7 @@ const STEPS: [(&str, &str); 5] = [
 ];
 
 /// Runs one server's round; nyala's is followed by one of the files.
-pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
+pub(super) fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let (mut cluster, dir) = turn.cluster(1, 1, &[])?;
     let masters = cluster.master_addresses();
     let data = dir.path().join("tserver-0/data");

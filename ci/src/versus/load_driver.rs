@@ -14,7 +14,7 @@ use crate::interop::cluster::Cluster;
 use crate::interop::daemon::ServerKind;
 
 /// Cluster of a round, for the load driver.
-pub struct DrivenCluster<'a> {
+pub(super) struct DrivenCluster<'a> {
     turn: &'a Turn<'a>,
     cluster: Cluster,
     dir: TempDir,
@@ -34,7 +34,7 @@ struct Report {
 }
 
 /// Result and cost of a run.
-pub struct DriverResult {
+pub(super) struct DriverResult {
     report: Report,
     /// The report as printed, with its samples over time.
     pub json: String,
@@ -47,7 +47,7 @@ pub struct DriverResult {
 
 /// Latencies of a run that are reported.
 #[derive(Clone, Copy)]
-pub enum Latency {
+pub(super) enum Latency {
     OfOperations,
     OfBatches,
     None,
@@ -55,7 +55,11 @@ pub enum Latency {
 
 impl<'a> DrivenCluster<'a> {
     /// Starts the cluster; the tablet server gets these flags, and a WAL in `wal` if given.
-    pub fn start(turn: &'a Turn<'a>, flags: &[String], wal: Option<&Path>) -> Result<DrivenCluster<'a>> {
+    pub(super) fn start(
+        turn: &'a Turn<'a>,
+        flags: &[String],
+        wal: Option<&Path>,
+    ) -> Result<DrivenCluster<'a>> {
         let wal = wal.map(tempfile::tempdir_in).transpose()?;
         let wal_flag = wal.iter().map(|wal| format!("--fs_wal_dir={}", wal.path().join("wal").display()));
         let flags: Vec<String> = flags.iter().cloned().chain(wal_flag).collect();
@@ -64,7 +68,13 @@ impl<'a> DrivenCluster<'a> {
     }
 
     /// Runs the program; every operation must succeed.
-    pub fn run(&self, word: &str, table: &str, clients: u64, words: &[String]) -> Result<DriverResult> {
+    pub(super) fn run(
+        &self,
+        word: &str,
+        table: &str,
+        clients: u64,
+        words: &[String],
+    ) -> Result<DriverResult> {
         let cluster = &self.cluster;
         let (server, client) = (Cpu::of(cluster)?, Cpu::of_ended()?);
         let written = measure::written_bytes(cluster)?;
@@ -107,12 +117,12 @@ impl<'a> DrivenCluster<'a> {
 }
 
 impl DriverResult {
-    pub fn operations(&self) -> u64 {
+    pub(super) fn operations(&self) -> u64 {
         self.report.operations
     }
 
     /// Returns a sample for each metric. Memory and disk are those of the round up to now.
-    pub fn samples(&self, turn: &Turn<'_>, workload: &str, latency: Latency) -> Vec<Sample> {
+    pub(super) fn samples(&self, turn: &Turn<'_>, workload: &str, latency: Latency) -> Vec<Sample> {
         let Report { seconds, p50_ms, p99_ms, p999_ms, .. } = self.report;
         let operations = self.report.operations as f64;
         let latencies = match latency {
@@ -142,6 +152,6 @@ impl DriverResult {
 }
 
 /// Splits text into arguments of the program.
-pub fn split_args(text: &str) -> Vec<String> {
+pub(super) fn split_args(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_string).collect()
 }

@@ -9,7 +9,7 @@ use super::report::{ReportSpec, Sample};
 use super::round::{Turn, VersusOptions};
 use super::single::measured;
 
-pub const PAGE: ReportSpec = ReportSpec {
+pub(super) const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-LOADGEN.md",
     title: "kudu perf loadgen with nyala and Kudu 1.18.1",
     turn: "A turn is two fresh clusters on loopback, of one master and one tablet server with one replica, then of \
@@ -35,7 +35,7 @@ const LOADS: [(&str, &[&str]); 3] = [
     ("in order, by hundreds", &["--flush_per_n_rows=100"]),
 ];
 
-pub fn settings(options: &VersusOptions) -> String {
+pub(super) fn settings(options: &VersusOptions) -> String {
     format!(" {} rows.", rows(options))
 }
 
@@ -44,7 +44,7 @@ fn rows(options: &VersusOptions) -> u64 {
 }
 
 /// Runs one server's round.
-pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
+pub(super) fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for (servers, name) in [(1, "1 replica"), (3, "3 replicas")] {
         samples.extend(with_replicas(turn, servers, name)?);

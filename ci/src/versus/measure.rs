@@ -13,12 +13,12 @@ use crate::interop::cluster::Cluster;
 
 /// CPU time of the cluster's servers, master and tablet server together.
 #[derive(Clone, Copy)]
-pub struct Cpu {
+pub(super) struct Cpu {
     seconds: f64,
 }
 
 impl Cpu {
-    pub fn of(cluster: &Cluster) -> Result<Cpu> {
+    pub(super) fn of(cluster: &Cluster) -> Result<Cpu> {
         let mut ticks = 0;
         for pid in pids(cluster) {
             ticks += cpu_ticks(&fs::read_to_string(format!("/proc/{pid}/stat"))?, OWN)?;
@@ -27,7 +27,7 @@ impl Cpu {
     }
 
     /// Returns the CPU time of ended child programs.
-    pub fn of_ended() -> Result<Cpu> {
+    pub(super) fn of_ended() -> Result<Cpu> {
         Cpu::of_ticks(cpu_ticks(&fs::read_to_string("/proc/self/stat")?, ENDED_CHILDREN)?)
     }
 
@@ -37,7 +37,7 @@ impl Cpu {
         Ok(Cpu { seconds: ticks as f64 / ticks_per_second })
     }
 
-    pub fn since(self, before: Cpu) -> f64 {
+    pub(super) fn since(self, before: Cpu) -> f64 {
         self.seconds - before.seconds
     }
 }
@@ -60,18 +60,18 @@ fn cpu_ticks(stat: &str, user: usize) -> Result<u64> {
 }
 
 /// Returns the process of the first tablet server.
-pub fn tserver_pid(cluster: &Cluster) -> Result<u32> {
+pub(super) fn tserver_pid(cluster: &Cluster) -> Result<u32> {
     cluster.tservers.first().and_then(|tserver| tserver.pid()).context("no tablet server runs")
 }
 
 /// Returns the peak memory of the tablet server.
-pub fn peak_rss_bytes(cluster: &Cluster) -> Result<u64> {
+pub(super) fn peak_rss_bytes(cluster: &Cluster) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", tserver_pid(cluster)?))?;
     Ok(number(&status, "VmHWM:")? << 10)
 }
 
 /// Returns the bytes that the tablet server wrote to devices.
-pub fn written_bytes(cluster: &Cluster) -> Result<u64> {
+pub(super) fn written_bytes(cluster: &Cluster) -> Result<u64> {
     number(&fs::read_to_string(format!("/proc/{}/io", tserver_pid(cluster)?))?, "write_bytes:")
 }
 
@@ -83,7 +83,7 @@ fn number(text: &str, label: &str) -> Result<u64> {
 }
 
 /// Returns the disk space of the files under `dir`, with preallocated blocks.
-pub fn disk_bytes(dir: &Path) -> Result<u64> {
+pub(super) fn disk_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -95,7 +95,7 @@ pub fn disk_bytes(dir: &Path) -> Result<u64> {
 }
 
 /// Returns the bytes of the files under `dir` that hold data: without preallocated blocks and holes.
-pub fn held_bytes(dir: &Path) -> Result<u64> {
+pub(super) fn held_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -120,14 +120,14 @@ fn held_by_file(path: &Path) -> Result<u64> {
 
 /// Result of a command of the tool.
 #[derive(Debug, PartialEq)]
-pub struct Timed {
+pub(super) struct Timed {
     pub rows: f64,
     pub seconds: f64,
 }
 
 impl Timed {
     /// Parses a load's `rows total:` and `time total: … ms`, or a scan's `Total count … cost … seconds`.
-    pub fn parse(output: &str) -> Result<Timed> {
+    pub(super) fn parse(output: &str) -> Result<Timed> {
         let after = |label: &str| output.lines().find_map(|line| line.trim().strip_prefix(label));
         if let Some(scan) = after("Total count ") {
             let words: Vec<&str> = scan.split_whitespace().collect();
@@ -144,7 +144,7 @@ impl Timed {
 }
 
 /// Returns the table that a load created for itself.
-pub fn auto_table(output: &str) -> Option<String> {
+pub(super) fn auto_table(output: &str) -> Option<String> {
     let line = output.lines().find_map(|line| line.strip_prefix("Using auto-created table '"))?;
     Some(line.trim_end_matches('\'').to_owned())
 }

@@ -43,7 +43,7 @@ use crate::interop::packages::Packages;
 use crate::interop::{ServerChoice, server, target_dir};
 use crate::steps::Steps;
 use report::{ReportInput, ReportSpec, Sample};
-pub use round::VersusOptions;
+pub(crate) use round::VersusOptions;
 use round::{Part, Prepared, Turn};
 
 impl Part {
@@ -90,7 +90,7 @@ impl Part {
 }
 
 /// Measures and writes the reports.
-pub fn run(root: &Path, options: &VersusOptions, steps: &mut Steps) {
+pub(crate) fn run(root: &Path, options: &VersusOptions, steps: &mut Steps) {
     if !options.charts {
         measure_parts(root, options, steps);
     }

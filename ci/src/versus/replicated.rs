@@ -16,7 +16,7 @@ use nyala_proto::kudu::master::{ListTablesRequestPb, ListTablesResponsePb};
 use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
 use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
 
-pub const PAGE: ReportSpec = ReportSpec {
+pub(super) const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-REPLICATED.md",
     title: "nyala and Kudu 1.18.1 with three replicas",
     turn: "A turn is fresh clusters on loopback, with the real `kudu` tool as the client of both on the \
@@ -51,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// Runs one server's round.
-pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
+pub(super) fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = loaded(turn)?;
     samples.extend(copied(turn)?);
     if !turn.log_sync {

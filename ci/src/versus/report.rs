@@ -10,7 +10,7 @@ use crate::command::CommandLine as Command;
 
 /// Row and column of a measurement.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Cell {
+pub(super) struct Cell {
     pub workload: String,
     pub log_sync: bool,
     pub measure: Metric,
@@ -19,17 +19,17 @@ pub struct Cell {
 
 /// Name with unit, and number of digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Metric(pub &'static str, pub usize);
+pub(super) struct Metric(pub &'static str, pub usize);
 
 /// One measurement.
 #[derive(Clone)]
-pub struct Sample {
+pub(super) struct Sample {
     pub cell: Cell,
     pub value: f64,
 }
 
 /// A report: path, title, and description of a round.
-pub struct ReportSpec {
+pub(super) struct ReportSpec {
     pub path: &'static str,
     pub title: &'static str,
     pub turn: &'static str,
@@ -38,7 +38,7 @@ pub struct ReportSpec {
 }
 
 /// Input of a report.
-pub struct ReportInput<'a> {
+pub(super) struct ReportInput<'a> {
     pub samples: &'a [Sample],
     pub rounds: usize,
     /// Further settings to list.
@@ -47,7 +47,7 @@ pub struct ReportInput<'a> {
 
 impl ReportSpec {
     /// Prints the table and, unless it is a dry run, replaces the report.
-    pub fn write(&self, root: &Path, run: &ReportInput<'_>, dry: bool) -> Result<()> {
+    pub(super) fn write(&self, root: &Path, run: &ReportInput<'_>, dry: bool) -> Result<()> {
         let table = table(run.samples)?;
         println!("{table}");
         if dry {

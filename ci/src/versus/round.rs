@@ -12,7 +12,7 @@ use crate::interop::daemon::ServerKind;
 use crate::interop::packages::Packages;
 
 #[derive(Parser)]
-pub struct VersusOptions {
+pub(crate) struct VersusOptions {
     /// The parts to measure, each with a separate report; all of them if none is named
     pub(super) parts: Vec<Part>,
     /// Rounds of each server per setting

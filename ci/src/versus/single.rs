@@ -9,7 +9,7 @@ use super::report::{Metric, ReportSpec, Sample};
 use super::round::Turn;
 use crate::interop::cluster::Cluster;
 
-pub const PAGE: ReportSpec = ReportSpec {
+pub(super) const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS.md",
     title: "nyala and Kudu 1.18.1 side by side",
     turn: "Each turn is on fresh directories with one master and one tablet server, replication 1, the real \
@@ -32,7 +32,7 @@ const BIG_WORDS: [&str; 5] = [
 ];
 
 /// Runs one server's round, on fresh directories.
-pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
+pub(super) fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let (cluster, dir) = turn.cluster(1, 1, &[])?;
     let masters = cluster.master_addresses();
     let measured = |workload, words: &[&str]| measured(turn, &cluster, dir.path(), workload, words);
@@ -45,7 +45,7 @@ pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
 }
 
 /// Runs a command of the tool; returns its result, cost and output.
-pub fn measured(
+pub(super) fn measured(
     turn: &Turn<'_>,
     cluster: &Cluster,
     dir: &Path,

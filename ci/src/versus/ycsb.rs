@@ -10,7 +10,7 @@ use super::report::{ReportSpec, Sample};
 use super::round::{Prepared, Turn, VersusOptions};
 use crate::command::CommandLine;
 
-pub const PAGE: ReportSpec = ReportSpec {
+pub(super) const PAGE: ReportSpec = ReportSpec {
     path: "benches/VERSUS-YCSB.md",
     title: "YCSB: nyala and Kudu 1.18.1 side by side",
     turn: "A turn is two fresh clusters of one master and one tablet server, replication 1, four tablets that \
@@ -58,7 +58,7 @@ fn rows(options: &VersusOptions) -> u64 {
     options.rows.unwrap_or(ROWS)
 }
 
-pub fn settings(options: &VersusOptions) -> String {
+pub(super) fn settings(options: &VersusOptions) -> String {
     let rows = rows(options);
     format!(
         " {} rows one at a time, {rows} in batches, {} s each workload; the tablet server may use {} MiB.",
@@ -69,7 +69,7 @@ pub fn settings(options: &VersusOptions) -> String {
 }
 
 /// Runs one server's round.
-pub fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
+pub(super) fn turn(turn: &Turn<'_>) -> Result<Vec<Sample>> {
     let mut samples = single(turn)?;
     samples.extend(batched(turn)?);
     Ok(samples)
@@ -115,7 +115,7 @@ fn keep(target: &Path, log_sync: bool, server: &str, load: &str, done: &DriverRe
 }
 
 /// Draws charts of the loads of the last rounds, with log sync off as in the study.
-pub fn draw(root: &Path, prepared: &Prepared) -> Result<()> {
+pub(super) fn draw(root: &Path, prepared: &Prepared) -> Result<()> {
     let out = root.join(FIGURES);
     for load in ["load", "batches"] {
         let lines = ["nyala", "kudu"]

@@ -37,7 +37,7 @@ pub(super) struct TableAttributes {
 }
 
 impl TableAttributes {
-    pub fn parse(extra: &BTreeMap<String, String>) -> TableAttributes {
+    pub(super) fn parse(extra: &BTreeMap<String, String>) -> TableAttributes {
         let text = |name: &str| extra.get(name).cloned();
         TableAttributes {
             owner: text(OWNER),

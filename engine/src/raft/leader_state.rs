@@ -23,7 +23,7 @@ pub(super) struct LeaderState {
 }
 
 impl LeaderState {
-    pub fn deadline(&self, options: &RaftOptions) -> Instant {
+    pub(super) fn deadline(&self, options: &RaftOptions) -> Instant {
         let peers = self.peers.values().map(|progress| progress.deadline(options));
         let transfer = self.transfer.iter().map(LeadershipTransfer::deadline);
         let proposals = self.proposals.deadline(options).filter(|_| !self.peers.is_empty());
@@ -31,12 +31,12 @@ impl LeaderState {
     }
 
     /// Index up to which every member has every entry; `own`: this leader's durable index.
-    pub fn all_replicated_index(&self, own: u64) -> u64 {
+    pub(super) fn all_replicated_index(&self, own: u64) -> u64 {
         self.peers.values().map(|progress| progress.matched).min().unwrap_or(own).min(own)
     }
 
     /// Returns true if no reader, caller or peer waits for a response.
-    pub fn is_idle(&self, last: OpId, options: &RaftOptions) -> bool {
+    pub(super) fn is_idle(&self, last: OpId, options: &RaftOptions) -> bool {
         let peers_idle = self.peers.values().all(|progress| progress.is_idle(last, options));
         peers_idle && self.transfer.is_none() && self.tickets.is_empty() && self.proposals.has_no_readers()
     }

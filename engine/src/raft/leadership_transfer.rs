@@ -20,7 +20,7 @@ pub(super) struct LeadershipTransfer {
 
 impl LeadershipTransfer {
     /// Time of the next check.
-    pub fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         if self.requested.is_empty() { self.until } else { self.until.min(self.retry_at) }
     }
 

@@ -28,16 +28,16 @@ pub(super) struct SafeTimeProposal {
 }
 
 impl SafeTimeProposals {
-    pub fn confirmed(&self) -> Option<(Timestamp, u64)> {
+    pub(super) fn confirmed(&self) -> Option<(Timestamp, u64)> {
         self.confirmed
     }
 
-    pub fn deadline(&self, _options: &RaftOptions) -> Option<Instant> {
+    pub(super) fn deadline(&self, _options: &RaftOptions) -> Option<Instant> {
         self.wanted.map(|(_, at)| at)
     }
 
     /// Returns true if no reader waits.
-    pub fn has_no_readers(&self) -> bool {
+    pub(super) fn has_no_readers(&self) -> bool {
         self.wanted.is_none()
     }
 

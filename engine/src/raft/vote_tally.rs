@@ -16,7 +16,7 @@ impl VoteTally {
     }
 
     /// A tally with the vote of the candidate itself.
-    pub fn won(term: Term, me: PeerId) -> VoteTally {
+    pub(super) fn won(term: Term, me: PeerId) -> VoteTally {
         VoteTally { term, votes: BTreeMap::from([(me, true)]) }
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct TabletApplier {
 
 impl TabletApplier {
     /// Creates the applier of a tablet as its superblock describes it.
-    pub fn new(tablet: Arc<Tablet>, meta: Superblock) -> TabletApplier {
+    pub(super) fn new(tablet: Arc<Tablet>, meta: Superblock) -> TabletApplier {
         TabletApplier {
             writer: TabletWriter::new(tablet.clone()),
             tablet,
@@ -49,7 +49,7 @@ impl TabletApplier {
     /// Applies a committed operation for the first time. `prepared` is used if it was decoded under the current schema.
     ///
     /// An error ends the replica; an operation that is rejected is [`CommitPayload::Failed`].
-    pub fn apply(
+    pub(super) fn apply(
         &mut self,
         op: &ReplicateEntry,
         prepared: Option<PreparedBatch>,
@@ -63,7 +63,7 @@ impl TabletApplier {
     }
 
     /// Applies an operation from its record, under the current schema.
-    pub fn apply_record(
+    pub(super) fn apply_record(
         &mut self,
         record: &ReplicateEntry,
         mode: ApplyMode<'_>,
@@ -108,7 +108,7 @@ impl TabletApplier {
     }
 
     /// Records that the tablet has applied all operations up to this one.
-    pub fn advance_to(&mut self, op: OpId, timestamp: Timestamp) {
+    pub(super) fn advance_to(&mut self, op: OpId, timestamp: Timestamp) {
         (self.last_applied, self.applied_at) = (op, timestamp);
     }
 }

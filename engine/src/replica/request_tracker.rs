@@ -48,12 +48,12 @@ pub(super) enum RequestState {
 
 impl RequestTracker {
     /// Records the request of an operation of a leader or the log.
-    pub fn on_appended(&mut self, request: &RequestId, index: u64) {
+    pub(super) fn on_appended(&mut self, request: &RequestId, index: u64) {
         self.pending.insert(key(request), index);
     }
 
     /// Records the result of an applied operation.
-    pub fn applied(&mut self, request: &RequestId, reply: CachedResult) {
+    pub(super) fn applied(&mut self, request: &RequestId, reply: CachedResult) {
         let key = key(request);
         self.pending.remove(&key);
         if self.replies.insert(key.clone(), reply).is_none() {
@@ -67,11 +67,11 @@ impl RequestTracker {
     }
 
     /// Drops the requests of operations truncated after this index.
-    pub fn truncated(&mut self, after: u64) {
+    pub(super) fn truncated(&mut self, after: u64) {
         self.pending.retain(|_, index| *index <= after);
     }
 
-    pub fn find(&self, request: &RequestId) -> Option<RequestState> {
+    pub(super) fn find(&self, request: &RequestId) -> Option<RequestState> {
         if self.pending.is_empty() && self.replies.is_empty() {
             return None;
         }

@@ -29,15 +29,15 @@ pub(super) struct BaseData {
 
 impl BaseData {
     /// Returns the index in `columns` of a column, if the rowset has it.
-    pub fn column(&self, id: ColumnId) -> Option<usize> {
+    pub(super) fn column(&self, id: ColumnId) -> Option<usize> {
         self.columns.iter().position(|column| column.meta().stream == id.0)
     }
 
-    pub fn in_key(&self, id: ColumnId) -> bool {
+    pub(super) fn in_key(&self, id: ColumnId) -> bool {
         self.column(id).is_some_and(|at| at < self.key_columns)
     }
 
-    pub fn open(file: &Arc<CachedFile>, footer: RowSetFooter) -> Result<BaseData> {
+    pub(super) fn open(file: &Arc<CachedFile>, footer: RowSetFooter) -> Result<BaseData> {
         let bad = |fault: &str| Error::corrupt(format!("{}: the footer {fault}", file.file.path()));
         let key_columns = footer.key.len();
         if key_columns == 0 || key_columns > footer.columns.len() || footer.rows == 0 {
@@ -72,7 +72,7 @@ impl BaseData {
 
     /// Returns the base with some columns replaced by those of `file`. Fails with `Corrupt` if they are not non-key
     /// columns of the base.
-    pub fn with_columns(&self, file: &Arc<CachedFile>, columns: Vec<StreamMeta>) -> Result<BaseData> {
+    pub(super) fn with_columns(&self, file: &Arc<CachedFile>, columns: Vec<StreamMeta>) -> Result<BaseData> {
         let mut base = self.clone();
         for meta in columns {
             let existing = base.column(ColumnId(meta.stream)).filter(|at| *at >= base.key_columns);
@@ -88,12 +88,12 @@ impl BaseData {
     }
 
     /// Returns the row with this encoded key, live or deleted.
-    pub fn find(&self, key: &[u8]) -> Result<Option<RowId>> {
+    pub(super) fn find(&self, key: &[u8]) -> Result<Option<RowId>> {
         if self.may_contain(key)? { self.keys.find(key) } else { Ok(None) }
     }
 
     /// Returns false if the Bloom filter excludes the key.
-    pub fn may_contain(&self, key: &[u8]) -> Result<bool> {
+    pub(super) fn may_contain(&self, key: &[u8]) -> Result<bool> {
         let first_key = |page: &PageEntry| page.bounds.clone().map_or(Vec::new(), |(first, _)| first);
         let bloom = &self.bloom;
         let lookup = bloom.lookup(first_key)?;

@@ -74,7 +74,7 @@ pub(super) struct ColumnFileWriter {
 
 impl ColumnFileWriter {
     /// Creates the file; its directory must exist.
-    pub fn new(
+    pub(super) fn new(
         data: Arc<dyn Disk>,
         path: &str,
         identity: PageOwner,
@@ -93,18 +93,18 @@ impl ColumnFileWriter {
     }
 
     /// Returns the rows appended so far, which is the next row's id.
-    pub fn rows(&self) -> RowId {
+    pub(super) fn rows(&self) -> RowId {
         self.rows
     }
 
     /// Returns the bytes of memory allocated.
-    pub fn allocated(&self) -> usize {
+    pub(super) fn allocated(&self) -> usize {
         let streams: usize = self.columns.iter().map(StreamWriter::allocated).sum();
         streams + self.undo.allocated() + self.redo.allocated() + self.out.allocated()
     }
 
     /// Appends the columns' cells of the next rows.
-    pub fn append(&mut self, block: &RowBlock) -> Result<()> {
+    pub(super) fn append(&mut self, block: &RowBlock) -> Result<()> {
         for (writer, column) in self.columns.iter_mut().zip(&block.columns) {
             writer.append(column, &mut self.out)?;
         }
@@ -113,17 +113,17 @@ impl ColumnFileWriter {
     }
 
     /// Appends an UNDO delta: in order of rows, newest first within a row.
-    pub fn undo(&mut self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
+    pub(super) fn undo(&mut self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         self.undo.push(row, ts, change, &mut self.out)
     }
 
     /// Appends a REDO delta that was not folded: in order of rows, oldest first within a row.
-    pub fn redo(&mut self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
+    pub(super) fn redo(&mut self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         self.redo.push(row, ts, change, &mut self.out)
     }
 
     /// Writes pending pages and makes the file durable.
-    pub fn finish(mut self) -> Result<ColumnFileMeta> {
+    pub(super) fn finish(mut self) -> Result<ColumnFileMeta> {
         let out = &mut self.out;
         let columns = self.columns.into_iter().map(|column| column.finish(out)).collect::<Result<_>>()?;
         let (undo, redo) = (self.undo.finish(out)?, self.redo.finish(out)?);

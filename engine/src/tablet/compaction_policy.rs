@@ -101,7 +101,7 @@ pub(super) struct LastEvaluation {
 
 impl LastEvaluation {
     /// Returns the compaction to run on `disk`. No snapshot before `mark` is read any more.
-    pub fn choice(
+    pub(super) fn choice(
         &mut self,
         disk: &[Arc<DiskRowSet>],
         mark: Timestamp,

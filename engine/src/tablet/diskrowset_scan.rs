@@ -123,7 +123,11 @@ impl Cursor {
 
 impl DiskRowSetScan {
     /// Starts a scan of the rows within the spec's key bounds.
-    pub fn new(base: Arc<BaseData>, deltas: RowsetDeltas, spec: RowSetScanSpec) -> Result<DiskRowSetScan> {
+    pub(super) fn new(
+        base: Arc<BaseData>,
+        deltas: RowsetDeltas,
+        spec: RowSetScanSpec,
+    ) -> Result<DiskRowSetScan> {
         if let Some(lower) = spec.lower_key.as_ref().filter(|_| spec.is_one_key()) {
             let rows = base.find(lower)?.map_or(0..0, |row| row..row + 1);
             return DiskRowSetScan::over_rows(base, deltas, spec, rows);
@@ -134,7 +138,7 @@ impl DiskRowSetScan {
     }
 
     /// Starts a scan of these rows; the spec's key bounds are ignored.
-    pub fn over_rows(
+    pub(super) fn over_rows(
         base: Arc<BaseData>,
         deltas: RowsetDeltas,
         spec: RowSetScanSpec,
@@ -168,7 +172,7 @@ impl DiskRowSetScan {
     }
 
     /// Returns the bytes of memory of the last pages read.
-    pub fn allocated(&self) -> usize {
+    pub(super) fn allocated(&self) -> usize {
         let cursor = |source: &Source| match source {
             Source::Stored { cursor, .. } => cursor.allocated(),
             Source::Default => 0,

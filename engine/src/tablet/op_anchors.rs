@@ -35,12 +35,12 @@ pub struct FreezePoint {
 
 impl OpAnchors {
     /// Returns the first operation that unflushed rows need.
-    pub fn rows(&self) -> Option<u64> {
+    pub(super) fn rows(&self) -> Option<u64> {
         self.frozen.front().map(|frozen| frozen.from).or(self.active)
     }
 
     /// Returns the first operation that the unflushed deltas of each DiskRowSet need.
-    pub fn deltas(&self) -> &BTreeMap<RowSetId, u64> {
+    pub(super) fn deltas(&self) -> &BTreeMap<RowSetId, u64> {
         &self.deltas
     }
 }

@@ -95,7 +95,7 @@ fn non_key(schema: &TabletSchema) -> impl Iterator<Item = (usize, &ColumnSchema)
 }
 
 /// Returns the error of a rejected row, in Kudu's words.
-pub fn refusal(code: RowErrorCode, row: &PreparedRow, schema: &TabletSchema) -> RowError {
+pub(super) fn refusal(code: RowErrorCode, row: &PreparedRow, schema: &TabletSchema) -> RowError {
     match code {
         RowErrorCode::AlreadyPresent => RowError::new(code, "key already present"),
         RowErrorCode::NotFound => RowError::new(code, "key not found"),

@@ -5,7 +5,7 @@ use crate::schema::row_block::Bitmap;
 
 /// Drops the rows that fail a predicate. Rows reported as deleted stay, because their cells are from before the
 /// deletion.
-pub fn keep_matching(spec: &RowSetScanSpec, scanned: &mut ScannedBlock) {
+pub(super) fn keep_matching(spec: &RowSetScanSpec, scanned: &mut ScannedBlock) {
     if spec.predicates.is_empty() || scanned.block.rows == 0 {
         return;
     }

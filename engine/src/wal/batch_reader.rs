@@ -48,17 +48,17 @@ fn torn(why: &'static str) -> BatchStep {
 
 impl<'a> BatchReader<'a> {
     /// Creates a reader of the bytes from `start` to `end` of a segment's file.
-    pub fn new(file: &'a dyn DiskFile, sequence: u64, start: u64, end: u64) -> BatchReader<'a> {
+    pub(super) fn new(file: &'a dyn DiskFile, sequence: u64, start: u64, end: u64) -> BatchReader<'a> {
         BatchReader { file, sequence, offset: start, end, window: Bytes::new(), window_start: 0 }
     }
 
     /// Offset at which the next batch should begin.
-    pub fn offset(&self) -> u64 {
+    pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
     /// The next batch. After damage or the end the position does not advance.
-    pub fn next(&mut self) -> io::Result<BatchStep> {
+    pub(super) fn next(&mut self) -> io::Result<BatchStep> {
         let left = self.end - self.offset;
         if left < BATCH_HEADER as u64 {
             let zeros = self.only_zeros_follow()?;
@@ -103,7 +103,7 @@ impl<'a> BatchReader<'a> {
     }
 
     /// After damage: the highest durable offset that a later batch's header records, 0 if there is none.
-    pub fn synced_mark_after(&mut self) -> io::Result<u64> {
+    pub(super) fn synced_mark_after(&mut self) -> io::Result<u64> {
         let mut synced = 0;
         let mut at = self.offset + 1;
         while at + BATCH_HEADER as u64 <= self.end {

@@ -30,7 +30,7 @@ pub(super) struct Truncations {
 
 impl Truncations {
     /// Returns true if a replicate in the batch at this position was truncated.
-    pub fn covers(&self, sequence: u64, offset: u64, index: u64) -> bool {
+    pub(super) fn covers(&self, sequence: u64, offset: u64, index: u64) -> bool {
         let covers = |truncation: &Truncation| {
             (sequence, offset) < (truncation.sequence, truncation.offset) && index > truncation.above.index
         };
@@ -38,12 +38,12 @@ impl Truncations {
     }
 
     /// Records the truncation of entries before this position and after `above`.
-    pub fn add(&mut self, sequence: u64, offset: u64, above: OpId) {
+    pub(super) fn add(&mut self, sequence: u64, offset: u64, above: OpId) {
         self.list.push(Truncation { sequence, offset, above });
     }
 
     /// The last operation before a segment, given the one in its header.
-    pub fn base(&self, sequence: u64, header: OpId) -> OpId {
+    pub(super) fn base(&self, sequence: u64, header: OpId) -> OpId {
         let later = self.list.iter().filter(|truncation| truncation.sequence >= sequence);
         later.fold(
             header,
@@ -51,17 +51,17 @@ impl Truncations {
         )
     }
 
-    pub fn drop_before(&mut self, sequence: u64) {
+    pub(super) fn drop_before(&mut self, sequence: u64) {
         self.list.retain(|truncation| truncation.sequence >= sequence);
     }
 
     /// Position (sequence, offset) up to which the log was durable when it was last truncated.
-    pub fn durable_up_to(&self) -> (u64, u64) {
+    pub(super) fn durable_up_to(&self) -> (u64, u64) {
         self.list.last().map_or((0, 0), |truncation| (truncation.sequence, truncation.offset))
     }
 
     /// Encodes the content of the file; empty if there are no truncations.
-    pub fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         if self.list.is_empty() {
             return Vec::new();
         }
@@ -69,12 +69,12 @@ impl Truncations {
         codec::seal(MAGIC, VERSION, &payload)
     }
 
-    pub fn write(&self, disk: &dyn Disk, dir: &str) -> io::Result<()> {
+    pub(super) fn write(&self, disk: &dyn Disk, dir: &str) -> io::Result<()> {
         disk::replace_file(disk, &path(dir), &self.encode())
     }
 
     /// Reads what [`Truncations::write`] wrote last; empty if it never did.
-    pub fn read(disk: &dyn Disk, dir: &str) -> Result<Truncations> {
+    pub(super) fn read(disk: &dyn Disk, dir: &str) -> Result<Truncations> {
         let path = path(dir);
         let bytes = match disk::read_file(disk, &path) {
             Ok(bytes) => bytes,

@@ -30,7 +30,7 @@ fn seed(target: &'static str, name: &str, bytes: Vec<u8>) -> Seed {
     (target, name.to_string(), bytes)
 }
 
-pub fn seeds() -> Vec<Seed> {
+pub(super) fn seeds() -> Vec<Seed> {
     [metadata(), log_records(), pages(), column_files(), delta_files(), structured()].concat()
 }
 

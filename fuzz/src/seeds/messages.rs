@@ -33,7 +33,7 @@ use crate::targets::table;
 
 const ME: Uuid = Uuid([2; 16]);
 
-pub fn seeds() -> Vec<Seed> {
+pub(super) fn seeds() -> Vec<Seed> {
     [rpc(), requests(), scans(), tables()].concat()
 }
 

@@ -13,7 +13,7 @@ fn seed(target: &'static str, name: &str, bytes: Vec<u8>) -> Seed {
     (target, name.to_string(), bytes)
 }
 
-pub fn seeds() -> Vec<Seed> {
+pub(super) fn seeds() -> Vec<Seed> {
     let mut seeds = plans();
     seeds.extend(configs());
     seeds.extend(cells());

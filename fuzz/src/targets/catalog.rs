@@ -14,14 +14,14 @@ fn create(message: &[u8]) -> Option<CatalogCommand> {
     Some(CatalogCommand::Create(Box::new(proto::create_table(&pb).ok()?)))
 }
 
-pub fn create_table(data: &[u8]) {
+pub(super) fn create_table(data: &[u8]) {
     if let Some(create) = create(data) {
         let _ = OneServer::new(CatalogConfig::default()).command(create);
     }
 }
 
 /// Checks a request to alter the existing table.
-pub fn alter_table(data: &[u8]) {
+pub(super) fn alter_table(data: &[u8]) {
     let mut world = OneServer::new(CatalogConfig::default());
     let create = create(&table_with_hash_and_range().encode_to_vec()).expect("a lawful request");
     world.command(create).expect("a lawful table");

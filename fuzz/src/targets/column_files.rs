@@ -50,7 +50,7 @@ fn pieces(mut data: &[u8]) -> Vec<&[u8]> {
 /// Checks a column's file with arbitrary index, dictionary and pages under correct page headers.
 ///
 /// Input: type, number of rows; then pieces: the index, the dictionary, the pages.
-pub fn column_file(data: &[u8]) {
+pub(super) fn column_file(data: &[u8]) {
     let [what, rows, rest @ ..] = data else { return };
     let physical = PhysicalType::ALL[usize::from(*what) % PhysicalType::ALL.len()];
     let pieces = pieces(rest);
@@ -120,7 +120,7 @@ fn put_stream<'a>(
 /// Checks that cells read back as written, for every encoding, compression and page size.
 ///
 /// First bytes: the compression, the size of pages, whether zone maps hold whole values; then the cells.
-pub fn column(data: &[u8]) {
+pub(super) fn column(data: &[u8]) {
     let [compression, page_bytes, exact, rest @ ..] = data else { return };
     let Ok(column) = PageColumn::arbitrary(&mut Unstructured::new(rest)) else { return };
     let Some((encoding, block)) = column.block() else { return };
@@ -158,7 +158,7 @@ pub fn column(data: &[u8]) {
 /// as sound is.
 ///
 /// Input: places (two bytes), each with the byte to xor there.
-pub fn page_file(data: &[u8]) {
+pub(super) fn page_file(data: &[u8]) {
     let disk = MemDisk::new(1);
     let cells: Vec<_> = (0..40u32).map(|i| (i % 7 != 0).then(|| vec![i as u8 / 3; i as usize % 5])).collect();
     let meta = put_columns(&disk, &cells, PhysicalType::Binary);
@@ -192,7 +192,7 @@ fn direction(what: u8) -> DeltaDirection {
 }
 
 /// Checks a delta file with arbitrary index and pages under correct page headers.
-pub fn delta_file(data: &[u8]) {
+pub(super) fn delta_file(data: &[u8]) {
     let Some((&what, rest)) = data.split_first() else { return };
     let pieces = pieces(rest);
     let Some(index) = pieces.first() else { return };
@@ -250,7 +250,7 @@ struct Changes {
 }
 
 /// Compares deltas that were written and collected again, by rows and times, with a list of them.
-pub fn delta_order(data: &[u8]) {
+pub(super) fn delta_order(data: &[u8]) {
     let Ok(input) = Changes::arbitrary(&mut Unstructured::new(data)) else { return };
     let direction = if input.undo { DeltaDirection::Undo } else { DeltaDirection::Redo };
     let bytes = |change: &Option<(u32, Vec<u8>)>| {

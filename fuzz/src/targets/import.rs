@@ -9,7 +9,7 @@ use node::cli::import::{ImportInput, JsonReader, ParquetReader};
 const ROWS_MAX: usize = 1 << 16;
 
 /// Returns a schema with a column of every type but [`DataType::IsDeleted`], which no table has; the first is the key.
-pub fn import_schema() -> Schema {
+pub(super) fn import_schema() -> Schema {
     let types = DataType::ALL.into_iter().filter(|ty| *ty != DataType::IsDeleted);
     let column = |(id, ty): (u32, DataType)| {
         let mut column = ColumnSchema::new(id, &format!("{ty:?}").to_lowercase(), ty);
@@ -37,7 +37,7 @@ fn read<R: std::io::Read>(mut input: ImportInput<R>, table: ImportTarget<'_>) {
 }
 
 /// Checks CSV, and JSON lines in the same bytes. First byte: the delimiter; then the file.
-pub fn csv(data: &[u8]) {
+pub(super) fn csv(data: &[u8]) {
     let Some((&delimiter, text)) = data.split_first() else { return };
     let schema = import_schema();
     let table = ImportTarget::new(&schema, "t");
@@ -46,7 +46,7 @@ pub fn csv(data: &[u8]) {
     read(ImportInput::Csv(Box::new(csv)), table);
 }
 
-pub fn parquet(data: &[u8]) {
+pub(super) fn parquet(data: &[u8]) {
     let schema = import_schema();
     let table = ImportTarget::new(&schema, "t");
     let Ok((parquet, _)) = ParquetReader::open(Bytes::copy_from_slice(data), table) else { return };

@@ -10,7 +10,7 @@ use engine::schema::predicate::compare_cells;
 use engine::schema::{ColumnSchema, DataType, Schema};
 
 /// Checks that a decoded key encodes to the same bytes.
-pub fn key(data: &[u8]) {
+pub(super) fn key(data: &[u8]) {
     let types = [
         &[DataType::Int64][..],
         &[DataType::String, DataType::Int8],
@@ -55,7 +55,7 @@ fn row(input: &mut Unstructured<'_>, types: &[DataType]) -> arbitrary::Result<Ve
 }
 
 /// Checks that two rows' keys are ordered as their cells are, and decode to them.
-pub fn order(data: &[u8]) {
+pub(super) fn order(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut draw = || {
         let types = key_types(&mut input)?;
@@ -96,7 +96,7 @@ impl Cut {
 }
 
 /// Checks that a row has one tablet under any partitioning, the one of its partition key.
-pub fn partition(data: &[u8]) {
+pub(super) fn partition(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut draw = || {
         let (types, cut) = (key_types(&mut input)?, Cut::arbitrary(&mut input)?);

@@ -16,7 +16,7 @@ use engine::schema::row_change::{RowChange, RowChangeBuilder, RowChangeCells, en
 use engine::tablet::superblock::Superblock;
 
 /// Checks that a parsed row change encodes to an equal one.
-pub fn change(data: &[u8]) {
+pub(super) fn change(data: &[u8]) {
     let Ok(change) = RowChange::parse(data) else { return };
     let mut again = Vec::new();
     match change {
@@ -36,7 +36,7 @@ fn put_cells(mut out: RowChangeBuilder<'_>, cells: RowChangeCells<'_>) {
 }
 
 /// Checks a sealed record; every changed bit is noticed.
-pub fn envelope(data: &[u8]) {
+pub(super) fn envelope(data: &[u8]) {
     const MAGIC: [u8; 4] = *b"fuzz";
     let _ = codec::unseal(MAGIC, 3, data);
     let mut sealed = codec::seal(MAGIC, 3, data);
@@ -60,7 +60,7 @@ fn survives<T: PartialEq + Debug, E: Debug>(
 }
 
 /// Checks a superblock. First byte: the format's version; then the content.
-pub fn superblock(data: &[u8]) {
+pub(super) fn superblock(data: &[u8]) {
     let Some((&version, payload)) = data.split_first() else { return };
     let _ = Superblock::decode(data);
     let sealed = codec::seal(*b"NYTM", u16::from(version) % 5, payload);
@@ -68,7 +68,7 @@ pub fn superblock(data: &[u8]) {
 }
 
 /// Checks consensus metadata, and configurations as the log stores them.
-pub fn consensus_meta(data: &[u8]) {
+pub(super) fn consensus_meta(data: &[u8]) {
     let sealed = codec::seal(*b"NYCM", 1, data);
     survives(&sealed, ConsensusMeta::decode, ConsensusMeta::encode);
     let config = survives(data, RaftConfig::decode, |config| config.encode().to_vec());
@@ -79,7 +79,7 @@ pub fn consensus_meta(data: &[u8]) {
 }
 
 /// Checks a tablet copy's manifest, as its source sends it.
-pub fn manifest(data: &[u8]) {
+pub(super) fn manifest(data: &[u8]) {
     let sealed = codec::seal(*b"NYCP", 2, data);
     let Some(manifest) = survives(&sealed, CopyManifest::decode, CopyManifest::encode) else { return };
     assert_eq!(manifest.files().count(), manifest.file_bytes.len());
@@ -89,7 +89,7 @@ pub fn manifest(data: &[u8]) {
 }
 
 /// Checks a log record. First byte: its kind; then its payload, as an operation and as an outcome.
-pub fn log_record(data: &[u8]) {
+pub(super) fn log_record(data: &[u8]) {
     let Some((&kind, payload)) = data.split_first() else { return };
     let payload = Bytes::copy_from_slice(payload);
     if let Ok(logged) = LoggedOp::decode(kind % 6, &payload) {
@@ -103,7 +103,7 @@ pub fn log_record(data: &[u8]) {
 }
 
 /// Checks a page index. First bytes: number of rows of the stream, width of its cells; then the index.
-pub fn page_index(data: &[u8]) {
+pub(super) fn page_index(data: &[u8]) {
     let [rows, width, body @ ..] = data else { return };
     let width = [None, Some(1), Some(4), Some(16)][usize::from(*width) % 4];
     let decode = |body: &[u8]| PageIndex::decode(body, u32::from(*rows), width);
@@ -115,7 +115,7 @@ pub fn page_index(data: &[u8]) {
 }
 
 /// Checks a value of the system tablet. First byte: its record; then the value. Keys are read from the same bytes.
-pub fn catalog_row(data: &[u8]) {
+pub(super) fn catalog_row(data: &[u8]) {
     let Some((&kind, value)) = data.split_first() else { return };
     fn of<R: SystemRecord + PartialEq + Debug>(value: &[u8]) {
         let sealed = codec::seal(R::MAGIC, R::VERSION, value);

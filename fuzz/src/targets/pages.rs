@@ -14,7 +14,7 @@ use engine::schema::row_block::ColumnBlock;
 use engine::schema::{Compression, Encoding, PhysicalType};
 
 /// Checks a page. First byte: the column's type, and whether it is nullable; then a page or a dictionary.
-pub fn page(data: &[u8]) {
+pub(super) fn page(data: &[u8]) {
     let Some((&what, body)) = data.split_first() else { return };
     let physical = PhysicalType::ALL[usize::from(what) % PhysicalType::ALL.len()];
     let dictionary = Arc::new(Dictionary { offsets: vec![0, 1, 1, 4], bytes: b"aabc".to_vec() });
@@ -28,7 +28,7 @@ pub fn page(data: &[u8]) {
 }
 
 /// Checks that all ways to read a page return the same cells.
-pub fn check_page(page: &DecodedPage, physical: PhysicalType) {
+pub(super) fn check_page(page: &DecodedPage, physical: PhysicalType) {
     let mut copied = ColumnBlock::new(physical, true);
     page.copy_range(0, page.rows, &mut copied);
     let mut gathered = ColumnBlock::new(physical, true);
@@ -44,7 +44,7 @@ pub fn check_page(page: &DecodedPage, physical: PhysicalType) {
 
 /// Cells to encode: choices from a few values and NULL.
 #[derive(Debug, Arbitrary)]
-pub struct PageColumn {
+pub(super) struct PageColumn {
     physical: u8,
     encoding: u8,
     values: Vec<Vec<u8>>,
@@ -54,12 +54,12 @@ pub struct PageColumn {
 }
 
 impl PageColumn {
-    pub fn physical(&self) -> PhysicalType {
+    pub(super) fn physical(&self) -> PhysicalType {
         PhysicalType::ALL[usize::from(self.physical) % PhysicalType::ALL.len()]
     }
 
     /// Returns the encoding and the cells; `None` if the type has no such encoding.
-    pub fn block(&self) -> Option<(Encoding, ColumnBlock)> {
+    pub(super) fn block(&self) -> Option<(Encoding, ColumnBlock)> {
         let physical = self.physical();
         let encoding = Encoding::ALL[usize::from(self.encoding) % Encoding::ALL.len()];
         let encoding = resolve(physical, encoding).ok()?;
@@ -75,7 +75,7 @@ impl PageColumn {
 }
 
 /// Checks that cells read back as encoded, for every encoding; also packed words.
-pub fn encoding(data: &[u8]) {
+pub(super) fn encoding(data: &[u8]) {
     let Ok(column) = PageColumn::arbitrary(&mut Unstructured::new(data)) else { return };
     let physical = column.physical();
     let Some((encoding, block)) = column.block() else { return };
@@ -111,7 +111,7 @@ fn words(bytes: &[u8], physical: PhysicalType) {
 }
 
 /// Checks decompression. First bytes: the codec, and the claimed length; then the stream.
-pub fn compression(data: &[u8]) {
+pub(super) fn compression(data: &[u8]) {
     let [number, low, high, stored @ ..] = data else { return };
     let size = usize::from(u16::from_le_bytes([*low, *high]));
     let number = [2, 3, 4, 100, 1][usize::from(*number) % 5];
@@ -128,7 +128,7 @@ pub fn compression(data: &[u8]) {
 }
 
 /// Checks a rowset's and a client's Bloom filter: neither has false negatives.
-pub fn bloom(data: &[u8]) {
+pub(super) fn bloom(data: &[u8]) {
     if let Ok(chunk) = BloomChunk::decode(data) {
         let _ = chunk.may_contain((data.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     }

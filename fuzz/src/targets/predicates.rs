@@ -21,7 +21,7 @@ use prost::Message;
 use super::rows::table;
 
 /// Checks a request to scan.
-pub fn scan(data: &[u8]) {
+pub(super) fn scan(data: &[u8]) {
     let Ok(request) = NewScanRequestPb::decode(data) else { return };
     let schema = table();
     check_predicates(&request.column_predicates);
@@ -52,7 +52,7 @@ fn check_predicates(pbs: &[ColumnPredicatePb]) {
 }
 
 /// Checks a scan token from another client.
-pub fn token(data: &[u8]) {
+pub(super) fn token(data: &[u8]) {
     let Ok(token) = ScanTokenPb::decode(data) else { return };
     check_predicates(&token.column_predicates);
     let metadata = token.table_metadata.clone().unwrap_or_default();
@@ -133,7 +133,7 @@ impl Kind {
 }
 
 /// Checks a predicate over a block, over single cells, over zone maps and over keys: all agree with its meaning.
-pub fn predicate(data: &[u8]) {
+pub(super) fn predicate(data: &[u8]) {
     let Ok(case) = Case::arbitrary(&mut Unstructured::new(data)) else { return };
     let ty = DataType::ALL[usize::from(case.ty) % DataType::ALL.len()];
     let mut block = ColumnBlock::new(ty.physical(), case.nullable);

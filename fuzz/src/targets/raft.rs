@@ -7,7 +7,7 @@ const BYTES_MAX: usize = 4096;
 
 /// Runs a group. First bytes: number of servers, and fault rates; then two bytes for each decision. Faults end after
 /// the last one, and the group must agree.
-pub fn raft(data: &[u8]) {
+pub(super) fn raft(data: &[u8]) {
     let [size, weather, decisions @ ..] = &data[..data.len().min(BYTES_MAX)] else { return };
     let (voters, spares) = [(3, 0), (3, 1), (2, 1), (1, 2)][usize::from(*size) % 4];
     let mut weather_of = Weather::stormy();

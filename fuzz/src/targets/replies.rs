@@ -56,7 +56,7 @@ impl Answer {
 }
 
 /// Checks that decoded rows are the same when a server sends them again.
-pub fn scan(data: &[u8]) {
+pub(super) fn scan(data: &[u8]) {
     let Ok(answer) = Answer::arbitrary(&mut Unstructured::new(data)) else { return };
     let (column, sidecars) = (answer.column(), answer.sidecars.iter().cloned().map(Bytes::from));
     let sidecars: Vec<Bytes> = sidecars.collect();

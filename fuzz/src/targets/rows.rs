@@ -30,7 +30,7 @@ fn parts(data: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Checks a client's batch.
-pub fn row_ops(data: &[u8]) {
+pub(super) fn row_ops(data: &[u8]) {
     let Some((rows, indirect)) = parts(data) else { return };
     let schema = table();
     let client = wire_columns(&schema);
@@ -46,7 +46,7 @@ pub fn row_ops(data: &[u8]) {
 }
 
 /// Checks bounds of ranges and splits of requests to create and alter tables.
-pub fn range_ops(data: &[u8]) {
+pub(super) fn range_ops(data: &[u8]) {
     let Some((rows, indirect)) = parts(data) else { return };
     let schema = table();
     let Ok(ops) = decode_range_ops(&wire_columns(&schema), rows, indirect) else { return };

@@ -7,7 +7,7 @@ use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep, ServerNeg
 const FRAME_BYTES_MAX: usize = 1 << 20;
 
 /// Checks that the frames of a byte stream do not depend on where reads split it.
-pub fn frame(data: &[u8]) {
+pub(super) fn frame(data: &[u8]) {
     let Some((&split, stream)) = data.split_first() else { return };
     let whole = frames(&[stream]);
     let at = split as usize % (stream.len() + 1);
@@ -42,7 +42,7 @@ fn frames(pieces: &[&[u8]]) -> Vec<Result<Frame, String>> {
 }
 
 /// Checks a client's negotiation: the preamble and arbitrary frames.
-pub fn negotiate(data: &[u8]) {
+pub(super) fn negotiate(data: &[u8]) {
     let mut reader = FrameReader::new(FRAME_BYTES_MAX);
     reader.space().extend_from_slice(data);
     let Some(preamble) = reader.take(7) else { return };
@@ -58,7 +58,7 @@ pub fn negotiate(data: &[u8]) {
 }
 
 /// Checks a server's replies to a client's negotiation.
-pub fn negotiate_client(data: &[u8]) {
+pub(super) fn negotiate_client(data: &[u8]) {
     let mut client = ClientNegotiation::new("fuzz");
     assert_eq!(check_preamble(&client.hello()[..7]), Ok(()));
     let mut reader = FrameReader::new(FRAME_BYTES_MAX);

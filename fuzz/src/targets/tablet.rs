@@ -46,7 +46,7 @@ fn step(input: &mut Unstructured<'_>) -> Result<Step> {
 }
 
 /// Applies the steps to the tablet and to the map.
-pub fn tablet(data: &[u8]) {
+pub(super) fn tablet(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut steps = Vec::new();
     while !input.is_empty() && steps.len() < STEPS_MAX {

@@ -10,7 +10,7 @@ use super::import::import_schema;
 use sim_plan::Plan;
 
 /// Checks that a parsed plan equals the parse of its own text.
-pub fn plan(data: &[u8]) {
+pub(super) fn plan(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(plan) = text.parse::<Plan>() else { return };
     let again = plan.to_string();
@@ -19,7 +19,7 @@ pub fn plan(data: &[u8]) {
 }
 
 /// Checks a configuration file, and the flags that it sets.
-pub fn config(data: &[u8]) {
+pub(super) fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let flags = Flags::new();
     let error = config::apply_file(&flags, "nyala.toml", text).err();
@@ -38,7 +38,7 @@ pub fn config(data: &[u8]) {
 }
 
 /// Checks a cell's text. First byte: the column's type; then the text.
-pub fn cell(data: &[u8]) {
+pub(super) fn cell(data: &[u8]) {
     let Some((&ty, text)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
     let schema = import_schema();

@@ -15,7 +15,7 @@ const DIR: &str = "wal";
 const CONFIG: WalConfig = WalConfig { segment_bytes_max: 1024, preallocate: false, compress: true };
 
 /// Checks a log whose only segment is followed by arbitrary bytes, as after a torn write.
-pub fn torn(data: &[u8]) {
+pub(super) fn torn(data: &[u8]) {
     let disk = MemDisk::new(1);
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     drop(Wal::create(shared.clone(), DIR, CONFIG).expect("an empty disk takes a log"));
@@ -36,7 +36,7 @@ pub fn torn(data: &[u8]) {
 
 /// History of a log: batches of operations with their sizes, and truncations.
 #[derive(Debug, Arbitrary)]
-pub struct WalLifetime {
+pub(super) struct WalLifetime {
     pub batches: Vec<(u8, u16)>,
     /// Number of batches, and the index above which operations are truncated after them.
     pub truncate: Option<(u8, u8)>,
@@ -104,7 +104,7 @@ impl WalLifetime {
 
 /// Checks a sound log beside an arbitrary list of truncations in a correct envelope: it opens with operations that
 /// were written, or fails; an opened log can be appended to and opened again.
-pub fn truncations(data: &[u8]) {
+pub(super) fn truncations(data: &[u8]) {
     let batches = (1..=6).map(|i| (i, 100 * u16::from(i))).collect();
     let disk = MemDisk::new(1);
     let written = WalLifetime { batches, truncate: None, damage: Vec::new(), cut: 0 }.write(&disk);
@@ -145,7 +145,7 @@ fn contents(disk: &MemDisk, name: &str) -> Vec<u8> {
 }
 
 /// Checks that a damaged log opens with a prefix of what was written, or fails.
-pub fn damaged(data: &[u8]) {
+pub(super) fn damaged(data: &[u8]) {
     let Ok(logs) = WalLifetime::arbitrary(&mut Unstructured::new(data)) else { return };
     let (disk, to) = (MemDisk::new(1), MemDisk::new(2));
     let written = logs.write(&disk);

@@ -53,7 +53,7 @@ fn run(program: &str, words: &[&Path]) -> bool {
 }
 
 /// Prints the latency of writes: undisturbed, with a follower's disk frozen, with the leader's.
-pub async fn measure() {
+pub(crate) async fn measure() {
     let images = tempfile::tempdir().expect("a folder can be made");
     let mut servers = Servers::planned(&[]);
     let image = |number: usize| images.path().join(number.to_string());

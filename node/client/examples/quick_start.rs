@@ -8,13 +8,13 @@ use nyala_client::{Client, ClientResult, DataType};
 
 /// A row: one field per column.
 #[derive(Debug, PartialEq, ToRow, FromRow)]
-pub struct Person {
+pub(crate) struct Person {
     pub id: i64,
     pub name: Option<String>,
 }
 
 /// Runs the example against the cluster with these masters. Returns the rows read, in the order of their keys.
-pub async fn run(masters: Vec<String>) -> ClientResult<Vec<Person>> {
+pub(crate) async fn run(masters: Vec<String>) -> ClientResult<Vec<Person>> {
     let client = Client::builder(masters).connect().await?;
     let people = client
         .new_table("people")

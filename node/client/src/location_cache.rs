@@ -63,7 +63,7 @@ fn before(key: &[u8], end: &[u8]) -> bool {
 
 impl LocationCache {
     /// Looks up a partition key.
-    pub fn get(&self, key: &[u8], now: Instant) -> LocationLookup {
+    pub(crate) fn get(&self, key: &[u8], now: Instant) -> LocationLookup {
         let entry = self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
         match entry {
             Some((_, entry)) if before(key, &entry.end) && now < entry.expires => match &entry.tablet {
@@ -75,7 +75,13 @@ impl LocationCache {
     }
 
     /// Caches a response that lists the tablets from the key `from` on. `complete` is true if no tablet follows.
-    pub fn learn(&mut self, from: &[u8], mut tablets: Vec<TabletLocation>, complete: bool, expires: Instant) {
+    pub(crate) fn learn(
+        &mut self,
+        from: &[u8],
+        mut tablets: Vec<TabletLocation>,
+        complete: bool,
+        expires: Instant,
+    ) {
         tablets.sort_by(|a, b| a.partition.start.cmp(&b.partition.start));
         let mut at = Some(from.to_vec());
         for tablet in tablets {
@@ -104,20 +110,20 @@ impl LocationCache {
     }
 
     /// Drops a tablet whose location proved wrong.
-    pub fn forget(&mut self, tablet_id: &str) {
+    pub(crate) fn forget(&mut self, tablet_id: &str) {
         self.entries.retain(|_, entry| entry.tablet.as_ref().is_none_or(|tablet| tablet.id != tablet_id));
     }
 
     /// Drops all entries, after ranges were added or dropped. A dropped tablet may serve for a while. Rows written to
     /// it would be lost with it, even if the range has been added again.
-    pub fn forget_all(&mut self) {
+    pub(crate) fn forget_all(&mut self) {
         self.entries.clear();
         self.generation += 1;
     }
 
     /// Returns the number of calls of `forget_all`. The cache must not learn the response to a request of an earlier
     /// generation.
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 }

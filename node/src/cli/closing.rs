@@ -21,7 +21,7 @@ struct ClosingTasks {
 
 /// Scanners that are being closed.
 #[derive(Default)]
-pub struct PendingCloses {
+pub(super) struct PendingCloses {
     count: AtomicUsize,
     /// Notified when one is closed.
     closed: Notify,
@@ -38,7 +38,7 @@ impl Drop for CloseGuard {
 }
 
 /// Returns the environment for a command, and the scanners that it is closing.
-pub fn watch(env: &Env) -> (Env, Arc<PendingCloses>) {
+pub(super) fn watch(env: &Env) -> (Env, Arc<PendingCloses>) {
     let pending = Arc::new(PendingCloses::default());
     let tasks = Arc::new(ClosingTasks { tasks: env.tasks.clone(), pending: pending.clone() });
     (Env { tasks, ..env.clone() }, pending)
@@ -46,7 +46,7 @@ pub fn watch(env: &Env) -> (Env, Arc<PendingCloses>) {
 
 impl PendingCloses {
     /// Waits until all scanners dropped so far are closed.
-    pub async fn wait(&self, env: &Env) {
+    pub(super) async fn wait(&self, env: &Env) {
         let all_closed = async {
             loop {
                 let closed = self.closed.notified();

@@ -39,7 +39,7 @@ pub struct Demo {
     log_sync: bool,
 }
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     Command::new("demo")
         .about("Start a cluster, load TPC-H data, run queries, print timings")
         .arg(
@@ -63,7 +63,7 @@ pub fn command() -> Command {
 }
 
 /// Returns the demo in `matches` of [`command`].
-pub fn parse(matches: &ArgMatches) -> Demo {
+pub(super) fn parse(matches: &ArgMatches) -> Demo {
     Demo {
         scale: *matches.get_one("scale").expect("it has a default"),
         dir: text(matches, "dir").expect("it has a default").to_string(),

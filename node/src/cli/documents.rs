@@ -16,7 +16,7 @@ pub enum Document {
 }
 
 /// Returns the commands.
-pub fn commands() -> [Command; 2] {
+pub(super) fn commands() -> [Command; 2] {
     let shells = ["bash", "zsh", "fish", "elvish", "powershell"];
     let shell = Arg::new("shell").required(true).value_parser(PossibleValuesParser::new(shells));
     let dir = Arg::new("dir").value_name("DIR").required(true).value_hint(ValueHint::DirPath);
@@ -29,7 +29,7 @@ pub fn commands() -> [Command; 2] {
 }
 
 /// Reads the arguments of one of [`commands`].
-pub fn parse(name: &str, matches: &ArgMatches) -> Document {
+pub(super) fn parse(name: &str, matches: &ArgMatches) -> Document {
     let text = |id: &str| matches.get_one::<String>(id).expect("it is required").clone();
     match name {
         "completions" => Document::Completions(text("shell").parse().expect("clap checks the name")),

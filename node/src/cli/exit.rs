@@ -13,7 +13,7 @@ pub struct ExitError {
     pub message: String,
 }
 
-pub const FAILED: u8 = 1;
+pub(super) const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const ADDRESS_TAKEN: u8 = 3;
 const DIRECTORY_REFUSED: u8 = 4;
@@ -22,7 +22,7 @@ const CLOCK_REFUSED: u8 = 6;
 /// Errors that a device gives when it fails.
 const DEVICE_ERRORS: [i32; 2] = [libc::EIO, libc::EROFS];
 /// Rows of an import were rejected.
-pub const ROWS_REJECTED: u8 = 7;
+pub(super) const ROWS_REJECTED: u8 = 7;
 
 impl ExitError {
     /// Returns the error of a wrong command line or flag.

@@ -38,7 +38,7 @@ const HELP: &str = "\
 All rows are of one snapshot. Within a tablet they are in the order of the key; with --parallel 1 tablets follow each \
 other. In CSV, NULL is an empty cell and the empty string is \"\".";
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     named("export", "Write a table's rows to a CSV, JSON lines or Parquet file")
         .after_help(HELP)
         .arg(
@@ -65,7 +65,7 @@ pub fn command() -> Command {
 }
 
 /// Converts any of the writers' errors.
-pub fn failed(error: impl std::fmt::Display) -> Error {
+pub(super) fn failed(error: impl std::fmt::Display) -> Error {
     Error::invalid(format!("export: {error}"))
 }
 
@@ -119,7 +119,7 @@ impl Out {
     }
 }
 
-pub async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
+pub(super) async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
     let path = text(matches, "file").expect("it is required");
     let format = FileFormat::of(text(matches, "format"), path)?;
     let compression = FileCompression::strip(path).1;

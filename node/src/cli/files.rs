@@ -35,7 +35,7 @@ fn locate(env: &Env, path: &str) -> io::Result<(Arc<dyn Disk>, String)> {
 }
 
 /// Returns the names in a directory: `""`, or a path that ends in `/`.
-pub fn list_dir(env: &Env, dir: &str) -> Result<Vec<String>> {
+pub(super) fn list_dir(env: &Env, dir: &str) -> Result<Vec<String>> {
     let list = || {
         let (disk, rest) = locate(env, dir)?;
         disk.list(rest.trim_end_matches('/'))
@@ -45,14 +45,14 @@ pub fn list_dir(env: &Env, dir: &str) -> Result<Vec<String>> {
 
 /// A file opened for random reads.
 #[derive(Clone)]
-pub struct InputFile {
+pub(super) struct InputFile {
     file: Arc<dyn DiskFile>,
     len: u64,
     at: u64,
 }
 
 impl InputFile {
-    pub fn open(env: &Env, path: &str) -> Result<InputFile> {
+    pub(super) fn open(env: &Env, path: &str) -> Result<InputFile> {
         let open = || {
             let (disk, rest) = locate(env, path)?;
             let file = disk.open(&rest)?;
@@ -63,7 +63,7 @@ impl InputFile {
         Ok(InputFile { file, len, at: 0 })
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.len
     }
 }
@@ -117,7 +117,7 @@ impl ChunkReader for InputFile {
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// A file being written. It ends in `.partial` until [`OutputFile::finish`] renames it.
-pub struct OutputFile {
+pub(super) struct OutputFile {
     disk: Arc<dyn Disk>,
     path: String,
     partial: String,
@@ -138,7 +138,7 @@ impl Drop for OutputFile {
 
 impl OutputFile {
     /// Creates the file. `AlreadyPresent` if it exists, unless it may be replaced.
-    pub fn create(env: &Env, path: &str, replace: bool) -> Result<OutputFile> {
+    pub(super) fn create(env: &Env, path: &str, replace: bool) -> Result<OutputFile> {
         let create = || {
             let (disk, rest) = locate(env, path)?;
             let partial = format!("{rest}.partial");
@@ -157,7 +157,7 @@ impl OutputFile {
     }
 
     /// Makes the file durable and renames it; returns its size in bytes.
-    pub fn finish(mut self) -> Result<u64> {
+    pub(super) fn finish(mut self) -> Result<u64> {
         let path = self.path.clone();
         let mut finish = || {
             self.flush()?;

@@ -16,7 +16,7 @@ pub type ReadFile<'a> = &'a dyn Fn(&str) -> io::Result<Vec<u8>>;
 const CONFIG: &str = "config";
 
 /// Adds `--config` and an option for each flag that `wanted` selects.
-pub fn add(command: Command, wanted: impl Fn(&FlagSpec) -> bool) -> Command {
+pub(super) fn add(command: Command, wanted: impl Fn(&FlagSpec) -> bool) -> Command {
     let config = Arg::new(CONFIG)
         .long(CONFIG)
         .value_name("FILE")
@@ -26,7 +26,7 @@ pub fn add(command: Command, wanted: impl Fn(&FlagSpec) -> bool) -> Command {
 }
 
 /// Returns true if a kind of server has a flag.
-pub fn has(kind: ServerKind, spec: &FlagSpec) -> bool {
+pub(super) fn has(kind: ServerKind, spec: &FlagSpec) -> bool {
     match spec.servers {
         FlagScope::Both => true,
         FlagScope::Master => kind == ServerKind::Master,
@@ -60,7 +60,7 @@ fn option(spec: &'static FlagSpec) -> Arg {
 }
 
 /// Returns the flags: defaults, overridden by the file, then by the command line.
-pub fn read(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Flags> {
+pub(super) fn read(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Flags> {
     let flags = Flags::new();
     if let Some(path) = matches.get_one::<String>(CONFIG) {
         let bytes = read_file(path)
@@ -77,7 +77,7 @@ pub fn read(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Flags> {
 }
 
 /// Converts a flag in any of Kudu's spellings to clap's; `None` for any other argument.
-pub fn normalise(arg: &str) -> Option<String> {
+pub(super) fn normalise(arg: &str) -> Option<String> {
     let body = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))?;
     let (name, value) = match body.split_once('=') {
         Some((name, value)) => (name, Some(value)),

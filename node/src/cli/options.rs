@@ -14,7 +14,7 @@ use nyala_common::env::Env;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns a command that talks to a cluster.
-pub fn base(name: &'static str, about: &'static str) -> Command {
+pub(super) fn base(name: &'static str, about: &'static str) -> Command {
     Command::new(name)
         .about(about)
         .arg(
@@ -35,21 +35,21 @@ pub fn base(name: &'static str, about: &'static str) -> Command {
 }
 
 /// Returns a command about one table.
-pub fn named(name: &'static str, about: &'static str) -> Command {
+pub(super) fn named(name: &'static str, about: &'static str) -> Command {
     base(name, about).arg(Arg::new("table").value_name("TABLE").required(true).help("Name of the table"))
 }
 
-pub fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+pub(super) fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(value).help(help)
 }
 
 /// Returns an option that may be repeated.
-pub fn many(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+pub(super) fn many(name: &'static str, value: &'static str, help: &'static str) -> Arg {
     option(name, value, help).action(ArgAction::Append)
 }
 
 /// Connects to the cluster named on the command line.
-pub async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
+pub(super) async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
     let masters = text(matches, "masters").expect("it has a default");
     let config = ClientConfig {
         connect_timeout: PATIENCE,
@@ -88,21 +88,21 @@ fn security(env: &Env, matches: &ArgMatches) -> Result<SecurityConfig> {
     })
 }
 
-pub fn text<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
+pub(super) fn text<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
     matches.get_one::<String>(name).map(String::as_str)
 }
 
-pub fn texts<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a str> {
+pub(super) fn texts<'a>(matches: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a str> {
     matches.get_many::<String>(name).into_iter().flatten().map(String::as_str)
 }
 
 /// Opens the table named on the command line.
-pub async fn open(client: &Client, matches: &ArgMatches) -> Result<Table> {
+pub(super) async fn open(client: &Client, matches: &ArgMatches) -> Result<Table> {
     client.open_table(text(matches, "table").expect("it is required")).await
 }
 
 /// Returns the scan of `--columns`, `--where` and `--limit`; `None` if no row can satisfy it.
-pub fn spec(table: &Table, matches: &ArgMatches) -> Result<Option<ScanSpec>> {
+pub(super) fn spec(table: &Table, matches: &ArgMatches) -> Result<Option<ScanSpec>> {
     let columns = text(matches, "columns").map(definitions::names);
     for name in columns.iter().flatten() {
         definitions::find(table.schema(), name, table.name())?;

@@ -7,12 +7,12 @@ use comfy_table::{CellAlignment, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints to standard output; a closed pipe is no error.
-pub fn print(text: &str) {
+pub(super) fn print(text: &str) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
 /// Formats a table of text. Columns whose header ends in `>` are aligned to the right.
-pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
     table.set_header(header.iter().map(|name| name.trim_end_matches('>')));
@@ -29,7 +29,7 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> St
 }
 
 /// Returns a bar that counts up to `total` bytes or rows; hidden unless standard error is a terminal.
-pub fn progress(total: u64, unit: ProgressUnit) -> ProgressBar {
+pub(super) fn progress(total: u64, unit: ProgressUnit) -> ProgressBar {
     let bar = ProgressBar::new(total);
     let template = match unit {
         ProgressUnit::Bytes => "{bar:30} {bytes}/{total_bytes} {msg} {eta}",
@@ -42,7 +42,7 @@ pub fn progress(total: u64, unit: ProgressUnit) -> ProgressBar {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProgressUnit {
+pub(super) enum ProgressUnit {
     Bytes,
     Rows,
 }

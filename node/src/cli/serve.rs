@@ -40,7 +40,7 @@ const PER_SERVER: &[&str] = &[
     "server_dump_info_path",
 ];
 
-pub fn commands() -> [Command; 3] {
+pub(super) fn commands() -> [Command; 3] {
     let up = Command::new("up")
         .about("Run a whole cluster in one process until Ctrl-C, for trying things out")
         .arg(number("masters", "1", "Number of masters"))
@@ -69,7 +69,7 @@ fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg 
 }
 
 /// Returns the command in `matches` of one of [`commands`].
-pub fn parse(name: &str, matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Serve> {
+pub(super) fn parse(name: &str, matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Serve> {
     let flags = flag_options::read(matches, read_file)?;
     let target = match name {
         "master" => ServeTarget::One(ServerKind::Master),

@@ -12,11 +12,11 @@ use super::files::{InputFile, OutputFile, list_dir};
 use nyala_common::env::Env;
 
 /// Name of standard input and standard output on the command line.
-pub const STANDARD: &str = "-";
+pub(super) const STANDARD: &str = "-";
 
 /// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileFormat {
+pub(super) enum FileFormat {
     Csv,
     JsonLines,
     Parquet,
@@ -24,7 +24,7 @@ pub enum FileFormat {
 
 /// Compression of a whole file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileCompression {
+pub(super) enum FileCompression {
     None,
     Gzip,
     Zstd,
@@ -32,7 +32,7 @@ pub enum FileCompression {
 
 impl FileFormat {
     /// Returns the given format, or the one of the name's extension, which a compression's extension may follow.
-    pub fn of(asked: Option<&str>, path: &str) -> Result<FileFormat> {
+    pub(super) fn of(asked: Option<&str>, path: &str) -> Result<FileFormat> {
         let bare = FileCompression::strip(path).0;
         let ending = bare.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
         match asked.or(ending.as_deref()) {
@@ -48,7 +48,7 @@ impl FileFormat {
 
 impl FileCompression {
     /// Splits a compression's extension from a name.
-    pub fn strip(path: &str) -> (&str, FileCompression) {
+    pub(super) fn strip(path: &str) -> (&str, FileCompression) {
         let endings = [(".gz", FileCompression::Gzip), (".zst", FileCompression::Zstd)];
         let found = endings.into_iter().find_map(|(ending, found)| Some((path.strip_suffix(ending)?, found)));
         found.unwrap_or((path, FileCompression::None))
@@ -79,14 +79,14 @@ impl<R: Read> Read for Counted<R> {
 }
 
 /// A stream to read, decompressed.
-pub struct InputStream {
+pub(super) struct InputStream {
     reader: Box<dyn Read + Send>,
     bytes: Arc<AtomicU64>,
 }
 
 impl InputStream {
     /// Opens a file or standard input. Compression is recognised by the first bytes, whatever the name.
-    pub fn open(env: &Env, path: &str) -> Result<InputStream> {
+    pub(super) fn open(env: &Env, path: &str) -> Result<InputStream> {
         let raw: Box<dyn Read + Send> = match path {
             STANDARD => Box::new(io::stdin()),
             _ => Box::new(InputFile::open(env, path)?),
@@ -110,7 +110,7 @@ impl InputStream {
     }
 
     /// Returns the counter of bytes read from the file, before decompression.
-    pub fn progress(&self) -> Arc<AtomicU64> {
+    pub(super) fn progress(&self) -> Arc<AtomicU64> {
         self.bytes.clone()
     }
 }
@@ -122,7 +122,7 @@ impl Read for InputStream {
 }
 
 /// A file to write, or standard output.
-pub enum RawOutput {
+pub(super) enum RawOutput {
     File(OutputFile),
     Standard { written: u64 },
 }
@@ -160,7 +160,7 @@ impl Write for RawOutput {
 }
 
 /// A stream to write, compressed.
-pub enum OutputStream {
+pub(super) enum OutputStream {
     Plain(RawOutput),
     Gzip(GzEncoder<RawOutput>),
     Zstd(zstd::stream::write::Encoder<'static, RawOutput>),
@@ -168,7 +168,7 @@ pub enum OutputStream {
 
 impl OutputStream {
     /// Creates a file, or opens standard output. `AlreadyPresent` if the file exists, unless it may be replaced.
-    pub fn create(
+    pub(super) fn create(
         env: &Env,
         path: &str,
         replace: bool,
@@ -189,7 +189,7 @@ impl OutputStream {
     }
 
     /// Ends the stream, makes a file durable and gives it its name. Returns the bytes written, compressed.
-    pub fn finish(self) -> Result<u64> {
+    pub(super) fn finish(self) -> Result<u64> {
         let failed = |error: io::Error| Error::io("write the end of the file", &error);
         match self {
             OutputStream::Plain(raw) => raw.finish(),
@@ -218,7 +218,7 @@ impl Write for OutputStream {
 }
 
 /// Returns the named files; a last component with `*` or `?` stands for all matching names, in order.
-pub fn expand<'a>(env: &Env, names: impl Iterator<Item = &'a str>) -> Result<Vec<String>> {
+pub(super) fn expand<'a>(env: &Env, names: impl Iterator<Item = &'a str>) -> Result<Vec<String>> {
     let mut paths = Vec::new();
     for name in names {
         if !name.contains(['*', '?']) {
@@ -243,7 +243,7 @@ pub fn expand<'a>(env: &Env, names: impl Iterator<Item = &'a str>) -> Result<Vec
 }
 
 /// Returns true if `*` (any characters) and `?` (any one) of the pattern can stand for the name.
-pub fn matches_pattern(pattern: &str, name: &str) -> bool {
+pub(super) fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.chars();
     match parts.next() {
         None => name.is_empty(),

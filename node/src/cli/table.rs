@@ -19,7 +19,7 @@ pub struct TableCommand {
     matches: ArgMatches,
 }
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     Command::new("table")
         .about("List, create, alter and drop tables; write, import and export rows")
         .subcommand_required(true)
@@ -77,7 +77,7 @@ fn scan() -> Command {
 }
 
 /// Returns the command in `matches` of [`command`].
-pub fn parse(matches: &ArgMatches) -> TableCommand {
+pub(super) fn parse(matches: &ArgMatches) -> TableCommand {
     TableCommand { matches: matches.clone() }
 }
 

@@ -18,7 +18,7 @@ use nyala_client::definitions;
 const KEEP_DAYS: &str = "7";
 const SECONDS_A_DAY: u64 = 86_400;
 
-pub fn commands() -> [Command; 8] {
+pub(super) fn commands() -> [Command; 8] {
     [alter(), rename(), drop_table(), recall(), row("insert"), row("upsert"), row("update"), row("delete")]
 }
 
@@ -78,7 +78,7 @@ fn row(kind: &'static str) -> Command {
 }
 
 /// Runs the command of this name.
-pub async fn run(env: &Env, name: &str, matches: &ArgMatches) -> Result<()> {
+pub(super) async fn run(env: &Env, name: &str, matches: &ArgMatches) -> Result<()> {
     match name {
         "alter" => run_alter(env, matches).await,
         "rename" => {

@@ -64,7 +64,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    pub fn decode(bytes: &[u8]) -> Result<Instance> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Instance> {
         let (format, payload) = codec::unseal(MAGIC, FORMAT, bytes)?;
         let mut reader = ByteReader::new(payload);
         let uuid = Uuid::parse(reader.text()?.as_bytes())?;
@@ -100,7 +100,7 @@ impl Instance {
     }
 
     /// Stores it in `dir`, durably.
-    pub fn write(&self, dir: &Directory) -> Result<()> {
+    pub(super) fn write(&self, dir: &Directory) -> Result<()> {
         let fail = |error| Error::io(format!("write {}/{INSTANCE}", dir.path), &error);
         disk::replace_file(&*dir.disk, INSTANCE, &self.encode()).map_err(fail)
     }

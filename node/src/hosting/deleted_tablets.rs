@@ -17,7 +17,7 @@ const MAX: usize = 1 << 16;
 
 /// Tablets permanently deleted since the server started.
 #[derive(Debug, Default)]
-pub struct DeletedTablets {
+pub(super) struct DeletedTablets {
     /// Deleted tablets with the sequence number of their deletion.
     tablets: BTreeMap<TabletId, u64>,
     by_age: BTreeMap<u64, TabletId>,
@@ -25,7 +25,7 @@ pub struct DeletedTablets {
 }
 
 impl DeletedTablets {
-    pub fn insert(&mut self, tablet: TabletId) {
+    pub(super) fn insert(&mut self, tablet: TabletId) {
         self.remove(tablet);
         self.count += 1;
         self.tablets.insert(tablet, self.count);
@@ -43,7 +43,7 @@ impl DeletedTablets {
         }
     }
 
-    pub fn contains(&self, tablet: TabletId) -> bool {
+    pub(super) fn contains(&self, tablet: TabletId) -> bool {
         self.tablets.contains_key(&tablet)
     }
 }

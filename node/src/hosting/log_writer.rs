@@ -30,7 +30,7 @@ use super::replica_metrics::ReplicaMetrics;
 use nyala_common::env::Env;
 
 /// Destination of the entries that a turn of the replica appended.
-pub enum LogWriter {
+pub(super) enum LogWriter {
     /// Appends in the replica's turn, without syncing.
     Here(Box<Wal>),
     /// Sends the entries to the log task.
@@ -38,7 +38,7 @@ pub enum LogWriter {
 }
 
 /// Requests to the log task, processed in order.
-pub enum LogRequest {
+pub(super) enum LogRequest {
     /// Writes, syncs, and reports the last operation as persisted.
     Append { writes: Vec<LogWrite>, last: Option<OpId> },
     /// Reads operations back, including those of all earlier writes.
@@ -50,38 +50,38 @@ pub enum LogRequest {
 }
 
 /// Work on the log itself, for example log GC.
-pub type WalFn = Box<dyn FnOnce(&mut Wal) + Send>;
+pub(super) type WalFn = Box<dyn FnOnce(&mut Wal) + Send>;
 
 /// Event that the log task reports to the replica.
-pub enum LogEvent {
+pub(super) enum LogEvent {
     /// Everything up to this operation is durable; after an error nothing is known to be durable.
     Persisted(Result<OpId>),
     Read(LogReadRequest, Result<Vec<ReplicateEntry>>),
 }
 
 /// Callback for the log task's events.
-pub type LogCallback = Box<dyn Fn(LogEvent) + Send>;
+pub(super) type LogCallback = Box<dyn Fn(LogEvent) + Send>;
 
 /// Sizes of a log in bytes, as of its last change.
 #[derive(Default)]
-pub struct LogSizes {
+pub(super) struct LogSizes {
     written: AtomicU64,
     on_disk: AtomicU64,
 }
 
 impl LogSizes {
-    pub fn update(&self, wal: &Wal) {
+    pub(super) fn update(&self, wal: &Wal) {
         self.written.store(wal.bytes(), Ordering::Relaxed);
         self.on_disk.store(wal.disk_bytes(), Ordering::Relaxed);
     }
 
     /// Returns the bytes written.
-    pub fn written(&self) -> u64 {
+    pub(super) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes that the log takes on the device, with reserved space.
-    pub fn on_disk(&self) -> u64 {
+    pub(super) fn on_disk(&self) -> u64 {
         self.on_disk.load(Ordering::Relaxed)
     }
 }
@@ -89,7 +89,7 @@ impl LogSizes {
 /// Starts the task that syncs the entries it appends. `report` is called for every group and every read.
 ///
 /// `sizes` are updated to those of the log, `metrics` by each group.
-pub fn start(
+pub(super) fn start(
     env: &Env,
     wal: Wal,
     sizes: Arc<LogSizes>,
@@ -109,24 +109,24 @@ const FULL_DEVICE_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Time of the next attempt to write to a device that was full.
 #[derive(Debug, Default)]
-pub struct FullDeviceRetry {
+pub(super) struct FullDeviceRetry {
     pause: Duration,
     at: Option<Instant>,
 }
 
 impl FullDeviceRetry {
     /// Returns the time of the next attempt, if the last one found the device full.
-    pub fn at(&self) -> Option<Instant> {
+    pub(super) fn at(&self) -> Option<Instant> {
         self.at
     }
 
     /// Returns true before the time of the next attempt.
-    pub fn is_waiting(&self, now: Instant) -> bool {
+    pub(super) fn is_waiting(&self, now: Instant) -> bool {
         self.at.is_some_and(|at| now < at)
     }
 
     /// Records that an attempt found the device full. The first of several is logged.
-    pub fn found_full(&mut self, now: Instant, error: &Error) {
+    pub(super) fn found_full(&mut self, now: Instant, error: &Error) {
         if self.at.is_none() {
             tracing::warn!(%error, "the device of a log is full; its replica waits for space");
         }
@@ -135,7 +135,7 @@ impl FullDeviceRetry {
     }
 
     /// Records that an attempt succeeded.
-    pub fn found_space(&mut self) {
+    pub(super) fn found_space(&mut self) {
         if self.at.is_some() {
             tracing::info!("a log that waited for space is written again");
             *self = FullDeviceRetry::default();
@@ -144,7 +144,7 @@ impl FullDeviceRetry {
 }
 
 /// Returns true if `error` of `wal` asks to try again once the device has space.
-pub fn is_full(wal: &Wal, error: &Error) -> bool {
+pub(super) fn is_full(wal: &Wal, error: &Error) -> bool {
     error.is_no_space() && wal.failure().is_none()
 }
 
@@ -297,13 +297,13 @@ impl LogState {
 }
 
 /// Writes and syncs `writes`; after an error it holds what the log has not taken.
-pub fn write_and_sync(wal: &mut Wal, writes: &mut Vec<LogWrite>) -> Result<()> {
+pub(super) fn write_and_sync(wal: &mut Wal, writes: &mut Vec<LogWrite>) -> Result<()> {
     write_log_from(wal, writes)?;
     wal.sync()
 }
 
 /// Returns the last operation that `writes` append, if any.
-pub fn last_op(writes: &[LogWrite]) -> Option<OpId> {
+pub(super) fn last_op(writes: &[LogWrite]) -> Option<OpId> {
     writes.iter().rev().find_map(|write| match write {
         LogWrite::Append(LogEntry::Replicate(replicate)) => Some(replicate.op),
         LogWrite::Append(LogEntry::Commit(_)) | LogWrite::Truncate(_) => None,
@@ -311,12 +311,12 @@ pub fn last_op(writes: &[LogWrite]) -> Option<OpId> {
 }
 
 /// Returns true if `writes` must reach the log now.
-pub fn has_operations(writes: &[LogWrite]) -> bool {
+pub(super) fn has_operations(writes: &[LogWrite]) -> bool {
     writes.iter().any(|write| !matches!(write, LogWrite::Append(LogEntry::Commit(_))))
 }
 
 /// Returns the error for a log task that ended, which happens only when the node goes down.
-pub fn log_task_ended() -> Error {
+pub(super) fn log_task_ended() -> Error {
     Error::aborted("the log of this replica is closed")
 }
 

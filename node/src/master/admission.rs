@@ -23,14 +23,14 @@ const DELAY_MAX: Duration = Duration::from_secs(15);
 
 /// Range in microseconds that contains the offset of a server's clock: positive if the server is ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockOffset {
+pub(super) struct ClockOffset {
     pub low: i64,
     pub high: i64,
 }
 
 impl ClockOffset {
     /// Returns the offset that a heartbeat shows on arrival at `now_micros`; `None` if it has no clock reading.
-    pub fn of(state: &NyalaServerStatePb, now_micros: u64) -> Option<ClockOffset> {
+    pub(super) fn of(state: &NyalaServerStatePb, now_micros: u64) -> Option<ClockOffset> {
         if let (Some(offset), Some(error)) = (state.offset_micros, state.offset_error_micros) {
             let error = i64::try_from(error).unwrap_or(i64::MAX);
             return Some(ClockOffset {
@@ -62,7 +62,7 @@ impl ClockOffset {
 
 /// Offsets of the tablet servers' clocks, and who was refused.
 #[derive(Debug, Default)]
-pub struct TserverAdmission(Mutex<BTreeMap<PeerId, KnownServer>>);
+pub(super) struct TserverAdmission(Mutex<BTreeMap<PeerId, KnownServer>>);
 
 #[derive(Debug, Default)]
 struct KnownServer {
@@ -76,14 +76,19 @@ impl TserverAdmission {
     }
 
     /// Records the offset that a heartbeat shows. `Invalid` if it is certainly beyond `max_micros`.
-    pub fn check_clock(&self, server: PeerId, offset: Option<ClockOffset>, max_micros: u64) -> Result<()> {
+    pub(super) fn check_clock(
+        &self,
+        server: PeerId,
+        offset: Option<ClockOffset>,
+        max_micros: u64,
+    ) -> Result<()> {
         let Some(offset) = offset else { return Ok(()) };
         self.servers().entry(server).or_default().offset = Some(offset);
         offset.check(max_micros)
     }
 
     /// Returns the error for a server that belongs to another cluster than this master's.
-    pub fn foreign(server: PeerId, its: Option<Uuid>, own: Option<Uuid>) -> Error {
+    pub(super) fn foreign(server: PeerId, its: Option<Uuid>, own: Option<Uuid>) -> Error {
         let text =
             |cluster: Option<Uuid>| cluster.map_or("unknown".to_string(), |cluster| cluster.to_string());
         Error::invalid(format!(
@@ -95,7 +100,7 @@ impl TserverAdmission {
     }
 
     /// Records if the server is refused. Returns true if that is news.
-    pub fn set_refused(&self, server: PeerId, refused: bool) -> bool {
+    pub(super) fn set_refused(&self, server: PeerId, refused: bool) -> bool {
         let mut servers = self.servers();
         let known = servers.entry(server).or_default();
         std::mem::replace(&mut known.refused, refused) != refused
@@ -104,7 +109,7 @@ impl TserverAdmission {
 
 impl TserverAdmission {
     /// Returns the check of `/readyz`: the offsets of the servers' clocks, and a warning while one is refused.
-    pub fn check(&self) -> HealthCheck {
+    pub(super) fn check(&self) -> HealthCheck {
         let servers = self.servers();
         let line = |(server, known): (&PeerId, &KnownServer)| {
             let refused = if known.refused { " refused" } else { "" };

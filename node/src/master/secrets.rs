@@ -43,14 +43,14 @@ struct ActiveSecrets {
 }
 
 /// Secrets of a master. Empty unless it leads.
-pub struct MasterSecrets {
+pub(super) struct MasterSecrets {
     env: Env,
     identity: Arc<ServerIdentity>,
     active: Mutex<Option<Arc<ActiveSecrets>>>,
 }
 
 impl MasterSecrets {
-    pub fn new(env: &Env, identity: Arc<ServerIdentity>) -> Arc<MasterSecrets> {
+    pub(super) fn new(env: &Env, identity: Arc<ServerIdentity>) -> Arc<MasterSecrets> {
         Arc::new(MasterSecrets { env: env.clone(), identity, active: Mutex::default() })
     }
 

@@ -31,7 +31,7 @@ const SERVICE: &str = "kudu.tserver.TabletServerAdminService";
 const CONSENSUS_SERVICE: &str = "kudu.consensus.ConsensusService";
 
 /// User name of a master's calls to other servers in a cluster without access lists.
-pub const MASTER_USER: &str = "kudu";
+pub(super) const MASTER_USER: &str = "kudu";
 
 /// Sender of requests; keeps the connections.
 pub struct TserverCaller {

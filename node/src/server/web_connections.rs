@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 /// Largest number of connections at once, in total and from one address.
 #[derive(Debug, Clone, Copy)]
-pub struct ConnectionLimits {
+pub(super) struct ConnectionLimits {
     pub total: usize,
     pub per_address: usize,
 }
@@ -25,19 +25,19 @@ impl Default for ConnectionLimits {
 }
 
 /// Longest wait for the header of a connection's first request.
-pub const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time between the headers of two requests; a response must have been read by then.
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Open connections.
-pub struct Connections {
+pub(super) struct Connections {
     limits: ConnectionLimits,
     open: Mutex<BTreeMap<u64, Arc<ConnectionState>>>,
     next: AtomicU64,
 }
 
 /// One open connection.
-pub struct ConnectionState {
+pub(super) struct ConnectionState {
     address: IpAddr,
     /// Headers received.
     requests: AtomicU64,
@@ -47,23 +47,23 @@ pub struct ConnectionState {
 
 impl ConnectionState {
     /// Records that the header of a request is complete.
-    pub fn request_begun(&self) {
+    pub(super) fn request_begun(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the number of requests.
-    pub fn requests(&self) -> u64 {
+    pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
     /// Waits until the connection is to be dropped.
-    pub async fn dropped(&self) {
+    pub(super) async fn dropped(&self) {
         self.dropped.notified().await;
     }
 }
 
 /// Entry of a connection; dropping it frees its place.
-pub struct OpenConnection {
+pub(super) struct OpenConnection {
     connections: Arc<Connections>,
     id: u64,
     pub state: Arc<ConnectionState>,
@@ -76,7 +76,7 @@ impl Drop for OpenConnection {
 }
 
 impl Connections {
-    pub fn new(limits: ConnectionLimits) -> Arc<Connections> {
+    pub(super) fn new(limits: ConnectionLimits) -> Arc<Connections> {
         Arc::new(Connections { limits, open: Mutex::default(), next: AtomicU64::new(0) })
     }
 
@@ -85,7 +85,7 @@ impl Connections {
     }
 
     /// Enters a new connection. If there are too many, drops the oldest without a request; `None` if there is none.
-    pub fn enter(self: &Arc<Connections>, address: IpAddr) -> Option<OpenConnection> {
+    pub(super) fn enter(self: &Arc<Connections>, address: IpAddr) -> Option<OpenConnection> {
         let mut open = self.open();
         let same = open.values().filter(|state| state.address == address).count();
         let crowded = if same >= self.limits.per_address {

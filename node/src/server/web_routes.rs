@@ -45,7 +45,7 @@ const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'sel
                               base-uri 'none'; frame-ancestors 'none'";
 
 /// State of the web port.
-pub struct WebState {
+pub(super) struct WebState {
     kind: ServerKind,
     flags: Arc<Flags>,
     startup: Arc<StartupProgress>,
@@ -56,18 +56,18 @@ pub struct WebState {
 }
 
 impl WebState {
-    pub fn new(kind: ServerKind, flags: Arc<Flags>, startup: Arc<StartupProgress>) -> WebState {
+    pub(super) fn new(kind: ServerKind, flags: Arc<Flags>, startup: Arc<StartupProgress>) -> WebState {
         WebState { kind, flags, startup, signs: HealthBoard::default(), server: OnceLock::new() }
     }
 
     /// Sets the server whose pages are shown.
-    pub fn attach(&self, common: ServerContext) {
+    pub(super) fn attach(&self, common: ServerContext) {
         self.server.get_or_init(|| common);
     }
 }
 
 /// Returns the answer to a request.
-pub async fn respond<B>(web: &WebState, now: Instant, request: &Request<B>) -> Answer {
+pub(super) async fn respond<B>(web: &WebState, now: Instant, request: &Request<B>) -> Answer {
     let method = request.method();
     if method != Method::GET && method != Method::HEAD {
         let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");

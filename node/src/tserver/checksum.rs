@@ -6,7 +6,7 @@
 use engine::schema::row_block::RowBlock;
 
 /// Adds the rows of `block`, modulo 2^64.
-pub fn add_block(sum: u64, block: &RowBlock) -> u64 {
+pub(super) fn add_block(sum: u64, block: &RowBlock) -> u64 {
     (0..block.rows).fold(sum, |sum, row| sum.wrapping_add(u64::from(row_crc(block, row))))
 }
 

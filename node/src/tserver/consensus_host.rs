@@ -86,7 +86,7 @@ impl ReplicaHost for TabletServer {
 }
 
 /// Returns a replica's view of its group. A replica that does not run reports the configuration it was created with.
-pub fn state(me: Uuid, entry: &TabletEntry, with_health: bool) -> ConsensusStatePb {
+pub(super) fn state(me: Uuid, entry: &TabletEntry, with_health: bool) -> ConsensusStatePb {
     match entry.state() {
         EntryState::Running(replica) if replica.failure().is_none() => {
             wire::state_to_pb(&replica.status(), me, with_health)
@@ -96,7 +96,7 @@ pub fn state(me: Uuid, entry: &TabletEntry, with_health: bool) -> ConsensusState
 }
 
 /// Returns the newest configuration that the replica knows to be committed.
-pub fn committed_config(entry: &TabletEntry) -> RaftConfigPb {
+pub(super) fn committed_config(entry: &TabletEntry) -> RaftConfigPb {
     if let EntryState::Running(replica) = entry.state() {
         return wire::config_to_pb(&replica.status().committed_config);
     }
@@ -106,7 +106,7 @@ pub fn committed_config(entry: &TabletEntry) -> RaftConfigPb {
 }
 
 /// Returns the role of a replica in its group.
-pub fn role(entry: &TabletEntry) -> Role {
+pub(super) fn role(entry: &TabletEntry) -> Role {
     match entry.state() {
         EntryState::Running(replica) => wire::role_to_pb(replica.status().role),
         _ => Role::NonParticipant,

@@ -16,7 +16,7 @@ const PAUSE_MAX_WITHOUT_SPACE: Duration = Duration::from_secs(300);
 
 /// Tablets whose last copy failed.
 #[derive(Debug, Default)]
-pub struct CopyRetries {
+pub(super) struct CopyRetries {
     failed: BTreeMap<TabletId, FailedCopies>,
 }
 
@@ -30,7 +30,7 @@ struct FailedCopies {
 
 impl CopyRetries {
     /// Returns the reason if the tablet may not be copied yet.
-    pub fn refuse(&self, tablet: TabletId, now: Instant) -> Option<String> {
+    pub(super) fn refuse(&self, tablet: TabletId, now: Instant) -> Option<String> {
         let failed = self.failed.get(&tablet).filter(|failed| now < failed.not_before)?;
         let FailedCopies { count, not_before, cause, .. } = failed;
         let left = not_before.since(now).as_millis();
@@ -38,7 +38,7 @@ impl CopyRetries {
     }
 
     /// Records a failed copy. Returns the pause before the next one.
-    pub fn failed(&mut self, tablet: TabletId, now: Instant, error: &Error) -> Duration {
+    pub(super) fn failed(&mut self, tablet: TabletId, now: Instant, error: &Error) -> Duration {
         let longest = if error.is_no_space() { PAUSE_MAX_WITHOUT_SPACE } else { PAUSE_MAX };
         let before =
             self.failed.get(&tablet).map_or((0, Duration::ZERO), |failed| (failed.count, failed.pause));
@@ -48,7 +48,7 @@ impl CopyRetries {
         pause
     }
 
-    pub fn succeeded(&mut self, tablet: TabletId) {
+    pub(super) fn succeeded(&mut self, tablet: TabletId) {
         self.failed.remove(&tablet);
     }
 }

@@ -33,7 +33,7 @@ use nyala_proto::kudu::master::{
 use nyala_proto::kudu::tablet::ReportedTabletStatsPb;
 
 /// Heartbeat loop for one master. It runs as long as the server.
-pub struct Heartbeater {
+pub(super) struct Heartbeater {
     server: Arc<TabletServer>,
     master: Proxy,
     registered: bool,
@@ -73,7 +73,7 @@ impl MeasuredOffset {
 const SET_MICROS: u64 = 100_000;
 
 impl Heartbeater {
-    pub fn new(server: Arc<TabletServer>, master: &str) -> Heartbeater {
+    pub(super) fn new(server: Arc<TabletServer>, master: &str) -> Heartbeater {
         let master = Proxy::new(server.env.clone(), master, server.identity.caller(USER));
         Heartbeater {
             server,
@@ -87,7 +87,7 @@ impl Heartbeater {
         }
     }
 
-    pub async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         loop {
             let interval = Duration::from_millis(self.server.config.heartbeat_interval_ms);
             let server = self.server.clone();
@@ -262,7 +262,7 @@ fn reported(server: &TabletServer, entry: &TabletEntry) -> ReportedTabletPb {
 }
 
 /// Checks at intervals if a tablet's size or row count changed, and queues changed tablets for the next report.
-pub async fn watch_stats(server: Arc<TabletServer>) {
+pub(super) async fn watch_stats(server: Arc<TabletServer>) {
     let mut known = std::collections::BTreeMap::new();
     loop {
         server.env.sleep(Duration::from_millis(server.config.tablet_stats_interval_ms)).await;

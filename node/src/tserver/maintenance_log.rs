@@ -33,7 +33,7 @@ struct JobRecords {
 }
 
 /// Returns Kudu's name of a job, which dashboards show.
-pub fn job_name(kind: &JobKind) -> &'static str {
+pub(super) fn job_name(kind: &JobKind) -> &'static str {
     match kind {
         JobKind::FlushRows => "FlushMRSOp",
         JobKind::FlushDeltas(_) => "FlushDeltaMemStoresOp",

@@ -15,7 +15,7 @@ use nyala_common::metrics::definition::{EntityKind, MetricDef};
 use nyala_common::metrics::{Entity, MetricSnapshot, MetricValue, table};
 
 /// Registers the metrics of `server` with its process.
-pub fn show(server: &Arc<TabletServer>) {
+pub(super) fn show(server: &Arc<TabletServer>) {
     let weak = Arc::downgrade(server);
     server.common.metrics.register(move |out: &mut MetricSnapshot| {
         if let Some(server) = weak.upgrade() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::server::TabletServer;
 
 /// Runs as long as the server. A pass costs nothing while the server is not quiescing.
-pub async fn run(server: Arc<TabletServer>) {
+pub(super) async fn run(server: Arc<TabletServer>) {
     loop {
         server.env.sleep(server.config.raft.heartbeat_interval).await;
         if server.is_quiescing() {
@@ -31,7 +31,7 @@ async fn transfer_leaderships(server: &TabletServer) {
 
 /// Transfers leadership before the server stops, so that clients of its tablets can continue at once. Returns when all
 /// have other leaders, or after the deadline of a transfer.
-pub async fn leave(server: &TabletServer) {
+pub(super) async fn leave(server: &TabletServer) {
     server.set_quiescing(true);
     let deadline = server.env.now().mono.after(server.config.raft.election_timeout());
     let mut leaving = Vec::new();
@@ -57,7 +57,7 @@ pub async fn leave(server: &TabletServer) {
 }
 
 /// Returns the number of tablets led here.
-pub fn leaders(server: &TabletServer) -> usize {
+pub(super) fn leaders(server: &TabletServer) -> usize {
     let all = server.tablets.all();
     all.iter().filter(|entry| entry.running().is_ok_and(|replica| replica.is_leader())).count()
 }

@@ -39,7 +39,7 @@ use nyala_proto::kudu::tserver::{
 
 /// Error of a scan call.
 #[derive(Debug)]
-pub enum ScanError {
+pub(super) enum ScanError {
     /// The call succeeds and its response contains the error.
     Tablet(TabletError),
     /// The call fails.
@@ -83,7 +83,7 @@ const SMALL_BATCH_BYTES: u32 = 64 << 10;
 const SMALL_BLOCK_ROWS: usize = 128;
 
 /// Runs a Scan call to its reply.
-pub async fn scan(server: &TabletServer, call: Call) -> Reply {
+pub(super) async fn scan(server: &TabletServer, call: Call) -> Reply {
     let request = match call.decode::<ScanRequestPb>() {
         Ok(request) => request,
         Err(reply) => return reply,
@@ -308,7 +308,7 @@ fn check_history(
 }
 
 /// Fails the replica after a read error, unless the request caused it or the replica was deleted meanwhile.
-pub fn read_failed(replica: &ReplicaHandle, error: &Error) -> TabletError {
+pub(super) fn read_failed(replica: &ReplicaHandle, error: &Error) -> TabletError {
     match error.kind {
         _ if replica.is_stopping() => TabletError::of(TabletErrorCode::TabletNotRunning, error),
         ErrorKind::Io | ErrorKind::Corrupt => {
@@ -433,7 +433,7 @@ fn metrics(
 }
 
 /// Runs a ScannerKeepAlive call to its reply.
-pub fn keep_alive(server: &TabletServer, call: &Call) -> Reply {
+pub(super) fn keep_alive(server: &TabletServer, call: &Call) -> Reply {
     let request = match call.decode::<ScannerKeepAliveRequestPb>() {
         Ok(request) => request,
         Err(reply) => return reply,
@@ -452,7 +452,7 @@ pub fn keep_alive(server: &TabletServer, call: &Call) -> Reply {
 }
 
 /// Runs a Checksum call to its reply: a scan whose rows are summed instead of returned.
-pub async fn checksum(server: &TabletServer, call: Call) -> Reply {
+pub(super) async fn checksum(server: &TabletServer, call: Call) -> Reply {
     let request = match call.decode::<ChecksumRequestPb>() {
         Ok(request) => request,
         Err(reply) => return reply,

@@ -13,7 +13,7 @@ use super::server::TabletServer;
 const TRANSFER_PAUSE: Duration = Duration::from_secs(60);
 
 /// Runs as long as the server.
-pub async fn run(server: Arc<TabletServer>) {
+pub(super) async fn run(server: Arc<TabletServer>) {
     let mut transferred = BTreeMap::new();
     let mut was_short = false;
     loop {

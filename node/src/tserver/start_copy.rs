@@ -20,7 +20,10 @@ use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
 /// - `TABLET_ALREADY_EXISTS` if it would replace a replica in use.
 /// - `INVALID_CONFIG` for a leader of an old term.
 /// - `TABLET_NOT_FOUND` if a leader asks for a tablet that was permanently deleted here.
-pub async fn start(server: Arc<TabletServer>, request: StartTabletCopyRequestPb) -> Result<(), TabletError> {
+pub(super) async fn start(
+    server: Arc<TabletServer>,
+    request: StartTabletCopyRequestPb,
+) -> Result<(), TabletError> {
     let order = CopyOrder::of(&request)?;
     if order.source == server.uuid() {
         return Err(Error::invalid("a tablet cannot be copied from the server that it is copied to").into());

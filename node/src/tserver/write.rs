@@ -48,7 +48,7 @@ struct WriteRequest {
 }
 
 /// Runs a Write call to its reply.
-pub async fn write(server: &TabletServer, call: Call) -> Reply {
+pub(super) async fn write(server: &TabletServer, call: Call) -> Reply {
     let request = match call.decode::<WriteRequest>() {
         Ok(request) => request,
         Err(reply) => return reply,
@@ -155,7 +155,7 @@ fn schema_behind_error(replica: &ReplicaHandle) -> Option<TabletError> {
 }
 
 /// Returns the error for an operation that was not applied: the replica failed, or the request is invalid.
-pub fn refused(replica: &ReplicaHandle, error: &Error) -> TabletError {
+pub(super) fn refused(replica: &ReplicaHandle, error: &Error) -> TabletError {
     if replica.failure().is_some() {
         return TabletError::failed(error);
     }
@@ -192,7 +192,7 @@ fn reply_of(timestamp: Timestamp, result: &OpResult) -> Reply {
 }
 
 /// Returns the same reply for retries of a write that recovery found in a log.
-pub fn remembered_of(timestamp: Timestamp, result: &OpResult) -> Vec<u8> {
+pub(super) fn remembered_of(timestamp: Timestamp, result: &OpResult) -> Vec<u8> {
     response_of(timestamp, result).encode_to_vec()
 }
 
@@ -247,7 +247,7 @@ fn request_id(pb: &RequestIdPb) -> RequestId {
 }
 
 /// Converts the request id to protobuf; `None` for a client name that no message could have carried.
-pub fn request_id_pb(id: &RequestId) -> Option<RequestIdPb> {
+pub(super) fn request_id_pb(id: &RequestId) -> Option<RequestIdPb> {
     Some(RequestIdPb {
         client_id: String::from_utf8(id.client.clone()).ok()?,
         seq_no: id.seq,

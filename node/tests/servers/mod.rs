@@ -30,10 +30,10 @@ const CLIENT: &str = "kudu.tserver.TabletServerService";
 const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
 const CONSENSUS: &str = "kudu.consensus.ConsensusService";
 const GENERIC: &str = "kudu.server.GenericService";
-pub const COUNT: usize = 3;
+pub(crate) const COUNT: usize = 3;
 
 /// Three tablet servers as processes, and connections to them.
-pub struct Servers {
+pub(crate) struct Servers {
     pub env: Env,
     dir: tempfile::TempDir,
     settings: Vec<String>,
@@ -53,14 +53,14 @@ impl Drop for Servers {
 }
 
 impl Servers {
-    pub async fn start(settings: &[&str]) -> Servers {
+    pub(crate) async fn start(settings: &[&str]) -> Servers {
         let mut servers = Servers::planned(settings);
         servers.launch().await;
         servers
     }
 
     /// Chooses addresses and directories without starting the servers.
-    pub fn planned(settings: &[&str]) -> Servers {
+    pub(crate) fn planned(settings: &[&str]) -> Servers {
         let env = OsEnv::new(&OsOptions::default()).unwrap();
         // Connections leave from 127.0.0.1: none takes the port of a server that is down for a while.
         let [_, high, middle, low] = std::process::id().to_be_bytes();
@@ -83,7 +83,7 @@ impl Servers {
     }
 
     /// Starts all servers.
-    pub async fn launch(&mut self) {
+    pub(crate) async fn launch(&mut self) {
         for number in 0..COUNT {
             self.run(number);
         }
@@ -94,11 +94,11 @@ impl Servers {
     }
 
     /// Returns the directory of a server.
-    pub fn dir(&self, number: usize) -> PathBuf {
+    pub(crate) fn dir(&self, number: usize) -> PathBuf {
         self.dir.path().join(number.to_string())
     }
 
-    pub fn run(&mut self, number: usize) {
+    pub(crate) fn run(&mut self, number: usize) {
         let (dir, addr) = (format!("--fs-wal-dir={}", self.dir(number).display()), self.addrs[number]);
         let addr = format!("--rpc-bind-addresses={addr}");
         let mut command =
@@ -108,7 +108,7 @@ impl Servers {
         self.children[number] = Some(command.spawn().unwrap());
     }
 
-    pub fn kill(&mut self, number: usize) {
+    pub(crate) fn kill(&mut self, number: usize) {
         let mut child = self.children[number].take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -128,7 +128,7 @@ impl Servers {
     }
 
     /// Waits until the server replies, and returns its id.
-    pub async fn uuid(&self, number: usize) -> Bytes {
+    pub(crate) async fn uuid(&self, number: usize) -> Bytes {
         loop {
             let request = GetStatusRequestPb {};
             let status: Result<GetStatusResponsePb, _> =
@@ -140,7 +140,7 @@ impl Servers {
         }
     }
 
-    pub async fn create(&self, tablet: Uuid) {
+    pub(crate) async fn create(&self, tablet: Uuid) {
         let peers: Vec<RaftPeerPb> = (0..COUNT)
             .map(|number| RaftPeerPb {
                 permanent_uuid: Some(self.uuids[number].clone()),
@@ -171,7 +171,7 @@ impl Servers {
     }
 
     /// Waits for and returns the server that claims leadership of the highest known term.
-    pub async fn leader(&self, tablet: Uuid) -> usize {
+    pub(crate) async fn leader(&self, tablet: Uuid) -> usize {
         loop {
             let mut newest = (-1, None);
             for number in (0..COUNT).filter(|number| self.children[*number].is_some()) {
@@ -198,13 +198,13 @@ impl Servers {
     }
 
     /// Inserts a row: tries one server after the other until one accepts it. Returns that server.
-    pub async fn insert(&self, tablet: Uuid, key: i64) -> usize {
+    pub(crate) async fn insert(&self, tablet: Uuid, key: i64) -> usize {
         self.insert_at(tablet, key, 0, 1).await
     }
 
     /// As [`Servers::insert`], as one of several clients, first at the server `number`. Each client inserts ascending
     /// keys.
-    pub async fn insert_at(&self, tablet: Uuid, key: i64, client: u8, mut number: usize) -> usize {
+    pub(crate) async fn insert_at(&self, tablet: Uuid, key: i64, client: u8, mut number: usize) -> usize {
         let mut attempt_no = 0;
         loop {
             attempt_no += 1;
@@ -224,7 +224,7 @@ impl Servers {
     }
 
     /// Returns all keys on one server, at a snapshot timestamp chosen by the server.
-    pub async fn keys(&self, number: usize, tablet: Uuid) -> Vec<i64> {
+    pub(crate) async fn keys(&self, number: usize, tablet: Uuid) -> Vec<i64> {
         let new = NewScanRequestPb {
             tablet_id: schema::id_bytes(&tablet),
             projected_columns: schema::schema_to_client_pb(&schema()).columns,
@@ -268,4 +268,4 @@ fn insert(tablet: Uuid, key: i64) -> WriteRequestPb {
 }
 
 /// Id of the test tablet.
-pub const TABLET: Uuid = Uuid([7; 16]);
+pub(crate) const TABLET: Uuid = Uuid([7; 16]);

@@ -10,18 +10,18 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueP
 use sim_plan::line_format::LineField;
 
 /// Returns the parser of a type with a fixed set of words. Its error names them.
-pub fn one_of<T: LineField + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
+pub(crate) fn one_of<T: LineField + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(T::WORDS)
         .try_map(|word| T::parse(&word).ok_or_else(|| format!("{word:?}: unknown value")))
 }
 
 /// Returns the parser of a text that is not empty.
-pub fn some_text() -> NonEmptyStringValueParser {
+pub(crate) fn some_text() -> NonEmptyStringValueParser {
     NonEmptyStringValueParser::new()
 }
 
 /// Parses `FROM..TO`, the end not included. There is at least one number.
-pub fn range(text: &str) -> Result<Range<u64>, String> {
+pub(crate) fn range(text: &str) -> Result<Range<u64>, String> {
     let wrong = |what: &str| format!("{what}; give FROM..TO with FROM below TO, as 1..101");
     let (from, to) = text.split_once("..").ok_or_else(|| wrong("no `..` in it"))?;
     let number = |text: &str| text.parse::<u64>().map_err(|error| wrong(&format!("{text:?}: {error}")));
@@ -30,20 +30,20 @@ pub fn range(text: &str) -> Result<Range<u64>, String> {
 }
 
 /// Parses `I/N`: the I-th of N parts, from 0.
-pub fn shard(text: &str) -> Result<(u64, u64), String> {
+pub(crate) fn shard(text: &str) -> Result<(u64, u64), String> {
     let parts = text.split_once('/').and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
     parts.filter(|(index, of)| index < of).ok_or_else(|| "not I/N with I below N, as 0/4".to_string())
 }
 
 /// Parses a duration in minutes, which is longer than none.
-pub fn minutes(text: &str) -> Result<Duration, String> {
+pub(crate) fn minutes(text: &str) -> Result<Duration, String> {
     let minutes: f64 = text.parse().map_err(|error| format!("{error}"))?;
     let span = Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())?;
     if span.is_zero() { Err("no time; give minutes above 0".to_string()) } else { Ok(span) }
 }
 
 /// Parses a number of things, at least one.
-pub fn count(text: &str) -> Result<usize, String> {
+pub(crate) fn count(text: &str) -> Result<usize, String> {
     text.parse::<NonZeroUsize>().map(NonZeroUsize::get).map_err(|error| error.to_string())
 }
 

@@ -14,7 +14,7 @@ use crate::output::outln;
 use crate::run::RunOutcome;
 
 #[derive(Args)]
-pub struct CostArgs {
+pub(super) struct CostArgs {
     /// Seeds, FROM..TO, the end not included
     #[arg(long, default_value = "1..11", value_parser = arguments::range)]
     seeds: Range<u64>,
@@ -35,7 +35,7 @@ struct CostRow {
 }
 
 /// Runs seeds and prints the table.
-pub fn cost(args: &CostArgs) -> Result<bool> {
+pub(super) fn cost(args: &CostArgs) -> Result<bool> {
     let source = |seed: u64| PlanSource { what: seed.to_string(), options: args.options.clone() };
     let pool = RunPool { jobs: args.jobs, until: None, stop: false, trace: None };
     let results = pool.run(args.seeds.clone().map(source).collect())?;

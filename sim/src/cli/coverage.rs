@@ -11,7 +11,7 @@ use crate::model_oracle::coverage::{PREFIX, wanted};
 use crate::output::outln;
 
 #[derive(Args)]
-pub struct CoverageArgs {
+pub(super) struct CoverageArgs {
     /// A file of results, as `cargo sim run --profile tables --db FILE` writes it
     db: PathBuf,
     /// Fail if a cell is not reached
@@ -23,7 +23,7 @@ pub struct CoverageArgs {
 }
 
 /// Prints the table; returns false if a cell is missing and `--all` asks for each.
-pub fn coverage(args: &CoverageArgs) -> Result<bool> {
+pub(super) fn coverage(args: &CoverageArgs) -> Result<bool> {
     let reached = cells(args)?;
     let wanted = wanted();
     let missing: BTreeSet<&String> = wanted.iter().filter(|cell| !reached.contains_key(*cell)).collect();

@@ -12,7 +12,7 @@ use crate::output::outln;
 use crate::run::RunOutcome;
 
 #[derive(Args)]
-pub struct TwiceArgs {
+pub(super) struct TwiceArgs {
     /// Seeds, FROM..TO, the end not included
     #[arg(long, default_value = "1..11", value_parser = arguments::range)]
     seeds: Range<u64>,
@@ -27,7 +27,7 @@ pub struct TwiceArgs {
 const CONTEXT: usize = 10;
 
 /// Runs each seed twice and compares.
-pub fn twice(args: &TwiceArgs) -> Result<bool> {
+pub(super) fn twice(args: &TwiceArgs) -> Result<bool> {
     let mut sources = Vec::new();
     for seed in args.seeds.clone() {
         let source = PlanSource { what: seed.to_string(), options: args.options.clone() };

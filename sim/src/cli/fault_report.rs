@@ -11,7 +11,7 @@ use sim_plan::{FinalRestart, Plan};
 
 /// A mutant that one kind of fault alone exposes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FaultFinding {
+pub(super) struct FaultFinding {
     /// Index of the mutant.
     pub mutant: usize,
     pub oracle: String,
@@ -35,7 +35,7 @@ fn only(mut plan: Plan, kind: &str) -> Plan {
 
 /// Returns the first of `mutants` that faults of `kind` expose in one of the named `plans`. `oracles` returns the
 /// oracles that report a violation in a plan with a mutant, or with none; `None` when no time is left.
-pub fn shown_by(
+pub(super) fn shown_by(
     kind: &str,
     plans: impl Iterator<Item = (String, Plan)>,
     mutants: &[usize],
@@ -69,7 +69,7 @@ pub fn shown_by(
 }
 
 /// FAULTS.md: one row for each kind of fault.
-pub struct FaultReport {
+pub(super) struct FaultReport {
     path: PathBuf,
     rows: BTreeMap<String, String>,
 }
@@ -86,7 +86,7 @@ without it, power of all servers is cut at the end: a lost write is invisible be
 
 impl FaultReport {
     /// Reads the file; empty if there is none.
-    pub fn read(path: &Path) -> Result<FaultReport> {
+    pub(super) fn read(path: &Path) -> Result<FaultReport> {
         let text = match path.exists() {
             true => fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?,
             false => String::new(),
@@ -100,7 +100,7 @@ impl FaultReport {
     }
 
     /// Records the mutant that a kind of fault exposes; `None` if none is known.
-    pub fn keep(&mut self, kind: &str, shown: Option<(&str, &FaultFinding)>, day: &str) -> Result<()> {
+    pub(super) fn keep(&mut self, kind: &str, shown: Option<(&str, &FaultFinding)>, day: &str) -> Result<()> {
         let (mutant, oracle, run) =
             shown.map_or(("none", "", ""), |(mutant, shown)| (mutant, &shown.oracle, &shown.run));
         let row = format!("| {kind} | {mutant} | {oracle} | {run} | {day} |");

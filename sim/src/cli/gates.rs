@@ -6,7 +6,7 @@ use super::results::Results;
 
 /// A gate that closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClosedGate {
+pub(super) struct ClosedGate {
     pub name: &'static str,
     pub message: String,
 }
@@ -21,7 +21,7 @@ fn undecided_per_million(profile: FaultProfile) -> u64 {
 }
 
 /// Returns the gates that closed. `every_fault_from`: the number of runs from which on each kind of fault must fire.
-pub fn closed(results: &Results, every_fault_from: usize) -> Vec<ClosedGate> {
+pub(super) fn closed(results: &Results, every_fault_from: usize) -> Vec<ClosedGate> {
     let gates = [every_fault(results, every_fault_from), undecided(results)];
     gates.into_iter().flatten().collect()
 }

@@ -8,7 +8,7 @@ use super::gates::ClosedGate;
 use super::results::Results;
 
 /// Writes the report. `closed`: gates that fail the command.
-pub fn write(path: &Path, results: &Results, closed: &[ClosedGate]) -> Result<()> {
+pub(super) fn write(path: &Path, results: &Results, closed: &[ClosedGate]) -> Result<()> {
     std::fs::write(path, report(results, closed)).with_context(|| format!("writing {}", path.display()))
 }
 

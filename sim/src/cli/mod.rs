@@ -122,7 +122,7 @@ struct ReplayArgs {
 
 impl PlanSource {
     /// Returns the plan, generated or read.
-    pub fn plan(&self) -> Result<Plan> {
+    pub(crate) fn plan(&self) -> Result<Plan> {
         match self.what.parse() {
             Ok(seed) => Ok(self.options.plan(seed)),
             Err(_) => read_plan(&PathBuf::from(&self.what)),
@@ -130,7 +130,7 @@ impl PlanSource {
     }
 
     /// Returns the base name of this run's files: world, profile, size and seed, or the plan's file name.
-    pub fn file_name(&self) -> String {
+    pub(crate) fn file_name(&self) -> String {
         let RunOptions { world, profile, size } = &self.options;
         let what = match self.what.parse::<u64>() {
             Ok(seed) => format!("{}-{}-{seed}", profile.word(), size.word()),
@@ -140,7 +140,7 @@ impl PlanSource {
     }
 
     /// Returns the arguments that name this plan on a command line.
-    pub fn words(&self) -> Vec<String> {
+    pub(crate) fn words(&self) -> Vec<String> {
         let mut words = vec![self.what.clone()];
         words.extend(self.options.words());
         words
@@ -148,11 +148,11 @@ impl PlanSource {
 }
 
 impl RunOptions {
-    pub fn plan(&self, seed: u64) -> Plan {
+    pub(crate) fn plan(&self, seed: u64) -> Plan {
         Plan::generate(seed, self.profile, self.size)
     }
 
-    pub fn words(&self) -> Vec<String> {
+    pub(crate) fn words(&self) -> Vec<String> {
         let pairs = [
             ("--world", self.world.word()),
             ("--profile", self.profile.word()),

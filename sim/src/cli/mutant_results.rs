@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 /// The outcome of one mutant.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MutantResult {
+pub(super) struct MutantResult {
     /// The oracle that killed it, and the run in which it did.
     pub caught: Option<(String, String)>,
     /// Kinds of faults without which the mutant survives that run.
@@ -25,7 +25,7 @@ pub struct MutantResult {
 }
 
 /// All results, by the name of the patch.
-pub struct MutantResults {
+pub(super) struct MutantResults {
     path: PathBuf,
     known: BTreeMap<String, MutantResult>,
 }
@@ -44,7 +44,7 @@ const SURVIVED: &str = "survived";
 
 impl MutantResults {
     /// Reads the file; empty if there is none.
-    pub fn read(path: &Path) -> Result<MutantResults> {
+    pub(super) fn read(path: &Path) -> Result<MutantResults> {
         let text = if path.exists() {
             fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
         } else {
@@ -58,12 +58,12 @@ impl MutantResults {
         Ok(MutantResults { path: path.to_path_buf(), known: parsed.collect::<Result<_>>()? })
     }
 
-    pub fn get(&self, name: &str) -> Option<&MutantResult> {
+    pub(super) fn get(&self, name: &str) -> Option<&MutantResult> {
         self.known.get(name)
     }
 
     /// Adds or replaces a result and writes the file.
-    pub fn keep(&mut self, name: &str, result: MutantResult) -> Result<()> {
+    pub(super) fn keep(&mut self, name: &str, result: MutantResult) -> Result<()> {
         self.known.insert(name.to_string(), result);
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;

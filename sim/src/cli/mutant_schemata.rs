@@ -23,7 +23,7 @@ use syn::visit::Visit;
 use scratch_tree::{apply, copy_tree};
 
 /// Environment variable with the number of the active mutant; none if missing or 0.
-pub const CHOICE: &str = "NYALA_PLANTED";
+pub(super) const CHOICE: &str = "NYALA_PLANTED";
 
 /// Module added to each crate, which reads the variable.
 const MODULE: &str = r#"
@@ -56,7 +56,7 @@ type Bodies = BTreeMap<usize, Vec<(u32, String)>>;
 
 /// Makes `tree` a copy of the tree `root` with every patch that can be joined, each under its number. Returns the
 /// numbers of those that cannot.
-pub fn join(root: &Path, plain: &Path, tree: &Path, patches: &[(u32, &Path)]) -> Result<Vec<u32>> {
+pub(super) fn join(root: &Path, plain: &Path, tree: &Path, patches: &[(u32, &Path)]) -> Result<Vec<u32>> {
     copy_tree(root, plain)?;
     let (mut joined, mut alone) = (BTreeMap::<String, Bodies>::new(), Vec::new());
     for (number, patch) in patches {

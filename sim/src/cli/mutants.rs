@@ -40,7 +40,7 @@ use sim_plan::fault_weights::profile_of;
 use sim_plan::{FaultProfile, PlanSize};
 
 #[derive(Args)]
-pub struct MutantsArgs {
+pub(super) struct MutantsArgs {
     /// Only patches whose names contain one of these, separated by commas
     #[arg(long, value_delimiter = ',', value_parser = arguments::some_text())]
     only: Vec<String>,
@@ -148,7 +148,7 @@ struct Search<'a> {
 }
 
 /// Runs each mutant that has no result; true if all are killed and no control is.
-pub fn mutants(args: &MutantsArgs) -> Result<bool> {
+pub(super) fn mutants(args: &MutantsArgs) -> Result<bool> {
     let all = find(args)?;
     let wanted = |mutant: &&Mutant| {
         args.only.is_empty() || args.only.iter().any(|part| mutant.name.contains(part.as_str()))

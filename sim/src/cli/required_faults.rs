@@ -35,7 +35,7 @@ const QUICK: Duration = Duration::from_micros(60);
 
 /// Returns the kinds of faults that `plan` needs, in the order of their words. `caught` returns true if the mutant is
 /// killed in a plan, and none if there is no time to find out: then nothing is returned either.
-pub fn needs(
+pub(super) fn needs(
     plan: &Plan,
     mut caught: impl FnMut(&Plan) -> Result<Option<bool>>,
 ) -> Result<Option<Vec<String>>> {

@@ -16,7 +16,7 @@ use sim_plan::FaultProfile;
 use sim_plan::fault_weights::drawn_by;
 
 /// All runs of one command.
-pub struct Results {
+pub(super) struct Results {
     pub runs: Vec<(PlanSource, RunOutcome)>,
     pub elapsed: Duration,
 }
@@ -25,7 +25,7 @@ pub struct Results {
 const STORY_LINES: usize = 30;
 
 /// Prints the violations of a run and the commands to replay and shrink it.
-pub fn print_failures(outcome: &RunOutcome, source: &PlanSource) {
+pub(super) fn print_failures(outcome: &RunOutcome, source: &PlanSource) {
     for failure in &outcome.failures {
         outln!("FAIL {} {}: {}: {}", source.what, outcome.world, failure.oracle, failure.message);
         for line in failure.story.iter().take(STORY_LINES) {
@@ -44,17 +44,17 @@ pub fn print_failures(outcome: &RunOutcome, source: &PlanSource) {
 
 impl Results {
     /// Returns the number of failed runs.
-    pub fn failures(&self) -> usize {
+    pub(super) fn failures(&self) -> usize {
         self.runs.iter().filter(|(_, outcome)| !outcome.failures.is_empty()).count()
     }
 
     /// Returns the number of facts that oracles checked.
-    pub fn checked(&self) -> u64 {
+    pub(super) fn checked(&self) -> u64 {
         self.sum(|outcome| outcome.checked)
     }
 
     /// Returns the number of rows that oracles left undecided.
-    pub fn undecided(&self) -> u64 {
+    pub(super) fn undecided(&self) -> u64 {
         self.sum(|outcome| outcome.undecided)
     }
 
@@ -74,7 +74,7 @@ impl Results {
     }
 
     /// Returns the kinds of faults that these runs' plans draw from, and the device counters, that never fired.
-    pub fn never_fired(&self) -> Vec<&'static str> {
+    pub(super) fn never_fired(&self) -> Vec<&'static str> {
         let seeds = self.runs.iter().filter(|(source, _)| source.what.parse::<u64>().is_ok());
         let profiles: BTreeSet<FaultProfile> = seeds.map(|(source, _)| source.options.profile).collect();
         let drawn: BTreeSet<&str> = profiles.into_iter().flat_map(drawn_by).collect();
@@ -84,7 +84,7 @@ impl Results {
     }
 
     /// Prints the summary.
-    pub fn print(&self) {
+    pub(super) fn print(&self) {
         let runs = self.runs.len();
         let seconds = self.elapsed.as_secs_f64();
         let cpu = self.sum(|outcome| outcome.cpu_ms) as f64 / 1e3;
@@ -177,7 +177,7 @@ fn open(path: &Path) -> Result<Connection> {
 }
 
 /// Stores results in a SQLite file; replaces a run that is already there.
-pub fn store(path: &Path, options: &RunOptions, results: &Results) -> Result<()> {
+pub(super) fn store(path: &Path, options: &RunOptions, results: &Results) -> Result<()> {
     let mut db = open(path)?;
     let transaction = db.transaction()?;
     for (source, outcome) in &results.runs {
@@ -231,7 +231,7 @@ fn insert(db: &Connection, what: &str, options: &RunOptions, outcome: &RunOutcom
 }
 
 #[derive(Args)]
-pub struct MergeArgs {
+pub(super) struct MergeArgs {
     /// The file that receives everything
     into: PathBuf,
     /// The shards' files
@@ -240,7 +240,7 @@ pub struct MergeArgs {
 }
 
 /// Merges shards and prints their summary.
-pub fn merge(args: &MergeArgs) -> Result<bool> {
+pub(super) fn merge(args: &MergeArgs) -> Result<bool> {
     let db = open(&args.into)?;
     for path in &args.from {
         let name = path.display().to_string();

@@ -18,7 +18,7 @@ use crate::output::outln;
 use crate::run::{RunOutcome, WorldKind};
 
 #[derive(Args)]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     /// Seeds, FROM..TO, the end not included
     #[arg(long, default_value = "1..101", value_parser = arguments::range)]
     seeds: Range<u64>,
@@ -51,7 +51,7 @@ pub struct RunArgs {
 }
 
 #[derive(Args)]
-pub struct PlansArgs {
+pub(super) struct PlansArgs {
     /// The folder of plans
     #[arg(default_value = "sim/plans")]
     dir: PathBuf,
@@ -64,7 +64,7 @@ pub struct PlansArgs {
 }
 
 /// Runs seeds.
-pub fn run(args: &RunArgs) -> Result<bool> {
+pub(super) fn run(args: &RunArgs) -> Result<bool> {
     let (index, count) = args.shard.unwrap_or((0, 1));
     let seeds = args.seeds.clone().filter(|seed| seed % count == index);
     let sources: Vec<PlanSource> =
@@ -87,7 +87,7 @@ pub fn run(args: &RunArgs) -> Result<bool> {
 }
 
 /// Runs every plan of a folder, in order.
-pub fn plans(args: &PlansArgs) -> Result<bool> {
+pub(super) fn plans(args: &PlansArgs) -> Result<bool> {
     let (mut paths, dir) = (Vec::new(), args.dir.display());
     for entry in std::fs::read_dir(&args.dir).with_context(|| format!("listing {dir}"))? {
         let path = entry?.path();
@@ -121,7 +121,7 @@ fn jobs(wanted: Option<usize>) -> usize {
 }
 
 /// A pool of processes.
-pub struct RunPool {
+pub(super) struct RunPool {
     pub jobs: usize,
     pub until: Option<Instant>,
     pub stop: bool,
@@ -131,7 +131,7 @@ pub struct RunPool {
 
 impl RunPool {
     /// Runs all of them, as far as time allows.
-    pub fn run(&self, sources: Vec<PlanSource>) -> Result<Results> {
+    pub(super) fn run(&self, sources: Vec<PlanSource>) -> Result<Results> {
         let bar = bar(sources.len() as u64);
         let begun = Instant::now();
         let next = AtomicUsize::new(0);

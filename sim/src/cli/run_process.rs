@@ -35,7 +35,7 @@ const OUTSIDE: [i32; 4] = [1, 2, 9, 15];
 const PARENT_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
-pub struct RunOneArgs {
+pub(super) struct RunOneArgs {
     #[command(flatten)]
     source: PlanSource,
     /// Print the events with these numbers, FROM..TO
@@ -51,7 +51,7 @@ pub struct RunOneArgs {
 
 /// A timeline event as printed by the child.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct EventRecord {
+pub(super) struct EventRecord {
     pub ms: f64,
     pub host: String,
     pub kind: String,
@@ -60,7 +60,7 @@ pub struct EventRecord {
 
 /// One series of one host as printed by the child.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SeriesRecord {
+pub(super) struct SeriesRecord {
     pub host: String,
     pub series: String,
     /// Width of a step in milliseconds.
@@ -70,7 +70,7 @@ pub struct SeriesRecord {
 }
 
 /// Everything a child printed.
-pub struct ChildOutput {
+pub(super) struct ChildOutput {
     pub outcome: RunOutcome,
     pub lines: Vec<String>,
     pub timeline: Vec<EventRecord>,
@@ -78,7 +78,7 @@ pub struct ChildOutput {
 }
 
 /// Runs the plan in this process.
-pub fn one(args: &RunOneArgs) -> Result<bool> {
+pub(super) fn one(args: &RunOneArgs) -> Result<bool> {
     end_with_parent();
     let plan = args.source.plan()?;
     let events = args.events.clone().unwrap_or(0..0);
@@ -117,7 +117,7 @@ fn end_with_parent() {
 
 /// A run for a child process.
 #[derive(Debug, Clone)]
-pub struct RunJob {
+pub(super) struct RunJob {
     pub source: PlanSource,
     pub events: Option<Range<u64>>,
     pub timeline: bool,
@@ -130,7 +130,7 @@ pub struct RunJob {
 }
 
 impl RunJob {
-    pub fn new(source: PlanSource) -> RunJob {
+    pub(super) fn new(source: PlanSource) -> RunJob {
         RunJob { source, events: None, timeline: false, trace: None, program: None, mutant: 0 }
     }
 
@@ -158,12 +158,12 @@ impl RunJob {
     }
 
     /// Runs the child and returns its outcome.
-    pub fn outcome(&self) -> Result<RunOutcome> {
+    pub(super) fn outcome(&self) -> Result<RunOutcome> {
         Ok(self.run()?.outcome)
     }
 
     /// Runs the child and returns its outcome with the requested events, timeline and series.
-    pub fn run(&self) -> Result<ChildOutput> {
+    pub(super) fn run(&self) -> Result<ChildOutput> {
         let mut child = self.spawn()?;
         let stdout = child.stdout.take().context("the run has no output")?;
         let mut stderr = child.stderr.take().context("the run has no error output")?;

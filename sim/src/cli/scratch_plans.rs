@@ -13,13 +13,13 @@ const PREFIX: &str = "plans-";
 const INTERRUPTED: i32 = 128 + 2;
 
 /// The folder of this process.
-pub struct ScratchPlans {
+pub(super) struct ScratchPlans {
     dir: PathBuf,
 }
 
 impl ScratchPlans {
     /// Creates the folder below `parent`, and removes those of processes that are gone.
-    pub fn new(parent: &Path) -> Result<ScratchPlans> {
+    pub(super) fn new(parent: &Path) -> Result<ScratchPlans> {
         remove_stale(parent);
         let dir = parent.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
@@ -27,7 +27,7 @@ impl ScratchPlans {
         Ok(ScratchPlans { dir })
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.plan"))
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// The run that a record is of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct RunKey {
+pub(super) struct RunKey {
     /// Fingerprint of the program.
     pub program: String,
     /// The mutant's number in it; 0 for none.
@@ -25,7 +25,7 @@ pub struct RunKey {
 
 /// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunRecord {
+pub(super) struct RunRecord {
     pub hash: String,
     /// Violations: the oracle and its message.
     pub failures: Vec<(String, String)>,
@@ -33,14 +33,14 @@ pub struct RunRecord {
 }
 
 /// All runs so far.
-pub struct SearchLog {
+pub(super) struct SearchLog {
     file: Mutex<File>,
     known: Mutex<HashMap<RunKey, RunRecord>>,
 }
 
 impl SearchLog {
     /// Opens a log. A line that was cut off by an interruption is ignored.
-    pub fn open(path: &Path) -> Result<SearchLog> {
+    pub(super) fn open(path: &Path) -> Result<SearchLog> {
         let text = fs::read_to_string(path).unwrap_or_default();
         let known = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let file = OpenOptions::new().create(true).append(true).open(path);
@@ -52,7 +52,7 @@ impl SearchLog {
     }
 
     /// Returns the record of a run; makes the run if there is none.
-    pub fn get(&self, key: RunKey, run: impl FnOnce() -> Result<RunRecord>) -> Result<RunRecord> {
+    pub(super) fn get(&self, key: RunKey, run: impl FnOnce() -> Result<RunRecord>) -> Result<RunRecord> {
         let poisoned = || anyhow!("another worker died");
         let known = self.known.lock().map_err(|_| poisoned())?.get(&key).cloned();
         if let Some(known) = known {
@@ -67,7 +67,7 @@ impl SearchLog {
 }
 
 /// Returns a fingerprint of a program: of its bytes.
-pub fn fingerprint(program: &Path) -> Result<String> {
+pub(super) fn fingerprint(program: &Path) -> Result<String> {
     let bytes = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
     let mut hasher = DefaultHasher::new();
     hasher.write(&bytes);

@@ -12,7 +12,7 @@ use crate::output::outln;
 use crate::run::RunOutcome;
 
 #[derive(Args)]
-pub struct ShowArgs {
+pub(super) struct ShowArgs {
     #[command(flatten)]
     source: PlanSource,
     /// The file to write [default: sim-SEED.html]
@@ -36,7 +36,7 @@ const PAGE: &str = include_str!("show.html");
 const SLOT: &str = "/*DATA*/null";
 
 /// Runs the plan and writes its timeline.
-pub fn show(args: &ShowArgs) -> Result<bool> {
+pub(super) fn show(args: &ShowArgs) -> Result<bool> {
     let plan = args.source.plan()?;
     let job = RunJob { timeline: true, ..RunJob::new(args.source.clone()) };
     let ChildOutput { outcome, timeline, curves, .. } = job.run()?;

@@ -18,7 +18,7 @@ use crate::run::RunOutcome;
 use sim_plan::{EngineLimits, FinalRestart, Host, Plan, TimedFault};
 
 #[derive(Args)]
-pub struct ShrinkArgs {
+pub(super) struct ShrinkArgs {
     #[command(flatten)]
     source: PlanSource,
     /// File of the shrunk plan [default: sim/plans/ORACLE-SEED.plan]
@@ -30,7 +30,7 @@ pub struct ShrinkArgs {
 }
 
 /// Shrinks the plan, writes it and prints the next command.
-pub fn shrink(args: &ShrinkArgs) -> Result<bool> {
+pub(super) fn shrink(args: &ShrinkArgs) -> Result<bool> {
     let plan = args.source.plan()?;
     let first = RunJob::new(args.source.clone()).outcome()?;
     let Some(failure) = first.failures.first() else { bail!("{} does not fail", args.source.what) };

@@ -14,18 +14,18 @@ pub(super) struct CutLinks {
 }
 
 impl CutLinks {
-    pub fn add(&mut self, id: LinkRuleId, rule: LinkRule, now: Duration) {
+    pub(super) fn add(&mut self, id: LinkRuleId, rule: LinkRule, now: Duration) {
         self.rules.insert(id, (rule, now));
     }
 
     /// Removes a rule; returns true if it was in force.
-    pub fn remove(&mut self, id: LinkRuleId, now: Duration) -> bool {
+    pub(super) fn remove(&mut self, id: LinkRuleId, now: Duration) -> bool {
         let removed = self.rules.remove(&id);
         removed.map(|(rule, _)| self.ended.insert(rule.from, now)).is_some()
     }
 
     /// Returns the time since which nothing delays the host's messages; `None` if a rule does now.
-    pub fn clear(&self, host: &str) -> Option<Duration> {
+    pub(super) fn clear(&self, host: &str) -> Option<Duration> {
         let about = |from: &Option<String>| from.as_deref().is_none_or(|from| from == host);
         if self.rules.values().any(|(rule, _)| about(&rule.from)) {
             return None;
@@ -35,7 +35,7 @@ impl CutLinks {
     }
 
     /// Returns the time since which none of these hosts receives anything from `host`; `None` if one does.
-    pub fn cut_off(&self, host: &str, mut others: impl Iterator<Item = String>) -> Option<Duration> {
+    pub(super) fn cut_off(&self, host: &str, mut others: impl Iterator<Item = String>) -> Option<Duration> {
         let blocked = |other: String| {
             let blocks = |(rule, _): &&(LinkRule, Duration)| {
                 rule.effect == LinkEffect::Block

@@ -33,17 +33,17 @@ pub(super) struct Disturbances {
 
 impl Disturbances {
     /// Adds a disturbance with a known end.
-    pub fn span(&mut self, hosts: Vec<Host>, kind: &'static str, from: Duration, to: Duration) {
+    pub(super) fn span(&mut self, hosts: Vec<Host>, kind: &'static str, from: Duration, to: Duration) {
         self.all.push(Disturbance { hosts, kind, from, to: Some(to) });
     }
 
     /// Adds a disturbance that lasts until [`Disturbances::end`] of its kind and host, or of all.
-    pub fn begin(&mut self, host: Host, kind: &'static str, from: Duration) {
+    pub(super) fn begin(&mut self, host: Host, kind: &'static str, from: Duration) {
         self.all.push(Disturbance { hosts: vec![host], kind, from, to: None });
     }
 
     /// Adds the disturbance of a fault of a host's disks, clock, memory or processor.
-    pub fn of_device(&mut self, host: Host, fault: &Fault, now: Duration) {
+    pub(super) fn of_device(&mut self, host: Host, fault: &Fault, now: Duration) {
         use FaultKind::*;
         match fault.kind() {
             DiskStall | DiskSlow | ClockJump | ClockDrift | ClockError | Memory | SlowCpu => {
@@ -58,17 +58,17 @@ impl Disturbances {
     }
 
     /// Ends the open disturbances of this kind and host.
-    pub fn end(&mut self, host: Host, kind: &str, now: Duration) {
+    pub(super) fn end(&mut self, host: Host, kind: &str, now: Duration) {
         let open = self.all.iter_mut().filter(|one| one.to.is_none() && one.kind == kind);
         open.filter(|one| one.hosts == [host]).for_each(|one| one.to = Some(now));
     }
 
     /// Ends all: no fault has an effect any more but on what must recover from it.
-    pub fn end_all(&mut self, now: Duration) {
+    pub(super) fn end_all(&mut self, now: Duration) {
         self.all.iter_mut().for_each(|one| one.to = Some(one.to.map_or(now, |to| to.min(now).max(one.from))));
     }
 
-    pub fn all(&self) -> &[Disturbance] {
+    pub(super) fn all(&self) -> &[Disturbance] {
         &self.all
     }
 }

@@ -8,7 +8,7 @@ use crate::model::{ColNo, Incarnation, ModelRow, RowCells, Truth};
 use crate::wire::scan::ScanRow;
 
 /// The columns that a client's numbers mean.
-pub type Meaning = BTreeMap<ColNo, ColNo>;
+pub(super) type Meaning = BTreeMap<ColNo, ColNo>;
 
 /// Returns whether a row meets all conditions of a scan.
 fn kept(table: &Incarnation, call: &ReadCall, meaning: &Meaning, row: &RowCells) -> Truth {
@@ -33,7 +33,7 @@ fn has_values(
 }
 
 /// Returns true if a scan fits a row. `complete`: a row that was not returned was not there.
-pub fn fits(
+pub(super) fn fits(
     table: &Incarnation,
     call: &ReadCall,
     meaning: &Meaning,
@@ -54,14 +54,19 @@ pub fn fits(
 }
 
 /// Returns the least and the most rows that a scan for the number of rows may count for a row.
-pub fn counted(table: &Incarnation, call: &ReadCall, meaning: &Meaning, state: &ModelRow) -> (u64, u64) {
+pub(super) fn counted(
+    table: &Incarnation,
+    call: &ReadCall,
+    meaning: &Meaning,
+    state: &ModelRow,
+) -> (u64, u64) {
     let truth = state.as_ref().map_or(Truth::No, |row| kept(table, call, meaning, row));
     (u64::from(truth == Truth::Yes), u64::from(truth != Truth::No))
 }
 
 /// Returns true if a diff scan fits a change: the row at its beginning and at its end, and whether it was written
 /// between.
-pub fn fits_diff(
+pub(super) fn fits_diff(
     table: &Incarnation,
     call: &ReadCall,
     meaning: &Meaning,

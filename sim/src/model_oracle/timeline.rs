@@ -26,7 +26,7 @@ const UNKNOWN_MAX: usize = 120;
 const STORY_LINES: usize = 10;
 
 /// A call and its index in the history.
-pub type Call<'a> = (usize, &'a TableEvent);
+pub(super) type Call<'a> = (usize, &'a TableEvent);
 
 /// An event of a key at a timestamp.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +84,7 @@ struct Sweep<'a, 'r> {
 }
 
 /// Checks the calls on one tablet.
-pub fn check(table: &Incarnation, calls: &[Call], report: &mut OracleReport) {
+pub(super) fn check(table: &Incarnation, calls: &[Call], report: &mut OracleReport) {
     let mut reads = BTreeMap::new();
     for (at, (_, event)) in calls.iter().enumerate() {
         if let TableCall::Read { call, outcome: ReadOutcome::Rows { at: stamp, rows, count } } = &event.call

@@ -9,7 +9,7 @@ use super::rules::{HostId, LinkEffect};
 use super::{Accepting, BACKLOG_MAX, Conn, ConnId, End, Event, Network};
 
 /// An attempt to connect.
-pub struct ConnectAttempt {
+pub(super) struct ConnectAttempt {
     pub from: HostId,
     to: HostId,
     local: SocketAddr,

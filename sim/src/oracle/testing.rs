@@ -17,7 +17,7 @@ use crate::projection::WHOLE;
 /// Keys that scans read.
 const KEYS: (i64, i64) = (0, 100);
 
-pub fn history(text: &str) -> Vec<HistoryOp> {
+pub(crate) fn history(text: &str) -> Vec<HistoryOp> {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).map(operation).collect()
 }
 

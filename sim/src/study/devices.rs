@@ -23,7 +23,7 @@ const TABLETS: u32 = 4;
 /// Half a second each: some dozens of syncs of the slowest disk.
 const MS: u64 = 500;
 
-pub fn setups(args: &StudyArgs) -> Vec<StudySetup> {
+pub(super) fn setups(args: &StudyArgs) -> Vec<StudySetup> {
     let mut setups = Vec::new();
     for log_sync in [false, true] {
         for (wal, data) in DISKS {
@@ -50,7 +50,7 @@ fn setup(
 }
 
 /// Returns the page: all latencies and rates, then the study's ratios beside those found here.
-pub fn page(args: &StudyArgs, points: &[StudyPoint]) -> String {
+pub(super) fn page(args: &StudyArgs, points: &[StudyPoint]) -> String {
     let mut page = format!(
         "# Operations by key, by disks and links\n\nWritten by `cargo sim study devices --out FILE`; do not edit. {} \
          Three servers, three replicas, a table of {TABLETS} tablets, rows as in YCSB. An unsynced write does not wait \

@@ -42,7 +42,7 @@ type CompletedOp = (u64, u64, u64);
 /// The clients' finished operations, by the index of the phase.
 type Tally = Arc<Mutex<BTreeMap<usize, Vec<CompletedOp>>>>;
 
-pub fn run_point(setup: &StudySetup) -> Result<StudyPoint> {
+pub(super) fn run_point(setup: &StudySetup) -> Result<StudyPoint> {
     let mut world = MadsimWorld::new(SEED, network(setup), DiskCost::default(), EventLog::new(false));
     boot(&mut world, setup);
     world.client("setup", once(setup, |setup, env| Box::pin(async move { make_table(&env, &setup).await })));

@@ -29,7 +29,7 @@ const LINK: LinkModel = LinkModel { latency_ns: 50_000, bytes_per_ms: 1_250_000 
 /// Largest relative difference of the one-server model from the measurements it is made of.
 const DISAGREEMENT_MAX: f64 = 0.25;
 
-pub fn setups(args: &StudyArgs) -> Vec<StudySetup> {
+pub(super) fn setups(args: &StudyArgs) -> Vec<StudySetup> {
     let machine = MachineModel {
         cores: args.cores,
         message_ns: args.message_ns,
@@ -53,7 +53,7 @@ fn setup(machine: &MachineModel, servers: u8, tablets: u32) -> StudySetup {
 }
 
 /// Returns the page, with a row for each point.
-pub fn page(args: &StudyArgs, points: &[StudyPoint]) -> String {
+pub(super) fn page(args: &StudyArgs, points: &[StudyPoint]) -> String {
     let mut page = format!(
         "# Rows loaded by servers and tablets\n\nWritten by `cargo sim study scale --out FILE`; do not edit. {} \
          {SESSIONS} sessions for each server load rows as in YCSB (about 1 KB) in batches of {BATCH}; replication 1, \
@@ -93,7 +93,7 @@ fn measured(args: &StudyArgs) -> f64 {
 }
 
 /// Checks that one server reaches the rate that follows from the measurements.
-pub fn check(args: &StudyArgs, points: &[StudyPoint]) -> Result<()> {
+pub(super) fn check(args: &StudyArgs, points: &[StudyPoint]) -> Result<()> {
     let one = points.iter().find(|point| point.setup.servers == 1).context("no point of one server")?;
     let (rate, real) = (one.measured[0].rows_per_second, measured(args));
     let agrees = (rate / real - 1.0).abs() < DISAGREEMENT_MAX;
@@ -102,7 +102,7 @@ pub fn check(args: &StudyArgs, points: &[StudyPoint]) -> Result<()> {
 }
 
 /// Draws the charts: rate by servers, beside the multiple of one server, and by tablets on a few.
-pub fn draw(folder: &Path, points: &[StudyPoint]) -> Result<()> {
+pub(super) fn draw(folder: &Path, points: &[StudyPoint]) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let million = |point: &StudyPoint| point.measured[0].rows_per_second / 1e6;
     let by_servers = &points[..SERVERS.len()];

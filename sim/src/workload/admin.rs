@@ -69,7 +69,7 @@ impl ClientActor {
         );
     }
 
-    pub async fn step_down(&mut self, number: TableNo, at: u8) {
+    pub(super) async fn step_down(&mut self, number: TableNo, at: u8) {
         let what = self
             .invoke(ClientRequest::Operator(format!("table {number} tablet {at}: the leader steps down")));
         let outcome = self.try_step_down(number, at).await;
@@ -97,7 +97,7 @@ impl ClientActor {
 }
 
 impl ClientActor {
-    pub async fn elect(&mut self, number: TableNo, at: u8, replica: u8) {
+    pub(super) async fn elect(&mut self, number: TableNo, at: u8, replica: u8) {
         let what = format!("table {number} tablet {at}: replica {replica} is to stand for election");
         let what = self.invoke(ClientRequest::Operator(what));
         let outcome = self.try_elect(number, at, replica).await;
@@ -123,7 +123,7 @@ impl ClientActor {
 
 impl ClientActor {
     /// Makes a server quiesce, and ends that after a while. A server that restarts meanwhile has forgotten it.
-    pub async fn quiesce(&mut self, server: u8, span: Duration) {
+    pub(super) async fn quiesce(&mut self, server: u8, span: Duration) {
         let what = self.invoke(ClientRequest::Operator(format!("t{server} quiesces for {span:?}")));
         let begun = self.workload.set_quiescing(&self.env, server, true).await;
         self.env.sleep(span).await;
@@ -133,7 +133,7 @@ impl ClientActor {
     }
 
     /// Requests a server's memory page, whose total must be below what the plan allows.
-    pub async fn inspect(&mut self, server: u8) {
+    pub(super) async fn inspect(&mut self, server: u8) {
         let address = format!("t{server}:{TSERVER_PORT}");
         let (request, within) =
             (DumpMemTrackersRequestPb::default(), self.workload.plan().cluster.rpc_timeout);

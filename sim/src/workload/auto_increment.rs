@@ -24,7 +24,7 @@ const RECOVERY_FROM: i64 = 1 << 40;
 
 impl ClientActor {
     /// Inserts a row, or reads all of them and checks them against the model.
-    pub async fn numbered(&mut self, step: u8) {
+    pub(super) async fn numbered(&mut self, step: u8) {
         let table = self.table(NUMBERED).await;
         if step % 8 == 7 {
             let at = self.after() + 1;

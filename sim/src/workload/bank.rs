@@ -58,7 +58,7 @@ impl Workload {
 }
 
 impl ClientActor {
-    pub async fn transfer(&mut self, debit: u32, credit: u32, amount: u32) {
+    pub(super) async fn transfer(&mut self, debit: u32, credit: u32, amount: u32) {
         let (first, end) = accounts(self.number);
         let from = first + i64::from(debit) % ACCOUNTS;
         let to = first + i64::from(credit) % ACCOUNTS;

@@ -51,7 +51,7 @@ impl Workload {
 }
 
 impl ClientActor {
-    pub fn new(workload: Workload, env: Env, client: Client, program: &ClientProgram) -> ClientActor {
+    pub(super) fn new(workload: Workload, env: Env, client: Client, program: &ClientProgram) -> ClientActor {
         let mode = program.setup.flush;
         let mut config = SessionConfig::new(match mode {
             PlanFlushMode::Sync => FlushMode::AutoSync,
@@ -174,15 +174,15 @@ impl ClientActor {
     }
 
     /// Returns the newest timestamp that this client has seen.
-    pub fn after(&self) -> HybridStamp {
+    pub(super) fn after(&self) -> HybridStamp {
         self.client.observed_timestamp().unwrap_or_default()
     }
 
-    pub fn invoke(&self, request: ClientRequest) -> PendingCall {
+    pub(super) fn invoke(&self, request: ClientRequest) -> PendingCall {
         self.workload.history().invoke(self.number, nanos(&self.env), self.after(), request)
     }
 
-    pub fn answer(&self, call: PendingCall, outcome: CallOutcome) {
+    pub(super) fn answer(&self, call: PendingCall, outcome: CallOutcome) {
         let answered =
             matches!(outcome, CallOutcome::Written(_) | CallOutcome::Rows { .. } | CallOutcome::Done);
         self.workload.count(|counts| {
@@ -193,7 +193,7 @@ impl ClientActor {
     }
 
     /// Returns a table by its number; retries until it is opened, for it exists.
-    pub async fn table(&mut self, number: TableNo) -> Table {
+    pub(super) async fn table(&mut self, number: TableNo) -> Table {
         if let Some(table) = self.tables.get(&number) {
             return table.clone();
         }
@@ -213,23 +213,23 @@ impl ClientActor {
     }
 
     /// Makes the next use of a table open it again.
-    pub fn forget_table(&mut self, number: TableNo) {
+    pub(super) fn forget_table(&mut self, number: TableNo) {
         self.tables.remove(&number);
     }
 
     /// Stores the new version of a table.
-    pub fn replace_table(&mut self, number: TableNo, table: Table) {
+    pub(super) fn replace_table(&mut self, number: TableNo, table: Table) {
         self.tables.insert(number, table);
     }
 
     /// Returns a number that no other op of the run writes.
-    pub fn number(&mut self) -> i64 {
+    pub(super) fn number(&mut self) -> i64 {
         self.next_tag += 1;
         (self.next_tag * 64) as i64 + i64::from(self.number)
     }
 
     /// Returns a number that this client wrote `back` numbers ago, as long as it wrote rows only.
-    pub fn number_before(&self, back: u32) -> i64 {
+    pub(super) fn number_before(&self, back: u32) -> i64 {
         (self.next_tag.saturating_sub(u64::from(back)) * 64) as i64 + i64::from(self.number)
     }
 
@@ -242,7 +242,7 @@ impl ClientActor {
     }
 
     /// Passes a row to the session.
-    pub async fn apply(&mut self, number: TableNo, table: &Table, op: RowOp) {
+    pub(super) async fn apply(&mut self, number: TableNo, table: &Table, op: RowOp) {
         let tag = self.next_tag;
         self.next_tag += 1;
         let encoded = row_encoding::EncodedCells::new(&op);
@@ -258,7 +258,7 @@ impl ClientActor {
     }
 
     /// Sends what the session buffers and waits for the replies.
-    pub async fn flush(&mut self) {
+    pub(super) async fn flush(&mut self) {
         let failures = self.session.flush().await;
         self.collect();
         let error = failures.into_iter().map(|failure| failure.error).next();

@@ -23,14 +23,14 @@ use crate::oracle::config_cas::{self, NO_CONFIG};
 use sim_plan::client_ops::ChangeTarget;
 
 impl ClientActor {
-    pub async fn move_replica(&mut self, number: TableNo, at: u8, asked: ChangeTarget) {
+    pub(super) async fn move_replica(&mut self, number: TableNo, at: u8, asked: ChangeTarget) {
         let what =
             self.invoke(ClientRequest::Operator(format!("table {number} tablet {at}: a replica moves")));
         let outcome = self.try_move(number, at, asked).await;
         self.record_change(what, outcome);
     }
 
-    pub async fn evict(&mut self, number: TableNo, at: u8, asked: ChangeTarget) {
+    pub(super) async fn evict(&mut self, number: TableNo, at: u8, asked: ChangeTarget) {
         let what = self
             .invoke(ClientRequest::Operator(format!("table {number} tablet {at}: a replica is taken away")));
         let outcome = self.try_evict(number, at, asked).await;

@@ -19,7 +19,7 @@ const SHORT_TABLES: TableNo = 1_000;
 
 impl ClientActor {
     /// Alters a table, or creates one, uses it and drops it.
-    pub async fn change(&mut self, op: &ClientOp, at: usize) {
+    pub(super) async fn change(&mut self, op: &ClientOp, at: usize) {
         let (table, step) = match op {
             ClientOp::AddColumn { table, column } => {
                 let column = ColumnSchema::new(0, &column_name(*column), DataType::Int64).nullable();

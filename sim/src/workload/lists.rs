@@ -33,7 +33,7 @@ impl Default for AppendList {
 
 impl ClientActor {
     /// Appends a row to this client's list.
-    pub async fn link(&mut self) {
+    pub(super) async fn link(&mut self) {
         if self.list.sent == LENGTH_MAX {
             return;
         }
@@ -60,7 +60,7 @@ impl ClientActor {
     }
 
     /// Reads every list at one snapshot.
-    pub async fn walk(&mut self, back: Duration, from: ReplicaChoice) {
+    pub(super) async fn walk(&mut self, back: Duration, from: ReplicaChoice) {
         let table = self.table(LISTS).await;
         let numbers = self.workload.plan().clients.iter().map(|client| usize::from(client.setup.number));
         let keys = keys(numbers.max().unwrap_or_default() + 1);

@@ -19,13 +19,13 @@ use sim_plan::Host;
 const MASTER: &str = "kudu.master.MasterService";
 
 impl ClientActor {
-    pub async fn remove_master(&mut self, master: u8) {
+    pub(super) async fn remove_master(&mut self, master: u8) {
         let what = self.invoke(ClientRequest::Operator(format!("master {master} is taken out")));
         let outcome = self.workload.remove_master(&self.env, master).await;
         self.record_change(what, outcome);
     }
 
-    pub async fn add_master(&mut self, master: u8) {
+    pub(super) async fn add_master(&mut self, master: u8) {
         let what = self.invoke(ClientRequest::Operator(format!("master {master} is added")));
         let outcome = self.workload.add_master(&self.env, master).await;
         self.record_change(what, outcome);

@@ -106,7 +106,7 @@ fn wrong_row(held: &BTreeMap<i64, Option<i64>>, seen: &BTreeMap<i64, Option<i64>
 
 impl ClientActor {
     /// Executes one step with this client's columns of a table.
-    pub async fn own_column(&mut self, number: TableNo, step: u8) {
+    pub(super) async fn own_column(&mut self, number: TableNo, step: u8) {
         let mut own = self.workload.take_owned(self.number, number);
         match step % 10 {
             0 | 1 if own.columns.len() < COLUMNS_MAX => self.add_column(number, &mut own).await,
@@ -217,7 +217,7 @@ impl ClientActor {
     }
 
     /// Executes one step with a range of this client's.
-    pub async fn own_range(&mut self, number: TableNo, step: u8) {
+    pub(super) async fn own_range(&mut self, number: TableNo, step: u8) {
         let mut own = self.workload.take_owned(self.number, number);
         let range = RANGES_FROM + self.number as u8 * RANGES_EACH + step % RANGES_EACH;
         let state = own.ranges.remove(&range).unwrap_or(OwnRange::Absent);

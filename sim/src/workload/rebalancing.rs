@@ -14,7 +14,7 @@ use crate::oracle::balance;
 
 impl ClientActor {
     /// A failed rebalance continues what it began.
-    pub async fn rebalance(&mut self, at_once: u8) {
+    pub(super) async fn rebalance(&mut self, at_once: u8) {
         let what = self.invoke(ClientRequest::Operator("replicas are spread evenly".to_string()));
         let outcome = self.client.rebalance(&self.workload.rebalancing(at_once), |_| ()).await;
         self.record_change(what, outcome.map(drop));

@@ -37,7 +37,7 @@ pub(super) struct ScanResult {
 }
 
 impl ClientActor {
-    pub async fn get(&mut self, number: TableNo, key: i64, at: PlanReadMode, from: ReplicaChoice) {
+    pub(super) async fn get(&mut self, number: TableNo, key: i64, at: PlanReadMode, from: ReplicaChoice) {
         let table = self.table(number).await;
         let read_mode = match at {
             PlanReadMode::Latest => ReadMode::Latest,
@@ -66,7 +66,7 @@ impl ClientActor {
         self.read(&table, scan, spec).await;
     }
 
-    pub async fn scan(
+    pub(super) async fn scan(
         &mut self,
         number: TableNo,
         keys: (i64, i64),
@@ -100,7 +100,13 @@ impl ClientActor {
         self.read(&table, scan, spec).await;
     }
 
-    pub async fn slow_scan(&mut self, number: TableNo, ordered: bool, pause: Duration, from: ReplicaChoice) {
+    pub(super) async fn slow_scan(
+        &mut self,
+        number: TableNo,
+        ordered: bool,
+        pause: Duration,
+        from: ReplicaChoice,
+    ) {
         let table = self.table(number).await;
         let keys = (0, KEYS_END);
         let scan = ScanRequest {
@@ -122,7 +128,7 @@ impl ClientActor {
         self.read_with(&table, scan, spec, Some(pause)).await;
     }
 
-    pub async fn diff(&mut self, number: TableNo, back: Duration) {
+    pub(super) async fn diff(&mut self, number: TableNo, back: Duration) {
         let table = self.table(number).await;
         let (from, to) = (self.ago(back), self.ago(Duration::ZERO).max(self.after() + 1));
         let diff_from = Some(from);
@@ -145,12 +151,12 @@ impl ClientActor {
     }
 
     /// Returns a timestamp some time before this client's now.
-    pub fn ago(&self, back: Duration) -> HybridStamp {
+    pub(super) fn ago(&self, back: Duration) -> HybridStamp {
         let now = self.env.now().wall.micros;
         Timestamp::from_micros(now.saturating_sub(back.as_micros() as u64)).0
     }
 
-    pub async fn read(&self, table: &Table, scan: ScanRequest, spec: ScanSpec) -> Option<ScanResult> {
+    pub(super) async fn read(&self, table: &Table, scan: ScanRequest, spec: ScanSpec) -> Option<ScanResult> {
         self.read_with(table, scan, spec, None).await
     }
 

@@ -19,7 +19,7 @@ use sim_plan::client_ops::{PredicateKind, ReadMode as PlanReadMode, ReplicaChoic
 const RECENT: u32 = 24;
 
 impl ClientActor {
-    pub async fn find(&mut self, op: &ClientOp) {
+    pub(super) async fn find(&mut self, op: &ClientOp) {
         let ClientOp::Find { table, column, test, value, at, back, columns, wanted, from } = op else {
             return;
         };

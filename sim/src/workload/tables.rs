@@ -10,21 +10,21 @@ use crate::history::TableNo;
 use crate::oracle::lists::LISTS;
 
 /// First key of the ranges that are added and dropped, whose rows are not checked.
-pub const KEYS_END: i64 = 10_000;
+pub(super) const KEYS_END: i64 = 10_000;
 /// Keys of each of those ranges.
 const RANGE_KEYS: i64 = 100;
 
-pub fn name(table: TableNo) -> String {
+pub(super) fn name(table: TableNo) -> String {
     format!("t{table}")
 }
 
 /// Returns the first key of the range partition of this number, beyond the first, and the one after its last.
-pub fn range_keys(number: u8) -> (i64, i64) {
+pub(super) fn range_keys(number: u8) -> (i64, i64) {
     let low = KEYS_END + i64::from(number) * RANGE_KEYS;
     (low, low + RANGE_KEYS)
 }
 
-pub fn extra_range(number: u8) -> PartitionRange {
+pub(super) fn extra_range(number: u8) -> PartitionRange {
     let (low, high) = range_keys(number);
     row_encoding::key_range(low, high)
 }

@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 impl Arena<'_> {
     /// Applies all faults, one after another.
-    pub fn faults(&mut self) -> Result<()> {
+    pub(super) fn faults(&mut self) -> Result<()> {
         thread::sleep(SECOND * 3);
         self.processes()?;
         self.link_faults()?;

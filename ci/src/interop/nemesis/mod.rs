@@ -48,7 +48,7 @@ struct Arena<'a> {
 }
 
 /// Runs everything, as steps.
-pub fn run(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, steps: &mut Steps) {
+pub(super) fn run(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, steps: &mut Steps) {
     steps.run("nemesis: faults under load, then everything is there", || {
         let dir = tempfile::tempdir_in(target)?;
         let result = play(root, target, packages, server, dir.path());

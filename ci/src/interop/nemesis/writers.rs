@@ -15,20 +15,20 @@ use super::super::java::{self, JVM};
 use super::super::packages::Packages;
 
 /// Table of the tool's loads.
-pub const LOADGEN_TABLE: &str = "nemesis_loadgen";
+pub(super) const LOADGEN_TABLE: &str = "nemesis_loadgen";
 
 const ROWS_PER_RUN: u64 = 20_000;
 /// Pause between runs: the loaded data is copied later, so it must not grow too fast.
 const BETWEEN_RUNS: Duration = Duration::from_millis(250);
 
 /// `kudu perf loadgen`, run after run, each with keys after those of the previous one.
-pub struct Loadgen {
+pub(super) struct Loadgen {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<u64>>,
 }
 
 impl Loadgen {
-    pub fn start(packages: &Packages, masters: &str) -> Loadgen {
+    pub(super) fn start(packages: &Packages, masters: &str) -> Loadgen {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, packages, masters) = (stop.clone(), packages.clone(), masters.to_string());
         let thread = thread::spawn(move || {
@@ -55,21 +55,21 @@ impl Loadgen {
     }
 
     /// Returns the number of loaded rows.
-    pub fn stop(self) -> Result<u64> {
+    pub(super) fn stop(self) -> Result<u64> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().map_err(|_| anyhow::anyhow!("the thread that runs loadgen panicked"))?
     }
 }
 
 /// The program on the Java client; it writes until its input ends.
-pub struct Writer {
+pub(super) struct Writer {
     child: Child,
     output: JoinHandle<String>,
 }
 
 impl Writer {
     /// Starts the writer. Its log, with every lost connection, goes to `dir`.
-    pub fn start(
+    pub(super) fn start(
         root: &Path,
         target: &Path,
         packages: &Packages,
@@ -103,7 +103,7 @@ impl Writer {
     }
 
     /// Lets the program read back its rows; fails if they are not the acknowledged ones.
-    pub fn stop(mut self) -> Result<()> {
+    pub(super) fn stop(mut self) -> Result<()> {
         drop(self.child.stdin.take());
         let status = self.child.wait()?;
         let said = self.output.join().unwrap_or_default();

@@ -47,24 +47,28 @@ pub(super) enum FaultEffect {
 
 impl ArmedFaults {
     /// Drops all faults of the device: after a power cycle, or for another device.
-    pub fn disarm(&mut self) {
+    pub(super) fn disarm(&mut self) {
         self.failures.clear();
         self.power_cut_at = None;
         self.damages.clear();
     }
 
     /// Ends all failures.
-    pub fn heal(&mut self) {
+    pub(super) fn heal(&mut self) {
         self.disarm();
         self.rates.clear();
     }
 
-    pub fn count(&self, kind: DiskOpKind) -> u64 {
+    pub(super) fn count(&self, kind: DiskOpKind) -> u64 {
         self.counts.get(&kind).copied().unwrap_or_default()
     }
 
     /// Counts an operation and returns the fault that applies to it. `draw` returns a number from 0 to 999.
-    pub fn next_effect(&mut self, kind: DiskOpKind, draw: impl FnOnce() -> usize) -> Option<FaultEffect> {
+    pub(super) fn next_effect(
+        &mut self,
+        kind: DiskOpKind,
+        draw: impl FnOnce() -> usize,
+    ) -> Option<FaultEffect> {
         let count = self.counts.entry(kind).or_default();
         *count += 1;
         let count = *count;
@@ -80,7 +84,7 @@ impl ArmedFaults {
 
     /// Returns the damage to the append that was just counted, if its file holds rows. Damage that is due waits for
     /// such an append.
-    pub fn damage(&mut self, holds_rows: impl FnOnce() -> bool) -> Option<WriteDamage> {
+    pub(super) fn damage(&mut self, holds_rows: impl FnOnce() -> bool) -> Option<WriteDamage> {
         let count = self.count(DiskOpKind::Append);
         let due = self.damages.first_entry().filter(|first| *first.key() <= count)?;
         holds_rows().then(|| due.remove())

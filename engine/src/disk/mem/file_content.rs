@@ -33,11 +33,11 @@ enum UnsyncedWrite {
 }
 
 impl FileContent {
-    pub fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.live.len() as u64
     }
 
-    pub fn append(&mut self, bytes: &[u8]) {
+    pub(super) fn append(&mut self, bytes: &[u8]) {
         self.live.extend_from_slice(bytes);
         if !bytes.is_empty() {
             self.pending.push(UnsyncedWrite::Append { len: bytes.len() });
@@ -45,7 +45,7 @@ impl FileContent {
     }
 
     /// Marks the bytes appended last as cached only; a sync does not make them durable.
-    pub fn lose_last(&mut self, len: usize) {
+    pub(super) fn lose_last(&mut self, len: usize) {
         let end = self.live.len();
         if len > 0 {
             self.phantom.push(end - len..end);
@@ -53,11 +53,11 @@ impl FileContent {
     }
 
     /// Overwrites the bytes from `start` on with as many foreign ones.
-    pub fn overwrite(&mut self, start: usize, bytes: &[u8]) {
+    pub(super) fn overwrite(&mut self, start: usize, bytes: &[u8]) {
         self.live[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let bytes = self.live.get(start..).and_then(|rest| rest.get(..out.len()));
         match bytes {
@@ -69,7 +69,7 @@ impl FileContent {
     }
 
     /// Truncates the file and returns the number of bytes removed.
-    pub fn truncate(&mut self, len: u64) -> io::Result<u64> {
+    pub(super) fn truncate(&mut self, len: u64) -> io::Result<u64> {
         let len = usize::try_from(len).ok().filter(|len| *len <= self.live.len()).ok_or(Errno::INVAL)?;
         let cut = self.live.split_off(len);
         let phantom = self.phantom.clone();
@@ -81,17 +81,17 @@ impl FileContent {
         Ok(bytes)
     }
 
-    pub fn synced(&mut self) {
+    pub(super) fn synced(&mut self) {
         self.pending.clear();
     }
 
     /// Returns true if a sync failed since the last power failure.
-    pub fn has_failed(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         self.sync_failed
     }
 
     /// Records a failed sync, after which the kernel treats the pages as clean.
-    pub fn sync_failed(&mut self) {
+    pub(super) fn sync_failed(&mut self) {
         self.sync_failed = true;
         let mut len = self.live.len();
         let mut clean = len;
@@ -107,7 +107,7 @@ impl FileContent {
         }
     }
 
-    pub fn flip_bit(&mut self, offset: u64) -> io::Result<()> {
+    pub(super) fn flip_bit(&mut self, offset: u64) -> io::Result<()> {
         let index = usize::try_from(offset).ok();
         let byte = index.and_then(|index| self.live.get_mut(index)).ok_or(Errno::INVAL)?;
         *byte ^= 1 << (offset % 8);
@@ -115,7 +115,7 @@ impl FileContent {
     }
 
     /// Leaves one of the states that a power failure may leave.
-    pub fn crash(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
+    pub(super) fn crash(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
         let keep = rng.up_to(self.pending.len());
         while self.pending.len() > keep + 1 {
             self.undo_last();

@@ -67,7 +67,7 @@ impl NameChange {
 
 impl Namespace {
     /// Number of bytes in all files that have a name.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let file_len = |node: &NamespaceEntry| match node {
             NamespaceEntry::Dir => 0,
             NamespaceEntry::File(content) => file_content::content(content).len(),
@@ -76,7 +76,7 @@ impl Namespace {
     }
 
     /// Returns a random file in this directory or below that is not empty.
-    pub fn random_file(&self, dir: &str, rng: &mut SplitMix64) -> Option<Arc<Mutex<FileContent>>> {
+    pub(super) fn random_file(&self, dir: &str, rng: &mut SplitMix64) -> Option<Arc<Mutex<FileContent>>> {
         let content = |node: &NamespaceEntry| match node {
             NamespaceEntry::File(content) if file_content::content(content).len() > 0 => {
                 Some(content.clone())
@@ -89,12 +89,12 @@ impl Namespace {
     }
 
     /// Returns true if the file has a name below the directory.
-    pub fn is_in(&self, dir: &str, file: &Arc<Mutex<FileContent>>) -> bool {
+    pub(super) fn is_in(&self, dir: &str, file: &Arc<Mutex<FileContent>>) -> bool {
         let is_it = |node: &NamespaceEntry| matches!(node, NamespaceEntry::File(content) if Arc::ptr_eq(content, file));
         self.live.iter().any(|(path, node)| path.starts_with(dir) && is_it(node))
     }
 
-    pub fn file(&self, path: &str) -> io::Result<Arc<Mutex<FileContent>>> {
+    pub(super) fn file(&self, path: &str) -> io::Result<Arc<Mutex<FileContent>>> {
         if path.is_empty() {
             return Err(Errno::INVAL.into());
         }
@@ -105,7 +105,7 @@ impl Namespace {
         }
     }
 
-    pub fn add_file(&mut self, path: &str, content: Arc<Mutex<FileContent>>) -> io::Result<()> {
+    pub(super) fn add_file(&mut self, path: &str, content: Arc<Mutex<FileContent>>) -> io::Result<()> {
         if path.is_empty() {
             return Err(Errno::INVAL.into());
         }
@@ -116,7 +116,7 @@ impl Namespace {
         Ok(())
     }
 
-    pub fn add_dirs(&mut self, dir: &str) -> io::Result<()> {
+    pub(super) fn add_dirs(&mut self, dir: &str) -> io::Result<()> {
         let ends = dir.match_indices('/').map(|(at, _)| at).chain([dir.len()]);
         for end in ends {
             let path = &dir[..end];
@@ -131,7 +131,7 @@ impl Namespace {
     }
 
     /// Renames a file and returns the file that the renamed one replaced.
-    pub fn rename(&mut self, from: &str, to: &str) -> io::Result<Option<Arc<Mutex<FileContent>>>> {
+    pub(super) fn rename(&mut self, from: &str, to: &str) -> io::Result<Option<Arc<Mutex<FileContent>>>> {
         if from.is_empty() || to.is_empty() {
             return Err(Errno::INVAL.into());
         }
@@ -154,7 +154,7 @@ impl Namespace {
         Ok(replaced)
     }
 
-    pub fn remove(&mut self, path: &str) -> io::Result<NamespaceEntry> {
+    pub(super) fn remove(&mut self, path: &str) -> io::Result<NamespaceEntry> {
         if path.is_empty() {
             return Err(Errno::INVAL.into());
         }
@@ -166,7 +166,7 @@ impl Namespace {
         Ok(node)
     }
 
-    pub fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+    pub(super) fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         self.check_dir(dir)?;
         let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
         let below = self.live.range(prefix.clone()..).take_while(|(path, _)| path.starts_with(&prefix));
@@ -178,7 +178,7 @@ impl Namespace {
 
     /// Makes the changes in `dir` durable. A rename across directories also makes the earlier changes of the other
     /// directory durable.
-    pub fn sync(&mut self, dir: &str) -> io::Result<()> {
+    pub(super) fn sync(&mut self, dir: &str) -> io::Result<()> {
         self.check_dir(dir)?;
         let mut dirs = BTreeSet::from([dir.to_string()]);
         let mut chosen = vec![false; self.journal.len()];
@@ -196,7 +196,7 @@ impl Namespace {
     }
 
     /// Leaves one of the trees that a power failure may leave, its files crashed too.
-    pub fn crash(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
+    pub(super) fn crash(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
         // A file system with one journal loses the end of it; one without may lose the end of each directory.
         let one_journal = rng.coin();
         let lost_from = rng.up_to(self.journal.len());

@@ -5,11 +5,11 @@ pub(super) struct SplitMix64 {
 }
 
 impl SplitMix64 {
-    pub fn new(seed: u64) -> SplitMix64 {
+    pub(super) fn new(seed: u64) -> SplitMix64 {
         SplitMix64 { state: seed }
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,11 +18,11 @@ impl SplitMix64 {
     }
 
     /// Returns a number from 0 to `most`, both possible.
-    pub fn up_to(&mut self, most: usize) -> usize {
+    pub(super) fn up_to(&mut self, most: usize) -> usize {
         ((u128::from(self.next()) * (most as u128 + 1)) >> 64) as usize
     }
 
-    pub fn coin(&mut self) -> bool {
+    pub(super) fn coin(&mut self) -> bool {
         self.next() >> 63 == 1
     }
 }

@@ -40,7 +40,7 @@ const RUNS_MAX: usize = 1024;
 
 impl RaftLog {
     /// Creates a log that ends with `base`, all of it on disk.
-    pub fn new(base: OpId) -> RaftLog {
+    pub(super) fn new(base: OpId) -> RaftLog {
         RaftLog {
             entries: VecDeque::new(),
             bytes: 0,
@@ -50,21 +50,21 @@ impl RaftLog {
         }
     }
 
-    pub fn last(&self) -> OpId {
+    pub(super) fn last(&self) -> OpId {
         self.last
     }
 
-    pub fn durable(&self) -> u64 {
+    pub(super) fn durable(&self) -> u64 {
         self.durable
     }
 
     /// Marks all entries as durable.
-    pub fn set_durable(&mut self) {
+    pub(super) fn set_durable(&mut self) {
         self.durable = self.last.index;
     }
 
     /// The term of an entry; `None` if there is no such entry or its term is no longer known.
-    pub fn term_at(&self, index: u64) -> Option<Term> {
+    pub(super) fn term_at(&self, index: u64) -> Option<Term> {
         if index == 0 {
             return Some(0);
         }
@@ -76,18 +76,18 @@ impl RaftLog {
     }
 
     /// The entry's OpId, if its term is known.
-    pub fn op_at(&self, index: u64) -> Option<OpId> {
+    pub(super) fn op_at(&self, index: u64) -> Option<OpId> {
         self.term_at(index).map(|term| OpId { term, index })
     }
 
     /// Returns true if the log has an entry of this index and term.
-    pub fn holds(&self, op: OpId) -> bool {
+    pub(super) fn holds(&self, op: OpId) -> bool {
         self.term_at(op.index) == Some(op.term)
     }
 
     /// The last entry that a log ending with `theirs` can have too: not after its end, and not of a later term. `None`
     /// if no entry with a known term qualifies.
-    pub fn last_shareable(&self, theirs: OpId) -> Option<u64> {
+    pub(super) fn last_shareable(&self, theirs: OpId) -> Option<u64> {
         let mut limit = theirs.index.min(self.last.index);
         for (first, term) in self.runs.iter().rev() {
             if *first <= limit {
@@ -101,7 +101,7 @@ impl RaftLog {
     }
 
     /// Memory used by entries, in bytes.
-    pub fn byte_size(&self) -> usize {
+    pub(super) fn byte_size(&self) -> usize {
         let shared = self.entries.len() * BUFFER_BYTES;
         self.bytes + shared + self.entries.capacity() * size_of::<ReplicateEntry>()
     }
@@ -110,12 +110,12 @@ impl RaftLog {
         self.last.index + 1 - self.entries.len() as u64
     }
 
-    pub fn get(&self, index: u64) -> Option<&ReplicateEntry> {
+    pub(super) fn get(&self, index: u64) -> Option<&ReplicateEntry> {
         let at = index.checked_sub(self.first_held())?;
         self.entries.get(at as usize)
     }
 
-    pub fn append(&mut self, entry: ReplicateEntry) {
+    pub(super) fn append(&mut self, entry: ReplicateEntry) {
         assert_eq!(entry.op.index, self.last.index + 1, "log entries: indexes are contiguous");
         if self.last.term != entry.op.term {
             self.runs.push_back((entry.op.index, entry.op.term));
@@ -126,7 +126,7 @@ impl RaftLog {
     }
 
     /// Truncates everything after `index`, which must be in memory or right before it.
-    pub fn truncate_after(&mut self, index: u64) {
+    pub(super) fn truncate_after(&mut self, index: u64) {
         while self.last.index > index {
             let entry = self.entries.pop_back().expect("uncommitted entries are in memory");
             self.bytes -= entry.payload.len();
@@ -141,7 +141,7 @@ impl RaftLog {
 
     /// Records that the disk has everything up to `op`. Returns true if the durable index advances: the report of a
     /// truncated entry says nothing about the one in its place.
-    pub fn persisted(&mut self, op: OpId) -> bool {
+    pub(super) fn persisted(&mut self, op: OpId) -> bool {
         let advances = op.index > self.durable && self.holds(op);
         if advances {
             self.durable = op.index;
@@ -150,7 +150,7 @@ impl RaftLog {
     }
 
     /// Entries from `from` on that fit into `max_bytes`, at least one; `None` if the first is not in memory.
-    pub fn slice(&self, from: u64, max_bytes: usize) -> Option<Vec<ReplicateEntry>> {
+    pub(super) fn slice(&self, from: u64, max_bytes: usize) -> Option<Vec<ReplicateEntry>> {
         let start = from.checked_sub(self.first_held())? as usize;
         let (mut bytes, mut end) = (0, start);
         while let Some(entry) = self.entries.get(end) {
@@ -164,7 +164,7 @@ impl RaftLog {
     }
 
     /// Payload bytes of the entries after `index` up to and with `to`; `None` if some are not in memory.
-    pub fn bytes_between(&self, index: u64, to: u64) -> Option<usize> {
+    pub(super) fn bytes_between(&self, index: u64, to: u64) -> Option<usize> {
         let start = (index + 1).checked_sub(self.first_held())? as usize;
         let end = (to + 1).checked_sub(self.first_held())? as usize;
         (start <= end).then(|| self.entries.range(start..end).map(|entry| entry.payload.len()).sum())
@@ -172,7 +172,7 @@ impl RaftLog {
 
     /// Evicts entries that are committed and durable: those up to `all_have`, and more while they are more than
     /// `max_bytes`.
-    pub fn evict(&mut self, committed: u64, all_have: u64, max_bytes: usize) {
+    pub(super) fn evict(&mut self, committed: u64, all_have: u64, max_bytes: usize) {
         let limit = committed.min(self.durable);
         while let Some(first) = self.entries.front()
             && first.op.index <= limit

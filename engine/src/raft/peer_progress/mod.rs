@@ -77,7 +77,7 @@ enum CopyNeed {
 const SPARE_INFLIGHT: usize = 2;
 
 impl PeerProgress {
-    pub fn new(peer: Peer, base: u64) -> PeerProgress {
+    pub(super) fn new(peer: Peer, base: u64) -> PeerProgress {
         PeerProgress {
             peer,
             next: base + 1,
@@ -109,13 +109,13 @@ impl PeerProgress {
 
     /// Removes an update from those in flight when its result arrives. Returns false if it is none of them: then it
     /// describes a replica that may be gone since, and must be ignored.
-    pub fn on_response(&mut self, sent: u64) -> bool {
+    pub(super) fn on_response(&mut self, sent: u64) -> bool {
         let at = self.inflight.iter().position(|number| *number == sent);
         at.map(|at| self.inflight.remove(at)).is_some()
     }
 
     /// Records that the peer accepted an update.
-    pub fn accepted(&mut self, response: &UpdateResponse, log: &RaftLog) {
+    pub(super) fn accepted(&mut self, response: &UpdateResponse, log: &RaftLog) {
         (self.failures, self.broken) = (0, false);
         let op = response.last_received_current_leader;
         // An entry whose term is no longer known here is committed, and the same everywhere.
@@ -131,7 +131,7 @@ impl PeerProgress {
 
     /// Restarts after the last entry that is known to be the same, as the peer's log differs. `sent`: the number of the
     /// update that the peer rejected.
-    pub fn reset_next_index(&mut self, sent: u64, response: &UpdateResponse, log: &RaftLog) {
+    pub(super) fn reset_next_index(&mut self, sent: u64, response: &UpdateResponse, log: &RaftLog) {
         let same = if log.holds(response.last_received) {
             response.last_received.index
         } else {
@@ -162,7 +162,7 @@ impl PeerProgress {
     }
 
     /// Records that the peer is unreachable or cannot accept updates: retries later from its known position.
-    pub fn failed(&mut self, now: Instant, options: &RaftOptions) {
+    pub(super) fn failed(&mut self, now: Instant, options: &RaftOptions) {
         let wait = options.heartbeat_interval * (1 << self.failures.min(2));
         self.failures = self.failures.saturating_add(1);
         self.retry_at = now.after(wait.min(options.backoff_max));
@@ -175,7 +175,7 @@ impl PeerProgress {
     }
 
     /// Records that the peer has no replica, or none any more.
-    pub fn on_replica_missing(&mut self) {
+    pub(super) fn on_replica_missing(&mut self) {
         (self.matched, self.matched_term) = (0, 0);
         (self.unrecoverable, self.broken, self.gced_until) = (false, false, None);
         self.inflight.clear();
@@ -184,7 +184,7 @@ impl PeerProgress {
         }
     }
 
-    pub fn copy_begun(&mut self, begun: bool, now: Instant, options: &RaftOptions) {
+    pub(super) fn copy_begun(&mut self, begun: bool, now: Instant, options: &RaftOptions) {
         // In both cases the next update reports if the copy is done or must be requested again.
         self.copy = CopyNeed::No;
         self.failed(now, options);
@@ -201,7 +201,7 @@ impl PeerProgress {
     }
 
     /// Accepts entries read from the log. Entries beyond `committed` may be another leader's: the disk can be behind.
-    pub fn on_entries_read(
+    pub(super) fn on_entries_read(
         &mut self,
         from: u64,
         mut entries: Vec<ReplicateEntry>,
@@ -228,7 +228,7 @@ impl PeerProgress {
     }
 
     /// Records that log GC deleted the entries that the peer needs.
-    pub fn on_entries_gced(&mut self, from: u64, log: &RaftLog) {
+    pub(super) fn on_entries_gced(&mut self, from: u64, log: &RaftLog) {
         if self.reading_from == Some(from) {
             self.gced_until = Some(from);
             self.restart(self.base);
@@ -237,13 +237,13 @@ impl PeerProgress {
         }
     }
 
-    pub fn read_failed(&mut self, from: u64, now: Instant, options: &RaftOptions) {
+    pub(super) fn read_failed(&mut self, from: u64, now: Instant, options: &RaftOptions) {
         if self.reading_from == Some(from) {
             self.failed(now, options);
         }
     }
 
-    pub fn health(&self, now: Instant, options: &RaftOptions) -> PeerHealth {
+    pub(super) fn health(&self, now: Instant, options: &RaftOptions) -> PeerHealth {
         let since = self.last_response.or(self.first_sent).unwrap_or(now);
         let silent = now.since(since) >= options.follower_failed_after;
         match self.last_response {
@@ -254,7 +254,7 @@ impl PeerProgress {
         }
     }
 
-    pub fn status(&self, now: Instant, options: &RaftOptions) -> PeerStatus {
+    pub(super) fn status(&self, now: Instant, options: &RaftOptions) -> PeerStatus {
         PeerStatus {
             id: self.peer.id,
             member: self.peer.member,
@@ -265,7 +265,7 @@ impl PeerProgress {
     }
 
     /// Returns true if one update can carry all that the peer lacks.
-    pub fn is_caught_up(&self, committed: u64, log: &RaftLog, options: &RaftOptions) -> bool {
+    pub(super) fn is_caught_up(&self, committed: u64, log: &RaftLog, options: &RaftOptions) -> bool {
         let close = || {
             let lacking = log.bytes_between(self.matched, committed);
             lacking.is_some_and(|bytes| bytes <= options.batch_bytes_max)
@@ -274,7 +274,7 @@ impl PeerProgress {
     }
 
     /// Returns true for a learner that is to become a voter.
-    pub fn wants_promotion(&self) -> bool {
+    pub(super) fn wants_promotion(&self) -> bool {
         self.peer.member == MemberKind::NonVoter && self.peer.promote && !self.unrecoverable && !self.broken
     }
 
@@ -291,7 +291,7 @@ impl PeerProgress {
 
     /// Returns true if the peer has every entry and the commit index, and the next heartbeat can leave even without a
     /// response to the last one.
-    pub fn is_idle(&self, last: OpId, options: &RaftOptions) -> bool {
+    pub(super) fn is_idle(&self, last: OpId, options: &RaftOptions) -> bool {
         let has_all = self.matched == last.index && self.sent_commit == last.index && !self.probing;
         let healthy = self.reported == PeerHealth::Healthy && self.failures == 0 && self.copy == CopyNeed::No;
         has_all && healthy && !self.reader_waits && !self.is_full(options) && !self.wants_promotion()
@@ -301,7 +301,7 @@ impl PeerProgress {
         self.inflight.len() >= options.inflight_max + SPARE_INFLIGHT
     }
 
-    pub fn deadline(&self, options: &RaftOptions) -> Instant {
+    pub(super) fn deadline(&self, options: &RaftOptions) -> Instant {
         match self.copy {
             CopyNeed::Wanted => self.retry_at,
             CopyNeed::Asked => Instant(u64::MAX),
@@ -327,7 +327,7 @@ pub(super) struct UpdateContext<'a> {
 
 impl UpdateContext<'_> {
     /// Adds the messages that `to` is due now.
-    pub fn fill(
+    pub(super) fn fill(
         &self,
         to: &mut PeerProgress,
         sent: &mut u64,

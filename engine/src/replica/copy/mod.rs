@@ -265,11 +265,11 @@ mod superblock {
 
     use crate::tablet::superblock::Superblock;
 
-    pub fn serialize<S: Serializer>(meta: &Superblock, out: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(meta: &Superblock, out: S) -> Result<S::Ok, S::Error> {
         meta.encode().serialize(out)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Superblock, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Superblock, D::Error> {
         let bytes = Vec::<u8>::deserialize(input)?;
         Superblock::decode(&bytes).map_err(D::Error::custom)
     }

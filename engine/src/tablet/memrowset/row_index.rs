@@ -27,7 +27,7 @@ const STEPS: [usize; 2] = [64, 4096];
 
 /// Row ids in the order of their keys.
 #[derive(Default)]
-pub struct RowIndex {
+pub(super) struct RowIndex {
     first: Ordered,
     later: [OnceLock<Box<Ordered>>; STEPS.len()],
     /// Rebuild steps done; only the writer uses it.
@@ -42,7 +42,7 @@ struct Ordered {
 }
 
 /// A position between rows, for iteration.
-pub struct IndexPosition<'a> {
+pub(super) struct IndexPosition<'a> {
     ordered: &'a Ordered,
     cursor: TreeCursor,
 }
@@ -51,25 +51,25 @@ pub struct IndexPosition<'a> {
 impl RowIndex {
     /// Returns the row with this key. It is found if it was inserted before the call.
     #[inline]
-    pub fn find(&self, key: &[u8], store: &Store) -> Option<u32> {
+    pub(super) fn find(&self, key: &[u8], store: &Store) -> Option<u32> {
         let ordered = self.newest();
         ordered.tree.find(key, &ordered.keys(store))
     }
 
     /// Returns the position of the first row whose key is not below `key`; see [`RowTree::seek`].
-    pub fn seek(&self, key: &[u8], store: &Store) -> IndexPosition<'_> {
+    pub(super) fn seek(&self, key: &[u8], store: &Store) -> IndexPosition<'_> {
         let ordered = self.newest();
         IndexPosition { ordered, cursor: ordered.tree.seek(key, &ordered.keys(store)) }
     }
 
     /// Returns the bytes allocated.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let later = |rebuilt: &Ordered| size_of::<Ordered>() + rebuilt.bytes();
         self.first.bytes() + self.rebuilt().map(later).sum::<usize>()
     }
 
     /// Returns the bytes that the next insert may allocate, if there are `rows` rows.
-    pub fn next_bytes(&self, rows: usize) -> usize {
+    pub(super) fn next_bytes(&self, rows: usize) -> usize {
         let rebuild_bytes = match self.steps.load(Ordering::Relaxed) {
             all if all == STEPS.len() => 0,
             _ => size_of::<Ordered>() + KEY_BYTES_MAX + RowTree::bytes_in_order(rows),
@@ -92,7 +92,7 @@ impl RowIndex {
 impl RowIndex {
     /// Returns the row with this key, or the position to pass to [`RowIndex::insert`].
     #[inline]
-    pub fn slot_of(&self, key: &[u8], store: &Store) -> Result<u32, InsertPosition> {
+    pub(super) fn slot_of(&self, key: &[u8], store: &Store) -> Result<u32, InsertPosition> {
         let ordered = self.newest();
         ordered.tree.slot_of(key, &ordered.keys(store))
     }
@@ -100,13 +100,13 @@ impl RowIndex {
     /// Inserts `row` with key `key` at the position that [`RowIndex::slot_of`] returned. Nothing may be done in
     /// between.
     #[inline]
-    pub fn insert(&self, slot: InsertPosition, row: u32, key: &[u8], store: &Store) {
+    pub(super) fn insert(&self, slot: InsertPosition, row: u32, key: &[u8], store: &Store) {
         let ordered = self.newest();
         ordered.tree.insert(slot, row, key, &ordered.keys(store));
     }
 
     /// Rebuilds the tree if there are enough rows for the next step and their common prefix has changed.
-    pub fn fit(&self, store: &Store) {
+    pub(super) fn fit(&self, store: &Store) {
         let step = self.steps.load(Ordering::Relaxed);
         if STEPS.get(step).is_none_or(|rows| store.rows.len() < *rows) {
             return;
@@ -141,7 +141,7 @@ fn common<'a>(rows: &[u32], store: &'a Store) -> &'a [u8] {
 
 impl IndexPosition<'_> {
     /// Returns the row at the position and advances it; `None` at the end.
-    pub fn next(&mut self, store: &Store) -> Option<u32> {
+    pub(super) fn next(&mut self, store: &Store) -> Option<u32> {
         self.ordered.tree.next(&mut self.cursor, &self.ordered.keys(store))
     }
 }

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Most bytes of a chunk, unless a single element is larger.
-pub const CHUNK_BYTES_MAX: usize = 256 << 10;
+pub(crate) const CHUNK_BYTES_MAX: usize = 256 << 10;
 
 /// Chunks that are found without another indirection.
 const NEAR: usize = if cfg!(loom) { 2 } else { 8 };
@@ -28,7 +28,7 @@ const FAR: usize = 20;
 type Block<C> = Box<[OnceLock<C>]>;
 
 /// Directory of chunks by number; each is created once.
-pub struct ChunkDirectory<C> {
+pub(crate) struct ChunkDirectory<C> {
     near: [OnceLock<C>; NEAR],
     far: OnceLock<Box<[OnceLock<Block<C>>; FAR]>>,
     /// Bytes of `far` and its blocks.
@@ -47,7 +47,7 @@ impl<C> Default for ChunkDirectory<C> {
 
 impl<C> ChunkDirectory<C> {
     #[inline]
-    pub fn get(&self, chunk: usize) -> Option<&C> {
+    pub(crate) fn get(&self, chunk: usize) -> Option<&C> {
         match self.near.get(chunk) {
             Some(near) => near.get(),
             None => {
@@ -58,7 +58,7 @@ impl<C> ChunkDirectory<C> {
     }
 
     /// Returns the chunk, creating it if needed. Only the writer calls this.
-    pub fn get_or_create(&self, chunk: usize, create: impl FnOnce() -> C) -> &C {
+    pub(crate) fn get_or_create(&self, chunk: usize, create: impl FnOnce() -> C) -> &C {
         let slot = match self.near.get(chunk) {
             Some(near) => near,
             None => {
@@ -74,12 +74,12 @@ impl<C> ChunkDirectory<C> {
     }
 
     /// Returns the bytes allocated, without the chunks.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes that creating this chunk, the next one, allocates in addition to the chunk.
-    pub fn bytes_for(&self, chunk: usize) -> usize {
+    pub(crate) fn bytes_for(&self, chunk: usize) -> usize {
         let Some(far) = chunk.checked_sub(NEAR) else { return 0 };
         let (block, _) = doubling::<FAR_FIRST>(far);
         let of_block = (FAR_FIRST << block) * size_of::<OnceLock<C>>();
@@ -93,7 +93,7 @@ impl<C> ChunkDirectory<C> {
 
 /// A growing list of `T`s with one writer and any number of readers. The first chunk has `FIRST` elements, a power of
 /// two.
-pub struct Arena<T, const FIRST: usize = 4> {
+pub(crate) struct Arena<T, const FIRST: usize = 4> {
     chunks: ChunkDirectory<Box<[T]>>,
     len: AtomicUsize,
     /// Elements that fit into the allocated chunks.
@@ -118,7 +118,7 @@ impl<T: Default, const FIRST: usize> Arena<T, FIRST> {
 
     /// Appends an element that `fill` completes, and returns its number. Only the writer may call this: two calls at
     /// once would fill the same element.
-    pub fn push(&self, fill: impl FnOnce(&T)) -> u32 {
+    pub(crate) fn push(&self, fill: impl FnOnce(&T)) -> u32 {
         let index = self.len();
         let number = u32::try_from(index).expect("a store has fewer than 2^32 elements");
         let (chunk, at) = Self::locate(index);
@@ -134,23 +134,23 @@ impl<T: Default, const FIRST: usize> Arena<T, FIRST> {
 
     /// Returns an element by the number that [`Arena::push`] returned.
     #[inline]
-    pub fn get(&self, number: u32) -> &T {
+    pub(crate) fn get(&self, number: u32) -> &T {
         let (chunk, at) = Self::locate(number as usize);
         &self.chunks.get(chunk).expect("the number is of an added element")[at]
     }
 
     /// Returns the number of complete elements.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
     /// Returns the bytes allocated, without those that elements own elsewhere.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.capacity.load(Ordering::Relaxed) * size_of::<T>() + self.chunks.bytes()
     }
 
     /// Returns the bytes of the next allocation.
-    pub fn next_bytes(&self) -> usize {
+    pub(crate) fn next_bytes(&self) -> usize {
         let (chunk, _) = Self::locate(self.capacity.load(Ordering::Relaxed));
         Self::chunk_len(chunk) * size_of::<T>() + self.chunks.bytes_for(chunk)
     }

@@ -23,7 +23,7 @@ const FIRST: usize = if cfg!(loom) { 4 } else { 64 };
 const DOUBLINGS: usize = if cfg!(loom) { 1 } else { (CHUNK_BYTES_MAX / FIRST).ilog2() as usize };
 
 /// Runs of bytes, with one writer and any number of readers.
-pub struct ByteArena {
+pub(crate) struct ByteArena {
     chunks: ChunkDirectory<Chunk>,
     /// Position below which all bytes are complete.
     end: AtomicU64,
@@ -57,7 +57,7 @@ impl Default for ByteArena {
 
 impl ByteArena {
     /// Appends a run and returns its position. Panics if two threads push at once, because there is only one writer.
-    pub fn push(&self, run: &[u8]) -> u64 {
+    pub(crate) fn push(&self, run: &[u8]) -> u64 {
         assert!(!self.writing.swap(true, Ordering::Acquire), "a store has one writer");
         let (number, at, stored) = self.next_location(run.len());
         let target = stored.range(at, run.len(), true).as_ptr();
@@ -73,7 +73,7 @@ impl ByteArena {
 
     /// Returns the `len` bytes from `position` on. Panics unless they are within one chunk and were pushed.
     #[inline]
-    pub fn get(&self, position: u64, len: usize) -> &[u8] {
+    pub(crate) fn get(&self, position: u64, len: usize) -> &[u8] {
         if len == 0 {
             return &[];
         }
@@ -89,7 +89,7 @@ impl ByteArena {
 
     /// Prefetches the byte at this position.
     #[inline]
-    pub fn prefetch(&self, position: u64) {
+    pub(crate) fn prefetch(&self, position: u64) {
         let (chunk, at) = locate(position);
         if let Some(byte) = self.chunks.get(chunk).and_then(|stored| stored.bytes.get(at)) {
             prefetch(byte);
@@ -97,12 +97,12 @@ impl ByteArena {
     }
 
     /// Returns the bytes allocated.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed) + self.chunks.bytes()
     }
 
     /// Returns the bytes of the next allocation, unless the run is longer.
-    pub fn next_bytes(&self) -> usize {
+    pub(crate) fn next_bytes(&self) -> usize {
         let (chunk, at) = locate(self.end.load(Ordering::Relaxed));
         let next = if at == 0 && self.chunks.get(chunk).is_none() { chunk } else { chunk + 1 };
         usual_len(next) + self.chunks.bytes_for(next)

@@ -12,16 +12,16 @@
 //!
 //! Not here: the meaning of rows and row changes (`memrowset`, `deltamemstore`).
 
-pub mod arena;
-pub mod byte_arena;
+pub(super) mod arena;
+pub(super) mod byte_arena;
 #[cfg(all(test, loom))]
 mod loom;
-pub mod mutations;
-pub mod node;
-pub mod tree;
+pub(super) mod mutations;
+pub(super) mod node;
+pub(super) mod tree;
 
 /// No row, no mutation, no node.
-pub const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// Bytes of a cache line.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -29,7 +29,7 @@ const LINE: usize = 64;
 
 /// Prefetches a value. This changes only the time of reading it.
 #[inline]
-pub fn prefetch<T>(value: &T) {
+pub(super) fn prefetch<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for at in (0..size_of::<T>()).step_by(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -43,7 +43,7 @@ pub fn prefetch<T>(value: &T) {
 
 /// Proptest settings. Miri is about a thousand times slower, and has no files to store regressions in.
 #[cfg(all(test, not(loom)))]
-pub fn testing() -> proptest::prelude::ProptestConfig {
+pub(super) fn testing() -> proptest::prelude::ProptestConfig {
     let failure_persistence = match cfg!(miri) {
         true => None,
         false => proptest::prelude::ProptestConfig::default().failure_persistence,

@@ -15,7 +15,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::time::Timestamp;
 
 /// A row's mutations: numbers of the first and the last, `NONE` if there are none.
-pub struct MutationList {
+pub(crate) struct MutationList {
     first: AtomicU32,
     last: AtomicU32,
 }
@@ -27,14 +27,14 @@ impl Default for MutationList {
 }
 
 impl MutationList {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first.load(Ordering::Acquire) == NONE
     }
 }
 
 /// The mutations of a store, in insertion order.
 #[derive(Default)]
-pub struct MutationStore {
+pub(crate) struct MutationStore {
     records: Arena<Record>,
     changes: ByteArena,
 }
@@ -52,13 +52,13 @@ struct Record {
 }
 
 /// Bytes of a mutation without its row change.
-pub const RECORD_BYTES: usize = size_of::<Record>();
+pub(crate) const RECORD_BYTES: usize = size_of::<Record>();
 
 const _: () = assert!(cfg!(loom) || RECORD_BYTES == 32);
 
 /// One row change of one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mutation<'a> {
+pub(crate) struct Mutation<'a> {
     pub ts: Timestamp,
     pub row: u32,
     pub deletes: bool,
@@ -68,7 +68,7 @@ pub struct Mutation<'a> {
 impl MutationStore {
     /// Adds a row change of `row`, whose list is `list`, after those with the same or a lower timestamp. Only the
     /// writer calls this.
-    pub fn add(&self, list: &MutationList, row: u32, ts: Timestamp, change: &[u8], deletes: bool) {
+    pub(crate) fn add(&self, list: &MutationList, row: u32, ts: Timestamp, change: &[u8], deletes: bool) {
         let position = self.changes.push(change);
         let before = self.last_until(list, ts);
         let link = before.map_or(&list.first, |before| &self.records.get(before).next);
@@ -95,12 +95,12 @@ impl MutationStore {
     }
 
     /// Returns a row's mutations, oldest first: all that were added before the call, and possibly later ones.
-    pub fn of<'a>(&'a self, list: &MutationList) -> impl Iterator<Item = Mutation<'a>> {
+    pub(crate) fn of<'a>(&'a self, list: &MutationList) -> impl Iterator<Item = Mutation<'a>> {
         self.numbers(list).map(|number| self.get(number))
     }
 
     /// Returns a row's mutations, newest first: all that were added before the call, and possibly later ones.
-    pub fn newest_first<'a>(&'a self, list: &MutationList) -> impl Iterator<Item = Mutation<'a>> {
+    pub(crate) fn newest_first<'a>(&'a self, list: &MutationList) -> impl Iterator<Item = Mutation<'a>> {
         let mut at = list.last.load(Ordering::Acquire);
         std::iter::from_fn(move || {
             let number = Some(at).filter(|at| *at != NONE)?;
@@ -110,7 +110,7 @@ impl MutationStore {
     }
 
     /// Returns a row's last mutation.
-    pub fn last(&self, list: &MutationList) -> Option<Mutation<'_>> {
+    pub(crate) fn last(&self, list: &MutationList) -> Option<Mutation<'_>> {
         Some(list.last.load(Ordering::Acquire)).filter(|last| *last != NONE).map(|last| self.get(last))
     }
 
@@ -124,7 +124,7 @@ impl MutationStore {
     }
 
     /// Returns a mutation by its number in insertion order.
-    pub fn get(&self, number: u32) -> Mutation<'_> {
+    pub(crate) fn get(&self, number: u32) -> Mutation<'_> {
         let record = self.records.get(number);
         let len_deletes = record.len_deletes.load(Ordering::Relaxed);
         Mutation {
@@ -135,17 +135,17 @@ impl MutationStore {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
     /// Returns the bytes allocated.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.records.bytes() + self.changes.bytes()
     }
 
     /// Returns the bytes that the next mutation may allocate, unless its row change is longer than a chunk.
-    pub fn next_bytes(&self) -> usize {
+    pub(crate) fn next_bytes(&self) -> usize {
         self.records.next_bytes() + self.changes.next_bytes()
     }
 }

@@ -17,10 +17,10 @@ use super::NONE;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Entries of a node. With 14, a node's fields fill three cache lines, and its order fits into a word.
-pub const CAPACITY: usize = if cfg!(loom) { 3 } else { 14 };
+pub(crate) const CAPACITY: usize = if cfg!(loom) { 3 } else { 14 };
 
 /// Access to the keys of rows.
-pub trait KeySource {
+pub(crate) trait KeySource {
     type Key: ?Sized;
 
     /// Returns a prefix that decides most comparisons. Invariant: of two keys, the lower one's prefix is not higher.
@@ -35,14 +35,14 @@ pub trait KeySource {
 
 /// A key's prefix and the key's row.
 #[derive(Debug, Clone, Copy)]
-pub struct LeafEntry {
+pub(crate) struct LeafEntry {
     pub prefix: u64,
     pub row: u32,
 }
 
 /// A leaf, or the part of a branch that has the layout of a leaf.
 #[repr(C, align(64))]
-pub struct LeafNode {
+pub(crate) struct LeafNode {
     order: AtomicU64,
     splits: AtomicU64,
     prefixes: [AtomicU64; CAPACITY],
@@ -54,14 +54,14 @@ pub struct LeafNode {
 /// A branch. Entry `i` is the lowest key below `children[i]`. Entry 0 of the leftmost branch of a level covers
 /// everything lower and is not compared.
 #[repr(C)]
-pub struct BranchNode {
+pub(crate) struct BranchNode {
     node: LeafNode,
     children: [AtomicU32; CAPACITY],
 }
 
 /// Result of a search for a key in a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeSearch {
+pub(crate) enum NodeSearch {
     /// The entry with the key exists.
     Row(u32),
     /// The key belongs before entry `at`, or after the last one if `is_last`: in this node or in a node to the right.
@@ -70,7 +70,7 @@ pub enum NodeSearch {
 
 /// The rows of a leaf at one point in time.
 #[derive(Debug, Clone, Copy)]
-pub struct LeafRows {
+pub(crate) struct LeafRows {
     pub rows: [u32; CAPACITY],
     pub len: usize,
     pub next: u32,
@@ -82,7 +82,7 @@ impl LeafRows {
     /// Returns the number of rows of the leaf to the right that are among these. There are some if this leaf was read
     /// before a split dropped its upper entries. Usually the prefixes show that there are none, and no key is read from
     /// memory.
-    pub fn seen_of<K: KeySource>(&self, right: &LeafRows, keys: &K) -> usize {
+    pub(crate) fn seen_of<K: KeySource>(&self, right: &LeafRows, keys: &K) -> usize {
         let (Some((_, ours)), Some((theirs, _))) = (self.prefixes, right.prefixes) else { return 0 };
         if ours < theirs {
             return 0;
@@ -146,18 +146,18 @@ impl Default for BranchNode {
 impl LeafNode {
     /// Returns the node to the right, or `NONE` if this is the last one. Order: readers read it after the entries. An
     /// entry that has moved away is at or after the start of that node.
-    pub fn next(&self) -> u32 {
+    pub(crate) fn next(&self) -> u32 {
         self.next.load(Ordering::Acquire)
     }
 
     /// Returns true if all of this node's keys are above `key`. The node must not be the leftmost of its level.
     #[inline]
-    pub fn is_above<K: KeySource>(&self, prefix: u64, key: &K::Key, keys: &K) -> bool {
+    pub(crate) fn is_above<K: KeySource>(&self, prefix: u64, key: &K::Key, keys: &K) -> bool {
         self.compare(0, prefix, key, keys).is_gt()
     }
 
     /// Searches `key` among the entries of a leaf.
-    pub fn search<K: KeySource>(&self, prefix: u64, key: &K::Key, keys: &K) -> NodeSearch {
+    pub(crate) fn search<K: KeySource>(&self, prefix: u64, key: &K::Key, keys: &K) -> NodeSearch {
         self.read(|order| {
             let len = order.len();
             if len > 0 && self.compare(order.slot(len - 1), prefix, key, keys).is_lt() {
@@ -177,7 +177,7 @@ impl LeafNode {
     }
 
     /// Returns all rows in order.
-    pub fn rows(&self) -> LeafRows {
+    pub(crate) fn rows(&self) -> LeafRows {
         self.read(|order| {
             let (mut rows, len) = ([NONE; CAPACITY], order.len());
             rows.iter_mut().take(len).enumerate().for_each(|(at, row)| *row = self.row(order.slot(at)));
@@ -214,17 +214,17 @@ impl LeafNode {
 
 /// Operations of the one writer.
 impl LeafNode {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order().len()
     }
 
-    pub fn entry(&self, at: usize) -> LeafEntry {
+    pub(crate) fn entry(&self, at: usize) -> LeafEntry {
         let slot = self.order().slot(at);
         LeafEntry { prefix: self.prefixes[slot].load(Ordering::Relaxed), row: self.row(slot) }
     }
 
     /// Adds an entry before entry `at`. The node must not be full.
-    pub fn insert(&self, at: usize, entry: LeafEntry) {
+    pub(crate) fn insert(&self, at: usize, entry: LeafEntry) {
         let order = self.order();
         let slot = order.slot(order.len());
         self.prefixes[slot].store(entry.prefix, Ordering::Release);
@@ -232,12 +232,12 @@ impl LeafNode {
         self.order.store(order.with_entry(at).0, Ordering::Release);
     }
 
-    pub fn set_next(&self, next: u32) {
+    pub(crate) fn set_next(&self, next: u32) {
         self.next.store(next, Ordering::Release);
     }
 
     /// Drops the entries from `len` on, which must be in a node to the right that readers can reach.
-    pub fn keep_first(&self, len: usize) {
+    pub(crate) fn keep_first(&self, len: usize) {
         self.order.store(self.order().first(len).0, Ordering::Release);
         self.splits.store(self.splits.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
@@ -248,12 +248,12 @@ impl LeafNode {
 }
 
 impl BranchNode {
-    pub fn node(&self) -> &LeafNode {
+    pub(crate) fn node(&self) -> &LeafNode {
         &self.node
     }
 
     /// Returns the child that covers `key`, its index, and true if it is the last one: then `key` may be further right.
-    pub fn child_of<K: KeySource>(&self, prefix: u64, key: &K::Key, keys: &K) -> (u32, usize, bool) {
+    pub(crate) fn child_of<K: KeySource>(&self, prefix: u64, key: &K::Key, keys: &K) -> (u32, usize, bool) {
         self.node.read(|order| {
             let (mut low, mut high) = (1, order.len());
             while low < high {
@@ -268,12 +268,12 @@ impl BranchNode {
     }
 
     /// Returns the child of entry `at`. Only the writer calls this.
-    pub fn child(&self, at: usize) -> u32 {
+    pub(crate) fn child(&self, at: usize) -> u32 {
         self.children[self.node.order().slot(at)].load(Ordering::Relaxed)
     }
 
     /// Adds an entry and its child before entry `at`. Only the writer calls this, and the node must not be full.
-    pub fn insert(&self, at: usize, entry: LeafEntry, child: u32) {
+    pub(crate) fn insert(&self, at: usize, entry: LeafEntry, child: u32) {
         let order = self.node.order();
         self.children[order.slot(order.len())].store(child, Ordering::Release);
         self.node.insert(at, entry);

@@ -32,10 +32,10 @@ const LEVELS_MAX: usize = if cfg!(loom) { 32 } else { 16 };
 
 /// Upper bound of the bytes that one more row adds to the tree: a split of a leaf and of the branch above. More splits
 /// are very rare.
-pub const ENTRY_BYTES_MAX: usize = size_of::<LeafNode>() + size_of::<BranchNode>() * 5 / 4;
+pub(crate) const ENTRY_BYTES_MAX: usize = size_of::<LeafNode>() + size_of::<BranchNode>() * 5 / 4;
 
 /// Row ids in the order of their keys.
-pub struct RowTree {
+pub(crate) struct RowTree {
     leaves: Arena<LeafNode, 1>,
     branches: Arena<BranchNode, 1>,
     /// Levels of branches above the leaves, and the number of the topmost node.
@@ -46,7 +46,7 @@ pub struct RowTree {
 
 /// A position between rows, for iteration.
 #[derive(Debug, Clone, Copy)]
-pub struct TreeCursor {
+pub(crate) struct TreeCursor {
     /// The leaf's rows as of when the cursor reached it.
     leaf: LeafRows,
     at: usize,
@@ -77,7 +77,7 @@ impl Default for RowTree {
 /// Operations of readers.
 impl RowTree {
     /// Returns the row with this key. It is found if it was inserted before the call.
-    pub fn find<K: KeySource>(&self, key: &K::Key, keys: &K) -> Option<u32> {
+    pub(crate) fn find<K: KeySource>(&self, key: &K::Key, keys: &K) -> Option<u32> {
         match self.locate(key, keys).1 {
             NodeSearch::Row(row) => Some(row),
             NodeSearch::At { .. } => None,
@@ -86,7 +86,7 @@ impl RowTree {
 
     /// Returns a cursor at the first row whose key is not below `key`. The cursor returns every row inserted before
     /// this call, and possibly later ones.
-    pub fn seek<K: KeySource>(&self, key: &K::Key, keys: &K) -> TreeCursor {
+    pub(crate) fn seek<K: KeySource>(&self, key: &K::Key, keys: &K) -> TreeCursor {
         let prefix = keys.prefix(key);
         let mut number = self.descend(prefix, key, keys, &mut Path::default());
         loop {
@@ -100,7 +100,7 @@ impl RowTree {
     }
 
     /// Returns the row at the cursor and advances it; `None` at the end.
-    pub fn next<K: KeySource>(&self, cursor: &mut TreeCursor, keys: &K) -> Option<u32> {
+    pub(crate) fn next<K: KeySource>(&self, cursor: &mut TreeCursor, keys: &K) -> Option<u32> {
         loop {
             if cursor.at < cursor.leaf.len {
                 cursor.at += 1;
@@ -120,17 +120,17 @@ impl RowTree {
     }
 
     /// Returns the bytes allocated.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.leaves.bytes() + self.branches.bytes()
     }
 
     /// Returns the bytes that the next insert may allocate.
-    pub fn next_bytes(&self) -> usize {
+    pub(crate) fn next_bytes(&self) -> usize {
         self.leaves.next_bytes() + self.branches.next_bytes()
     }
 
     /// Returns an upper bound of the bytes of `rows` rows that are inserted in key order.
-    pub fn bytes_in_order(rows: usize) -> usize {
+    pub(crate) fn bytes_in_order(rows: usize) -> usize {
         let leaves = rows.div_ceil(CAPACITY).max(1);
         let branches = leaves.div_ceil(CAPACITY - 1) + LEVELS_MAX;
         // The last chunk of each list may be half empty.
@@ -181,7 +181,7 @@ impl RowTree {
 /// Operations of the one writer.
 impl RowTree {
     /// Returns the row with this key, or the position to pass to [`RowTree::insert`].
-    pub fn slot_of<K: KeySource>(&self, key: &K::Key, keys: &K) -> Result<u32, InsertPosition> {
+    pub(crate) fn slot_of<K: KeySource>(&self, key: &K::Key, keys: &K) -> Result<u32, InsertPosition> {
         let prefix = keys.prefix(key);
         let (leaf, found) = match self.hinted_leaf(prefix, key, keys) {
             Some(leaf) => (leaf, self.leaves.get(leaf).search(prefix, key, keys)),
@@ -195,7 +195,7 @@ impl RowTree {
 
     /// Inserts `row` with key `key` at the position that [`RowTree::slot_of`] returned. Nothing may be inserted in
     /// between.
-    pub fn insert<K: KeySource>(&self, slot: InsertPosition, row: u32, key: &K::Key, keys: &K) {
+    pub(crate) fn insert<K: KeySource>(&self, slot: InsertPosition, row: u32, key: &K::Key, keys: &K) {
         let entry = LeafEntry { prefix: keys.prefix(key), row };
         let leaf = self.leaves.get(slot.leaf);
         if leaf.len() < CAPACITY {

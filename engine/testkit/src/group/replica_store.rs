@@ -132,7 +132,7 @@ impl ReplicaStore {
 }
 
 /// Returns the superblock of a tablet without rows.
-pub fn superblock() -> Superblock {
+pub(super) fn superblock() -> Superblock {
     let schema = Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int32)], 1).expect("a key is enough");
     let (how, range) = (PartitionSchema::default(), Partition::default());
     Superblock::new(TABLET, TABLET, "t", schema, 0, how, range)

@@ -15,7 +15,7 @@ use engine::disk::{Disk, DiskFile, DiskSpace};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// A disk whose blocking calls delay no other task.
-pub struct BlockingDisk<D>(pub D);
+pub(super) struct BlockingDisk<D>(pub D);
 
 /// Runs `wait` without delaying other tasks, if the runtime has other threads to run them.
 fn run_blocking<R>(wait: impl FnOnce() -> R) -> R {

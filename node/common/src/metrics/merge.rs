@@ -7,7 +7,7 @@ use super::snapshot::{Entity, MetricValue, Sample};
 
 /// An entity of the reply; merged ones may be of a kind that the server does not have.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MergedEntity {
+pub(super) struct MergedEntity {
     pub kind: String,
     pub id: String,
     pub attributes: BTreeMap<&'static str, String>,
@@ -22,7 +22,7 @@ impl From<Entity> for MergedEntity {
 }
 
 /// Merges entities by the first rule of their kind; entities without a rule, or without its attribute, stay.
-pub fn merge(entities: Vec<Entity>, rules: &[MergeRule]) -> Vec<MergedEntity> {
+pub(super) fn merge(entities: Vec<Entity>, rules: &[MergeRule]) -> Vec<MergedEntity> {
     let mut kept = Vec::new();
     let mut merged: BTreeMap<(String, String), MergedEntity> = BTreeMap::new();
     for entity in entities {

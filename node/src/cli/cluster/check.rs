@@ -20,7 +20,7 @@ use crate::cli::output::table as text_table;
 /// Health of a tablet, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum TabletHealth {
+pub(super) enum TabletHealth {
     Healthy,
     Recovering,
     UnderReplicated,
@@ -43,7 +43,7 @@ impl TabletHealth {
 }
 
 #[derive(Debug, Serialize)]
-pub struct CheckedServer {
+pub(super) struct CheckedServer {
     id: String,
     address: String,
     state: String,
@@ -53,7 +53,7 @@ pub struct CheckedServer {
 }
 
 #[derive(Debug, Serialize)]
-pub struct CheckedReplica {
+pub(super) struct CheckedReplica {
     server: String,
     address: String,
     state: String,
@@ -62,7 +62,7 @@ pub struct CheckedReplica {
 }
 
 #[derive(Debug, Serialize)]
-pub struct CheckedTablet {
+pub(super) struct CheckedTablet {
     id: String,
     health: TabletHealth,
     reason: String,
@@ -70,7 +70,7 @@ pub struct CheckedTablet {
 }
 
 #[derive(Debug, Serialize)]
-pub struct CheckedTable {
+pub(super) struct CheckedTable {
     name: String,
     replicas: usize,
     health: TabletHealth,
@@ -81,7 +81,7 @@ pub struct CheckedTable {
 
 /// Result of a check. Errors make the command fail, warnings do not.
 #[derive(Debug, Serialize)]
-pub struct ClusterReport {
+pub(super) struct ClusterReport {
     masters: Vec<CheckedServer>,
     tablet_servers: Vec<CheckedServer>,
     tables: Vec<CheckedTable>,
@@ -90,7 +90,7 @@ pub struct ClusterReport {
 }
 
 /// Evaluates an observation.
-pub fn check(seen: &Observation) -> ClusterReport {
+pub(super) fn check(seen: &Observation) -> ClusterReport {
     let mut report = ClusterReport {
         masters: Vec::new(),
         tablet_servers: Vec::new(),
@@ -281,11 +281,11 @@ fn health_of(seen: &Observation, wanted: usize, tablet: &TabletReplicas) -> (Tab
 }
 
 impl ClusterReport {
-    pub fn to_json(&self) -> String {
+    pub(super) fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("the report holds only what JSON can write") + "\n"
     }
 
-    pub fn to_text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let servers = |list: &[CheckedServer]| {
             let row = |server: &CheckedServer| {
                 let CheckedServer { id, address, state, version, replicas, leaders } = server;

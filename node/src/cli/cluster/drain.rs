@@ -22,7 +22,7 @@ use crate::cli::output::print;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Takes a server out of use: no new replicas, no leaders. Returns when every tablet can do without the server.
-pub async fn drain(env: &Env, client: &Client, matches: &ArgMatches) -> Result<()> {
+pub(super) async fn drain(env: &Env, client: &Client, matches: &ArgMatches) -> Result<()> {
     let server = find_server(client, text(matches, "server").expect("it is required")).await?;
     let deadline = env.now().mono.after(Duration::from_secs(number(matches, "timeout")));
     client.set_maintenance(server.id, true).await?;
@@ -74,7 +74,7 @@ fn dependents(seen: &Observation, server: PeerId) -> Vec<(TabletId, usize)> {
 }
 
 /// Puts a drained server back into use.
-pub async fn undrain(client: &Client, matches: &ArgMatches) -> Result<()> {
+pub(super) async fn undrain(client: &Client, matches: &ArgMatches) -> Result<()> {
     let server = find_server(client, text(matches, "server").expect("it is required")).await?;
     client.quiesce(&address(&server), Some(false)).await?;
     client.set_maintenance(server.id, false).await?;
@@ -83,7 +83,7 @@ pub async fn undrain(client: &Client, matches: &ArgMatches) -> Result<()> {
 }
 
 /// Moves every replica to other servers. Returns when the server holds none.
-pub async fn decommission(env: &Env, client: &Client, matches: &ArgMatches) -> Result<()> {
+pub(super) async fn decommission(env: &Env, client: &Client, matches: &ArgMatches) -> Result<()> {
     let server = find_server(client, text(matches, "server").expect("it is required")).await?;
     check_enough(client, &server).await?;
     client.set_maintenance(server.id, true).await?;

@@ -28,7 +28,7 @@ pub struct ClusterCommand {
 
 const SERVER_HELP: &str = "Id of the tablet server, the beginning of its id, or its address";
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     let of_server = |name, about| base(name, about).arg(required("server", "SERVER", SERVER_HELP));
     let format =
         || option("format", "FORMAT", "text or json").value_parser(["text", "json"]).default_value("text");
@@ -102,7 +102,7 @@ fn rebalance() -> Command {
 }
 
 /// Returns the command in `matches` of [`command`].
-pub fn parse(matches: &ArgMatches) -> ClusterCommand {
+pub(super) fn parse(matches: &ArgMatches) -> ClusterCommand {
     ClusterCommand { matches: matches.clone() }
 }
 

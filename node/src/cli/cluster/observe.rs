@@ -10,7 +10,7 @@ use nyala_client::cluster_admin::{LocalReplica, MasterInfo, QuiescingStatus, Raf
 use nyala_client::replica_admin::{ServerInfo, TabletReplicas};
 
 /// A tablet server and its answers.
-pub struct ObservedServer {
+pub(super) struct ObservedServer {
     pub info: ServerInfo,
     /// Identity, or the reason that there is no answer.
     pub status: Result<ServerStatus, String>,
@@ -20,36 +20,36 @@ pub struct ObservedServer {
 }
 
 impl ObservedServer {
-    pub fn address(&self) -> String {
+    pub(super) fn address(&self) -> String {
         address(&self.info)
     }
 
     /// Returns the number of replicas with data.
-    pub fn count_replicas(&self) -> usize {
+    pub(super) fn count_replicas(&self) -> usize {
         self.replicas.values().filter(|replica| !replica.tombstoned).count()
     }
 }
 
-pub struct ObservedTable {
+pub(super) struct ObservedTable {
     pub name: String,
     /// Replicas that each tablet should have.
     pub wanted: usize,
     pub tablets: Vec<TabletReplicas>,
 }
 
-pub struct Observation {
+pub(super) struct Observation {
     /// Masters with their identity, or the reason that there is no answer.
     pub masters: Vec<(MasterInfo, Result<ServerStatus, String>)>,
     pub servers: Vec<ObservedServer>,
     pub tables: Vec<ObservedTable>,
 }
 
-pub fn address(server: &ServerInfo) -> String {
+pub(super) fn address(server: &ServerInfo) -> String {
     format!("{}:{}", server.host, server.port)
 }
 
 /// Asks the masters and all servers; a server that does not reply is part of the answer.
-pub async fn observe(client: &Client) -> Result<Observation> {
+pub(super) async fn observe(client: &Client) -> Result<Observation> {
     let masters = client.masters().await?;
     let replies = join_all(masters.iter().map(async |master| match &master.error {
         Some(error) => Err(error.clone()),
@@ -63,7 +63,7 @@ pub async fn observe(client: &Client) -> Result<Observation> {
     })
 }
 
-pub async fn observe_server(client: &Client, info: ServerInfo) -> ObservedServer {
+pub(super) async fn observe_server(client: &Client, info: ServerInfo) -> ObservedServer {
     let address = address(&info);
     let status = client.server_status(&address).await.map_err(|error| error.message);
     let mut server =
@@ -95,12 +95,12 @@ async fn observe_tables(client: &Client) -> Result<Vec<ObservedTable>> {
 }
 
 impl Observation {
-    pub fn server(&self, id: PeerId) -> Option<&ObservedServer> {
+    pub(super) fn server(&self, id: PeerId) -> Option<&ObservedServer> {
         self.servers.iter().find(|server| server.info.id == id)
     }
 
     /// Returns true if the server replies and its replica of the tablet runs.
-    pub fn runs(&self, server: PeerId, tablet: TabletId) -> bool {
+    pub(super) fn runs(&self, server: PeerId, tablet: TabletId) -> bool {
         let itself = |found: &&ObservedServer| found.status.as_ref().is_ok_and(|status| status.id == server);
         let replica = self.server(server).filter(itself).and_then(|found| found.replicas.get(&tablet));
         replica.is_some_and(|replica| replica.running)

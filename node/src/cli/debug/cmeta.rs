@@ -19,7 +19,7 @@ use crate::server::split_host_port;
 use nyala_client::definitions;
 use nyala_common::env::Env;
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     let show = Command::new("print")
         .about("Show term, vote and committed configuration")
         .arg(tablet_argument(false));
@@ -46,7 +46,7 @@ pub fn command() -> Command {
         .subcommands([with_directories(show), with_directories(rewrite)])
 }
 
-pub async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
+pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
     let (name, matches) = matches.subcommand().expect("clap asks for a command");
     let server = open_server(env, flags).await?;
     let work = || match name {

@@ -23,7 +23,7 @@ use crate::dirs::{Directory, StoppedServer};
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     let switch = |name, help| Arg::new(name).long(name).help(help).action(ArgAction::SetTrue);
     let check = Command::new("check")
         .about("Check all files of a stopped server; exit code 1: rows or logs are damaged")
@@ -37,7 +37,7 @@ pub fn command() -> Command {
         .subcommands([with_directories(check), with_directories(dump)])
 }
 
-pub async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
+pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
     let (name, matches) = matches.subcommand().expect("clap asks for a command");
     let server = open_server(env, flags).await?;
     match name {

@@ -52,7 +52,7 @@ const USER: &str = "nyala";
 /// Bytes of rows that are written at once.
 const WRITE_BYTES: usize = 1 << 20;
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     let rebuild = Command::new("rebuild")
         .about("Write a new catalog, after the loss of all masters, from the replicas of running tablet servers")
         .long_about(
@@ -81,7 +81,7 @@ fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).help(help).action(ArgAction::SetTrue)
 }
 
-pub async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
+pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
     let (name, matches) = matches.subcommand().expect("clap asks for a command");
     match name {
         "rebuild" => rebuild(env, matches, flags).await,

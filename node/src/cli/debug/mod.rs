@@ -26,7 +26,7 @@ pub struct DebugCommand {
     flags: Flags,
 }
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     Command::new("debug")
         .about("Inspect and repair servers, mostly stopped ones")
         .subcommand_required(true)
@@ -35,7 +35,7 @@ pub fn command() -> Command {
 }
 
 /// Returns the command in `matches` of [`command`].
-pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<DebugCommand> {
+pub(super) fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<DebugCommand> {
     let mut innermost = matches;
     while let Some((_, inner)) = innermost.subcommand() {
         innermost = inner;

@@ -27,7 +27,7 @@ use nyala_common::number_text::bytes;
 /// Bytes copied at once.
 const CHUNK: usize = 1 << 20;
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     let yes = || Arg::new("yes").long("yes").action(ArgAction::SetTrue).help("Do it; needed");
     let list = Command::new("list").about("List replicas and tombstones");
     let dump = Command::new("dump")
@@ -53,7 +53,7 @@ pub fn command() -> Command {
         .subcommands([list, dump, copy, delete].map(with_directories))
 }
 
-pub async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
+pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
     let (name, matches) = matches.subcommand().expect("clap asks for a command");
     let server = open_server(env, flags).await?;
     let named = || named_tablet(&server, matches);

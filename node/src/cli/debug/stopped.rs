@@ -25,19 +25,19 @@ use nyala_common::env::Env;
 const CACHE_BYTES: usize = 64 << 20;
 
 /// Opens the directories that the flags name.
-pub async fn open_server(env: &Env, flags: &Flags) -> Result<StoppedServer, ExitError> {
+pub(super) async fn open_server(env: &Env, flags: &Flags) -> Result<StoppedServer, ExitError> {
     let (wal, _) = config::directories(flags).map_err(ExitError::usage)?;
     let data = flags.list("fs_data_dirs");
     env.run(|| open_stopped(env, &wal, &data)).await.map_err(ExitError::start)
 }
 
 /// Returns a view of a directory that keeps changes in memory.
-pub fn view(dir: &Directory) -> Arc<dyn Disk> {
+pub(super) fn view(dir: &Directory) -> Arc<dyn Disk> {
     Arc::new(OverlayDisk::new(dir.disk.clone()))
 }
 
 /// Lists the tablets that have a superblock, readable or not, with their directories.
-pub fn tablets(server: &StoppedServer) -> Result<Vec<(TabletId, Arc<Directory>)>> {
+pub(super) fn tablets(server: &StoppedServer) -> Result<Vec<(TabletId, Arc<Directory>)>> {
     let mut found = Vec::new();
     for dir in &server.data {
         let listed = Superblock::list(&*view(dir)).map_err(|error| error.context(&dir.path))?;
@@ -48,14 +48,17 @@ pub fn tablets(server: &StoppedServer) -> Result<Vec<(TabletId, Arc<Directory>)>
 }
 
 /// Returns the tablet that the command line names, and its directory.
-pub fn named_tablet(server: &StoppedServer, matches: &ArgMatches) -> Result<(TabletId, Arc<Directory>)> {
+pub(super) fn named_tablet(
+    server: &StoppedServer,
+    matches: &ArgMatches,
+) -> Result<(TabletId, Arc<Directory>)> {
     let id = TabletId::parse(text(matches, "tablet").unwrap_or_default().as_bytes())?;
     let found = tablets(server)?.into_iter().find(|(tablet, _)| *tablet == id);
     found.ok_or_else(|| Error::not_found(format!("tablet {id}: no superblock in these directories")))
 }
 
 /// Opens a replica and its log over views: recovery happens in memory.
-pub fn open_replica(
+pub(super) fn open_replica(
     env: &Env,
     server: &StoppedServer,
     dir: &Directory,
@@ -75,6 +78,6 @@ pub fn open_replica(
 }
 
 /// Returns true for an error that means "no such file".
-pub fn is_missing(error: &Error) -> bool {
+pub(super) fn is_missing(error: &Error) -> bool {
     error.kind == ErrorKind::NotFound
 }

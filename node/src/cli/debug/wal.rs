@@ -17,7 +17,7 @@ use crate::dirs::StoppedServer;
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
 
-pub fn command() -> Command {
+pub(super) fn command() -> Command {
     let index = |name, help| option(name, "INDEX", help).value_parser(value_parser!(u64));
     let dump = Command::new("dump")
         .about("Show a log's operations and outcomes, without truncated ones; exit code 1: it is damaged")
@@ -30,7 +30,7 @@ pub fn command() -> Command {
         .subcommands([with_directories(dump)])
 }
 
-pub async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
+pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
     let (_, matches) = matches.subcommand().expect("clap asks for a command");
     let tablet = TabletId::parse(text(matches, "tablet").unwrap_or_default().as_bytes());
     let tablet = tablet.map_err(ExitError::usage)?;

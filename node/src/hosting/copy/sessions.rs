@@ -11,7 +11,7 @@ use engine::replica::copy::CopySource;
 use engine::time::Instant;
 
 /// All sessions of one server, by id.
-pub struct CopySessions<S = CopySource> {
+pub(super) struct CopySessions<S = CopySource> {
     /// Largest number of sessions.
     max: usize,
     /// Idle time after which a session expires.
@@ -27,17 +27,17 @@ struct Session<S> {
 }
 
 impl<S> CopySessions<S> {
-    pub fn new(max: usize, idle: Duration) -> CopySessions<S> {
+    pub(super) fn new(max: usize, idle: Duration) -> CopySessions<S> {
         CopySessions { max, idle, table: BTreeMap::new() }
     }
 
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.table.len()
     }
 
     /// Admits a session of a server for a tablet and ends an earlier one of the same pair. `Throttled` if there are too
     /// many.
-    pub fn admit(&mut self, now: Instant, requestor: PeerId, tablet: TabletId) -> Result<()> {
+    pub(super) fn admit(&mut self, now: Instant, requestor: PeerId, tablet: TabletId) -> Result<()> {
         self.drop_expired(now);
         self.table.retain(|_, session| session.requestor != requestor || session.tablet != tablet);
         if self.table.len() >= self.max {
@@ -48,7 +48,7 @@ impl<S> CopySessions<S> {
         Ok(())
     }
 
-    pub fn begin(
+    pub(super) fn begin(
         &mut self,
         now: Instant,
         id: Uuid,
@@ -62,30 +62,30 @@ impl<S> CopySessions<S> {
     }
 
     /// Returns the source of a session and extends its life. `None` if no session has this id.
-    pub fn use_one(&mut self, now: Instant, id: Uuid) -> Option<Arc<S>> {
+    pub(super) fn use_one(&mut self, now: Instant, id: Uuid) -> Option<Arc<S>> {
         self.drop_expired(now);
         let session = self.table.get_mut(&id)?;
         session.used = now;
         Some(session.source.clone())
     }
 
-    pub fn is_active(&mut self, now: Instant, id: Uuid) -> bool {
+    pub(super) fn is_active(&mut self, now: Instant, id: Uuid) -> bool {
         self.drop_expired(now);
         self.table.contains_key(&id)
     }
 
     /// Ends a session. Returns false if it had ended before.
-    pub fn end(&mut self, id: Uuid) -> bool {
+    pub(super) fn end(&mut self, id: Uuid) -> bool {
         self.table.remove(&id).is_some()
     }
 
     /// Ends the sessions of a tablet that is being deleted.
-    pub fn end_all_of(&mut self, tablet: TabletId) {
+    pub(super) fn end_all_of(&mut self, tablet: TabletId) {
         self.table.retain(|_, session| session.tablet != tablet);
     }
 
     /// Ends idle sessions and returns their number.
-    pub fn drop_expired(&mut self, now: Instant) -> usize {
+    pub(super) fn drop_expired(&mut self, now: Instant) -> usize {
         let before = self.table.len();
         let idle = self.idle;
         self.table.retain(|_, session| now.since(session.used) <= idle);

@@ -41,7 +41,7 @@ enum SourceCallFailure {
 
 impl<'a> CopySourceClient<'a> {
     /// Asks the source to fix its state. `Invalid` if another server replies.
-    pub async fn begin(target: &CopyTarget<'a>, order: &CopyOrder) -> Result<CopySourceClient<'a>> {
+    pub(super) async fn begin(target: &CopyTarget<'a>, order: &CopyOrder) -> Result<CopySourceClient<'a>> {
         let proxy = Proxy::new(target.env.clone(), order.addr.as_str(), &target.caller);
         let (timeout, chunk_bytes) = (target.config.call_timeout, target.config.chunk_bytes);
         let mut remote =
@@ -68,7 +68,7 @@ impl<'a> CopySourceClient<'a> {
     }
 
     /// Fetches the manifest of the copy.
-    pub async fn manifest(&mut self) -> Result<CopyManifest> {
+    pub(super) async fn manifest(&mut self) -> Result<CopyManifest> {
         let mut bytes = Vec::new();
         loop {
             let chunk = self.fetch(CopyPart::Manifest, bytes.len() as u64).await?;
@@ -83,7 +83,7 @@ impl<'a> CopySourceClient<'a> {
     }
 
     /// Fetches bytes of a part from `offset` on. Verifies their checksum and fetches corrupted ones again.
-    pub async fn fetch(&mut self, part: CopyPart, offset: u64) -> Result<CopyChunk> {
+    pub(super) async fn fetch(&mut self, part: CopyPart, offset: u64) -> Result<CopyChunk> {
         let request = FetchDataRequestPb {
             session_id: self.session.clone(),
             data_id: data_id(part),
@@ -115,7 +115,7 @@ impl<'a> CopySourceClient<'a> {
     }
 
     /// Ends the session. If the source is unreachable the session expires by itself.
-    pub async fn end(&mut self, error: Option<&Error>) {
+    pub(super) async fn end(&mut self, error: Option<&Error>) {
         let request = EndTabletCopySessionRequestPb {
             session_id: self.session.clone(),
             is_success: error.is_none(),

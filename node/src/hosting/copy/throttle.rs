@@ -6,7 +6,7 @@ use engine::time::Instant;
 
 /// Leaky bucket: bytes may be taken as soon as the earlier ones have leaked out.
 #[derive(Debug)]
-pub struct RateLimiter {
+pub(super) struct RateLimiter {
     /// Rate; 0: unlimited.
     bytes_per_second: u64,
     /// Time at which everything taken has leaked out.
@@ -15,13 +15,13 @@ pub struct RateLimiter {
 
 impl RateLimiter {
     /// Creates a limit of `bytes_per_second`; 0 is unlimited.
-    pub fn new(bytes_per_second: u64) -> RateLimiter {
+    pub(super) fn new(bytes_per_second: u64) -> RateLimiter {
         RateLimiter { bytes_per_second, empty_at: Instant(0) }
     }
 
     /// Takes `bytes` and returns the time to wait before using them. `None`, with nothing taken, if that is longer than
     /// `wait_max`.
-    pub fn take(&mut self, now: Instant, bytes: u64, wait_max: Duration) -> Option<Duration> {
+    pub(super) fn take(&mut self, now: Instant, bytes: u64, wait_max: Duration) -> Option<Duration> {
         if self.bytes_per_second == 0 {
             return Some(Duration::ZERO);
         }

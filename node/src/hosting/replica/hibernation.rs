@@ -15,11 +15,11 @@ use engine::raft::{Hibernation, RaftEvent};
 use engine::time::ClockReading;
 
 /// Ticket of a request whose reply has been sent already; the replica issues no such ticket.
-pub const ANSWERED: u64 = 0;
+pub(super) const ANSWERED: u64 = 0;
 
 /// Hibernation state of one replica, shared by its loop and its callers.
 #[derive(Default)]
-pub struct HibernationSlot {
+pub(super) struct HibernationSlot {
     state: Mutex<State>,
     /// Number of readers that wait for safe time, which advances only in the loop.
     readers: AtomicUsize,
@@ -33,24 +33,24 @@ struct State {
 }
 
 /// A waiting reader. Until it is dropped, every event wakes the loop.
-pub struct WaitingReader<'a>(&'a HibernationSlot);
+pub(super) struct WaitingReader<'a>(&'a HibernationSlot);
 
 impl HibernationSlot {
     /// Stores the hibernation state before the loop sleeps; `None` means that every event wakes it.
-    pub fn begin(&self, hibernation: Option<Hibernation>) {
+    pub(super) fn begin(&self, hibernation: Option<Hibernation>) {
         self.lock().hibernation = hibernation;
     }
 
     /// Ends hibernation and moves the queued events to `queued`, in order. Nothing is answered here until the next
     /// `begin`.
-    pub fn end(&self, queued: &mut Vec<(ClockReading, RaftEvent)>) {
+    pub(super) fn end(&self, queued: &mut Vec<(ClockReading, RaftEvent)>) {
         let mut state = self.lock();
         state.hibernation = None;
         queued.append(&mut state.queued);
     }
 
     /// Returns the reply to `request` if the replica hibernates and the request changes nothing else.
-    pub fn answer(
+    pub(super) fn answer(
         &self,
         request: &UpdateRequest,
         now: impl FnOnce() -> ClockReading,
@@ -68,7 +68,11 @@ impl HibernationSlot {
     }
 
     /// Queues a reply that says nothing new to a hibernated replica. Returns any other event.
-    pub fn queue_event(&self, event: RaftEvent, now: impl FnOnce() -> ClockReading) -> Option<RaftEvent> {
+    pub(super) fn queue_event(
+        &self,
+        event: RaftEvent,
+        now: impl FnOnce() -> ClockReading,
+    ) -> Option<RaftEvent> {
         let mut state = self.lock();
         match &state.hibernation {
             Some(hibernation) if self.has_no_waiting_readers() && hibernation.is_expected_reply(&event) => {
@@ -80,14 +84,14 @@ impl HibernationSlot {
     }
 
     /// Registers a reader: until it is dropped the loop sees every event, once it was woken.
-    pub fn reader(&self) -> WaitingReader<'_> {
+    pub(super) fn reader(&self) -> WaitingReader<'_> {
         self.readers.fetch_add(1, Ordering::SeqCst);
         WaitingReader(self)
     }
 
     /// Returns the number of queued events.
     #[cfg(test)]
-    pub fn queued_event_count(&self) -> usize {
+    pub(super) fn queued_event_count(&self) -> usize {
         self.lock().queued.len()
     }
 

@@ -15,7 +15,7 @@ use crate::server::pages::registry::OverviewPart;
 
 /// Health of a tablet, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CatalogHealth {
+pub(super) enum CatalogHealth {
     Healthy,
     /// No leader has reported yet.
     Creating,
@@ -26,7 +26,7 @@ pub enum CatalogHealth {
 }
 
 impl CatalogHealth {
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             CatalogHealth::Healthy => "healthy",
             CatalogHealth::Creating => "creating",
@@ -36,7 +36,7 @@ impl CatalogHealth {
         }
     }
 
-    pub fn severity(self) -> Severity {
+    pub(super) fn severity(self) -> Severity {
         match self {
             CatalogHealth::Healthy => Severity::Good,
             CatalogHealth::Creating => Severity::Neutral,
@@ -45,13 +45,13 @@ impl CatalogHealth {
         }
     }
 
-    pub fn cell(self) -> PageCell {
+    pub(super) fn cell(self) -> PageCell {
         PageCell::State(self.severity(), self.name().to_owned())
     }
 }
 
 /// Returns the health of a tablet and the reason if it is not healthy.
-pub fn tablet_health(
+pub(super) fn tablet_health(
     catalog: &Catalog,
     names: &ServerNames<'_>,
     wanted: usize,
@@ -90,7 +90,7 @@ pub fn tablet_health(
 }
 
 /// Returns the tables that are shown.
-pub fn live_tables(catalog: &Catalog) -> impl Iterator<Item = TableEntry<'_>> {
+pub(super) fn live_tables(catalog: &Catalog) -> impl Iterator<Item = TableEntry<'_>> {
     catalog.tables().filter(|table| !matches!(table.record.state, TableLifecycle::Deleted { .. }))
 }
 
@@ -176,7 +176,7 @@ fn counts_block(catalog: &Catalog, now: ClockReading, found: &ClusterFindings) -
 }
 
 /// Returns the page `/check`.
-pub fn page(catalog: &Catalog, now: ClockReading) -> WebPage {
+pub(super) fn page(catalog: &Catalog, now: ClockReading) -> WebPage {
     let found = find(catalog, now);
     let counts = counts_block(catalog, now, &found);
     let mut table = PageTable::new(&[("state", "State"), ("text", "Finding")]);
@@ -196,7 +196,7 @@ pub fn page(catalog: &Catalog, now: ClockReading) -> WebPage {
 }
 
 /// Returns the overview's part.
-pub fn overview(catalog: &Catalog, now: ClockReading) -> OverviewPart {
+pub(super) fn overview(catalog: &Catalog, now: ClockReading) -> OverviewPart {
     let found = find(catalog, now);
     let blocks = vec![counts_block(catalog, now, &found)];
     OverviewPart { findings: found.findings, blocks }

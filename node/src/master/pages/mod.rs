@@ -30,7 +30,7 @@ use nyala_proto::kudu::master::ListMastersResponsePb;
 type PageFn = fn(Arc<MasterService>, PageOptions) -> BoxFuture<'static, PageResult>;
 
 /// Registers the pages of a master.
-pub fn register(common: &ServerContext, service: &Arc<MasterService>) {
+pub(super) fn register(common: &ServerContext, service: &Arc<MasterService>) {
     let pages: [(&'static str, Option<&'static str>, PageFn); 7] = [
         ("/check", Some("Check"), |service, _| Box::pin(check(service))),
         ("/tables", Some("Tables"), |service, _| Box::pin(all_tables(service))),

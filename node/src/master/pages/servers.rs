@@ -29,7 +29,7 @@ const TSERVER_COLUMNS: [(&str, &str); 9] = [
 ];
 
 /// Returns the list of tablet servers.
-pub fn tablet_servers(catalog: &Catalog, now: ClockReading) -> WebPage {
+pub(super) fn tablet_servers(catalog: &Catalog, now: ClockReading) -> WebPage {
     let names = ServerNames::of(catalog, now);
     let replicas = count_replicas(catalog);
     let mut rows = PageTable::new(&TSERVER_COLUMNS);
@@ -86,7 +86,7 @@ fn count_replicas(catalog: &Catalog) -> BTreeMap<PeerId, (u64, u64)> {
 }
 
 /// Returns the list of masters.
-pub fn masters(masters: &ListMastersResponsePb) -> WebPage {
+pub(super) fn masters(masters: &ListMastersResponsePb) -> WebPage {
     let columns = [
         ("id", "Id"),
         ("address", "Address"),
@@ -149,7 +149,7 @@ fn addresses<'a>(list: impl Iterator<Item = &'a HostPort>, scheme: &str) -> Vec<
 }
 
 /// Returns the object of Kudu's page `/dump-entities`, which vendors' managers read.
-pub fn entities(catalog: &Catalog, now: ClockReading, masters: &ListMastersResponsePb) -> Value {
+pub(super) fn entities(catalog: &Catalog, now: ClockReading, masters: &ListMastersResponsePb) -> Value {
     let names = ServerNames::of(catalog, now);
     let tables: Vec<_> =
         catalog.tables().filter(|table| table.record.state == TableLifecycle::Running).collect();
@@ -218,7 +218,7 @@ fn master_entity(master: &nyala_proto::kudu::ServerEntryPb) -> Value {
 }
 
 /// Returns the targets of Prometheus' HTTP service discovery: the masters and the tablet servers that are alive.
-pub fn scrape_targets(catalog: &Catalog, now: ClockReading, masters: &ListMastersResponsePb) -> Value {
+pub(super) fn scrape_targets(catalog: &Catalog, now: ClockReading, masters: &ListMastersResponsePb) -> Value {
     let cluster = catalog.cluster_id().to_string();
     let group = |targets: Vec<String>, group: &str, location: &str, https: bool| {
         json!({ "targets": targets, "labels": {

@@ -44,7 +44,7 @@ const LIST_COLUMNS: [(&str, &str); 11] = [
 ];
 
 /// Returns the list of tables.
-pub fn list(catalog: &Catalog, now: ClockReading) -> WebPage {
+pub(super) fn list(catalog: &Catalog, now: ClockReading) -> WebPage {
     let names = ServerNames::of(catalog, now);
     let mut rows = PageTable::new(&LIST_COLUMNS);
     for table in live_tables(catalog) {
@@ -68,7 +68,7 @@ pub fn list(catalog: &Catalog, now: ClockReading) -> WebPage {
 }
 
 /// Returns the page of a table.
-pub fn one(catalog: &Catalog, now: ClockReading, id: TableId) -> Option<WebPage> {
+pub(super) fn one(catalog: &Catalog, now: ClockReading, id: TableId) -> Option<WebPage> {
     let table = catalog.tables().find(|table| table.id == id)?;
     let names = ServerNames::of(catalog, now);
     let health = worst_health(catalog, &names, table);

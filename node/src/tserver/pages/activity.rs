@@ -27,7 +27,7 @@ const SCAN_COLUMNS: [(&str, &str); 9] = [
 ];
 
 /// Returns the open scans and the last ones that ended.
-pub fn scans(server: &TabletServer) -> WebPage {
+pub(super) fn scans(server: &TabletServer) -> WebPage {
     let now = server.env.now().mono;
     let mut table = PageTable::new(&SCAN_COLUMNS);
     let mut open = 0_usize;
@@ -64,7 +64,7 @@ pub fn scans(server: &TabletServer) -> WebPage {
 }
 
 /// Returns the operations in flight, by tablet.
-pub async fn operations(server: &TabletServer) -> WebPage {
+pub(super) async fn operations(server: &TabletServer) -> WebPage {
     let columns = [
         ("tablet", "Tablet"),
         ("table", "Table"),
@@ -138,7 +138,7 @@ fn registered(server: &TabletServer) -> Vec<RegisteredJob> {
 }
 
 /// Returns the maintenance jobs: running, ended, and those that could run.
-pub fn maintenance(server: &TabletServer) -> WebPage {
+pub(super) fn maintenance(server: &TabletServer) -> WebPage {
     let now = server.env.now().mono;
     let running = server.maintenance_log.running();
     let mut done = PageTable::new(&[
@@ -200,7 +200,7 @@ pub fn maintenance(server: &TabletServer) -> WebPage {
 }
 
 /// Returns the free space of the directories.
-pub fn directories(server: &TabletServer) -> PageBlock {
+pub(super) fn directories(server: &TabletServer) -> PageBlock {
     let columns = [
         ("path", "Directory"),
         ("state", "State"),

@@ -17,7 +17,7 @@ use nyala_common::env::BoxFuture;
 type PageFn = fn(Arc<TabletServer>, PageOptions) -> BoxFuture<'static, PageResult>;
 
 /// Registers the pages of a tablet server.
-pub fn register(server: &Arc<TabletServer>) {
+pub(super) fn register(server: &Arc<TabletServer>) {
     let pages: [(&'static str, Option<&'static str>, PageFn); 8] = [
         ("/tablets", Some("Tablets"), |server, _| Box::pin(tablets(server))),
         ("/scans", Some("Scans"), |server, _| Box::pin(scans(server))),

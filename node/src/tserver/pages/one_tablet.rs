@@ -13,7 +13,7 @@ use crate::server::pages::page::{
 use crate::tserver::server::TabletServer;
 
 /// Returns everything about a tablet.
-pub async fn page(server: &TabletServer, entry: &TabletEntry) -> WebPage {
+pub(super) async fn page(server: &TabletServer, entry: &TabletEntry) -> WebPage {
     let id = entry.id.to_string();
     let mut page = WebPage::new(format!("Tablet {id}"));
     page = match (entry.failure(), entry.state()) {
@@ -240,19 +240,19 @@ fn schema(tablet: &Tablet) -> PageBlock {
 }
 
 /// Returns the page with the picture of the rowsets.
-pub fn layout(tablet: &Tablet) -> WebPage {
+pub(super) fn layout(tablet: &Tablet) -> WebPage {
     let page = WebPage::new(format!("Rowset layout of {}", tablet.tablet));
     rowsets(tablet).into_iter().fold(page, WebPage::with)
 }
 
 /// Returns the page with the state of Raft.
-pub async fn consensus(server: &TabletServer, entry: &TabletEntry) -> WebPage {
+pub(super) async fn consensus(server: &TabletServer, entry: &TabletEntry) -> WebPage {
     let page = WebPage::new(format!("Consensus of {}", entry.id));
     let EntryState::Running(replica) = entry.state() else { return page };
     raft(server, &replica).await.into_iter().fold(page, WebPage::with)
 }
 
 /// Returns the page with what holds the log.
-pub fn anchors(tablet: &Tablet) -> WebPage {
+pub(super) fn anchors(tablet: &Tablet) -> WebPage {
     WebPage::new(format!("Log anchors of {}", tablet.tablet)).with(anchor_block(tablet))
 }

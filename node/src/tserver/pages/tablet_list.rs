@@ -25,7 +25,7 @@ const COLUMNS: [(&str, &str); 10] = [
 ];
 
 /// Returns the list of tablets, tombstones apart.
-pub fn page(server: &TabletServer) -> WebPage {
+pub(super) fn page(server: &TabletServer) -> WebPage {
     let (mut tablets, mut tombstones) = (PageTable::new(&COLUMNS), PageTable::new(&COLUMNS));
     let mut failed = 0;
     for entry in server.tablets.all() {
@@ -72,7 +72,7 @@ fn row(entry: &TabletEntry) -> Vec<PageCell> {
     ]
 }
 
-pub fn role_cell(role: Role) -> PageCell {
+pub(super) fn role_cell(role: Role) -> PageCell {
     match role {
         Role::Leader => "leader",
         Role::Follower => "follower",
@@ -84,7 +84,7 @@ pub fn role_cell(role: Role) -> PageCell {
 }
 
 /// Returns the state of a tablet.
-pub fn state_cell(entry: &TabletEntry) -> PageCell {
+pub(super) fn state_cell(entry: &TabletEntry) -> PageCell {
     let severity = match (entry.state(), entry.failure()) {
         (_, Some(_)) => Severity::Bad,
         (EntryState::Running(_), None) => Severity::Good,
@@ -94,7 +94,7 @@ pub fn state_cell(entry: &TabletEntry) -> PageCell {
 }
 
 /// Returns the partition of a tablet, as its hash buckets and its range.
-pub fn partition(entry: &TabletEntry) -> String {
+pub(super) fn partition(entry: &TabletEntry) -> String {
     let meta = &entry.meta;
     let buckets = meta.partition.hash_buckets.iter();
     let mut parts: Vec<String> = buckets.map(|bucket| format!("HASH bucket {bucket}")).collect();
@@ -106,7 +106,7 @@ pub fn partition(entry: &TabletEntry) -> String {
 }
 
 /// Returns the numbers of tablets by state.
-pub fn counts(server: &TabletServer) -> PageBlock {
+pub(super) fn counts(server: &TabletServer) -> PageBlock {
     let mut states: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (mut leaders, mut leaderless) = (0_u64, 0_u64);
     for entry in server.tablets.all() {

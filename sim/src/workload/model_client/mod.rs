@@ -94,7 +94,7 @@ pub(super) struct ModelClient {
 }
 
 impl ModelClient {
-    pub fn new(workload: &Workload, env: &Env, number: ClientNo) -> ModelClient {
+    pub(super) fn new(workload: &Workload, env: &Env, number: ClientNo) -> ModelClient {
         let cluster = &workload.plan().cluster;
         let masters = (0..cluster.masters).map(|number| format!("m{number}:{MASTER_PORT}")).collect();
         let mut plain = PlainClient::new(env.clone(), masters, number, cluster.rpc_timeout);
@@ -103,7 +103,7 @@ impl ModelClient {
     }
 
     /// Executes an op on model tables; `seen`: the newest timestamp that the client has seen elsewhere.
-    pub async fn act(&mut self, op: &ClientOp, seen: HybridStamp) {
+    pub(super) async fn act(&mut self, op: &ClientOp, seen: HybridStamp) {
         self.plain.observe(seen);
         match op {
             ClientOp::TableWrite { table, kind, rows, draw } => {

@@ -19,25 +19,25 @@ use crate::event_log::{EventLog, ExecutionContext, InContext, Series};
 use crate::machine::Machine;
 
 /// Addresses by name.
-pub type HostAddresses = Arc<Mutex<BTreeMap<String, IpAddr>>>;
+pub(super) type HostAddresses = Arc<Mutex<BTreeMap<String, IpAddr>>>;
 /// Events inside the world that the driver must handle.
-pub type Signals = Arc<Mutex<VecDeque<TurmoilSignal>>>;
-pub type TurmoilSignal = Result<StopReason, WorldFailure>;
-pub type Streams = Arc<Mutex<Vec<Arc<StreamState>>>>;
+pub(super) type Signals = Arc<Mutex<VecDeque<TurmoilSignal>>>;
+pub(super) type TurmoilSignal = Result<StopReason, WorldFailure>;
+pub(super) type Streams = Arc<Mutex<Vec<Arc<StreamState>>>>;
 
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic with this lock locked")
 }
 
 /// The reset state of a stream, and the tasks to wake on a reset.
-pub struct StreamState {
+pub(super) struct StreamState {
     pub ips: [IpAddr; 2],
     reset: AtomicBool,
     wakers: Mutex<[Option<Waker>; 2]>,
 }
 
 impl StreamState {
-    pub fn reset(&self) {
+    pub(super) fn reset(&self) {
         self.reset.store(true, Ordering::Relaxed);
         let wakers = std::mem::take(&mut *lock(&self.wakers));
         wakers.into_iter().flatten().for_each(Waker::wake);
@@ -54,7 +54,7 @@ impl StreamState {
 }
 
 impl TurmoilHost {
-    pub fn env(self: &Arc<TurmoilHost>) -> Env {
+    pub(super) fn env(self: &Arc<TurmoilHost>) -> Env {
         let (host, machine) = (self.clone(), self.machine.clone());
         Env {
             clock: Arc::new(HostClock { host: host.clone() }),
@@ -69,7 +69,7 @@ impl TurmoilHost {
 }
 
 /// One machine of this world.
-pub struct TurmoilHost {
+pub(super) struct TurmoilHost {
     pub machine: Arc<Machine>,
     pub ip: IpAddr,
     pub names: HostAddresses,
