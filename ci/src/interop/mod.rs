@@ -5,7 +5,7 @@
 //!   daemon.rs     one server process      java.rs          our program on the real Java client
 //!   cluster.rs    several daemons         proxies.rs       links between servers, delayed and cut
 //!   nyala_up.rs   `nyala up`              nemesis/         faults under load, replicated
-//!   security.rs   encryption required
+//!   security.rs   encryption required      clients.rs       Spark and other clients of others
 //!   rpc.rs        one call to a server    mini_cluster.rs  `kudu test mini_cluster` for upstream's harness
 //!                 upstream.rs  upstream's own tests         report.rs  their results
 //! ```
@@ -13,6 +13,7 @@
 //! With `--server kudu` the same checks run against the real servers: all expectations hold there too. `record` runs
 //! upstream's tests against both; its report has a column for each.
 
+mod clients;
 pub(crate) mod cluster;
 pub(crate) mod daemon;
 mod java;
@@ -42,7 +43,7 @@ use packages::{Packages, kudu_env, kudu_program};
 
 #[derive(Parser)]
 pub(crate) struct InteropOptions {
-    /// The parts to run; all of them if none is named
+    /// The parts to run; those of a pull request if none is named
     parts: Vec<Part>,
     /// Make of the servers: nyala by default, both for record. With record, a server that is not named keeps its
     /// column from its last run
@@ -74,9 +75,27 @@ enum Part {
     Nemesis,
     /// Upstream's own tests that must pass
     Upstream,
+    /// A Spark application on upstream's connector
+    Spark,
+    /// SQL of Flink; only if named
+    Flink,
+    /// Pipelines of Beam; only if named
+    Beam,
+    /// Routes of Camel; only if named
+    Camel,
+    /// Java clients back to 1.9; only if named
+    OldClients,
     /// All of upstream's own tests, against nyala and real Kudu, and the compatibility page; only if named
     Record,
 }
+
+/// Clients that run at night, or if they are named.
+const OTHER_CLIENTS: [(Part, &[clients::ClientJob]); 4] = [
+    (Part::Flink, clients::FLINK),
+    (Part::Beam, clients::BEAM),
+    (Part::Camel, clients::CAMEL),
+    (Part::OldClients, clients::OLD_CLIENTS),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ServerChoice {
@@ -121,6 +140,12 @@ pub(crate) fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
     if wanted(Part::Upstream) {
         upstream(&context, options, steps);
     }
+    let mut client = |jobs| clients::run(root, &context.target, &context.server, jobs, steps);
+    if wanted(Part::Spark) {
+        client(clients::SPARK);
+    }
+    let named = OTHER_CLIENTS.iter().filter(|(part, _)| options.parts.contains(part));
+    named.for_each(|(_, jobs)| client(jobs));
     if options.parts.contains(&Part::Record) {
         record(&context, options, steps);
     }

@@ -41,9 +41,7 @@ impl Packages {
         }
         fs::create_dir_all(&packages.dir)?;
         println!("fetching the packages of {POM}");
-        CommandLine::new("mvn")
-            .args(["--batch-mode", "--quiet", "--file"])
-            .args([root.join(POM)])
+        maven(&root.join(POM))
             .args([format!("-Dpackages={}", packages.dir.display())])
             .args(["dependency:copy-dependencies@class-path", "dependency:copy@apart"])
             .run()?;
@@ -91,6 +89,11 @@ impl Packages {
     pub(crate) fn test_sources(&self) -> PathBuf {
         self.dir.join("kudu-client-testSources.jar")
     }
+}
+
+/// Returns Maven's command line on a file of packages, without goals.
+pub(crate) fn maven(pom: &Path) -> CommandLine {
+    CommandLine::new("mvn").args(["--batch-mode", "--quiet", "--file"]).args([pom])
 }
 
 /// Returns the real `kudu` program: tool, master and tablet server in one. `kudu` is the unpacked package.

@@ -17,6 +17,21 @@ const OTHER_CLIENTS: &str = "
 `cargo ci interop` also runs the real `kudu` tool of Kudu 1.18.1 and `ci/java/Interop.java`, a program on the
 Java client 1.18.1; both pass whole, against nyala as against real Kudu (`--server kudu`).
 
+`cargo ci interop WORD` runs clients that others wrote on top of the Java client, each by a program in
+`ci/java/clients` that compares answers with rows of its own and reads from the tablet servers' metrics what was pushed
+down; all pass against nyala as against real Kudu (`--server kudu`). Spark runs in every
+`cargo ci`, the others at night:
+
+| word | client | what runs |
+|---|---|---|
+| spark | kudu-spark3 1.18.1 on Spark 3.5.7 | 13 types, 38 predicates, size for joins, aggregates, SQL, writes, errors |
+| flink | flink-connector-kudu 2.0.0 on Flink 1.19.1 | catalog, inserts, filters, aggregates, a join, upserts, rename |
+| beam | KuduIO 2.71.0 (client 1.11.1) | write, upsert, delete, four kinds of read, a failing insert |
+| camel | camel-kudu 4.17.0 | create, insert, update, upsert, delete, scans |
+| old-clients | Java clients 1.9.0, 1.10.0, 1.15.0 | 13 checks of DDL, writes, predicates, scan tokens, consistency |
+
+In all of them MapReduce's place in the Kudu paper (section 5) is taken by Spark.
+
 The Python client (`kudu-python` 1.18.1) is not run: it is published as sources only, and building them stops with
 `Cannot find installed kudu client.`, as they need the C++ client's headers (`kudu/client/client.h`), which no
 package of Debian and none of the `kudu-binary` artifacts has. It is built on the same C++ library as the `kudu` tool.
