@@ -50,12 +50,16 @@ pub(super) struct ClientJob {
     pub properties: &'static [(&'static str, &'static str)],
     /// The program's class.
     pub program: &'static str,
+    /// Plug-ins to keep of a server that is among the packages as an archive; the program gets its folder.
+    pub plugins: &'static [&'static str],
 }
 
 pub(super) const SPARK: &[ClientJob] = &[job("spark", "SparkJob")];
 pub(super) const FLINK: &[ClientJob] = &[job("flink", "FlinkJob")];
 pub(super) const BEAM: &[ClientJob] = &[job("beam", "BeamJob")];
 pub(super) const CAMEL: &[ClientJob] = &[job("camel", "CamelJob")];
+pub(super) const TRINO: &[ClientJob] =
+    &[ClientJob { plugins: &["kudu", "tpch"], ..job("trino", "TrinoJob") }];
 /// The Java client, from the first release that speaks today's protocol on.
 pub(super) const OLD_CLIENTS: &[ClientJob] = &[
     old_client("old-client-1.9.0", &[("client.version", "1.9.0")]),
@@ -64,11 +68,11 @@ pub(super) const OLD_CLIENTS: &[ClientJob] = &[
 ];
 
 const fn job(name: &'static str, program: &'static str) -> ClientJob {
-    ClientJob { name, pom: name, properties: &[], program }
+    ClientJob { name, pom: name, properties: &[], program, plugins: &[] }
 }
 
 const fn old_client(name: &'static str, properties: &'static [(&'static str, &'static str)]) -> ClientJob {
-    ClientJob { name, pom: "old-client", properties, program: "OldClient" }
+    ClientJob { name, pom: "old-client", properties, program: "OldClient", plugins: &[] }
 }
 
 /// Runs the jobs one after another, each as steps. `root` is the source tree, `target` the folder of what is built.
@@ -89,6 +93,8 @@ pub(super) fn run(root: &Path, target: &Path, server: &ServerKind, jobs: &[Clien
 struct Program {
     class: &'static str,
     class_path: OsString,
+    /// The folder of the unpacked server, if the client is one.
+    server_dir: Option<PathBuf>,
 }
 
 impl Program {
@@ -107,7 +113,11 @@ impl Program {
             .args(["-cp".into(), class_path.clone()])
             .args(files)
             .run()?;
-        Ok(Program { class: job.program, class_path })
+        let server_dir = match job.plugins {
+            [] => None,
+            plugins => Some(unpack_server(&jars, plugins)?),
+        };
+        Ok(Program { class: job.program, class_path, server_dir })
     }
 
     /// Runs the program against a fresh cluster.
@@ -124,6 +134,7 @@ impl Program {
             .args(opens)
             .args(["-cp".into(), self.class_path.clone()])
             .args([self.class, &cluster.master_addresses(), &web.join(",")])
+            .args(&self.server_dir)
             .dir(dir.path())
             .run();
         cluster.kill_all();
@@ -147,6 +158,30 @@ fn fetch(pom: &Path, properties: &[(&str, &str)], dir: &Path) -> Result<PathBuf>
         fs::write(complete, stamp)?;
     }
     Ok(dir.to_path_buf())
+}
+
+/// Unpacks the one archive among the packages, keeps the named plug-ins only, and returns its top folder.
+fn unpack_server(jars: &Path, plugins: &[&str]) -> Result<PathBuf> {
+    let dir = jars.join("server");
+    if let Some(archive) =
+        entries(jars)?.into_iter().find(|path| path.extension().is_some_and(|ext| ext == "gz"))
+    {
+        fresh_dir(&dir)?;
+        CommandLine::new("tar").args(["xzf".as_ref(), archive.as_os_str()]).dir(&dir).run()?;
+        fs::remove_file(archive)?;
+    }
+    let server = entries(&dir)?.pop().with_context(|| format!("{} is empty", dir.display()))?;
+    for plugin in entries(&server.join("plugin"))? {
+        if !plugins.iter().any(|kept| plugin.ends_with(kept)) {
+            fs::remove_dir_all(plugin)?;
+        }
+    }
+    Ok(server)
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
+    entries.map(|entry| Ok(entry?.path())).collect()
 }
 
 fn fresh_dir(dir: &Path) -> Result<()> {

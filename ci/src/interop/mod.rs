@@ -81,6 +81,8 @@ enum Part {
     Flink,
     /// Pipelines of Beam; only if named
     Beam,
+    /// SQL of Trino; only if named
+    Trino,
     /// Routes of Camel; only if named
     Camel,
     /// Java clients back to 1.9; only if named
@@ -90,9 +92,10 @@ enum Part {
 }
 
 /// Clients that run at night, or if they are named.
-const OTHER_CLIENTS: [(Part, &[clients::ClientJob]); 4] = [
+const OTHER_CLIENTS: [(Part, &[clients::ClientJob]); 5] = [
     (Part::Flink, clients::FLINK),
     (Part::Beam, clients::BEAM),
+    (Part::Trino, clients::TRINO),
     (Part::Camel, clients::CAMEL),
     (Part::OldClients, clients::OLD_CLIENTS),
 ];
