@@ -216,7 +216,8 @@ fn check_availability(plan: &Plan, workload: &Workload, injector: &FaultInjector
     };
     let operations = workload.history().operations();
     availability::check(&operations, &conditions, report);
-    availability::check_tables(&workload.table_history().events(), &operations, &conditions, report);
+    let (events, tables) = (workload.table_history().events(), workload.model_tables());
+    availability::check_tables(&events, &tables, &operations, &conditions, report);
 }
 
 fn to_record(violation: &Violation) -> ViolationRecord {

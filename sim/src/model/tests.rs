@@ -110,7 +110,7 @@ fn comparisons_never_keep_null() {
     assert_eq!(Condition::Equal(nan.clone()).keeps(double, &nan), Truth::Open);
 }
 
-fn incarnation() -> Incarnation {
+pub(crate) fn incarnation() -> Incarnation {
     let spec =
         sim_plan::tables::TableSpec::parse_line("table number=0 keys=1 hash=- range=-").expect("a table");
     let table = ModelTable { spec, columns: columns(), ranges: Vec::new() };

@@ -20,12 +20,15 @@ use engine::error::ErrorKind;
 use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, Nanos};
 use crate::injector::disturbances::Disturbance;
+use crate::model::Incarnation;
 use crate::model_oracle::{ReadOutcome, TableCall, TableEvent, WriteOutcome};
 
 /// Name of this oracle.
 pub const NAME: &str = "availability";
 /// Beginning of the message about a tablet that a server does not have.
 const TABLET_NOT_FOUND: &str = "Tablet not found";
+/// Beginning of the message about a column that the tablet's schema does not have.
+const COLUMN_NOT_FOUND: &str = "Client provided column";
 /// Disturbances that a story names.
 const STORY_LINES: usize = 6;
 
@@ -76,6 +79,7 @@ pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut
 /// Checks every call on model tables that ended without a reply.
 pub fn check_tables(
     events: &[TableEvent],
+    tables: &[Incarnation],
     operations: &[HistoryOp],
     conditions: &Conditions<'_>,
     report: &mut OracleReport,
@@ -90,8 +94,10 @@ pub fn check_tables(
         if life.to.saturating_sub(life.from) < conditions.attempt {
             continue;
         }
-        // Its table or range was dropped: the client's places are old.
-        let is_gone = |why: &str| why.starts_with(TABLET_NOT_FOUND);
+        // Its table or range was dropped, or a column of its own: what the client knows is old.
+        let is_gone = |why: &str| {
+            why.starts_with(TABLET_NOT_FOUND) || (why.starts_with(COLUMN_NOT_FOUND) && is_outdated(event, tables))
+        };
         report.checked += 1;
         let why = match &event.call {
             TableCall::Write { outcome: WriteOutcome::Unknown(why), .. } => why,
@@ -102,6 +108,14 @@ pub fn check_tables(
             report.add(conditions.violation(life, why, event.to_string()));
         }
     }
+}
+
+/// Returns true if a version of the table that may have been in force during a call lacks columns of the client's.
+fn is_outdated(event: &TableEvent, tables: &[Incarnation]) -> bool {
+    let table = &tables[event.table];
+    let columns = &table.versions[event.view].table.columns;
+    let mut possible = table.possible(event.invoked..=event.returned);
+    possible.any(|version| version.resolve(columns).is_none())
 }
 
 /// Returns the error of an operation that ended without a reply, if it must have one.
@@ -214,7 +228,13 @@ mod tests {
         let settle = Duration::from_secs(5);
         let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
         let down = [Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to }];
-        let judged = |from: u64, to: u64, why: &str| {
+        // A column is dropped from second 20 to 21.
+        let mut table = crate::model::tests::incarnation();
+        let mut shape = table.versions[0].table.clone();
+        shape.columns.pop();
+        let dropped = table.begin("t".to_string(), shape, BEGAN + 20 * SECOND);
+        table.versions[dropped].known = Some(BEGAN + 21 * SECOND);
+        let judged = |from: u64, to: u64, view: usize, why: &str| {
             let outcome = WriteOutcome::Unknown(why.to_string());
             let event = TableEvent {
                 client: 1,
@@ -223,7 +243,7 @@ mod tests {
                 after: 0,
                 table: 0,
                 tablet: "t".to_string(),
-                view: 0,
+                view,
                 call: TableCall::Write { rows: Vec::new(), outcome },
             };
             let conditions = Conditions {
@@ -235,13 +255,16 @@ mod tests {
                 attempt: Duration::from_secs(2),
             };
             let mut report = OracleReport::default();
-            check_tables(&[event], &[], &conditions, &mut report);
+            check_tables(&[event], std::slice::from_ref(&table), &[], &conditions, &mut report);
             report.violations.len()
         };
-        assert_eq!(judged(30, 40, "no leader"), 1);
-        assert_eq!(judged(5, 12, "no leader"), 0, "a server went down");
-        assert_eq!(judged(30, 31, "no leader"), 0, "it had no time for an attempt");
-        assert_eq!(judged(30, 40, "Tablet not found: t"), 0, "its table is gone");
+        assert_eq!(judged(30, 40, 0, "no leader"), 1);
+        assert_eq!(judged(5, 12, 0, "no leader"), 0, "a server went down");
+        assert_eq!(judged(30, 31, 0, "no leader"), 0, "it had no time for an attempt");
+        assert_eq!(judged(30, 40, 0, "Tablet not found: t"), 0, "its table is gone");
+        let column = "Client provided column c3 INT32 NOT NULL not present in tablet";
+        assert_eq!(judged(30, 40, 0, column), 0, "the column is gone");
+        assert_eq!(judged(30, 40, dropped, column), 1, "the client knows the newest columns");
     }
 
     #[test]

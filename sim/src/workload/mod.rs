@@ -19,6 +19,7 @@ use nyala_client::{Client, ClientConfig};
 use nyala_common::env::Env;
 
 use crate::history::{CallOutcome, ClientNo, ClientRequest, History, HybridStamp, Nanos, TableNo};
+use crate::model::Incarnation;
 use crate::model_oracle::{self, TableHistory};
 use crate::oracle::answers;
 use crate::oracle::{self, OracleReport, Violation};
@@ -148,8 +149,12 @@ impl Workload {
     }
 
     fn check_model_tables(&self) -> OracleReport {
-        let tables = self.state().model.incarnations.clone();
-        model_oracle::check(&tables, &self.table_history().events())
+        model_oracle::check(&self.model_tables(), &self.table_history().events())
+    }
+
+    /// Returns the model tables with all of their versions.
+    pub fn model_tables(&self) -> Vec<Incarnation> {
+        self.state().model.incarnations.clone()
     }
 
     /// Returns how often the run reached each cell of the generator-coverage table.

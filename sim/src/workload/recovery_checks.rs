@@ -58,7 +58,7 @@ impl Workload {
                 self.report_violation(Violation::new(LIVENESS, what));
             }
         }
-        self.recover_model_tables(env, env.now().mono.after(quiet)).await;
+        self.recover_model_tables(env, quiet).await;
         if let Err(error) = self.recover_auto_increment(env, &client, deadline).await {
             let what = format!("{quiet:?} after the faults ended, auto-increment rows: {error}");
             self.report_violation(Violation::new(LIVENESS, what));

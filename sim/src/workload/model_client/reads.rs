@@ -268,8 +268,10 @@ fn whole(view: &View, columns: &[ColNo], time: ScanTime, format: RowsFormat) -> 
 }
 
 impl Workload {
-    /// Reads every row of the model tables at each replica, after the faults.
-    pub(in crate::workload) async fn recover_model_tables(&self, env: &Env, deadline: Instant) {
+    /// Reads every row of the model tables at each replica, after the faults. Each tablet has the time `quiet`: a
+    /// follower that hibernates knows of a new snapshot only with its leader's next heartbeat, so the whole takes a
+    /// second for each replica.
+    pub(in crate::workload) async fn recover_model_tables(&self, env: &Env, quiet: Duration) {
         let live: Vec<usize> = {
             let state = self.state();
             state.model.tables.iter().filter(|table| !table.dropped).map(|table| table.current).collect()
@@ -277,7 +279,7 @@ impl Workload {
         let mut client = ModelClient::new(self, env, SETUP_CLIENT);
         client.plain.observe(self.newest().max(self.state().model.newest));
         for table in live {
-            if let Err(why) = client.read_everything(table, deadline).await {
+            if let Err(why) = client.read_everything(table, env, quiet).await {
                 let what = format!("after the faults ended, model table {table}: {why}");
                 self.report_violation(Violation::new("liveness", what));
             }
@@ -286,7 +288,7 @@ impl Workload {
 }
 
 impl ModelClient {
-    async fn read_everything(&mut self, table: usize, deadline: Instant) -> Result<(), String> {
+    async fn read_everything(&mut self, table: usize, env: &Env, quiet: Duration) -> Result<(), String> {
         let versions: Vec<View> = {
             let state = self.workload.state();
             let found = &state.model.incarnations[table];
@@ -300,9 +302,9 @@ impl ModelClient {
             };
             views.map(|(number, _)| view(number)).collect()
         };
-        let places =
-            self.plain.locate(&versions[0].id, deadline).await.map_err(|failure| failure.to_string())?;
-        for place in places {
+        let found = self.plain.locate(&versions[0].id, env.now().mono.after(quiet)).await;
+        for place in found.map_err(|failure| failure.to_string())? {
+            let deadline = env.now().mono.after(quiet);
             self.workload.state().live_tablets.extend(place.id.parse::<TabletId>());
             for at in 0..place.replicas.len() {
                 let mut read = false;
