@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use engine::config::TabletConfig;
 use engine::disk::mem::DiskCost;
-use engine::raft::RaftOptions;
 use node::master::{self, MasterConfig};
 use node::server::clock_watch::ClockRule;
 use node::tserver::{self, TserverConfig};
 use nyala_common::env::Env;
 
 use crate::run_observer::RunObserver;
+use crate::server_limits::{BACKOFF_MAX, PAGE_CACHE_BYTES, raft};
 use crate::server_usage::RunningServers;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
 use crate::world::{HostProgram, ProgramResult, World};
@@ -21,12 +21,6 @@ use sim_plan::{EngineLimits, Host, Plan};
 /// Directories of a server, by the names that faults use.
 pub const WAL_DIR: &str = "wal";
 pub const DATA_DIR: &str = "data";
-/// Page cache of a server in bytes: small, so that disks are read.
-pub const PAGE_CACHE_BYTES: usize = 256 << 10;
-const RAFT_CACHE_BYTES: usize = 16 << 10;
-/// Longest backoff after failed elections: clusters must recover within a stated time.
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
-
 /// Longest time until a segment that was lost is sent again.
 const RETRANSMITTED_WITHIN: Duration = Duration::from_secs(3);
 /// Disk operations and syncs of a server's restart, until its tablets are replayed.
@@ -94,20 +88,6 @@ async fn serve_tablets(
 
 fn masters(plan: &Plan) -> Vec<String> {
     (0..plan.cluster.masters).map(|number| format!("{}:{MASTER_PORT}", Host::Master(number))).collect()
-}
-
-/// Returns the Raft options of the plan's tablets.
-pub fn raft(plan: &Plan) -> RaftOptions {
-    RaftOptions {
-        heartbeat_interval: plan.cluster.raft_heartbeat,
-        follower_failed_after: plan.cluster.follower_failed,
-        backoff_max: BACKOFF_MAX,
-        // Small, so that missing entries are read from the log.
-        cache_bytes_max: RAFT_CACHE_BYTES,
-        batch_bytes_max: plan.sending.batch as usize,
-        inflight_max: usize::from(plan.sending.inflight),
-        ..RaftOptions::default()
-    }
 }
 
 /// Returns the time within which a cluster recovers after a fault has ended: a server restarts and replays its logs,

@@ -10,9 +10,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::error::{Error, ErrorKind};
-pub use engine::schema::row_ops::RowOpKind;
 
 use crate::projection::Projection;
+pub use crate::rows::{Row, RowOp, RowOpKind, RowOutcome};
 
 /// A client actor, from 0.
 pub type ClientNo = u32;
@@ -22,18 +22,6 @@ pub type TableNo = u32;
 pub type HybridStamp = u64;
 /// Simulated time in nanoseconds since the run began.
 pub type Nanos = u64;
-
-/// A row's columns after its key; `None` is NULL.
-pub type Row = Vec<Option<i64>>;
-
-/// One row operation of a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowOp {
-    pub kind: RowOpKind,
-    pub key: i64,
-    /// Cells by column; the outer `None` leaves one unset.
-    pub cells: Vec<Option<Option<i64>>>,
-}
 
 /// Read mode of a scan, as the oracles check it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,17 +62,6 @@ pub enum ClientRequest {
     Other(String),
     /// An operator's change of leaders, members or servers, which may disturb others, as text for the story.
     Operator(String),
-}
-
-/// The outcome of one row of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RowOutcome {
-    /// The operation took effect, or an IGNORE operation had nothing to do.
-    Done,
-    AlreadyPresent,
-    NotFound,
-    /// Rejected for a reason that says nothing about the row; it had no effect.
-    Refused,
 }
 
 /// The reply to one row of a batch.

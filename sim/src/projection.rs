@@ -2,8 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::history::Row;
-use crate::oracle::row_semantics::RowState;
+use crate::rows::{Row, RowState};
 
 /// The column of a predicate: 0 is the key, the others follow it.
 pub type ColumnNo = u8;

@@ -13,12 +13,12 @@ use engine::note::Note;
 use engine::note::raft::{RaftAction, RaftNote, RaftTrace};
 use engine::observer::{Observer, ObserverHandle};
 
-use crate::cluster;
 use crate::event_log::{self, Series};
 use crate::invariants::InvariantChecker;
 use crate::machine::Machine;
 use crate::oracle::memory_limit::MemoryReadings;
 use crate::oracle::{Violation, hybrid_time, uncaused_failures};
+use crate::server_limits::raft;
 use crate::server_usage::RunningServers;
 use crate::trigger::Triggers;
 use sim_plan::{EngineLimits, Host, Plan};
@@ -80,7 +80,7 @@ struct Memory {
 impl RunObserver {
     /// `origin`: the origin named in traces; without it none are retained.
     pub fn new(plan: &Plan, origin: Option<String>) -> RunObserver {
-        let election_timeout = cluster::raft(plan).election_timeout();
+        let election_timeout = raft(plan).election_timeout();
         let invariants = InvariantChecker::new(plan.cluster.log_sync, election_timeout)
             .evicting_after(plan.cluster.follower_failed);
         let excess_clock_error = hybrid_time::beyond_error(plan);

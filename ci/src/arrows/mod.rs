@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 use crate::proto;
 use crate::tidy::rust::is_test;
 use paths::NamedPath;
-use rules::{CRATES, CrateRules, KNOWN_CYCLES, Module};
+use rules::{CRATES, CrateRules, Module};
 
 /// Fails with every arrow that points the wrong way, every banned name and every new cycle, one a line.
 pub(crate) fn check(root: &Path) -> Result<()> {
@@ -52,7 +52,7 @@ fn members(root: &Path) -> Result<Vec<String>> {
     Ok(members.iter().filter_map(|member| member.as_str()).map(str::to_owned).collect())
 }
 
-/// Adds the cycles of a crate; prints those that are known.
+/// Adds the cycles of a crate.
 fn check_cycles(root: &Path, member: &str, findings: &mut Vec<String>) -> Result<()> {
     let source = root.join(member).join("src");
     let mut paths = Vec::new();
@@ -65,21 +65,10 @@ fn check_cycles(root: &Path, member: &str, findings: &mut Vec<String>) -> Result
         files.push((path.strip_prefix(&source).expect("it was found under it").display().to_string(), text));
     }
     for cycle in cycles::cycles(&files).with_context(|| format!("in {member}/src"))? {
-        let files = cycle.files.join(", ");
-        if is_known(member, &cycle.files) {
-            println!("known cycle: {member}/src: {files}");
-        } else {
-            let arrows = cycle.arrows.join("\n  ");
-            findings.push(format!("{member}/src: files import each other in a cycle: {files}\n  {arrows}"));
-        }
+        let (files, arrows) = (cycle.files.join(", "), cycle.arrows.join("\n  "));
+        findings.push(format!("{member}/src: files import each other in a cycle: {files}\n  {arrows}"));
     }
     Ok(())
-}
-
-/// Returns true if the allow-list has a cycle of these files and perhaps more.
-fn is_known(member: &str, cycle: &[String]) -> bool {
-    let listed = |files: &[&str]| cycle.iter().all(|file| files.contains(&file.as_str()));
-    KNOWN_CYCLES.iter().any(|(known, files)| *known == member && listed(files))
 }
 
 fn check_crate(root: &Path, rules: &'static CrateRules, findings: &mut Vec<String>) -> Result<()> {

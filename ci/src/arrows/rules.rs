@@ -1,4 +1,4 @@
-//! Import rules as data: allowed arrows between modules, banned names, known cycles.
+//! Import rules as data: allowed arrows between modules, banned names.
 
 /// Rules of a crate.
 pub(super) struct CrateRules {
@@ -82,42 +82,6 @@ const NODE_BANS: &[BannedPath] = &[
 const NO_SIMULATOR: &[BannedText] = &[
     BannedText { text: "madsim", except: &[], reason: "no node source knows a simulator" },
     BannedText { text: "turmoil", except: &[], reason: "no node source knows a simulator" },
-];
-
-/// Cycles that are left, as a crate's folder and files under its `src`. A cycle of fewer of these files is known, too.
-pub(super) static KNOWN_CYCLES: [(&str, &[&str]); 6] = [
-    (
-        "sim",
-        &[
-            "cli/cost.rs",
-            "cli/determinism.rs",
-            "cli/gates.rs",
-            "cli/junit.rs",
-            "cli/mod.rs",
-            "cli/mutants.rs",
-            "cli/results.rs",
-            "cli/run_pool.rs",
-            "cli/run_process.rs",
-            "cli/show.rs",
-            "cli/shrink.rs",
-        ],
-    ),
-    ("sim", &["cluster.rs", "oracle/memory_limit.rs", "run_observer.rs"]),
-    ("sim", &["history.rs", "oracle/row_semantics.rs", "projection.rs"]),
-    ("sim", &["net/capacity.rs", "net/connect.rs", "net/mod.rs"]),
-    ("sim", &["study/devices.rs", "study/mod.rs", "study/run_point.rs", "study/scale.rs"]),
-    (
-        "sim",
-        &[
-            "workload/client_actor.rs",
-            "workload/lists.rs",
-            "workload/mod.rs",
-            "workload/model_client/mod.rs",
-            "workload/owned_schema.rs",
-            "workload/scans.rs",
-            "workload/tables.rs",
-        ],
-    ),
 ];
 
 pub(super) static CRATES: [CrateRules; 4] = [

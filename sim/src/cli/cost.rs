@@ -8,8 +8,9 @@ use std::ops::Range;
 use anyhow::{Result, ensure};
 use clap::Args;
 
+use super::arguments;
+use super::plan_source::{PlanSource, RunOptions};
 use super::run_pool::RunPool;
-use super::{PlanSource, RunOptions, arguments};
 use crate::output::outln;
 use crate::run::RunOutcome;
 

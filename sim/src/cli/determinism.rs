@@ -5,8 +5,9 @@ use std::ops::Range;
 use anyhow::Result;
 use clap::Args;
 
+use super::arguments;
+use super::plan_source::{PlanSource, RunOptions};
 use super::run_process::RunJob;
-use super::{PlanSource, RunOptions, arguments};
 use crate::event_log::HashCheckpoints;
 use crate::output::outln;
 use crate::run::RunOutcome;

@@ -25,14 +25,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 
+use super::arguments;
 use super::fault_report::{self, FaultFinding, FaultReport};
 use super::mutant_results::{MutantResult, MutantResults};
 use super::mutant_schemata::join;
+use super::plan_source::{PlanSource, RunOptions};
 use super::required_faults::needs;
 use super::run_process::RunJob;
 use super::scratch_plans::ScratchPlans;
 use super::search_log::{RunKey, RunRecord, SearchLog, fingerprint};
-use super::{PlanSource, RunOptions, arguments};
 use crate::output::outln;
 use crate::run::{RunOutcome, WorldKind};
 use scratch_tree::{apply, copy_tree};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use rusqlite::{Connection, params};
 
-use super::{PlanSource, RunOptions};
+use super::plan_source::{PlanSource, RunOptions};
 use crate::injector::FAULT_COUNTERS;
 use crate::output::outln;
 use crate::run::RunOutcome;

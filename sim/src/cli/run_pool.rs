@@ -11,9 +11,10 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::plan_source::{PlanSource, RunOptions};
 use super::results::{self, Results};
 use super::run_process::RunJob;
-use super::{PlanSource, RunOptions, arguments, gates, junit};
+use super::{arguments, gates, junit};
 use crate::output::outln;
 use crate::run::{RunOutcome, WorldKind};
 

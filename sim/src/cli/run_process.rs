@@ -15,7 +15,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::{PlanSource, arguments};
+use super::arguments;
+use super::plan_source::PlanSource;
 use crate::event_log::{SERIES_STEP_MS, SeriesPoints};
 use crate::run::{KeepOptions, RunOutcome, ViolationRecord, run};
 

@@ -6,8 +6,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 
+use super::plan_source::PlanSource;
+use super::results;
 use super::run_process::{ChildOutput, EventRecord, RunJob, SeriesRecord};
-use super::{PlanSource, results};
 use crate::output::outln;
 use crate::run::RunOutcome;
 

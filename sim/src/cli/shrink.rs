@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use super::arguments;
+use super::plan_source::PlanSource;
 use super::run_process::RunJob;
 use super::scratch_plans::ScratchPlans;
-use super::{PlanSource, arguments};
 use crate::output::outln;
 use crate::run::RunOutcome;
 use sim_plan::{EngineLimits, FinalRestart, Host, Plan, TimedFault};

@@ -4,7 +4,8 @@
 //! free core, and reaches its reader when that core has processed it. So a server's whole work for a request is charged
 //! where the request arrives: per message and per KiB, as measured on a real server.
 
-use super::SEGMENT_BYTES_MAX;
+/// Longest segment of one write.
+pub(super) const SEGMENT_BYTES_MAX: usize = 16 << 10;
 
 /// A host's link and processors.
 #[derive(Debug, Clone)]

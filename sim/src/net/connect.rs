@@ -4,23 +4,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Waker;
 
+use super::attempt::ConnectAttempt;
 use super::pipe::Pipe;
 use super::rules::{HostId, LinkEffect};
 use super::{Accepting, BACKLOG_MAX, Conn, ConnId, End, Event, Network};
-
-/// An attempt to connect.
-pub(super) struct ConnectAttempt {
-    pub from: HostId,
-    to: HostId,
-    local: SocketAddr,
-    remote: SocketAddr,
-    waker: Option<Waker>,
-    outcome: Option<io::Result<()>>,
-    /// True if the listening side has accepted; only its reply is missing.
-    accepted: bool,
-    /// Nanoseconds until the next retry.
-    retry_nanos: u64,
-}
 
 /// Nanoseconds until the first retry; each further wait is twice as long.
 const RETRY_NANOS: u64 = 1_000_000_000;

@@ -27,12 +27,14 @@ use std::task::Waker;
 
 use bytes::BufMut;
 
-use capacity::{CapacityUsed, HostCapacity};
+use attempt::ConnectAttempt;
+use capacity::{CapacityUsed, HostCapacity, SEGMENT_BYTES_MAX};
 use pipe::{Pipe, PipeRead};
 use rules::{HostId, LinkEffect, Rule, RuleId, Rules};
 use sim_plan::NetworkSpec as Profile;
 use sim_plan::RandomStream;
 
+mod attempt;
 pub mod capacity;
 mod connect;
 pub mod pipe;
@@ -48,8 +50,6 @@ const RETRANSMIT_NANOS: u64 = 200_000_000;
 const RETRANSMIT_NANOS_MAX: u64 = 3_000_000_000;
 /// Connections not yet accepted; further ones get no reply.
 const BACKLOG_MAX: usize = 128;
-/// Longest segment of one write.
-const SEGMENT_BYTES_MAX: usize = 16 << 10;
 const FIRST_PORT: u16 = 32_768;
 
 /// A connection, or the attempt to make one.
@@ -106,7 +106,7 @@ pub struct Network {
     hosts: Vec<HostState>,
     names: BTreeMap<String, HostId>,
     conns: BTreeMap<ConnId, Conn>,
-    attempts: BTreeMap<ConnId, connect::ConnectAttempt>,
+    attempts: BTreeMap<ConnId, ConnectAttempt>,
     rules: Rules,
     events: BTreeMap<(u64, u64), Event>,
     next_event: u64,

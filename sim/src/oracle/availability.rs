@@ -96,7 +96,8 @@ pub fn check_tables(
         }
         // Its table or range was dropped, or a column of its own: what the client knows is old.
         let is_gone = |why: &str| {
-            why.starts_with(TABLET_NOT_FOUND) || (why.starts_with(COLUMN_NOT_FOUND) && is_outdated(event, tables))
+            why.starts_with(TABLET_NOT_FOUND)
+                || (why.starts_with(COLUMN_NOT_FOUND) && is_outdated(event, tables))
         };
         report.checked += 1;
         let why = match &event.call {

@@ -9,9 +9,10 @@
 use std::collections::BTreeMap;
 
 use super::row_history::{RowEvent, RowEventKind, RowKey};
-use super::row_semantics::{self, RowState};
+use super::row_semantics;
 use super::{OracleReport, Violation};
 use crate::history::{HybridStamp, RowOutcome, ScanMode};
+use crate::rows::RowState;
 
 const NAME: &str = "durability";
 

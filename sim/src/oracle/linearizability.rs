@@ -18,9 +18,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::row_history::{RowEvent, RowEventKind, RowKey};
-use super::row_semantics::{self, RowState};
+use super::row_semantics;
 use super::{OracleReport, Violation};
 use crate::history::{Nanos, RowOutcome, ScanMode};
+use crate::rows::RowState;
 
 const NAME: &str = "linearizability";
 

@@ -6,7 +6,7 @@
 //! limit; that much is allowed until it was released.
 
 use super::Violation;
-use crate::cluster::PAGE_CACHE_BYTES;
+use crate::server_limits::PAGE_CACHE_BYTES;
 
 const NAME: &str = "memory";
 

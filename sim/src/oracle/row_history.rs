@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::row_semantics::RowState;
 use crate::history::{
     CallOutcome, ClientNo, ClientRequest, HistoryOp, HybridStamp, Nanos, RowOp, RowOutcome, RowResult,
     ScanMode, ScanRequest, TableNo,
 };
 use crate::projection::Projection;
+use crate::rows::RowState;
 
 /// A row of a table, present or not.
 pub type RowKey = (TableNo, i64);

@@ -1,9 +1,6 @@
 //! The effect of a row operation on a row: a second implementation, from the documentation.
 
-use crate::history::{Row, RowOp, RowOpKind, RowOutcome};
-
-/// A row that may not be present.
-pub type RowState = Option<Row>;
+use crate::rows::{Row, RowOp, RowOpKind, RowOutcome, RowState};
 
 /// The effect of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,9 +17,10 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::row_history::{RowEvent, RowEventKind, RowKey};
-use super::row_semantics::{self, RowState};
+use super::row_semantics;
 use super::{OracleReport, Violation};
 use crate::history::{HybridStamp, RowOutcome};
+use crate::rows::RowState;
 
 const NAME: &str = "versions";
 

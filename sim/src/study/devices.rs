@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{
+use super::setup::{
     DiskModel, LinkModel, MachineModel, StudyArgs, StudyOp, StudyPoint, StudySetup, StudyWorkload, machines,
 };
 

@@ -15,7 +15,7 @@ use node::tserver::{self, TserverConfig};
 use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, Session, SessionConfig, Table};
 use nyala_common::env::Env;
 
-use super::{DiskModel, StudyOp, StudyPoint, StudyResult, StudySetup};
+use super::setup::{DiskModel, StudyOp, StudyPoint, StudyResult, StudySetup};
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::event_log::EventLog;
 use crate::net::capacity::{CapacityUsed, HostCapacity};

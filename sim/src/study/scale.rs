@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::{
+use super::setup::{
     DiskModel, LinkModel, MachineModel, StudyArgs, StudyOp, StudyPoint, StudySetup, StudyWorkload, machines,
 };
 use chart::{BLUE, GRAY, Line};

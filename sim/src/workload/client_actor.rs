@@ -7,7 +7,7 @@ use nyala_client::{Client, FlushMode, RowReceipt, Session, SessionConfig, Table}
 use nyala_common::env::Env;
 use nyala_proto::kudu::ExternalConsistencyMode;
 
-use super::lists::AppendList;
+use super::append_list::AppendList;
 use super::model_client::ModelClient;
 use super::{PAUSE, Workload, nanos, row_encoding, tables};
 use crate::history::{

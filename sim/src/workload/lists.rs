@@ -13,23 +13,9 @@ use super::scans::spec;
 use crate::history::{
     CallOutcome, ClientRequest, RowOp, RowOpKind, RowOutcome, RowResult, ScanMode, ScanRequest,
 };
-use crate::oracle::lists::{LENGTH_MAX, LISTS, NONE_BEFORE, key, keys};
+use crate::oracle::lists::{LENGTH_MAX, LISTS, key, keys};
 use crate::projection::WHOLE;
 use sim_plan::client_ops::ReplicaChoice;
-
-/// The state of a client's list.
-pub(super) struct AppendList {
-    /// Number of rows that were sent.
-    sent: i64,
-    /// The key of the last acknowledged row.
-    last: i64,
-}
-
-impl Default for AppendList {
-    fn default() -> AppendList {
-        AppendList { sent: 0, last: NONE_BEFORE }
-    }
-}
 
 impl ClientActor {
     /// Appends a row to this client's list.

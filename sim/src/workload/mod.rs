@@ -26,6 +26,7 @@ use crate::oracle::{self, OracleReport, Violation};
 use sim_plan::Plan;
 
 mod admin;
+mod append_list;
 mod auto_increment;
 mod bank;
 mod client_actor;
@@ -34,6 +35,8 @@ mod ddl;
 mod lists;
 mod master_changes;
 mod model_client;
+mod model_tables;
+mod own_columns;
 mod owned_schema;
 mod past_reads;
 mod quiesce_check;
@@ -76,11 +79,11 @@ struct State {
     /// Tablets that existed at the end.
     live_tablets: BTreeSet<TabletId>,
     /// Columns and ranges that one client alone alters, by client and table.
-    own: BTreeMap<(ClientNo, TableNo), owned_schema::OwnedSchema>,
+    own: BTreeMap<(ClientNo, TableNo), own_columns::OwnedSchema>,
     /// Rows with auto-increment values, as far as clients know.
     numbered: oracle::auto_increment::AutoIncrementModel,
     /// Model tables, as far as clients know.
-    model: model_client::ModelTables,
+    model: model_tables::ModelTables,
     violations: Vec<Violation>,
     counts: WorkloadCounts,
 }

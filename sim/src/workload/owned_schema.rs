@@ -21,6 +21,7 @@ use nyala_client::tables::AlterStep;
 use nyala_client::{FlushMode, ReadMode, ScanSpec, SessionConfig, Table};
 
 use super::client_actor::{ClientActor, answer_of};
+use super::own_columns::{OwnColumn, OwnRange, OwnedSchema};
 use super::scans::spec;
 use super::{Workload, row_encoding, tables};
 use crate::history::{
@@ -39,61 +40,6 @@ const COLUMNS_MAX: usize = 3;
 /// Numbers of the clients' own ranges, beyond the shared ones.
 const RANGES_FROM: u8 = 8;
 const RANGES_EACH: u8 = 2;
-
-/// The owned schema of one client in one table.
-#[derive(Debug, Clone, Default)]
-pub(super) struct OwnedSchema {
-    columns: Vec<OwnColumn>,
-    /// Number of columns added so far: no name is used twice.
-    added: u32,
-    /// True if every write of a row was acknowledged, by key. Other rows may show anything.
-    rows: BTreeMap<i64, bool>,
-    ranges: BTreeMap<u8, OwnRange>,
-}
-
-#[derive(Debug, Clone)]
-struct OwnColumn {
-    name: String,
-    default: Option<i64>,
-    /// Written values by key.
-    cells: BTreeMap<i64, Option<i64>>,
-}
-
-/// A range that exists or not; a range of unknown state is `Lost`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum OwnRange {
-    Absent,
-    /// The range with these rows: `None` for an unknown value.
-    Present(BTreeMap<i64, Option<i64>>),
-    Lost,
-}
-
-impl OwnColumn {
-    /// Returns the value that a row must show.
-    fn expected(&self, key: i64) -> Option<i64> {
-        self.cells.get(&key).copied().unwrap_or(self.default)
-    }
-}
-
-impl OwnedSchema {
-    /// Returns descriptions of wrong values of these columns, by key.
-    fn contradictions(&self, columns: &[&OwnColumn], seen: &BTreeMap<i64, Vec<Option<i64>>>) -> Vec<String> {
-        let mut wrong = Vec::new();
-        for key in self.rows.iter().filter(|(_, known)| **known).map(|(key, _)| key) {
-            let Some(cells) = seen.get(key) else {
-                wrong.push(format!("row {key} is missing"));
-                continue;
-            };
-            for (column, cell) in
-                columns.iter().zip(cells).filter(|(column, cell)| column.expected(*key) != **cell)
-            {
-                let (name, expected) = (&column.name, column.expected(*key));
-                wrong.push(format!("row {key} has {cell:?} in {name}, not {expected:?}"));
-            }
-        }
-        wrong
-    }
-}
 
 /// Returns a row that is not as it was left; rows with an unknown value may be there or not.
 fn wrong_row(held: &BTreeMap<i64, Option<i64>>, seen: &BTreeMap<i64, Option<i64>>) -> Option<i64> {

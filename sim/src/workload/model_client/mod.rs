@@ -12,7 +12,6 @@ mod ddl;
 mod reads;
 mod writes;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::error::ErrorKind;
@@ -21,47 +20,18 @@ use nyala_common::env::Env;
 use sim_plan::tables::ModelTable;
 use sim_plan::{ClientOp, RandomStream};
 
+use super::model_tables::TableState;
 use super::{MASTER_PORT, Workload, nanos};
 use crate::history::{CallError, CallOutcome, ClientNo, ClientRequest, HybridStamp, Nanos};
-use crate::model::Incarnation;
 use crate::model_oracle::{TableCall, TableEvent};
 use crate::oracle::Violation;
-use crate::wire::client::{CallFailure, PlainClient, TabletPlace, ToldErrors};
+use crate::wire::client::{CallFailure, PlainClient, TabletPlace};
 use crate::wire::keys;
 
 /// Number of the client that creates tables and reads them at the end.
 const SETUP_CLIENT: ClientNo = 62;
 /// Percentage of operations for which a client uses the table's version before the newest.
 const OLD_VIEW_PERCENT: u64 = 12;
-
-/// Knowledge of the clients about the model tables.
-#[derive(Debug, Default)]
-pub(super) struct ModelTables {
-    /// All incarnations, in order of their creation.
-    pub incarnations: Vec<Incarnation>,
-    /// The state of each of the plan's tables.
-    pub tables: Vec<TableState>,
-    /// The newest timestamp that any plain client has seen.
-    pub newest: HybridStamp,
-    /// Errors that services told the clients.
-    pub errors: ToldErrors,
-    /// Number of alterations by step that are known to be done.
-    pub steps: BTreeMap<String, u64>,
-}
-
-/// The state of one of the plan's tables.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct TableState {
-    /// Index of its incarnation.
-    pub current: usize,
-    /// True while an alteration is in flight.
-    pub busy: bool,
-    /// True if the outcome of an alteration is unknown.
-    pub frozen: bool,
-    /// True while it is dropped.
-    pub dropped: bool,
-    pub recreated: u8,
-}
 
 /// A table as a client sees it.
 #[derive(Debug, Clone)]
