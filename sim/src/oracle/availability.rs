@@ -27,8 +27,6 @@ use crate::model_oracle::{ReadOutcome, TableCall, TableEvent, WriteOutcome};
 pub const NAME: &str = "availability";
 /// Beginning of the message about a tablet that a server does not have.
 const TABLET_NOT_FOUND: &str = "Tablet not found";
-/// Beginning of the message about a column that the tablet's schema does not have.
-const COLUMN_NOT_FOUND: &str = "Client provided column";
 /// Disturbances that a story names.
 const STORY_LINES: usize = 6;
 
@@ -95,10 +93,7 @@ pub fn check_tables(
             continue;
         }
         // Its table or range was dropped, or a column of its own: what the client knows is old.
-        let is_gone = |why: &str| {
-            why.starts_with(TABLET_NOT_FOUND)
-                || (why.starts_with(COLUMN_NOT_FOUND) && is_outdated(event, tables))
-        };
+        let is_gone = |why: &str| why.starts_with(TABLET_NOT_FOUND) || is_outdated(event, tables);
         report.checked += 1;
         let why = match &event.call {
             TableCall::Write { outcome: WriteOutcome::Unknown(why), .. } => why,
@@ -259,10 +254,10 @@ mod tests {
             check_tables(&[event], std::slice::from_ref(&table), &[], &conditions, &mut report);
             report.violations.len()
         };
-        assert_eq!(judged(30, 40, 0, "no leader"), 1);
+        assert_eq!(judged(30, 40, dropped, "no leader"), 1);
         assert_eq!(judged(5, 12, 0, "no leader"), 0, "a server went down");
-        assert_eq!(judged(30, 31, 0, "no leader"), 0, "it had no time for an attempt");
-        assert_eq!(judged(30, 40, 0, "Tablet not found: t"), 0, "its table is gone");
+        assert_eq!(judged(30, 31, dropped, "no leader"), 0, "it had no time for an attempt");
+        assert_eq!(judged(30, 40, dropped, "Tablet not found: t"), 0, "its table is gone");
         let column = "Client provided column c3 INT32 NOT NULL not present in tablet";
         assert_eq!(judged(30, 40, 0, column), 0, "the column is gone");
         assert_eq!(judged(30, 40, dropped, column), 1, "the client knows the newest columns");

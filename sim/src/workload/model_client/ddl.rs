@@ -35,6 +35,8 @@ use crate::workload::{Workload, nanos};
 /// Codes of masters.
 const TABLE_NOT_FOUND: i32 = 3;
 const TABLE_ALREADY_PRESENT: i32 = 4;
+/// More replicas than live tablet servers: servers that are down now may be back soon.
+const REPLICATION_FACTOR_TOO_HIGH: i32 = 8;
 const TABLE_SOFT_DELETED: i32 = 16;
 /// Features of masters.
 const RANGE_BOUNDS: u32 = 1;
@@ -88,7 +90,7 @@ impl ModelClient {
             match called {
                 Ok(reply) => break reply.table_id,
                 Err(CallFailure::Refused { code: TABLE_ALREADY_PRESENT, .. }) => break None,
-                Err(failure @ CallFailure::Refused { .. }) => {
+                Err(failure @ CallFailure::Refused { code, .. }) if code != REPLICATION_FACTOR_TOO_HIGH => {
                     return Err(format!("table {name} cannot be created: {failure}"));
                 }
                 Err(failure) if self.plain.is_over(deadline) => {
