@@ -25,7 +25,7 @@ pub struct TabletConfig {
     /// Bytes of the WAL above which the stores that anchor it are flushed.
     pub wal_retain_bytes: u64,
     /// Bytes of DiskRowSets that one compaction rewrites (its budget).
-    pub merge_budget_bytes: u64,
+    pub compaction_budget_bytes: u64,
     /// Lookups per 100 random keys that a rowset compaction must save.
     pub merge_gain_min_percent: u32,
     /// Number of adjacent small DiskRowSets that are compacted, and number of delta files of one DiskRowSet that
@@ -48,7 +48,7 @@ pub struct TabletConfig {
     /// Layout of column files on disk.
     pub columns: ColumnFileConfig,
     /// Observer of marks and notes.
-    pub watch: ObserverHandle,
+    pub observer: ObserverHandle,
     /// Memory tracker of the tablet's owner.
     pub memory: MemoryHandle,
 }
@@ -64,7 +64,7 @@ impl Default for TabletConfig {
             dms_flush_age_ms: 120_000,
             rowset_roll_bytes: 32 << 20,
             wal_retain_bytes: 256 << 20,
-            merge_budget_bytes: 128 << 20,
+            compaction_budget_bytes: 128 << 20,
             merge_gain_min_percent: 10,
             merge_min: 8,
             scan_block_rows: 1024,
@@ -76,7 +76,7 @@ impl Default for TabletConfig {
             wal_compress: false,
             wal_spared_bytes_max: 640 << 20,
             columns: ColumnFileConfig::default(),
-            watch: ObserverHandle::default(),
+            observer: ObserverHandle::default(),
             memory: MemoryHandle::default(),
         }
     }
@@ -115,7 +115,7 @@ impl TabletConfig {
             dms_flush_age_ms: 1_000,
             rowset_roll_bytes: 1 << 10,
             wal_retain_bytes: 8 << 10,
-            merge_budget_bytes: 16 << 10,
+            compaction_budget_bytes: 16 << 10,
             merge_gain_min_percent: 50,
             merge_min: 3,
             scan_block_rows: 4,
@@ -127,7 +127,7 @@ impl TabletConfig {
             wal_compress: true,
             wal_spared_bytes_max: 32 << 10,
             columns: ColumnFileConfig::tiny(),
-            watch: ObserverHandle::default(),
+            observer: ObserverHandle::default(),
             memory: MemoryHandle::default(),
         }
     }

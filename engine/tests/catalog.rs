@@ -333,7 +333,7 @@ impl World {
         self.catalog.step(now_at(self.seconds), event, &mut out);
         self.named("");
         let mut text = String::new();
-        for done in &out.answers {
+        for done in &out.replies {
             match &done.result {
                 EventResult::Command(Ok(answer)) => writeln!(text, "{}", show_answer(answer)),
                 EventResult::Command(Err(refusal)) => writeln!(text, "refused {refusal}"),

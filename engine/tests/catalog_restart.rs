@@ -173,7 +173,7 @@ impl World {
                 self.servers.iter().enumerate().position(|(i, _)| server_id(i as u8) == request.task.server);
             self.servers[at.expect("a known server")].inbox.push(request);
         }
-        out.answers.pop().map(|done| done.result)
+        out.replies.pop().map(|done| done.result)
     }
 
     fn command(&mut self, command: CatalogCommand) {

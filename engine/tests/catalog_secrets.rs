@@ -33,7 +33,7 @@ impl Master {
                 None => drop(self.rows.remove(&write.key)),
             }
         }
-        match out.answers.remove(0).result {
+        match out.replies.remove(0).result {
             EventResult::Command(result) => result.map(|_| ()).map_err(|error| error.error.message),
             EventResult::Heartbeat(_) => panic!("a reply to a command"),
         }

@@ -44,7 +44,7 @@ fn open(disk: &MemDisk) -> Result<(Replica, Wal)> {
 
 /// Creates the source of a session from an open replica.
 fn source_of(replica: &Replica, wal: &mut Wal, consensus: ConsensusMeta) -> Result<CopySource> {
-    CopySource::new(replica.copy_view(consensus)?, wal.view()?, 0)
+    CopySource::new(replica.copy_view(consensus)?, wal.snapshot()?, 0)
 }
 
 /// Returns the state that a server would report of its replica.
@@ -536,7 +536,7 @@ fn log_gc_between_the_two_snapshots_is_detected() {
     world.job(JobKind::Compact(all), &mut |_| {}).expect("merged");
     let (replica, wal) = world.open.as_mut().expect("open");
     wal.gc(replica.log_keep_from()).expect("cut");
-    let error = CopySource::new(view, wal.view().expect("a view"), 0).err().expect("it does not join");
+    let error = CopySource::new(view, wal.snapshot().expect("a view"), 0).err().expect("it does not join");
     assert_eq!(error.kind, ErrorKind::NotReady, "{error}");
 }
 

@@ -321,7 +321,7 @@ fn the_limit_is_kept_during_flushes_and_compactions() {
     let (limited, root, limit) = limited(8 << 20);
     let config = TabletConfig {
         rowset_roll_bytes: 128 << 10,
-        merge_budget_bytes: 512 << 10,
+        compaction_budget_bytes: 512 << 10,
         job_step_bytes: 32 << 10,
         columns: ColumnFileConfig {
             page_bytes: 4 << 10,
@@ -350,7 +350,7 @@ fn the_limit_is_kept_during_flushes_and_compactions() {
             writer.write(world);
             assert!(root.bytes() <= most.get(), "round {round}, {kind:?}: {} bytes", root.bytes());
         });
-        world.disk.heal();
+        world.disk.end_faults();
         assert!(root.bytes() <= most.get(), "round {round}, after {kind:?}: {} bytes", root.bytes());
         *jobs.entry((round % 3, done.is_ok())).or_insert(0) += 1;
         if world.replica().failure().is_some() {

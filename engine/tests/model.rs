@@ -137,7 +137,7 @@ struct Meanwhile {
 
 impl Observer for Meanwhile {
     fn mark(&self, mark: &'static str) {
-        let world = (mark == "scan: over files of changes").then(|| self.world.lock().unwrap().take());
+        let world = (mark == "scan: over delta files").then(|| self.world.lock().unwrap().take());
         let Some(mut world) = world.flatten() else { return };
         world.replica().tablet().raise_history_mark(Timestamp(world.clock + 1));
         let rowset = world.replica().tablet().state().disk[0].meta().id;
@@ -151,7 +151,7 @@ impl Observer for Meanwhile {
 #[test]
 fn a_scan_fails_if_its_history_is_dropped_while_it_opens() {
     let meanwhile = Arc::new(Meanwhile::default());
-    let config = TabletConfig { watch: ObserverHandle::new(meanwhile.clone()), ..TabletConfig::tiny() };
+    let config = TabletConfig { observer: ObserverHandle::new(meanwhile.clone()), ..TabletConfig::tiny() };
     let (mut world, mut model) = (World::new(1, config), Model::new());
     world.create(plain_schema()).unwrap();
     let upsert = |v| [Change { kind: RowOpKind::Upsert, key: 1, v: Some(Some(v)), n: None }];

@@ -37,7 +37,7 @@ struct PendingReply {
     from: PeerId,
     sent: u64,
     term: Term,
-    pre_election: bool,
+    is_pre_vote: bool,
 }
 
 #[derive(Default)]
@@ -288,8 +288,8 @@ impl World {
                 RaftEvent::Updated { peer: at, sent: pending.sent, result: Ok(response) }
             }
             RaftReply::Vote(response) => {
-                let (term, pre_election) = (pending.term, pending.pre_election);
-                RaftEvent::Voted { peer: at, term, pre_election, result: Ok(response) }
+                let (term, is_pre_vote) = (pending.term, pending.is_pre_vote);
+                RaftEvent::Voted { peer: at, term, is_pre_vote, result: Ok(response) }
             }
             other => panic!("{other:?} is no reply to a peer"),
         };
@@ -323,13 +323,13 @@ impl World {
         match message {
             RaftMessage::Update(request) | RaftMessage::Heartbeat(request) if up => {
                 let pending =
-                    PendingReply { from, sent: request.sent, term: request.term, pre_election: false };
+                    PendingReply { from, sent: request.sent, term: request.term, is_pre_vote: false };
                 self.reply_senders.insert(ticket, pending);
                 self.step(to, RaftEvent::Update { ticket, request });
             }
             RaftMessage::Vote(request) if up => {
-                let (term, pre_election) = (request.term, request.pre_election);
-                self.reply_senders.insert(ticket, PendingReply { from, sent: 0, term, pre_election });
+                let (term, is_pre_vote) = (request.term, request.is_pre_vote);
+                self.reply_senders.insert(ticket, PendingReply { from, sent: 0, term, is_pre_vote });
                 self.step(to, RaftEvent::Vote { ticket, request });
             }
             RaftMessage::RunElection => self.step(to, RaftEvent::Elect { ignore_live_leader: true }),
@@ -502,7 +502,7 @@ impl World {
             dest: text("dest").map_or(to, |dest| id(&dest)),
             term: text("term").unwrap().parse().unwrap(),
             last_op: op(&text("last").unwrap()),
-            pre_election: text("pre").is_some(),
+            is_pre_vote: text("pre").is_some(),
             ignore_live_leader: text("asked").is_some(),
         };
         self.step(to, RaftEvent::Vote { ticket: u64::MAX, request });
@@ -526,7 +526,7 @@ fn show(message: &RaftMessage) -> String {
             format!("update term={term} after={preceding} [{}] commit={commit}", entries.join(" "))
         }
         RaftMessage::Vote(request) => {
-            let what = if request.pre_election { "would you vote" } else { "vote" };
+            let what = if request.is_pre_vote { "would you vote" } else { "vote" };
             let asked = if request.ignore_live_leader { " asked" } else { "" };
             format!("{what} term={} last={}{asked}", request.term, request.last_op)
         }

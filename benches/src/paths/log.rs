@@ -136,9 +136,9 @@ impl Member {
                 };
                 self.step(RaftEvent::Updated { peer, sent, result: Ok(response) });
             }
-            RaftMessage::Vote(VoteRequest { term, pre_election, .. }) => {
+            RaftMessage::Vote(VoteRequest { term, is_pre_vote, .. }) => {
                 let response = VoteResponse { responder: peer, term, granted: true, error: None };
-                self.step(RaftEvent::Voted { peer, term, pre_election, result: Ok(response) });
+                self.step(RaftEvent::Voted { peer, term, is_pre_vote, result: Ok(response) });
             }
             other => panic!("nothing of the kind is asked for: {other:?}"),
         }

@@ -113,7 +113,7 @@ pub enum EventResult {
 pub struct CatalogEffects {
     pub writes: Vec<SystemRowWrite>,
     pub requests: Vec<TserverRequest>,
-    pub answers: Vec<EventReply>,
+    pub replies: Vec<EventReply>,
     pub notes: Vec<CatalogNote>,
 }
 
@@ -407,11 +407,11 @@ impl Catalog {
         match event {
             CatalogEvent::Command { ticket, caller, command } => {
                 let result = self.command(now, &caller, command, out);
-                out.answers.push(EventReply { ticket, result: EventResult::Command(result) });
+                out.replies.push(EventReply { ticket, result: EventResult::Command(result) });
             }
             CatalogEvent::Heartbeat { ticket, heartbeat } => {
                 let reply = self.heartbeat(now, *heartbeat, out);
-                out.answers.push(EventReply { ticket, result: EventResult::Heartbeat(reply) });
+                out.replies.push(EventReply { ticket, result: EventResult::Heartbeat(reply) });
             }
             CatalogEvent::Answered { task, result } => self.answered(now, task, result, out),
             CatalogEvent::Tick => {}

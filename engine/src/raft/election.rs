@@ -92,7 +92,7 @@ impl Raft {
     fn send_vote_requests(
         &mut self,
         term: Term,
-        pre_election: bool,
+        is_pre_vote: bool,
         ignore_live_leader: bool,
         ctx: &mut StepContext<'_>,
     ) {
@@ -105,7 +105,7 @@ impl Raft {
                 dest: peer.id,
                 term,
                 last_op: self.log.last(),
-                pre_election,
+                is_pre_vote,
                 ignore_live_leader,
             };
             self.send(peer, RaftMessage::Vote(request), ctx.out);
@@ -141,7 +141,7 @@ impl Raft {
                 self.note(ctx, RaftAction::GrantVote { candidate, term });
             }
             self.store_meta(true, ctx.out);
-        } else if error.is_none() && request.pre_election {
+        } else if error.is_none() && request.is_pre_vote {
             self.note(ctx, RaftAction::GrantPreVote { candidate, term });
         }
         response
@@ -162,7 +162,7 @@ impl Raft {
         &mut self,
         peer: PeerId,
         term: Term,
-        pre_election: bool,
+        is_pre_vote: bool,
         result: Result<VoteResponse>,
         ctx: &mut StepContext<'_>,
     ) {
@@ -174,15 +174,15 @@ impl Raft {
             return self.adopt_term(response.term, ctx);
         }
         let election = match (&mut self.state, &mut self.pre_vote) {
-            (_, Some(election)) if pre_election => election,
-            (RoleState::Candidate(election), _) if !pre_election => election,
+            (_, Some(election)) if is_pre_vote => election,
+            (RoleState::Candidate(election), _) if !is_pre_vote => election,
             _ => return,
         };
-        if election.term != term || (!pre_election && response.term != term) {
+        if election.term != term || (!is_pre_vote && response.term != term) {
             return;
         }
         election.votes.insert(peer, response.granted);
-        if pre_election {
+        if is_pre_vote {
             self.count_pre_votes(ctx);
         } else {
             self.count_votes(ctx);

@@ -116,7 +116,7 @@ pub struct VoteRequest {
     /// The last entry in the candidate's log.
     pub last_op: OpId,
     /// True for a pre-vote (dissertation §9.6): nothing durable changes, and `term` is the next one.
-    pub pre_election: bool,
+    pub is_pre_vote: bool,
     /// True if the leader itself wants another leader (dissertation §3.10).
     pub ignore_live_leader: bool,
 }
@@ -186,7 +186,7 @@ pub enum RaftEvent {
     /// Result of the [`RaftMessage::Update`] numbered `sent`.
     Updated { peer: PeerId, sent: u64, result: Result<UpdateResponse> },
     /// Result of a [`RaftMessage::Vote`] of this term and kind.
-    Voted { peer: PeerId, term: Term, pre_election: bool, result: Result<VoteResponse> },
+    Voted { peer: PeerId, term: Term, is_pre_vote: bool, result: Result<VoteResponse> },
     /// Result of a [`LogReadRequest`].
     LogRead { peer: PeerId, from: u64, result: Result<Vec<ReplicateEntry>> },
     /// Result of a [`RaftMessage::StartCopy`].
@@ -319,7 +319,7 @@ pub struct RaftStatus {
     /// Leaders only, without itself.
     pub peers: Vec<PeerStatus>,
     /// Leaders only: true if a majority of voters, itself counted, responded within an election timeout.
-    pub quorum_heard: bool,
+    pub is_quorum_active: bool,
     /// True while a leadership transfer blocks proposals.
     pub transferring: bool,
 }

@@ -241,8 +241,8 @@ impl Raft {
             RaftEvent::Update { ticket, request } => self.update(ticket, request, ctx),
             RaftEvent::Vote { ticket, request } => self.vote(ticket, &request, ctx),
             RaftEvent::Updated { peer, sent, result } => self.updated(peer, sent, result, ctx),
-            RaftEvent::Voted { peer, term, pre_election, result } => {
-                self.voted(peer, term, pre_election, result, ctx);
+            RaftEvent::Voted { peer, term, is_pre_vote, result } => {
+                self.voted(peer, term, is_pre_vote, result, ctx);
             }
             RaftEvent::LogRead { peer, from, result } => self.log_read(peer, from, result, ctx),
             RaftEvent::CopyStarted { peer, result } => self.copy_started(peer, result, ctx),

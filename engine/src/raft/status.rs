@@ -33,7 +33,7 @@ impl Raft {
             last: self.log.last(),
             safe_time: self.safe_time(),
             peers,
-            quorum_heard: self.is_quorum_active(now.mono),
+            is_quorum_active: self.is_quorum_active(now.mono),
             transferring,
         }
     }

@@ -64,7 +64,7 @@ pub fn decide_vote(
     if error.is_none() {
         next.voted_for = Some(*candidate);
     }
-    let changed = !request.pre_election && next != *meta;
+    let changed = !request.is_pre_vote && next != *meta;
     VoteDecision { meta: changed.then_some(next), error }
 }
 
@@ -88,7 +88,7 @@ mod tests {
             dest: B,
             term,
             last_op,
-            pre_election: false,
+            is_pre_vote: false,
             ignore_live_leader: false,
         }
     }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_pre_vote_and_a_live_leader_change_nothing() {
-        let pre = VoteRequest { pre_election: true, ..request(9, op(9, 9)) };
+        let pre = VoteRequest { is_pre_vote: true, ..request(9, op(9, 9)) };
         let decision = decide_vote(&meta(3, Some(B)), Some(OpId::MIN), &pre, false);
         assert_eq!(decision, VoteDecision { meta: None, error: None });
         let decision = decide_vote(&meta(3, None), Some(OpId::MIN), &request(9, op(9, 9)), true);

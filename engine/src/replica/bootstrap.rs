@@ -328,18 +328,18 @@ impl LogReplay {
 
 /// Records coverage marks of this recovery.
 fn record_recovery_marks(replay: &LogReplay, recovery: &WalRecovery, commits: usize) {
-    let (watch, report) = (&replay.applier.tablet.config().watch, &replay.report);
-    watch.mark_if(recovery.cut_bytes > 0, "opening: a torn tail was cut off the log");
-    watch.mark_if(recovery.void > 0, "opening: entries that were taken back are passed over");
-    watch.mark_if(recovery.segments > 1, "opening: the log has several segments");
-    watch.mark_if(recovery.replicates == 0, "opening: the log is empty");
-    watch.mark_if(recovery.commits > recovery.replicates, "opening: outcomes outlived their operations");
-    watch.mark_if(commits > 0, "opening: the superblock knew of a commit that the log lacks");
-    watch.mark_if(report.pending > 0, "opening: the group has yet to decide on operations");
-    watch.mark_if(report.replayed > 0, "opening: operations are applied again");
-    watch.mark_if(recovery.replicates > report.replayed, "opening: operations are on disk already");
-    watch.mark_if(!report.completed_requests.is_empty(), "opening: answers of requests are remembered");
-    watch.mark_if(replay.committed_config.is_some(), "opening: the log holds a configuration");
+    let (observer, report) = (&replay.applier.tablet.config().observer, &replay.report);
+    observer.mark_if(recovery.cut_bytes > 0, "bootstrap: a torn tail was cut off the log");
+    observer.mark_if(recovery.void > 0, "bootstrap: entries that were taken back are passed over");
+    observer.mark_if(recovery.segments > 1, "bootstrap: the log has several segments");
+    observer.mark_if(recovery.replicates == 0, "bootstrap: the log is empty");
+    observer.mark_if(recovery.commits > recovery.replicates, "bootstrap: outcomes outlived their operations");
+    observer.mark_if(commits > 0, "bootstrap: the superblock knew of a commit that the log lacks");
+    observer.mark_if(report.pending > 0, "bootstrap: the group has yet to decide on operations");
+    observer.mark_if(report.replayed > 0, "bootstrap: operations are applied again");
+    observer.mark_if(recovery.replicates > report.replayed, "bootstrap: operations are on disk already");
+    observer.mark_if(!report.completed_requests.is_empty(), "bootstrap: answers of requests are remembered");
+    observer.mark_if(replay.committed_config.is_some(), "bootstrap: the log holds a configuration");
 }
 
 /// Boot state of a group with an empty log.

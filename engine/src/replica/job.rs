@@ -215,7 +215,7 @@ impl Replica {
         let Some(error) = error else { return };
         match job.stage {
             JobStage::Writing | JobStage::Written | JobStage::SuperblockReady => {
-                self.tablet().config().watch.mark("job: failed before its superblock");
+                self.tablet().config().observer.mark("job: failed before its superblock");
                 job.abandon();
             }
             JobStage::Storing | JobStage::Stored | JobStage::Swapped => self.fail(error, out),

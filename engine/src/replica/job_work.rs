@@ -138,12 +138,12 @@ impl JobWork for RowsFlush {
     }
 
     fn mark_swap(&self, applier: &TabletApplier) {
-        let (watch, state) = (&applier.tablet.config().watch, applier.tablet.state());
-        watch.mark_if(applier.applied_at > self.freeze.timestamp, "flush: operations came meanwhile");
-        watch.mark_if(self.created.len() > 1, "flush: the rows make several rowsets");
-        watch.mark_if(self.created.is_empty() || self.rows == 0, "flush: nothing was left to write");
-        watch.mark_if(state.frozen.len() > 1, "flush: another MemRowSet waits");
-        watch.mark_if(state.active.rows() > 0, "flush: new rows were inserted meanwhile");
+        let (observer, state) = (&applier.tablet.config().observer, applier.tablet.state());
+        observer.mark_if(applier.applied_at > self.freeze.timestamp, "flush: operations came meanwhile");
+        observer.mark_if(self.created.len() > 1, "flush: the rows make several rowsets");
+        observer.mark_if(self.created.is_empty() || self.rows == 0, "flush: nothing was left to write");
+        observer.mark_if(state.frozen.len() > 1, "flush: another MemRowSet waits");
+        observer.mark_if(state.active.rows() > 0, "flush: new rows were inserted meanwhile");
     }
 
     fn swap(&mut self, writer: &mut TabletWriter) -> Result<Option<Note>> {
@@ -192,8 +192,8 @@ impl JobWork for DeltasFlush {
     }
 
     fn mark_swap(&self, applier: &TabletApplier) {
-        let watch = &applier.tablet.config().watch;
-        watch.mark_if(self.rowset.dms_len() > 0, "flush of changes: others came meanwhile");
+        let observer = &applier.tablet.config().observer;
+        observer.mark_if(self.rowset.dms_len() > 0, "delta flush: others came meanwhile");
     }
 
     fn swap(&mut self, writer: &mut TabletWriter) -> Result<Option<Note>> {
@@ -270,14 +270,14 @@ impl JobWork for Compaction {
     }
 
     fn mark_swap(&self, applier: &TabletApplier) {
-        let (watch, state) = (&applier.tablet.config().watch, applier.tablet.state());
+        let (observer, state) = (&applier.tablet.config().observer, applier.tablet.state());
         let changed = self.merge.inputs().any(|rowset| rowset.dms_len() > 0);
-        watch.mark_if(changed, "merge: an input was changed meanwhile");
-        watch.mark_if(self.merge.inputs().count() > 2, "merge: more than two rowsets");
-        watch.mark_if(self.merge.inputs().count() == 1, "merge: a rowset takes its changes in");
-        watch.mark_if(self.created.len() > 1, "merge: the rows make several rowsets");
-        watch.mark_if(self.created.is_empty(), "merge: nothing was left");
-        watch.mark_if(state.active.rows() > 0, "merge: rows are in memory beside it");
+        observer.mark_if(changed, "compaction: an input was changed meanwhile");
+        observer.mark_if(self.merge.inputs().count() > 2, "compaction: more than two rowsets");
+        observer.mark_if(self.merge.inputs().count() == 1, "compaction: a rowset takes its changes in");
+        observer.mark_if(self.created.len() > 1, "compaction: the rows make several rowsets");
+        observer.mark_if(self.created.is_empty(), "compaction: nothing was left");
+        observer.mark_if(state.active.rows() > 0, "compaction: rows are in memory beside it");
     }
 
     fn swap(&mut self, writer: &mut TabletWriter) -> Result<Option<Note>> {
@@ -340,10 +340,10 @@ impl JobWork for DeltasMerge {
     }
 
     fn mark_swap(&self, applier: &TabletApplier) {
-        let (watch, rowset) = (&applier.tablet.config().watch, self.merge.rowset());
+        let (observer, rowset) = (&applier.tablet.config().observer, self.merge.rowset());
         let again = rowset.meta().column_file.is_some();
-        watch.mark_if(again, "merge of changes: into columns written anew before");
-        watch.mark_if(rowset.dms_len() > 0, "merge of changes: others came meanwhile");
+        observer.mark_if(again, "delta compaction: into columns written anew before");
+        observer.mark_if(rowset.dms_len() > 0, "delta compaction: others came meanwhile");
     }
 
     fn swap(&mut self, _writer: &mut TabletWriter) -> Result<Option<Note>> {
@@ -371,7 +371,7 @@ impl JobWork for Checkpoint {
     }
 
     fn mark_swap(&self, applier: &TabletApplier) {
-        applier.tablet.config().watch.mark("checkpoint: a superblock without a flush");
+        applier.tablet.config().observer.mark("checkpoint: a superblock without a flush");
     }
 
     fn swap(&mut self, _writer: &mut TabletWriter) -> Result<Option<Note>> {

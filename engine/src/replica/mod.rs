@@ -182,7 +182,7 @@ impl Replica {
     }
 
     /// The events that need not wake this replica until its next step.
-    pub fn rest(&self) -> Option<raft::Hibernation> {
+    pub fn hibernation(&self) -> Option<raft::Hibernation> {
         let idle = self.failed.is_none() && self.pending.is_empty();
         idle.then(|| self.raft.hibernation()).flatten()
     }

@@ -109,7 +109,7 @@ impl Replica {
         let mvcc = self.applier.tablet.mvcc();
         out.progress |= mvcc.set_safe_time_source(safe_time_source);
         let (term, caught_up) = (self.raft.term(), self.raft.is_caught_up_leader());
-        mvcc.set_leads(self.raft.is_leader().then_some(LeadershipState { term, caught_up }));
+        mvcc.set_leadership(self.raft.is_leader().then_some(LeadershipState { term, caught_up }));
     }
 
     pub(super) fn with_raft<R>(
@@ -143,7 +143,7 @@ impl Replica {
         out.notes.extend(raft_effects.notes.drain(..).map(Note::Raft));
         out.status_changed |= std::mem::take(&mut raft_effects.status_changed);
         let marks = std::mem::take(&mut raft_effects.marks);
-        marks.into_iter().for_each(|mark| self.tablet().config().watch.mark(mark));
+        marks.into_iter().for_each(|mark| self.tablet().config().observer.mark(mark));
     }
 
     fn append(&mut self, entry: ReplicateEntry, own: bool, out: &mut ReplicaEffects) {

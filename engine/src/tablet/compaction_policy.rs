@@ -69,7 +69,7 @@ pub struct CompactionLimits {
 impl From<&TabletConfig> for CompactionLimits {
     fn from(config: &TabletConfig) -> CompactionLimits {
         CompactionLimits {
-            budget_bytes: config.merge_budget_bytes,
+            budget_bytes: config.compaction_budget_bytes,
             roll_bytes: config.rowset_roll_bytes.max(1),
             gain_min: WHOLE * i64::from(config.merge_gain_min_percent) / 100,
             many: config.merge_min.max(2),

@@ -332,8 +332,8 @@ impl Tablet {
     /// Notes the snapshot, so that observers can compute the expected result.
     fn note_latest(&self, spec: &ScanSpec, snapshot: rowset::Snapshot) {
         if spec.snapshot == SnapshotChoice::Latest {
-            let (applied, leads) = (Timestamp(snapshot.before.0 - 1), self.mvcc.leads_in());
-            self.config.watch.note(self.tablet, &Note::ServedLatest { applied, leads });
+            let (applied, leads) = (Timestamp(snapshot.before.0 - 1), self.mvcc.leader_term());
+            self.config.observer.note(self.tablet, &Note::ServedLatest { applied, leads });
         }
     }
 
@@ -375,20 +375,20 @@ impl Tablet {
     }
 
     fn mark_scan(&self, spec: &ScanSpec, state: &TabletComponents) {
-        let watch = &self.config.watch;
-        watch.mark_if(!state.frozen.is_empty(), "scan: while a MemRowSet is flushed");
-        watch.mark_if(state.disk.len() > 1, "scan: over several rowsets");
-        watch.mark_if(state.active.rows() > 0 && !state.disk.is_empty(), "scan: over memory and disk");
-        watch.mark_if(state.disk.iter().any(|rowset| rowset.dms_len() > 0), "scan: over changes in memory");
+        let observer = &self.config.observer;
+        observer.mark_if(!state.frozen.is_empty(), "scan: while a MemRowSet is flushed");
+        observer.mark_if(state.disk.len() > 1, "scan: over several rowsets");
+        observer.mark_if(state.active.rows() > 0 && !state.disk.is_empty(), "scan: over memory and disk");
+        observer.mark_if(state.disk.iter().any(|rowset| rowset.dms_len() > 0), "scan: over a DeltaMemStore");
         let files = |rowset: &Arc<DiskRowSet>| !rowset.meta().delta_files.is_empty();
-        watch.mark_if(state.disk.iter().any(files), "scan: over files of changes");
-        watch.mark_if(spec.ordered && spec.last_key.is_some(), "scan: goes on after a key");
+        observer.mark_if(state.disk.iter().any(files), "scan: over delta files");
+        observer.mark_if(spec.ordered && spec.last_key.is_some(), "scan: goes on after a key");
         let past = matches!(spec.snapshot, SnapshotChoice::At(at) if at <= self.mvcc.last_applied());
-        watch.mark_if(past, "scan: reads the past");
-        watch.mark_if(spec.diff_from.is_some(), "scan: between two times");
-        watch.mark_if(spec.only_counts(), "scan: rows are only counted");
-        watch.mark_if(!spec.predicates.is_empty(), "scan: by a predicate");
-        watch.mark_if(self.mvcc.earliest_in_flight().is_some(), "scan: while an operation is in flight");
+        observer.mark_if(past, "scan: reads the past");
+        observer.mark_if(spec.diff_from.is_some(), "scan: between two times");
+        observer.mark_if(spec.only_counts(), "scan: rows are only counted");
+        observer.mark_if(!spec.predicates.is_empty(), "scan: by a predicate");
+        observer.mark_if(self.mvcc.earliest_in_flight().is_some(), "scan: while an operation is in flight");
     }
 
     /// Returns the scan's snapshot, and rowsets that hold everything it sees.

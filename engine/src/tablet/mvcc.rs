@@ -113,12 +113,12 @@ impl Mvcc {
     }
 
     /// Sets the leadership state; `None` if this replica is not the leader.
-    pub fn set_leads(&self, leads: Option<LeadershipState>) {
+    pub fn set_leadership(&self, leads: Option<LeadershipState>) {
         self.lock().leads = leads;
     }
 
     /// Returns the term that this replica is leader of.
-    pub fn leads_in(&self) -> Option<Term> {
+    pub fn leader_term(&self) -> Option<Term> {
         self.lock().leads.map(|leads| leads.term)
     }
 
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!((mvcc.earliest_in_flight(), mvcc.newest()), (Some(Timestamp(5)), Timestamp(7)));
         mvcc.applied(Timestamp(5));
         assert_eq!(mvcc.earliest_in_flight(), Some(Timestamp(7)));
-        mvcc.set_leads(Some(LeadershipState { term: 2, caught_up: false }));
+        mvcc.set_leadership(Some(LeadershipState { term: 2, caught_up: false }));
         assert!(!mvcc.is_caught_up());
         mvcc.restore(Timestamp(3));
         assert_eq!((mvcc.earliest_in_flight(), mvcc.last_applied()), (None, Timestamp(3)));

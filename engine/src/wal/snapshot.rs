@@ -40,7 +40,7 @@ impl Wal {
     /// Makes all appends durable, and returns a snapshot of the log.
     ///
     /// A copy must not hold data that its source may still lose: the copy would vouch for it.
-    pub fn view(&mut self) -> Result<WalSnapshot> {
+    pub fn snapshot(&mut self) -> Result<WalSnapshot> {
         self.sync()?;
         let view = |segment: &super::Segment| SegmentSnapshot {
             sequence: segment.sequence,

@@ -61,7 +61,7 @@ impl ReplicaMessage {
 /// Receiver of a replica's reply.
 enum ReplyTarget {
     Update { from: usize, sent: u64 },
-    Vote { from: usize, term: u64, pre_election: bool },
+    Vote { from: usize, term: u64, is_pre_vote: bool },
 }
 
 impl ReplyTarget {
@@ -78,8 +78,8 @@ impl ReplyTarget {
             ReplyTarget::Update { from, sent } => {
                 (from, raft::RaftEvent::Updated { peer, sent, result: Err(unreachable) })
             }
-            ReplyTarget::Vote { from, term, pre_election } => {
-                (from, raft::RaftEvent::Voted { peer, term, pre_election, result: Err(unreachable) })
+            ReplyTarget::Vote { from, term, is_pre_vote } => {
+                (from, raft::RaftEvent::Voted { peer, term, is_pre_vote, result: Err(unreachable) })
             }
         }
     }
@@ -278,8 +278,8 @@ impl Cluster {
                 (ReplyTarget::Update { sent, .. }, RaftReply::Update(response)) if !cut(*to) => {
                     raft::RaftEvent::Updated { peer, sent, result: Ok(response) }
                 }
-                (ReplyTarget::Vote { term, pre_election, .. }, RaftReply::Vote(response)) if !cut(*to) => {
-                    raft::RaftEvent::Voted { peer, term, pre_election, result: Ok(response) }
+                (ReplyTarget::Vote { term, is_pre_vote, .. }, RaftReply::Vote(response)) if !cut(*to) => {
+                    raft::RaftEvent::Voted { peer, term, is_pre_vote, result: Ok(response) }
                 }
                 _ => lost.1,
             };
@@ -313,8 +313,8 @@ impl Cluster {
                 self.ask(to, target, lost, |ticket| raft::RaftEvent::Update { ticket, request });
             }
             ReplicaMessage::Vote { from, to, request } => {
-                let (term, pre_election) = (request.term, request.pre_election);
-                let target = ReplyTarget::Vote { from, term, pre_election };
+                let (term, is_pre_vote) = (request.term, request.is_pre_vote);
+                let target = ReplyTarget::Vote { from, term, is_pre_vote };
                 self.ask(to, target, lost, |ticket| raft::RaftEvent::Vote { ticket, request });
             }
         }

@@ -49,8 +49,8 @@ impl OneServer {
     /// Runs a command. After success and failure the catalog can be loaded again from its rows.
     pub fn command(&mut self, command: CatalogCommand) -> engine::catalog::CatalogResult<CommandReply> {
         let mut effects = self.step(CatalogEvent::Command { ticket: 2, caller: "me".to_string(), command });
-        assert_eq!(effects.answers.len(), 1, "every command gets a reply at once");
-        let reply = match effects.answers.remove(0).result {
+        assert_eq!(effects.replies.len(), 1, "every command gets a reply at once");
+        let reply = match effects.replies.remove(0).result {
             EventResult::Command(reply) => reply,
             other => panic!("{other:?} is no reply to a command"),
         };

@@ -89,7 +89,7 @@ fn requests() -> Vec<Seed> {
         candidate: Uuid([1; 16]),
         term: 4,
         last_op: op,
-        pre_election: true,
+        is_pre_vote: true,
         ignore_live_leader: false,
     };
     let no = VoteError { kind: VoteErrorKind::TabletNotFound, message: "gone".to_string() };

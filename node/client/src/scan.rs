@@ -245,7 +245,11 @@ impl Scanner {
                     return Ok(true);
                 }
                 LocationLookup::Gap { end } => {
-                    self.table.client.env().watch.mark("client: a scan skips a range that no tablet holds");
+                    self.table
+                        .client
+                        .env()
+                        .observer
+                        .mark("client: a scan skips a range that no tablet holds");
                     self.advance(&end);
                 }
                 LocationLookup::Unknown => {
@@ -289,7 +293,7 @@ impl Scanner {
             let what = format!("scanning table {}", self.table.name());
             match failure {
                 TabletCallFailure::Busy(error) => {
-                    client.env().watch.mark("client: a scan tries again");
+                    client.env().observer.mark("client: a scan tries again");
                     backoff.failed(client.env(), &what, error).await?;
                     if open.server.is_some() {
                         continue;
@@ -303,12 +307,12 @@ impl Scanner {
                     }
                 }
                 TabletCallFailure::Scanner(error) if may_restart => {
-                    client.env().watch.mark("client: a scanner is gone, the scan begins anew");
+                    client.env().observer.mark("client: a scanner is gone, the scan begins anew");
                     backoff.failed(client.env(), &what, error).await?;
                     open.restart();
                 }
                 TabletCallFailure::OtherReplica(error) if may_restart => {
-                    client.env().watch.mark("client: a scan goes on at another server");
+                    client.env().observer.mark("client: a scan goes on at another server");
                     backoff.failed(client.env(), &what, error).await?;
                     let tablet = client.relocate(&self.table, &open.tablet, deadline).await?;
                     open.failed = tablet.failed_since(&open.tablet, open.failed);

@@ -64,11 +64,11 @@ impl UnflushedSince {
 
     /// Runs one job to its end and then log GC. Returns true if there was something to do.
     pub async fn run(&mut self, env: &Env, replica: &ReplicaHandle, kind: JobKind) -> bool {
-        env.watch.mark(match kind {
+        env.observer.mark(match kind {
             JobKind::FlushRows => "maintenance: a flush",
-            JobKind::FlushDeltas(_) => "maintenance: a flush of changes",
-            JobKind::Compact(_) => "maintenance: a merge",
-            JobKind::MergeDeltas(_) => "maintenance: a merge of changes",
+            JobKind::FlushDeltas(_) => "maintenance: a delta flush",
+            JobKind::Compact(_) => "maintenance: a compaction",
+            JobKind::MergeDeltas(_) => "maintenance: a delta compaction",
             JobKind::Checkpoint => "maintenance: a checkpoint",
         });
         match kind {
@@ -95,10 +95,10 @@ impl UnflushedSince {
             let tablet = replica.tablet().tablet;
             if error.kind == ErrorKind::Aborted {
                 tracing::debug!(%tablet, ?kind, %error, "maintenance was given up");
-                env.watch.mark("maintenance: a job's tablet went away");
+                env.observer.mark("maintenance: a job's tablet went away");
             } else {
                 tracing::warn!(%tablet, ?kind, %error, "maintenance failed");
-                env.watch.mark("maintenance: a job failed");
+                env.observer.mark("maintenance: a job failed");
             }
             self.not_before = env.now().mono.after(PAUSE_AFTER_FAILURE);
             false

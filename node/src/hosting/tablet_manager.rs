@@ -255,7 +255,7 @@ impl TabletManager {
         }
         for note in &report.notes {
             tracing::info!(tablet = %entry.id, %note);
-            self.env.watch.note(entry.id, note);
+            self.env.observer.note(entry.id, note);
         }
         Ok((replica, wal))
     }

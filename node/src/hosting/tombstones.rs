@@ -181,7 +181,7 @@ impl TabletManager {
     pub(super) fn note(&self, tablet: TabletId, action: RaftAction, post: PostState) {
         let note = Note::Raft(RaftNote { action, post });
         tracing::info!(%tablet, %note);
-        self.env().watch.note(tablet, &note);
+        self.env().observer.note(tablet, &note);
     }
 
     /// Reports the failure of a replica that does not run. Its stored state is unchanged, as far as the server knows.
@@ -253,7 +253,7 @@ impl TabletManager {
         let (decision, known, vote_state) = self.env().run(vote).await?;
         let unknown = |error: &VoteError| error.kind == VoteErrorKind::LastOpIdUnknown;
         let refused = decision.error.as_ref().is_some_and(unknown);
-        self.env().watch.mark_if(refused, "vote: refused, nobody knows how far the log went");
+        self.env().observer.mark_if(refused, "vote: refused, nobody knows how far the log went");
         self.note_vote(tablet, vote_state, request, &known, &decision);
         Ok(decision.response(me, &known))
     }
@@ -269,7 +269,7 @@ impl TabletManager {
         let VoteRequest { candidate, term, .. } = *request;
         let granted = decision.error.is_none();
         let post = |term: Term| PostState { data: vote_state.data, ..tombstone_post(term, vote_state.last) };
-        if granted && request.pre_election {
+        if granted && request.is_pre_vote {
             let action = RaftAction::GrantPreVote { candidate, term };
             return self.note(tablet, action, post(known.term));
         }

@@ -315,7 +315,7 @@ impl CatalogLoop {
         for note in self.out.notes.drain(..) {
             tracing::info!("{note}");
         }
-        for done in self.out.answers.drain(..) {
+        for done in self.out.replies.drain(..) {
             // The callers may have stopped waiting; then the replies are dropped.
             match (self.waiting.remove(&done.ticket), done.result) {
                 (Some(ReplyWaiter::Command(answer)), EventResult::Command(result)) => {

@@ -131,8 +131,8 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
         DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
     let dirs = env.run(|| dirs::open(&env, ServerKind::Master, paths)).await?;
     startup.advance(StartupStep::ReadDirectories, StartupStep::StartRpc, env.now().mono);
-    env.watch = env.watch.of(dirs.uuid);
-    config.tablet.watch = env.watch.clone();
+    env.observer = env.observer.of(dirs.uuid);
+    config.tablet.observer = env.observer.clone();
     let mut common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());
     common.startup = startup.clone();
     config.tablet.memory = MemoryHandle::of(&common.memory.child("tablets"));

@@ -133,7 +133,7 @@ impl ClockTrust {
         let Some(rule) = rule else { return };
         loop {
             self.set(rule.fault(env.clock.synchronisation()), env.now().mono);
-            env.watch.mark_if(self.fault().is_some(), "clock: not to be trusted");
+            env.observer.mark_if(self.fault().is_some(), "clock: unsynchronized");
             env.sleep(INTERVAL).await;
         }
     }

@@ -104,7 +104,7 @@ impl Heartbeater {
     }
 
     fn failed(&mut self, error: &Error) {
-        self.server.env.watch.mark("heartbeat: failed");
+        self.server.env.observer.mark("heartbeat: failed");
         if std::mem::replace(&mut self.healthy, false) {
             tracing::warn!(master = %self.master.target(), %error, "heartbeat failed; retrying");
         }
@@ -155,16 +155,16 @@ impl Heartbeater {
         if !std::mem::replace(&mut self.healthy, true) || registering {
             tracing::info!(master = %self.master.target(), "heartbeats to a master succeed");
         }
-        let watch = &server.env.watch;
-        watch.mark_if(registering, "heartbeat: the server registers");
-        watch.mark_if(
+        let observer = &server.env.observer;
+        observer.mark_if(registering, "heartbeat: the server registers");
+        observer.mark_if(
             reply.needs_reregister() && !registering,
             "heartbeat: the master has forgotten the server",
         );
-        watch.mark_if(reply.needs_full_tablet_report(), "heartbeat: the master wants a full report");
-        watch.mark_if(self.leads && !reply.leader_master(), "heartbeat: the master leads no longer");
-        watch.mark_if(reporting && full, "heartbeat: a full report");
-        watch.mark_if(reporting && !full, "heartbeat: a report of what changed");
+        observer.mark_if(reply.needs_full_tablet_report(), "heartbeat: the master wants a full report");
+        observer.mark_if(self.leads && !reply.leader_master(), "heartbeat: the master leads no longer");
+        observer.mark_if(reporting && full, "heartbeat: a full report");
+        observer.mark_if(reporting && !full, "heartbeat: a report of what changed");
         self.registered = !reply.needs_reregister();
         server.master_contacts.heard(&self.master.target().to_string(), &reply, server.env.now().mono);
         self.leads = reply.leader_master();

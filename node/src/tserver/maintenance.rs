@@ -55,7 +55,7 @@ fn count_memory(server: &TabletServer, starved: bool) {
     let memory = &server.memory;
     let wanted = if starved { memory.limit_bytes() / CACHE_RELIEF_DIVISOR } else { 0 };
     server.tablets.shrink_page_cache(memory.excess_bytes().max(wanted));
-    server.env.watch.memory(memory.used_bytes(), memory.limit_bytes());
+    server.env.observer.memory(memory.used_bytes(), memory.limit_bytes());
 }
 
 /// Times since when each tablet has had something to flush, as far as the scans noticed.
@@ -90,7 +90,7 @@ impl FlushAges {
             &server.runtime_flags.tablet(&server.config.tablet),
             memory_short,
         )?;
-        server.env.watch.mark_if(memory_short, "maintenance: memory is short");
+        server.env.observer.mark_if(memory_short, "maintenance: memory is short");
         let (entry, replica) = open.swap_remove(i);
         Some((entry, replica, kind))
     }

@@ -101,8 +101,8 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     let paths =
         DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
     let dirs = env.run(|| dirs::open(&env, ServerKind::TabletServer, paths)).await?;
-    env.watch = env.watch.of(dirs.uuid);
-    config.tablet.watch = env.watch.clone();
+    env.observer = env.observer.of(dirs.uuid);
+    config.tablet.observer = env.observer.clone();
     let mut common = ServerContext::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
     common.startup = startup.clone();
     config.tablet.memory = MemoryPressure::of_tablets(&common.memory);

@@ -99,11 +99,11 @@ pub(super) async fn scan(server: &TabletServer, call: Call) -> Reply {
     match result {
         Ok(reply) => reply,
         Err(ScanError::Rpc(reply)) => {
-            server.env.watch.mark("scan call: refused for now");
+            server.env.observer.mark("scan call: refused for now");
             reply
         }
         Err(ScanError::Tablet(error)) => {
-            server.env.watch.mark("scan call: refused by its tablet");
+            server.env.observer.mark("scan call: refused by its tablet");
             Reply::message(&ScanResponsePb { error: Some(error.to_pb()), ..Default::default() })
         }
     }
@@ -152,7 +152,7 @@ async fn continue_scan(
     let began = server.env.now().mono;
     let id = Uuid::parse(id);
     if request.close_scanner() && request.batch_size_bytes == Some(0) {
-        server.env.watch.mark("scan call: closed early");
+        server.env.observer.mark("scan call: closed early");
         // A malformed id names no open scanner, and closing an unknown scanner is no error.
         if let Ok(id) = id {
             server.scanners().close(id, &call.user)?;
@@ -163,7 +163,7 @@ async fn continue_scan(
     let id = id.map_err(|_| ScannerError::NotAnId)?;
     let reservation = reserve_reply(server)?;
     let mut scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
-    server.env.watch.mark("scan call: goes on");
+    server.env.observer.mark("scan call: goes on");
     let mut taken = ScannerGuard { server, id, keep: false };
     let limit = server.runtime_flags.batch_bytes(request.batch_size_bytes).max(1);
     let filled = fill(server, &mut scanner, limit, reservation).await;
@@ -208,13 +208,13 @@ async fn open(
     let replica = entry.running()?;
     if server.is_quiescing() {
         let (code, status) = (TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable);
-        server.env.watch.mark("scan call: met a quiescing server");
+        server.env.observer.mark("scan call: met a quiescing server");
         return Err(TabletError::new(code, status, "Tablet server is quiescing").into());
     }
     let mut parsed = scan_spec::parse(new, &replica.tablet().schema())?;
     let small = batch_bytes.is_some_and(|bytes| (1..SMALL_BATCH_BYTES).contains(&bytes));
     parsed.spec.block_rows_max = small.then_some(SMALL_BLOCK_ROWS);
-    server.env.watch.mark(match parsed.read_at {
+    server.env.observer.mark(match parsed.read_at {
         SnapshotMode::Latest => "scan call: the latest",
         SnapshotMode::Snapshot(None) => "scan call: a snapshot of now",
         SnapshotMode::Snapshot(Some(_)) => "scan call: a snapshot that the client names",
@@ -350,7 +350,7 @@ async fn fill(
         has_memory && rows.byte_size() < limit
     })
     .await?;
-    server.env.watch.mark_if(!has_memory, "scan call: a batch is short, as memory is");
+    server.env.observer.mark_if(!has_memory, "scan call: a batch is short, as memory is");
     scanner.replica.metrics().rows_returned(rows.rows());
     scanner.entry.count(rows.rows(), rows.byte_size());
     if !has_more {

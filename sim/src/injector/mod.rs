@@ -437,7 +437,7 @@ impl FaultInjector {
             }
             Fault::BitRot { bits } => {
                 self.state(target).damaged = true;
-                return machine.disk(DATA_DIR).rot_bits(u64::from(*bits)) > 0;
+                return machine.disk(DATA_DIR).flip_bits(u64::from(*bits)) > 0;
             }
             Fault::LostWrite { write } => {
                 machine.disk(DATA_DIR).damage_append(u64::from(*write), WriteDamage::Lost);
@@ -491,7 +491,7 @@ impl FaultInjector {
         let hosts: Vec<Host> = self.hosts.keys().copied().collect();
         for host in hosts {
             let machine = world.machine(&host.name());
-            [WAL_DIR, DATA_DIR].iter().for_each(|dir| machine.disk(dir).heal());
+            [WAL_DIR, DATA_DIR].iter().for_each(|dir| machine.disk(dir).end_faults());
             machine.triggers().clear();
             machine.set_cost(device_cost(&self.plan));
             let failures = disk_failures(world, host);

@@ -196,7 +196,7 @@ impl VirtualNode {
             tasks: Arc::new(NodeTasks { node: self.clone(), spawn }),
             memory: self.machine.clone(),
             rng: self.clone(),
-            watch: self.machine.observer(),
+            observer: self.machine.observer(),
         }
     }
 

@@ -54,7 +54,7 @@ impl ArmedFaults {
     }
 
     /// Ends all failures.
-    pub(super) fn heal(&mut self) {
+    pub(super) fn end(&mut self) {
         self.disarm();
         self.rates.clear();
     }

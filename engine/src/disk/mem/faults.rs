@@ -44,7 +44,7 @@ impl MemDisk {
     }
 
     /// Flips a bit at `count` random places of random files that hold rows. Returns the number of bits flipped.
-    pub fn rot_bits(&self, count: u64) -> u64 {
+    pub fn flip_bits(&self, count: u64) -> u64 {
         let state = &mut *self.state();
         let mut flipped = 0;
         for _ in 0..count {

@@ -169,11 +169,11 @@ impl MemDisk {
     }
 
     /// Disarms injected faults that have not fired.
-    pub fn heal(&self) {
+    pub fn end_faults(&self) {
         let mut state = self.state();
         state.failures.clear();
         state.power_cut_at = None;
-        state.armed.heal();
+        state.armed.end();
     }
 
     /// Number of operations begun: every call of [`Disk`] and [`DiskFile`] except `len` and `space`.

@@ -346,12 +346,12 @@ fn a_lost_write_loses_synced_bytes() {
 #[test]
 fn bit_rot_hits_files_of_rows() {
     let disk = MemDisk::new(1);
-    assert_eq!(disk.rot_bits(3), 0, "there is no file");
+    assert_eq!(disk.flip_bits(3), 0, "there is no file");
     durable_file(&disk, "spared", &[0; 64]);
-    assert_eq!(disk.rot_bits(3), 0, "there are no rows");
+    assert_eq!(disk.flip_bits(3), 0, "there are no rows");
     create_dir_durably(&disk, "data").unwrap();
     durable_file(&disk, "data/f", &[0; 64]);
-    assert_eq!(disk.rot_bits(1), 1);
+    assert_eq!(disk.flip_bits(1), 1);
     let ones: u32 = read_file(&disk, "data/f").unwrap().iter().map(|byte| byte.count_ones()).sum();
     assert_eq!(ones, 1);
 }

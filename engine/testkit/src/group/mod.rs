@@ -98,7 +98,7 @@ pub struct PendingReply {
 
 enum RequestKind {
     Update { sent: u64 },
-    Vote { term: u64, pre_election: bool },
+    Vote { term: u64, is_pre_vote: bool },
 }
 
 pub struct Group {
@@ -363,14 +363,14 @@ impl Group {
                 self.step(to, RaftEvent::Update { ticket, request });
             }
             RaftMessage::Vote(request) => {
-                let (term, pre_election) = (request.term, request.pre_election);
+                let (term, is_pre_vote) = (request.term, request.is_pre_vote);
                 if up {
-                    let kind = RequestKind::Vote { term, pre_election };
+                    let kind = RequestKind::Vote { term, is_pre_vote };
                     self.tickets.insert((to, ticket), PendingReply { from, life, request: kind });
                     return self.step(to, RaftEvent::Vote { ticket, request });
                 }
                 let response = self.tombstone_votes(to, &request);
-                let event = RaftEvent::Voted { peer: to, term, pre_election, result: Ok(response) };
+                let event = RaftEvent::Voted { peer: to, term, is_pre_vote, result: Ok(response) };
                 self.bag.push(Parcel::Answer { to: from, life, event });
             }
             RaftMessage::RunElection => self.step(to, RaftEvent::Elect { ignore_live_leader: true }),
@@ -488,8 +488,8 @@ impl Group {
                 RequestKind::Update { sent } => {
                     RaftEvent::Updated { peer: to, sent, result: Err(unreachable_error()) }
                 }
-                RequestKind::Vote { term, pre_election } => {
-                    RaftEvent::Voted { peer: to, term, pre_election, result: Err(unreachable_error()) }
+                RequestKind::Vote { term, is_pre_vote } => {
+                    RaftEvent::Voted { peer: to, term, is_pre_vote, result: Err(unreachable_error()) }
                 }
             };
             self.bag.push(Parcel::Answer { to: pending.from, life: pending.life, event });
@@ -557,7 +557,7 @@ fn unanswered(to: PeerId, message: &RaftMessage) -> Option<RaftEvent> {
         RaftMessage::Vote(request) => Some(RaftEvent::Voted {
             peer: to,
             term: request.term,
-            pre_election: request.pre_election,
+            is_pre_vote: request.is_pre_vote,
             result: Err(unreachable_error()),
         }),
         RaftMessage::StartCopy { .. } => {
@@ -572,8 +572,8 @@ fn lose(event: RaftEvent) -> RaftEvent {
         RaftEvent::Updated { peer, sent, .. } => {
             RaftEvent::Updated { peer, sent, result: Err(unreachable_error()) }
         }
-        RaftEvent::Voted { peer, term, pre_election, .. } => {
-            RaftEvent::Voted { peer, term, pre_election, result: Err(unreachable_error()) }
+        RaftEvent::Voted { peer, term, is_pre_vote, .. } => {
+            RaftEvent::Voted { peer, term, is_pre_vote, result: Err(unreachable_error()) }
         }
         other => other,
     }
@@ -584,8 +584,8 @@ fn answer(at: PeerId, request: RequestKind, reply: RaftReply) -> RaftEvent {
         (RequestKind::Update { sent }, RaftReply::Update(response)) => {
             RaftEvent::Updated { peer: at, sent, result: Ok(response) }
         }
-        (RequestKind::Vote { term, pre_election }, RaftReply::Vote(response)) => {
-            RaftEvent::Voted { peer: at, term, pre_election, result: Ok(response) }
+        (RequestKind::Vote { term, is_pre_vote }, RaftReply::Vote(response)) => {
+            RaftEvent::Voted { peer: at, term, is_pre_vote, result: Ok(response) }
         }
         (_, reply) => panic!("{reply:?} is the reply to another request"),
     }

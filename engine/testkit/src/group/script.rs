@@ -250,11 +250,10 @@ impl Driver {
         at: PeerId,
         candidate: PeerId,
         term: Term,
-        pre_election: bool,
+        is_pre_vote: bool,
     ) -> StepResult<()> {
         let wanted = |(from, request): &&(PeerId, VoteRequest)| {
-            *from == candidate
-                && (request.dest, request.term, request.pre_election) == (at, term, pre_election)
+            *from == candidate && (request.dest, request.term, request.is_pre_vote) == (at, term, is_pre_vote)
         };
         let found = self.votes_asked.iter().rev().find(wanted).cloned();
         let (from, request) = found.ok_or(format!("{} did not ask for this vote", name(candidate)))?;
@@ -273,8 +272,8 @@ impl Driver {
     /// Delivers the votes.
     fn count_votes(&mut self, at: PeerId, term: Term, pre_elections: bool) {
         for (to, event) in self.votes.clone() {
-            let RaftEvent::Voted { term: asked, pre_election, .. } = &event else { continue };
-            if to == at && *asked == term && *pre_election == pre_elections {
+            let RaftEvent::Voted { term: asked, is_pre_vote, .. } = &event else { continue };
+            if to == at && *asked == term && *is_pre_vote == pre_elections {
                 self.group.step(at, event);
             }
         }
@@ -294,7 +293,7 @@ impl Driver {
     fn learn_term(&mut self, at: PeerId, term: Term) {
         let peer = *self.group.nodes.keys().find(|id| **id != at).expect("a group has several servers");
         let response = VoteResponse { responder: peer, term, granted: false, error: None };
-        self.group.step(at, RaftEvent::Voted { peer, term, pre_election: false, result: Ok(response) });
+        self.group.step(at, RaftEvent::Voted { peer, term, is_pre_vote: false, result: Ok(response) });
     }
 
     fn receive(&mut self, at: PeerId, params: &BTreeMap<String, String>) -> StepResult<()> {

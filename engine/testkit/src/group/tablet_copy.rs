@@ -31,13 +31,13 @@ impl Group {
                 self.record_action(at, RaftAction::GrantVote { candidate: request.candidate, term });
             }
             self.record_action(at, RaftAction::MetaPersist { term, vote });
-        } else if response.granted && request.pre_election {
+        } else if response.granted && request.is_pre_vote {
             self.record_action(
                 at,
                 RaftAction::GrantPreVote { candidate: request.candidate, term: request.term },
             );
         }
-        if response.granted && !request.pre_election {
+        if response.granted && !request.is_pre_vote {
             self.checks.voted(at, request.term, request.candidate);
         }
         response

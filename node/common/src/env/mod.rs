@@ -45,7 +45,7 @@ pub struct Env {
     pub tasks: Arc<dyn Tasks>,
     pub memory: Arc<dyn MemoryBudget>,
     pub rng: Arc<dyn Rng>,
-    pub watch: ObserverHandle,
+    pub observer: ObserverHandle,
 }
 
 pub trait Clock: Send + Sync {

@@ -70,7 +70,7 @@ impl OsEnv {
             tasks: Arc::new(OsTasks),
             memory: Arc::new(OsMemory { limit }),
             rng: Arc::new(OsRng { rng: Mutex::new(ChaCha12Rng::from_seed(seed)) }),
-            watch: ObserverHandle::default(),
+            observer: ObserverHandle::default(),
         })
     }
 }

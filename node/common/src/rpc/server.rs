@@ -246,7 +246,7 @@ fn open(
     count(&shared.counters.connections_open);
     if let Some(oldest) = connections.insert(id, shared.config.negotiations_max) {
         count(&shared.counters.negotiations_failed);
-        shared.env.watch.mark("rpc: too many connections in negotiation");
+        shared.env.observer.mark("rpc: too many connections in negotiation");
         oldest.task.iter().for_each(|task| task.abort());
     }
     let task = shared.env.spawn("rpc connection", {

@@ -141,7 +141,7 @@ fn copy(env: &Env, server: &StoppedServer, dir: &Directory, tablet: TabletId, to
     let (replica, mut log) = open_replica(env, server, dir, tablet)?;
     let committed = replica.meta().last_op.index;
     let source =
-        CopySource::new(replica.copy_view(replica.consensus_meta().clone())?, log.view()?, committed)?;
+        CopySource::new(replica.copy_view(replica.consensus_meta().clone())?, log.snapshot()?, committed)?;
     let (wal, data) = (target.wal.disk.clone(), into.disk.clone());
     let mut sink = CopySink::begin(wal, data, &local, None, source.manifest().clone())?;
     let mut copied = 0;

@@ -206,7 +206,7 @@ impl CopyService {
     /// Fails a replica whose files are corrupted: it must be replaced from another replica, not copied.
     fn fail(&self, tablet: TabletId, error: &Error) {
         if let Ok(HostedReplica::Running(replica)) = self.host.find(&id_bytes(&tablet)) {
-            self.host.env().watch.mark("tablet copy: met a damaged file at the source");
+            self.host.env().observer.mark("tablet copy: met a damaged file at the source");
             replica.fail(error);
         }
     }
@@ -285,13 +285,13 @@ async fn fix(
             replica.copy_view(meta).map(|view| (view, status))
         };
         let (mut view, status) = replica.run_on_loop(view).await??;
-        let log = replica.run_on_wal(|wal| wal.view()).await??;
+        let log = replica.run_on_wal(|wal| wal.snapshot()).await??;
         let (term, committed) = note_open(env, replica, sink, log.last_op).await?;
         view.reached(term);
         match CopySource::new(view, log, committed) {
             Ok(source) => return Ok((source, status)),
             Err(error) if error.kind == ErrorKind::NotReady => {
-                env.watch.mark("tablet copy: the log was cut while it was looked at");
+                env.observer.mark("tablet copy: the log was cut while it was looked at");
                 last = error;
             }
             Err(error) => return Err(error),

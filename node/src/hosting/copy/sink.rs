@@ -72,5 +72,5 @@ fn note(env: &Env, sink: &CopySink, slot: &CopySlot, term: Term, action: RaftAct
     };
     let note = Note::Raft(RaftNote { action, post });
     tracing::info!(tablet = %sink.tablet(), %note);
-    env.watch.note(sink.tablet(), &note);
+    env.observer.note(sink.tablet(), &note);
 }

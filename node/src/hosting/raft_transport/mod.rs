@@ -112,9 +112,9 @@ impl RaftTransport {
                 event_sink(RaftEvent::Updated { peer: dest, sent, result });
             })),
             RaftMessage::Vote(request) => drop(env.spawn("peer vote", async move {
-                let (term, pre_election) = (request.term, request.pre_election);
+                let (term, is_pre_vote) = (request.term, request.is_pre_vote);
                 let result = link.vote(&request).await;
-                event_sink(RaftEvent::Voted { peer: dest, term, pre_election, result });
+                event_sink(RaftEvent::Voted { peer: dest, term, is_pre_vote, result });
             })),
             RaftMessage::RunElection => drop(env.spawn("peer election", async move {
                 if let Err(error) = link.run_election(tablet, dest).await {

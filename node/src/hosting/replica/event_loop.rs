@@ -101,7 +101,7 @@ impl ReplicaLoop {
             let (event_sender, shared) = (event_sender.clone(), shared.clone());
             Arc::new(move |event| match shared.hibernation.queue_event(event, || shared.env.now()) {
                 Some(event) => tell(&event_sender, Command::Event(event)),
-                None => shared.env.watch.mark("replica: slept through an answer"),
+                None => shared.env.observer.mark("replica: hibernated through an answer"),
             })
         };
         ReplicaLoop {
@@ -174,7 +174,7 @@ impl ReplicaLoop {
     fn try_hibernate(&self) {
         let takes_part =
             self.stopping.is_none() && self.shared.failure().is_none() && self.retry.at().is_none();
-        self.shared.hibernation.begin(self.replica.rest().filter(|_| takes_part));
+        self.shared.hibernation.begin(self.replica.hibernation().filter(|_| takes_part));
     }
 
     /// Processes the events that were queued during hibernation, before all else.
@@ -470,7 +470,7 @@ impl ReplicaLoop {
                 Note::Raft(note) => tracing::trace!(%tablet, %note),
                 note => tracing::info!(%tablet, %note),
             }
-            self.shared.env.watch.note(tablet, &note);
+            self.shared.env.observer.note(tablet, &note);
         }
     }
 

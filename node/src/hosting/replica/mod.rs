@@ -268,7 +268,7 @@ impl ReplicaHandle {
         reservation: Option<Reservation>,
     ) -> Result<PendingUpdate> {
         if let Some(response) = self.shared.hibernation.answer(&request, || self.shared.env.now()) {
-            self.shared.env.watch.mark("replica: slept through a heartbeat");
+            self.shared.env.observer.mark("replica: hibernated through a heartbeat");
             return Ok(PendingUpdate::Answered(response));
         }
         let bytes = request.entries.iter().map(|entry| entry.payload.len()).sum();
@@ -314,7 +314,7 @@ impl ReplicaHandle {
     /// Starts a leadership transfer. Returns false if this replica does not lead or no voter can take over.
     pub async fn begin_transfer(&self) -> bool {
         let Ok(status) = self.status_now().await else { return false };
-        let others = status.committed_config.voter_count() > 1 && status.quorum_heard;
+        let others = status.committed_config.voter_count() > 1 && status.is_quorum_active;
         let leads = status.role == Role::Leader && others;
         leads && (status.transferring || self.step_down(None, false).await.is_ok())
     }

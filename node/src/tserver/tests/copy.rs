@@ -181,7 +181,7 @@ async fn a_tombstone_that_cannot_be_read_is_neither_copied_over_nor_deleted() {
     data.fail_some(DiskOpKind::Read, 1000, EIO);
     let mut lines = vec![error_text(&pair.copy(&pair.order(Some(0))).await.error), pair.settled().await];
     lines.push(error_text(&delete(&pair.to, TabletDataState::TabletDataDeleted, Some(-2)).await.error));
-    data.heal();
+    data.end_faults();
     lines.push(error_text(&pair.copy(&pair.order(Some(0))).await.error));
     lines.push(pair.copied().await);
     expect_test::expect![[r#"

@@ -28,14 +28,14 @@ impl Observer for Failures {
 async fn an_unreachable_master_is_not_called_in_a_loop_by_a_server_with_changes() {
     let env = OsEnv::new(&OsOptions::default()).expect("the real world");
     let (error_text, mut failures) = mpsc::unbounded_channel();
-    let watch =
+    let observer =
         ObserverHandle::new(Arc::new(Failures { env: env.clone(), error_text: Mutex::new(error_text) }));
     // No server listens at this address.
     let away = |config: &mut TserverConfig| {
         config.masters = vec!["127.0.0.1:1".to_string()];
         config.heartbeat_interval_ms = 20;
     };
-    let fixture = Fixture::in_env(Env { watch, ..env }, away).await;
+    let fixture = Fixture::in_env(Env { observer, ..env }, away).await;
     fixture.create_tablet().await;
     let mut at = Vec::new();
     while at.len() < 5 {

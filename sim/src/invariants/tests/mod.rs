@@ -229,13 +229,13 @@ fn a_second_vote_is_rejected() {
 }
 
 /// c follows the leader of term 2 with one entry; a, which has two of term 1 and is cut off, requests its vote.
-fn asked_by_the_longer_log(pre_election: bool) -> Cluster {
+fn asked_by_the_longer_log(is_pre_vote: bool) -> Cluster {
     let mut cluster = Cluster::new();
     cluster.elect('a', 1, &['b']).append('a', 1, 10).append('a', 2, 11);
     cluster.elect('b', 2, &['c']).append('b', 1, 12).follow('c', 'b', "0.0", "2.1");
     cluster.post('a').role = NotedRole::Follower;
     let (candidate, term) = (peer('a'), 3);
-    if pre_election {
+    if is_pre_vote {
         cluster.note('a', RaftAction::StartPreElection { term });
         cluster.note('c', RaftAction::GrantPreVote { candidate, term });
     } else {
@@ -248,8 +248,8 @@ fn asked_by_the_longer_log(pre_election: bool) -> Cluster {
 
 #[test]
 fn a_vote_for_a_log_that_is_behind_is_rejected() {
-    for pre_election in [true, false] {
-        let cluster = asked_by_the_longer_log(pre_election);
+    for is_pre_vote in [true, false] {
+        let cluster = asked_by_the_longer_log(is_pre_vote);
         assert_eq!(cluster.violated(), ["ElectionRestriction"], "{}", describe(&cluster));
     }
     // The voter's entries of term 2 were never durable.

@@ -63,7 +63,7 @@ impl TurmoilHost {
             tasks: Arc::new(HostTasks { host }),
             memory: machine.clone(),
             rng: Arc::new(HostRng { machine: machine.clone() }),
-            watch: machine.observer(),
+            observer: machine.observer(),
         }
     }
 }

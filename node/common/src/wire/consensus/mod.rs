@@ -408,7 +408,7 @@ pub fn vote_to_pb(request: &VoteRequest) -> VoteRequestPb {
             ..Default::default()
         },
         ignore_live_leader: Some(request.ignore_live_leader),
-        is_pre_election: Some(request.pre_election),
+        is_pre_election: Some(request.is_pre_vote),
     }
 }
 
@@ -419,7 +419,7 @@ pub fn vote_from_pb(pb: &VoteRequestPb) -> Result<VoteRequest> {
         dest: id(pb.dest_uuid.as_deref().unwrap_or_default(), "dest_uuid")?,
         term: number(pb.candidate_term, "candidate_term")?,
         last_op: op_id_from_pb(&pb.candidate_status.last_received)?,
-        pre_election: pb.is_pre_election(),
+        is_pre_vote: pb.is_pre_election(),
         ignore_live_leader: pb.ignore_live_leader(),
     })
 }

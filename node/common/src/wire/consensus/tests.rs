@@ -141,14 +141,14 @@ fn a_server_without_the_tablet_replies_with_its_own_id() {
 
 #[test]
 fn votes_survive_the_wire() {
-    for (pre_election, ignore_live_leader) in [(false, false), (true, false), (false, true)] {
+    for (is_pre_vote, ignore_live_leader) in [(false, false), (true, false), (false, true)] {
         let request = VoteRequest {
             tablet: uuid(9),
             candidate: uuid(1),
             dest: uuid(2),
             term: 8,
             last_op: op(7, 100),
-            pre_election,
+            is_pre_vote,
             ignore_live_leader,
         };
         assert_eq!(vote_from_pb(&sent(&vote_to_pb(&request))), Ok(request));

@@ -19,7 +19,7 @@ async fn hibernated_replicas_defer_heartbeats_and_still_detect_failures() {
     group.until("hibernation one minute later", all_hibernate).await;
     assert_eq!(group.agreed(&ALL), Some(leader), "heartbeats that were kept put elections off");
     let status = group.replica(leader).expect("it runs").status_now().await.expect("it runs");
-    assert_eq!((status.term, status.quorum_heard), (term, true));
+    assert_eq!((status.term, status.is_quorum_active), (term, true));
     let heard = |silent: Option<Duration>| silent.expect("it replies") <= Duration::from_millis(600);
     assert!(status.peers.iter().all(|peer| heard(peer.silent)), "{:?}", status.peers);
     let rest = others(&ALL, leader);
