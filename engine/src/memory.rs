@@ -90,7 +90,7 @@ impl MemTracker {
     }
 
     fn children(&self) -> MutexGuard<'_, Vec<Weak<MemTracker>>> {
-        self.children.lock().expect("nothing panics while it holds the list")
+        self.children.lock()
     }
 
     fn ancestors(&self) -> impl Iterator<Item = &MemTracker> {

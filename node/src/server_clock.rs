@@ -5,7 +5,8 @@
 //! Invariant, for safe time (`spec/SafeTime.tla`): a timestamp that leaves the server has been *taken* with
 //! [`ServerClock::now`], so that no later operation gets it or a lower one.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use engine::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use engine::error::Result;
 use engine::time::{ClockReading, HybridClock, Timestamp};
@@ -55,6 +56,6 @@ impl ServerClock {
     }
 
     fn hybrid(&self) -> MutexGuard<'_, HybridClock> {
-        self.hybrid.lock().expect("no task panics while holding the clock")
+        self.hybrid.lock()
     }
 }

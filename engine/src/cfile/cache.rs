@@ -123,7 +123,7 @@ impl PageCache {
     pub fn release_pages(&self, bytes: u64) {
         let (bound, mut remaining) = (self.shard_bound(), bytes);
         for (i, shard) in self.shards.iter().enumerate() {
-            let mut shard = shard.lock().expect("no thread panics with a shard locked");
+            let mut shard = shard.lock();
             let (before, left) = (shard.bytes, (SHARDS - i) as u64);
             let part = usize::try_from(remaining.div_ceil(left)).unwrap_or(usize::MAX);
             let most = before.saturating_sub(part).max(bound / SHARE as usize).min(bound);
@@ -144,7 +144,7 @@ impl PageCache {
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
         let mixed = (key.0 ^ key.1.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let shard = &self.shards[(mixed >> 60) as usize % SHARDS];
-        shard.lock().expect("no thread panics with a shard locked")
+        shard.lock()
     }
 
     /// Returns the page of `file` at `offset`, if it is cached.
@@ -197,7 +197,7 @@ impl PageCache {
     /// Drops all pages of a closed file.
     pub fn forget_file(&self, file: u64) {
         for shard in &self.shards {
-            let mut shard = shard.lock().expect("no thread panics with a shard locked");
+            let mut shard = shard.lock();
             let keys: Vec<Key> =
                 shard.places.range((file, 0)..=(file, u64::MAX)).map(|(key, _)| *key).collect();
             let before = shard.bytes;
@@ -209,7 +209,7 @@ impl PageCache {
     pub fn stats(&self) -> CacheStats {
         let mut sum = CacheStats::default();
         for shard in &self.shards {
-            let shard = shard.lock().expect("no thread panics with a shard locked");
+            let shard = shard.lock();
             sum.hits += shard.hits;
             sum.misses += shard.misses;
             sum.evictions += shard.evictions;

@@ -6,9 +6,10 @@
 //!
 //! With it, tools open the replicas of a stopped server as the server does, and leave its directories as they are.
 
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -40,7 +41,7 @@ impl OverlayDisk {
 
 impl Layers {
     fn hidden(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.hidden.lock().expect("no task panics while holding it")
+        self.hidden.lock()
     }
 
     fn open_below(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -150,12 +151,12 @@ struct OverlayFile {
 
 impl OverlayFile {
     fn file(&self) -> Arc<dyn DiskFile> {
-        self.file.lock().expect("no task panics while holding it").clone()
+        self.file.lock().clone()
     }
 
     fn changed(&self) -> io::Result<Arc<dyn DiskFile>> {
         let changed = self.layers.copy_up(&self.path)?;
-        *self.file.lock().expect("no task panics while holding it") = changed.clone();
+        *self.file.lock() = changed.clone();
         Ok(changed)
     }
 }

@@ -74,7 +74,7 @@ impl DeltaMemStore {
     /// Adds a delta. If one operation changes a row several times, the deltas apply in the order of the calls.
     pub fn insert(&self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         let parsed = RowChange::parse(change)?;
-        let _guard = self.writer.lock().expect("no writer panics while it holds the lock");
+        let _guard = self.writer.lock();
         let store: &Store = self.store.get_or_init(Box::default);
         if store.mutations.len() >= NONE as usize {
             return Err(Error::throttled("rowset: too many unflushed deltas (2^32); retry later"));

@@ -14,7 +14,8 @@
 //! Not here: writing the base (`diskrowset_writer`), scanning (`diskrowset_scan`), and checking that
 //! an operation may change a row (the caller does).
 
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use crate::sync::{RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use super::base_data::BaseData;
 use super::column_file;
@@ -135,7 +136,7 @@ impl DiskRowSet {
         for delta in &meta.delta_files {
             deltas.redo.push(self.open_deltas(delta, identity)?);
         }
-        let mut state = self.state.write().expect("no holder of the lock panics");
+        let mut state = self.state.write();
         (deltas.frozen, deltas.recent) = (state.deltas.frozen.take(), state.deltas.recent.clone());
         (state.meta, state.base, state.deltas, state.column_file) = (meta, base, deltas, column_file);
         Ok(())
@@ -154,7 +155,7 @@ impl DiskRowSet {
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().expect("no holder of the lock panics")
+        self.state.read()
     }
 
     pub fn meta(&self) -> Arc<RowSetMeta> {
@@ -348,7 +349,7 @@ impl DiskRowSet {
     /// Freezes the recent deltas for a flush; every operation up to and including `upto` is applied. Returns false if
     /// there is nothing to flush. Deltas that an earlier flush left frozen stay frozen.
     pub fn freeze(&self, upto: Timestamp) -> bool {
-        let mut state = self.state.write().expect("no holder of the lock panics");
+        let mut state = self.state.write();
         if state.deltas.frozen.is_some() {
             return true;
         }
@@ -393,7 +394,7 @@ impl DiskRowSet {
         };
         let identity = PageOwner { tablet: self.tablet, rowset: meta.id };
         let reader = self.open_deltas(delta, identity)?;
-        let mut state = self.state.write().expect("no holder of the lock panics");
+        let mut state = self.state.write();
         state.deltas.redo.push(reader);
         state.deltas.frozen = None;
         state.meta = Arc::new(meta);

@@ -12,9 +12,10 @@
 //!
 //! Not here: the log, the OpIds of operations, and replies to clients (`replica`).
 
+use crate::sync::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::cfile::cache::PageCache;
 use crate::cfile::page_file::PageFile;
@@ -254,11 +255,11 @@ impl Tablet {
 
     /// Returns the row operations since the tablet was opened.
     pub fn write_totals(&self) -> WriteTotals {
-        *self.totals.lock().expect("nothing panics while it holds the totals")
+        *self.totals.lock()
     }
 
     fn set_totals(&self, totals: WriteTotals) {
-        *self.totals.lock().expect("nothing panics while it holds the totals") = totals;
+        *self.totals.lock() = totals;
     }
 
     /// Stores the size of the superblock; the caller has stored it.
@@ -267,7 +268,7 @@ impl Tablet {
     }
 
     fn anchors(&self) -> MutexGuard<'_, OpAnchors> {
-        self.anchors.lock().expect("nothing panics while it holds the anchors")
+        self.anchors.lock()
     }
 
     /// Returns the operations from which on unflushed data needs the log.
@@ -417,7 +418,7 @@ impl Tablet {
     /// Returns the compaction with the highest gain; `None` if no gain is large enough.
     pub fn choose_compaction(&self) -> Option<CompactionChoice> {
         let (state, mark) = (self.state(), self.history_mark());
-        let mut last = self.last_evaluation.lock().expect("no holder of the lock panics");
+        let mut last = self.last_evaluation.lock();
         last.choice(&state.disk, mark, &CompactionLimits::from(self.config()))
     }
 
@@ -446,11 +447,11 @@ impl Tablet {
 
     /// Returns the current rowsets and schema.
     pub fn state(&self) -> Arc<TabletComponents> {
-        self.state.read().expect("the state is replaced in one step").clone()
+        self.state.read().clone()
     }
 
     /// Replaces the components; only the writer calls this.
     fn set_state(&self, state: TabletComponents) {
-        *self.state.write().expect("the state is replaced in one step") = Arc::new(state);
+        *self.state.write() = Arc::new(state);
     }
 }

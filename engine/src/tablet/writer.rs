@@ -7,7 +7,8 @@
 //!                └ a frozen MemRowSet: from 8 on             a restart must replay from 8
 //! ```
 
-use std::sync::{Arc, MutexGuard};
+use crate::sync::MutexGuard;
+use std::sync::Arc;
 
 use super::Tablet;
 use super::apply::{ApplyMode, ApplyScratch, BatchResult, WriteResult, apply};

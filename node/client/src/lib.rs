@@ -91,9 +91,10 @@
 // The derive macros name this crate as its users do.
 extern crate self as nyala_client;
 
+use engine::sync::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use engine::time::Instant;
 
@@ -110,7 +111,6 @@ mod config;
 pub mod definitions;
 pub mod error;
 pub mod location_cache;
-mod lock;
 mod master_calls;
 pub mod predicate;
 pub mod rebalance;
@@ -140,7 +140,6 @@ pub use table::Table;
 pub use tables::{CreateTable, TableInfo, TableStatistics};
 
 use location_cache::LocationCache;
-use lock::lock;
 use master_calls::MasterCaller;
 use request_ids::RequestIds;
 
@@ -220,7 +219,7 @@ impl Client {
     }
 
     fn server(&self, address: &str) -> Proxy {
-        let mut servers = lock(&self.shared.servers);
+        let mut servers = self.shared.servers.lock();
         let new = || Proxy::new(self.shared.env.clone(), address, &self.shared.caller);
         servers.entry(address.to_string()).or_insert_with(new).clone()
     }

@@ -1,6 +1,6 @@
 //! Calls to the leader of the masters, with leader lookup and retries.
 
-use std::sync::Mutex;
+use engine::sync::Mutex;
 use std::time::Duration;
 
 use engine::error::{Error, ErrorKind, Result};
@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 
 use super::backoff::Backoff;
-use super::{ClientConfig, lock, security};
+use super::{ClientConfig, security};
 use nyala_common::env::Env;
 use nyala_common::rpc::RpcErrorCodePb;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
@@ -112,7 +112,7 @@ impl MasterCaller {
                 Err(MasterCallFailure::Final(error)) => return Err(error),
                 Err(MasterCallFailure::Retry(error, find_leader_again)) => {
                     if find_leader_again {
-                        lock(&self.known).leader = None;
+                        self.known.lock().leader = None;
                     }
                     backoff.failed(&self.env, method, error).await?;
                 }
@@ -143,7 +143,7 @@ impl MasterCaller {
         let mut backoff = Backoff::new(deadline);
         loop {
             let masters = {
-                let known = lock(&self.known);
+                let known = self.known.lock();
                 if let Some(leader) = &known.leader {
                     return Ok(leader.clone());
                 }
@@ -174,7 +174,7 @@ impl MasterCaller {
                 Ok(response) => {
                     self.learn(&response);
                     if response.role() == Role::Leader {
-                        lock(&self.known).leader = Some(master.clone());
+                        self.known.lock().leader = Some(master.clone());
                         return Ok(master.clone());
                     }
                 }
@@ -187,7 +187,7 @@ impl MasterCaller {
     /// Adds the masters reported by one of them, and takes the leader's token and CA.
     fn learn(&self, response: &ConnectToMasterResponsePb) {
         security::learn(&self.caller, response);
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         for address in &response.master_addrs {
             let target = format!("{}:{}", address.host, address.port);
             if !known.masters.iter().any(|master| master.target().to_string() == target) {

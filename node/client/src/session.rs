@@ -8,9 +8,10 @@
 //! Background flushes may overtake each other: a row may reach the server before a row that was applied earlier and
 //! sent in another flush. A caller that updates a row just after inserting it must flush in between.
 
+use engine::sync::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,7 +25,7 @@ use tokio::sync::Notify;
 
 use super::location_cache::{LocationLookup, TabletLocation};
 use super::write_batch::{BatchOutcome, WriteBatch};
-use super::{Client, Table, lock};
+use super::{Client, Table};
 use nyala_proto::kudu::ExternalConsistencyMode;
 
 /// Time at which a session sends applied rows.
@@ -225,7 +226,7 @@ impl Session {
         loop {
             let done = self.shared.flush_done.notified();
             {
-                let mut state = lock(&self.shared.state);
+                let mut state = self.shared.state.lock();
                 if state.flushes == 0 {
                     return std::mem::take(&mut state.failures);
                 }
@@ -236,33 +237,33 @@ impl Session {
 
     /// Returns the encoded bytes of buffered rows that are not sent yet.
     pub fn buffered_bytes(&self) -> usize {
-        lock(&self.shared.state).buffered
+        self.shared.state.lock().buffered
     }
 
     /// Returns the number of rows written.
     pub fn written(&self) -> u64 {
-        lock(&self.shared.state).written
+        self.shared.state.lock().written
     }
 
     /// Returns the number of rows skipped by IGNORE operations.
     pub fn ignored(&self) -> u64 {
-        lock(&self.shared.state).ignored
+        self.shared.state.lock().ignored
     }
 
     /// Returns the number of failures that were counted but not kept.
     pub fn failures_dropped(&self) -> u64 {
-        lock(&self.shared.state).failures_dropped
+        self.shared.state.lock().failures_dropped
     }
 
     /// Returns the failures so far, without waiting.
     pub fn take_failures(&self) -> Vec<RowFailure> {
-        std::mem::take(&mut lock(&self.shared.state).failures)
+        std::mem::take(&mut self.shared.state.lock().failures)
     }
 
     /// Returns the receipts since the last call, if the session keeps them, in the order of their batches. A row
     /// without a receipt may have been written or not.
     pub fn take_receipts(&self) -> Vec<RowReceipt> {
-        std::mem::take(&mut lock(&self.shared.state).receipts)
+        std::mem::take(&mut self.shared.state.lock().receipts)
     }
 
     fn deadline(&self) -> Instant {
@@ -277,7 +278,7 @@ impl Session {
         tag: u64,
     ) -> Result<PutOutcome> {
         let config = &self.shared.config;
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let state = &mut *state;
         if state.buffered + state.in_flight >= config.buffer_bytes {
             return Ok(PutOutcome::Full(state.in_flight > 0));
@@ -314,7 +315,7 @@ impl Session {
     }
 
     fn open_buffer(&self, table: &Table, tablet: Arc<TabletLocation>) -> Result<()> {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let buffer = state.tables.get_mut(table.id()).expect("buffer_row inserted it");
         let writer = RowOpsWriter::new(buffer.table.schema());
         let start = tablet.partition.start.clone();
@@ -328,7 +329,7 @@ impl Session {
         if self.shared.config.mode == FlushMode::AutoSync {
             return Err(error);
         }
-        lock(&self.shared.state).fail(tag, error);
+        self.shared.state.lock().fail(tag, error);
         Ok(())
     }
 
@@ -337,7 +338,7 @@ impl Session {
         if !rows_in_flight {
             self.begin_flush();
         }
-        if lock(&self.shared.state).flushes > 0 {
+        if self.shared.state.lock().flushes > 0 {
             done.await;
         }
     }
@@ -348,7 +349,7 @@ impl Session {
         let interval = self.shared.config.flush_interval;
         self.shared.client.env().spawn("session timer", async move {
             env.sleep(interval).await;
-            let mut state = lock(&session.shared.state);
+            let mut state = session.shared.state.lock();
             if state.epoch == epoch {
                 session.send(&mut state);
             }
@@ -357,7 +358,7 @@ impl Session {
 
     /// Sends all buffered rows.
     fn begin_flush(&self) {
-        self.send(&mut lock(&self.shared.state));
+        self.send(&mut self.shared.state.lock());
     }
 
     fn send(&self, state: &mut State) {
@@ -379,7 +380,7 @@ impl Session {
         let session = self.clone();
         self.shared.client.env().spawn("session flush", async move {
             join_all(batches.into_iter().map(|(table, tablet)| session.write(table, tablet))).await;
-            let mut state = lock(&session.shared.state);
+            let mut state = session.shared.state.lock();
             state.in_flight -= bytes;
             state.flushes -= 1;
             drop(state);
@@ -393,7 +394,7 @@ impl Session {
         let consistency = self.shared.config.consistency;
         let batch = WriteBatch { rows: Bytes::from(rows), indirect: Bytes::from(indirect), consistency };
         let written = self.shared.client.write_batch(&table, tablet, &batch, self.deadline()).await;
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         match written {
             Ok(done) => {
                 if self.shared.config.receipts {

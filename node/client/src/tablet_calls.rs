@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::location_cache::{LocationCache, LocationLookup, ReplicaLocation, TabletLocation};
 use super::master_calls::error_from_rpc;
-use super::{Client, Table, lock};
+use super::{Client, Table};
 use nyala_common::rpc::client::RpcError;
 use nyala_common::wire::errors::error_from_status;
 use nyala_common::wire::partition;
@@ -114,7 +114,7 @@ impl Client {
         let generation = |caches: &BTreeMap<String, LocationCache>| {
             caches.get(table.id()).map_or(0, LocationCache::generation)
         };
-        let generation_before = generation(&lock(&self.shared.locations));
+        let generation_before = generation(&self.shared.locations.lock());
         let response: GetTableLocationsResponsePb =
             self.shared.masters.call("GetTableLocations", &request, deadline, &[]).await?;
         let expires = self.env().now().mono.after(Duration::from_millis(response.ttl_millis().into()));
@@ -124,7 +124,7 @@ impl Client {
         // The response itself is used even if its time to live has passed.
         let mut fresh = LocationCache::default();
         fresh.learn(key, tablets.clone(), complete, Instant(u64::MAX));
-        let mut caches = lock(&self.shared.locations);
+        let mut caches = self.shared.locations.lock();
         if generation(&caches) == generation_before {
             caches.entry(table.id().to_string()).or_default().learn(key, tablets, complete, expires);
         }
@@ -137,20 +137,20 @@ impl Client {
     /// Looks up a partition key in the location cache.
     pub(super) fn located(&self, table: &Table, key: &[u8]) -> LocationLookup {
         let now = self.env().now().mono;
-        let caches = lock(&self.shared.locations);
+        let caches = self.shared.locations.lock();
         caches.get(table.id()).map_or(LocationLookup::Unknown, |cache| cache.get(key, now))
     }
 
     /// Drops a tablet from the location cache.
     pub(super) fn forget(&self, table_id: &str, tablet_id: &str) {
-        if let Some(cache) = lock(&self.shared.locations).get_mut(table_id) {
+        if let Some(cache) = self.shared.locations.lock().get_mut(table_id) {
             cache.forget(tablet_id);
         }
     }
 
     /// Drops a table from the location cache, and makes lookups in flight not cache their responses.
     pub(super) fn forget_all(&self, table_id: &str) {
-        lock(&self.shared.locations).entry(table_id.to_string()).or_default().forget_all();
+        self.shared.locations.lock().entry(table_id.to_string()).or_default().forget_all();
     }
 
     /// Looks up the tablet with the partition of `tablet`. Fails with `NotFound` if the partition was dropped.

@@ -9,7 +9,7 @@ use engine::time::Instant;
 use super::backoff::Backoff;
 use super::location_cache::TabletLocation;
 use super::tablet_calls::TabletCallFailure;
-use super::{Client, TABLET_SERVICE, Table, lock};
+use super::{Client, TABLET_SERVICE, Table};
 use nyala_common::rpc::client::CallOptions;
 use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
@@ -41,7 +41,7 @@ struct RequestGuard<'a> {
 
 impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.client.shared.requests).complete(self.number);
+        self.client.shared.requests.lock().complete(self.number);
     }
 }
 
@@ -55,7 +55,7 @@ impl Client {
         batch: &WriteBatch,
         deadline: Instant,
     ) -> Result<BatchOutcome> {
-        let number = lock(&self.shared.requests).begin();
+        let number = self.shared.requests.lock().begin();
         let _guard = RequestGuard { client: self, number };
         let mut backoff = Backoff::new(deadline);
         let mut failed_replicas = 0;
@@ -106,7 +106,7 @@ impl Client {
             authz_token: table.info.authz_token.clone(),
             ..Default::default()
         };
-        let request_id = Some(lock(&self.shared.requests).id(number, i64::from(attempts) + 1));
+        let request_id = Some(self.shared.requests.lock().id(number, i64::from(attempts) + 1));
         let options = CallOptions { features: Vec::new(), request_id };
         let until = self.attempt_deadline(deadline);
         let server = self.server(&replica.address);

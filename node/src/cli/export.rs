@@ -7,9 +7,10 @@
 //!
 //! All tablets are read at one timestamp and in key order, so that a lost server delays the export but changes nothing.
 
+use engine::sync::Mutex;
 use std::collections::VecDeque;
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -265,7 +266,7 @@ async fn read_tokens(
     to_file: &mpsc::Sender<Result<Chunk>>,
 ) -> Result<()> {
     loop {
-        let next = tokens.lock().expect("no thread panics while it holds this lock").pop_front();
+        let next = tokens.lock().pop_front();
         let Some(token) = next else { return Ok(()) };
         let mut scanner = table.scan_token(&token)?;
         while let Some(batch) = scanner.next_batch().await? {

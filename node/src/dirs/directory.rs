@@ -1,7 +1,8 @@
 //! An open directory of a server.
 
+use engine::sync::Mutex;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use engine::disk::Disk;
 use engine::error::{Error, Result};

@@ -15,7 +15,8 @@ mod directory;
 mod instance;
 mod stopped;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use engine::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use engine::error::{Error, Result};
 use engine::ids::Uuid;
@@ -42,12 +43,12 @@ impl ServerDirs {
     /// Unlocks the directories for another server. The caller must not use them any more.
     pub fn release(&self) {
         for dir in self.data.iter().chain([&self.wal]) {
-            drop(dir.lock.lock().expect("no task panics while holding it").take());
+            drop(dir.lock.lock().take());
         }
     }
 
     fn instances(&self) -> MutexGuard<'_, Vec<(Arc<Directory>, Instance)>> {
-        self.instances.lock().expect("no task panics while holding it")
+        self.instances.lock()
     }
 
     /// Returns the cluster that the server has joined, if it has joined one.

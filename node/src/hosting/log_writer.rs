@@ -322,7 +322,7 @@ pub(super) fn log_task_ended() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use engine::sync::Mutex;
     use std::sync::mpsc as threads;
 
     use engine::disk::mem::MemDisk;
@@ -342,7 +342,7 @@ mod tests {
         let reported = reports.clone();
         let report = Box::new(move |done| {
             if let LogEvent::Persisted(Ok(op)) = done {
-                reported.lock().unwrap().push(op.to_string());
+                reported.lock().push(op.to_string());
             }
         });
         let LogWriter::Beside(works) = start(&env, wal, Arc::default(), Arc::default(), report) else {
@@ -355,7 +355,7 @@ mod tests {
         works.send(LogRequest::Append { writes: Vec::new(), last }).ok().unwrap();
         let (reply_sender, reply_receiver) = oneshot::channel();
         let seen = reports.clone();
-        let work = move |_: &mut Wal| reply_sender.send(seen.lock().unwrap().clone()).unwrap();
+        let work = move |_: &mut Wal| reply_sender.send(seen.lock().clone()).unwrap();
         works.send(LogRequest::With(Box::new(work))).ok().unwrap();
         go_on.send(()).unwrap();
         assert_eq!(reply_receiver.await.unwrap(), ["1.7"]);

@@ -10,7 +10,8 @@
 //!
 //! Source: Kudu's `fs_wal_dir_reserved_bytes` and `fs_data_dirs_reserved_bytes`.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use engine::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use engine::disk::DiskSpace;
 use engine::error::{Error, Result};
@@ -123,7 +124,7 @@ impl SpaceWatch {
     }
 
     fn watched(&self) -> MutexGuard<'_, Vec<WatchedDirectory>> {
-        self.watched.lock().expect("no task panics while holding it")
+        self.watched.lock()
     }
 
     /// Asks every device for its free space, and logs changes of level. Does disk work.

@@ -1,6 +1,7 @@
 //! One tablet of this server: its superblock and its state.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use engine::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::error::Error;
@@ -92,13 +93,13 @@ impl TabletEntry {
 
     /// Returns the last operation of the closed log, if known.
     pub fn last_op(&self) -> Option<OpId> {
-        *self.last_op.lock().expect("no task panics while holding it")
+        *self.last_op.lock()
     }
 
     /// Stores the last operation. `None` changes nothing, so that a failed deletion does not lose it.
     pub fn remember_last_op(&self, last_op: Option<OpId>) {
         if last_op.is_some() {
-            *self.last_op.lock().expect("no task panics while holding it") = last_op;
+            *self.last_op.lock() = last_op;
         }
     }
 
@@ -121,7 +122,7 @@ impl TabletEntry {
     }
 
     fn lock(&self) -> MutexGuard<'_, EntryState> {
-        self.state.lock().expect("no task panics while holding a tablet's state")
+        self.state.lock()
     }
 
     /// Returns the running replica, or the error for the client.
@@ -199,7 +200,7 @@ impl TabletEntry {
 
     /// Returns the columns bound for a client's schema, if the last writer had the same one.
     pub fn bound_columns(&self, client: &[u8], version: u32) -> Option<Arc<[ClientColumn]>> {
-        let bound = self.bound.lock().expect("no task panics while holding it");
+        let bound = self.bound.lock();
         let bound = bound.as_ref().filter(|bound| bound.version == version && bound.client == client)?;
         Some(bound.columns.clone())
     }
@@ -207,8 +208,7 @@ impl TabletEntry {
     /// Stores a binding. The bytes are copied, because a slice would keep a whole request alive.
     pub fn remember_columns(&self, client: &Bytes, version: u32, columns: Arc<[ClientColumn]>) {
         let client = client.to_vec();
-        *self.bound.lock().expect("no task panics while holding it") =
-            Some(BoundSchema { version, client, columns });
+        *self.bound.lock() = Some(BoundSchema { version, client, columns });
     }
 }
 

@@ -12,8 +12,9 @@
 //! - Data and empty logs without a superblock are removed at start.
 //! - An unreadable superblock fails only its own tablet.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::cfile::cache::{CacheStats, PageCache};
@@ -142,7 +143,7 @@ impl TabletManager {
     }
 
     fn entries(&self) -> MutexGuard<'_, BTreeMap<TabletId, Arc<TabletEntry>>> {
-        self.entries.lock().expect("no task panics while holding the tablet table")
+        self.entries.lock()
     }
 
     /// Returns all tablets, ordered by id.
@@ -221,7 +222,7 @@ impl TabletManager {
     }
 
     fn opening(&self) -> MutexGuard<'_, VecDeque<TabletId>> {
-        self.opening.lock().expect("no task panics while holding it")
+        self.opening.lock()
     }
 
     /// Bootstraps the tablets that [`TabletManager::load`] found, one after another. Several tasks may do this at once.
@@ -276,7 +277,7 @@ impl TabletManager {
     fn start_replica(&self, entry: &TabletEntry, replica: Replica, wal: Wal) -> ReplicaHandle {
         let (id, reports, hint) = (entry.id, self.reports.clone(), self.hint.clone());
         let changed: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
-            reports.lock().expect("no task panics while holding it").changed(id);
+            reports.lock().changed(id);
             hint.notify_waiters();
         });
         let config = ReplicaConfig {
@@ -380,7 +381,7 @@ impl TabletManager {
     }
 
     fn lock_deleted(&self) -> MutexGuard<'_, DeletedTablets> {
-        self.deleted_tablets.lock().expect("no task panics while holding it")
+        self.deleted_tablets.lock()
     }
 
     /// Returns `TABLET_NOT_FOUND` for a permanently deleted tablet.
@@ -393,7 +394,7 @@ impl TabletManager {
     }
 
     fn report_log(&self) -> MutexGuard<'_, ReportLog> {
-        self.reports.lock().expect("no task panics while holding the report log")
+        self.reports.lock()
     }
 
     /// Queues the tablet for a report soon.

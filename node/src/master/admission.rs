@@ -8,8 +8,8 @@
 //! A first heartbeat has no measured offset. Its clock can be seen to be ahead, but a clock that is behind looks like a
 //! message that was long under way, up to [`DELAY_MAX`].
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::error::{Error, Result};
@@ -72,7 +72,7 @@ struct KnownServer {
 
 impl TserverAdmission {
     fn servers(&self) -> MutexGuard<'_, BTreeMap<PeerId, KnownServer>> {
-        self.0.lock().expect("no task panics while holding it")
+        self.0.lock()
     }
 
     /// Records the offset that a heartbeat shows. `Invalid` if it is certainly beyond `max_micros`.

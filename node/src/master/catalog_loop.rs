@@ -11,9 +11,10 @@
 //! - After a failed write the state in memory is ahead of the stored one. So the loop ends, and every later call gets
 //!   an error.
 
+use engine::sync::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::catalog::{
@@ -70,13 +71,13 @@ impl CatalogGauges {
     }
 
     fn set(&self, counts: CatalogCounts, tables: Vec<TableSizes>) {
-        *self.0.lock().expect("no task panics while holding it") = (counts, tables);
+        *self.0.lock() = (counts, tables);
     }
 }
 
 impl MetricSource for CatalogGauges {
     fn collect(&self, out: &mut MetricSnapshot) {
-        let (counts, tables) = self.0.lock().expect("no task panics while holding it").clone();
+        let (counts, tables) = self.0.lock().clone();
         let server = &mut out.server;
         server.gauge(&table::CATALOG_TABLES, counts.tables);
         server.gauge(&table::CATALOG_TABLETS, counts.tablets);

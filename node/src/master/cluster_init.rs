@@ -192,8 +192,9 @@ pub(super) fn check(config: &RaftConfig, uuid: Uuid, masters: &[String]) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use engine::sync::Mutex;
     use std::net::SocketAddr;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use super::*;
     use nyala_common::env::{BoxFuture, mem_net};
@@ -242,7 +243,7 @@ mod tests {
                     }),
                     ..Default::default()
                 };
-                let tablets = self.config.lock().expect("unpoisoned").iter().map(state).collect();
+                let tablets = self.config.lock().iter().map(state).collect();
                 Reply::message(&GetConsensusStateResponsePb { tablets, ..Default::default() })
             };
             Box::pin(std::future::ready(reply))
@@ -277,7 +278,7 @@ mod tests {
         let all = RaftConfig::initial(vec![master(1), master(2), master(3)]);
         let _me = serve(&env, 1).await;
         let (other, _server) = serve(&env, 2).await;
-        let knows = |config| *other.config.lock().expect("unpoisoned") = Some(config);
+        let knows = |config| *other.config.lock() = Some(config);
         assert_eq!(initial_config_of_first(&env).await, None, "the third is unknown");
         knows(RaftConfig::initial(vec![master(2), master(4)]));
         assert_eq!(initial_config_of_first(&env).await, None, "they do not count on it");

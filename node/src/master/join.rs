@@ -9,8 +9,9 @@
 //! While it waits, the master replies to the leader that it does not have the tablet. So the copy does not depend on
 //! how much of the log the leader still has.
 
+use engine::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::OpId;
@@ -44,7 +45,7 @@ enum State {
 
 impl JoinState {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no task panics while holding it")
+        self.0.lock()
     }
 
     /// Returns the error for calls to the missing system tablet.

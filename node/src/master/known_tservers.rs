@@ -3,8 +3,8 @@
 //! Tablet servers send heartbeats to every master. So a newly elected leader can place tablets at once, and does not
 //! take the whole cluster for failed until all servers have sent another heartbeat.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::catalog::{Heartbeat, TserverContact};
@@ -66,7 +66,7 @@ impl KnownTservers {
     }
 
     fn servers(&self) -> MutexGuard<'_, BTreeMap<PeerId, TserverContact>> {
-        self.0.lock().expect("no task panics while holding it")
+        self.0.lock()
     }
 }
 

@@ -31,10 +31,11 @@ mod service;
 pub mod system_tablet;
 mod tserver_calls;
 
+use engine::sync::Mutex;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use engine::cfile::cache::PageCache;
@@ -163,7 +164,7 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     rpc_page::register(&common.pages, &rpc, env.clock.clone());
     let (clock, rule, clock_env) = (common.clock.clone(), opening.config.clock_rule, env.clone());
     let watch = env.spawn("clock", async move { clock.watch(&clock_env, rule).await });
-    lock(&opening.tasks).push(watch);
+    opening.tasks.lock().push(watch);
     let opened = opening.opened.clone();
     common.checks.register(move |checks| checks.push(leader_check(&opened)));
     let alone = opening.config.masters.len() <= 1;
@@ -174,7 +175,7 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     } else {
         let (tasks, env) = (opening.tasks.clone(), env.clone());
         let task = env.spawn("master opening", async move { opening.open().await });
-        lock(&tasks).push(task);
+        tasks.lock().push(task);
     }
     if let Some(error) = running.failure() {
         running.shutdown().await;
@@ -235,7 +236,7 @@ impl SystemTabletStartup {
         let admission: Arc<TserverAdmission> = Arc::default();
         let checked = admission.clone();
         self.common.checks.register(move |checks| checks.push(checked.check()));
-        lock(&self.tasks).push(self.env.spawn("copy sessions", copies.clone().expire()));
+        self.tasks.lock().push(self.env.spawn("copy sessions", copies.clone().expire()));
         let service = Arc::new(MasterService {
             env: self.env.clone(),
             status: self.common.status.clone(),
@@ -399,7 +400,7 @@ impl SystemTabletStartup {
             secrets: self.secrets.clone(),
             caller: self.caller.clone(),
         };
-        let mut tasks = lock(&self.tasks);
+        let mut tasks = self.tasks.lock();
         if self.identity.settings().is_some() {
             let secrets = self.secrets.clone();
             let reader = async move { secrets.run_as_reader(replica).await };
@@ -408,10 +409,6 @@ impl SystemTabletStartup {
         tasks.push(self.env.spawn("system tablet", maintained));
         tasks.push(self.env.spawn("reign", reign.run()));
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().expect("no task panics while holding it")
 }
 
 fn service_config(config: &MasterConfig) -> MasterServiceConfig {
@@ -457,13 +454,13 @@ impl RunningMaster {
             self.env.timeout(SHUTDOWN_GRACE, catalog.stop()).await;
         }
         self.leadership.stop();
-        let tasks = std::mem::take(&mut *lock(&self.tasks));
+        let tasks = std::mem::take(&mut *self.tasks.lock());
         self.env.end(&tasks).await;
         if let Some(replica) = self.opened.get() {
             drop(replica.stop().await);
         }
         self.dirs.release();
-        drop(lock(&self.web).take());
+        drop(self.web.lock().take());
         self.stopped.store(true, Ordering::Release);
         self.bell.notify_waiters();
     }

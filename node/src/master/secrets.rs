@@ -9,7 +9,8 @@
 //! - Invariant: no secret leaves a master. Tablet servers and clients get certificates, public keys and tokens.
 //! - A master that does not lead gives out neither certificates nor tokens, but accepts tokens.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use engine::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::catalog::{
@@ -138,7 +139,7 @@ impl MasterSecrets {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<ActiveSecrets>>> {
-        self.active.lock().expect("no task panics while holding it")
+        self.active.lock()
     }
 
     /// Returns the change that is due: a CA for a cluster without one, a new token key, expired keys to remove.

@@ -1,8 +1,9 @@
 //! Log lines: filter and format, and the latest of them in memory for the web pages.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::OnceLock;
 
 use engine::error::{Error, Result};
 use tracing::{Level, Metadata};
@@ -49,7 +50,7 @@ impl RecentLog {
 }
 
 fn recent_log() -> MutexGuard<'static, RecentLog> {
-    RECENT.lock().expect("nothing panics while it holds the lines")
+    RECENT.lock()
 }
 
 /// Returns the latest lines of at least this level that contain `wanted`, without regard to case, oldest first.

@@ -23,9 +23,10 @@ pub mod web;
 mod web_connections;
 mod web_routes;
 
+use engine::sync::{Mutex, MutexGuard};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
@@ -289,7 +290,7 @@ impl ServerStatus {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it holds the status")
+        self.state.lock()
     }
 }
 

@@ -1,8 +1,8 @@
 //! The tablet copies onto this server that run, and counts of those that ended.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use engine::ids::TabletId;
 
@@ -22,13 +22,13 @@ pub struct CopyManager {
 impl CopyManager {
     /// Returns the tasks that have not finished.
     pub(super) fn running(&self) -> MutexGuard<'_, BTreeMap<TabletId, Box<dyn TaskHandle>>> {
-        let mut running = self.running.lock().expect("no task panics while holding the copies");
+        let mut running = self.running.lock();
         running.retain(|_, task| !task.is_finished());
         running
     }
 
     pub(super) fn retries(&self) -> MutexGuard<'_, CopyRetries> {
-        self.retries.lock().expect("no task panics while holding it")
+        self.retries.lock()
     }
 
     /// Allows a copy of every tablet at once: what made them fail is gone.

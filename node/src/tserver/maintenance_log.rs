@@ -1,7 +1,7 @@
 //! The maintenance job that runs, and the last ones that ended, for the web page.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard};
 
 use engine::ids::TabletId;
 use engine::replica::JobKind;
@@ -45,7 +45,7 @@ pub(super) fn job_name(kind: &JobKind) -> &'static str {
 
 impl MaintenanceLog {
     fn jobs(&self) -> MutexGuard<'_, JobRecords> {
-        self.jobs.lock().expect("nothing panics while it holds the jobs")
+        self.jobs.lock()
     }
 
     pub fn begin(&self, tablet: TabletId, kind: &JobKind, now: Instant) {

@@ -1,7 +1,7 @@
 //! Last replies of the masters to this server's heartbeats.
 
+use engine::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use engine::time::Instant;
@@ -22,13 +22,13 @@ impl MasterContacts {
     /// Records a master's reply.
     pub fn heard(&self, master: &str, reply: &TsHeartbeatResponsePb, now: Instant) {
         let accepted = reply.leader_master() && !reply.needs_reregister();
-        let mut masters = self.0.lock().expect("no task panics while holding it");
+        let mut masters = self.0.lock();
         masters.insert(master.to_string(), MasterContact { at: now, accepted });
     }
 
     /// Returns the leading master that accepted this server's heartbeat at most `age` ago.
     pub fn leader(&self, now: Instant, age: Duration) -> Option<String> {
-        let masters = self.0.lock().expect("no task panics while holding it");
+        let masters = self.0.lock();
         let lately = |contact: &&MasterContact| contact.accepted && now.since(contact.at) <= age;
         let accepted = masters.iter().filter(|(_, contact)| lately(contact));
         accepted.max_by_key(|(_, contact)| contact.at).map(|(master, _)| master.clone())

@@ -1,7 +1,8 @@
 //! State shared by the calls of one tablet server.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -103,7 +104,7 @@ impl TabletServer {
     }
 
     pub fn scanners(&self) -> MutexGuard<'_, ScannerTable<OpenScanner>> {
-        let mut scanners = self.scanners.lock().expect("no task panics while holding the scanner table");
+        let mut scanners = self.scanners.lock();
         scanners.set_ttl(self.runtime_flags.scanner_ttl());
         scanners
     }

@@ -17,9 +17,10 @@
 //! crash drops them. [`MemDisk::fault_counts`] counts the faults that happened, so that a test can notice a fault
 //! that never fired.
 
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -215,7 +216,7 @@ impl MemDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics with the disk locked")
+        self.state.lock()
     }
 
     fn handle(&self, epoch: u64, content: Arc<Mutex<FileContent>>) -> Arc<dyn DiskFile> {

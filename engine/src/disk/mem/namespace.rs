@@ -1,8 +1,9 @@
 //! The directory tree: live names, durable names, and the changes between the two.
 
+use crate::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 

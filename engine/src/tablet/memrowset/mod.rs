@@ -97,7 +97,7 @@ impl MemRowSet {
 
     /// Locks the MemRowSet for the one writer; another caller waits until the writer is dropped.
     pub fn write(&self) -> MemRowSetWriter<'_> {
-        let guard = self.writer.lock().expect("a writer that panics takes the process with it");
+        let guard = self.writer.lock();
         self.index.fit(&self.store);
         MemRowSetWriter { mrs: self, _guard: guard }
     }

@@ -1,9 +1,10 @@
 //! An in-memory network for tests: streams are pipes, addresses are keys of a map, time may be paused.
 
+use engine::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use engine::time::Instant;
 use tokio::sync::mpsc;
@@ -30,7 +31,7 @@ struct MemoryNet {
 
 impl MemoryNet {
     fn port(&self) -> u16 {
-        let mut ports = self.ports.lock().expect("no thread panics while it holds this lock");
+        let mut ports = self.ports.lock();
         *ports += 1;
         10_000 + *ports
     }
@@ -41,7 +42,7 @@ impl Net for MemoryNet {
         if addr.port() == 0 {
             addr.set_port(self.port());
         }
-        let mut listening = self.listening.lock().expect("no thread panics while it holds this lock");
+        let mut listening = self.listening.lock();
         let result = if listening.get(&addr).is_some_and(|sender| !sender.is_closed()) {
             Err(io::ErrorKind::AddrInUse.into())
         } else {
@@ -55,7 +56,7 @@ impl Net for MemoryNet {
     fn connect(&self, addr: SocketAddr, _deadline: Instant) -> BoxFuture<'_, io::Result<Stream>> {
         let (ours, theirs) = tokio::io::duplex(WINDOW_BYTES);
         let from = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port()));
-        let listening = self.listening.lock().expect("no thread panics while it holds this lock");
+        let listening = self.listening.lock();
         let sent =
             listening.get(&addr).is_some_and(|listener| listener.send((Box::new(theirs), from)).is_ok());
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);

@@ -5,11 +5,12 @@
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "this file is the real world")]
 
+use engine::sync::Mutex;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use engine::disk::Disk;
@@ -353,7 +354,7 @@ struct OsRng {
 
 impl Rng for OsRng {
     fn next_u64(&self) -> u64 {
-        self.rng.lock().expect("no thread panics while it holds this lock").next_u64()
+        self.rng.lock().next_u64()
     }
 
     fn fill_secret(&self, mut bytes: &mut [u8]) {

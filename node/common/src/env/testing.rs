@@ -1,8 +1,9 @@
 //! Parts of an environment for tests of the node: clocks, random numbers, and directories that are in-memory disks.
 
+use engine::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::disk::Disk;
@@ -64,7 +65,7 @@ impl SeededRng {
 
 impl Rng for SeededRng {
     fn next_u64(&self) -> u64 {
-        let mut state = self.0.lock().expect("no panic");
+        let mut state = self.0.lock();
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = *state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -79,7 +80,7 @@ pub struct MemDisks(Arc<Mutex<BTreeMap<String, MemDisk>>>);
 
 impl MemDisks {
     pub fn disk(&self, dir: &str) -> MemDisk {
-        let mut disks = self.0.lock().expect("no panic");
+        let mut disks = self.0.lock();
         let seed = disks.len() as u64;
         disks.entry(dir.to_string()).or_insert_with(|| MemDisk::new(seed)).clone()
     }

@@ -19,7 +19,8 @@ pub mod query;
 pub mod snapshot;
 pub mod table;
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use engine::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Weak};
 
 pub use histogram::Histogram;
 pub use snapshot::{Entity, MetricSnapshot, MetricValue};
@@ -52,7 +53,7 @@ impl MetricRegistry {
 
     /// Collects from `source` while another owner holds it.
     pub fn register_weak(&self, source: &Arc<dyn MetricSource>) {
-        let mut sources = self.sources.lock().expect("no thread panics while it holds this lock");
+        let mut sources = self.sources.lock();
         sources.retain(|source| source.strong_count() > 0);
         sources.push(Arc::downgrade(source));
     }
@@ -63,14 +64,14 @@ impl MetricRegistry {
     }
 
     fn lock_sources(&self) -> MutexGuard<'_, Vec<Arc<dyn MetricSource>>> {
-        self.owned.lock().expect("no thread panics while it holds this lock")
+        self.owned.lock()
     }
 
     /// Collects all samples.
     pub fn snapshot(&self) -> MetricSnapshot {
         let mut snapshot = MetricSnapshot::new(self.server);
         let sources: Vec<_> = {
-            let weak = self.sources.lock().expect("no thread panics while it holds this lock");
+            let weak = self.sources.lock();
             weak.iter().filter_map(Weak::upgrade).chain(self.lock_sources().iter().cloned()).collect()
         };
         for source in sources {

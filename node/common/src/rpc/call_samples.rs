@@ -5,10 +5,11 @@
 //!                      └─ renewed at most once a second: arrival, wait for a slot, work, caller
 //! ```
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::time::Instant;
@@ -61,7 +62,7 @@ fn class(took: Duration) -> usize {
 
 impl CallSamples {
     fn methods(&self) -> MutexGuard<'_, BTreeMap<(&'static str, &'static str), Classes>> {
-        self.methods.lock().expect("nothing panics while it holds the samples")
+        self.methods.lock()
     }
 
     /// Records a call that has ended at `now`.
@@ -81,7 +82,7 @@ impl CallSamples {
     /// Writes a line about a slow call, unless there were many in this second.
     fn log(&self, sample: &CallSample, now: Instant) {
         let second = now.0 / 1_000_000_000;
-        let mut logged = self.logged.lock().expect("nothing panics while it holds the count");
+        let mut logged = self.logged.lock();
         if logged.0 != second {
             *logged = (second, 0);
         }

@@ -5,10 +5,11 @@
 //!               → required fields → authorization → result tracking by request id → Service::call
 //! ```
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -90,7 +91,7 @@ impl TrackedResults {
     }
 
     fn lock(&self) -> MutexGuard<'_, ResultTracker<Responder>> {
-        self.tracker.lock().expect("no thread panics while it holds this lock")
+        self.tracker.lock()
     }
 }
 
@@ -202,7 +203,7 @@ impl QueuedService {
     }
 
     fn queue(&self) -> MutexGuard<'_, CallQueue<QueuedCall>> {
-        self.queue.lock().expect("no thread panics while it holds this lock")
+        self.queue.lock()
     }
 
     /// Rejects all queued calls.

@@ -3,9 +3,9 @@
 //! Frames queued during a socket write leave together in the next write. Small parts are copied next to each other;
 //! large parts (scan results) are sent without a copy.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -150,7 +150,7 @@ impl SendQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics while it holds this lock")
+        self.state.lock()
     }
 }
 

@@ -3,10 +3,11 @@
 //! Each connection is one task that reads calls and sends replies; each running call is a separate task. A protocol
 //! error on a connection closes that connection only.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -157,7 +158,7 @@ struct OpenConnection {
 
 impl Connections {
     fn open(&self) -> MutexGuard<'_, OpenConnections> {
-        self.open.lock().expect("no thread panics while it holds this lock")
+        self.open.lock()
     }
 
     fn remove(&self, id: u64) {

@@ -1,8 +1,9 @@
 //! State of a negotiated connection that its calls share with its reader.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
@@ -62,6 +63,6 @@ impl ServerConnection {
     }
 
     pub(super) fn in_flight(&self) -> MutexGuard<'_, BTreeSet<i32>> {
-        self.in_flight.lock().expect("no thread panics while it holds this lock")
+        self.in_flight.lock()
     }
 }

@@ -9,8 +9,9 @@
 //! Methods and messages are Kudu's; the contents of the bytes are nyala's own (see `engine::replica::copy`). Therefore
 //! the superblock is always fetched and is never part of a session's first response.
 
+use engine::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -101,7 +102,7 @@ impl CopyService {
     }
 
     fn sessions(&self) -> MutexGuard<'_, CopySessions> {
-        self.sessions.lock().expect("no task panics while holding the sessions")
+        self.sessions.lock()
     }
 
     pub fn session_count(&self) -> usize {
@@ -185,7 +186,7 @@ impl CopyService {
         })?;
         let bytes = chunk.data.len() as u64;
         let taken = {
-            let mut throttle = self.throttle.lock().expect("no task panics while holding it");
+            let mut throttle = self.throttle.lock();
             throttle.take(env.now().mono, bytes, PATIENCE)
         };
         match taken {

@@ -16,8 +16,9 @@
 //!   calls per second. An update without entries that has a waiter (it carries a commit index or asks for the safe
 //!   time) is sent at once, together with the waiting heartbeats.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::error::{Error, Result};
@@ -132,7 +133,7 @@ impl RaftTransport {
 impl Shared {
     fn link(&self, to: &Peer) -> Arc<PeerLink> {
         let target = format!("{}:{}", to.host, to.port);
-        let mut links = self.links.lock().expect("no task panics while holding the links");
+        let mut links = self.links.lock();
         let link = |target: String| {
             let proxy = || Proxy::new(self.env.clone(), target.as_str(), &self.caller);
             let (env, config) = (self.env.clone(), self.config);
@@ -172,7 +173,7 @@ const BATCH_MAX: usize = 1000;
 
 impl PeerLink {
     fn lock_batch(&self) -> MutexGuard<'_, HeartbeatBatch> {
-        self.queue.lock().expect("no task panics while holding a lane")
+        self.queue.lock()
     }
 
     fn heartbeat(self: &Arc<PeerLink>, request: UpdateRequest, event_sink: RaftEventSink) {

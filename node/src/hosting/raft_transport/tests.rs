@@ -105,7 +105,7 @@ fn server(number: u8) -> Peer {
 fn log() -> (Log, RaftEventSink) {
     let log = Log::default();
     let writer = log.clone();
-    (log, Arc::new(move |event| writer.lock().expect("unpoisoned").push(event)))
+    (log, Arc::new(move |event| writer.lock().push(event)))
 }
 
 fn update(to: &Peer, sent: u64, bytes: usize) -> RaftMessage {
@@ -129,7 +129,7 @@ fn update(to: &Peer, sent: u64, bytes: usize) -> RaftMessage {
 
 /// Returns the sequence numbers of the results, and whether each was a reply.
 fn answered(log: &Log) -> Vec<(u64, bool)> {
-    let events = log.lock().expect("unpoisoned");
+    let events = log.lock();
     let number = |event: &RaftEvent| match event {
         RaftEvent::Updated { sent, result, .. } => (*sent, result.is_ok()),
         other => panic!("{other:?}"),

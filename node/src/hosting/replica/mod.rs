@@ -19,8 +19,9 @@ mod event_loop;
 mod hibernation;
 mod shared;
 
+use engine::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use engine::error::{Error, Result};
 use engine::ids::{OpId, PeerId, Term};

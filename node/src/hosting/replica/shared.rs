@@ -1,7 +1,8 @@
 //! What the handle of a replica and its event loop share: state, configuration and commands.
 
+use engine::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::disk::Disk;
@@ -134,11 +135,11 @@ impl Shared {
     }
 
     pub(super) fn failure(&self) -> Option<Error> {
-        self.failure.lock().expect("no task panics while holding it").clone()
+        self.failure.lock().clone()
     }
 
     pub(super) fn fail(&self, error: &Error) {
-        let mut failure = self.failure.lock().expect("no task panics while holding it");
+        let mut failure = self.failure.lock();
         if failure.is_none() {
             tracing::error!(tablet = %self.tablet.tablet, %error, "a replica failed");
             *failure = Some(error.clone());
@@ -150,11 +151,11 @@ impl Shared {
     }
 
     pub(super) fn status(&self) -> Arc<RaftStatus> {
-        self.status.lock().expect("no task panics while holding it").clone()
+        self.status.lock().clone()
     }
 
     pub(super) fn set_status(&self, status: RaftStatus) {
-        *self.status.lock().expect("no task panics while holding it") = Arc::new(status);
+        *self.status.lock() = Arc::new(status);
         self.status_changed.notify_waiters();
         (self.config.on_change)();
     }

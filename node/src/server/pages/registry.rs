@@ -1,6 +1,7 @@
 //! Table of a server's pages, filled by the owners of their content.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use engine::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use engine::ids::Uuid;
 use nyala_common::env::BoxFuture;
@@ -78,15 +79,15 @@ pub struct PageRegistry {
 
 impl PageRegistry {
     fn pages(&self) -> MutexGuard<'_, Vec<RegisteredPage>> {
-        self.pages.lock().expect("nothing panics while it holds the pages")
+        self.pages.lock()
     }
 
     fn links(&self) -> MutexGuard<'_, Vec<(&'static str, &'static str)>> {
-        self.links.lock().expect("nothing panics while it holds the links")
+        self.links.lock()
     }
 
     fn overview_sources(&self) -> MutexGuard<'_, Vec<OverviewSource>> {
-        self.overview.lock().expect("nothing panics while it holds the sources")
+        self.overview.lock()
     }
 
     /// Adds a page; `name` is its name in the menu.

@@ -1,7 +1,7 @@
 //! Progress of a server's start, for the page `/startup`, which is there before the server is.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::time::Instant;
@@ -43,7 +43,7 @@ pub struct StartupProgress {
 
 impl StartupProgress {
     fn steps(&self) -> MutexGuard<'_, BTreeMap<StartupStep, StepTimes>> {
-        self.steps.lock().expect("nothing panics while it holds the steps")
+        self.steps.lock()
     }
 
     pub fn begin(&self, step: StartupStep, now: Instant) {
@@ -65,11 +65,11 @@ impl StartupProgress {
 
     /// Sets the source of the number of opened tablets.
     pub fn count_tablets(&self, counts: impl Fn() -> (usize, usize) + Send + Sync + 'static) {
-        *self.tablets.lock().expect("nothing panics while it holds the counts") = Some(Box::new(counts));
+        *self.tablets.lock() = Some(Box::new(counts));
     }
 
     fn tablets(&self) -> Option<(usize, usize)> {
-        self.tablets.lock().expect("nothing panics while it holds the counts").as_ref().map(|counts| counts())
+        self.tablets.lock().as_ref().map(|counts| counts())
     }
 
     /// Returns percent done and the time of a step.

@@ -1,4 +1,4 @@
-use std::sync::Mutex;
+use engine::sync::Mutex;
 
 use engine::ids::{PeerId, TabletId};
 use engine::note::Note;
@@ -17,7 +17,7 @@ struct Failures {
 impl Observer for Failures {
     fn mark(&self, mark: &'static str) {
         if mark == "heartbeat: failed" {
-            let _ = self.error_text.lock().expect("unpoisoned").send(self.env.now().mono);
+            let _ = self.error_text.lock().send(self.env.now().mono);
         }
     }
 

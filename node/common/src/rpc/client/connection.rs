@@ -1,9 +1,10 @@
 //! One connection of a client, with many calls in flight.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -277,7 +278,7 @@ impl ClientConnection {
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().expect("no thread panics while it holds this lock")
+        self.calls.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! A proxy for one server: connects on the first call, and again after its connection broke.
 
+use engine::sync::{Mutex, MutexGuard};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -158,7 +159,7 @@ impl Drop for ProxyShared {
 
 impl ProxyShared {
     fn link(&self) -> MutexGuard<'_, ProxyLink> {
-        self.link.lock().expect("no thread panics while it holds this lock")
+        self.link.lock()
     }
 
     fn disconnect(&self) {

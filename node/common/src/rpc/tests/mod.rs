@@ -4,9 +4,10 @@ mod calls;
 mod hostile;
 mod tls;
 
+use engine::sync::Mutex;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -94,7 +95,7 @@ impl Service for Echo {
                 Ok(text) => text,
                 Err(reply) => return reply,
             };
-            self.order.lock().expect("unpoisoned").push(text.clone());
+            self.order.lock().push(text.clone());
             match call.method {
                 "Hold" => self.gate.pass().await,
                 "HoldFree" => {
