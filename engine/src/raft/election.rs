@@ -129,7 +129,7 @@ impl Raft {
         if let Some(VoteError { kind, .. }) = &error {
             mark_rejected(*kind, ctx.out);
             if *kind == VoteErrorKind::LastOpIdTooOld && request.last_op.index >= self.log.last().index {
-                ctx.out.mark("vote: refused, the candidate's log is as long, but older");
+                ctx.out.mark("vote: denied, candidate's last term is lower");
             }
         }
         let (candidate, term) = (request.candidate, request.term);
@@ -253,10 +253,10 @@ impl Raft {
 
 fn mark_rejected(kind: VoteErrorKind, out: &mut RaftEffects) {
     out.mark(match kind {
-        VoteErrorKind::InvalidTerm => "vote: refused, the term is over",
-        VoteErrorKind::LastOpIdTooOld => "vote: refused, the candidate's log lacks something",
-        VoteErrorKind::AlreadyVoted => "vote: refused, it went to another",
-        VoteErrorKind::LeaderIsAlive => "vote: refused, a leader is alive",
+        VoteErrorKind::InvalidTerm => "vote: denied, stale term",
+        VoteErrorKind::LastOpIdTooOld => "vote: denied, candidate's log is shorter",
+        VoteErrorKind::AlreadyVoted => "vote: denied, already voted",
+        VoteErrorKind::LeaderIsAlive => "vote: denied, live leader",
         // A running replica knows its log, and a misdirected request is rejected earlier.
         _ => return,
     });

@@ -13,9 +13,9 @@ impl Raft {
     pub(super) fn update(&mut self, ticket: u64, request: UpdateRequest, ctx: &mut StepContext<'_>) {
         if let Err((kind, message)) = self.take_update(&request, ctx) {
             ctx.out.mark(match kind {
-                UpdateErrorKind::InvalidTerm => "update: refused, the term is over",
-                UpdateErrorKind::PrecedingMismatch => "update: refused, it does not join the log",
-                _ => "update: refused for what it is",
+                UpdateErrorKind::InvalidTerm => "update: rejected, stale term",
+                UpdateErrorKind::PrecedingMismatch => "update: rejected, preceding entry does not match",
+                _ => "update: rejected, invalid",
             });
             let response =
                 UpdateResponse { error: Some(UpdateError { kind, message }), ..self.progress_response() };

@@ -228,7 +228,7 @@ impl Raft {
         if index > self.committed.index && self.log.term_at(index) == Some(self.meta.term) {
             self.set_committed(index, RaftAction::AdvanceCommit, ctx);
         } else if index > self.committed.index {
-            ctx.out.mark("commit: a majority has an entry of an older term, which is not enough");
+            ctx.out.mark("commit: a majority has an entry of an older term");
         }
     }
 
@@ -321,6 +321,6 @@ impl Raft {
 /// Records a coverage mark if a peer has just been found to need entries that log GC deleted.
 fn mark_needs_gced_entries(was_unrecoverable: bool, progress: &PeerProgress, ctx: &mut StepContext<'_>) {
     if progress.unrecoverable && !was_unrecoverable {
-        ctx.out.mark("log: a member needs what is cut off");
+        ctx.out.mark("log: a member needs entries that log GC removed");
     }
 }

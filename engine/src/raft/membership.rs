@@ -43,9 +43,9 @@ impl Raft {
     fn next_config(&self, change: &ConfigChange, ctx: &mut StepContext<'_>) -> Result<RaftConfig> {
         self.check_change().inspect_err(|_| self.mark_refused_change(ctx.out))?;
         let changed = self.meta.committed.changed(change, self.me);
-        let next = changed.inspect_err(|_| ctx.out.mark("members: refused for what it asks"))?;
+        let next = changed.inspect_err(|_| ctx.out.mark("config change: rejected, invalid"))?;
         let promoted = self.check_promoted(&next);
-        promoted.inspect_err(|_| ctx.out.mark("members: refused, a new voter lags"))?;
+        promoted.inspect_err(|_| ctx.out.mark("config change: rejected, a new voter lags"))?;
         let evicts = change.parts.iter().any(|part| {
             let demotes = matches!(part, ConfigChangePart::Modify { member: Some(MemberKind::NonVoter), .. });
             (demotes || matches!(part, ConfigChangePart::Remove(_)))
@@ -53,7 +53,8 @@ impl Raft {
         });
         if evicts {
             let has_live_majority = self.check_majority_lives(&next, ctx.now);
-            has_live_majority.inspect_err(|_| ctx.out.mark("members: refused, too few would be alive"))?;
+            has_live_majority
+                .inspect_err(|_| ctx.out.mark("config change: rejected, too few live voters"))?;
         }
         Ok(next)
     }
@@ -78,9 +79,9 @@ impl Raft {
     /// Records a coverage mark for the reason of the rejection.
     fn mark_refused_change(&self, out: &mut RaftEffects) {
         out.mark(match self.pending_configs.back() {
-            _ if !matches!(self.state, RoleState::Leader(_)) => "members: refused, does not lead",
-            Some(_) => "members: refused, another change is under way",
-            None => "members: refused, nothing of the term is committed",
+            _ if !matches!(self.state, RoleState::Leader(_)) => "config change: rejected, not the leader",
+            Some(_) => "config change: rejected, another is pending",
+            None => "config change: rejected, no commit in this term",
         });
     }
 

@@ -329,17 +329,17 @@ impl LogReplay {
 /// Records coverage marks of this recovery.
 fn record_recovery_marks(replay: &LogReplay, recovery: &WalRecovery, commits: usize) {
     let (observer, report) = (&replay.applier.tablet.config().observer, &replay.report);
-    observer.mark_if(recovery.cut_bytes > 0, "bootstrap: a torn tail was cut off the log");
-    observer.mark_if(recovery.void > 0, "bootstrap: entries that were taken back are passed over");
-    observer.mark_if(recovery.segments > 1, "bootstrap: the log has several segments");
-    observer.mark_if(recovery.replicates == 0, "bootstrap: the log is empty");
-    observer.mark_if(recovery.commits > recovery.replicates, "bootstrap: outcomes outlived their operations");
-    observer.mark_if(commits > 0, "bootstrap: the superblock knew of a commit that the log lacks");
-    observer.mark_if(report.pending > 0, "bootstrap: the group has yet to decide on operations");
-    observer.mark_if(report.replayed > 0, "bootstrap: operations are applied again");
-    observer.mark_if(recovery.replicates > report.replayed, "bootstrap: operations are on disk already");
-    observer.mark_if(!report.completed_requests.is_empty(), "bootstrap: answers of requests are remembered");
-    observer.mark_if(replay.committed_config.is_some(), "bootstrap: the log holds a configuration");
+    observer.mark_if(recovery.cut_bytes > 0, "bootstrap: torn tail truncated");
+    observer.mark_if(recovery.void > 0, "bootstrap: truncated entries skipped");
+    observer.mark_if(recovery.segments > 1, "bootstrap: several segments");
+    observer.mark_if(recovery.replicates == 0, "bootstrap: empty log");
+    observer.mark_if(recovery.commits > recovery.replicates, "bootstrap: commit entries without operations");
+    observer.mark_if(commits > 0, "bootstrap: superblock newer than the log's commits");
+    observer.mark_if(report.pending > 0, "bootstrap: uncommitted operations");
+    observer.mark_if(report.replayed > 0, "bootstrap: operations replayed");
+    observer.mark_if(recovery.replicates > report.replayed, "bootstrap: operations already durable");
+    observer.mark_if(!report.completed_requests.is_empty(), "bootstrap: results of requests restored");
+    observer.mark_if(replay.committed_config.is_some(), "bootstrap: configuration in the log");
 }
 
 /// Boot state of a group with an empty log.

@@ -139,11 +139,11 @@ impl JobWork for RowsFlush {
 
     fn mark_swap(&self, applier: &TabletApplier) {
         let (observer, state) = (&applier.tablet.config().observer, applier.tablet.state());
-        observer.mark_if(applier.applied_at > self.freeze.timestamp, "flush: operations came meanwhile");
-        observer.mark_if(self.created.len() > 1, "flush: the rows make several rowsets");
-        observer.mark_if(self.created.is_empty() || self.rows == 0, "flush: nothing was left to write");
-        observer.mark_if(state.frozen.len() > 1, "flush: another MemRowSet waits");
-        observer.mark_if(state.active.rows() > 0, "flush: new rows were inserted meanwhile");
+        observer.mark_if(applier.applied_at > self.freeze.timestamp, "flush: concurrent operations");
+        observer.mark_if(self.created.len() > 1, "flush: several rowsets");
+        observer.mark_if(self.created.is_empty() || self.rows == 0, "flush: no live rows");
+        observer.mark_if(state.frozen.len() > 1, "flush: another frozen MemRowSet");
+        observer.mark_if(state.active.rows() > 0, "flush: concurrent inserts");
     }
 
     fn swap(&mut self, writer: &mut TabletWriter) -> Result<Option<Note>> {
@@ -193,7 +193,7 @@ impl JobWork for DeltasFlush {
 
     fn mark_swap(&self, applier: &TabletApplier) {
         let observer = &applier.tablet.config().observer;
-        observer.mark_if(self.rowset.dms_len() > 0, "delta flush: others came meanwhile");
+        observer.mark_if(self.rowset.dms_len() > 0, "delta flush: concurrent deltas");
     }
 
     fn swap(&mut self, writer: &mut TabletWriter) -> Result<Option<Note>> {
@@ -272,12 +272,12 @@ impl JobWork for Compaction {
     fn mark_swap(&self, applier: &TabletApplier) {
         let (observer, state) = (&applier.tablet.config().observer, applier.tablet.state());
         let changed = self.merge.inputs().any(|rowset| rowset.dms_len() > 0);
-        observer.mark_if(changed, "compaction: an input was changed meanwhile");
+        observer.mark_if(changed, "compaction: concurrent change of an input");
         observer.mark_if(self.merge.inputs().count() > 2, "compaction: more than two rowsets");
-        observer.mark_if(self.merge.inputs().count() == 1, "compaction: a rowset takes its changes in");
-        observer.mark_if(self.created.len() > 1, "compaction: the rows make several rowsets");
-        observer.mark_if(self.created.is_empty(), "compaction: nothing was left");
-        observer.mark_if(state.active.rows() > 0, "compaction: rows are in memory beside it");
+        observer.mark_if(self.merge.inputs().count() == 1, "compaction: one rowset with its deltas");
+        observer.mark_if(self.created.len() > 1, "compaction: several rowsets");
+        observer.mark_if(self.created.is_empty(), "compaction: no live rows");
+        observer.mark_if(state.active.rows() > 0, "compaction: rows in the MemRowSet");
     }
 
     fn swap(&mut self, writer: &mut TabletWriter) -> Result<Option<Note>> {
@@ -342,8 +342,8 @@ impl JobWork for DeltasMerge {
     fn mark_swap(&self, applier: &TabletApplier) {
         let (observer, rowset) = (&applier.tablet.config().observer, self.merge.rowset());
         let again = rowset.meta().column_file.is_some();
-        observer.mark_if(again, "delta compaction: into columns written anew before");
-        observer.mark_if(rowset.dms_len() > 0, "delta compaction: others came meanwhile");
+        observer.mark_if(again, "delta compaction: column rewritten before");
+        observer.mark_if(rowset.dms_len() > 0, "delta compaction: concurrent deltas");
     }
 
     fn swap(&mut self, _writer: &mut TabletWriter) -> Result<Option<Note>> {

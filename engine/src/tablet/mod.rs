@@ -377,19 +377,19 @@ impl Tablet {
 
     fn mark_scan(&self, spec: &ScanSpec, state: &TabletComponents) {
         let observer = &self.config.observer;
-        observer.mark_if(!state.frozen.is_empty(), "scan: while a MemRowSet is flushed");
-        observer.mark_if(state.disk.len() > 1, "scan: over several rowsets");
-        observer.mark_if(state.active.rows() > 0 && !state.disk.is_empty(), "scan: over memory and disk");
+        observer.mark_if(!state.frozen.is_empty(), "scan: during a flush");
+        observer.mark_if(state.disk.len() > 1, "scan: several rowsets");
+        observer.mark_if(state.active.rows() > 0 && !state.disk.is_empty(), "scan: memory and disk");
         observer.mark_if(state.disk.iter().any(|rowset| rowset.dms_len() > 0), "scan: over a DeltaMemStore");
         let files = |rowset: &Arc<DiskRowSet>| !rowset.meta().delta_files.is_empty();
         observer.mark_if(state.disk.iter().any(files), "scan: over delta files");
-        observer.mark_if(spec.ordered && spec.last_key.is_some(), "scan: goes on after a key");
+        observer.mark_if(spec.ordered && spec.last_key.is_some(), "scan: resumed after a key");
         let past = matches!(spec.snapshot, SnapshotChoice::At(at) if at <= self.mvcc.last_applied());
-        observer.mark_if(past, "scan: reads the past");
-        observer.mark_if(spec.diff_from.is_some(), "scan: between two times");
-        observer.mark_if(spec.only_counts(), "scan: rows are only counted");
-        observer.mark_if(!spec.predicates.is_empty(), "scan: by a predicate");
-        observer.mark_if(self.mvcc.earliest_in_flight().is_some(), "scan: while an operation is in flight");
+        observer.mark_if(past, "scan: past snapshot");
+        observer.mark_if(spec.diff_from.is_some(), "scan: diff scan");
+        observer.mark_if(spec.only_counts(), "scan: count only");
+        observer.mark_if(!spec.predicates.is_empty(), "scan: predicate");
+        observer.mark_if(self.mvcc.earliest_in_flight().is_some(), "scan: operation in flight");
     }
 
     /// Returns the scan's snapshot, and rowsets that hold everything it sees.

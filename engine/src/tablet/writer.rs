@@ -71,17 +71,17 @@ impl TabletWriter {
 
     fn mark_applied(&self, state: &TabletComponents, applied: &BatchResult) {
         let (observer, counts) = (&self.tablet.config().observer, &applied.outcome.counts);
-        observer.mark_if(counts.inserts > 0, "write: rows were inserted");
-        observer.mark_if(counts.updates > 0, "write: rows were updated");
-        observer.mark_if(counts.upserts > 0, "write: rows were upserted");
-        observer.mark_if(counts.deletes > 0, "write: rows were deleted");
-        observer.mark_if(counts.insert_ignore_errors > 0, "write: INSERT_IGNORE met a row");
-        observer.mark_if(counts.update_ignore_errors > 0, "write: UPDATE_IGNORE met none");
-        observer.mark_if(counts.delete_ignore_errors > 0, "write: DELETE_IGNORE met none");
-        observer.mark_if(!applied.outcome.errors.is_empty(), "write: a row was refused, others were not");
-        observer.mark_if(!applied.touched.is_empty(), "write: rows on disk were changed");
-        observer.mark_if(applied.touched.len() > 1, "write: one batch changed several rowsets");
-        observer.mark_if(!state.frozen.is_empty(), "write: while a MemRowSet is flushed");
+        observer.mark_if(counts.inserts > 0, "write: rows inserted");
+        observer.mark_if(counts.updates > 0, "write: rows updated");
+        observer.mark_if(counts.upserts > 0, "write: rows upserted");
+        observer.mark_if(counts.deletes > 0, "write: rows deleted");
+        observer.mark_if(counts.insert_ignore_errors > 0, "write: INSERT_IGNORE of a present row");
+        observer.mark_if(counts.update_ignore_errors > 0, "write: UPDATE_IGNORE of an absent row");
+        observer.mark_if(counts.delete_ignore_errors > 0, "write: DELETE_IGNORE of an absent row");
+        observer.mark_if(!applied.outcome.errors.is_empty(), "write: some rows failed");
+        observer.mark_if(!applied.touched.is_empty(), "write: flushed rows changed");
+        observer.mark_if(applied.touched.len() > 1, "write: batch changed several rowsets");
+        observer.mark_if(!state.frozen.is_empty(), "write: during a flush");
     }
 
     /// Returns the total cost of key lookups on disk.

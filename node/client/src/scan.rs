@@ -245,11 +245,7 @@ impl Scanner {
                     return Ok(true);
                 }
                 LocationLookup::Gap { end } => {
-                    self.table
-                        .client
-                        .env()
-                        .observer
-                        .mark("client: a scan skips a range that no tablet holds");
+                    self.table.client.env().observer.mark("client: scan skipped a non-covered range");
                     self.advance(&end);
                 }
                 LocationLookup::Unknown => {
@@ -293,7 +289,7 @@ impl Scanner {
             let what = format!("scanning table {}", self.table.name());
             match failure {
                 TabletCallFailure::Busy(error) => {
-                    client.env().observer.mark("client: a scan tries again");
+                    client.env().observer.mark("client: scan retried");
                     backoff.failed(client.env(), &what, error).await?;
                     if open.server.is_some() {
                         continue;
@@ -307,12 +303,12 @@ impl Scanner {
                     }
                 }
                 TabletCallFailure::Scanner(error) if may_restart => {
-                    client.env().observer.mark("client: a scanner is gone, the scan begins anew");
+                    client.env().observer.mark("client: scanner expired, scan restarted");
                     backoff.failed(client.env(), &what, error).await?;
                     open.restart();
                 }
                 TabletCallFailure::OtherReplica(error) if may_restart => {
-                    client.env().observer.mark("client: a scan goes on at another server");
+                    client.env().observer.mark("client: scan continued at another server");
                     backoff.failed(client.env(), &what, error).await?;
                     let tablet = client.relocate(&self.table, &open.tablet, deadline).await?;
                     open.failed = tablet.failed_since(&open.tablet, open.failed);

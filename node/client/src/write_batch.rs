@@ -67,14 +67,14 @@ impl Client {
             {
                 Ok(response) => return Ok(outcome(&response)),
                 Err(TabletCallFailure::OtherReplica(error)) => {
-                    self.env().observer.mark("client: a write tries another server");
+                    self.env().observer.mark("client: write retried at another server");
                     backoff.failed(self.env(), &what, error).await?;
                     let found = self.relocate(table, &tablet, deadline).await?;
                     failed_replicas = found.failed_since(&tablet, failed_replicas);
                     tablet = found;
                 }
                 Err(TabletCallFailure::Busy(error)) => {
-                    self.env().observer.mark("client: a write tries again");
+                    self.env().observer.mark("client: write retried");
                     backoff.failed(self.env(), &what, error).await?;
                 }
                 Err(failure) => return Err(failure.error().context(what)),

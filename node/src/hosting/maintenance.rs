@@ -65,11 +65,11 @@ impl UnflushedSince {
     /// Runs one job to its end and then log GC. Returns true if there was something to do.
     pub async fn run(&mut self, env: &Env, replica: &ReplicaHandle, kind: JobKind) -> bool {
         env.observer.mark(match kind {
-            JobKind::FlushRows => "maintenance: a flush",
-            JobKind::FlushDeltas(_) => "maintenance: a delta flush",
-            JobKind::Compact(_) => "maintenance: a compaction",
-            JobKind::MergeDeltas(_) => "maintenance: a delta compaction",
-            JobKind::Checkpoint => "maintenance: a checkpoint",
+            JobKind::FlushRows => "maintenance: MemRowSet flush",
+            JobKind::FlushDeltas(_) => "maintenance: delta flush",
+            JobKind::Compact(_) => "maintenance: rowset compaction",
+            JobKind::MergeDeltas(_) => "maintenance: major delta compaction",
+            JobKind::Checkpoint => "maintenance: checkpoint",
         });
         match kind {
             JobKind::FlushRows => self.rows = None,
@@ -95,10 +95,10 @@ impl UnflushedSince {
             let tablet = replica.tablet().tablet;
             if error.kind == ErrorKind::Aborted {
                 tracing::debug!(%tablet, ?kind, %error, "maintenance was given up");
-                env.observer.mark("maintenance: a job's tablet went away");
+                env.observer.mark("maintenance: tablet of a job removed");
             } else {
                 tracing::warn!(%tablet, ?kind, %error, "maintenance failed");
-                env.observer.mark("maintenance: a job failed");
+                env.observer.mark("maintenance: job failed");
             }
             self.not_before = env.now().mono.after(PAUSE_AFTER_FAILURE);
             false

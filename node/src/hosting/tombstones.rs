@@ -253,7 +253,7 @@ impl TabletManager {
         let (decision, known, vote_state) = self.env().run(vote).await?;
         let unknown = |error: &VoteError| error.kind == VoteErrorKind::LastOpIdUnknown;
         let refused = decision.error.as_ref().is_some_and(unknown);
-        self.env().observer.mark_if(refused, "vote: refused, nobody knows how far the log went");
+        self.env().observer.mark_if(refused, "vote: denied, last log entry unknown");
         self.note_vote(tablet, vote_state, request, &known, &decision);
         Ok(decision.response(me, &known))
     }

@@ -156,15 +156,12 @@ impl Heartbeater {
             tracing::info!(master = %self.master.target(), "heartbeats to a master succeed");
         }
         let observer = &server.env.observer;
-        observer.mark_if(registering, "heartbeat: the server registers");
-        observer.mark_if(
-            reply.needs_reregister() && !registering,
-            "heartbeat: the master has forgotten the server",
-        );
-        observer.mark_if(reply.needs_full_tablet_report(), "heartbeat: the master wants a full report");
-        observer.mark_if(self.leads && !reply.leader_master(), "heartbeat: the master leads no longer");
-        observer.mark_if(reporting && full, "heartbeat: a full report");
-        observer.mark_if(reporting && !full, "heartbeat: a report of what changed");
+        observer.mark_if(registering, "heartbeat: registration");
+        observer.mark_if(reply.needs_reregister() && !registering, "heartbeat: server unknown to the master");
+        observer.mark_if(reply.needs_full_tablet_report(), "heartbeat: full report requested");
+        observer.mark_if(self.leads && !reply.leader_master(), "heartbeat: master stepped down");
+        observer.mark_if(reporting && full, "heartbeat: full report");
+        observer.mark_if(reporting && !full, "heartbeat: incremental report");
         self.registered = !reply.needs_reregister();
         server.master_contacts.heard(&self.master.target().to_string(), &reply, server.env.now().mono);
         self.leads = reply.leader_master();

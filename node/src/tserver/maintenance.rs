@@ -90,7 +90,7 @@ impl FlushAges {
             &server.runtime_flags.tablet(&server.config.tablet),
             memory_short,
         )?;
-        server.env.observer.mark_if(memory_short, "maintenance: memory is short");
+        server.env.observer.mark_if(memory_short, "maintenance: memory pressure");
         let (entry, replica) = open.swap_remove(i);
         Some((entry, replica, kind))
     }

@@ -99,11 +99,11 @@ pub(super) async fn scan(server: &TabletServer, call: Call) -> Reply {
     match result {
         Ok(reply) => reply,
         Err(ScanError::Rpc(reply)) => {
-            server.env.observer.mark("scan call: refused for now");
+            server.env.observer.mark("scan call: rejected, retriable");
             reply
         }
         Err(ScanError::Tablet(error)) => {
-            server.env.observer.mark("scan call: refused by its tablet");
+            server.env.observer.mark("scan call: rejected by its tablet");
             Reply::message(&ScanResponsePb { error: Some(error.to_pb()), ..Default::default() })
         }
     }
@@ -163,7 +163,7 @@ async fn continue_scan(
     let id = id.map_err(|_| ScannerError::NotAnId)?;
     let reservation = reserve_reply(server)?;
     let mut scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
-    server.env.observer.mark("scan call: goes on");
+    server.env.observer.mark("scan call: continued");
     let mut taken = ScannerGuard { server, id, keep: false };
     let limit = server.runtime_flags.batch_bytes(request.batch_size_bytes).max(1);
     let filled = fill(server, &mut scanner, limit, reservation).await;
@@ -208,17 +208,17 @@ async fn open(
     let replica = entry.running()?;
     if server.is_quiescing() {
         let (code, status) = (TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable);
-        server.env.observer.mark("scan call: met a quiescing server");
+        server.env.observer.mark("scan call: rejected by a quiescing server");
         return Err(TabletError::new(code, status, "Tablet server is quiescing").into());
     }
     let mut parsed = scan_spec::parse(new, &replica.tablet().schema())?;
     let small = batch_bytes.is_some_and(|bytes| (1..SMALL_BATCH_BYTES).contains(&bytes));
     parsed.spec.block_rows_max = small.then_some(SMALL_BLOCK_ROWS);
     server.env.observer.mark(match parsed.read_at {
-        SnapshotMode::Latest => "scan call: the latest",
-        SnapshotMode::Snapshot(None) => "scan call: a snapshot of now",
-        SnapshotMode::Snapshot(Some(_)) => "scan call: a snapshot that the client names",
-        SnapshotMode::YourWrites { .. } => "scan call: what the client has written",
+        SnapshotMode::Latest => "scan call: READ_LATEST",
+        SnapshotMode::Snapshot(None) => "scan call: current snapshot",
+        SnapshotMode::Snapshot(Some(_)) => "scan call: snapshot of the client",
+        SnapshotMode::YourWrites { .. } => "scan call: READ_YOUR_WRITES",
     });
     let snapshot = choose_snapshot(server, call, &entry, &replica, &parsed).await?;
     if let Some(at) = snapshot {
@@ -350,7 +350,7 @@ async fn fill(
         has_memory && rows.byte_size() < limit
     })
     .await?;
-    server.env.observer.mark_if(!has_memory, "scan call: a batch is short, as memory is");
+    server.env.observer.mark_if(!has_memory, "scan call: batch shortened by memory pressure");
     scanner.replica.metrics().rows_returned(rows.rows());
     scanner.entry.count(rows.rows(), rows.byte_size());
     if !has_more {

@@ -20,7 +20,7 @@ pub(super) async fn run(server: Arc<TabletServer>) {
         server.env.run(|| server.tablets.space().refresh()).await;
         let is_short = server.tablets.space().refuse_replicas().is_some();
         if was_short && !is_short {
-            server.env.observer.mark("space: there is some again");
+            server.env.observer.mark("space: above the reserve again");
             server.copies.forget_failures();
         }
         server.env.observer.mark_if(is_short && !was_short, "space: below the reserve");
@@ -45,7 +45,7 @@ async fn transfer_leaderships(server: &TabletServer, transferred: &mut BTreeMap<
         if lately || stays || !replica.is_leader() {
             continue;
         }
-        server.env.observer.mark("space or clock: leadership moves away");
+        server.env.observer.mark("space or clock: leadership transferred");
         match replica.step_down(None, false).await {
             Ok(()) => drop(transferred.insert(entry.id, now)),
             Err(error) => tracing::debug!(tablet = %entry.id, %error, "leadership is not transferred yet"),

@@ -44,7 +44,7 @@ pub(super) async fn start(
     let slot = server.tablets.reserve_slot(order.tablet).await?;
     if let Some(Err(error)) = order.term.map(|term| slot.local.admit_term(term)) {
         let over = error.kind == ErrorKind::NotLeader;
-        server.env.observer.mark_if(over, "tablet copy: refused, the leader's term is over");
+        server.env.observer.mark_if(over, "tablet copy: rejected, stale term");
         server.tablets.abort_copy(slot).await;
         return Err(TabletError::new(
             TabletErrorCode::InvalidConfig,

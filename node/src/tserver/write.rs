@@ -54,7 +54,7 @@ pub(super) async fn write(server: &TabletServer, call: Call) -> Reply {
         Err(reply) => return reply,
     };
     if let Some(busy) = server.check_write_admission() {
-        server.env.observer.mark("write call: refused for memory");
+        server.env.observer.mark("write call: rejected for memory");
         return Reply::too_busy(busy);
     }
     // From here on the call mostly waits for the log, so other calls may run.
@@ -63,11 +63,11 @@ pub(super) async fn write(server: &TabletServer, call: Call) -> Reply {
     match write_rows(server, &request, call.body.len(), request_id).await {
         Ok(applied) => reply_of(applied.timestamp, &applied.result),
         Err(error) if error.is_busy() => {
-            server.env.observer.mark("write call: refused for now");
+            server.env.observer.mark("write call: rejected, retriable");
             Reply::too_busy(error.status.message.unwrap_or_default())
         }
         Err(error) => {
-            server.env.observer.mark("write call: refused by its tablet");
+            server.env.observer.mark("write call: rejected by its tablet");
             Reply::message(&WriteResponsePb { error: Some(error.to_pb()), ..Default::default() })
         }
     }
@@ -88,7 +88,7 @@ async fn write_rows(
         server.clock.update(Timestamp(seen))?;
     }
     if let Some(why) = server.refuse_writes(&entry) {
-        server.env.observer.mark("write call: refused for disk space or clock");
+        server.env.observer.mark("write call: rejected for disk space or clock");
         return Err(Error::throttled(why).into());
     }
     let columns = bind(&entry, replica.tablet(), request.schema.as_ref());
@@ -107,7 +107,7 @@ async fn write_rows(
     let applied = applied.map_err(|error| refused(&replica, &error))?;
     drop(admitted.body);
     if request.external_consistency_mode() == ExternalConsistencyMode::CommitWait {
-        server.env.observer.mark("write call: waits until its time has surely passed");
+        server.env.observer.mark("write call: commit wait");
         server.wait_until_past(applied.timestamp).await;
     }
     Ok(applied)

@@ -11,13 +11,13 @@ use super::Violation;
 const NAME: &str = "unprovoked";
 /// Marks that only disk faults may cause.
 const MARKS: [&str; 3] = [
-    "maintenance: a job failed",
+    "maintenance: job failed",
     "job: failed before its superblock",
-    "tablet copy: met a damaged file at the source",
+    "tablet copy: corrupt file at the source",
 ];
 
 /// Mark of a leader that evicts a member because it needs entries that log GC deleted.
-const MARK_NEEDS_GCED_ENTRIES: &str = "log: a member needs what is cut off";
+const MARK_NEEDS_GCED_ENTRIES: &str = "log: a member needs entries that log GC removed";
 
 /// Checks a note of a server without disk faults.
 pub fn check_note(server: &str, note: &Note) -> Option<Violation> {
@@ -69,8 +69,8 @@ mod tests {
         assert!(message(note(RaftAction::FailOpen { vote: None })).starts_with("t1, without disk faults"));
         assert!(message(note(RaftAction::Fail)).contains("a replica failed: Fail"));
         assert_eq!(note(RaftAction::BecomeLeader), None);
-        assert!(check_mark("t1", "maintenance: a job failed").is_some());
-        assert_eq!(check_mark("t1", "maintenance: a flush"), None);
+        assert!(check_mark("t1", "maintenance: job failed").is_some());
+        assert_eq!(check_mark("t1", "maintenance: MemRowSet flush"), None);
         assert!(check_log("t1", MARK_NEEDS_GCED_ENTRIES).is_some());
         assert_eq!(check_log("t1", MARKS[0]), None);
         assert!(check_exit("m0", Some("no log")).message.ends_with("its process ended: no log"));

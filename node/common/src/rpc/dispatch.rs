@@ -222,7 +222,7 @@ impl QueuedService {
                 NextCall::Idle => return None,
                 NextCall::Expired(queued_call) => {
                     count(&shared.counters.calls_expired);
-                    shared.env.observer.mark("rpc: a deadline passed in the queue");
+                    shared.env.observer.mark("rpc: call expired in the queue");
                     let message =
                         format!("{}: the deadline passed while the call was queued", queued_call.method());
                     queued_call
@@ -242,7 +242,7 @@ fn shutting_down() -> OutgoingReply {
 pub(super) fn dispatch(shared: &Arc<RpcShared>, queued_call: QueuedCall) {
     count(&shared.counters.calls_received);
     if shared.stopping.load(Ordering::Relaxed) {
-        shared.env.observer.mark("rpc: a call met a stopping server");
+        shared.env.observer.mark("rpc: call rejected by a stopping server");
         return queued_call.responder.send(shutting_down());
     }
     let service_name = queued_call.header.remote_method.as_ref().map_or("", |method| &method.service_name);
@@ -256,10 +256,10 @@ pub(super) fn dispatch(shared: &Arc<RpcShared>, queued_call: QueuedCall) {
     let admission = queued.queue().admit(queued_call.deadline(), queued_call);
     match admission {
         Admission::Run(queued_call) => spawn(shared, queued, queued_call),
-        Admission::Queued => shared.env.observer.mark("rpc: a call had to wait"),
+        Admission::Queued => shared.env.observer.mark("rpc: call queued"),
         Admission::QueuedInsteadOf(queued_call) | Admission::Rejected(queued_call) => {
             count(&shared.counters.calls_rejected);
-            shared.env.observer.mark("rpc: a queue was full");
+            shared.env.observer.mark("rpc: queue full");
             let message = format!("the queue of service {} is full", queued.service.name());
             queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorServerTooBusy, message));
         }

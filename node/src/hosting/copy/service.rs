@@ -207,7 +207,7 @@ impl CopyService {
     /// Fails a replica whose files are corrupted: it must be replaced from another replica, not copied.
     fn fail(&self, tablet: TabletId, error: &Error) {
         if let Ok(HostedReplica::Running(replica)) = self.host.find(&id_bytes(&tablet)) {
-            self.host.env().observer.mark("tablet copy: met a damaged file at the source");
+            self.host.env().observer.mark("tablet copy: corrupt file at the source");
             replica.fail(error);
         }
     }
@@ -292,7 +292,7 @@ async fn fix(
         match CopySource::new(view, log, committed) {
             Ok(source) => return Ok((source, status)),
             Err(error) if error.kind == ErrorKind::NotReady => {
-                env.observer.mark("tablet copy: the log was cut while it was looked at");
+                env.observer.mark("tablet copy: log GC during the snapshot");
                 last = error;
             }
             Err(error) => return Err(error),
