@@ -1,14 +1,15 @@
 //! A thread that samples the clients' counts and the server four times a second.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use benches::process::ProcessStats;
 use benches::server_metrics::ServerCounts;
+use engine::sync::Mutex;
 use hdrhistogram::Histogram;
 
 use crate::Target;
@@ -41,13 +42,13 @@ impl OpCounts {
         self.operations.fetch_add(operations - failed, Ordering::Relaxed);
         self.failed.fetch_add(failed, Ordering::Relaxed);
         if let Some(took) = took {
-            let mut latencies = self.latencies.lock().expect("nobody panics while holding it");
+            let mut latencies = self.latencies.lock();
             latencies.record(took.as_micros() as u64).expect("it grows");
         }
     }
 
     fn take(&self) -> Histogram<u64> {
-        let mut held = self.latencies.lock().expect("nobody panics while holding it");
+        let mut held = self.latencies.lock();
         std::mem::replace(&mut *held, latencies())
     }
 }

@@ -40,6 +40,10 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().expect(POISONED)
     }
+
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().expect(POISONED)
+    }
 }
 
 /// A lock of many readers or one writer, without poison as [`Mutex`] is.

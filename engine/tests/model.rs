@@ -1,6 +1,6 @@
 //! A tablet compared with a map of versions: random writes, jobs and restarts, reads at every snapshot timestamp.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use engine::config::TabletConfig;
 use engine::ids::{PeerId, TabletId};
@@ -8,6 +8,7 @@ use engine::note::Note;
 use engine::observer::{Observer, ObserverHandle};
 use engine::replica::{JobKind, JobStep, ReplicaEffects};
 use engine::schema::row_ops::RowOpKind;
+use engine::sync::Mutex;
 use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine::time::Timestamp;
 use engine_testkit::model::{
@@ -137,12 +138,12 @@ struct Meanwhile {
 
 impl Observer for Meanwhile {
     fn mark(&self, mark: &'static str) {
-        let world = (mark == "scan: over delta files").then(|| self.world.lock().unwrap().take());
+        let world = (mark == "scan: over delta files").then(|| self.world.lock().take());
         let Some(mut world) = world.flatten() else { return };
         world.replica().tablet().raise_history_mark(Timestamp(world.clock + 1));
         let rowset = world.replica().tablet().state().disk[0].meta().id;
         assert!(world.job(JobKind::MergeDeltas(rowset), &mut |_| {}).unwrap());
-        *self.after.lock().unwrap() = Some(world);
+        *self.after.lock() = Some(world);
     }
 
     fn note(&self, _: PeerId, _: TabletId, _: &Note) {}
@@ -164,9 +165,9 @@ fn a_scan_fails_if_its_history_is_dropped_while_it_opens() {
     let tablet = world.replica().tablet().clone();
     let columns = tablet.schema().columns().iter().map(Into::into).collect();
     let spec = ScanSpec { snapshot: SnapshotChoice::At(then), ..ScanSpec::latest(columns) };
-    *meanwhile.world.lock().unwrap() = Some(world);
+    *meanwhile.world.lock() = Some(world);
     let error = tablet.scan(&spec).err().expect("the old version of the row is gone");
     assert!(error.message.contains("ancient history mark"), "{error}");
-    let world = meanwhile.after.lock().unwrap().take().expect("the job has run");
+    let world = meanwhile.after.lock().take().expect("the job has run");
     assert_eq!(scan_rows(&world, world.clock + 1, true), model.shown(world.clock + 1));
 }

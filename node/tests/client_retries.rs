@@ -1,11 +1,12 @@
 //! The client against scripted servers: leaders that change, busy servers, expired scanners.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
+use engine::sync::Mutex;
 use nyala_client::{Client, ClientConfig, FlushMode, ScanSpec, SessionConfig};
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::env::{BoxFuture, Env};
@@ -77,7 +78,7 @@ fn status(code: ErrorCode) -> AppStatusPb {
 
 impl Script {
     fn note(&self, line: String) {
-        self.log.lock().expect("no panics").push(line);
+        self.log.lock().push(line);
     }
 
     fn host_port(&self, at: usize) -> HostPortPb {
@@ -86,7 +87,7 @@ impl Script {
     }
 
     fn locations(&self) -> GetTableLocationsResponsePb {
-        let leader = self.leaders.lock().expect("no panics").1;
+        let leader = self.leaders.lock().1;
         let replica = |number: usize| InternedReplicaPb {
             ts_info_idx: number as u32,
             role: if number == leader { Role::Leader } else { Role::Follower } as i32,
@@ -114,7 +115,7 @@ impl Script {
 
 impl Server {
     fn master(&self, call: &Call) -> Reply {
-        let leads = self.script.leaders.lock().expect("no panics").0 == self.number;
+        let leads = self.script.leaders.lock().0 == self.number;
         if call.method == "ConnectToMaster" {
             let role = if leads { Role::Leader } else { Role::Follower };
             let master_addrs = (0..2).map(|at| self.script.host_port(at)).collect();
@@ -147,13 +148,13 @@ impl Server {
 
     fn tablet_server(&self, call: &Call) -> Reply {
         self.note(call);
-        let response = self.script.responses.lock().expect("no panics").pop_front().expect("as scripted");
+        let response = self.script.responses.lock().pop_front().expect("as scripted");
         let error = match response {
             Scripted::Busy => return Reply::too_busy("scripted"),
             Scripted::Written => return Reply::message(&WriteResponsePb::default()),
             Scripted::Rows(rows, key, more) => return self.rows(rows, key, more),
             Scripted::Moved => {
-                self.script.leaders.lock().expect("no panics").1 = 1;
+                self.script.leaders.lock().1 = 1;
                 (Code::NotTheLeader, ErrorCode::IllegalState)
             }
             Scripted::Fails(code, error) => (code, error),
@@ -231,8 +232,8 @@ impl World {
     async fn new(responses: impl IntoIterator<Item = Scripted>) -> World {
         let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let script = Arc::new(Script::default());
-        *script.leaders.lock().expect("no panics") = (1, 0);
-        script.responses.lock().expect("no panics").extend(responses);
+        *script.leaders.lock() = (1, 0);
+        script.responses.lock().extend(responses);
         let mut handles = Vec::new();
         for at in 0..4 {
             let server = Server { script: script.clone(), number: at % 2, is_master: at < 2 };
@@ -249,7 +250,7 @@ impl World {
     }
 
     fn log(&self) -> String {
-        std::mem::take(&mut *self.script.log.lock().expect("no panics")).join("\n")
+        std::mem::take(&mut *self.script.log.lock()).join("\n")
     }
 }
 
@@ -294,7 +295,7 @@ async fn a_write_is_retried_with_its_request_id() {
 async fn the_client_looks_up_a_new_leader_master() {
     let world = World::new([]).await;
     world.client.open_table("t").await.expect("scripted");
-    world.script.leaders.lock().expect("no panics").0 = 0;
+    world.script.leaders.lock().0 = 0;
     world.client.open_table("t").await.expect("the other master leads");
     insta::assert_snapshot!(world.log(), @r"
     master-1 GetTableSchema

@@ -9,13 +9,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Child;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
+use engine::sync::Mutex;
 use nyala_client::{
     Client, ClientConfig, CreateTable, Error, ErrorKind, FlushMode, RowFailure, ScanSpec, Session,
     SessionConfig, Table,
@@ -137,14 +138,14 @@ async fn write(
             if batch.contains_key(&key) {
                 continue;
             }
-            let before = state.lock().unwrap().certain(key);
+            let before = state.lock().certain(key);
             // This fails if the server was killed before the client had looked up the tablet.
             let Ok(after) = apply(&session, &table, &mut rng, key, before.is_some()).await else { return };
             batch.insert(key, after);
-            state.lock().unwrap().rows.insert(key, vec![before, after]);
+            state.lock().rows.insert(key, vec![before, after]);
         }
         let failures = session.flush().await;
-        let mut state = state.lock().unwrap();
+        let mut state = state.lock();
         if !failures.is_empty() {
             let wrong = [ErrorKind::AlreadyPresent, ErrorKind::NotFound, ErrorKind::Invalid];
             state
@@ -177,7 +178,7 @@ async fn scan(table: &Table) -> BTreeMap<i64, i64> {
 async fn check(table: &Table, lanes: &Lanes, round: u64) {
     let mut found = scan(table).await;
     for lane in lanes {
-        let mut lane = lane.lock().unwrap();
+        let mut lane = lane.lock();
         assert_eq!(lane.unexpected, [], "round {round}");
         for (key, possible) in &mut lane.rows {
             let value = found.remove(key);
@@ -251,7 +252,7 @@ fn kill_repeatedly(seed: u64) {
         check(&table, &lanes, ROUNDS).await;
     });
     common::stop(child);
-    let acknowledged: u64 = lanes.iter().map(|lane| lane.lock().unwrap().acknowledged).sum();
+    let acknowledged: u64 = lanes.iter().map(|lane| lane.lock().acknowledged).sum();
     assert!(acknowledged > 1000, "only {acknowledged} rows were acknowledged");
     assert!(!files(dir.path(), "data/data").is_empty(), "no rowset was flushed");
     let logs = files(dir.path(), "wal/wals");

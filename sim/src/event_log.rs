@@ -11,7 +11,9 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use engine::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
 /// The events of one run; clones share them.
@@ -266,7 +268,7 @@ impl EventLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().expect("no panic with the log locked")
+        self.log.lock()
     }
 }
 

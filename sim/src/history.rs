@@ -7,9 +7,10 @@
 //! Rows are a key and some columns, all of them numbers here. The workload decides how a table's columns encode
 //! numbers (as INT64, as padded text). Columns are those of the table when it was created.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use engine::error::{Error, ErrorKind};
+use engine::sync::{Mutex, MutexGuard};
 
 use crate::projection::Projection;
 pub use crate::rows::{Row, RowOp, RowOpKind, RowOutcome};
@@ -187,7 +188,7 @@ impl History {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<HistoryOp>> {
-        self.operations.lock().expect("no panic with the history locked")
+        self.operations.lock()
     }
 }
 

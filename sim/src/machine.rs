@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::disk::Disk;
 use engine::disk::mem::{DiskCost, FaultCounts, MemDisk};
 use engine::observer::ObserverHandle;
+use engine::sync::{Mutex, MutexGuard};
 use engine::time::{Instant, WallTime};
 use nyala_common::env::{Disks, MemoryBudget, Rng};
 use rand_chacha::ChaCha12Rng;
@@ -186,7 +187,7 @@ impl Machine {
 
     /// Puts a file outside of any disk.
     pub fn put_file(&self, path: &str, content: Vec<u8>) {
-        self.files.lock().expect("no panic with the files locked").insert(path.to_string(), content);
+        self.files.lock().insert(path.to_string(), content);
     }
 
     pub fn set_memory_bytes(&self, bytes: u64) {
@@ -232,19 +233,19 @@ impl Machine {
 
     /// Sets the observer of programs that start on this machine from now on.
     pub fn set_observer(&self, observer: ObserverHandle) {
-        *self.observer.lock().expect("no panic with the watch locked") = observer;
+        *self.observer.lock() = observer;
     }
 
     pub fn observer(&self) -> ObserverHandle {
-        self.observer.lock().expect("no panic with the watch locked").clone()
+        self.observer.lock().clone()
     }
 
     fn clock(&self) -> MutexGuard<'_, WallClock> {
-        self.clock.lock().expect("no panic with the clock locked")
+        self.clock.lock()
     }
 
     fn devices(&self) -> MutexGuard<'_, MachineDevices> {
-        self.devices.lock().expect("no panic with the devices locked")
+        self.devices.lock()
     }
 }
 
@@ -267,7 +268,7 @@ impl Disks for Machine {
     }
 
     fn read_file(&self, path: &str) -> io::Result<Vec<u8>> {
-        let files = self.files.lock().expect("no panic with the files locked");
+        let files = self.files.lock();
         files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
@@ -280,6 +281,6 @@ impl MemoryBudget for Machine {
 
 impl Rng for Machine {
     fn next_u64(&self) -> u64 {
-        self.rng.lock().expect("no panic with the generator locked").next_u64()
+        self.rng.lock().next_u64()
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -12,6 +12,7 @@ use engine::ids::{PeerId, TabletId};
 use engine::note::Note;
 use engine::note::raft::{RaftAction, RaftNote, RaftTrace};
 use engine::observer::{Observer, ObserverHandle};
+use engine::sync::{Mutex, MutexGuard};
 
 use crate::event_log::{self, Series};
 use crate::invariants::InvariantChecker;
@@ -113,7 +114,7 @@ impl RunObserver {
     pub fn write_traces(&self, dir: &Path, name: &str) -> io::Result<()> {
         let Some(traces) = &self.state.traces else { return Ok(()) };
         std::fs::create_dir_all(dir)?;
-        let traces = traces.lock().expect("no panic with the traces locked");
+        let traces = traces.lock();
         for (tablet, trace) in &traces.tablets {
             let path = dir.join(format!("{name}-{tablet}.trace"));
             std::fs::write(path, trace.clone().finish())?;
@@ -219,23 +220,23 @@ impl Observer for MachineObserver {
 
 impl Observations {
     fn hosts(&self) -> MutexGuard<'_, BTreeMap<PeerId, Host>> {
-        self.hosts.lock().expect("no panic with the hosts locked")
+        self.hosts.lock()
     }
 
     fn marks(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        self.marks.lock().expect("no panic with the marks locked")
+        self.marks.lock()
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().expect("no panic with the what was counted locked")
+        self.memory.lock()
     }
 
     fn uncaused(&self) -> MutexGuard<'_, Vec<Violation>> {
-        self.uncaused.lock().expect("no panic with the what failed locked")
+        self.uncaused.lock()
     }
 
     fn machines(&self) -> MutexGuard<'_, Vec<Weak<Machine>>> {
-        self.machines.lock().expect("no panic with the machines locked")
+        self.machines.lock()
     }
 
     /// Returns true if every leader has what any member may lack; former members are not waited for.
@@ -246,7 +247,7 @@ impl Observations {
     }
 
     fn invariants(&self) -> MutexGuard<'_, InvariantChecker> {
-        self.invariants.lock().expect("no panic with the invariants locked")
+        self.invariants.lock()
     }
 
     fn count(&self, mark: &str) {
@@ -315,7 +316,7 @@ impl Observations {
                     self.invariants().check_note(server, tablet, raft, event_log::nanos_here());
                 }
                 if let Some(traces) = self.traces.as_ref().filter(|_| self.is_checked(tablet)) {
-                    let mut traces = traces.lock().expect("no panic with the traces locked");
+                    let mut traces = traces.lock();
                     traces.push(server, tablet, raft);
                 }
                 // The action's name: the text before its parameters.

@@ -1,9 +1,10 @@
 //! Handles to the running tablet servers of a run, and readings of the resources that they hold.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use engine::memory::MemUsage;
+use engine::sync::Mutex;
 use node::tserver::server::TabletServer;
 
 use crate::oracle::resources::ServerUsage;
@@ -18,13 +19,13 @@ pub struct RunningServers {
 impl RunningServers {
     /// Adds a server that has started; it replaces the former process of its host.
     pub fn add(&self, host: Host, server: &Arc<TabletServer>) {
-        let mut servers = self.servers.lock().expect("no panic with the servers locked");
+        let mut servers = self.servers.lock();
         servers.insert(host, Arc::downgrade(server));
     }
 
     /// Returns what each server holds now.
     pub fn usages(&self) -> Vec<ServerUsage> {
-        let servers = self.servers.lock().expect("no panic with the servers locked");
+        let servers = self.servers.lock();
         let live = servers.iter().filter_map(|(host, server)| Some((host, server.upgrade()?)));
         live.map(|(host, server)| usage(host, &server)).collect()
     }

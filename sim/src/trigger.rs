@@ -3,13 +3,14 @@
 //! A crash at a random time rarely falls between a vote and its being stored. The server's own notes say when that is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine::disk::mem::MemDisk;
 use engine::ids::TabletId;
 use engine::note::Note;
 use engine::note::raft::{RaftAction, RaftNote};
+use engine::sync::{Mutex, MutexGuard};
 
 use sim_plan::faults::Trigger;
 
@@ -68,7 +69,7 @@ impl Triggers {
         if !self.has_fired.swap(false, Ordering::Relaxed) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.fired.lock().expect("no panic with the fired triggers locked"))
+        std::mem::take(&mut *self.fired.lock())
     }
 
     /// Announces a power cut within some operation of a disk.
@@ -89,7 +90,7 @@ impl Triggers {
                 self.expect_cut();
             }
             TriggerAction::ApplyFault(fault) => {
-                self.fired.lock().expect("no panic with the fired triggers locked").push(*fault);
+                self.fired.lock().push(*fault);
                 self.has_fired.store(true, Ordering::Relaxed);
             }
         }
@@ -127,7 +128,7 @@ impl Triggers {
     }
 
     fn lock(&self) -> MutexGuard<'_, TriggerState> {
-        self.state.lock().expect("no panic with the triggers locked")
+        self.state.lock()
     }
 }
 

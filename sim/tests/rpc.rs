@@ -1,10 +1,11 @@
 //! The RPC layer in turmoil's world: a server must keep what it acknowledged while it is killed, loses power and is cut
 //! off.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::disk::{Disk, DiskFile};
+use engine::sync::Mutex;
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::client::{CallOptions, Proxy};
 use nyala_common::rpc::server::RpcServer;
@@ -38,7 +39,7 @@ impl Journal {
     }
 
     fn append(&self, number: u64) -> std::io::Result<()> {
-        let _turn = self.turn.lock().expect("no panic while this lock is held");
+        let _turn = self.turn.lock();
         self.file.append(&number.to_le_bytes())?;
         self.file.sync()
     }

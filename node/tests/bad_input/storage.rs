@@ -2,12 +2,12 @@
 
 use engine::schema::row_ops::ClientCell;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 use bytes::Bytes;
 use engine::codec;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
+use engine::sync::Mutex;
 use expect_test::expect;
 use nyala_common::env::Disks;
 
@@ -26,7 +26,7 @@ impl MemDisks {
 
     /// Returns the disk whose directory ends with `end`.
     fn disk(&self, end: &str) -> MemDisk {
-        let disks = self.0.lock().unwrap();
+        let disks = self.0.lock();
         let found = disks.iter().find(|(dir, _)| dir.ends_with(end));
         found.unwrap_or_else(|| panic!("{end} in {:?}", disks.keys())).1.clone()
     }
@@ -34,7 +34,7 @@ impl MemDisks {
 
 impl Disks for MemDisks {
     fn open(&self, dir: &str) -> std::io::Result<Arc<dyn Disk>> {
-        let mut disks = self.0.lock().unwrap();
+        let mut disks = self.0.lock();
         let seed = disks.len() as u64;
         Ok(Arc::new(disks.entry(dir.to_string()).or_insert_with(|| MemDisk::new(seed)).clone()))
     }

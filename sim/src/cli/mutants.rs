@@ -18,12 +18,12 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
+use engine::sync::Mutex;
 
 use super::arguments;
 use super::fault_report::{self, FaultFinding, FaultReport};
@@ -211,7 +211,7 @@ impl Search<'_> {
                 }
                 None => outln!("{kind:<18} NONE"),
             }
-            let mut page = page.lock().map_err(|_| anyhow!("another worker died"))?;
+            let mut page = page.lock();
             page.keep(kind, named, &self.day)?;
             Ok(found.is_some())
         })?;
@@ -247,7 +247,8 @@ impl Search<'_> {
     /// Returns the stored result of a mutant, or runs it.
     fn result(&self, mutant: &Mutant) -> Result<MutantResult> {
         let enough = |known: &MutantResult| known.caught.is_some() || known.cpu >= self.limit();
-        let known = self.lock()?.get(&mutant.name).filter(|known| !self.args.again && enough(known)).cloned();
+        let known =
+            self.verdicts.lock().get(&mutant.name).filter(|known| !self.args.again && enough(known)).cloned();
         if let Some(known) = known {
             print(mutant, &known, "");
             return Ok(known);
@@ -255,17 +256,13 @@ impl Search<'_> {
         let Verdict { mut result, message, killed } = self.oracle(mutant)?;
         print(mutant, &result, &message);
         // Stored before the faults that it needs are known: that may take long, or be interrupted.
-        self.lock()?.keep(&mutant.name, result.clone())?;
+        self.verdicts.lock().keep(&mutant.name, result.clone())?;
         let Some((attempt, oracle)) = killed.filter(|_| !self.args.no_ablation) else { return Ok(result) };
         if let Some(needs) = self.needs(attempt, mutant, &oracle)? {
             result.needs = needs;
-            self.lock()?.keep(&mutant.name, result.clone())?;
+            self.verdicts.lock().keep(&mutant.name, result.clone())?;
         }
         Ok(result)
-    }
-
-    fn lock(&self) -> Result<std::sync::MutexGuard<'_, MutantResults>> {
-        self.verdicts.lock().map_err(|_| anyhow!("another worker died"))
     }
 
     fn limit(&self) -> Duration {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use engine::sync::Mutex;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::plan_source::{PlanSource, RunOptions};
@@ -152,9 +152,7 @@ impl RunPool {
                 }
                 bar.set_message(format!("{} failed", failed.load(Ordering::Relaxed)));
                 bar.inc(1);
-                done.lock()
-                    .expect("no panic with the results locked")
-                    .insert(number, (source.clone(), outcome));
+                done.lock().insert(number, (source.clone(), outcome));
             }
         };
         let ended: Vec<Result<()>> = std::thread::scope(|scope| {
@@ -166,7 +164,7 @@ impl RunPool {
         });
         bar.finish_and_clear();
         ended.into_iter().collect::<Result<Vec<()>>>()?;
-        let runs = done.into_inner().expect("every worker has ended").into_values().collect();
+        let runs = done.into_inner().into_values().collect();
         Ok(Results { runs, elapsed: begun.elapsed() })
     }
 }

@@ -6,10 +6,10 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hasher};
 use std::io::Write;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
+use engine::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// The run that a record is of.
@@ -53,15 +53,14 @@ impl SearchLog {
 
     /// Returns the record of a run; makes the run if there is none.
     pub(super) fn get(&self, key: RunKey, run: impl FnOnce() -> Result<RunRecord>) -> Result<RunRecord> {
-        let poisoned = || anyhow!("another worker died");
-        let known = self.known.lock().map_err(|_| poisoned())?.get(&key).cloned();
+        let known = self.known.lock().get(&key).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
         let record = run()?;
         let line = serde_json::to_string(&(&key, &record))?;
-        writeln!(self.file.lock().map_err(|_| poisoned())?, "{line}").context("writing the log of runs")?;
-        self.known.lock().map_err(|_| poisoned())?.insert(key, record.clone());
+        writeln!(self.file.lock(), "{line}").context("writing the log of runs")?;
+        self.known.lock().insert(key, record.clone());
         Ok(record)
     }
 }

@@ -1,7 +1,8 @@
 //! The history of calls on model tables. Each call is to one tablet.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use engine::sync::{Mutex, MutexGuard};
 use sim_plan::line_format::LineField;
 
 use crate::history::{ClientNo, HybridStamp, Nanos};
@@ -89,7 +90,7 @@ impl TableHistory {
     }
 
     pub fn events(&self) -> MutexGuard<'_, Vec<TableEvent>> {
-        self.events.lock().expect("no panic with the history locked")
+        self.events.lock()
     }
 }
 

@@ -1,7 +1,7 @@
 //! One point of a study: a cluster of modelled servers, its clients, and their results.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -9,6 +9,7 @@ use engine::disk::mem::DiskCost;
 use engine::error::Error;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
+use engine::sync::Mutex;
 use engine::time::Instant;
 use node::master::{self, MasterConfig};
 use node::tserver::{self, TserverConfig};
@@ -61,7 +62,7 @@ pub(super) fn run_point(setup: &StudySetup) -> Result<StudyPoint> {
     let used = sample_capacity(&mut world, setup)?;
     until_clients_end(&mut world)?;
     // The world's tasks hold the tally as well.
-    let done = std::mem::take(&mut *tally.lock().expect("no panic with the tally locked"));
+    let done = std::mem::take(&mut *tally.lock());
     let measured = (0..setup.work.operations.len()).map(|phase| {
         let none = Vec::new();
         measure(setup, begin, phase, done.get(&phase).unwrap_or(&none), used[phase])
@@ -243,7 +244,7 @@ impl Worker<'_> {
                     return Err(failure.error);
                 }
                 let done = (began.0, self.env.now().mono.0, self.setup.work.batch);
-                let mut tally = tally.lock().expect("no panic with the tally locked");
+                let mut tally = tally.lock();
                 tally.entry(phase).or_default().push(done);
             }
         }

@@ -10,11 +10,12 @@
 //! The world calls these three with the environment of a client machine. Not here: anything about that world.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::error::Error;
 use engine::ids::TabletId;
+use engine::sync::{Mutex, MutexGuard};
 use nyala_client::{Client, ClientConfig};
 use nyala_common::env::Env;
 
@@ -209,7 +210,7 @@ impl Workload {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().expect("no panic with the workload's state locked")
+        self.shared.state.lock()
     }
 
     fn count(&self, add: impl FnOnce(&mut WorkloadCounts)) {

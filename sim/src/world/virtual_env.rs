@@ -13,10 +13,11 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use engine::sync::{Mutex, MutexGuard};
 use engine::time::{ClockReading, Instant};
 use nyala_common::env::{BoxFuture, Clock, Env, Listener, Net, Rng, Stream, TaskHandle, Tasks};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -81,7 +82,7 @@ impl VirtualWorld {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic with the clockwork locked")
+        self.state.lock()
     }
 
     /// Returns the nanoseconds since the run began.

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 
 use ::turmoil::net::{TcpListener, TcpStream};
+use engine::sync::Mutex;
 use engine::time::{ClockReading, Instant};
 use nyala_common::env::{BoxFuture, Clock, Env, Listener, Net, Rng, Stream, TaskHandle, Tasks};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -25,10 +26,6 @@ pub(super) type Signals = Arc<Mutex<VecDeque<TurmoilSignal>>>;
 pub(super) type TurmoilSignal = Result<StopReason, WorldFailure>;
 pub(super) type Streams = Arc<Mutex<Vec<Arc<StreamState>>>>;
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic with this lock locked")
-}
-
 /// The reset state of a stream, and the tasks to wake on a reset.
 pub(super) struct StreamState {
     pub ips: [IpAddr; 2],
@@ -39,7 +36,7 @@ pub(super) struct StreamState {
 impl StreamState {
     pub(super) fn reset(&self) {
         self.reset.store(true, Ordering::Relaxed);
-        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        let wakers = std::mem::take(&mut *self.wakers.lock());
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
@@ -48,7 +45,7 @@ impl StreamState {
         if self.reset.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
-        lock(&self.wakers)[who] = Some(cx.waker().clone());
+        self.wakers.lock()[who] = Some(cx.waker().clone());
         Ok(())
     }
 }
@@ -94,7 +91,7 @@ impl ExecutionContext for TurmoilHost {
 
     fn stepped(&self) {
         for fault in self.machine.triggers().take_fired() {
-            lock(&self.signals).push_back(Ok(StopReason::Fired { fault }));
+            self.signals.lock().push_back(Ok(StopReason::Fired { fault }));
         }
         // Small disk work is done inside tasks.
         if self.machine.triggers().take_power_cut(|| self.machine.lost_power()) {
@@ -107,7 +104,7 @@ impl TurmoilHost {
     fn lost_power(&self) {
         self.record("no power", &[]);
         let host = self.machine.name.clone();
-        lock(&self.signals).push_back(Ok(StopReason::LostPower { host }));
+        self.signals.lock().push_back(Ok(StopReason::LostPower { host }));
     }
 
     /// Returns the nanoseconds since the run began.
@@ -231,14 +228,7 @@ impl Net for HostNet {
 
     fn connect(&self, addr: SocketAddr, deadline: Instant) -> BoxFuture<'_, io::Result<Stream>> {
         Box::pin(async move {
-            let known = addr.ip().is_loopback()
-                || self
-                    .host
-                    .names
-                    .lock()
-                    .expect("nothing panics holding it")
-                    .values()
-                    .any(|ip| *ip == addr.ip());
+            let known = addr.ip().is_loopback() || self.host.names.lock().values().any(|ip| *ip == addr.ip());
             if !known {
                 return Err(io::Error::new(io::ErrorKind::HostUnreachable, format!("{addr} is no machine")));
             }
@@ -269,7 +259,7 @@ impl TurmoilHost {
             return Some(addr);
         }
         let (name, port) = host_port.rsplit_once(':')?;
-        let ip = *self.names.lock().expect("no panic with the names locked").get(name)?;
+        let ip = *self.names.lock().get(name)?;
         Some(SocketAddr::new(ip, port.parse().ok()?))
     }
 }
@@ -310,7 +300,7 @@ impl HostStream {
     fn new(host: &Arc<TurmoilHost>, stream: TcpStream, remote: IpAddr) -> Stream {
         let wakers = Mutex::default();
         let fate = Arc::new(StreamState { ips: [host.ip, remote], reset: AtomicBool::new(false), wakers });
-        lock(&host.streams).push(fate.clone());
+        host.streams.lock().push(fate.clone());
         Box::new(HostStream { host: host.clone(), stream, fate })
     }
 }

@@ -28,7 +28,7 @@ use super::{EPOCH, HostProgram, LinkRule, LinkRuleId, StopReason, World, WorldFa
 use crate::event_log::{EventLog, InContext, RunFingerprint};
 use crate::machine::Machine;
 use crate::net::rules::LinkEffect;
-use host::{HostAddresses, Signals, StreamState, Streams, TurmoilHost, TurmoilSignal, lock};
+use host::{HostAddresses, Signals, StreamState, Streams, TurmoilHost, TurmoilSignal};
 
 mod host;
 
@@ -105,7 +105,7 @@ impl TurmoilWorld {
             machine.set_cost(cost);
         }
         let ip = self.sim.lookup(name);
-        self.names.lock().expect("no panic with the names locked").insert(name.to_string(), ip);
+        self.names.lock().insert(name.to_string(), ip);
         self.machines.insert(name.to_string(), machine.clone());
         machine
     }
@@ -287,7 +287,7 @@ impl World for TurmoilWorld {
             let (here, program) = (host.clone(), program.clone());
             let future = Box::pin(async move {
                 let ended = program(here.env()).await;
-                lock(&here.signals).push_back(told(ended, &here.machine.name, false));
+                here.signals.lock().push_back(told(ended, &here.machine.name, false));
                 std::future::pending::<()>().await
             });
             let at = InContext { here: host.clone(), future };
@@ -304,7 +304,7 @@ impl World for TurmoilWorld {
         let here = host.clone();
         let future = Box::pin(async move {
             let ended = program(here.env()).await;
-            lock(&here.signals).push_back(told(ended, &here.machine.name, true));
+            here.signals.lock().push_back(told(ended, &here.machine.name, true));
             // A client's machine continues when its program has ended.
             std::future::pending::<()>().await
         });
@@ -321,7 +321,7 @@ impl World for TurmoilWorld {
 
     fn run_until(&mut self, at: Duration) -> Result<StopReason, WorldFailure> {
         loop {
-            let signal = lock(&self.signals).pop_front();
+            let signal = self.signals.lock().pop_front();
             match signal {
                 Some(Ok(StopReason::ClientsEnded)) => {
                     self.clients_left -= 1;
@@ -402,7 +402,7 @@ impl World for TurmoilWorld {
     fn reset_between(&mut self, one: &str, other: &str) -> usize {
         self.record(one, &format!("reset connections with {other}"));
         let ips = [self.ip(one), self.ip(other)];
-        let mut streams = lock(&self.streams);
+        let mut streams = self.streams.lock();
         streams.retain(|fate| Arc::strong_count(fate) > 1);
         let between = |fate: &&Arc<StreamState>| fate.ips == ips || fate.ips == [ips[1], ips[0]];
         let reset: Vec<Arc<StreamState>> = streams.iter().filter(between).cloned().collect();
