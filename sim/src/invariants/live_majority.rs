@@ -1,4 +1,4 @@
-//! LivingMajority: a leader evicts no voter while the remaining voters could not commit the change, because too many of
+//! LiveMajority: a leader evicts no voter while the remaining voters could not commit the change, because too many of
 //! them have been silent for longer than the eviction timeout.
 //!
 //! The fault injector reports the silent servers. Time counts from the start of the leadership, as the leader has
@@ -24,7 +24,7 @@ pub struct LiveMajority {
 
 impl Invariant for LiveMajority {
     fn name(&self) -> &'static str {
-        "LivingMajority"
+        "LiveMajority"
     }
 
     fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! NeededCopy: a serving replica that lacks only a few entries of the leader's log is not replaced by a tablet copy.
+//! NecessaryCopy: a serving replica that lacks only a few entries of the leader's log is not replaced by a tablet copy.
 //! Leaders retain the entries that a member lacks up to a limit (the paper's section 3.3; Kudu's
 //! `log_max_segments_to_retain`), and sending them is cheaper than copying the tablet.
 //!
@@ -22,7 +22,7 @@ pub struct NecessaryCopy {
 
 impl Invariant for NecessaryCopy {
     fn name(&self) -> &'static str {
-        "NeededCopy"
+        "NecessaryCopy"
     }
 
     fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! AskedFirst: no server starts an election by itself before a majority of its voters granted a pre-vote of that term
+//! PreVoteFirst: no server starts an election by itself before a majority of its voters granted a pre-vote of that term
 //! (Raft dissertation §9.6). Otherwise a server that was cut off would return with a higher term and depose a leader
 //! that all others follow.
 
@@ -18,7 +18,7 @@ pub struct PreVoteFirst {
 
 impl Invariant for PreVoteFirst {
     fn name(&self) -> &'static str {
-        "AskedFirst"
+        "PreVoteFirst"
     }
 
     fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {

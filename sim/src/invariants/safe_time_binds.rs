@@ -1,4 +1,4 @@
-//! PromisesBind: no leader gives an operation a timestamp at or below a safe time, its own or an earlier leader's.
+//! SafeTimeBinds: no leader gives an operation a timestamp at or below a safe time, its own or an earlier leader's.
 //!
 //! SafeTimeMonotone reports a replica that receives an operation below its safe time. This invariant reports the
 //! operation itself, even if no replica with that safe time ever receives it: a reader of the old leader relied on it.
@@ -19,7 +19,7 @@ pub struct SafeTimeBinds {
 
 impl Invariant for SafeTimeBinds {
     fn name(&self) -> &'static str {
-        "PromisesBind"
+        "SafeTimeBinds"
     }
 
     fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::Violation;
 use crate::history::{HybridStamp, TableNo};
 
-const NAME: &str = "numbered";
+const NAME: &str = "auto-increment";
 
 /// The table of such rows, of one tablet.
 pub const NUMBERED: TableNo = 202;

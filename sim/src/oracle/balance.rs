@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Violation;
 
-const NAME: &str = "evenness";
+const NAME: &str = "balance";
 
 /// `servers`: all live ones; `replicas`: a table and a server for each replica.
 pub fn check(servers: &[String], replicas: &[(String, String)]) -> Vec<Violation> {

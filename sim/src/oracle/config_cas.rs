@@ -2,7 +2,7 @@
 
 use super::Violation;
 
-const NAME: &str = "membership";
+const NAME: &str = "config CAS";
 
 /// Above the index of any configuration.
 pub const NO_CONFIG: i64 = 1 << 40;

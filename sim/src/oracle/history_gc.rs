@@ -7,7 +7,7 @@ use engine::time::Timestamp;
 use super::Violation;
 use crate::history::{HybridStamp, ScanRequest};
 
-const NAME: &str = "ancient history";
+const NAME: &str = "history GC";
 
 /// Clocks without faults differ by less than this.
 const CLOCKS_APART: Duration = Duration::from_secs(1);

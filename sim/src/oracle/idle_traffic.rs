@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Violation;
 use sim_plan::ClusterSpec;
 
-const NAME: &str = "calm";
+const NAME: &str = "idle traffic";
 
 /// Events of the world (tasks, reads, writes, disk work) that one exchange of two servers may take, with a margin.
 const EVENTS_PER_EXCHANGE: f64 = 60.0;

@@ -6,7 +6,7 @@
 use super::Violation;
 use sim_plan::EngineLimits;
 
-const NAME: &str = "logs";
+const NAME: &str = "log retention";
 
 /// Segments that a tiny tablet may retain when no client writes: those of the last operations, each of which may fill
 /// one; those retained for lagging replicas; those below the size at which GC begins.

@@ -8,7 +8,7 @@
 use super::Violation;
 use crate::server_limits::PAGE_CACHE_BYTES;
 
-const NAME: &str = "memory";
+const NAME: &str = "memory limit";
 
 /// Bytes that one client may have in flight: a batch of rows, as the session encodes them.
 const IN_FLIGHT_BYTES: u64 = 64 << 10;

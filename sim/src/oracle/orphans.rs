@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Violation;
 
-const NAME: &str = "leftovers";
+const NAME: &str = "orphans";
 
 /// The contents of one server's disks, by the names of tablets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::row_history::{RowEvent, RowEventKind, RowKey};
 use super::row_semantics;
 use super::{OracleReport, Violation};
 
-const NAME: &str = "written";
+const NAME: &str = "provenance";
 
 /// Checks the last read of each row that shows all of it.
 pub fn check(rows: &BTreeMap<RowKey, Vec<RowEvent>>, report: &mut OracleReport) {

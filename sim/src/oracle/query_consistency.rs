@@ -3,7 +3,7 @@
 use super::Violation;
 use crate::history::{ScanRequest, ScannedRow};
 
-const NAME: &str = "searches";
+const NAME: &str = "query consistency";
 
 /// Checks a scan that counted `count` rows and then returned these.
 pub fn check_count(scan: &ScanRequest, count: u64, rows: &[ScannedRow]) -> Option<Violation> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Violation;
 use crate::history::{HybridStamp, TableNo};
 
-const NAME: &str = "replicas";
+const NAME: &str = "replica checksums";
 
 /// One replica's response to a Checksum call.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,7 +30,7 @@ fn without_log_sync_rows_may_be_lost_but_not_invented() {
     };
     assert_eq!(checked("1=5", &[]), [""; 0]);
     assert_eq!(checked("1=-", &[]), [""; 0], "it is lost");
-    assert_eq!(checked("1=6", &[]), ["written"]);
+    assert_eq!(checked("1=6", &[]), ["provenance"]);
     assert_eq!(checked("1=-", &reported("liveness")), ["liveness"], "other oracles stay valid");
     assert_eq!(checked("1=-", &reported("own columns and ranges")), [""; 0], "but not those of lost rows");
 }

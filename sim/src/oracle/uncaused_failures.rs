@@ -8,7 +8,7 @@ use engine::note::raft::RaftAction;
 
 use super::Violation;
 
-const NAME: &str = "unprovoked";
+const NAME: &str = "uncaused failures";
 /// Marks that only disk faults may cause.
 const MARKS: [&str; 3] = [
     "maintenance: job failed",

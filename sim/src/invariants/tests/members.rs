@@ -176,7 +176,7 @@ fn an_eviction_without_a_live_majority_is_rejected() {
     };
     assert!(taken_after(9, &['c']).is_empty(), "the others are a majority");
     assert!(taken_after(2, &['b', 'c']).is_empty(), "they may come back");
-    assert_eq!(taken_after(9, &['b', 'c']), ["LivingMajority"]);
+    assert_eq!(taken_after(9, &['b', 'c']), ["LiveMajority"]);
 }
 
 /// The committed configuration in a replica's metadata may be older than the newest in its log.

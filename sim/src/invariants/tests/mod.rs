@@ -199,7 +199,7 @@ fn an_election_without_pre_votes_is_rejected() {
         cluster.note('b', RaftAction::StartElection { term, asked });
         cluster.violated()
     };
-    assert_eq!(stand(false, &[]), ["AskedFirst"]);
+    assert_eq!(stand(false, &[]), ["PreVoteFirst"]);
     assert_eq!(stand(false, &['c']), [""; 0]);
     assert_eq!(stand(true, &[]), [""; 0], "an operator need not wait");
 }
@@ -301,7 +301,7 @@ fn an_unnecessary_copy_is_rejected() {
         cluster.note('c', RaftAction::CopyStart { source: peer(source), term: 1 });
         cluster.violated()
     };
-    assert_eq!(copied(1, 'a'), ["NeededCopy"]);
+    assert_eq!(copied(1, 'a'), ["NecessaryCopy"]);
     assert_eq!(copied(6, 'a'), [""; 0], "it lacks many entries");
     assert_eq!(copied(0, 'd'), [""; 0], "the start of its log is unknown");
 }

@@ -13,9 +13,9 @@ fn cluster_with_safe_time() -> Cluster {
 fn safe_time_that_passed_an_operation_is_rejected() {
     let mut cluster = cluster_with_safe_time();
     cluster.append('a', 3, 15);
-    assert_eq!(cluster.violated(), ["PromisesBind"], "c may never get it: {}", describe(&cluster));
+    assert_eq!(cluster.violated(), ["SafeTimeBinds"], "c may never get it: {}", describe(&cluster));
     cluster.follow('c', 'a', "1.2", "1.3");
-    assert_eq!(cluster.violated(), ["PromisesBind", "SafeTimeMonotone"]);
+    assert_eq!(cluster.violated(), ["SafeTimeBinds", "SafeTimeMonotone"]);
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn the_next_leader_is_bound_by_safe_times_it_did_not_receive() {
         cluster.violated()
     };
     assert!(begins_at(21).is_empty());
-    assert_eq!(begins_at(20), ["PromisesBind"]);
+    assert_eq!(begins_at(20), ["SafeTimeBinds"]);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn safe_times_of_wrong_clocks_bind_less() {
         cluster.follow('c', 'b', "1.2", "2.3").violated()
     };
     assert!(begins_at(901).is_empty());
-    assert_eq!(begins_at(900), ["PromisesBind", "SafeTimeMonotone"]);
+    assert_eq!(begins_at(900), ["SafeTimeBinds", "SafeTimeMonotone"]);
 }
 
 #[test]
