@@ -53,7 +53,10 @@ impl Disturbances {
             DiskError | DiskFull | SyncError | ReadErrors | BitRot | LostWrite | MisdirectedWrite => {
                 self.begin(host, fault.word(), now);
             }
-            _ => {}
+            // Recorded where they are applied, with the hosts that they affect.
+            Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutInSync | ZonePowerCut | Wipe
+            | Pause | StrikeAfter | StrikeLeader | Isolate | CutLink | CutPeers | Swizzle | SlowLink
+            | Loss | Reset | NoConnect => {}
         }
     }
 

@@ -5,7 +5,7 @@ use crate::world::World;
 use sim_plan::{Fault, Host};
 
 impl FaultInjector {
-    /// Applies a fault of this kind; false if it is of another kind or does not apply.
+    /// Applies a fault of a clock, the memory or the processor; false if it does not apply.
     pub(super) fn apply_machine_fault(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
         let (now, true_micros) = (world.now(), world.true_micros());
         let machine = world.machine(&target.name());
@@ -36,7 +36,7 @@ impl FaultInjector {
                 machine.slow_cpu(u64::from(*factor));
                 self.at(now + *span, ScheduledAction::Cpu(target));
             }
-            _ => return false,
+            other => unreachable!("{} is no fault of a machine", other.word()),
         }
         true
     }

@@ -21,7 +21,7 @@ use cut_links::CutLinks;
 use disturbances::{Disturbance, Disturbances};
 use sim_plan::RandomStream;
 use sim_plan::faults::HostDir;
-use sim_plan::{Fault, FinalRestart, Host, Plan};
+use sim_plan::{Fault, FaultKind, FinalRestart, Host, Plan};
 
 /// Time until a supervisor restarts a process that ended by itself.
 const SUPERVISOR_PAUSE: Duration = Duration::from_millis(500);
@@ -288,13 +288,28 @@ impl FaultInjector {
             return self.apply_to_host(world, leader, *blow, *span, kind.word());
         }
         self.disturbances.of_device(target, kind, now);
-        let applied = self.arm_trigger(world, target, kind, number)
-            || self.apply_process_fault(world, target, kind)
-            || self.apply_network_fault(world, target, kind)
-            || self.apply_disk_fault(world, target, kind)
-            || self.apply_machine_fault(world, target, kind);
-        if applied {
+        self.arm_trigger(world, target, kind, number);
+        if self.apply(world, target, kind) {
             self.count(kind.word());
+        }
+    }
+
+    /// Applies a fault in the function of its group; false if it did not apply, or is counted when it fires.
+    fn apply(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
+        use FaultKind::*;
+        match kind.kind() {
+            Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutInSync | ZonePowerCut | Wipe
+            | Pause => self.apply_process_fault(world, target, kind),
+            Isolate | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | NoConnect => {
+                self.apply_network_fault(world, target, kind)
+            }
+            DiskStall | DiskSlow | DiskError | DiskFull | SyncError | ReadErrors | BitRot | LostWrite
+            | MisdirectedWrite => self.apply_disk_fault(world, target, kind),
+            ClockJump | ClockDrift | ClockError | Memory | SlowCpu => {
+                self.apply_machine_fault(world, target, kind)
+            }
+            // A trigger applies another fault later.
+            StrikeAfter | StrikeLeader => false,
         }
     }
 
@@ -363,7 +378,7 @@ impl FaultInjector {
                 self.at(world.now() + *span, ScheduledAction::Resume(target));
                 true
             }
-            _ => false,
+            other => unreachable!("{} is no fault of a process", other.word()),
         }
     }
 
@@ -447,7 +462,7 @@ impl FaultInjector {
                 machine.disk(DATA_DIR).damage_append(u64::from(*write), WriteDamage::Misdirected);
                 self.state(target).damaged = true;
             }
-            _ => return false,
+            other => unreachable!("{} is no fault of a disk", other.word()),
         }
         true
     }

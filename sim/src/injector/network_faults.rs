@@ -78,7 +78,7 @@ impl FaultInjector {
                 self.disturbances.span(vec![target, *peer], kind.word(), world.now(), world.now());
                 return world.reset_between(&target.name(), &peer.name()) > 0;
             }
-            _ => return false,
+            other => unreachable!("{} is no fault of a network", other.word()),
         }
         true
     }

@@ -10,13 +10,7 @@ use sim_plan::{Fault, Host, LinkDirection};
 
 impl FaultInjector {
     /// Arms the trigger of a fault that waits for one on its target. The fault is counted when it fires.
-    pub(super) fn arm_trigger(
-        &mut self,
-        world: &mut dyn World,
-        target: Host,
-        kind: &Fault,
-        number: usize,
-    ) -> bool {
+    pub(super) fn arm_trigger(&mut self, world: &mut dyn World, target: Host, kind: &Fault, number: usize) {
         if let Fault::StrikeAfter { moment, nth, .. } = kind
             && !self.state(target).down
         {
@@ -24,7 +18,6 @@ impl FaultInjector {
                 ArmedTrigger { trigger: *moment, nth: *nth, action: TriggerAction::ApplyFault(number) };
             world.machine(&target.name()).triggers().arm(trigger);
         }
-        false
     }
 
     /// Applies the plan's fault of this number, whose trigger fired.
@@ -63,7 +56,7 @@ impl FaultInjector {
         };
         let (now, text) = (world.now(), sim_plan::line_format::LineRecord::line(&kind));
         world.log().record_timeline(now.as_nanos() as u64, &target.name(), "fault", &text);
-        if self.apply_process_fault(world, target, &kind) || self.apply_network_fault(world, target, &kind) {
+        if self.apply(world, target, &kind) {
             self.count(word);
         }
     }
