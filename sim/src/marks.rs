@@ -110,6 +110,7 @@ pub const MARKS: &[&str] = &[
     "scan call: rejected by a quiescing server",
     "scan call: rejected by its tablet",
     "scan call: rejected, retriable",
+    "scan call: schema changed while opening",
     "scan call: snapshot of the client",
     "scan: count only",
     "scan: diff scan",

@@ -8,12 +8,14 @@
 //! - A batch ends at the block that reaches its size, or when its time is up, perhaps without a row.
 //! - An exhausted scanner is never kept; any error in a continued scan drops it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use engine::cfile::reader::PageBytes;
 use engine::error::{Error, ErrorKind};
 use engine::ids::Uuid;
+use engine::schema::Schema;
 use engine::schema::row_block::RowBlock;
 use engine::tablet::scan::{Scan, SnapshotChoice};
 use engine::time::{Instant, Timestamp};
@@ -211,7 +213,8 @@ async fn open(
         server.env.observer.mark("scan call: rejected by a quiescing server");
         return Err(TabletError::new(code, status, "Tablet server is quiescing").into());
     }
-    let mut parsed = scan_spec::parse(new, &replica.tablet().schema())?;
+    let columns = replica.tablet().schema();
+    let mut parsed = scan_spec::parse(new, &columns)?;
     let small = batch_bytes.is_some_and(|bytes| (1..SMALL_BATCH_BYTES).contains(&bytes));
     parsed.spec.block_rows_max = small.then_some(SMALL_BLOCK_ROWS);
     server.env.observer.mark(match parsed.read_at {
@@ -221,17 +224,39 @@ async fn open(
         SnapshotMode::YourWrites { .. } => "scan call: READ_YOUR_WRITES",
     });
     let snapshot = choose_snapshot(server, call, &entry, &replica, &parsed).await?;
-    if let Some(at) = snapshot {
-        parsed.spec.snapshot = SnapshotChoice::At(at);
-    }
+    replica.metrics().scan_started();
+    let (parsed, scan) = start(server, &replica, new, snapshot, (parsed, columns)).await?;
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, layout, .. } = parsed;
-    replica.metrics().scan_started();
     let log = server.scan_log.begin(entry, call.user.clone(), &spec, projection.clone());
-    let opened = server.env.run_brief(|| replica.tablet().scan(&spec)).await;
-    let scan = opened.map_err(|error| storage_failed(&replica, &error))?;
     let scanner = OpenScanner { replica, scan, projection, layout, ordered, entry: log };
     Ok((scanner, snapshot))
+}
+
+/// Starts a scan that was parsed for a schema of the tablet. It is parsed again if the tablet has another one since:
+/// while the scan waited for its snapshot, the name of a column may have come to mean another column, or none.
+pub(super) async fn start(
+    server: &TabletServer,
+    replica: &ReplicaHandle,
+    new: &NewScanRequestPb,
+    snapshot: Option<Timestamp>,
+    (mut parsed, mut columns): (ParsedScan, Arc<Schema>),
+) -> Result<(ParsedScan, Scan), ScanError> {
+    let block_rows_max = parsed.spec.block_rows_max;
+    loop {
+        if let Some(at) = snapshot {
+            parsed.spec.snapshot = SnapshotChoice::At(at);
+        }
+        let opened = server.env.run_brief(|| replica.tablet().scan(&parsed.spec)).await;
+        let current = replica.tablet().schema();
+        if Arc::ptr_eq(&columns, &current) {
+            let scan = opened.map_err(|error| storage_failed(replica, &error))?;
+            return Ok((parsed, scan));
+        }
+        server.env.observer.mark("scan call: schema changed while opening");
+        (parsed, columns) = (scan_spec::parse(new, &current)?, current);
+        parsed.spec.block_rows_max = block_rows_max;
+    }
 }
 
 /// Returns the snapshot timestamp once it is complete; `None` for READ_LATEST.

@@ -1,10 +1,11 @@
 use super::*;
+use crate::tserver::{scan, scan_spec};
 use nyala_common::rpc::RpcErrorCodePb;
 use nyala_proto::kudu::column_predicate_pb::{self, Range};
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{
-    ChecksumRequestPb, ChecksumResponsePb, DeleteTabletRequestPb, DeleteTabletResponsePb,
-    ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
+    AlterSchemaRequestPb, AlterSchemaResponsePb, ChecksumRequestPb, ChecksumResponsePb,
+    DeleteTabletRequestPb, DeleteTabletResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
 };
 use nyala_proto::kudu::{ColumnPredicatePb, OrderMode, ReadMode};
 
@@ -52,6 +53,48 @@ async fn both_layouts() {
     let RpcResponse { message, sidecars } = fixture.scan(&open(new_scan(&[]))).await;
     assert_eq!(message.data.expect("a count").num_rows(), 3);
     assert_eq!(sidecars.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_reads_the_columns_that_its_tablet_has_after_the_wait_for_its_snapshot() {
+    let fixture = Fixture::start().await;
+    three_rows(&fixture).await;
+    let server = &fixture.running.server;
+    let replica = server.tablets.get(TABLET).expect("it was made").running().expect("it runs");
+    let bind = |new: &NewScanRequestPb| {
+        let columns = replica.tablet().schema();
+        (scan_spec::parse(new, &columns).expect("the tablet has these columns"), columns)
+    };
+    let (replaced, dropped) = (new_scan(&["key", "n"]), new_scan(&["key", "im"]));
+    let (of_replaced, of_dropped) = (bind(&replaced), bind(&dropped));
+    // Both scans wait. Meanwhile column n is dropped, another of its name is added, and it is written.
+    let mut columns = schema().columns()[..2].to_vec();
+    columns.push(ColumnSchema::new(4, "n", DataType::Int64).nullable());
+    let altered = Schema::new(columns, 1).expect("a valid schema");
+    let alter = AlterSchemaRequestPb {
+        dest_uuid: None,
+        tablet_id: schema::id_bytes(&TABLET),
+        schema: schema::schema_to_pb(&altered),
+        schema_version: 2,
+        new_table_name: None,
+        new_extra_config: None,
+        nyala_attributes: Default::default(),
+    };
+    let done: AlterSchemaResponsePb = fixture.admin("AlterSchema", &alter).await;
+    assert_eq!(done.error, None);
+    let row = Op { n: Some(Some(9)), ..insert(4, "four") };
+    let written: WriteResponsePb = fixture.client("Write", &write_request(&altered, &[row])).await;
+    assert_eq!((written.error, written.per_row_errors), (None, vec![]));
+    let (_, mut scan) =
+        scan::start(server, &replica, &replaced, None, of_replaced).await.expect("n is there again");
+    let mut values = Vec::new();
+    while let Some(block) = scan.next_block().expect("readable files") {
+        values.extend((0..block.rows).map(|row| block.columns[1].cell(row).map(<[u8]>::to_vec)));
+    }
+    values.sort();
+    assert_eq!(values, [None, None, None, Some(9_i64.to_le_bytes().to_vec())]);
+    let refused = scan::start(server, &replica, &dropped, None, of_dropped).await.err();
+    assert!(matches!(refused, Some(scan::ScanError::Tablet(_))), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
