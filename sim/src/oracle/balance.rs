@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_server_without_any_counts() {
-        let reported = "evenness: table t is unbalanced after a rebalance: {\"a\": 2, \"b\": 2, \"c\": 0}";
+        let reported = "balance: table t is unbalanced after a rebalance: {\"a\": 2, \"b\": 2, \"c\": 0}";
         assert_eq!(found(&["a", "b", "a", "b"]), [reported]);
     }
 }
