@@ -1,4 +1,4 @@
-//! Import cycles among the files of a crate: none, but for those listed in `rules.rs`.
+//! Import cycles among the files of a crate; any cycle is a finding.
 //!
 //! ```text
 //!   files ─► items and `use` lines of each ─► arrow file → file for every path ─► strongly connected sets of files

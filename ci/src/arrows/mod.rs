@@ -26,7 +26,7 @@ use crate::tidy::rust::is_test;
 use paths::NamedPath;
 use rules::{CRATES, CrateRules, Module};
 
-/// Fails with every arrow that points the wrong way, every banned name and every new cycle, one a line.
+/// Fails with every arrow that points the wrong way, every banned name and every cycle, one a line.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut findings = Vec::new();
     for rules in &CRATES {

@@ -3,7 +3,7 @@
 //! ```text
 //!            commands (DDL) ──┐                      ┌── writes     rows of the system tablet
 //!   heartbeats and reports ───┤  Catalog::step(now)  ├── requests   CreateTablet, DeleteTablet, AlterSchema
-//!   responses of tservers ────┤                      ├── answers    replies to commands and heartbeats
+//!   responses of tservers ────┤                      ├── replies    replies to commands and heartbeats
 //!                 ticks ──────┘                      └── notes      events worth logging
 //! ```
 //!

@@ -7,7 +7,7 @@ use crate::disk::DiskFile;
 use crate::error::Result;
 use crate::ids::OpId;
 
-/// The durable content of a log at the time of [`Wal::view`].
+/// The durable content of a log at the time of [`Wal::snapshot`].
 ///
 /// The log continues to be written. Later appends are not included. Segments that [`Wal::gc`] removes later stay
 /// readable here: their open files pin them.
