@@ -1,6 +1,7 @@
 """Filters, snapshots, diff scans and interruption."""
 
 import _thread
+import signal
 import threading
 
 import nyala
@@ -86,11 +87,14 @@ def test_an_interrupt_ends_a_call(cluster):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
+        # A shell starts what runs in the background with the signal ignored, and Python leaves it so.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         timer = threading.Timer(0.2, _thread.interrupt_main)
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            nyala.connect("127.0.0.1:%d" % silent.getsockname()[1], timeout=600)
+            nyala.connect("127.0.0.1:%d" % silent.getsockname()[1], timeout=60)
         timer.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_interpreter_runs_while_a_call_waits():
