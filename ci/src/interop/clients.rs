@@ -60,7 +60,7 @@ pub(super) const BEAM: &[ClientJob] = &[job("beam", "BeamJob")];
 pub(super) const CAMEL: &[ClientJob] = &[job("camel", "CamelJob")];
 pub(super) const TRINO: &[ClientJob] =
     &[ClientJob { plugins: &["kudu", "tpch"], ..job("trino", "TrinoJob") }];
-/// The Java client, from the first release that speaks today's protocol on.
+/// Older releases of the Java client.
 pub(super) const OLD_CLIENTS: &[ClientJob] = &[
     old_client("old-client-1.9.0", &[("client.version", "1.9.0")]),
     old_client("old-client-1.10.0", &[("client.version", "1.10.0")]),
