@@ -1,5 +1,6 @@
 //! Initial inputs, made by the encoders: `cargo run -p fuzz -- seeds` writes them into the corpora.
 
+mod credentials;
 mod files;
 mod messages;
 mod seed;
@@ -16,7 +17,7 @@ use std::path::Path;
 const PREFIX: &str = "seed-";
 
 pub fn all() -> Vec<Seed> {
-    [messages::seeds(), files::seeds(), text_files::seeds()].concat()
+    [messages::seeds(), credentials::seeds(), files::seeds(), text_files::seeds()].concat()
 }
 
 fn path(corpora: &Path, (target, name, _): &Seed) -> std::path::PathBuf {

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod column_files;
+pub mod credentials;
 mod import;
 mod keys;
 pub mod messages;
@@ -54,6 +55,10 @@ pub const TARGETS: &[Target] = &[
     target("frame", rpc::frame, FRAMES),
     target("negotiate", rpc::negotiate, SMALL),
     target("negotiate_client", rpc::negotiate_client, SMALL),
+    target("signed_token", credentials::signed_token, MESSAGES),
+    target("token_key", credentials::token_key, MESSAGES),
+    target("jwt", credentials::jwt, MESSAGES),
+    target("jwks", credentials::jwks, MESSAGES),
     target("message", messages::message, MESSAGES),
     target("scan", predicates::scan, MESSAGES),
     target("token", predicates::token, MESSAGES),
