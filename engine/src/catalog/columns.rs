@@ -7,7 +7,7 @@ use super::config::CatalogConfig;
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use crate::error::Error;
 use crate::ids::ColumnId;
-use crate::schema::{ColumnSchema, DataType, Encoding, PhysicalType, Schema};
+use crate::schema::{ColumnSchema, DataType, Encoding, PhysicalType, Schema, TypeParameters};
 
 /// The server-filled key column of tables whose declared key need not be unique.
 pub const AUTO_INCREMENTING_ID: &str = "auto_incrementing_id";
@@ -166,12 +166,7 @@ pub(super) fn check_encoding(column: &ColumnSchema) -> CatalogResult<()> {
 }
 
 fn check_attributes(column: &ColumnSchema) -> CatalogResult<()> {
-    let digits = match column.ty {
-        DataType::Decimal32 => 9,
-        DataType::Decimal64 => 18,
-        DataType::Decimal128 => 38,
-        _ => return Ok(()),
-    };
+    let TypeParameters::Digits(digits) = column.ty.parameters() else { return Ok(()) };
     let (precision, scale) = (column.attributes.precision, column.attributes.scale);
     if precision == 0 || precision > digits || scale > precision {
         return Err(CatalogError::schema(format!(

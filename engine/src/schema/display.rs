@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::key::cell_to_i128;
-use super::{ColumnSchema, DataType, PhysicalType, TypeAttributes};
+use super::{ColumnSchema, DataType, PhysicalType, TypeAttributes, TypeParameters, ValueKind};
 
 impl ColumnSchema {
     /// Returns the type with its parameters and nullability, e.g. `DECIMAL(9, 2) NOT NULL`.
@@ -33,12 +33,10 @@ impl fmt::Display for ColumnSchema {
 }
 
 fn type_name(ty: DataType, attributes: TypeAttributes) -> String {
-    match ty {
-        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => {
-            format!("DECIMAL({}, {})", attributes.precision, attributes.scale)
-        }
-        DataType::Varchar => format!("VARCHAR({})", attributes.length),
-        ty => ty.name().to_string(),
+    match ty.parameters() {
+        TypeParameters::Digits(_) => format!("DECIMAL({}, {})", attributes.precision, attributes.scale),
+        TypeParameters::Length => format!("{}({})", ty.name(), attributes.length),
+        TypeParameters::None => ty.name().to_string(),
     }
 }
 
@@ -47,17 +45,18 @@ fn type_name(ty: DataType, attributes: TypeAttributes) -> String {
 /// A cell whose width is not its type's is formatted as hex digits.
 pub fn format_cell(ty: DataType, attributes: TypeAttributes, cell: &[u8]) -> String {
     let number = || cell_to_i128(ty.physical(), cell);
-    let text = match (ty, ty.physical()) {
-        (DataType::String | DataType::Varchar | DataType::Binary, _) => Some(quote(cell)),
-        (DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128, _) => {
-            number().map(|value| decimal(value, attributes.scale))
-        }
-        (DataType::Date, _) => number().map(|days| date(days as i64)),
-        (DataType::UnixtimeMicros, _) => number().map(|micros| time(micros as i64)),
-        (_, PhysicalType::Bool) => number().map(|value| (value != 0).to_string()),
-        (_, PhysicalType::Float) => cell.try_into().ok().map(|cell| f32::from_le_bytes(cell).to_string()),
-        (_, PhysicalType::Double) => cell.try_into().ok().map(|cell| f64::from_le_bytes(cell).to_string()),
-        _ => number().map(|value| value.to_string()),
+    let text = match ty.kind() {
+        ValueKind::Text => Some(quote(cell)),
+        ValueKind::Decimal => number().map(|value| decimal(value, attributes.scale)),
+        ValueKind::Date => number().map(|days| date(days as i64)),
+        ValueKind::Timestamp => number().map(|micros| time(micros as i64)),
+        ValueKind::Plain => match ty.physical() {
+            PhysicalType::Binary => Some(quote(cell)),
+            PhysicalType::Bool => number().map(|value| (value != 0).to_string()),
+            PhysicalType::Float => cell.try_into().ok().map(|cell| f32::from_le_bytes(cell).to_string()),
+            PhysicalType::Double => cell.try_into().ok().map(|cell| f64::from_le_bytes(cell).to_string()),
+            _ => number().map(|value| value.to_string()),
+        },
     };
     text.unwrap_or_else(|| cell.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
+mod data_type;
 mod display;
 pub mod key;
 pub mod partition;
@@ -21,34 +22,8 @@ pub mod row_layout;
 pub mod row_ops;
 pub mod wire_hash;
 
+pub use data_type::{DataType, TypeParameters, ValueKind};
 pub use display::format_cell;
-
-/// A column's logical type; the numbers are Kudu's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum DataType {
-    Uint8 = 0,
-    Int8 = 1,
-    Uint16 = 2,
-    Int16 = 3,
-    Uint32 = 4,
-    Int32 = 5,
-    Uint64 = 6,
-    Int64 = 7,
-    String = 8,
-    Bool = 9,
-    Float = 10,
-    Double = 11,
-    Binary = 12,
-    UnixtimeMicros = 13,
-    Int128 = 14,
-    Decimal32 = 15,
-    Decimal64 = 16,
-    Decimal128 = 17,
-    IsDeleted = 18,
-    Varchar = 19,
-    Date = 20,
-}
 
 /// Storage type of a logical type's cells; the engine's loops are written for these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -95,92 +70,6 @@ impl PhysicalType {
             PhysicalType::Int64 | PhysicalType::Uint64 | PhysicalType::Double => Some(8),
             PhysicalType::Int128 => Some(16),
             PhysicalType::Binary => None,
-        }
-    }
-}
-
-impl DataType {
-    pub const ALL: [DataType; 21] = [
-        DataType::Uint8,
-        DataType::Int8,
-        DataType::Uint16,
-        DataType::Int16,
-        DataType::Uint32,
-        DataType::Int32,
-        DataType::Uint64,
-        DataType::Int64,
-        DataType::String,
-        DataType::Bool,
-        DataType::Float,
-        DataType::Double,
-        DataType::Binary,
-        DataType::UnixtimeMicros,
-        DataType::Int128,
-        DataType::Decimal32,
-        DataType::Decimal64,
-        DataType::Decimal128,
-        DataType::IsDeleted,
-        DataType::Varchar,
-        DataType::Date,
-    ];
-
-    /// Returns the type with this number on the wire.
-    pub fn from_number(number: i32) -> Option<DataType> {
-        DataType::ALL.into_iter().find(|ty| *ty as i32 == number)
-    }
-
-    pub fn physical(self) -> PhysicalType {
-        match self {
-            DataType::Uint8 => PhysicalType::Uint8,
-            DataType::Int8 => PhysicalType::Int8,
-            DataType::Uint16 => PhysicalType::Uint16,
-            DataType::Int16 => PhysicalType::Int16,
-            DataType::Uint32 => PhysicalType::Uint32,
-            DataType::Int32 | DataType::Decimal32 | DataType::Date => PhysicalType::Int32,
-            DataType::Uint64 => PhysicalType::Uint64,
-            DataType::Int64 | DataType::Decimal64 | DataType::UnixtimeMicros => PhysicalType::Int64,
-            DataType::Int128 | DataType::Decimal128 => PhysicalType::Int128,
-            DataType::Bool | DataType::IsDeleted => PhysicalType::Bool,
-            DataType::Float => PhysicalType::Float,
-            DataType::Double => PhysicalType::Double,
-            DataType::String | DataType::Binary | DataType::Varchar => PhysicalType::Binary,
-        }
-    }
-
-    /// Bytes of one cell; `None` for types of any length.
-    pub fn width(self) -> Option<usize> {
-        self.physical().width()
-    }
-
-    /// Returns true if a primary key may contain the type.
-    pub fn allowed_in_key(self) -> bool {
-        !matches!(self.physical(), PhysicalType::Bool | PhysicalType::Float | PhysicalType::Double)
-    }
-
-    /// Returns the name that Kudu's messages use, e.g. `UNIXTIME_MICROS`.
-    pub fn name(self) -> &'static str {
-        match self {
-            DataType::Uint8 => "UINT8",
-            DataType::Int8 => "INT8",
-            DataType::Uint16 => "UINT16",
-            DataType::Int16 => "INT16",
-            DataType::Uint32 => "UINT32",
-            DataType::Int32 => "INT32",
-            DataType::Uint64 => "UINT64",
-            DataType::Int64 => "INT64",
-            DataType::String => "STRING",
-            DataType::Bool => "BOOL",
-            DataType::Float => "FLOAT",
-            DataType::Double => "DOUBLE",
-            DataType::Binary => "BINARY",
-            DataType::UnixtimeMicros => "UNIXTIME_MICROS",
-            DataType::Int128 => "INT128",
-            DataType::Decimal32 => "DECIMAL32",
-            DataType::Decimal64 => "DECIMAL64",
-            DataType::Decimal128 => "DECIMAL128",
-            DataType::IsDeleted => "IS_DELETED",
-            DataType::Varchar => "VARCHAR",
-            DataType::Date => "DATE",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use engine::error::{Error, Result};
 use engine::schema::key::{DATE_MAX, DATE_MIN, decimal_max, integer_range};
-use engine::schema::{ColumnSchema, DataType, PhysicalType};
+use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind};
 
 /// Parses a cell of a column.
 ///
@@ -12,48 +12,45 @@ use engine::schema::{ColumnSchema, DataType, PhysicalType};
 pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
     let bad = || Error::invalid(format!("{:?} is not a {}", shorten(text), column.type_name()));
     let trimmed = text.trim();
-    match column.ty {
-        DataType::String => return Ok(text.as_bytes().to_vec()),
-        DataType::Binary => return parse_binary(text).ok_or_else(bad),
-        DataType::Varchar => {
-            if truncate_varchar(column, text) != text {
-                let (found, most) = (text.chars().count(), column.attributes.length);
-                return Err(Error::invalid(format!(
-                    "{:?} is too long ({found} characters, VARCHAR({most}))",
-                    shorten(text)
-                )));
+    let number = match column.ty.kind() {
+        ValueKind::Text => return text_cell(column, text),
+        ValueKind::Decimal => parse_decimal(trimmed, column.attributes.precision, column.attributes.scale),
+        ValueKind::Date => parse_date(trimmed).map(i128::from),
+        ValueKind::Timestamp => trimmed.parse().ok().or_else(|| parse_time(trimmed)).map(i128::from),
+        ValueKind::Plain => match column.ty.physical() {
+            PhysicalType::Binary => return parse_binary(text).ok_or_else(bad),
+            PhysicalType::Bool => parse_bool(trimmed),
+            PhysicalType::Float => {
+                return Ok(trimmed.parse::<f32>().map_err(|_| bad())?.to_le_bytes().to_vec());
             }
-            return Ok(text.as_bytes().to_vec());
-        }
-        DataType::Bool | DataType::IsDeleted => {
-            let value = match trimmed {
-                "true" | "t" | "1" => 1,
-                "false" | "f" | "0" => 0,
-                _ => return Err(bad()),
-            };
-            return Ok(vec![value]);
-        }
-        _ => {}
-    }
-    let number = match (column.ty, column.ty.physical()) {
-        (_, PhysicalType::Float) => {
-            return Ok(trimmed.parse::<f32>().map_err(|_| bad())?.to_le_bytes().to_vec());
-        }
-        (_, PhysicalType::Double) => {
-            return Ok(trimmed.parse::<f64>().map_err(|_| bad())?.to_le_bytes().to_vec());
-        }
-        (DataType::Date, _) => parse_date(trimmed).map(i128::from),
-        (DataType::UnixtimeMicros, _) => trimmed.parse().ok().or_else(|| parse_time(trimmed)).map(i128::from),
-        (DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128, _) => {
-            parse_decimal(trimmed, column.attributes.precision, column.attributes.scale)
-        }
-        _ => trimmed.parse::<i128>().ok(),
+            PhysicalType::Double => {
+                return Ok(trimmed.parse::<f64>().map_err(|_| bad())?.to_le_bytes().to_vec());
+            }
+            _ => trimmed.parse::<i128>().ok(),
+        },
     };
     let number = number.ok_or_else(bad)?;
     let width = column.ty.width().ok_or_else(bad)?;
     match integer_range(column.ty, column.attributes) {
         Some((least, most)) if (least..=most).contains(&number) => Ok(number.to_le_bytes()[..width].to_vec()),
         _ => Err(bad()),
+    }
+}
+
+/// Returns the bytes of a text unless it is longer than the column's type allows.
+fn text_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
+    if column.ty.parameters() == TypeParameters::Length && truncate_varchar(column, text) != text {
+        let (found, ty) = (text.chars().count(), column.type_name());
+        return Err(Error::invalid(format!("{:?} is too long ({found} characters, {ty})", shorten(text))));
+    }
+    Ok(text.as_bytes().to_vec())
+}
+
+fn parse_bool(text: &str) -> Option<i128> {
+    match text {
+        "true" | "t" | "1" => Some(1),
+        "false" | "f" | "0" => Some(0),
+        _ => None,
     }
 }
 
@@ -159,7 +156,7 @@ fn parse_time(text: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::schema::{TypeAttributes, format_cell};
+    use engine::schema::{DataType, TypeAttributes, format_cell};
     use proptest::prelude::*;
 
     fn column(ty: DataType) -> ColumnSchema {

@@ -4,7 +4,7 @@ use engine::error::{Error, Result};
 use engine::schema::key::encode_key;
 use engine::schema::partition_range::PartitionRange;
 use engine::schema::predicate::{Predicate, PredicateKind};
-use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema};
+use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema, TypeParameters};
 
 use super::Table;
 use super::cell_text::parse_cell;
@@ -39,43 +39,38 @@ pub fn column(id: u32, text: &str) -> Result<ColumnSchema> {
     Ok(column)
 }
 
+/// Sets the column's type and its parameters from a word such as `decimal(15,2)`.
 fn data_type(text: &str, column: &mut ColumnSchema) -> Result<(), String> {
     let lower = text.to_ascii_lowercase();
-    let (name, parameters) = match lower.split_once('(') {
-        Some((name, rest)) => (name, rest.strip_suffix(')').ok_or("a ')' is missing")?),
-        None => (lower.as_str(), ""),
+    let (word, parameters) = match lower.split_once('(') {
+        Some((word, rest)) => (word, Some(rest.strip_suffix(')').ok_or("a ')' is missing")?)),
+        None => (lower.as_str(), None),
     };
+    let mut types = DataType::ALL.into_iter().filter(|ty| ty.words().contains(&word));
     let number = |text: &str| text.trim().parse::<u16>().map_err(|_| format!("{text:?} is not a number"));
-    column.ty = match name {
-        "int8" => DataType::Int8,
-        "int16" => DataType::Int16,
-        "int32" | "int" => DataType::Int32,
-        "int64" | "bigint" => DataType::Int64,
-        "bool" | "boolean" => DataType::Bool,
-        "float" => DataType::Float,
-        "double" => DataType::Double,
-        "string" => DataType::String,
-        "binary" => DataType::Binary,
-        "unixtime_micros" | "timestamp" => DataType::UnixtimeMicros,
-        "date" => DataType::Date,
-        "varchar" => {
-            column.attributes.length = number(parameters)?;
-            DataType::Varchar
+    let ty = types.next().ok_or_else(|| format!("{text:?} is not a type; there are\n  {TYPES}"))?;
+    column.ty = match (ty.parameters(), parameters) {
+        (TypeParameters::None, None) => ty,
+        (TypeParameters::None, Some(_)) => return Err(format!("{word} has no parameters")),
+        (TypeParameters::Length, length) => {
+            column.attributes.length = number(length.unwrap_or_default())?;
+            ty
         }
-        "decimal" => {
-            let (precision, scale) = parameters.split_once(',').unwrap_or((parameters, "0"));
+        (TypeParameters::Digits(_), digits) => {
+            let digits = digits.unwrap_or_default();
+            let (precision, scale) = digits.split_once(',').unwrap_or((digits, "0"));
             let (precision, scale) = (number(precision)?, number(scale)?);
-            if !(1..=38).contains(&precision) || scale > precision {
+            let holds = |ty: &DataType| match ty.parameters() {
+                TypeParameters::Digits(most) => precision <= most.into(),
+                TypeParameters::Length | TypeParameters::None => false,
+            };
+            let fitting = std::iter::once(ty).chain(types).find(holds);
+            let Some(ty) = fitting.filter(|_| precision > 0 && scale <= precision) else {
                 return Err("a decimal has 1 to 38 digits, and no more of them after the point".to_string());
-            }
+            };
             (column.attributes.precision, column.attributes.scale) = (precision as u8, scale as u8);
-            match precision {
-                1..=9 => DataType::Decimal32,
-                10..=18 => DataType::Decimal64,
-                _ => DataType::Decimal128,
-            }
+            ty
         }
-        _ => return Err(format!("{text:?} is not a type; there are\n  {TYPES}")),
     };
     Ok(())
 }
@@ -200,6 +195,15 @@ pub fn find<'a>(schema: &'a Schema, name: &str, table: &str) -> Result<&'a Colum
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_help_names_every_type_that_a_table_may_have() {
+        for ty in DataType::ALL.iter().filter(|ty| !ty.words().is_empty()) {
+            assert!(TYPES.contains(ty.words()[0]), "{} is missing in {TYPES:?}", ty.words()[0]);
+        }
+        let error = column(0, "c int32(5)").expect_err("INT32 takes nothing");
+        assert!(error.message.contains("int32 has no parameters"), "{}", error.message);
+    }
 
     fn shown(text: &str) -> String {
         column(0, text).map_or_else(|error| error.message, |column| column.to_string())

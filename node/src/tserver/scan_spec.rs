@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engine::error::Error;
 use engine::schema::row_block::ProjectedColumn;
-use engine::schema::{ColumnSchema, DataType, Schema, key};
+use engine::schema::{ColumnSchema, DataType, Schema, TypeParameters, key};
 use engine::tablet::scan::ScanSpec;
 use engine::time::Timestamp;
 
@@ -196,12 +196,12 @@ fn is_deleted(pb: &ColumnSchemaPb, diff: bool) -> Result<ProjectedColumn, Tablet
 fn matching(pb: &ColumnSchemaPb, column: &ColumnSchema) -> Result<ProjectedColumn, TabletError> {
     let given = pb.type_attributes.unwrap_or_default();
     let attributes = column.attributes;
-    let same_attributes = match column.ty {
-        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => {
+    let same_attributes = match column.ty.parameters() {
+        TypeParameters::Digits(_) => {
             (given.precision(), given.scale()) == (attributes.precision.into(), attributes.scale.into())
         }
-        DataType::Varchar => given.length() == i32::from(attributes.length),
-        _ => true,
+        TypeParameters::Length => given.length() == i32::from(attributes.length),
+        TypeParameters::None => true,
     };
     if pb.r#type == column.ty as i32 && same_attributes && pb.is_nullable() == column.nullable {
         return Ok(ProjectedColumn::from(column));

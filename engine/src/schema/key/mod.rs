@@ -10,7 +10,7 @@
 //! "Last" is relative to the list of columns encoded: the primary key, the range columns, or the columns of
 //! one hash dimension. Primary keys, range keys and hash inputs all use this encoding, on the wire too.
 
-use super::{ColumnSchema, DataType, PhysicalType, TypeAttributes};
+use super::{ColumnSchema, DataType, PhysicalType, TypeAttributes, ValueKind};
 use crate::error::{Error, Result};
 
 fn array<const N: usize>(cell: &[u8]) -> [u8; N] {
@@ -161,9 +161,10 @@ pub fn prefix_successor(key: &[u8]) -> Option<Vec<u8>> {
 
 /// Returns the value of a range key's column that is not given: the smallest of its type.
 pub fn min_cell(ty: DataType) -> Vec<u8> {
-    match ty {
-        DataType::Date => DATE_MIN.to_le_bytes().to_vec(),
-        _ => match ty.physical() {
+    match ty.kind() {
+        ValueKind::Date => DATE_MIN.to_le_bytes().to_vec(),
+        ValueKind::Plain | ValueKind::Text | ValueKind::Decimal | ValueKind::Timestamp => match ty.physical()
+        {
             PhysicalType::Int8 => i8::MIN.to_le_bytes().to_vec(),
             PhysicalType::Int16 => i16::MIN.to_le_bytes().to_vec(),
             PhysicalType::Int32 => i32::MIN.to_le_bytes().to_vec(),
@@ -206,13 +207,13 @@ pub fn cell_to_i128(physical: PhysicalType, cell: &[u8]) -> Option<i128> {
 /// Returns the least and the greatest value of an integer-like type; `None` for the others.
 pub fn integer_range(ty: DataType, attributes: TypeAttributes) -> Option<(i128, i128)> {
     let physical = ty.physical();
-    Some(match ty {
-        DataType::Date => (DATE_MIN as i128, DATE_MAX as i128),
-        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 if attributes.precision > 0 => {
+    Some(match ty.kind() {
+        ValueKind::Date => (DATE_MIN as i128, DATE_MAX as i128),
+        ValueKind::Decimal if attributes.precision > 0 => {
             let max = decimal_max(attributes.precision);
             (-max, max)
         }
-        _ => match physical {
+        ValueKind::Plain | ValueKind::Text | ValueKind::Decimal | ValueKind::Timestamp => match physical {
             PhysicalType::Bool => (0, 1),
             PhysicalType::Int128 => (i128::MIN, i128::MAX),
             PhysicalType::Uint8 | PhysicalType::Uint16 | PhysicalType::Uint32 | PhysicalType::Uint64 => {

@@ -3,7 +3,7 @@
 //! Nothing is converted that could lose or change a value: an integer outside the column's range, a float for a
 //! DECIMAL, a `datetime` without a time zone and text for a number are errors.
 
-use engine::schema::{ColumnSchema, DataType};
+use engine::schema::{ColumnSchema, PhysicalType, ValueKind};
 use nyala_client::cell_text::parse_cell;
 use nyala_client::rows::ToCell;
 use pyo3::prelude::*;
@@ -19,25 +19,37 @@ pub(crate) fn encode(value: &Bound<'_, PyAny>, column: &ColumnSchema, out: &mut 
     if value.is_none() {
         return Ok(false);
     }
-    match column.ty {
-        DataType::Int8 => put(&integer::<i8>(value, column)?, column, out),
-        DataType::Int16 => put(&integer::<i16>(value, column)?, column, out),
-        DataType::Int32 => put(&integer::<i32>(value, column)?, column, out),
-        DataType::Int64 => put(&integer::<i64>(value, column)?, column, out),
-        DataType::Bool => {
-            put(&value.cast::<PyBool>().map_err(|_| unfit(value, column))?.is_true(), column, out)
-        }
-        DataType::Float => put(&(float(value, column)? as f32), column, out),
-        DataType::Double => put(&float(value, column)?, column, out),
-        DataType::String | DataType::Varchar => {
+    match column.ty.kind() {
+        ValueKind::Text => {
             let text = value.cast::<PyString>().map_err(|_| unfit(value, column))?;
             put(&text.extract::<String>()?, column, out)
         }
-        DataType::Binary => put(&bytes(value, column)?, column, out),
-        DataType::UnixtimeMicros => put(&micros(value, column)?, column, out),
-        DataType::Date => put(&days(value, column)?, column, out),
-        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => decimal(value, column, out),
-        _ => Err(mismatch(&column.name, format!("values of {} cannot be written", column.type_name()))),
+        ValueKind::Timestamp => put(&micros(value, column)?, column, out),
+        ValueKind::Date => put(&days(value, column)?, column, out),
+        ValueKind::Decimal => decimal(value, column, out),
+        ValueKind::Plain => plain(value, column, out),
+    }
+}
+
+fn plain(value: &Bound<'_, PyAny>, column: &ColumnSchema, out: &mut Vec<u8>) -> PyResult<bool> {
+    match column.ty.physical() {
+        PhysicalType::Int8 => put(&integer::<i8>(value, column)?, column, out),
+        PhysicalType::Int16 => put(&integer::<i16>(value, column)?, column, out),
+        PhysicalType::Int32 => put(&integer::<i32>(value, column)?, column, out),
+        PhysicalType::Int64 => put(&integer::<i64>(value, column)?, column, out),
+        PhysicalType::Bool => {
+            put(&value.cast::<PyBool>().map_err(|_| unfit(value, column))?.is_true(), column, out)
+        }
+        PhysicalType::Float => put(&(float(value, column)? as f32), column, out),
+        PhysicalType::Double => put(&float(value, column)?, column, out),
+        PhysicalType::Binary => put(&bytes(value, column)?, column, out),
+        PhysicalType::Uint8
+        | PhysicalType::Uint16
+        | PhysicalType::Uint32
+        | PhysicalType::Uint64
+        | PhysicalType::Int128 => {
+            Err(mismatch(&column.name, format!("values of {} cannot be written", column.type_name())))
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use arrow_schema::{DataType as ArrowType, Field, Schema as ArrowSchema, SchemaRe
 use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
-use engine::schema::{ColumnSchema, DataType, PhysicalType};
+use engine::schema::{ColumnSchema, PhysicalType, ValueKind};
 
 use nyala_proto::kudu::ColumnarRowBlockPb;
 
@@ -28,26 +28,28 @@ const UTC: &str = "+00:00";
 
 /// Returns the Arrow type of a column.
 pub fn arrow_type(column: &ColumnSchema) -> ArrowType {
-    match column.ty {
-        DataType::Int8 => ArrowType::Int8,
-        DataType::Int16 => ArrowType::Int16,
-        DataType::Int32 => ArrowType::Int32,
-        DataType::Int64 => ArrowType::Int64,
-        DataType::Uint8 => ArrowType::UInt8,
-        DataType::Uint16 => ArrowType::UInt16,
-        DataType::Uint32 => ArrowType::UInt32,
-        DataType::Uint64 => ArrowType::UInt64,
-        DataType::Bool | DataType::IsDeleted => ArrowType::Boolean,
-        DataType::Float => ArrowType::Float32,
-        DataType::Double => ArrowType::Float64,
-        DataType::String | DataType::Varchar => ArrowType::Utf8,
-        DataType::Binary => ArrowType::Binary,
-        DataType::UnixtimeMicros => ArrowType::Timestamp(TimeUnit::Microsecond, Some(UTC.into())),
-        DataType::Date => ArrowType::Date32,
-        DataType::Int128 => ArrowType::FixedSizeBinary(16),
-        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => {
+    match column.ty.kind() {
+        ValueKind::Text => ArrowType::Utf8,
+        ValueKind::Decimal => {
             ArrowType::Decimal128(column.attributes.precision, column.attributes.scale as i8)
         }
+        ValueKind::Date => ArrowType::Date32,
+        ValueKind::Timestamp => ArrowType::Timestamp(TimeUnit::Microsecond, Some(UTC.into())),
+        ValueKind::Plain => match column.ty.physical() {
+            PhysicalType::Bool => ArrowType::Boolean,
+            PhysicalType::Int8 => ArrowType::Int8,
+            PhysicalType::Int16 => ArrowType::Int16,
+            PhysicalType::Int32 => ArrowType::Int32,
+            PhysicalType::Int64 => ArrowType::Int64,
+            PhysicalType::Int128 => ArrowType::FixedSizeBinary(16),
+            PhysicalType::Uint8 => ArrowType::UInt8,
+            PhysicalType::Uint16 => ArrowType::UInt16,
+            PhysicalType::Uint32 => ArrowType::UInt32,
+            PhysicalType::Uint64 => ArrowType::UInt64,
+            PhysicalType::Float => ArrowType::Float32,
+            PhysicalType::Double => ArrowType::Float64,
+            PhysicalType::Binary => ArrowType::Binary,
+        },
     }
 }
 
@@ -133,41 +135,48 @@ impl ReplyColumn {
     }
 
     fn array(&self, column: &ColumnSchema) -> Result<ArrayRef> {
-        Ok(match column.ty {
-            DataType::Int8 => Arc::new(self.primitive::<Int8Type>(column)?),
-            DataType::Int16 => Arc::new(self.primitive::<Int16Type>(column)?),
-            DataType::Int32 => Arc::new(self.primitive::<Int32Type>(column)?),
-            DataType::Int64 => Arc::new(self.primitive::<Int64Type>(column)?),
-            DataType::Uint8 => Arc::new(self.primitive::<UInt8Type>(column)?),
-            DataType::Uint16 => Arc::new(self.primitive::<UInt16Type>(column)?),
-            DataType::Uint32 => Arc::new(self.primitive::<UInt32Type>(column)?),
-            DataType::Uint64 => Arc::new(self.primitive::<UInt64Type>(column)?),
-            DataType::Float => Arc::new(self.primitive::<Float32Type>(column)?),
-            DataType::Double => Arc::new(self.primitive::<Float64Type>(column)?),
-            DataType::Date => Arc::new(self.primitive::<Date32Type>(column)?),
-            DataType::UnixtimeMicros => {
+        Ok(match column.ty.kind() {
+            ValueKind::Text => self.texts(column)?,
+            ValueKind::Decimal => self.decimals(column)?,
+            ValueKind::Date => Arc::new(self.primitive::<Date32Type>(column)?),
+            ValueKind::Timestamp => {
                 Arc::new(self.primitive::<TimestampMicrosecondType>(column)?.with_timezone(UTC))
             }
-            DataType::Bool | DataType::IsDeleted => {
+            ValueKind::Plain => self.plain(column)?,
+        })
+    }
+
+    fn plain(&self, column: &ColumnSchema) -> Result<ArrayRef> {
+        Ok(match column.ty.physical() {
+            PhysicalType::Int8 => Arc::new(self.primitive::<Int8Type>(column)?),
+            PhysicalType::Int16 => Arc::new(self.primitive::<Int16Type>(column)?),
+            PhysicalType::Int32 => Arc::new(self.primitive::<Int32Type>(column)?),
+            PhysicalType::Int64 => Arc::new(self.primitive::<Int64Type>(column)?),
+            PhysicalType::Uint8 => Arc::new(self.primitive::<UInt8Type>(column)?),
+            PhysicalType::Uint16 => Arc::new(self.primitive::<UInt16Type>(column)?),
+            PhysicalType::Uint32 => Arc::new(self.primitive::<UInt32Type>(column)?),
+            PhysicalType::Uint64 => Arc::new(self.primitive::<UInt64Type>(column)?),
+            PhysicalType::Float => Arc::new(self.primitive::<Float32Type>(column)?),
+            PhysicalType::Double => Arc::new(self.primitive::<Float64Type>(column)?),
+            PhysicalType::Bool => {
                 let bytes = scalars::<u8>(&self.data, self.rows)?;
                 let bits = BooleanBuffer::collect_bool(self.rows, |row| bytes[row] != 0);
                 Arc::new(BooleanArray::new(bits, self.nulls(column)?))
             }
-            DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => self.decimals(column)?,
-            DataType::Int128 => {
+            PhysicalType::Int128 => {
                 let bytes = scalars::<u8>(&self.data, self.rows.saturating_mul(16))?.into_inner();
                 Arc::new(FixedSizeBinaryArray::try_new(16, bytes, self.nulls(column)?).map_err(malformed)?)
             }
-            DataType::String | DataType::Varchar | DataType::Binary => self.texts(column)?,
+            PhysicalType::Binary => self.texts(column)?,
         })
     }
 
     fn decimals(&self, column: &ColumnSchema) -> Result<ArrayRef> {
-        let values: ScalarBuffer<i128> = match column.ty {
-            DataType::Decimal32 => {
+        let values: ScalarBuffer<i128> = match column.ty.physical() {
+            PhysicalType::Int32 => {
                 scalars::<i32>(&self.data, self.rows)?.iter().map(|value| i128::from(*value)).collect()
             }
-            DataType::Decimal64 => {
+            PhysicalType::Int64 => {
                 scalars::<i64>(&self.data, self.rows)?.iter().map(|value| i128::from(*value)).collect()
             }
             _ => scalars::<i128>(&self.data, self.rows)?,
@@ -189,7 +198,7 @@ impl ReplyColumn {
         }
         let offsets = OffsetBuffer::new(offsets);
         let (values, nulls) = (Buffer::from(self.varlen.clone()), self.nulls(column)?);
-        if column.ty == DataType::Binary {
+        if column.ty.kind() != ValueKind::Text {
             return Ok(Arc::new(BinaryArray::try_new(offsets, values, nulls).map_err(malformed)?));
         }
         Ok(Arc::new(StringArray::try_new(offsets, values, nulls).map_err(malformed)?))
@@ -226,12 +235,12 @@ pub fn column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<Column
 fn block_values(array: &ArrayRef, column: &ColumnSchema) -> Option<ColumnValues> {
     use arrow_array::cast::AsArray;
     let data = array.to_data();
-    match column.ty {
-        DataType::Bool | DataType::IsDeleted => {
+    match (column.ty.kind(), column.ty.physical()) {
+        (_, PhysicalType::Bool) => {
             let bits = array.as_boolean().values();
             Some(ColumnValues::Fixed { width: 1, bytes: bits.iter().map(u8::from).collect() })
         }
-        DataType::Decimal32 | DataType::Decimal64 => {
+        (ValueKind::Decimal, _) => {
             let width = column.ty.width()?;
             let mut bytes = Vec::with_capacity(array.len() * width);
             for value in array.as_primitive::<Decimal128Type>().values() {
@@ -239,10 +248,10 @@ fn block_values(array: &ArrayRef, column: &ColumnSchema) -> Option<ColumnValues>
             }
             Some(ColumnValues::Fixed { width, bytes })
         }
-        DataType::String | DataType::Varchar | DataType::Binary => {
-            let (all, bytes): (&OffsetBuffer<i32>, &Buffer) = match column.ty {
-                DataType::Binary => (array.as_binary::<i32>().offsets(), array.as_binary::<i32>().values()),
-                _ => (array.as_string::<i32>().offsets(), array.as_string::<i32>().values()),
+        (kind, PhysicalType::Binary) => {
+            let (all, bytes): (&OffsetBuffer<i32>, &Buffer) = match kind {
+                ValueKind::Text => (array.as_string::<i32>().offsets(), array.as_string::<i32>().values()),
+                _ => (array.as_binary::<i32>().offsets(), array.as_binary::<i32>().values()),
             };
             let (first, last) = (*all.first()?, *all.last()?);
             let offsets = all.iter().map(|at| (at - first) as u32).collect();
@@ -252,7 +261,6 @@ fn block_values(array: &ArrayRef, column: &ColumnSchema) -> Option<ColumnValues>
             })
         }
         _ => {
-            debug_assert_ne!(column.ty.physical(), PhysicalType::Binary);
             let width = column.ty.width()?;
             let from = data.offset() * width;
             let bytes = data.buffers().first()?.as_slice().get(from..from + array.len() * width)?;

@@ -1,4 +1,4 @@
-use engine::schema::TypeAttributes;
+use engine::schema::{DataType, TypeAttributes};
 
 use super::*;
 use nyala_proto::kudu::columnar_row_block_pb::Column;

@@ -1,7 +1,7 @@
 //! Values to write: Rust types to the bytes of a cell.
 
 use engine::schema::key::decimal_max;
-use engine::schema::{ColumnSchema, DataType};
+use engine::schema::{ColumnSchema, DataType, PhysicalType, TypeParameters, ValueKind};
 
 use super::super::error::SchemaMismatch;
 
@@ -11,21 +11,30 @@ pub trait ToCell {
     fn to_cell(&self, column: &ColumnSchema, out: &mut Vec<u8>) -> Result<bool, SchemaMismatch>;
 }
 
-/// Returns an error unless the column has one of these types.
-fn check_type(column: &ColumnSchema, types: &[DataType], value: &str) -> Result<(), SchemaMismatch> {
-    if types.contains(&column.ty) {
+/// Returns an error unless the column's type is one of those that hold such values.
+fn check_type(
+    column: &ColumnSchema,
+    value: &str,
+    fits: impl Fn(ValueKind, PhysicalType) -> bool,
+) -> Result<(), SchemaMismatch> {
+    let fits = |ty: &DataType| fits(ty.kind(), ty.physical());
+    if fits(&column.ty) {
         return Ok(());
     }
-    let names: Vec<String> = types.iter().map(|ty| ty.name().to_string()).collect();
-    let reason = format!("{value} does not fit {}; it fits {}", column.type_name(), names.join(", "));
+    // Types that no table has are left out.
+    let names = DataType::ALL.iter().filter(|ty| fits(ty) && !ty.words().is_empty()).map(|ty| ty.name());
+    let names = names.collect::<Vec<_>>().join(", ");
+    let reason = format!("{value} does not fit {}; it fits {names}", column.type_name());
     Err(SchemaMismatch::of_column(&column.name, reason))
 }
 
 macro_rules! fixed_widths {
-    ($($rust:ty => [$($ty:ident),+]),* $(,)?) => {
+    ($($rust:ty => [$($kind:ident $physical:ident),+]),* $(,)?) => {
         $(impl ToCell for $rust {
             fn to_cell(&self, column: &ColumnSchema, out: &mut Vec<u8>) -> Result<bool, SchemaMismatch> {
-                check_type(column, &[$(DataType::$ty),+], stringify!($rust))?;
+                check_type(column, stringify!($rust), |kind, physical| {
+                    matches!((kind, physical), $((ValueKind::$kind, PhysicalType::$physical))|+)
+                })?;
                 out.extend_from_slice(&self.to_le_bytes());
                 Ok(true)
             }
@@ -34,17 +43,17 @@ macro_rules! fixed_widths {
 }
 
 fixed_widths! {
-    i8 => [Int8],
-    i16 => [Int16],
-    i32 => [Int32, Date],
-    i64 => [Int64, UnixtimeMicros],
-    f32 => [Float],
-    f64 => [Double],
+    i8 => [Plain Int8],
+    i16 => [Plain Int16],
+    i32 => [Plain Int32, Date Int32],
+    i64 => [Plain Int64, Timestamp Int64],
+    f32 => [Plain Float],
+    f64 => [Plain Double],
 }
 
 impl ToCell for bool {
     fn to_cell(&self, column: &ColumnSchema, out: &mut Vec<u8>) -> Result<bool, SchemaMismatch> {
-        check_type(column, &[DataType::Bool], "bool")?;
+        check_type(column, "bool", |_, physical| physical == PhysicalType::Bool)?;
         out.push(u8::from(*self));
         Ok(true)
     }
@@ -53,7 +62,7 @@ impl ToCell for bool {
 /// An unscaled decimal: 12.34 in DECIMAL(4, 2) is 1234.
 impl ToCell for i128 {
     fn to_cell(&self, column: &ColumnSchema, out: &mut Vec<u8>) -> Result<bool, SchemaMismatch> {
-        check_type(column, &[DataType::Decimal32, DataType::Decimal64, DataType::Decimal128], "i128")?;
+        check_type(column, "i128", |kind, _| kind == ValueKind::Decimal)?;
         let most = decimal_max(column.attributes.precision);
         if !(-most..=most).contains(self) {
             let reason = format!("{self} has too many digits for {}", column.type_name());
@@ -67,14 +76,12 @@ impl ToCell for i128 {
 
 impl ToCell for str {
     fn to_cell(&self, column: &ColumnSchema, out: &mut Vec<u8>) -> Result<bool, SchemaMismatch> {
-        check_type(column, &[DataType::String, DataType::Varchar], "string")?;
-        let length = usize::from(column.attributes.length);
-        if column.ty == DataType::Varchar && self.chars().count() > length {
-            let reason = format!(
-                "a string of {} characters does not fit {}",
-                self.chars().count(),
-                column.type_name()
-            );
+        check_type(column, "string", |kind, _| kind == ValueKind::Text)?;
+        let has_length = column.ty.parameters() == TypeParameters::Length;
+        let found = || self.chars().count();
+        if has_length && found() > usize::from(column.attributes.length) {
+            let found = found();
+            let reason = format!("a string of {found} characters does not fit {}", column.type_name());
             return Err(SchemaMismatch::of_column(&column.name, reason));
         }
         out.extend_from_slice(self.as_bytes());
@@ -84,7 +91,8 @@ impl ToCell for str {
 
 impl ToCell for [u8] {
     fn to_cell(&self, column: &ColumnSchema, out: &mut Vec<u8>) -> Result<bool, SchemaMismatch> {
-        check_type(column, &[DataType::Binary], "byte string")?;
+        let is_bytes = |kind, physical| (kind, physical) == (ValueKind::Plain, PhysicalType::Binary);
+        check_type(column, "byte string", is_bytes)?;
         out.extend_from_slice(self);
         Ok(true)
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::ids::{ColumnId, Uuid};
-use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema, TypeAttributes};
+use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema, TypeAttributes, TypeParameters};
 
 pub use super::partition::{
     from_pb as partition_from_pb, schema_from_pb as partition_schema_from_pb,
@@ -108,8 +108,8 @@ pub fn cell(ty: DataType, value: &[u8]) -> Result<&[u8]> {
 fn attributes(pb: &ColumnSchemaPb, ty: DataType) -> Result<TypeAttributes> {
     let given = pb.type_attributes.unwrap_or_default();
     let (precision, scale, length) = (given.precision(), given.scale(), given.length());
-    match ty {
-        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => {
+    match ty.parameters() {
+        TypeParameters::Digits(_) => {
             if !(1..=DECIMAL_PRECISION_MAX).contains(&precision) || !(0..=precision).contains(&scale) {
                 let message = format!(
                     "DECIMAL({precision}, {scale}) needs 1 <= precision <= 38 and 0 <= scale <= precision"
@@ -118,11 +118,11 @@ fn attributes(pb: &ColumnSchemaPb, ty: DataType) -> Result<TypeAttributes> {
             }
             Ok(TypeAttributes { precision: precision as u8, scale: scale as u8, length: 0 })
         }
-        DataType::Varchar => match u16::try_from(length) {
+        TypeParameters::Length => match u16::try_from(length) {
             Ok(length) if length > 0 => Ok(TypeAttributes { precision: 0, scale: 0, length }),
             _ => Err(Error::invalid(format!("VARCHAR({length}) needs a length from 1 to 65535"))),
         },
-        _ => Ok(TypeAttributes::default()),
+        TypeParameters::None => Ok(TypeAttributes::default()),
     }
 }
 
@@ -149,16 +149,16 @@ pub fn column_to_pb(column: &ColumnSchema, is_key: bool) -> ColumnSchemaPb {
 
 fn attributes_to_pb(column: &ColumnSchema) -> Option<ColumnTypeAttributesPb> {
     let TypeAttributes { precision, scale, length } = column.attributes;
-    match column.ty {
-        DataType::Decimal32 | DataType::Decimal64 | DataType::Decimal128 => Some(ColumnTypeAttributesPb {
+    match column.ty.parameters() {
+        TypeParameters::Digits(_) => Some(ColumnTypeAttributesPb {
             precision: Some(i32::from(precision)),
             scale: Some(i32::from(scale)),
             length: None,
         }),
-        DataType::Varchar => {
+        TypeParameters::Length => {
             Some(ColumnTypeAttributesPb { precision: None, scale: None, length: Some(i32::from(length)) })
         }
-        _ => None,
+        TypeParameters::None => None,
     }
 }
 

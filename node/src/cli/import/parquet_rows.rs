@@ -10,7 +10,7 @@ use arrow_cast::display::array_value_to_string;
 use arrow_schema::DataType as ArrowType;
 use engine::error::{Error, Result};
 use engine::schema::row_block::{ColumnBlock, ColumnValues};
-use engine::schema::{ColumnSchema, DataType, PhysicalType};
+use engine::schema::{ColumnSchema, PhysicalType, TypeParameters};
 use nyala_client::arrow::{arrow_type, column_to_block};
 use nyala_client::cell_text::truncate_varchar;
 use parquet::arrow::ProjectionMask;
@@ -113,7 +113,10 @@ fn exact_block(array: &ArrayRef, column: &ColumnSchema, table: ImportTarget<'_>)
         check_exact(array, column)?;
     }
     let block = column_to_block(array, column)?;
-    if column.ty == DataType::Varchar { varchars(block, column, table) } else { Ok(block) }
+    match column.ty.parameters() {
+        TypeParameters::Length => varchars(block, column, table),
+        TypeParameters::None | TypeParameters::Digits(_) => Ok(block),
+    }
 }
 
 /// Parses cells that the file has as text.
@@ -182,7 +185,7 @@ mod tests {
     use arrow_array::types::Int32Type;
     use arrow_array::{Float64Array, Int64Array, ListArray, StringArray, TimestampNanosecondArray};
     use bytes::Bytes;
-    use engine::schema::Schema;
+    use engine::schema::{DataType, Schema};
     use parquet::arrow::ArrowWriter;
 
     fn file(columns: Vec<(&str, ArrayRef)>) -> Bytes {

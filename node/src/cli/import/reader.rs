@@ -7,7 +7,7 @@ use std::io::Read;
 
 use engine::error::{Error, Result};
 use engine::schema::row_block::ColumnBlock;
-use engine::schema::{ColumnSchema, DataType, Schema};
+use engine::schema::{ColumnSchema, Schema, TypeParameters};
 use nyala_client::cell_text::{parse_cell, truncate_varchar};
 
 use super::csv_records::{CsvRecord, CsvRecords};
@@ -35,8 +35,8 @@ impl<'a> ImportTarget<'a> {
 
     /// Parses a cell from text.
     pub(super) fn cell(&self, column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
-        let text = match column.ty {
-            DataType::Varchar if self.truncate => truncate_varchar(column, text),
+        let text = match column.ty.parameters() {
+            TypeParameters::Length if self.truncate => truncate_varchar(column, text),
             _ => text,
         };
         parse_cell(column, text).map_err(|error| error.context(format!("column {:?}", column.name)))
