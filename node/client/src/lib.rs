@@ -103,6 +103,7 @@ use nyala_common::rpc::client::Proxy;
 use nyala_common::security::RpcCaller;
 
 pub mod arrow;
+mod authz_tokens;
 pub mod backoff;
 pub mod builder;
 pub mod cell_text;
@@ -139,6 +140,7 @@ pub use session::{FlushMode, RowFailure, RowReceipt, Session, SessionConfig};
 pub use table::Table;
 pub use tables::{CreateTable, TableInfo, TableStatistics};
 
+use authz_tokens::AuthzTokens;
 use location_cache::LocationCache;
 use master_calls::MasterCaller;
 use request_ids::RequestIds;
@@ -160,6 +162,7 @@ struct Shared {
     masters: MasterCaller,
     servers: Mutex<BTreeMap<String, Proxy>>,
     locations: Mutex<BTreeMap<String, LocationCache>>,
+    authz_tokens: AuthzTokens,
     requests: Mutex<RequestIds>,
     /// Highest timestamp received from a server, 0 for none.
     observed: AtomicU64,
@@ -183,6 +186,7 @@ impl Client {
             masters,
             servers: Mutex::default(),
             locations: Mutex::default(),
+            authz_tokens: AuthzTokens::default(),
             requests: Mutex::new(RequestIds::new(id)),
             observed: AtomicU64::new(0),
         };

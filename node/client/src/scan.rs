@@ -23,6 +23,7 @@ use super::{Client, TABLET_SERVICE, Table, arrow, predicate};
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse};
 use nyala_common::wire::schema;
+use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::tserver::{
     NewScanRequestPb, RowFormatFlags, ScanRequestPb, ScanResponsePb, ScannerKeepAliveRequestPb,
     ScannerKeepAliveResponsePb,
@@ -274,8 +275,10 @@ impl Scanner {
     async fn request(&mut self, deadline: Instant) -> Result<Option<RpcResponse<ScanResponsePb>>> {
         let client = self.table.client.clone();
         let mut backoff = Backoff::new(deadline);
+        let mut renewals = 0;
         loop {
-            let failure = match self.try_request(&client, deadline).await {
+            let token = client.shared.authz_tokens.get(self.table.id());
+            let failure = match self.try_request(&client, token.as_ref(), deadline).await {
                 Ok(response) => {
                     if let Some(open) = &mut self.open {
                         open.failed = 0;
@@ -302,6 +305,14 @@ impl Scanner {
                         open.tablet = client.relocate(&self.table, &open.tablet, deadline).await?;
                     }
                 }
+                TabletCallFailure::Token(error) => {
+                    // A fresh token that is rejected, too, is retried like a busy server.
+                    if renewals > backoff.attempts() {
+                        backoff.failed(client.env(), &what, error).await?;
+                    }
+                    renewals += 1;
+                    client.renew_authz_token(&self.table, token.as_ref(), deadline).await?;
+                }
                 TabletCallFailure::Scanner(error) if may_restart => {
                     client.env().observer.mark("client: scanner expired, scan restarted");
                     backoff.failed(client.env(), &what, error).await?;
@@ -323,6 +334,7 @@ impl Scanner {
     async fn try_request(
         &mut self,
         client: &Client,
+        token: Option<&SignedTokenPb>,
         deadline: Instant,
     ) -> Result<RpcResponse<ScanResponsePb>, TabletCallFailure> {
         let open = self.open.as_ref().expect("requests go to an open tablet");
@@ -346,7 +358,7 @@ impl Scanner {
                 let none = || Error::not_ready(format!("tablet {} has no replica", open.tablet.id));
                 let replica = replica.ok_or_else(|| TabletCallFailure::OtherReplica(none()))?;
                 let request = ScanRequestPb {
-                    new_scan_request: Some(self.new_scan(open)),
+                    new_scan_request: Some(self.new_scan(open, token)),
                     call_seq_id: Some(0),
                     batch_size_bytes,
                     ..Default::default()
@@ -369,7 +381,7 @@ impl Scanner {
         Ok(response)
     }
 
-    fn new_scan(&self, open: &OpenTablet) -> NewScanRequestPb {
+    fn new_scan(&self, open: &OpenTablet, token: Option<&SignedTokenPb>) -> NewScanRequestPb {
         let key = |key: &[u8]| (!key.is_empty()).then(|| Bytes::copy_from_slice(key));
         let schema = self.table.schema();
         let read_mode = match self.spec.read_mode {
@@ -399,7 +411,7 @@ impl Scanner {
             order_mode: Some(order as i32),
             last_primary_key: open.last_key.clone(),
             row_format_flags: Some(RowFormatFlags::ColumnarLayout as u64),
-            authz_token: self.table.info.authz_token.clone(),
+            authz_token: token.cloned(),
             ..Default::default()
         }
     }

@@ -99,6 +99,7 @@ impl Table {
             fault_tolerant: Some(spec.fault_tolerant),
             batch_size_bytes: Some(spec.batch_bytes),
             replica_selection: Some(replica as i32),
+            authz_token: self.client.shared.authz_tokens.get(self.id()),
             ..Default::default()
         }
     }
@@ -168,6 +169,9 @@ impl Client {
             self.observe_timestamp(seen);
         }
         let table = self.open(TableIdentifierPb { table_id, table_name }).await?;
+        if self.shared.authz_tokens.get(table.id()).is_none() {
+            self.shared.authz_tokens.set(table.id(), token.authz_token.clone());
+        }
         table.scan(table.spec_of(&token)?)
     }
 }

@@ -14,7 +14,6 @@ use super::{Client, cell_text};
 use nyala_common::wire::{partition, schema};
 use nyala_proto::kudu::SchemaPb;
 use nyala_proto::kudu::master::GetTableSchemaResponsePb;
-use nyala_proto::kudu::security::SignedTokenPb;
 
 /// An open table with its schema at the time of opening. Cheap to clone.
 #[derive(Clone)]
@@ -30,7 +29,6 @@ pub(super) struct TableDetails {
     /// Schema as sent in requests, without column ids.
     pub(super) client_schema: SchemaPb,
     pub(super) partition_schema: PartitionSchema,
-    pub(super) authz_token: Option<SignedTokenPb>,
     num_replicas: i32,
     owner: String,
     comment: String,
@@ -51,11 +49,11 @@ impl Table {
             client_schema: schema::schema_to_client_pb(&schema),
             schema,
             partition_schema,
-            authz_token: reply.authz_token.clone(),
             num_replicas: reply.num_replicas(),
             owner: reply.owner().to_string(),
             comment: reply.comment().to_string(),
         };
+        client.shared.authz_tokens.set(&info.id, reply.authz_token.clone());
         Ok(Table { client: client.clone(), info: Arc::new(info) })
     }
 

@@ -11,13 +11,16 @@ use std::time::Duration;
 use super::location_cache::{LocationCache, LocationLookup, ReplicaLocation, TabletLocation};
 use super::master_calls::error_from_rpc;
 use super::{Client, Table};
+use nyala_common::rpc::RpcErrorCodePb;
 use nyala_common::rpc::client::RpcError;
 use nyala_common::wire::errors::error_from_status;
 use nyala_common::wire::partition;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::{
-    GetTableLocationsRequestPb, GetTableLocationsResponsePb, TableIdentifierPb, TabletLocationsPb, TsInfoPb,
+    GetTableLocationsRequestPb, GetTableLocationsResponsePb, GetTableSchemaRequestPb,
+    GetTableSchemaResponsePb, MasterFeatures, TableIdentifierPb, TabletLocationsPb, TsInfoPb,
 };
+use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::tserver::TabletServerErrorPb;
 use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
 
@@ -33,6 +36,8 @@ pub(super) enum TabletCallFailure {
     OtherReplica(Error),
     /// The scanner does not exist any more: open a new one.
     Scanner(Error),
+    /// The authorization token is not accepted: get a new one and repeat.
+    Token(Error),
 }
 
 impl TabletCallFailure {
@@ -41,11 +46,15 @@ impl TabletCallFailure {
             TabletCallFailure::Final(error)
             | TabletCallFailure::Busy(error)
             | TabletCallFailure::OtherReplica(error)
-            | TabletCallFailure::Scanner(error) => error,
+            | TabletCallFailure::Scanner(error)
+            | TabletCallFailure::Token(error) => error,
         }
     }
 
     pub(super) fn of_rpc(error: &RpcError) -> TabletCallFailure {
+        if matches!(error, RpcError::Remote { code: RpcErrorCodePb::ErrorInvalidAuthorizationToken, .. }) {
+            return TabletCallFailure::Token(error_from_rpc(error));
+        }
         let status = error_from_rpc(error);
         match error {
             _ if error.is_busy() => TabletCallFailure::Busy(status),
@@ -165,6 +174,34 @@ impl Client {
             LocationLookup::Tablet(found) if found.partition == tablet.partition => Ok(found),
             _ => Err(Error::not_found(format!("tablet {} of table {} was dropped", tablet.id, table.name()))),
         }
+    }
+
+    /// Replaces a token that a tablet server rejected. Another call may have done so meanwhile.
+    pub(super) async fn renew_authz_token(
+        &self,
+        table: &Table,
+        rejected: Option<&SignedTokenPb>,
+        deadline: Instant,
+    ) -> Result<()> {
+        let tokens = &self.shared.authz_tokens;
+        let _fetching = tokens.fetching.lock().await;
+        let current = tokens.get(table.id());
+        if current.is_some() && current.as_ref() != rejected {
+            return Ok(());
+        }
+        let by_id = TableIdentifierPb { table_id: Some(table.id_bytes()), table_name: None };
+        let request = GetTableSchemaRequestPb { table: by_id };
+        let features = [MasterFeatures::GenerateAuthzToken as u32];
+        let reply: GetTableSchemaResponsePb =
+            self.shared.masters.call("GetTableSchema", &request, deadline, &features).await?;
+        if reply.authz_token.is_none() {
+            return Err(Error::not_authorized(format!(
+                "table {}: the masters give no authorization token, and its tablet servers demand one",
+                table.name()
+            )));
+        }
+        tokens.set(table.id(), reply.authz_token);
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use super::tablet_calls::TabletCallFailure;
 use super::{Client, TABLET_SERVICE, Table};
 use nyala_common::rpc::client::CallOptions;
 use nyala_common::wire::errors::error_from_status;
+use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
 use nyala_proto::kudu::tserver::{WriteRequestPb, WriteResponsePb};
 use nyala_proto::kudu::{ExternalConsistencyMode, RowOperationsPb};
@@ -31,6 +32,16 @@ pub(super) struct WriteBatch {
     pub(super) rows: Bytes,
     pub(super) indirect: Bytes,
     pub(super) consistency: ExternalConsistencyMode,
+}
+
+/// One attempt to write a batch.
+struct WriteAttempt {
+    /// Number of the request, the same in all attempts.
+    request: i64,
+    /// Number of the attempt, from 1.
+    number: u32,
+    failed_replicas: u32,
+    token: Option<SignedTokenPb>,
 }
 
 /// Completes a request number when the request ends for any reason.
@@ -58,13 +69,17 @@ impl Client {
         let number = self.shared.requests.lock().begin();
         let _guard = RequestGuard { client: self, number };
         let mut backoff = Backoff::new(deadline);
-        let mut failed_replicas = 0;
+        let (mut failed_replicas, mut renewals) = (0, 0);
         let what = format!("writing to table {}", table.name());
         loop {
-            match self
-                .try_write(table, &tablet, batch, deadline, (number, backoff.attempts(), failed_replicas))
-                .await
-            {
+            let token = self.shared.authz_tokens.get(table.id());
+            let attempt = WriteAttempt {
+                request: number,
+                number: backoff.attempts() + renewals + 1,
+                failed_replicas,
+                token: token.clone(),
+            };
+            match self.try_write(table, &tablet, batch, deadline, attempt).await {
                 Ok(response) => return Ok(outcome(&response)),
                 Err(TabletCallFailure::OtherReplica(error)) => {
                     self.env().observer.mark("client: write retried at another server");
@@ -77,6 +92,14 @@ impl Client {
                     self.env().observer.mark("client: write retried");
                     backoff.failed(self.env(), &what, error).await?;
                 }
+                Err(TabletCallFailure::Token(error)) => {
+                    // A fresh token that is rejected, too, is retried like a busy server.
+                    if renewals > backoff.attempts() {
+                        backoff.failed(self.env(), &what, error).await?;
+                    }
+                    renewals += 1;
+                    self.renew_authz_token(table, token.as_ref(), deadline).await?;
+                }
                 Err(failure) => return Err(failure.error().context(what)),
             }
         }
@@ -88,12 +111,12 @@ impl Client {
         tablet: &TabletLocation,
         batch: &WriteBatch,
         deadline: Instant,
-        (number, attempts, failed_replicas): (i64, u32, u32),
+        attempt: WriteAttempt,
     ) -> Result<WriteResponsePb, TabletCallFailure> {
         let none = || {
             TabletCallFailure::OtherReplica(Error::not_ready(format!("tablet {} has no replica", tablet.id)))
         };
-        let replica = tablet.replica(failed_replicas).ok_or_else(none)?;
+        let replica = tablet.replica(attempt.failed_replicas).ok_or_else(none)?;
         let request = WriteRequestPb {
             tablet_id: Bytes::copy_from_slice(tablet.id.as_bytes()),
             schema: Some(table.info.client_schema.clone()),
@@ -103,10 +126,10 @@ impl Client {
             }),
             external_consistency_mode: Some(batch.consistency as i32),
             propagated_timestamp: self.observed_timestamp(),
-            authz_token: table.info.authz_token.clone(),
+            authz_token: attempt.token,
             ..Default::default()
         };
-        let request_id = Some(self.shared.requests.lock().id(number, i64::from(attempts) + 1));
+        let request_id = Some(self.shared.requests.lock().id(attempt.request, i64::from(attempt.number)));
         let options = CallOptions { features: Vec::new(), request_id };
         let until = self.attempt_deadline(deadline);
         let server = self.server(&replica.address);
