@@ -120,7 +120,7 @@ fn flags_of_missing_features_are_rejected() {
             "line 2: keytab_file: there is no Kerberos (given /etc/kudu.keytab, accepted nothing); leave it out,",
         ),
         (&["master", &wal, "--rpc-certificate-file=/etc/cert.pem"], "rpc_private_key_file: not given; give"),
-        (&["tserver", &wal, "--tserver_enforce_access_control"], "(given true, accepted false)"),
+        (&["master", &wal, "--ranger_config_path=/etc/ranger"], "(given /etc/ranger, accepted nothing)"),
         (
             &["master", &wal, "--time_source=builtin"],
             "(given builtin, accepted auto, system or system_unsync); keep",

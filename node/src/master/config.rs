@@ -8,6 +8,7 @@ use engine::catalog::CatalogConfig;
 use engine::config::TabletConfig;
 use engine::raft::RaftOptions;
 
+use super::authz::AuthzConfig;
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
 use crate::server::security::SecuritySettings;
@@ -77,6 +78,8 @@ pub struct MasterConfig {
     pub rpc: RpcConfig,
     /// Certificates, tokens and access lists; `None`: every user may call every method, in plain text.
     pub security: Option<SecuritySettings>,
+    /// Rights on tables, and tokens that state them.
+    pub authz: AuthzConfig,
     /// Flags of the process, as GenericService lists them.
     pub flags: Arc<Flags>,
 }
@@ -125,20 +128,21 @@ impl MasterConfig {
             page_cache_bytes: 64 << 20,
             rpc: RpcConfig { queue_length: 100, concurrency: 10, ..RpcConfig::default() },
             security: None,
+            authz: AuthzConfig::default(),
             flags: Arc::new(Flags::new()),
         }
     }
 }
 
-/// Features that clients may require (`MasterFeatures`). GENERATE_AUTHZ_TOKEN (5) is missing, because tablet servers
-/// ask for no tokens.
-const FEATURES: [u32; 10] = [1, 2, 3, 4, 6, 7, 8, 9, 10, 11];
+/// Features that clients may require (`MasterFeatures`).
+const FEATURES: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
 
 impl MasterConfig {
     /// Returns the offered features: all except those switched off.
     pub(super) fn features(&self) -> Vec<u32> {
         let offered = |feature: &u32| match feature {
             3 => self.support_connect_to_master,
+            5 => self.authz.tokens && self.security.is_some(),
             7 | 9 => self.support_ignore_operations,
             8 => self.support_range_hash,
             10 => self.support_immutable_columns,

@@ -1,12 +1,16 @@
 //! Calls that change the catalog.
 
-use engine::catalog::{CatalogCommand, CommandReply, Heartbeat, HeartbeatReply, ServerStateChange};
+use engine::catalog::{
+    AlterTable, CatalogCommand, CommandReply, Heartbeat, HeartbeatReply, ServerStateChange,
+};
 use engine::error::Error;
 use engine::ids::{TableId, Uuid};
 
 use super::admission::{ClockOffset, TserverAdmission};
+use super::authz::TableQuestion;
+use super::authz_calls::unauthorized;
 use super::leadership::{CatalogUnavailable, absent};
-use super::proto::{self, id, refusal_to_pb, table_ref};
+use super::proto::{self, id, refusal_to_pb};
 use super::service::{MasterErrorReply, MasterService, master_error, unavailable};
 use nyala_common::rpc::Call;
 use nyala_proto::kudu::consensus::replica_management_info_pb::ReplacementScheme;
@@ -27,6 +31,7 @@ impl MasterService {
         call: &Call,
         request: CreateTableRequestPb,
     ) -> Result<CreateTableResponsePb> {
+        self.authorize_create(call, &request.name, request.owner.as_deref())?;
         let mut create = proto::create_table(&request).map_err(|refusal| refusal_to_pb(&refusal))?;
         let flags = &self.config.flags;
         // The flag may have changed since the start, from which the catalog has its own default.
@@ -46,7 +51,15 @@ impl MasterService {
         call: &Call,
         request: &AlterTableRequestPb,
     ) -> Result<(TableId, u32)> {
+        let new_owner = request.new_table_owner.is_some();
+        let question = TableQuestion::Alter { new_name: request.new_table_name.as_deref(), new_owner };
+        let table = self.table(call, &request.table, question).await?;
+        let limits = request.disk_size_limit.is_some() || request.row_count_limit.is_some();
+        if limits && !self.identity.access().is_privileged(&call.user) {
+            return Err(unauthorized());
+        }
         let alter = proto::alter_table(request).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let alter = AlterTable { table, ..alter };
         match self.run(call, CatalogCommand::Alter(Box::new(alter))).await? {
             CommandReply::Altered { table, version } => Ok((table, version)),
             other => Err(invalid(Error::aborted(format!("unexpected reply to an alteration: {other:?}")))),
@@ -58,7 +71,7 @@ impl MasterService {
         call: &Call,
         request: DeleteTableRequestPb,
     ) -> Result<DeleteTableResponsePb> {
-        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let table = self.table(call, &request.table, TableQuestion::Drop).await?;
         self.run(call, CatalogCommand::Delete { table, reserve_seconds: request.reserve_seconds }).await?;
         Ok(DeleteTableResponsePb { error: None })
     }
@@ -68,7 +81,10 @@ impl MasterService {
         call: &Call,
         request: RecallDeletedTableRequestPb,
     ) -> Result<RecallDeletedTableResponsePb> {
-        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let table = self.table(call, &request.table, TableQuestion::Drop).await?;
+        if let Some(name) = &request.new_table_name {
+            self.authorize_create(call, name, None)?;
+        }
         self.run(call, CatalogCommand::Recall { table, new_name: request.new_table_name }).await?;
         Ok(RecallDeletedTableResponsePb { error: None })
     }
@@ -130,10 +146,12 @@ impl MasterService {
         Ok(UnregisterTServerResponsePb { error: None })
     }
 
-    /// Does nothing: there is no external authority whose decisions are cached.
-    pub(super) fn refresh_authz_cache(&self) -> Result<RefreshAuthzCacheResponsePb> {
-        let message = "this master keeps no authorization cache: it asks no outside authority";
-        Err(invalid(Error::unsupported(message)))
+    /// Reads the policy file at once.
+    pub(super) async fn refresh_authz_cache(&self) -> Result<RefreshAuthzCacheResponsePb> {
+        let message = "this master has no policy whose file it could read (no authz_policy_file)";
+        let policy = self.authorizer.policy_file().ok_or_else(|| invalid(Error::unsupported(message)))?;
+        policy.reload(&self.env).await.map_err(invalid)?;
+        Ok(RefreshAuthzCacheResponsePb { error: None })
     }
 
     pub(super) async fn ts_heartbeat(

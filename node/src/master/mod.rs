@@ -12,6 +12,8 @@
 //! ([`known_tservers`]) and send clients to the leader.
 
 mod admission;
+mod authz;
+mod authz_calls;
 mod auto_join;
 pub mod catalog_loop;
 mod cluster_init;
@@ -49,6 +51,8 @@ use futures_util::future::{Either, select};
 use tokio::sync::Notify;
 
 use self::admission::TserverAdmission;
+use self::authz::Authorizer;
+pub(crate) use self::authz::{AuthzConfig, PolicyFile};
 use self::catalog_loop::{CatalogGauges, CatalogHandle};
 use self::cluster_init::InitialConfig;
 pub use self::config::MasterConfig;
@@ -237,6 +241,11 @@ impl SystemTabletStartup {
         let checked = admission.clone();
         self.common.checks.register(move |checks| checks.push(checked.check()));
         self.tasks.lock().push(self.env.spawn("copy sessions", copies.clone().expire()));
+        if let Some(policy) = self.config.authz.policy.clone() {
+            let checked = policy.clone();
+            self.common.checks.register(move |checks| checks.push(checked.check()));
+            self.tasks.lock().push(self.env.spawn("policy", policy.watch(self.env.clone())));
+        }
         let service = Arc::new(MasterService {
             env: self.env.clone(),
             status: self.common.status.clone(),
@@ -247,6 +256,7 @@ impl SystemTabletStartup {
             locator,
             identity: self.identity.clone(),
             secrets: self.secrets.clone(),
+            authorizer: Arc::new(Authorizer::new(self.config.authz.clone())),
             caller: self.caller.clone(),
             config: service_config(&self.config),
         });

@@ -9,8 +9,10 @@ use engine::catalog::{
 use engine::error::Error;
 use engine::ids::{PeerId, Uuid};
 
-use super::proto::{host_port_to_pb, id, refusal_to_pb, registration_to_pb, table_ref};
+use super::authz::TableQuestion;
+use super::proto::{host_port_to_pb, id, registration_to_pb};
 use super::service::{MasterErrorReply, MasterService};
+use nyala_common::rpc::Call;
 use nyala_common::wire::errors::status_from_error;
 use nyala_common::wire::partition;
 use nyala_common::wire::schema::schema_to_pb;
@@ -26,35 +28,45 @@ type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
 impl MasterService {
     pub(super) async fn is_create_table_done(
         &self,
+        call: &Call,
         request: IsCreateTableDoneRequestPb,
     ) -> Result<IsCreateTableDoneResponsePb> {
-        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let table = self.table(call, &request.table, TableQuestion::Metadata).await?;
         let done = self.read(move |catalog, _| catalog.is_created(&table)).await?;
         Ok(IsCreateTableDoneResponsePb { error: None, done: Some(done) })
     }
 
     pub(super) async fn is_alter_table_done(
         &self,
+        call: &Call,
         request: IsAlterTableDoneRequestPb,
     ) -> Result<IsAlterTableDoneResponsePb> {
-        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let table = self.table(call, &request.table, TableQuestion::Metadata).await?;
         let (version, done) = self.read(move |catalog, _| catalog.is_altered(&table)).await?;
         Ok(IsAlterTableDoneResponsePb { error: None, schema_version: Some(version), done: Some(done) })
     }
 
     pub(super) async fn get_table_schema(
         &self,
+        call: &Call,
         request: GetTableSchemaRequestPb,
     ) -> Result<GetTableSchemaResponsePb> {
-        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
-        self.read(move |catalog, _| catalog.table(&table).map(table_schema)).await
+        let table = self.table(call, &request.table, TableQuestion::Metadata).await?;
+        let (authorizer, user) = (self.authorizer.clone(), call.user.clone());
+        let look = move |catalog: &Catalog, _| {
+            let table = catalog.table(&table)?;
+            Ok((authorizer.privilege(&user, &table), table_schema(table)))
+        };
+        let (privilege, response) = self.read(look).await?;
+        Ok(GetTableSchemaResponsePb { authz_token: self.authz_token(call, privilege)?, ..response })
     }
 
     pub(super) async fn get_table_statistics(
         &self,
+        call: &Call,
         request: GetTableStatisticsRequestPb,
     ) -> Result<GetTableStatisticsResponsePb> {
-        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let table = self.table(call, &request.table, TableQuestion::Statistics).await?;
         let mut sum = self.read(move |catalog, _| catalog.statistics(&table)).await?;
         if let Some((disk_bytes, live_rows)) = self.mock_sizes() {
             (sum.disk_bytes, sum.live_rows) = (disk_bytes, Some(live_rows));
@@ -77,12 +89,13 @@ impl MasterService {
 
     pub(super) async fn get_table_locations(
         &self,
+        call: &Call,
         request: GetTableLocationsRequestPb,
     ) -> Result<GetTableLocationsResponsePb> {
         if !self.config.lookup_delay.is_zero() {
             self.env.sleep(self.config.lookup_delay).await;
         }
-        let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        let table = self.table(call, &request.table, TableQuestion::Metadata).await?;
         let ttl_millis = Some(self.config.locations_ttl_ms);
         self.read(move |catalog, _| {
             let start = partition_key(&request.partition_key_start, &request.key_start);
@@ -104,14 +117,23 @@ impl MasterService {
 
     pub(super) async fn get_tablet_locations(
         &self,
+        call: &Call,
         request: GetTabletLocationsRequestPb,
     ) -> Result<GetTabletLocationsResponsePb> {
+        let (authorizer, user) = (self.authorizer.clone(), call.user.clone());
+        let sees_all = self.identity.access().is_privileged(&user);
         self.read(move |catalog, _| {
             let voters_only = request.replica_type_filter() != ReplicaTypeFilter::AnyReplica;
             let mut builder = Locations::new(catalog, voters_only, request.intern_ts_infos_in_response());
             let mut response = GetTabletLocationsResponsePb::default();
+            let sees = |tablet: &TabletEntry<'_>| {
+                let table = catalog.table(&TableRef::by_id(tablet.record.table));
+                sees_all || table.is_ok_and(|table| authorizer.lists(&user, &table))
+            };
             for tablet_id in &request.tablet_ids {
-                match find_tablet(catalog, tablet_id) {
+                let found = find_tablet(catalog, tablet_id);
+                let hidden = || Error::not_authorized("Unauthorized action");
+                match found.and_then(|tablet| if sees(&tablet) { Ok(tablet) } else { Err(hidden()) }) {
                     Ok(tablet) => response.tablet_locations.push(builder.tablet(tablet)),
                     Err(error) => response.errors.push(get_tablet_locations_response_pb::Error {
                         tablet_id: tablet_id.clone(),
@@ -125,19 +147,25 @@ impl MasterService {
         .await
     }
 
-    pub(super) async fn list_tables(&self, request: ListTablesRequestPb) -> Result<ListTablesResponsePb> {
+    pub(super) async fn list_tables(
+        &self,
+        call: &Call,
+        request: ListTablesRequestPb,
+    ) -> Result<ListTablesResponsePb> {
         // All tables are ordinary ones: there is no transaction status table.
         let ordinary = TableTypePb::DefaultTable as i32;
         if !request.type_filter.is_empty() && !request.type_filter.contains(&ordinary) {
             return Ok(ListTablesResponsePb::default());
         }
         let mock_rows = self.mock_sizes().map(|(_, rows)| rows);
+        let (authorizer, user) = (self.authorizer.clone(), call.user.clone());
         self.read(move |catalog, _| {
             let soft_deleted = request.show_soft_deleted();
             let with_partitions = request.list_tablet_with_partition();
             let wanted = |table: &TableEntry<'_>| {
                 let hidden = matches!(table.record.state, TableLifecycle::SoftDeleted { .. });
-                hidden == soft_deleted && table.record.name.contains(request.name_filter())
+                let named = table.record.name.contains(request.name_filter());
+                hidden == soft_deleted && named && authorizer.lists(&user, table)
             };
             let tables = catalog.tables().filter(wanted);
             let info = |table| {
@@ -150,9 +178,11 @@ impl MasterService {
         .await
     }
 
-    pub(super) async fn list_in_flight_tables(&self) -> Result<ListInFlightTablesResponsePb> {
-        self.read(|catalog, _| {
-            let tables = catalog.tables().filter_map(|table| in_flight(catalog, table)).collect();
+    pub(super) async fn list_in_flight_tables(&self, call: &Call) -> Result<ListInFlightTablesResponsePb> {
+        let (authorizer, user) = (self.authorizer.clone(), call.user.clone());
+        self.read(move |catalog, _| {
+            let seen = catalog.tables().filter(|table| authorizer.lists(&user, table));
+            let tables = seen.filter_map(|table| in_flight(catalog, table)).collect();
             Ok(ListInFlightTablesResponsePb { error: None, tables })
         })
         .await

@@ -18,7 +18,7 @@ use engine::catalog::{
     TokenKeyRecord,
 };
 use engine::error::{Error, Result};
-use nyala_proto::kudu::security::{SignedTokenPb, TokenSigningPublicKeyPb};
+use nyala_proto::kudu::security::{SignedTokenPb, TablePrivilegePb, TokenSigningPublicKeyPb};
 use zeroize::Zeroizing;
 
 use super::catalog_loop::CatalogHandle;
@@ -128,6 +128,11 @@ impl MasterSecrets {
     /// Signs that a connection's user is `user`. `None` if this master does not lead.
     pub(super) fn authn_token(&self, user: &str) -> Option<SignedTokenPb> {
         self.active()?.signer.authn(user, self.now_s())
+    }
+
+    /// Signs the privileges of `user` on one table. `None` if this master does not lead.
+    pub(super) fn authz_token(&self, user: &str, privilege: TablePrivilegePb) -> Option<SignedTokenPb> {
+        self.active()?.signer.authz(user, privilege, self.now_s())
     }
 
     fn now_s(&self) -> i64 {

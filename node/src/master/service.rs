@@ -3,12 +3,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use engine::catalog::{Catalog, CatalogCommand, CatalogError, CommandReply};
+use engine::catalog::{Catalog, CatalogCommand, CatalogError, CommandReply, TableRef};
 use engine::error::Error;
 use engine::time::ClockReading;
 use prost::Message;
 
 use super::admission::TserverAdmission;
+use super::authz::{Authorizer, TableQuestion};
 use super::catalog_loop::CatalogHandle;
 use super::known_tservers::KnownTservers;
 use super::leadership::{CatalogUnavailable, LeadershipHandle, absent};
@@ -54,6 +55,7 @@ pub(super) struct MasterService {
     pub(super) locator: LocationResolver,
     pub(super) identity: Arc<ServerIdentity>,
     pub(super) secrets: Arc<MasterSecrets>,
+    pub(super) authorizer: Arc<Authorizer>,
     /// Name and credentials of calls to other servers.
     pub(super) caller: RpcCaller,
     pub(super) config: MasterServiceConfig,
@@ -122,23 +124,23 @@ service_methods! {
     "GetMasterRegistration" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
         reply(service.get_master_registration().await),
     "GetTableLocations" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
-        reply(service.get_table_locations(call.decode()?).await),
+        reply(service.get_table_locations(&call, call.decode()?).await),
     "GetTableSchema" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
-        reply(service.get_table_schema(call.decode()?).await),
+        reply(service.get_table_schema(&call, call.decode()?).await),
     "GetTableStatistics" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
-        reply(service.get_table_statistics(call.decode()?).await),
+        reply(service.get_table_statistics(&call, call.decode()?).await),
     "GetTabletLocations" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
-        reply(service.get_tablet_locations(call.decode()?).await),
+        reply(service.get_tablet_locations(&call, call.decode()?).await),
     "IsAlterTableDone" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
-        reply(service.is_alter_table_done(call.decode()?).await),
+        reply(service.is_alter_table_done(&call, call.decode()?).await),
     "IsCreateTableDone" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
-        reply(service.is_create_table_done(call.decode()?).await),
+        reply(service.is_create_table_done(&call, call.decode()?).await),
     "ListInFlightTables" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
-        reply(service.list_in_flight_tables().await),
+        reply(service.list_in_flight_tables(&call).await),
     "ListMasters" { role: MethodRole::Client, tracked: false, required: &[] } =>
         reply(service.list_masters().await),
     "ListTables" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
-        reply(service.list_tables(call.decode()?).await),
+        reply(service.list_tables(&call, call.decode()?).await),
     "ListTabletServers" { role: MethodRole::Client, tracked: false, required: &[] } =>
         reply(service.list_tablet_servers(call.decode()?).await),
     "Ping" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
@@ -146,7 +148,7 @@ service_methods! {
     "RecallDeletedTable" { role: MethodRole::Client, tracked: false, required: &[1] } =>
         reply(service.recall_deleted_table(&call, call.decode()?).await),
     "RefreshAuthzCache" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
-        reply(service.refresh_authz_cache()),
+        reply(service.refresh_authz_cache().await),
     "RemoveMaster" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
         reply(service.remove_master(call.decode()?).await),
     "ReplaceTablet" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
@@ -195,6 +197,17 @@ impl MasterService {
         result.map_err(|error| unavailable(&error))?.map_err(|refusal| refusal_to_pb(&refusal))
     }
 
+    /// Returns the table that a request names, if the caller may do this with it.
+    pub(super) async fn table(
+        &self,
+        call: &Call,
+        table: &TableIdentifierPb,
+        question: TableQuestion<'_>,
+    ) -> Result<TableRef> {
+        let table = table_ref(table).map_err(|refusal| refusal_to_pb(&refusal))?;
+        self.authorize(call, table, question).await
+    }
+
     /// Reads the catalog; `look` runs in its loop.
     pub(super) async fn read<R: Send + 'static>(
         &self,
@@ -214,7 +227,7 @@ impl MasterService {
                 response.schema_version = Some(version);
             }
             Err(error) => {
-                let table = table_ref(&request.table).map_err(|refusal| refusal_to_pb(&refusal));
+                let table = self.table(call, &request.table, TableQuestion::Metadata).await;
                 if let Ok(table) = table {
                     let found =
                         self.read(move |catalog, _| catalog.table(&table).map(|found| found.id)).await;

@@ -22,9 +22,9 @@ const PASSWORDS: Missing = Missing {
     fault: "stored keys have no password",
     action: "leave it out, and protect the files by their permissions",
 };
-const AUTHORIZATION: Missing = Missing {
-    fault: "access is controlled by user and method, not by table",
-    action: "leave it out, and name the users who may call anything with user_acl and superuser_acl",
+const RANGER: Missing = Missing {
+    fault: "rights are not asked of Apache Ranger",
+    action: "leave it out, and write the rights into a file (authz_policy_file)",
 };
 const WEB: Missing = Missing {
     fault: "the web port is in plain text and open to every client",
@@ -57,16 +57,7 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("rpc_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     F::text("ipki_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     // Authorization.
-    F::text("trusted_user_acl", Only(&[""], AUTHORIZATION), "", "access is not controlled by table"),
-    F::bool(
-        "tserver_enforce_access_control",
-        Only(&["false"], AUTHORIZATION),
-        "false",
-        "access is not controlled by table",
-    )
-    .of(TabletServer),
-    F::text("ranger_config_path", Only(&[""], AUTHORIZATION), "", "access is not controlled by table")
-        .of(Master),
+    F::text("ranger_config_path", Only(&[""], RANGER), "", "rights come from authz_policy_file").of(Master),
     F::text("tsk_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     // The web port.
     F::text("webserver_certificate_file", Only(&[""], WEB), "", "there is no TLS"),
@@ -115,8 +106,6 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::number("ipki_server_key_size", Inert, "2048", "keys are of the curve P-256").tagged(EXPERIMENTAL),
     F::number("ipki_ca_key_size", Inert, "2048", "keys are of the curve P-256").tagged(EXPERIMENTAL),
     F::number("tsk_num_rsa_bits", Inert, "2048", "keys are Ed25519").tagged(EXPERIMENTAL),
-    F::fraction("tserver_inject_invalid_authz_token_ratio", Inert, "0", "no faults are injected")
-        .tagged(UNSAFE),
     F::fraction("rpc_inject_invalid_authn_token_ratio", Inert, "0", "no faults are injected").tagged(UNSAFE),
     F::bool("txn_manager_enabled", Inert, "false", "there are no transactions").of(Master),
     F::bool("enable_txn_system_client_init", Inert, "false", "there are no transactions").of(TabletServer),

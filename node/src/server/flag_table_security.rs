@@ -2,9 +2,12 @@
 //! server would be shown without protecting anything.
 
 use super::flags::Class::{Effective, Safeguard};
+use super::flags::FlagScope::{Master, TabletServer};
 use super::flags::FlagSpec;
 
 const STABLE: &[&str] = &["stable"];
+const HIDDEN: &[&str] = &["hidden"];
+const UNSAFE: &[&str] = &["unsafe", "hidden"];
 const EXPERIMENTAL: &[&str] = &["experimental"];
 
 /// Ten years.
@@ -110,7 +113,7 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "authz_token_validity_seconds",
         Effective,
         "300",
-        "validity of authorization tokens, in seconds; none are issued yet, so only token keys live longer by it",
+        "validity of authorization tokens, in seconds; a changed right takes effect after it at the latest",
     )
     .within(1, SECONDS_MAX),
     F::number(
@@ -120,4 +123,52 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "interval at which the masters make a new key that signs tokens, in seconds",
     )
     .within(1, SECONDS_MAX),
+    F::bool(
+        "tserver_enforce_access_control",
+        Safeguard,
+        "false",
+        "requires an authorization token of a master for reads and writes, and checks it by table, column and kind of \
+        row",
+    )
+    .of(TabletServer),
+    F::text(
+        "authz_policy_file",
+        Safeguard,
+        "",
+        "TOML file with the users' rights on databases, tables and columns; without it every user may use all tables",
+    )
+    .of(Master)
+    .tagged(STABLE),
+    F::number(
+        "authz_policy_reload_interval_seconds",
+        Safeguard,
+        "10",
+        "interval at which authz_policy_file is read again, in seconds",
+    )
+    .within(1, 86_400)
+    .of(Master),
+    F::text(
+        "trusted_user_acl",
+        Safeguard,
+        "",
+        "users to whom authz_policy_file does not apply: names separated by commas",
+    )
+    .of(Master),
+    F::bool(
+        "master_support_authz_tokens",
+        Effective,
+        "true",
+        "gives clients that open a table a token with their rights to it",
+    )
+    .of(Master)
+    .tagged(HIDDEN),
+    F::fraction(
+        "tserver_inject_invalid_authz_token_ratio",
+        Effective,
+        "0",
+        "for tests: share of valid authorization tokens that are rejected",
+    )
+    .of(TabletServer)
+    .tagged(UNSAFE)
+    .runtime(),
 ];

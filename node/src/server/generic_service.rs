@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(set("fs_wal_dir", "x", true), (Code::Success, Some(String::new())));
         assert_eq!(set("fs_wall_dir", "x", true), (Code::NoSuchFlag, None));
         // A rejected protection is not even shown as set.
-        assert_eq!(set("tserver_enforce_access_control", "true", true), (Code::BadValue, None));
+        assert_eq!(set("tserver_enforce_access_control", "false", true), (Code::NotSafe, None));
         assert_eq!(set("rpc_encryption", "required", true), (Code::NotSafe, None));
         assert_eq!(set("encrypt_data_at_rest", "true", true), (Code::BadValue, None));
         assert_eq!(flags.text("rpc_encryption"), "optional");

@@ -17,9 +17,10 @@ use crate::config::{self, ServerAddresses};
 use crate::dirs::ServerKind;
 use crate::hosting::copy::CopyConfig;
 use crate::hosting::space::{SpaceReserve, SpaceReserves};
-use crate::master::{self, MasterConfig, RunningMaster};
+use crate::master::{self, AuthzConfig, MasterConfig, PolicyFile, RunningMaster};
 use crate::tserver::{self, RunningTserver, TserverConfig};
 use nyala_common::env::Env;
+use nyala_common::security::acl::AccessList;
 use nyala_proto::kudu::HostPortPb;
 
 /// A running server of either kind.
@@ -267,8 +268,22 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
         tablet: TabletConfig { cell_bytes_max: config.tablet.cell_bytes_max, ..tablet(flags, config.tablet) },
         rpc: config::rpc(flags)?,
         security: Some(security::settings(env, flags)?),
+        authz: authz(env, flags)?,
         flags: flags.clone(),
         ..config
+    })
+}
+
+/// Returns the rights on tables. Reads the policy file.
+fn authz(env: &Env, flags: &Flags) -> Result<AuthzConfig> {
+    let path = flags.text("authz_policy_file");
+    let interval = Duration::from_secs(flags.number("authz_policy_reload_interval_seconds"));
+    let policy = (!path.is_empty()).then(|| PolicyFile::open(env, &path, interval)).transpose()?;
+    let trusted = AccessList::parse(&flags.text("trusted_user_acl"));
+    Ok(AuthzConfig {
+        policy,
+        trusted: trusted.map_err(|error| error.context("trusted_user_acl"))?,
+        tokens: flags.bool("master_support_authz_tokens"),
     })
 }
 

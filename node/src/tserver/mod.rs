@@ -35,6 +35,7 @@ pub mod scanners;
 pub mod server;
 mod space_moves;
 mod start_copy;
+mod table_access;
 pub mod tablet_service;
 mod write;
 

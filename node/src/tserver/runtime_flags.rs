@@ -8,6 +8,7 @@ use engine::config::TabletConfig;
 use engine::error::Result;
 
 use super::config::TserverConfig;
+use nyala_common::env::Env;
 
 /// Values of the flags that SetFlag changes, read at each use.
 pub struct RuntimeFlags {
@@ -16,6 +17,8 @@ pub struct RuntimeFlags {
     batch_bytes_default: Arc<AtomicU64>,
     batch_bytes_max: Arc<AtomicU64>,
     batch_delay_ms: Arc<AtomicU64>,
+    /// Bits of an `f64`.
+    invalid_token_ratio: Arc<AtomicU64>,
     flush_secs: Changed,
     flush_mb: Changed,
 }
@@ -56,6 +59,7 @@ impl RuntimeFlags {
             )?,
             batch_bytes_max: follow("scanner_max_batch_size_bytes", config.scan_batch_bytes_max as u64)?,
             batch_delay_ms: flags.live("scanner_inject_latency_on_each_batch_ms"),
+            invalid_token_ratio: flags.live("tserver_inject_invalid_authz_token_ratio"),
             flush_secs: Changed::new(flags.live("flush_threshold_secs")),
             flush_mb: Changed::new(flags.live("flush_threshold_mb")),
         })
@@ -87,6 +91,12 @@ impl RuntimeFlags {
             |setting: &AtomicU64| usize::try_from(setting.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         let requested = requested.map_or_else(|| read(&self.batch_bytes_default), |bytes| bytes as usize);
         requested.min(read(&self.batch_bytes_max))
+    }
+
+    /// Returns true for the share of valid authorization tokens that a test wants to be rejected.
+    pub fn rejects_token(&self, env: &Env) -> bool {
+        let ratio = f64::from_bits(self.invalid_token_ratio.load(Ordering::Relaxed));
+        ratio > 0.0 && env.rng.next_u64() as f64 / (u64::MAX as f64) < ratio
     }
 
     /// Returns the delay of each scan batch, for tests.

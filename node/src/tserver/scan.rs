@@ -26,6 +26,7 @@ use super::scan_log::ScanState;
 use super::scan_spec::{self, ParsedScan, SnapshotMode};
 use super::scanners::ScannerError;
 use super::server::TabletServer;
+use super::table_access::{self, TableAccess};
 use crate::hosting::memory_pressure::ReplyReservation;
 use crate::hosting::replica::ReplicaHandle;
 use crate::hosting::tablet_entry::TabletEntry;
@@ -121,7 +122,8 @@ async fn begin_scan(
         return Err(ScannerError::WrongSequence(0).into());
     }
     let began = server.env.now().mono;
-    let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes).await?;
+    let access = table_access::access(server, call, new.authz_token.as_ref()).map_err(ScanError::Rpc)?;
+    let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes, &access).await?;
     let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
     let (mut scanner, mut sidecars) = (scanner, Vec::new());
     let has_more = match server.runtime_flags.batch_bytes(request.batch_size_bytes) {
@@ -205,6 +207,7 @@ async fn open(
     call: &Call,
     new: &NewScanRequestPb,
     batch_bytes: Option<u32>,
+    access: &TableAccess,
 ) -> Result<(OpenScanner, Option<Timestamp>), ScanError> {
     let entry = server.tablets.find(&new.tablet_id)?;
     let replica = entry.running()?;
@@ -213,8 +216,10 @@ async fn open(
         server.env.observer.mark("scan call: rejected by a quiescing server");
         return Err(TabletError::new(code, status, "Tablet server is quiescing").into());
     }
+    access.check_table(entry.meta.table).map_err(ScanError::Rpc)?;
     let columns = replica.tablet().schema();
-    let mut parsed = scan_spec::parse(new, &columns)?;
+    let asked = RequestedScan { new, access, method: call.method };
+    let mut parsed = asked.parse(&columns)?;
     let small = batch_bytes.is_some_and(|bytes| (1..SMALL_BATCH_BYTES).contains(&bytes));
     parsed.spec.block_rows_max = small.then_some(SMALL_BLOCK_ROWS);
     server.env.observer.mark(match parsed.read_at {
@@ -225,7 +230,7 @@ async fn open(
     });
     let snapshot = choose_snapshot(server, call, &entry, &replica, &parsed).await?;
     replica.metrics().scan_started();
-    let (parsed, scan) = start(server, &replica, new, snapshot, (parsed, columns)).await?;
+    let (parsed, scan) = start(server, &replica, asked, snapshot, (parsed, columns)).await?;
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, layout, .. } = parsed;
     let log = server.scan_log.begin(entry, call.user.clone(), &spec, projection.clone());
@@ -233,12 +238,30 @@ async fn open(
     Ok((scanner, snapshot))
 }
 
-/// Starts a scan that was parsed for a schema of the tablet. It is parsed again if the tablet has another one since:
-/// while the scan waited for its snapshot, the name of a column may have come to mean another column, or none.
+/// A requested scan, and what its caller may read.
+#[derive(Clone, Copy)]
+pub(super) struct RequestedScan<'a> {
+    pub new: &'a NewScanRequestPb,
+    pub access: &'a TableAccess,
+    /// Method of the call.
+    pub method: &'static str,
+}
+
+impl RequestedScan<'_> {
+    /// Checks access and parses, both by the same schema.
+    fn parse(&self, schema: &Schema) -> Result<ParsedScan, ScanError> {
+        self.access.check_scan(self.new, schema, self.method).map_err(ScanError::Rpc)?;
+        Ok(scan_spec::parse(self.new, schema)?)
+    }
+}
+
+/// Starts a scan that was parsed for a schema of the tablet. It is checked and parsed again if the tablet has another
+/// one since: while the scan waited for its snapshot, the name of a column may have come to mean another column, or
+/// none.
 pub(super) async fn start(
     server: &TabletServer,
     replica: &ReplicaHandle,
-    new: &NewScanRequestPb,
+    asked: RequestedScan<'_>,
     snapshot: Option<Timestamp>,
     (mut parsed, mut columns): (ParsedScan, Arc<Schema>),
 ) -> Result<(ParsedScan, Scan), ScanError> {
@@ -254,7 +277,7 @@ pub(super) async fn start(
             return Ok((parsed, scan));
         }
         server.env.observer.mark("scan call: schema changed while opening");
-        (parsed, columns) = (scan_spec::parse(new, &current)?, current);
+        (parsed, columns) = (asked.parse(&current)?, current);
         parsed.spec.block_rows_max = block_rows_max;
     }
 }
@@ -500,7 +523,9 @@ async fn checksum_batch(
     let limit = server.runtime_flags.batch_bytes(request.batch_size_bytes).max(1);
     let (id, mut scanner, mut sum) = match (&request.new_request, &request.continue_request) {
         (Some(new), None) => {
-            let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes).await?;
+            let access = table_access::checksum_access(server, call, new.authz_token.as_ref());
+            let access = access.map_err(ScanError::Rpc)?;
+            let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes, &access).await?;
             response.snap_timestamp = snapshot.map(|at| at.0);
             (None, scanner, 0)
         }

@@ -8,9 +8,10 @@ use engine::tablet::KeyRange;
 use engine::tablet::superblock::Superblock;
 
 use super::consensus_host;
+use super::scan::ScanError;
 use super::scan_spec;
 use super::server::TabletServer;
-use super::{scan, write};
+use super::{scan, table_access, write};
 use crate::hosting::tablet_entry::TabletEntry;
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
@@ -48,7 +49,7 @@ service_methods! {
     "ListTablets" { role: MethodRole::ClientUnlessFineGrained, tracked: false, required: &[] } =>
         Reply::message(&list_tablets(&service.0, &call.decode()?)),
     "SplitKeyRange" { role: MethodRole::Client, tracked: false, required: &[1] } =>
-        split_key_range(&service.0, &call.decode()?).await,
+        split_key_range(&service.0, &call).await,
     "Checksum" { role: MethodRole::Client, tracked: false, required: &[] } =>
         scan::checksum(&service.0, call).await,
 }
@@ -138,29 +139,40 @@ pub fn status(entry: &TabletEntry) -> TabletStatusPb {
     }
 }
 
-async fn split_key_range(server: &TabletServer, request: &SplitKeyRangeRequestPb) -> Reply {
-    let response = match key_ranges(server, request).await {
+async fn split_key_range(server: &TabletServer, call: &Call) -> Reply {
+    let request = match call.decode::<SplitKeyRangeRequestPb>() {
+        Ok(request) => request,
+        Err(reply) => return reply,
+    };
+    let response = match key_ranges(server, call, &request).await {
         Ok(ranges) => SplitKeyRangeResponsePb { error: None, ranges },
-        Err(error) if error.is_busy() => return Reply::too_busy(error.to_string()),
-        Err(error) => SplitKeyRangeResponsePb { error: Some(error.to_pb()), ranges: Vec::new() },
+        Err(ScanError::Rpc(reply)) => return reply,
+        Err(ScanError::Tablet(error)) => {
+            SplitKeyRangeResponsePb { error: Some(error.to_pb()), ranges: Vec::new() }
+        }
     };
     Reply::message(&response)
 }
 
 async fn key_ranges(
     server: &TabletServer,
+    call: &Call,
     request: &SplitKeyRangeRequestPb,
-) -> Result<Vec<KeyRangePb>, TabletError> {
+) -> Result<Vec<KeyRangePb>, ScanError> {
     let entry = server.tablets.find(&request.tablet_id)?;
     let replica = entry.running()?;
     let schema = replica.tablet().schema();
+    let access = table_access::access(server, call, request.authz_token.as_ref());
+    let access = access.and_then(|access| access.check_table(entry.meta.table).map(|()| access));
+    access.and_then(|access| access.check_split(request, &schema)).map_err(ScanError::Rpc)?;
     let bound = |bytes: &Option<Bytes>| scan_spec::key_bound(bytes.as_deref(), &schema);
     let (lower, upper) = (bound(&request.start_primary_key)?, bound(&request.stop_primary_key)?);
     if let (Some(lower), Some(upper)) = (&lower, &upper)
         && lower > upper
     {
         let message = "Invalid primary key range: the start is after the stop";
-        return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::InvalidArgument, message));
+        let code = TabletErrorCode::InvalidScanSpec;
+        return Err(TabletError::new(code, ErrorCode::InvalidArgument, message).into());
     }
     let columns = scan_spec::projection(&request.columns, &schema, false)?;
     let columns: Vec<_> = columns.iter().filter_map(|column| column.id).collect();

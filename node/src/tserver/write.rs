@@ -20,12 +20,14 @@ use engine::time::Timestamp;
 use prost::Message;
 
 use super::server::TabletServer;
+use super::table_access::{self, TableAccess};
 use crate::hosting::replica::{CommittedOp, ReplicaHandle};
 use crate::hosting::tablet_entry::TabletEntry;
 use nyala_common::rpc::{Call, Reply, RequestIdPb};
 use nyala_common::wire::errors::{TabletError, TabletErrorCode, app_status};
 use nyala_common::wire::schema;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
+use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
 use nyala_proto::kudu::tserver::{ResourceMetricsPb, WriteResponsePb};
 use nyala_proto::kudu::{ExternalConsistencyMode, RowOperationsPb, SchemaPb};
@@ -43,6 +45,8 @@ struct WriteRequest {
     external_consistency_mode: Option<i32>,
     #[prost(fixed64, optional, tag = "5")]
     propagated_timestamp: Option<u64>,
+    #[prost(message, optional, tag = "6")]
+    authz_token: Option<SignedTokenPb>,
     #[prost(int64, optional, tag = "7")]
     txn_id: Option<i64>,
 }
@@ -60,27 +64,52 @@ pub(super) async fn write(server: &TabletServer, call: Call) -> Reply {
     // From here on the call mostly waits for the log, so other calls may run.
     call.release_slot();
     let request_id = call.request_id.as_ref().map(request_id);
-    match write_rows(server, &request, call.body.len(), request_id).await {
+    match write_rows(server, &call, &request, request_id).await {
         Ok(applied) => reply_of(applied.timestamp, &applied.result),
-        Err(error) if error.is_busy() => {
+        Err(WriteError::Denied(reply)) => reply,
+        Err(WriteError::Tablet(error)) if error.is_busy() => {
             server.env.observer.mark("write call: rejected, retriable");
             Reply::too_busy(error.status.message.unwrap_or_default())
         }
-        Err(error) => {
+        Err(WriteError::Tablet(error)) => {
             server.env.observer.mark("write call: rejected by its tablet");
             Reply::message(&WriteResponsePb { error: Some(error.to_pb()), ..Default::default() })
         }
     }
 }
 
+/// Error of a Write call.
+enum WriteError {
+    /// The call succeeds and its response contains the error.
+    Tablet(TabletError),
+    /// The call fails.
+    Denied(Reply),
+}
+
+impl From<TabletError> for WriteError {
+    fn from(error: TabletError) -> WriteError {
+        WriteError::Tablet(error)
+    }
+}
+
+impl From<Error> for WriteError {
+    fn from(error: Error) -> WriteError {
+        WriteError::Tablet(error.into())
+    }
+}
+
 async fn write_rows(
     server: &TabletServer,
+    call: &Call,
     request: &WriteRequest,
-    body_bytes: usize,
     request_id: Option<RequestId>,
-) -> Result<CommittedOp, TabletError> {
+) -> Result<CommittedOp, WriteError> {
     let entry = server.tablets.find(&request.tablet_id)?;
     let replica = entry.running()?;
+    let access = table_access::access(server, call, request.authz_token.as_ref());
+    let access = access.and_then(|access| access.check_table(entry.meta.table).map(|()| access));
+    let access = access.and_then(|access| access.check_any_write().map(|()| access));
+    let access = access.map_err(WriteError::Denied)?;
     if request.txn_id.is_some() {
         return Err(Error::unsupported("multi-row transactions are not supported").into());
     }
@@ -99,7 +128,8 @@ async fn write_rows(
         rows: rows.rows.unwrap_or_default(),
         indirect: rows.indirect_data.unwrap_or_default(),
     };
-    let admitted = server.memory.reserve_write(replica.tablet(), &write, body_bytes as u64);
+    check_kinds(&access, &replica, &write)?;
+    let admitted = server.memory.reserve_write(replica.tablet(), &write, call.body.len() as u64);
     let admitted = admitted.map_err(|why| TabletError::from(Error::throttled(why)))?;
     let op = Op::Write(write);
     replica.check_fits(&op)?;
@@ -111,6 +141,17 @@ async fn write_rows(
         server.wait_until_past(applied.timestamp).await;
     }
     Ok(applied)
+}
+
+/// Returns an error if one row is of a kind that the caller may not write: then none is written.
+fn check_kinds(access: &TableAccess, replica: &ReplicaHandle, write: &WriteOp) -> Result<(), WriteError> {
+    if access.writes_all() {
+        return Ok(());
+    }
+    let schema = replica.tablet().schema();
+    let kinds = table_access::kinds(&write.columns, &schema, &write.rows, &write.indirect);
+    let kinds = kinds.map_err(|error| refused(replica, &error))?;
+    kinds.into_iter().try_for_each(|kind| access.check_kind(kind)).map_err(WriteError::Denied)
 }
 
 /// Binds the columns of the request's schema to the tablet's columns.

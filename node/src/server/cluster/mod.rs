@@ -221,4 +221,6 @@ fn settings(config: &ClusterConfig, kind: ServerKind, at: usize) -> Result<Flags
 }
 
 #[cfg(test)]
+mod access_tests;
+#[cfg(test)]
 mod tests;

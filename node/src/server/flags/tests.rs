@@ -16,8 +16,6 @@ const RESTRICTED: &[(&str, &str, &str)] = &[
     ("rpc_private_key_password_cmd", "cat /etc/password", ""),
     ("ipki_private_key_password_cmd", "cat /etc/password", ""),
     // Authorization.
-    ("trusted_user_acl", "impala", ""),
-    ("tserver_enforce_access_control", "true", "false"),
     ("ranger_config_path", "/etc/ranger", ""),
     // Tokens.
     ("tsk_private_key_password_cmd", "cat /etc/password", ""),
@@ -145,6 +143,7 @@ fn safeguards_do_not_change_while_the_server_runs() {
         ("trusted_subnets", "0.0.0.0/0"),
         ("rpc_encryption", "optional"),
         ("user_acl", "*"),
+        ("tserver_enforce_access_control", "false"),
         ("log_sync", "false"),
         ("max_clock_sync_error_usec", "1"),
     ] {
@@ -161,8 +160,8 @@ fn an_error_names_the_missing_feature_and_the_action() {
         keytab_file: there is no Kerberos (given /etc/kudu.keytab, accepted nothing); leave it out, and let servers prove who they are by certificate (rpc_certificate_file)"#]]
     .assert_eq(&flags.set("keytab_file", "/etc/kudu.keytab").unwrap_err().message);
     expect_test::expect![[r#"
-        tserver_enforce_access_control: access is controlled by user and method, not by table (given true, accepted false); leave it out, and name the users who may call anything with user_acl and superuser_acl"#]]
-    .assert_eq(&flags.set("tserver-enforce-access-control", "true").unwrap_err().message);
+        ranger_config_path: rights are not asked of Apache Ranger (given /etc/ranger, accepted nothing); leave it out, and write the rights into a file (authz_policy_file)"#]]
+    .assert_eq(&flags.set("ranger-config-path", "/etc/ranger").unwrap_err().message);
 }
 
 #[test]

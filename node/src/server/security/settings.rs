@@ -70,7 +70,10 @@ pub fn settings(env: &Env, flags: &Flags) -> Result<SecuritySettings> {
         Some(user) => user,
         None => env.disks.process_user().map_err(|error| Error::io("look up the process's user", &error))?,
     };
-    let access = AccessLists::new(&service_user, &flags.text("superuser_acl"), &flags.text("user_acl"))?;
+    let access = AccessLists {
+        fine_grained: flags.bool("tserver_enforce_access_control"),
+        ..AccessLists::new(&service_user, &flags.text("superuser_acl"), &flags.text("user_acl"))?
+    };
     let tls = TlsSettings::parse(
         &flags.text("rpc_tls_min_protocol"),
         &flags.list("rpc_tls_excluded_protocols"),

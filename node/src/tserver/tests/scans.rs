@@ -1,7 +1,9 @@
 use super::*;
+use crate::tserver::table_access::TableAccess;
 use crate::tserver::{scan, scan_spec};
 use nyala_common::rpc::RpcErrorCodePb;
 use nyala_proto::kudu::column_predicate_pb::{self, Range};
+use nyala_proto::kudu::security::{ColumnPrivilegePb, TablePrivilegePb};
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{
     AlterSchemaRequestPb, AlterSchemaResponsePb, ChecksumRequestPb, ChecksumResponsePb,
@@ -11,6 +13,10 @@ use nyala_proto::kudu::{ColumnPredicatePb, OrderMode, ReadMode};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn requested(new: &NewScanRequestPb) -> scan::RequestedScan<'_> {
+    scan::RequestedScan { new, access: &TableAccess::Full, method: "Scan" }
 }
 
 async fn three_rows(fixture: &Fixture) {
@@ -67,6 +73,7 @@ async fn a_scan_reads_the_columns_that_its_tablet_has_after_the_wait_for_its_sna
     };
     let (replaced, dropped) = (new_scan(&["key", "n"]), new_scan(&["key", "im"]));
     let (of_replaced, of_dropped) = (bind(&replaced), bind(&dropped));
+    let renamed = of_replaced.clone();
     // Both scans wait. Meanwhile column n is dropped, another of its name is added, and it is written.
     let mut columns = schema().columns()[..2].to_vec();
     columns.push(ColumnSchema::new(4, "n", DataType::Int64).nullable());
@@ -85,16 +92,28 @@ async fn a_scan_reads_the_columns_that_its_tablet_has_after_the_wait_for_its_sna
     let row = Op { n: Some(Some(9)), ..insert(4, "four") };
     let written: WriteResponsePb = fixture.client("Write", &write_request(&altered, &[row])).await;
     assert_eq!((written.error, written.per_row_errors), (None, vec![]));
-    let (_, mut scan) =
-        scan::start(server, &replica, &replaced, None, of_replaced).await.expect("n is there again");
+    let (_, mut scan) = scan::start(server, &replica, requested(&replaced), None, of_replaced)
+        .await
+        .expect("n is there again");
     let mut values = Vec::new();
     while let Some(block) = scan.next_block().expect("readable files") {
         values.extend((0..block.rows).map(|row| block.columns[1].cell(row).map(<[u8]>::to_vec)));
     }
     values.sort();
     assert_eq!(values, [None, None, None, Some(9_i64.to_le_bytes().to_vec())]);
-    let refused = scan::start(server, &replica, &dropped, None, of_dropped).await.err();
+    let refused = scan::start(server, &replica, requested(&dropped), None, of_dropped).await.err();
     assert!(matches!(refused, Some(scan::ScanError::Tablet(_))), "{refused:?}");
+    // The right to read the column that was dropped is no right to read the one that has its name now.
+    let may_read = |ids: &[i32]| {
+        let read = ColumnPrivilegePb { scan_privilege: Some(true) };
+        let column_privileges = ids.iter().map(|id| (*id, read)).collect();
+        TableAccess::Limited(TablePrivilegePb { column_privileges, ..TablePrivilegePb::default() })
+    };
+    for (ids, allowed) in [([0, 2], false), ([0, 4], true)] {
+        let asked = scan::RequestedScan { access: &may_read(&ids), ..requested(&replaced) };
+        let started = scan::start(server, &replica, asked, None, renamed.clone()).await;
+        assert_eq!(started.is_ok(), allowed, "{ids:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
