@@ -13,7 +13,7 @@ use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
 use nyala_common::security::acl::MethodRole;
 
 const METHODS: [MethodInfo; 1] =
-    [MethodInfo { name: "Echo", role: MethodRole::Client, tracked: false, required: &[] }];
+    [MethodInfo { name: "Echo", role: MethodRole::Client, audited: false, tracked: false, required: &[] }];
 
 struct Echo;
 

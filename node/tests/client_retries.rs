@@ -33,7 +33,7 @@ const MASTER: [MethodInfo; 3] =
 const TSERVER: [MethodInfo; 2] = [method("Write"), method("Scan")];
 
 const fn method(name: &'static str) -> MethodInfo {
-    MethodInfo { name, role: MethodRole::Client, tracked: false, required: &[] }
+    MethodInfo { name, role: MethodRole::Client, audited: false, tracked: false, required: &[] }
 }
 
 /// Scripted responses of the servers, and a log of the requests.

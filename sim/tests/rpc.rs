@@ -16,8 +16,8 @@ use sim::world::turmoil::{TurmoilResult, TurmoilWorld};
 
 const JOURNAL: &str = "test.Journal";
 const METHODS: [MethodInfo; 2] = [
-    MethodInfo { name: "Append", role: MethodRole::Client, tracked: false, required: &[1] },
-    MethodInfo { name: "Read", role: MethodRole::Client, tracked: false, required: &[] },
+    MethodInfo { name: "Append", role: MethodRole::Client, audited: false, tracked: false, required: &[1] },
+    MethodInfo { name: "Read", role: MethodRole::Client, audited: false, tracked: false, required: &[] },
 ];
 
 /// A file of numbers, eight bytes each.

@@ -18,6 +18,7 @@ use engine::raft::interface::{VoteRequest, VoteResponse};
 use engine::raft::{ConfigChange, Role};
 use engine::time::Timestamp;
 use engine::wal::ReplicateEntry;
+use prost::Message;
 
 use super::replica::{PendingUpdate, ReplicaHandle};
 use crate::server_clock::ServerClock;
@@ -98,37 +99,46 @@ impl HostedReplica {
     }
 }
 
+/// A request that names a tablet in its first or its second field, as text.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct NamedTablet {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    pub first: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub second: Option<Bytes>,
+}
+
 service_methods! {
     fn dispatch(service: ConsensusService, call) of METHODS;
-    "UpdateConsensus" { role: MethodRole::Service, tracked: false, required: &[1, 2, 3] } =>
+    "UpdateConsensus" { role: MethodRole::Service, audited: false, tracked: false, required: &[1, 2, 3] } =>
         Reply::message(&update(&*service.0, call.decode()?, &call.sidecars).await),
-    "Heartbeats" { role: MethodRole::Service, tracked: false, required: &[] } =>
+    "Heartbeats" { role: MethodRole::Service, audited: false, tracked: false, required: &[] } =>
         Reply::message(&heartbeats(&*service.0, &call, call.decode()?).await),
-    "RequestConsensusVote" { role: MethodRole::Service, tracked: false, required: &[1, 2, 3, 4] } =>
+    "RequestConsensusVote" { role: MethodRole::Service, audited: false, tracked: false, required: &[1, 2, 3, 4] } =>
         Reply::message(&vote(&service.0, &call.decode()?).await),
-    "GetNodeInstance" { role: MethodRole::Service, tracked: false, required: &[] } =>
+    "GetNodeInstance" { role: MethodRole::Service, audited: false, tracked: false, required: &[] } =>
         Reply::message(&GetNodeInstanceResponsePb { node_instance: service.0.instance() }),
-    "GetConsensusState" { role: MethodRole::Service, tracked: false, required: &[] } =>
+    "GetConsensusState" { role: MethodRole::Service, audited: false, tracked: false, required: &[] } =>
         Reply::message(&consensus_states(&*service.0, &call.decode()?)),
-    "GetLastOpId" { role: MethodRole::Service, tracked: false, required: &[1] } =>
+    "GetLastOpId" { role: MethodRole::Service, audited: false, tracked: false, required: &[1] } =>
         Reply::message(&last_op_id(&*service.0, &call.decode()?).await),
-    "RunLeaderElection" { role: MethodRole::Service, tracked: false, required: &[1] } => {
+    "RunLeaderElection" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } => {
         let error = error_pb(run_election(&*service.0, &call.decode()?));
         Reply::message(&RunLeaderElectionResponsePb { error })
     },
-    "LeaderStepDown" { role: MethodRole::Service, tracked: false, required: &[1] } => {
+    "LeaderStepDown" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } => {
         let error = error_pb(step_down(&*service.0, &call.decode()?).await);
         Reply::message(&LeaderStepDownResponsePb { error })
     },
-    "ChangeConfig" { role: MethodRole::Service, tracked: false, required: &[1] } =>
+    "ChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } =>
         Reply::message(&change_config(&*service.0, &call.decode()?).await),
-    "BulkChangeConfig" { role: MethodRole::Service, tracked: false, required: &[2] } =>
+    "BulkChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[2] } =>
         Reply::message(&bulk_change_config(&*service.0, &call.decode()?).await),
-    "UnsafeChangeConfig" { role: MethodRole::Service, tracked: false, required: &[2, 3, 4] } => {
+    "UnsafeChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[2, 3, 4] } => {
         let error = error_pb(unsafe_config(&*service.0, call.decode()?).await);
         Reply::message(&UnsafeChangeConfigResponsePb { error })
     },
-    "StartTabletCopy" { role: MethodRole::Service, tracked: false, required: &[1, 2, 3] } => {
+    "StartTabletCopy" { role: MethodRole::Service, audited: true, tracked: false, required: &[1, 2, 3] } => {
         let error = error_pb(start_copy(&service.0, call.decode()?).await);
         Reply::message(&StartTabletCopyResponsePb { error })
     },
@@ -152,6 +162,15 @@ impl Service for ConsensusService {
 
     fn methods(&self) -> &'static [MethodInfo] {
         METHODS
+    }
+
+    fn subject(&self, method: &str, body: &Bytes) -> Option<String> {
+        let request = NamedTablet::decode(body.clone()).ok()?;
+        let tablet = match method {
+            "BulkChangeConfig" | "UnsafeChangeConfig" => request.second,
+            _ => request.first,
+        };
+        tablet.map(|tablet| String::from_utf8_lossy(&tablet).into_owned())
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {

@@ -12,8 +12,9 @@ use nyala_proto::kudu::security::{SignedTokenPb, TablePrivilegePb};
 
 type Result<T, E = MasterErrorReply> = std::result::Result<T, E>;
 
-/// Returns the reply to a caller without the right.
-pub(super) fn unauthorized() -> MasterErrorReply {
+/// Returns the reply to a caller without the right, and notes it for the audit log.
+pub(super) fn unauthorized(call: &Call) -> MasterErrorReply {
+    call.note_denied("Unauthorized action");
     master_error(Code::NotAuthorized, &Error::not_authorized("Unauthorized action"))
 }
 
@@ -33,7 +34,7 @@ impl MasterService {
             authz::allows(&policy, requester, &named.name, question)
         };
         if !named.iter().all(allowed) {
-            return Err(unauthorized());
+            return Err(unauthorized(call));
         }
         meant.map_err(|refusal| refusal_to_pb(&refusal))
     }
@@ -47,7 +48,7 @@ impl MasterService {
             true => policy.allows_database(requester, name, PolicyAction::All, true),
             false => policy.allows_database(requester, name, PolicyAction::Create, false),
         };
-        if allowed { Ok(()) } else { Err(unauthorized()) }
+        if allowed { Ok(()) } else { Err(unauthorized(call)) }
     }
 
     /// Returns a token with the caller's privileges on a table; `None` if this cluster has none.

@@ -208,8 +208,20 @@ mod tests {
     };
 
     const METHODS: [MethodInfo; 2] = [
-        MethodInfo { name: "GetNodeInstance", role: MethodRole::Client, tracked: false, required: &[] },
-        MethodInfo { name: "GetConsensusState", role: MethodRole::Client, tracked: false, required: &[] },
+        MethodInfo {
+            name: "GetNodeInstance",
+            role: MethodRole::Client,
+            audited: false,
+            tracked: false,
+            required: &[],
+        },
+        MethodInfo {
+            name: "GetConsensusState",
+            role: MethodRole::Client,
+            audited: false,
+            tracked: false,
+            required: &[],
+        },
     ];
 
     /// A running master, with or without a system tablet.

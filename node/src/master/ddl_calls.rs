@@ -56,7 +56,7 @@ impl MasterService {
         let table = self.table(call, &request.table, question).await?;
         let limits = request.disk_size_limit.is_some() || request.row_count_limit.is_some();
         if limits && !self.identity.access().is_privileged(&call.user) {
-            return Err(unauthorized());
+            return Err(unauthorized(call));
         }
         let alter = proto::alter_table(request).map_err(|refusal| refusal_to_pb(&refusal))?;
         let alter = AlterTable { table, ..alter };

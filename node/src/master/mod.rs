@@ -12,6 +12,7 @@
 //! ([`known_tservers`]) and send clients to the leader.
 
 mod admission;
+mod audit_subject;
 mod authz;
 mod authz_calls;
 mod auto_join;
@@ -70,6 +71,7 @@ use crate::hosting::copy::{CopyConfig, CopyService};
 use crate::hosting::maintenance;
 use crate::hosting::raft_transport::{RaftTransport, RaftTransportConfig};
 use crate::hosting::replica::{ReplicaConfig, ReplicaHandle};
+use crate::server::audit::AuditLog;
 use crate::server::generic_service::GenericService;
 use crate::server::health::{CheckResult, HealthCheck};
 use crate::server::pages::rpc_page;
@@ -140,6 +142,7 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     config.tablet.observer = env.observer.clone();
     let mut common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());
     common.startup = startup.clone();
+    common.audit = AuditLog::open(&env, dirs.uuid, &common.flags, &common.checks).await?;
     config.tablet.memory = MemoryHandle::of(&common.memory.child("tablets"));
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
     common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
@@ -167,8 +170,7 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     common::watch_rpc(&common.metrics, &rpc);
     rpc_page::register(&common.pages, &rpc, env.clock.clone());
     let (clock, rule, clock_env) = (common.clock.clone(), opening.config.clock_rule, env.clone());
-    let watch = env.spawn("clock", async move { clock.watch(&clock_env, rule).await });
-    opening.tasks.lock().push(watch);
+    opening.tasks.lock().push(env.spawn("clock", async move { clock.watch(&clock_env, rule).await }));
     let opened = opening.opened.clone();
     common.checks.register(move |checks| checks.push(leader_check(&opened)));
     let alone = opening.config.masters.len() <= 1;
@@ -262,7 +264,7 @@ impl SystemTabletStartup {
         });
         pages::register(&self.common, &service);
         RpcServer::new(self.env.clone(), self.config.rpc.clone())
-            .with_security(self.identity.server())
+            .with_security(self.common.secured(&self.identity))
             .add(service)
             .add(Arc::new(ConsensusService(host)))
             .add(copies)
@@ -466,6 +468,9 @@ impl RunningMaster {
         self.leadership.stop();
         let tasks = std::mem::take(&mut *self.tasks.lock());
         self.env.end(&tasks).await;
+        if let Some(audit) = &self.common.audit {
+            audit.close().await;
+        }
         if let Some(replica) = self.opened.get() {
             drop(replica.stop().await);
         }

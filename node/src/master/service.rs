@@ -3,12 +3,14 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use engine::catalog::{Catalog, CatalogCommand, CatalogError, CommandReply, TableRef};
 use engine::error::Error;
 use engine::time::ClockReading;
 use prost::Message;
 
 use super::admission::TserverAdmission;
+use super::audit_subject;
 use super::authz::{Authorizer, TableQuestion};
 use super::catalog_loop::CatalogHandle;
 use super::known_tservers::KnownTservers;
@@ -109,53 +111,53 @@ pub(super) fn unavailable(error: &Error) -> MasterErrorReply {
 
 service_methods! {
     fn dispatch(service: MasterService, call) of METHODS;
-    "AddMaster" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+    "AddMaster" { role: MethodRole::ClientOrService, audited: true, tracked: false, required: &[] } =>
         reply(service.add_master(call.decode()?).await),
-    "AlterTable" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
+    "AlterTable" { role: MethodRole::ClientOrService, audited: true, tracked: false, required: &[1] } =>
         service.alter_table(&call, call.decode()?).await,
-    "ChangeTServerState" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
+    "ChangeTServerState" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
         reply(service.change_tserver_state(&call, call.decode()?).await),
-    "ConnectToMaster" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+    "ConnectToMaster" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         reply(service.connect_to_master(&call).await),
-    "CreateTable" { role: MethodRole::ClientOrService, tracked: false, required: &[1, 2] } =>
+    "CreateTable" { role: MethodRole::ClientOrService, audited: true, tracked: false, required: &[1, 2] } =>
         reply(service.create_table(&call, call.decode()?).await),
-    "DeleteTable" { role: MethodRole::Client, tracked: false, required: &[1] } =>
+    "DeleteTable" { role: MethodRole::Client, audited: true, tracked: false, required: &[1] } =>
         reply(service.delete_table(&call, call.decode()?).await),
-    "GetMasterRegistration" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+    "GetMasterRegistration" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         reply(service.get_master_registration().await),
-    "GetTableLocations" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
+    "GetTableLocations" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
         reply(service.get_table_locations(&call, call.decode()?).await),
-    "GetTableSchema" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
+    "GetTableSchema" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
         reply(service.get_table_schema(&call, call.decode()?).await),
-    "GetTableStatistics" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
+    "GetTableStatistics" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
         reply(service.get_table_statistics(&call, call.decode()?).await),
-    "GetTabletLocations" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+    "GetTabletLocations" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         reply(service.get_tablet_locations(&call, call.decode()?).await),
-    "IsAlterTableDone" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
+    "IsAlterTableDone" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
         reply(service.is_alter_table_done(&call, call.decode()?).await),
-    "IsCreateTableDone" { role: MethodRole::ClientOrService, tracked: false, required: &[1] } =>
+    "IsCreateTableDone" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
         reply(service.is_create_table_done(&call, call.decode()?).await),
-    "ListInFlightTables" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+    "ListInFlightTables" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         reply(service.list_in_flight_tables(&call).await),
-    "ListMasters" { role: MethodRole::Client, tracked: false, required: &[] } =>
+    "ListMasters" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } =>
         reply(service.list_masters().await),
-    "ListTables" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+    "ListTables" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         reply(service.list_tables(&call, call.decode()?).await),
-    "ListTabletServers" { role: MethodRole::Client, tracked: false, required: &[] } =>
+    "ListTabletServers" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } =>
         reply(service.list_tablet_servers(call.decode()?).await),
-    "Ping" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+    "Ping" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         Reply::message(&PingResponsePb {}),
-    "RecallDeletedTable" { role: MethodRole::Client, tracked: false, required: &[1] } =>
+    "RecallDeletedTable" { role: MethodRole::Client, audited: true, tracked: false, required: &[1] } =>
         reply(service.recall_deleted_table(&call, call.decode()?).await),
-    "RefreshAuthzCache" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
+    "RefreshAuthzCache" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
         reply(service.refresh_authz_cache().await),
-    "RemoveMaster" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
+    "RemoveMaster" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
         reply(service.remove_master(call.decode()?).await),
-    "ReplaceTablet" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
+    "ReplaceTablet" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
         reply(service.replace_tablet(&call, call.decode()?).await),
-    "TSHeartbeat" { role: MethodRole::ServiceOnly, tracked: false, required: &[1] } =>
+    "TSHeartbeat" { role: MethodRole::ServiceOnly, audited: false, tracked: false, required: &[1] } =>
         reply(service.ts_heartbeat(&call, call.decode()?).await),
-    "UnregisterTServer" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
+    "UnregisterTServer" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
         reply(service.unregister_tserver(&call, call.decode()?).await),
 }
 
@@ -170,6 +172,10 @@ impl Service for MasterService {
 
     fn methods(&self) -> &'static [MethodInfo] {
         METHODS
+    }
+
+    fn subject(&self, method: &str, body: &Bytes) -> Option<String> {
+        audit_subject::subject(method, body)
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
@@ -194,7 +200,11 @@ impl MasterService {
     /// Runs a command for the caller.
     pub(super) async fn run(&self, call: &Call, command: CatalogCommand) -> Result<CommandReply> {
         let result = self.loaded()?.command(&call.user, command).await;
-        result.map_err(|error| unavailable(&error))?.map_err(|refusal| refusal_to_pb(&refusal))
+        let result = result.map_err(|error| unavailable(&error))?;
+        result.map_err(|refusal| {
+            call.note_failed(&refusal.error.message);
+            refusal_to_pb(&refusal)
+        })
     }
 
     /// Returns the table that a request names, if the caller may do this with it.

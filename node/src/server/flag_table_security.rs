@@ -94,6 +94,22 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         the servers act as",
     )
     .tagged(STABLE),
+    F::text(
+        "audit_log_dir",
+        Safeguard,
+        "",
+        "directory of the audit log: DDL, administrative and denied calls, failed authentication; empty for none",
+    )
+    .tagged(STABLE),
+    F::number("audit_log_file_size_mb", Safeguard, "64", "size in MiB at which the next audit file begins")
+        .within(1, 1 << 20),
+    F::number("audit_log_files_max", Safeguard, "16", "audit files that are kept").within(2, 1 << 20),
+    F::bool(
+        "audit_log_required",
+        Safeguard,
+        "false",
+        "rejects DDL and administrative calls while the audit log cannot be written",
+    ),
     F::bool(
         "enable_jwt_token_auth",
         Safeguard,

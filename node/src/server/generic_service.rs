@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use engine::memory::MemUsage;
+use prost::Message;
 
 use crate::server_clock::ServerClock;
 use nyala_common::env::BoxFuture;
@@ -36,21 +38,26 @@ impl GenericService {
 
 service_methods! {
     fn dispatch(service: GenericService, call) of METHODS;
-    "GetStatus" { role: MethodRole::Client, tracked: false, required: &[] } => {
+    "GetStatus" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } => {
         let GetStatusRequestPb {} = call.decode()?;
         let status = service.common.status.to_pb();
         Reply::message(&GetStatusResponsePb { status, error: None })
     },
-    "ServerClock" { role: MethodRole::Client, tracked: false, required: &[] } => {
+    "ServerClock" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } => {
         let ServerClockRequestPb {} = call.decode()?;
         // Takes a timestamp instead of peeking: no operation may get a timestamp at or below a published one.
         Reply::message(&ServerClockResponsePb { timestamp: Some(service.clock.now().0) })
     },
-    "GetFlags" { role: MethodRole::Superuser, tracked: false, required: &[] } =>
+    "GetFlags" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
         Reply::message(&get_flags(&service.common.flags, &call.decode()?)),
-    "SetFlag" { role: MethodRole::Superuser, tracked: false, required: &[1, 2] } =>
-        Reply::message(&set_flag(&service.common.flags, &call.decode()?)),
-    "DumpMemTrackers" { role: MethodRole::Superuser, tracked: false, required: &[] } => {
+    "SetFlag" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[1, 2] } => {
+        let response = set_flag(&service.common.flags, &call.decode()?);
+        if response.result() != Code::Success {
+            call.note_failed(response.msg());
+        }
+        Reply::message(&response)
+    },
+    "DumpMemTrackers" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } => {
         let DumpMemTrackersRequestPb {} = call.decode()?;
         let root_tracker = Some(to_pb(service.common.memory.usage()));
         Reply::message(&DumpMemTrackersResponsePb { root_tracker })
@@ -68,6 +75,14 @@ impl Service for GenericService {
 
     fn methods(&self) -> &'static [MethodInfo] {
         METHODS
+    }
+
+    fn subject(&self, method: &str, body: &Bytes) -> Option<String> {
+        if method != "SetFlag" {
+            return None;
+        }
+        let request = SetFlagRequestPb::decode(body.clone()).ok()?;
+        Some(format!("{}={}", request.flag, request.value))
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {

@@ -6,6 +6,7 @@
 //!                      ServerContext::new, dirs::open ◀─────┘ listen, GenericService, web::serve
 //! ```
 
+pub(crate) mod audit;
 pub mod clock_watch;
 pub mod cluster;
 mod flag_table;
@@ -33,6 +34,7 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 
 use crate::dirs::ServerKind;
+use audit::AuditLog;
 use clock_watch::ClockTrust;
 use engine::memory::MemTracker;
 use engine::time::Instant;
@@ -43,10 +45,12 @@ pub use host_port::split_host_port;
 use nyala_common::env::{Env, Listener, ProcessStats};
 use nyala_common::metrics::{Entity, MetricRegistry, MetricSnapshot, MetricValue, table};
 use nyala_common::rpc::server::RpcHandle;
+use nyala_common::security::ServerSecurity;
 use nyala_proto::kudu::server::ServerStatusPb;
 use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
 use pages::registry::PageRegistry;
 use pages::startup_progress::StartupProgress;
+use security::ServerIdentity;
 
 /// Version text for people.
 pub const VERSION: &str = concat!("nyala ", env!("CARGO_PKG_VERSION"));
@@ -85,6 +89,8 @@ pub struct ServerContext {
     pub clock: Arc<ClockTrust>,
     pub pages: Arc<PageRegistry>,
     pub startup: Arc<StartupProgress>,
+    /// Audit log, if the flags ask for one.
+    pub(crate) audit: Option<Arc<AuditLog>>,
 }
 
 impl ServerContext {
@@ -98,13 +104,30 @@ impl ServerContext {
         let watched = clock.clone();
         checks.register(move |checks| checks.push(watched.check()));
         let (pages, startup) = (Arc::default(), Arc::default());
-        let context = ServerContext { kind, flags, metrics, memory, status, checks, clock, pages, startup };
+        let context = ServerContext {
+            kind,
+            flags,
+            metrics,
+            memory,
+            status,
+            checks,
+            clock,
+            pages,
+            startup,
+            audit: None,
+        };
         context.register_own(env);
         context
     }
 }
 
 impl ServerContext {
+    /// Returns what an RPC server of this identity needs, with the audit log.
+    pub(crate) fn secured(&self, identity: &ServerIdentity) -> ServerSecurity {
+        let audit = self.audit.clone().map(|log| log as _);
+        ServerSecurity { audit, ..identity.server() }
+    }
+
     /// Registers the metrics of identity, time and memory.
     fn register_own(&self, env: &Env) {
         let (env, memory, uuid) = (env.clone(), self.memory.clone(), self.status.uuid());

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use engine::catalog::ATTRIBUTE_PREFIX;
 use engine::error::{Error, Result};
 use engine::ids::{TableId, TabletId};
@@ -14,8 +15,9 @@ use engine::time::Timestamp;
 use prost::Message;
 
 use super::server::TabletServer;
-use super::tablet_service::FEATURES;
+use super::tablet_service::{FEATURES, tablet_of_table};
 use super::write::refused;
+use crate::hosting::consensus_service::NamedTablet;
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
 use nyala_common::security::acl::MethodRole;
@@ -34,17 +36,17 @@ use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
 
 service_methods! {
     fn dispatch(service: AdminService, call) of METHODS;
-    "CreateTablet" { role: MethodRole::Service, tracked: false, required: &[1, 2, 5, 6, 7] } =>
+    "CreateTablet" { role: MethodRole::Service, audited: true, tracked: false, required: &[1, 2, 5, 6, 7] } =>
         Reply::message(&create_tablet(&service.0, &call.decode()?).await),
-    "DeleteTablet" { role: MethodRole::Service, tracked: false, required: &[1] } =>
+    "DeleteTablet" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } =>
         Reply::message(&delete_tablet(&service.0, &call.decode()?).await),
-    "AlterSchema" { role: MethodRole::Service, tracked: false, required: &[1, 2, 3] } => {
+    "AlterSchema" { role: MethodRole::Service, audited: true, tracked: false, required: &[1, 2, 3] } => {
         let request = call.decode()?;
         // From here on the call waits for the log.
         call.release_slot();
         Reply::message(&alter_schema(&service.0, request).await)
     },
-    "Quiesce" { role: MethodRole::Service, tracked: false, required: &[] } =>
+    "Quiesce" { role: MethodRole::Service, audited: true, tracked: false, required: &[] } =>
         Reply::message(&quiesce(&service.0, &call.decode()?)),
 }
 
@@ -62,6 +64,12 @@ impl Service for AdminService {
 
     fn methods(&self) -> &'static [MethodInfo] {
         METHODS
+    }
+
+    fn subject(&self, method: &str, body: &Bytes) -> Option<String> {
+        let request = NamedTablet::decode(body.clone()).ok()?;
+        let tablet = if method == "CreateTablet" { request.second } else { request.first };
+        tablet.map(|tablet| tablet_of_table(&self.0, &tablet))
     }
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {

@@ -56,6 +56,7 @@ use crate::hosting::consensus_service::ConsensusService;
 use crate::hosting::copy::CopyService;
 use crate::hosting::memory_pressure::MemoryPressure;
 use crate::hosting::tablet_manager::TabletManager;
+use crate::server::audit::AuditLog;
 use crate::server::generic_service::GenericService;
 use crate::server::pages::rpc_page;
 use crate::server::pages::startup_progress::{StartupProgress, StartupStep};
@@ -107,6 +108,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     config.tablet.observer = env.observer.clone();
     let mut common = ServerContext::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
     common.startup = startup.clone();
+    common.audit = AuditLog::open(&env, dirs.uuid, &common.flags, &common.checks).await?;
     config.tablet.memory = MemoryPressure::of_tablets(&common.memory);
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
     common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
@@ -114,7 +116,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         web.attach(common.clone());
     }
     let identity = ServerIdentity::new(&env, config.security.as_ref(), &common.status.rpc_address().0)?;
-    let rpc = RpcServer::new(env.clone(), config.rpc.clone()).with_security(identity.server());
+    let rpc = RpcServer::new(env.clone(), config.rpc.clone()).with_security(common.secured(&identity));
     let completed = restore_results(&rpc, &env);
     let addr = common.status.rpc_address();
     let tablets = TabletManager::new(
@@ -214,6 +216,9 @@ impl RunningTserver {
         self.server.tablets.stop().await;
         // A flush between two steps must not write into directories that another server may have opened.
         self.server.env.end(&self.tasks).await;
+        if let Some(audit) = &self.server.common.audit {
+            audit.close().await;
+        }
         self.server.tablets.dirs().release();
         drop(self.web.lock().take());
         self.done.store(true, std::sync::atomic::Ordering::Release);

@@ -6,12 +6,14 @@ use bytes::Bytes;
 use engine::schema::Schema;
 use engine::tablet::KeyRange;
 use engine::tablet::superblock::Superblock;
+use prost::Message;
 
 use super::consensus_host;
 use super::scan::ScanError;
 use super::scan_spec;
 use super::server::TabletServer;
 use super::{scan, table_access, write};
+use crate::hosting::consensus_service::NamedTablet;
 use crate::hosting::tablet_entry::TabletEntry;
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
@@ -25,8 +27,8 @@ use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tablet::TabletStatusPb;
 use nyala_proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
 use nyala_proto::kudu::tserver::{
-    ListTabletsRequestPb, ListTabletsResponsePb, PingResponsePb, SplitKeyRangeRequestPb,
-    SplitKeyRangeResponsePb, TabletServerFeatures,
+    ChecksumRequestPb, ListTabletsRequestPb, ListTabletsResponsePb, PingResponsePb, ScanRequestPb,
+    SplitKeyRangeRequestPb, SplitKeyRangeResponsePb, TabletServerFeatures,
 };
 
 /// Features of this service and of the administrative service.
@@ -40,17 +42,19 @@ pub const FEATURES: &[u32] = &[
 
 service_methods! {
     fn dispatch(service: TabletServerService, call) of METHODS;
-    "Ping" { role: MethodRole::ClientOrService, tracked: false, required: &[] } =>
+    "Ping" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         Reply::message(&PingResponsePb {}),
-    "Write" { role: MethodRole::Client, tracked: true, required: &[1] } => write::write(&service.0, call).await,
-    "Scan" { role: MethodRole::Client, tracked: false, required: &[] } => scan::scan(&service.0, call).await,
-    "ScannerKeepAlive" { role: MethodRole::Client, tracked: false, required: &[1] } =>
+    "Write" { role: MethodRole::Client, audited: false, tracked: true, required: &[1] } =>
+        write::write(&service.0, call).await,
+    "Scan" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } =>
+        scan::scan(&service.0, call).await,
+    "ScannerKeepAlive" { role: MethodRole::Client, audited: false, tracked: false, required: &[1] } =>
         scan::keep_alive(&service.0, &call),
-    "ListTablets" { role: MethodRole::ClientUnlessFineGrained, tracked: false, required: &[] } =>
+    "ListTablets" { role: MethodRole::ClientUnlessFineGrained, audited: false, tracked: false, required: &[] } =>
         Reply::message(&list_tablets(&service.0, &call.decode()?)),
-    "SplitKeyRange" { role: MethodRole::Client, tracked: false, required: &[1] } =>
+    "SplitKeyRange" { role: MethodRole::Client, audited: false, tracked: false, required: &[1] } =>
         split_key_range(&service.0, &call).await,
-    "Checksum" { role: MethodRole::Client, tracked: false, required: &[] } =>
+    "Checksum" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } =>
         scan::checksum(&service.0, call).await,
 }
 
@@ -70,8 +74,27 @@ impl Service for TabletServerService {
         METHODS
     }
 
+    fn subject(&self, method: &str, body: &Bytes) -> Option<String> {
+        let tablet = match method {
+            "Scan" => ScanRequestPb::decode(body.clone()).ok()?.new_scan_request?.tablet_id,
+            "Checksum" => ChecksumRequestPb::decode(body.clone()).ok()?.new_request?.tablet_id,
+            "Write" | "SplitKeyRange" => NamedTablet::decode(body.clone()).ok()?.first?,
+            _ => return None,
+        };
+        Some(tablet_of_table(&self.0, &tablet))
+    }
+
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         dispatch(self, call)
+    }
+}
+
+/// Returns a tablet with its table, as the audit log names it.
+pub(super) fn tablet_of_table(server: &TabletServer, tablet: &[u8]) -> String {
+    let shown = String::from_utf8_lossy(tablet);
+    match server.tablets.find(tablet) {
+        Ok(entry) => format!("tablet {shown} of {}", entry.table_name()),
+        Err(_) => format!("tablet {shown}"),
     }
 }
 

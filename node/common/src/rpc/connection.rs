@@ -18,6 +18,7 @@ use super::negotiate::{
 use super::server_connection::ServerConnection;
 use crate::env::{BoxFuture, Env, Stream};
 use crate::security::PeerIdentity;
+use crate::security::audit::{AuditEvent, AuditOutcome};
 use crate::security::tls::TlsStream;
 use nyala_proto::kudu::rpc::RequestHeader;
 
@@ -98,6 +99,7 @@ async fn negotiate(
             }
             NegotiationStep::Failed { send: bytes, code, message } => {
                 trace(shared, remote, &negotiation, Some(&format!("{}: {message}", code.as_str_name())));
+                audit_failure(shared, remote, &message);
                 send(&mut stream, &bytes).await?;
                 drain_before_close(&shared.env, &mut stream).await;
                 return Err(message);
@@ -117,6 +119,19 @@ fn negotiation_config(shared: &RpcShared, remote: SocketAddr) -> ServerNegotiati
         now: shared.env.now().wall,
         security: shared.security.clone(),
     }
+}
+
+/// Records that a client could not prove who it is.
+fn audit_failure(shared: &RpcShared, remote: SocketAddr, message: &str) {
+    let Some(sink) = &shared.security.audit else { return };
+    sink.record(AuditEvent {
+        user: None,
+        authn: None,
+        remote,
+        action: "authentication".to_string(),
+        subject: None,
+        outcome: AuditOutcome::Denied(message.to_string()),
+    });
 }
 
 /// Logs a negotiation, if that is switched on. The texts are those of Kudu's own trace, which its tests read.

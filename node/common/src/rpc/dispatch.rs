@@ -15,6 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::time::Instant;
 
+use super::call_audit::CallAudit;
 use super::call_samples::CallSample;
 use super::frame;
 use super::latencies::RpcLatencies;
@@ -333,8 +334,16 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
         let message = format!("service {} has no method {:?}", queued.service.name(), queued_call.method());
         return queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorNoSuchMethod, message));
     };
+    let from = (&queued_call.peer, queued_call.remote);
+    let audit = CallAudit::of(&shared.security, &queued.service, method, &queued_call.body, from);
     if !shared.security.access.allows(method.role, &queued_call.peer.user) {
+        if let Some(audit) = audit {
+            audit.denied(refusal_text(method.name));
+        }
         return refuse_access(shared, queued, queued_call, method);
+    }
+    if let Some(refusal) = audit.as_ref().and_then(CallAudit::refusal) {
+        return queued_call.responder.send(refusal.into());
     }
     if let Err(reason) = required_fields::check_required(&queued_call.body, method.required) {
         let message = format!("{}: {reason}", method.name);
@@ -342,8 +351,12 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
             .responder
             .send(OutgoingReply::error(RpcErrorCodePb::ErrorInvalidRequest, message));
     }
-    let (responder, call) = to_call(queued_call, method, slot);
+    let (responder, mut call) = to_call(queued_call, method, slot);
+    call.note = audit.as_ref().map(|audit| audit.note.clone());
     if let Err(rejection) = queued.service.authorize(&call) {
+        if let Some(audit) = audit {
+            audit.replied(&rejection);
+        }
         return responder.send(rejection.into());
     }
     let (service, received) = (queued.service.clone(), call.received);
@@ -361,13 +374,22 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
         timeout: call.deadline.map(|deadline| deadline.since(received)),
     };
     match call.request_id.clone().filter(|_| method.tracked) {
-        Some(id) => run_tracked(shared, service, &id, call, responder).await,
-        None => responder.send(service.call(call).await.into()),
+        Some(id) => run_tracked(shared, service, &id, (call, audit), responder).await,
+        None => responder.send(run_once(&service, call, audit).await.into()),
     }
     let now = shared.env.now().mono;
     sample.took = now.since(received);
     shared.latencies.of(queued.service.name(), method.name).record_micros(sample.took);
     shared.latencies.samples.record(sample, now);
+}
+
+/// Runs a call, and records it if it must be.
+async fn run_once(service: &Arc<dyn Service>, call: Call, audit: Option<CallAudit>) -> Reply {
+    let reply = service.clone().call(call).await;
+    if let Some(audit) = audit {
+        audit.replied(&reply);
+    }
+    reply
 }
 
 /// Refuses a call by the access lists. The connection stays open, as in Kudu.
@@ -399,6 +421,7 @@ fn to_call(queued_call: QueuedCall, method: &'static MethodInfo, slot: Arc<CallS
         request_id: queued_call.header.request_id,
         required_features: queued_call.header.required_feature_flags,
         slot: Some(slot),
+        note: None,
     };
     (queued_call.responder, call)
 }
@@ -407,7 +430,7 @@ async fn run_tracked(
     shared: &RpcShared,
     service: Arc<dyn Service>,
     id: &RequestIdPb,
-    call: Call,
+    (call, audit): (Call, Option<CallAudit>),
     responder: Responder,
 ) {
     let begun = shared.results.lock().begin(id, call.received, responder);
@@ -423,7 +446,7 @@ async fn run_tracked(
             return responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorRequestStale, message));
         }
     };
-    let reply = service.call(call).await;
+    let reply = run_once(&service, call, audit).await;
     let cache = matches!(reply, Reply::Ok { cache: true, .. });
     let outgoing = OutgoingReply::from(reply);
     let waiters = match &outgoing {

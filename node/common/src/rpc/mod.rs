@@ -12,6 +12,7 @@
 //! | [`negotiate`] | negotiation before the first call, both sides | yes |
 //! | [`service_queue`] | order of queued calls, rejection when the queue is full | yes |
 //! | [`result_tracker`] | cached replies for retries of the same request | yes |
+//! | `call_audit` | calls that the audit log records | |
 //! | `required_fields` | proto2 required fields of a request | yes |
 //! | `service_methods` | the table of a service's methods and handlers | yes |
 //! | [`server`] | accepts connections and runs services | |
@@ -20,6 +21,7 @@
 //!
 //! *Not here:* the messages of services. This module knows its own headers only.
 
+mod call_audit;
 pub mod call_samples;
 pub mod client;
 mod connection;
@@ -46,6 +48,7 @@ use prost::Message;
 
 use crate::env::BoxFuture;
 use crate::security::acl::MethodRole;
+use crate::security::audit::{AuditOutcome, CallNote};
 use crate::security::{PeerIdentity, SecurityLevel};
 pub use nyala_proto::kudu::rpc::RequestIdPb;
 pub use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
@@ -74,6 +77,12 @@ pub trait Service: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Returns the table, tablet, server or flag that a request is about, for the audit log.
+    fn subject(&self, method: &str, body: &Bytes) -> Option<String> {
+        let _ = (method, body);
+        None
+    }
+
     /// Runs one call and returns its reply. The future holds one of the service's [`RpcConfig::concurrency`] slots
     /// until it ends or calls [`Call::release_slot`].
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply>;
@@ -85,6 +94,8 @@ pub struct MethodInfo {
     pub name: &'static str,
     /// Callers who may call it, by the server's access lists.
     pub role: MethodRole,
+    /// True if a call is recorded by the audit log also when it is allowed, unless a server makes it for the cluster.
+    pub audited: bool,
     /// True if a call is executed at most once per request id, if the caller sends one.
     pub tracked: bool,
     /// Numbers of the top-level fields that a request must carry (proto2 `required`; the decoder does not check them).
@@ -116,6 +127,8 @@ pub struct Call {
     pub request_id: Option<RequestIdPb>,
     pub required_features: Vec<u32>,
     pub(crate) slot: Option<Arc<dyn ConcurrencySlot>>,
+    /// Note for the audit log, if the server has one.
+    pub(crate) note: Option<Arc<CallNote>>,
 }
 
 impl Call {
@@ -125,6 +138,20 @@ impl Call {
             let message = format!("{}: the request cannot be decoded: {error}", self.method);
             Reply::error(RpcErrorCodePb::ErrorInvalidRequest, message)
         })
+    }
+
+    /// Notes for the audit log that the call is denied, where the reply is not an RPC error.
+    pub fn note_denied(&self, reason: &str) {
+        if let Some(note) = &self.note {
+            note.set(AuditOutcome::Denied(reason.to_string()));
+        }
+    }
+
+    /// Notes for the audit log that the call fails although it is allowed, where the reply is not an RPC error.
+    pub fn note_failed(&self, reason: &str) {
+        if let Some(note) = &self.note {
+            note.set(AuditOutcome::Failed(reason.to_string()));
+        }
     }
 
     /// Lets another queued call of the service start before this one replies.

@@ -5,8 +5,10 @@
 /// ```text
 /// service_methods! {
 ///     fn dispatch(server: TabletServerService, call) of METHODS;
-///     "Ping" { role: MethodRole::ClientOrService, tracked: false, required: &[] } => Reply::message(&pong),
-///     "Write" { role: MethodRole::Client, tracked: true, required: &[1] } => write(server, call).await,
+///     "Ping" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
+///         Reply::message(&pong),
+///     "Write" { role: MethodRole::Client, audited: false, tracked: true, required: &[1] } =>
+///         write(server, call).await,
 /// }
 /// ```
 ///
@@ -58,8 +60,9 @@ mod tests {
 
     crate::service_methods! {
         fn dispatch(counter: Counter, call) of METHODS;
-        "Count" { role: MethodRole::Client, tracked: false, required: &[] } => Reply::message(&counter.0),
-        "Add" { role: MethodRole::Client, tracked: true, required: &[1] } =>
+        "Count" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } =>
+            Reply::message(&counter.0),
+        "Add" { role: MethodRole::Client, audited: false, tracked: true, required: &[1] } =>
             Reply::message(&(counter.0 + call.decode::<u64>()?)),
     }
 
@@ -76,6 +79,7 @@ mod tests {
             request_id: None,
             required_features: Vec::new(),
             slot: None,
+            note: None,
         };
         dispatch(Arc::new(Counter(7)), call).await
     }

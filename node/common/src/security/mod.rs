@@ -13,6 +13,7 @@
 //! *Not here:* the steps of the negotiation ([`crate::rpc::negotiate`]).
 
 pub mod acl;
+pub mod audit;
 mod caller;
 mod jwt;
 pub mod pki;

@@ -7,6 +7,7 @@ use engine::time::WallTime;
 
 use super::AuthnTokenVerifier;
 use super::acl::AccessLists;
+use super::audit::AuditSink;
 use super::tls::TlsCredentials;
 
 /// Use of a protection: Kudu's values of `rpc_authentication` and `rpc_encryption`.
@@ -45,6 +46,8 @@ pub struct ServerSecurity {
     pub jwt: Option<Arc<dyn JwtTokenVerifier>>,
     /// Users who may call each method.
     pub access: Arc<AccessLists>,
+    /// Receiver of audit events, if there is an audit log.
+    pub audit: Option<Arc<dyn AuditSink>>,
 }
 
 impl fmt::Debug for ServerSecurity {
@@ -54,6 +57,7 @@ impl fmt::Debug for ServerSecurity {
             .field("tokens", &self.tokens.is_some())
             .field("jwt", &self.jwt.is_some())
             .field("access", &self.access)
+            .field("audit", &self.audit.is_some())
             .finish()
     }
 }

@@ -48,13 +48,13 @@ pub const SERVICE: &str = "kudu.tserver.TabletCopyService";
 
 service_methods! {
     fn dispatch(copies: CopyService, call) of METHODS;
-    "BeginTabletCopySession" { role: MethodRole::Service, tracked: false, required: &[1, 2] } =>
+    "BeginTabletCopySession" { role: MethodRole::Service, audited: true, tracked: false, required: &[1, 2] } =>
         copies.begin(call.decode()?).await?,
-    "CheckSessionActive" { role: MethodRole::Service, tracked: false, required: &[1] } =>
+    "CheckSessionActive" { role: MethodRole::Service, audited: false, tracked: false, required: &[1] } =>
         copies.check_active(&call.decode()?),
-    "FetchData" { role: MethodRole::Service, tracked: false, required: &[1, 2] } =>
+    "FetchData" { role: MethodRole::Service, audited: false, tracked: false, required: &[1, 2] } =>
         copies.fetch(&call.decode()?).await?,
-    "EndTabletCopySession" { role: MethodRole::Service, tracked: false, required: &[1, 2] } =>
+    "EndTabletCopySession" { role: MethodRole::Service, audited: false, tracked: false, required: &[1, 2] } =>
         copies.end(&call.decode()?)?,
 }
 

@@ -15,8 +15,20 @@ use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
 use nyala_common::security::acl::MethodRole;
 
 const METHODS: [MethodInfo; 2] = [
-    MethodInfo { name: "UpdateConsensus", role: MethodRole::Client, tracked: false, required: &[] },
-    MethodInfo { name: "Heartbeats", role: MethodRole::Client, tracked: false, required: &[] },
+    MethodInfo {
+        name: "UpdateConsensus",
+        role: MethodRole::Client,
+        audited: false,
+        tracked: false,
+        required: &[],
+    },
+    MethodInfo {
+        name: "Heartbeats",
+        role: MethodRole::Client,
+        audited: false,
+        tracked: false,
+        required: &[],
+    },
 ];
 
 /// Server that replies to heartbeats, and to entries unless it is set to stall.

@@ -82,6 +82,7 @@ impl ServerIdentity {
             tokens: self.tls.is_some().then(|| self.keyring.clone() as _),
             jwt: self.settings.as_ref().and_then(|settings| settings.jwt.clone()).map(|keys| keys as _),
             access: self.access.clone(),
+            audit: None,
         }
     }
 

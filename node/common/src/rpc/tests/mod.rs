@@ -56,15 +56,21 @@ impl Gate {
 }
 
 const METHODS: [MethodInfo; 9] = [
-    MethodInfo { name: "Echo", role: MethodRole::Client, tracked: false, required: &[] },
-    MethodInfo { name: "Hold", role: MethodRole::Client, tracked: false, required: &[] },
-    MethodInfo { name: "HoldFree", role: MethodRole::Client, tracked: false, required: &[] },
-    MethodInfo { name: "Track", role: MethodRole::Client, tracked: true, required: &[] },
-    MethodInfo { name: "Sidecars", role: MethodRole::Client, tracked: false, required: &[] },
-    MethodInfo { name: "Strict", role: MethodRole::Client, tracked: false, required: &[1, 2] },
-    MethodInfo { name: "Forbidden", role: MethodRole::Client, tracked: false, required: &[] },
-    MethodInfo { name: "Admin", role: MethodRole::Superuser, tracked: false, required: &[1] },
-    MethodInfo { name: "WhoAmI", role: MethodRole::Client, tracked: false, required: &[] },
+    MethodInfo { name: "Echo", role: MethodRole::Client, audited: false, tracked: false, required: &[] },
+    MethodInfo { name: "Hold", role: MethodRole::Client, audited: false, tracked: false, required: &[] },
+    MethodInfo { name: "HoldFree", role: MethodRole::Client, audited: false, tracked: false, required: &[] },
+    MethodInfo { name: "Track", role: MethodRole::Client, audited: false, tracked: true, required: &[] },
+    MethodInfo { name: "Sidecars", role: MethodRole::Client, audited: false, tracked: false, required: &[] },
+    MethodInfo {
+        name: "Strict",
+        role: MethodRole::Client,
+        audited: false,
+        tracked: false,
+        required: &[1, 2],
+    },
+    MethodInfo { name: "Forbidden", role: MethodRole::Client, audited: false, tracked: false, required: &[] },
+    MethodInfo { name: "Admin", role: MethodRole::Superuser, audited: true, tracked: false, required: &[1] },
+    MethodInfo { name: "WhoAmI", role: MethodRole::Client, audited: false, tracked: false, required: &[] },
 ];
 
 impl Service for Echo {

@@ -1,0 +1,114 @@
+//! Files of the audit log: one is appended to, older ones are kept up to a number.
+
+use std::io;
+use std::sync::Arc;
+
+use engine::disk::{Disk, DiskFile};
+use engine::ids::Uuid;
+
+use nyala_common::env::Env;
+
+/// The files of one server. Several servers may share the directory.
+pub(super) struct AuditFiles {
+    disk: Arc<dyn Disk>,
+    server: Uuid,
+    bytes_max: u64,
+    files_max: usize,
+    /// Number of the file that is appended to.
+    number: u64,
+    /// `None` after a failure: it is opened again.
+    file: Option<Arc<dyn DiskFile>>,
+    /// Bytes of whole lines in the file.
+    len: u64,
+}
+
+impl AuditFiles {
+    /// Opens the directory; continues the last file of this server.
+    pub(super) fn open(
+        env: &Env,
+        dir: &str,
+        server: Uuid,
+        (bytes_max, files_max): (u64, usize),
+    ) -> io::Result<AuditFiles> {
+        let disk = env.disks.open(dir)?;
+        let mut files = AuditFiles { disk, server, bytes_max, files_max, number: 1, file: None, len: 0 };
+        files.number = files.numbers()?.last().copied().unwrap_or(1);
+        files.reopen()?;
+        Ok(files)
+    }
+
+    /// Appends whole lines, durably. After an error nothing of them counts as written.
+    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.file.is_some() && self.len > 0 && self.len + lines.len() as u64 > self.bytes_max {
+            self.rotate()?;
+        }
+        let file = match &self.file {
+            Some(file) => file.clone(),
+            None => self.reopen()?,
+        };
+        let written = file.append(lines).and_then(|()| file.sync());
+        if let Err(error) = written {
+            // A part of a line may be in the file. If it cannot be removed, the file is opened again.
+            if file.truncate(self.len).is_err() {
+                self.file = None;
+            }
+            return Err(error);
+        }
+        self.len += lines.len() as u64;
+        Ok(())
+    }
+
+    /// Begins the next file and removes the oldest ones.
+    fn rotate(&mut self) -> io::Result<()> {
+        let name = self.name(self.number + 1);
+        let file = match self.disk.create(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.disk.open(&name)?,
+            created => created?,
+        };
+        self.disk.sync_dir("")?;
+        (self.number, self.len) = (self.number + 1, file.len()?);
+        self.file = Some(file);
+        let numbers = self.numbers()?;
+        for old in numbers.iter().take(numbers.len().saturating_sub(self.files_max)) {
+            self.disk.remove(&self.name(*old))?;
+        }
+        Ok(())
+    }
+
+    /// Opens the current file, or creates it. Ends a line that a crash or a full disk left torn.
+    fn reopen(&mut self) -> io::Result<Arc<dyn DiskFile>> {
+        let name = self.name(self.number);
+        let file = match self.disk.open(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let file = self.disk.create(&name)?;
+                self.disk.sync_dir("")?;
+                file
+            }
+            opened => opened?,
+        };
+        let len = file.len()?;
+        if len > 0 {
+            let mut last = [0];
+            file.read_at(len - 1, &mut last)?;
+            if last != *b"\n" {
+                file.append(b"\n")?;
+            }
+        }
+        self.len = file.len()?;
+        self.file = Some(file.clone());
+        Ok(file)
+    }
+
+    fn name(&self, number: u64) -> String {
+        format!("{}.{number:08}.jsonl", self.server)
+    }
+
+    /// Returns the numbers of this server's files, in order.
+    fn numbers(&self) -> io::Result<Vec<u64>> {
+        let (prefix, suffix) = (format!("{}.", self.server), ".jsonl");
+        let number = |name: &String| name.strip_prefix(&prefix)?.strip_suffix(suffix)?.parse().ok();
+        let mut numbers: Vec<u64> = self.disk.list("")?.iter().filter_map(number).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+}
