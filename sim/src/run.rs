@@ -94,6 +94,8 @@ pub struct RunResult {
 
 /// Memory with which a server of a plan refuses no request.
 const AMPLE_MEMORY: u64 = 64 << 20;
+/// Disk operations that a batch of a scan may need: pages of many small files, beside other clients' operations.
+const BATCH_DISK_OPS: u32 = 1_000;
 /// Longest time for creating the tables.
 const PREPARE_LIMIT: Duration = Duration::from_secs(120);
 /// Longest time of a run, all phases together.
@@ -212,6 +214,7 @@ fn check_availability(plan: &Plan, workload: &Workload, injector: &FaultInjector
         settle: cluster::recovery_time(plan),
         throttles: plan.cluster.memory < AMPLE_MEMORY,
         attempt: plan.cluster.rpc_timeout,
+        reads_slowly: plan.cluster.rpc_timeout < plan.devices.op * BATCH_DISK_OPS,
         is_impatient: plan.cluster.rpc_timeout < plan.cluster.raft_heartbeat * 4,
     };
     let operations = workload.history().operations();

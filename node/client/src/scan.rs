@@ -298,11 +298,12 @@ impl Scanner {
                         continue;
                     }
                     // The safe time of a follower may lag behind the snapshot: try another replica. The leader may
-                    // have become a follower: look up the leader.
+                    // have become a follower, or a lost call has led to a follower: look up the leader and ask it.
                     if self.spec.any_replica {
                         open.failed += 1;
                     } else {
                         open.tablet = client.relocate(&self.table, &open.tablet, deadline).await?;
+                        open.failed = 0;
                     }
                 }
                 TabletCallFailure::Token(error) => {

@@ -27,6 +27,8 @@ use crate::model_oracle::{ReadOutcome, TableCall, TableEvent, WriteOutcome};
 pub const NAME: &str = "availability";
 /// Beginning of the message about a tablet that a server does not have.
 const TABLET_NOT_FOUND: &str = "Tablet not found";
+/// End of the message about a call whose time was over before its reply came.
+const NO_RESPONSE: &str = "no response in time";
 /// Disturbances that a story names.
 const STORY_LINES: usize = 6;
 
@@ -41,6 +43,8 @@ pub struct Conditions<'a> {
     pub throttles: bool,
     /// True if a call may end before a replica learns that its snapshot is safe: heartbeats are too rare.
     pub is_impatient: bool,
+    /// True if an attempt may be over before a batch of a scan is read: devices are slow.
+    pub reads_slowly: bool,
     /// Time of one attempt. A call on a model table shares its deadline with those before it, and may have had less.
     pub attempt: Duration,
 }
@@ -127,9 +131,22 @@ fn unanswered<'a>(operation: &'a HistoryOp, conditions: &Conditions<'_>) -> Opti
         // The request was looked at.
         Some(Invalid | NotFound | AlreadyPresent | Unsupported) => None,
         Some(Throttled) if conditions.throttles => None,
+        Some(TimedOut)
+            if conditions.reads_slowly && is_read(operation) && error.message.ends_with(NO_RESPONSE) =>
+        {
+            None
+        }
         Some(Throttled | NotReady | NotLeader | Aborted | Corrupt | TimedOut | NotAuthorized | Io) | None => {
             Some(error)
         }
+    }
+}
+
+fn is_read(operation: &HistoryOp) -> bool {
+    match &operation.request {
+        ClientRequest::Scan(_) => true,
+        ClientRequest::Other(text) => text.starts_with("read "),
+        ClientRequest::Write { .. } | ClientRequest::Operator(_) => false,
     }
 }
 
@@ -203,6 +220,10 @@ mod tests {
     /// Returns the number of violations and of checked operations. t1 is down from second 10 to 20, and recovers within
     /// 5 seconds.
     fn judged(operations: &[HistoryOp]) -> (usize, u64) {
+        judged_with(operations, false)
+    }
+
+    fn judged_with(operations: &[HistoryOp], reads_slowly: bool) -> (usize, u64) {
         let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
         let down = Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to };
         let settle = Duration::from_secs(5);
@@ -212,6 +233,7 @@ mod tests {
             settle,
             throttles: false,
             is_impatient: false,
+            reads_slowly,
             attempt: settle,
         };
         let mut report = OracleReport::default();
@@ -248,6 +270,7 @@ mod tests {
                 settle,
                 throttles: false,
                 is_impatient: false,
+                reads_slowly: false,
                 attempt: Duration::from_secs(2),
             };
             let mut report = OracleReport::default();
@@ -270,6 +293,18 @@ mod tests {
         assert_eq!(judged(&[write(24, 40, timeout())]), (0, 0));
         assert_eq!(judged(&[write(26, 40, timeout())]), (1, 1));
         assert_eq!(judged(&[write(26, 40, CallOutcome::Unknown(None.into()))]), (1, 1));
+    }
+
+    #[test]
+    fn a_scan_on_slow_devices_may_have_no_response_in_time() {
+        let slow = CallOutcome::Failed(Error::timed_out("Scan: no response in time").into());
+        let scan = operation(ClientRequest::Other("read a model table".into()), 0, 9, slow.clone());
+        assert_eq!(judged_with(std::slice::from_ref(&scan), true), (0, 1));
+        assert_eq!(judged_with(&[scan], false), (1, 1));
+        assert_eq!(judged_with(&[write(0, 9, slow)], true), (1, 1));
+        let late = CallOutcome::Failed(Error::timed_out("the tablet did not reach the timestamp").into());
+        let scan = operation(ClientRequest::Other("read a model table".into()), 0, 9, late);
+        assert_eq!(judged_with(&[scan], true), (1, 1));
     }
 
     #[test]
