@@ -33,7 +33,7 @@ use super::memory_pressure;
 use super::raft_transport::{RaftTransport, RaftTransportConfig};
 use super::replica::{OnCompleted, ReplicaConfig, ReplicaHandle};
 use super::space::{SpaceReserves, SpaceWatch};
-use super::tablet_entry::{EntryState, TabletEntry};
+use super::tablet_entry::{EntryState, TabletEntry, TabletSizes};
 use super::tablet_reports::{PendingReport, ReportLog};
 use crate::dirs::{Directory, ServerDirs};
 use crate::server_clock::ServerClock;
@@ -413,6 +413,20 @@ impl TabletManager {
     /// Queues the tablet for the next regular report.
     pub fn mark_changed_quietly(&self, id: TabletId) {
         self.report_log().changed(id);
+    }
+
+    /// Queues the tablet for the next regular report if its sizes are not those of its last report.
+    pub fn mark_if_resized(&self, entry: &TabletEntry) {
+        if let Some(sizes) = entry.sizes() {
+            self.report_log().sizes_are(entry.id, sizes);
+        }
+    }
+
+    /// Returns the sizes of an open tablet for a report.
+    pub fn sizes_to_report(&self, entry: &TabletEntry) -> Option<TabletSizes> {
+        let sizes = entry.sizes()?;
+        self.report_log().sizes_reported(entry.id, sizes);
+        Some(sizes)
     }
 
     /// Returns the changes that a master does not know, given the number it has acknowledged.

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use engine::ids::TabletId;
 
+use super::tablet_entry::TabletSizes;
+
 /// Removals remembered for unreachable masters; a master that misses more is sent a full report.
 const REMOVALS_MAX: usize = 4096;
 
@@ -18,6 +20,8 @@ pub struct ReportLog {
     removed: BTreeMap<TabletId, u64>,
     /// Number up to which removals may have been dropped.
     forgotten: u64,
+    /// Sizes of tablets in their last reports.
+    sizes: BTreeMap<TabletId, TabletSizes>,
 }
 
 /// Contents of the next report to a master.
@@ -43,6 +47,7 @@ impl ReportLog {
     pub fn removed(&mut self, tablet: TabletId) {
         self.last += 1;
         self.changed.remove(&tablet);
+        self.sizes.remove(&tablet);
         self.removed.insert(tablet, self.last);
         if self.removed.len() > REMOVALS_MAX {
             let oldest = self.removed.iter().min_by_key(|(_, number)| **number);
@@ -50,6 +55,19 @@ impl ReportLog {
                 self.removed.remove(&tablet);
                 self.forgotten = number;
             }
+        }
+    }
+
+    /// Records the sizes of a tablet that a report has.
+    pub fn sizes_reported(&mut self, tablet: TabletId, sizes: TabletSizes) {
+        self.sizes.insert(tablet, sizes);
+    }
+
+    /// Records a change if a tablet's sizes are not those of its last report. Sizes that were seen at another time say
+    /// nothing: a report between two looks may have had others.
+    pub fn sizes_are(&mut self, tablet: TabletId, sizes: TabletSizes) {
+        if self.sizes.get(&tablet) != Some(&sizes) {
+            self.changed(tablet);
         }
     }
 
@@ -92,6 +110,23 @@ mod tests {
         assert_eq!(later, PendingReport { incremental: true, updated, removed, up_to: 4 });
         let nothing = PendingReport { incremental: true, updated: vec![], removed: vec![], up_to: 4 };
         assert_eq!(log.since(Some(4)), nothing);
+    }
+
+    #[test]
+    fn sizes_are_compared_with_those_of_the_last_report() {
+        let sizes = |live_rows| TabletSizes { disk_bytes: 5, live_rows };
+        let mut log = ReportLog::default();
+        log.sizes_are(tablet(1), sizes(7));
+        let first = log.since(None).up_to;
+        // A row is deleted before the report is made, and inserted again after it.
+        log.sizes_reported(tablet(1), sizes(6));
+        assert!(log.since(Some(first)).updated.is_empty());
+        log.sizes_are(tablet(1), sizes(7));
+        let second = log.since(Some(first));
+        assert_eq!(second.updated, [tablet(1)]);
+        log.sizes_reported(tablet(1), sizes(7));
+        log.sizes_are(tablet(1), sizes(7));
+        assert!(log.since(Some(second.up_to)).updated.is_empty());
     }
 
     #[test]

@@ -251,28 +251,19 @@ fn reported(server: &TabletServer, entry: &TabletEntry) -> ReportedTabletPb {
         consensus_state: Some(consensus_host::state(server.uuid(), entry, true)),
         error: entry.failure().map(|error| status_from_error(&error)),
         schema_version: Some(entry.schema_version()),
-        stats: entry.sizes().map(|sizes| ReportedTabletStatsPb {
+        stats: server.tablets.sizes_to_report(entry).map(|sizes| ReportedTabletStatsPb {
             on_disk_size: Some(sizes.disk_bytes),
             live_row_count: Some(sizes.live_rows),
         }),
     }
 }
 
-/// Checks at intervals if a tablet's size or row count changed, and queues changed tablets for the next report.
+/// Checks at intervals if a tablet's size or row count is not the reported one, and queues such tablets for the next
+/// report.
 pub(super) async fn watch_stats(server: Arc<TabletServer>) {
-    let mut known = std::collections::BTreeMap::new();
     loop {
         server.env.sleep(Duration::from_millis(server.config.tablet_stats_interval_ms)).await;
-        let mut seen = std::collections::BTreeMap::new();
-        for entry in server.tablets.all() {
-            seen.extend(entry.sizes().map(|sizes| (entry.id, sizes)));
-        }
-        for (id, sizes) in &seen {
-            if known.get(id) != Some(sizes) {
-                server.tablets.mark_changed_quietly(*id);
-            }
-        }
-        known = seen;
+        server.tablets.all().iter().for_each(|entry| server.tablets.mark_if_resized(entry));
     }
 }
 
