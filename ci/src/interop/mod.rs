@@ -7,7 +7,8 @@
 //!   nyala_up.rs   `nyala up`              nemesis/         faults under load, replicated
 //!   security.rs   encryption required      clients.rs       Spark and other clients of others
 //!   rpc.rs        one call to a server    mini_cluster.rs  `kudu test mini_cluster` for upstream's harness
-//!                 upstream.rs  upstream's own tests         report.rs  their results
+//!   upstream.rs   their own tests         report.rs        results of those
+//!   runbooks/     node/RUNBOOKS.md        small_disk.rs    a disk that can be filled
 //! ```
 //!
 //! With `--server kudu` the same checks run against the real servers: all expectations hold there too. `record` runs
@@ -24,7 +25,9 @@ pub(crate) mod packages;
 mod proxies;
 mod report;
 pub(crate) mod rpc;
+mod runbooks;
 mod security;
+mod small_disk;
 mod tool;
 mod upstream;
 
@@ -73,6 +76,8 @@ enum Part {
     Security,
     /// A replicated cluster under load, with faults
     Nemesis,
+    /// The commands of node/RUNBOOKS.md, after the failures that they are for
+    Runbooks,
     /// Upstream's own tests that must pass
     Upstream,
     /// A Spark application on upstream's connector
@@ -139,6 +144,9 @@ pub(crate) fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
     if wanted(Part::Nemesis) {
         let Interop { root, target, packages, server } = &context;
         nemesis::run(root, target, packages, server, steps);
+    }
+    if wanted(Part::Runbooks) {
+        runbooks::run(root, &context.target, &context.server, steps);
     }
     if wanted(Part::Upstream) {
         upstream(&context, options, steps);

@@ -16,15 +16,16 @@ use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
 use nyala_proto::kudu::consensus::{
     ConsensusStatePb, GetConsensusStateRequestPb, GetConsensusStateResponsePb, LeaderStepDownMode,
-    LeaderStepDownRequestPb, LeaderStepDownResponsePb,
+    LeaderStepDownRequestPb, LeaderStepDownResponsePb, RaftConfigPb, RaftPeerPb, UnsafeChangeConfigRequestPb,
+    UnsafeChangeConfigResponsePb,
 };
 use nyala_proto::kudu::master::change_t_server_state_request_pb::HandleMissingTs;
 use nyala_proto::kudu::master::t_server_state_change_pb::StateChange;
 use nyala_proto::kudu::master::{
     ChangeTServerStateRequestPb, ChangeTServerStateResponsePb, DeleteTableRequestPb, DeleteTableResponsePb,
     ListMastersRequestPb, ListMastersResponsePb, ListTablesRequestPb, ListTablesResponsePb,
-    RecallDeletedTableRequestPb, RecallDeletedTableResponsePb, TServerStateChangePb, TableIdentifierPb,
-    UnregisterTServerRequestPb, UnregisterTServerResponsePb,
+    RecallDeletedTableRequestPb, RecallDeletedTableResponsePb, RemoveMasterRequestPb, RemoveMasterResponsePb,
+    TServerStateChangePb, TableIdentifierPb, UnregisterTServerRequestPb, UnregisterTServerResponsePb,
 };
 use nyala_proto::kudu::server::set_flag_response_pb::Code;
 use nyala_proto::kudu::server::{
@@ -162,6 +163,14 @@ impl Client {
         Ok(())
     }
 
+    /// Takes a master out of the masters' configuration. The leader itself cannot be removed.
+    pub async fn remove_master(&self, master: PeerId) -> Result<()> {
+        let request = RemoveMasterRequestPb { rpc_addr: None, master_uuid: Some(master.to_string()) };
+        let _: RemoveMasterResponsePb =
+            self.shared.masters.call("RemoveMaster", &request, self.deadline(), &[]).await?;
+        Ok(())
+    }
+
     /// Returns whether a tablet server is quiescing; switches it first if `quiesce` is given.
     pub async fn quiesce(&self, address: &str, quiesce: Option<bool>) -> Result<QuiescingStatus> {
         let request = QuiesceTabletServerRequestPb { quiesce, return_stats: Some(true) };
@@ -246,6 +255,34 @@ impl Client {
         match &reply.error {
             Some(error) => Err(error_from_status(&error.status)),
             None => Ok(leader),
+        }
+    }
+
+    /// Makes `voters` the whole configuration of a tablet that has lost its majority, by the replica on `server`. What
+    /// only the other replicas had is lost.
+    pub async fn unsafe_change_config(
+        &self,
+        tablet: TabletId,
+        server: PeerId,
+        address: &str,
+        voters: &[PeerId],
+    ) -> Result<()> {
+        let peer = |id: &PeerId| RaftPeerPb {
+            permanent_uuid: Some(Bytes::from(id.to_string())),
+            member_type: Some(MemberType::Voter as i32),
+            ..RaftPeerPb::default()
+        };
+        let request = UnsafeChangeConfigRequestPb {
+            dest_uuid: Some(Bytes::from(server.to_string())),
+            tablet_id: Bytes::from(tablet.to_string()),
+            caller_id: Bytes::from_static(b"nyala"),
+            new_config: RaftConfigPb { peers: voters.iter().map(peer).collect(), ..RaftConfigPb::default() },
+        };
+        let reply: UnsafeChangeConfigResponsePb =
+            self.admin_call(address, CONSENSUS_SERVICE, "UnsafeChangeConfig", &request).await?;
+        match &reply.error {
+            Some(error) => Err(error_from_status(&error.status)),
+            None => Ok(()),
         }
     }
 

@@ -22,7 +22,7 @@ use nyala_proto::kudu::master::{
     CreateTableResponsePb, DeleteTableResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
     GetTableStatisticsResponsePb, GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb, ListMastersResponsePb, ListTablesResponsePb, ListTabletServersResponsePb,
-    MasterErrorPb, RecallDeletedTableResponsePb,
+    MasterErrorPb, RecallDeletedTableResponsePb, RemoveMasterResponsePb,
 };
 
 pub(super) const MASTER_SERVICE: &str = "kudu.master.MasterService";
@@ -61,6 +61,7 @@ replies!(
     ListTablesResponsePb,
     ListTabletServersResponsePb,
     RecallDeletedTableResponsePb,
+    RemoveMasterResponsePb,
 );
 
 /// Caller of the leader master.

@@ -7,7 +7,6 @@
 //!   checks   every acknowledged row exists once, the counts are right, `ksck --checksum_scan` finds nothing
 //! ```
 
-mod disk;
 mod faults;
 mod writers;
 
@@ -20,9 +19,9 @@ use anyhow::{Result, ensure};
 use super::cluster::{Cluster, ClusterPlan};
 use super::daemon::ServerKind;
 use super::packages::Packages;
+use super::small_disk::SmallDisk;
 use crate::command::Output;
 use crate::steps::Steps;
-use disk::SmallDisk;
 use writers::{LOADGEN_TABLE, Loadgen, Writer};
 
 /// Flags that make servers notice failures within seconds; Kudu has them, too.

@@ -89,8 +89,8 @@ pub(super) struct ClusterReport {
     warnings: Vec<String>,
 }
 
-/// Evaluates an observation.
-pub(super) fn check(seen: &Observation) -> ClusterReport {
+/// Evaluates an observation. That the servers of `known_down` do not reply is a warning.
+pub(super) fn check(seen: &Observation, known_down: &BTreeSet<PeerId>) -> ClusterReport {
     let mut report = ClusterReport {
         masters: Vec::new(),
         tablet_servers: Vec::new(),
@@ -99,7 +99,7 @@ pub(super) fn check(seen: &Observation) -> ClusterReport {
         warnings: Vec::new(),
     };
     check_masters(seen, &mut report);
-    check_servers(seen, &mut report);
+    check_servers(seen, known_down, &mut report);
     check_versions(seen, &mut report);
     check_strays(seen, &mut report);
     for table in &report.tables {
@@ -139,7 +139,7 @@ fn check_masters(seen: &Observation, report: &mut ClusterReport) {
     }
 }
 
-fn check_servers(seen: &Observation, report: &mut ClusterReport) {
+fn check_servers(seen: &Observation, known_down: &BTreeSet<PeerId>, report: &mut ClusterReport) {
     for server in &seen.servers {
         let (id, address) = (server.info.id, server.address());
         let quiescing = server.quiescing.is_some_and(|status| status.quiescing);
@@ -151,6 +151,9 @@ fn check_servers(seen: &Observation, report: &mut ClusterReport) {
             Ok(_) => "HEALTHY",
         };
         match &server.status {
+            Err(_) if known_down.contains(&id) => {
+                report.warnings.push(format!("tablet server {id} {address}: down, as the command line says"));
+            }
             Err(error) => report.errors.push(format!("tablet server {id} {address}: no reply ({error})")),
             Ok(status) if status.id != id => {
                 let other = status.id;
@@ -419,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_healthy_cluster_is_ok() {
-        insta::assert_snapshot!(check(&healthy()).to_text(), @r#"
+        insta::assert_snapshot!(check(&healthy(), &BTreeSet::new()).to_text(), @r#"
          master                            address  state   version
          09090909090909090909090909090909  m:7051   LEADER  nyala 1
 
@@ -444,7 +447,7 @@ mod tests {
         };
         let mut one_down = healthy();
         gone(&mut one_down, 2);
-        insta::assert_snapshot!(check(&one_down).to_text(), @r#"
+        insta::assert_snapshot!(check(&one_down, &BTreeSet::new()).to_text(), @r#"
          master                            address  state   version
          09090909090909090909090909090909  m:7051   LEADER  nyala 1
 
@@ -467,24 +470,26 @@ mod tests {
         let mut two_down = healthy();
         gone(&mut two_down, 1);
         gone(&mut two_down, 2);
-        assert_eq!(check(&two_down).counts(), BTreeMap::from([("UNAVAILABLE", 1)]));
+        let known = check(&one_down, &BTreeSet::from([id(3)]));
+        assert_eq!((known.errors.len(), known.warnings.len()), (1, 1), "{}", known.to_text());
+        assert_eq!(check(&two_down, &BTreeSet::new()).counts(), BTreeMap::from([("UNAVAILABLE", 1)]));
         let mut leaderless = healthy();
         for server in &mut leaderless.servers {
             server.raft.get_mut(&TABLET).expect("it has one").leader = None;
         }
-        assert_eq!(check(&leaderless).counts(), BTreeMap::from([("UNAVAILABLE", 1)]));
+        assert_eq!(check(&leaderless, &BTreeSet::new()).counts(), BTreeMap::from([("UNAVAILABLE", 1)]));
         let mut mismatch = healthy();
         mismatch.servers[2].raft.get_mut(&TABLET).expect("it has one").voters = vec![id(1), id(2)];
-        assert_eq!(check(&mismatch).counts(), BTreeMap::from([("CONSENSUS_MISMATCH", 1)]));
+        assert_eq!(check(&mismatch, &BTreeSet::new()).counts(), BTreeMap::from([("CONSENSUS_MISMATCH", 1)]));
         let mut behind = healthy();
         behind.tables[0].tablets[0].replicas.pop();
-        assert_eq!(check(&behind).counts(), BTreeMap::from([("CONSENSUS_MISMATCH", 1)]));
+        assert_eq!(check(&behind, &BTreeSet::new()).counts(), BTreeMap::from([("CONSENSUS_MISMATCH", 1)]));
         let mut recovering = healthy();
         gone(&mut recovering, 2);
         for server in &mut recovering.servers[..2] {
             server.raft.get_mut(&TABLET).expect("it has one").learners = vec![id(4)];
         }
-        assert_eq!(check(&recovering).counts(), BTreeMap::from([("RECOVERING", 1)]));
+        assert_eq!(check(&recovering, &BTreeSet::new()).counts(), BTreeMap::from([("RECOVERING", 1)]));
     }
 
     #[test]
@@ -496,7 +501,7 @@ mod tests {
         (replica.state, replica.running, replica.message) = ("FAILED", false, "disk full".to_string());
         seen.servers[2].info.maintenance = true;
         seen.masters[0].0.leader = false;
-        let report = check(&seen);
+        let report = check(&seen, &BTreeSet::new());
         insta::assert_snapshot!([report.errors, report.warnings].concat().join("\n"), @r#"
         masters: none leads
         tablet server 01010101010101010101010101010101 ts-1:7050: another server replies (07070707070707070707070707070707)

@@ -86,6 +86,7 @@ pub(super) async fn undrain(client: &Client, matches: &ArgMatches) -> Result<()>
 pub(super) async fn decommission(env: &Env, client: &Client, matches: &ArgMatches) -> Result<()> {
     let server = find_server(client, text(matches, "server").expect("it is required")).await?;
     check_enough(client, &server).await?;
+    check_replies(client, &server).await?;
     client.set_maintenance(server.id, true).await?;
     client.quiesce(&address(&server), Some(true)).await?;
     let (at_once, patience) = (number(matches, "at-once") as usize, number(matches, "move-timeout"));
@@ -111,6 +112,18 @@ pub(super) async fn decommission(env: &Env, client: &Client, matches: &ArgMatche
         server.id
     ));
     Ok(())
+}
+
+/// Fails, with what to do, if the server does not reply: a server that is down cannot give anything away.
+async fn check_replies(client: &Client, server: &ServerInfo) -> Result<()> {
+    let reply = client.server_status(&address(server)).await;
+    reply.map(drop).map_err(|error| {
+        Error::not_ready(format!(
+            "server {}: it does not reply ({}); the masters replace its replicas by themselves: wait with nyala \
+             cluster check --wait 3600 --down {}, then nyala cluster remove-server",
+            server.id, error.message, server.id
+        ))
+    })
 }
 
 /// Fails if a table would have fewer servers left than replicas wanted.

@@ -5,11 +5,12 @@ mod check;
 mod drain;
 mod observe;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, Result};
-use engine::ids::Uuid;
+use engine::ids::{PeerId, Uuid};
 use futures_util::future::join_all;
 
 use self::arguments::{find_server, number};
@@ -18,6 +19,7 @@ use super::exit::{ExitError, FAILED};
 use super::options::{base, connect, option, text, texts};
 use super::output::{print, table as text_table};
 use nyala_client::Client;
+use nyala_client::cluster_admin::MasterInfo;
 use nyala_client::rebalance::{Placement, Rebalance, ReplicaMove};
 use nyala_common::env::Env;
 
@@ -38,7 +40,16 @@ pub(super) fn command() -> Command {
         .arg_required_else_help(true)
         .subcommands([
             base("check", "Check masters, tablet servers and tablets; exit code 1 if one is not healthy")
-                .arg(format()),
+                .arg(format())
+                .arg(
+                    option("wait", "SECONDS", "Repeat the check until it finds no error, at most this long")
+                        .default_value("0")
+                        .value_parser(value_parser!(u64)),
+                )
+                .arg(
+                    option("down", "SERVER", "Server that is known to be down: no error; may be repeated")
+                        .action(ArgAction::Append),
+                ),
             base("servers", "List the tablet servers: state, version, replicas, leaders").arg(format()),
             rebalance(),
             of_server(
@@ -54,7 +65,19 @@ pub(super) fn command() -> Command {
             .arg(at_once())
             .arg(seconds("move-timeout", "600", "Deadline of one move")),
             of_server("remove-server", "Make the masters forget a tablet server that is switched off")
-                .arg(flag("force", "Even if it is alive")),
+                .arg(flag("force", "Even if it is alive"))
+                .arg(
+                    option("wait", "SECONDS", "Longest wait until the masters notice that it is down")
+                        .default_value("0")
+                        .value_parser(value_parser!(u64)),
+                ),
+            base("remove-master", "Take a lost master out of the masters' configuration")
+                .arg(required(
+                    "master",
+                    "MASTER",
+                    "Id of the master, the beginning of its id, or its address",
+                ))
+                .arg(flag("force", "Even if it replies")),
             of_server(
                 "maintenance",
                 "Switch maintenance mode: no new replicas, and no replacement of those there",
@@ -63,6 +86,19 @@ pub(super) fn command() -> Command {
             base("step-down", "Let a tablet's leader transfer its leadership")
                 .arg(required("tablet", "TABLET", "Id of the tablet"))
                 .arg(option("to", "SERVER", "The next leader [default: any voter]")),
+            base("unsafe-change-config", "Give a tablet that has lost its majority the voters that are left")
+                .long_about(
+                    "Give a tablet that has lost its majority the voters that are left.\n\nThe replica on SERVER \
+                     leads from then on, and the masters add replicas until there are as many as wanted. Writes that \
+                     only the lost replicas had are lost. Choose the replica with the highest term and index (see \
+                     /tablet-consensus-status of its server).",
+                )
+                .arg(required("tablet", "TABLET", "Id of the tablet"))
+                .arg(required("server", "SERVER", "The server whose replica is left"))
+                .arg(
+                    option("voters", "ID,...", "The voters [default: the server alone]").value_delimiter(','),
+                )
+                .arg(flag("yes", "Do it; without, only show it")),
             base("set-flag", "Change a flag of running servers")
                 .arg(required("server", "SERVER", "Address (host:port), id, masters, tablet-servers or all"))
                 .arg(required("flag", "NAME", "Name of the flag"))
@@ -111,14 +147,16 @@ impl ClusterCommand {
         let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
         let client = connect(env, matches).await?;
         match name {
-            "check" => return run_check(&client, matches).await,
+            "check" => return run_check(env, &client, matches).await,
             "servers" => show_servers(&client, matches).await?,
             "drain" => drain::drain(env, &client, matches).await?,
             "undrain" => drain::undrain(&client, matches).await?,
             "decommission" => drain::decommission(env, &client, matches).await?,
-            "remove-server" => remove_server(&client, matches).await?,
+            "remove-server" => remove_server(env, &client, matches).await?,
+            "remove-master" => remove_master(&client, matches).await?,
             "maintenance" => maintenance(&client, matches).await?,
             "step-down" => step_down(&client, matches).await?,
+            "unsafe-change-config" => unsafe_change_config(&client, matches).await?,
             "set-flag" => set_flag(&client, matches).await?,
             _ => run_rebalance(&client, matches).await?,
         }
@@ -130,8 +168,23 @@ fn argument<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     text(matches, name).expect("it is required")
 }
 
-async fn run_check(client: &Client, matches: &ArgMatches) -> Result<(), ExitError> {
-    let report = check::check(&observe(client).await?);
+/// Interval between two attempts of `--wait`.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+async fn run_check(env: &Env, client: &Client, matches: &ArgMatches) -> Result<(), ExitError> {
+    let mut known_down = BTreeSet::new();
+    for name in texts(matches, "down") {
+        known_down.insert(find_server(client, name).await?.id);
+    }
+    let deadline = env.now().mono.after(Duration::from_secs(number(matches, "wait")));
+    let report = loop {
+        let seen = observe(client).await.map(|seen| check::check(&seen, &known_down));
+        let healthy = seen.as_ref().is_ok_and(|report| report.errors.is_empty());
+        if healthy || env.now().mono >= deadline {
+            break seen?;
+        }
+        env.sleep(CHECK_INTERVAL).await;
+    };
     let json = text(matches, "format") == Some("json");
     print(&if json { report.to_json() } else { report.to_text() });
     match report.errors.len() {
@@ -193,10 +246,35 @@ async fn show_servers(client: &Client, matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-async fn remove_server(client: &Client, matches: &ArgMatches) -> Result<()> {
+async fn remove_server(env: &Env, client: &Client, matches: &ArgMatches) -> Result<()> {
     let server = find_server(client, argument(matches, "server")).await?;
-    client.unregister_server(server.id, matches.get_flag("force")).await?;
+    let deadline = env.now().mono.after(Duration::from_secs(number(matches, "wait")));
+    while let Err(error) = client.unregister_server(server.id, matches.get_flag("force")).await {
+        if env.now().mono >= deadline {
+            return Err(error);
+        }
+        env.sleep(CHECK_INTERVAL).await;
+    }
     print(&format!("the masters have forgotten server {}\n", server.id));
+    Ok(())
+}
+
+async fn remove_master(client: &Client, matches: &ArgMatches) -> Result<()> {
+    let name = argument(matches, "master");
+    let mut masters = client.masters().await?;
+    masters.retain(|master| {
+        master.address == name || master.id.is_some_and(|id| id.to_string().starts_with(name))
+    });
+    let [MasterInfo { id: Some(id), address, error, .. }] = masters.as_slice() else {
+        let message = format!("master {name}: {} masters have it; see nyala cluster check", masters.len());
+        return Err(Error::not_found(message));
+    };
+    if error.is_none() && !matches.get_flag("force") {
+        let message = format!("master {id} {address}: it replies; stop it first, or give --force");
+        return Err(Error::invalid(message));
+    }
+    client.remove_master(*id).await?;
+    print(&format!("master {id} {address} is no longer one of the masters\n"));
     Ok(())
 }
 
@@ -205,6 +283,26 @@ async fn maintenance(client: &Client, matches: &ArgMatches) -> Result<()> {
     let state = argument(matches, "state");
     client.set_maintenance(server.id, state == "on").await?;
     print(&format!("maintenance mode of server {} is {state}\n", server.id));
+    Ok(())
+}
+
+async fn unsafe_change_config(client: &Client, matches: &ArgMatches) -> Result<()> {
+    let tablet = Uuid::parse(argument(matches, "tablet").as_bytes())?;
+    let server = find_server(client, argument(matches, "server")).await?;
+    let voters = texts(matches, "voters").map(|id| Uuid::parse(id.as_bytes()));
+    let mut voters = voters.collect::<Result<Vec<PeerId>>>()?;
+    if voters.is_empty() {
+        voters.push(server.id);
+    }
+    let shown = voters.iter().map(PeerId::to_string).collect::<Vec<_>>().join(", ");
+    if !matches.get_flag("yes") {
+        print(&format!(
+            "tablet {tablet} would have the voters {shown}; nothing was changed; --yes does it\n"
+        ));
+        return Ok(());
+    }
+    client.unsafe_change_config(tablet, server.id, &address(&server), &voters).await?;
+    print(&format!("tablet {tablet} has the voters {shown}\n"));
     Ok(())
 }
 

@@ -12,13 +12,13 @@ use crate::command::CommandLine;
 const MEGABYTES: usize = 384;
 
 /// A mounted disk; dropping it unmounts it, also while it is in use.
-pub(super) struct SmallDisk {
+pub(crate) struct SmallDisk {
     pub dir: PathBuf,
 }
 
 impl SmallDisk {
     /// Mounts a disk at `dir`. Returns `None`, with the reason printed, where mounting is not allowed: it needs root.
-    pub(super) fn mount(dir: &Path) -> Result<Option<SmallDisk>> {
+    pub(crate) fn mount(dir: &Path) -> Result<Option<SmallDisk>> {
         fs::create_dir_all(dir)?;
         let size = format!("size={MEGABYTES}m");
         let mounted =
@@ -33,7 +33,7 @@ impl SmallDisk {
     }
 
     /// Fills the disk; returns the number of bytes written.
-    pub(super) fn fill(&self) -> Result<usize> {
+    pub(crate) fn fill(&self) -> Result<usize> {
         let mut file = File::create(self.filler())?;
         let chunk = vec![0; 64 << 10];
         let mut bytes = 0;
@@ -47,7 +47,7 @@ impl SmallDisk {
     }
 
     /// Frees the space again.
-    pub(super) fn free(&self) -> Result<()> {
+    pub(crate) fn free(&self) -> Result<()> {
         Ok(fs::remove_file(self.filler())?)
     }
 
