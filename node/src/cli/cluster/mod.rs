@@ -32,24 +32,12 @@ const SERVER_HELP: &str = "Id of the tablet server, the beginning of its id, or 
 
 pub(super) fn command() -> Command {
     let of_server = |name, about| base(name, about).arg(required("server", "SERVER", SERVER_HELP));
-    let format =
-        || option("format", "FORMAT", "text or json").value_parser(["text", "json"]).default_value("text");
     Command::new("cluster")
         .about("Check a cluster, administer servers, rebalance replicas")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([
-            base("check", "Check masters, tablet servers and tablets; exit code 1 if one is not healthy")
-                .arg(format())
-                .arg(
-                    option("wait", "SECONDS", "Repeat the check until it finds no error, at most this long")
-                        .default_value("0")
-                        .value_parser(value_parser!(u64)),
-                )
-                .arg(
-                    option("down", "SERVER", "Server that is known to be down: no error; may be repeated")
-                        .action(ArgAction::Append),
-                ),
+            check_command(),
             base("servers", "List the tablet servers: state, version, replicas, leaders").arg(format()),
             rebalance(),
             of_server(
@@ -86,25 +74,46 @@ pub(super) fn command() -> Command {
             base("step-down", "Let a tablet's leader transfer its leadership")
                 .arg(required("tablet", "TABLET", "Id of the tablet"))
                 .arg(option("to", "SERVER", "The next leader [default: any voter]")),
-            base("unsafe-change-config", "Give a tablet that has lost its majority the voters that are left")
-                .long_about(
-                    "Give a tablet that has lost its majority the voters that are left.\n\nThe replica on SERVER \
-                     leads from then on, and the masters add replicas until there are as many as wanted. Writes that \
-                     only the lost replicas had are lost. Choose the replica with the highest term and index (see \
-                     /tablet-consensus-status of its server).",
-                )
-                .arg(required("tablet", "TABLET", "Id of the tablet"))
-                .arg(required("server", "SERVER", "The server whose replica is left"))
-                .arg(
-                    option("voters", "ID,...", "The voters [default: the server alone]").value_delimiter(','),
-                )
-                .arg(flag("yes", "Do it; without, only show it")),
+            unsafe_change_config_command(),
             base("set-flag", "Change a flag of running servers")
                 .arg(required("server", "SERVER", "Address (host:port), id, masters, tablet-servers or all"))
                 .arg(required("flag", "NAME", "Name of the flag"))
                 .arg(required("value", "VALUE", "New value"))
                 .arg(flag("force", "Also a flag that takes effect only at the next start")),
         ])
+}
+
+fn check_command() -> Command {
+    base("check", "Check masters, tablet servers and tablets; exit code 1 if one is not healthy")
+        .arg(format())
+        .arg(
+            option("wait", "SECONDS", "Repeat the check until it finds no error, at most this long")
+                .default_value("0")
+                .value_parser(value_parser!(u64)),
+        )
+        .arg(
+            option("down", "SERVER", "Server that is known to be down: no error; may be repeated")
+                .action(ArgAction::Append),
+        )
+}
+
+fn unsafe_change_config_command() -> Command {
+    let about = "Give a tablet that has lost its majority the voters that are left";
+    let long = format!(
+        "{about}.\n\nThe replica on SERVER leads from then on, and the masters add replicas until there are as many \
+         as wanted. Writes that only the lost replicas had are lost. Choose the replica with the highest term and \
+         index (see /tablet-consensus-status of its server)."
+    );
+    base("unsafe-change-config", about)
+        .long_about(long)
+        .arg(required("tablet", "TABLET", "Id of the tablet"))
+        .arg(required("server", "SERVER", "The server whose replica is left"))
+        .arg(option("voters", "ID,...", "The voters [default: the server alone]").value_delimiter(','))
+        .arg(flag("yes", "Do it; without, only show it"))
+}
+
+fn format() -> Arg {
+    option("format", "FORMAT", "text or json").value_parser(["text", "json"]).default_value("text")
 }
 
 fn required(name: &'static str, value: &'static str, help: &'static str) -> Arg {
