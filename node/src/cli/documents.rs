@@ -1,4 +1,5 @@
-//! `nyala completions` and `nyala man`: files for shells and for `man`, made from the definition of the commands.
+//! `nyala completions`, `nyala man`, `nyala reference`: files for shells, for `man` and for the site, made from
+//! the definition of the commands.
 
 use std::path::Path;
 
@@ -8,15 +9,17 @@ use clap_complete::Shell;
 use engine::error::Error;
 
 use super::exit::ExitError;
+use super::reference;
 
 /// A file to make.
 pub enum Document {
     Completions(Shell),
     ManPages(String),
+    Reference(String),
 }
 
 /// Returns the commands.
-pub(super) fn commands() -> [Command; 2] {
+pub(super) fn commands() -> [Command; 3] {
     let shells = ["bash", "zsh", "fish", "elvish", "powershell"];
     let shell = Arg::new("shell").required(true).value_parser(PossibleValuesParser::new(shells));
     let dir = Arg::new("dir").value_name("DIR").required(true).value_hint(ValueHint::DirPath);
@@ -24,6 +27,9 @@ pub(super) fn commands() -> [Command; 2] {
         Command::new("completions").about("Print the completion script of a shell").arg(shell),
         Command::new("man")
             .about("Write the manual pages of all commands into a directory")
+            .arg(dir.clone().help("Directory of the pages; created if missing")),
+        Command::new("reference")
+            .about("Write the reference of settings, metrics and commands as Markdown")
             .arg(dir.help("Directory of the pages; created if missing")),
     ]
 }
@@ -33,7 +39,8 @@ pub(super) fn parse(name: &str, matches: &ArgMatches) -> Document {
     let text = |id: &str| matches.get_one::<String>(id).expect("it is required").clone();
     match name {
         "completions" => Document::Completions(text("shell").parse().expect("clap checks the name")),
-        _ => Document::ManPages(text("dir")),
+        "man" => Document::ManPages(text("dir")),
+        _ => Document::Reference(text("dir")),
     }
 }
 
@@ -52,8 +59,18 @@ impl Document {
                 };
                 pages().map_err(|error| Error::io(format!("write the manual pages to {dir}"), &error).into())
             }
+            Document::Reference(dir) => {
+                let written = write_pages(Path::new(dir), &reference::pages(program));
+                written.map_err(|error| Error::io(format!("write the reference to {dir}"), &error).into())
+            }
         }
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a command's output, not a server's data")]
+fn write_pages(dir: &Path, pages: &[(&str, String)]) -> std::io::Result<()> {
+    create_dir(dir)?;
+    pages.iter().try_for_each(|(file, text)| std::fs::write(dir.join(file), text))
 }
 
 #[allow(clippy::disallowed_methods, reason = "a command's output, not a server's data")]

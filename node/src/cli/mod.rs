@@ -8,7 +8,7 @@
 //! nyala table           tables of a running cluster: list, create, alter, import, export, scan, ...
 //! nyala debug           inspect and repair stopped servers, rebuild a lost catalog
 //! nyala demo            start a cluster, load TPC-H data, run queries
-//! nyala completions     the completion script of a shell; nyala man: manual pages
+//! nyala completions     the completion script of a shell; nyala man: manual pages; nyala reference: Markdown
 //! ```
 //!
 //! Exit codes: 0 success, 1 failure, 2 wrong command line or flag, 3 an address is in use, 4 a directory is not usable
@@ -40,6 +40,7 @@ pub mod lineitem;
 mod options;
 mod output;
 pub mod queries;
+mod reference;
 mod serve;
 mod service_state;
 mod stream;
@@ -87,7 +88,7 @@ pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Invocation
         "cluster" => Ok(Invocation::Cluster(cluster::parse(matches))),
         "debug" => debug::parse(matches, read_file).map(Invocation::Debug).map_err(ExitError::usage),
         "demo" => Ok(Invocation::Demo(demo::parse(matches))),
-        "completions" | "man" => Ok(Invocation::Document(documents::parse(name, matches))),
+        "completions" | "man" | "reference" => Ok(Invocation::Document(documents::parse(name, matches))),
         _ => serve::parse(name, matches, read_file).map(Invocation::Serve).map_err(ExitError::usage),
     }
 }
