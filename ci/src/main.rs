@@ -11,8 +11,11 @@
 //!
 //! *Not here:* the checks themselves; see the module of each.
 
+mod alerts;
 mod arrows;
+mod axe;
 mod bench;
+mod chart;
 mod code_mutants;
 mod command;
 mod concurrency;
@@ -29,8 +32,10 @@ mod proto;
 mod python;
 mod readme;
 mod sim;
+mod site;
 mod spec;
 mod steps;
+mod test_cluster;
 mod tidy;
 mod tools;
 mod versus;
@@ -100,10 +105,14 @@ enum Word {
     Versus(versus::VersusOptions),
     /// Write more than a server can take, and chart throughput, latency and memory
     Overload(overload::OverloadOptions),
-    /// Load the web pages in headless Chromium, and keep screenshots; needs chromium
+    /// Load the web pages in headless Chromium, keep screenshots, check accessibility; needs chromium and npm
     Pages(pages::PageOptions),
-    /// Check and test the alerts; needs promtool
+    /// Check and test the alerts, also by a real Prometheus that scrapes a cluster; needs prometheus
     Alerts,
+    /// Check the Helm chart and the manifests made from it against the schemas; needs helm and Python
+    Chart(chart::ChartOptions),
+    /// Build the documentation site in target/site and check its links; needs mdbook
+    Site,
     /// Replacement for the `kudu` program in upstream's harness
     #[command(hide = true)]
     StandIn(interop::mini_cluster::MiniClusterOptions),
@@ -146,7 +155,9 @@ fn main() -> ExitCode {
         Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),
         Some(Word::Overload(options)) => steps.run("overload", || overload::run(&root, &options)),
         Some(Word::Pages(options)) => pages::run(&root, &options, &mut steps),
-        Some(Word::Alerts) => pages::alerts(&root, &mut steps),
+        Some(Word::Chart(options)) => chart::run(&root, &options, &mut steps),
+        Some(Word::Site) => site::run(&root, &mut steps),
+        Some(Word::Alerts) => alerts::run(&root, &mut steps),
         Some(Word::Fix) => fix(&root, &mut steps),
         Some(Word::Bless) => bless(&root, &mut steps),
     }

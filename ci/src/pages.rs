@@ -1,23 +1,23 @@
-//! The web pages in a real browser, and the alerts in Prometheus' own tool.
+//! `cargo ci pages`: the web pages in a real browser.
 //!
 //! ```text
-//!   cargo ci pages    nyala up ──▶ headless Chromium: page, phone and dark screenshots; its console must stay empty
-//!   cargo ci alerts   promtool check rules · test rules · check config · check metrics of a running server
+//!   nyala up ──▶ headless Chromium: page, phone and dark screenshots; its console must stay empty
+//!            └─▶ axe-core (axe.rs): no serious finding about accessibility
 //! ```
 //!
 //! A violation of the content policy, a missing file or a script error is a line of the console. Needs Debian's
-//! `chromium`, `prometheus`.
+//! `chromium` and `npm`.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::command::{CommandLine, cargo};
-use crate::interop::target_dir;
+use crate::axe::Axe;
 use crate::steps::Steps;
+use crate::test_cluster::{TestCluster, http_get};
+use crate::tools;
 
 /// Folder of the screenshots.
 #[derive(Args)]
@@ -25,69 +25,6 @@ pub(crate) struct PageOptions {
     /// Folder of the screenshots; by default target/pages
     #[arg(long)]
     out: Option<PathBuf>,
-}
-
-/// Text that `nyala up` prints once clients can connect.
-const READY: &str = "Stop with Ctrl-C";
-
-/// A running cluster, stopped when dropped.
-struct TestCluster {
-    child: Child,
-    /// Web addresses, masters first.
-    web: Vec<String>,
-    _dir: tempfile::TempDir,
-}
-
-impl TestCluster {
-    fn start(root: &Path) -> Result<TestCluster> {
-        cargo(root, &["build", "--quiet", "--package", "node"])?;
-        let program = target_dir()?.join("debug/nyala");
-        let dir = tempfile::tempdir()?;
-        let data = dir.path().join("data");
-        let mut child = Command::new(&program)
-            .args(["up", "--free-ports", "--log-level=info", "--dir"])
-            .arg(&data)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("starting nyala up")?;
-        let mut printed = String::new();
-        let mut lines = BufReader::new(child.stdout.take().context("its output")?);
-        while !printed.contains(READY) {
-            ensure!(lines.read_line(&mut printed)? > 0, "nyala up ended early: {printed}");
-        }
-        let urls = printed.split_whitespace().filter_map(|word| word.strip_prefix("http://"));
-        let web = urls.filter_map(|url| url.strip_suffix("/metrics")).map(str::to_owned).collect();
-        let masters = printed.lines().find(|line| line.contains("--masters")).context("an example")?;
-        let masters = masters.rsplit(' ').next().unwrap_or_default();
-        let cluster = TestCluster { child, web, _dir: dir };
-        CommandLine::new(&program)
-            .args([
-                "table",
-                "create",
-                "measurements",
-                "--column",
-                "host string",
-                "--column",
-                "value double null",
-            ])
-            .args(["--key", "host", "--hash", "host:4", "--masters", masters])
-            .run()?;
-        Ok(cluster)
-    }
-
-    fn url(&self, server: usize, path: &str) -> Result<String> {
-        let address = self.web.get(server).context("nyala up names its web ports")?;
-        Ok(format!("http://{address}{path}"))
-    }
-}
-
-impl Drop for TestCluster {
-    fn drop(&mut self) {
-        // A process that has ended already needs no end.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// Pages in the browser: server (0 the master, 1 a tablet server), path, and text that must be there.
@@ -107,35 +44,64 @@ const PAGES: [(usize, &str, &str); 13] = [
     (1, "/mem-trackers", "Memory"),
 ];
 
-/// Loads the pages in headless Chromium and keeps screenshots.
+/// Forms of a screenshot: name, size of the window, further option.
+const FORMS: [(&str, &str, Option<&str>); 3] = [
+    ("wide", "1280,900", None),
+    ("phone", "390,844", None),
+    ("dark", "1280,900", Some("--blink-settings=preferredColorScheme=0")),
+];
+
+/// Loads the pages in headless Chromium, keeps screenshots, and checks their accessibility.
 pub(crate) fn run(root: &Path, options: &PageOptions, steps: &mut Steps) {
     let out = options.out.clone().unwrap_or_else(|| root.join("target/pages"));
-    steps.run("pages", || {
+    let mut cluster = None;
+    steps.run("pages: cluster", || {
+        tools::require(&["chromium", "npm"], &["chromium", "npm"])?;
         std::fs::create_dir_all(&out)?;
-        let cluster = TestCluster::start(root)?;
-        for (server, path, text) in PAGES {
-            let url = cluster.url(server, path)?;
-            let dom = browse(&url, &["--dump-dom".to_owned()])?;
-            ensure!(dom.contains(text), "{url}: {text:?} is not on the page:\n{dom}");
-            for (form, size, extra) in [
-                ("wide", "1280,900", None),
-                ("phone", "390,844", None),
-                ("dark", "1280,900", Some("--blink-settings=preferredColorScheme=0")),
-            ] {
-                let name = path.trim_start_matches('/').replace(['?', '='], "-");
-                let name = if name.is_empty() { "overview".to_owned() } else { name };
-                let role = if server == 0 { "master" } else { "tserver" };
-                let file = out.join(format!("{role}-{name}-{form}.png"));
-                let mut words =
-                    vec![format!("--screenshot={}", file.display()), format!("--window-size={size}")];
-                words.extend(extra.map(str::to_owned));
-                browse(&url, &words)?;
-                ensure!(file.metadata()?.len() > 1000, "{} is empty", file.display());
-            }
-        }
+        cluster = Some(TestCluster::start(root)?);
+        Ok(())
+    });
+    let Some(cluster) = cluster else { return };
+    steps.run("pages: browser", || {
+        PAGES.iter().try_for_each(|(server, path, text)| show(&cluster, *server, path, text, &out))?;
         println!("screenshots in {}", out.display());
         Ok(())
     });
+    steps.run("pages: accessibility", || check_accessibility(&cluster, &out));
+}
+
+/// Loads a page, which must have `text`, and keeps its screenshots.
+fn show(cluster: &TestCluster, server: usize, path: &str, text: &str, out: &Path) -> Result<()> {
+    let url = cluster.url(server, path)?;
+    let dom = browse(&url, &["--dump-dom".to_owned()])?;
+    ensure!(dom.contains(text), "{url}: {text:?} is not on the page:\n{dom}");
+    let name = path.trim_start_matches('/').replace(['?', '='], "-");
+    let name = if name.is_empty() { "overview".to_owned() } else { name };
+    let role = if server == 0 { "master" } else { "tserver" };
+    for (form, size, extra) in FORMS {
+        let file = out.join(format!("{role}-{name}-{form}.png"));
+        let mut words = vec![format!("--screenshot={}", file.display()), format!("--window-size={size}")];
+        words.extend(extra.map(str::to_owned));
+        browse(&url, &words)?;
+        ensure!(file.metadata()?.len() > 1000, "{} is empty", file.display());
+    }
+    Ok(())
+}
+
+fn check_accessibility(cluster: &TestCluster, out: &Path) -> Result<()> {
+    let axe = Axe::fetch(out)?;
+    let mut lesser = 0;
+    for (server, path, _) in PAGES {
+        let address = cluster.web.get(server).context("nyala up names its web ports")?;
+        let html = http_get(address, path)?;
+        let style =
+            html.split("href=\"").find_map(|rest| rest.split('"').next().filter(|to| to.ends_with(".css")));
+        let style = http_get(address, style.context("a page has a style")?)?;
+        let found = axe.check(&html, &style);
+        lesser += found.with_context(|| format!("{address}{path}"))?;
+    }
+    println!("{} pages without a serious finding, {lesser} lesser ones", PAGES.len());
+    Ok(())
 }
 
 /// Runs the browser on a page and returns what it prints. A line of its console is an error.
@@ -155,18 +121,4 @@ fn browse(url: &str, words: &[String]) -> Result<String> {
     }
     ensure!(output.status.success(), "{url}: chromium ended with {}: {errors}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Checks the rules, their tests and the configuration with promtool.
-pub(crate) fn alerts(root: &Path, steps: &mut Steps) {
-    let dir = root.join("node/ops/prometheus");
-    for words in [
-        ["check", "rules", "alerts.yml"],
-        ["test", "rules", "alerts_test.yml"],
-        ["check", "config", "prometheus.yml"],
-    ] {
-        steps.run(&format!("promtool {}", words.join(" ")), || {
-            CommandLine::new("promtool").dir(&dir).args(words).run()
-        });
-    }
 }

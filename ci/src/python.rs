@@ -89,7 +89,7 @@ fn sources(root: &Path) -> PathBuf {
 }
 
 /// Makes a virtual environment with these packages, unless it has them; returns its interpreter.
-fn environment(dir: &Path, packages: &[&str]) -> Result<PathBuf> {
+pub(crate) fn environment(dir: &Path, packages: &[&str]) -> Result<PathBuf> {
     let python = dir.join("bin/python");
     let stamp = dir.join("packages");
     let wanted = packages.join("\n");

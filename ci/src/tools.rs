@@ -36,6 +36,17 @@ pub(crate) fn require_cargo(program: &str, version: &str) -> Result<()> {
     CommandLine::new("cargo").args(words).run()
 }
 
+/// Fails with the install command for a missing program written in Go; in CI it installs the program.
+pub(crate) fn require_go(program: &str, source: &str) -> Result<()> {
+    if is_installed(program) {
+        return Ok(());
+    }
+    if env::var_os("CI").is_none() {
+        bail!("{program} not installed; to install: GOBIN=/usr/local/bin go install {source}");
+    }
+    CommandLine::new("go").args(["install", source]).env("GOBIN", "/usr/local/bin").run()
+}
+
 fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|dir| dir.join(program).is_file())

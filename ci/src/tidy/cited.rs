@@ -1,12 +1,14 @@
 //! Cited paths: what pages and TLA+ modules name must exist.
 //!
 //! A path in backticks (or anywhere in a TLA+ comment) is checked if it begins with a folder of the repository; a link
-//! of a page is checked relative to the page. A module may be cited without its `.rs` or `/mod.rs`.
+//! of a page is checked relative to the page, and its anchor against the headings there. A module may be cited without
+//! its `.rs` or `/mod.rs`.
 
-use std::collections::BTreeSet;
-use std::path::{Component, Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use super::comments;
+use crate::site::markdown::{anchors, normalized, page_links};
 
 /// Folders of the repository that cited paths begin with.
 const FOLDERS: [&str; 8] = ["benches/", "ci/", "engine/", "fuzz/", "node/", "sim/", "spec/", ".github/"];
@@ -14,31 +16,25 @@ const FOLDERS: [&str; 8] = ["benches/", "ci/", "engine/", "fuzz/", "node/", "sim
 /// All tracked files, and the folders around them.
 pub(super) struct Tree {
     paths: BTreeSet<PathBuf>,
+    /// Anchors of each page.
+    anchors: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 
 impl Tree {
     pub(super) fn new(files: &[PathBuf]) -> Self {
         let paths = files.iter().flat_map(|file| file.ancestors().map(Path::to_path_buf)).collect();
-        Tree { paths }
+        Tree { paths, anchors: BTreeMap::new() }
+    }
+
+    /// Takes the anchors of a page.
+    pub(super) fn add_page(&mut self, file: &Path, text: &str) {
+        self.anchors.insert(file.to_path_buf(), anchors(text));
     }
 
     fn has(&self, path: &Path) -> bool {
         let path = normalized(path);
         self.paths.contains(&path) || self.paths.contains(&path.with_added_extension("rs"))
     }
-}
-
-/// Resolves `..`, which a link may begin with.
-fn normalized(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(clean.pop()),
-            Component::CurDir => {}
-            part => clean.push(part),
-        }
-    }
-    clean
 }
 
 /// Adds the paths that `text` cites and the tree lacks.
@@ -48,17 +44,14 @@ pub(super) fn check(file: &Path, text: &str, tree: &Tree, findings: &mut Vec<Str
     };
     match file.extension().and_then(|ext| ext.to_str()) {
         Some("md") => {
-            let folder = file.parent().unwrap_or(Path::new(""));
             for (number, line) in (1..).zip(text.lines()) {
                 for path in line.split('`').skip(1).step_by(2).flat_map(cited) {
                     if !tree.has(Path::new(&path)) {
                         missing(number, &path);
                     }
                 }
-                for link in links(line).filter(|link| !tree.has(&folder.join(link))) {
-                    missing(number, link);
-                }
             }
+            check_links(file, text, tree, findings);
         }
         Some("tla") => {
             for line in comments::tla(text) {
@@ -84,11 +77,21 @@ fn cited(text: &str) -> Vec<String> {
     paths
 }
 
-/// Returns the targets of a line's links, without anchors and without addresses.
-fn links(line: &str) -> impl Iterator<Item = &str> {
-    let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-    let targets = targets.map(|(target, _)| target.split('#').next().unwrap_or_default());
-    targets.filter(|target| !target.is_empty() && !target.contains("://") && !target.contains(' '))
+/// Adds the links of a page that lead to no file, or to no heading.
+fn check_links(file: &Path, text: &str, tree: &Tree, findings: &mut Vec<String>) {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    for (number, link) in page_links(text) {
+        let Some((path, anchor)) = link.parts() else { continue };
+        let target = if path.is_empty() { file.to_path_buf() } else { normalized(&folder.join(path)) };
+        let mut add = |fault| findings.push(format!("{}:{number}: {}: {fault}", file.display(), link.target));
+        if !tree.has(&target) {
+            add("no such file");
+        } else if let (Some(anchor), Some(known)) = (anchor, tree.anchors.get(&target))
+            && !known.contains(anchor)
+        {
+            add("no such heading");
+        }
+    }
 }
 
 #[cfg(test)]
@@ -98,8 +101,17 @@ mod tests {
     fn findings(file: &str, text: &str) -> Vec<String> {
         let files = ["engine/src/raft/vote.rs", "sim/README.md", "sim/PLAN.md"].map(PathBuf::from);
         let mut findings = Vec::new();
-        check(Path::new(file), text, &Tree::new(&files), &mut findings);
+        let mut tree = Tree::new(&files);
+        tree.add_page(Path::new("sim/README.md"), "# x\n");
+        check(Path::new(file), text, &tree, &mut findings);
         findings
+    }
+
+    #[test]
+    fn an_anchor_without_its_heading_is_found() {
+        assert_eq!(findings("sim/README.md", "[x](#x)"), Vec::<String>::new());
+        let expected = ["README.md:1: sim/README.md#gone: no such heading"];
+        assert_eq!(findings("README.md", "[x](sim/README.md#gone)"), expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   rust.rs    sizes and docs of a file      words.rs   words of ci/STYLE.md in comments.rs' prose
-//!   names.rs   names of public types         cited.rs   paths that pages and TLA+ modules name
+//!   names.rs   names of public types         cited.rs   paths and links of pages, paths of TLA+ modules
 //!   dependencies.rs   dependencies that no source names
 //! ```
 //!
@@ -25,6 +25,7 @@ use clap::Args;
 
 use crate::command::CommandLine;
 use crate::proto;
+use crate::site::contents;
 
 #[derive(Args, Default)]
 pub(crate) struct TidyOptions {
@@ -57,11 +58,11 @@ const PLAN_BYTES_MAX: u64 = 64 << 10;
 pub(crate) fn run(root: &Path, options: &TidyOptions) -> Result<()> {
     let mut findings = Vec::new();
     let files = tracked(root)?;
-    let mut lints = Lints {
-        tree: cited::Tree::new(&files),
-        words: words::WordLint::new(),
-        names: names::NameLint::default(),
-    };
+    let mut tree = cited::Tree::new(&files);
+    for page in files.iter().filter(|file| contents::is_page(file)) {
+        tree.add_page(page, &fs::read_to_string(root.join(page))?);
+    }
+    let mut lints = Lints { tree, words: words::WordLint::new(), names: names::NameLint::default() };
     for file in &files {
         lints.check_file(root, file, &mut findings)?;
     }
@@ -77,6 +78,7 @@ pub(crate) fn run(root: &Path, options: &TidyOptions) -> Result<()> {
     lints.words.report(&mut findings);
     lints.names.report(&mut findings);
     dependencies::check(root, &files, &mut findings)?;
+    contents::check(&files, &mut findings);
     check_corpora(root, &files, &mut findings)?;
     check_licence(root, &files, &mut findings)?;
     report(findings)
