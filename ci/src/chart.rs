@@ -43,7 +43,7 @@ const VALUES: [&[&str]; 3] = [
 const REFUSED: [&str; 4] =
     ["master.replicas=2", "tabletServer.storage.wal=ten", "antiAffinity=none", "tabletServers.replicas=3"];
 
-/// Flags of a server that ends at its directories, whatever the machine's clock is and whoever has the ports.
+/// Flags of a server that ends at its directories, whatever the machine's clock is and the state of its ports.
 const MISSING_DIRECTORY: [&str; 3] =
     ["--fs-wal-dir=/dev/null/wal", "--time-source=system_unsync", "--webserver-enabled=false"];
 
