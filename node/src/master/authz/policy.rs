@@ -132,11 +132,13 @@ impl PolicyRule {
         any(&self.databases, name.database) && tables.is_none_or(|tables| any(tables, name.table))
     }
 
-    fn gives(&self, action: PolicyAction) -> bool {
+    /// Returns true if the rule gives a right; `delegate` asks for delegate-admin as well.
+    fn gives(&self, action: PolicyAction, delegate: bool) -> bool {
         // Each right includes the right to see the table.
-        action == PolicyAction::Metadata
+        let given = action == PolicyAction::Metadata
             || self.actions.contains(&action)
-            || self.actions.contains(&PolicyAction::All)
+            || self.actions.contains(&PolicyAction::All);
+        given && (!delegate || self.delegate_admin)
     }
 }
 
@@ -155,12 +157,8 @@ impl AccessPolicy {
     ) -> bool {
         let name = TableName::of(table);
         let sees = action == PolicyAction::Metadata;
-        self.rules_for(requester).any(|rule| {
-            rule.covers(name)
-                && rule.gives(action)
-                && (sees || rule.columns.is_none())
-                && (!delegate || rule.delegate_admin)
-        })
+        self.rules_for(requester)
+            .any(|rule| rule.covers(name) && rule.gives(action, delegate) && (sees || rule.columns.is_none()))
     }
 
     /// Returns true if the requester may do this in the database of a table with this name.
@@ -176,8 +174,7 @@ impl AccessPolicy {
             rule.tables.is_none()
                 && rule.columns.is_none()
                 && any(&rule.databases, database)
-                && rule.gives(action)
-                && (!delegate || rule.delegate_admin)
+                && rule.gives(action, delegate)
         })
     }
 
@@ -194,7 +191,7 @@ impl AccessPolicy {
         let readable = |column: &&str| {
             self.rules_for(requester).any(|rule| {
                 rule.covers(name)
-                    && rule.gives(PolicyAction::Select)
+                    && rule.gives(PolicyAction::Select, false)
                     && rule.columns.as_ref().is_some_and(|columns| any(columns, column))
             })
         };
