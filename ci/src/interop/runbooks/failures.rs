@@ -63,6 +63,7 @@ fn dead_tablet_server(site: &mut Site) -> Result<bool> {
     chosen(site, 1)?;
     let host = host(site);
     site.machine(&host)?.lose()?;
+    site.until_unhealthy()?;
     Ok(true)
 }
 
@@ -84,6 +85,7 @@ fn full_disk(site: &mut Site) -> Result<bool> {
     let Some(disk) = &site.small_disk else { return Ok(false) };
     let bytes = disk.fill()?;
     println!("    {} MB were left", bytes >> 20);
+    site.until_logged(&host(site), "hardly any space")?;
     Ok(true)
 }
 
@@ -98,11 +100,21 @@ fn bad_clock(site: &mut Site) -> Result<bool> {
     machine.kill();
     machine.clock_ahead = 3600;
     machine.start()?;
+    site.until_unhealthy()?;
     Ok(true)
 }
 
+/// Sets the limit so low that the server's own memory is near it.
 fn memory_pressure(site: &mut Site) -> Result<bool> {
-    chosen(site, 1)
+    chosen(site, 1)?;
+    let host = host(site);
+    let machine = site.machine(&host)?;
+    machine.set("memory_limit_hard_bytes", "67108864")?;
+    machine.kill();
+    machine.start()?;
+    let page = site.page(&host, "/varz?raw")?;
+    ensure!(page.contains("memory_limit_hard_bytes=67108864"), "the low limit has no effect:\n{page}");
+    Ok(true)
 }
 
 fn memory_is_raised(site: &mut Site) -> Result<()> {
@@ -122,6 +134,7 @@ fn damaged_file(site: &mut Site) -> Result<bool> {
     bytes[LOG_RECORD_AT] ^= 0x10;
     fs::write(&file, bytes)?;
     machine.start()?;
+    site.until_logged(&host, "is damaged at offset")?;
     Ok(true)
 }
 
@@ -134,6 +147,7 @@ fn first_file(dir: &Path) -> Result<PathBuf> {
 
 fn dropped_table(site: &mut Site) -> Result<bool> {
     site.nyala(&["table", "drop", "accounts", "--yes"])?;
+    ensure!(!site.nyala(&["table", "list"])?.contains("accounts"), "the table is still listed");
     Ok(true)
 }
 
@@ -148,6 +162,7 @@ fn lost_master(site: &mut Site) -> Result<bool> {
     let host = site.masters[1].clone();
     site.choose(&host)?;
     site.machine(&host)?.lose()?;
+    site.until_unhealthy()?;
     Ok(true)
 }
 
@@ -158,6 +173,7 @@ fn lost_majority(site: &mut Site) -> Result<bool> {
     }
     let lost = [1, 3].map(|index| format!("{}:7050", site.tablet_servers[index]));
     site.variables.insert("LOST", lost.join(" "));
+    site.until_unhealthy()?;
     Ok(true)
 }
 

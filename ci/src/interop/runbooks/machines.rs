@@ -90,6 +90,12 @@ impl Machine {
         Ok(fs::write(self.dir.join("places"), places)?)
     }
 
+    /// Adds a setting to the file; it has effect at the next start.
+    pub(super) fn set(&self, name: &str, value: &str) -> Result<()> {
+        let mut conf = OpenOptions::new().append(true).open(self.conf())?;
+        Ok(writeln!(conf, "{name} = {value}")?)
+    }
+
     fn command(&self) -> Result<Command> {
         let log = OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
         let mut command = Command::new(&self.program);

@@ -15,6 +15,7 @@ use super::page::{Block, Runbook};
 use crate::command::CommandLine;
 use crate::interop::daemon::Role;
 use crate::interop::small_disk::SmallDisk;
+use crate::test_cluster::http_get;
 
 const MASTERS: usize = 3;
 const TABLET_SERVERS: usize = 5;
@@ -22,6 +23,8 @@ const TABLET_SERVERS: usize = 5;
 const ROWS: usize = 2000;
 /// The tablet server whose disk can be filled.
 pub(super) const SMALL_DISK: usize = 2;
+/// Longest wait until a failure is noticed.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(30);
 const BLOCK_TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(super) struct Site {
@@ -114,10 +117,28 @@ impl Site {
 
     /// Returns a page of a server.
     pub(super) fn page(&self, host: &str, path: &str) -> Result<String> {
-        let url = format!("http://{}{path}", self.machines[host].web());
-        let output = CommandLine::new("curl").args(["--silent", "--show-error", &url]).output()?;
-        ensure!(output.success, "{url}: {}", output.stderr);
-        Ok(output.stdout)
+        http_get(&self.machines[host].web(), path)
+    }
+
+    /// Waits until a server's log has the text: a failure that no server noticed would make its runbook pass idly.
+    pub(super) fn until_logged(&self, host: &str, text: &str) -> Result<()> {
+        let begun = Instant::now();
+        let log = self.machines[host].dir.join("log");
+        while !fs::read_to_string(&log)?.contains(text) {
+            ensure!(begun.elapsed() < NOTICE_TIMEOUT, "{host} never logged {text:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Waits until the check finds errors.
+    pub(super) fn until_unhealthy(&self) -> Result<()> {
+        let begun = Instant::now();
+        while self.nyala(&["cluster", "check"]).is_ok() {
+            ensure!(begun.elapsed() < NOTICE_TIMEOUT, "the check finds no error");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
     }
 
     pub(super) fn until_healthy(&self) -> Result<()> {
