@@ -11,8 +11,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Deserialize;
 
-use crate::command::CommandLine;
-use crate::interop::target_dir;
+use crate::command::{CommandLine, target_dir};
 
 /// Benches with criterion's harness.
 const BENCHES: [&str; 5] = ["paths", "cfile", "tablet", "deltas", "lineitem"];

@@ -13,8 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::command::{CommandLine, cargo};
-use crate::interop::target_dir;
+use crate::command::{CommandLine, cargo, target_dir};
 use crate::python::environment;
 use crate::steps::Steps;
 use crate::tools;

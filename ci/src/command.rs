@@ -1,7 +1,7 @@
 //! Child processes: command lines, and errors that name the failed command.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -89,4 +89,11 @@ impl CommandLine {
 /// Runs cargo with these arguments.
 pub(crate) fn cargo(root: &Path, words: &[&str]) -> Result<()> {
     CommandLine::cargo(root).args(words).run()
+}
+
+/// Returns cargo's target folder: this program is in its `debug`.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let target = program.parent().and_then(Path::parent).context("this program lies in no target folder")?;
+    Ok(target.to_path_buf())
 }

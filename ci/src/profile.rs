@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 
-use crate::command::CommandLine;
-use crate::interop::target_dir;
+use crate::command::{CommandLine, target_dir};
 
 #[derive(Parser)]
 pub(crate) struct ProfileOptions {

@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::command::{CommandLine, cargo};
-use crate::interop::target_dir;
+use crate::command::{CommandLine, cargo, target_dir};
 use crate::steps::Steps;
 
 /// Packages of the tests.

@@ -14,8 +14,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::command::{CommandLine, cargo};
-use crate::interop::target_dir;
+use crate::command::{CommandLine, cargo, target_dir};
 
 /// Text that `nyala up` prints once clients can connect.
 const READY: &str = "Connect Kudu clients to the master ";

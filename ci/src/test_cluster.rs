@@ -7,8 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::{CommandLine, cargo};
-use crate::interop::target_dir;
+use crate::command::{CommandLine, cargo, target_dir};
 
 /// Text that `nyala up` prints once clients can connect.
 const READY: &str = "Stop with Ctrl-C";

@@ -20,8 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use serde::Deserialize;
 
-use crate::command::CommandLine;
-use crate::interop::target_dir;
+use crate::command::{CommandLine, target_dir};
 use crate::tools;
 use thresholds::{Thresholds, Toolchain};
 

@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
-use crate::command::cargo;
+use crate::command::{cargo, target_dir};
 use crate::steps::Steps;
 use cluster::{Cluster, ClusterPlan};
 use daemon::ServerKind;
@@ -190,13 +190,6 @@ pub(crate) fn server(
 /// Returns the servers of the real package.
 fn real(packages: &Packages) -> ServerKind {
     ServerKind::Kudu(kudu_program(&packages.kudu()), kudu_env(&packages.kudu()).to_vec())
-}
-
-/// Returns cargo's target folder: this program is in its `debug`.
-pub(crate) fn target_dir() -> Result<PathBuf> {
-    let program = std::env::current_exe()?;
-    let target = program.parent().and_then(Path::parent).context("this program lies in no target folder")?;
-    Ok(target.to_path_buf())
 }
 
 /// A cluster under test: nyala's from `nyala up`, or real Kudu's processes.

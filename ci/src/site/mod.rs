@@ -17,8 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::command::{CommandLine, cargo};
-use crate::interop::target_dir;
+use crate::command::{CommandLine, cargo, target_dir};
 use crate::steps::Steps;
 use crate::tidy;
 use crate::tools;

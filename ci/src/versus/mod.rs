@@ -38,9 +38,9 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
-use crate::command::cargo;
+use crate::command::{cargo, target_dir};
 use crate::interop::packages::Packages;
-use crate::interop::{ServerChoice, server, target_dir};
+use crate::interop::{ServerChoice, server};
 use crate::steps::Steps;
 use report::{ReportInput, ReportSpec, Sample};
 pub(crate) use round::VersusOptions;
