@@ -17,10 +17,10 @@ fn main() -> io::Result<()> {
 /// Writes a trace with the group's own invariant checks off, so that only the specification checks it. A step that the
 /// checks would have stopped may panic: the trace is written up to there.
 fn write_trace(seed: u64, steps: u64, out: &mut impl Write) -> io::Result<()> {
-    let mut group = Group::storm(seed);
+    let mut group = Group::random(seed);
     group.lenient = true;
-    let storm = AssertUnwindSafe(|| (0..steps).for_each(|_| group.advance()));
-    if catch_unwind(storm).is_err() {
+    let run = AssertUnwindSafe(|| (0..steps).for_each(|_| group.advance()));
+    if catch_unwind(run).is_err() {
         writeln!(io::stderr(), "seed {seed}: ended by a panic")?;
     }
     out.write_all(group.trace.finish().as_bytes())

@@ -472,10 +472,10 @@ fn random_runs_lose_nothing_and_do_nothing_twice() {
     let (mut acknowledged, mut aborted) = (0, 0);
     for seed in 0..20 {
         let result = std::panic::catch_unwind(|| {
-            let mut storm = RandomRun::new(seed);
-            (0..1_500).for_each(|_| storm.advance());
-            storm.recover();
-            (storm.acknowledged.len() as u64, storm.aborted)
+            let mut run = RandomRun::new(seed);
+            (0..1_500).for_each(|_| run.advance());
+            run.recover();
+            (run.acknowledged.len() as u64, run.aborted)
         });
         let (more, cut_off) = result.unwrap_or_else(|_| panic!("the run of seed {seed}, see above"));
         (acknowledged, aborted) = (acknowledged + more, aborted + cut_off);

@@ -2,8 +2,8 @@
 
 use engine_testkit::group::Group;
 
-fn storm(seed: u64, steps: u64) -> Group {
-    let mut group = Group::storm(seed);
+fn run(seed: u64, steps: u64) -> Group {
+    let mut group = Group::random(seed);
     for _ in 0..steps {
         group.advance();
     }
@@ -16,7 +16,7 @@ fn invariants_hold_in_random_runs() {
     let (mut elections, mut truncations, mut changes, mut committed, mut behind) = (0, 0, 0, 0, 0);
     let mut deferrable = [0; 2];
     for seed in 0..400 {
-        let result = std::panic::catch_unwind(|| storm(seed, 3_000));
+        let result = std::panic::catch_unwind(|| run(seed, 3_000));
         let Ok(group) = result else { panic!("seed {seed}: see above") };
         elections += group.checks.elections;
         truncations += group.checks.truncations;

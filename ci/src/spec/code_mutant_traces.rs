@@ -1,6 +1,6 @@
 //! `cargo ci spec --planted`: code mutants that trace checking alone must kill.
 //!
-//! Each patch of `sim/mutants` with a line `# Traces: lockstep` is applied to a scratch copy of the working tree,
+//! Each patch of `sim/mutants` with a line `# Traces: random groups` is applied to a scratch copy of the working tree,
 //! where randomized Raft tests run. Their own checks are off: the mutant is killed if TLC finds an event in one of the
 //! traces that the spec does not allow.
 
@@ -18,7 +18,7 @@ use super::trace_checking::replay;
 use scratch_tree::{apply, copy_tree};
 
 const FOLDER: &str = "sim/mutants";
-const MARK: &str = "# Traces: lockstep";
+const MARK: &str = "# Traces: random groups";
 /// Randomized tests per start of TLC.
 const BATCH: usize = 12;
 const BATCHES_MAX: usize = 6;
@@ -34,8 +34,8 @@ pub(super) fn run(root: &Path, tlc: &Tlc, only: Option<&str>, steps: u64, write:
         copy_tree(root, &tree)?;
         apply(&tree, path).with_context(|| name.clone())?;
         let program = build(&tree, &scratch.join("target")).with_context(|| name.clone())?;
-        let (storms, action) = storms(root, tlc, &program, steps)?;
-        let row = CodeMutantRow { name, about: about.clone(), storms, action };
+        let (groups, action) = groups(root, tlc, &program, steps)?;
+        let row = CodeMutantRow { name, about: about.clone(), groups, action };
         println!("{}", report::planted_line(&row));
         rows.push(row);
     }
@@ -44,7 +44,7 @@ pub(super) fn run(root: &Path, tlc: &Tlc, only: Option<&str>, steps: u64, write:
     }
     let missed: Vec<&str> =
         rows.iter().filter(|row| row.action.is_none()).map(|row| row.name.as_str()).collect();
-    ensure!(missed.is_empty(), "allowed by the specification in {BATCHES_MAX} x {BATCH} storms: {missed:?}");
+    ensure!(missed.is_empty(), "allowed by the specification in {BATCHES_MAX} x {BATCH} groups: {missed:?}");
     Ok(())
 }
 
@@ -77,8 +77,8 @@ fn build(tree: &Path, target: &Path) -> Result<PathBuf> {
 }
 
 /// Runs randomized tests until the spec rejects a trace; returns their number and the rejected action. Their groups
-/// begin with three voters (`Group::storm`), so that one TLC takes them together.
-fn storms(root: &Path, tlc: &Tlc, program: &Path, steps: u64) -> Result<(usize, Option<&'static str>)> {
+/// begin with three voters (`Group::random`), so that one TLC takes them together.
+fn groups(root: &Path, tlc: &Tlc, program: &Path, steps: u64) -> Result<(usize, Option<&'static str>)> {
     let seeds: Vec<u64> = (1..).filter(|seed| seed % 6 < 2).take(BATCH * BATCHES_MAX).collect();
     for (number, batch) in seeds.chunks(BATCH).enumerate() {
         let mut traces = Vec::new();
@@ -105,7 +105,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         fs::create_dir_all(root.path().join(FOLDER)).expect("a folder in it");
         let write = |name: &str, text: &str| fs::write(root.path().join(FOLDER).join(name), text);
-        write("1-a.patch", "# Forgets a vote.\n# Traces: lockstep\ndiff\n").expect("written");
+        write("1-a.patch", "# Forgets a vote.\n# Traces: random groups\ndiff\n").expect("written");
         write("2-b.patch", "# Something else.\ndiff\n").expect("written");
         let found = patches(root.path(), None).expect("one is marked");
         assert_eq!(found.len(), 1);

@@ -23,12 +23,12 @@ use anyhow::{Result, bail, ensure};
 
 use crate::steps::Steps;
 use model::{Model, Size};
-use options::STORM_STEPS;
+use options::RANDOM_GROUP_STEPS;
 pub(crate) use options::SpecOptions;
 use report::{ModelRow, MutantRow};
 use spec_mutants::SpecMutant;
 use tlc::{RandomWalk, Tlc, TlcOutcome, TlcVerdict};
-use traces::{kept_traces, lockstep_traces, sim_traces, trace_files};
+use traces::{kept_traces, random_group_traces, sim_traces, trace_files};
 
 /// Steps of one random behaviour in the deep models.
 const WALK_DEPTH: u32 = 120;
@@ -71,13 +71,13 @@ pub(crate) fn run(root: &Path, options: &SpecOptions, steps: &mut Steps) {
     }
     if options.planted {
         let only = options.only.as_deref();
-        steps.run("planted", || code_mutant_traces::run(root, &tlc, only, STORM_STEPS, options.write));
+        steps.run("planted", || code_mutant_traces::run(root, &tlc, only, RANDOM_GROUP_STEPS, options.write));
     }
     if let Some(count) = options.traces {
         steps.run("traces", || sim_traces(root, &tlc, options, count));
     }
-    if let Some(count) = options.storms {
-        steps.run("storms", || lockstep_traces(root, &tlc, options.seed, count));
+    if let Some(count) = options.random_groups {
+        steps.run("random groups", || random_group_traces(root, &tlc, options.seed, count));
     }
     if let Some(path) = &options.trace_files {
         steps.run("traces", || trace_files(root, &tlc, path));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 /// Steps of one randomized Raft test: about 600 events.
-pub(super) const STORM_STEPS: u64 = 12_000;
+pub(super) const RANDOM_GROUP_STEPS: u64 = 12_000;
 
 /// Checks to run; by default the smoke and the full models, and the traces in `spec/traces`.
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct SpecOptions {
     pub(super) size: String,
     /// Traces of this many seeds of the randomized Raft tests, faults on
     #[arg(long, value_name = "N")]
-    pub(super) storms: Option<u64>,
+    pub(super) random_groups: Option<u64>,
     /// Drive the code along behaviours of the models and counterexamples of the spec mutants
     #[arg(long)]
     pub(super) directed: bool,
@@ -53,7 +53,7 @@ pub(crate) struct SpecOptions {
     /// TLC's threads
     #[arg(long, default_value_t = 2)]
     pub(super) workers: u32,
-    /// The first seed of --traces, --storms and --deep
+    /// The first seed of --traces, --random-groups and --deep
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
     /// Write the results into the tables of spec/README.md
@@ -63,7 +63,7 @@ pub(crate) struct SpecOptions {
 
 impl SpecOptions {
     pub(super) fn chooses(&self) -> bool {
-        let traces = self.traces.is_some() || self.storms.is_some() || self.trace_files.is_some();
+        let traces = self.traces.is_some() || self.random_groups.is_some() || self.trace_files.is_some();
         self.smoke || self.mutants || self.deep || self.directed || self.planted || traces
     }
 }

@@ -108,19 +108,19 @@ pub(super) fn directed(rows: &[DirectedRow]) -> String {
 
 pub(super) fn planted_line(row: &CodeMutantRow) -> String {
     match row.action {
-        Some(action) => format!("{}: run {}, {action} rejected", row.name, row.storms),
-        None => format!("{}: SURVIVED {} runs", row.name, row.storms),
+        Some(action) => format!("{}: run {}, {action} rejected", row.name, row.groups),
+        None => format!("{}: SURVIVED {} runs", row.name, row.groups),
     }
 }
 
 pub(super) fn planted(rows: &[CodeMutantRow]) -> String {
     let mut text = "| mutant | defect | killed by run | rejected action |\n|---|---|---|---|\n".to_owned();
     for row in rows {
-        let (storm, action) = match row.action {
-            Some(action) => (row.storms.to_string(), action),
+        let (runs, action) = match row.action {
+            Some(action) => (row.groups.to_string(), action),
             None => ("none".to_owned(), ""),
         };
-        text.push_str(&format!("| {} | {} | {storm} | {action} |\n", row.name, row.about));
+        text.push_str(&format!("| {} | {} | {runs} | {action} |\n", row.name, row.about));
     }
     text
 }
@@ -180,7 +180,7 @@ pub(super) struct CodeMutantRow {
     pub name: String,
     pub about: String,
     /// Randomized tests until the mutant was killed, or all.
-    pub storms: usize,
+    pub groups: usize,
     /// The action that the spec rejected.
     pub action: Option<&'static str>,
 }

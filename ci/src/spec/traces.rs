@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::options::{STORM_STEPS, SpecOptions, example};
+use super::options::{RANDOM_GROUP_STEPS, SpecOptions, example};
 use super::report;
 use super::tlc::{self, Tlc};
 use super::trace::{ACTIONS, TraceFile, begins_with};
@@ -126,14 +126,14 @@ fn remove_unmade(dir: &Path) -> Result<usize> {
 }
 
 /// Runs randomized Raft tests and checks their traces.
-pub(super) fn lockstep_traces(root: &Path, tlc: &Tlc, first: u64, count: u64) -> Result<()> {
+pub(super) fn random_group_traces(root: &Path, tlc: &Tlc, first: u64, count: u64) -> Result<()> {
     CommandLine::cargo(root)
         .args(["build", "--quiet", "--package", "engine", "--example", "raft_trace"])
         .run()?;
     let example = example("raft_trace")?;
     let mut traces = Vec::new();
     for seed in first..first + count {
-        let words = [seed.to_string(), STORM_STEPS.to_string()];
+        let words = [seed.to_string(), RANDOM_GROUP_STEPS.to_string()];
         let said = CommandLine::new(&example).args(words).output()?;
         ensure!(said.success, "raft_trace, seed {seed}: {}", said.stderr);
         traces.push(TraceFile::parse(&format!("seed {seed}"), &said.stdout)?);

@@ -1,4 +1,4 @@
-//! A randomized test of a group of Raft cores: one bag of messages, one queue of writes per server, and a seed that
+//! A randomized test of a group of Raft cores: messages in flight, one queue of writes per server, and a seed that
 //! chooses each step. Faults are loss, duplication, reordering, cut links, crashes that lose unsynced data and skewed
 //! clocks; steps include configuration changes, tablet copies and tombstones. Invariants are checked after every step.
 
@@ -32,7 +32,7 @@ use server_disk::Disk;
 
 /// Rates of faults, per mille of the steps.
 #[derive(Debug, Clone)]
-pub struct Weather {
+pub struct FaultRates {
     pub lose: u64,
     pub duplicate: u64,
     pub crash: u64,
@@ -44,9 +44,9 @@ pub struct Weather {
     pub error_micros: u64,
 }
 
-impl Weather {
-    pub fn stormy() -> Weather {
-        Weather {
+impl FaultRates {
+    pub fn usual() -> FaultRates {
+        FaultRates {
             lose: 60,
             duplicate: 30,
             crash: 4,
@@ -58,8 +58,8 @@ impl Weather {
         }
     }
 
-    pub fn calm() -> Weather {
-        Weather {
+    pub fn zero() -> FaultRates {
+        FaultRates {
             lose: 0,
             duplicate: 0,
             crash: 0,
@@ -74,7 +74,7 @@ impl Weather {
 
 /// A message in flight.
 #[derive(Debug, Clone)]
-pub enum Parcel {
+pub enum InFlight {
     Request {
         from: PeerId,
         life: u64,
@@ -103,9 +103,9 @@ enum RequestKind {
 
 pub struct Group {
     pub nodes: BTreeMap<PeerId, Node>,
-    pub bag: Vec<Parcel>,
+    pub in_flight: Vec<InFlight>,
     pub now: Instant,
-    pub weather: Weather,
+    pub rates: FaultRates,
     pub checks: Checks,
     /// True if the test continues after a violation, so that the specification can check the trace.
     pub lenient: bool,
@@ -122,17 +122,17 @@ pub struct Group {
 
 impl Group {
     /// Creates `voters` servers with a replica, and `spares` without one.
-    pub fn new(seed: u64, voters: u8, spares: u8, weather: Weather) -> Group {
+    pub fn new(seed: u64, voters: u8, spares: u8, rates: FaultRates) -> Group {
         let peers = (1..=voters).map(|n| Peer::voter(id(n), format!("s{n}"), 7050)).collect();
         let meta = ConsensusMeta::new(TABLET, RaftConfig::initial(peers));
         let mut group = Group {
             nodes: BTreeMap::new(),
-            bag: Vec::new(),
+            in_flight: Vec::new(),
             now: Instant(1_000_000_000),
             checks: Checks::new(meta.committed.clone()),
             lenient: false,
-            trace: RaftTrace::new(TABLET, &format!("lockstep seed {seed}")),
-            weather,
+            trace: RaftTrace::new(TABLET, &format!("random group seed {seed}")),
+            rates,
             cuts: BTreeSet::new(),
             tickets: BTreeMap::new(),
             next_ticket: 1,
@@ -142,7 +142,7 @@ impl Group {
         };
         for n in 1..=voters + spares {
             let disk = if n <= voters { Disk::with(meta.clone()) } else { Disk::default() };
-            let error = group.weather.error_micros.max(1);
+            let error = group.rates.error_micros.max(1);
             let skew = group.below(2 * error) as i64 - error as i64;
             group.nodes.insert(id(n), Node::new(id(n), disk, skew));
         }
@@ -153,21 +153,21 @@ impl Group {
     }
 
     /// Creates a group whose size and fault rates come from the seed.
-    pub fn storm(seed: u64) -> Group {
+    pub fn random(seed: u64) -> Group {
         let (voters, spares) = [(3, 0), (3, 2), (5, 0), (1, 3), (2, 1), (4, 1)][seed as usize % 6];
-        let mut weather = Weather::stormy();
+        let mut rates = FaultRates::usual();
         if seed % 4 == 3 {
             // Clocks do not know their true error.
-            weather.error_micros = 5_000_000;
+            rates.error_micros = 5_000_000;
         }
         match seed % 5 {
-            0 => weather.crash *= 4,
-            1 => weather.slow_disk = 950,
-            2 => (weather.cut, weather.step_down) = (15, 10),
-            3 => weather.change = 30,
-            _ => (weather.lose, weather.duplicate) = (200, 100),
+            0 => rates.crash *= 4,
+            1 => rates.slow_disk = 950,
+            2 => (rates.cut, rates.step_down) = (15, 10),
+            3 => rates.change = 30,
+            _ => (rates.lose, rates.duplicate) = (200, 100),
         }
-        let mut group = Group::new(seed, voters, spares, weather);
+        let mut group = Group::new(seed, voters, spares, rates);
         for node in group.nodes.values_mut() {
             node.deferred.defers = seed % 2 == 1;
         }
@@ -206,7 +206,7 @@ impl Group {
 
     pub fn reading(&self, node: &Node) -> ClockReading {
         let micros = (self.now.0 / 1000) as i64 + 1_000_000 + node.skew;
-        let wall = WallTime { micros: micros as u64, error_micros: self.weather.error_micros };
+        let wall = WallTime { micros: micros as u64, error_micros: self.rates.error_micros };
         ClockReading { mono: self.now, wall }
     }
 
@@ -242,12 +242,12 @@ impl Group {
         }
         let life = self.nodes[&at].life;
         for (to, message) in output.messages {
-            self.bag.push(Parcel::Request { from: at, life, to: to.id, message });
+            self.in_flight.push(InFlight::Request { from: at, life, to: to.id, message });
         }
         for (ticket, reply) in output.replies {
             let Some(pending) = self.tickets.remove(&(at, ticket)) else { continue };
             let event = answer(at, pending.request, reply);
-            self.bag.push(Parcel::Answer { to: pending.from, life: pending.life, event });
+            self.in_flight.push(InFlight::Answer { to: pending.from, life: pending.life, event });
         }
         for read in output.read_log {
             let node = &self.nodes[&at];
@@ -256,7 +256,7 @@ impl Group {
                 from: read.from,
                 result: node.disk.read(read.from, read.max_bytes),
             };
-            self.bag.push(Parcel::Answer { to: at, life, event });
+            self.in_flight.push(InFlight::Answer { to: at, life, event });
         }
     }
 
@@ -273,7 +273,7 @@ impl Group {
     }
 
     fn inject_fault(&mut self) {
-        let Weather { crash, cut, change, step_down, .. } = self.weather;
+        let FaultRates { crash, cut, change, step_down, .. } = self.rates;
         // This is reached in about one of twelve steps.
         if self.chance(12 * crash) {
             let at = self.any_node();
@@ -311,32 +311,32 @@ impl Group {
 
     /// Delivers a random message once, twice or not at all.
     fn deliver_random(&mut self) {
-        if self.bag.is_empty() {
+        if self.in_flight.is_empty() {
             return;
         }
-        let at = if self.chance(700) { 0 } else { self.below(self.bag.len() as u64) as usize };
-        let parcel = self.bag.remove(at);
-        if self.chance(self.weather.duplicate) {
-            self.bag.push(parcel.clone());
+        let at = if self.chance(700) { 0 } else { self.below(self.in_flight.len() as u64) as usize };
+        let message = self.in_flight.remove(at);
+        if self.chance(self.rates.duplicate) {
+            self.in_flight.push(message.clone());
         }
-        let lost = self.chance(self.weather.lose);
-        self.deliver(parcel, lost);
+        let lost = self.chance(self.rates.lose);
+        self.deliver(message, lost);
     }
 
-    pub fn deliver(&mut self, parcel: Parcel, lost: bool) {
-        match parcel {
-            Parcel::Answer { to, life, event } => {
+    pub fn deliver(&mut self, message: InFlight, lost: bool) {
+        match message {
+            InFlight::Answer { to, life, event } => {
                 if self.nodes[&to].life != life || !self.nodes[&to].is_up() {
                     return;
                 }
                 let event = if lost { lose(event) } else { event };
                 self.step(to, event);
             }
-            Parcel::Request { from, life, to, message } => {
+            InFlight::Request { from, life, to, message } => {
                 let cut = self.cuts.contains(&(from, to));
                 if lost || cut || !self.nodes.contains_key(&to) || self.nodes[&to].is_down() {
                     if let Some(event) = unanswered(to, &message) {
-                        self.bag.push(Parcel::Answer { to: from, life, event });
+                        self.in_flight.push(InFlight::Answer { to: from, life, event });
                     }
                     return;
                 }
@@ -356,7 +356,7 @@ impl Group {
                     let message = "no replica".to_string();
                     let rejection = UpdateResponse::refusal(to, 0, UpdateErrorKind::TabletNotFound, message);
                     let event = RaftEvent::Updated { peer: to, sent, result: Ok(rejection) };
-                    return self.bag.push(Parcel::Answer { to: from, life, event });
+                    return self.in_flight.push(InFlight::Answer { to: from, life, event });
                 }
                 self.tickets
                     .insert((to, ticket), PendingReply { from, life, request: RequestKind::Update { sent } });
@@ -371,13 +371,13 @@ impl Group {
                 }
                 let response = self.tombstone_votes(to, &request);
                 let event = RaftEvent::Voted { peer: to, term, is_pre_vote, result: Ok(response) };
-                self.bag.push(Parcel::Answer { to: from, life, event });
+                self.in_flight.push(InFlight::Answer { to: from, life, event });
             }
             RaftMessage::RunElection => self.step(to, RaftEvent::Elect { ignore_live_leader: true }),
             RaftMessage::StartCopy { source, term } => {
                 let result = self.copy(source.id, to, term);
                 let event = RaftEvent::CopyStarted { peer: to, result };
-                self.bag.push(Parcel::Answer { to: from, life, event });
+                self.in_flight.push(InFlight::Answer { to: from, life, event });
             }
         }
     }
@@ -385,7 +385,7 @@ impl Group {
     /// Lets a server's disk do some of its pending writes.
     fn write_random(&mut self) {
         let at = self.any_node();
-        if self.chance(self.weather.slow_disk) {
+        if self.chance(self.rates.slow_disk) {
             return;
         }
         let pick = self.random();
@@ -492,13 +492,13 @@ impl Group {
                     RaftEvent::Voted { peer: to, term, is_pre_vote, result: Err(unreachable_error()) }
                 }
             };
-            self.bag.push(Parcel::Answer { to: pending.from, life: pending.life, event });
+            self.in_flight.push(InFlight::Answer { to: pending.from, life: pending.life, event });
         }
     }
 
     /// Ends all faults. After that a leader must be elected and commit a proposal. Returns its index.
     pub fn heal(&mut self) -> u64 {
-        self.weather = Weather { error_micros: self.weather.error_micros, ..Weather::calm() };
+        self.rates = FaultRates { error_micros: self.rates.error_micros, ..FaultRates::zero() };
         self.cuts.clear();
         for at in self.nodes.keys().copied().collect::<Vec<_>>() {
             if self.nodes[&at].is_down() {

@@ -28,7 +28,7 @@ use engine::wal::ReplicateEntry;
 
 use super::node::Node;
 use super::server_disk::Disk;
-use super::{Group, Parcel, TABLET, Weather, id};
+use super::{Group, InFlight, TABLET, FaultRates, id};
 
 /// One line of a script.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ impl Driver {
         let first = RaftConfig::initial(voters.chain(learners).collect());
         let meta = ConsensusMeta::new(TABLET, first.clone());
         // No server exists yet: the script's servers are added below.
-        let mut group = Group::new(1, 0, 0, Weather::calm());
+        let mut group = Group::new(1, 0, 0, FaultRates::zero());
         group.checks = super::invariants::Checks::new(first.clone());
         for server in servers(get(setup, "servers")?)? {
             let member = first.peer(server).is_some();
@@ -266,7 +266,7 @@ impl Driver {
 
     fn deliver(&mut self, from: PeerId, to: PeerId, message: RaftMessage) {
         let life = self.group.nodes[&from].life;
-        self.group.deliver(Parcel::Request { from, life, to, message }, false);
+        self.group.deliver(InFlight::Request { from, life, to, message }, false);
     }
 
     /// Delivers the votes.
@@ -448,7 +448,7 @@ impl Driver {
         self.group.start(at, false);
     }
 
-    /// Takes the messages of the last step out of the bag, and does the pending writes, if the disks are quick.
+    /// Takes the messages of the last step out of those in flight, and does the pending writes, if the disks are quick.
     fn collect(&mut self) {
         if self.eager {
             for at in self.group.nodes.keys().copied().collect::<Vec<_>>() {
@@ -456,23 +456,23 @@ impl Driver {
                 self.persist_log(at);
             }
         }
-        for parcel in std::mem::take(&mut self.group.bag) {
-            match parcel {
-                Parcel::Request { from, message: RaftMessage::Vote(request), .. } => {
+        for message in std::mem::take(&mut self.group.in_flight) {
+            match message {
+                InFlight::Request { from, message: RaftMessage::Vote(request), .. } => {
                     self.votes_asked.push((from, request));
                 }
-                Parcel::Request { from, to, message, .. } => {
+                InFlight::Request { from, to, message, .. } => {
                     if let RaftMessage::Update(request) | RaftMessage::Heartbeat(request) = message {
                         self.envelopes.push((from, request.term, to, request.sent));
                     }
                 }
-                Parcel::Answer { to, event: RaftEvent::Updated { result: Ok(response), .. }, .. } => {
+                InFlight::Answer { to, event: RaftEvent::Updated { result: Ok(response), .. }, .. } => {
                     self.answers.push((to, response));
                 }
-                Parcel::Answer { to, event: event @ RaftEvent::Voted { .. }, .. } => {
+                InFlight::Answer { to, event: event @ RaftEvent::Voted { .. }, .. } => {
                     self.votes.push((to, event))
                 }
-                Parcel::Answer { .. } => {}
+                InFlight::Answer { .. } => {}
             }
         }
         for node in self.group.nodes.values() {
