@@ -88,9 +88,9 @@ pub fn drawn_by(profile: FaultProfile) -> Vec<&'static str> {
     kinds.map(|(_, kind, _)| kind.word()).collect()
 }
 
-/// Returns the first profile that a kind belongs to, by the word of the kind.
-pub fn profile_of(word: &str) -> Option<FaultProfile> {
-    weighted_kinds().find(|(_, kind, _)| kind.word() == word).map(|(profile, ..)| profile)
+/// Returns the first profile that a kind belongs to.
+pub fn profile_of(kind: FaultKind) -> Option<FaultProfile> {
+    weighted_kinds().find(|(_, of, _)| *of == kind).map(|(profile, ..)| profile)
 }
 
 #[cfg(test)]
@@ -99,8 +99,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_found_under_its_first_profile() {
-        assert_eq!(profile_of("reset"), Some(FaultProfile::Network));
-        assert_eq!(profile_of("strike-after"), Some(FaultProfile::Crash));
-        assert_eq!(profile_of("rust"), None);
+        assert_eq!(profile_of(FaultKind::Reset), Some(FaultProfile::Network));
+        assert_eq!(profile_of(FaultKind::StrikeAfter), Some(FaultProfile::Crash));
     }
 }

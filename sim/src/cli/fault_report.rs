@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use sim_plan::{FinalRestart, Plan};
+use sim_plan::{FaultKind, FinalRestart, Plan};
 
 /// A mutant that one kind of fault alone exposes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub(super) struct FaultFinding {
 }
 
 /// Returns the plan with faults of this kind only.
-fn only(mut plan: Plan, kind: &str) -> Plan {
-    plan.faults.retain(|fault| fault.kind.word() == kind);
+fn only(mut plan: Plan, kind: FaultKind) -> Plan {
+    plan.faults.retain(|fault| fault.kind.kind() == kind);
     plan.clocks.clear();
     plan.network.loss_per_mille = 0;
     plan.ending = FinalRestart::Stay;
-    if kind == "lost-write" {
+    if kind == FaultKind::LostWrite {
         // A lost write stays readable from the machine's memory until power is cut, with the fault and without it.
         plan.ending = FinalRestart::PowerCut;
         plan.cluster.log_sync = true;
@@ -36,7 +36,7 @@ fn only(mut plan: Plan, kind: &str) -> Plan {
 /// Returns the first of `mutants` that faults of `kind` expose in one of the named `plans`. `oracles` returns the
 /// oracles that report a violation in a plan with a mutant, or with none; `None` when no time is left.
 pub(super) fn shown_by(
-    kind: &str,
+    kind: FaultKind,
     plans: impl Iterator<Item = (String, Plan)>,
     mutants: &[usize],
     mut oracles: impl FnMut(&Plan, Option<usize>) -> Result<Option<Vec<String>>>,
@@ -100,7 +100,13 @@ impl FaultReport {
     }
 
     /// Records the mutant that a kind of fault exposes; `None` if none is known.
-    pub(super) fn keep(&mut self, kind: &str, shown: Option<(&str, &FaultFinding)>, day: &str) -> Result<()> {
+    pub(super) fn keep(
+        &mut self,
+        kind: FaultKind,
+        shown: Option<(&str, &FaultFinding)>,
+        day: &str,
+    ) -> Result<()> {
+        let kind = kind.word();
         let (mutant, oracle, run) =
             shown.map_or(("none", "", ""), |(mutant, shown)| (mutant, &shown.oracle, &shown.run));
         let row = format!("| {kind} | {mutant} | {oracle} | {run} | {day} |");
@@ -125,7 +131,7 @@ mod tests {
     #[test]
     fn a_kind_exposes_a_mutant_that_survives_without_it() {
         let oracles = |plan: &Plan, mutant: Option<usize>| {
-            assert!(plan.faults.iter().all(|fault| fault.kind.word() == "reset"));
+            assert!(plan.faults.iter().all(|fault| fault.kind.kind() == FaultKind::Reset));
             let reported = match mutant {
                 // 7 is killed always, 8 whenever there is a fault, 6 never.
                 Some(7) => true,
@@ -134,10 +140,10 @@ mod tests {
             };
             Ok(Some(reported.then(|| "rows".to_string()).into_iter().collect()))
         };
-        let shown = shown_by("reset", plans(), &[6, 7, 8], oracles).expect("no run fails");
+        let shown = shown_by(FaultKind::Reset, plans(), &[6, 7, 8], oracles).expect("no run fails");
         let shown = shown.expect("one is exposed");
         assert_eq!((shown.mutant, shown.oracle.as_str()), (8, "rows"));
-        assert_eq!(shown_by("reset", plans(), &[6, 7], oracles).expect("no run fails"), None);
+        assert_eq!(shown_by(FaultKind::Reset, plans(), &[6, 7], oracles).expect("no run fails"), None);
     }
 
     #[test]
@@ -146,10 +152,10 @@ mod tests {
         let path = dir.path().join("kinds.md");
         let shown = FaultFinding { mutant: 3, oracle: "rows".to_string(), run: "disk smoke 7".to_string() };
         let mut page = FaultReport::read(&path).expect("no file yet");
-        page.keep("reset", None, "2026-01-31").expect("a row");
-        page.keep("loss", Some(("03-c", &shown)), "2026-01-31").expect("another");
+        page.keep(FaultKind::Reset, None, "2026-01-31").expect("a row");
+        page.keep(FaultKind::Loss, Some(("03-c", &shown)), "2026-01-31").expect("another");
         let mut page = FaultReport::read(&path).expect("what was written");
-        page.keep("reset", Some(("03-c", &shown)), "2026-02-01").expect("the same row");
+        page.keep(FaultKind::Reset, Some(("03-c", &shown)), "2026-02-01").expect("the same row");
         let text = fs::read_to_string(&path).expect("what was written");
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| ")).skip(2).collect();
         let expected = [

@@ -38,7 +38,7 @@ use crate::output::outln;
 use crate::run::{RunOutcome, WorldKind};
 use scratch_tree::{apply, copy_tree};
 use sim_plan::fault_weights::profile_of;
-use sim_plan::{FaultProfile, PlanSize};
+use sim_plan::{FaultKind, FaultProfile, PlanSize};
 
 #[derive(Args)]
 pub(super) struct MutantsArgs {
@@ -64,8 +64,8 @@ pub(super) struct MutantsArgs {
     #[arg(long, default_value = "sim/MUTANTS.md")]
     verdicts: PathBuf,
     /// Find a mutant that each of these kinds of faults exposes, separated by commas; nothing else runs
-    #[arg(long, value_delimiter = ',')]
-    kind: Vec<String>,
+    #[arg(long, value_delimiter = ',', value_parser = arguments::one_of::<FaultKind>())]
+    kind: Vec<FaultKind>,
     /// The file of mutants by kind of fault
     #[arg(long, default_value = "sim/FAULTS.md")]
     kinds: PathBuf,
@@ -85,7 +85,7 @@ pub(super) struct MutantsArgs {
     world: WorldKind,
     /// Profiles of plans, in turn, separated by commas
     #[arg(long, value_delimiter = ',', value_parser = arguments::one_of::<FaultProfile>(),
-          default_value = "swarm,crash,disk,network,copy,memory,clock,calm")]
+          default_value = "swarm,crash,disk,network,copy,memory,clock,calm,tables")]
     profile: Vec<FaultProfile>,
     /// Sizes of plans, separated by commas
     #[arg(long, default_value = "smoke,full", value_delimiter = ',',
@@ -202,14 +202,14 @@ impl Search<'_> {
     /// Finds a mutant that each kind of fault exposes; true if there is one for each.
     fn kinds(&self, mutants: &[&Mutant]) -> Result<bool> {
         let page = Mutex::new(FaultReport::read(&self.args.kinds)?);
-        let shown = self.share(&self.args.kind, |kind| {
+        let shown = self.share(&self.args.kind, |&kind| {
             let found = self.shown_by(kind, mutants)?;
             let named = found.as_ref().map(|shown| (mutants[shown.mutant].name.as_str(), shown));
             match named {
                 Some((mutant, FaultFinding { oracle, run, .. })) => {
-                    outln!("{kind:<18} {mutant:<36} {oracle} ({run})")
+                    outln!("{:<18} {mutant:<36} {oracle} ({run})", kind.word())
                 }
-                None => outln!("{kind:<18} NONE"),
+                None => outln!("{:<18} NONE", kind.word()),
             }
             let mut page = page.lock();
             page.keep(kind, named, &self.day)?;
@@ -218,9 +218,9 @@ impl Search<'_> {
         Ok(shown == self.args.kind.len())
     }
 
-    fn shown_by(&self, kind: &str, mutants: &[&Mutant]) -> Result<Option<FaultFinding>> {
-        let profile = profile_of(kind).with_context(|| format!("unknown kind of fault: {kind:?}"))?;
-        let (scratch, mut spent) = (self.plans.path(kind), Duration::ZERO);
+    fn shown_by(&self, kind: FaultKind, mutants: &[&Mutant]) -> Result<Option<FaultFinding>> {
+        let profile = profile_of(kind).with_context(|| format!("no profile draws {}", kind.word()))?;
+        let (scratch, mut spent) = (self.plans.path(kind.word()), Duration::ZERO);
         let sizes = self.args.size.iter().copied().cycle();
         let plans = (self.args.from..).zip(sizes).map(|(seed, size)| {
             let options = RunOptions { world: self.args.world, profile, size };

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::draws::{MS, SECOND, rounded};
 use crate::fault_weights::{percent_of, weighted_kinds};
-use crate::faults::{Fault, FaultKind, HostDir, LinkDirection, TimedFault, Trigger, TriggeredFault};
+use crate::faults::{
+    DiskEffect, Fault, FaultKind, HostDir, LinkDirection, TimedFault, Trigger, TriggeredFault,
+};
 use crate::host::Host;
 use crate::profile::{FaultProfile, PlanSize};
 use crate::random_stream::RandomStream;
@@ -67,14 +69,21 @@ impl<'a> FaultGenerator<'a> {
         let at = CALM_START + Duration::from_micros(self.random.below(end_micros));
         let at = Duration::from_millis(at.as_millis() as u64);
         let kind = self.random.weighted(&self.weights);
-        let target = match kind {
-            kind if kind.loses_durable_data() => {
+        let target = self.target(kind);
+        TimedFault { at, target, kind: self.parameters(kind, target) }
+    }
+
+    /// Draws the server that a fault hits: the one whose data may be lost, the whole zone's first, or any.
+    fn target(&mut self, kind: FaultKind) -> Host {
+        match kind.disk_effect() {
+            DiskEffect::SilentCorruption | DiskEffect::Wipe => {
                 self.fragile.expect("such a kind has a weight only with a target")
             }
-            FaultKind::ZonePowerCut => Host::Tserver(0),
-            _ => self.server(),
-        };
-        TimedFault { at, target, kind: self.parameters(kind, target) }
+            DiskEffect::None | DiskEffect::FailsReplicas if kind == FaultKind::ZonePowerCut => {
+                Host::Tserver(0)
+            }
+            DiskEffect::None | DiskEffect::FailsReplicas => self.server(),
+        }
     }
 
     /// Draws the parameters of a fault.

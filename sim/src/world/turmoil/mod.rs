@@ -382,7 +382,7 @@ impl World for TurmoilWorld {
         match rule.effect {
             LinkEffect::Delay(nanos) => self.set_latency(&rule, Duration::from_nanos(nanos)),
             LinkEffect::Lose(_) => self.set_latency(&rule, RETRANSMISSION),
-            _ => {}
+            LinkEffect::Block | LinkEffect::Ignore | LinkEffect::Refuse => {}
         }
         self.rules.insert(id, rule);
         self.apply_rules();
