@@ -2,9 +2,7 @@
 (***************************************************************************)
 (* Invariants.  Invariants of the simulator have the same names:           *)
 (* OneVotePerTerm is sim/src/invariants/one_vote_per_term.rs, and so on.   *)
-(* These are properties of the models alone: QuorumInForce,                *)
-(* OnlyVotersLead, EnoughMembers, TermsAreElected, PreVoteFirst,           *)
-(* NoBlindVote, NoStaleDelete, AcknowledgedStays.                          *)
+(* These are properties of the models alone: QuorumInForce, EnoughMembers. *)
 (***************************************************************************)
 EXTENDS TabletCopy
 

@@ -51,6 +51,7 @@ pub mod repeatable_snapshot;
 pub mod safe_time_binds;
 pub mod safe_time_monotone;
 pub mod state_machine_safety;
+pub mod terms_are_elected;
 #[cfg(test)]
 mod tests;
 
@@ -116,6 +117,7 @@ impl Tablet {
                 Box::new(no_blind_vote::NoBlindVote),
                 Box::new(no_stale_delete::NoStaleDelete),
                 Box::new(acknowledged_stays::AcknowledgedStays),
+                Box::new(terms_are_elected::TermsAreElected::default()),
             ],
             recent: VecDeque::new(),
         }

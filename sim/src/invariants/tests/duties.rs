@@ -33,6 +33,15 @@ fn a_member_without_a_vote_neither_stands_nor_leads() {
 }
 
 #[test]
+fn a_term_without_an_election_is_reported() {
+    let mut cluster = Cluster::usual();
+    cluster.note('c', RaftAction::MetaPersist { term: 1, vote: None });
+    assert!(cluster.violated().is_empty(), "{}", describe(&cluster));
+    cluster.note('c', RaftAction::MetaPersist { term: 2, vote: None });
+    assert_eq!(cluster.violated(), ["TermsAreElected"]);
+}
+
+#[test]
 fn a_blind_replica_does_not_vote_until_it_is_copied() {
     let grant = |cluster: &mut Cluster| {
         cluster.post('c').term = 2;

@@ -558,6 +558,7 @@ fn a_vote_counts_as_durable_once_its_voter_stored_a_later_term() {
     cluster.note('b', RaftAction::StartElection { term: 2, asked: true });
     cluster.note('b', RaftAction::MetaPersist { term: 2, vote: Some(peer('b')) });
     cluster.note('c', RaftAction::GrantVote { candidate: peer('b'), term: 2 });
+    cluster.note('a', RaftAction::StartElection { term: 3, asked: true });
     cluster.post('c').term = 3;
     cluster.note('c', RaftAction::SeeTerm { term: 3 });
     cluster.note('c', RaftAction::MetaPersist { term: 3, vote: None });
