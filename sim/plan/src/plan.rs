@@ -100,7 +100,8 @@ impl Plan {
         self.faults.iter().map(|fault| fault.at + fault.kind.span()).max().unwrap_or_default()
     }
 
-    fn any_op(&self, predicate: impl Fn(&ClientOp) -> bool) -> bool {
+    /// Returns true if a client has an op of this kind.
+    pub fn any_op(&self, predicate: impl Fn(&ClientOp) -> bool) -> bool {
         self.clients.iter().flat_map(|client| &client.ops).any(predicate)
     }
 }

@@ -12,6 +12,8 @@ pub enum Condition {
     Equal(Value),
     /// From the first value to below the second.
     Range(Option<Value>, Option<Value>),
+    /// This value or a lower one.
+    AtMost(Value),
     In(Vec<Value>),
     Null,
     NotNull,
@@ -39,6 +41,7 @@ impl Condition {
         match self {
             Condition::Equal(_) => "equal",
             Condition::Range(..) => "range",
+            Condition::AtMost(_) => "at-most",
             Condition::In(_) => "in",
             Condition::Null => "null",
             Condition::NotNull => "not-null",
@@ -59,6 +62,7 @@ impl Condition {
                 let below = high.as_ref().map_or(Some(true), |high| compare(high).map(Ordering::is_lt));
                 Truth::of(above).min(Truth::of(below))
             }
+            Condition::AtMost(value) => Truth::of(compare(value).map(Ordering::is_le)),
             Condition::In(values) => {
                 let each = values.iter().map(|value| Truth::of(compare(value).map(Ordering::is_eq)));
                 each.max().unwrap_or(Truth::No)

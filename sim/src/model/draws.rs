@@ -49,6 +49,14 @@ fn key_cells(random: &mut RandomStream, table: &ModelTable) -> RowCells {
 
 /// Draws a row operation.
 pub fn row(random: &mut RandomStream, table: &ModelTable, kind: WriteKind) -> RowWrite {
+    // A table without value columns has nothing to update.
+    let kind = match kind {
+        WriteKind::Update if table.columns.len() == usize::from(table.spec.keys) => WriteKind::Upsert,
+        WriteKind::UpdateIgnore if table.columns.len() == usize::from(table.spec.keys) => {
+            WriteKind::UpsertIgnore
+        }
+        kind => kind,
+    };
     let mut cells = key_cells(random, table);
     if matches!(kind, WriteKind::Delete | WriteKind::DeleteIgnore) {
         return RowWrite { kind, cells };
@@ -100,7 +108,9 @@ fn condition(random: &mut RandomStream, column: &ColumnSpec) -> Condition {
             let (one, other) = (value(random), value(random));
             let ordered = column.kind.compare(&one, &other).is_none_or(std::cmp::Ordering::is_lt);
             let (low, high) = if ordered { (one, other) } else { (other, one) };
-            match random.below(3) {
+            match random.below(4) {
+                // Which numbers are at most NaN is not documented.
+                3 if column.kind.compare(&high, &high).is_some() => Condition::AtMost(high),
                 0 => Condition::Range(Some(low), None),
                 1 => Condition::Range(None, Some(high)),
                 _ => Condition::Range(Some(low), Some(high)),
@@ -205,6 +215,9 @@ fn added(random: &mut RandomStream, table: &ModelTable, next: ColNo) -> AlterSte
 /// Draws a step that changes one of the value columns.
 fn changed(random: &mut RandomStream, step: TableStep, table: &ModelTable) -> Option<AlterStep> {
     let values = &table.columns[usize::from(table.spec.keys)..];
+    if values.is_empty() {
+        return None;
+    }
     let column = values.get(random.below(values.len() as u64) as usize)?;
     let name = column.name.clone();
     match step {

@@ -86,7 +86,7 @@ fn snapshot_fault(event: &TableEvent, call: &ReadCall, stamp: Option<u64>) -> Op
             Some(format!("it read the snapshot {stamp} instead of {named}"))
         }
         (ScanTime::Chosen | ScanTime::YourWrites, None) => Some("the reply has no snapshot".to_string()),
-        (ScanTime::YourWrites, Some(stamp)) if stamp <= event.after => {
+        (ScanTime::Chosen | ScanTime::YourWrites, Some(stamp)) if stamp <= event.after => {
             Some(format!("it read a snapshot at {stamp} though its client had seen {}", event.after))
         }
         (ScanTime::Latest, Some(stamp)) => {

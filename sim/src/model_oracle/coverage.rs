@@ -13,7 +13,7 @@ use crate::wire::scan::ScanTime;
 pub const PREFIX: &str = "cell: ";
 
 /// Words of conditions.
-const CONDITIONS: [&str; 6] = ["equal", "range", "in", "null", "not-null", "bloom"];
+const CONDITIONS: [&str; 7] = ["equal", "range", "at-most", "in", "null", "not-null", "bloom"];
 /// Most conditions of one scan.
 const CONDITIONS_MAX: usize = 4;
 
@@ -52,6 +52,8 @@ fn shape_cells(table: &ModelTable) -> Vec<String> {
         let (null, default) = (column.nullable, column.read.is_some());
         found.extend((role == "value").then(|| format!("column null={null} default={default}")));
     }
+    let all = table.columns.len() == usize::from(table.spec.keys);
+    found.extend(all.then(|| "all columns in the key".to_string()));
     found.push(format!("keys {}", table.spec.keys));
     found.push(format!("hash levels {}", table.spec.hash.len()));
     found.extend(
@@ -131,6 +133,9 @@ pub fn wanted() -> BTreeSet<String> {
         "range with its own hash",
         "range without a bound",
         "scan while altered",
+        "scan by the client",
+        "scan by tokens",
+        "all columns in the key",
     ];
     wanted.extend(others.map(ToString::to_string));
     wanted.into_iter().map(|name| format!("{PREFIX}{name}")).collect()

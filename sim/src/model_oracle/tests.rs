@@ -40,6 +40,7 @@ words! {
         SnapshotIsLate = "snapshot-is-late",
         SnapshotIsEarly = "snapshot-is-early",
         SnapshotIsAnother = "snapshot-is-another",
+        SnapshotIsBehind = "snapshot-is-behind",
         RowLeftOut = "row-left-out",
         RowTwice = "row-twice",
         OrderBroken = "order-broken",
@@ -224,11 +225,12 @@ impl Player {
             ordered: true,
             limit,
         };
-        match self.random.below(5) {
+        match self.random.below(6) {
             0 => (call.since, call.limit) = (Some(at.saturating_sub(15 * STEP)), None),
             1 => (call.columns, call.limit, call.ordered) = (Vec::new(), None, false),
             2 => (call.time, call.ordered) = (ScanTime::Latest, false),
-            3 => {
+            3 => call.time = ScanTime::Chosen,
+            4 => {
                 let (cells, _) = draws::key_bounds(&mut self.random, &shape);
                 let cell = |number: u8| cells.get(&number).cloned().unwrap_or(Value::Null);
                 call.upper = Some(keys::primary_key(&shape, &cell)).filter(|upper| !upper.is_empty());
@@ -236,7 +238,8 @@ impl Player {
             _ => {}
         }
         let outcome = self.outcome(&call, at);
-        self.record(0, TableCall::Read { call, outcome });
+        let after = if self.is(Rule::SnapshotIsBehind) && call.time == ScanTime::Chosen { at } else { 0 };
+        self.record(after, TableCall::Read { call, outcome });
     }
 
     fn outcome(&mut self, call: &ReadCall, at: u64) -> ReadOutcome {

@@ -51,6 +51,7 @@ impl ToldCodes {
 /// Causes of errors in a plan.
 struct Causes {
     drops_columns: bool,
+    alters_model_tables: bool,
     /// True if ranges or tables are dropped.
     drops_tablets: bool,
     forgets_history: bool,
@@ -68,6 +69,7 @@ impl Causes {
         };
         Causes {
             drops_columns: plan.loses_columns(),
+            alters_model_tables: plan.any_op(|op| matches!(op, TableAlter { .. })),
             drops_tablets: plan.clients.iter().flat_map(|client| &client.ops).any(drops),
             forgets_history: !plan.data.history.is_zero(),
             has_faults: !plan.faults.is_empty(),
@@ -92,6 +94,8 @@ impl Causes {
             ("write" | "scan" | "insert", Invalid) => self.drops_columns,
             // A row's error is told to all rows of its batch that have no answer.
             ("write" | "insert", NotFound | AlreadyPresent) => true,
+            // Its columns or its name are those of another version.
+            ("read", Invalid | NotFound) => self.alters_model_tables,
             ("scan", NotFound) => self.drops_tablets || self.has_faults,
             (_, Invalid | NotFound | AlreadyPresent) => false,
         }

@@ -164,6 +164,30 @@ pub fn holds(bounds: &Bounds, key: &[u8]) -> bool {
     bounds.0.as_slice() <= key && (bounds.1.is_empty() || key < bounds.1.as_slice())
 }
 
+/// Returns the next greater value of a type; `None` if there is none.
+pub fn successor(kind: ColumnKind, value: &Value) -> Option<Value> {
+    match (kind.form(), value) {
+        (CellForm::Int(..), Value::Int(number)) => {
+            (*number < kind.int_range().1).then(|| Value::Int(number + 1))
+        }
+        (CellForm::Float(bytes), Value::Bits(bits)) => next_bits(*bits, bytes).map(Value::Bits),
+        (CellForm::Bytes, Value::Bytes(bytes)) => Some(Value::bytes(&[bytes, &[0][..]].concat())),
+        _ => None,
+    }
+}
+
+/// Returns the bits of the next greater number: those of negative numbers go down.
+fn next_bits(bits: u64, bytes: usize) -> Option<u64> {
+    let sign = 1_u64 << (bytes * 8 - 1);
+    let infinity = if bytes == 4 { u64::from(f32::INFINITY.to_bits()) } else { f64::INFINITY.to_bits() };
+    match bits {
+        _ if bits & !sign > infinity || bits == infinity => None,
+        _ if bits & !sign == 0 => Some(1),
+        _ if bits & sign != 0 => Some(bits - 1),
+        _ => Some(bits + 1),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use sim_plan::line_format::{LineField, LineRecord};
@@ -339,5 +363,22 @@ mod tests {
         let key = |number| partition_key(&table, &|_| Value::Int(number));
         assert_eq!(key(10), None);
         assert_eq!(key(9).map(|key| hex(&key)).as_deref(), Some("80000009"));
+    }
+    #[test]
+    fn the_value_after_another_is_the_next_one_of_its_type() {
+        let next = |word, value: Value| successor(ColumnKind::plain(word), &value);
+        assert_eq!(next(TypeWord::Int8, Value::Int(-1)), Some(Value::Int(0)));
+        assert_eq!(next(TypeWord::Int8, Value::Int(127)), None);
+        assert_eq!(next(TypeWord::Date, Value::Int(2_932_896)), None);
+        assert_eq!(next(TypeWord::String, Value::bytes(b"a")), Some(Value::bytes(b"a\0")));
+        for number in [-1.5, -0.0, 0.0, 1.5, f64::MAX, f64::NEG_INFINITY] {
+            let bits = |number: f64| Value::Bits(number.to_bits());
+            assert_eq!(next(TypeWord::Double, bits(number)), Some(bits(number.next_up())), "{number}");
+        }
+        let bits = |number: f32| Value::Bits(u64::from(number.to_bits()));
+        assert_eq!(next(TypeWord::Float, bits(-1.5)), Some(bits((-1.5_f32).next_up())));
+        for number in [f32::INFINITY, f32::NAN] {
+            assert_eq!(next(TypeWord::Float, bits(number)), None);
+        }
     }
 }

@@ -16,6 +16,7 @@ use nyala_proto::kudu::{
 use sim_plan::tables::spec::{CompressionWord, EncodingWord};
 use sim_plan::tables::{ColumnSpec, HashLevel, ModelTable, RangeSpec, TypeWord, Value};
 
+use super::keys;
 use super::rows::{LOWER_BOUND, RowEncoder, Slot, UPPER_BOUND};
 use crate::model::Condition;
 
@@ -220,6 +221,10 @@ pub fn predicate(column: &ColumnSpec, condition: &Condition) -> ColumnPredicateP
             lower: low.as_ref().and_then(cell),
             upper: high.as_ref().and_then(cell),
         }),
+        Condition::AtMost(value) => match keys::successor(column.kind, value) {
+            Some(next) => Predicate::Range(Range { lower: None, upper: cell(&next) }),
+            None => Predicate::IsNotNull(IsNotNull {}),
+        },
         Condition::In(values) => {
             Predicate::InList(InList { values: values.iter().filter_map(cell).collect() })
         }

@@ -68,7 +68,8 @@ impl ClientActor {
         let session = client.session(config);
         let (tables, waiting, retired) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let list = AppendList::default();
-        let model = ModelClient::new(&workload, &env, number);
+        let mut model = ModelClient::new(&workload, &env, number);
+        model.client = Some(client.clone());
         ClientActor {
             workload,
             env,

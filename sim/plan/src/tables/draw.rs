@@ -136,7 +136,9 @@ pub fn value_column(random: &mut RandomStream, table: u8, number: u8, name: Stri
 
 /// Draws a table.
 pub fn table(random: &mut RandomStream, number: u8) -> ModelTable {
-    let (keys, values) = (random.between(1, KEYS_MAX) as u8, random.between(1, VALUES_MAX) as u8);
+    let keys = random.between(1, KEYS_MAX) as u8;
+    // Now and then all columns are in the key.
+    let values = if random.percent(8) { 0 } else { random.between(1, VALUES_MAX) as u8 };
     let key = |random: &mut RandomStream, at: u8| {
         let kind = kind(random, true);
         ColumnSpec {

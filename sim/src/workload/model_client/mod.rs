@@ -3,11 +3,14 @@
 //! ```text
 //! prepare_model_tables   creates the plan's tables                         [`ddl`]
 //! ModelClient            writes, scans and alterations of one client       [`writes`], [`reads`], [`ddl`]
+//!                        some of its scans go through `nyala-client`       [`client_scans`]
 //! recover_model_tables   reads every replica once more, after the faults   [`reads`]
 //! ```
 //!
 //! One alteration of a table is in flight at a time. One whose outcome stays unknown is the table's last.
 
+mod arrow_values;
+mod client_scans;
 mod ddl;
 mod reads;
 mod writes;
@@ -16,6 +19,7 @@ use std::time::Duration;
 
 use engine::error::ErrorKind;
 use engine::time::{Instant, Timestamp};
+use nyala_client::Client;
 use nyala_common::env::Env;
 use sim_plan::tables::ModelTable;
 use sim_plan::{ClientOp, RandomStream};
@@ -61,6 +65,8 @@ pub(super) struct ModelClient {
     env: Env,
     number: ClientNo,
     pub plain: PlainClient,
+    /// The client of which some scans are.
+    pub client: Option<Client>,
 }
 
 impl ModelClient {
@@ -69,7 +75,7 @@ impl ModelClient {
         let masters = (0..cluster.masters).map(|number| format!("m{number}:{MASTER_PORT}")).collect();
         let mut plain = PlainClient::new(env.clone(), masters, number, cluster.rpc_timeout);
         plain.errors = workload.state().model.errors.clone();
-        ModelClient { workload: workload.clone(), env: env.clone(), number, plain }
+        ModelClient { workload: workload.clone(), env: env.clone(), number, plain, client: None }
     }
 
     /// Executes an op on model tables; `seen`: the newest timestamp that the client has seen elsewhere.

@@ -24,14 +24,37 @@ use crate::workload::{Workload, nanos};
 /// Codes that speak of the scan itself.
 const OF_REQUEST: [i32; 4] = [2, 5, 8, 13];
 
+/// Percentage of scans that `nyala-client` makes.
+const CLIENT_PERCENT: u64 = 25;
+
 /// A scan and its options.
-struct Reading {
-    columns: Vec<ColNo>,
-    conditions: Vec<(ColNo, Condition)>,
-    scan: TabletScan,
-    from: ReplicaChoice,
-    batch: u32,
+pub(super) struct Reading {
+    pub columns: Vec<ColNo>,
+    pub conditions: Vec<(ColNo, Condition)>,
+    pub scan: TabletScan,
+    pub from: ReplicaChoice,
+    pub batch: u32,
     deadline: Instant,
+    /// True for a scan by `nyala-client`, and by its tokens.
+    by_client: bool,
+    pub by_token: bool,
+}
+
+impl Reading {
+    /// Returns the scan of one tablet as the history has it.
+    pub(super) fn call(&self) -> ReadCall {
+        let scan = &self.scan;
+        ReadCall {
+            columns: self.columns.clone(),
+            conditions: self.conditions.clone(),
+            lower: scan.lower.clone(),
+            upper: scan.upper.clone(),
+            time: scan.time,
+            since: scan.since,
+            ordered: scan.ordered,
+            limit: scan.limit,
+        }
+    }
 }
 
 /// Rows of a scan so far.
@@ -54,6 +77,9 @@ impl ModelClient {
         let Some(view) = self.view(table, random) else { return };
         let Some(reading) = self.reading(&view, op, random) else { return };
         let Some(places) = self.locate(&view, reading.deadline).await else { return };
+        if reading.by_client && self.suits_client(&view) {
+            return self.scan_by_client(&view, &places, &reading).await;
+        }
         for place in places {
             self.read(&view, &place, &reading, random).await;
         }
@@ -96,7 +122,11 @@ impl ModelClient {
         scan.conditions =
             conditions.iter().filter_map(|(number, of)| Some((spec(*number)?, of.clone()))).collect();
         let batch = random.pick(&[60, 400, 1 << 20]);
-        Some(Reading { columns, conditions, scan, from, batch, deadline: self.op_deadline() })
+        let by_client = random.percent(CLIENT_PERCENT);
+        // A token is of one tablet, as are the limit and the number of rows of a recorded call.
+        let by_token = random.percent(50) || columns.is_empty() || scan.limit.is_some();
+        let deadline = self.op_deadline();
+        Some(Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token })
     }
 
     fn time(&self, at: client_ops::ReadMode, back: Duration, random: &mut RandomStream) -> ScanTime {
@@ -124,18 +154,7 @@ impl ModelClient {
             counts.unanswered += u64::from(rows.is_none());
             counts.rows_read += rows.unwrap_or_default();
         });
-        let scan = &reading.scan;
-        let call = ReadCall {
-            columns: reading.columns.clone(),
-            conditions: reading.conditions.clone(),
-            lower: scan.lower.clone(),
-            upper: scan.upper.clone(),
-            time: scan.time,
-            since: scan.since,
-            ordered: scan.ordered,
-            limit: scan.limit,
-        };
-        self.record(began, view, &place.id, TableCall::Read { call, outcome });
+        self.record(began, view, &place.id, TableCall::Read { call: reading.call(), outcome });
     }
 
     async fn outcome(
@@ -327,7 +346,8 @@ impl ModelClient {
         let mut scan = whole(view, &columns, now, format);
         scan.ordered = at.is_multiple_of(2);
         let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
-        let reading = Reading { columns, conditions, scan, from, batch, deadline };
+        let (by_client, by_token) = (false, false);
+        let reading = Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token };
         let only = TabletPlace { replicas: vec![place.replicas[at].clone()], ..place.clone() };
         let random = &mut RandomStream::new(0, "recovery");
         let before = self.workload.table_history().events().len();

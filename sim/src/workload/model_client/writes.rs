@@ -139,8 +139,11 @@ impl ModelClient {
             return WriteOutcome::Unknown("no timestamp".to_string());
         };
         self.plain.observe(at);
-        let mut answers: Vec<RowAnswer> =
-            rows.iter().map(|row| self.told(row, rows.len() == 1, reply)).collect();
+        let counts = WriteCounts::of(rows, reply);
+        if let Some(what) = counts.fault() {
+            self.report(format!("the counts of a write's reply: {what}"));
+        }
+        let mut answers: Vec<RowAnswer> = rows.iter().map(|_| counts.answer()).collect();
         for error in &reply.per_row_errors {
             let answer = match error.error.code {
                 ALREADY_PRESENT => RowAnswer::AlreadyPresent,
@@ -159,23 +162,97 @@ impl ModelClient {
         }
         WriteOutcome::Applied { at, answers }
     }
+}
 
-    /// Returns what a reply says of a row without an error.
-    fn told(&self, row: &RowWrite, alone: bool, reply: &WriteResponsePb) -> RowAnswer {
+/// What a reply counts of the rows without an error, which have one kind.
+#[derive(Debug, Clone, Copy)]
+struct WriteCounts {
+    kind: WriteKind,
+    rows: i64,
+    done: i64,
+    ignored: i64,
+    /// Rows of other kinds.
+    foreign: i64,
+}
+
+impl WriteCounts {
+    fn of(rows: &[RowWrite], reply: &WriteResponsePb) -> WriteCounts {
         let sums = reply.resource_metrics.unwrap_or_default();
-        let (done, ignored) = match row.kind {
-            WriteKind::Insert | WriteKind::Upsert | WriteKind::Update | WriteKind::Delete => {
-                return RowAnswer::Done;
-            }
-            WriteKind::InsertIgnore => (sums.successful_inserts(), sums.insert_ignore_errors()),
-            WriteKind::UpsertIgnore => (sums.successful_upserts(), sums.upsert_ignore_errors()),
-            WriteKind::UpdateIgnore => (sums.successful_updates(), sums.update_ignore_errors()),
-            WriteKind::DeleteIgnore => (sums.successful_deletes(), sums.delete_ignore_errors()),
+        let inserts = (sums.successful_inserts(), sums.insert_ignore_errors());
+        let upserts = (sums.successful_upserts(), sums.upsert_ignore_errors());
+        let updates = (sums.successful_updates(), sums.update_ignore_errors());
+        let deletes = (sums.successful_deletes(), sums.delete_ignore_errors());
+        let kind = rows.first().map_or(WriteKind::Upsert, |row| row.kind);
+        let (done, ignored) = match kind {
+            WriteKind::Insert | WriteKind::InsertIgnore => inserts,
+            WriteKind::Upsert | WriteKind::UpsertIgnore => upserts,
+            WriteKind::Update | WriteKind::UpdateIgnore => updates,
+            WriteKind::Delete | WriteKind::DeleteIgnore => deletes,
         };
-        match (alone, done, ignored) {
-            (true, 1, 0) => RowAnswer::Done,
-            (true, 0, 1) => RowAnswer::Ignored,
+        let all: i64 =
+            [inserts, upserts, updates, deletes].iter().map(|(done, ignored)| done + ignored).sum();
+        let rows = rows.len() as i64 - reply.per_row_errors.len() as i64;
+        WriteCounts { kind, rows, done, ignored, foreign: all - done - ignored }
+    }
+
+    /// Returns what is wrong with the counts. A row of which some cells are ignored counts twice.
+    fn fault(&self) -> Option<String> {
+        let WriteCounts { kind, rows, done, ignored, foreign } = *self;
+        let counted = done + ignored;
+        let fits = match kind {
+            WriteKind::Insert | WriteKind::Upsert | WriteKind::Update | WriteKind::Delete => {
+                done == rows && ignored == 0
+            }
+            WriteKind::InsertIgnore | WriteKind::DeleteIgnore => counted == rows,
+            WriteKind::UpsertIgnore | WriteKind::UpdateIgnore => {
+                done <= rows && ignored <= rows && counted >= rows
+            }
+        };
+        let what = format!("{done} done, {ignored} ignored and {foreign} of other kinds of {rows}");
+        (!fits || foreign != 0).then(|| format!("{}: {what}", kind.word()))
+    }
+
+    /// Returns what the counts say of each row without an error.
+    fn answer(&self) -> RowAnswer {
+        match (self.done, self.ignored) {
+            (done, 0) if done == self.rows => RowAnswer::Done,
+            (0, ignored) if ignored == self.rows => RowAnswer::Ignored,
             _ => RowAnswer::Accepted,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_that_do_not_add_up_are_reported() {
+        let counts = |kind, done, ignored, foreign| WriteCounts { kind, rows: 2, done, ignored, foreign };
+        for good in [
+            counts(WriteKind::Insert, 2, 0, 0),
+            counts(WriteKind::InsertIgnore, 1, 1, 0),
+            counts(WriteKind::UpsertIgnore, 2, 1, 0),
+        ] {
+            assert_eq!(good.fault(), None);
+        }
+        for bad in [
+            counts(WriteKind::Insert, 1, 1, 0),
+            counts(WriteKind::Delete, 1, 0, 0),
+            counts(WriteKind::InsertIgnore, 2, 1, 0),
+            counts(WriteKind::UpdateIgnore, 1, 0, 0),
+            counts(WriteKind::Upsert, 2, 0, 1),
+        ] {
+            assert!(bad.fault().is_some(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn counts_tell_the_answer_of_each_row_if_all_have_the_same() {
+        let counts =
+            |done, ignored| WriteCounts { kind: WriteKind::InsertIgnore, rows: 2, done, ignored, foreign: 0 };
+        assert_eq!(counts(2, 0).answer(), RowAnswer::Done);
+        assert_eq!(counts(0, 2).answer(), RowAnswer::Ignored);
+        assert_eq!(counts(1, 1).answer(), RowAnswer::Accepted);
     }
 }
