@@ -23,6 +23,9 @@ pub const PREFIX: &str = "answer: ";
 /// Letters of a message that a counter's name has.
 const TEXT_MAX: usize = 40;
 
+/// Part of the message about a column that a tablet does not have, or not yet.
+const NO_COLUMN: &str = "not present in tablet";
+
 /// Codes that a method may tell plain clients.
 struct ToldCodes {
     method: &'static str,
@@ -51,6 +54,7 @@ impl ToldCodes {
 /// Causes of errors in a plan.
 struct Causes {
     drops_columns: bool,
+    adds_columns: bool,
     alters_model_tables: bool,
     /// True if ranges or tables are dropped.
     drops_tablets: bool,
@@ -60,7 +64,7 @@ struct Causes {
 
 impl Causes {
     fn of(plan: &Plan) -> Causes {
-        use ClientOp::{AddRange, DropRange, OwnRange, ShortTable, TableAlter};
+        use ClientOp::{AddColumn, AddRange, DropRange, OwnRange, ShortTable, TableAlter};
         let drops = |op: &ClientOp| {
             matches!(
                 op,
@@ -69,6 +73,7 @@ impl Causes {
         };
         Causes {
             drops_columns: plan.loses_columns(),
+            adds_columns: plan.any_op(|op| matches!(op, AddColumn { .. })),
             alters_model_tables: plan.any_op(|op| matches!(op, TableAlter { .. })),
             drops_tablets: plan.clients.iter().flat_map(|client| &client.ops).any(drops),
             forgets_history: !plan.data.history.is_zero(),
@@ -91,6 +96,10 @@ impl Causes {
             // Changes of tables say that there is nothing to change, or that something is in their way.
             ("alter" | "make" | "drop" | "look", Invalid | NotFound | AlreadyPresent) => true,
             ("scan", Invalid) if of_history => self.forgets_history || before_all,
+            // Masters tell of a new column before every tablet has it.
+            ("write" | "scan" | "insert", Invalid) if error.message.contains(NO_COLUMN) => {
+                self.adds_columns || self.drops_columns
+            }
             ("write" | "scan" | "insert", Invalid) => self.drops_columns,
             // A row's error is told to all rows of its batch that have no answer.
             ("write" | "insert", NotFound | AlreadyPresent) => true,
@@ -192,9 +201,14 @@ mod tests {
     }
 
     fn judged(operations: &[HistoryOp], told: &[(&str, i32, i32)]) -> usize {
+        judged_beside(&[], operations, told)
+    }
+
+    fn judged_beside(ops: &[ClientOp], operations: &[HistoryOp], told: &[(&str, i32, i32)]) -> usize {
         let mut plan = Plan::generate(1, FaultProfile::Calm, PlanSize::Smoke);
         plan.faults.clear();
         plan.clients.iter_mut().for_each(|client| client.ops.clear());
+        plan.clients[0].ops.extend_from_slice(ops);
         plan.data.history = std::time::Duration::ZERO;
         let error = |(method, code, status): &(&str, i32, i32)| {
             (ToldError { method: method.to_string(), code: *code, status: *status }, (1, "why".to_string()))
@@ -226,6 +240,15 @@ mod tests {
         let refused = RowResult::At { at: 5, outcome: RowOutcome::Refused };
         let request = ClientRequest::Write { table: 0, rows: Vec::new() };
         assert_eq!(judged(&[operation(request, CallOutcome::Written(vec![refused]))], &[]), 1);
+    }
+
+    #[test]
+    fn a_new_column_may_not_be_known_to_every_tablet_yet() {
+        let error = Error::invalid("Client provided column extra_3 INT64 NULLABLE not present in tablet");
+        let request = ClientRequest::Write { table: 0, rows: Vec::new() };
+        let write = [operation(request, CallOutcome::Failed(error.into()))];
+        assert_eq!(judged(&write, &[]), 1);
+        assert_eq!(judged_beside(&[ClientOp::AddColumn { table: 0, column: 3 }], &write, &[]), 0);
     }
 
     #[test]
