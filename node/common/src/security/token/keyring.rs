@@ -1,6 +1,7 @@
 //! Token keys of a running server, shared by its negotiations and by what imports keys.
 
-use engine::sync::{Mutex, MutexGuard};
+use engine::sync::Mutex;
+use std::sync::Arc;
 
 use engine::time::WallTime;
 
@@ -10,14 +11,15 @@ use crate::security::{AuthnTokenVerifier, TokenIdentity, TokenRejection};
 use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
 use nyala_proto::kudu::security::{AuthzTokenPb, SignedTokenPb, TokenSigningPublicKeyPb};
 
-/// Public keys that a server knows, replaceable while connections are accepted.
+/// Public keys that a server knows, replaceable while connections are accepted. Tokens are verified outside the lock:
+/// each read and write of a server that controls access has one.
 #[derive(Debug, Default)]
-pub struct TokenKeyring(Mutex<TokenVerifier>);
+pub struct TokenKeyring(Mutex<Arc<TokenVerifier>>);
 
 impl TokenKeyring {
     /// Adds public keys from a master and returns the rejected ones. A known number keeps its key.
     pub fn import(&self, keys: &[TokenSigningPublicKeyPb]) -> Vec<TokenKeyError> {
-        self.verifier().import(keys)
+        Arc::make_mut(&mut self.0.lock()).import(keys)
     }
 
     /// Returns the highest number of a known key, -1 if none is known.
@@ -35,8 +37,8 @@ impl TokenKeyring {
         self.verifier().verify_authz(token, seconds(now))
     }
 
-    fn verifier(&self) -> MutexGuard<'_, TokenVerifier> {
-        self.0.lock()
+    fn verifier(&self) -> Arc<TokenVerifier> {
+        self.0.lock().clone()
     }
 }
 
