@@ -59,7 +59,8 @@ pub fn remove(disk: &dyn Disk, tablet: TabletId) -> Result<()> {
     }
 }
 
-fn path(tablet: TabletId) -> String {
+/// Returns the path of a tablet's metadata in its data directory.
+pub(super) fn path(tablet: TabletId) -> String {
     format!("{DIR}/{tablet}")
 }
 

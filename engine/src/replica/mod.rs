@@ -41,6 +41,7 @@ mod bootstrap;
 pub mod consensus_meta_store;
 pub mod copy;
 mod dirs;
+mod file_check;
 mod interface;
 mod job;
 mod job_work;
@@ -53,6 +54,7 @@ pub mod tombstone;
 
 pub use bootstrap::{BootstrapReport, ReplicaSetup};
 pub use dirs::wal_dir;
+pub use file_check::{CheckStep, FileCheck, FileHome};
 pub use interface::{
     LogWrite, Op, OpReply, OpResult, ReplicaEffects, ReplicaEvent, RequestId, WriteOp, write_log,
     write_log_from,

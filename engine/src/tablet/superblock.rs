@@ -131,7 +131,7 @@ impl Superblock {
 
     /// Reads a tablet's superblock; `NotFound` if there is none, `Corrupt` or `Unsupported` if it is unreadable.
     pub fn load(disk: &dyn Disk, tablet: TabletId) -> Result<Superblock> {
-        let path = path(tablet);
+        let path = Superblock::path(tablet);
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::NotFound => {
                 Error::not_found(format!("tablet {tablet}: not found on this server"))
@@ -184,23 +184,24 @@ impl Superblock {
     /// Replaces the tablet's superblock. After success the new one survives a crash; after a failure either one may be
     /// found.
     pub fn store(&self, disk: &dyn Disk) -> Result<()> {
-        let path = path(self.tablet);
+        let path = Superblock::path(self.tablet);
         let bytes = self.encode();
         let stored =
             disk::create_dir_durably(disk, DIR).and_then(|()| disk::replace_file(disk, &path, &bytes));
         stored.map_err(|e| Error::io(format_args!("replace {path}"), &e))
     }
 
+    /// Returns the path of a tablet's superblock in its data directory.
+    pub fn path(tablet: TabletId) -> String {
+        format!("{DIR}/{tablet}")
+    }
+
     /// Removes the superblock; the tablet is then unknown on this disk.
     pub fn remove(disk: &dyn Disk, tablet: TabletId) -> Result<()> {
-        let path = path(tablet);
+        let path = Superblock::path(tablet);
         let removed = disk.remove(&path).and_then(|()| disk.sync_dir(DIR));
         removed.map_err(|e| Error::io(format_args!("remove {path}"), &e))
     }
-}
-
-fn path(tablet: TabletId) -> String {
-    format!("{DIR}/{tablet}")
 }
 
 /// A tablet's schema of one version, with data derived from it.

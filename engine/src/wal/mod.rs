@@ -49,12 +49,14 @@ mod recovery;
 mod segment;
 mod snapshot;
 mod truncations;
+mod verify;
 
 pub use entry::{CommitEntry, LogEntry, ReplicateEntry};
 pub use recovery::WalRecovery;
 pub use segment::segment_name;
 pub use snapshot::{SegmentSnapshot, WalSnapshot};
 pub use truncations::FILE as TRUNCATIONS;
+pub use verify::{SegmentCheck, check_truncations};
 
 /// Settings of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -242,7 +242,7 @@ impl LogRecovery<'_> {
     }
 }
 
-fn read_header(file: &dyn DiskFile, len: u64) -> Result<(SegmentHeader, u64, u16)> {
+pub(super) fn read_header(file: &dyn DiskFile, len: u64) -> Result<(SegmentHeader, u64, u16)> {
     let mut bytes = vec![0; SEGMENT_HEADER_MAX.min(len as usize)];
     file.read_at(0, &mut bytes).map_err(|error| Error::io("read the header", &error))?;
     let (header, used, format) = format::decode_header(&bytes)?;

@@ -377,3 +377,55 @@ fn a_log_that_lost_its_end_after_it_was_truncated_is_damaged() {
     assert_eq!(error.kind, ErrorKind::Corrupt);
     assert!(error.message.contains("the log ends here, but was durable up to"), "{error}");
 }
+
+/// Returns the first error of a check of all segments of an open log.
+fn check_segments(wal: &mut Wal) -> Result<()> {
+    check_truncations(&*wal.disk, DIR)?;
+    for segment in wal.snapshot()?.segments {
+        let mut check = SegmentCheck::new(DIR, segment);
+        while check.step()? > 0 {}
+    }
+    Ok(())
+}
+
+#[test]
+fn a_flipped_bit_is_detected_while_the_log_is_in_use() {
+    let disk = MemDisk::new(0);
+    let mut wal = Wal::create(Arc::new(disk.clone()), DIR, CONFIG).unwrap();
+    for index in 1..=9 {
+        wal.append(&[replicate(op(1, index)), commit(op(1, index))]).unwrap();
+    }
+    wal.truncate_after(8).unwrap();
+    check_segments(&mut wal).unwrap();
+    for name in disk.list(DIR).unwrap() {
+        let path = format!("{DIR}/{name}");
+        let len = disk.open(&path).unwrap().len().unwrap();
+        for offset in (0..len).step_by(3) {
+            disk.flip_bit(&path, offset).unwrap();
+            let error = check_segments(&mut wal).expect_err("a checksum covers each byte");
+            assert_eq!(error.kind, ErrorKind::Corrupt, "{name} {offset}: {error}");
+            assert!(error.message.contains(&name), "{error}");
+            disk.flip_bit(&path, offset).unwrap();
+        }
+    }
+    wal.append(&[replicate(op(2, 9))]).unwrap();
+    check_segments(&mut wal).unwrap();
+}
+
+#[test]
+fn a_check_of_a_segment_reads_it_in_steps() {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new(0));
+    let config = WalConfig { segment_bytes_max: 8 << 20, preallocate: false, compress: false };
+    let mut wal = Wal::create(disk, DIR, config).unwrap();
+    for index in 1..=4_000 {
+        let payload = Bytes::from(vec![index as u8; 1000]);
+        let entry = ReplicateEntry { op: op(1, index), timestamp: Timestamp(index), kind: 1, payload };
+        wal.append(&[LogEntry::Replicate(entry)]).unwrap();
+    }
+    let segment = wal.snapshot().unwrap().segments.remove(0);
+    let (bytes, mut check) = (segment.bytes, SegmentCheck::new(DIR, segment));
+    let steps: Vec<u64> =
+        std::iter::from_fn(|| Some(check.step().unwrap()).filter(|step| *step > 0)).collect();
+    assert_eq!(steps.iter().sum::<u64>(), bytes);
+    assert_eq!(steps.len(), 4);
+}

@@ -38,6 +38,8 @@ use crate::error::{Error, Result};
 use crate::ids::TabletId;
 use crate::schema::Compression;
 
+pub use verify::PageFileCheck;
+
 const HEADER: usize = 48;
 const TRAILER: usize = 24;
 const MAGIC: [u8; 4] = *b"NYPF";

@@ -98,6 +98,10 @@ impl DiskFile for BlockingFile {
         self.0.will_read(offset, len);
     }
 
+    fn will_verify(&self, offset: u64, len: u64) {
+        self.0.will_verify(offset, len);
+    }
+
     fn begin_writing(&self, offset: u64, len: u64) {
         self.0.begin_writing(offset, len);
     }
