@@ -31,6 +31,7 @@ pub mod config;
 pub mod dirs;
 pub mod hosting;
 pub mod master;
+pub mod scrub;
 pub mod server;
 pub mod server_clock;
 pub mod tserver;

@@ -148,6 +148,7 @@ const LINKED: &[&str] = &[
     "/metrics",
     "/rpcz",
     "/scans",
+    "/scrub",
     "/startup",
     "/table",
     "/tables",

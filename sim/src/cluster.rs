@@ -7,6 +7,7 @@ use std::time::Duration;
 use engine::config::TabletConfig;
 use engine::disk::mem::DiskCost;
 use node::master::{self, MasterConfig};
+use node::scrub::ScrubConfig;
 use node::server::clock_watch::ClockRule;
 use node::tserver::{self, TserverConfig};
 use nyala_common::env::Env;
@@ -16,7 +17,8 @@ use crate::server_limits::{BACKOFF_MAX, PAGE_CACHE_BYTES, raft};
 use crate::server_usage::RunningServers;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
 use crate::world::{HostProgram, ProgramResult, World};
-use sim_plan::{EngineLimits, Host, Plan};
+use sim_plan::faults::DiskEffect;
+use sim_plan::{EngineLimits, FaultKind, Host, Plan};
 
 /// Directories of a server, by the names that faults use.
 pub const WAL_DIR: &str = "wal";
@@ -25,6 +27,10 @@ pub const DATA_DIR: &str = "data";
 const RETRANSMITTED_WITHIN: Duration = Duration::from_secs(3);
 /// Disk operations and syncs of a server's restart, until its tablets are replayed.
 const RESTART_DISK_OPS: u32 = 1_000;
+
+/// Scrubbing of servers whose files rot: a pass every few seconds, at a rate that a pass keeps up with.
+const SCRUB_INTERVAL: Duration = Duration::from_secs(5);
+const SCRUB_BYTES_PER_SECOND: u64 = 4 << 20;
 
 /// Returns the latencies of the plan's devices.
 pub fn device_cost(plan: &Plan) -> DiskCost {
@@ -132,6 +138,17 @@ fn tablet(limits: EngineLimits, cell_bytes_max: usize) -> Option<TabletConfig> {
     }
 }
 
+/// Returns the scrubber of a plan's servers: it runs often where a fault damages files in silence, in one of four
+/// plans. In the others readers meet the damage first.
+fn scrub(plan: &Plan) -> ScrubConfig {
+    let is_silent = |kind: FaultKind| kind.disk_effect() == DiskEffect::SilentCorruption;
+    let scrubs = plan.seed.is_multiple_of(4) && plan.faults.iter().any(|fault| is_silent(fault.kind.kind()));
+    match scrubs {
+        true => ScrubConfig { interval: SCRUB_INTERVAL, bytes_per_second: SCRUB_BYTES_PER_SECOND },
+        false => ScrubConfig::OFF,
+    }
+}
+
 fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
     let addr = ([0, 0, 0, 0], TSERVER_PORT).into();
     let mut config = TserverConfig::new(addr, WAL_DIR, vec![DATA_DIR.to_string()]);
@@ -149,5 +166,6 @@ fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
         config.history_max_age_s = plan.data.history.as_secs().max(1);
     }
     config.tablet = tablet(plan.cluster.limits, 64 << 10).unwrap_or(config.tablet);
+    config.scrub = scrub(plan);
     config
 }

@@ -124,6 +124,8 @@ pub const MARKS: &[&str] = &[
     "scan: resumed after a key",
     "scan: several rowsets",
     "space or clock: leadership transferred",
+    "scrub: damage found",
+    "scrub: pass finished",
     "space: above the reserve again",
     "space: below the reserve",
     "tablet copy: corrupt file at the source",

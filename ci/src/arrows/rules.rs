@@ -171,11 +171,16 @@ pub(super) static CRATES: [CrateRules; 4] = [
             module("server", &["dirs", "server_clock"]),
             // Replicas of tablets, on tablet servers and masters: it knows neither.
             module("hosting", &["dirs", "server_clock"]),
-            module("tserver", &["dirs", "server_clock", "server", "hosting"]),
-            module("master", &["dirs", "server_clock", "server", "hosting"]),
+            // Verification of stored files, on servers of both kinds.
+            module("scrub", &["dirs", "server", "hosting"]),
+            module("tserver", &["dirs", "server_clock", "server", "hosting", "scrub"]),
+            module("master", &["dirs", "server_clock", "server", "hosting", "scrub"]),
             // From flags to running servers.
             module("config", &["dirs", "server"]),
-            module("server/startup", &["dirs", "server_clock", "config", "hosting", "tserver", "master"]),
+            module(
+                "server/startup",
+                &["dirs", "server_clock", "config", "hosting", "scrub", "tserver", "master"],
+            ),
             module("server/cluster", &["dirs", "server/startup", "config"]),
             module("cli", &["*"]),
         ],

@@ -99,6 +99,15 @@ impl Instance {
         codec::seal(MAGIC, FORMAT, &payload)
     }
 
+    /// Returns an error unless the file in `dir` has the bytes of this instance.
+    pub(super) fn check_stored(&self, dir: &Directory) -> Result<()> {
+        let bytes = disk::read_file(&*dir.disk, INSTANCE).map_err(|error| Error::io("read it", &error))?;
+        match Instance::decode(&bytes)? == *self {
+            true => Ok(()),
+            false => Err(Error::corrupt("it is not the one that this server wrote")),
+        }
+    }
+
     /// Stores it in `dir`, durably.
     pub(super) fn write(&self, dir: &Directory) -> Result<()> {
         let fail = |error| Error::io(format!("write {}/{INSTANCE}", dir.path), &error);

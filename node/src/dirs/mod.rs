@@ -23,7 +23,7 @@ use engine::ids::Uuid;
 use nyala_common::env::Env;
 
 pub use directory::Directory;
-use directory::open_directory;
+use directory::{INSTANCE, open_directory};
 use instance::Instance;
 pub use instance::ServerKind;
 pub use stopped::{StoppedServer, open_stopped};
@@ -76,6 +76,27 @@ impl ServerDirs {
         tracing::info!(%cluster, "the server has joined a cluster");
         Ok(())
     }
+
+    /// Checks the stored `instance` files, and writes damaged ones again. Does disk work.
+    pub fn repair_instances(&self) -> Vec<InstanceDamage> {
+        let mut found = Vec::new();
+        for (dir, instance) in self.instances().iter() {
+            if let Err(error) = instance.check_stored(dir) {
+                let repaired = instance.write(dir).is_ok();
+                found.push(InstanceDamage { file: format!("{}/{INSTANCE}", dir.path), error, repaired });
+            }
+        }
+        found
+    }
+}
+
+/// An `instance` file that was not as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstanceDamage {
+    pub file: String,
+    pub error: Error,
+    /// True if it was written again.
+    pub repaired: bool,
 }
 
 /// Paths of a server's directories.
@@ -112,7 +133,6 @@ pub fn open(env: &Env, kind: ServerKind, paths: DirectoryPaths<'_>) -> Result<Se
 
 #[cfg(test)]
 mod tests {
-    use super::directory::INSTANCE;
     use super::*;
     use engine::codec;
     use engine::disk;

@@ -9,6 +9,7 @@ use engine::config::TabletConfig;
 use engine::raft::RaftOptions;
 
 use super::authz::AuthzConfig;
+use crate::scrub::ScrubConfig;
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
 use crate::server::security::SecuritySettings;
@@ -80,6 +81,8 @@ pub struct MasterConfig {
     pub security: Option<SecuritySettings>,
     /// Rights on tables, and tokens that state them.
     pub authz: AuthzConfig,
+    /// Verification of stored files in the background (`scrub_interval_sec`, `scrub_bytes_per_second`).
+    pub scrub: ScrubConfig,
     /// Flags of the process, as GenericService lists them.
     pub flags: Arc<Flags>,
 }
@@ -129,6 +132,7 @@ impl MasterConfig {
             rpc: RpcConfig { queue_length: 100, concurrency: 10, ..RpcConfig::default() },
             security: None,
             authz: AuthzConfig::default(),
+            scrub: ScrubConfig::OFF,
             flags: Arc::new(Flags::new()),
         }
     }

@@ -29,6 +29,7 @@ mod membership_calls;
 mod pages;
 pub mod proto;
 mod query_calls;
+mod scrub_host;
 mod secrets;
 mod service;
 pub mod system_tablet;
@@ -62,6 +63,7 @@ use self::join::JoinState;
 use self::known_tservers::KnownTservers;
 use self::leadership::{LeadershipHandle, LeadershipTask};
 use self::location_resolver::LocationResolver;
+use self::scrub_host::MasterScrubHost;
 use self::secrets::MasterSecrets;
 use self::service::{MasterService, MasterServiceConfig};
 use self::tserver_calls::MASTER_USER;
@@ -412,7 +414,9 @@ impl SystemTabletStartup {
             secrets: self.secrets.clone(),
             caller: self.caller.clone(),
         };
+        let scrubber = self.scrubber();
         let mut tasks = self.tasks.lock();
+        tasks.extend(scrubber);
         if self.identity.settings().is_some() {
             let secrets = self.secrets.clone();
             let reader = async move { secrets.run_as_reader(replica).await };
@@ -420,6 +424,20 @@ impl SystemTabletStartup {
         }
         tasks.push(self.env.spawn("system tablet", maintained));
         tasks.push(self.env.spawn("reign", reign.run()));
+    }
+}
+
+impl SystemTabletStartup {
+    /// Starts the scrubber and registers its page, unless it is off.
+    fn scrubber(&self) -> Option<Box<dyn TaskHandle>> {
+        let created = crate::scrub::Scrubber::new(&self.env, self.config.scrub, &self.config.flags);
+        let scrubber = created.unwrap_or_else(|error| {
+            tracing::error!(%error, "there is no scrubber");
+            None
+        });
+        crate::scrub::views::register(&self.common, scrubber.as_ref());
+        let host = MasterScrubHost { dirs: self.dirs.clone(), replica: self.opened.clone() };
+        Some(self.env.spawn("scrubber", scrubber?.run(Arc::new(host))))
     }
 }
 

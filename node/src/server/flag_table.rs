@@ -160,6 +160,23 @@ const WITH_EFFECT: &[FlagSpec] = &[
     )
     .of(TabletServer)
     .tagged(EVOLVING),
+    F::number(
+        "scrub_interval_sec", Effective,
+        "1209600",
+        "time from the begin of a pass of the scrubber, which verifies all stored files, to the begin of the next; 0 \
+        never, and a server started with 0 must be restarted to scrub; not a flag of Kudu",
+    )
+    .within(0, 1 << 40)
+    .tagged(EVOLVING)
+    .runtime(),
+    F::number(
+        "scrub_bytes_per_second", Effective,
+        "8388608",
+        "bytes that the scrubber reads per second, at most; not a flag of Kudu",
+    )
+    .within(1, 1 << 40)
+    .tagged(EVOLVING)
+    .runtime(),
     F::choice(
         "time_source", Safeguard,
         &["auto", "builtin", "system", "system_unsync", "mock"],

@@ -18,6 +18,7 @@ use crate::dirs::ServerKind;
 use crate::hosting::copy::CopyConfig;
 use crate::hosting::space::{SpaceReserve, SpaceReserves};
 use crate::master::{self, AuthzConfig, MasterConfig, PolicyFile, RunningMaster};
+use crate::scrub::ScrubConfig;
 use crate::tserver::{self, RunningTserver, TserverConfig};
 use nyala_common::env::Env;
 use nyala_common::security::acl::AccessList;
@@ -176,6 +177,7 @@ pub async fn tserver_config(env: &Env, flags: &Arc<Flags>) -> Result<TserverConf
         tablet: tablet(flags, config.tablet),
         rpc: config::rpc(flags)?,
         security: Some(security::settings(env, flags)?),
+        scrub: ScrubConfig::of(flags),
         flags: flags.clone(),
         ..config
     })
@@ -269,6 +271,7 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
         rpc: config::rpc(flags)?,
         security: Some(security::settings(env, flags)?),
         authz: authz(env, flags)?,
+        scrub: ScrubConfig::of(flags),
         flags: flags.clone(),
         ..config
     })

@@ -10,6 +10,7 @@ use engine::raft::RaftOptions;
 use crate::hosting::copy::CopyConfig;
 use crate::hosting::space::SpaceReserves;
 use crate::hosting::tablet_manager::TabletManagerConfig;
+use crate::scrub::ScrubConfig;
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
 use crate::server::security::SecuritySettings;
@@ -85,6 +86,8 @@ pub struct TserverConfig {
     pub rpc: RpcConfig,
     /// Certificates, tokens and access lists; `None`: every user may call every method, in plain text.
     pub security: Option<SecuritySettings>,
+    /// Verification of stored files in the background (`scrub_interval_sec`, `scrub_bytes_per_second`).
+    pub scrub: ScrubConfig,
     /// Flags of the process, as tools list them.
     pub flags: Arc<Flags>,
 }
@@ -125,6 +128,7 @@ impl TserverConfig {
             tablet: TabletConfig::default(),
             rpc: RpcConfig::default(),
             security: None,
+            scrub: ScrubConfig::OFF,
             flags: Arc::new(Flags::new()),
         }
     }

@@ -32,6 +32,7 @@ mod scan;
 mod scan_log;
 pub mod scan_spec;
 pub mod scanners;
+mod scrub_host;
 pub mod server;
 mod space_moves;
 mod start_copy;
@@ -147,6 +148,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     metric_sources::show(&server);
     health::register(&server);
     pages::register(&server);
+    crate::scrub::views::register(&common, server.scrubber.as_ref());
     let tasks = start_tasks(&env, &server);
     common.status.set_health(ServerHealth::Healthy);
     let rpc_addr = rpc.local_addr();
@@ -187,6 +189,9 @@ fn start_tasks(env: &Env, server: &Arc<TabletServer>) -> Vec<Box<dyn TaskHandle>
         of.common.clock.watch(&of.env, of.config.clock_rule).await;
     }));
     tasks.push(env.spawn("disk space", space_moves::run(server.clone())));
+    if let Some(scrubber) = server.scrubber.clone() {
+        tasks.push(env.spawn("scrubber", scrubber.run(server.clone())));
+    }
     tasks.push(env.spawn("maintenance", maintenance::run(server.clone())));
     for master in &server.config.masters {
         tasks.push(env.spawn("heartbeat", Heartbeater::new(server.clone(), master).run()));

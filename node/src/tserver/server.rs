@@ -24,6 +24,7 @@ use crate::hosting::copy::CopyService;
 use crate::hosting::memory_pressure::MemoryPressure;
 use crate::hosting::tablet_entry::TabletEntry;
 use crate::hosting::tablet_manager::TabletManager;
+use crate::scrub::Scrubber;
 use crate::server::ServerContext;
 use crate::server::security::ServerIdentity;
 use crate::server_clock::ServerClock;
@@ -49,6 +50,8 @@ pub struct TabletServer {
     pub scan_log: ScanLog,
     /// The running maintenance job and the last ones that ended.
     pub maintenance_log: MaintenanceLog,
+    /// Verifies stored files in the background, unless it is off.
+    pub scrubber: Option<Arc<Scrubber>>,
     /// Copies onto this server.
     pub copies: CopyManager,
     /// Last replies of the masters.
@@ -68,6 +71,7 @@ impl TabletServer {
         tablets: TabletManager,
     ) -> Result<TabletServer> {
         let runtime_flags = RuntimeFlags::new(&config)?;
+        let scrubber = Scrubber::new(env, config.scrub, &config.flags)?;
         let scanners = Mutex::new(ScannerTable::new(runtime_flags.scanner_ttl()));
         Ok(TabletServer {
             env: env.clone(),
@@ -81,6 +85,7 @@ impl TabletServer {
             runtime_flags,
             scan_log: ScanLog::new(env.clock.clone()),
             maintenance_log: MaintenanceLog::default(),
+            scrubber,
             copies: CopyManager::default(),
             master_contacts: MasterContacts::default(),
             copy_service: OnceLock::new(),

@@ -91,6 +91,17 @@ metrics! {
     DISK_RESERVED = Server Gauge "disk_reserved" ["bytes"] Info
         "Free bytes below which writes are refused.", own;
 
+    // Scrubber.
+    SCRUB_FILES_CHECKED = Server Counter "scrub_files_checked" ["units"] Info
+        "Files verified by the scrubber.", own;
+    SCRUB_READ = Server Counter "scrub_read" ["bytes"] Info
+        "Bytes verified by the scrubber.", own;
+    SCRUB_FILES_DAMAGED = Server Counter "scrub_files_damaged" ["units"] Warn
+        "Damaged files found by the scrubber.", own;
+    SCRUB_PASSES = Server Counter "scrub_passes" ["units"] Info "Passes of the scrubber that ended.", own;
+    SCRUB_LAST_PASS_AGE = Server Gauge "scrub_last_pass_age" ["seconds"] Info
+        "Time since the begin of the last pass of the scrubber that ended.", own;
+
     // Page cache.
     BLOCK_CACHE_USAGE = Server Gauge "block_cache_usage" ["bytes"] Info "Bytes of pages in the page cache.";
     BLOCK_CACHE_LOOKUPS = Server Counter "block_cache_lookups" ["blocks"] Debug

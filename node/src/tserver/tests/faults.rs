@@ -16,20 +16,20 @@ impl MemoryBudget for Budget {
     }
 }
 
-struct Faulty {
-    fixture: Fixture,
+pub(super) struct Faulty {
+    pub(super) fixture: Fixture,
     disks: MemDisks,
 }
 
 impl Faulty {
-    async fn start(change: fn(&mut TserverConfig)) -> Faulty {
+    pub(super) async fn start(change: fn(&mut TserverConfig)) -> Faulty {
         let mut env = OsEnv::new(&OsOptions::default()).expect("the real world");
         let disks = MemDisks::default();
         env.disks = Arc::new(disks.clone());
         Faulty { fixture: Fixture::in_env(env, change).await, disks }
     }
 
-    fn disk(&self, name: &str) -> MemDisk {
+    pub(super) fn disk(&self, name: &str) -> MemDisk {
         self.disks.disk(self.fixture.dir.path().join(name).to_str().expect("UTF-8"))
     }
 

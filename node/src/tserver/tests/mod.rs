@@ -7,6 +7,7 @@ mod group;
 mod heartbeats;
 mod restart;
 mod scans;
+mod scrub;
 mod sizes;
 mod writes;
 

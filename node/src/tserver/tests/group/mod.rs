@@ -4,6 +4,7 @@
 mod copy;
 mod hibernation;
 mod messages;
+mod scrub;
 
 use super::*;
 use crate::hosting::replica::ReplicaHandle;

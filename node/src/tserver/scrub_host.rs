@@ -1,0 +1,55 @@
+//! The tablet server as the scrubber sees it: which files it has, and the consequence of damage.
+
+use engine::error::{Error, ErrorKind};
+use engine::ids::TabletId;
+use engine::raft::Role;
+
+use super::server::TabletServer;
+use crate::dirs::ServerDirs;
+use crate::hosting::replica::ReplicaHandle;
+use crate::hosting::tablet_entry::EntryState;
+use crate::scrub::{FindingOutcome, ScrubHost, ScrubTarget};
+
+impl ScrubHost for TabletServer {
+    fn dirs(&self) -> &ServerDirs {
+        self.tablets.dirs()
+    }
+
+    fn tablets(&self) -> Vec<TabletId> {
+        self.tablets.all().iter().map(|entry| entry.id).collect()
+    }
+
+    fn find(&self, tablet: TabletId) -> Option<ScrubTarget> {
+        let entry = self.tablets.get(tablet)?;
+        let replica = match entry.state() {
+            EntryState::Running(replica) if !replica.is_stopped() => Some(replica),
+            EntryState::Tombstoned(_) => None,
+            _ => return None,
+        };
+        Some(ScrubTarget { tablet, data_dir: entry.data_dir.clone(), replica })
+    }
+
+    fn is_busy(&self) -> bool {
+        self.maintenance_log.running().is_some() || self.memory.excess_bytes() > 0
+    }
+
+    /// Fails the replica, as a read of the damage would, if others can replace it.
+    fn damaged(&self, target: &ScrubTarget, error: &Error) -> FindingOutcome {
+        match &target.replica {
+            Some(replica) if is_replaceable(replica, error) => {
+                replica.fail(error);
+                FindingOutcome::ReplicaFailed
+            }
+            _ => FindingOutcome::Reported,
+        }
+    }
+}
+
+/// Returns true if the tablet has other replicas, as far as this one knows, and the damage is no matter of the build.
+/// Without others this replica serves all that is whole.
+fn is_replaceable(replica: &ReplicaHandle, error: &Error) -> bool {
+    let status = replica.status();
+    let has_others = status.committed_config.voter_count() > 1;
+    let works = status.leader.is_some() && (status.role != Role::Leader || status.is_quorum_active);
+    has_others && works && error.kind != ErrorKind::Unsupported
+}

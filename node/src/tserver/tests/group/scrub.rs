@@ -1,0 +1,49 @@
+//! Damage that the scrubber finds in a replica that others can replace.
+
+use super::super::scrub::{pass, scrubber};
+use super::*;
+use crate::scrub::FindingOutcome;
+use engine::disk;
+
+/// Flips a bit of the tablet's superblock on a server.
+fn damage_superblock(group: &Group, number: usize) {
+    let data = group.envs[number].disks.open("data").expect("its disk");
+    let path = format!("tablet-meta/{TABLET}");
+    let mut bytes = disk::read_file(&*data, &path).expect("it is there");
+    bytes[40] ^= 1;
+    disk::replace_file(&*data, &path, &bytes).expect("replaced");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_replica_fails_if_others_can_replace_it() {
+    let group = Group::start(3).await;
+    group.create(&ALL).await;
+    let leader = group.leader(&ALL).await;
+    assert_eq!(group.write(leader, &[insert(1, "a")]).await.error, None);
+    let follower = others(&ALL, leader)[0];
+    group.caught_up(follower, leader).await;
+    damage_superblock(&group, follower);
+    let found = pass(&scrubber(&group.envs[follower]), group.server(follower)).await;
+    assert_eq!(found[0].outcome, FindingOutcome::ReplicaFailed);
+    let entry = group.server(follower).server.tablets.get(TABLET).expect("it is there");
+    let failure = entry.failure().expect("it has failed, so its leader has it replaced");
+    assert!(failure.message.contains("tablet-meta/"), "{failure}");
+}
+
+/// Without the others this replica is the best there is.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_replica_without_a_working_group_is_reported() {
+    let group = Group::start(3).await;
+    group.create(&ALL).await;
+    let number = group.leader(&ALL).await;
+    group.wires.cut(number);
+    let is_alone = |group: &Group| {
+        group.status(number).is_some_and(|status| !status.is_quorum_active || status.leader.is_none())
+    };
+    group.until("a leader without followers", is_alone).await;
+    damage_superblock(&group, number);
+    let found = pass(&scrubber(&group.envs[number]), group.server(number)).await;
+    assert_eq!(found[0].outcome, FindingOutcome::Reported);
+    let entry = group.server(number).server.tablets.get(TABLET).expect("it is there");
+    assert_eq!(entry.failure(), None);
+}
