@@ -8,6 +8,7 @@ use engine::ids::TabletId;
 use crate::dirs::ServerDirs;
 use crate::hosting::replica::ReplicaHandle;
 use crate::scrub::{FindingOutcome, ScrubHost, ScrubTarget};
+use nyala_common::env::BoxFuture;
 
 /// A master's directories and its system tablet, once that is open.
 pub(super) struct MasterScrubHost {
@@ -34,7 +35,7 @@ impl ScrubHost for MasterScrubHost {
     }
 
     /// A master works from memory, and nothing replaces it by itself.
-    fn damaged(&self, _: &ScrubTarget, _: &Error) -> FindingOutcome {
-        FindingOutcome::Reported
+    fn damaged<'a>(&'a self, _: &'a ScrubTarget, _: &'a Error) -> BoxFuture<'a, FindingOutcome> {
+        Box::pin(async { FindingOutcome::Reported })
     }
 }

@@ -30,7 +30,7 @@ use engine::time::Instant;
 use crate::dirs::{Directory, ServerDirs};
 use crate::hosting::replica::ReplicaHandle;
 use crate::server::flags::Flags;
-use nyala_common::env::Env;
+use nyala_common::env::{BoxFuture, Env};
 use pace::ScrubPace;
 pub use progress::{Finding, FindingOutcome, FinishedPass, ScrubProgress};
 
@@ -81,7 +81,7 @@ pub trait ScrubHost: Send + Sync {
     /// Returns true while other work needs disks or memory.
     fn is_busy(&self) -> bool;
     /// Handles damage of a tablet's file.
-    fn damaged(&self, target: &ScrubTarget, error: &Error) -> FindingOutcome;
+    fn damaged<'a>(&'a self, target: &'a ScrubTarget, error: &'a Error) -> BoxFuture<'a, FindingOutcome>;
 }
 
 /// Values of the flags, which may change at run time.
@@ -228,7 +228,7 @@ impl Scrubber {
         }
         let checked = self.check_steps(host, &mut check).await;
         if let Err(error) = checked {
-            self.damaged(host, target, &check, &error);
+            self.damaged(host, target, &check, &error).await;
         }
         self.counts.files.fetch_add(1, Ordering::Relaxed);
         self.progress.lock().checked(target.tablet, check.path());
@@ -267,7 +267,7 @@ impl Scrubber {
     }
 
     /// Handles a failed check, unless the tablet was stopped, deleted or replaced meanwhile.
-    fn damaged(&self, host: &dyn ScrubHost, target: &ScrubTarget, check: &FileCheck, error: &Error) {
+    async fn damaged(&self, host: &dyn ScrubHost, target: &ScrubTarget, check: &FileCheck, error: &Error) {
         let runs = target.replica.is_some();
         let same = host.find(target.tablet).is_some_and(|now| now.replica.is_some() == runs);
         // A tombstone of a replica whose metadata was unreadable has none.
@@ -281,7 +281,7 @@ impl Scrubber {
         };
         let file = format!("{dir}/{}", check.path());
         self.env.observer.mark("scrub: damage found");
-        let outcome = host.damaged(target, error);
+        let outcome = host.damaged(target, error).await;
         self.report(Some(target.tablet), file, error, outcome);
     }
 
@@ -322,7 +322,7 @@ fn open_rowset_file(target: &ScrubTarget, path: &str) -> Option<FileCheck> {
 
 /// Returns the checks of a replica's log, as far as it is durable.
 async fn log_files(host: &dyn ScrubHost, target: &ScrubTarget) -> Vec<FileCheck> {
-    let Some(replica) = &target.replica else { return Vec::new() };
+    let Some(replica) = target.replica.as_ref().filter(|_| !target.is_over()) else { return Vec::new() };
     // A log that cannot be synced fails its replica.
     let Ok(Ok(snapshot)) = replica.run_on_wal(|wal| wal.snapshot()).await else { return Vec::new() };
     let segment = |segment| FileCheck::segment(target.tablet, segment);

@@ -9,6 +9,7 @@ use crate::dirs::ServerDirs;
 use crate::hosting::replica::ReplicaHandle;
 use crate::hosting::tablet_entry::EntryState;
 use crate::scrub::{FindingOutcome, ScrubHost, ScrubTarget};
+use nyala_common::env::BoxFuture;
 
 impl ScrubHost for TabletServer {
     fn dirs(&self) -> &ServerDirs {
@@ -34,21 +35,22 @@ impl ScrubHost for TabletServer {
     }
 
     /// Fails the replica, as a read of the damage would, if others can replace it.
-    fn damaged(&self, target: &ScrubTarget, error: &Error) -> FindingOutcome {
-        match &target.replica {
-            Some(replica) if is_replaceable(replica, error) => {
-                replica.fail(error);
-                FindingOutcome::ReplicaFailed
+    fn damaged<'a>(&'a self, target: &'a ScrubTarget, error: &'a Error) -> BoxFuture<'a, FindingOutcome> {
+        Box::pin(async move {
+            let Some(replica) = &target.replica else { return FindingOutcome::Reported };
+            if !is_replaceable(replica, error).await {
+                return FindingOutcome::Reported;
             }
-            _ => FindingOutcome::Reported,
-        }
+            replica.fail(error);
+            FindingOutcome::ReplicaFailed
+        })
     }
 }
 
 /// Returns true if the tablet has other replicas, as far as this one knows, and the damage is no matter of the build.
 /// Without others this replica serves all that is whole.
-fn is_replaceable(replica: &ReplicaHandle, error: &Error) -> bool {
-    let status = replica.status();
+async fn is_replaceable(replica: &ReplicaHandle, error: &Error) -> bool {
+    let Ok(status) = replica.status_now().await else { return false };
     let has_others = status.committed_config.voter_count() > 1;
     let works = status.leader.is_some() && (status.role != Role::Leader || status.is_quorum_active);
     has_others && works && error.kind != ErrorKind::Unsupported
