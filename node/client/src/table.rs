@@ -1,5 +1,6 @@
 //! An open table.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,6 +33,7 @@ pub(super) struct TableDetails {
     num_replicas: i32,
     owner: String,
     comment: String,
+    extra_config: BTreeMap<String, String>,
 }
 
 impl Table {
@@ -52,6 +54,7 @@ impl Table {
             num_replicas: reply.num_replicas(),
             owner: reply.owner().to_string(),
             comment: reply.comment().to_string(),
+            extra_config: reply.extra_configs.clone(),
         };
         client.shared.authz_tokens.set(&info.id, reply.authz_token.clone());
         Ok(Table { client: client.clone(), info: Arc::new(info) })
@@ -83,6 +86,16 @@ impl Table {
 
     pub fn comment(&self) -> &str {
         &self.info.comment
+    }
+
+    /// Returns the settings of the table, by name (`kudu.table.…`).
+    pub fn extra_config(&self) -> &BTreeMap<String, String> {
+        &self.info.extra_config
+    }
+
+    /// Drops cached tablets of the table. Later lookups ask the masters, and so see ranges added or dropped since.
+    pub fn forget_locations(&self) {
+        self.client.forget_all(&self.info.id);
     }
 
     pub fn client(&self) -> &Client {
