@@ -125,7 +125,7 @@ fn help_texts() {
         let out = nyala(&words).output().expect("the program").stdout;
         format!("$ nyala {}\n{}\n", words.join(" "), String::from_utf8(out).expect("UTF-8"))
     };
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 13] = [
         &[],
         &["table"],
         &["table", "create"],
@@ -133,6 +133,9 @@ fn help_texts() {
         &["table", "export"],
         &["table", "alter"],
         &["table", "drop"],
+        &["backup"],
+        &["backup", "create"],
+        &["restore"],
         &["cluster"],
         &["cluster", "decommission"],
         &["cluster", "rebalance"],

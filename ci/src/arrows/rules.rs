@@ -84,7 +84,7 @@ const NO_SIMULATOR: &[BannedText] = &[
     BannedText { text: "turmoil", except: &[], reason: "no node source knows a simulator" },
 ];
 
-pub(super) static CRATES: [CrateRules; 4] = [
+pub(super) static CRATES: [CrateRules; 5] = [
     CrateRules {
         source: "engine/src",
         exempt: &[],
@@ -146,6 +146,24 @@ pub(super) static CRATES: [CrateRules; 4] = [
             module("security", &["env"]),
             module("rpc", &["env", "mailbox", "metrics", "security"]),
             module("wire", &[]),
+        ],
+        bans: NODE_BANS,
+        words: NO_SIMULATOR,
+    },
+    CrateRules {
+        source: "node/backup/src",
+        exempt: &[],
+        roots: &["lib.rs"],
+        base: &[],
+        modules: &[
+            module("chain", &[]),
+            module("files", &[]),
+            module("manifest", &["chain"]),
+            module("kudu_metadata", &["manifest"]),
+            module("store", &["files", "kudu_metadata", "manifest"]),
+            module("plan", &["chain", "manifest", "store"]),
+            module("create", &["chain", "kudu_metadata", "manifest", "store"]),
+            module("restore", &["manifest", "plan", "store"]),
         ],
         bans: NODE_BANS,
         words: NO_SIMULATOR,

@@ -134,7 +134,7 @@ pub(super) async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
             "--null: {null:?} would need quotes; choose a text without , and \""
         )));
     }
-    let at = text(matches, "at").map(|at| timestamp(env, at)).transpose()?;
+    let at = text(matches, "at").map(|at| timestamp(env, "--at", at)).transpose()?;
     let table = open(&connect(env, matches).await?, matches).await?;
     let spec = spec(&table, matches)?.ok_or_else(|| Error::invalid("no row can satisfy these conditions"))?;
     let spec = ScanSpec { read_mode: ReadMode::AtSnapshot(at), fault_tolerant: true, ..spec };
@@ -170,16 +170,16 @@ pub(super) async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-/// Parses the time of `--at` to a hybrid timestamp.
-fn timestamp(env: &Env, text: &str) -> Result<u64> {
-    let column = ColumnSchema::new(0, "--at", DataType::UnixtimeMicros);
-    let cell = parse_cell(&column, text).map_err(|error| error.context("--at"))?;
+/// Parses the time of an option to a hybrid timestamp.
+pub(super) fn timestamp(env: &Env, option: &str, text: &str) -> Result<u64> {
+    let column = ColumnSchema::new(0, option, DataType::UnixtimeMicros);
+    let cell = parse_cell(&column, text).map_err(|error| error.context(option))?;
     let micros = u64::from_le_bytes(cell.try_into().expect("8 bytes"));
     let now = env.now().wall.micros;
     if micros > now {
         let now = show_timestamp(now << LOGICAL_BITS);
         return Err(Error::invalid(format!(
-            "--at: {text} is in the future (now {now}); give an earlier time"
+            "{option}: {text} is in the future (now {now}); give an earlier time"
         )));
     }
     Ok(micros << LOGICAL_BITS)

@@ -6,6 +6,7 @@
 //! nyala tablet-server   one tablet server
 //! nyala cluster         a running cluster: check, drain and decommission servers, rebalance replicas
 //! nyala table           tables of a running cluster: list, create, alter, import, export, scan, ...
+//! nyala backup          tables to a directory of Parquet files; nyala restore: back
 //! nyala debug           inspect and repair stopped servers, rebuild a lost catalog
 //! nyala demo            start a cluster, load TPC-H data, run queries
 //! nyala completions     the completion script of a shell; nyala man: manual pages; nyala reference: Markdown
@@ -25,6 +26,7 @@ use crate::server::flags::Flags;
 use crate::server::logging::LogFormat;
 use nyala_common::env::{BoxFuture, Env};
 
+mod backup;
 mod closing;
 mod cluster;
 mod debug;
@@ -33,7 +35,6 @@ mod demo;
 mod documents;
 mod exit;
 mod export;
-mod files;
 mod flag_options;
 pub mod import;
 pub mod lineitem;
@@ -56,6 +57,7 @@ pub use service_state::{ReportState, ServiceState};
 pub enum Invocation {
     Serve(serve::Serve),
     Table(table::TableCommand),
+    Backup(backup::BackupCommand),
     Cluster(cluster::ClusterCommand),
     Debug(debug::DebugCommand),
     Demo(demo::Demo),
@@ -71,6 +73,7 @@ pub fn command() -> Command {
         .arg_required_else_help(true)
         .subcommands(serve::commands())
         .subcommands([table::command(), cluster::command(), debug::command(), demo::command()])
+        .subcommands(backup::commands())
         .subcommands(documents::commands())
 }
 
@@ -85,6 +88,7 @@ pub fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Invocation
     let (name, matches) = matches.subcommand().expect("clap asks for a command");
     match name {
         "table" => Ok(Invocation::Table(table::parse(matches))),
+        "backup" | "restore" => Ok(Invocation::Backup(backup::parse(name, matches))),
         "cluster" => Ok(Invocation::Cluster(cluster::parse(matches))),
         "debug" => debug::parse(matches, read_file).map(Invocation::Debug).map_err(ExitError::usage),
         "demo" => Ok(Invocation::Demo(demo::parse(matches))),
@@ -107,6 +111,7 @@ impl Invocation {
         match self {
             Invocation::Serve(serve) => process_settings(serve.flags()),
             Invocation::Table(_)
+            | Invocation::Backup(_)
             | Invocation::Cluster(_)
             | Invocation::Debug(_)
             | Invocation::Demo(_)
@@ -130,6 +135,12 @@ impl Invocation {
             Invocation::Table(table) => {
                 let (watched, closes) = closing::watch(&env);
                 let done = until_interrupted(stop, table.run(&watched)).await;
+                closes.wait(&env).await;
+                done
+            }
+            Invocation::Backup(backup) => {
+                let (watched, closes) = closing::watch(&env);
+                let done = until_interrupted(stop, backup.run(&watched)).await;
                 closes.wait(&env).await;
                 done
             }

@@ -8,7 +8,7 @@ use engine::error::{Error, Result};
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
-use super::files::{InputFile, OutputFile, list_dir};
+use nyala_backup::files::{InputFile, OutputFile, list_dir};
 use nyala_common::env::Env;
 
 /// Name of standard input and standard output on the command line.

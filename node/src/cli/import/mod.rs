@@ -25,10 +25,10 @@ use self::options::{ImportOptions, LINE_BITS, tag, unit};
 pub use self::parquet_rows::ParquetReader;
 use self::reader::{CsvReader, ImportRows, ImportTarget};
 use super::exit::{ExitError, FAILED, ROWS_REJECTED};
-use super::files::InputFile;
 use super::options::{connect, named, open, option, text};
 use super::output::{ProgressUnit, print, progress};
 use super::stream::{FileFormat, InputStream, STANDARD};
+use nyala_backup::files::InputFile;
 use nyala_client::{FlushMode, RowFailure, Session, SessionConfig, Table};
 use nyala_common::env::Env;
 use nyala_common::number_text::grouped;
@@ -162,7 +162,7 @@ impl Import {
             let (parquet, rows) = ParquetReader::open(InputFile::open(env, path)?, target)?;
             return Ok((ImportInput::Parquet(Box::new(parquet)), None, rows, ProgressUnit::Rows));
         }
-        let total = if path == STANDARD { 0 } else { InputFile::open(env, path)?.bytes() };
+        let total = if path == STANDARD { 0 } else { InputFile::open(env, path)?.size_bytes() };
         let stream = InputStream::open(env, path)?;
         let read = Some(stream.progress());
         let input = if format == FileFormat::JsonLines {

@@ -8,8 +8,8 @@ use engine::error::{Error, Result};
 use super::csv_records::{CsvRecord, CsvRecords};
 use super::options::{ImportOptions, tag, unit};
 use crate::cli::delimited::write_record;
-use crate::cli::files::OutputFile;
 use crate::cli::stream::{FileFormat, InputStream};
+use nyala_backup::files::OutputFile;
 use nyala_common::env::Env;
 
 /// Cell of a record, and whether it must be quoted.

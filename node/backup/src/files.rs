@@ -35,7 +35,7 @@ fn locate(env: &Env, path: &str) -> io::Result<(Arc<dyn Disk>, String)> {
 }
 
 /// Returns the names in a directory: `""`, or a path that ends in `/`.
-pub(super) fn list_dir(env: &Env, dir: &str) -> Result<Vec<String>> {
+pub fn list_dir(env: &Env, dir: &str) -> Result<Vec<String>> {
     let list = || {
         let (disk, rest) = locate(env, dir)?;
         disk.list(rest.trim_end_matches('/'))
@@ -45,25 +45,27 @@ pub(super) fn list_dir(env: &Env, dir: &str) -> Result<Vec<String>> {
 
 /// A file opened for random reads.
 #[derive(Clone)]
-pub(super) struct InputFile {
+pub struct InputFile {
     file: Arc<dyn DiskFile>,
     len: u64,
     at: u64,
 }
 
 impl InputFile {
-    pub(super) fn open(env: &Env, path: &str) -> Result<InputFile> {
+    pub fn open(env: &Env, path: &str) -> Result<InputFile> {
         let open = || {
             let (disk, rest) = locate(env, path)?;
-            let file = disk.open(&rest)?;
-            Ok((file.len()?, file))
+            InputFile::open_on(&*disk, &rest)
         };
-        let (len, file) =
-            open().map_err(|error: io::Error| Error::io(format_args!("read {path}"), &error))?;
-        Ok(InputFile { file, len, at: 0 })
+        open().map_err(|error: io::Error| Error::io(format_args!("read {path}"), &error))
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn open_on(disk: &dyn Disk, path: &str) -> io::Result<InputFile> {
+        let file = disk.open(path)?;
+        Ok(InputFile { len: file.len()?, file, at: 0 })
+    }
+
+    pub fn size_bytes(&self) -> u64 {
         self.len
     }
 }
@@ -117,7 +119,7 @@ impl ChunkReader for InputFile {
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// A file being written. It ends in `.partial` until [`OutputFile::finish`] renames it.
-pub(super) struct OutputFile {
+pub struct OutputFile {
     disk: Arc<dyn Disk>,
     path: String,
     partial: String,
@@ -138,17 +140,10 @@ impl Drop for OutputFile {
 
 impl OutputFile {
     /// Creates the file. `AlreadyPresent` if it exists, unless it may be replaced.
-    pub(super) fn create(env: &Env, path: &str, replace: bool) -> Result<OutputFile> {
+    pub fn create(env: &Env, path: &str, replace: bool) -> Result<OutputFile> {
         let create = || {
             let (disk, rest) = locate(env, path)?;
-            let partial = format!("{rest}.partial");
-            if !replace && disk.open(&rest).is_ok() {
-                return Ok(None);
-            }
-            let _ = disk.remove(&partial);
-            let file = disk.create(&partial)?;
-            let (buffer, written, named) = (Vec::new(), 0, false);
-            Ok(Some(OutputFile { disk, path: rest, partial, file, buffer, written, named }))
+            OutputFile::create_on(disk, &rest, replace)
         };
         let taken = || Error::already_present(format!("{path} exists; give --force to replace it"));
         create()
@@ -156,8 +151,24 @@ impl OutputFile {
             .ok_or_else(taken)
     }
 
+    /// Creates the file on a disk; returns `None` if it exists and may not be replaced.
+    pub(crate) fn create_on(
+        disk: Arc<dyn Disk>,
+        path: &str,
+        replace: bool,
+    ) -> io::Result<Option<OutputFile>> {
+        if !replace && disk.open(path).is_ok() {
+            return Ok(None);
+        }
+        let partial = format!("{path}.partial");
+        let _ = disk.remove(&partial);
+        let file = disk.create(&partial)?;
+        let (path, buffer, written, named) = (path.to_string(), Vec::new(), 0, false);
+        Ok(Some(OutputFile { disk, path, partial, file, buffer, written, named }))
+    }
+
     /// Makes the file durable and renames it; returns its size in bytes.
-    pub(super) fn finish(mut self) -> Result<u64> {
+    pub fn finish(mut self) -> Result<u64> {
         let path = self.path.clone();
         let mut finish = || {
             self.flush()?;

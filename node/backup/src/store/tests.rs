@@ -1,0 +1,113 @@
+use engine::disk::mem::MemDisk;
+
+use super::*;
+
+fn complete(store: &BackupStore, to_ms: u64) -> String {
+    let claimed = store.claim("1", "a b", to_ms).expect("a new time");
+    let mut part = store.create_part(&claimed.dir, "part").expect("a new file");
+    part.write_all(b"rows").expect("space");
+    let (bytes, crc32c) = part.finish().expect("space");
+    let mut manifest = Manifest::example(("1", "a b"), (0, to_ms));
+    let tablet = "t".to_string();
+    manifest.parts.push(PartEntry { file: "part".to_string(), tablet, bytes, rows: 1, crc32c });
+    manifest.kudu_metadata_crc32c = crc32c::crc32c(b"{}");
+    store.complete(&claimed.dir, &manifest, b"{}").expect("space");
+    claimed.dir
+}
+
+/// Shows the directories of a store by their state.
+fn shown(store: &BackupStore) -> String {
+    let listing = store.list().expect("a directory");
+    let backups = listing.backups.iter().map(|backup| format!("{}: complete", backup.dir));
+    let unfinished = listing.unfinished.iter().map(|(dir, _)| {
+        let state = if store.is_claimed(dir) { "claimed" } else { "unfinished" };
+        format!("{dir}: {state}")
+    });
+    let unreadable = listing.unreadable.iter().map(|found| found.error.message.clone());
+    backups.chain(unfinished).chain(unreadable).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_directory_is_claimed_by_one_run() {
+    let store = BackupStore::on_disk(Arc::new(MemDisk::new(1)));
+    let claimed = store.claim("1", "a b", 10).expect("an empty store");
+    assert!(store.is_claimed(&claimed.dir));
+    let error = store.claim("1", "a b", 10).err().expect("it is claimed");
+    assert_eq!(error.kind, ErrorKind::AlreadyPresent);
+    assert_eq!(shown(&store), "1-a+b/10: claimed");
+    drop(claimed);
+    assert_eq!(shown(&store), "1-a+b/10: unfinished");
+    // Remains are not written to either.
+    assert!(store.claim("1", "a b", 10).is_err());
+}
+
+#[test]
+fn a_backup_without_its_last_file_does_not_exist() {
+    let disk = MemDisk::new(1);
+    let store = BackupStore::on_disk(Arc::new(disk.clone()));
+    let dirs = [10, 20, 30].map(|to_ms| complete(&store, to_ms));
+    disk.create("readme-first").expect("a file is no table");
+    disk.remove(&format!("{}/{KUDU_METADATA}", dirs[0])).expect("a file");
+    disk.remove(&format!("{}/{MANIFEST}", dirs[1])).expect("a file");
+    insta::assert_snapshot!(shown(&store), @r"
+    1-a+b/30: complete
+    1-a+b/10: unfinished
+    store/1-a+b/20: no .nyala-manifest.json; the file was lost, or Kudu wrote the backup
+    ");
+    dirs.iter().for_each(|dir| store.remove(dir).expect("a directory"));
+    assert_eq!(shown(&store), "");
+}
+
+#[test]
+fn a_removal_that_power_cuts_leaves_no_damaged_backup() {
+    for cut in 1.. {
+        let disk = MemDisk::new(cut);
+        let store = BackupStore::on_disk(Arc::new(disk.clone()));
+        let dir = complete(&store, 10);
+        disk.cut_power_at(cut);
+        let removed = store.remove(&dir);
+        if removed.is_ok() {
+            return;
+        }
+        disk.crash();
+        let listing = store.list().expect("a directory");
+        assert!(listing.unreadable.is_empty(), "cut {cut}: {}", shown(&store));
+        for backup in &listing.backups {
+            store.verify(backup).expect("a whole backup");
+        }
+    }
+}
+
+#[test]
+fn damage_is_named() {
+    let disk = MemDisk::new(1);
+    let store = BackupStore::on_disk(Arc::new(disk.clone()));
+    let dir = complete(&store, 10);
+    let backup = store.list().expect("a directory").backups.remove(0);
+    store.verify(&backup).expect("a whole backup");
+    let mut found = Vec::new();
+    for file in ["part", KUDU_METADATA] {
+        disk.flip_bit(&format!("{dir}/{file}"), 1).expect("a file");
+        found.push(store.verify(&backup).expect_err("damage").message);
+        disk.flip_bit(&format!("{dir}/{file}"), 1).expect("a file");
+    }
+    disk.flip_bit(&format!("{dir}/{MANIFEST}"), 100).expect("a file");
+    found.push(shown(&store));
+    let want = [
+        "store/1-a+b/10/part: the checksum is ",
+        "store/1-a+b/10/.kudu-metadata.json: the checksum is ",
+        "store/1-a+b/10: .nyala-manifest.json: ",
+    ];
+    for (found, want) in found.iter().zip(want) {
+        assert!(found.starts_with(want), "{found}");
+    }
+}
+
+#[test]
+fn stores_are_directories() {
+    assert_eq!(root_of("file:///a/b/"), Ok("/a/b"));
+    assert_eq!(root_of("/"), Ok("/"));
+    assert_eq!(root_of("b"), Ok("b"));
+    assert_eq!(root_of("gs://b").expect_err("no directory").kind, ErrorKind::Unsupported);
+    assert_eq!(escape_name("a-b_c.d*é/"), "a-b_c.d*%C3%A9%2F");
+}

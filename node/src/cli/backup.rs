@@ -1,0 +1,329 @@
+//! `nyala backup …` and `nyala restore`: tables to a directory of Parquet files and back.
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use engine::error::{Error, Result};
+
+use super::exit::{ExitError, FAILED};
+use super::export::timestamp;
+use super::options::{base, connect, option, text, texts};
+use super::output::{print, table as text_table};
+use nyala_backup::chain::prunable;
+use nyala_backup::create::{self, BackupKind, SnapshotTable, take_snapshot};
+use nyala_backup::manifest::{Manifest, time_text};
+use nyala_backup::plan::{missing_base, plan};
+use nyala_backup::restore::{self, RestoreRequest};
+use nyala_backup::store::{BackupStore, StoreListing, StoredBackup};
+use nyala_client::Client;
+use nyala_common::env::Env;
+use nyala_common::number_text::{bytes, grouped};
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+const CREATE_HELP: &str = "\
+All tables are read at one time, about a second before reading begins. A backup is incremental if the directory has \
+one of the table to build on; that one must be newer than the history that servers keep \
+(--tablet_history_max_age_sec, 7 days). A table that fails does not stop the others; the exit code is 1.";
+
+const RESTORE_HELP: &str = "\
+All files are verified first. The table is called NAME.restoring-TIME until it is complete, and then renamed. A newer \
+backup that is damaged refuses the restore; --until restores an earlier state.";
+
+/// A parsed command.
+pub struct BackupCommand {
+    matches: ArgMatches,
+    restore: bool,
+}
+
+fn directory(command: Command) -> Command {
+    command.arg(
+        Arg::new("dir")
+            .value_name("DIR")
+            .required(true)
+            .help("Directory of the backups, a path or file://PATH"),
+    )
+}
+
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+pub(super) fn commands() -> [Command; 2] {
+    let create = directory(base("create", "Back up tables"))
+        .after_help(CREATE_HELP)
+        .arg(Arg::new("table").value_name("TABLE").num_args(0..).help("Names of the tables"))
+        .arg(flag("all", "All tables").conflicts_with("table"))
+        .arg(flag("full", "Read all rows").conflicts_with("incremental"))
+        .arg(flag("incremental", "Fail if there is no backup to build on"))
+        .arg(
+            option("parallel", "N", "Tablets read at the same time")
+                .default_value("4")
+                .value_parser(value_parser!(u64).range(1..=64)),
+        );
+    let prune = directory(Command::new("prune").about("Remove backups that no restore needs"))
+        .arg(
+            option("keep", "DAYS", "Days to whose states tables can still be restored, e.g. 30d")
+                .required(true)
+                .value_parser(days),
+        )
+        .arg(flag("dry-run", "Only show what would be removed"));
+    let backup = Command::new("backup")
+        .about("Back up tables to a directory; list, verify and prune backups")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([
+            create,
+            directory(Command::new("list").about("List backups")),
+            directory(Command::new("show").about("Show the backups that restore a table, and their files"))
+                .arg(Arg::new("table").value_name("TABLE").required(true).help("Name of the table")),
+            directory(Command::new("verify").about("Compare all files with their checksums")),
+            prune,
+        ]);
+    let restore = directory(base("restore", "Restore a table from its backups"))
+        .arg(Arg::new("table").value_name("TABLE").required(true).help("Name of the table in the backup"))
+        .arg(option("as", "NAME", "Name of the new table [default: the old one]"))
+        .arg(option("until", "TIME", "The newest state until this time, e.g. 2026-01-31T12:00:00Z"))
+        .arg(
+            option("replicas", "N", "Replicas of each tablet [default: as backed up]")
+                .value_parser(value_parser!(i32)),
+        )
+        .arg(flag("dry-run", "Only show which backups would be read"))
+        .after_help(RESTORE_HELP);
+    [backup, restore]
+}
+
+fn days(text: &str) -> Result<u64, String> {
+    let number = text.strip_suffix('d').and_then(|days| days.parse().ok());
+    let fits = number.filter(|days: &u64| *days < 100_000);
+    fits.ok_or_else(|| "give a number of days, for example 30d".to_string())
+}
+
+pub(super) fn parse(name: &str, matches: &ArgMatches) -> BackupCommand {
+    BackupCommand { matches: matches.clone(), restore: name == "restore" }
+}
+
+impl BackupCommand {
+    pub async fn run(self, env: &Env) -> Result<(), ExitError> {
+        if self.restore {
+            return Ok(restore_table(env, &self.matches).await?);
+        }
+        let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
+        if name == "create" {
+            return create_backups(env, matches).await;
+        }
+        let store = open(env, matches)?;
+        match name {
+            "list" => Ok(list(&store)?),
+            "show" => Ok(show(&store, matches)?),
+            "verify" => verify(env, &store).await,
+            _ => prune(env, &store, matches),
+        }
+    }
+}
+
+fn open(env: &Env, matches: &ArgMatches) -> Result<BackupStore> {
+    BackupStore::open(env, text(matches, "dir").expect("it is required"))
+}
+
+fn kind_of(manifest: &Manifest) -> String {
+    match manifest.is_full() {
+        true => "full".to_string(),
+        false => format!("since {}", time_text(manifest.from_ms)),
+    }
+}
+
+async fn create_backups(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
+    let client = connect(env, matches).await?;
+    let names = names(&client, matches).await?;
+    let store = BackupStore::create(env, text(matches, "dir").expect("it is required"))?;
+    let listing = store.list()?;
+    for unreadable in &listing.unreadable {
+        eprintln!("nyala: {}", unreadable.error.message);
+    }
+    let snapshot = take_snapshot(&client, &names).await;
+    let mut failures = Vec::new();
+    for (name, table) in &snapshot.tables {
+        let created = match table {
+            Ok(table) => create_backup(&store, table, snapshot.to_ms, &listing, matches).await,
+            Err(error) => Err(error.clone()),
+        };
+        match created {
+            Ok(manifest) => {
+                let (rows, size) = (grouped(manifest.rows()), bytes(manifest.bytes()));
+                print(&format!("backed up {name}: {rows} rows, {size}, {}\n", kind_of(&manifest)));
+            }
+            Err(error) => failures.push(format!("table {name}: {}", error.message)),
+        }
+    }
+    let (all, as_of) = (snapshot.tables.len(), time_text(snapshot.to_ms));
+    print(&format!("{} of {all} tables, as of {as_of}\n", all - failures.len()));
+    fail_with(&failures)
+}
+
+async fn create_backup(
+    store: &BackupStore,
+    table: &SnapshotTable,
+    to_ms: u64,
+    listing: &StoreListing,
+    matches: &ArgMatches,
+) -> Result<Manifest> {
+    let parallel = *matches.get_one::<u64>("parallel").expect("it has a default") as usize;
+    let kind = match (matches.get_flag("full"), matches.get_flag("incremental")) {
+        (true, _) => BackupKind::Full,
+        (_, true) => BackupKind::Incremental,
+        _ => BackupKind::Any,
+    };
+    create::create(store, table, to_ms, listing, kind, parallel).await
+}
+
+/// Returns the error that lists all failures, if there are any.
+fn fail_with(failures: &[String]) -> Result<(), ExitError> {
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(ExitError { code: FAILED, message: failures.join("\n") }),
+    }
+}
+
+async fn names(client: &Client, matches: &ArgMatches) -> Result<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    for name in texts(matches, "table") {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_string());
+        }
+    }
+    if matches.get_flag("all") {
+        return Ok(client.list_tables(None).await?.into_iter().map(|table| table.name).collect());
+    }
+    if names.is_empty() {
+        return Err(Error::invalid("no table given; name tables, or give --all"));
+    }
+    Ok(names)
+}
+
+fn list(store: &BackupStore) -> Result<()> {
+    let listing = store.list()?;
+    let row = |backup: &StoredBackup| {
+        let manifest = &backup.manifest;
+        let (rows, size) = (grouped(manifest.rows()), bytes(manifest.bytes()));
+        vec![manifest.table_name.clone(), time_text(manifest.to_ms), kind_of(manifest), rows, size]
+    };
+    if listing.backups.is_empty() {
+        print("no backups\n");
+    } else {
+        let header = ["table", "state of", "kind", "rows>", "size>"];
+        print(&text_table(&header, listing.backups.iter().map(row)));
+    }
+    for (dir, _) in &listing.unfinished {
+        let state = if store.is_claimed(dir) { "being written" } else { "interrupted, no backup" };
+        print(&format!("{dir}: {state}\n"));
+    }
+    faults(&listing).iter().for_each(|fault| print(&format!("damaged: {fault}\n")));
+    Ok(())
+}
+
+/// Returns the errors of backups that no restore can read.
+fn faults(listing: &StoreListing) -> Vec<String> {
+    let unreadable = listing.unreadable.iter().map(|unreadable| unreadable.error.message.clone());
+    unreadable.chain(listing.orphans().into_iter().map(|orphan| missing_base(orphan).message)).collect()
+}
+
+fn show(store: &BackupStore, matches: &ArgMatches) -> Result<()> {
+    let table = text(matches, "table").expect("it is required");
+    print_chain(&plan(&store.list()?, table, None)?);
+    Ok(())
+}
+
+fn print_chain(chain: &[StoredBackup]) {
+    for backup in chain {
+        print(&format!("{}: {}\n", backup.dir, kind_of(&backup.manifest)));
+        for part in &backup.manifest.parts {
+            print(&format!("  {}: {} rows, {}\n", part.file, grouped(part.rows), bytes(part.bytes)));
+        }
+    }
+}
+
+async fn verify(env: &Env, store: &BackupStore) -> Result<(), ExitError> {
+    let listing = store.list()?;
+    let all = listing.backups.len() + listing.unreadable.len();
+    if all == 0 {
+        // A mistyped directory must not pass as verified.
+        return Err(Error::not_found(format!("{}: no backups in this directory", store.location())).into());
+    }
+    let mut faults = faults(&listing);
+    for backup in &listing.backups {
+        if let Err(error) = env.run(|| store.verify(backup)).await {
+            faults.push(error.message);
+        }
+    }
+    print(&format!("{all} backups read, {} faults\n", faults.len()));
+    fail_with(&faults)
+}
+
+/// Returns the directories to remove: backups that no restore to the last `keep_ms` reads, and remains older than a
+/// day. Tables with a backup that cannot be read keep all.
+fn expired(store: &BackupStore, listing: &StoreListing, now_ms: u64, keep_ms: u64) -> Vec<String> {
+    let mut dirs = Vec::new();
+    for id in listing.table_ids() {
+        if listing.unreadable.iter().any(|unreadable| unreadable.table_id == id) {
+            continue;
+        }
+        let of_table = listing.of_table(id);
+        let spans: Vec<_> = of_table.iter().map(|backup| backup.manifest.span()).collect();
+        let removed = prunable(&spans, now_ms.saturating_sub(keep_ms));
+        dirs.extend(removed.into_iter().map(|i| of_table[i].dir.clone()));
+    }
+    let is_remains = |(dir, ms): &&(String, u64)| ms + DAY_MS < now_ms && !store.is_claimed(dir);
+    dirs.extend(listing.unfinished.iter().filter(is_remains).map(|(dir, _)| dir.clone()));
+    dirs
+}
+
+fn prune(env: &Env, store: &BackupStore, matches: &ArgMatches) -> Result<(), ExitError> {
+    let listing = store.list()?;
+    let keep_ms = matches.get_one::<u64>("keep").expect("it is required") * DAY_MS;
+    let dirs = expired(store, &listing, env.now().wall.micros / 1000, keep_ms);
+    for dir in &dirs {
+        if matches.get_flag("dry-run") {
+            print(&format!("would remove {dir}\n"));
+        } else {
+            store.remove(dir)?;
+            print(&format!("removed {dir}\n"));
+        }
+    }
+    print(&format!("{} of {} backups stay\n", kept(&listing, &dirs), listing.backups.len()));
+    let blocked = |error: &Error| format!("{}; all backups of this table stay", error.message);
+    let failures: Vec<String> = listing.unreadable.iter().map(|found| blocked(&found.error)).collect();
+    fail_with(&failures)
+}
+
+fn kept(listing: &StoreListing, removed: &[String]) -> usize {
+    listing.backups.iter().filter(|backup| !removed.contains(&backup.dir)).count()
+}
+
+async fn restore_table(env: &Env, matches: &ArgMatches) -> Result<()> {
+    let store = open(env, matches)?;
+    let until = text(matches, "until").map(|at| timestamp(env, "--until", at)).transpose()?;
+    let request = RestoreRequest {
+        table: text(matches, "table").expect("it is required").to_string(),
+        until_ms: until.map(|at| (at >> 12) / 1000),
+        name: text(matches, "as").map(str::to_string),
+        replicas: matches.get_one::<i32>("replicas").copied(),
+    };
+    let listing = store.list()?;
+    if matches.get_flag("dry-run") {
+        print_chain(&plan(&listing, &request.table, request.until_ms)?);
+        return Ok(());
+    }
+    let client = connect(env, matches).await?;
+    let done = restore::restore(&client, &store, &listing, &request).await?;
+    let (upserts, deletes) = (grouped(done.upserts), grouped(done.deletes));
+    let skipped = match done.skipped {
+        0 => String::new(),
+        rows => format!(", {} rows of dropped ranges left out", grouped(rows)),
+    };
+    print(&format!(
+        "restored {} as of {} from {} backups: {upserts} rows written, {deletes} deleted{skipped}\n",
+        done.name,
+        time_text(done.to_ms),
+        done.backups
+    ));
+    Ok(())
+}
