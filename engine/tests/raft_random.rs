@@ -3,7 +3,7 @@
 use engine_testkit::group::Group;
 
 fn run(seed: u64, steps: u64) -> Group {
-    let mut group = Group::random(seed);
+    let mut group = Group::from_seed(seed);
     for _ in 0..steps {
         group.advance();
     }

@@ -77,7 +77,7 @@ fn build(tree: &Path, target: &Path) -> Result<PathBuf> {
 }
 
 /// Runs randomized tests until the spec rejects a trace; returns their number and the rejected action. Their groups
-/// begin with three voters (`Group::random`), so that one TLC takes them together.
+/// begin with three voters (`Group::from_seed`), so that one TLC takes them together.
 fn groups(root: &Path, tlc: &Tlc, program: &Path, steps: u64) -> Result<(usize, Option<&'static str>)> {
     let seeds: Vec<u64> = (1..).filter(|seed| seed % 6 < 2).take(BATCH * BATCHES_MAX).collect();
     for (number, batch) in seeds.chunks(BATCH).enumerate() {

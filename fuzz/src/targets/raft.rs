@@ -1,6 +1,6 @@
 //! A randomized Raft test: the input decides the next step, and the invariants are checked after each.
 
-use engine_testkit::group::{Group, FaultRates};
+use engine_testkit::group::{FaultRates, Group};
 
 /// Limit of decisions: more take long and find no more.
 const BYTES_MAX: usize = 4096;

@@ -153,7 +153,7 @@ impl Group {
     }
 
     /// Creates a group whose size and fault rates come from the seed.
-    pub fn random(seed: u64) -> Group {
+    pub fn from_seed(seed: u64) -> Group {
         let (voters, spares) = [(3, 0), (3, 2), (5, 0), (1, 3), (2, 1), (4, 1)][seed as usize % 6];
         let mut rates = FaultRates::usual();
         if seed % 4 == 3 {

@@ -28,7 +28,7 @@ use engine::wal::ReplicateEntry;
 
 use super::node::Node;
 use super::server_disk::Disk;
-use super::{Group, InFlight, TABLET, FaultRates, id};
+use super::{FaultRates, Group, InFlight, TABLET, id};
 
 /// One line of a script.
 #[derive(Debug)]
