@@ -124,7 +124,18 @@ impl Invocation {
     }
 
     /// Runs the command to its end; once `stop` is ready it shuts down in order. A server reports its states.
-    pub async fn run(
+    ///
+    /// The future is boxed here, so that its code is compiled with this crate and not again with each program.
+    pub fn run<'a>(
+        self,
+        env: Env,
+        stop: BoxFuture<'static, ()>,
+        report: &'a ReportState,
+    ) -> BoxFuture<'a, Result<(), ExitError>> {
+        Box::pin(self.run_to_end(env, stop, report))
+    }
+
+    async fn run_to_end(
         self,
         env: Env,
         stop: BoxFuture<'static, ()>,
