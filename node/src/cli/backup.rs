@@ -254,7 +254,7 @@ async fn verify(env: &Env, store: &BackupStore) -> Result<(), ExitError> {
             faults.push(error.message);
         }
     }
-    print(&format!("{all} backups read, {} faults\n", faults.len()));
+    print(&format!("{} read, {}\n", counted(all, "backup"), counted(faults.len(), "fault")));
     fail_with(&faults)
 }
 
@@ -320,10 +320,15 @@ async fn restore_table(env: &Env, matches: &ArgMatches) -> Result<()> {
         rows => format!(", {} rows of dropped ranges left out", grouped(rows)),
     };
     print(&format!(
-        "restored {} as of {} from {} backups: {upserts} rows written, {deletes} deleted{skipped}\n",
+        "restored {} as of {} from {}: {upserts} rows written, {deletes} deleted{skipped}\n",
         done.name,
         time_text(done.to_ms),
-        done.backups
+        counted(done.backups, "backup")
     ));
     Ok(())
+}
+
+/// Returns a number of things: "1 backup", "2 backups".
+fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }

@@ -1,4 +1,4 @@
-//! TermsAreElected: every term in use began with an election (Raft §5.1). A term that nobody asked votes for was read
+//! TermsAreElected: every term in use began with an election (Raft §5.1). A term without a candidate was read
 //! from damaged bytes, counted twice, or belongs to another tablet.
 
 use std::collections::BTreeSet;

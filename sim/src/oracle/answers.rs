@@ -96,7 +96,7 @@ impl Causes {
             // Changes of tables say that there is nothing to change, or that something is in their way.
             ("alter" | "make" | "drop" | "look", Invalid | NotFound | AlreadyPresent) => true,
             ("scan", Invalid) if of_history => self.forgets_history || before_all,
-            // Masters tell of a new column before every tablet has it.
+            // Masters report a new column before every tablet has it.
             ("write" | "scan" | "insert", Invalid) if error.message.contains(NO_COLUMN) => {
                 self.adds_columns || self.drops_columns
             }

@@ -67,7 +67,7 @@ pub fn prunable(spans: &[BackupSpan], cutoff_ms: u64) -> Vec<usize> {
     let later = chains.range(cutoff_ms..);
     let needed: BTreeSet<usize> =
         at_cutoff.into_iter().chain(later).flat_map(|(_, chain)| chain.clone()).collect();
-    // A backup without a base may be on one that is missing for the moment: age alone decides.
+    // A backup without a base may be on one that is missing just now: age alone decides.
     let expired = |i: &usize| spans[*i].to_ms < cutoff_ms && !needed.contains(i);
     let mut prunable: Vec<usize> = (0..spans.len()).filter(expired).collect();
     prunable.sort_by_key(|i| std::cmp::Reverse(spans[*i]));

@@ -1,4 +1,4 @@
-//! Scans of model tables by `nyala-client`: the model, which shares no code with it, judges what the client prunes,
+//! Scans of model tables by `nyala-client`: the model, which shares no code with it, checks how the client prunes,
 //! converts and routes.
 //!
 //! A scan is recorded as one call for each tablet: the rows whose keys the tablet holds. A tablet that the client does

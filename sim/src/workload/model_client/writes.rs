@@ -164,7 +164,7 @@ impl ModelClient {
     }
 }
 
-/// What a reply counts of the rows without an error, which have one kind.
+/// Numbers in a reply of rows without an error, which are all of one kind.
 #[derive(Debug, Clone, Copy)]
 struct WriteCounts {
     kind: WriteKind,
