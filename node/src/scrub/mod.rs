@@ -3,7 +3,7 @@
 //! ```text
 //!   wait until a pass is due ─▶ instance files ─▶ tablet after tablet, file after file, a MiB at a time ─▶ wait …
 //!                                              │ pauses by the rate, and while other work needs the disks
-//!                                              └─▶ damage ─▶ the host: the replica fails and is replaced, or it reports
+//!                                              └─▶ damage ─▶ the host: the replica fails and goes, or a report
 //! ```
 //!
 //! - Files are read by the engine's readers (`engine::replica::FileCheck`), those that serve reads. Files that a
