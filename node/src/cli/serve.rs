@@ -180,7 +180,7 @@ fn welcome(cluster: &Cluster, config: &ClusterConfig) -> String {
     let named = [("master", cluster.masters()), ("tablet server", cluster.tablet_servers())];
     for (name, servers) in named {
         for server in servers {
-            let web = server.web_addr().map_or(String::new(), |addr| format!("   http://{addr}/metrics"));
+            let web = server.web_url().map_or(String::new(), |url| format!("   {url}/metrics"));
             text.push_str(&format!("  {name:<13}  {}{web}\n", server.rpc_addr()));
         }
     }

@@ -26,10 +26,6 @@ const RANGER: Missing = Missing {
     fault: "rights are not asked of Apache Ranger",
     action: "leave it out, and write the rights into a file (authz_policy_file)",
 };
-const WEB: Missing = Missing {
-    fault: "the web port is in plain text and open to every client",
-    action: "leave it out, and put a proxy before the port or close it (webserver_enabled=false)",
-};
 const FILES: Missing = Missing {
     fault: "files are not encrypted",
     action: "leave it out, and encrypt the device or its file system",
@@ -60,16 +56,9 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("ranger_config_path", Only(&[""], RANGER), "", "rights come from authz_policy_file").of(Master),
     F::text("tsk_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     // The web port.
-    F::text("webserver_certificate_file", Only(&[""], WEB), "", "there is no TLS"),
-    F::text("webserver_private_key_file", Only(&[""], WEB), "", "there is no TLS"),
-    F::text("webserver_private_key_password_cmd", Only(&[""], WEB), "", "there is no TLS"),
-    F::text("webserver_tls_min_protocol", Only(&[""], WEB), "", "there is no TLS"),
-    F::text("webserver_tls_ciphers", Only(&[""], WEB), "", "there is no TLS"),
-    F::text("webserver_tls_ciphersuites", Only(&[""], WEB), "", "there is no TLS"),
-    F::text("webserver_password_file", Only(&[""], WEB), "", "there are no passwords"),
-    F::text("webserver_authentication_domain", Only(&[""], WEB), "", "there are no passwords"),
-    F::bool("webserver_require_spnego", Only(&["false"], WEB), "false", "there is no Kerberos"),
-    F::text("spnego_keytab_file", Only(&[""], WEB), "", "there is no Kerberos"),
+    F::text("webserver_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
+    F::bool("webserver_require_spnego", Only(&["false"], KERBEROS), "false", "there is no Kerberos"),
+    F::text("spnego_keytab_file", Only(&[""], KERBEROS), "", "there is no Kerberos"),
     // Files.
     F::bool("encrypt_data_at_rest", Only(&["false"], FILES), "false", "files are plain"),
     F::text("encryption_key_provider", Only(&[""], FILES), "", "files are plain"),

@@ -80,6 +80,48 @@ pub(super) const SECURITY: &[FlagSpec] = &[
     )
     .within(1, SECONDS_MAX),
     F::text(
+        "webserver_certificate_file",
+        Safeguard,
+        "",
+        "PEM file of the certificate of the web port, with its chain; empty for plain text",
+    )
+    .tagged(STABLE),
+    F::text(
+        "webserver_private_key_file",
+        Safeguard,
+        "",
+        "PEM file (PKCS#8) of the key of webserver_certificate_file",
+    )
+    .tagged(STABLE),
+    F::text(
+        "webserver_tls_min_protocol",
+        Safeguard,
+        "TLSv1.2",
+        "lowest version of TLS of the web port: TLSv1.2 or TLSv1.3",
+    ),
+    F::text("webserver_tls_ciphers", Safeguard, "", "cipher suites of TLS 1.2 of the web port; empty for all"),
+    F::text("webserver_tls_ciphersuites", Safeguard, "", "cipher suites of TLS 1.3 of the web port; empty for all"),
+    F::text(
+        "webserver_password_file",
+        Safeguard,
+        "",
+        "file of the users of the web port, a line each by htpasswd -B or htdigest, read at start; needs \
+        webserver_certificate_file; empty for no passwords",
+    )
+    .tagged(STABLE),
+    F::text(
+        "webserver_authentication_domain",
+        Safeguard,
+        "kudu",
+        "name that browsers show when they ask for a password, and the domain of the lines of htdigest",
+    ),
+    F::list(
+        "webserver_trusted_subnets",
+        Safeguard,
+        "",
+        "networks from which the web port takes connections; empty for all. Not a flag of Kudu",
+    ),
+    F::text(
         "user_acl",
         Safeguard,
         "*",

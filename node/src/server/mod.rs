@@ -21,6 +21,7 @@ pub mod pages;
 pub mod security;
 pub mod startup;
 pub mod web;
+mod web_access;
 mod web_connections;
 mod web_routes;
 
@@ -206,6 +207,8 @@ pub struct ServerStatus {
 struct State {
     rpc: Vec<(String, u16)>,
     web: Vec<(String, u16)>,
+    /// True if the web port speaks HTTPS.
+    https: bool,
     health: ServerHealth,
 }
 
@@ -265,9 +268,11 @@ impl ServerStatus {
         Ok(())
     }
 
-    /// Sets the address of the web port.
-    pub fn set_web(&self, bound: SocketAddr) {
-        self.state().web = vec![reachable(bound)];
+    /// Sets the address of the web port, and whether it speaks HTTPS.
+    pub fn set_web(&self, bound: SocketAddr, https: bool) {
+        let mut state = self.state();
+        state.web = vec![reachable(bound)];
+        state.https = https;
     }
 
     /// Returns `host:port` of the RPC addresses.
@@ -306,7 +311,7 @@ impl ServerStatus {
             rpc_addresses: to_pbs(&state.rpc),
             http_addresses: to_pbs(&state.web),
             software_version: Some(SOFTWARE_VERSION.to_string()),
-            https_enabled: Some(false),
+            https_enabled: Some(state.https),
             start_time: Some(self.instance_seqno / 1_000_000),
             ..ServerRegistrationPb::default()
         }

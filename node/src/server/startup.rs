@@ -13,6 +13,7 @@ use super::ServerStatus;
 use super::clock_watch::{self, ClockRule, ClockTrust, TimeSource};
 use super::flags::Flags;
 use super::security;
+use super::web_access;
 use crate::config::{self, ServerAddresses};
 use crate::dirs::ServerKind;
 use crate::hosting::copy::CopyConfig;
@@ -43,6 +44,12 @@ impl RunningServer {
             RunningServer::Master(master) => master.web_addr,
             RunningServer::TabletServer(server) => server.web_addr,
         }
+    }
+
+    /// Returns the URL of the web port.
+    pub fn web_url(&self) -> Option<String> {
+        let scheme = if self.status().registration().https_enabled() { "https" } else { "http" };
+        Some(format!("{scheme}://{}", self.web_addr()?))
     }
 
     /// Stops in order: running calls finish, logs are closed.
@@ -113,6 +120,7 @@ impl RunningServer {
 
 /// Checks the flags without starting anything.
 pub async fn check(env: &Env, kind: ServerKind, flags: &Arc<Flags>) -> Result<()> {
+    web_access::WebAccess::from_flags(env, flags)?;
     match kind {
         ServerKind::Master => master_config(env, flags).await.map(drop),
         ServerKind::TabletServer => tserver_config(env, flags).await.map(drop),

@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use super::ServerContext;
 use super::flags::Flags;
 use super::pages::startup_progress::StartupProgress;
+use super::web_access::WebAccess;
 use super::web_connections::{
     ConnectionLimits, ConnectionState, Connections, HEADER_TIMEOUT, OpenConnection, REQUEST_TIMEOUT,
 };
@@ -43,7 +44,7 @@ impl WebHandle {
 
     /// Gives the port the server whose pages it shows, and sets the address in the server's status.
     pub fn attach(&self, common: ServerContext) {
-        common.status.set_web(self.local_addr);
+        common.status.set_web(self.local_addr, self.state.access.is_https());
         self.state.attach(common);
     }
 }
@@ -62,9 +63,10 @@ pub async fn open(
     flags: Arc<Flags>,
     startup: Arc<StartupProgress>,
 ) -> Result<WebHandle> {
+    let access = WebAccess::from_flags(env, &flags)?;
     let listener = super::listen(env, addr, "webserver_port").await?;
     let local_addr = listener.local_addr();
-    let state = Arc::new(WebState::new(kind, flags, startup));
+    let state = Arc::new(WebState::new(kind, flags, startup, access));
     let (of, signs_env) = (state.clone(), env.clone());
     let signs = env.spawn("signs of life", async move { of.signs.give_signs_of_life(&signs_env).await });
     let accepting = env.spawn("web accept", accept(env.clone(), listener, state.clone()));
@@ -83,6 +85,9 @@ async fn accept(env: Env, mut listener: Box<dyn Listener>, web: Arc<WebState>) {
     let connections = Connections::new(ConnectionLimits::default());
     loop {
         match listener.accept().await {
+            Ok((_, remote)) if !web.access.admits(remote.ip()) => {
+                tracing::debug!(%remote, "a web connection from outside webserver_trusted_subnets is closed");
+            }
             Ok((stream, remote)) => match connections.enter(remote.ip()) {
                 Some(open) => {
                     let task = serve_connection(env.clone(), stream, open, web.clone());
@@ -121,12 +126,13 @@ async fn until_silent(env: &Env, connection: &ConnectionState) {
 }
 
 async fn answer(env: &Env, stream: Stream, state: Arc<ConnectionState>, web: Arc<WebState>) {
-    let clock = env.clock.clone();
+    let Some(stream) = web.access.wrap(stream) else { return };
+    let served = env.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         state.request_begun();
         // No page reads a body.
-        let (web, now, request) = (web.clone(), clock.now().mono, request.map(drop));
-        async move { Ok::<_, Infallible>(web_routes::respond(&web, now, &request).await) }
+        let (web, env, request) = (web.clone(), served.clone(), request.map(drop));
+        async move { Ok::<_, Infallible>(web_routes::respond(&web, &env, &request).await) }
     });
     let mut http = http1::Builder::new();
     http.auto_date_header(false).max_buf_size(HEADER_BYTES_MAX);

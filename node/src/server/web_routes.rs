@@ -14,7 +14,7 @@ use engine::time::Instant;
 use http_body_util::Full;
 use hyper::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, LOCATION,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
 
@@ -26,8 +26,10 @@ use super::pages::page::WebPage;
 use super::pages::registry::{PageBody, PageError, PageErrorKind};
 use super::pages::startup_progress::StartupProgress;
 use super::pages::{common_pages, json, overview, text as page_text};
+use super::web_access::WebAccess;
 use super::{ServerContext, ServerHealth};
 use crate::dirs::ServerKind;
+use nyala_common::env::Env;
 use nyala_common::metrics::definition::MetricLevel;
 use nyala_common::metrics::json as metrics_json;
 use nyala_common::metrics::prometheus::{self, Naming};
@@ -49,6 +51,7 @@ pub(super) struct WebState {
     kind: ServerKind,
     flags: Arc<Flags>,
     startup: Arc<StartupProgress>,
+    pub(super) access: WebAccess,
     /// Signs of life, which are there before the server is.
     pub signs: HealthBoard,
     /// Set once the server exists.
@@ -56,8 +59,13 @@ pub(super) struct WebState {
 }
 
 impl WebState {
-    pub(super) fn new(kind: ServerKind, flags: Arc<Flags>, startup: Arc<StartupProgress>) -> WebState {
-        WebState { kind, flags, startup, signs: HealthBoard::default(), server: OnceLock::new() }
+    pub(super) fn new(
+        kind: ServerKind,
+        flags: Arc<Flags>,
+        startup: Arc<StartupProgress>,
+        access: WebAccess,
+    ) -> WebState {
+        WebState { kind, flags, startup, access, signs: HealthBoard::default(), server: OnceLock::new() }
     }
 
     /// Sets the server whose pages are shown.
@@ -67,7 +75,15 @@ impl WebState {
 }
 
 /// Returns the answer to a request.
-pub(super) async fn respond<B>(web: &WebState, now: Instant, request: &Request<B>) -> Answer {
+pub(super) async fn respond<B>(web: &WebState, env: &Env, request: &Request<B>) -> Answer {
+    if let Err(challenge) = web.access.check(env, request.uri().path(), request.headers()).await {
+        let mut answer = text(StatusCode::UNAUTHORIZED, "a user and a password, please\n");
+        if let Ok(challenge) = HeaderValue::from_str(&challenge) {
+            answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        return answer;
+    }
+    let now = env.now().mono;
     let method = request.method();
     if method != Method::GET && method != Method::HEAD {
         let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");

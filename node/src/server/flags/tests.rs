@@ -20,14 +20,7 @@ const RESTRICTED: &[(&str, &str, &str)] = &[
     // Tokens.
     ("tsk_private_key_password_cmd", "cat /etc/password", ""),
     // The web port.
-    ("webserver_certificate_file", "/etc/cert.pem", ""),
-    ("webserver_private_key_file", "/etc/key.pem", ""),
     ("webserver_private_key_password_cmd", "cat /etc/password", ""),
-    ("webserver_tls_min_protocol", "TLSv1.3", ""),
-    ("webserver_tls_ciphers", "ECDHE-RSA-AES128-GCM-SHA256", ""),
-    ("webserver_tls_ciphersuites", "TLS_AES_128_GCM_SHA256", ""),
-    ("webserver_password_file", "/etc/htdigest", ""),
-    ("webserver_authentication_domain", "example.com", ""),
     ("webserver_require_spnego", "true", "false"),
     ("spnego_keytab_file", "/etc/http.keytab", ""),
     // Files.

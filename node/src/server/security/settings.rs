@@ -75,6 +75,7 @@ pub fn settings(env: &Env, flags: &Flags) -> Result<SecuritySettings> {
         ..AccessLists::new(&service_user, &flags.text("superuser_acl"), &flags.text("user_acl"))?
     };
     let tls = TlsSettings::parse(
+        "rpc",
         &flags.text("rpc_tls_min_protocol"),
         &flags.list("rpc_tls_excluded_protocols"),
         &flags.text("rpc_tls_ciphers"),

@@ -18,23 +18,26 @@ pub struct ExternalPki {
 impl ExternalPki {
     /// Reads the files. Returns the own certificate with its key, and the DER certificates of the CA.
     pub fn load(&self, env: &Env) -> Result<(OwnCertificate, Vec<Vec<u8>>)> {
-        let chain = certificates_from_pem(&read(env, &self.certificate_file)?, &self.certificate_file)?;
+        let own = read_own(env, &self.certificate_file, &self.private_key_file)?;
         let trusted =
             certificates_from_pem(&read(env, &self.ca_certificate_file)?, &self.ca_certificate_file)?;
-        let path = &self.private_key_file;
-        let pem = zeroize::Zeroizing::new(read(env, path)?);
-        let key = match PrivateKeyDer::from_pem_slice(&pem) {
-            Ok(PrivateKeyDer::Pkcs8(der)) => PrivateKey::from_pkcs8_der(der.secret_pkcs8_der().to_vec()),
-            Ok(_) => {
-                let fault = format!("{path}: not a PKCS#8 key (PKCS#1 or SEC1)");
-                return Err(Error::invalid(format!(
-                    "{fault}; convert it with openssl pkcs8 -topk8 -nocrypt"
-                )));
-            }
-            Err(error) => return Err(Error::invalid(format!("{path}: no usable private key ({error})"))),
-        };
-        Ok((OwnCertificate { key, chain, origin: CertificateOrigin::External }, trusted))
+        Ok((own, trusted))
     }
+}
+
+/// Reads a certificate and its key.
+pub(super) fn read_own(env: &Env, certificate_file: &str, key_file: &str) -> Result<OwnCertificate> {
+    let chain = certificates_from_pem(&read(env, certificate_file)?, certificate_file)?;
+    let pem = zeroize::Zeroizing::new(read(env, key_file)?);
+    let key = match PrivateKeyDer::from_pem_slice(&pem) {
+        Ok(PrivateKeyDer::Pkcs8(der)) => PrivateKey::from_pkcs8_der(der.secret_pkcs8_der().to_vec()),
+        Ok(_) => {
+            let fault = format!("{key_file}: not a PKCS#8 key (PKCS#1 or SEC1)");
+            return Err(Error::invalid(format!("{fault}; convert it with openssl pkcs8 -topk8 -nocrypt")));
+        }
+        Err(error) => return Err(Error::invalid(format!("{key_file}: no usable private key ({error})"))),
+    };
+    Ok(OwnCertificate { key, chain, origin: CertificateOrigin::External })
 }
 
 fn read(env: &Env, path: &str) -> Result<Vec<u8>> {

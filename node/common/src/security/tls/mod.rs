@@ -6,6 +6,7 @@
 //!   negotiation ──▶ TlsSession: one TLS_HANDSHAKE message per flight                       session, config
 //!                        └──▶ wrapped mode: TlsStream around the socket                    stream
 //!                        └──▶ authentication only: dropped, the socket continues in plain text
+//!   a port of its own (HTTPS): the handshake first, without a negotiation                   port
 //! ```
 //!
 //! Host names are not checked, as in Kudu: a server is trusted because the cluster's CA signed its certificate. There
@@ -22,6 +23,7 @@ mod config;
 mod credentials;
 mod files;
 mod identity;
+mod port;
 mod session;
 mod settings;
 mod stream;
@@ -29,6 +31,7 @@ mod stream;
 pub use credentials::TlsCredentials;
 pub use files::{ExternalPki, certificates_from_pem};
 pub use identity::{CertificateOrigin, OwnCertificate, PrivateKey, draw_key, draw_serial};
+pub use port::TlsPort;
 pub use session::{TlsFlight, TlsSession};
 pub use settings::TlsSettings;
 pub use stream::TlsStream;

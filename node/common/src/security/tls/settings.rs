@@ -46,32 +46,34 @@ impl Default for TlsSettings {
 
 impl TlsSettings {
     /// Parses the values of the flags `rpc_tls_min_protocol`, `rpc_tls_excluded_protocols`, `rpc_tls_ciphers` (TLS 1.2)
-    /// and `rpc_tls_ciphersuites` (TLS 1.3). An empty text means the default.
+    /// and `rpc_tls_ciphersuites` (TLS 1.3). An empty text means the default. `port` is the first word of these names.
     pub fn parse(
+        port: &str,
         min_protocol: &str,
         excluded: &[String],
         ciphers: &str,
         ciphersuites: &str,
     ) -> Result<TlsSettings> {
-        let min =
-            version("rpc_tls_min_protocol", if min_protocol.is_empty() { "TLSv1.2" } else { min_protocol })?;
-        let excluded: Result<Vec<u8>> =
-            excluded.iter().map(|text| version("rpc_tls_excluded_protocols", text)).collect();
+        let min = version(
+            &format!("{port}_tls_min_protocol"),
+            if min_protocol.is_empty() { "TLSv1.2" } else { min_protocol },
+        )?;
+        let setting = format!("{port}_tls_excluded_protocols");
+        let excluded: Result<Vec<u8>> = excluded.iter().map(|text| version(&setting, text)).collect();
         let excluded = excluded?;
         let allowed = |minor: u8| minor >= min && !excluded.contains(&minor);
         let mut settings = TlsSettings { versions: Vec::new(), suites: Vec::new() };
         if allowed(3) {
             settings.versions.push(TLS13);
-            settings.suites.extend(suites("rpc_tls_ciphersuites", ciphersuites, SUITES13)?);
+            settings.suites.extend(suites(&format!("{port}_tls_ciphersuites"), ciphersuites, SUITES13)?);
         }
         if allowed(2) {
             settings.versions.push(TLS12);
-            settings.suites.extend(suites("rpc_tls_ciphers", ciphers, SUITES12)?);
+            settings.suites.extend(suites(&format!("{port}_tls_ciphers"), ciphers, SUITES12)?);
         }
         if settings.versions.is_empty() {
-            let fault =
-                "rpc_tls_excluded_protocols: no version of TLS is left (TLSv1.2 and TLSv1.3 are supported)";
-            return Err(Error::invalid(format!("{fault}; exclude fewer versions")));
+            let fault = "no version of TLS is left (TLSv1.2 and TLSv1.3 are supported)";
+            return Err(Error::invalid(format!("{setting}: {fault}; exclude fewer versions")));
         }
         Ok(settings)
     }

@@ -77,7 +77,7 @@ fn handshake(client: &mut TlsSession, server: &mut TlsSession) -> Result<usize, 
 
 fn only(version: &str) -> TlsSettings {
     let other = if version == "TLSv1.2" { "TLSv1.3" } else { "TLSv1.2" };
-    TlsSettings::parse("", &[other.to_string()], "", "").expect("settings")
+    TlsSettings::parse("rpc", "", &[other.to_string()], "", "").expect("settings")
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn a_key_must_belong_to_its_certificate() {
 fn settings_name_versions_and_suites() {
     let parse = |min: &str, excluded: &[&str], ciphers: &str, suites: &str| {
         let excluded: Vec<String> = excluded.iter().map(|text| text.to_string()).collect();
-        TlsSettings::parse(min, &excluded, ciphers, suites).map_err(|error| error.message)
+        TlsSettings::parse("rpc", min, &excluded, ciphers, suites).map_err(|error| error.message)
     };
     assert_eq!(parse("", &[], "", ""), Ok(TlsSettings::default()));
     assert_eq!(parse("tlsv1", &["TLSv1"], "", ""), Ok(TlsSettings::default()), "1.2 is the lowest there is");

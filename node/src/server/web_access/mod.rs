@@ -1,0 +1,120 @@
+//! Access to the web port: networks, TLS, passwords.
+//!
+//! ```text
+//!   connection ──▶ webserver_trusted_subnets ──▶ TLS ──▶ request ──▶ password ──▶ answer
+//! ```
+//!
+//! - Health (`/livez`, `/readyz`, `/healthz`) needs no password: probes have none.
+//! - Invariant: a password is asked for only inside TLS.
+
+mod passwords;
+
+use std::net::IpAddr;
+
+use engine::error::{Error, Result};
+use hyper::header::{AUTHORIZATION, HeaderMap};
+
+use self::passwords::WebPasswords;
+use super::flags::Flags;
+use nyala_common::env::{Env, Stream};
+use nyala_common::rpc::negotiate::Subnet;
+use nyala_common::security::tls::{TlsPort, TlsSettings};
+
+/// Paths that are answered without a password.
+const WITHOUT_PASSWORD: [&str; 3] = ["/livez", "/readyz", "/healthz"];
+
+/// Rules of the web port of one server.
+#[derive(Debug, Default)]
+pub(super) struct WebAccess {
+    /// Networks whose connections are accepted; `None` for all.
+    subnets: Option<Vec<Subnet>>,
+    tls: Option<TlsPort>,
+    passwords: Option<WebPasswords>,
+}
+
+impl WebAccess {
+    /// Reads the settings and the files that they name.
+    pub(super) fn from_flags(env: &Env, flags: &Flags) -> Result<WebAccess> {
+        let tls = tls(env, flags)?;
+        let passwords = passwords(env, flags)?;
+        if passwords.is_some() && tls.is_none() {
+            return Err(Error::invalid(
+                "webserver_password_file: passwords would cross the network in plain text; \
+                 set webserver_certificate_file and webserver_private_key_file too",
+            ));
+        }
+        Ok(WebAccess { subnets: subnets(flags)?, tls, passwords })
+    }
+
+    /// Returns true if the port speaks HTTPS.
+    pub(super) fn is_https(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Returns true if connections from this address are accepted.
+    pub(super) fn admits(&self, remote: IpAddr) -> bool {
+        self.subnets.as_ref().is_none_or(|subnets| subnets.iter().any(|subnet| subnet.contains(remote)))
+    }
+
+    /// Returns the stream on which HTTP is spoken; `None` if no TLS session is possible.
+    pub(super) fn wrap(&self, socket: Stream) -> Option<Stream> {
+        match &self.tls {
+            Some(tls) => tls.wrap(socket),
+            None => Some(socket),
+        }
+    }
+
+    /// Checks the password of a request. The error is the value of `WWW-Authenticate`.
+    pub(super) async fn check(&self, env: &Env, path: &str, headers: &HeaderMap) -> Result<(), String> {
+        let Some(passwords) = &self.passwords else { return Ok(()) };
+        if WITHOUT_PASSWORD.contains(&path) {
+            return Ok(());
+        }
+        let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let accepted = match given {
+            Some(given) => env.run(|| passwords.accepts(given)).await,
+            None => false,
+        };
+        if accepted { Ok(()) } else { Err(passwords.challenge()) }
+    }
+}
+
+fn tls(env: &Env, flags: &Flags) -> Result<Option<TlsPort>> {
+    let (certificate, key) =
+        (flags.text("webserver_certificate_file"), flags.text("webserver_private_key_file"));
+    let settings = TlsSettings::parse(
+        "webserver",
+        &flags.text("webserver_tls_min_protocol"),
+        &[],
+        &flags.text("webserver_tls_ciphers"),
+        &flags.text("webserver_tls_ciphersuites"),
+    )?;
+    match (certificate.is_empty(), key.is_empty()) {
+        (true, true) => Ok(None),
+        (false, false) => TlsPort::from_files(env, settings, &certificate, &key).map(Some),
+        _ => Err(Error::invalid(
+            "webserver_certificate_file: certificate and key belong together; \
+             set webserver_private_key_file as well, or none of them",
+        )),
+    }
+}
+
+fn passwords(env: &Env, flags: &Flags) -> Result<Option<WebPasswords>> {
+    let (path, domain) =
+        (flags.text("webserver_password_file"), flags.text("webserver_authentication_domain"));
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let bytes = env.disks.read_file(&path).map_err(|error| Error::io(format_args!("read {path}"), &error))?;
+    let text = String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{path}: not UTF-8")))?;
+    WebPasswords::parse(&text, &domain, &path).map(Some)
+}
+
+fn subnets(flags: &Flags) -> Result<Option<Vec<Subnet>>> {
+    let texts = flags.list("webserver_trusted_subnets");
+    let parse = |text: &String| {
+        Subnet::parse(text).map_err(|why| Error::invalid(format!("webserver_trusted_subnets: {why}")))
+    };
+    let subnets: Vec<Subnet> = texts.iter().map(parse).collect::<Result<_>>()?;
+    Ok((!subnets.is_empty()).then_some(subnets))
+}
