@@ -3,7 +3,8 @@
 //! Besides `nyala_common::env::os`, this is the only place that may name tokio's runtime and signals, or end the
 //! process.
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use engine::error::Error;
@@ -32,6 +33,10 @@ const INTERRUPTED: i32 = 130;
 fn main() -> ExitCode {
     end_on_panic();
     decline_huge_pages();
+    if let Some(failure) = start_sql_program() {
+        eprintln!("nyala: {failure}");
+        return ExitCode::FAILURE;
+    }
     let matches = cli::command().get_matches_from(cli::normalise(std::env::args_os()));
     #[allow(clippy::disallowed_methods, reason = "flags are read before the environment exists")]
     let read_file = |path: &str| std::fs::read(path);
@@ -42,6 +47,22 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// For `nyala sql …`, replaces this process by the program `nyala-sql` beside it, as git does with its subcommands.
+/// Returns why that failed, and `None` for other commands.
+fn start_sql_program() -> Option<String> {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next()? != "sql" {
+        return None;
+    }
+    let program = match std::env::current_exe() {
+        Ok(this) => this.with_file_name("nyala-sql"),
+        Err(error) => return Some(format!("sql: find the directory of this program: {error}")),
+    };
+    let error = Command::new(&program).args(arguments).exec();
+    let hint = "'cargo build --release -p nyala-sql' builds it; install it beside 'nyala'";
+    Some(format!("sql: run {}: {error}\n{hint}", program.display()))
 }
 
 /// Aborts the process on a panic in any thread. A panic is a broken invariant; the runtime would drop the task and let

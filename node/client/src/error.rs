@@ -149,7 +149,8 @@ impl fmt::Display for ClientError {
 impl fmt::Display for RefusedRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RefusedRows { table, rows, count, written } = self;
-        write!(f, "table {table}: {count} rows refused, {written} written")?;
+        let plural = if *count == 1 { "" } else { "s" };
+        write!(f, "table {table}: {count} row{plural} refused, {written} written")?;
         rows.first().map_or(Ok(()), |first| write!(f, "; {first}"))
     }
 }
@@ -217,7 +218,7 @@ mod tests {
         let refused = RefusedRows { table: "people".to_string(), rows: vec![row], count: 1, written: 9 };
         assert_eq!(
             ClientError::RowsRefused(refused).to_string(),
-            "table people: 1 rows refused, 9 written; row 3: key already present"
+            "table people: 1 row refused, 9 written; row 3: key already present"
         );
     }
 }

@@ -107,6 +107,7 @@ mod authz_tokens;
 pub mod backoff;
 pub mod builder;
 pub mod cell_text;
+pub mod closing;
 pub mod cluster_admin;
 mod config;
 pub mod definitions;

@@ -9,6 +9,7 @@
 //! nyala backup          tables to a directory of Parquet files; nyala restore: back
 //! nyala debug           inspect and repair stopped servers, rebuild a lost catalog
 //! nyala demo            start a cluster, load TPC-H data, run queries
+//! nyala sql             SQL statements, by the program nyala-sql; main.rs starts it
 //! nyala completions     the completion script of a shell; nyala man: manual pages; nyala reference: Markdown
 //! ```
 //!
@@ -27,7 +28,6 @@ use crate::server::logging::LogFormat;
 use nyala_common::env::{BoxFuture, Env};
 
 mod backup;
-mod closing;
 mod cluster;
 mod debug;
 mod delimited;
@@ -71,6 +71,7 @@ pub fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
+        .after_help("'nyala sql' runs SQL statements: it starts the program nyala-sql beside this one.")
         .subcommands(serve::commands())
         .subcommands([table::command(), cluster::command(), debug::command(), demo::command()])
         .subcommands(backup::commands())
@@ -144,13 +145,13 @@ impl Invocation {
         match self {
             Invocation::Serve(serve) => serve.run(env, stop, report).await,
             Invocation::Table(table) => {
-                let (watched, closes) = closing::watch(&env);
+                let (watched, closes) = nyala_client::closing::watch(&env);
                 let done = until_interrupted(stop, table.run(&watched)).await;
                 closes.wait(&env).await;
                 done
             }
             Invocation::Backup(backup) => {
-                let (watched, closes) = closing::watch(&env);
+                let (watched, closes) = nyala_client::closing::watch(&env);
                 let done = until_interrupted(stop, backup.run(&watched)).await;
                 closes.wait(&env).await;
                 done

@@ -19,7 +19,7 @@ use arrow_schema::{DataType as ArrowType, Field, Schema as ArrowSchema, SchemaRe
 use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
-use engine::schema::{ColumnSchema, PhysicalType, ValueKind};
+use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind};
 
 use nyala_proto::kudu::ColumnarRowBlockPb;
 
@@ -207,20 +207,27 @@ impl ReplyColumn {
 
 /// Converts an array to the cells of a column to write. The array is cast to the column's type first.
 ///
-/// Fails with `Invalid` if the cast fails: for a value out of range, or NULL in a NOT NULL column.
+/// Fails with `Invalid` if the cast fails: for a value out of range, a text that is too long, or NULL in a NOT NULL
+/// column.
 pub fn column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock> {
-    let bad = |what: String| Error::invalid(format!("column {:?}: {what}", column.name));
+    try_column_to_block(array, column)
+        .map_err(|reason| Error::invalid(format!("column {:?}: {reason}", column.name)))
+}
+
+/// As [`column_to_block`]. The error is the reason alone.
+pub(crate) fn try_column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
     let options = CastOptions { safe: false, ..Default::default() };
     let wanted = arrow_type(column);
     let cast = if *array.data_type() == wanted {
         array.clone()
     } else {
-        cast_with_options(array, &wanted, &options).map_err(|error| bad(error.to_string()))?
+        cast_with_options(array, &wanted, &options).map_err(|error| error.to_string())?
     };
     if !column.nullable && cast.null_count() > 0 {
-        return Err(bad("NULL in a column that is NOT NULL".to_string()));
+        return Err("NULL in a column that is NOT NULL".to_string());
     }
-    let values = block_values(&cast, column).ok_or_else(|| bad("a value is out of range".to_string()))?;
+    check_lengths(&cast, column)?;
+    let values = block_values(&cast, column).ok_or("a value is out of range")?;
     let validity = column.nullable.then(|| match cast.nulls() {
         None => Bitmap::new(cast.len(), true),
         Some(nulls) => {
@@ -230,6 +237,24 @@ pub fn column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<Column
         }
     });
     Ok(ColumnBlock { values, validity })
+}
+
+/// Fails if a text of a VARCHAR column has more characters than the column takes.
+fn check_lengths(array: &ArrayRef, column: &ColumnSchema) -> Result<(), String> {
+    use arrow_array::cast::AsArray;
+    if column.ty.parameters() != TypeParameters::Length {
+        return Ok(());
+    }
+    let length = usize::from(column.attributes.length);
+    // A text has no more characters than bytes.
+    let is_long = |text: &&str| text.len() > length && text.chars().count() > length;
+    match array.as_string::<i32>().iter().flatten().find(is_long) {
+        None => Ok(()),
+        Some(text) => {
+            let found = text.chars().count();
+            Err(format!("a string of {found} characters does not fit {}", column.type_name()))
+        }
+    }
 }
 
 fn block_values(array: &ArrayRef, column: &ColumnSchema) -> Option<ColumnValues> {

@@ -120,9 +120,9 @@ impl TableWriter {
         let schema = batch.schema();
         for (field, array) in schema.fields().iter().zip(batch.columns()) {
             let target = column_index(&self.table, field.name())?;
-            let block = arrow::column_to_block(array, &self.table.schema().columns()[target]);
-            columns[target] = Some(block.map_err(|error| {
-                SchemaMismatch::of_column(field.name(), error.message).in_table(self.table.name(), None)
+            let block = arrow::try_column_to_block(array, &self.table.schema().columns()[target]);
+            columns[target] = Some(block.map_err(|reason| {
+                SchemaMismatch::of_column(field.name(), reason).in_table(self.table.name(), None)
             })?);
         }
         let numbers: Vec<u64> = (self.next..self.next + batch.num_rows() as u64).collect();

@@ -1,4 +1,4 @@
-//! Scanners that a command leaves open: they are closed on their servers before the program ends, also after Ctrl-C.
+//! Scanners that a program leaves open: they are closed on their servers before the program ends, also after Ctrl-C.
 //!
 //! A dropped scan closes its scanner in a task of its own, which the end of the runtime would cut off.
 
@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nyala_client::scan_close::CLOSE_TASK;
 use nyala_common::env::{BoxFuture, Env, TaskHandle, Tasks};
 use tokio::sync::Notify;
+
+use super::scan_close::CLOSE_TASK;
 
 /// Longest wait for servers to close scanners; one that is not reached drops them when they expire.
 const CLOSE_TIME: Duration = Duration::from_secs(2);
 
-/// Tasks of a command, with those counted that close scanners.
+/// Tasks of a program, with those counted that close scanners.
 struct ClosingTasks {
     tasks: Arc<dyn Tasks>,
     pending: Arc<PendingCloses>,
@@ -21,7 +22,7 @@ struct ClosingTasks {
 
 /// Scanners that are being closed.
 #[derive(Default)]
-pub(super) struct PendingCloses {
+pub struct PendingCloses {
     count: AtomicUsize,
     /// Notified when one is closed.
     closed: Notify,
@@ -37,8 +38,8 @@ impl Drop for CloseGuard {
     }
 }
 
-/// Returns the environment for a command, and the scanners that it is closing.
-pub(super) fn watch(env: &Env) -> (Env, Arc<PendingCloses>) {
+/// Returns the environment for a program, and the scanners that it is closing.
+pub fn watch(env: &Env) -> (Env, Arc<PendingCloses>) {
     let pending = Arc::new(PendingCloses::default());
     let tasks = Arc::new(ClosingTasks { tasks: env.tasks.clone(), pending: pending.clone() });
     (Env { tasks, ..env.clone() }, pending)
@@ -46,7 +47,7 @@ pub(super) fn watch(env: &Env) -> (Env, Arc<PendingCloses>) {
 
 impl PendingCloses {
     /// Waits until all scanners dropped so far are closed.
-    pub(super) async fn wait(&self, env: &Env) {
+    pub async fn wait(&self, env: &Env) {
         let all_closed = async {
             loop {
                 let closed = self.closed.notified();

@@ -1,0 +1,36 @@
+//! SQL over nyala and Apache Kudu clusters, on DataFusion.
+//!
+//! ```text
+//! shell ─── script: statements, and clauses that DataFusion's grammar lacks (partition, tokens)
+//!   ├────── ddl: CREATE, ALTER, DROP TABLE          describe, show_create: SHOW, DESCRIBE
+//!   ├────── dml: INSERT, UPSERT, UPDATE, DELETE ──┐
+//!   ├────── SELECT, EXPLAIN ──────────────────────┴─ session ── catalog (snapshot) ── table (filter) ── scan (late)
+//!   └────── output: table, CSV, JSON
+//! ```
+//!
+//! A statement has a session of its own: it opens its tables when it is planned, and reads all tablets of all tables at
+//! one snapshot timestamp. Writes are planned as the query that yields their rows. DataFusion's own plans of UPDATE and
+//! DELETE are not used, because they lose conditions (apache/datafusion#24654).
+
+mod catalog;
+mod ddl;
+mod describe;
+mod dml;
+mod error;
+mod filter;
+pub mod interactive;
+mod late;
+mod output;
+mod partition;
+mod scan;
+mod script;
+mod session;
+mod shell;
+mod show_create;
+mod snapshot;
+mod table;
+mod tokens;
+
+pub use error::SqlError;
+pub use output::{Format, Print, to_stdout};
+pub use shell::Shell;

@@ -1,0 +1,89 @@
+//! DataFusion's session of one statement: its tables, its snapshot, its plan.
+
+use std::sync::Arc;
+
+use datafusion::execution::context::SQLOptions;
+use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
+use datafusion::sql::parser::Statement;
+use engine::schema::{ColumnSchema, DataType, TypeAttributes, format_cell};
+use nyala_client::Client;
+use nyala_client::cell_text::parse_cell;
+
+use super::catalog::{ClusterCatalog, ClusterSchema, SCHEMA};
+use super::error::{SqlError, SqlResult};
+use super::script::AsOf;
+use super::snapshot::ReadOptions;
+
+/// Bits of a hybrid timestamp that count operations within a microsecond.
+const LOGICAL_BITS: u32 = 12;
+
+/// Name of the only catalog.
+const CATALOG: &str = "nyala";
+
+/// Session of one statement.
+pub(crate) struct Session {
+    context: SessionContext,
+}
+
+impl Session {
+    /// Creates a session that reads the tables as `read` says. `partitions` is the number of partitions that plans
+    /// aim at, and `table_names` fills the information schema.
+    pub(crate) fn new(
+        client: &Client,
+        read: ReadOptions,
+        partitions: Option<usize>,
+        table_names: Vec<String>,
+    ) -> Session {
+        let mut config = SessionConfig::new()
+            .with_information_schema(true)
+            .with_create_default_catalog_and_schema(false)
+            .with_default_catalog_and_schema(CATALOG, SCHEMA);
+        if let Some(count) = partitions {
+            config = config.with_target_partitions(count);
+        }
+        let options = config.options_mut();
+        // A DECIMAL literal keeps all its digits on the way into a DECIMAL column.
+        options.sql_parser.parse_float_as_decimal = true;
+        // Batches of the client have Utf8 columns; a second type of text would mean casts of columns.
+        options.sql_parser.map_string_types_to_utf8view = false;
+        let context = SessionContext::new_with_config(config);
+        let schema = Arc::new(ClusterSchema::new(client, read, table_names));
+        context.register_catalog(CATALOG, Arc::new(ClusterCatalog(schema)));
+        Session { context }
+    }
+
+    /// Plans a query.
+    pub(crate) async fn frame(&self, statement: Statement) -> SqlResult<DataFrame> {
+        let plan = self.context.state().statement_to_plan(statement).await?;
+        let options =
+            SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+        options.verify_plan(&plan)?;
+        Ok(self.context.execute_logical_plan(plan).await?)
+    }
+}
+
+/// Returns the hybrid timestamp of an AS OF clause.
+pub(crate) fn timestamp(client: &Client, as_of: &AsOf) -> SqlResult<u64> {
+    let now = client.env().now().wall.micros;
+    let future = || {
+        let now = format_cell(DataType::UnixtimeMicros, TypeAttributes::default(), &now.to_le_bytes());
+        SqlError::new(format!("AS OF: the time is in the future (now {now}); give an earlier one"))
+    };
+    match as_of {
+        AsOf::Time(text) => {
+            let column = ColumnSchema::new(0, "AS OF", DataType::UnixtimeMicros);
+            let cell = parse_cell(&column, text).map_err(|error| SqlError::from(error.context("AS OF")))?;
+            let micros = i64::from_le_bytes(cell.try_into().unwrap_or_default());
+            match u64::try_from(micros) {
+                Err(_) => Err(SqlError::new(format!("AS OF: {text} is before 1970"))),
+                Ok(micros) if micros > now => Err(future()),
+                Ok(micros) => Ok(micros << LOGICAL_BITS),
+            }
+        }
+        AsOf::Timestamp(timestamp) => {
+            // Clocks of servers may be ahead of this machine's.
+            let latest = (now << LOGICAL_BITS).max(client.observed_timestamp().unwrap_or(0) + 1);
+            if *timestamp > latest { Err(future()) } else { Ok(*timestamp) }
+        }
+    }
+}

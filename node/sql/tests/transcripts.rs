@@ -1,0 +1,174 @@
+//! Transcripts of SQL against one embedded cluster: statements and what they print. Then the program against it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::flags::Flags;
+use nyala_client::Client;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_sql::{Format, Shell};
+
+/// Transcripts, in the order in which they run.
+const TRANSCRIPTS: [&str; 6] = ["ddl", "select", "write", "conditions", "snapshot", "errors"];
+
+async fn cluster(dir: &std::path::Path) -> Cluster {
+    let env = OsEnv::new(&OsOptions::default()).expect("this machine");
+    let flags = Flags::new();
+    flags.set("log_sync", "false").expect("a flag");
+    let config = ClusterConfig {
+        dir: dir.to_str().expect("UTF-8").to_string(),
+        masters: 1,
+        tablet_servers: 1,
+        ip: [127, 0, 0, 1].into(),
+        ports: PortAssignment::Free,
+        flags,
+    };
+    Cluster::start(&env, &config).await.expect("free ports and a fresh directory")
+}
+
+#[test]
+fn transcripts_match_and_the_program_runs_scripts() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut cluster = runtime.block_on(cluster(dir.path()));
+    let connected = runtime.block_on(Client::builder(cluster.master_addresses()).connect());
+    let client = connected.expect("a leader");
+    let timestamps = RefCell::new(BTreeMap::new());
+    for transcript in TRANSCRIPTS {
+        let path = format!("tests/transcripts/{transcript}");
+        assert!(std::path::Path::new(&path).exists(), "{path} is missing");
+        datadriven::walk(&path, |file| {
+            file.run(|case| runtime.block_on(run(client.clone(), &timestamps, &case.directive, &case.input)));
+        });
+    }
+    scripts_come_from_three_places(&cluster.master_addresses().join(","));
+    runtime.block_on(cluster.shutdown());
+}
+
+/// Runs the program with these arguments and this standard input.
+fn program(masters: &str, arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nyala-sql"))
+        .args(["--master", masters])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // A program that does not read its input may have ended.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    child.wait_with_output().expect("the program ends")
+}
+
+fn scripts_come_from_three_places(masters: &str) {
+    let printed = |arguments: &[&str], input: &str| {
+        let output = program(masters, arguments, input);
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success(), "{error}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let create = "CREATE TABLE p (k INT PRIMARY KEY) PARTITION BY HASH (k) PARTITIONS 2";
+    let insert = "INSERT INTO p VALUES (1), (2)";
+    assert_eq!(printed(&["--format", "csv", "-c", create, "-c", insert], ""), "count\n2\n");
+    let select = "SELECT k FROM p\nORDER BY k -- all;\n";
+    assert_eq!(printed(&["--format", "csv"], select), "k\n1\n2\n");
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), select).expect("a written file");
+    let path = file.path().to_str().expect("UTF-8");
+    assert_eq!(printed(&["--format", "json", "-f", path], ""), "{\"k\":1}\n{\"k\":2}\n");
+
+    let failed =
+        program(masters, &["--format", "csv", "-c", "SELECT 1 AS a; DROP TABLE q; SELECT 2 AS a"], "");
+    assert_eq!(failed.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&failed.stdout), "a\n1\n");
+    let error = String::from_utf8_lossy(&failed.stderr);
+    assert!(error.starts_with("nyala-sql: table q: "), "{error}");
+}
+
+/// Runs the statements of a case. The directive is the format, or one of:
+///
+/// - `snapshot` keeps the current timestamp under the name in the input; `$name` in later statements is that timestamp.
+/// - `recreate` drops the table in the input and creates it by what SHOW CREATE TABLE printed for it.
+async fn run(
+    client: Client,
+    timestamps: &RefCell<BTreeMap<String, u64>>,
+    directive: &str,
+    script: &str,
+) -> String {
+    let format = match directive {
+        "table" => Format::Table,
+        "csv" => Format::Csv,
+        "json" => Format::Json,
+        "snapshot" => {
+            let seen = client.observed_timestamp().expect("a statement ran before");
+            timestamps.borrow_mut().insert(format!("${}", script.trim()), seen + 1);
+            return "kept\n".to_string();
+        }
+        "recreate" => return recreate(client, script.trim()).await,
+        other => panic!("unknown directive {other}"),
+    };
+    let mut script = script.to_string();
+    for (name, timestamp) in timestamps.borrow().iter() {
+        script = script.replace(name, &timestamp.to_string());
+    }
+    let mut printed = String::new();
+    let shell = Shell::new(client, format).target_partitions(2);
+    let mut print = |text: &str| {
+        printed.push_str(text);
+        Ok(())
+    };
+    let result = shell.run(&script, &mut print).await;
+    if let Err(error) = result {
+        printed.push_str(&format!("error: {error}\n"));
+    }
+    if printed.is_empty() {
+        printed.push_str("done\n");
+    }
+    mask(&printed)
+}
+
+/// Replaces ids of tables and the current time, which differ from run to run.
+fn mask(text: &str) -> String {
+    let masked = |word: &str| {
+        let is_id = word.len() == 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_id { "<id>".to_string() } else { word.to_string() }
+    };
+    let mut lines = Vec::new();
+    for line in text.split('\n') {
+        let line = line.split(' ').map(masked).collect::<Vec<_>>().join(" ");
+        lines.push(match (line.find("(now "), line.find("); give")) {
+            (Some(from), Some(to)) => format!("{}(now <time>{}", &line[..from], &line[to..]),
+            _ => line,
+        });
+    }
+    lines.join("\n")
+}
+
+/// Creates a table again by its own statement. Returns the statement, which must be the same for the new table.
+async fn recreate(client: Client, table: &str) -> String {
+    let statement = create_statement(&client, table).await;
+    let shell = Shell::new(client.clone(), Format::Table);
+    let mut print = |_: &str| Ok(());
+    shell
+        .run(&format!("DROP TABLE {table}; {statement}"), &mut print)
+        .await
+        .expect("statements that succeed");
+    assert_eq!(create_statement(&client, table).await, statement);
+    format!("{statement}\n")
+}
+
+async fn create_statement(client: &Client, table: &str) -> String {
+    let mut printed = String::new();
+    let mut print = |text: &str| {
+        printed.push_str(text);
+        Ok(())
+    };
+    let shell = Shell::new(client.clone(), Format::Csv);
+    shell.run(&format!("SHOW CREATE TABLE {table}"), &mut print).await.expect("a statement that succeeds");
+    // CSV has a line with the column's name, then the statement in quotes.
+    let cell = printed.strip_prefix("statement\n\"").and_then(|cell| cell.strip_suffix("\"\n"));
+    cell.expect("a quoted cell").replace("\"\"", "\"")
+}
