@@ -45,7 +45,8 @@ const fn ban(path: &'static str, except: &'static [&'static str], reason: &'stat
 }
 
 const OS_DISK: &[&str] = &["disk/os.rs"];
-const OS_ENV: &[&str] = &["env/os.rs", "env/blocking_disk.rs", "main.rs"];
+/// Files that may name the operating system: the environment, programs, and the shell that talks to a terminal.
+const OS_ENV: &[&str] = &["env/os.rs", "env/blocking_disk.rs", "main.rs", "interactive.rs"];
 /// Files that may name `std::fs`: besides the environment, a command that writes a directory of documents.
 const OS_FILES: &[&str] = &["env/os.rs", "env/blocking_disk.rs", "main.rs", "cli/documents.rs"];
 const DISK_ONLY: &str = "the engine reaches files through disk::Disk";
@@ -84,7 +85,7 @@ const NO_SIMULATOR: &[BannedText] = &[
     BannedText { text: "turmoil", except: &[], reason: "no node source knows a simulator" },
 ];
 
-pub(super) static CRATES: [CrateRules; 5] = [
+pub(super) static CRATES: [CrateRules; 6] = [
     CrateRules {
         source: "engine/src",
         exempt: &[],
@@ -164,6 +165,46 @@ pub(super) static CRATES: [CrateRules; 5] = [
             module("plan", &["chain", "manifest", "store"]),
             module("create", &["chain", "kudu_metadata", "manifest", "store"]),
             module("restore", &["manifest", "plan", "store"]),
+        ],
+        bans: NODE_BANS,
+        words: NO_SIMULATOR,
+    },
+    CrateRules {
+        source: "node/sql/src",
+        exempt: &["main.rs"],
+        roots: &["lib.rs"],
+        base: &["error"],
+        modules: &[
+            module("tokens", &[]),
+            module("output", &[]),
+            module("filter", &[]),
+            module("late", &["filter"]),
+            module("scan", &["late"]),
+            module("snapshot", &[]),
+            module("table", &["filter", "scan", "snapshot"]),
+            module("catalog", &["snapshot", "table"]),
+            module("partition", &["tokens"]),
+            module("script", &["partition", "tokens"]),
+            module("session", &["catalog", "script", "snapshot"]),
+            module("describe", &[]),
+            module("show_create", &["describe", "tokens"]),
+            module("ddl", &["partition", "script"]),
+            module("dml", &["partition", "session", "tokens"]),
+            module(
+                "shell",
+                &[
+                    "ddl",
+                    "describe",
+                    "dml",
+                    "output",
+                    "partition",
+                    "script",
+                    "session",
+                    "show_create",
+                    "snapshot",
+                ],
+            ),
+            module("interactive", &["output", "shell", "tokens"]),
         ],
         bans: NODE_BANS,
         words: NO_SIMULATOR,

@@ -130,12 +130,13 @@ async fn run_statement(shell: &Shell, statement: &str, timing: bool) {
     let started = Instant::now();
     let mut print = super::output::to_stdout;
     tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => eprintln!("cancelled"),
         result = shell.run(statement, &mut print) => {
             if let Err(error) = result {
                 eprintln!("error: {error}");
             }
         }
-        _ = tokio::signal::ctrl_c() => eprintln!("cancelled"),
     }
     if timing {
         println!("{:.3} s", started.elapsed().as_secs_f64());
