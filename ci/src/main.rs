@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   cargo ci            fmt · tidy · arrows · clippy · spec (smoke) · test · python · loom · sim · counts · interop
+//!                       · soak (a minute)
 //!   cargo ci WORD       one of these, or a longer one: miri fuzz coverage code-mutants bench profile versus overload
 //!   cargo ci fix|bless  the only ones that write into the source tree by default
 //! ```
@@ -91,6 +92,8 @@ enum Word {
     Python(python::PythonOptions),
     /// Run the real kudu tool and Java client against nyala's servers
     Interop(interop::InteropOptions),
+    /// Run a cluster for hours under load, with faults drawn at random; nothing may be lost
+    Soak(interop::soak::SoakOptions),
     /// Model-check spec/ with TLC, run its mutants, and check the code's traces against it
     Spec(spec::SpecOptions),
     /// Run seeds in both simulated worlds, every kept plan, and the determinism check
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
         Some(Word::Coverage(options)) => steps.run("coverage", || coverage::run(&root, &options)),
         Some(Word::CodeMutants(options)) => code_mutants::run(&root, &options, &mut steps),
         Some(Word::Interop(options)) => interop::run(&root, &options, &mut steps),
+        Some(Word::Soak(options)) => interop::soak::run(&root, &options, &mut steps),
         Some(Word::Spec(options)) => spec::run(&root, &options, &mut steps),
         Some(Word::Sim) => sim::run(&root, &mut steps),
         Some(Word::Counts(options)) => steps.run("counts", || counts::run(&root, &options)),
@@ -195,6 +199,7 @@ fn checks(root: &Path, steps: &mut Steps) {
     sim::run(root, steps);
     steps.run("counts", || counts::check(root));
     interop::run(root, &interop::InteropOptions::parse_from(["interop"]), steps);
+    interop::soak::run(root, &interop::soak::SoakOptions::smoke(), steps);
     steps.run("readme", || readme::check(root));
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct ClusterPlan {
     pub heard: bool,
     /// True if servers are reached through proxies.
     pub doors: bool,
+    /// Data directories of each server beside the first.
+    pub more_data_dirs: usize,
 }
 
 pub(crate) struct Cluster {
@@ -48,6 +50,8 @@ impl Cluster {
                 let spec = DaemonSpec {
                     role,
                     disk: dir.clone(),
+                    data_dirs: 1 + plan.more_data_dirs,
+                    clock_ahead: 0,
                     dir,
                     rpc: pair[0],
                     advertised: advertised(links.as_ref(), (role, index), pair[0])?,
@@ -86,7 +90,8 @@ impl Cluster {
         self.wait_ready()
     }
 
-    fn launch(&mut self, role: Role, index: usize) -> Result<()> {
+    /// Starts one daemon and waits for nothing.
+    pub(crate) fn launch(&mut self, role: Role, index: usize) -> Result<()> {
         let server = self.server.clone();
         let daemon = self.daemon(role, index)?;
         daemon.start(&server)?;
@@ -181,7 +186,8 @@ impl Cluster {
         leaders.into_iter().min().ok_or_else(|| "no master leads".to_owned())
     }
 
-    fn check_all_run(&mut self) -> Result<()> {
+    /// Fails, with the end of its log, if a started process has ended by itself.
+    pub(crate) fn check_all_run(&mut self) -> Result<()> {
         self.masters.iter_mut().chain(&mut self.tservers).try_for_each(Daemon::check_runs)
     }
 }

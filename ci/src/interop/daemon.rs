@@ -7,9 +7,12 @@ use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::faketime;
 use crate::command::CommandLine;
 
 /// Make of the servers to start.
@@ -35,6 +38,10 @@ pub(crate) struct DaemonSpec {
     pub dir: PathBuf,
     /// Folder of the data.
     pub disk: PathBuf,
+    /// Number of data directories; 1 or more.
+    pub data_dirs: usize,
+    /// Seconds that its clock is ahead.
+    pub clock_ahead: u64,
     pub rpc: SocketAddr,
     /// Address that others connect to, if that is not `rpc`.
     pub advertised: Option<SocketAddr>,
@@ -56,6 +63,28 @@ impl DaemonSpec {
     /// Returns the address that others connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.advertised.unwrap_or(self.rpc)
+    }
+
+    pub(crate) fn wal_dir(&self) -> PathBuf {
+        self.disk.join("wal")
+    }
+
+    /// Returns the path of a data directory; 0 is the first.
+    pub(crate) fn data_dir(&self, index: usize) -> PathBuf {
+        self.disk.join(if index == 0 { "data".to_owned() } else { format!("data-{index}") })
+    }
+
+    /// Returns the directories as both servers' flags have them.
+    fn dir_flags(&self) -> [String; 2] {
+        let data: Vec<String> =
+            (0..self.data_dirs).map(|index| self.data_dir(index).display().to_string()).collect();
+        [format!("--fs_wal_dir={}", self.wal_dir().display()), format!("--fs_data_dirs={}", data.join(","))]
+    }
+
+    /// Removes all that the server has stored.
+    pub(crate) fn wipe(&self) -> Result<()> {
+        fs::remove_dir_all(self.wal_dir())?;
+        (0..self.data_dirs).try_for_each(|index| Ok(fs::remove_dir_all(self.data_dir(index))?))
     }
 }
 
@@ -90,8 +119,7 @@ fn nyala_command(program: &Path, spec: &DaemonSpec) -> Command {
     if spec.role == Role::Master && spec.masters.len() > 1 {
         command.arg(format!("--master-addresses={masters}"));
     }
-    let disk = spec.disk.display();
-    command.arg(format!("--fs-wal-dir={disk}/wal")).arg(format!("--fs-data-dirs={disk}/data"));
+    command.args(spec.dir_flags());
     command.arg(format!("--rpc-bind-addresses={}", spec.rpc));
     command.args(spec.advertised.map(|addr| format!("--rpc-advertised-addresses={addr}")));
     command.arg(format!("--webserver-interface={}", spec.web.ip()));
@@ -116,8 +144,8 @@ fn kudu_command(program: &Path, env: &[(&'static str, PathBuf)], spec: &DaemonSp
                 .arg(format!("--tserver_master_addrs={}", addresses(&spec.masters)));
         }
     }
-    let (dir, disk) = (spec.dir.display(), spec.disk.display());
-    command.arg(format!("--fs_wal_dir={disk}/wal")).arg(format!("--fs_data_dirs={disk}/data"));
+    let dir = spec.dir.display();
+    command.args(spec.dir_flags());
     command.args(spec.advertised.map(|addr| format!("--rpc_advertised_addresses={addr}")));
     command.arg(format!("--log_dir={dir}")).arg(format!("--rpc_bind_addresses={}", spec.rpc));
     command.arg(format!("--webserver_interface={}", spec.web.ip()));
@@ -141,6 +169,7 @@ impl Daemon {
         fs::create_dir_all(&self.spec.dir)?;
         let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let mut command = server.command(&self.spec);
+        faketime::set_ahead(&mut command, self.spec.clock_ahead);
         command.stdin(Stdio::null()).stdout(log.try_clone()?);
         command.stderr(if self.spec.heard { Stdio::inherit() } else { log.into() });
         self.child = Some(command.spawn().with_context(|| format!("starting {:?}", command.get_program()))?);
@@ -171,6 +200,20 @@ impl Daemon {
         let Some(child) = &mut self.child else { return Ok(()) };
         let Some(status) = child.try_wait()? else { return Ok(()) };
         bail!("{:?} ended with {status}:\n{}", self.spec.role, self.log_tail());
+    }
+
+    /// Waits until the process ends by itself; returns its exit code. `None` if it still runs after `timeout`.
+    pub(crate) fn exit_code_within(&mut self, timeout: Duration) -> Result<Option<i32>> {
+        let begun = Instant::now();
+        let Some(child) = &mut self.child else { bail!("the process was not started") };
+        while begun.elapsed() < timeout {
+            if let Some(status) = child.try_wait()? {
+                self.child = None;
+                return Ok(Some(status.code().unwrap_or(-1)));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(None)
     }
 
     fn log_path(&self) -> PathBuf {

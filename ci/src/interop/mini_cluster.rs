@@ -235,6 +235,7 @@ impl Shell {
             // Tests look for log lines of servers: negotiations, deleted tablets.
             heard: true,
             doors: false,
+            more_data_dirs: 0,
         };
         let cluster = Cluster::new(self.server.clone(), dir.path(), &plan)?;
         self.created = Some(Created { cluster, kerberos, dir, root });

@@ -9,6 +9,8 @@
 //!   rpc.rs        one call to a server    mini_cluster.rs  `kudu test mini_cluster` for upstream's harness
 //!   upstream.rs   their own tests         report.rs        results of those
 //!   runbooks/     node/RUNBOOKS.md        small_disk.rs    a disk that can be filled
+//!   soak/         `cargo ci soak`         faketime.rs      a clock that is wrong
+//!   java_writer.rs a program that writes  ksck.rs          the real check of a cluster
 //! ```
 //!
 //! With `--server kudu` the same checks run against the real servers: all expectations hold there too. `record` runs
@@ -17,7 +19,10 @@
 mod clients;
 pub(crate) mod cluster;
 pub(crate) mod daemon;
+mod faketime;
 mod java;
+mod java_writer;
+mod ksck;
 pub(crate) mod mini_cluster;
 mod nemesis;
 mod nyala_up;
@@ -28,6 +33,7 @@ pub(crate) mod rpc;
 mod runbooks;
 mod security;
 mod small_disk;
+pub(crate) mod soak;
 mod tool;
 mod upstream;
 

@@ -217,12 +217,10 @@ impl Arena<'_> {
         let before = self.servers()?;
         let daemon = self.cluster.daemon(Role::TabletServer, index)?;
         let rpc = daemon.spec.address().to_string();
-        let dir = daemon.spec.disk.clone();
         let lost = self.uuid_at(&rpc)?;
-        self.cluster.daemon(Role::TabletServer, index)?.kill();
-        for part in ["wal", "data"] {
-            std::fs::remove_dir_all(dir.join(part))?;
-        }
+        let daemon = self.cluster.daemon(Role::TabletServer, index)?;
+        daemon.kill();
+        daemon.spec.wipe()?;
         self.cluster.move_daemon(Role::TabletServer, index)?;
         self.cluster.start_daemon(Role::TabletServer, index)?;
         self.say(&format!("{lost} is gone of {} servers", before.len()));

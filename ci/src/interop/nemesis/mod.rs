@@ -11,18 +11,18 @@ mod faults;
 mod writers;
 
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
 use super::cluster::{Cluster, ClusterPlan};
 use super::daemon::ServerKind;
+use super::java_writer::{JavaWriter, WriterProgram};
+use super::ksck;
 use super::packages::Packages;
 use super::small_disk::SmallDisk;
 use crate::command::Output;
 use crate::steps::Steps;
-use writers::{LOADGEN_TABLE, Loadgen, Writer};
+use writers::{LOADGEN_TABLE, Loadgen};
 
 /// Flags that make servers notice failures within seconds; Kudu has them, too.
 const TSERVER_FLAGS: [&str; 3] = [
@@ -35,7 +35,6 @@ const MASTER_FLAGS: [&str; 2] =
 
 /// The tablet server whose disk is small.
 const SMALL_DISK_TSERVER: usize = 2;
-const HEALED_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Context of faults and checks.
 struct Arena<'a> {
@@ -58,17 +57,21 @@ pub(super) fn run(root: &Path, target: &Path, packages: &Packages, server: &Serv
     });
 }
 
-fn play(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, dir: &Path) -> Result<()> {
+/// Returns the plan of a cluster that notices failures within seconds, with links that can be cut.
+pub(super) fn cluster_plan(tablet_servers: usize) -> ClusterPlan {
     let flags = |flags: &[&str]| flags.iter().map(|flag| flag.to_string()).collect();
-    let plan = ClusterPlan {
+    ClusterPlan {
         masters: 3,
-        tablet_servers: 4,
+        tablet_servers,
         master_gflags: flags(&MASTER_FLAGS),
         tserver_gflags: flags(&TSERVER_FLAGS),
         doors: true,
         ..ClusterPlan::default()
-    };
-    let mut cluster = Cluster::new(server.clone(), dir, &plan)?;
+    }
+}
+
+fn play(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, dir: &Path) -> Result<()> {
+    let mut cluster = Cluster::new(server.clone(), dir, &cluster_plan(4))?;
     let disk = SmallDisk::mount(&dir.join("small"))?;
     if let Some(disk) = &disk {
         cluster.tservers[SMALL_DISK_TSERVER].spec.disk = disk.dir.clone();
@@ -77,15 +80,16 @@ fn play(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, di
     let masters = cluster.master_addresses();
     let mut arena = Arena { packages, cluster, masters, disk };
     arena.create_table()?;
-    let writer = Writer::start(root, target, packages, &arena.masters, dir)?;
+    let program = WriterProgram { class: "Nemesis", args: &[&arena.masters, "nemesis_java"] };
+    let writer = JavaWriter::start(root, target, packages, &program, dir)?;
     let loadgen = Loadgen::start(packages, &arena.masters);
     let faults = arena.faults();
     let loaded = loadgen.stop();
     let written = writer.stop();
     faults?;
     let rows = loaded?;
-    written?;
-    arena.healed()?;
+    println!("    {}", written?.trim_end().replace('\n', "\n    "));
+    ksck::until_clean(packages, &arena.masters)?;
     arena.count(rows)
 }
 
@@ -121,21 +125,6 @@ impl Arena<'_> {
                 "num_replicas": 3}}"#
         );
         self.done(&["table", "create", &self.masters, &json]).map(drop)
-    }
-
-    /// Waits until the cluster is healthy: every tablet has its replicas, and they hold the same rows.
-    fn healed(&self) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            let output = self.kudu(&["cluster", "ksck", &self.masters, "--checksum_scan"])?;
-            if output.success {
-                println!("    ksck finds nothing after {} s", start.elapsed().as_secs());
-                return Ok(());
-            }
-            let said = format!("{}\n{}", output.stdout, output.stderr);
-            ensure!(start.elapsed() < HEALED_TIMEOUT, "ksck still finds:\n{said}");
-            thread::sleep(Duration::from_secs(2));
-        }
     }
 
     fn count(&self, rows: u64) -> Result<()> {

@@ -1,17 +1,12 @@
-//! Writers that run while servers fail and count what was acknowledged.
+//! The kudu tool as a writer that runs while servers fail and counts what was acknowledged.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-use super::super::java::{self, JVM};
 use super::super::packages::Packages;
 
 /// Table of the tool's loads.
@@ -58,58 +53,5 @@ impl Loadgen {
     pub(super) fn stop(self) -> Result<u64> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().map_err(|_| anyhow::anyhow!("the thread that runs loadgen panicked"))?
-    }
-}
-
-/// The program on the Java client; it writes until its input ends.
-pub(super) struct Writer {
-    child: Child,
-    output: JoinHandle<String>,
-}
-
-impl Writer {
-    /// Starts the writer. Its log, with every lost connection, goes to `dir`.
-    pub(super) fn start(
-        root: &Path,
-        target: &Path,
-        packages: &Packages,
-        masters: &str,
-        dir: &Path,
-    ) -> Result<Writer> {
-        let source = root.join("ci/java/Nemesis.java");
-        let classes = java::compile(packages, &target.join("nemesis-classes"), &[source])?;
-        std::fs::copy(root.join("ci/java/log4j2.properties"), classes.join("log4j2.properties"))?;
-        let mut child = Command::new("java")
-            .args(JVM)
-            .arg("-cp")
-            .arg(packages.class_path(&classes))
-            .args(["Nemesis", masters, "nemesis_java"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(File::create(dir.join("java.log"))?)
-            .spawn()
-            .context("starting java")?;
-        let mut lines = BufReader::new(child.stdout.take().expect("it was asked for"));
-        let mut first = String::new();
-        lines.read_line(&mut first)?;
-        ensure!(first.trim() == "writing", "the Java program began with {first:?}");
-        let output = thread::spawn(move || {
-            let mut rest = String::new();
-            // A killed program prints no more.
-            let _ = lines.read_to_string(&mut rest);
-            rest
-        });
-        Ok(Writer { child, output })
-    }
-
-    /// Lets the program read back its rows; fails if they are not the acknowledged ones.
-    pub(super) fn stop(mut self) -> Result<()> {
-        drop(self.child.stdin.take());
-        let status = self.child.wait()?;
-        let said = self.output.join().unwrap_or_default();
-        ensure!(status.success(), "the Java program ended with {status}:\n{said}");
-        print!("    {}", said.replace('\n', "\n    ").trim_end());
-        println!();
-        Ok(())
     }
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::machines::can_fake_time;
 use super::site::Site;
+use crate::interop::faketime;
 
 pub(super) struct Failure {
     /// Title of the section.
@@ -90,7 +90,7 @@ fn full_disk(site: &mut Site) -> Result<bool> {
 }
 
 fn bad_clock(site: &mut Site) -> Result<bool> {
-    if !can_fake_time() {
+    if !faketime::is_installed() {
         println!("    NO CLOCK IS SET WRONG, as libfaketime is not there (apt-get install faketime)");
         return Ok(false);
     }

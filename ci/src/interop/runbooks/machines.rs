@@ -17,10 +17,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::CommandLine;
 use crate::interop::daemon::Role;
+use crate::interop::faketime;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Libraries that set another time for a process; Debian's package faketime.
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
 pub(super) struct Machine {
     pub role: Role,
@@ -102,10 +101,7 @@ impl Machine {
         command.arg(if self.role == Role::Master { "master" } else { "tablet-server" });
         command.arg("--config").arg(self.conf());
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        if self.clock_ahead > 0 {
-            let ahead = format!("+{}s", self.clock_ahead);
-            command.env("LD_PRELOAD", FAKETIME).env("FAKETIME", ahead).env("DONT_FAKE_MONOTONIC", "1");
-        }
+        faketime::set_ahead(&mut command, self.clock_ahead);
         Ok(command)
     }
 
@@ -183,11 +179,6 @@ impl Drop for Machine {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// Returns true if a process can be given another time.
-pub(super) fn can_fake_time() -> bool {
-    Path::new(FAKETIME).exists()
 }
 
 /// Writes `ssh`, `systemctl`, `apt-get` and `nyala` into `bin`; `control` is the address of the control port.
