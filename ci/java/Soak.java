@@ -95,7 +95,7 @@ public final class Soak {
         new ColumnSchemaBuilder("version", Type.INT64).build(),
         new ColumnSchemaBuilder("text", Type.STRING).build());
     CreateTableOptions options = new CreateTableOptions()
-        .addHashPartitions(Arrays.asList("key"), 4)
+        .addHashPartitions(Arrays.asList("key"), 6)
         .setNumReplicas(3);
     return client.createTable(name, new Schema(columns), options);
   }

@@ -155,7 +155,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn wait_ready(&mut self) -> Result<()> {
+    /// Waits until the leading master knows every started tablet server.
+    pub(crate) fn wait_ready(&mut self) -> Result<()> {
         let expected = self.tservers.iter().filter(|tserver| tserver.pid().is_some()).count();
         wait(|| {
             self.check_all_run()?;

@@ -58,7 +58,7 @@ impl CliLoad {
     /// Makes the table and starts to write.
     pub(super) fn start(stage: &Stage, dir: &Path, seed: u64) -> Result<CliLoad> {
         let columns = ["--column", "key int64", "--column", "version int64", "--column", "text string"];
-        let create = ["table", "create", TABLE, "--hash", "key:4", "--replicas", "3"];
+        let create = ["table", "create", TABLE, "--hash", "key:6", "--replicas", "3"];
         stage.nyala(&[&create[..], &columns].concat())?;
         let stop = Arc::new(AtomicBool::new(false));
         let writer = CliWriter {

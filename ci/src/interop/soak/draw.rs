@@ -102,6 +102,8 @@ pub(super) enum Fault {
     Hold(Node, Node),
     Reset,
     FullDisk,
+    /// No fault, but an operator's act under load: servers that were away long have no replicas.
+    Rebalance,
     /// Kill of all servers.
     PowerCut,
     ClockAhead {
@@ -132,7 +134,7 @@ fn tserver(dice: &mut Dice) -> usize {
 }
 
 /// All faults with their weights.
-const FAULTS: [(u64, Draw); 14] = [
+const FAULTS: [(u64, Draw); 15] = [
     (8, |dice| Fault::Kill(dice.node())),
     (6, |dice| Fault::Pause(dice.node())),
     (3, |dice| Fault::Isolate(dice.node())),
@@ -146,6 +148,7 @@ const FAULTS: [(u64, Draw); 14] = [
     }),
     (2, |_| Fault::Reset),
     (3, |_| Fault::FullDisk),
+    (4, |_| Fault::Rebalance),
     (1, |_| Fault::PowerCut),
     (2, |dice| Fault::ClockAhead { tserver: tserver(dice), seconds: [2, 3600][dice.index(2)] }),
     (2, |dice| Fault::DeadDataDir { tserver: tserver(dice), dir: dice.index(DATA_DIRS) }),
@@ -181,6 +184,7 @@ impl Fault {
             Fault::Hold(..) => "delayed link",
             Fault::Reset => "reset connections",
             Fault::FullDisk => "full disk",
+            Fault::Rebalance => "rebalance",
             Fault::PowerCut => "power cut",
             Fault::ClockAhead { .. } => "bad clock",
             Fault::DeadDataDir { .. } => "dead data directory",
@@ -216,7 +220,7 @@ impl fmt::Display for Fault {
             }
             Fault::Cut(one, other) => write!(out, "{kind}: {} and {}", name(one), name(other)),
             Fault::Hold(one, other) => write!(out, "{kind}: {} to {}", name(one), name(other)),
-            Fault::Reset | Fault::FullDisk | Fault::PowerCut => write!(out, "{kind}"),
+            Fault::Reset | Fault::FullDisk | Fault::Rebalance | Fault::PowerCut => write!(out, "{kind}"),
             Fault::ClockAhead { tserver, seconds } => {
                 write!(out, "{kind}: tablet server {tserver}, {seconds} s ahead")
             }

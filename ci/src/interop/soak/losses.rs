@@ -11,8 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::draw::Fault;
 use super::stage::{HEALED_SECONDS, Stage};
-use crate::interop::daemon::{DaemonSpec, Role};
+use crate::interop::daemon::{Daemon, DaemonSpec, Role};
 use crate::interop::faketime;
+use crate::test_cluster::http_get;
 
 /// Longest wait for a server that refuses to start.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,6 +37,7 @@ impl Stage {
                 thread::sleep(span);
                 self.cluster.start()
             }
+            Fault::Rebalance => self.rebalance(),
             Fault::ClockAhead { tserver, seconds } => self.bad_clock(tserver, seconds, span),
             Fault::DeadDataDir { tserver, dir } => self.dead_data_dir(tserver, dir),
             Fault::LostServer(index) => self.lost_server(index),
@@ -59,12 +61,27 @@ impl Stage {
         let ended = self.cluster.daemon(node.0, node.1)?.exit_code_within(span)?;
         ensure!(ended.is_none_or(|code| code == BAD_CLOCK), "it ended with code {ended:?}");
         if seconds > NOTICED_SECONDS {
-            self.until_unhealthy()?;
+            self.until_clock_is_noticed()?;
         }
         let daemon = self.cluster.daemon(node.0, node.1)?;
         daemon.kill();
         daemon.spec.clock_ahead = 0;
         self.cluster.start_daemon(node.0, node.1)
+    }
+
+    /// Waits until a master's `/readyz` says that a clock differs, as the runbook looks for it.
+    fn until_clock_is_noticed(&self) -> Result<()> {
+        let begun = Instant::now();
+        let says_so = |master: &Daemon| {
+            // Another status than 200 is an error, which has the page.
+            let page = http_get(&master.spec.web.to_string(), "/readyz");
+            page.unwrap_or_else(|error| error.to_string()).contains("refused clock")
+        };
+        while !self.cluster.masters.iter().any(says_so) {
+            ensure!(begun.elapsed() < NOTICE_TIMEOUT, "no master's /readyz says that the clock differs");
+            thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
     }
 
     /// Waits until the check finds errors.
@@ -94,8 +111,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Loses a tablet server with its disk. Another one takes its place at another address: the Java client keeps
-    /// connections by address.
+    /// Loses a tablet server with its disk. Another one takes its place and is given replicas. It has another address:
+    /// the Java client keeps connections by address.
     fn lost_server(&mut self, index: usize) -> Result<()> {
         let role = Role::TabletServer;
         let daemon = self.cluster.daemon(role, index)?;
@@ -105,7 +122,13 @@ impl Stage {
         self.nyala(&["cluster", "check", "--down", &address, "--wait", HEALED_SECONDS])?;
         self.nyala(&["cluster", "remove-server", &address, "--wait", "120"])?;
         self.cluster.move_daemon(role, index)?;
-        self.cluster.start_daemon(role, index)
+        self.cluster.start_daemon(role, index)?;
+        self.cluster.wait_ready()?;
+        self.rebalance()
+    }
+
+    fn rebalance(&self) -> Result<()> {
+        self.nyala(&["cluster", "rebalance"]).map(drop)
     }
 
     fn lost_master(&mut self, index: usize) -> Result<()> {

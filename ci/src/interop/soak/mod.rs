@@ -40,8 +40,9 @@ use cli_load::CliLoad;
 use draw::{DATA_DIRS, Dice, MASTERS, SMALL_DISK_TSERVER, TABLET_SERVERS};
 use stage::{Stage, Stopwatch};
 
-/// Flag that lets the scrubber find damaged files within a run.
-const SCRUB_FLAG: &str = "--scrub_interval_sec=30";
+/// Flags that make work of hours happen within a run: scrubs, flushes with the compactions after them, history GC.
+const TSERVER_FLAGS: [&str; 3] =
+    ["--scrub_interval_sec=30", "--flush_threshold_secs=15", "--tablet_history_max_age_sec=300"];
 
 #[derive(Args)]
 pub(crate) struct SoakOptions {
@@ -111,7 +112,7 @@ impl Soak<'_> {
         let mut plan = nemesis::cluster_plan(TABLET_SERVERS);
         ensure!(plan.masters == MASTERS, "faults are drawn for {MASTERS} masters");
         plan.more_data_dirs = DATA_DIRS - 1;
-        plan.tserver_gflags.push(SCRUB_FLAG.to_owned());
+        plan.tserver_gflags.extend(TSERVER_FLAGS.map(str::to_owned));
         let mut cluster = Cluster::new(server, self.dir, &plan)?;
         let disk = SmallDisk::mount(&self.dir.join("small"))?;
         if let Some(disk) = &disk {
