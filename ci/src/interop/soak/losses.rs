@@ -62,6 +62,7 @@ impl Stage {
         ensure!(ended.is_none_or(|code| code == BAD_CLOCK), "it ended with code {ended:?}");
         if seconds > NOTICED_SECONDS {
             self.until_clock_is_noticed()?;
+            self.until_unhealthy()?;
         }
         let daemon = self.cluster.daemon(node.0, node.1)?;
         daemon.kill();

@@ -9,12 +9,13 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use engine::ids::{PeerId, TabletId};
 use nyala_client::replica_admin::TabletReplicas;
 use serde::Serialize;
 
-use super::observe::{Observation, ObservedTable};
+use super::observe::{Observation, ObservedServer, ObservedTable};
 use crate::cli::output::table as text_table;
 
 /// Health of a tablet, best first.
@@ -139,6 +140,13 @@ fn check_masters(seen: &Observation, report: &mut ClusterReport) {
     }
 }
 
+/// Age of the last heartbeat, sent once a second, from which masters do without a server.
+const HEARTBEAT_AGE_MAX: Duration = Duration::from_secs(15);
+
+fn is_silent(server: &ObservedServer) -> bool {
+    server.info.silent_for > HEARTBEAT_AGE_MAX
+}
+
 fn check_servers(seen: &Observation, known_down: &BTreeSet<PeerId>, report: &mut ClusterReport) {
     for server in &seen.servers {
         let (id, address) = (server.info.id, server.address());
@@ -146,6 +154,7 @@ fn check_servers(seen: &Observation, known_down: &BTreeSet<PeerId>, report: &mut
         let state = match &server.status {
             Err(_) => "UNREACHABLE",
             Ok(status) if status.id != id => "OTHER SERVER",
+            Ok(_) if is_silent(server) => "NO HEARTBEAT",
             Ok(_) if server.info.maintenance => "MAINTENANCE",
             Ok(_) if quiescing => "QUIESCING",
             Ok(_) => "HEALTHY",
@@ -159,6 +168,11 @@ fn check_servers(seen: &Observation, known_down: &BTreeSet<PeerId>, report: &mut
                 let other = status.id;
                 report.errors.push(format!("tablet server {id} {address}: another server replies ({other})"));
             }
+            Ok(_) if is_silent(server) => report.errors.push(format!(
+                "tablet server {id} {address}: replies, but the masters have had no heartbeat for {} s: they refuse it \
+                 or it does not reach them (its log and the masters' /readyz say why)",
+                server.info.silent_for.as_secs()
+            )),
             Ok(_) => {}
         }
         for replica in server.replicas.values().filter(|replica| replica.state == "FAILED") {
@@ -436,6 +450,21 @@ mod tests {
 
         OK
         "#);
+    }
+
+    #[test]
+    fn a_server_that_masters_do_not_hear_is_an_error() {
+        let mut silent = healthy();
+        silent.servers[1].info.silent_for = Duration::from_secs(16);
+        let report = check(&silent, &BTreeSet::new());
+        assert_eq!(report.tablet_servers[1].state, "NO HEARTBEAT");
+        let [error] = &report.errors[..] else { panic!("{:?}", report.errors) };
+        assert!(
+            error.contains("ts-2:7050: replies, but the masters have had no heartbeat for 16 s"),
+            "{error}"
+        );
+        silent.servers[1].info.silent_for = HEARTBEAT_AGE_MAX;
+        assert!(check(&silent, &BTreeSet::new()).errors.is_empty());
     }
 
     #[test]
