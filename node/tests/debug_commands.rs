@@ -7,6 +7,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -18,6 +19,12 @@ const ROWS: [&str; 3] = ["1,\"one\"", "2,", "k,v"];
 fn run(args: &[&str]) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = nyala(args).output().expect("it starts");
     (status.code(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
+}
+
+/// Returns the masters' addresses in what `nyala up` printed.
+fn masters(printed: &str) -> &str {
+    let after = printed.split("nyala table list --masters ").nth(1);
+    after.and_then(|rest| rest.split_whitespace().next()).expect("they are printed")
 }
 
 fn debug(dir: &Path, args: &[&str]) -> (Option<i32>, String) {
@@ -53,11 +60,9 @@ fn a_stopped_server_is_checked_read_and_repaired() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let settings = ["--tablet-servers=1", "--flush-threshold-secs=0", "--webserver-enabled=false"];
     let (cluster, printed) = up(&dir.path().join("cluster"), &settings);
-    let masters =
-        printed.split("nyala table list --masters ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let masters = masters.expect("it is printed").to_string();
+    let masters = masters(&printed);
     let table = |args: &[&str]| {
-        let (code, out) = run(&[&["table"], args, &["--masters", &masters]].concat());
+        let (code, out) = run(&[&["table"], args, &["--masters", masters]].concat());
         assert_eq!(code, Some(0), "{out}");
     };
     table(&["create", "t", "--column", "k int32", "--column", "v string null"]);
@@ -114,4 +119,109 @@ fn a_stopped_server_is_checked_read_and_repaired() {
     assert_eq!(debug(&wal, &[&rewrite[..], &["--yes"]].concat()).0, Some(0));
     assert_eq!(debug(&wal, &["fs", "check"]).0, Some(0));
     assert_eq!(rows(&wal, &tablet), ROWS);
+}
+
+/// Returns the files of an archive by path.
+fn archive(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let file = std::fs::File::open(path).expect("the bundle");
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    let mut files = BTreeMap::new();
+    for entry in archive.entries().expect("an archive") {
+        let mut entry = entry.expect("an entry");
+        let (path, mut bytes) = (entry.path().expect("a path").display().to_string(), Vec::new());
+        std::io::Read::read_to_end(&mut entry, &mut bytes).expect("it is whole");
+        files.insert(path, bytes);
+    }
+    files
+}
+
+fn has(bytes: &[u8], wanted: &[u8]) -> bool {
+    bytes.windows(wanted.len()).any(|window| window == wanted)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the content of all files below `dir`.
+fn stored(dir: &Path) -> Vec<Vec<u8>> {
+    let paths = std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
+    paths
+        .flat_map(
+            |path| if path.is_dir() { stored(&path) } else { vec![std::fs::read(path).expect("a file")] },
+        )
+        .collect()
+}
+
+/// Returns the private key of the cluster's CA from a master's log: length, key, two bytes of length, certificate.
+fn authority_secret(log: &[u8]) -> Option<&[u8]> {
+    let is_record = |at: &&[u8]| at[0] == 32 && at[35..37] == [0x30, 0x82] && has(&at[37..], b"ipki-ca");
+    log.windows(200).find(is_record).map(|record| &record[1..33])
+}
+
+/// A cell of the table, which is a key.
+const CELL: &str = "cell-of-a-customer";
+
+/// Fails if a file has the private key or a cell.
+fn assert_no_secrets(files: &BTreeMap<String, Vec<u8>>, key: &[u8]) {
+    let listed: String = CELL.bytes().map(|byte| format!("{byte},")).collect();
+    for (path, bytes) in files {
+        let dense: Vec<u8> = bytes.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+        assert!(!has(&dense, listed.as_bytes()), "{path}: a cell as a list of bytes");
+        for secret in [key, hex(key).as_bytes(), b"PRIVATE KEY", CELL.as_bytes()] {
+            assert!(!has(bytes, secret), "{path}: {}", String::from_utf8_lossy(secret));
+        }
+    }
+}
+
+fn text<'a>(files: &'a BTreeMap<String, Vec<u8>>, name: &str) -> std::borrow::Cow<'a, str> {
+    let found = files.iter().find(|(path, _)| path.ends_with(name));
+    String::from_utf8_lossy(found.unwrap_or_else(|| panic!("there is no {name}")).1)
+}
+
+#[test]
+fn a_bundle_has_pages_of_each_server_and_files_of_a_stopped_one_without_secrets() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let settings =
+        ["--tablet-servers=2", "--flush-threshold-secs=0", "--log-compression-codec=NO_COMPRESSION"];
+    let (cluster, printed) = up(&dir.path().join("cluster"), &settings);
+    let masters = masters(&printed);
+    for args in [
+        &["table", "create", "t", "--column", "k string"][..],
+        &["table", "insert", "t", &format!("k={CELL}")],
+        &["table", "scan", "t", "--where", &format!("k = '{CELL}'")],
+    ] {
+        let (code, said) = run(&[args, &["--masters", masters]].concat());
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let out = dir.path().join("bundle.tar.gz");
+    let output = format!("--output={}", out.display());
+    let online = ["debug", "bundle", &output, "--masters", masters];
+    let (code, said) = run(&online);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(" 0 failures"), "{said}");
+    let (code, said) = run(&online);
+    assert!(code == Some(1) && said.contains("give --force to replace it"), "{said}");
+    let files = archive(&out);
+    let count = |name: &str| files.keys().filter(|path| path.ends_with(name)).count();
+    let counts =
+        ["metrics.json", "log.txt", "scrub.txt", "tablets.txt", "tables.txt", "check.json"].map(count);
+    assert_eq!(counts, [3, 3, 3, 2, 1, 1], "{:?}", files.keys());
+    assert!(text(&files, "flags.txt").contains("--fs_wal_dir="));
+    stop(cluster);
+
+    let cluster = dir.path().join("cluster");
+    let kept = stored(&cluster);
+    let key = kept.iter().find_map(|file| authority_secret(file)).expect("the master has a key");
+    assert!(kept.iter().any(|file| has(file, CELL.as_bytes())), "a tablet server has the row");
+    assert_no_secrets(&files, key);
+    for server in ["master-1", "tserver-1", "tserver-2"] {
+        let (code, said) = debug(&cluster.join(server).join("wal"), &["bundle", "--force", &output]);
+        assert_eq!(code, Some(0), "{said}");
+        let files = archive(&out);
+        assert_eq!(files.len(), 3, "{:?}", files.keys());
+        assert!(text(&files, "files/check.txt").contains(", 0 errors"));
+        assert!(text(&files, "files/dump.txt").contains("WAL "));
+        assert_no_secrets(&files, key);
+    }
 }

@@ -13,6 +13,7 @@ use super::replica_admin::{ReplicaInfo, TabletReplicas};
 use super::{Client, TABLET_SERVICE, TableInfo};
 use nyala_common::rpc::client::CallOptions;
 use nyala_common::wire::errors::error_from_status;
+use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
 use nyala_proto::kudu::consensus::{
     ConsensusStatePb, GetConsensusStateRequestPb, GetConsensusStateResponsePb, LeaderStepDownMode,
@@ -59,6 +60,8 @@ pub struct MasterInfo {
 pub struct ServerStatus {
     pub id: PeerId,
     pub version: String,
+    /// `host:port` of the web port, if it is open.
+    pub web: Vec<String>,
 }
 
 /// State of a tablet server's leaderships and scanners.
@@ -124,7 +127,12 @@ impl Client {
         let reply: GetStatusResponsePb =
             self.admin_call(address, GENERIC_SERVICE, "GetStatus", &GetStatusRequestPb {}).await?;
         let version = reply.status.version_info.and_then(|info| info.version_string).unwrap_or_default();
-        Ok(ServerStatus { id: Uuid::parse(&reply.status.node_instance.permanent_uuid)?, version })
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        // A port bound to all addresses is reached at that of the RPC port.
+        let of = |name: &str| name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified());
+        let named = |at: &HostPortPb| format!("{}:{}", if of(&at.host) { host } else { &at.host }, at.port);
+        let web = reply.status.bound_http_addresses.iter().map(named).collect();
+        Ok(ServerStatus { id: Uuid::parse(&reply.status.node_instance.permanent_uuid)?, version, web })
     }
 
     /// Switches a tablet server's maintenance mode, in which it gets no new replicas and its absence is no reason to

@@ -363,7 +363,6 @@ fn tablet_text(table: &str, tablet: &CheckedTablet) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use engine::ids::Uuid;
     use nyala_client::cluster_admin::{LocalReplica, MasterInfo, QuiescingStatus, RaftState, ServerStatus};
@@ -380,7 +379,7 @@ mod tests {
 
     /// Three servers with one tablet, led by the first.
     fn healthy() -> Observation {
-        let status = |n: u8| Ok(ServerStatus { id: id(n), version: "nyala 1".to_string() });
+        let status = |n: u8| Ok(ServerStatus { id: id(n), version: "nyala 1".to_string(), web: Vec::new() });
         let server = |n: u8| {
             let replica = LocalReplica {
                 tablet: TABLET,
@@ -525,7 +524,8 @@ mod tests {
     fn servers_and_strays_are_reported() {
         let mut seen = healthy();
         seen.tables.clear();
-        seen.servers[0].status = Ok(ServerStatus { id: id(7), version: "nyala 2".to_string() });
+        seen.servers[0].status =
+            Ok(ServerStatus { id: id(7), version: "nyala 2".to_string(), web: Vec::new() });
         let replica = seen.servers[1].replicas.get_mut(&TABLET).expect("it has one");
         (replica.state, replica.running, replica.message) = ("FAILED", false, "disk full".to_string());
         seen.servers[2].info.maintenance = true;

@@ -177,6 +177,19 @@ fn argument<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     text(matches, name).expect("it is required")
 }
 
+/// Returns the report of a check as text and as JSON.
+pub(super) async fn check_report(client: &Client) -> Result<(String, String)> {
+    let report = check::check(&observe(client).await?, &BTreeSet::new());
+    Ok((report.to_text(), report.to_json()))
+}
+
+/// Returns the RPC addresses of the masters that reply, and of all tablet servers.
+pub(super) async fn addresses(client: &Client) -> Result<Vec<String>> {
+    let masters = client.masters().await?.into_iter().filter(|master| master.error.is_none());
+    let servers = client.servers().await?;
+    Ok(masters.map(|master| master.address).chain(servers.iter().map(address)).collect())
+}
+
 /// Interval between two attempts of `--wait`.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 

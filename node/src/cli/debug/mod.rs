@@ -4,6 +4,7 @@
 //! change nothing unless an option says so.
 
 mod arguments;
+mod bundle;
 mod cmeta;
 mod fs;
 mod master;
@@ -31,7 +32,14 @@ pub(super) fn command() -> Command {
         .about("Inspect and repair servers, mostly stopped ones")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands([fs::command(), wal::command(), cmeta::command(), replica::command(), master::command()])
+        .subcommands([
+            fs::command(),
+            wal::command(),
+            cmeta::command(),
+            replica::command(),
+            master::command(),
+            bundle::command(),
+        ])
 }
 
 /// Returns the command in `matches` of [`command`].
@@ -50,6 +58,7 @@ impl DebugCommand {
             "fs" => fs::run(env, matches, &self.flags).await,
             "wal" => wal::run(env, matches, &self.flags).await,
             "cmeta" => cmeta::run(env, matches, &self.flags).await,
+            "bundle" => bundle::run(env, matches, &self.flags).await,
             "replica" => replica::run(env, matches, &self.flags).await,
             _ => master::run(env, matches, &self.flags).await,
         }
