@@ -86,7 +86,15 @@ fn invalid_flags_are_reported_before_the_start() {
         "{stderr}"
     );
 
-    let cases: [(&[&str], &str); 6] = [
+    let policy = dir.path().join("policy.toml");
+    std::fs::write(&policy, "no policy").unwrap();
+    let policy = format!("--authz-policy-file={}", policy.display());
+    let data = dir.path().join("data");
+    let up = ["up", "--free-ports", "--dir", data.to_str().unwrap()];
+    let cases: [(&[&str], &str); 9] = [
+        (&[&up[..], &[&policy]].concat(), "policy.toml"),
+        (&[&up[..], &["--authz-policy-file=/nonexistent"]].concat(), "authz_policy_file: read /nonexistent"),
+        (&[&up[..], &["--fs-wal-dir-reserved-bytes=lots"]].concat(), "fs_wal_dir_reserved_bytes"),
         (&["master"], "name one with --fs-wal-dir"),
         (&["master", "--fs_wall_dir=/x"], "a similar argument exists: '--fs-wal-dir'"),
         (&["tserver", "--fs_wal_dir=/x", "--scanner_ttl_ms=soon"], "is not a whole number"),
@@ -99,6 +107,7 @@ fn invalid_flags_are_reported_before_the_start() {
         assert_eq!(code, 2, "{args:?}: {stderr}");
         assert!(stderr.contains(wanted), "{args:?}: {stderr}");
     }
+    assert!(!data.exists(), "nothing was started");
 }
 
 /// A flag for protection, a clock or a log file must not be accepted and ignored.

@@ -150,6 +150,7 @@ async fn up(
     report: &ReportState,
 ) -> Result<(), ExitError> {
     config.check().map_err(ExitError::usage)?;
+    config.check_flags(env).await.map_err(ExitError::usage)?;
     let mut cluster = Cluster::start(env, config).await.map_err(ExitError::start)?;
     print(&welcome(&cluster, config));
     report(ServiceState::Ready);

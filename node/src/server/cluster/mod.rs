@@ -53,6 +53,20 @@ impl ClusterConfig {
         )))
     }
 
+    /// Checks the flags of a server of each kind, as a server of its own does before it starts.
+    pub async fn check_flags(&self, env: &Env) -> Result<()> {
+        let (port, _) = crate::config::default_ports(ServerKind::Master);
+        for kind in [ServerKind::Master, ServerKind::TabletServer] {
+            let flags = settings(self, kind, 0)?;
+            if kind == ServerKind::TabletServer {
+                // The masters of free ports are not known yet.
+                flags.set("tserver_master_addrs", &SocketAddr::new(self.ip, port).to_string())?;
+            }
+            startup::check(env, kind, &Arc::new(flags)).await?;
+        }
+        Ok(())
+    }
+
     /// Returns the flags of one server of a cluster on Kudu's ports.
     #[cfg(test)]
     pub(crate) fn server_flags(&self, kind: ServerKind, at: usize) -> Result<Flags> {
