@@ -5,8 +5,10 @@
     reason = "the test observes the program from outside"
 )]
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
+use engine::ids::PeerId;
 use node::cli::{self, ExitError};
 use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
@@ -80,9 +82,16 @@ impl World {
 async fn a_server_is_decommissioned() {
     let mut world = World::new().await;
     world.until_healthy().await;
+    // The replicas of a table that is kept after its drop move too.
+    let create = ["table", "create", "kept", "--column", "k int32", "--replicas", "3"];
+    world.run(&create).await.expect("a new table");
+    world.run(&["table", "insert", "kept", "k=1"]).await.expect("a new row");
+    let kept = world.client.replicas("kept").await.expect("it exists").remove(0);
+    let kept_on: BTreeSet<PeerId> = kept.replicas.iter().map(|replica| replica.server).collect();
+    world.client.delete_table_later("kept", 3600).await.expect("it exists");
     let mut leaving = world.servers().await.remove(0);
     for server in world.servers().await {
-        if world.replicas_on(&server).await > 0 {
+        if kept_on.contains(&server.id) {
             leaving = server;
         }
     }
@@ -93,12 +102,14 @@ async fn a_server_is_decommissioned() {
     // It is in maintenance mode, so nothing returns to it.
     world.run(&["cluster", "rebalance"]).await.expect("all servers reply");
     assert_eq!(world.replicas_on(&leaving).await, 0);
+    world.run(&["table", "recall", "kept"]).await.expect("it is kept");
+    world.run(&["table", "insert", "kept", "k=2"]).await.expect("a majority runs");
     let next =
         world.servers().await.into_iter().find(|server| server.id != leaving.id).expect("four servers");
     let refused = world.run(&["cluster", "decommission", &next.id.to_string()]).await;
     insta::assert_snapshot!(
         refused.expect_err("two others remain").message.replace(&next.id.to_string(), "<id>"),
-        @"server <id>: table t wants 3 replicas (2 usable servers would be left); add a server"
+        @"server <id>: table kept wants 3 replicas (2 usable servers would be left); add a server"
     );
     world.run(&["cluster", "undrain", &id]).await.expect("the server runs");
     let alive = world.run(&["cluster", "remove-server", &id]).await.expect_err("it is alive");
@@ -136,7 +147,11 @@ async fn a_tablet_with_one_replica_keeps_its_server() {
     assert!(refused.message.contains("1 tablets have their only replica here"), "{refused}");
     world.run(&["cluster", "decommission", &server]).await.expect("three others remain");
     let tablet = world.client.replicas("one").await.expect("it exists").remove(0);
-    assert_ne!(tablet.replicas[0].server.to_string(), server);
+    let moved = tablet.replicas[0].server.to_string();
+    assert_ne!(moved, server);
+    world.client.delete_table_later("one", 3600).await.expect("it exists");
+    let refused = world.run(&["cluster", "drain", &moved]).await.expect_err("a recall would find it offline");
+    assert!(refused.message.contains("1 tablets have their only replica here"), "{refused}");
     world.cluster.shutdown().await;
 }
 

@@ -1,5 +1,6 @@
 //! Administration of servers: states, flags, quiescing, checks; and tables that were dropped but can be recalled.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -310,6 +311,16 @@ impl Client {
         let reply: ListTablesResponsePb =
             self.shared.masters.call("ListTables", &request, self.deadline(), &[]).await?;
         Ok(super::tables::table_infos(&reply))
+    }
+
+    /// Lists the tables that have replicas: all tables, and the dropped ones that are kept for recall.
+    pub async fn tables_with_replicas(&self) -> Result<Vec<TableInfo>> {
+        let mut tables = self.list_tables(None).await?;
+        // A table that is dropped between the two calls is in both lists.
+        let listed: BTreeSet<String> = tables.iter().map(|table| table.id.clone()).collect();
+        let kept = self.deleted_tables().await?;
+        tables.extend(kept.into_iter().filter(|table| !listed.contains(&table.id)));
+        Ok(tables)
     }
 
     /// Recalls a dropped table, under a new name if one is given.

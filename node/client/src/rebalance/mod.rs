@@ -5,7 +5,7 @@ mod placement;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
 use engine::ids::{PeerId, TabletId};
 use futures_util::future::join_all;
 
@@ -135,8 +135,9 @@ impl Client {
         Ok(moves.len())
     }
 
-    /// Returns the placement of the replicas of these tables (empty: all tables) on the usable servers.
-    pub async fn layout(&self, tables: &[String]) -> Result<Placement> {
+    /// Returns the placement of the replicas of these tables (empty: all tables, and those that are kept after a drop)
+    /// on the usable servers.
+    pub async fn layout(&self, names: &[String]) -> Result<Placement> {
         let servers: Vec<ServerLoad> = self
             .usable_servers()
             .await?
@@ -145,11 +146,16 @@ impl Client {
             .map(|server| ServerLoad { id: server.id, location: server.location.unwrap_or_default() })
             .collect();
         let mut tablets = Vec::new();
-        for table in self.list_tables(None).await? {
-            if !tables.is_empty() && !tables.contains(&table.name) {
+        for table in self.tables_with_replicas().await? {
+            if !names.is_empty() && !names.contains(&table.name) {
                 continue;
             }
-            for tablet in self.replicas(&table.name).await? {
+            let found = match self.replicas(&table.name).await {
+                // A table that was removed since it was listed has no replicas.
+                Err(error) if error.kind == ErrorKind::NotFound => continue,
+                found => found?,
+            };
+            for tablet in found {
                 tablets.push(TabletVoters {
                     id: tablet.id,
                     table: table.name.clone(),

@@ -430,6 +430,7 @@ mod tests {
             masters: vec![(master, status(9))],
             servers: (1..=3).map(server).collect(),
             tables: vec![ObservedTable { name: "t".to_string(), wanted: 3, tablets: vec![tablet] }],
+            kept: Vec::new(),
         }
     }
 

@@ -62,7 +62,7 @@ pub(super) async fn drain(env: &Env, client: &Client, matches: &ArgMatches) -> R
 
 /// Returns the tablets that would have no majority without the server, with their number of voters.
 fn dependents(seen: &Observation, server: PeerId) -> Vec<(TabletId, usize)> {
-    let tablets = seen.tables.iter().flat_map(|table| &table.tablets);
+    let tablets = seen.tables.iter().chain(&seen.kept).flat_map(|table| &table.tablets);
     let needs = |tablet: &nyala_client::replica_admin::TabletReplicas| {
         let voters: Vec<PeerId> =
             tablet.replicas.iter().filter(|replica| replica.voter).map(|replica| replica.server).collect();
@@ -130,7 +130,7 @@ async fn check_replies(client: &Client, server: &ServerInfo) -> Result<()> {
 async fn check_enough(client: &Client, server: &ServerInfo) -> Result<()> {
     let (usable, _) = client.usable_servers().await?;
     let left = usable.iter().filter(|other| other.id != server.id).count();
-    for table in client.list_tables(None).await? {
+    for table in client.tables_with_replicas().await? {
         let wanted = table.replicas.unwrap_or_default().max(0) as usize;
         if wanted > left {
             return Err(Error::invalid(format!(

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use engine::error::Result;
+use engine::error::{ErrorKind, Result};
 use engine::ids::{PeerId, TabletId};
 use futures_util::future::join_all;
-use nyala_client::Client;
 use nyala_client::cluster_admin::{LocalReplica, MasterInfo, QuiescingStatus, RaftState, ServerStatus};
 use nyala_client::replica_admin::{ServerInfo, TabletReplicas};
+use nyala_client::{Client, TableInfo};
 
 /// A tablet server and its answers.
 pub(super) struct ObservedServer {
@@ -42,6 +42,8 @@ pub(super) struct Observation {
     pub masters: Vec<(MasterInfo, Result<ServerStatus, String>)>,
     pub servers: Vec<ObservedServer>,
     pub tables: Vec<ObservedTable>,
+    /// Dropped tables that are kept for recall.
+    pub kept: Vec<ObservedTable>,
 }
 
 pub(super) fn address(server: &ServerInfo) -> String {
@@ -59,7 +61,8 @@ pub(super) async fn observe(client: &Client) -> Result<Observation> {
     Ok(Observation {
         masters: masters.into_iter().zip(replies).collect(),
         servers: join_all(client.servers().await?.into_iter().map(|info| observe_server(client, info))).await,
-        tables: observe_tables(client).await?,
+        tables: observe_tables(client, client.list_tables(None).await?).await?,
+        kept: observe_tables(client, client.deleted_tables().await?).await?,
     })
 }
 
@@ -84,11 +87,15 @@ pub(super) async fn observe_server(client: &Client, info: ServerInfo) -> Observe
     server
 }
 
-async fn observe_tables(client: &Client) -> Result<Vec<ObservedTable>> {
+async fn observe_tables(client: &Client, listed: Vec<TableInfo>) -> Result<Vec<ObservedTable>> {
     let mut tables = Vec::new();
-    for table in client.list_tables(None).await? {
+    for table in listed {
         let wanted = table.replicas.unwrap_or_default().max(0) as usize;
-        let tablets = client.replicas(&table.name).await?;
+        let tablets = match client.replicas(&table.name).await {
+            // A table that was removed since it was listed has no replicas.
+            Err(error) if error.kind == ErrorKind::NotFound => continue,
+            found => found?,
+        };
         tables.push(ObservedTable { name: table.name, wanted, tablets });
     }
     Ok(tables)
