@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::ids::Uuid;
+use engine::time::{ClockReading, Instant};
 use node::dirs::ServerKind;
 use node::server::flags::Flags;
 use node::server::health::{CheckResult, HealthCheck};
 use node::server::pages::startup_progress::StartupStep;
 use node::server::{ServerContext, ServerHealth, web};
-use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::env::{BoxFuture, Clock, Env};
 use nyala_common::metrics::{MetricSnapshot, table};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -171,4 +172,50 @@ async fn half_sent_requests_starve_nobody() {
     let mut rest = String::new();
     let closed = env.timeout(Duration::from_secs(20), half_sent[0].read_to_string(&mut rest)).await;
     assert!(closed.is_some(), "the oldest was dropped");
+}
+
+/// A clock that stands: no wait ends, so that nothing is closed for its age.
+struct StoppedClock(ClockReading);
+
+impl Clock for StoppedClock {
+    fn now(&self) -> ClockReading {
+        self.0
+    }
+
+    fn sleep_until(&self, _until: Instant) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Clients of many addresses that send their requests letter by letter, more than the port takes, do not keep the
+/// server from showing that it lives. The port's clock stands, so that slow clients are not dropped for their age.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_slow_clients_leave_the_signs_of_life_alone() {
+    let (env, common) = world();
+    common.status.set_health(ServerHealth::Healthy);
+    // Both ends of a connection are files of this process.
+    let files = env.memory.process().expect("Linux").open_files_max;
+    let clients = usize::try_from(files / 2).unwrap_or(usize::MAX).saturating_sub(100).min(1100);
+    assert!(clients >= 100, "the limit of open files is {files}");
+    let stopped = Env { clock: Arc::new(StoppedClock(env.now())), ..env.clone() };
+    let web = web::serve(&stopped, "127.0.0.1:0".parse().unwrap(), common).await.unwrap();
+    let mut slow = Vec::new();
+    for client in 0..clients {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        let from = std::net::Ipv4Addr::new(127, 0, 1, u8::try_from(client / 25).unwrap());
+        socket.bind((from, 0).into()).unwrap();
+        let mut stream = socket.connect(web.local_addr()).await.unwrap();
+        stream.write_all(b"G").await.unwrap();
+        slow.push(stream);
+    }
+    for letters in [b"ET", b" /", b"ta", b"bl"] {
+        for stream in &mut slow {
+            // The oldest have been dropped in favour of others.
+            let _ = stream.write_all(letters).await;
+        }
+        for path in ["/livez", "/healthz", "/metrics_prometheus"] {
+            let answered = env.timeout(Duration::from_secs(60), get(&env, &web, path)).await;
+            assert!(answered.expect("an answer").0.contains("200"), "{path}");
+        }
+    }
 }
