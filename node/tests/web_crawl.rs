@@ -145,6 +145,7 @@ const LINKED: &[&str] = &[
     "/maintenance-manager",
     "/masters",
     "/mem-trackers",
+    "/memz",
     "/metrics",
     "/rpcz",
     "/scans",
@@ -157,6 +158,7 @@ const LINKED: &[&str] = &[
     "/tablet-rowsetlayout-svg",
     "/tablet-servers",
     "/tablets",
+    "/threadz",
     "/transactions",
     "/varz",
 ];
@@ -194,6 +196,9 @@ async fn every_link_leads_to_a_page() {
     assert!(html.contains("\\u{202e}renwo&#60;/bdi&#62;") && !html.contains('\u{202e}'), "and its owner");
 
     let leader = cluster.masters().iter().find(|master| master.leads()).and_then(|master| master.web_addr());
+    let authority = get(&env, leader.expect("a leader"), "/ipki-ca-cert-pem").await;
+    assert!(authority.status == 200 && authority.body.starts_with("-----BEGIN CERTIFICATE-----\n"));
+    check_headers("/ipki-ca-cert-pem", &authority);
     for (path, status) in [
         ("/table", 400),
         ("/table?id=%22%3E", 400),

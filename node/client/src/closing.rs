@@ -84,4 +84,8 @@ impl Tasks for ClosingTasks {
     fn run_brief<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
         self.tasks.run_brief(work)
     }
+
+    fn workers(&self) -> Option<nyala_common::env::WorkerStats> {
+        self.tasks.workers()
+    }
 }

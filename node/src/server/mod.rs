@@ -49,6 +49,7 @@ use nyala_common::rpc::server::RpcHandle;
 use nyala_common::security::ServerSecurity;
 use nyala_proto::kudu::server::ServerStatusPb;
 use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
+use pages::process_pages;
 use pages::registry::PageRegistry;
 use pages::startup_progress::StartupProgress;
 use security::ServerIdentity;
@@ -118,6 +119,7 @@ impl ServerContext {
             audit: None,
         };
         context.register_own(env);
+        process_pages::register(&context.pages, env, &context.memory);
         context
     }
 }

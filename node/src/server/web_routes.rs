@@ -168,7 +168,8 @@ async fn content(
     options: &PageOptions,
 ) -> Result<PageBody, PageError> {
     Ok(match path {
-        "/" => overview::overview(common, now).await.into(),
+        // Kudu's page of links to pages; here the overview has them.
+        "/" | "/dashboards" => overview::overview(common, now).await.into(),
         "/startup" => return startup(web, now, options),
         "/varz" => common_pages::settings(&common.flags).into(),
         "/config" => common_pages::security(common).into(),
@@ -202,6 +203,7 @@ fn page(
     let page: Box<WebPage> = match content {
         Ok(PageBody::Page(page)) => page,
         Ok(PageBody::Json(value)) => return answer(StatusCode::OK, JSON, json::encode(&value)),
+        Ok(PageBody::File(kind, bytes)) => return answer(StatusCode::OK, kind, bytes),
         Err(error) => {
             let status = match error.kind {
                 PageErrorKind::BadRequest => StatusCode::BAD_REQUEST,

@@ -32,7 +32,7 @@ use engine::observer::ObserverHandle;
 use engine::time::{ClockReading, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-pub use process_stats::ProcessStats;
+pub use process_stats::{ProcessStats, ThreadStats, WorkerStats};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -120,6 +120,10 @@ pub trait Tasks: Send + Sync {
     fn run_brief<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
         self.run(work)
     }
+    /// Returns the work of the threads that run tasks; `None` if there are no such threads.
+    fn workers(&self) -> Option<WorkerStats> {
+        None
+    }
 }
 
 /// Memory limit of this node, in bytes. It may shrink while the node runs.
@@ -129,6 +133,11 @@ pub trait MemoryBudget: Send + Sync {
     /// Returns what the operating system counts for this process; `None` if there is none.
     fn process(&self) -> Option<ProcessStats> {
         None
+    }
+
+    /// Returns the threads of this process; none if there is no process.
+    fn threads(&self) -> Vec<ThreadStats> {
+        Vec::new()
     }
 }
 

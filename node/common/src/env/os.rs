@@ -25,7 +25,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use super::blocking_disk::BlockingDisk;
 use super::{
     BoxFuture, Clock, ClockSync, Disks, Env, Listener, MemoryBudget, Net, ProcessStats, Rng, Stream,
-    TaskHandle, Tasks,
+    TaskHandle, Tasks, ThreadStats, WorkerStats,
 };
 
 /// Source of the wall clock's maximum error.
@@ -308,6 +308,16 @@ impl Tasks for OsTasks {
         work();
         Box::pin(std::future::ready(()))
     }
+
+    fn workers(&self) -> Option<WorkerStats> {
+        let metrics = Handle::try_current().ok()?.metrics();
+        let busy = (0..metrics.num_workers()).map(|worker| metrics.worker_total_busy_duration(worker));
+        Some(WorkerStats {
+            busy: busy.collect(),
+            tasks: metrics.num_alive_tasks() as u64,
+            queued: metrics.global_queue_depth() as u64,
+        })
+    }
 }
 
 struct OsMemory {
@@ -328,6 +338,16 @@ impl MemoryBudget for OsMemory {
             &read("limits").ok()?,
             open_files,
         ))
+    }
+
+    fn threads(&self) -> Vec<ThreadStats> {
+        let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
+        // A thread that ends in the meantime has no text.
+        let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).ok();
+        let mut threads: Vec<ThreadStats> =
+            tasks.flatten().filter_map(stat).filter_map(|text| ThreadStats::parse(&text)).collect();
+        threads.sort_by_key(|thread| thread.id);
+        threads
     }
 }
 

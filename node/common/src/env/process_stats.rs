@@ -1,4 +1,6 @@
-//! What the operating system counts for a process.
+//! What the operating system and the executor count for a process.
+
+use std::time::Duration;
 
 /// Counts of a process since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,6 +14,47 @@ pub struct ProcessStats {
     pub involuntary_switches: u64,
     pub open_files: u64,
     pub open_files_max: u64,
+}
+
+/// A thread of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadStats {
+    pub id: u64,
+    pub name: String,
+    /// State as the kernel names it: `R` running, `S` sleeping, `D` waiting for a device.
+    pub state: char,
+    /// CPU time in milliseconds.
+    pub user_ms: u64,
+    pub system_ms: u64,
+}
+
+/// Work of the threads that run this process' tasks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WorkerStats {
+    /// Time that each worker has spent in tasks since the start.
+    pub busy: Vec<Duration>,
+    /// Tasks that have not ended.
+    pub tasks: u64,
+    /// Tasks that are ready, and that no worker has taken.
+    pub queued: u64,
+}
+
+impl ThreadStats {
+    /// Parses the text of `/proc/self/task/ID/stat`.
+    pub fn parse(stat: &str) -> Option<ThreadStats> {
+        let (id, rest) = stat.split_once(" (")?;
+        // The name of a thread may contain parentheses and spaces.
+        let (name, rest) = rest.rsplit_once(") ")?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(ThreadStats {
+            id: id.parse().ok()?,
+            name: name.to_owned(),
+            state: fields.first()?.chars().next()?,
+            user_ms: ticks(11)? * 1000 / TICKS_PER_SECOND,
+            system_ms: ticks(12)? * 1000 / TICKS_PER_SECOND,
+        })
+    }
 }
 
 /// Clock ticks a second in `/proc`; Linux has this value on every architecture that is supported here.
@@ -65,5 +108,9 @@ mod tests {
         };
         assert_eq!(ProcessStats::parse(stat, status, limits, 9), expected);
         assert_eq!(ProcessStats::parse("", "", "", 0), ProcessStats::default());
+        let thread =
+            ThreadStats { id: 7, name: "a) b".to_owned(), state: 'S', user_ms: 2500, system_ms: 310 };
+        assert_eq!(ThreadStats::parse(stat), Some(thread));
+        assert_eq!(ThreadStats::parse("7 (cut"), None);
     }
 }

@@ -24,6 +24,7 @@ use crate::server::pages::registry::{
     OverviewPart, PageBody, PageError, PageErrorKind, PageRegistry, PageResult, required_id,
 };
 use nyala_common::env::BoxFuture;
+use nyala_common::security::tls::certificate_pem;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::ListMastersResponsePb;
 
@@ -31,13 +32,16 @@ type PageFn = fn(Arc<MasterService>, PageOptions) -> BoxFuture<'static, PageResu
 
 /// Registers the pages of a master.
 pub(super) fn register(common: &ServerContext, service: &Arc<MasterService>) {
-    let pages: [(&'static str, Option<&'static str>, PageFn); 7] = [
+    let pages: [(&'static str, Option<&'static str>, PageFn); 10] = [
         ("/check", Some("Check"), |service, _| Box::pin(check(service))),
         ("/tables", Some("Tables"), |service, _| Box::pin(all_tables(service))),
         ("/tablet-servers", Some("Tablet servers"), |service, _| Box::pin(tablet_servers(service))),
         ("/masters", Some("Masters"), |service, _| Box::pin(masters(service))),
         ("/table", None, |service, options| Box::pin(one_table(service, options))),
         ("/dump-entities", None, |service, _| Box::pin(dump_entities(service))),
+        ("/ipki-ca-cert", None, |service, _| Box::pin(authority_pem(service))),
+        ("/ipki-ca-cert-pem", None, |service, _| Box::pin(authority_pem(service))),
+        ("/ipki-ca-cert-der", None, |service, _| Box::pin(authority_der(service))),
         ("/prometheus-sd", None, |service, _| Box::pin(scrape_targets(service))),
     ];
     for (path, name, page) in pages {
@@ -149,6 +153,22 @@ async fn scrape_targets(service: Arc<MasterService>) -> PageResult {
             .await
         }
     }
+}
+
+/// Returns the certificate of the CA by which clients verify this cluster's servers.
+fn authority(service: &MasterService) -> Result<Vec<u8>, PageError> {
+    let missing = "this master has no CA: TLS is off, or the master has not yet read the catalog";
+    // The last one is the newest.
+    let trusted = service.identity.trusted().pop();
+    trusted.ok_or_else(|| PageError::new(PageErrorKind::NotReady, missing))
+}
+
+async fn authority_pem(service: Arc<MasterService>) -> PageResult {
+    Ok(PageBody::File("application/x-pem-file", certificate_pem(&authority(&service)?).into_bytes()))
+}
+
+async fn authority_der(service: Arc<MasterService>) -> PageResult {
+    Ok(PageBody::File("application/pkix-cert", authority(&service)?))
 }
 
 /// Returns the master's part of the overview: the cluster, as far as this master knows it.

@@ -15,6 +15,8 @@ pub enum PageBody {
     Page(Box<WebPage>),
     /// An object that programs read, in a form of its own.
     Json(serde_json::Value),
+    /// A file of this content type.
+    File(&'static str, Vec<u8>),
 }
 
 impl From<WebPage> for PageBody {

@@ -1,5 +1,7 @@
 //! Certificates and keys in PEM files: a certificate of the operator's own CA, and CAs that a client trusts.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use engine::error::{Error, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -44,6 +46,23 @@ fn read(env: &Env, path: &str) -> Result<Vec<u8>> {
     env.disks.read_file(path).map_err(|error| Error::io(format_args!("read {path}"), &error))
 }
 
+/// Letters of a line in a PEM text.
+const PEM_LINE: usize = 64;
+
+/// Returns a DER certificate as a PEM text.
+pub fn certificate_pem(der: &[u8]) -> String {
+    let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    let encoded = BASE64_STANDARD.encode(der);
+    let mut rest = encoded.as_str();
+    while !rest.is_empty() {
+        let (line, more) = rest.split_at(rest.len().min(PEM_LINE));
+        text.push_str(line);
+        text.push('\n');
+        rest = more;
+    }
+    text + "-----END CERTIFICATE-----\n"
+}
+
 /// Returns the DER certificates of a PEM text, at least one. `subject` names the source in errors.
 pub fn certificates_from_pem(pem: &[u8], subject: &str) -> Result<Vec<Vec<u8>>> {
     let certificates: Result<Vec<Vec<u8>>, _> =
@@ -54,5 +73,20 @@ pub fn certificates_from_pem(pem: &[u8], subject: &str) -> Result<Vec<Vec<u8>>> 
         }
         Ok(certificates) => Ok(certificates),
         Err(error) => Err(Error::invalid(format!("{subject}: not a list of PEM certificates ({error})"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_in_pem_form_is_read_back() {
+        for length in [1, 47, 48, 49, 500] {
+            let der: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let text = certificate_pem(&der);
+            assert!(text.lines().all(|line| line.len() <= PEM_LINE), "{text}");
+            assert_eq!(certificates_from_pem(text.as_bytes(), "test").unwrap(), [der]);
+        }
     }
 }

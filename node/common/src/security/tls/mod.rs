@@ -29,7 +29,7 @@ mod settings;
 mod stream;
 
 pub use credentials::TlsCredentials;
-pub use files::{ExternalPki, certificates_from_pem};
+pub use files::{ExternalPki, certificate_pem, certificates_from_pem};
 pub use identity::{CertificateOrigin, OwnCertificate, PrivateKey, draw_key, draw_serial};
 pub use port::TlsPort;
 pub use session::{TlsFlight, TlsSession};
