@@ -15,7 +15,7 @@ use engine::ids::{OpId, PeerId, TabletId, Term, Uuid};
 use engine::raft::interface::{UpdateErrorKind, UpdateRequest, UpdateResponse, VoteRequest};
 use engine::raft::{
     ConfigChange, ConfigChangePart, ConsensusMeta, MemberKind, Peer, RaftConfig, RaftEvent, RaftMessage,
-    RaftOptions, RaftReply, kind,
+    RaftOptions, RaftReply, ReplicationBacklog, kind,
 };
 use engine::time::{ClockReading, Instant, Timestamp, WallTime};
 use engine::wal::ReplicateEntry;
@@ -115,6 +115,7 @@ impl World {
             "crash" => named.iter().for_each(|at| self.crash(*at)),
             "start" => named.iter().for_each(|at| self.start(*at, false)),
             "status" => self.status(),
+            "backlog" => self.backlog(first.unwrap()),
             "due" => self.due(first.unwrap()),
             "change" => {
                 self.change(first.unwrap(), &text("how").unwrap(), &text("who").unwrap(), text("cas"))
@@ -398,6 +399,11 @@ impl World {
         // Other transcripts show the steps in between.
         self.text.clear();
         self.status();
+    }
+
+    fn backlog(&mut self, at: PeerId) {
+        let ReplicationBacklog { uncommitted, committed } = self.nodes[&at].raft().unwrap().backlog();
+        writeln!(self.text, "uncommitted={uncommitted} committed={committed}").unwrap();
     }
 
     fn status(&mut self) {

@@ -324,6 +324,15 @@ pub struct RaftStatus {
     pub transferring: bool,
 }
 
+/// Operations that some member of a leader's group lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplicationBacklog {
+    /// Operations that are not committed.
+    pub uncommitted: u64,
+    /// Operations that are committed, and that the slowest member is not known to have.
+    pub committed: u64,
+}
+
 impl RaftStatus {
     /// The configuration in force: the pending one if there is one.
     pub fn active_config(&self) -> &RaftConfig {

@@ -56,8 +56,8 @@ pub use config::{ConfigChange, ConfigChangePart, MemberKind, Peer, RaftConfig};
 pub use consensus_meta::ConsensusMeta;
 pub use hibernation::Hibernation;
 pub use interface::{
-    LogChange, LogReadRequest, PeerHealth, RaftEffects, RaftEvent, RaftMessage, RaftReply, RaftStatus, Role,
-    TimestampSource, kind,
+    LogChange, LogReadRequest, PeerHealth, RaftEffects, RaftEvent, RaftMessage, RaftReply, RaftStatus,
+    ReplicationBacklog, Role, TimestampSource, kind,
 };
 pub use timing::RaftOptions;
 pub use vote::{VoteDecision, decide_vote};

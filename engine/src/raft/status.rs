@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Raft, RaftStatus, Role, RoleState};
+use super::{Raft, RaftStatus, ReplicationBacklog, Role, RoleState};
 use crate::time::ClockReading;
 
 impl Raft {
@@ -35,6 +35,16 @@ impl Raft {
             peers,
             is_quorum_active: self.is_quorum_active(now.mono),
             transferring,
+        }
+    }
+
+    /// Returns what a leader's members lack; nothing if this replica does not lead.
+    pub fn backlog(&self) -> ReplicationBacklog {
+        let RoleState::Leader(leader) = &self.state else { return ReplicationBacklog::default() };
+        let committed = self.committed.index;
+        ReplicationBacklog {
+            uncommitted: self.log.last().index.saturating_sub(committed),
+            committed: committed - leader.all_replicated_index(committed),
         }
     }
 }

@@ -171,6 +171,11 @@ impl Replica {
         self.raft.status(now)
     }
 
+    /// Returns what the members of a group that this replica leads lack.
+    pub fn backlog(&self) -> raft::ReplicationBacklog {
+        self.raft.backlog()
+    }
+
     /// Time at which a [`raft::RaftEvent::Tick`] is due.
     pub fn deadline(&self) -> Instant {
         match self.failed {

@@ -172,6 +172,11 @@ impl Mvcc {
         self.lock().in_flight.front().copied()
     }
 
+    /// Returns the number of operations in flight.
+    pub fn in_flight(&self) -> usize {
+        self.lock().in_flight.len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -254,6 +259,7 @@ mod tests {
         mvcc.aborted(Timestamp(6));
         mvcc.aborted(Timestamp(8));
         assert_eq!((mvcc.earliest_in_flight(), mvcc.newest()), (Some(Timestamp(5)), Timestamp(7)));
+        assert_eq!(mvcc.in_flight(), 2);
         mvcc.applied(Timestamp(5));
         assert_eq!(mvcc.earliest_in_flight(), Some(Timestamp(7)));
         mvcc.set_leadership(Some(LeadershipState { term: 2, caught_up: false }));

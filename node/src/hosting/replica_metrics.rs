@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engine::raft::ReplicationBacklog;
 use engine::replica::JobKind;
 use nyala_common::metrics::{Entity, Histogram, table};
 
@@ -20,6 +21,8 @@ pub struct ReplicaMetrics {
     merge_deltas: JobMetrics,
     scans_started: AtomicU64,
     rows_returned: AtomicU64,
+    uncommitted: AtomicU64,
+    committed_lag: AtomicU64,
 }
 
 /// Running jobs of a kind and their times.
@@ -65,8 +68,23 @@ impl ReplicaMetrics {
         self.rows_returned.fetch_add(rows as u64, Ordering::Relaxed);
     }
 
+    /// Sets what the members of the replica's group lack.
+    pub fn set_backlog(&self, backlog: ReplicationBacklog) {
+        self.uncommitted.store(backlog.uncommitted, Ordering::Relaxed);
+        self.committed_lag.store(backlog.committed, Ordering::Relaxed);
+    }
+
+    fn collect_backlog(&self, tablet: &mut Entity) {
+        let (uncommitted, committed) =
+            (self.uncommitted.load(Ordering::Relaxed), self.committed_lag.load(Ordering::Relaxed));
+        tablet.gauge(&table::IN_PROGRESS_OPS, uncommitted);
+        tablet.gauge(&table::MAJORITY_DONE_OPS, committed);
+        tablet.gauge(&table::RAFT_REPLICA_LAG, uncommitted + committed);
+    }
+
     /// Adds the samples of the log, the jobs and the scans to a tablet's entity.
     pub fn collect(&self, tablet: &mut Entity) {
+        self.collect_backlog(tablet);
         tablet.histogram(&table::LOG_APPEND_LATENCY, &self.log_append);
         tablet.histogram(&table::LOG_SYNC_LATENCY, &self.log_sync);
         tablet.histogram(&table::LOG_GROUP_COMMIT_LATENCY, &self.log_group);

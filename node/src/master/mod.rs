@@ -143,7 +143,7 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     env.observer = env.observer.of(dirs.uuid);
     config.tablet.observer = env.observer.clone();
     let mut common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());
-    common.startup = startup.clone();
+    common.set_startup(&env, startup.clone());
     common.audit = AuditLog::open(&env, dirs.uuid, &common.flags, &common.checks).await?;
     config.tablet.memory = MemoryHandle::of(&common.memory.child("tablets"));
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;

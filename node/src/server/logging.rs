@@ -28,17 +28,35 @@ type FilterHandle = reload::Handle<EnvFilter, Registry>;
 /// Bytes of log lines that are kept in memory.
 const RECENT_BYTES_MAX: usize = 1 << 20;
 
+/// Numbers of lines since the start of the process, by level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LineCounts {
+    pub errors: u64,
+    pub warnings: u64,
+    pub infos: u64,
+}
+
+const NO_LINES: LineCounts = LineCounts { errors: 0, warnings: 0, infos: 0 };
+
 /// The latest lines of the process, oldest first.
-static RECENT: Mutex<RecentLog> = Mutex::new(RecentLog { lines: VecDeque::new(), bytes: 0 });
+static RECENT: Mutex<RecentLog> =
+    Mutex::new(RecentLog { lines: VecDeque::new(), bytes: 0, counts: NO_LINES });
 
 /// Lines with their levels, up to [`RECENT_BYTES_MAX`].
 struct RecentLog {
     lines: VecDeque<(Level, String)>,
     bytes: usize,
+    counts: LineCounts,
 }
 
 impl RecentLog {
     fn push(&mut self, level: Level, line: String) {
+        match level {
+            Level::ERROR => self.counts.errors += 1,
+            Level::WARN => self.counts.warnings += 1,
+            Level::INFO => self.counts.infos += 1,
+            _ => {}
+        }
         self.bytes += line.len();
         self.lines.push_back((level, line));
         while self.bytes > RECENT_BYTES_MAX
@@ -51,6 +69,11 @@ impl RecentLog {
 
 fn recent_log() -> MutexGuard<'static, RecentLog> {
     RECENT.lock()
+}
+
+/// Returns the numbers of lines that the process has logged.
+pub fn line_counts() -> LineCounts {
+    recent_log().counts
 }
 
 /// Returns the latest lines of at least this level that contain `wanted`, without regard to case, oldest first.
@@ -141,11 +164,12 @@ mod tests {
 
     #[test]
     fn the_latest_lines_are_kept_and_selected() {
-        let mut log = RecentLog { lines: VecDeque::new(), bytes: 0 };
+        let mut log = RecentLog { lines: VecDeque::new(), bytes: 0, counts: NO_LINES };
         log.push(Level::INFO, "a".repeat(RECENT_BYTES_MAX));
         log.push(Level::WARN, "b".to_owned());
         assert_eq!(log.lines, [(Level::WARN, "b".to_owned())]);
         assert_eq!(log.bytes, 1);
+        assert_eq!(log.counts, LineCounts { errors: 0, warnings: 1, infos: 1 });
         let mut line = RecentLines.make_writer();
         line.write_all(b"the latest LINE of this test\n").unwrap();
         drop(line);

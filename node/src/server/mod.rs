@@ -18,6 +18,7 @@ pub mod health;
 mod host_port;
 pub mod logging;
 pub mod pages;
+mod process_metrics;
 pub mod security;
 pub mod startup;
 pub mod web;
@@ -43,8 +44,8 @@ use flags::Flags;
 use health::{CheckResult, HealthBoard, HealthCheck};
 use host_port::join_host_port;
 pub use host_port::split_host_port;
-use nyala_common::env::{Env, Listener, ProcessStats};
-use nyala_common::metrics::{Entity, MetricRegistry, MetricSnapshot, MetricValue, table};
+use nyala_common::env::{Env, Listener};
+use nyala_common::metrics::{MetricRegistry, MetricSnapshot, MetricValue, table};
 use nyala_common::rpc::server::RpcHandle;
 use nyala_common::security::ServerSecurity;
 use nyala_proto::kudu::server::ServerStatusPb;
@@ -120,6 +121,7 @@ impl ServerContext {
         };
         context.register_own(env);
         process_pages::register(&context.pages, env, &context.memory);
+        process_metrics::register(&context.metrics, env);
         context
     }
 }
@@ -129,6 +131,18 @@ impl ServerContext {
     pub(crate) fn secured(&self, identity: &ServerIdentity) -> ServerSecurity {
         let audit = self.audit.clone().map(|log| log as _);
         ServerSecurity { audit, ..identity.server() }
+    }
+
+    /// Takes the progress of the start that this server has begun, and registers its metrics.
+    pub(crate) fn set_startup(&mut self, env: &Env, startup: Arc<StartupProgress>) {
+        self.startup = startup.clone();
+        let time = env.clock.clone();
+        self.metrics.register(move |out: &mut MetricSnapshot| {
+            let starting = startup.summary(time.now().mono);
+            out.server.gauge(&table::STARTUP_PROGRESS_STEPS_REMAINING, starting.steps_left);
+            let millis = u64::try_from(starting.time.as_millis()).unwrap_or(u64::MAX);
+            out.server.gauge(&table::STARTUP_PROGRESS_TIME_ELAPSED, millis);
+        });
     }
 
     /// Registers the metrics of identity, time and memory.
@@ -143,10 +157,11 @@ impl ServerContext {
             let uptime = now.mono.since(started).as_micros();
             server.gauge(&table::UPTIME, u64::try_from(uptime).unwrap_or(u64::MAX));
             server.gauge(&table::HYBRID_CLOCK_ERROR, now.wall.error_micros);
+            let lines = logging::line_counts();
+            server.counter(&table::GLOG_ERROR_MESSAGES, lines.errors);
+            server.counter(&table::GLOG_WARNING_MESSAGES, lines.warnings);
+            server.counter(&table::GLOG_INFO_MESSAGES, lines.infos);
             server.gauge(&table::CLOCK_TRUSTED, u64::from(clock.fault().is_none()));
-            if let Some(process) = env.memory.process() {
-                collect_process(process, server);
-            }
             server.gauge(&table::MEMORY_USAGE, usage.bytes);
             if let Some(limit) = usage.limit {
                 server.gauge(&table::MEMORY_LIMIT, limit);
@@ -162,21 +177,9 @@ impl ServerContext {
     }
 }
 
-/// Adds what the operating system counts for the process.
-fn collect_process(process: ProcessStats, server: &mut Entity) {
-    server.gauge(&table::CPU_UTIME, process.user_ms);
-    server.gauge(&table::CPU_STIME, process.system_ms);
-    server.gauge(&table::THREADS_RUNNING, process.threads);
-    server.gauge(&table::VOLUNTARY_CONTEXT_SWITCHES, process.voluntary_switches);
-    server.gauge(&table::INVOLUNTARY_CONTEXT_SWITCHES, process.involuntary_switches);
-    server.gauge(&table::PROCESS_RESIDENT_MEMORY, process.resident_bytes);
-    server.gauge(&table::PROCESS_OPEN_FDS, process.open_files);
-    server.gauge(&table::PROCESS_MAX_FDS, process.open_files_max);
-}
-
 /// Registers the metrics of the RPC layer.
 pub fn watch_rpc(metrics: &MetricRegistry, rpc: &RpcHandle) {
-    let (counters, latencies) = (rpc.counters(), rpc.latencies());
+    let (counters, latencies, queued) = (rpc.counters(), rpc.latencies(), rpc.queued_calls());
     metrics.register(move |out: &mut MetricSnapshot| {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let server = &mut out.server;
@@ -188,6 +191,7 @@ pub fn watch_rpc(metrics: &MetricRegistry, rpc: &RpcHandle) {
         server.counter(&table::RPCS_TIMED_OUT_IN_QUEUE, read(&counters.calls_expired));
         server.counter(&table::RPC_CALLS_REPEATED, read(&counters.calls_repeated));
         server.counter(&table::RPC_CALLS_UNAUTHORIZED, read(&counters.calls_unauthorized));
+        server.gauge(&table::RPC_QUEUE_LENGTH, queued());
         server.gauge(&table::RPC_CONNECTIONS_OPEN, read(&counters.connections_open));
         server.histogram(&table::RPC_INCOMING_QUEUE_TIME, &latencies.queue_time);
         for (method, latency) in latencies.methods() {

@@ -32,6 +32,7 @@ fn collect_server(server: &TabletServer, out: &mut Entity) {
     out.gauge(&table::HYBRID_CLOCK_TIMESTAMP, server.clock.peek().micros());
     out.gauge(&table::ACTIVE_SCANNERS, server.scanners().len() as u64);
     out.counter(&table::SCANNERS_EXPIRED, server.metrics.scanners_expired());
+    out.histogram(&table::SCANNER_DURATION, &server.scan_log.durations());
     out.counter(&table::MEMORY_REJECTIONS, server.memory.refused());
 }
 
@@ -133,6 +134,7 @@ fn tablet_entity(entry: &TabletEntry, replica: &ReplicaHandle, now: Timestamp) -
     entity.gauge(&table::RAFT_TERM, replica.status().term);
     let lag = now.micros().saturating_sub(tablet.mvcc().safe_time(now).micros());
     entity.gauge(&table::SAFE_TIME_LAG, lag);
+    entity.gauge(&table::WRITE_TRANSACTIONS_INFLIGHT, tablet.mvcc().in_flight() as u64);
     replica.metrics().collect(&mut entity);
     entity
 }
@@ -159,6 +161,7 @@ fn collect_rows(totals: WriteTotals, entity: &mut Entity) {
     entity.counter(&table::INSERTIONS_FAILED_DUP_KEY, present);
     entity.counter(&table::INSERT_IGNORE_ERRORS, counts.insert_ignore_errors);
     entity.counter(&table::UPDATE_IGNORE_ERRORS, counts.update_ignore_errors);
+    entity.counter(&table::UPSERT_IGNORE_ERRORS, counts.upsert_ignore_errors);
     entity.counter(&table::DELETE_IGNORE_ERRORS, counts.delete_ignore_errors);
     entity.counter(&table::ROW_ERRORS, errors);
 }

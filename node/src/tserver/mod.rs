@@ -108,7 +108,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     env.observer = env.observer.of(dirs.uuid);
     config.tablet.observer = env.observer.clone();
     let mut common = ServerContext::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
-    common.startup = startup.clone();
+    common.set_startup(&env, startup.clone());
     common.audit = AuditLog::open(&env, dirs.uuid, &common.flags, &common.checks).await?;
     config.tablet.memory = MemoryPressure::of_tablets(&common.memory);
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;

@@ -10,6 +10,7 @@ use engine::schema::row_block::ProjectedColumn;
 use engine::tablet::scan::ScanSpec;
 use engine::time::Instant;
 use nyala_common::env::Clock;
+use nyala_common::metrics::Histogram;
 
 use crate::hosting::tablet_entry::TabletEntry;
 
@@ -83,6 +84,8 @@ struct ScanRecords {
     next: u64,
     open: BTreeMap<u64, ScanRecord>,
     ended: VecDeque<ScanRecord>,
+    /// Times of the scans that ended.
+    durations: Arc<Histogram>,
 }
 
 /// Scans of a server.
@@ -140,6 +143,11 @@ impl ScanLog {
 }
 
 impl ScanLog {
+    /// Returns the times of the scans that ended.
+    pub fn durations(&self) -> Arc<Histogram> {
+        lock(&self.records).durations.clone()
+    }
+
     /// Returns the number of open scans of each tablet that has some.
     pub fn open_by_tablet(&self) -> BTreeMap<TabletId, u64> {
         let mut counts = BTreeMap::new();
@@ -187,6 +195,7 @@ impl Drop for ScanLogEntry {
             record.state = ScanState::Closed;
         }
         record.ended = Some(now);
+        records.durations.record_micros(now.since(record.opened));
         records.ended.push_front(record);
         records.ended.truncate(ENDED_MAX);
     }

@@ -47,6 +47,8 @@ metrics! {
         "Retries answered with the reply of the first attempt.", own;
     RPC_CALLS_UNAUTHORIZED = Server Counter "rpc_calls_unauthorized" ["requests"] Warn
         "Calls refused by the access lists.", own;
+    RPC_QUEUE_LENGTH = Server Gauge "rpc_queue_length" ["requests"] Info
+        "Calls in the queues of the services.", own;
     RPC_CONNECTIONS_OPEN = Server Gauge "rpc_connections_open" ["connections"] Info
         "Open connections.", own;
     RPC_NEGOTIATIONS_FAILED = Server Counter "rpc_negotiations_failed" ["connections"] Warn
@@ -64,7 +66,15 @@ metrics! {
         "Hybrid time of the server.";
     HYBRID_CLOCK_ERROR = Server Gauge "hybrid_clock_error" ["microseconds"] Info
         "Bound of the clock's error; 2^64-1 if the clock cannot be read.";
-
+    STARTUP_PROGRESS_STEPS_REMAINING = Server Gauge "startup_progress_steps_remaining" ["units"] Warn
+        "Steps of the start that are not done.";
+    STARTUP_PROGRESS_TIME_ELAPSED = Server Gauge "startup_progress_time_elapsed" ["milliseconds"] Info
+        "Time of the start, so far or as a whole.";
+    GLOG_ERROR_MESSAGES = Server Counter "glog_error_messages" ["messages"] Warn "Errors in the log.";
+    GLOG_WARNING_MESSAGES = Server Counter "glog_warning_messages" ["messages"] Warn
+        "Warnings in the log.";
+    GLOG_INFO_MESSAGES = Server Counter "glog_info_messages" ["messages"] Debug
+        "Lines in the log of level info.";
     CLOCK_TRUSTED = Server Gauge "clock_trusted" ["units"] Info
         "1 if the clock is within its bound or not checked, else 0.", own;
     CPU_UTIME = Server Gauge "cpu_utime" ["milliseconds"] Info "CPU time of the process in user mode.";
@@ -74,6 +84,10 @@ metrics! {
         "Times that a thread of the process waited.";
     INVOLUNTARY_CONTEXT_SWITCHES = Server Gauge "involuntary_context_switches" ["context_switches"] Info
         "Times that a thread of the process was preempted.";
+    WORKERS = Server Gauge "workers" ["threads"] Info "Threads that run tasks.", own;
+    WORKERS_BUSY = Server Counter "workers_busy" ["microseconds"] Info
+        "Time that the threads that run tasks have spent in them, in total.", own;
+    TASKS = Server Gauge "tasks" ["tasks"] Info "Tasks that have not ended.", own;
     PROCESS_RESIDENT_MEMORY = Server Gauge "process_resident_memory" ["bytes"] Info
         "Resident memory of the process.", own;
     PROCESS_OPEN_FDS = Server Gauge "process_open_fds" ["units"] Info "Open files of the process.", own;
@@ -133,6 +147,8 @@ metrics! {
     ACTIVE_SCANNERS = Server Gauge "active_scanners" ["scanners"] Info "Open scanners.";
     SCANNERS_EXPIRED = Server Counter "scanners_expired" ["scanners"] Warn
         "Scanners closed because no call used them in time.";
+    SCANNER_DURATION = Server Histogram "scanner_duration" ["microseconds"] Info
+        "Time from the opening of a scanner to its end.";
     TABLET_COPY_BYTES_FETCHED = Server Counter "tablet_copy_bytes_fetched" ["bytes"] Debug
         "Bytes received by tablet copies.";
     TABLET_COPY_BYTES_SENT = Server Counter "tablet_copy_bytes_sent" ["bytes"] Debug
@@ -184,6 +200,8 @@ metrics! {
         "INSERT IGNORE operations of keys that were present.";
     UPDATE_IGNORE_ERRORS = Tablet Counter "update_ignore_errors" ["rows"] Debug
         "UPDATE IGNORE operations of absent keys.";
+    UPSERT_IGNORE_ERRORS = Tablet Counter "upsert_ignore_errors" ["rows"] Debug
+        "UPSERT IGNORE operations that would have changed an immutable cell.";
     DELETE_IGNORE_ERRORS = Tablet Counter "delete_ignore_errors" ["rows"] Debug
         "DELETE IGNORE operations of absent keys.";
     ROW_ERRORS = Tablet Counter "row_errors" ["rows"] Debug
@@ -227,6 +245,14 @@ metrics! {
 
     // Raft group of a tablet.
     RAFT_TERM = Tablet Gauge "raft_term" ["units"] Debug "Term of the replica.";
+    RAFT_REPLICA_LAG = Tablet Gauge "raft_replica_lag" ["operations"] Info
+        "Operations that the slowest member is not known to have; 0 on replicas that do not lead.", own;
+    IN_PROGRESS_OPS = Tablet Gauge "in_progress_ops" ["operations"] Debug
+        "Operations of a leader that are not committed.";
+    MAJORITY_DONE_OPS = Tablet Gauge "majority_done_ops" ["operations"] Debug
+        "Operations of a leader that are committed, and that the slowest member is not known to have.";
+    WRITE_TRANSACTIONS_INFLIGHT = Tablet Gauge "write_transactions_inflight" ["transactions"] Debug
+        "Writes that have a timestamp and are not applied.";
     SAFE_TIME_LAG = Tablet Gauge "safe_time_lag" ["microseconds"] Info
         "Time by which the replica's safe time is behind the clock.", own;
 

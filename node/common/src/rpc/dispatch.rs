@@ -207,6 +207,11 @@ impl QueuedService {
         self.queue.lock()
     }
 
+    /// Returns the number of queued calls.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue().waiting()
+    }
+
     /// Rejects all queued calls.
     pub(super) fn reject_queued(&self) {
         let waiting: Vec<QueuedCall> = self.queue().drain().collect();

@@ -95,6 +95,15 @@ impl RpcHandle {
         self.shared.results.clone()
     }
 
+    /// Returns a function that counts the calls in the queues of all services, and that keeps no service alive.
+    pub fn queued_calls(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
+        let shared = Arc::downgrade(&self.shared);
+        move || {
+            let Some(shared) = shared.upgrade() else { return 0 };
+            shared.services.values().map(|service| service.waiting() as u64).sum()
+        }
+    }
+
     pub fn latencies(&self) -> Arc<RpcLatencies> {
         self.shared.latencies.clone()
     }

@@ -484,6 +484,7 @@ impl ReplicaLoop {
             let now = self.shared.env.now();
             self.shared.set_status(self.replica.status(now));
         }
+        self.shared.metrics.set_backlog(self.replica.backlog());
         let progress = std::mem::take(&mut self.effects.progress) || !self.effects.done.is_empty();
         for done in self.effects.done.drain(..) {
             let Some((reply_sender, _)) = self.proposals.remove(&done.ticket) else { continue };

@@ -31,6 +31,14 @@ struct StepTimes {
     ended: Option<Instant>,
 }
 
+/// Progress of a start in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartupSummary {
+    pub steps_left: u64,
+    /// Time since the begin of the start, or of the whole start.
+    pub time: Duration,
+}
+
 /// Counts of tablets that are open and of all.
 type TabletCounts = Box<dyn Fn() -> (usize, usize) + Send + Sync>;
 
@@ -83,6 +91,17 @@ impl StartupProgress {
             (None, _, _) => 0,
         };
         (percent, time)
+    }
+
+    /// Returns the progress in numbers.
+    pub fn summary(&self, now: Instant) -> StartupSummary {
+        let steps = self.steps();
+        let left =
+            STEPS.iter().filter(|step| steps.get(step).is_none_or(|times| times.ended.is_none())).count();
+        let began = steps.values().map(|times| times.began).min();
+        let ended = steps.values().filter_map(|times| times.ended).max().filter(|_| left == 0);
+        let time = began.map_or(Duration::ZERO, |began| ended.unwrap_or(now).since(began));
+        StartupSummary { steps_left: left as u64, time }
     }
 
     /// Returns the object that Kudu's page `/startup` has without its template.
@@ -154,5 +173,23 @@ fn step_name(step: StartupStep, kind: ServerKind) -> &'static str {
         (StartupStep::StartTablets, ServerKind::Master) => "open the catalog",
         (StartupStep::StartTablets, ServerKind::TabletServer) => "open tablets",
         (StartupStep::StartRpc, _) => "serve calls",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_start_ends_with_its_last_step() {
+        let progress = StartupProgress::default();
+        let summary = |at: u64| progress.summary(Instant(at));
+        assert_eq!(summary(5), StartupSummary { steps_left: 4, time: Duration::ZERO });
+        progress.begin(StartupStep::Init, Instant(10));
+        assert_eq!(summary(30), StartupSummary { steps_left: 4, time: Duration::from_nanos(20) });
+        for (at, step) in (40..).zip(STEPS) {
+            progress.end(step, Instant(at));
+        }
+        assert_eq!(summary(90), StartupSummary { steps_left: 0, time: Duration::from_nanos(33) });
     }
 }
