@@ -82,4 +82,6 @@ impl MetricRegistry {
 }
 
 #[cfg(test)]
+mod kudu_names;
+#[cfg(test)]
 mod tests;
