@@ -11,13 +11,15 @@ pub(super) struct MergedEntity {
     pub kind: String,
     pub id: String,
     pub attributes: BTreeMap<&'static str, String>,
+    /// Attribute that merged entities had in common; its value is the id.
+    pub merged_by: Option<&'static str>,
     pub samples: Vec<Sample>,
 }
 
 impl From<Entity> for MergedEntity {
     fn from(entity: Entity) -> MergedEntity {
         let Entity { kind, id, attributes, samples } = entity;
-        MergedEntity { kind: kind.name().to_owned(), id, attributes, samples }
+        MergedEntity { kind: kind.name().to_owned(), id, attributes, merged_by: None, samples }
     }
 }
 
@@ -28,18 +30,19 @@ pub(super) fn merge(entities: Vec<Entity>, rules: &[MergeRule]) -> Vec<MergedEnt
     for entity in entities {
         let rule = rules.iter().find(|rule| rule.kind == entity.kind.name());
         let group =
-            rule.and_then(|rule| Some((rule, entity.attributes.get(rule.attribute.as_str())?.clone())));
-        let Some((rule, id)) = group else {
+            rule.and_then(|rule| Some((rule, entity.attributes.get_key_value(rule.attribute.as_str())?)));
+        let Some((rule, (attribute, id))) = group else {
             kept.push(entity.into());
             continue;
         };
-        let kind = rule.merged_kind.clone();
+        let (kind, attribute, id) = (rule.merged_kind.clone(), *attribute, id.clone());
         match merged.entry((kind.clone(), id.clone())) {
             std::collections::btree_map::Entry::Vacant(vacant) => {
                 vacant.insert(MergedEntity {
                     kind,
                     id,
                     attributes: BTreeMap::new(),
+                    merged_by: Some(attribute),
                     samples: entity.samples,
                 });
             }
@@ -110,6 +113,7 @@ mod tests {
         let merged = merge(entities, &[rule]);
         assert_eq!(merged.len(), 2);
         assert_eq!((merged[1].kind.as_str(), merged[1].id.as_str()), ("table", "orders"));
+        assert_eq!((merged[0].merged_by, merged[1].merged_by), (None, Some("table_name")));
         let values: Vec<&MetricValue> = merged[1].samples.iter().map(|sample| &sample.value).collect();
         assert_eq!(values, [&MetricValue::Integer(12), &MetricValue::Text("RUNNING, FAILED".into())]);
     }

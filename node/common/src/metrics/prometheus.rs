@@ -3,6 +3,8 @@
 //! - The server's metrics have the names of Kudu 1.18, `kudu_tserver_<name>` and `kudu_master_<name>`, or with
 //!   [`Naming::Labelled`] those of 1.19, as all others: `kudu_<name>` with the entity in labels.
 //! - Metrics that Kudu lacks are `nyala_<name>`, in base units with Prometheus' suffixes.
+//! - Merged entities have the attribute that they were merged by as a label too, so that a table has the same label
+//!   `table_name` whether its metrics are merged or a master's.
 //! - Distributions are summaries under Kudu's names, and histograms under nyala's.
 
 use std::collections::BTreeMap;
@@ -66,6 +68,7 @@ fn names(entity: &MergedEntity, naming: Naming) -> (String, Vec<(&'static str, S
     let mut labels = vec![("type", role.unwrap_or(&entity.kind).to_owned())];
     if role.is_none() {
         labels.push(("id", entity.id.clone()));
+        labels.extend(entity.merged_by.map(|attribute| (attribute, entity.id.clone())));
         labels.extend(entity.attributes.iter().map(|(name, value)| (*name, value.clone())));
         labels.retain(|(name, _)| *name != "partition");
     }
