@@ -10,6 +10,7 @@ use node::server::flags::Flags;
 use nyala_client::{Client, DataType};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const TABLE: &str = "\"><img src=x onerror=alert(1)>";
@@ -177,6 +178,34 @@ async fn cluster(env: &Env, dir: &tempfile::TempDir) -> Cluster {
     Cluster::start(env, &config).await.expect("free ports and a fresh directory")
 }
 
+/// Checks the objects of the REST catalog about a table of a key and a column, hashed into two buckets.
+async fn check_rest(env: &Env, leader: SocketAddr, table: &str) {
+    let read = async |path: &str| {
+        let answer = get(env, leader, path).await;
+        assert_eq!(
+            (answer.status, answer.headers["content-type"].as_str()),
+            (200, "application/json"),
+            "{path}"
+        );
+        serde_json::from_str::<serde_json::Value>(&answer.body).expect("JSON")
+    };
+    let tables = json!({ "tables": [{ "table_id": table, "table_name": TABLE }] });
+    assert_eq!(read("/api/v1/tables").await, tables);
+    assert_eq!(read("/api/v1/leader").await, json!({ "leader": format!("http://{leader}") }));
+    let shown = read(&format!("/api/v1/tables/{table}?id=x")).await;
+    assert_eq!((&shown["id"], &shown["owner"]), (&json!(table), &json!(OWNER)));
+    let [key, column] = &shown["schema"]["columns"].as_array().expect("a list")[..] else {
+        panic!("{shown}")
+    };
+    assert_eq!((&key["name"], &key["type"], &key["is_key"]), (&json!("id"), &json!("INT64"), &json!(true)));
+    assert_eq!((&column["name"], &column["is_nullable"]), (&json!(COLUMN), &json!(true)));
+    let hash = &shown["partition_schema"]["hash_schema"][0];
+    assert_eq!((&hash["columns"], &hash["num_buckets"]), (&json!([{ "id": key["id"] }]), &json!(2)));
+    let missing = get(env, leader, "/api/v1/tables/00000000000000000000000000000000").await;
+    let error = json!({ "error": "there is no table 00000000000000000000000000000000" });
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&missing.body).expect("JSON"), error);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_link_leads_to_a_page() {
     let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
@@ -184,7 +213,13 @@ async fn every_link_leads_to_a_page() {
     let mut cluster = cluster(&env, &dir).await;
     let client = Client::builder(cluster.master_addresses()).connect().await.expect("a leader");
     let table = client.new_table(TABLE).key("id", DataType::Int64).nullable(COLUMN, DataType::String);
-    table.owner(OWNER).comment("\u{1f9a8}".repeat(60)).hash(["id"], 2).create().await.expect("a new table");
+    let table = table
+        .owner(OWNER)
+        .comment("\u{1f9a8}".repeat(60))
+        .hash(["id"], 2)
+        .create()
+        .await
+        .expect("a new table");
 
     let servers = cluster.masters().iter().chain(cluster.tablet_servers());
     let addresses: BTreeSet<SocketAddr> = servers.filter_map(|server| server.web_addr()).collect();
@@ -199,7 +234,11 @@ async fn every_link_leads_to_a_page() {
     let authority = get(&env, leader.expect("a leader"), "/ipki-ca-cert-pem").await;
     assert!(authority.status == 200 && authority.body.starts_with("-----BEGIN CERTIFICATE-----\n"));
     check_headers("/ipki-ca-cert-pem", &authority);
+    check_rest(&env, leader.expect("a leader"), table.id()).await;
     for (path, status) in [
+        ("/api/v1/tables/0", 400),
+        ("/api/v1/tables/00000000000000000000000000000000", 404),
+        ("/api/v1/nothing", 404),
         ("/table", 400),
         ("/table?id=%22%3E", 400),
         ("/table?id=00000000000000000000000000000000", 404),

@@ -42,6 +42,9 @@ const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Paths of the REST catalog, whose errors are objects too.
+const REST: &str = "/api/";
+
 /// Browsers load the style and the icon of this server, and nothing else.
 const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; \
                               base-uri 'none'; frame-ancestors 'none'";
@@ -150,7 +153,10 @@ async fn serving<B>(web: &WebState, common: &ServerContext, now: Instant, reques
         },
         "/readyz" => readiness(common, query),
         path => match PageOptions::parse(query) {
-            Ok(options) => {
+            Ok(mut options) => {
+                if path.starts_with(REST) {
+                    options.format = PageFormat::Json;
+                }
                 let content = content(web, common, now, path, &options).await;
                 page(content, &options, || frame(common, path))
             }
@@ -210,7 +216,13 @@ fn page(
                 PageErrorKind::NotFound => StatusCode::NOT_FOUND,
                 PageErrorKind::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             };
-            return text(status, error.message + "\n");
+            return match options.format {
+                PageFormat::Json => {
+                    let object = serde_json::json!({ "error": error.message });
+                    answer(status, JSON, json::encode(&object))
+                }
+                _ => text(status, error.message + "\n"),
+            };
         }
     };
     match options.format {

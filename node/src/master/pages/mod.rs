@@ -6,6 +6,7 @@
 //! ```
 
 mod cluster_health;
+mod rest;
 mod server_names;
 mod servers;
 mod tables;
@@ -32,13 +33,16 @@ type PageFn = fn(Arc<MasterService>, PageOptions) -> BoxFuture<'static, PageResu
 
 /// Registers the pages of a master.
 pub(super) fn register(common: &ServerContext, service: &Arc<MasterService>) {
-    let pages: [(&'static str, Option<&'static str>, PageFn); 10] = [
+    let pages: [(&'static str, Option<&'static str>, PageFn); 13] = [
         ("/check", Some("Check"), |service, _| Box::pin(check(service))),
         ("/tables", Some("Tables"), |service, _| Box::pin(all_tables(service))),
         ("/tablet-servers", Some("Tablet servers"), |service, _| Box::pin(tablet_servers(service))),
         ("/masters", Some("Masters"), |service, _| Box::pin(masters(service))),
         ("/table", None, |service, options| Box::pin(one_table(service, options))),
         ("/dump-entities", None, |service, _| Box::pin(dump_entities(service))),
+        ("/api/v1/tables", None, |service, _| Box::pin(rest_tables(service))),
+        ("/api/v1/tables/<id>", None, |service, options| Box::pin(rest_table(service, options))),
+        ("/api/v1/leader", None, |service, _| Box::pin(rest_leader(service))),
         ("/ipki-ca-cert", None, |service, _| Box::pin(authority_pem(service))),
         ("/ipki-ca-cert-pem", None, |service, _| Box::pin(authority_pem(service))),
         ("/ipki-ca-cert-der", None, |service, _| Box::pin(authority_der(service))),
@@ -70,11 +74,26 @@ async fn with_catalog(
     look: impl FnOnce(&Catalog, ClockReading) -> PageResult + Send + 'static,
 ) -> PageResult {
     match service.leadership.catalog() {
-        Ok(catalog) => catalog.read(look).await.unwrap_or_else(|error| {
-            Err(PageError::new(PageErrorKind::NotReady, format!("the catalog is not there: {error}")))
-        }),
         Err(CatalogUnavailable::NotLeader) => Ok(page_of_follower(&service, title, path).await.into()),
-        Err(_) => Err(PageError::new(PageErrorKind::NotReady, "the catalog is being loaded; try again")),
+        _ => read_catalog(service, look).await,
+    }
+}
+
+/// Reads the catalog, which only the leader has.
+async fn read_catalog(
+    service: Arc<MasterService>,
+    look: impl FnOnce(&Catalog, ClockReading) -> PageResult + Send + 'static,
+) -> PageResult {
+    let not_ready = |message: String| Err(PageError::new(PageErrorKind::NotReady, message));
+    match service.leadership.catalog() {
+        Ok(catalog) => match catalog.read(look).await {
+            Ok(page) => page,
+            Err(error) => not_ready(format!("the catalog is not there: {error}")),
+        },
+        Err(CatalogUnavailable::NotLeader) => {
+            not_ready("Master is not the leader; /api/v1/leader names the leader".to_owned())
+        }
+        Err(_) => not_ready("the catalog is being loaded; try again".to_owned()),
     }
 }
 
@@ -153,6 +172,25 @@ async fn scrape_targets(service: Arc<MasterService>) -> PageResult {
             .await
         }
     }
+}
+
+async fn rest_tables(service: Arc<MasterService>) -> PageResult {
+    read_catalog(service, |catalog, _| Ok(PageBody::Json(rest::tables(catalog)))).await
+}
+
+async fn rest_table(service: Arc<MasterService>, options: PageOptions) -> PageResult {
+    let id = required_id(&options)?;
+    read_catalog(service, move |catalog, _| {
+        let table = rest::table(catalog, id).map(PageBody::Json);
+        table.ok_or_else(|| PageError::new(PageErrorKind::NotFound, format!("there is no table {id}")))
+    })
+    .await
+}
+
+async fn rest_leader(service: Arc<MasterService>) -> PageResult {
+    let masters = list_masters(&service).await?;
+    let missing = || PageError::new(PageErrorKind::NotFound, "no master with a web port is known to lead");
+    rest::leader(&masters).map(PageBody::Json).ok_or_else(missing)
 }
 
 /// Returns the certificate of the CA by which clients verify this cluster's servers.

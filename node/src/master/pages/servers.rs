@@ -203,10 +203,14 @@ fn scheme(https: bool) -> &'static str {
     if https { "https://" } else { "http://" }
 }
 
+/// Returns the address of a web port as a URL without a path.
+pub(super) fn http_address(https: bool, address: &HostPortPb) -> String {
+    format!("{}{}", scheme(https), host_port(address))
+}
+
 fn master_entity(master: &nyala_proto::kudu::ServerEntryPb) -> Value {
     let registration = master.registration.clone().unwrap_or_default();
-    let http =
-        |address: &HostPortPb| format!("{}{}", scheme(registration.https_enabled()), host_port(address));
+    let http = |address: &HostPortPb| http_address(registration.https_enabled(), address);
     json!({
         "uuid": master.instance_id.as_ref().map(|id| text(&id.permanent_uuid)),
         "rpc_addrs": registration.rpc_addresses.iter().map(host_port).collect::<Vec<_>>(),

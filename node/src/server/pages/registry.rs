@@ -92,7 +92,8 @@ impl PageRegistry {
         self.overview.lock()
     }
 
-    /// Adds a page; `name` is its name in the menu.
+    /// Adds a page; `name` is its name in the menu. A path that ends in `/<id>` stands for all paths with one more part
+    /// in that place, which the page gets as its parameter `id`.
     pub fn register(&self, path: &'static str, name: Option<&'static str>, source: PageSource) {
         self.pages().push(RegisteredPage { path, name, source });
     }
@@ -109,7 +110,18 @@ impl PageRegistry {
 
     /// Returns the source of the page at a path.
     pub fn source(&self, path: &str) -> Option<PageSource> {
-        self.pages().iter().find(|page| page.path == path).map(|page| page.source.clone())
+        let pages = self.pages();
+        if let Some(page) = pages.iter().find(|page| page.path == path) {
+            return Some(page.source.clone());
+        }
+        let (front, id) = path.rsplit_once('/')?;
+        let page = pages.iter().find(|page| page.path.strip_suffix("/<id>") == Some(front))?;
+        let (source, id) = (page.source.clone(), id.to_owned());
+        Some(Arc::new(move |mut options| {
+            // Before any other parameter of this name, which it overrides.
+            options.params.insert(0, ("id".to_owned(), id.clone()));
+            source(options)
+        }))
     }
 
     /// Returns path and name of the pages in the menu.
