@@ -20,6 +20,7 @@ static OVERVIEW: &[&MetricDef] = &[
     &table::CATALOG_TABLET_SERVERS_ALIVE,
     &table::RAFT_LEADERLESS_TABLETS,
     &table::CATALOG_TABLETS_UNDER_REPLICATED,
+    &table::RAFT_REPLICA_LAG,
     &table::TABLETS_NUM_FAILED,
     &table::CLOCK_TRUSTED,
     &table::ROWS_INSERTED,
@@ -31,6 +32,7 @@ static OVERVIEW: &[&MetricDef] = &[
     &table::MEMORY_USAGE,
     &table::DISK_FREE,
     &table::CPU_UTIME,
+    &table::WORKERS_BUSY,
     &table::COPIES_FAILED,
 ];
 
