@@ -225,3 +225,41 @@ fn a_bundle_has_pages_of_each_server_and_files_of_a_stopped_one_without_secrets(
         assert_no_secrets(&files, key);
     }
 }
+
+#[test]
+fn masters_learn_the_voters_that_a_stopped_server_was_given() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let cluster = dir.path().join("cluster");
+    let (running, printed) = up(&cluster, &["--tablet-servers=3", "--webserver-enabled=false"]);
+    let masters = masters(&printed);
+    for args in [&["create", "t", "--column", "k int32"][..], &["insert", "t", "k=1"]] {
+        let (code, said) = run(&[&["table"], args, &["--masters", masters]].concat());
+        assert_eq!(code, Some(0), "{said}");
+    }
+    stop(running);
+
+    let wal = cluster.join("tserver-1/wal");
+    let tablet = only_entry(cluster.join("tserver-1/data/tablet-meta"));
+    let tablet = tablet.file_name().and_then(|name| name.to_str()).expect("an id").to_string();
+    let (code, out) = debug(&wal, &["fs", "dump", &tablet]);
+    assert_eq!(code, Some(0), "{out}");
+    let id = out.split(',').next().and_then(|head| head.rsplit(' ').next()).expect("the server's id");
+    let voters = format!("{id}:127.0.0.1:7050");
+    let (code, out) = debug(&wal, &["cmeta", "rewrite", &tablet, "--voters", &voters, "--yes"]);
+    assert_eq!(code, Some(0), "{out}");
+
+    // The two others are lost.
+    let (running, printed) = up(&cluster, &["--tablet-servers=1", "--webserver-enabled=false"]);
+    let masters = self::masters(&printed);
+    let mut check = String::new();
+    for _ in 0..300 {
+        check = run(&["cluster", "check", "--masters", masters]).1;
+        if check.contains("1 replicas run (wanted 3)") {
+            break;
+        }
+    }
+    assert!(check.contains("1 replicas run (wanted 3)"), "{check}");
+    let (code, out) = run(&["table", "insert", "t", "k=2", "--masters", masters]);
+    assert_eq!(code, Some(0), "{out}");
+    stop(running);
+}

@@ -199,3 +199,44 @@ impl Raft {
         Ok(config)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{OpId, TabletId, Uuid};
+    use crate::raft::{BootState, ConsensusMeta, RaftOptions};
+    use crate::time::Timestamp;
+    use crate::wal::ReplicateEntry;
+
+    fn config(opid_index: Option<u64>, peers: &[u8]) -> RaftConfig {
+        let peers = peers.iter().map(|peer| Peer::voter(Uuid([*peer; 16]), "a", 1)).collect();
+        RaftConfig { opid_index, peers }
+    }
+
+    /// Boots a replica whose log ends with an uncommitted configuration of three voters at index 5.
+    fn boot(committed: RaftConfig) -> Raft {
+        let op = OpId { term: 2, index: 5 };
+        let payload = config(None, &[1, 2, 3]).encode();
+        let entry = ReplicateEntry { op, timestamp: Timestamp::MIN, kind: kind::CONFIG, payload };
+        let boot = BootState {
+            me: Uuid([1; 16]),
+            meta: ConsensusMeta { term: 3, ..ConsensusMeta::new(TabletId::ZERO, committed) },
+            elected: None,
+            fresh: false,
+            committed: OpId { term: 2, index: 4 },
+            committed_at: Timestamp::MIN,
+            pending: vec![entry],
+            seed: 1,
+        };
+        Raft::new(RaftOptions::default(), boot)
+    }
+
+    #[test]
+    fn a_configuration_in_the_log_before_the_committed_one_is_out_of_force() {
+        assert_eq!(boot(config(None, &[1, 2])).active_config().voter_count(), 3);
+        assert_eq!(boot(config(Some(5), &[1, 2, 3])).active_config().voter_count(), 3);
+        let rewritten = boot(config(Some(6), &[1]));
+        assert_eq!(rewritten.active_config(), &config(Some(6), &[1]));
+        assert_eq!(rewritten.config_index(), 6);
+    }
+}

@@ -143,7 +143,8 @@ impl Raft {
         let mut log = RaftLog::new(boot.committed);
         let mut pending_configs = VecDeque::new();
         for entry in boot.pending {
-            if entry.kind == kind::CONFIG {
+            // One before the committed one is out of force: an operator may put that one after the whole log.
+            if entry.kind == kind::CONFIG && Some(entry.op.index) >= boot.meta.committed.opid_index {
                 let config = RaftConfig::decode(&entry.payload)
                     .expect("configurations are checked when they are appended");
                 pending_configs.push_back((entry.op.index, config));

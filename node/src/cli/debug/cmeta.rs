@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::disk;
 use engine::error::{Error, Result};
-use engine::ids::{TabletId, Uuid};
+use engine::ids::{OpId, TabletId, Uuid};
 use engine::raft::{ConsensusMeta, Peer, RaftConfig};
 use engine::replica::{consensus_meta_store, wal_dir};
 use engine::wal::{Wal, WalConfig};
@@ -88,13 +88,15 @@ fn rewrite(server: &StoppedServer, matches: &ArgMatches) -> Result<String> {
     let names = definitions::names(text(matches, "voters").unwrap_or_default());
     let peers = names.iter().map(|name| voter(name)).collect::<Result<Vec<_>>>()?;
     let old = consensus_meta_store::load(&*dir.disk, tablet);
-    let log_term = last_term(server, tablet)?;
-    let known = old.as_ref().map_or(0, |meta| meta.term).max(log_term);
+    let last = last_op(server, tablet)?;
+    let known = old.as_ref().map_or(0, |meta| meta.term).max(last.term);
     let term = matches.get_one::<u64>("term").copied().unwrap_or(known + 1);
     if term < known {
         return Err(Error::invalid(format!("term {term}: lower than one that this replica knows ({known})")));
     }
-    let opid_index = old.as_ref().ok().and_then(|meta| meta.committed.opid_index);
+    // Masters take voters only from a configuration after the one they know. The next leader's first entry gets this
+    // index, so that no other configuration has it.
+    let opid_index = old.as_ref().ok().and_then(|meta| meta.committed.opid_index).max(Some(last.index + 1));
     let new = ConsensusMeta { term, ..ConsensusMeta::new(tablet, RaftConfig { opid_index, peers }) };
     let before = old.map_or_else(|error| format!("tablet {tablet}: {error}\n"), |meta| describe(&meta));
     if !matches.get_flag("yes") {
@@ -105,13 +107,13 @@ fn rewrite(server: &StoppedServer, matches: &ArgMatches) -> Result<String> {
     Ok(format!("before {before}now    {}", describe(&new)))
 }
 
-/// Returns the term of the last operation in the log.
-fn last_term(server: &StoppedServer, tablet: TabletId) -> Result<u64> {
+/// Returns the last operation in the log.
+fn last_op(server: &StoppedServer, tablet: TabletId) -> Result<OpId> {
     let config = WalConfig { segment_bytes_max: 8 << 20, preallocate: false, compress: false };
     let opened = Wal::open(view(&server.wal), &wal_dir(tablet), config, &mut |_| Ok(()));
     match opened {
-        Err(error) if is_missing(&error) => Ok(0),
-        opened => Ok(opened?.1.last_op.term),
+        Err(error) if is_missing(&error) => Ok(OpId::MIN),
+        opened => Ok(opened?.1.last_op),
     }
 }
 
