@@ -110,6 +110,46 @@ fn invalid_flags_are_reported_before_the_start() {
     assert!(!data.exists(), "nothing was started");
 }
 
+/// Two time servers, an hour apart: neither is believed.
+#[test]
+fn a_server_does_not_serve_while_its_time_servers_disagree() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = [0, 3_600].map(time_server);
+    let wal = format!("--fs_wal_dir={}", dir.path().join("wal").display());
+    let named = format!("--builtin_ntp_servers=127.0.0.1:{},127.0.0.1:{}", servers[0], servers[1]);
+    let (code, stderr) = fails(&[
+        "master",
+        "--rpc_bind_addresses=127.0.0.1:0",
+        "--webserver_enabled=false",
+        "--time_source=builtin",
+        "--ntp_initial_sync_wait_secs=1",
+        &wal,
+        &named,
+    ]);
+    assert_eq!(code, 6, "{stderr}");
+    assert!(stderr.contains("no majority of builtin_ntp_servers agrees"), "{stderr}");
+}
+
+/// Starts an NTP server whose clock is `ahead` seconds ahead. Returns its port.
+fn time_server(ahead: u64) -> u16 {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut request = [0; 48];
+        while let Ok((_, client)) = socket.recv_from(&mut request) {
+            let since_1970 = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+            let time = ((since_1970 + 2_208_988_800 + ahead) << 32).to_be_bytes();
+            let mut reply = [0; 48];
+            reply[..4].copy_from_slice(&[4 << 3 | 4, 1, 6, 0]);
+            reply[24..32].copy_from_slice(&request[40..]);
+            reply[32..40].copy_from_slice(&time);
+            reply[40..].copy_from_slice(&time);
+            socket.send_to(&reply, client).unwrap();
+        }
+    });
+    port
+}
+
 /// A flag for protection, a clock or a log file must not be accepted and ignored.
 #[test]
 fn flags_of_missing_features_are_rejected() {
@@ -131,8 +171,8 @@ fn flags_of_missing_features_are_rejected() {
         (&["master", &wal, "--rpc-certificate-file=/etc/cert.pem"], "rpc_private_key_file: not given; give"),
         (&["master", &wal, "--ranger_config_path=/etc/ranger"], "(given /etc/ranger, accepted nothing)"),
         (
-            &["master", &wal, "--time_source=builtin"],
-            "(given builtin, accepted auto, system or system_unsync); keep",
+            &["master", &wal, "--time_source=mock"],
+            "(given mock, accepted auto, builtin, system or system_unsync); keep",
         ),
         (
             &["master", &wal, "--log_dir=/var/log/kudu"],

@@ -84,7 +84,12 @@ fn cluster(matches: &ArgMatches, flags: Flags) -> Result<ClusterConfig> {
     if !flags.is_given("time_source") {
         flags.set("time_source", "system_unsync")?;
     }
-    TimeSource::of(&flags)?;
+    if TimeSource::of(&flags)? == TimeSource::Builtin {
+        return Err(Error::invalid(
+            "time_source: all servers of `up` read the machine's clock (given builtin, accepted auto, system or \
+             system_unsync); leave it out",
+        ));
+    }
     let count = |name| *matches.get_one::<u64>(name).expect("it has a default") as usize;
     Ok(ClusterConfig {
         dir: matches.get_one::<String>("dir").expect("it has a default").clone(),
@@ -125,6 +130,7 @@ async fn one(
     report: &ReportState,
 ) -> Result<(), ExitError> {
     startup::check(env, kind, &flags).await.map_err(ExitError::usage)?;
+    let env = &startup::with_time_source(env, &flags).map_err(ExitError::usage)?;
     let mut stop = stop;
     tokio::select! {
         biased;

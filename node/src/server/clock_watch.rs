@@ -33,6 +33,8 @@ pub enum TimeSource {
     System,
     /// The machine's clock as it is.
     SystemUnsync,
+    /// A clock of the server's own, set by NTP servers (`server/ntp`).
+    Builtin,
 }
 
 impl TimeSource {
@@ -42,9 +44,10 @@ impl TimeSource {
             "auto" => Ok(TimeSource::Auto),
             "system" => Ok(TimeSource::System),
             "system_unsync" => Ok(TimeSource::SystemUnsync),
+            "builtin" => Ok(TimeSource::Builtin),
             other => Err(Error::invalid(format!(
-                "time_source: the server has no clock of its own (given {other}, accepted auto, system or \
-                 system_unsync); keep the machine's clock right with an NTP service such as chrony"
+                "time_source: no such clock here (given {other}, accepted auto, builtin, system or system_unsync); \
+                 keep the machine's clock right with an NTP service such as chrony, or name NTP servers"
             ))),
         }
     }
@@ -52,7 +55,7 @@ impl TimeSource {
     /// Returns the rule for a server that others reach at `addresses`, of `host:port`.
     pub fn rule(self, addresses: &[String], max_error_micros: u64) -> Option<ClockRule> {
         let checked = match self {
-            TimeSource::System => true,
+            TimeSource::System | TimeSource::Builtin => true,
             TimeSource::SystemUnsync => false,
             TimeSource::Auto => !addresses.iter().all(|address| is_loopback(address)),
         };
@@ -82,7 +85,8 @@ impl ClockRule {
                 self.max_error_micros
             )),
             ClockSync::Unsynchronised => Some(
-                "the machine's clock is not synchronised (by adjtimex); start an NTP service such as chrony, or set \
+                "the machine's clock is not synchronised (by adjtimex; with --time_source=builtin: no majority of \
+                 builtin_ntp_servers agrees); start an NTP service such as chrony, or set \
                  --time_source=system_unsync if all servers run on this machine"
                     .to_string(),
             ),
@@ -195,11 +199,9 @@ mod tests {
     fn sources_without_a_clock_are_refused_by_name() {
         let flags = Flags::new();
         assert_eq!(TimeSource::of(&flags), Ok(TimeSource::Auto));
-        for source in ["builtin", "mock"] {
-            flags.set("time_source", source).expect("a known name");
-            let error = TimeSource::of(&flags).expect_err("refused");
-            assert!(error.message.contains(&format!("(given {source}, accepted auto, system or")), "{error}");
-        }
+        flags.set("time_source", "mock").expect("a known name");
+        let error = TimeSource::of(&flags).expect_err("refused");
+        assert!(error.message.contains("(given mock, accepted auto, builtin, system or"), "{error}");
     }
 
     #[test]

@@ -182,9 +182,22 @@ const WITH_EFFECT: &[FlagSpec] = &[
         &["auto", "builtin", "system", "system_unsync", "mock"],
         "auto",
         "system: the machine's clock, which must be synchronised; system_unsync: as it is; auto: system_unsync if all \
-        addresses of the server and the masters are loopback addresses, else system",
+        addresses of the server and the masters are loopback addresses, else system; builtin: a clock of the server's own, \
+        set by builtin_ntp_servers; mock is refused",
     )
     .tagged(STABLE),
+    F::list(
+        "builtin_ntp_servers", Effective,
+        "0.pool.ntp.org,1.pool.ntp.org,2.pool.ntp.org,3.pool.ntp.org",
+        "host[:port] of the NTP servers of time_source=builtin; more than half of them must agree",
+    )
+    .tagged(EVOLVING),
+    F::number("builtin_ntp_poll_interval_ms", Effective, "16000", "interval between requests to each of them")
+        .within(1000, 1 << 40)
+        .tagged(EVOLVING),
+    F::number("builtin_ntp_request_timeout_ms", Effective, "3000", "deadline of a request to one of them")
+        .within(1, 1 << 40)
+        .tagged(EVOLVING),
     F::number(
         "ntp_initial_sync_wait_secs", Effective,
         "60",

@@ -30,10 +30,6 @@ const FILES: Missing = Missing {
     fault: "files are not encrypted",
     action: "leave it out, and encrypt the device or its file system",
 };
-const CLOCK: Missing = Missing {
-    fault: "there is no NTP client in the server",
-    action: "leave it out, and keep the machine's clock right with an NTP service such as chrony",
-};
 const HYBRID: Missing = Missing { fault: "the hybrid clock is the only one", action: "leave it out" };
 const LOG: Missing = Missing {
     fault: "the log goes to standard error only",
@@ -67,7 +63,6 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("ranger_kms_url", Only(&[""], FILES), "", "files are plain"),
     F::bool("enable_multi_tenancy", Only(&["false"], FILES), "false", "files are plain").tagged(EXPERIMENTAL),
     // The clock.
-    F::list("builtin_ntp_servers", Only(&[""], CLOCK), "", "no NTP server is queried"),
     F::bool("use_hybrid_clock", Only(&["true"], HYBRID), "true", "there is one kind of clock").tagged(UNSAFE),
     // The log.
     F::bool("logtostderr", Only(&["true"], LOG), "true", "the log goes to standard error"),

@@ -17,6 +17,7 @@ pub mod generic_service;
 pub mod health;
 mod host_port;
 pub mod logging;
+mod ntp;
 pub mod pages;
 mod process_metrics;
 pub mod security;

@@ -12,6 +12,7 @@ use prost::Message;
 use super::ServerStatus;
 use super::clock_watch::{self, ClockRule, ClockTrust, TimeSource};
 use super::flags::Flags;
+use super::ntp::{self, NtpConfig};
 use super::security;
 use super::web_access;
 use crate::config::{self, ServerAddresses};
@@ -199,6 +200,14 @@ fn clock_rule(flags: &Flags, addresses: &ServerAddresses, masters: &[String]) ->
     };
     let all: Vec<String> = own.iter().chain(masters).cloned().collect();
     Ok(TimeSource::of(flags)?.rule(&all, flags.number("max_clock_sync_error_usec")))
+}
+
+/// Returns `env` with the clock that `time_source` names. Only a clock of the server's own differs from the machine's.
+pub fn with_time_source(env: &Env, flags: &Flags) -> Result<Env> {
+    match TimeSource::of(flags)? {
+        TimeSource::Builtin => Ok(ntp::start(env, NtpConfig::of(flags)?)),
+        TimeSource::Auto | TimeSource::System | TimeSource::SystemUnsync => Ok(env.clone()),
+    }
 }
 
 /// Waits until the machine's clock is what the flags require.

@@ -96,8 +96,19 @@ pub trait Net: Send + Sync {
     fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
     /// Connects to `addr`. Fails with `TimedOut` at the deadline, whatever the network does.
     fn connect(&self, addr: SocketAddr, deadline: Instant) -> BoxFuture<'_, io::Result<Stream>>;
+    /// Opens a socket for datagrams to and from `peer`. Environments without them need no such network.
+    fn datagrams(&self, _peer: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Datagrams>>> {
+        Box::pin(async { Err(io::Error::new(io::ErrorKind::Unsupported, "this network has no datagrams")) })
+    }
     /// Returns the addresses of a `host:port` in a stable order.
     fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
+}
+
+/// A socket for datagrams to and from one peer. Any of them may be lost, and others may forge them.
+pub trait Datagrams: Send + Sync {
+    fn send<'a>(&'a self, bytes: &'a [u8]) -> BoxFuture<'a, io::Result<()>>;
+    /// Waits for a datagram. Returns its length; what does not fit is cut off.
+    fn receive<'a>(&'a self, out: &'a mut [u8]) -> BoxFuture<'a, io::Result<usize>>;
 }
 
 pub trait Listener: Send {

@@ -7,7 +7,7 @@
 
 use engine::sync::Mutex;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,13 +19,13 @@ use engine::observer::ObserverHandle;
 use engine::time::{ClockReading, Instant, WallTime};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::blocking_disk::BlockingDisk;
 use super::{
-    BoxFuture, Clock, ClockSync, Disks, Env, Listener, MemoryBudget, Net, ProcessStats, Rng, Stream,
-    TaskHandle, Tasks, ThreadStats, WorkerStats,
+    BoxFuture, Clock, ClockSync, Datagrams, Disks, Env, Listener, MemoryBudget, Net, ProcessStats, Rng,
+    Stream, TaskHandle, Tasks, ThreadStats, WorkerStats,
 };
 
 /// Source of the wall clock's maximum error.
@@ -240,6 +240,19 @@ impl Net for OsNet {
         })
     }
 
+    fn datagrams(&self, peer: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Datagrams>>> {
+        Box::pin(async move {
+            let any: IpAddr = match peer {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            // A port that the system chooses is harder to guess for others.
+            let socket = UdpSocket::bind((any, 0)).await?;
+            socket.connect(peer).await?;
+            Ok(Box::new(OsDatagrams(socket)) as Box<dyn Datagrams>)
+        })
+    }
+
     fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
         Box::pin(async move {
             let mut addrs: Vec<SocketAddr> = tokio::net::lookup_host(host_port).await?.collect();
@@ -254,6 +267,18 @@ fn to_stream(stream: TcpStream) -> io::Result<Stream> {
     // Frames are flushed whole; Nagle's algorithm would only delay the last segment.
     stream.set_nodelay(true)?;
     Ok(Box::new(stream))
+}
+
+struct OsDatagrams(UdpSocket);
+
+impl Datagrams for OsDatagrams {
+    fn send<'a>(&'a self, bytes: &'a [u8]) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(async move { self.0.send(bytes).await.map(drop) })
+    }
+
+    fn receive<'a>(&'a self, out: &'a mut [u8]) -> BoxFuture<'a, io::Result<usize>> {
+        Box::pin(self.0.recv(out))
+    }
 }
 
 struct OsListener {
@@ -437,6 +462,22 @@ mod tests {
     #[tokio::test]
     async fn conforms_with_one_thread() {
         conforms().await;
+    }
+
+    #[tokio::test]
+    async fn datagrams_come_from_their_peer_only() {
+        let env = OsEnv::new(&OsOptions::default()).expect("an environment");
+        let peer = UdpSocket::bind("127.0.0.1:0").await.expect("it binds");
+        let socket = env.net.datagrams(peer.local_addr().expect("it is bound")).await.expect("it opens");
+        socket.send(b"question").await.expect("it is sent");
+        let mut bytes = [0; 16];
+        let (len, from) = peer.recv_from(&mut bytes).await.expect("it arrives");
+        assert_eq!(&bytes[..len], b"question");
+        let other = UdpSocket::bind("127.0.0.1:0").await.expect("it binds");
+        let forged = other.send_to(b"forged", from).await;
+        assert!(forged.is_ok() && peer.send_to(b"answer", from).await.is_ok());
+        let len = socket.receive(&mut bytes).await.expect("it arrives");
+        assert_eq!(&bytes[..len], b"answer");
     }
 
     #[tokio::test]

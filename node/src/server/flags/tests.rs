@@ -31,7 +31,6 @@ const RESTRICTED: &[(&str, &str, &str)] = &[
     ("ranger_kms_url", "kms.example.com:9292", ""),
     ("enable_multi_tenancy", "true", "false"),
     // The clock.
-    ("builtin_ntp_servers", "0.pool.ntp.org", ""),
     ("use_hybrid_clock", "false", "true"),
     // The log.
     ("logtostderr", "false", "true"),
