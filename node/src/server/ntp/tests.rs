@@ -39,7 +39,7 @@ impl TimeServers {
         let reply = |ahead: i64| {
             let now = (TRUE_START_US + self.clock.now().mono.0 / 1_000).wrapping_add_signed(ahead);
             let seconds = (now / 1_000_000 + 2_208_988_800) << 32;
-            let time = (seconds | ((now % 1_000_000) << 32) / 1_000_000).to_be_bytes();
+            let time = (seconds | (((now % 1_000_000) << 32) / 1_000_000)).to_be_bytes();
             let mut packet = vec![0; packet::PACKET_BYTES];
             packet[..4].copy_from_slice(&[4 << 3 | 4, 1, 6, -20i8 as u8]);
             packet[24..32].copy_from_slice(&request[40..48]);
