@@ -182,8 +182,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
         &["auto", "builtin", "system", "system_unsync", "mock"],
         "auto",
         "system: the machine's clock, which must be synchronised; system_unsync: as it is; auto: system_unsync if all \
-        addresses of the server and the masters are loopback addresses, else system; builtin: a clock of the server's own, \
-        set by builtin_ntp_servers; mock is refused",
+        addresses of the server and the masters are loopback addresses, else system; builtin: a clock of the server's \
+        own, set by builtin_ntp_servers; mock is refused",
     )
     .tagged(STABLE),
     F::list(

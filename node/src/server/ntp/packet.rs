@@ -40,7 +40,8 @@ pub(super) struct ServerTimes {
     pub error: u64,
 }
 
-/// Returns a request. The server returns `nonce` as the originate time, so only a server that sees the request can reply.
+/// Returns a request. The server returns `nonce` as the originate time, so only a server that sees the request can
+/// reply.
 pub(super) fn request(nonce: u64) -> [u8; PACKET_BYTES] {
     let mut packet = [0; PACKET_BYTES];
     packet[0] = CLIENT_V4;
