@@ -8,8 +8,8 @@ pub(super) struct TimeInterval {
 }
 
 /// Returns the smallest interval that holds every point within the intervals of a majority of `servers`; `None` if
-/// there is no such point. If at most a minority is wrong, the true time is within the intervals of all others, which are a
-/// majority, so it is in the result.
+/// there is no such point. If at most a minority is wrong, the true time is within the intervals of all others, which
+/// are a majority, so it is in the result.
 ///
 /// Source: Marzullo, "Maintaining the Time in a Distributed System", 1984.
 pub(super) fn agree(intervals: &[TimeInterval], servers: usize) -> Option<TimeInterval> {
