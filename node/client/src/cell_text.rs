@@ -39,11 +39,22 @@ pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
 
 /// Returns the bytes of a text unless it is longer than the column's type allows.
 fn text_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
-    if column.ty.parameters() == TypeParameters::Length && truncate_varchar(column, text) != text {
-        let (found, ty) = (text.chars().count(), column.type_name());
-        return Err(Error::invalid(format!("{:?} is too long ({found} characters, {ty})", shorten(text))));
+    match too_long(column, text) {
+        Some(reason) => Err(Error::invalid(reason)),
+        None => Ok(text.as_bytes().to_vec()),
     }
-    Ok(text.as_bytes().to_vec())
+}
+
+/// Returns the reason that a text does not fit the length of a VARCHAR column; `None` if it fits.
+pub(crate) fn too_long(column: &ColumnSchema, text: &str) -> Option<String> {
+    // A text has no more characters than bytes.
+    let may_fit = column.ty.parameters() != TypeParameters::Length
+        || text.len() <= usize::from(column.attributes.length)
+        || truncate_varchar(column, text) == text;
+    (!may_fit).then(|| {
+        let (found, ty) = (text.chars().count(), column.type_name());
+        format!("{:?} is too long ({found} characters, {ty})", shorten(text))
+    })
 }
 
 fn parse_bool(text: &str) -> Option<i128> {

@@ -1,6 +1,6 @@
 //! Directory of backups: `<root>/<table id>-<name>/<T in ms>/`.
 //!
-//! Invariant: nothing is overwritten. A run claims its directory by creating [`CLAIM`] and holds that file's lock while
+//! Invariant: nothing is overwritten. A run claims its directory by creating `CLAIM` and holds that file's lock while
 //! it writes. `.kudu-metadata.json` is created last and removed first.
 
 use std::io::{self, Read, Write};

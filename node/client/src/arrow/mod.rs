@@ -21,6 +21,7 @@ use engine::error::{Error, Result};
 use engine::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
 use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind};
 
+use super::cell_text::too_long;
 use nyala_proto::kudu::ColumnarRowBlockPb;
 
 /// Time zone UTC as an offset: zone names would need a time zone database.
@@ -245,16 +246,8 @@ fn check_lengths(array: &ArrayRef, column: &ColumnSchema) -> Result<(), String> 
     if column.ty.parameters() != TypeParameters::Length {
         return Ok(());
     }
-    let length = usize::from(column.attributes.length);
-    // A text has no more characters than bytes.
-    let is_long = |text: &&str| text.len() > length && text.chars().count() > length;
-    match array.as_string::<i32>().iter().flatten().find(is_long) {
-        None => Ok(()),
-        Some(text) => {
-            let found = text.chars().count();
-            Err(format!("a string of {found} characters does not fit {}", column.type_name()))
-        }
-    }
+    let mut texts = array.as_string::<i32>().iter().flatten();
+    texts.find_map(|text| too_long(column, text)).map_or(Ok(()), Err)
 }
 
 fn block_values(array: &ArrayRef, column: &ColumnSchema) -> Option<ColumnValues> {
