@@ -144,7 +144,8 @@ impl Table {
         })
     }
 
-    fn projection(&self, spec: &ScanSpec) -> Result<Vec<ColumnSchema>> {
+    /// Returns the columns of a scan in their order.
+    pub(super) fn projection(&self, spec: &ScanSpec) -> Result<Vec<ColumnSchema>> {
         let Some(names) = &spec.columns else { return Ok(self.schema().columns().to_vec()) };
         let column = |name: &String| {
             let missing = || Error::not_found(format!("table {} has no column {name:?}", self.name()));

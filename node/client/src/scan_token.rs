@@ -35,8 +35,10 @@ impl ScanToken {
 }
 
 impl Table {
-    /// Splits a scan into tokens, one per tablet that may hold matching rows.
+    /// Splits a scan into tokens, one per tablet that may hold matching rows. Fails with `NotFound` for a column that
+    /// the table does not have.
     pub async fn scan_tokens(&self, spec: &ScanSpec) -> Result<Vec<ScanToken>> {
+        self.projection(spec)?;
         let deadline = self.client.deadline();
         let mut tokens: Vec<ScanToken> = Vec::new();
         for range in self.partition_schema().prune(self.schema(), &spec.predicates, &spec.keys) {
