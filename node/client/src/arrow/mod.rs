@@ -206,17 +206,24 @@ impl ReplyColumn {
     }
 }
 
-/// Converts an array to the cells of a column to write. The array is cast to the column's type first.
+/// Converts an array to the cells of a column. The array is cast to the column's type first; a text that is longer than
+/// its VARCHAR column stays as it is.
 ///
-/// Fails with `Invalid` if the cast fails: for a value out of range, a text that is too long, or NULL in a NOT NULL
-/// column.
+/// Fails with `Invalid` if the cast fails: for a value out of range, or NULL in a NOT NULL column.
 pub fn column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock> {
-    try_column_to_block(array, column)
-        .map_err(|reason| Error::invalid(format!("column {:?}: {reason}", column.name)))
+    let block = cast_to(array, column).and_then(|cast| to_block(&cast, column));
+    block.map_err(|reason| Error::invalid(format!("column {:?}: {reason}", column.name)))
 }
 
-/// As [`column_to_block`]. The error is the reason alone.
-pub(crate) fn try_column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
+/// Converts an array to the cells of a column to write, and fails for a text that is too long, too. The error is the
+/// reason alone.
+pub(crate) fn written_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
+    let cast = cast_to(array, column)?;
+    check_lengths(&cast, column)?;
+    to_block(&cast, column)
+}
+
+fn cast_to(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRef, String> {
     let options = CastOptions { safe: false, ..Default::default() };
     let wanted = arrow_type(column);
     let cast = if *array.data_type() == wanted {
@@ -227,8 +234,11 @@ pub(crate) fn try_column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Re
     if !column.nullable && cast.null_count() > 0 {
         return Err("NULL in a column that is NOT NULL".to_string());
     }
-    check_lengths(&cast, column)?;
-    let values = block_values(&cast, column).ok_or("a value is out of range")?;
+    Ok(cast)
+}
+
+fn to_block(cast: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
+    let values = block_values(cast, column).ok_or("a value is out of range")?;
     let validity = column.nullable.then(|| match cast.nulls() {
         None => Bitmap::new(cast.len(), true),
         Some(nulls) => {

@@ -120,7 +120,7 @@ impl TableWriter {
         let schema = batch.schema();
         for (field, array) in schema.fields().iter().zip(batch.columns()) {
             let target = column_index(&self.table, field.name())?;
-            let block = arrow::try_column_to_block(array, &self.table.schema().columns()[target]);
+            let block = arrow::written_block(array, &self.table.schema().columns()[target]);
             columns[target] = Some(block.map_err(|reason| {
                 SchemaMismatch::of_column(field.name(), reason).in_table(self.table.name(), None)
             })?);
