@@ -24,6 +24,7 @@ mod counts;
 mod coverage;
 mod fuzz;
 mod interop;
+mod lean;
 mod mutant_patches;
 mod overload;
 mod package;
@@ -51,8 +52,11 @@ use steps::Steps;
 
 /// Checks a change as a pull request does (no command), or runs one part of that
 #[derive(Parser)]
-#[command(name = "cargo ci", bin_name = "cargo ci")]
+#[command(name = "cargo ci", bin_name = "cargo ci", args_conflicts_with_subcommands = true)]
 struct Args {
+    /// Delete what a part of the whole run has built as soon as no later part needs it
+    #[arg(long)]
+    lean: bool,
     #[command(subcommand)]
     word: Option<Word>,
 }
@@ -133,7 +137,7 @@ fn main() -> ExitCode {
     let root = root();
     let mut steps = Steps::default();
     match args.word {
-        None | Some(Word::StandIn(_)) => checks(&root, &mut steps),
+        None | Some(Word::StandIn(_)) => checks(&root, &lean::Lean(args.lean), &mut steps),
         Some(Word::Quick) => quick(&root, &mut steps),
         Some(Word::Doc) => doc(&root, &mut steps),
         Some(Word::Readme) => steps.run("readme", || readme::check(&root)),
@@ -186,7 +190,7 @@ fn root() -> PathBuf {
 }
 
 /// Runs all checks of a pull request, cheapest first.
-fn checks(root: &Path, steps: &mut Steps) {
+fn checks(root: &Path, lean: &lean::Lean, steps: &mut Steps) {
     fmt(root, steps);
     tidy_steps(root, &tidy::TidyOptions::default(), steps);
     steps.run("arrows", || arrows::check(root));
@@ -196,7 +200,9 @@ fn checks(root: &Path, steps: &mut Steps) {
     test(root, steps);
     python::run(root, &python::PythonOptions::default(), steps);
     steps.run("loom", || concurrency::loom(root, false));
+    lean.drop_builds(&["debug", "loom/debug"], steps);
     sim::run(root, steps);
+    lean.drop_builds(&["sim"], steps);
     steps.run("counts", || counts::check(root));
     interop::run(root, &interop::InteropOptions::parse_from(["interop"]), steps);
     interop::soak::run(root, &interop::soak::SoakOptions::smoke(), steps);
