@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   tests/golden/tablet.bin    every file of a tablet's disk: superblock, rowsets, deltas, columns, log, votes
+//!   tests/golden/tablet-0.1.bin  the same of version 0.1, whose indexes of deltas do not name the columns changed
 //!   tests/golden/rows.txt      results of scans, at each snapshot timestamp
 //! ```
 //!
@@ -25,6 +26,8 @@ use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine_testkit::world::{self, Value, World};
 
 const FILES: &str = "tests/golden/tablet.bin";
+/// Written by version 0.1; never rewritten.
+const FILES_0_1: &str = "tests/golden/tablet-0.1.bin";
 const ROWS: &str = "tests/golden/rows.txt";
 const TIMESTAMPS: u64 = 9;
 
@@ -202,9 +205,12 @@ fn files_are_written_as_they_were() {
 
 #[test]
 fn files_are_read_as_they_were() {
-    let mut world = unpack(&std::fs::read(FILES).unwrap());
-    world.reopen().unwrap();
-    assert_eq!(show(&world, &timestamps(&tablet())).as_bytes(), std::fs::read(ROWS).unwrap());
+    for files in [FILES, FILES_0_1] {
+        let mut world = unpack(&std::fs::read(files).unwrap());
+        world.reopen().unwrap();
+        let rows = show(&world, &timestamps(&tablet()));
+        assert_eq!(rows.as_bytes(), std::fs::read(ROWS).unwrap(), "{files}");
+    }
 }
 
 /// Format 2 of the superblock had no column files, format 1 no ancient history mark either.

@@ -11,7 +11,7 @@ use engine::schema::PhysicalType;
 use engine::schema::row_block::ColumnBlock;
 use engine::schema::row_change::RowChangeBuilder;
 use engine::schema::row_ops::RowOpKind;
-use engine::tablet::delta_tracker::{RowsetDeltas, apply_overrides};
+use engine::tablet::delta_tracker::RowsetDeltas;
 use engine::tablet::deltamemstore::DeltaMemStore;
 use engine::tablet::memrowset::MemRowSet;
 use engine::tablet::superblock::TabletSchema;
@@ -118,10 +118,10 @@ pub(super) fn apply_changes() -> Run {
     column.push_many(Some(&0u64.to_le_bytes()), BLOCK as usize);
     Box::new(move || {
         for first in (0..COUNT as u32).step_by(BLOCK as usize) {
-            let changes = state.collect(first..first + BLOCK, Timestamp::MAX, None).expect("it is in memory");
-            black_box(changes.alive().expect("every change is sound"));
-            let cells = changes.overrides(CHANGED, false, None).expect("every change is sound");
-            apply_overrides(&mut column, &cells).expect("every cell fits");
+            let rows = first..first + BLOCK;
+            let changes = state.for_scan(rows, Timestamp::MAX, None, &[CHANGED]).expect("it is in memory");
+            black_box(changes.alive());
+            changes.apply(CHANGED, None, &mut column).expect("every cell fits");
         }
     })
 }

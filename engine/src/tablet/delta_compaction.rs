@@ -162,8 +162,7 @@ impl DeltaCompaction {
 
     /// Returns the deltas of some rows: UNDOs of the column file, and REDOs.
     fn changes(&self, rows: Range<RowId>) -> Result<(DeltaBatch, DeltaBatch)> {
-        let changes = self.deltas.collect(rows, Timestamp::MAX, Some(Timestamp::MIN))?;
-        Ok(changes.into_batches())
+        self.deltas.history(rows, Timestamp::MAX)
     }
 
     fn read_next_batch(&mut self, rows: Range<RowId>) -> Result<()> {

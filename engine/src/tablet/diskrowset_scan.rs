@@ -12,7 +12,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::base_data::BaseData;
-use super::delta_tracker::{RowDeltas, RowsetDeltas, apply_overrides};
+use super::delta_tracker::RowsetDeltas;
+use super::row_deltas::RowDeltas;
 use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use crate::cfile::cache::CachePriority;
 use crate::cfile::decoded_page::{DecodedPage, Dictionary, PageCells, runs_within};
@@ -20,7 +21,7 @@ use crate::cfile::page_index::PageIndex;
 use crate::cfile::reader::StreamReader;
 use crate::cfile::zone_map::may_match;
 use crate::error::{Error, Result};
-use crate::ids::RowId;
+use crate::ids::{ColumnId, RowId};
 use crate::schema::DataType;
 use crate::schema::predicate::Predicate;
 use crate::schema::row_block::{Bitmap, ColumnBlock, ProjectedColumn, RowBlock};
@@ -31,6 +32,8 @@ pub(super) struct DiskRowSetScan {
     deltas: RowsetDeltas,
     spec: RowSetScanSpec,
     columns: Vec<Source>,
+    /// Those of `spec.columns` that the table has.
+    column_ids: Vec<ColumnId>,
     /// In the order of `spec.predicates`.
     predicates: Vec<PredicateState>,
     keys: Option<Cursor>,
@@ -146,13 +149,13 @@ impl DiskRowSetScan {
     ) -> Result<DiskRowSetScan> {
         if rows.is_empty() {
             // No page index needs to be read.
-            let (columns, predicates) = (Vec::new(), Vec::new());
             return Ok(DiskRowSetScan {
                 base,
                 deltas,
                 spec,
-                columns,
-                predicates,
+                columns: Vec::new(),
+                column_ids: Vec::new(),
+                predicates: Vec::new(),
                 keys: None,
                 next: 0,
                 end: 0,
@@ -168,7 +171,9 @@ impl DiskRowSetScan {
         });
         let predicates = predicates.collect::<Result<_>>()?;
         let keys = if spec.want_keys { Some(Cursor::new(base.keys.stream())?) } else { None };
-        Ok(DiskRowSetScan { base, deltas, spec, columns, predicates, keys, next: rows.start, end: rows.end })
+        let column_ids = spec.columns.iter().filter_map(|column| column.id).collect();
+        let Range { start: next, end } = rows;
+        Ok(DiskRowSetScan { base, deltas, spec, columns, column_ids, predicates, keys, next, end })
     }
 
     /// Returns the bytes of memory of the last pages read.
@@ -212,8 +217,9 @@ impl DiskRowSetScan {
             if may_match(predicate, physical, entry) {
                 continue;
             }
-            let deltas = self.deltas.collect(start..to, self.spec.snapshot.before, None)?;
-            if !deltas.may_change_column(predicate.column)? {
+            let before = self.spec.snapshot.before;
+            let deltas = self.deltas.for_scan(start..to, before, None, &[predicate.column])?;
+            if !deltas.may_change_column(predicate.column) {
                 return Ok(Some(to));
             }
         }
@@ -233,20 +239,17 @@ impl DiskRowSetScan {
         }
         if !deltas.is_empty()
             && let Some(id) = column.id
+            && !self.base.in_key(id)
         {
-            let default = column.read_default.as_deref();
-            let overrides = deltas.overrides(id, self.base.in_key(id), default)?;
-            apply_overrides(&mut block, &overrides)?;
+            deltas.apply(id, column.read_default.as_deref(), &mut block)?;
         }
         Ok(block)
     }
 
     /// Returns true if a cell of the column may differ from the base.
-    fn is_changed(&self, column_index: usize, deltas: &RowDeltas) -> Result<bool> {
-        match self.spec.columns[column_index].id {
-            Some(id) if !deltas.is_empty() && !self.base.in_key(id) => deltas.may_change_column(id),
-            _ => Ok(false),
-        }
+    fn is_changed(&self, column_index: usize, deltas: &RowDeltas) -> bool {
+        let id = self.spec.columns[column_index].id;
+        id.is_some_and(|id| !deltas.is_empty() && !self.base.in_key(id) && deltas.may_change_column(id))
     }
 
     /// Reads the selected rows of a column of the batch as of the snapshot.
@@ -258,7 +261,7 @@ impl DiskRowSetScan {
         deltas: &RowDeltas,
     ) -> Result<ColumnBlock> {
         let column = &self.spec.columns[column_index];
-        if self.is_changed(column_index, deltas)? {
+        if self.is_changed(column_index, deltas) {
             return Ok(self.read(column_index, rows.clone(), deltas)?.filter(keep));
         }
         let mut block = ColumnBlock::new(column.ty.physical(), column.nullable);
@@ -346,9 +349,12 @@ impl DiskRowSetScan {
         let count = rows.len();
         let (mut keep, dead) = match self.spec.diff_from {
             Some(_) if deltas.is_empty() => return Ok(None),
-            Some(_) => deltas.diff().map(|(returned, dead)| (returned, Some(dead)))?,
+            Some(_) => {
+                let (returned, dead) = deltas.diff();
+                (returned, Some(dead))
+            }
             None if deltas.is_empty() => (Bitmap::new(count, true), None),
-            None => (deltas.alive()?, None),
+            None => (deltas.alive(), None),
         };
         let mut blocks: Vec<Option<ColumnBlock>> = self.columns.iter().map(|_| None).collect();
         for i in 0..self.predicates.len() {
@@ -357,7 +363,7 @@ impl DiskRowSetScan {
             }
             let column_index = self.predicates[i].column_index;
             let plain =
-                blocks[column_index].is_none() && dead.is_none() && !self.is_changed(column_index, deltas)?;
+                blocks[column_index].is_none() && dead.is_none() && !self.is_changed(column_index, deltas);
             if plain && self.select_by_value(i, rows.clone(), &mut keep)? {
                 continue;
             }
@@ -407,7 +413,7 @@ impl RowSetScan for DiskRowSetScan {
     fn next(&mut self) -> Result<Option<ScannedBlock>> {
         while let Some(rows) = self.next_batch()? {
             let (before, diff_from) = (self.spec.snapshot.before, self.spec.diff_from);
-            let deltas = self.deltas.collect(rows.clone(), before, diff_from)?;
+            let deltas = self.deltas.for_scan(rows.clone(), before, diff_from, &self.column_ids)?;
             let Some(Selected { keep, dead, blocks }) = self.select(&rows, &deltas)? else { continue };
             let whole = keep.all();
             let needs_rows = !whole || self.keys.is_some();

@@ -393,6 +393,29 @@ proptest! {
     }
 
     #[test]
+    fn a_scan_of_some_columns_agrees_with_a_scan_of_all(
+        ops in ops(),
+        flush_at in 1usize..120,
+        delta_at in prop::collection::vec(0usize..160, 0..4),
+        config in configs(),
+        snapshot in 0u64..1700,
+        chosen in prop::collection::vec(any::<bool>(), 8),
+    ) {
+        let Some(case) = play(&ops, flush_at, &delta_at, false, &config) else { return Ok(()) };
+        let columns = case.model.schema.columns();
+        let is_chosen = |at: usize| chosen[at % chosen.len()];
+        let some: Vec<_> = columns.iter().enumerate().filter(|(at, _)| is_chosen(*at)).map(|(_, c)| c.clone()).collect();
+        for before in [Timestamp(snapshot), Timestamp::MAX] {
+            let mut expected = case.expected(before, |_, _| true);
+            for (_, cells, _) in &mut expected {
+                let mut at = 0..;
+                cells.retain(|_| is_chosen(at.next().unwrap_or_default()));
+            }
+            prop_assert_eq!(scan(&case.set, &spec(&some, before)), expected);
+        }
+    }
+
+    #[test]
     fn a_diff_scan_returns_changed_rows_that_were_or_are_live(
         ops in ops(),
         flush_at in 1usize..120,

@@ -223,9 +223,8 @@ impl CompactionInput {
             return Ok(());
         };
         let range = self.row..self.row + rows.block.rows as u32;
-        let changes = self.deltas.collect(range, upto.next(), Some(Timestamp::MIN))?;
-        let (undo, redo) = changes.batches();
-        (self.undo, self.redo) = (DeltaCursor::new(undo), DeltaCursor::new(redo));
+        let (undo, redo) = self.deltas.history(range, upto.next())?;
+        (self.undo, self.redo) = (DeltaCursor::new(&undo), DeltaCursor::new(&redo));
         (self.rows, self.at) = (rows, 0);
         Ok(())
     }

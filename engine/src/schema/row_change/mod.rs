@@ -103,6 +103,16 @@ impl<'a> RowChange<'a> {
         }
     }
 
+    /// Returns a row change that has been parsed before: neither its kind nor its cells are checked again.
+    pub fn parsed_before(bytes: &'a [u8]) -> RowChange<'a> {
+        let (kind, cells) = bytes.split_first().unwrap_or((&DELETE, &[]));
+        match *kind {
+            DELETE => RowChange::Delete,
+            REINSERT => RowChange::Reinsert(RowChangeCells { bytes: cells }),
+            _ => RowChange::Update(RowChangeCells { bytes: cells }),
+        }
+    }
+
     /// Returns true if the row is deleted after this change.
     pub fn deletes(&self) -> bool {
         matches!(self, RowChange::Delete)
