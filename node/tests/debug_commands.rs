@@ -74,8 +74,7 @@ fn a_stopped_server_is_checked_read_and_repaired() {
     assert_eq!(code, Some(4), "the server runs: {out}");
     stop(cluster);
 
-    let tablet = only_entry(data.join("tablet-meta"));
-    let tablet = tablet.file_name().and_then(|name| name.to_str()).expect("an id").to_string();
+    let tablet = tablet_in(&server);
     let (code, out) = debug(&wal, &["fs", "check", "--deep"]);
     assert_eq!(code, Some(0), "{out}");
     assert!(out.starts_with("1 replicas, 0 tombstones"), "{out}");
@@ -119,6 +118,85 @@ fn a_stopped_server_is_checked_read_and_repaired() {
     assert_eq!(debug(&wal, &[&rewrite[..], &["--yes"]].concat()).0, Some(0));
     assert_eq!(debug(&wal, &["fs", "check"]).0, Some(0));
     assert_eq!(rows(&wal, &tablet), ROWS);
+}
+
+/// Returns the id of the only tablet of a server.
+fn tablet_in(server: &Path) -> String {
+    let tablet = only_entry(server.join("data/tablet-meta"));
+    tablet.file_name().and_then(|name| name.to_str()).expect("an id").to_string()
+}
+
+/// Cuts the log of the only replica of a table in steps; rows that were cut are gone, others stay.
+#[test]
+fn the_end_of_a_log_is_cut() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let settings = ["--tablet-servers=1", "--webserver-enabled=false"];
+    let (cluster, printed) = up(&dir.path().join("cluster"), &settings);
+    for args in [
+        &["create", "t", "--column", "k int32", "--column", "v string null"][..],
+        &["insert", "t", "k=1", "v=one"],
+        &["insert", "t", "k=2"],
+        &["insert", "t", "k=3"],
+    ] {
+        let (code, out) = run(&[&["table"], args, &["--masters", masters(&printed)]].concat());
+        assert_eq!(code, Some(0), "{out}");
+    }
+    let server = dir.path().join("cluster/tserver-1");
+    let wal = server.join("wal");
+    let tablet = tablet_in(&server);
+    let cut = |args: &[&str]| {
+        let (code, out) = debug(&wal, &[&["wal", "cut", &tablet], args].concat());
+        let out = out.replace(&tablet, "TABLET").replace(wal.to_str().expect("UTF-8"), "WAL");
+        format!("cut {}\n{out}code {}\n", args.join(" "), code.expect("it ended"))
+    };
+    let running = cut(&["--after", "3"]);
+    assert!(running.contains("is in use by another process") && running.ends_with("code 4\n"), "{running}");
+    stop(cluster);
+    let steps = ["9", "0", "3", "3 --force", "3 --force --yes", "2 --force --yes", "3"];
+    let transcript: Vec<String> =
+        steps.iter().map(|step| cut(&format!("--after {step}").split(' ').collect::<Vec<_>>())).collect();
+    expect_test::expect![[r#"
+        cut --after 9
+        nyala: tablet TABLET, cut after 9: the log ends with operation 1.4, so that nothing would be cut
+        code 1
+
+        cut --after 0
+        nyala: tablet TABLET, cut after 0: the operations up to 4 are committed, and may be acknowledged to clients; --force cuts them
+        code 1
+
+        cut --after 3
+        nyala: tablet TABLET, cut after 3: the operations up to 4 are committed, and may be acknowledged to clients; --force cuts them
+        code 1
+
+        cut --after 3 --force
+        tablet TABLET: operations 1 to 4, committed up to 4
+        to be cut: 1 operations after 3, 1 of them committed
+        nothing was changed; --yes does it
+        code 0
+
+        cut --after 3 --force --yes
+        tablet TABLET: operations 1 to 4, committed up to 4
+        to be cut: 1 operations after 3, 1 of them committed
+        the log ends with operation 1.3; the old one is in WAL/wals/TABLET.bak
+        code 0
+
+        cut --after 2 --force --yes
+        nyala: wals/TABLET.bak has the log before an earlier cut; remove it, or move its files back if that cut was interrupted
+        code 1
+
+        cut --after 3
+        nyala: tablet TABLET, cut after 3: the log ends with operation 1.3, so that nothing would be cut
+        code 1
+    "#]].assert_eq(&transcript.join("\n"));
+    assert_eq!(rows(&wal, &tablet), ROWS);
+    let (code, out) = debug(&wal, &["fs", "check", "--deep"]);
+    assert_eq!(code, Some(0), "{out}");
+    // A server that starts with it continues after the cut.
+    let (cluster, printed) = up(&dir.path().join("cluster"), &settings);
+    let (code, out) = run(&["table", "insert", "t", "k=4", "--masters", masters(&printed)]);
+    assert_eq!(code, Some(0), "{out}");
+    stop(cluster);
+    assert_eq!(rows(&wal, &tablet), ["1,\"one\"", "2,", "4,", "k,v"]);
 }
 
 /// Returns the files of an archive by path.

@@ -42,6 +42,7 @@ use segment::{
 use truncations::Truncations;
 
 mod batch_reader;
+mod cut;
 mod entry;
 mod failed_sync;
 mod format;
@@ -51,6 +52,7 @@ mod snapshot;
 mod truncations;
 mod verify;
 
+pub use cut::{backup_dir, cut_after};
 pub use entry::{CommitEntry, LogEntry, ReplicateEntry};
 pub use recovery::WalRecovery;
 pub use segment::segment_name;
@@ -104,13 +106,18 @@ const BUFFER_BYTES_RETAINED: usize = 4 << 20;
 impl Wal {
     /// Creates a log in `dir`, which is created if missing; `AlreadyPresent` if there is one.
     pub fn create(disk: Arc<dyn Disk>, dir: &str, config: WalConfig) -> Result<Wal> {
+        Wal::create_after(disk, dir, config, OpId::MIN)
+    }
+
+    /// As [`Wal::create`], for a log whose first operation comes after `base`.
+    fn create_after(disk: Arc<dyn Disk>, dir: &str, config: WalConfig, base: OpId) -> Result<Wal> {
         disk::create_dir_durably(&*disk, dir)
             .map_err(|error| Error::io(format_args!("create {dir}"), &error))?;
         let names = recovery::list_segments(&*disk, dir)?;
         if !names.is_empty() {
             return Err(Error::already_present(format!("there is already a log in {dir}")));
         }
-        let header = SegmentHeader { sequence: 1, last_op: OpId::MIN, previous_bytes: 0 };
+        let header = SegmentHeader { sequence: 1, last_op: base, previous_bytes: 0 };
         let segment = write_segment(&*disk, dir, config.preallocated_bytes(), &header)?;
         publish_segment(&*disk, dir, 1)
             .map_err(|error| Error::io(format_args!("begin the log in {dir}"), &error))?;
@@ -122,7 +129,7 @@ impl Wal {
             config,
             marks: VecDeque::new(),
             voids: Truncations::default(),
-            last_op: OpId::MIN,
+            last_op: base,
             failed: None,
             buffer: Vec::new(),
             tracked: TrackedBytes::default(),
@@ -217,6 +224,11 @@ impl Wal {
     /// The last replicate, or [`OpId::MIN`]; known even after log GC of its segment.
     pub fn last_op(&self) -> OpId {
         self.last_op
+    }
+
+    /// The last operation before the log, or [`OpId::MIN`].
+    fn base(&self) -> OpId {
+        self.segments[0].base
     }
 
     /// The first index that [`Wal::read`] can return; `None` if no replicate is left.
@@ -452,7 +464,7 @@ impl Wal {
     }
 
     fn op_at(&self, index: u64) -> Result<OpId> {
-        let base = self.segments[0].base;
+        let base = self.base();
         if index == base.index {
             return Ok(base);
         }

@@ -12,7 +12,7 @@ use engine::ids::TabletId;
 use engine::raft::{Peer, RaftOptions};
 use engine::replica::{Replica, ReplicaSetup};
 use engine::tablet::superblock::Superblock;
-use engine::wal::Wal;
+use engine::wal::{Wal, WalConfig};
 
 use super::super::exit::ExitError;
 use super::super::options::text;
@@ -23,6 +23,10 @@ use nyala_common::env::Env;
 
 /// Bytes of decoded pages that a tool keeps.
 const CACHE_BYTES: usize = 64 << 20;
+
+/// Settings of a log that a tool reads or writes.
+pub(super) const LOG_CONFIG: WalConfig =
+    WalConfig { segment_bytes_max: 8 << 20, preallocate: false, compress: false };
 
 /// Opens the directories that the flags name.
 pub(super) async fn open_server(env: &Env, flags: &Flags) -> Result<StoppedServer, ExitError> {

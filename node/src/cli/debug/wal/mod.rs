@@ -1,18 +1,20 @@
-//! `nyala debug wal dump`: the operations and outcomes in a log of a stopped server.
+//! `nyala debug wal …`: shows the operations and outcomes in a log of a stopped server, and removes the last ones.
 
-use clap::{ArgMatches, Command, value_parser};
+mod cut;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::Result;
 use engine::ids::TabletId;
 use engine::raft::RaftConfig;
 use engine::raft::interface::kind;
 use engine::replica::wal_dir;
-use engine::wal::{LogEntry, ReplicateEntry, Wal, WalConfig};
+use engine::wal::{LogEntry, ReplicateEntry, Wal};
 
-use super::super::exit::ExitError;
-use super::super::options::{option, text};
-use super::super::output::print;
 use super::arguments::{tablet_argument, with_directories};
-use super::stopped::{open_server, view};
+use super::stopped::{LOG_CONFIG, open_server, view};
+use crate::cli::exit::ExitError;
+use crate::cli::options::{option, text};
+use crate::cli::output::print;
 use crate::dirs::StoppedServer;
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
@@ -24,24 +26,40 @@ pub(super) fn command() -> Command {
         .arg(tablet_argument(true))
         .arg(index("from", "First index"))
         .arg(index("to", "Last index"));
+    let switch = |name, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    let cut = Command::new("cut")
+        .about("Remove the operations of a log after an index, outcomes included")
+        .long_about(
+            "Remove the operations of a log after an index, outcomes included.\n\n\
+             For a replica whose last operations cannot be applied. Operations that only this replica has are lost. \
+             Operations without an outcome here may be committed on other replicas: then the leader sends them \
+             again. The old log stays beside the new one, in a directory with .bak appended.",
+        )
+        .arg(tablet_argument(true))
+        .arg(index("after", "Index of the last operation that stays").required(true))
+        .arg(switch("force", "Also remove operations that are known to be committed"))
+        .arg(switch("yes", "Do it; without, only show it"));
     Command::new("wal")
-        .about("Show logs of a stopped server")
+        .about("Show or cut logs of a stopped server")
         .subcommand_required(true)
-        .subcommands([with_directories(dump)])
+        .subcommands([with_directories(dump), with_directories(cut)])
 }
 
 pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
-    let (_, matches) = matches.subcommand().expect("clap asks for a command");
+    let (name, matches) = matches.subcommand().expect("clap asks for a command");
     let tablet = TabletId::parse(text(matches, "tablet").unwrap_or_default().as_bytes());
     let tablet = tablet.map_err(ExitError::usage)?;
     let server = open_server(env, flags).await?;
+    if name == "cut" {
+        print(&env.run(|| cut::cut(&server, matches)).await?);
+        return Ok(());
+    }
     let index = |name: &str| matches.get_one::<u64>(name).copied();
     let wanted = index("from").unwrap_or(0)..=index("to").unwrap_or(u64::MAX);
     Ok(env.run(|| dump(&server, tablet, &wanted)).await?)
 }
 
 fn dump(server: &StoppedServer, tablet: TabletId, wanted: &std::ops::RangeInclusive<u64>) -> Result<()> {
-    let config = WalConfig { segment_bytes_max: 8 << 20, preallocate: false, compress: false };
     let mut show = |entry: LogEntry| {
         let op = match &entry {
             LogEntry::Replicate(replicate) => replicate.op,
@@ -52,7 +70,7 @@ fn dump(server: &StoppedServer, tablet: TabletId, wanted: &std::ops::RangeInclus
         }
         Ok(())
     };
-    let (_, found) = Wal::open(view(&server.wal), &wal_dir(tablet), config, &mut show)?;
+    let (_, found) = Wal::open(view(&server.wal), &wal_dir(tablet), LOG_CONFIG, &mut show)?;
     print(&format!(
         "{} segments, {} operations, {} truncated ones, {} outcomes, last {}; {} bytes at the end are no batch\n",
         found.segments, found.replicates, found.void, found.commits, found.last_op, found.cut_bytes
