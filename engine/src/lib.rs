@@ -34,6 +34,7 @@ pub mod codec;
 pub mod config;
 pub mod disk;
 pub mod error;
+pub mod format_level;
 pub mod ids;
 pub mod memory;
 pub mod note;

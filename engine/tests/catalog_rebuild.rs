@@ -6,11 +6,12 @@ use engine::catalog::{
     ClusterRecord, ConsensusState, FoundReplica, HostPort, PeerRecord, RebuiltCatalog, StoredSystemRow,
     SystemRowWrite, check_catalog, rebuild_catalog,
 };
+use engine::format_level::FormatLevel;
 use engine::ids::{ColumnId, Uuid};
 use engine::schema::partition::{HashDimension, Partition, PartitionSchema};
 use engine::schema::{ColumnSchema, DataType, Schema};
 
-const CLUSTER: ClusterRecord = ClusterRecord { id: Uuid([0xc; 16]), created: 1 };
+const CLUSTER: ClusterRecord = ClusterRecord { id: Uuid([0xc; 16]), created: 1, level: FormatLevel::FIRST };
 
 fn partitioning() -> PartitionSchema {
     let hash = vec![HashDimension { columns: vec![ColumnId(0)], buckets: 2, seed: 0 }];

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::format_level::LevelRange;
 use engine::ids::Uuid;
 use engine::time::{ClockReading, Instant};
 use node::dirs::ServerKind;
@@ -20,7 +21,8 @@ fn world() -> (Env, ServerContext) {
     let flags = Flags::new();
     flags.set("heartbeat_interval_ms", "5").unwrap();
     flags.set("never_fsync", "true").unwrap();
-    let common = ServerContext::new(&env, ServerKind::Master, Uuid([7; 16]), Arc::new(flags));
+    let levels = LevelRange::PROGRAM;
+    let common = ServerContext::new(&env, ServerKind::Master, Uuid([7; 16]), levels, Arc::new(flags));
     (env, common)
 }
 

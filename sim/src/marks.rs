@@ -46,6 +46,7 @@ pub const MARKS: &[&str] = &[
     "flush: concurrent operations",
     "flush: no live rows",
     "flush: several rowsets",
+    "formats: level raised",
     "heartbeat: failed",
     "heartbeat: full report",
     "heartbeat: full report requested",

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::record::{AuthorityRecord, TokenKeyRecord};
+use crate::format_level::FormatLevel;
 use crate::ids::{PeerId, TableId, TabletId};
 use crate::schema::{ColumnSchema, Compression, Encoding};
 
@@ -172,6 +173,8 @@ pub enum CatalogCommand {
         server: PeerId,
         force: bool,
     },
+    /// Raise the format level of the cluster, which every registered server must support.
+    RaiseLevel(FormatLevel),
     /// Store or remove secrets of the cluster; only the leading master itself sends it.
     ChangeSecrets(Box<SecretsChange>),
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::format_level::LevelRange;
+
 /// Settings of the catalog, each with its Kudu flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogConfig {
@@ -47,6 +49,8 @@ pub struct CatalogConfig {
     pub repair: bool,
     /// Delay of deleting the other replicas of a deleted tablet, unless its leader's replica is removed earlier.
     pub delete_head_start: Duration,
+    /// Format levels of this program; a new cluster begins with the newest.
+    pub levels: LevelRange,
     /// First backoff before a request to a tablet server is retried; it doubles up to `retry_wait_max`.
     pub retry_wait_min: Duration,
     pub retry_wait_max: Duration,
@@ -73,6 +77,7 @@ impl Default for CatalogConfig {
             remove_evicted: true,
             repair: true,
             delete_head_start: Duration::from_secs(1),
+            levels: LevelRange::PROGRAM,
             retry_wait_min: Duration::from_millis(50),
             retry_wait_max: Duration::from_secs(10),
         }

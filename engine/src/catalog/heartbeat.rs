@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use super::membership::ReportedHealth;
 use super::record::{ConsensusState, HostPort};
+use crate::error::Error;
+use crate::format_level::{FormatLevel, LevelRange};
 use crate::ids::{PeerId, TabletId, Uuid};
 use crate::time::Instant;
 
@@ -16,6 +18,8 @@ pub struct TserverRegistration {
     pub https_enabled: bool,
     /// Seconds since 1970.
     pub start_time: Option<i64>,
+    /// Format levels of its program; `None` for a program whose formats are not nyala's.
+    pub levels: Option<LevelRange>,
 }
 
 /// A replica's state as its server reports it; the numbers are Kudu's `TabletStatePB`.
@@ -114,8 +118,12 @@ pub struct HeartbeatReply {
     pub needs_full_report: bool,
     /// True if the server belongs to another cluster; then the heartbeat had no effect.
     pub foreign: bool,
+    /// Error for a server whose program does not support the cluster's format level; then the heartbeat had no effect.
+    pub unsupported: Option<Error>,
     /// This cluster; absent from a master that does not lead.
     pub cluster: Option<Uuid>,
+    /// Format level of this cluster; absent from a master that does not lead.
+    pub level: Option<FormatLevel>,
     /// Tablets of the processed report.
     pub tablets: Vec<TabletId>,
 }

@@ -28,6 +28,7 @@ mod create;
 mod delete;
 mod error;
 mod extra_config;
+mod finalized_level;
 mod heartbeat;
 mod id_rng;
 mod membership;
@@ -331,7 +332,8 @@ impl Catalog {
         rows: impl IntoIterator<Item = (SystemRowKey, Vec<u8>)>,
     ) -> CatalogResult<Catalog, Error> {
         let mut id_rng = IdRng::new(seed);
-        let cluster = ClusterRecord { id: id_rng.uuid(), created: now.wall.micros };
+        let (created, level) = (now.wall.micros, config.levels.newest);
+        let cluster = ClusterRecord { id: id_rng.uuid(), created, level };
         let mut catalog = Catalog {
             tasks: TaskQueue::new(&config),
             config,
@@ -350,6 +352,7 @@ impl Catalog {
             let read = catalog.load_row(now, key, &metadata);
             read.map_err(|error| error.context(format!("system tablet, row {key:?}")))?;
         }
+        catalog.check_level()?;
         catalog.link_tablets()?;
         Ok(catalog)
     }
@@ -447,6 +450,7 @@ impl Catalog {
                 self.change_server_state(now, server, change, allow_missing)
             }
             CatalogCommand::UnregisterServer { server, force } => self.unregister_server(now, server, force),
+            CatalogCommand::RaiseLevel(level) => self.raise_level(level),
             CatalogCommand::ChangeSecrets(change) => self.change_secrets(*change),
         }
     }

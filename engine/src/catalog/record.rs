@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec;
 use crate::error::{Error, Result};
+use crate::format_level::{FormatLevel, StoredFormat};
 use crate::ids::{PeerId, TableId, TabletId, Uuid};
 use crate::schema::Schema;
 use crate::schema::partition::{Partition, PartitionSchema};
@@ -177,6 +178,8 @@ pub struct ClusterRecord {
     pub id: Uuid,
     /// Microseconds since 1970.
     pub created: u64,
+    /// Level of the formats that the cluster's servers write. Stored from version 2 on.
+    pub level: FormatLevel,
 }
 
 /// The CA: its private key and its certificate.
@@ -290,7 +293,8 @@ pub struct SystemRowWrite {
 /// A record stored in a row's metadata.
 pub trait SystemRecord: Serialize + DeserializeOwned {
     const MAGIC: [u8; 4];
-    const VERSION: u16 = 1;
+    /// The newest version.
+    const VERSION: u16 = StoredFormat::CatalogRecord.only_version();
 
     fn seal(&self) -> Vec<u8> {
         let payload = postcard::to_stdvec(self).expect("records hold only what postcard can write");
@@ -326,4 +330,28 @@ impl SystemRecord for TokenKeyRecord {
 
 impl SystemRecord for ClusterRecord {
     const MAGIC: [u8; 4] = *b"NYcc";
+    const VERSION: u16 = StoredFormat::ClusterRecord.newest_version();
+
+    /// Encodes the record as its own level has it.
+    fn seal(&self) -> Vec<u8> {
+        let version = StoredFormat::ClusterRecord.version_at(self.level);
+        let payload = match version {
+            1 => postcard::to_stdvec(&(self.id, self.created)),
+            _ => postcard::to_stdvec(self),
+        };
+        codec::seal(Self::MAGIC, version, &payload.expect("ids and numbers can be encoded"))
+    }
+
+    fn unseal(bytes: &[u8]) -> Result<ClusterRecord> {
+        let (version, payload) = codec::unseal(Self::MAGIC, Self::VERSION, bytes)?;
+        let decoded = match version {
+            1 => postcard::from_bytes(payload).map(|(id, created)| ClusterRecord {
+                id,
+                created,
+                level: FormatLevel::FIRST,
+            }),
+            _ => postcard::from_bytes(payload),
+        };
+        decoded.map_err(|error| Error::corrupt(format!("catalog record: {error}")))
+    }
 }

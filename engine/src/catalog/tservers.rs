@@ -20,12 +20,17 @@ impl Catalog {
         beat: Heartbeat,
         out: &mut CatalogEffects,
     ) -> HeartbeatReply {
-        let mut reply = HeartbeatReply { cluster: Some(self.cluster_id()), ..HeartbeatReply::default() };
+        let (cluster, level) = (Some(self.cluster_id()), Some(self.level()));
+        let mut reply = HeartbeatReply { cluster, level, ..HeartbeatReply::default() };
         if beat.cluster.is_some_and(|cluster| cluster != self.cluster_id()) {
             reply.foreign = true;
             return reply;
         }
         if let Some(registration) = beat.registration {
+            reply.unsupported = self.unsupported(beat.server, &registration);
+            if reply.unsupported.is_some() {
+                return reply;
+            }
             let location = beat.location;
             self.register(now, beat.server, beat.instance, registration, location, out);
         }

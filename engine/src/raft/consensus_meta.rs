@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::config::RaftConfig;
 use crate::codec;
 use crate::error::{Error, Result};
+use crate::format_level::StoredFormat;
 use crate::ids::{PeerId, TabletId, Term};
 
 const MAGIC: [u8; 4] = *b"NYCM";
-const VERSION: u16 = 1;
+const VERSION: u16 = StoredFormat::ConsensusMeta.only_version();
 
 /// Consensus metadata of one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

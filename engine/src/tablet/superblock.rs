@@ -18,6 +18,7 @@ use super::rowset::RowSetId;
 use crate::codec;
 use crate::disk::{self, Disk};
 use crate::error::{Error, Result};
+use crate::format_level::StoredFormat;
 use crate::ids::{ColumnId, OpId, TableId, TabletId};
 use crate::schema::partition::{Partition, PartitionSchema};
 use crate::schema::row_change::RowChange;
@@ -28,7 +29,7 @@ use crate::time::Timestamp;
 const DIR: &str = "tablet-meta";
 const MAGIC: [u8; 4] = *b"NYTM";
 /// Version of the format. 2 added the ancient history mark, 3 the column files.
-const VERSION: u16 = 3;
+const VERSION: u16 = StoredFormat::Superblock.only_version();
 
 /// State of a tablet's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

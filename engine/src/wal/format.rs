@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::entry::{CommitEntry, LogEntry, ReplicateEntry};
 use crate::codec::{self, ByteReader};
 use crate::error::{Error, Result};
+use crate::format_level::StoredFormat;
 use crate::ids::OpId;
 use crate::time::Timestamp;
 
 const SEGMENT_MAGIC: [u8; 4] = *b"NYWS";
 /// 1: uncompressed batches. 2: batches may be compressed.
-pub(super) const SEGMENT_VERSION: u16 = 2;
+pub(super) const SEGMENT_VERSION: u16 = StoredFormat::LogSegment.only_version();
 /// Longest segment header in bytes.
 pub(super) const SEGMENT_HEADER_MAX: usize = 256;
 

@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use crate::codec;
 use crate::disk::{self, Disk};
 use crate::error::{Error, Result};
+use crate::format_level::StoredFormat;
 use crate::ids::OpId;
 
 /// Name of the file of truncations, beside the segments.
 pub const FILE: &str = "truncations";
 const MAGIC: [u8; 4] = *b"NYWT";
-const VERSION: u16 = 1;
+const VERSION: u16 = StoredFormat::LogTruncations.only_version();
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Truncation {

@@ -127,6 +127,7 @@ pub mod session;
 pub mod table;
 pub mod tables;
 mod tablet_calls;
+pub mod upgrade;
 mod write_batch;
 
 pub use config::ClientConfig;

@@ -22,7 +22,7 @@ use nyala_proto::kudu::master::{
     CreateTableResponsePb, DeleteTableResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
     GetTableStatisticsResponsePb, GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb, ListMastersResponsePb, ListTablesResponsePb, ListTabletServersResponsePb,
-    MasterErrorPb, RecallDeletedTableResponsePb, RemoveMasterResponsePb,
+    MasterErrorPb, NyalaRaiseLevelResponsePb, RecallDeletedTableResponsePb, RemoveMasterResponsePb,
 };
 
 pub(super) const MASTER_SERVICE: &str = "kudu.master.MasterService";
@@ -60,6 +60,7 @@ replies!(
     ListMastersResponsePb,
     ListTablesResponsePb,
     ListTabletServersResponsePb,
+    NyalaRaiseLevelResponsePb,
     RecallDeletedTableResponsePb,
     RemoveMasterResponsePb,
 );

@@ -23,6 +23,8 @@ const CLOCK_REFUSED: u8 = 6;
 const DEVICE_ERRORS: [i32; 2] = [libc::EIO, libc::EROFS];
 /// Rows of an import were rejected.
 pub(super) const ROWS_REJECTED: u8 = 7;
+/// The program does not support the cluster's format level.
+const FORMAT_REFUSED: u8 = 8;
 
 impl ExitError {
     /// Returns the error of a wrong command line or flag.
@@ -33,6 +35,11 @@ impl ExitError {
     /// Returns the error of a clock that is not synchronised.
     pub fn clock(error: Error) -> ExitError {
         ExitError { code: CLOCK_REFUSED, message: error.message }
+    }
+
+    /// Returns the error of a server whose program does not support the cluster's format level.
+    pub fn format(error: Error) -> ExitError {
+        ExitError { code: FORMAT_REFUSED, message: error.message }
     }
 
     /// Returns the error of a server that did not start. Flags were checked before, so `Invalid` concerns the

@@ -143,9 +143,10 @@ async fn one(
     report(ServiceState::Stopping);
     tracing::info!("stopping");
     server.shutdown().await;
-    match (ended, server.clock().fault()) {
-        (Err(_), Some(fault)) => Err(ExitError::clock(Error::aborted(fault))),
-        (ended, _) => ended,
+    match (ended, server.formats().fault(), server.clock().fault()) {
+        (Err(_), Some(fault), _) => Err(ExitError::format(fault)),
+        (Err(_), None, Some(fault)) => Err(ExitError::clock(Error::aborted(fault))),
+        (ended, ..) => ended,
     }
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use engine::disk;
 use engine::error::{Error, ErrorKind, Result};
+use engine::format_level::LevelRange;
 use engine::ids::Uuid;
 use engine::tablet::superblock::Superblock;
 use nyala_common::env::Env;
 
 use super::directory::{Directory, INSTANCE, LOCK};
-use super::instance::{Instance, ListedDirectory, ServerKind};
+use super::instance::{Instance, ListedDirectory, RecordedLevel, ServerKind};
 
 /// A directory's description of itself.
 enum Found {
@@ -23,20 +24,44 @@ enum Found {
 
 type Identified = Vec<(Arc<Directory>, Instance)>;
 
+/// Fields of `instance` that all directories of a server share.
+struct SharedIdentity {
+    kind: ServerKind,
+    /// `None` if all directories are new.
+    uuid: Option<Uuid>,
+    cluster: Option<Uuid>,
+    /// The newest one: a crash may have left some directories behind it.
+    recorded: RecordedLevel,
+}
+
+impl SharedIdentity {
+    fn instance(&self, uuid: Uuid, dir: Option<Uuid>) -> Instance {
+        let SharedIdentity { kind, cluster, recorded, .. } = self;
+        let recorded = recorded.clone();
+        Instance { uuid, kind: *kind, dir, cluster: *cluster, recorded, others: Vec::new() }
+    }
+}
+
 /// Checks that the directories belong to one server, and writes what changed. Returns the instance of the WAL
 /// directory, then those of `others`, the data directories beside it.
 pub(super) fn identify(
     env: &Env,
-    kind: ServerKind,
+    (kind, levels): (ServerKind, LevelRange),
     wal: &Arc<Directory>,
     others: &[Arc<Directory>],
     lost: &[String],
 ) -> Result<Identified> {
-    let own = read(wal, kind)?;
-    let found = others.iter().map(|dir| read(dir, kind)).collect::<Result<Vec<_>>>()?;
-    let uuid = one_server(wal, &own, others, &found)?;
-    let cluster = instances(&own, &found).find_map(|instance| instance.cluster);
-    let own = own_instance(env, kind, wal, own, others, &found, uuid)?;
+    let read = |dir: &Arc<Directory>| read(dir, kind, levels);
+    let own = read(wal)?;
+    let found = others.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let recorded = instances(&own, &found).map(|instance| &instance.recorded).max_by_key(|it| it.level);
+    let shared = SharedIdentity {
+        kind,
+        uuid: one_server(wal, &own, others, &found)?,
+        cluster: instances(&own, &found).find_map(|instance| instance.cluster),
+        recorded: recorded.cloned().unwrap_or_else(|| RecordedLevel::of(levels.oldest)),
+    };
+    let own = own_instance(env, &shared, wal, own, others, &found)?;
     let list = own.others.as_slice();
     let mut identified = Vec::with_capacity(others.len());
     for (dir, found) in others.iter().zip(&found) {
@@ -46,14 +71,13 @@ pub(super) fn identify(
             Found::Fresh => None,
         };
         let id = id.unwrap_or_else(|| env.random_uuid());
-        let (dir_id, others) = (Some(id), Vec::new());
-        identified.push((dir.clone(), Instance { uuid: own.uuid, kind, dir: dir_id, cluster, others }));
+        identified.push((dir.clone(), shared.instance(own.uuid, Some(id))));
     }
     check_none_missing(list, others, &found, &identified, lost)?;
     if own.dir.is_none() {
         check_logs_known(wal, others, &found, lost)?;
     }
-    store(env, wal, own, cluster, identified, &found)
+    store(env, wal, own, &shared, identified, &found)
 }
 
 /// Writes the instances that changed. Order: the WAL directory's list last, so that a crash never leaves a directory in
@@ -62,7 +86,7 @@ fn store(
     env: &Env,
     wal: &Arc<Directory>,
     own: Instance,
-    cluster: Option<Uuid>,
+    shared: &SharedIdentity,
     mut identified: Identified,
     found: &[Found],
 ) -> Result<Identified> {
@@ -76,7 +100,7 @@ fn store(
     };
     let others = identified.iter().filter_map(listed).collect();
     let dir = own.dir.or_else(|| Some(env.random_uuid()));
-    let complete = Instance { dir, cluster, others, ..own.clone() };
+    let complete = Instance { others, ..shared.instance(own.uuid, dir) };
     if complete != own {
         complete.write(wal)?;
     }
@@ -124,25 +148,23 @@ fn one_server(
 /// Returns the WAL directory's instance. One that rotted is made again, if a data directory names the server.
 fn own_instance(
     env: &Env,
-    kind: ServerKind,
+    shared: &SharedIdentity,
     wal: &Arc<Directory>,
     own: Found,
     others: &[Arc<Directory>],
     found: &[Found],
-    uuid: Option<Uuid>,
 ) -> Result<Instance> {
-    let new = |uuid| Instance { uuid, kind, dir: None, cluster: None, others: Vec::new() };
     match own {
         Found::Known(instance) => Ok(instance),
         Found::Fresh => {
-            let first = new(env.random_uuid());
+            let first = shared.instance(env.random_uuid(), None);
             // Order: the WAL directory first. After a crash in between, the empty data directories join it.
             first.write(wal)?;
             Ok(first)
         }
         Found::Rotten(error) => {
             let all_known = found.iter().all(|found| matches!(found, Found::Known(_)));
-            let Some(uuid) = uuid.filter(|_| all_known && !others.is_empty()) else {
+            let Some(uuid) = shared.uuid.filter(|_| all_known && !others.is_empty()) else {
                 return Err(beyond_repair(wal, error));
             };
             tracing::warn!(dir = wal.path, %error, "the instance file is written again from the data directories");
@@ -151,7 +173,7 @@ fn own_instance(
                 Found::Fresh | Found::Rotten(_) => None,
             };
             let others = others.iter().zip(found).filter_map(listed).collect();
-            Ok(Instance { others, ..new(uuid) })
+            Ok(Instance { others, ..shared.instance(uuid, None) })
         }
     }
 }
@@ -242,7 +264,7 @@ fn check_logs_known(
     )))
 }
 
-fn read(dir: &Directory, kind: ServerKind) -> Result<Found> {
+fn read(dir: &Directory, kind: ServerKind, levels: LevelRange) -> Result<Found> {
     let bytes = match disk::read_file(&*dir.disk, INSTANCE) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -265,6 +287,8 @@ fn read(dir: &Directory, kind: ServerKind) -> Result<Found> {
             kind.name()
         )));
     }
+    let supported = instance.recorded.check(levels);
+    supported.map_err(|error| error.context(format!("the directory {}", dir.path)))?;
     Ok(Found::Known(instance))
 }
 

@@ -5,10 +5,10 @@
 //! data dir   instance  instance.lock  data/<tablet>/…  tablet-meta/<tablet>
 //! ```
 //!
-//! `instance` names the server that owns the directory, and its cluster; that of the WAL directory also lists the data
-//! directories. A server does not start with a directory of another server, of a newer build, in use by another
-//! process, or without one of its data directories: an empty mount point must not be taken for a new disk. The error
-//! names the directory.
+//! `instance` names the server that owns the directory, its cluster and its format level; that of the WAL directory
+//! also lists the data directories. A server does not start with a directory of another server, of a format level that
+//! its program does not support, in use by another process, or without one of its data directories: an empty mount
+//! point must not be taken for a new disk. The error names the directory.
 
 mod check;
 mod directory;
@@ -19,13 +19,14 @@ use engine::sync::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 use engine::error::{Error, Result};
+use engine::format_level::{FormatLevel, LevelRange};
 use engine::ids::Uuid;
 use nyala_common::env::Env;
 
 pub use directory::Directory;
 use directory::{INSTANCE, open_directory};
-use instance::Instance;
-pub use instance::ServerKind;
+use instance::{Instance, RecordedLevel};
+pub use instance::{PROGRAM, ServerKind};
 pub use stopped::{StoppedServer, open_stopped};
 
 /// A server's directories and the identity stored in them.
@@ -77,6 +78,27 @@ impl ServerDirs {
         Ok(())
     }
 
+    /// Returns the format level of the directories.
+    pub fn level(&self) -> FormatLevel {
+        let first = self.instances().first().map(|(_, wal)| wal.recorded.level);
+        first.unwrap_or(FormatLevel::FIRST)
+    }
+
+    /// Stores the format level if it is newer than that of the directories. Does disk work.
+    pub fn raise_level(&self, level: FormatLevel) -> Result<()> {
+        if level <= self.level() {
+            return Ok(());
+        }
+        // Order: the WAL directory, which is the first, last: the level counts once all directories have it.
+        for (dir, instance) in self.instances().iter_mut().rev() {
+            let raised = Instance { recorded: RecordedLevel::of(level), ..instance.clone() };
+            raised.write(dir)?;
+            *instance = raised;
+        }
+        tracing::info!(%level, "the server writes the formats of a newer level");
+        Ok(())
+    }
+
     /// Checks the stored `instance` files, and writes damaged ones again. Does disk work.
     pub fn repair_instances(&self) -> Vec<InstanceDamage> {
         let mut found = Vec::new();
@@ -111,7 +133,12 @@ pub struct DirectoryPaths<'a> {
 
 /// Opens the directories and creates missing ones. A server whose directories are all new gets a new id; an empty
 /// directory joins existing ones. Does disk work: call it through [`Env::run`].
-pub fn open(env: &Env, kind: ServerKind, paths: DirectoryPaths<'_>) -> Result<ServerDirs> {
+pub fn open(
+    env: &Env,
+    kind: ServerKind,
+    levels: LevelRange,
+    paths: DirectoryPaths<'_>,
+) -> Result<ServerDirs> {
     let data_dirs = paths.data;
     if data_dirs.is_empty() {
         return Err(Error::invalid("no data directory is configured; name at least one"));
@@ -126,7 +153,7 @@ pub fn open(env: &Env, kind: ServerKind, paths: DirectoryPaths<'_>) -> Result<Se
         data.push(if same { wal.clone() } else { Arc::new(open_directory(env, dir)?) });
     }
     let others: Vec<_> = data.iter().filter(|dir| dir.path != wal.path).cloned().collect();
-    let instances = check::identify(env, kind, &wal, &others, paths.lost)?;
+    let instances = check::identify(env, (kind, levels), &wal, &others, paths.lost)?;
     let uuid = instances[0].1.uuid;
     Ok(ServerDirs { uuid, wal, data, instances: Mutex::new(instances) })
 }
@@ -149,7 +176,7 @@ mod tests {
             let path = |name: &str| format!("{at}/{name}");
             let data: Vec<String> = data.iter().map(|name| path(name)).collect();
             let paths = DirectoryPaths { wal: &path(wal), data: &data, lost: &[] };
-            open(&env, kind, paths).map_err(|error| {
+            open(&env, kind, LevelRange::PROGRAM, paths).map_err(|error| {
                 let words = error.message.replace(&format!("{at}/"), "");
                 let is_id = |word: &str| word.trim_end_matches([',', ';']).len() == 32;
                 words
@@ -191,6 +218,52 @@ mod tests {
         assert_eq!(again.cluster(), Some(Uuid([1; 16])));
     }
 
+    fn levels(oldest: u32, newest: u32) -> LevelRange {
+        LevelRange::new(oldest, newest).expect("in order")
+    }
+
+    /// The last release and this one, by the ranges of levels that they support.
+    #[tokio::test]
+    async fn a_raised_level_is_stored_and_the_last_release_is_refused() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let root = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| root.path().join(name).to_str().expect("UTF-8").to_string();
+        let (wal, data) = (path("wal"), [path("a"), path("b")]);
+        let (last, this) = (LevelRange::FIRST, LevelRange::PROGRAM);
+        let paths = DirectoryPaths { wal: &wal, data: &data, lost: &[] };
+        let open = |levels| {
+            let opened = open(&env, ServerKind::TabletServer, levels, paths);
+            opened.map_err(|error| format!("{:?}: {error}", error.kind).replace(&path(""), ""))
+        };
+        for levels in [last, this, last, this] {
+            let dirs = open(levels).expect("either release, until the level is raised");
+            assert_eq!(dirs.level(), FormatLevel::FIRST);
+            dirs.release();
+        }
+        let dirs = open(this).expect("its directories");
+        dirs.raise_level(FormatLevel(2)).expect("stored");
+        dirs.raise_level(FormatLevel(1)).expect("a level is never lowered");
+        dirs.release();
+        let again = open(this).expect("its directories");
+        assert_eq!(again.level(), FormatLevel(2), "stored");
+        again.release();
+        // A crash between two files leaves one behind: the next start brings it up to date.
+        let disk = env.disks.open(&data[0]).expect("a disk");
+        let mut behind =
+            Instance::decode(&disk::read_file(&*disk, INSTANCE).expect("a file")).expect("whole");
+        behind.recorded = RecordedLevel::of(FormatLevel::FIRST);
+        disk::replace_file(&*disk, INSTANCE, &behind.encode()).expect("written");
+        open(this).expect("its directories").release();
+        let stored = Instance::decode(&disk::read_file(&*disk, INSTANCE).expect("a file")).expect("whole");
+        assert_eq!(stored.recorded, RecordedLevel::of(FormatLevel(2)));
+        let refused = [last, levels(3, 4)]
+            .map(|levels| open(levels).err().expect("refused").replace(PROGRAM, "PROGRAM"));
+        expect_test::expect![[r#"
+            Unsupported: the directory wal: written by PROGRAM: format level 2 is not supported by this program (PROGRAM supports level 1); use the program that wrote it, or a later one
+            Unsupported: the directory wal: written by PROGRAM: format level 2 is not supported by this program (PROGRAM supports levels 3 to 4); upgrade through a release that supports both, and finalize that upgrade first
+        "#]].assert_eq(&(refused.join("\n") + "\n"));
+    }
+
     /// A server must not take an empty mount point for a new disk.
     #[tokio::test]
     async fn a_missing_data_directory_is_refused_and_may_be_given_up() {
@@ -214,7 +287,7 @@ mod tests {
         let path = |name: &str| at(name).to_str().expect("UTF-8").to_string();
         let (wal, data, lost) = (path("wal"), [path("a"), path("b")], [path("b")]);
         let paths = DirectoryPaths { wal: &wal, data: &data, lost: &lost };
-        open(&env, tserver, paths).expect("given up").release();
+        open(&env, tserver, LevelRange::PROGRAM, paths).expect("given up").release();
         let after = open_dirs(tserver, "wal", &["a", "b"]).expect("the empty one has joined");
         assert_eq!(after.uuid, uuid);
     }
@@ -296,7 +369,7 @@ mod tests {
         refuse(ServerKind::Master, "wal1", &["data1"]);
         write("letters.txt", b"dear");
         refuse(tserver, "odd", &["odd"]);
-        write(INSTANCE, &codec::seal(*b"NYIN", 3, b""));
+        write(INSTANCE, &codec::seal(*b"NYIN", 4, b""));
         refuse(tserver, "odd", &["odd"]);
         write(INSTANCE, b"scratched");
         refuse(tserver, "odd", &["odd"]);
@@ -307,7 +380,7 @@ mod tests {
             the WAL directory new is empty, but data2 belongs to server ID whose WAL must be somewhere else
             the directory wal1 belongs to a tablet server, not to a master
             the directory odd contains "letters.txt" but no instance file; choose an empty directory or one that this server created
-            the directory odd: "NYIN" record has format 3, newer than the newest this build reads (2); use the build that wrote it or a later one
+            the directory odd: "NYIN" record has format 4, newer than the newest this build reads (3); use the build that wrote it or a later one
             the directory odd: expected a "NYIN" record, but the bytes begin with "scra"; restore odd/instance from a backup, or give the server empty directories: its tablets are copied from other servers
         "#]].assert_eq(&(errors.join("\n") + "\n"));
     }

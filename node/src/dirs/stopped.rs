@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
+use engine::format_level::LevelRange;
 use engine::ids::Uuid;
 use nyala_common::env::Env;
 
@@ -66,8 +67,13 @@ fn read_instance(env: &Env, path: &str, damaged: &mut Vec<String>) -> Result<Opt
     let bytes = env.disks.read_file(&file).map_err(|error| {
         Error::invalid(format!("the directory {path} is none of a server's: cannot read {file}: {error}"))
     })?;
+    let refused = |error: Error| error.context(format!("the directory {path}"));
     match Instance::decode(&bytes) {
-        Ok(instance) => Ok(Some(instance)),
+        Ok(instance) => {
+            instance.recorded.check(LevelRange::PROGRAM).map_err(refused)?;
+            Ok(Some(instance))
+        }
+        Err(error) if error.kind == ErrorKind::Unsupported => Err(refused(error)),
         Err(error) => {
             damaged.push(format!("{file}: {error}"));
             Ok(None)

@@ -9,6 +9,7 @@ use engine::config::TabletConfig;
 use engine::raft::RaftOptions;
 
 use super::authz::AuthzConfig;
+use crate::dirs::DirectoryPaths;
 use crate::scrub::ScrubConfig;
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
@@ -142,6 +143,10 @@ impl MasterConfig {
 const FEATURES: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
 
 impl MasterConfig {
+    pub(super) fn directories(&self) -> DirectoryPaths<'_> {
+        DirectoryPaths { wal: &self.wal_dir, data: &self.data_dirs, lost: &self.lost_data_dirs }
+    }
+
     /// Returns the offered features: all except those switched off.
     pub(super) fn features(&self) -> Vec<u32> {
         let offered = |feature: &u32| match feature {

@@ -236,6 +236,12 @@ impl MasterService {
                     self.known_tservers.forget(server);
                     return Ok(refused_heartbeat(TserverAdmission::foreign(server, its, reply.cluster)));
                 }
+                if let Some(error) = reply.unsupported {
+                    self.known_tservers.forget(server);
+                    // The level tells the server itself that it must end.
+                    let nyala_format_level = reply.level.map(|level| level.0.into());
+                    return Ok(TsHeartbeatResponsePb { nyala_format_level, ..refused_heartbeat(error) });
+                }
                 Ok(self.reply_to_heartbeat(request, reply, true))
             }
             // A master that does not lead only records the tablet server.
@@ -262,6 +268,7 @@ impl MasterService {
             tablet_report: request.tablet_report.as_ref().map(|_| TabletReportUpdatesPb { tablets }),
             leader_master: Some(leads),
             nyala_cluster_id: reply.cluster.map(|cluster| cluster.to_string()),
+            nyala_format_level: reply.level.map(|level| level.0.into()),
             ..TsHeartbeatResponsePb::default()
         }
     }

@@ -182,6 +182,9 @@ impl LeadershipTask {
                 return;
             }
             Some(Err(error)) => {
+                if error.kind == ErrorKind::Unsupported {
+                    self.status.formats.refuse(error.clone());
+                }
                 // Another master would read the same rows, so this is final.
                 self.replica.fail(&error.context("the catalog cannot be loaded"));
                 return;

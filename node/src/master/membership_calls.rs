@@ -115,7 +115,11 @@ impl MasterService {
     pub(super) async fn list_masters(&self) -> Result<ListMastersResponsePb> {
         let status = self.open()?.status();
         let masters = join_all(status.committed_config.peers.iter().map(|peer| self.entry(peer))).await;
-        Ok(ListMastersResponsePb { masters, deprecated_error: None, error: None })
+        let nyala_format_level = match self.leadership.catalog() {
+            Ok(catalog) => catalog.read(|catalog, _| catalog.level().0.into()).await.ok(),
+            Err(_) => None,
+        };
+        Ok(ListMastersResponsePb { masters, nyala_format_level, ..ListMastersResponsePb::default() })
     }
 
     async fn entry(&self, peer: &Peer) -> ServerEntryPb {

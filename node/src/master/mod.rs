@@ -21,6 +21,7 @@ mod cluster_init;
 pub mod config;
 mod consensus_host;
 mod ddl_calls;
+mod format_level;
 mod join;
 pub mod known_tservers;
 mod leadership;
@@ -67,7 +68,7 @@ use self::scrub_host::MasterScrubHost;
 use self::secrets::MasterSecrets;
 use self::service::{MasterService, MasterServiceConfig};
 use self::tserver_calls::MASTER_USER;
-use crate::dirs::{self, DirectoryPaths, ServerDirs, ServerKind};
+use crate::dirs::{self, ServerDirs, ServerKind};
 use crate::hosting::consensus_service::ConsensusService;
 use crate::hosting::copy::{CopyConfig, CopyService};
 use crate::hosting::maintenance;
@@ -136,13 +137,12 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
         None => None,
     };
     startup.advance(StartupStep::Init, StartupStep::ReadDirectories, env.now().mono);
-    let paths =
-        DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
-    let dirs = env.run(|| dirs::open(&env, ServerKind::Master, paths)).await?;
+    let (levels, paths) = (config.catalog.levels, config.directories());
+    let dirs = env.run(|| dirs::open(&env, ServerKind::Master, levels, paths)).await?;
     startup.advance(StartupStep::ReadDirectories, StartupStep::StartRpc, env.now().mono);
     env.observer = env.observer.of(dirs.uuid);
     config.tablet.observer = env.observer.clone();
-    let mut common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, config.flags.clone());
+    let mut common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, levels, config.flags.clone());
     common.set_startup(&env, startup.clone());
     common.audit = AuditLog::open(&env, dirs.uuid, &common.flags, &common.checks).await?;
     config.tablet.memory = MemoryHandle::of(&common.memory.child("tablets"));
@@ -414,6 +414,8 @@ impl SystemTabletStartup {
             secrets: self.secrets.clone(),
             caller: self.caller.clone(),
         };
+        let (dirs, status) = (self.dirs.clone(), self.common.status.clone());
+        let follow = format_level::follow(self.env.clone(), replica.clone(), dirs, status);
         let scrubber = self.scrubber();
         let mut tasks = self.tasks.lock();
         tasks.extend(scrubber);
@@ -422,6 +424,7 @@ impl SystemTabletStartup {
             let reader = async move { secrets.run_as_reader(replica).await };
             tasks.push(self.env.spawn("secrets", reader));
         }
+        tasks.push(self.env.spawn("format level", follow));
         tasks.push(self.env.spawn("system tablet", maintained));
         tasks.push(self.env.spawn("reign", reign.run()));
     }

@@ -9,6 +9,7 @@ use engine::catalog::{
     RequestedRange, TableRef, TabletReport, TserverRegistration,
 };
 use engine::error::Error;
+use engine::format_level::LevelRange;
 use engine::ids::{ColumnId, PeerId, Uuid};
 
 use nyala_common::wire::errors::status_from_error;
@@ -206,7 +207,16 @@ fn host_ports(pbs: &[HostPortPb]) -> Result<Vec<HostPort>, Error> {
     pbs.iter().map(host_port).collect()
 }
 
-fn registration(pb: &ServerRegistrationPb) -> Result<TserverRegistration, Error> {
+/// Returns the levels that a nyala server registered; one of the first release names none.
+pub fn registered_levels(pb: &ServerRegistrationPb) -> Result<LevelRange, Error> {
+    match (pb.nyala_oldest_level, pb.nyala_newest_level) {
+        (Some(oldest), Some(newest)) => LevelRange::new(oldest, newest),
+        _ => Ok(LevelRange::FIRST),
+    }
+}
+
+/// `of_nyala`: the heartbeat has fields of nyala's own.
+fn registration(pb: &ServerRegistrationPb, of_nyala: bool) -> Result<TserverRegistration, Error> {
     if pb.rpc_addresses.is_empty() {
         return Err(Error::invalid("a tablet server cannot register without an RPC address"));
     }
@@ -216,6 +226,7 @@ fn registration(pb: &ServerRegistrationPb) -> Result<TserverRegistration, Error>
         software_version: pb.software_version.clone().unwrap_or_default(),
         https_enabled: pb.https_enabled(),
         start_time: pb.start_time,
+        levels: of_nyala.then(|| registered_levels(pb)).transpose()?,
     })
 }
 
@@ -230,6 +241,8 @@ pub fn registration_to_pb(registration: &TserverRegistration) -> ServerRegistrat
         https_enabled: Some(registration.https_enabled),
         start_time: registration.start_time,
         unix_domain_socket_path: None,
+        nyala_oldest_level: registration.levels.map(|levels| levels.oldest.0.into()),
+        nyala_newest_level: registration.levels.map(|levels| levels.newest.0.into()),
     }
 }
 
@@ -238,7 +251,7 @@ pub fn heartbeat(pb: &TsHeartbeatRequestPb) -> Result<Heartbeat, Error> {
     let state = pb.nyala_state.as_ref();
     let cluster = state.and_then(|state| state.cluster_id.as_ref());
     Ok(Heartbeat {
-        registration: pb.registration.as_ref().map(registration).transpose()?,
+        registration: pb.registration.as_ref().map(|pb| registration(pb, state.is_some())).transpose()?,
         cluster: cluster.map(|id| Uuid::parse(id.as_bytes())).transpose()?,
         takes_replicas: !state.is_some_and(|state| state.short_of_space()),
         report: pb.tablet_report.as_ref().map(tablet_report).transpose()?,

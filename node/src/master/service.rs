@@ -91,8 +91,9 @@ responses! {
     GetTableLocationsResponsePb, GetTableSchemaResponsePb, GetTableStatisticsResponsePb,
     GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb, ListInFlightTablesResponsePb, ListMastersResponsePb, ListTablesResponsePb,
-    ListTabletServersResponsePb, RecallDeletedTableResponsePb, RefreshAuthzCacheResponsePb, RemoveMasterResponsePb,
-    ReplaceTabletResponsePb, TsHeartbeatResponsePb, UnregisterTServerResponsePb,
+    ListTabletServersResponsePb, NyalaRaiseLevelResponsePb, RecallDeletedTableResponsePb,
+    RefreshAuthzCacheResponsePb, RemoveMasterResponsePb, ReplaceTabletResponsePb, TsHeartbeatResponsePb,
+    UnregisterTServerResponsePb,
 }
 
 pub(super) fn master_error(code: Code, error: &Error) -> MasterErrorReply {
@@ -145,6 +146,8 @@ service_methods! {
         reply(service.list_tables(&call, call.decode()?).await),
     "ListTabletServers" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } =>
         reply(service.list_tablet_servers(call.decode()?).await),
+    "NyalaRaiseLevel" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
+        reply(service.raise_level(&call, call.decode()?).await),
     "Ping" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         Reply::message(&PingResponsePb {}),
     "RecallDeletedTable" { role: MethodRole::Client, audited: true, tracked: false, required: &[1] } =>

@@ -132,6 +132,12 @@ pub fn read_rows(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
     keyed(read_from(tablet, None)?)
 }
 
+/// Reads the cluster's row and the rows after it.
+pub fn read_from_cluster(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
+    let (entry_type, _) = SystemRowKey::Cluster.columns();
+    keyed(read_from(tablet, Some(vec![entry_type as u8 ^ 0x80]))?)
+}
+
 /// Reads the rows of the cluster's secrets, which are the last ones.
 pub fn read_secrets(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
     // The first byte of an encoded key is the entry type with its sign bit flipped.

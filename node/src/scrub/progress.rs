@@ -12,13 +12,14 @@ use std::time::Duration;
 use engine::codec;
 use engine::disk::{self, Disk};
 use engine::error::{Error, Result};
+use engine::format_level::StoredFormat;
 use engine::ids::TabletId;
 use serde::{Deserialize, Serialize};
 
 /// Name of the file.
 const FILE: &str = "scrub";
 const MAGIC: [u8; 4] = *b"NYSC";
-const VERSION: u16 = 1;
+const VERSION: u16 = StoredFormat::ScrubProgress.only_version();
 /// Findings of a pass that are kept.
 const FINDINGS_MAX: usize = 100;
 

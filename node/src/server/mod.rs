@@ -13,6 +13,7 @@ mod flag_table;
 mod flag_table_kudu;
 mod flag_table_security;
 pub mod flags;
+pub mod format_support;
 pub mod generic_service;
 pub mod health;
 mod host_port;
@@ -34,6 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
+use engine::format_level::LevelRange;
 use engine::ids::Uuid;
 
 use crate::dirs::ServerKind;
@@ -42,6 +44,7 @@ use clock_watch::ClockTrust;
 use engine::memory::MemTracker;
 use engine::time::Instant;
 use flags::Flags;
+use format_support::FormatSupport;
 use health::{CheckResult, HealthBoard, HealthCheck};
 use host_port::join_host_port;
 pub use host_port::split_host_port;
@@ -98,11 +101,17 @@ pub struct ServerContext {
 }
 
 impl ServerContext {
-    /// Creates the context of the server `uuid`, as stored in its directories.
-    pub fn new(env: &Env, kind: ServerKind, uuid: Uuid, flags: Arc<Flags>) -> ServerContext {
+    /// Creates the context of the server `uuid`, as stored in its directories, whose program supports `levels`.
+    pub fn new(
+        env: &Env,
+        kind: ServerKind,
+        uuid: Uuid,
+        levels: LevelRange,
+        flags: Arc<Flags>,
+    ) -> ServerContext {
         let budget = env.memory.clone();
         let memory = MemTracker::root("server", Some(Arc::new(move || budget.limit_bytes())));
-        let status = Arc::new(ServerStatus::new(env, uuid));
+        let status = Arc::new(ServerStatus::new(env, uuid, levels));
         let metrics = MetricRegistry::new(kind.entity_id());
         let (checks, clock) = (Arc::<HealthBoard>::default(), Arc::<ClockTrust>::default());
         let watched = clock.clone();
@@ -207,6 +216,8 @@ pub struct ServerStatus {
     /// Start time in microseconds since 1970, which distinguishes one start of the server from the next.
     instance_seqno: i64,
     started: Instant,
+    /// Format levels of the program.
+    pub formats: FormatSupport,
     state: Mutex<State>,
 }
 
@@ -230,9 +241,10 @@ pub enum ServerHealth {
 }
 
 impl ServerStatus {
-    fn new(env: &Env, uuid: Uuid) -> ServerStatus {
+    fn new(env: &Env, uuid: Uuid, levels: LevelRange) -> ServerStatus {
         let instance_seqno = i64::try_from(env.now().wall.micros).unwrap_or(i64::MAX);
-        ServerStatus { uuid, instance_seqno, started: env.now().mono, state: Mutex::default() }
+        let (started, formats) = (env.now().mono, FormatSupport::new(levels));
+        ServerStatus { uuid, instance_seqno, started, formats, state: Mutex::default() }
     }
 
     pub fn uuid(&self) -> Uuid {
@@ -320,6 +332,8 @@ impl ServerStatus {
             software_version: Some(SOFTWARE_VERSION.to_string()),
             https_enabled: Some(state.https),
             start_time: Some(self.instance_seqno / 1_000_000),
+            nyala_oldest_level: Some(self.formats.levels().oldest.0.into()),
+            nyala_newest_level: Some(self.formats.levels().newest.0.into()),
             ..ServerRegistrationPb::default()
         }
     }

@@ -12,6 +12,7 @@ use prost::Message;
 use super::ServerStatus;
 use super::clock_watch::{self, ClockRule, ClockTrust, TimeSource};
 use super::flags::Flags;
+use super::format_support::FormatSupport;
 use super::ntp::{self, NtpConfig};
 use super::security;
 use super::web_access;
@@ -64,7 +65,7 @@ impl RunningServer {
     /// Waits until the server cannot do its work any more and returns the reason; it should be stopped then. A tablet
     /// server continues with its other tablets, a master needs its catalog.
     pub async fn failed(&self) -> Error {
-        let (clock, ended) = (self.clock().lost(), async {
+        let (clock, formats, ended) = (self.clock().lost(), self.formats().lost(), async {
             match self {
                 RunningServer::Master(master) => master.catalog_ended().await,
                 RunningServer::TabletServer(_) => std::future::pending().await,
@@ -73,6 +74,7 @@ impl RunningServer {
         tokio::select! {
             biased;
             error = clock => return error,
+            error = formats => return error,
             () = ended => {}
         }
         if let RunningServer::Master(master) = self
@@ -109,6 +111,11 @@ impl RunningServer {
             RunningServer::Master(master) => &master.common.clock,
             RunningServer::TabletServer(server) => &server.server.common.clock,
         }
+    }
+
+    /// Returns the format levels of this server's program.
+    pub fn formats(&self) -> &FormatSupport {
+        &self.status().formats
     }
 
     fn status(&self) -> &ServerStatus {

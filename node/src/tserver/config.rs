@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::config::TabletConfig;
+use engine::format_level::LevelRange;
 use engine::raft::RaftOptions;
 
 use crate::hosting::copy::CopyConfig;
@@ -35,6 +36,8 @@ pub struct TserverConfig {
     pub data_dirs: Vec<String>,
     /// Data directories that are given up (`fs_lost_data_dirs`).
     pub lost_data_dirs: Vec<String>,
+    /// Format levels of the program; tests have programs of other levels.
+    pub levels: LevelRange,
     /// Space that stays free (`fs_wal_dir_reserved_bytes`, `fs_data_dirs_reserved_bytes`).
     pub reserves: SpaceReserves,
     /// True if a write is acknowledged only after it is synced to disk. Kudu's default is false.
@@ -103,6 +106,7 @@ impl TserverConfig {
             wal_dir: wal_dir.into(),
             data_dirs,
             lost_data_dirs: Vec::new(),
+            levels: LevelRange::PROGRAM,
             reserves: SpaceReserves::default(),
             log_sync: true,
             max_clock_ahead_us: 10_000_000,

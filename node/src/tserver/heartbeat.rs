@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
+use engine::format_level::FormatLevel;
 use engine::ids::Uuid;
 use engine::time::ClockReading;
 
@@ -146,6 +147,7 @@ impl Heartbeater {
         let other = reply.nyala_wall_micros;
         self.offset = other.and_then(|other| MeasuredOffset::of(sent, other, server.env.now()));
         self.check_cluster(&reply).await?;
+        self.check_level(&reply).await?;
         if let Some(error) = &reply.error {
             let message = error.status.message.clone().unwrap_or_default();
             self.registered = false;
@@ -199,6 +201,15 @@ impl Heartbeater {
             self.registered = false;
         }
         joined
+    }
+
+    /// Takes the cluster's format level from the reply of its leader. An error if this program does not support it.
+    async fn check_level(&mut self, reply: &TsHeartbeatResponsePb) -> Result<()> {
+        let Some(level) = reply.nyala_format_level else { return Ok(()) };
+        let level =
+            u16::try_from(level).map_err(|_| Error::invalid(format!("{level} is no format level")))?;
+        let (env, formats) = (&self.server.env, &self.server.common.status.formats);
+        formats.take_level(env, self.server.tablets.dirs(), FormatLevel(level)).await
     }
 
     fn request(&mut self, pending: PendingReport) -> TsHeartbeatRequestPb {

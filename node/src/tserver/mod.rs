@@ -104,10 +104,12 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     startup.advance(StartupStep::Init, StartupStep::ReadDirectories, env.now().mono);
     let paths =
         DirectoryPaths { wal: &config.wal_dir, data: &config.data_dirs, lost: &config.lost_data_dirs };
-    let dirs = env.run(|| dirs::open(&env, ServerKind::TabletServer, paths)).await?;
+    let levels = config.levels;
+    let dirs = env.run(|| dirs::open(&env, ServerKind::TabletServer, levels, paths)).await?;
     env.observer = env.observer.of(dirs.uuid);
     config.tablet.observer = env.observer.clone();
-    let mut common = ServerContext::new(&env, ServerKind::TabletServer, dirs.uuid, config.flags.clone());
+    let (kind, flags) = (ServerKind::TabletServer, config.flags.clone());
+    let mut common = ServerContext::new(&env, kind, dirs.uuid, levels, flags);
     common.set_startup(&env, startup.clone());
     common.audit = AuditLog::open(&env, dirs.uuid, &common.flags, &common.checks).await?;
     config.tablet.memory = MemoryPressure::of_tablets(&common.memory);

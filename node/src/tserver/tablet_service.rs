@@ -109,6 +109,7 @@ fn list_tablets(server: &TabletServer, request: &ListTabletsRequestPb) -> ListTa
         response.status_and_schema.push(described);
     }
     if request.nyala_need_superblocks() {
+        response.nyala_format_level = Some(server.tablets.dirs().level().0.into());
         response.nyala_cluster_id = server.tablets.dirs().cluster().map(|cluster| cluster.to_string());
     }
     response

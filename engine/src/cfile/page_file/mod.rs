@@ -35,6 +35,7 @@ use super::compress::{PAGE_BYTES_MAX, compress, decompress};
 use crate::codec::ByteReader;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, Result};
+use crate::format_level::StoredFormat;
 use crate::ids::TabletId;
 use crate::schema::Compression;
 
@@ -44,7 +45,7 @@ const HEADER: usize = 48;
 const TRAILER: usize = 24;
 const MAGIC: [u8; 4] = *b"NYPF";
 /// The newest format that this build writes and reads.
-const VERSION: u16 = 1;
+const VERSION: u16 = StoredFormat::PageFile.only_version();
 const NO_COMPRESSION: u8 = 1;
 /// Target size of an append, in bytes; pages are collected up to it.
 const APPEND_BYTES: usize = 1 << 20;

@@ -368,6 +368,23 @@ pub struct TsHeartbeatResponsePb {
     /// when it was received
     #[prost(fixed64, optional, tag = "1001")]
     pub nyala_wall_micros: ::core::option::Option<u64>,
+    /// of the cluster, from the leader
+    #[prost(uint32, optional, tag = "1002")]
+    pub nyala_format_level: ::core::option::Option<u32>,
+}
+/// nyala's own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NyalaRaiseLevelRequestPb {
+    /// the newest of the leader's program if absent
+    #[prost(uint32, optional, tag = "1")]
+    pub level: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NyalaRaiseLevelResponsePb {
+    #[prost(message, optional, tag = "1")]
+    pub error: ::core::option::Option<MasterErrorPb>,
+    #[prost(uint32, optional, tag = "2")]
+    pub level: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TabletLocationsPb {
@@ -1029,6 +1046,9 @@ pub struct ListMastersResponsePb {
     pub deprecated_error: ::core::option::Option<super::AppStatusPb>,
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<MasterErrorPb>,
+    /// of the cluster, from the leader
+    #[prost(uint32, optional, tag = "1000")]
+    pub nyala_format_level: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplaceTabletRequestPb {

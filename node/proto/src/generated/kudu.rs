@@ -817,6 +817,11 @@ pub struct ServerRegistrationPb {
     pub start_time: ::core::option::Option<i64>,
     #[prost(string, optional, tag = "6")]
     pub unix_domain_socket_path: ::core::option::Option<::prost::alloc::string::String>,
+    /// nyala's own: format levels that the program supports
+    #[prost(uint32, optional, tag = "1000")]
+    pub nyala_oldest_level: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "1001")]
+    pub nyala_newest_level: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServerEntryPb {

@@ -180,6 +180,9 @@ pub struct ListTabletsResponsePb {
     /// 32 hex chars; of the cluster that the server has joined
     #[prost(string, optional, tag = "1000")]
     pub nyala_cluster_id: ::core::option::Option<::prost::alloc::string::String>,
+    /// of the server's directories
+    #[prost(uint32, optional, tag = "1001")]
+    pub nyala_format_level: ::core::option::Option<u32>,
 }
 /// Nested message and enum types in `ListTabletsResponsePB`.
 pub mod list_tablets_response_pb {

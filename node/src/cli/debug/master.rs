@@ -17,6 +17,7 @@ use engine::catalog::{
 use engine::cfile::cache::PageCache;
 use engine::disk::overlay::OverlayDisk;
 use engine::error::{Error, ErrorKind, Result};
+use engine::format_level::{FormatLevel, LevelRange};
 use engine::ids::Uuid;
 use engine::raft::{Peer, RaftConfig};
 use engine::replica::{Replica, ReplicaSetup};
@@ -33,6 +34,7 @@ use crate::hosting::replica::{ReplicaConfig, ReplicaHandle};
 use crate::master::config::MasterConfig;
 use crate::master::proto::consensus;
 use crate::master::system_tablet::{self, SystemTablet, TABLET_ID};
+use crate::server::VERSION;
 use crate::server::flags::Flags;
 use crate::server::split_host_port;
 use crate::server_clock::ServerClock;
@@ -99,7 +101,9 @@ async fn rebuild(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), E
     let now = env.now().wall.micros;
     let left_out = texts(matches, "leave-out").map(|id| Uuid::parse(id.as_bytes()));
     let left_out: Vec<Uuid> = left_out.collect::<Result<_>>().map_err(ExitError::usage)?;
-    let record = ClusterRecord { id: cluster, created: now };
+    let level = found.level.max(FormatLevel::FIRST);
+    LevelRange::PROGRAM.check(level, VERSION).map_err(ExitError::start)?;
+    let record = ClusterRecord { id: cluster, created: now, level };
     let rebuilt = rebuild_catalog(&record, now, &left_out, found.replicas);
     print(&report(cluster, &rebuilt));
     let errors = count_errors(&rebuilt.findings);
@@ -126,6 +130,8 @@ struct FoundServers {
     cluster: Option<Uuid>,
     /// The server that named the cluster.
     named_by: String,
+    /// The newest format level of their directories.
+    level: FormatLevel,
     replicas: Vec<FoundReplica>,
 }
 
@@ -143,6 +149,8 @@ impl FoundServers {
         let service = "kudu.tserver.TabletServerService";
         let reply = proxy.call(service, "ListTablets", &request, until, options()).await;
         let reply: ListTabletsResponsePb = reply.map_err(|error| failed(error.to_string()))?.message;
+        let level = u16::try_from(reply.nyala_format_level.unwrap_or_default()).unwrap_or(u16::MAX);
+        self.level = self.level.max(FormatLevel(level));
         if let Some(id) = &reply.nyala_cluster_id {
             self.join(address, Uuid::parse(id.as_bytes())?)?;
         }
@@ -216,7 +224,7 @@ async fn write(
     rows: &[SystemRowWrite],
 ) -> Result<Uuid> {
     let paths = DirectoryPaths { wal, data, lost: &[] };
-    let dirs = env.run(|| dirs::open(env, ServerKind::Master, paths)).await?;
+    let dirs = env.run(|| dirs::open(env, ServerKind::Master, LevelRange::PROGRAM, paths)).await?;
     let config = MasterConfig::new(SocketAddr::from(([127, 0, 0, 1], port)), wal, data.to_vec());
     let me = Peer::voter(dirs.uuid, host, port);
     let setup = setup(env, me.clone(), &config);

@@ -117,6 +117,8 @@ impl Fixture {
     ) -> TsHeartbeatResponsePb {
         let registration = ServerRegistrationPb {
             rpc_addresses: vec![HostPortPb { host: "127.0.0.1".to_string(), port: 1 }],
+            nyala_oldest_level: Some(1),
+            nyala_newest_level: Some(2),
             ..Default::default()
         };
         let request = TsHeartbeatRequestPb {

@@ -238,3 +238,5 @@ fn settings(config: &ClusterConfig, kind: ServerKind, at: usize) -> Result<Flags
 mod access_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upgrade_tests;

@@ -28,14 +28,14 @@ use nyala_proto::kudu::master::{
 };
 
 /// Longest wait for anything that needs elections, reports and copies.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Servers by index; `None` while one is stopped.
-struct Cluster {
-    env: Env,
-    config: ClusterConfig,
-    masters: Vec<Option<RunningServer>>,
-    tservers: Vec<Option<RunningServer>>,
+pub(super) struct Cluster {
+    pub env: Env,
+    pub config: ClusterConfig,
+    pub masters: Vec<Option<RunningServer>>,
+    pub tservers: Vec<Option<RunningServer>>,
 }
 
 fn flags() -> Flags {
@@ -54,14 +54,19 @@ fn flags() -> Flags {
 }
 
 impl Cluster {
-    async fn start(masters: usize, tablet_servers: usize) -> Cluster {
+    /// Returns a cluster whose servers are yet to be started.
+    pub(super) fn empty(masters: usize, tablet_servers: usize) -> Cluster {
         let env = mem_net::env();
         let clock = Arc::new(SteadyClock(env.clock.clone()));
         let env = Env { disks: Arc::new(MemDisks::default()), clock, ..env };
         let ip = Ipv4Addr::LOCALHOST.into();
         let (dir, ports) = ("cluster".to_string(), PortAssignment::Kudus);
         let config = ClusterConfig { dir, masters, tablet_servers, ip, ports, flags: flags() };
-        let mut cluster = Cluster { env, config, masters: Vec::new(), tservers: Vec::new() };
+        Cluster { env, config, masters: Vec::new(), tservers: Vec::new() }
+    }
+
+    pub(super) async fn start(masters: usize, tablet_servers: usize) -> Cluster {
+        let mut cluster = Cluster::empty(masters, tablet_servers);
         for at in 0..masters {
             cluster.masters.push(Some(cluster.server(ServerKind::Master, at).await));
         }
@@ -77,7 +82,7 @@ impl Cluster {
         startup::start(&self.env, kind, Arc::new(flags)).await.expect("the server starts")
     }
 
-    fn met(&self) -> bool {
+    pub(super) fn met(&self) -> bool {
         self.leader().is_some_and(|at| match self.masters[at].as_ref() {
             Some(RunningServer::Master(master)) => {
                 master.known_tservers.count() >= self.config.tablet_servers
@@ -87,11 +92,11 @@ impl Cluster {
     }
 
     /// Returns the index of the leading master.
-    fn leader(&self) -> Option<usize> {
+    pub(super) fn leader(&self) -> Option<usize> {
         self.masters.iter().position(|master| master.as_ref().is_some_and(RunningServer::leads))
     }
 
-    async fn wait(&self, what: &str, met: impl Fn() -> bool) {
+    pub(super) async fn wait(&self, what: &str, met: impl Fn() -> bool) {
         let end = self.env.now().mono.after(PATIENCE);
         while !met() {
             assert!(self.env.now().mono < end, "{what}: not in time");
@@ -103,7 +108,7 @@ impl Cluster {
         self.masters[at].take().expect("it runs").shutdown().await;
     }
 
-    async fn client(&self) -> Client {
+    pub(super) async fn client(&self) -> Client {
         let config = ClientConfig {
             rpc_timeout: Duration::from_secs(2),
             ..ClientConfig::new(self.config.master_names())
@@ -118,7 +123,7 @@ impl Cluster {
         }
     }
 
-    async fn shutdown(mut self) {
+    pub(super) async fn shutdown(mut self) {
         for server in self.tservers.drain(..).chain(self.masters.drain(..)).flatten() {
             server.shutdown().await;
         }
@@ -132,11 +137,11 @@ fn definition(name: &str) -> CreateTable {
     CreateTable::new(name, schema).hash(&["k"], 2).expect("hashed by its key")
 }
 
-async fn create(client: &Client, name: &str) -> Result<Table> {
+pub(super) async fn create(client: &Client, name: &str) -> Result<Table> {
     client.create_table(&CreateTable { replicas: Some(3), ..definition(name) }).await
 }
 
-async fn insert(client: &Client, table: &Table, keys: std::ops::Range<i32>) -> Result<()> {
+pub(super) async fn insert(client: &Client, table: &Table, keys: std::ops::Range<i32>) -> Result<()> {
     let session = client.session(SessionConfig::new(FlushMode::Manual));
     for key in keys {
         let cell = key.to_le_bytes();
@@ -150,7 +155,7 @@ async fn insert(client: &Client, table: &Table, keys: std::ops::Range<i32>) -> R
     }
 }
 
-async fn count(table: &Table) -> Result<usize> {
+pub(super) async fn count(table: &Table) -> Result<usize> {
     let mut scanner = table.scan(ScanSpec::default())?;
     let mut rows = 0;
     while let Some(batch) = scanner.next_batch().await? {
