@@ -4,6 +4,7 @@ mod arguments;
 mod check;
 mod drain;
 mod observe;
+mod upgrade;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -75,6 +76,7 @@ pub(super) fn command() -> Command {
                 .arg(required("tablet", "TABLET", "Id of the tablet"))
                 .arg(option("to", "SERVER", "The next leader [default: any voter]")),
             unsafe_change_config_command(),
+            upgrade::command(format()),
             base("set-flag", "Change a flag of running servers")
                 .arg(required("server", "SERVER", "Address (host:port), id, masters, tablet-servers or all"))
                 .arg(required("flag", "NAME", "Name of the flag"))
@@ -154,6 +156,9 @@ pub(super) fn parse(matches: &ArgMatches) -> ClusterCommand {
 impl ClusterCommand {
     pub async fn run(self, env: &Env) -> Result<(), ExitError> {
         let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
+        if let ("upgrade", Some((step, matches))) = (name, matches.subcommand()) {
+            return Ok(upgrade::run(&connect(env, matches).await?, step, matches).await?);
+        }
         let client = connect(env, matches).await?;
         match name {
             "check" => return run_check(env, &client, matches).await,
