@@ -98,6 +98,8 @@ enum Word {
     Interop(interop::InteropOptions),
     /// Run a cluster for hours under load, with faults drawn at random; nothing may be lost
     Soak(interop::soak::SoakOptions),
+    /// Upgrade a cluster from an older program under load, go back, upgrade and finalize
+    Upgrade(interop::upgrade::UpgradeOptions),
     /// Model-check spec/ with TLC, run its mutants, and check the code's traces against it
     Spec(spec::SpecOptions),
     /// Run seeds in both simulated worlds, every kept plan, and the determinism check
@@ -153,6 +155,7 @@ fn main() -> ExitCode {
         Some(Word::CodeMutants(options)) => code_mutants::run(&root, &options, &mut steps),
         Some(Word::Interop(options)) => interop::run(&root, &options, &mut steps),
         Some(Word::Soak(options)) => interop::soak::run(&root, &options, &mut steps),
+        Some(Word::Upgrade(options)) => interop::upgrade::run(&root, &options, &mut steps),
         Some(Word::Spec(options)) => spec::run(&root, &options, &mut steps),
         Some(Word::Sim) => sim::run(&root, &mut steps),
         Some(Word::Counts(options)) => steps.run("counts", || counts::run(&root, &options)),

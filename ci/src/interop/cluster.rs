@@ -31,7 +31,8 @@ pub(crate) struct ClusterPlan {
 }
 
 pub(crate) struct Cluster {
-    server: ServerKind,
+    /// Program of daemons that are started from now on.
+    pub server: ServerKind,
     /// The proxies, if there are any.
     pub links: Option<LinkProxies>,
     pub masters: Vec<Daemon>,

@@ -10,6 +10,7 @@
 //!   upstream.rs   their own tests         report.rs        results of those
 //!   runbooks/     node/RUNBOOKS.md        small_disk.rs    a disk that can be filled
 //!   soak/         `cargo ci soak`         faketime.rs      a clock that is wrong
+//!   upgrade/      `cargo ci upgrade`
 //!   java_writer.rs a program that writes  ksck.rs          the real check of a cluster
 //! ```
 //!
@@ -35,6 +36,7 @@ mod security;
 mod small_disk;
 pub(crate) mod soak;
 mod tool;
+pub(crate) mod upgrade;
 mod upstream;
 
 use std::collections::BTreeMap;
