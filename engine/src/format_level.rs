@@ -135,6 +135,14 @@ impl StoredFormat {
         versions[at].1
     }
 
+    /// Returns `Corrupt` for data of a version that is not written at the level that the data records.
+    pub fn check_version(self, version: u16, level: FormatLevel) -> Result<()> {
+        match level >= FormatLevel::FIRST && self.version_at(level) == version {
+            true => Ok(()),
+            false => Err(Error::corrupt(format!("format {version} is not written at format level {level}"))),
+        }
+    }
+
     /// Returns the newest version that this program reads and writes.
     pub const fn newest_version(self) -> u16 {
         let versions = self.versions();
@@ -184,6 +192,14 @@ mod tests {
             let levels = format.versions().iter().map(|(level, _)| *level);
             assert!(levels.is_sorted() && format.versions()[0].0 == FormatLevel::FIRST, "{format:?}");
         }
+    }
+
+    #[test]
+    fn data_of_another_level_than_it_records_is_corrupt() {
+        let allowed =
+            |version, level| StoredFormat::Instance.check_version(version, FormatLevel(level)).is_ok();
+        assert_eq!([allowed(2, 1), allowed(3, 2), allowed(3, 9)], [true; 3]);
+        assert_eq!([allowed(3, 0), allowed(3, 1), allowed(2, 2)], [false; 3]);
     }
 
     #[test]

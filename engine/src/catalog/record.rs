@@ -352,6 +352,9 @@ impl SystemRecord for ClusterRecord {
             }),
             _ => postcard::from_bytes(payload),
         };
-        decoded.map_err(|error| Error::corrupt(format!("catalog record: {error}")))
+        let record: ClusterRecord =
+            decoded.map_err(|error| Error::corrupt(format!("catalog record: {error}")))?;
+        StoredFormat::ClusterRecord.check_version(version, record.level)?;
+        Ok(record)
     }
 }

@@ -8,7 +8,7 @@ use engine::cfile::decoded_page::Dictionary;
 use engine::cfile::encoding::{encode, encode_dictionary};
 use engine::codec;
 use engine::disk::mem::MemDisk;
-use engine::format_level::FormatLevel;
+use engine::format_level::LevelRange;
 use engine::ids::{ColumnId, OpId, Uuid};
 use engine::raft::{ConsensusMeta, Peer, RaftConfig};
 use engine::replica::copy::{CopyManifest, SegmentInfo};
@@ -57,8 +57,8 @@ fn metadata() -> Vec<Seed> {
         segments: vec![SegmentInfo { sequence: 1, bytes: 700 }, SegmentInfo { sequence: 2, bytes: 80 }],
         truncations: Vec::new(),
     };
-    let cluster =
-        unsealed(ClusterRecord::MAGIC, &ClusterRecord { id, created: 5, level: FormatLevel::FIRST }.seal());
+    let cluster = ClusterRecord { id, created: 5, level: LevelRange::PROGRAM.newest };
+    let cluster = unsealed(ClusterRecord::MAGIC, &cluster.seal());
     let update = |build: &dyn Fn(&mut RowChangeBuilder<'_>)| {
         let mut out = Vec::new();
         build(&mut RowChangeBuilder::update(&mut out));

@@ -103,6 +103,7 @@ impl Instance {
         let mut recorded = RecordedLevel::of(FormatLevel::FIRST);
         if format >= WITH_LEVEL {
             let (level, program) = (FormatLevel(reader.u16()?), reader.text()?.to_string());
+            StoredFormat::Instance.check_version(format, level)?;
             recorded = RecordedLevel { level, program };
         }
         let uuid = Uuid::parse(reader.text()?.as_bytes())?;
