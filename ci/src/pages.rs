@@ -28,7 +28,7 @@ pub(crate) struct PageOptions {
 }
 
 /// Pages in the browser: server (0 the master, 1 a tablet server), path, and text that must be there.
-const PAGES: [(usize, &str, &str); 13] = [
+const PAGES: [(usize, &str, &str); 14] = [
     (0, "/", "healthy"),
     (0, "/check", "Findings"),
     (0, "/tables", "measurements"),
@@ -42,7 +42,25 @@ const PAGES: [(usize, &str, &str); 13] = [
     (1, "/scans", "Scans"),
     (1, "/maintenance-manager", "FlushMRSOp"),
     (1, "/mem-trackers", "Memory"),
+    (1, "/rpcz?html", "Samples"),
 ];
+
+/// Pages of one tablet, without its id, and text that must be there.
+const TABLET_PAGES: [(&str, &str); 2] =
+    [("/tablet?id=", "Rowsets"), ("/tablet-rowsetlayout-svg?id=", "<svg")];
+
+/// Returns the pages of the cluster, those of a tablet with the id of one.
+fn all_pages(cluster: &TestCluster) -> Result<Vec<(usize, String, &'static str)>> {
+    let list = http_get(cluster.web.get(1).context("nyala up names its web ports")?, "/tablets")?;
+    let id = list.split("/tablet?id=").nth(1).and_then(|rest| rest.get(..32));
+    let id = id.context("the first tablet server has a tablet")?;
+    let of_tablet = TABLET_PAGES.iter().map(|(path, text)| (1, format!("{path}{id}"), *text));
+    Ok(PAGES
+        .iter()
+        .map(|(server, path, text)| (*server, (*path).to_owned(), *text))
+        .chain(of_tablet)
+        .collect())
+}
 
 /// Forms of a screenshot: name, size of the window, further option.
 const FORMS: [(&str, &str, Option<&str>); 3] = [
@@ -63,7 +81,8 @@ pub(crate) fn run(root: &Path, options: &PageOptions, steps: &mut Steps) {
     });
     let Some(cluster) = cluster else { return };
     steps.run("pages: browser", || {
-        PAGES.iter().try_for_each(|(server, path, text)| show(&cluster, *server, path, text, &out))?;
+        let pages = all_pages(&cluster)?;
+        pages.iter().try_for_each(|(server, path, text)| show(&cluster, *server, path, text, &out))?;
         println!("screenshots in {}", out.display());
         Ok(())
     });
@@ -75,6 +94,8 @@ fn show(cluster: &TestCluster, server: usize, path: &str, text: &str, out: &Path
     let url = cluster.url(server, path)?;
     let dom = browse(&url, &["--dump-dom".to_owned()])?;
     ensure!(dom.contains(text), "{url}: {text:?} is not on the page:\n{dom}");
+    // The id of a tablet differs from run to run.
+    let path = path.split_once("?id=").map_or(path, |(page, _)| page);
     let name = path.trim_start_matches('/').replace(['?', '='], "-");
     let name = if name.is_empty() { "overview".to_owned() } else { name };
     let role = if server == 0 { "master" } else { "tserver" };
@@ -91,8 +112,9 @@ fn show(cluster: &TestCluster, server: usize, path: &str, text: &str, out: &Path
 fn check_accessibility(cluster: &TestCluster, out: &Path) -> Result<()> {
     let axe = Axe::fetch(out)?;
     let mut lesser = 0;
-    for (server, path, _) in PAGES {
-        let address = cluster.web.get(server).context("nyala up names its web ports")?;
+    let pages = all_pages(cluster)?;
+    for (server, path, _) in &pages {
+        let address = cluster.web.get(*server).context("nyala up names its web ports")?;
         let html = http_get(address, path)?;
         let style =
             html.split("href=\"").find_map(|rest| rest.split('"').next().filter(|to| to.ends_with(".css")));
@@ -100,7 +122,7 @@ fn check_accessibility(cluster: &TestCluster, out: &Path) -> Result<()> {
         let found = axe.check(&html, &style);
         lesser += found.with_context(|| format!("{address}{path}"))?;
     }
-    println!("{} pages without a serious finding, {lesser} lesser ones", PAGES.len());
+    println!("{} pages without a serious finding, {lesser} lesser ones", pages.len());
     Ok(())
 }
 
