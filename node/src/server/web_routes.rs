@@ -185,7 +185,9 @@ async fn content(
         path => match common.pages.source(path) {
             Some(source) => return source(options.clone()).await,
             None => {
-                let message = format!("No handler for URI {path}; / links to all pages");
+                let absent = common_pages::absent(path).map(str::to_owned);
+                let message =
+                    absent.unwrap_or_else(|| format!("No handler for URI {path}; / links to all pages"));
                 return Err(PageError::new(PageErrorKind::NotFound, message));
             }
         },

@@ -26,6 +26,26 @@ pub const MENU_LAST: [(&str, &str); 8] = [
 /// Value shown in place of a secret.
 const REDACTED: &str = "[redacted]";
 
+/// Returns what to use instead of a page of Kudu's that is not here, if the path is one.
+pub fn absent(path: &str) -> Option<&'static str> {
+    Some(match path {
+        "/stacks" => {
+            "stacks: not collected in the process; eu-stack -p PID or gdb -p PID print them. /threadz shows the \
+             threads and their CPU time, /rpcz?html the steps at which calls wait, /transactions what is in flight"
+        }
+        "/pprof/profile" | "/pprof/growth" | "/pprof/contention" | "/pprof/symbol" | "/pprof/cmdline" => {
+            "pprof: no profiler is in the process; perf record -g -p PID makes a profile of it"
+        }
+        "/pprof/heap" => {
+            "pprof: the allocator is built without its profiler; /memz and /mem-trackers show what has the memory"
+        }
+        "/tracing.html" => {
+            "tracing: spans are files; see the setting trace_dir, and /rpcz?html for sampled calls"
+        }
+        _ => return None,
+    })
+}
+
 /// Returns the value of a flag, if it is no secret.
 fn shown_value(flag: &FlagState) -> String {
     let is_secret = flag.spec.tags.contains(&"sensitive") || flag.spec.name.contains("password");
