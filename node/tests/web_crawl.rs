@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use engine::schema::row_ops::{ClientCell, RowOpKind};
 use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use node::server::flags::Flags;
 use nyala_client::{Client, DataType};
@@ -206,6 +207,49 @@ async fn check_rest(env: &Env, leader: SocketAddr, table: &str) {
     assert_eq!(serde_json::from_str::<serde_json::Value>(&missing.body).expect("JSON"), error);
 }
 
+/// Returns the trace of a sampled Write call, if a server has one.
+async fn sampled_write(env: &Env, server: SocketAddr) -> Option<String> {
+    let answer = get(env, server, "/rpcz").await;
+    let object: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
+    let methods = object["sampled"]["methods"].as_array().expect("a list").clone();
+    let is_write =
+        |method: &&serde_json::Value| method["method_name"] == "kudu.tserver.TabletServerService.Write";
+    let trace = methods.iter().find(is_write)?["samples"][0]["trace"].as_str()?;
+    Some(trace.to_owned())
+}
+
+/// Checks that a write's steps are on the page of a server's calls. The call is sampled after its reply.
+async fn check_steps(env: &Env, servers: &[SocketAddr]) {
+    let found = async {
+        loop {
+            for server in servers {
+                if let Some(trace) = sampled_write(env, *server).await {
+                    return (*server, trace);
+                }
+            }
+        }
+    };
+    let (server, trace) = env.timeout(Duration::from_secs(20), found).await.expect("a sampled write");
+    let steps: Vec<&str> =
+        trace.lines().filter_map(|line| line.split_once(": ")).map(|(_, step)| step).collect();
+    assert!(steps[0].starts_with("received from 127.0.0.1:"), "{trace}");
+    for step in [
+        "admitted",
+        "decoded",
+        "prepared",
+        "appending",
+        "appended",
+        "logged",
+        "replicated",
+        "applied",
+        "answered",
+    ] {
+        assert!(steps.contains(&step), "no {step}: {trace}");
+    }
+    assert_eq!((steps[1], steps.last()), ("admitted", Some(&"answered")), "{trace}");
+    assert!(get(env, server, "/rpcz?html").await.body.contains(", prepared "), "people see them too");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_link_leads_to_a_page() {
     let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
@@ -220,6 +264,15 @@ async fn every_link_leads_to_a_page() {
         .create()
         .await
         .expect("a new table");
+
+    let mut writer = table.writer();
+    let key = 7i64.to_le_bytes();
+    let row = [ClientCell::Value(&key), ClientCell::Null];
+    writer.apply_cells(RowOpKind::Insert, &row).await.expect("a legal row");
+    writer.flush().await.expect("written");
+    let tservers: Vec<SocketAddr> =
+        cluster.tablet_servers().iter().filter_map(|server| server.web_addr()).collect();
+    check_steps(&env, &tservers).await;
 
     let servers = cluster.masters().iter().chain(cluster.tablet_servers());
     let addresses: BTreeSet<SocketAddr> = servers.filter_map(|server| server.web_addr()).collect();

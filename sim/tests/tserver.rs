@@ -65,7 +65,7 @@ impl Client {
     ) -> RpcResponse<Resp> {
         loop {
             let deadline = self.env.now().mono.after(Duration::from_millis(700));
-            let options = CallOptions { features: Vec::new(), request_id: request_id.clone() };
+            let options = CallOptions { request_id: request_id.clone(), ..CallOptions::default() };
             if let Ok(answer) = self.proxy.call(service, method, request, deadline, options).await {
                 return answer;
             }

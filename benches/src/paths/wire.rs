@@ -35,6 +35,7 @@ fn header(call: u64) -> RequestHeader {
             attempt_no: 0,
         }),
         sidecar_offsets: Vec::new(),
+        nyala_span: None,
     }
 }
 

@@ -131,7 +131,7 @@ impl MasterCaller {
         features: &[u32],
     ) -> Result<Resp, MasterCallFailure> {
         let until = deadline.min(self.env.now().mono.after(self.rpc_timeout));
-        let options = CallOptions { features: features.to_vec(), request_id: None };
+        let options = CallOptions { features: features.to_vec(), ..CallOptions::default() };
         let called = master.call::<Req, Resp>(MASTER_SERVICE, method, request, until, options).await;
         let response = called.map_err(|error| rpc_failure(master, method, error))?.message;
         match response.error() {

@@ -22,6 +22,7 @@ use super::tablet_calls::TabletCallFailure;
 use super::{Client, TABLET_SERVICE, Table, arrow, predicate};
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse};
+use nyala_common::spans::SpanOrigin;
 use nyala_common::wire::schema;
 use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::tserver::{
@@ -370,7 +371,8 @@ impl Scanner {
         };
         let until = client.attempt_deadline(deadline);
         let opens = open.server.is_none();
-        let (to, options) = (server.clone(), CallOptions::default());
+        let options = CallOptions { span: SpanOrigin::Root, ..CallOptions::default() };
+        let to = server.clone();
         let call: BoxFuture<'static, _> =
             Box::pin(async move { to.call(TABLET_SERVICE, "Scan", &request, until, options).await });
         let called = if opens { OpeningCall::new(client, &server, call).await } else { call.await };

@@ -11,6 +11,7 @@ use super::location_cache::TabletLocation;
 use super::tablet_calls::TabletCallFailure;
 use super::{Client, TABLET_SERVICE, Table};
 use nyala_common::rpc::client::CallOptions;
+use nyala_common::spans::SpanOrigin;
 use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
@@ -130,7 +131,7 @@ impl Client {
             ..Default::default()
         };
         let request_id = Some(self.shared.requests.lock().id(attempt.request, i64::from(attempt.number)));
-        let options = CallOptions { features: Vec::new(), request_id };
+        let options = CallOptions { request_id, span: SpanOrigin::Root, ..CallOptions::default() };
         let until = self.attempt_deadline(deadline);
         let server = self.server(&replica.address);
         let called = server.call(TABLET_SERVICE, "Write", &request, until, options).await;

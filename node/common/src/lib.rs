@@ -7,7 +7,7 @@
 //!     rpc ── wire ── mailbox ── metrics      nyala-proto: protobuf messages
 //!      └── security     │         │
 //!              └────────┴─────────┘
-//!                   env                      clock, disks, net, tasks, memory, randomness
+//!                   env ── spans             clock, disks, net, tasks, memory, randomness
 //! ```
 //!
 //! Invariant: only `env::os` reaches the operating system. All other code takes an [`env::Env`], so that the same
@@ -20,4 +20,5 @@ pub mod nearest;
 pub mod number_text;
 pub mod rpc;
 pub mod security;
+pub mod spans;
 pub mod wire;

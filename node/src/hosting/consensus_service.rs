@@ -23,6 +23,7 @@ use prost::Message;
 use super::replica::{PendingUpdate, ReplicaHandle};
 use crate::server_clock::ServerClock;
 use nyala_common::env::{BoxFuture, Env};
+use nyala_common::rpc::call_steps::{CallStep, CallSteps};
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
 use nyala_common::security::acl::MethodRole;
 use nyala_common::service_methods;
@@ -111,7 +112,7 @@ pub(crate) struct NamedTablet {
 service_methods! {
     fn dispatch(service: ConsensusService, call) of METHODS;
     "UpdateConsensus" { role: MethodRole::Service, audited: false, tracked: false, required: &[1, 2, 3] } =>
-        Reply::message(&update(&*service.0, call.decode()?, &call.sidecars).await),
+        Reply::message(&update(&*service.0, &call, call.decode()?).await),
     "Heartbeats" { role: MethodRole::Service, audited: false, tracked: false, required: &[] } =>
         Reply::message(&heartbeats(&*service.0, &call, call.decode()?).await),
     "RequestConsensusVote" { role: MethodRole::Service, audited: false, tracked: false, required: &[1, 2, 3, 4] } =>
@@ -200,8 +201,8 @@ fn find(host: &dyn ReplicaHost, dest: Option<&Bytes>, tablet: &[u8]) -> Result<R
 
 // Calls between replicas.
 
-async fn update(host: &dyn ReplicaHost, pb: ConsensusRequestPb, sidecars: &[Bytes]) -> ConsensusResponsePb {
-    match begin_update(host, pb, sidecars) {
+async fn update(host: &dyn ReplicaHost, call: &Call, pb: ConsensusRequestPb) -> ConsensusResponsePb {
+    match begin_update(host, pb, &call.sidecars, Some(&call.steps)) {
         Ok((replica, pending)) => match pending.answer().await {
             Ok(response) => wire::update_response_to_pb(&response),
             Err(error) => wire::update_refused(host.uuid(), &replica_error(&replica, &error)),
@@ -215,6 +216,7 @@ fn begin_update(
     host: &dyn ReplicaHost,
     pb: ConsensusRequestPb,
     sidecars: &[Bytes],
+    steps: Option<&Arc<CallSteps>>,
 ) -> Result<(ReplicaHandle, PendingUpdate), TabletError> {
     let replica = find(host, pb.dest_uuid.as_ref(), pb.tablet_id.as_bytes())?;
     let request = wire::update_from_pb(pb, sidecars)?;
@@ -226,8 +228,11 @@ fn begin_update(
     };
     let newest = request.entries.iter().map(|entry| entry.timestamp).chain(request.safe_time).max();
     host.clock().update(newest.unwrap_or(Timestamp::MIN))?;
-    let pending =
-        replica.begin_update(request, reservation).map_err(|error| replica_error(&replica, &error))?;
+    if let Some(steps) = steps {
+        steps.mark_now(CallStep::Prepared);
+    }
+    let pending = replica.begin_update(request, reservation, steps);
+    let pending = pending.map_err(|error| replica_error(&replica, &error))?;
     Ok((replica, pending))
 }
 
@@ -247,7 +252,7 @@ async fn heartbeats(host: &dyn ReplicaHost, call: &Call, pb: HeartbeatsRequestPb
     if let Err(error) = check_destination(host.uuid(), pb.dest_uuid.as_ref()) {
         return HeartbeatsResponsePb { responses: Vec::new(), error: Some(error.to_pb()) };
     }
-    let begin = |update| begin_update(host, update, &[]);
+    let begin = |update| begin_update(host, update, &[], None);
     let begun: Vec<Result<_, TabletError>> = pb.updates.into_iter().map(begin).collect();
     let patience =
         call.deadline.map_or(Duration::MAX, |end| end.since(call.received)) / HEARTBEAT_PATIENCE_SHARE;

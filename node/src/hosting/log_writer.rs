@@ -55,8 +55,16 @@ pub(super) type WalFn = Box<dyn FnOnce(&mut Wal) + Send>;
 /// Event that the log task reports to the replica.
 pub(super) enum LogEvent {
     /// Everything up to this operation is durable; after an error nothing is known to be durable.
-    Persisted(Result<OpId>),
+    Persisted(Result<OpId>, GroupTimes),
     Read(LogReadRequest, Result<Vec<ReplicateEntry>>),
+}
+
+/// Times of a group of entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct GroupTimes {
+    pub(super) began: Instant,
+    pub(super) appended: Instant,
+    pub(super) synced: Instant,
 }
 
 /// Callback for the log task's events.
@@ -184,7 +192,7 @@ impl LogTask {
                 None => {}
             }
             if let Some(result) = outcome.persisted {
-                (self.report)(LogEvent::Persisted(result));
+                (self.report)(LogEvent::Persisted(result, outcome.times));
             }
             // Order: the replica receives the durable operations before the work gets the log.
             let (wal, works) = (&mut self.state.wal, outcome.works);
@@ -215,6 +223,7 @@ impl LogTask {
 #[derive(Default)]
 struct GroupOutcome {
     persisted: Option<Result<OpId>>,
+    times: GroupTimes,
     /// The error that asks to try the writes again later.
     full: Option<Error>,
     works: Vec<WalFn>,
@@ -230,16 +239,17 @@ struct GroupTimer<'a> {
 
 impl GroupTimer<'_> {
     /// Writes and syncs `writes`, and records the times.
-    fn write_and_sync(&self, wal: &mut Wal, writes: &mut Vec<LogWrite>) -> Result<()> {
-        let began = self.env.now().mono;
+    fn write_and_sync(&self, wal: &mut Wal, writes: &mut Vec<LogWrite>) -> Result<GroupTimes> {
+        let (began, bytes_before) = (self.env.now().mono, wal.bytes());
         write_log_from(wal, writes)?;
+        self.metrics.log_written(wal.bytes().saturating_sub(bytes_before));
         let appended = self.env.now().mono;
         self.metrics.log_append.record_micros(appended.since(began));
         wal.sync()?;
         let synced = self.env.now().mono;
         self.metrics.log_sync.record_micros(synced.since(appended));
         self.metrics.log_group.record_micros(synced.since(began));
-        Ok(())
+        Ok(GroupTimes { began, appended, synced })
     }
 }
 
@@ -276,17 +286,18 @@ impl LogState {
             outcome.works.clear();
         }
         let wal = &self.wal;
-        outcome.reads = reads.into_iter().map(|read| (read, wal.read(read.from, read.max_bytes))).collect();
+        let read_one = |read| (read, read_back(wal, &read, timer.metrics));
+        outcome.reads = reads.into_iter().map(read_one).collect();
         outcome
     }
 
     fn write(&mut self, outcome: &mut GroupOutcome, timer: &GroupTimer<'_>) {
         let written = match self.writes.is_empty() {
-            true => write_and_sync(&mut self.wal, &mut self.writes),
+            true => write_and_sync(&mut self.wal, &mut self.writes).map(|()| GroupTimes::default()),
             false => timer.write_and_sync(&mut self.wal, &mut self.writes),
         };
         match written {
-            Ok(()) => outcome.persisted = self.last.take().map(Ok),
+            Ok(times) => (outcome.persisted, outcome.times) = (self.last.take().map(Ok), times),
             Err(error) if is_full(&self.wal, &error) => outcome.full = Some(error),
             Err(error) => {
                 self.writes.clear();
@@ -294,6 +305,18 @@ impl LogState {
             }
         }
     }
+}
+
+/// Reads operations back that a member lacks.
+pub(super) fn read_back(
+    wal: &Wal,
+    read: &LogReadRequest,
+    metrics: &ReplicaMetrics,
+) -> Result<Vec<ReplicateEntry>> {
+    let entries = wal.read(read.from, read.max_bytes)?;
+    let bytes = entries.iter().map(|entry| entry.payload.len() as u64).sum();
+    metrics.log_read(entries.len() as u64, bytes);
+    Ok(entries)
 }
 
 /// Writes and syncs `writes`; after an error it holds what the log has not taken.
@@ -341,7 +364,7 @@ mod tests {
         let reports = Arc::new(Mutex::new(Vec::new()));
         let reported = reports.clone();
         let report = Box::new(move |done| {
-            if let LogEvent::Persisted(Ok(op)) = done {
+            if let LogEvent::Persisted(Ok(op), _) = done {
                 reported.lock().push(op.to_string());
             }
         });
@@ -388,7 +411,7 @@ mod tests {
             last: Some(OpId { term: 1, index }),
         };
         works.send(append(1)).ok().unwrap();
-        assert!(matches!(reports.recv().await, Some(LogEvent::Persisted(Ok(op))) if op.index == 1));
+        assert!(matches!(reports.recv().await, Some(LogEvent::Persisted(Ok(op), _)) if op.index == 1));
         disk.set_free(10);
         works.send(append(2)).ok().unwrap();
         works.send(append(3)).ok().unwrap();
@@ -402,7 +425,7 @@ mod tests {
         env.sleep(Duration::from_secs(60)).await;
         assert!(reports.try_recv().is_err(), "nothing is durable and nothing has failed");
         disk.set_free(1 << 20);
-        assert!(matches!(reports.recv().await, Some(LogEvent::Persisted(Ok(op))) if op.index == 3));
+        assert!(matches!(reports.recv().await, Some(LogEvent::Persisted(Ok(op), _)) if op.index == 3));
         let (reply_sender, stopped) = oneshot::channel();
         works.send(LogRequest::Stop(reply_sender)).ok().unwrap();
         let indexes: Vec<_> =

@@ -83,7 +83,9 @@ impl UnflushedSince {
         replica.metrics().job_ended(&kind, ended.since(began));
         let outcome = match done {
             Ok(true) => {
+                let running = replica.metrics().log_gc_began();
                 let cut = gc_log(replica).await;
+                drop(running);
                 replica.metrics().log_gc.record_millis(env.now().mono.since(ended));
                 cut.map(|()| true)
             }

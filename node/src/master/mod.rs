@@ -74,7 +74,6 @@ use crate::hosting::copy::{CopyConfig, CopyService};
 use crate::hosting::maintenance;
 use crate::hosting::raft_transport::{RaftTransport, RaftTransportConfig};
 use crate::hosting::replica::{ReplicaConfig, ReplicaHandle};
-use crate::server::audit::AuditLog;
 use crate::server::generic_service::GenericService;
 use crate::server::health::{CheckResult, HealthCheck};
 use crate::server::pages::rpc_page;
@@ -144,7 +143,7 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
     config.tablet.observer = env.observer.clone();
     let mut common = ServerContext::new(&env, ServerKind::Master, dirs.uuid, levels, config.flags.clone());
     common.set_startup(&env, startup.clone());
-    common.audit = AuditLog::open(&env, dirs.uuid, &common.flags, &common.checks).await?;
+    common.open_logs(&mut env).await?;
     config.tablet.memory = MemoryHandle::of(&common.memory.child("tablets"));
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
     common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
@@ -489,9 +488,7 @@ impl RunningMaster {
         self.leadership.stop();
         let tasks = std::mem::take(&mut *self.tasks.lock());
         self.env.end(&tasks).await;
-        if let Some(audit) = &self.common.audit {
-            audit.close().await;
-        }
+        self.common.close_logs().await;
         if let Some(replica) = self.opened.get() {
             drop(replica.stop().await);
         }

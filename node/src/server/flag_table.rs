@@ -77,6 +77,13 @@ const WITH_EFFECT: &[FlagSpec] = &[
     // Logs, identity.
     F::choice("log_format", Effective, &["text", "json"], "text", "format of log lines on standard error")
         .tagged(STABLE),
+    F::text("trace_dir", Effective, "",
+        "directory of the spans of sampled and slow requests, as OTLP JSON; empty for no spans"),
+    F::number("trace_sampled_per_million", Effective, "1000", "requests that are sampled of a million")
+        .within(0, 1_000_000),
+    F::number("trace_file_size_mb", Effective, "64", "size in MiB at which the next file of spans begins")
+        .within(1, 1 << 20),
+    F::number("trace_files_max", Effective, "4", "files of spans that are kept").within(2, 1 << 20),
     F::text("log_level", Effective, "info", "log level, or directives such as info,node::tserver=debug")
         .tagged(STABLE)
         .runtime(),

@@ -17,11 +17,13 @@ pub mod format_support;
 pub mod generic_service;
 pub mod health;
 mod host_port;
+mod line_files;
 pub mod logging;
 mod ntp;
 pub mod pages;
 mod process_metrics;
 pub mod security;
+pub(crate) mod span_log;
 pub mod startup;
 pub mod web;
 mod web_access;
@@ -58,6 +60,7 @@ use pages::process_pages;
 use pages::registry::PageRegistry;
 use pages::startup_progress::StartupProgress;
 use security::ServerIdentity;
+use span_log::SpanLog;
 
 /// Version text for people.
 pub const VERSION: &str = concat!("nyala ", env!("CARGO_PKG_VERSION"));
@@ -98,6 +101,8 @@ pub struct ServerContext {
     pub startup: Arc<StartupProgress>,
     /// Audit log, if the flags ask for one.
     pub(crate) audit: Option<Arc<AuditLog>>,
+    /// Span log, if the flags ask for one.
+    pub(crate) span_log: Option<Arc<SpanLog>>,
 }
 
 impl ServerContext {
@@ -128,6 +133,7 @@ impl ServerContext {
             pages,
             startup,
             audit: None,
+            span_log: None,
         };
         context.register_own(env);
         process_pages::register(&context.pages, env, &context.memory);
@@ -137,6 +143,24 @@ impl ServerContext {
 }
 
 impl ServerContext {
+    /// Opens the audit log, and the span log, which switches the spans of `env` on, if the flags ask for them.
+    pub(crate) async fn open_logs(&mut self, env: &mut Env) -> Result<()> {
+        let server = self.status.uuid();
+        self.span_log = SpanLog::open(env, self.kind, server, &self.flags).await?.map(Arc::new);
+        self.audit = AuditLog::open(env, server, &self.flags, &self.checks).await?;
+        Ok(())
+    }
+
+    /// Writes the last lines of these logs.
+    pub(crate) async fn close_logs(&self) {
+        if let Some(audit) = &self.audit {
+            audit.close().await;
+        }
+        if let Some(spans) = &self.span_log {
+            spans.close().await;
+        }
+    }
+
     /// Returns what an RPC server of this identity needs, with the audit log.
     pub(crate) fn secured(&self, identity: &ServerIdentity) -> ServerSecurity {
         let audit = self.audit.clone().map(|log| log as _);
@@ -204,8 +228,10 @@ pub fn watch_rpc(metrics: &MetricRegistry, rpc: &RpcHandle) {
         server.gauge(&table::RPC_QUEUE_LENGTH, queued());
         server.gauge(&table::RPC_CONNECTIONS_OPEN, read(&counters.connections_open));
         server.histogram(&table::RPC_INCOMING_QUEUE_TIME, &latencies.queue_time);
-        for (method, latency) in latencies.methods() {
-            server.of_method(&table::HANDLER_LATENCY, &method, &latency);
+        for (method, calls) in latencies.methods() {
+            server.of_method(&table::HANDLER_LATENCY, &method, &calls.times);
+            server.counter_of_method(&table::QUEUE_OVERFLOW_REJECTIONS, &method, read(&calls.rejected));
+            server.counter_of_method(&table::TIMED_OUT_ON_RESPONSE, &method, read(&calls.late));
         }
     });
 }

@@ -78,6 +78,7 @@ impl Service for AdminService {
 }
 
 async fn create_tablet(server: &TabletServer, request: &CreateTabletRequestPb) -> CreateTabletResponsePb {
+    let began = server.env.now().mono;
     let invalid = |error: Error| TabletError::of(TabletErrorCode::InvalidSchema, &error);
     let created = match server.check_destination(request.dest_uuid.as_ref()) {
         Ok(()) => match (new_tablet(request).map_err(invalid), members(request)) {
@@ -86,6 +87,7 @@ async fn create_tablet(server: &TabletServer, request: &CreateTabletRequestPb) -
         },
         Err(error) => Err(error),
     };
+    server.metrics.create_tablet.record_micros(server.env.now().mono.since(began));
     CreateTabletResponsePb { error: created.err().map(|error| error.to_pb()) }
 }
 
@@ -126,7 +128,9 @@ fn members(request: &CreateTabletRequestPb) -> Result<RaftConfig, TabletError> {
 }
 
 async fn delete_tablet(server: &TabletServer, request: &DeleteTabletRequestPb) -> DeleteTabletResponsePb {
+    let began = server.env.now().mono;
     let deleted = delete(server, request).await;
+    server.metrics.delete_tablet.record_micros(server.env.now().mono.since(began));
     DeleteTabletResponsePb { error: deleted.err().map(|error| error.to_pb()) }
 }
 

@@ -138,7 +138,7 @@ impl Heartbeater {
         let timeout = Duration::from_millis(server.config.heartbeat_timeout_ms);
         let deadline = server.env.now().mono.after(timeout);
         let features = if registering { vec![MasterFeatures::ReplicaManagement as u32] } else { Vec::new() };
-        let options = CallOptions { features, request_id: None };
+        let options = CallOptions { features, ..CallOptions::default() };
         let service = "kudu.master.MasterService";
         let sent = server.env.now();
         let response = self.master.call(service, "TSHeartbeat", &request, deadline, options).await;

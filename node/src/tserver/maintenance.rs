@@ -23,7 +23,10 @@ pub async fn run(server: Arc<TabletServer>) {
     loop {
         let starved = server.memory.take_starvation_flag();
         count_memory(&server, starved);
-        let did = match watch.next_job(&server, starved).await {
+        let began = server.env.now().mono;
+        let next = watch.next_job(&server, starved).await;
+        server.metrics.job_choice.record_micros(server.env.now().mono.since(began));
+        let did = match next {
             Some((entry, replica, kind)) => do_job(&server, &mut watch, &entry, &replica, kind).await,
             None => false,
         };

@@ -33,6 +33,10 @@ fn collect_server(server: &TabletServer, out: &mut Entity) {
     out.gauge(&table::ACTIVE_SCANNERS, server.scanners().len() as u64);
     out.counter(&table::SCANNERS_EXPIRED, server.metrics.scanners_expired());
     out.histogram(&table::SCANNER_DURATION, &server.scan_log.durations());
+    out.gauge(&table::SLOW_SCANS, server.scan_log.slow());
+    out.histogram(&table::CREATE_TABLET_RUN_TIME, &server.metrics.create_tablet);
+    out.histogram(&table::DELETE_TABLET_RUN_TIME, &server.metrics.delete_tablet);
+    out.histogram(&table::MAINTENANCE_OP_FIND_BEST_CANDIDATE_DURATION, &server.metrics.job_choice);
     out.counter(&table::MEMORY_REJECTIONS, server.memory.refused());
 }
 
@@ -53,6 +57,7 @@ fn collect_space(server: &TabletServer, out: &mut Entity) {
 
 fn collect_copies(server: &TabletServer, out: &mut Entity) {
     let (finished, failed) = server.copies.ended();
+    out.histogram(&table::TABLET_COPY_DURATION, &server.metrics.tablet_copy);
     out.counter(&table::COPIES_FINISHED, finished);
     out.counter(&table::COPIES_FAILED, failed);
     out.gauge(&table::TABLET_COPY_OPEN_CLIENT_SESSIONS, server.copies.count() as u64);
@@ -108,6 +113,7 @@ fn collect_tablets(server: &TabletServer, out: &mut MetricSnapshot) {
             leaders += u64::from(status.role == Role::Leader);
             leaderless += u64::from(status.leader.is_none());
             let mut entity = tablet_entity(&entry, replica, now);
+            replica.metrics().collect(&mut entity, server.env.now().mono, status.role == Role::Leader);
             entity.gauge(&table::TABLET_ACTIVE_SCANNERS, scans.get(&entry.id).copied().unwrap_or(0));
             out.others.push(entity);
         }
@@ -134,8 +140,9 @@ fn tablet_entity(entry: &TabletEntry, replica: &ReplicaHandle, now: Timestamp) -
     entity.gauge(&table::RAFT_TERM, replica.status().term);
     let lag = now.micros().saturating_sub(tablet.mvcc().safe_time(now).micros());
     entity.gauge(&table::SAFE_TIME_LAG, lag);
-    entity.gauge(&table::WRITE_TRANSACTIONS_INFLIGHT, tablet.mvcc().in_flight() as u64);
-    replica.metrics().collect(&mut entity);
+    let in_flight = tablet.mvcc().in_flight() as u64;
+    entity.gauge(&table::WRITE_TRANSACTIONS_INFLIGHT, in_flight);
+    entity.gauge(&table::ALL_TRANSACTIONS_INFLIGHT, in_flight);
     entity
 }
 

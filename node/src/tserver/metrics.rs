@@ -1,11 +1,18 @@
-//! Counters of a tablet server.
+//! Counters and times of a tablet server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of the whole server.
+use nyala_common::metrics::Histogram;
+
+/// Counters and times of the whole server.
 #[derive(Default)]
 pub struct TserverMetrics {
     scanners_expired: AtomicU64,
+    pub create_tablet: Histogram,
+    pub delete_tablet: Histogram,
+    pub tablet_copy: Histogram,
+    /// Time in which the next maintenance job is chosen.
+    pub job_choice: Histogram,
 }
 
 impl TserverMetrics {

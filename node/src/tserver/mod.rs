@@ -57,7 +57,6 @@ use crate::hosting::consensus_service::ConsensusService;
 use crate::hosting::copy::CopyService;
 use crate::hosting::memory_pressure::MemoryPressure;
 use crate::hosting::tablet_manager::TabletManager;
-use crate::server::audit::AuditLog;
 use crate::server::generic_service::GenericService;
 use crate::server::pages::rpc_page;
 use crate::server::pages::startup_progress::{StartupProgress, StartupStep};
@@ -111,7 +110,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
     let (kind, flags) = (ServerKind::TabletServer, config.flags.clone());
     let mut common = ServerContext::new(&env, kind, dirs.uuid, levels, flags);
     common.set_startup(&env, startup.clone());
-    common.audit = AuditLog::open(&env, dirs.uuid, &common.flags, &common.checks).await?;
+    common.open_logs(&mut env).await?;
     config.tablet.memory = MemoryPressure::of_tablets(&common.memory);
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
     common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
@@ -223,9 +222,7 @@ impl RunningTserver {
         self.server.tablets.stop().await;
         // A flush between two steps must not write into directories that another server may have opened.
         self.server.env.end(&self.tasks).await;
-        if let Some(audit) = &self.server.common.audit {
-            audit.close().await;
-        }
+        self.server.common.close_logs().await;
         self.server.tablets.dirs().release();
         drop(self.web.lock().take());
         self.done.store(true, std::sync::atomic::Ordering::Release);

@@ -30,6 +30,7 @@ use super::table_access::{self, TableAccess};
 use crate::hosting::memory_pressure::ReplyReservation;
 use crate::hosting::replica::ReplicaHandle;
 use crate::hosting::tablet_entry::TabletEntry;
+use nyala_common::rpc::call_steps::CallStep;
 use nyala_common::rpc::{Call, Reply, RpcErrorCodePb};
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_common::wire::rows::{RowBlockPb, RowsBuilder};
@@ -137,7 +138,7 @@ async fn begin_scan(
             has_more && !request.close_scanner()
         }
     };
-    let page_bytes = scanner.scan.take_page_bytes();
+    let page_bytes = take_page_bytes(&mut scanner);
     response.has_more_results = Some(has_more);
     if has_more {
         let id = server.env.random_uuid();
@@ -175,7 +176,7 @@ async fn continue_scan(
     let has_more = batch.has_more && !request.close_scanner();
     let mut response = ScanResponsePb { has_more_results: Some(has_more), ..Default::default() };
     let sidecars = put_rows(&mut response, batch, &scanner);
-    let page_bytes = scanner.scan.take_page_bytes();
+    let page_bytes = take_page_bytes(&mut scanner);
     if has_more {
         taken.keep = true;
         server.scanners().put_back(id, scanner, server.env.now().mono);
@@ -229,7 +230,9 @@ async fn open(
         SnapshotMode::YourWrites { .. } => "scan call: READ_YOUR_WRITES",
     });
     let snapshot = choose_snapshot(server, call, &entry, &replica, &parsed).await?;
-    replica.metrics().scan_started();
+    let opened = server.env.now().mono;
+    call.steps.mark(CallStep::Prepared, opened);
+    replica.metrics().scan_started(opened);
     let (parsed, scan) = start(server, &replica, asked, snapshot, (parsed, columns)).await?;
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, layout, .. } = parsed;
@@ -324,7 +327,9 @@ async fn choose_snapshot(
     // Invariant: no operation begins below the snapshot from here on. Spec: SafeTime.tla Observe.
     server.clock.update(at).map_err(unverified)?;
     call.release_slot();
+    let began = server.env.now().mono;
     waited(replica.wait_applied_before(at, snapshot_deadline(server, call)).await)?;
+    replica.metrics().snapshot_wait.record_micros(server.env.now().mono.since(began));
     Ok(Some(at))
 }
 
@@ -399,12 +404,20 @@ async fn fill(
     })
     .await?;
     server.env.observer.mark_if(!has_memory, "scan call: batch shortened by memory pressure");
-    scanner.replica.metrics().rows_returned(rows.rows());
+    let columns = scanner.projection.len();
+    scanner.replica.metrics().batch_returned(rows.rows(), columns, rows.byte_size());
     scanner.entry.count(rows.rows(), rows.byte_size());
     if !has_more {
         scanner.entry.set_state(ScanState::Complete);
     }
     Ok(ScanBatch { rows, reservation, has_more })
+}
+
+/// Returns the pages that a scan got since the last call, and counts them.
+fn take_page_bytes(scanner: &mut OpenScanner) -> PageBytes {
+    let page_bytes = scanner.scan.take_page_bytes();
+    scanner.replica.metrics().pages_got(page_bytes.cached + page_bytes.read);
+    page_bytes
 }
 
 /// Reserves memory for the rows of a reply; without it the client should retry later.
@@ -549,7 +562,7 @@ async fn checksum_batch(
     let has_more = more.await.map_err(|error| scan_failed(&scanner, &error))? && !request.close_scanner();
     (response.checksum, response.rows_checksummed) = (Some(sum), Some(rows as i64));
     response.has_more_results = Some(has_more);
-    let page_bytes = scanner.scan.take_page_bytes();
+    let page_bytes = take_page_bytes(&mut scanner);
     response.resource_metrics = Some(metrics(server, call, (began, page_bytes)));
     if has_more {
         let now = server.env.now().mono;

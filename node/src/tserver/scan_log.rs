@@ -3,6 +3,7 @@
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::ids::{ColumnId, TabletId};
 use engine::schema::predicate::PredicateKind;
@@ -14,6 +15,8 @@ use nyala_common::metrics::Histogram;
 
 use crate::hosting::tablet_entry::TabletEntry;
 
+/// Time for which a slow scan is open: the default of Kudu's `slow_scanner_threshold_ms`.
+const SLOW: Duration = Duration::from_secs(60);
 /// Ended scans that are remembered.
 const ENDED_MAX: usize = 10;
 
@@ -148,6 +151,13 @@ impl ScanLog {
         lock(&self.records).durations.clone()
     }
 
+    /// Returns the number of scans that are open for more than [`SLOW`].
+    pub fn slow(&self) -> u64 {
+        let now = self.clock.now().mono;
+        let is_slow = |record: &&ScanRecord| now.since(record.opened) >= SLOW;
+        lock(&self.records).open.values().filter(is_slow).count() as u64
+    }
+
     /// Returns the number of open scans of each tablet that has some.
     pub fn open_by_tablet(&self) -> BTreeMap<TabletId, u64> {
         let mut counts = BTreeMap::new();
@@ -195,8 +205,13 @@ impl Drop for ScanLogEntry {
             record.state = ScanState::Closed;
         }
         record.ended = Some(now);
-        records.durations.record_micros(now.since(record.opened));
+        let (tablet, time) = (record.tablet.clone(), now.since(record.opened));
+        records.durations.record_micros(time);
         records.ended.push_front(record);
         records.ended.truncate(ENDED_MAX);
+        drop(records);
+        if let Ok(replica) = tablet.running() {
+            replica.metrics().scan_ended(time);
+        }
     }
 }

@@ -72,7 +72,9 @@ async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
         received: &server.copies.bytes_received,
         bytes_max: server.tablets.space().left_above_reserve(&slot.data_dir.path),
     };
-    match copy(&target, &order, &slot).await {
+    let copied = copy(&target, &order, &slot).await;
+    server.metrics.tablet_copy.record_millis(server.env.now().mono.since(began));
+    match copied {
         Ok(manifest) => {
             server.copies.retries().succeeded(*tablet);
             server.copies.finished.fetch_add(1, Ordering::Relaxed);

@@ -23,6 +23,7 @@ use super::server::TabletServer;
 use super::table_access::{self, TableAccess};
 use crate::hosting::replica::{CommittedOp, ReplicaHandle};
 use crate::hosting::tablet_entry::TabletEntry;
+use nyala_common::rpc::call_steps::CallStep;
 use nyala_common::rpc::{Call, Reply, RequestIdPb};
 use nyala_common::wire::errors::{TabletError, TabletErrorCode, app_status};
 use nyala_common::wire::schema;
@@ -133,12 +134,21 @@ async fn write_rows(
     let admitted = admitted.map_err(|why| TabletError::from(Error::throttled(why)))?;
     let op = Op::Write(write);
     replica.check_fits(&op)?;
-    let applied = replica.propose_within(op, request_id, admitted.growth).await;
+    let began = server.env.now().mono;
+    call.steps.mark(CallStep::Prepared, began);
+    replica.metrics().write_began(began);
+    let applied = replica.propose_within(op, request_id, admitted.growth, &call.steps).await;
     let applied = applied.map_err(|error| refused(&replica, &error))?;
     drop(admitted.body);
+    let done = server.env.now().mono;
     if request.external_consistency_mode() == ExternalConsistencyMode::CommitWait {
         server.env.observer.mark("write call: commit wait");
         server.wait_until_past(applied.timestamp).await;
+        let now = server.env.now().mono;
+        replica.metrics().commit_wait.record_micros(now.since(done));
+        replica.metrics().write_commit_wait.record_micros(now.since(began));
+    } else {
+        replica.metrics().write_propagated.record_micros(done.since(began));
     }
     Ok(applied)
 }

@@ -122,7 +122,7 @@ impl Servers {
         request_id: Option<RequestIdPb>,
     ) -> Result<R, RpcError> {
         let deadline = self.env.now().mono.after(Duration::from_secs(5));
-        let options = CallOptions { features: Vec::new(), request_id };
+        let options = CallOptions { request_id, ..CallOptions::default() };
         let called = self.proxies[number].call(service, method, request, deadline, options).await;
         called.map(|response| response.message)
     }

@@ -198,7 +198,7 @@ impl PlainClient {
             return Ok(leader.clone());
         }
         for address in self.masters.clone() {
-            let options = CallOptions { features: vec![CONNECT_TO_MASTER], request_id: None };
+            let options = CallOptions { features: vec![CONNECT_TO_MASTER], ..CallOptions::default() };
             let request = ConnectToMasterRequestPb {};
             let asked: Result<RpcResponse<ConnectToMasterResponsePb>, CallFailure> =
                 self.call(&address, MASTER, "ConnectToMaster", &request, options).await;
@@ -220,7 +220,7 @@ impl PlainClient {
         features: Vec<u32>,
     ) -> Result<R, CallFailure> {
         let leader = self.leading_master().await?;
-        let options = CallOptions { features, request_id: None };
+        let options = CallOptions { features, ..CallOptions::default() };
         let reply: RpcResponse<R> = match self.call(&leader, MASTER, method, request, options).await {
             Ok(reply) => reply,
             Err(failure) => {

@@ -198,6 +198,7 @@ impl VirtualNode {
             memory: self.machine.clone(),
             rng: self.clone(),
             observer: self.machine.observer(),
+            spans: Default::default(),
         }
     }
 

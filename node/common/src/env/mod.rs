@@ -32,6 +32,7 @@ use engine::observer::ObserverHandle;
 use engine::time::{ClockReading, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::spans::SpanRecorder;
 pub use process_stats::{ProcessStats, ThreadStats, WorkerStats};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -46,6 +47,8 @@ pub struct Env {
     pub memory: Arc<dyn MemoryBudget>,
     pub rng: Arc<dyn Rng>,
     pub observer: ObserverHandle,
+    /// Recorder of spans; off unless the owner of the environment switches it on.
+    pub spans: SpanRecorder,
 }
 
 pub trait Clock: Send + Sync {

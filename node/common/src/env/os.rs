@@ -72,6 +72,7 @@ impl OsEnv {
             memory: Arc::new(OsMemory { limit }),
             rng: Arc::new(OsRng { rng: Mutex::new(ChaCha12Rng::from_seed(seed)) }),
             observer: ObserverHandle::default(),
+            spans: Default::default(),
         })
     }
 }

@@ -36,12 +36,15 @@ static OVERVIEW: &[&MetricDef] = &[
     &table::COPIES_FAILED,
 ];
 
+/// Metrics of single methods.
+const OF_METHODS: [&str; 3] = ["handler_latency", "queue_overflow_rejections", "timed_out_on_response"];
+
 /// Returns all dashboards.
 pub fn all() -> Vec<Dashboard> {
     let of = |kinds: &[EntityKind]| -> Vec<&'static MetricDef> {
         let shown = |def: &&&'static MetricDef| {
-            // Calls have one metric a method; the label of the name is not known here.
-            kinds.contains(&def.entity) && def.level >= MetricLevel::Info && def.name != "handler_latency"
+            // The end of their names is not known here.
+            kinds.contains(&def.entity) && def.level >= MetricLevel::Info && !OF_METHODS.contains(&def.name)
         };
         METRICS.iter().filter(shown).copied().collect()
     };

@@ -8,8 +8,11 @@ use super::table::METRICS;
 /// Metrics that nyala has: entity, kind, unit, names.
 const PRESENT: &str = "
 server counter connections: rpc_connections_accepted
-server counter requests: rpcs_queue_overflow rpcs_timed_out_in_queue
+server counter requests: rpcs_queue_overflow rpcs_timed_out_in_queue queue_overflow_rejections timed_out_on_response
 server histogram microseconds: rpc_incoming_queue_time handler_latency scanner_duration
+server histogram microseconds: create_tablet_run_time delete_tablet_run_time
+server histogram microseconds: maintenance_op_find_best_candidate_duration
+server histogram milliseconds: tablet_copy_duration
 server gauge microseconds: uptime hybrid_clock_timestamp hybrid_clock_error
 server gauge milliseconds: cpu_utime cpu_stime startup_progress_time_elapsed
 server gauge units: startup_progress_steps_remaining
@@ -22,7 +25,7 @@ server counter blocks: block_cache_lookups block_cache_hits block_cache_hits_cac
 server counter blocks: block_cache_misses block_cache_misses_caching block_cache_evictions
 server gauge tablets: tablets_num_running tablets_num_bootstrapping tablets_num_failed tablets_num_stopping
 server gauge tablets: tablets_num_stopped num_raft_leaders cluster_replica_skew
-server gauge scanners: active_scanners
+server gauge scanners: active_scanners slow_scans
 server counter scanners: scanners_expired
 server counter bytes: tablet_copy_bytes_fetched tablet_copy_bytes_sent
 server gauge sessions: tablet_copy_open_client_sessions tablet_copy_open_source_sessions
@@ -33,6 +36,10 @@ table gauge versions: schema_version
 tablet counter rows: rows_inserted rows_upserted rows_updated rows_deleted insertions_failed_dup_key
 tablet counter rows: insert_ignore_errors update_ignore_errors upsert_ignore_errors delete_ignore_errors
 tablet counter rows: scanner_rows_returned
+tablet counter cells: scanner_cells_returned
+tablet counter bytes: scanner_bytes_returned scanner_bytes_scanned_from_disk log_bytes_logged log_reader_bytes_read
+tablet counter entries: log_reader_entries_read
+tablet gauge seconds: last_read_elapsed_time last_write_elapsed_time
 tablet counter probes: bloom_lookups key_file_lookups
 tablet gauge bytes: on_disk_size on_disk_data_size memrowset_size
 tablet gauge rows: live_row_count
@@ -41,17 +48,23 @@ tablet gauge state: state
 tablet gauge scanners: tablet_active_scanners
 tablet counter scanners: scans_started
 tablet histogram microseconds: log_append_latency log_sync_latency log_group_commit_latency
+tablet histogram microseconds: snapshot_read_inflight_wait_duration commit_wait_duration replication_duration
+tablet histogram microseconds: write_op_duration_client_propagated_consistency
+tablet histogram microseconds: write_op_duration_commit_wait_consistency
 tablet histogram requests: log_entry_batches_per_group
-tablet histogram milliseconds: log_gc_duration flush_mrs_duration flush_dms_duration compact_rs_duration
+tablet histogram milliseconds: scan_duration_wall_time log_gc_duration flush_mrs_duration flush_dms_duration
+tablet histogram milliseconds: compact_rs_duration
 tablet histogram seconds: delta_major_compact_rs_duration
-tablet gauge operations: in_progress_ops majority_done_ops
-tablet gauge transactions: write_transactions_inflight
+tablet gauge operations: in_progress_ops majority_done_ops ops_behind_leader log_gc_running
+tablet gauge milliseconds: time_since_last_leader_heartbeat
+tablet gauge transactions: write_transactions_inflight all_transactions_inflight
+tablet gauge transactions: alter_schema_transactions_inflight
 tablet gauge maintenance_operations: flush_mrs_running flush_dms_running compact_rs_running
 tablet gauge maintenance_operations: delta_major_compact_rs_running
 ";
 
 /// Metrics that nyala does not show, by reason.
-const ABSENT: [(&str, &str); 10] = [
+const ABSENT: [(&str, &str); 11] = [
     (
         "nothing here is counted so: no thread per operation, no queue of its own for prepare or apply, no log cache",
         "op_apply_queue_length op_apply_queue_time op_apply_run_time op_apply_queue_overload_rejections \
@@ -92,22 +105,15 @@ const ABSENT: [(&str, &str); 10] = [
          bloom_lookups_per_op key_file_lookups_per_op location_mapping_cache_hits location_mapping_cache_queries",
     ),
     (
-        "not counted yet: calls and scans",
-        "slow_scans scanner_rows_scanned scanner_cells_returned scanner_bytes_returned \
-         scanner_cells_scanned_from_disk scanner_bytes_scanned_from_disk scanner_predicates_disabled \
-         scan_duration_wall_time scan_duration_user_time scan_duration_system_time last_read_elapsed_time \
-         last_write_elapsed_time upserts_as_updates queue_overflow_rejections timed_out_on_response \
-         snapshot_read_inflight_wait_duration commit_wait_duration \
-         write_op_duration_client_propagated_consistency write_op_duration_commit_wait_consistency",
+        "the engine does not count it: rows and cells before conditions, CPU time, kinds of upserts",
+        "scanner_rows_scanned scanner_cells_scanned_from_disk \
+         scanner_predicates_disabled scan_duration_user_time scan_duration_system_time upserts_as_updates",
     ),
+    ("upstream gives it the unit of bytes, and means microseconds", "log_reader_read_batch_latency"),
     (
         "not counted yet: log, Raft, upkeep",
-        "log_roll_latency log_bytes_logged log_gc_running log_reader_bytes_read log_reader_entries_read \
-         log_reader_read_batch_latency ops_behind_leader failed_elections_since_stable_leader \
-         time_since_last_leader_heartbeat election_duration replication_duration all_transactions_inflight \
-         alter_schema_transactions_inflight bytes_flushed tablet_copy_duration tablet_copy_source_duration \
-         maintenance_op_prepare_failed maintenance_op_find_best_candidate_duration create_tablet_run_time \
-         delete_tablet_run_time sys_catalog_oversized_write_requests",
+        "log_roll_latency failed_elections_since_stable_leader election_duration bytes_flushed \
+         tablet_copy_source_duration maintenance_op_prepare_failed sys_catalog_oversized_write_requests",
     ),
 ];
 

@@ -87,6 +87,13 @@ impl Entity {
         self.push(Sample { def, method: method.to_owned(), labels: Vec::new(), value });
     }
 
+    /// Adds a count of the calls of a method, which is appended to the name.
+    pub fn counter_of_method(&mut self, def: &'static MetricDef, method: &str, value: u64) {
+        debug_assert_eq!(def.kind, MetricKind::Counter, "{}", def.name);
+        let value = MetricValue::Integer(saturate(value));
+        self.push(Sample { def, method: method.to_owned(), labels: Vec::new(), value });
+    }
+
     fn add(&mut self, def: &'static MetricDef, value: MetricValue) {
         self.push(Sample { def, method: String::new(), labels: Vec::new(), value });
     }

@@ -42,6 +42,10 @@ metrics! {
         "Calls whose deadline passed in the service queue.";
     HANDLER_LATENCY = Server Histogram "handler_latency" ["microseconds"] Info
         "Time from the arrival of a call of this method to its reply.";
+    QUEUE_OVERFLOW_REJECTIONS = Server Counter "queue_overflow_rejections" ["requests"] Info
+        "Calls of this method that a full service queue rejected.";
+    TIMED_OUT_ON_RESPONSE = Server Counter "timed_out_on_response" ["requests"] Info
+        "Calls of this method that were answered after their deadline.";
     RPC_CALLS_RECEIVED = Server Counter "rpc_calls_received" ["requests"] Debug "Calls received.", own;
     RPC_CALLS_REPEATED = Server Counter "rpc_calls_repeated" ["requests"] Info
         "Retries answered with the reply of the first attempt.", own;
@@ -149,6 +153,14 @@ metrics! {
         "Scanners closed because no call used them in time.";
     SCANNER_DURATION = Server Histogram "scanner_duration" ["microseconds"] Info
         "Time from the opening of a scanner to its end.";
+    SLOW_SCANS = Server Gauge "slow_scans" ["scanners"] Warn "Scans that are open for more than a minute.";
+    CREATE_TABLET_RUN_TIME = Server Histogram "create_tablet_run_time" ["microseconds"] Debug
+        "Time of a creation of a replica.";
+    DELETE_TABLET_RUN_TIME = Server Histogram "delete_tablet_run_time" ["microseconds"] Debug
+        "Time of a deletion of a replica.";
+    MAINTENANCE_OP_FIND_BEST_CANDIDATE_DURATION = Server Histogram
+        "maintenance_op_find_best_candidate_duration" ["microseconds"] Info
+        "Time in which the next maintenance job is chosen.";
     TABLET_COPY_BYTES_FETCHED = Server Counter "tablet_copy_bytes_fetched" ["bytes"] Debug
         "Bytes received by tablet copies.";
     TABLET_COPY_BYTES_SENT = Server Counter "tablet_copy_bytes_sent" ["bytes"] Debug
@@ -157,6 +169,8 @@ metrics! {
         "Tablet copies to this server.";
     TABLET_COPY_OPEN_SOURCE_SESSIONS = Server Gauge "tablet_copy_open_source_sessions" ["sessions"] Info
         "Tablet copies from this server.";
+    TABLET_COPY_DURATION = Server Histogram "tablet_copy_duration" ["milliseconds"] Debug
+        "Time of a tablet copy to this server.";
     COPIES_FINISHED = Server Counter "copies_finished" ["requests"] Info
         "Tablet copies to this server that succeeded.", own;
     COPIES_FAILED = Server Counter "copies_failed" ["requests"] Warn
@@ -229,9 +243,38 @@ metrics! {
     // Scans of a tablet.
     TABLET_ACTIVE_SCANNERS = Tablet Gauge "tablet_active_scanners" ["scanners"] Info "Open scans.";
     SCANS_STARTED = Tablet Counter "scans_started" ["scanners"] Info "Scans opened.";
+    SCANNER_CELLS_RETURNED = Tablet Counter "scanner_cells_returned" ["cells"] Debug
+        "Cells returned by scans.";
+    SCANNER_BYTES_RETURNED = Tablet Counter "scanner_bytes_returned" ["bytes"] Debug
+        "Bytes of rows returned by scans.";
+    SCANNER_BYTES_SCANNED_FROM_DISK = Tablet Counter "scanner_bytes_scanned_from_disk" ["bytes"] Debug
+        "Bytes of pages that scans got, from the page cache or from files.";
+    SCAN_DURATION_WALL_TIME = Tablet Histogram "scan_duration_wall_time" ["milliseconds"] Debug
+        "Time from the opening of a scan of the tablet to its end.";
+    SNAPSHOT_READ_INFLIGHT_WAIT_DURATION = Tablet Histogram "snapshot_read_inflight_wait_duration"
+        ["microseconds"] Debug "Time for which a scan waited until its snapshot was complete.";
+    LAST_READ_ELAPSED_TIME = Tablet Gauge "last_read_elapsed_time" ["seconds"] Debug
+        "Time since the latest scan of the tablet was opened, or since the replica was.";
     SCANNER_ROWS_RETURNED = Tablet Counter "scanner_rows_returned" ["rows"] Info "Rows returned by scans.";
 
+    // Writes of a tablet.
+    LAST_WRITE_ELAPSED_TIME = Tablet Gauge "last_write_elapsed_time" ["seconds"] Debug
+        "Time since the latest write call to the replica, or since it was opened.";
+    COMMIT_WAIT_DURATION = Tablet Histogram "commit_wait_duration" ["microseconds"] Debug
+        "Time for which a write with commit wait waited for the clock.";
+    WRITE_OP_DURATION_CLIENT_PROPAGATED_CONSISTENCY = Tablet Histogram
+        "write_op_duration_client_propagated_consistency" ["microseconds"] Debug
+        "Time of a write without commit wait, from its proposal to its effect.";
+    WRITE_OP_DURATION_COMMIT_WAIT_CONSISTENCY = Tablet Histogram "write_op_duration_commit_wait_consistency"
+        ["microseconds"] Debug "Time of a write with commit wait, from its proposal to its reply.";
+
     // Log of a tablet.
+    LOG_BYTES_LOGGED = Tablet Counter "log_bytes_logged" ["bytes"] Debug "Bytes written to the log.";
+    LOG_GC_RUNNING = Tablet Gauge "log_gc_running" ["operations"] Info "Deletions of log segments that run.";
+    LOG_READER_BYTES_READ = Tablet Counter "log_reader_bytes_read" ["bytes"] Debug
+        "Bytes of operations that were read from the log for members that lack them.";
+    LOG_READER_ENTRIES_READ = Tablet Counter "log_reader_entries_read" ["entries"] Debug
+        "Operations that were read from the log for members that lack them.";
     LOG_APPEND_LATENCY = Tablet Histogram "log_append_latency" ["microseconds"] Info
         "Time of an append of a group of entries to the log.";
     LOG_SYNC_LATENCY = Tablet Histogram "log_sync_latency" ["microseconds"] Info
@@ -251,6 +294,16 @@ metrics! {
         "Operations of a leader that are not committed.";
     MAJORITY_DONE_OPS = Tablet Gauge "majority_done_ops" ["operations"] Debug
         "Operations of a leader that are committed, and that the slowest member is not known to have.";
+    REPLICATION_DURATION = Tablet Histogram "replication_duration" ["microseconds"] Debug
+        "Time from the proposal of a write until a majority has it.";
+    OPS_BEHIND_LEADER = Tablet Gauge "ops_behind_leader" ["operations"] Warn
+        "Operations that the leader has reported and that this replica lacks; 0 on a leader.";
+    TIME_SINCE_LAST_LEADER_HEARTBEAT = Tablet Gauge "time_since_last_leader_heartbeat" ["milliseconds"] Debug
+        "Time since the latest message of a leader; 0 on a leader.";
+    ALL_TRANSACTIONS_INFLIGHT = Tablet Gauge "all_transactions_inflight" ["transactions"] Debug
+        "Operations that have a timestamp and are not applied.";
+    ALTER_SCHEMA_TRANSACTIONS_INFLIGHT = Tablet Gauge "alter_schema_transactions_inflight" ["transactions"] Debug
+        "Alterations of the schema that are proposed and not applied.";
     WRITE_TRANSACTIONS_INFLIGHT = Tablet Gauge "write_transactions_inflight" ["transactions"] Debug
         "Writes that have a timestamp and are not applied.";
     SAFE_TIME_LAG = Tablet Gauge "safe_time_lag" ["microseconds"] Info

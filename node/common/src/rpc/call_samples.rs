@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a call ends ──▶ its method's class: below 10 ms │ below 100 ms │ below 1 s │ longer
-//!                      └─ renewed at most once a second: arrival, wait for a slot, work, caller
+//!                      └─ renewed at most once a second: arrival, steps, caller
 //! ```
 
 use engine::sync::{Mutex, MutexGuard};
@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::time::Instant;
+
+use super::call_steps::StepTimes;
 
 /// A call that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct CallSample {
     pub took: Duration,
     /// Time that the caller would have waited.
     pub timeout: Option<Duration>,
+    /// Times of the call's steps.
+    pub steps: StepTimes,
 }
 
 /// Upper ends of the classes but the last.
@@ -90,12 +94,15 @@ impl CallSamples {
         if logged.1 > LINES_PER_SECOND_MAX {
             return;
         }
-        let CallSample { service, method, user, remote, queued, took, timeout, .. } = sample;
+        let CallSample { service, method, user, remote, queued, took, timeout, steps, .. } = sample;
         let (ms, queued_ms) = (took.as_millis() as u64, queued.as_millis() as u64);
         let timeout_ms = timeout.map_or(0, |timeout| timeout.as_millis() as u64);
         // A user's name may hold line ends.
         let user = user.escape_debug();
-        tracing::warn!(event = "slow_call", service, method, %user, %remote, ms, queued_ms, timeout_ms, "a slow call");
+        let steps = steps.to_text();
+        tracing::warn!(
+            event = "slow_call", service, method, %user, %remote, ms, queued_ms, timeout_ms, steps, "a slow call"
+        );
     }
 
     /// Returns the number of slow calls since the start.
@@ -110,7 +117,7 @@ impl CallSamples {
 }
 
 /// Returns true for a call that took long, or most of the time that its caller waits.
-fn is_slow(sample: &CallSample) -> bool {
+pub(super) fn is_slow(sample: &CallSample) -> bool {
     let most = sample.timeout.map(|timeout| timeout * TIMEOUT_PERCENT / 100);
     sample.took >= SLOW || most.is_some_and(|most| sample.took > most)
 }
@@ -130,6 +137,7 @@ mod tests {
             queued: Duration::ZERO,
             took: Duration::from_millis(took_ms),
             timeout: None,
+            steps: StepTimes::default(),
         }
     }
 

@@ -20,6 +20,7 @@ use crate::env::{BoxFuture, Env, Stream};
 use crate::security::PeerIdentity;
 use crate::security::audit::{AuditEvent, AuditOutcome};
 use crate::security::tls::TlsStream;
+use crate::spans::SpanContext;
 use nyala_proto::kudu::rpc::RequestHeader;
 
 /// Reason for the end of a connection that the peer did not close in order.
@@ -37,21 +38,21 @@ pub(super) async fn serve(
     let mut reader = FrameReader::new(limit.min(NEGOTIATION_FRAME_BYTES_MAX));
     let negotiation = negotiate(&shared, stream, &mut reader, remote);
     let negotiated = env.timeout(shared.config.negotiation_timeout, negotiation).await;
-    let (stream, peer) = match negotiated.unwrap_or_else(|| Err("the negotiation took too long".to_string()))
-    {
-        Ok((stream, peer)) => (stream, Arc::new(peer)),
-        Err(why) => {
-            count(&shared.counters.negotiations_failed);
-            tracing::info!(%remote, why, "negotiation failed");
-            return;
-        }
-    };
+    let (stream, client) =
+        match negotiated.unwrap_or_else(|| Err("the negotiation took too long".to_string())) {
+            Ok(negotiated) => negotiated,
+            Err(why) => {
+                count(&shared.counters.negotiations_failed);
+                tracing::info!(%remote, why, "negotiation failed");
+                return;
+            }
+        };
     reader.set_limit(limit);
     let connection = Arc::new(ServerConnection::new(env.clone(), shared.calls.clone()));
     ready(connection.clone());
     let (mut from, mut to) = tokio::io::split(stream);
     let sending = connection.send_queue.send_all(&env, &mut to, shared.config.keepalive);
-    let reading = read_calls(&shared, &connection, &mut from, &mut reader, peer, remote);
+    let reading = read_calls(&shared, &connection, &mut from, &mut reader, client);
     let ended = tokio::select! {
         biased;
         sent = sending => sent.map_err(|error| error.to_string()),
@@ -68,13 +69,21 @@ pub(super) async fn serve(
 /// Time for which a closing connection stays open so that the peer can read the last bytes.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Runs negotiation. Returns the stream, inside TLS if that was agreed, and the client's identity.
+/// The other side of a negotiated connection.
+struct ConnectedClient {
+    peer: Arc<PeerIdentity>,
+    remote: SocketAddr,
+    /// True if headers of calls may carry spans.
+    spans_agreed: bool,
+}
+
+/// Runs negotiation. Returns the stream, inside TLS if that was agreed, and the client.
 async fn negotiate(
     shared: &RpcShared,
     mut stream: Stream,
     reader: &mut FrameReader,
     remote: SocketAddr,
-) -> Result<(Stream, PeerIdentity), EndReason> {
+) -> Result<(Stream, ConnectedClient), EndReason> {
     check_preamble(&read_preamble(&mut stream, reader).await?)?;
     if !shared.config.negotiation_delay.is_zero() {
         shared.env.sleep(shared.config.negotiation_delay).await;
@@ -94,8 +103,9 @@ async fn negotiate(
             NegotiationStep::StartTls { .. } => return Err("TLS inside TLS".to_string()),
             NegotiationStep::Done { .. } => {
                 trace(shared, remote, &negotiation, None);
+                let spans_agreed = negotiation.spans_agreed();
                 let peer = negotiation.into_peer().ok_or("the negotiation has no identity")?;
-                return Ok((stream, peer));
+                return Ok((stream, ConnectedClient { peer: Arc::new(peer), remote, spans_agreed }));
             }
             NegotiationStep::Failed { send: bytes, code, message } => {
                 trace(shared, remote, &negotiation, Some(&format!("{}: {message}", code.as_str_name())));
@@ -116,6 +126,7 @@ fn negotiation_config(shared: &RpcShared, remote: SocketAddr) -> ServerNegotiati
         encrypt_loopback: config.encrypt_loopback,
         authentication: config.authentication,
         encryption: config.encryption,
+        spans: shared.env.spans.is_on(),
         now: shared.env.now().wall,
         security: shared.security.clone(),
     }
@@ -213,8 +224,7 @@ async fn read_calls(
     connection: &Arc<ServerConnection>,
     stream: &mut (impl AsyncRead + Unpin),
     reader: &mut FrameReader,
-    peer: Arc<PeerIdentity>,
-    remote: SocketAddr,
+    client: ConnectedClient,
 ) -> Result<(), EndReason> {
     let mut idle = IdleTimer::new(&shared.env, shared.config.keepalive);
     loop {
@@ -222,7 +232,7 @@ async fn read_calls(
         while let Some(frame) =
             reader.next_frame().map_err(|error| protocol_error(shared, error.to_string()))?
         {
-            let queued_call = to_queued_call(connection, frame, received, &peer, remote)
+            let queued_call = to_queued_call(connection, frame, received, &client)
                 .map_err(|why| protocol_error(shared, why))?;
             dispatch(shared, queued_call);
         }
@@ -247,10 +257,9 @@ fn to_queued_call(
     connection: &Arc<ServerConnection>,
     frame: Frame,
     received: Instant,
-    peer: &Arc<PeerIdentity>,
-    remote: SocketAddr,
+    client: &ConnectedClient,
 ) -> Result<QueuedCall, EndReason> {
-    let header = RequestHeader::decode(frame.header)
+    let mut header = RequestHeader::decode(frame.header)
         .map_err(|error| format!("a request header cannot be decoded: {error}"))?;
     let call_id = header.call_id;
     if call_id < 0 {
@@ -265,7 +274,10 @@ fn to_queued_call(
         return Err(format!("call id {call_id} is in flight already"));
     }
     let responder = Responder::new(connection.clone(), call_id);
-    Ok(QueuedCall { responder, header, body, sidecars, received, peer: peer.clone(), remote })
+    let sent = header.nyala_span.take().filter(|_| client.spans_agreed);
+    let caller_span = sent.and_then(|sent| SpanContext::from_bytes(&sent));
+    let (peer, remote) = (client.peer.clone(), client.remote);
+    Ok(QueuedCall { responder, header, body, sidecars, received, peer, remote, caller_span })
 }
 
 /// Timer for connections that neither read nor write for the keep-alive time and have no call in flight.

@@ -17,6 +17,8 @@ use engine::time::Instant;
 
 use super::call_audit::CallAudit;
 use super::call_samples::CallSample;
+use super::call_spans;
+use super::call_steps::{CallStep, CallSteps, StepTimes};
 use super::frame;
 use super::latencies::RpcLatencies;
 use super::required_fields;
@@ -25,8 +27,9 @@ use super::server_connection::{CallsInFlight, ServerConnection};
 use super::service_queue::{Admission, CallQueue, NextCall};
 use super::{Call, ConcurrencySlot, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::Env;
-use crate::security::acl::refusal_text;
+use crate::security::acl::{MethodRole, refusal_text};
 use crate::security::{PeerIdentity, ServerSecurity};
+use crate::spans::SpanContext;
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RequestHeader, ResponseHeader};
 
 /// State shared by all connections of a server.
@@ -185,6 +188,8 @@ pub(super) struct QueuedCall {
     pub(super) received: Instant,
     pub(super) peer: Arc<PeerIdentity>,
     pub(super) remote: SocketAddr,
+    /// Span that the caller makes the call for, if it is sampled.
+    pub(super) caller_span: Option<SpanContext>,
 }
 
 impl QueuedCall {
@@ -265,6 +270,10 @@ pub(super) fn dispatch(shared: &Arc<RpcShared>, queued_call: QueuedCall) {
         Admission::Queued => shared.env.observer.mark("rpc: call queued"),
         Admission::QueuedInsteadOf(queued_call) | Admission::Rejected(queued_call) => {
             count(&shared.counters.calls_rejected);
+            // A name that is no method of the service gets no metric: clients choose names.
+            if let Some(method) = queued.service.method(queued_call.method()) {
+                count(&shared.latencies.of(queued.service.name(), method.name).rejected);
+            }
             shared.env.observer.mark("rpc: queue full");
             let message = format!("the queue of service {} is full", queued.service.name());
             queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorServerTooBusy, message));
@@ -356,7 +365,8 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
             .responder
             .send(OutgoingReply::error(RpcErrorCodePb::ErrorInvalidRequest, message));
     }
-    let (responder, mut call) = to_call(queued_call, method, slot);
+    let steps = Arc::new(begin_steps(shared, &queued_call, method));
+    let (responder, mut call) = to_call(queued_call, method, slot, steps.clone());
     call.note = audit.as_ref().map(|audit| audit.note.clone());
     if let Err(rejection) = queued.service.authorize(&call) {
         if let Some(audit) = audit {
@@ -365,7 +375,9 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
         return responder.send(rejection.into());
     }
     let (service, received) = (queued.service.clone(), call.received);
-    let waited = shared.env.now().mono.since(received);
+    let admitted = shared.env.now().mono;
+    steps.mark(CallStep::Admitted, admitted);
+    let waited = admitted.since(received);
     shared.latencies.queue_time.record_micros(waited);
     let mut sample = CallSample {
         service: queued.service.name(),
@@ -377,15 +389,34 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
         queued: waited,
         took: Duration::ZERO,
         timeout: call.deadline.map(|deadline| deadline.since(received)),
+        steps: StepTimes::default(),
     };
     match call.request_id.clone().filter(|_| method.tracked) {
         Some(id) => run_tracked(shared, service, &id, (call, audit), responder).await,
         None => responder.send(run_once(&service, call, audit).await.into()),
     }
-    let now = shared.env.now().mono;
-    sample.took = now.since(received);
-    shared.latencies.of(queued.service.name(), method.name).record_micros(sample.took);
-    shared.latencies.samples.record(sample, now);
+    let now = shared.env.now();
+    steps.mark(CallStep::Answered, now.mono);
+    (sample.took, sample.steps) = (now.mono.since(received), steps.times());
+    let calls = shared.latencies.of(queued.service.name(), method.name);
+    calls.times.record_micros(sample.took);
+    if sample.timeout.is_some_and(|timeout| sample.took > timeout) {
+        count(&calls.late);
+    }
+    call_spans::record(&shared.env.spans, now, steps.span, &sample);
+    shared.latencies.samples.record(sample, now.mono);
+}
+
+/// Begins the steps of a call, and its span: below the caller's, or one of its own for a client's call.
+fn begin_steps(shared: &RpcShared, queued_call: &QueuedCall, method: &MethodInfo) -> CallSteps {
+    let spans = &shared.env.spans;
+    let span = match queued_call.caller_span {
+        Some(parent) => spans.child(parent),
+        // Calls between servers belong to a request, or are no request: heartbeats.
+        None if matches!(method.role, MethodRole::Service | MethodRole::ServiceOnly) => None,
+        None => spans.root(),
+    };
+    CallSteps::new(shared.env.clock.clone(), queued_call.received, span)
 }
 
 /// Runs a call, and records it if it must be.
@@ -412,7 +443,12 @@ fn refuse_access(
     queued_call.responder.send(refusal);
 }
 
-fn to_call(queued_call: QueuedCall, method: &'static MethodInfo, slot: Arc<CallSlot>) -> (Responder, Call) {
+fn to_call(
+    queued_call: QueuedCall,
+    method: &'static MethodInfo,
+    slot: Arc<CallSlot>,
+    steps: Arc<CallSteps>,
+) -> (Responder, Call) {
     let deadline = queued_call.deadline();
     let call = Call {
         method: method.name,
@@ -425,6 +461,7 @@ fn to_call(queued_call: QueuedCall, method: &'static MethodInfo, slot: Arc<CallS
         remote: queued_call.remote,
         request_id: queued_call.header.request_id,
         required_features: queued_call.header.required_feature_flags,
+        steps,
         slot: Some(slot),
         note: None,
     };

@@ -1,6 +1,7 @@
 //! Times of calls, by method.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::call_samples::CallSamples;
@@ -13,7 +14,7 @@ pub struct RpcLatencies {
     pub queue_time: Histogram,
     /// Calls of each method by their time.
     pub samples: CallSamples,
-    /// From the arrival of a call to its reply, by method.
+    /// From the arrival of a call to its reply, and calls without success, by method.
     methods: RwLock<BTreeMap<&'static str, Vec<MethodLatency>>>,
 }
 
@@ -22,36 +23,46 @@ pub struct RpcLatencies {
 struct MethodLatency {
     method: &'static str,
     metric: Arc<str>,
-    times: Arc<Histogram>,
+    calls: Arc<MethodCalls>,
+}
+
+/// Calls of a method.
+#[derive(Debug, Default)]
+pub struct MethodCalls {
+    pub times: Histogram,
+    /// Calls that a full queue rejected.
+    pub rejected: AtomicU64,
+    /// Calls that were answered after their deadline.
+    pub late: AtomicU64,
 }
 
 impl RpcLatencies {
-    /// Returns the times of a method's calls.
-    pub(super) fn of(&self, service: &'static str, method: &'static str) -> Arc<Histogram> {
+    /// Returns the calls of a method.
+    pub(super) fn of(&self, service: &'static str, method: &'static str) -> Arc<MethodCalls> {
         let find = |methods: &BTreeMap<&'static str, Vec<MethodLatency>>| {
             let of_service = methods.get(service)?;
-            Some(of_service.iter().find(|latency| latency.method == method)?.times.clone())
+            Some(of_service.iter().find(|latency| latency.method == method)?.calls.clone())
         };
         // The map is valid after a panic: it only grows, by one push at a time.
-        if let Some(times) = find(&self.methods.read().unwrap_or_else(PoisonError::into_inner)) {
-            return times;
+        if let Some(calls) = find(&self.methods.read().unwrap_or_else(PoisonError::into_inner)) {
+            return calls;
         }
         let mut methods = self.methods.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(times) = find(&methods) {
-            return times;
+        if let Some(calls) = find(&methods) {
+            return calls;
         }
         let metric = format!("{}_{method}", service.replace('.', "_")).into();
-        let latency = MethodLatency { method, metric, times: Arc::default() };
-        let times = latency.times.clone();
+        let latency = MethodLatency { method, metric, calls: Arc::default() };
+        let calls = latency.calls.clone();
         methods.entry(service).or_default().push(latency);
-        times
+        calls
     }
 
-    /// Returns the called methods, as `kudu_tserver_TabletServerService_Write`, with their times.
-    pub fn methods(&self) -> Vec<(Arc<str>, Arc<Histogram>)> {
+    /// Returns the called methods, as `kudu_tserver_TabletServerService_Write`, with their calls.
+    pub fn methods(&self) -> Vec<(Arc<str>, Arc<MethodCalls>)> {
         let methods = self.methods.read().unwrap_or_else(PoisonError::into_inner);
         let all = methods.values().flatten();
-        all.map(|latency| (latency.metric.clone(), latency.times.clone())).collect()
+        all.map(|latency| (latency.metric.clone(), latency.calls.clone())).collect()
     }
 }
 
@@ -62,11 +73,11 @@ mod tests {
     #[test]
     fn methods_have_kudus_names() {
         let latencies = RpcLatencies::default();
-        latencies.of("kudu.tserver.TabletServerService", "Write").record(5);
-        latencies.of("kudu.tserver.TabletServerService", "Write").record(7);
+        latencies.of("kudu.tserver.TabletServerService", "Write").times.record(5);
+        latencies.of("kudu.tserver.TabletServerService", "Write").times.record(7);
         let methods = latencies.methods();
         assert_eq!(methods.len(), 1);
         assert_eq!(&*methods[0].0, "kudu_tserver_TabletServerService_Write");
-        assert_eq!(methods[0].1.snapshot().count(), 2);
+        assert_eq!(methods[0].1.times.snapshot().count(), 2);
     }
 }

@@ -13,6 +13,7 @@
 //! | [`service_queue`] | order of queued calls, rejection when the queue is full | yes |
 //! | [`result_tracker`] | cached replies for retries of the same request | yes |
 //! | `call_audit` | calls that the audit log records | |
+//! | [`call_steps`], `call_spans` | times within a call, and the spans made of them | yes |
 //! | `required_fields` | proto2 required fields of a request | yes |
 //! | `service_methods` | the table of a service's methods and handlers | yes |
 //! | [`server`] | accepts connections and runs services | |
@@ -23,6 +24,8 @@
 
 mod call_audit;
 pub mod call_samples;
+mod call_spans;
+pub mod call_steps;
 pub mod client;
 mod connection;
 mod dispatch;
@@ -50,6 +53,7 @@ use crate::env::BoxFuture;
 use crate::security::acl::MethodRole;
 use crate::security::audit::{AuditOutcome, CallNote};
 use crate::security::{PeerIdentity, SecurityLevel};
+use call_steps::{CallStep, CallSteps};
 pub use nyala_proto::kudu::rpc::RequestIdPb;
 pub use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
 
@@ -126,6 +130,8 @@ pub struct Call {
     pub remote: SocketAddr,
     pub request_id: Option<RequestIdPb>,
     pub required_features: Vec<u32>,
+    /// Steps that the call has taken, and its span.
+    pub steps: Arc<CallSteps>,
     pub(crate) slot: Option<Arc<dyn ConcurrencySlot>>,
     /// Note for the audit log, if the server has one.
     pub(crate) note: Option<Arc<CallNote>>,
@@ -134,10 +140,12 @@ pub struct Call {
 impl Call {
     /// Decodes the request message. The error is the reply to send if the bytes are malformed.
     pub fn decode<M: Message + Default>(&self) -> Result<M, Reply> {
-        M::decode(self.body.clone()).map_err(|error| {
+        let message = M::decode(self.body.clone()).map_err(|error| {
             let message = format!("{}: the request cannot be decoded: {error}", self.method);
             Reply::error(RpcErrorCodePb::ErrorInvalidRequest, message)
-        })
+        })?;
+        self.steps.mark_now(CallStep::Decoded);
+        Ok(message)
     }
 
     /// Notes for the audit log that the call is denied, where the reply is not an RPC error.

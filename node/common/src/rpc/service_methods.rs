@@ -52,6 +52,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::env::mem_net;
+    use crate::rpc::call_steps::CallSteps;
     use crate::rpc::{Call, Reply, RpcErrorCodePb};
     use crate::security::PeerIdentity;
     use crate::security::acl::MethodRole;
@@ -67,17 +68,20 @@ mod tests {
     }
 
     async fn reply(method: &'static str, body: &'static [u8]) -> Reply {
+        let env = mem_net::env();
+        let received = env.now().mono;
         let call = Call {
             method,
             body: body.into(),
             sidecars: Vec::new(),
-            received: mem_net::env().now().mono,
+            received,
             deadline: None,
             user: "user".into(),
             peer: Arc::new(PeerIdentity::unproved("user", true)),
             remote: ([127, 0, 0, 1], 1).into(),
             request_id: None,
             required_features: Vec::new(),
+            steps: Arc::new(CallSteps::new(env.clock, received, None)),
             slot: None,
             note: None,
         };

@@ -166,6 +166,9 @@ pub struct RequestHeader {
     /// from start of main body PB
     #[prost(uint32, repeated, packed = "false", tag = "16")]
     pub sidecar_offsets: ::prost::alloc::vec::Vec<u32>,
+    /// nyala's own, after NYALA_SPANS: ids of trace (16 bytes) and span (8 bytes)
+    #[prost(bytes = "bytes", optional, tag = "1000")]
+    pub nyala_span: ::core::option::Option<::prost::bytes::Bytes>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResponseHeader {
@@ -269,6 +272,8 @@ pub enum RpcFeatureFlag {
     ApplicationFeatureFlags = 1,
     Tls = 2,
     TlsAuthenticationOnly = 3,
+    /// nyala's own: sent only where spans are recorded, and answered only to that
+    NyalaSpans = 1000,
 }
 impl RpcFeatureFlag {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -281,6 +286,7 @@ impl RpcFeatureFlag {
             Self::ApplicationFeatureFlags => "APPLICATION_FEATURE_FLAGS",
             Self::Tls => "TLS",
             Self::TlsAuthenticationOnly => "TLS_AUTHENTICATION_ONLY",
+            Self::NyalaSpans => "NYALA_SPANS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -290,6 +296,7 @@ impl RpcFeatureFlag {
             "APPLICATION_FEATURE_FLAGS" => Some(Self::ApplicationFeatureFlags),
             "TLS" => Some(Self::Tls),
             "TLS_AUTHENTICATION_ONLY" => Some(Self::TlsAuthenticationOnly),
+            "NYALA_SPANS" => Some(Self::NyalaSpans),
             _ => None,
         }
     }

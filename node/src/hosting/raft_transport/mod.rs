@@ -30,6 +30,7 @@ use engine::time::Instant;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 use nyala_common::security::RpcCaller;
+use nyala_common::spans::{SpanContext, SpanOrigin};
 use nyala_common::wire::consensus::{self as wire};
 use nyala_common::wire::errors::error_from_status;
 use nyala_common::wire::schema::id_bytes;
@@ -97,9 +98,15 @@ impl RaftTransport {
         self.shared.config.heartbeat_window
     }
 
-    /// Sends `message` of `tablet` to the replica at `to`. `event_sink` receives exactly one event for a message that
-    /// has a reply, even if the call fails.
-    pub fn send(&self, tablet: TabletId, to: &Peer, message: RaftMessage, event_sink: &RaftEventSink) {
+    /// Sends `message` of `tablet` to the replica at `to`, below the span of a sampled call. `event_sink` receives
+    /// exactly one event for a message that has a reply, even if the call fails.
+    pub fn send(
+        &self,
+        tablet: TabletId,
+        to: &Peer,
+        (message, span): (RaftMessage, Option<SpanContext>),
+        event_sink: &RaftEventSink,
+    ) {
         let (env, link, event_sink) = (&self.shared.env, self.shared.link(to), event_sink.clone());
         let dest = to.id;
         match message {
@@ -109,7 +116,7 @@ impl RaftTransport {
             }
             RaftMessage::Update(request) => drop(env.spawn("peer update", async move {
                 let sent = request.sent;
-                let result = link.update(request).await;
+                let result = link.update(request, span).await;
                 event_sink(RaftEvent::Updated { peer: dest, sent, result });
             })),
             RaftMessage::Vote(request) => drop(env.spawn("peer vote", async move {
@@ -245,10 +252,13 @@ impl PeerLink {
         wire::update_response_from_pb(pb, self.dest)
     }
 
-    async fn update(&self, request: UpdateRequest) -> Result<UpdateResponse> {
+    async fn update(&self, request: UpdateRequest, span: Option<SpanContext>) -> Result<UpdateResponse> {
         let (request, sidecars) = wire::update_to_pb(request);
         let deadline = self.deadline(self.config.bulk_timeout);
-        let call = self.bulk.call_with_sidecars(SERVICE, "UpdateConsensus", &request, sidecars, deadline);
+        let span = span.map_or(SpanOrigin::None, SpanOrigin::Child);
+        let options = CallOptions { span, ..CallOptions::default() };
+        let call =
+            self.bulk.call_with_sidecars(SERVICE, "UpdateConsensus", &request, sidecars, deadline, options);
         let response = call.await.map_err(failed)?;
         self.answer(&response.message)
     }

@@ -158,7 +158,7 @@ async fn heartbeats_of_many_tablets_share_calls() {
     let to = server(1);
     // 1,000 tablets, each twice per second, at the times of their timers.
     for sent in 1..=2_000 {
-        world.peers.send(Uuid([9; 16]), &to, update(&to, sent, 0), &post);
+        world.peers.send(Uuid([9; 16]), &to, (update(&to, sent, 0), None), &post);
         world.env.sleep(Duration::from_micros(500)).await;
     }
     world.env.sleep(Duration::from_secs(1)).await;
@@ -173,12 +173,12 @@ async fn an_update_with_a_waiter_is_sent_at_once_with_waiting_heartbeats() {
     let (log, post) = log();
     let to = server(1);
     for sent in 1..=3 {
-        world.peers.send(Uuid([9; 16]), &to, update(&to, sent, 0), &post);
+        world.peers.send(Uuid([9; 16]), &to, (update(&to, sent, 0), None), &post);
         world.env.sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(answered(&log), [(1, true)], "those after the first are gathered");
     let RaftMessage::Heartbeat(request) = update(&to, 4, 0) else { panic!("it has no entries") };
-    world.peers.send(Uuid([9; 16]), &to, RaftMessage::Update(request), &post);
+    world.peers.send(Uuid([9; 16]), &to, (RaftMessage::Update(request), None), &post);
     world.env.sleep(Duration::from_millis(1)).await;
     assert_eq!(answered(&log), [(1, true), (2, true), (3, true), (4, true)]);
     assert_eq!(world.replicas.calls.load(Ordering::Relaxed), 2);
@@ -191,9 +191,9 @@ async fn heartbeats_overtake_stalled_entries() {
     let (log, post) = log();
     let to = server(1);
     for sent in 1..=4 {
-        world.peers.send(Uuid([9; 16]), &to, update(&to, sent, 1 << 20), &post);
+        world.peers.send(Uuid([9; 16]), &to, (update(&to, sent, 1 << 20), None), &post);
     }
-    world.peers.send(Uuid([9; 16]), &to, update(&to, 5, 0), &post);
+    world.peers.send(Uuid([9; 16]), &to, (update(&to, 5, 0), None), &post);
     world.env.sleep(Duration::from_millis(100)).await;
     assert_eq!(answered(&log), [(5, true)]);
     world.env.sleep(Duration::from_secs(31)).await;
@@ -205,18 +205,18 @@ async fn an_unreachable_server_delays_no_other() {
     let world = world().await;
     let (log, post) = log();
     let (here, away) = (server(1), server(2));
-    world.peers.send(Uuid([9; 16]), &away, update(&away, 1, 0), &post);
-    world.peers.send(Uuid([9; 16]), &away, update(&away, 2, 10), &post);
-    world.peers.send(Uuid([9; 16]), &here, update(&here, 3, 10), &post);
+    world.peers.send(Uuid([9; 16]), &away, (update(&away, 1, 0), None), &post);
+    world.peers.send(Uuid([9; 16]), &away, (update(&away, 2, 10), None), &post);
+    world.peers.send(Uuid([9; 16]), &here, (update(&here, 3, 10), None), &post);
     world.env.sleep(Duration::from_millis(10)).await;
     assert_eq!(answered(&log), [(1, false), (2, false), (3, true)]);
     // A message to an unreachable server fails at its deadline.
     world.wires.cut(1);
-    world.peers.send(Uuid([9; 16]), &here, update(&here, 4, 0), &post);
+    world.peers.send(Uuid([9; 16]), &here, (update(&here, 4, 0), None), &post);
     world.env.sleep(Duration::from_secs(2)).await;
     assert_eq!(answered(&log).last(), Some(&(4, false)));
     world.wires.join(1);
-    world.peers.send(Uuid([9; 16]), &here, update(&here, 5, 0), &post);
+    world.peers.send(Uuid([9; 16]), &here, (update(&here, 5, 0), None), &post);
     world.env.sleep(Duration::from_secs(1)).await;
     assert_eq!(answered(&log).last(), Some(&(5, true)));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::error::{Error, Result};
-use engine::ids::Term;
+use engine::ids::{OpId, Term};
 use engine::memory::Reservation;
 use engine::note::Note;
 use engine::raft::{self, ConsensusMeta, RaftReply, Role};
@@ -17,10 +17,12 @@ use engine::time::{ClockReading, Instant, Timestamp};
 use engine::wal::Wal;
 use tokio::sync::{mpsc, oneshot};
 
+use super::op_steps::OpSteps;
 use super::shared::{Command, CommittedOp, MakeEvent, ReplySender, Shared, other_term, stopped};
-use crate::hosting::log_writer::{self, FullDeviceRetry, LogRequest, LogWriter};
+use crate::hosting::log_writer::{self, FullDeviceRetry, GroupTimes, LogRequest, LogWriter};
 use crate::hosting::raft_transport::RaftEventSink;
 use nyala_common::mailbox::DeadlineTimer;
+use nyala_common::rpc::call_steps::CallSteps;
 
 /// Largest number of commands in one turn.
 const TURN_MAX: usize = 1024;
@@ -58,6 +60,8 @@ pub(super) struct ReplicaLoop {
     entry_reservations: VecDeque<(u64, Reservation)>,
     reply_senders: BTreeMap<u64, oneshot::Sender<RaftReply>>,
     next_ticket: u64,
+    /// Steps of the calls whose operations are in flight.
+    op_steps: OpSteps,
     effects: ReplicaEffects,
     /// Buffer for the events that were queued while the replica hibernated.
     queued_events: Vec<(ClockReading, raft::RaftEvent)>,
@@ -105,6 +109,7 @@ impl ReplicaLoop {
             })
         };
         ReplicaLoop {
+            op_steps: OpSteps::new(shared.env.spans.is_on()),
             shared,
             replica,
             log,
@@ -202,7 +207,7 @@ impl ReplicaLoop {
                 Command::Ask { bytes, .. } => received += bytes,
                 Command::With(_) | Command::WithWal(_) | Command::Stop(_) => heavy = true,
                 Command::Event(_)
-                | Command::Persisted(_)
+                | Command::Persisted(..)
                 | Command::Failed
                 | Command::MetaStored(..)
                 | Command::WantSnapshot(_) => {}
@@ -261,8 +266,8 @@ impl ReplicaLoop {
     fn command(&mut self, command: Command) -> Result<()> {
         let failed = self.shared.failure().is_some();
         match command {
-            Command::Propose { op, request, term, reply_sender, reservation, .. } => {
-                self.propose(op, request, term, (reply_sender, reservation));
+            Command::Propose { op, request, term, reply_sender, reservation, steps, .. } => {
+                self.propose((op, request, steps), term, (reply_sender, reservation));
             }
             Command::Stop(reply_sender) => self.stopping = Some(reply_sender),
             Command::MetaStored(number, stored) => self.meta_stored(number, stored),
@@ -270,16 +275,17 @@ impl ReplicaLoop {
             Command::Failed => {}
             // Dropping the command reports the failure to its caller.
             _ if failed => {}
-            Command::Ask { event, reply_sender, reservation, .. } => {
+            Command::Ask { event, reply_sender, reservation, steps, .. } => {
                 self.entry_reservations.extend(reservation);
+                self.op_steps.add_update(steps);
                 self.ask(event, reply_sender);
             }
             Command::Event(event) => self.raft(event),
             Command::WantSnapshot(before) => {
                 self.step(ReplicaEvent::WantSnapshot { at: Timestamp(before.0.saturating_sub(1)) });
             }
-            Command::Persisted(Ok(op)) => self.raft(raft::RaftEvent::Persisted(op)),
-            Command::Persisted(Err(error)) => self.step(ReplicaEvent::LogFailed(error)),
+            Command::Persisted(Ok(op), times) => self.persisted(op, &times),
+            Command::Persisted(Err(error), _) => self.step(ReplicaEvent::LogFailed(error)),
             Command::With(work) => work(&mut self.replica, &mut self.effects),
             Command::WithWal(work) => return self.with_wal(work),
         }
@@ -288,8 +294,7 @@ impl ReplicaLoop {
 
     fn propose(
         &mut self,
-        op: Op,
-        request: Option<RequestId>,
+        (op, request, steps): (Op, Option<RequestId>, Option<Arc<CallSteps>>),
         term: Option<Term>,
         (reply_sender, reservation): (ReplySender, Option<Reservation>),
     ) {
@@ -306,7 +311,9 @@ impl ReplicaLoop {
         }
         let ticket = self.ticket();
         self.proposals.insert(ticket, (reply_sender, reservation));
+        let before = self.replica.last_op();
         self.step(ReplicaEvent::Propose { ticket, op, request });
+        self.op_steps.add_proposal((before, self.replica.last_op()), steps);
     }
 
     fn ask(&mut self, event: MakeEvent, reply_sender: oneshot::Sender<RaftReply>) {
@@ -318,6 +325,12 @@ impl ReplicaLoop {
     fn ticket(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket
+    }
+
+    /// Continues with everything up to `op` durable.
+    fn persisted(&mut self, op: OpId, times: &GroupTimes) {
+        self.op_steps.logged(op.index, times);
+        self.raft(raft::RaftEvent::Persisted(op));
     }
 
     fn raft(&mut self, event: raft::RaftEvent) {
@@ -332,6 +345,8 @@ impl ReplicaLoop {
         let clock = &self.shared.clock;
         self.replica.step(now, event, &mut || clock.now(), &mut self.effects);
         clock.pass(self.effects.seen);
+        let applied = self.replica.last_applied().index;
+        self.op_steps.committed(applied, now.mono, &self.shared.metrics.replication);
         if let Some(error) = self.replica.failure() {
             self.shared.fail(error);
         }
@@ -341,7 +356,8 @@ impl ReplicaLoop {
     fn send(&mut self) {
         let tablet = self.shared.tablet.tablet;
         for (peer, message) in self.effects.messages.drain(..) {
-            self.shared.config.peers.send(tablet, &peer, message, &self.event_sink);
+            let span = self.op_steps.span_of(&message);
+            self.shared.config.peers.send(tablet, &peer, (message, span), &self.event_sink);
         }
         for (ticket, reply) in self.effects.replies.drain(..) {
             if let Some(reply_sender) = self.reply_senders.remove(&ticket) {
@@ -388,6 +404,7 @@ impl ReplicaLoop {
                     if self.retry.is_waiting(now) {
                         break;
                     }
+                    let bytes_before = wal.bytes();
                     match write_log_from(wal, &mut self.effects.log) {
                         Err(error) if log_writer::is_full(wal, &error) => {
                             self.retry.found_full(now, &error);
@@ -396,11 +413,12 @@ impl ReplicaLoop {
                         written => written?,
                     }
                     self.retry.found_space();
-                    let took = self.shared.env.now().mono.since(now);
-                    self.shared.metrics.log_append.record_micros(took);
+                    let appended = self.shared.env.now().mono;
+                    self.shared.metrics.log_append.record_micros(appended.since(now));
+                    self.shared.metrics.log_written(wal.bytes().saturating_sub(bytes_before));
                     self.shared.log_sizes.update(wal);
                     if let Some(last) = last {
-                        self.raft(raft::RaftEvent::Persisted(last));
+                        self.persisted(last, &GroupTimes { began: now, appended, synced: appended });
                     }
                 }
                 LogWriter::Beside(works) => {
@@ -419,7 +437,7 @@ impl ReplicaLoop {
         for read in std::mem::take(&mut self.effects.read_log) {
             match &mut self.log {
                 LogWriter::Here(wal) => {
-                    let result = wal.read(read.from, read.max_bytes);
+                    let result = log_writer::read_back(wal, &read, &self.shared.metrics);
                     let event = raft::RaftEvent::LogRead { peer: read.peer, from: read.from, result };
                     self.raft(event);
                 }
@@ -477,6 +495,7 @@ impl ReplicaLoop {
     /// Replies to the callers of finished operations, and wakes the tasks that wait for progress.
     fn deliver(&mut self) {
         self.emit_notes();
+        self.op_steps.applied(|| self.shared.env.now().mono);
         for (request, timestamp, result) in self.effects.completed.drain(..) {
             (self.shared.config.on_completed)(&request, timestamp, &result);
         }
@@ -484,7 +503,7 @@ impl ReplicaLoop {
             let now = self.shared.env.now();
             self.shared.set_status(self.replica.status(now));
         }
-        self.shared.metrics.set_backlog(self.replica.backlog());
+        self.shared.metrics.set_backlog(self.replica.backlog(), self.replica.last_op().index);
         let progress = std::mem::take(&mut self.effects.progress) || !self.effects.done.is_empty();
         for done in self.effects.done.drain(..) {
             let Some((reply_sender, _)) = self.proposals.remove(&done.ticket) else { continue };
@@ -514,6 +533,7 @@ impl ReplicaLoop {
             let _gone = reply_sender.send(Err(error.clone()));
         }
         self.reply_senders.clear();
+        self.op_steps.clear();
     }
 
     /// Closes the log with all its entries and returns the replica to the caller of `stop`.
@@ -571,7 +591,7 @@ fn tell(event_sender: &mpsc::WeakUnboundedSender<Command>, command: Command) {
 impl From<log_writer::LogEvent> for Command {
     fn from(done: log_writer::LogEvent) -> Command {
         match done {
-            log_writer::LogEvent::Persisted(result) => Command::Persisted(result),
+            log_writer::LogEvent::Persisted(result, times) => Command::Persisted(result, times),
             log_writer::LogEvent::Read(read, result) => {
                 Command::Event(raft::RaftEvent::LogRead { peer: read.peer, from: read.from, result })
             }

@@ -13,10 +13,11 @@
 //!   other tablets.
 //!
 //! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`), hibernation (`hibernation.rs`),
-//! the commands (`shared.rs`).
+//! the commands (`shared.rs`), the steps of calls (`op_steps.rs`).
 
 mod event_loop;
 mod hibernation;
+mod op_steps;
 mod shared;
 
 use engine::sync::Mutex;
@@ -38,6 +39,7 @@ use super::log_writer;
 use super::replica_metrics::ReplicaMetrics;
 use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
+use nyala_common::rpc::call_steps::CallSteps;
 
 use shared::{Command, Shared, WithReplica, stopped};
 pub use shared::{CommittedOp, OnCompleted, ReplicaConfig};
@@ -104,6 +106,7 @@ impl ReplicaHandle {
             metrics: Arc::default(),
         });
         shared.log_sizes.update(&wal);
+        shared.metrics.opened(env.now().mono);
         let event_loop_state =
             event_loop::ReplicaLoop::new(shared.clone(), (replica, effects), wal, &inbox, commands);
         env.spawn("replica", event_loop_state.run());
@@ -220,22 +223,23 @@ impl ReplicaHandle {
     /// - `Aborted` if a later leader truncated the operation.
     /// - The replica's own error if it failed.
     pub async fn propose(&self, op: Op, request: Option<RequestId>) -> Result<CommittedOp> {
-        self.propose_when(op, request, None, None).await
+        self.propose_when(op, request, None, (None, None)).await
     }
 
-    /// Proposes an operation with a reservation for the memory that it will use.
+    /// Proposes the operation of a call, with a reservation for the memory that it will use.
     pub async fn propose_within(
         &self,
         op: Op,
         request: Option<RequestId>,
         reservation: Reservation,
+        steps: &Arc<CallSteps>,
     ) -> Result<CommittedOp> {
-        self.propose_when(op, request, None, Some(reservation)).await
+        self.propose_when(op, request, None, (Some(reservation), Some(steps.clone()))).await
     }
 
     /// Proposes an operation in `term` only: `NotLeader` if the replica leads in another one by now.
     pub async fn propose_in(&self, term: Term, op: Op, request: Option<RequestId>) -> Result<CommittedOp> {
-        self.propose_when(op, request, Some(term), None).await
+        self.propose_when(op, request, Some(term), (None, None)).await
     }
 
     async fn propose_when(
@@ -243,9 +247,10 @@ impl ReplicaHandle {
         op: Op,
         request: Option<RequestId>,
         term: Option<Term>,
-        reservation: Option<Reservation>,
+        (reservation, steps): (Option<Reservation>, Option<Arc<CallSteps>>),
     ) -> Result<CommittedOp> {
         self.check_fits(&op)?;
+        let _alters = matches!(op, Op::AlterSchema { .. }).then(|| self.shared.metrics.alter_began());
         let bytes = op_bytes(&op);
         let pending_before = self.shared.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         let _owed = PendingBytesGuard { shared: &self.shared, bytes };
@@ -256,26 +261,31 @@ impl ReplicaHandle {
             )));
         }
         let (reply_sender, reply_receiver) = oneshot::channel();
-        let command = Command::Propose { op, request, term, reservation, bytes, reply_sender };
+        let command = Command::Propose { op, request, term, reservation, steps, bytes, reply_sender };
         self.inbox.send(command).map_err(|_| self.stopped_error())?;
         reply_receiver.await.map_err(|_| self.stopped_error())?
     }
 
-    /// Posts a leader's message to the replica, with a reservation for its operations. The caller may wait for the
-    /// reply later.
+    /// Posts a leader's message to the replica, with a reservation for its operations and the steps of the call. The
+    /// caller may wait for the reply later.
     pub fn begin_update(
         &self,
         request: UpdateRequest,
         reservation: Option<Reservation>,
+        steps: Option<&Arc<CallSteps>>,
     ) -> Result<PendingUpdate> {
         if let Some(response) = self.shared.hibernation.answer(&request, || self.shared.env.now()) {
             self.shared.env.observer.mark("replica: hibernated through a heartbeat");
             return Ok(PendingUpdate::Answered(response));
         }
+        self.shared
+            .metrics
+            .leader_reported(request.committed.max(request.last().index), self.shared.env.now().mono);
         let bytes = request.entries.iter().map(|entry| entry.payload.len()).sum();
-        let reservation = request.entries.last().map(|last| last.op.index).zip(reservation);
-        let reply_receiver =
-            self.begin(bytes, reservation, |ticket| raft::RaftEvent::Update { ticket, request })?;
+        let last = request.entries.last().map(|last| last.op.index);
+        let (reservation, steps) = (last.zip(reservation), last.zip(steps.cloned()));
+        let event = |ticket| raft::RaftEvent::Update { ticket, request };
+        let reply_receiver = self.begin(bytes, (reservation, steps), event)?;
         Ok(PendingUpdate::Asked { replica: self.clone(), reply_receiver })
     }
 
@@ -336,17 +346,17 @@ impl ReplicaHandle {
         bytes: usize,
         event: impl FnOnce(u64) -> raft::RaftEvent + Send + 'static,
     ) -> Result<RaftReply> {
-        self.begin(bytes, None, event)?.await.map_err(|_| self.stopped_error())
+        self.begin(bytes, (None, None), event)?.await.map_err(|_| self.stopped_error())
     }
 
     fn begin(
         &self,
         bytes: usize,
-        reservation: Option<(u64, Reservation)>,
+        (reservation, steps): (Option<(u64, Reservation)>, Option<(u64, Arc<CallSteps>)>),
         event: impl FnOnce(u64) -> raft::RaftEvent + Send + 'static,
     ) -> Result<oneshot::Receiver<RaftReply>> {
         let (reply_sender, reply_receiver) = oneshot::channel();
-        let command = Command::Ask { event: Box::new(event), bytes, reply_sender, reservation };
+        let command = Command::Ask { event: Box::new(event), bytes, reply_sender, reservation, steps };
         self.inbox.send(command).map_err(|_| self.stopped_error())?;
         Ok(reply_receiver)
     }

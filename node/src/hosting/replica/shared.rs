@@ -21,6 +21,7 @@ use crate::hosting::raft_transport::RaftTransport;
 use crate::hosting::replica_metrics::ReplicaMetrics;
 use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
+use nyala_common::rpc::call_steps::CallSteps;
 
 /// Callback for a tracked request that took effect: its id, timestamp and result.
 pub type OnCompleted = Arc<dyn Fn(&RequestId, Timestamp, &OpResult) + Send + Sync>;
@@ -90,6 +91,8 @@ pub(super) enum Command {
         term: Option<Term>,
         /// Reservation for the operation, held until it is applied.
         reservation: Option<Reservation>,
+        /// Steps of the call that proposes it.
+        steps: Option<Arc<CallSteps>>,
         bytes: usize,
         reply_sender: ReplySender,
     },
@@ -100,13 +103,15 @@ pub(super) enum Command {
         reply_sender: oneshot::Sender<RaftReply>,
         /// Reservation for the operations up to this index, held until they are applied.
         reservation: Option<(u64, Reservation)>,
+        /// Steps of the call that brings the operations up to this index.
+        steps: Option<(u64, Arc<CallSteps>)>,
     },
     /// Result of a message or of a read of the log.
     Event(raft::RaftEvent),
     /// A reader waits until every operation below this timestamp is applied.
     WantSnapshot(Timestamp),
-    /// Result of the log task: everything up to this operation is durable.
-    Persisted(Result<OpId>),
+    /// Result of the log task: everything up to this operation is durable, and the times of its group.
+    Persisted(Result<OpId>, log_writer::GroupTimes),
     /// Wakes the loop of a replica that failed outside of it, so that it rejects the waiting callers.
     Failed,
     MetaStored(u64, Result<()>),

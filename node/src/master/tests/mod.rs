@@ -78,7 +78,7 @@ impl Fixture {
         features: &[u32],
     ) -> Result<Resp, RpcError> {
         let deadline = self.env.now().mono.after(Duration::from_secs(20));
-        let options = CallOptions { features: features.to_vec(), request_id: None };
+        let options = CallOptions { features: features.to_vec(), ..CallOptions::default() };
         Ok(self.proxy.call(service, method, request, deadline, options).await?.message)
     }
 

@@ -10,7 +10,6 @@
 //! - Lines are ASCII: whatever a name contains cannot break a line, or move a terminal's cursor.
 //! - The flags take effect at the start only, so that no user of SetFlag can stop the log.
 
-mod files;
 mod line;
 
 use engine::sync::{Mutex, MutexGuard};
@@ -22,9 +21,9 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 use tokio::sync::Notify;
 
-use self::files::AuditFiles;
 use super::flags::Flags;
 use super::health::{CheckResult, HealthBoard, HealthCheck};
+use super::line_files::{LineFiles, LineFilesConfig};
 use nyala_common::env::{Env, TaskHandle};
 use nyala_common::security::audit::{AuditEvent, AuditSink};
 
@@ -41,10 +40,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuditConfig {
     dir: String,
-    /// Size in bytes at which a file is closed.
-    file_bytes_max: u64,
-    /// Files that are kept.
-    files_max: usize,
+    files: LineFilesConfig,
     /// True if audited calls are rejected while the log cannot be written.
     required: bool,
 }
@@ -55,8 +51,11 @@ impl AuditConfig {
         let dir = flags.text("audit_log_dir");
         (!dir.is_empty()).then(|| AuditConfig {
             dir,
-            file_bytes_max: flags.number("audit_log_file_size_mb") << 20,
-            files_max: usize::try_from(flags.number("audit_log_files_max")).unwrap_or(usize::MAX),
+            files: LineFilesConfig {
+                bytes_max: flags.number("audit_log_file_size_mb") << 20,
+                files_max: usize::try_from(flags.number("audit_log_files_max")).unwrap_or(usize::MAX),
+                sync: true,
+            },
             required: flags.bool("audit_log_required"),
         })
     }
@@ -98,7 +97,7 @@ impl AuditLog {
         checks: &HealthBoard,
     ) -> Result<Option<Arc<AuditLog>>> {
         let Some(config) = AuditConfig::of(flags) else { return Ok(None) };
-        let open = || AuditFiles::open(env, &config.dir, server, (config.file_bytes_max, config.files_max));
+        let open = || LineFiles::open(env, &config.dir, server.to_string(), config.files);
         let files = env.run(open).await.map_err(|error| Error::io("open the audit log", &error))?;
         let log = Arc::new(AuditLog {
             env: env.clone(),
@@ -142,7 +141,7 @@ impl AuditLog {
         self.env.end(&[task]).await;
     }
 
-    async fn write_all(self: Arc<Self>, mut files: AuditFiles) {
+    async fn write_all(self: Arc<Self>, mut files: LineFiles) {
         loop {
             let batch = self.next_batch().await;
             while let Err(error) = self.env.run(|| files.append(batch.as_bytes())).await {

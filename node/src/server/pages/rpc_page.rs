@@ -32,12 +32,10 @@ pub fn register(pages: &PageRegistry, rpc: &RpcHandle, clock: Arc<dyn Clock>) {
 fn kudus(samples: &[CallSample]) -> Value {
     let mut methods: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for sample in samples {
-        let trace = format!(
-            "0 us: received from {}\n{} us: method begins\n{} us: reply queued",
-            sample.remote,
-            sample.queued.as_micros(),
-            sample.took.as_micros()
-        );
+        let mut trace = format!("0 us: received from {}", sample.remote);
+        for (step, at) in sample.steps.in_order() {
+            trace.push_str(&format!("\n{} us: {}", at.as_micros(), step.name()));
+        }
         let header = json!({
             "remote_method": { "service_name": sample.service, "method_name": sample.method },
             "timeout_millis": sample.timeout.map_or(0, |timeout| timeout.as_millis() as u64),
@@ -57,6 +55,13 @@ fn kudus(samples: &[CallSample]) -> Value {
     json!({ "sampled": { "methods": methods } })
 }
 
+/// Returns the steps on one line, in microseconds since the arrival.
+fn steps(sample: &CallSample) -> String {
+    let steps = sample.steps.in_order().into_iter();
+    let texts: Vec<String> = steps.map(|(step, at)| format!("{} {}", step.name(), at.as_micros())).collect();
+    texts.join(", ")
+}
+
 fn page(samples: &[CallSample], slow: u64, now: engine::time::Instant) -> WebPage {
     let columns = [
         ("method", "Method"),
@@ -67,6 +72,7 @@ fn page(samples: &[CallSample], slow: u64, now: engine::time::Instant) -> WebPag
         ("user", "User"),
         ("remote", "Caller"),
         ("bytes", "Request"),
+        ("steps", "Steps, in µs"),
     ];
     let mut table = PageTable::new(&columns);
     for sample in samples {
@@ -79,6 +85,7 @@ fn page(samples: &[CallSample], slow: u64, now: engine::time::Instant) -> WebPag
             sample.user.to_string().into(),
             sample.remote.to_string().into(),
             super::page::PageCell::Bytes(sample.request_bytes as u64),
+            steps(sample).into(),
         ]);
     }
     let facts = vec![fact("slow", "slow calls since the start", slow)];

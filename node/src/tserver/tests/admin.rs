@@ -126,7 +126,7 @@ async fn schemas_change_under_concurrent_writes() {
 async fn a_quiescing_server_rejects_new_scans() {
     let fixture = Fixture::start().await;
     fixture.create_tablet().await;
-    let options = || CallOptions { features: vec![3], request_id: None };
+    let options = || CallOptions { features: vec![3], ..CallOptions::default() };
     let quiesce = async |quiesce| {
         let request = QuiesceTabletServerRequestPb { quiesce, return_stats: Some(true) };
         let answer = fixture.call(ADMIN_SERVICE, "Quiesce", &request, options()).await;
@@ -170,7 +170,7 @@ async fn unknown_methods_and_features_are_rejected() {
     let fixture = Fixture::start().await;
     let all = ListTabletsRequestPb::default();
     let code = async |method: &str, features: Vec<u32>| {
-        let options = CallOptions { features, request_id: None };
+        let options = CallOptions { features, ..CallOptions::default() };
         match fixture.call::<_, ListTabletsResponsePb>(CLIENT_SERVICE, method, &all, options).await {
             Err(RpcError::Remote { code, unsupported_features, .. }) => (code, unsupported_features),
             other => panic!("{other:?}"),

@@ -5,7 +5,7 @@ use nyala_proto::kudu::KeyRangePb;
 use nyala_proto::kudu::tserver::{SplitKeyRangeRequestPb, SplitKeyRangeResponsePb};
 
 async fn write_as(fixture: &Fixture, seq: i64, ops: &[Op<'_>]) -> Vec<u8> {
-    let options = CallOptions { features: Vec::new(), request_id: Some(request_id(seq)) };
+    let options = CallOptions { request_id: Some(request_id(seq)), ..CallOptions::default() };
     let request = write_request(&schema(), ops);
     let answer = fixture.call::<_, WriteResponsePb>(CLIENT_SERVICE, "Write", &request, options).await;
     answer.expect("the call succeeds").message.encode_to_vec()

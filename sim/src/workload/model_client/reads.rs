@@ -224,7 +224,7 @@ impl ModelClient {
         // Only the reply that opens a scanner names it.
         let mut scanner = None;
         for sequence in 1.. {
-            let options = CallOptions { features: reading.scan.features(), request_id: None };
+            let options = CallOptions { features: reading.scan.features(), ..CallOptions::default() };
             let called: Result<RpcResponse<ScanResponsePb>, CallFailure> =
                 self.plain.call(&replica.address, TSERVER, "Scan", &request, options).await;
             let reply = called.map_err(|failure| Stopped::Retry(failure.to_string()))?;

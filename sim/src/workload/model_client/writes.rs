@@ -77,7 +77,7 @@ impl ModelClient {
             let request = self.request(view, &place.id, rows);
             let at = id.attempt_no as usize;
             let replica = place.replicas.get(at.max(1) - 1).or(place.replicas.first()).cloned();
-            let options = CallOptions { features: Vec::new(), request_id: Some(id.clone()) };
+            let options = CallOptions { request_id: Some(id.clone()), ..CallOptions::default() };
             let called: Result<RpcResponse<WriteResponsePb>, CallFailure> = match replica {
                 Some(replica) => self.plain.call(&replica.address, TSERVER, "Write", &request, options).await,
                 None => Err(CallFailure::NotNow("the tablet has no replica".to_string())),

@@ -61,6 +61,7 @@ impl TurmoilHost {
             memory: machine.clone(),
             rng: Arc::new(HostRng { machine: machine.clone() }),
             observer: machine.observer(),
+            spans: Default::default(),
         }
     }
 }

@@ -13,6 +13,7 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 
+use super::super::call_spans::{self, OutgoingCall};
 use super::super::frame::{self, Frame, FrameReader, split_body};
 use super::super::negotiate::{ClientNegotiation, NegotiationStep};
 use super::super::send_queue::SendQueue;
@@ -20,6 +21,7 @@ use super::super::{RequestIdPb, RpcErrorCodePb};
 use crate::env::{Env, Stream};
 use crate::security::RpcCaller;
 use crate::security::tls::TlsStream;
+use crate::spans::SpanOrigin;
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RemoteMethodPb, RequestHeader, ResponseHeader};
 
 /// Maximum length of a received frame in bytes.
@@ -95,6 +97,8 @@ pub struct CallOptions {
     pub features: Vec<u32>,
     /// Request id of a tracked method: a retry with the same id returns the first attempt's response.
     pub request_id: Option<RequestIdPb>,
+    /// Span that the call is made for.
+    pub span: SpanOrigin,
 }
 
 /// A response message and its sidecars.
@@ -109,6 +113,9 @@ type RawResponse = Result<RpcResponse<Bytes>, RpcError>;
 /// A negotiated connection to one server. Ends when it breaks or [`ClientConnection::close`] is called.
 pub struct ClientConnection {
     env: Env,
+    addr: SocketAddr,
+    /// True if headers of calls may carry spans.
+    spans_agreed: bool,
     send_queue: SendQueue,
     calls: Mutex<Calls>,
 }
@@ -146,10 +153,12 @@ impl ClientConnection {
             RpcError::TimedOut { message, sent: false }
         };
         let loopback = addr.ip().to_canonical().is_loopback();
-        let negotiation = negotiate(stream, &mut reader, ClientNegotiation::with(&caller, loopback));
-        let stream = env.timeout(left, negotiation).await.ok_or_else(timed_out)??;
+        let offer = ClientNegotiation::with(&caller, loopback).offering_spans(env.spans.is_on());
+        let negotiation = negotiate(stream, &mut reader, offer);
+        let (stream, spans_agreed) = env.timeout(left, negotiation).await.ok_or_else(timed_out)??;
         let (send_queue, calls) = (SendQueue::default(), Mutex::default());
-        let connection = Arc::new(ClientConnection { env: env.clone(), send_queue, calls });
+        let connection = ClientConnection { env: env.clone(), addr, spans_agreed, send_queue, calls };
+        let connection = Arc::new(connection);
         env.spawn("rpc client", run(connection.clone(), stream, reader, addr));
         Ok(connection)
     }
@@ -199,7 +208,29 @@ impl ClientConnection {
             let message = format!("{method}: the deadline passed before the call was sent");
             return Err(RpcError::TimedOut { message, sent: false });
         }
-        let header = request_header(service, method, left, options);
+        let mut header = request_header(service, method, left, options);
+        let Some(span) = self.env.spans.begin(options.span) else {
+            return self.exchange(method, header, request, sidecars, left).await;
+        };
+        let sent = self.spans_agreed.then(|| Bytes::copy_from_slice(&span.context.to_bytes()));
+        header.nyala_span = sent;
+        let began = self.env.now();
+        let response = self.exchange(method, header, request, sidecars, left).await;
+        let error = response.as_ref().err().map(RpcError::to_string);
+        let called = OutgoingCall { service, method, to: self.addr, error };
+        call_spans::record_outgoing(&self.env.spans, span, (began, self.env.now()), called);
+        response
+    }
+
+    /// Sends a call and waits for its response.
+    async fn exchange<Req: Message, Resp: Message + Default>(
+        &self,
+        method: &str,
+        header: RequestHeader,
+        request: &Req,
+        sidecars: Vec<Bytes>,
+        left: Duration,
+    ) -> Result<RpcResponse<Resp>, RpcError> {
         let (id, reply) = self.send(header, request, sidecars)?;
         let _pending = PendingCallGuard { connection: self, id };
         match self.env.timeout(left, reply).await {
@@ -309,6 +340,7 @@ fn request_header(service: &str, method: &str, left: Duration, options: &CallOpt
         required_feature_flags: options.features.clone(),
         request_id: options.request_id.clone(),
         sidecar_offsets: Vec::new(),
+        nyala_span: None,
     }
 }
 
@@ -337,12 +369,12 @@ fn decode<M: Message + Default>(
     Ok(RpcResponse { message, sidecars: response.sidecars })
 }
 
-/// Runs negotiation. Returns the stream, inside TLS if that was agreed.
+/// Runs negotiation. Returns the stream, inside TLS if that was agreed, and whether calls may carry spans.
 async fn negotiate(
     mut stream: Stream,
     reader: &mut FrameReader,
     mut negotiation: ClientNegotiation,
-) -> Result<Stream, RpcError> {
+) -> Result<(Stream, bool), RpcError> {
     let failed = |why: String| RpcError::network(format!("negotiation: {why}"), false);
     send(&mut stream, &negotiation.hello()).await?;
     loop {
@@ -359,7 +391,7 @@ async fn negotiate(
             NegotiationStep::StartTls { .. } => return Err(failed("TLS inside TLS".to_string())),
             NegotiationStep::Done { send: bytes, .. } => {
                 send(&mut stream, &bytes).await?;
-                return Ok(stream);
+                return Ok((stream, negotiation.spans_agreed()));
             }
             NegotiationStep::Failed { code, message, .. } => {
                 let unsupported_features = Vec::new();

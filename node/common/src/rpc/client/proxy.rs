@@ -114,9 +114,9 @@ impl Proxy {
         request: &Req,
         sidecars: Vec<Bytes>,
         deadline: Instant,
+        options: CallOptions,
     ) -> Result<RpcResponse<Resp>, RpcError> {
         let connection = self.connection(deadline).await?;
-        let options = CallOptions::default();
         connection.call_with_sidecars(service, method, request, sidecars, deadline, &options).await
     }
 

@@ -26,6 +26,9 @@ pub struct ClientNegotiation {
     token: Option<SignedTokenPb>,
     state: ClientState,
     session: Option<TlsSession>,
+    /// True if this side records spans, and offers to send them.
+    offers_spans: bool,
+    spans_agreed: bool,
 }
 
 enum ClientState {
@@ -50,7 +53,21 @@ impl ClientNegotiation {
             token,
             state: ClientState::Features,
             session: None,
+            offers_spans: false,
+            spans_agreed: false,
         }
+    }
+
+    /// Offers to send spans. Without it the messages are Kudu's.
+    #[must_use]
+    pub fn offering_spans(mut self, offers: bool) -> ClientNegotiation {
+        self.offers_spans = offers;
+        self
+    }
+
+    /// Returns true if headers of calls may carry spans.
+    pub fn spans_agreed(&self) -> bool {
+        self.spans_agreed
     }
 
     /// Returns the client's first bytes: preamble and NEGOTIATE.
@@ -62,6 +79,9 @@ impl ClientNegotiation {
             if authentication_only {
                 supported_features.push(RpcFeatureFlag::TlsAuthenticationOnly.into());
             }
+        }
+        if self.offers_spans {
+            supported_features.push(RpcFeatureFlag::NyalaSpans.into());
         }
         let message = NegotiatePb {
             supported_features,
@@ -127,6 +147,7 @@ impl ClientNegotiation {
         expect_step(message, NegotiateStep::Negotiate)?;
         let has = |flag: RpcFeatureFlag| message.supported_features.contains(&flag.into());
         let tls = self.has_tls() && has(RpcFeatureFlag::Tls);
+        self.spans_agreed = self.offers_spans && has(RpcFeatureFlag::NyalaSpans);
         let security = self.caller.security();
         if !tls && security.is_some_and(|security| security.requires_tls(self.loopback)) {
             return unauthorized("server does not support required TLS encryption");

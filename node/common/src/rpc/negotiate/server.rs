@@ -31,6 +31,8 @@ pub struct ServerNegotiationConfig {
     pub encrypt_loopback: bool,
     pub authentication: SecurityLevel,
     pub encryption: SecurityLevel,
+    /// True if this server records spans: then clients may send theirs.
+    pub spans: bool,
     /// Time at which tokens must be valid.
     pub now: WallTime,
     pub security: ServerSecurity,
@@ -45,6 +47,8 @@ pub struct ServerNegotiation {
     tls_done: bool,
     session: Option<TlsSession>,
     peer: Option<PeerIdentity>,
+    /// True if the client may send the spans of its calls.
+    spans_agreed: bool,
 }
 
 enum ServerState {
@@ -65,6 +69,7 @@ impl ServerNegotiation {
             encrypt_loopback: false,
             authentication: SecurityLevel::Optional,
             encryption: SecurityLevel::Optional,
+            spans: false,
             now: WallTime::default(),
             security: ServerSecurity::default(),
         })
@@ -72,7 +77,15 @@ impl ServerNegotiation {
 
     pub fn with(config: ServerNegotiationConfig) -> ServerNegotiation {
         let (state, chosen) = (ServerState::Features, None);
-        ServerNegotiation { config, state, chosen, tls_done: false, session: None, peer: None }
+        ServerNegotiation {
+            config,
+            state,
+            chosen,
+            tls_done: false,
+            session: None,
+            peer: None,
+            spans_agreed: false,
+        }
     }
 
     /// Returns the name of the agreed means of authentication, as Kudu's log has it.
@@ -83,6 +96,11 @@ impl ServerNegotiation {
     /// Returns true if the client has named or proved its user.
     pub fn has_peer(&self) -> bool {
         self.peer.is_some()
+    }
+
+    /// Returns true if headers of calls may carry spans.
+    pub fn spans_agreed(&self) -> bool {
+        self.spans_agreed
     }
 
     /// Returns the session for [`NegotiationStep::StartTls`], once.
@@ -140,6 +158,11 @@ impl ServerNegotiation {
             if plain_loopback {
                 supported_features.push(RpcFeatureFlag::TlsAuthenticationOnly.into());
             }
+        }
+        // Only a client that has it gets this flag: for all others the reply is Kudu's.
+        self.spans_agreed = self.config.spans && has(RpcFeatureFlag::NyalaSpans);
+        if self.spans_agreed {
+            supported_features.push(RpcFeatureFlag::NyalaSpans.into());
         }
         self.state = if client_tls && server_tls {
             let authentication_only = plain_loopback && has(RpcFeatureFlag::TlsAuthenticationOnly);

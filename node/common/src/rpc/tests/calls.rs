@@ -12,7 +12,7 @@ async fn echo(world: &World, connection: &ClientConnection, text: &str) -> Resul
 
 async fn call_error(world: &World, service: &str, method: &str, features: Vec<u32>) -> String {
     let connection = world.connect().await;
-    let options = CallOptions { features, request_id: None };
+    let options = CallOptions { features, ..CallOptions::default() };
     let deadline = world.after(1_000);
     let called = connection.call::<String, String>(service, method, &String::new(), deadline, &options).await;
     called.expect_err("the server rejects the call").to_string()
@@ -61,7 +61,14 @@ async fn sidecars_are_sent_with_the_request() {
     let proxy = Proxy::new(world.env.clone(), world.addr, "root");
     let sidecars = vec![Bytes::from(vec![3; 1 << 20]), Bytes::new(), Bytes::from_static(b"end")];
     let (text, deadline) = (&String::from("s"), world.after(1_000));
-    let echoed = proxy.call_with_sidecars::<_, String>(ECHO, "Echo", text, sidecars.clone(), deadline);
+    let echoed = proxy.call_with_sidecars::<_, String>(
+        ECHO,
+        "Echo",
+        text,
+        sidecars.clone(),
+        deadline,
+        CallOptions::default(),
+    );
     let echoed = echoed.await.expect("a reply");
     assert_eq!((echoed.message.as_str(), echoed.sidecars), ("s", sidecars));
 }
@@ -175,7 +182,7 @@ async fn retries_of_a_tracked_call_get_its_reply() {
     let world = World::new(RpcConfig::default()).await;
     let (one, two) = (world.connect().await, world.connect().await);
     let track = |connection, text, seq_no| {
-        let options = CallOptions { features: vec![], request_id: Some(request_id(seq_no)) };
+        let options = CallOptions { request_id: Some(request_id(seq_no)), ..CallOptions::default() };
         world.begin(connection, "Track", text, 10_000, options)
     };
     let first = track(&one, "", 1);
@@ -199,7 +206,7 @@ async fn a_request_without_effect_is_executed_again() {
     let connection = world.connect().await;
     world.echo.gate.open(10);
     for (count, text) in [(1, "fail"), (2, "uncached"), (3, "kept"), (3, "kept")] {
-        let options = CallOptions { features: vec![], request_id: Some(request_id(1)) };
+        let options = CallOptions { request_id: Some(request_id(1)), ..CallOptions::default() };
         let _ = world.begin(&connection, "Track", text, 1_000, options).await.expect("a reply");
         assert_eq!(world.echo.executed.load(Ordering::Relaxed), count, "{text}");
     }
@@ -211,7 +218,7 @@ async fn retries_get_replies_restored_from_a_log() {
     let connection = world.connect().await;
     let reply = "done before".to_string().encode_to_vec();
     world.server.results().restore(&request_id(3), reply.clone(), world.env.now().mono);
-    let options = CallOptions { features: vec![], request_id: Some(request_id(3)) };
+    let options = CallOptions { request_id: Some(request_id(3)), ..CallOptions::default() };
     let text = &String::new();
     let call = connection.call::<String, String>(ECHO, "Track", text, world.after(1_000), &options);
     assert_eq!(call.await.expect("a reply").message, "done before");

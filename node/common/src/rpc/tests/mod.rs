@@ -2,6 +2,7 @@
 
 mod calls;
 mod hostile;
+mod spans;
 mod tls;
 
 use engine::sync::Mutex;

@@ -5,6 +5,7 @@ mod copy;
 mod hibernation;
 mod messages;
 mod scrub;
+mod spans;
 
 use super::*;
 use crate::hosting::replica::ReplicaHandle;
@@ -168,7 +169,7 @@ impl Group {
     }
 
     async fn write_as(&self, number: usize, seq: i64, ops: &[Op<'_>]) -> Result<WriteResponsePb, RpcError> {
-        let options = CallOptions { features: Vec::new(), request_id: Some(request_id(seq)) };
+        let options = CallOptions { request_id: Some(request_id(seq)), ..CallOptions::default() };
         let request = write_request(&schema(), ops);
         let called = self.try_call(number, CLIENT_SERVICE, "Write", &request, options).await;
         called.map(|response| response.message)

@@ -1,19 +1,28 @@
-//! Files of the audit log: one is appended to, older ones are kept up to a number.
+//! Files of lines, for audit events and spans: one is appended to, older ones are kept up to a number.
 
 use std::io;
 use std::sync::Arc;
 
 use engine::disk::{Disk, DiskFile};
-use engine::ids::Uuid;
-
 use nyala_common::env::Env;
 
-/// The files of one server. Several servers may share the directory.
-pub(super) struct AuditFiles {
+/// Sizes of the files, and their durability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LineFilesConfig {
+    /// Size in bytes at which the next file begins.
+    pub bytes_max: u64,
+    /// Files that are kept.
+    pub files_max: usize,
+    /// True if lines are synced before they count as written.
+    pub sync: bool,
+}
+
+/// The files of one program. Several programs may share the directory.
+pub(super) struct LineFiles {
     disk: Arc<dyn Disk>,
-    server: Uuid,
-    bytes_max: u64,
-    files_max: usize,
+    /// First part of the files' names: the server.
+    owner: String,
+    config: LineFilesConfig,
     /// Number of the file that is appended to.
     number: u64,
     /// `None` after a failure: it is opened again.
@@ -22,31 +31,31 @@ pub(super) struct AuditFiles {
     len: u64,
 }
 
-impl AuditFiles {
-    /// Opens the directory; continues the last file of this server.
+impl LineFiles {
+    /// Opens the directory; continues the last file of this owner.
     pub(super) fn open(
         env: &Env,
         dir: &str,
-        server: Uuid,
-        (bytes_max, files_max): (u64, usize),
-    ) -> io::Result<AuditFiles> {
+        owner: String,
+        config: LineFilesConfig,
+    ) -> io::Result<LineFiles> {
         let disk = env.disks.open(dir)?;
-        let mut files = AuditFiles { disk, server, bytes_max, files_max, number: 1, file: None, len: 0 };
+        let mut files = LineFiles { disk, owner, config, number: 1, file: None, len: 0 };
         files.number = files.numbers()?.last().copied().unwrap_or(1);
         files.reopen()?;
         Ok(files)
     }
 
-    /// Appends whole lines, durably. After an error nothing of them counts as written.
+    /// Appends whole lines, durably if so configured. After an error nothing of them counts as written.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
-        if self.file.is_some() && self.len > 0 && self.len + lines.len() as u64 > self.bytes_max {
+        if self.file.is_some() && self.len > 0 && self.len + lines.len() as u64 > self.config.bytes_max {
             self.rotate()?;
         }
         let file = match &self.file {
             Some(file) => file.clone(),
             None => self.reopen()?,
         };
-        let written = file.append(lines).and_then(|()| file.sync());
+        let written = file.append(lines).and_then(|()| if self.config.sync { file.sync() } else { Ok(()) });
         if let Err(error) = written {
             // A part of a line may be in the file. If it cannot be removed, the file is opened again.
             if file.truncate(self.len).is_err() {
@@ -69,7 +78,7 @@ impl AuditFiles {
         (self.number, self.len) = (self.number + 1, file.len()?);
         self.file = Some(file);
         let numbers = self.numbers()?;
-        for old in numbers.iter().take(numbers.len().saturating_sub(self.files_max)) {
+        for old in numbers.iter().take(numbers.len().saturating_sub(self.config.files_max)) {
             self.disk.remove(&self.name(*old))?;
         }
         Ok(())
@@ -100,12 +109,12 @@ impl AuditFiles {
     }
 
     fn name(&self, number: u64) -> String {
-        format!("{}.{number:08}.jsonl", self.server)
+        format!("{}.{number:08}.jsonl", self.owner)
     }
 
-    /// Returns the numbers of this server's files, in order.
+    /// Returns the numbers of this owner's files, in order.
     fn numbers(&self) -> io::Result<Vec<u64>> {
-        let (prefix, suffix) = (format!("{}.", self.server), ".jsonl");
+        let (prefix, suffix) = (format!("{}.", self.owner), ".jsonl");
         let number = |name: &String| name.strip_prefix(&prefix)?.strip_suffix(suffix)?.parse().ok();
         let mut numbers: Vec<u64> = self.disk.list("")?.iter().filter_map(number).collect();
         numbers.sort_unstable();
