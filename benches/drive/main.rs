@@ -6,12 +6,14 @@
 //!                  │ operations and latencies
 //!                  ▼
 //!                sampler.rs  four times a second: these, the server's process and metrics page ──▶ report.rs, as JSON
+//! drive floor ──▶ floor/   one operation at a time of nyala, Redis, a bare server or a file; `echo` is that server
 //! drive lineitem ──▶ lineitem/  TPC-H's table: load, count, scan, select or find; also in Parquet files
 //! drive plot ──▶ plot.rs   reports ──▶ a chart of each kind, a line per system
 //! ```
 //!
 //! *Not here:* starting servers and measuring the cost of a run; see `ci/src/versus`.
 
+mod floor;
 mod lineitem;
 mod mix;
 mod plot;
@@ -43,6 +45,10 @@ enum Word {
     Rows(rows::Options),
     /// One step with TPC-H's lineitem
     Lineitem(lineitem::Options),
+    /// Small operations, one at a time, of nyala, Redis, a bare server or a file
+    Floor(floor::Options),
+    /// A bare server for `floor`, until it is killed
+    Echo(floor::echo_server::Options),
     /// Charts of reports
     Plot(plot::Options),
 }
@@ -106,6 +112,11 @@ fn run(word: &Word) -> Result<(), Box<dyn Error>> {
         Word::Ycsb(options) => runtime.block_on(ycsb::run(options))?,
         Word::Rows(options) => runtime.block_on(rows::run(options))?,
         Word::Lineitem(options) => return runtime.block_on(lineitem::run(options)),
+        Word::Floor(options) => {
+            println!("{}", serde_json::to_string(&floor::run(options, &runtime)?)?);
+            return Ok(());
+        }
+        Word::Echo(options) => return floor::echo_server::run(options, &runtime),
         Word::Plot(options) => return plot::run(options),
     };
     println!("{}", serde_json::to_string(&report)?);

@@ -52,7 +52,8 @@ const SCAN_ROWS_MAX: u64 = 100;
 
 pub(crate) async fn run(options: &Options) -> std::result::Result<Report, Box<dyn Error>> {
     let client = options.target.connect().await?;
-    let table = options.target.table(&client, &create(&options.target)?).await?;
+    let table =
+        options.target.table(&client, &create_table(&options.target.table, options.target.tablets)?).await?;
     let tally = OpCounts::new();
     let watch = Sampler::start(&options.target, tally.clone())?;
     let job = Arc::new(Job::new(options, table, tally));
@@ -63,10 +64,11 @@ pub(crate) async fn run(options: &Options) -> std::result::Result<Report, Box<dy
     Ok(watch.end()?)
 }
 
-fn create(target: &Target) -> Result<CreateTable> {
-    let mut create = CreateTable::new(&target.table, ycsb::schema()).range(&["key"])?;
-    let step = u64::MAX / u64::from(target.tablets);
-    let splits = (1..u64::from(target.tablets)).map(|i| ycsb::key_at(step * i).into_bytes());
+/// Returns the definition of YCSB's table, in ranges of keys of equal size.
+pub(crate) fn create_table(name: &str, tablets: u32) -> Result<CreateTable> {
+    let mut create = CreateTable::new(name, ycsb::schema()).range(&["key"])?;
+    let step = u64::MAX / u64::from(tablets);
+    let splits = (1..u64::from(tablets)).map(|i| ycsb::key_at(step * i).into_bytes());
     let mut lower = Vec::new();
     for upper in splits.chain([Vec::new()]) {
         create.ranges.push(PartitionRange::new(std::mem::replace(&mut lower, upper.clone()), upper)?);

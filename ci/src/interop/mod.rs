@@ -188,7 +188,12 @@ pub(crate) fn server(
     if which == ServerChoice::Kudu {
         return Ok(real(packages));
     }
-    if let Some(program) = nyala {
+    self::nyala(root, nyala)
+}
+
+/// Returns nyala's servers: this program, or one that is built now.
+pub(crate) fn nyala(root: &Path, program: Option<&Path>) -> Result<ServerKind> {
+    if let Some(program) = program {
         return Ok(ServerKind::Nyala(program.to_path_buf()));
     }
     cargo(root, &["build", "--quiet", "--release", "--package", "node"])?;

@@ -42,7 +42,8 @@ impl Cpu {
     }
 }
 
-fn pids(cluster: &Cluster) -> impl Iterator<Item = u32> {
+/// Returns the processes of all servers.
+pub(super) fn pids(cluster: &Cluster) -> impl Iterator<Item = u32> {
     cluster.masters.iter().chain(&cluster.tservers).filter_map(|daemon| daemon.pid())
 }
 

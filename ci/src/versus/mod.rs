@@ -12,6 +12,7 @@
 //!   flush.rs       rows flushed in the background, by number of clients and buffer watermark
 //!   latency.rs     insert, update and read by key: one client and 16, the WAL beside the data and elsewhere
 //!   lineitem.rs    TPC-H's lineitem, beside Parquet files too
+//!   floor/         the cheapest servers that do such an operation, and Redis, in place of Kudu
 //!   load_driver.rs runs `benches/drive` against a round's cluster: results and costs
 //!   round.rs       one round: its server, options and fresh cluster
 //!   measure.rs     processes and folders → CPU, memory, bytes; the tool's output → rows and seconds
@@ -20,6 +21,7 @@
 //! ```
 
 mod charts;
+mod floor;
 mod flush;
 mod idle;
 mod latency;
@@ -40,11 +42,11 @@ use clap::ValueEnum;
 
 use crate::command::{cargo, target_dir};
 use crate::interop::packages::Packages;
-use crate::interop::{ServerChoice, server};
+use crate::interop::{ServerChoice, nyala, server};
 use crate::steps::Steps;
 use report::{ReportInput, ReportSpec, Sample};
 pub(crate) use round::VersusOptions;
-use round::{Part, Prepared, Turn};
+use round::{Part, Prepared, PreparedKudu, Turn};
 
 impl Part {
     fn page(self) -> ReportSpec {
@@ -56,6 +58,7 @@ impl Part {
             Part::Flush => flush::PAGE,
             Part::Latency => latency::PAGE,
             Part::Lineitem => lineitem::PAGE,
+            Part::Floor => floor::PAGE,
         }
     }
 
@@ -68,12 +71,18 @@ impl Part {
             Part::Flush => flush::settings(options),
             Part::Latency => latency::settings(options),
             Part::Lineitem => lineitem::settings(options),
+            Part::Floor => floor::settings(options),
         }
     }
 
     /// Returns true if `benches/drive` is its client.
     fn is_driven(self) -> bool {
         !matches!(self, Part::Single | Part::Replicated | Part::Loadgen)
+    }
+
+    /// Returns true if its rounds run Kudu beside nyala.
+    fn has_kudu(self) -> bool {
+        self != Part::Floor
     }
 
     fn turn(self, turn: &Turn<'_>) -> Result<Vec<Sample>> {
@@ -85,16 +94,22 @@ impl Part {
             Part::Flush => flush::turn(turn),
             Part::Latency => latency::turn(turn),
             Part::Lineitem => lineitem::turn(turn),
+            Part::Floor => floor::turn(turn),
         }
     }
 }
 
 /// Measures and writes the reports.
 pub(crate) fn run(root: &Path, options: &VersusOptions, steps: &mut Steps) {
+    let options = &match options.settled() {
+        Ok(options) => options,
+        Err(error) => return steps.run("versus: options", || Err(error)),
+    };
     if !options.charts {
         measure_parts(root, options, steps);
     }
-    if !options.dry {
+    // The charts compare with Kudu.
+    if !options.dry && (options.charts || CHARTED.iter().any(|part| options.wants(*part))) {
         steps.run("versus: charts", || charts::draw(root, &CHARTED.map(|part| part.page().path)));
     }
 }
@@ -118,11 +133,13 @@ fn measure(root: &Path, options: &VersusOptions, part: Part, prepared: &Prepared
     let mut samples = Vec::new();
     for round in 0..options.rounds {
         for log_sync in [false, true] {
-            for server in [&prepared.nyala, &prepared.kudu] {
+            let kudu = prepared.kudu.as_ref().filter(|_| part.has_kudu()).map(|kudu| &kudu.server);
+            for server in [&prepared.nyala].into_iter().chain(kudu) {
                 let name = server.name();
                 let sync = if log_sync { "on" } else { "off" };
                 steps.run(&format!("versus: round {}, {name}, log sync {sync}", round + 1), || {
-                    let Prepared { packages, drive, target, .. } = prepared;
+                    let Prepared { kudu, drive, target, .. } = prepared;
+                    let packages = kudu.as_ref().map(|kudu| &kudu.packages);
                     let turn = Turn { packages, drive, options, server, log_sync, target };
                     samples.extend(part.turn(&turn)?);
                     Ok(())
@@ -136,23 +153,36 @@ fn measure(root: &Path, options: &VersusOptions, part: Part, prepared: &Prepared
         let note = if options.note.is_empty() { String::new() } else { format!(" {}", options.note) };
         let settings = part.settings(options) + &note;
         page.write(root, &ReportInput { samples: &samples, rounds: options.rounds, settings }, options.dry)?;
-        if part == Part::Ycsb && !options.dry { ycsb::draw(root, prepared) } else { Ok(()) }
+        match part {
+            _ if options.dry => Ok(()),
+            Part::Ycsb => ycsb::draw(root, prepared),
+            Part::Floor => floor::draw(root, &samples),
+            _ => Ok(()),
+        }
     });
 }
 
 fn prepare(root: &Path, options: &VersusOptions) -> Result<Prepared> {
     let target = target_dir()?;
-    let packages = Packages::fetch(root, &target.join("interop"))?;
-    let nyala = server(root, ServerChoice::Nyala, options.nyala.as_deref(), &packages)?;
-    let kudu = server(root, ServerChoice::Kudu, None, &packages)?;
+    let wants =
+        |has: fn(Part) -> bool| Part::value_variants().iter().any(|part| has(*part) && options.wants(*part));
+    if options.wants(Part::Floor) {
+        floor::require()?;
+    }
+    let kudu = if wants(Part::has_kudu) { Some(prepare_kudu(root, &target)?) } else { None };
+    let nyala = nyala(root, options.nyala.as_deref())?;
     let drive = match &options.drive {
         Some(program) => program.clone(),
         None => target.join("release/drive"),
     };
-    if options.drive.is_none()
-        && Part::value_variants().iter().any(|part| part.is_driven() && options.wants(*part))
-    {
+    if options.drive.is_none() && wants(Part::is_driven) {
         cargo(root, &["build", "--quiet", "--release", "--package", "benches", "--bin", "drive"])?;
     }
-    Ok(Prepared { packages, nyala, kudu, drive, target })
+    Ok(Prepared { nyala, kudu, drive, target })
+}
+
+fn prepare_kudu(root: &Path, target: &Path) -> Result<PreparedKudu> {
+    let packages = Packages::fetch(root, &target.join("interop"))?;
+    let server = server(root, ServerChoice::Kudu, None, &packages)?;
+    Ok(PreparedKudu { packages, server })
 }

@@ -98,9 +98,10 @@ fn table(samples: &[Sample]) -> Result<String> {
     Ok(table)
 }
 
-/// Returns the systems beside nyala: Kudu first.
+/// Returns the systems beside nyala: Kudu first, then in the order of measurement.
 fn others(samples: &[Sample]) -> Vec<&'static str> {
-    let mut others = vec!["kudu"];
+    let is_kudu = |sample: &Sample| sample.cell.server == "kudu";
+    let mut others = if samples.iter().any(is_kudu) { vec!["kudu"] } else { Vec::new() };
     for Sample { cell, .. } in samples {
         if cell.server != "nyala" && !others.contains(&cell.server) {
             others.push(cell.server);
@@ -110,7 +111,7 @@ fn others(samples: &[Sample]) -> Vec<&'static str> {
 }
 
 /// Returns one cell of each row, in the order of measurement, log sync off before on.
-fn rows(samples: &[Sample]) -> Vec<Cell> {
+pub(super) fn rows(samples: &[Sample]) -> Vec<Cell> {
     let mut rows: Vec<Cell> = Vec::new();
     for Sample { cell, .. } in samples {
         if !rows.iter().any(|row| Cell { server: cell.server, ..row.clone() } == *cell) {
@@ -121,8 +122,9 @@ fn rows(samples: &[Sample]) -> Vec<Cell> {
     rows
 }
 
-struct Spread {
-    median: f64,
+/// Median and range of the samples of a cell.
+pub(super) struct Spread {
+    pub median: f64,
     least: f64,
     most: f64,
 }
@@ -141,7 +143,7 @@ impl Spread {
     }
 }
 
-fn spread(samples: &[Sample], cell: &Cell) -> Option<Spread> {
+pub(super) fn spread(samples: &[Sample], cell: &Cell) -> Option<Spread> {
     let of_cell = samples.iter().filter(|sample| sample.cell == *cell);
     let mut values: Vec<f64> = of_cell.map(|sample| sample.value).collect();
     values.sort_by(f64::total_cmp);
@@ -192,6 +194,15 @@ mod tests {
         let samples = [("nyala", 90.0), ("nyala", 110.0), ("kudu", 105.0), ("kudu", 120.0)];
         let samples = samples.map(|(server, value)| sample(server, "rows/s", value));
         assert!(table(&samples).unwrap().ends_with("| level |\n"));
+    }
+
+    #[test]
+    fn a_table_without_kudu_has_no_column_of_it() {
+        let samples = [("redis", 2.0), ("nyala", 3.0)].map(|(server, value)| sample(server, "µs", value));
+        let table = table(&samples).unwrap();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0], "| workload | log sync | measure | nyala | redis | nyala / redis |");
+        assert_eq!(lines[2], "| load | off | µs | 3.0 (3.0–3.0) | 2.0 (2.0–2.0) | 1.50 |");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
 
 use super::report::{Cell, Metric, Sample};
@@ -11,7 +11,7 @@ use crate::interop::cluster::{Cluster, ClusterPlan};
 use crate::interop::daemon::ServerKind;
 use crate::interop::packages::Packages;
 
-#[derive(Parser)]
+#[derive(Parser, Clone)]
 pub(crate) struct VersusOptions {
     /// The parts to measure, each with a separate report; all of them if none is named
     pub(super) parts: Vec<Part>,
@@ -27,7 +27,7 @@ pub(crate) struct VersusOptions {
     /// With loadgen, ycsb and flush: rows to load
     #[arg(long)]
     pub(super) rows: Option<u64>,
-    /// With ycsb and latency: duration of each workload, in seconds
+    /// With ycsb, latency and floor: duration of each workload, in seconds
     #[arg(long, default_value_t = 4.0)]
     pub(super) seconds: f64,
     /// With ycsb: memory budget of the tablet server, in MiB
@@ -45,12 +45,18 @@ pub(crate) struct VersusOptions {
     /// Print the tables only, leave the reports alone
     #[arg(long)]
     pub(super) dry: bool,
+    /// With floor alone: one round of a few seconds that only prints its table
+    #[arg(long, conflicts_with = "charts")]
+    pub(super) smoke: bool,
     /// Draw the charts from the reports that are there, without measuring
     #[arg(long, conflicts_with_all = ["parts", "dry"])]
     pub(super) charts: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// Duration of each workload of a short run.
+const SMOKE_SECONDS: f64 = 0.5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Part {
     /// One replica
     Single,
@@ -66,26 +72,43 @@ pub(super) enum Part {
     Latency,
     /// TPC-H's lineitem
     Lineitem,
+    /// Redis, bare servers and a file beside nyala, without Kudu
+    Floor,
 }
 
 impl VersusOptions {
     pub(super) fn wants(&self, part: Part) -> bool {
         self.parts.is_empty() || self.parts.contains(&part)
     }
+
+    /// Returns the options with what `--smoke` sets.
+    pub(super) fn settled(&self) -> Result<VersusOptions> {
+        if !self.smoke {
+            return Ok(self.clone());
+        }
+        ensure!(self.parts == [Part::Floor], "--smoke: only floor has a short run; name it alone");
+        Ok(VersusOptions { rounds: 1, seconds: SMOKE_SECONDS, dry: true, ..self.clone() })
+    }
 }
 
 pub(super) struct Prepared {
-    pub(super) packages: Packages,
     pub(super) nyala: ServerKind,
-    pub(super) kudu: ServerKind,
+    /// Absent if no part needs it.
+    pub(super) kudu: Option<PreparedKudu>,
     /// The program of `benches/drive`; absent if no part needs it.
     pub(super) drive: PathBuf,
     pub(super) target: PathBuf,
 }
 
+pub(super) struct PreparedKudu {
+    pub(super) packages: Packages,
+    pub(super) server: ServerKind,
+}
+
 /// One server's round.
 pub(super) struct Turn<'a> {
-    pub(super) packages: &'a Packages,
+    /// Absent in rounds without Kudu.
+    pub(super) packages: Option<&'a Packages>,
     pub(super) drive: &'a Path,
     pub(super) options: &'a VersusOptions,
     pub(super) server: &'a ServerKind,
@@ -113,7 +136,8 @@ impl Turn<'_> {
 
     /// Runs a command of the tool, which must succeed.
     pub(super) fn kudu(&self, words: &[&str]) -> Result<String> {
-        let Output { success, stdout, stderr } = self.packages.kudu_tool().args(words).output()?;
+        let packages = self.packages.context("the tool is for rounds with Kudu")?;
+        let Output { success, stdout, stderr } = packages.kudu_tool().args(words).output()?;
         ensure!(success, "kudu {}: {stderr}", words.join(" "));
         Ok(stdout)
     }
@@ -122,5 +146,20 @@ impl Turn<'_> {
         let (log_sync, server) = (self.log_sync, self.server.name());
         let cell = Cell { workload: workload.to_string(), log_sync, measure, server };
         Sample { cell, value }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_run_is_of_floor_alone_and_writes_nothing() {
+        let parsed = |words: &[&str]| VersusOptions::parse_from([&["versus"], words].concat()).settled();
+        let short = parsed(&["floor", "--smoke", "--rounds", "9"]).unwrap();
+        assert!(short.dry && short.rounds == 1 && short.seconds < 1.0);
+        assert!(parsed(&["--smoke"]).is_err() && parsed(&["floor", "ycsb", "--smoke"]).is_err());
+        let whole = parsed(&["floor", "--rounds", "9"]).unwrap();
+        assert!(!whole.dry && whole.rounds == 9);
     }
 }
