@@ -156,17 +156,26 @@ fn flags_of_missing_features_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let wal = format!("--fs_wal_dir={}", dir.path().join("wal").display());
     let file = dir.path().join("nyala.toml");
-    std::fs::write(&file, "log_sync = true\nkeytab_file = \"/etc/kudu.keytab\"\n").unwrap();
+    std::fs::write(&file, "log_sync = true\nspnego_keytab_file = \"/etc/http.keytab\"\n").unwrap();
     let config = format!("--config={}", file.display());
-    let cases: [(&[&str], &str); 6] = [
+    let keytab = match cfg!(feature = "kerberos") {
+        true => "keytab_file: read /nonexistent.keytab: No such file or directory",
+        false => {
+            "keytab_file: this program was built without Kerberos (given /nonexistent.keytab); leave it out, or build \
+             with the cargo feature kerberos"
+        }
+    };
+    let cases: [(&[&str], &str); 7] = [
+        (&["master", &wal, "--keytab-file=/nonexistent.keytab"], keytab),
         (
             &["master", &wal, "--rpc_authentication=required"],
-            "rpc_authentication: servers cannot prove who they are (required, without rpc_certificate_file); there \
-             is no Kerberos here,",
+            "rpc_authentication: servers cannot prove who they are (required, without keytab_file and \
+             rpc_certificate_file);",
         ),
         (
             &["tablet-server", &wal, &config],
-            "line 2: keytab_file: there is no Kerberos (given /etc/kudu.keytab, accepted nothing); leave it out,",
+            "line 2: spnego_keytab_file: the web port takes no Kerberos tickets (given /etc/http.keytab, accepted \
+             nothing); leave it out,",
         ),
         (&["master", &wal, "--rpc-certificate-file=/etc/cert.pem"], "rpc_private_key_file: not given; give"),
         (&["master", &wal, "--ranger_config_path=/etc/ranger"], "(given /etc/ranger, accepted nothing)"),

@@ -368,7 +368,7 @@ async fn settings_that_nothing_could_satisfy_are_refused() {
         refused(&[("rpc_tls_min_protocol", "TLSv1.4")]),
     ];
     expect_test::expect![[r#"
-        rpc_authentication: servers cannot prove who they are (required, without rpc_certificate_file); there is no Kerberos here, so give each server a certificate of your own CA with rpc_certificate_file, rpc_private_key_file and rpc_ca_certificate_file
+        rpc_authentication: servers cannot prove who they are (required, without keytab_file and rpc_certificate_file); give each server a keytab with keytab_file and principal, or a certificate of your own CA with rpc_certificate_file, rpc_private_key_file and rpc_ca_certificate_file
         rpc_authentication: no client can prove who it is without TLS (required, rpc_encryption=disabled); set rpc_encryption to required
         rpc_private_key_file: not given; give rpc_certificate_file, rpc_private_key_file, rpc_ca_certificate_file together
         enable_jwt_token_auth: the keys are missing (no jwks_file_path); name the file of a JSON Web Key Set

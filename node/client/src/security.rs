@@ -1,7 +1,7 @@
 //! Security of a client: encryption, trusted CAs, and what it presents to servers.
 //!
 //! ```text
-//!   first connection:  own credentials (name, JSON Web Token) ──▶ leading master ──▶ token, CA certificates
+//!   first connection:  own credentials (ticket, JSON Web Token, name) ──▶ leading master ──▶ token, CA certificates
 //!   later connections: TLS verified by the CA, token          ──▶ any server; rejected token ──▶ own credentials
 //! ```
 
@@ -10,11 +10,15 @@ use std::sync::Arc;
 use engine::error::{Error, Result};
 
 use nyala_common::env::Env;
+use nyala_common::env::kerberos::{ClientKerberos, KerberosCredentials};
 use nyala_common::security::tls::certificates_from_pem;
 use nyala_common::security::{ClientSecurity, ClientSecurityOptions, RpcCaller, TlsCredentials, TlsSettings};
 use nyala_proto::kudu::master::ConnectToMasterResponsePb;
 
 pub use nyala_common::security::{EncryptionPolicy, SecretText};
+
+/// First component of the servers' principals unless the settings name another.
+const KERBEROS_SERVICE: &str = "kudu";
 
 /// Security settings of a client. By default it encrypts where servers can, and states its user name.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +31,9 @@ pub struct SecurityConfig {
     pub jwt: Option<SecretText>,
     /// True if the client refuses servers to which it could only state its name.
     pub require_authentication: bool,
+    /// First component of the servers' Kerberos principals; `None`: `kudu`. A client with a ticket presents it to
+    /// servers that take tickets, if the environment has Kerberos (cargo feature `kerberos`).
+    pub sasl_protocol_name: Option<String>,
 }
 
 impl SecurityConfig {
@@ -37,6 +44,7 @@ impl SecurityConfig {
                 "JSON Web Token: would be sent to a server that is not verified; give the certificates of its CA",
             ));
         }
+        let kerberos = self.kerberos(env)?;
         let tls = TlsCredentials::new(env, TlsSettings::default())?;
         if let Some(pem) = &self.ca_certificates {
             certificates_from_pem(pem, "CA certificates")?.into_iter().try_for_each(|der| tls.trust(der))?;
@@ -45,9 +53,25 @@ impl SecurityConfig {
             encryption: self.encryption,
             verify_server: self.ca_certificates.is_some(),
             jwt: self.jwt.clone(),
+            kerberos,
             require_authentication: self.require_authentication,
         };
         Ok(RpcCaller::secure(user, Arc::new(ClientSecurity::new(tls, options))))
+    }
+
+    fn kerberos(&self, env: &Env) -> Result<Option<ClientKerberos>> {
+        match (env.net.kerberos(), &self.sasl_protocol_name) {
+            (None, None) => Ok(None),
+            (None, Some(name)) => Err(Error::invalid(format!(
+                "sasl_protocol_name: this program was built without Kerberos (given {name}); leave it out, or build \
+                 with the cargo feature kerberos"
+            ))),
+            (Some(library), name) => Ok(Some(ClientKerberos {
+                library,
+                credentials: KerberosCredentials::Cache,
+                service: name.as_deref().unwrap_or(KERBEROS_SERVICE).to_string(),
+            })),
+        }
     }
 }
 

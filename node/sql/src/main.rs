@@ -157,5 +157,6 @@ fn security(options: &Options) -> Result<SecurityConfig, String> {
         ca_certificates: read("--ca-cert", &options.ca_cert)?,
         jwt: read("--jwt-file", &options.jwt_file)?.map(token).transpose()?,
         require_authentication: false,
+        sasl_protocol_name: None,
     })
 }

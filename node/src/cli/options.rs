@@ -26,6 +26,11 @@ pub(super) fn base(name: &'static str, about: &'static str) -> Command {
         )
         .arg(option("ca-cert", "FILE", "PEM file of the CAs that servers' certificates must chain to"))
         .arg(option("jwt-file", "FILE", "File of a JSON Web Token that proves your name; needs --ca-cert"))
+        .arg(option(
+            "sasl-protocol-name",
+            "NAME",
+            "First component of the servers' Kerberos principals; kudu if left out",
+        ))
         .arg(
             Arg::new("require-encryption")
                 .long("require-encryption")
@@ -85,6 +90,7 @@ fn security(env: &Env, matches: &ArgMatches) -> Result<SecurityConfig> {
         ca_certificates: read("ca-cert")?,
         jwt: read("jwt-file")?.map(token).transpose()?,
         require_authentication: false,
+        sasl_protocol_name: text(matches, "sasl-protocol-name").map(str::to_string),
     })
 }
 

@@ -10,9 +10,9 @@ use super::flags::{FlagSpec, Missing};
 const UNSAFE: &[&str] = &["unsafe", "hidden"];
 const EXPERIMENTAL: &[&str] = &["experimental"];
 
-const KERBEROS: Missing = Missing {
-    fault: "there is no Kerberos",
-    action: "leave it out, and let servers prove who they are by certificate (rpc_certificate_file)",
+const SPNEGO: Missing = Missing {
+    fault: "the web port takes no Kerberos tickets",
+    action: "leave it out, and ask for passwords (webserver_password_file)",
 };
 const JWKS_URL: Missing = Missing {
     fault: "keys of JSON Web Tokens are not fetched over the network",
@@ -41,8 +41,6 @@ type F = FlagSpec;
 /// Flags without an effect, by subject; rejected ones first.
 pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     // Authentication.
-    F::text("keytab_file", Only(&[""], KERBEROS), "", "there is no Kerberos"),
-    F::text("principal", Only(&[""], KERBEROS), "", "there is no Kerberos"),
     F::text("jwks_url", Only(&[""], JWKS_URL), "", "keys are read from a file"),
     F::text("trusted_certificate_file", Only(&[""], JWKS_URL), "", "keys are read from a file"),
     // Passwords of keys.
@@ -53,8 +51,8 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("tsk_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     // The web port.
     F::text("webserver_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
-    F::bool("webserver_require_spnego", Only(&["false"], KERBEROS), "false", "there is no Kerberos"),
-    F::text("spnego_keytab_file", Only(&[""], KERBEROS), "", "there is no Kerberos"),
+    F::bool("webserver_require_spnego", Only(&["false"], SPNEGO), "false", "the web port takes no tickets"),
+    F::text("spnego_keytab_file", Only(&[""], SPNEGO), "", "the web port takes no tickets"),
     // Files.
     F::bool("encrypt_data_at_rest", Only(&["false"], FILES), "false", "files are plain"),
     F::text("encryption_key_provider", Only(&[""], FILES), "", "files are plain"),

@@ -31,8 +31,8 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         Safeguard,
         &["disabled", "optional", "required"],
         "optional",
-        "use of proofs of identity: required refuses clients that only state a name, and needs rpc_certificate_file, \
-        because there is no Kerberos",
+        "use of proofs of identity: required refuses clients that only state a name, and needs keytab_file or \
+        rpc_certificate_file",
     )
     .tagged(STABLE),
     F::bool(
@@ -42,6 +42,36 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "encrypts connections within one host, too; without it they are only authenticated by TLS",
     )
     .tagged(EXPERIMENTAL),
+    F::text(
+        "keytab_file",
+        Safeguard,
+        "",
+        "keytab with the key of principal; with it clients can come with Kerberos tickets, and servers come with theirs",
+    )
+    .tagged(STABLE),
+    F::text(
+        "principal",
+        Safeguard,
+        "kudu/_HOST",
+        "Kerberos principal of this server in keytab_file; _HOST stands for the name of this host. Clients ask for its \
+        first component and the host that they connect to",
+    )
+    .tagged(EXPERIMENTAL),
+    F::bool(
+        "use_system_auth_to_local",
+        Safeguard,
+        "true",
+        "maps principals to users by auth_to_local of krb5.conf, and by the first component where no rule applies; false \
+        for the first component always",
+    )
+    .tagged(EXPERIMENTAL),
+    F::bool(
+        "allow_world_readable_credentials",
+        Safeguard,
+        "false",
+        "accepts a keytab_file that every user of this machine can read",
+    )
+    .tagged(UNSAFE),
     F::text("rpc_tls_min_protocol", Safeguard, "TLSv1.2", "lowest version of TLS: TLSv1.2 or TLSv1.3"),
     F::list("rpc_tls_excluded_protocols", Safeguard, "", "versions of TLS that are not used"),
     F::text(

@@ -11,6 +11,11 @@
 
 mod blocking_disk;
 pub mod conformance;
+#[cfg(feature = "kerberos")]
+mod gssapi;
+pub mod kerberos;
+#[cfg(any(test, feature = "testing"))]
+pub mod kerberos_double;
 #[cfg(any(test, feature = "testing"))]
 pub mod mem_net;
 pub mod os;
@@ -33,6 +38,7 @@ use engine::time::{ClockReading, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::spans::SpanRecorder;
+use kerberos::Kerberos;
 pub use process_stats::{ProcessStats, ThreadStats, WorkerStats};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -105,6 +111,10 @@ pub trait Net: Send + Sync {
     }
     /// Returns the addresses of a `host:port` in a stable order.
     fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
+    /// Returns the host's Kerberos; `None` in a program that was built without it.
+    fn kerberos(&self) -> Option<Arc<dyn Kerberos>> {
+        None
+    }
 }
 
 /// A socket for datagrams to and from one peer. Any of them may be lost, and others may forge them.

@@ -262,6 +262,11 @@ impl Net for OsNet {
             Ok(addrs)
         })
     }
+
+    #[cfg(feature = "kerberos")]
+    fn kerberos(&self) -> Option<Arc<dyn super::kerberos::Kerberos>> {
+        Some(Arc::new(super::gssapi::OsKerberos))
+    }
 }
 
 fn to_stream(stream: TcpStream) -> io::Result<Stream> {

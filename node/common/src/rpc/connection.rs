@@ -91,7 +91,10 @@ async fn negotiate(
     let mut negotiation = ServerNegotiation::with(negotiation_config(shared, remote));
     loop {
         let frame = read_frame(&mut stream, reader).await?.ok_or("closed by the client")?;
-        let mut step = negotiation.on_frame(&frame);
+        let mut step = match negotiation.may_block() {
+            true => shared.env.run(|| negotiation.on_frame(&frame)).await,
+            false => negotiation.on_frame(&frame),
+        };
         if let NegotiationStep::StartTls { send: bytes, then } = step {
             send(&mut stream, &bytes).await?;
             let session = negotiation.take_session().ok_or("the negotiation has no TLS session")?;
@@ -120,6 +123,10 @@ async fn negotiate(
 
 fn negotiation_config(shared: &RpcShared, remote: SocketAddr) -> ServerNegotiationConfig {
     let config = &shared.config;
+    let mut nonce = [0; _];
+    if shared.security.kerberos.is_some() {
+        shared.env.rng.fill_secret(&mut nonce);
+    }
     ServerNegotiationConfig {
         trusted: config.trusted_subnets.iter().any(|subnet| subnet.contains(remote.ip())),
         loopback: remote.ip().to_canonical().is_loopback(),
@@ -128,6 +135,7 @@ fn negotiation_config(shared: &RpcShared, remote: SocketAddr) -> ServerNegotiati
         encryption: config.encryption,
         spans: shared.env.spans.is_on(),
         now: shared.env.now().wall,
+        nonce,
         security: shared.security.clone(),
     }
 }
@@ -152,8 +160,8 @@ fn trace(shared: &RpcShared, remote: SocketAddr, negotiation: &ServerNegotiation
     }
     if let Some(authn) = negotiation.authn_name() {
         tracing::info!(%remote, "Negotiated authn={authn}");
-        if authn == "SASL" && negotiation.has_peer() {
-            tracing::info!(%remote, "Client requested to use mechanism: PLAIN");
+        if let Some(mechanism) = negotiation.sasl_mechanism() {
+            tracing::info!(%remote, "Client requested to use mechanism: {mechanism}");
         }
     }
     match failure {

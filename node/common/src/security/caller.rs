@@ -8,6 +8,7 @@ use nyala_proto::kudu::security::SignedTokenPb;
 use zeroize::Zeroizing;
 
 use super::tls::TlsCredentials;
+use crate::env::kerberos::ClientKerberos;
 
 /// Name and credentials with which a process calls servers. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -93,6 +94,8 @@ pub struct ClientSecurityOptions {
     pub verify_server: bool,
     /// JSON Web Token to present. A client with one never falls back to a mere name.
     pub jwt: Option<SecretText>,
+    /// Source of tickets, which a client with a ticket presents to servers that take them.
+    pub kerberos: Option<ClientKerberos>,
     /// True if the client refuses to present a mere name.
     pub require_authentication: bool,
 }
@@ -116,6 +119,10 @@ impl ClientSecurity {
 
     pub fn jwt(&self) -> Option<&SecretText> {
         self.options.jwt.as_ref()
+    }
+
+    pub fn kerberos(&self) -> Option<&ClientKerberos> {
+        self.options.kerberos.as_ref()
     }
 
     pub fn has_tls(&self) -> bool {

@@ -9,6 +9,7 @@ use super::AuthnTokenVerifier;
 use super::acl::AccessLists;
 use super::audit::AuditSink;
 use super::tls::TlsCredentials;
+use crate::env::kerberos::ServerKerberos;
 
 /// Use of a protection: Kudu's values of `rpc_authentication` and `rpc_encryption`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +45,8 @@ pub struct ServerSecurity {
     pub tls: Option<Arc<TlsCredentials>>,
     pub tokens: Option<Arc<dyn AuthnTokenVerifier>>,
     pub jwt: Option<Arc<dyn JwtTokenVerifier>>,
+    /// Keys by which clients prove who they are with a ticket.
+    pub kerberos: Option<Arc<ServerKerberos>>,
     /// Users who may call each method.
     pub access: Arc<AccessLists>,
     /// Receiver of audit events, if there is an audit log.
@@ -56,6 +59,7 @@ impl fmt::Debug for ServerSecurity {
             .field("tls", &self.tls)
             .field("tokens", &self.tokens.is_some())
             .field("jwt", &self.jwt.is_some())
+            .field("kerberos", &self.kerberos)
             .field("access", &self.access)
             .field("audit", &self.audit.is_some())
             .finish()

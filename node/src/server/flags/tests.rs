@@ -8,8 +8,6 @@ use crate::config;
 /// Flag, a value that is rejected, a value that is accepted.
 const RESTRICTED: &[(&str, &str, &str)] = &[
     // Authentication.
-    ("keytab_file", "/etc/kudu.keytab", ""),
-    ("principal", "kudu/_HOST", ""),
     ("jwks_url", "http://127.0.0.1/jwks.json", ""),
     ("trusted_certificate_file", "/etc/ca.pem", ""),
     // Encryption of RPCs.
@@ -149,8 +147,8 @@ fn safeguards_do_not_change_while_the_server_runs() {
 fn an_error_names_the_missing_feature_and_the_action() {
     let flags = Flags::new();
     expect_test::expect![[r#"
-        keytab_file: there is no Kerberos (given /etc/kudu.keytab, accepted nothing); leave it out, and let servers prove who they are by certificate (rpc_certificate_file)"#]]
-    .assert_eq(&flags.set("keytab_file", "/etc/kudu.keytab").unwrap_err().message);
+        spnego_keytab_file: the web port takes no Kerberos tickets (given /etc/http.keytab, accepted nothing); leave it out, and ask for passwords (webserver_password_file)"#]]
+    .assert_eq(&flags.set("spnego_keytab_file", "/etc/http.keytab").unwrap_err().message);
     expect_test::expect![[r#"
         ranger_config_path: rights are not asked of Apache Ranger (given /etc/ranger, accepted nothing); leave it out, and write the rights into a file (authz_policy_file)"#]]
     .assert_eq(&flags.set("ranger-config-path", "/etc/ranger").unwrap_err().message);

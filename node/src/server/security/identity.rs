@@ -7,6 +7,7 @@ use engine::error::Result;
 
 use super::settings::SecuritySettings;
 use nyala_common::env::Env;
+use nyala_common::env::kerberos::{ClientKerberos, KerberosCredentials, ServerKerberos};
 use nyala_common::security::acl::AccessLists;
 use nyala_common::security::pki::EcdsaKey;
 use nyala_common::security::tls::{OwnCertificate, draw_key};
@@ -62,7 +63,11 @@ impl ServerIdentity {
                 tls.set_own(own)?;
             }
         }
-        let client = ClientSecurity::new(tls.clone(), ClientSecurityOptions::default());
+        let options = ClientSecurityOptions {
+            kerberos: settings.kerberos.as_deref().map(own_ticket),
+            ..ClientSecurityOptions::default()
+        };
+        let client = ClientSecurity::new(tls.clone(), options);
         (identity.tls, identity.client) = (Some(tls), Some(Arc::new(client)));
         Ok(Arc::new(identity))
     }
@@ -81,6 +86,7 @@ impl ServerIdentity {
             tls: self.tls.clone(),
             tokens: self.tls.is_some().then(|| self.keyring.clone() as _),
             jwt: self.settings.as_ref().and_then(|settings| settings.jwt.clone()).map(|keys| keys as _),
+            kerberos: self.settings.as_ref().and_then(|settings| settings.kerberos.clone()),
             access: self.access.clone(),
             audit: None,
         }
@@ -143,6 +149,18 @@ impl ServerIdentity {
 
     fn pending(&self) -> MutexGuard<'_, Option<PendingRequest>> {
         self.request.lock()
+    }
+}
+
+/// Returns the credentials by which a server calls others before it has a certificate of the cluster's CA.
+fn own_ticket(kerberos: &ServerKerberos) -> ClientKerberos {
+    ClientKerberos {
+        library: kerberos.library.clone(),
+        credentials: KerberosCredentials::Keytab {
+            file: kerberos.keytab.clone(),
+            principal: kerberos.principal.clone(),
+        },
+        service: kerberos.service().to_string(),
     }
 }
 

@@ -8,6 +8,7 @@ use engine::error::{Error, Result};
 
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
+use nyala_common::env::kerberos::ServerKerberos;
 use nyala_common::security::acl::AccessLists;
 use nyala_common::security::pki::certificate_user;
 use nyala_common::security::tls::{ExternalPki, OwnCertificate, TlsSettings};
@@ -34,13 +35,16 @@ pub struct ExternalIdentity {
 /// Security settings of one server.
 #[derive(Clone)]
 pub struct SecuritySettings {
-    /// User that the cluster's servers act as: the user of the process, or that of the operator's certificate.
+    /// User that the cluster's servers act as: that of the operator's certificate, of the keytab's principal, or of the
+    /// process.
     pub service_user: String,
     pub access: AccessLists,
     /// Versions and cipher suites; `None` without TLS (`rpc_encryption=disabled`).
     pub tls: Option<TlsSettings>,
     /// Certificate from files, instead of one of the cluster's CA.
     pub external: Option<ExternalIdentity>,
+    /// Keytab, if clients may come with Kerberos tickets.
+    pub kerberos: Option<Arc<ServerKerberos>>,
     /// Keys of JSON Web Tokens, if those are accepted.
     pub jwt: Option<Arc<JwtKeySet>>,
     pub tokens: TokenConfig,
@@ -64,9 +68,16 @@ pub fn settings(env: &Env, flags: &Flags) -> Result<SecuritySettings> {
     let level = |name: &str| SecurityLevel::parse(&flags.text(name)).unwrap_or_default();
     let (encryption, authentication) = (level("rpc_encryption"), level("rpc_authentication"));
     let external = external(env, flags)?;
+    let kerberos = kerberos(env, flags)?.map(Arc::new);
     let certified = external.as_ref().and_then(|external| certificate_user(&external.own.chain[0]));
-    check(encryption, authentication, external.is_some(), certified.is_some())?;
-    let service_user = match certified {
+    let proofs = ServerProofs {
+        external: external.is_some(),
+        certified: certified.is_some(),
+        kerberos: kerberos.is_some(),
+    };
+    check(encryption, authentication, &proofs)?;
+    let principal = kerberos.as_ref().and_then(|kerberos| kerberos.user(&kerberos.principal));
+    let service_user = match certified.or(principal) {
         Some(user) => user,
         None => env.disks.process_user().map_err(|error| Error::io("look up the process's user", &error))?,
     };
@@ -87,6 +98,7 @@ pub fn settings(env: &Env, flags: &Flags) -> Result<SecuritySettings> {
         access,
         tls: (encryption != SecurityLevel::Disabled).then_some(tls),
         external,
+        kerberos,
         jwt: jwt(env, flags, encryption)?,
         tokens: TokenConfig {
             authn_validity: seconds("authn_token_validity_seconds"),
@@ -100,13 +112,18 @@ pub fn settings(env: &Env, flags: &Flags) -> Result<SecuritySettings> {
     })
 }
 
-/// Rejects settings that nothing could satisfy.
-fn check(
-    encryption: SecurityLevel,
-    authentication: SecurityLevel,
+/// Means by which this server could prove to others who it is.
+struct ServerProofs {
+    /// True with a certificate of the operator's CA.
     external: bool,
+    /// True if that certificate names a user.
     certified: bool,
-) -> Result<()> {
+    kerberos: bool,
+}
+
+/// Rejects settings that nothing could satisfy.
+fn check(encryption: SecurityLevel, authentication: SecurityLevel, proofs: &ServerProofs) -> Result<()> {
+    let ServerProofs { external, certified, kerberos } = *proofs;
     let disabled = encryption == SecurityLevel::Disabled;
     if disabled && external {
         return Err(Error::invalid(
@@ -114,6 +131,10 @@ fn check(
         ));
     }
     if authentication != SecurityLevel::Required {
+        return Ok(());
+    }
+    // An own CA turns off the cluster's, and a ticket then serves each connection between servers.
+    if kerberos && !disabled {
         return Ok(());
     }
     if disabled {
@@ -124,9 +145,9 @@ fn check(
     }
     if !external {
         return Err(Error::invalid(
-            "rpc_authentication: servers cannot prove who they are (required, without rpc_certificate_file); \
-             there is no Kerberos here, so give each server a certificate of your own CA with rpc_certificate_file, \
-             rpc_private_key_file and rpc_ca_certificate_file",
+            "rpc_authentication: servers cannot prove who they are (required, without keytab_file and \
+             rpc_certificate_file); give each server a keytab with keytab_file and principal, or a certificate of your \
+             own CA with rpc_certificate_file, rpc_private_key_file and rpc_ca_certificate_file",
         ));
     }
     if !certified {
@@ -137,6 +158,25 @@ fn check(
         ));
     }
     Ok(())
+}
+
+/// Checks the keytab, if the flags name one.
+fn kerberos(env: &Env, flags: &Flags) -> Result<Option<ServerKerberos>> {
+    let (keytab, principal) = (flags.text("keytab_file"), flags.text("principal"));
+    if keytab.is_empty() {
+        return Ok(None);
+    }
+    let Some(library) = env.net.kerberos() else {
+        return Err(Error::invalid(format!(
+            "keytab_file: this program was built without Kerberos (given {keytab}); leave it out, or build with the \
+             cargo feature kerberos"
+        )));
+    };
+    let world_readable = flags.bool("allow_world_readable_credentials");
+    let principal = library.check_keytab(&keytab, &principal, world_readable);
+    let principal = principal.map_err(|why| Error::invalid(format!("keytab_file: {why}")))?;
+    let host_rules = flags.bool("use_system_auth_to_local");
+    Ok(Some(ServerKerberos { library, keytab, principal, host_rules }))
 }
 
 /// Reads the keys of JSON Web Tokens, if those are accepted.

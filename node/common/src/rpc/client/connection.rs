@@ -138,6 +138,17 @@ impl ClientConnection {
         caller: impl Into<RpcCaller>,
         deadline: Instant,
     ) -> Result<Arc<ClientConnection>, RpcError> {
+        ClientConnection::connect_to_host(env, addr, &addr.ip().to_string(), caller, deadline).await
+    }
+
+    /// As [`ClientConnection::connect`], to a server that is known by the name of its host.
+    pub async fn connect_to_host(
+        env: &Env,
+        addr: SocketAddr,
+        host: &str,
+        caller: impl Into<RpcCaller>,
+        deadline: Instant,
+    ) -> Result<Arc<ClientConnection>, RpcError> {
         let caller = caller.into();
         let stream = env.net.connect(addr, deadline).await.map_err(|error| {
             let message = format!("connecting to {addr}: {error}");
@@ -153,8 +164,9 @@ impl ClientConnection {
             RpcError::TimedOut { message, sent: false }
         };
         let loopback = addr.ip().to_canonical().is_loopback();
-        let offer = ClientNegotiation::with(&caller, loopback).offering_spans(env.spans.is_on());
-        let negotiation = negotiate(stream, &mut reader, offer);
+        let offer = ClientNegotiation::with(&caller, loopback).for_host(host);
+        let offer = offer.offering_spans(env.spans.is_on());
+        let negotiation = negotiate(env, stream, &mut reader, offer);
         let (stream, spans_agreed) = env.timeout(left, negotiation).await.ok_or_else(timed_out)??;
         let (send_queue, calls) = (SendQueue::default(), Mutex::default());
         let connection = ClientConnection { env: env.clone(), addr, spans_agreed, send_queue, calls };
@@ -371,6 +383,7 @@ fn decode<M: Message + Default>(
 
 /// Runs negotiation. Returns the stream, inside TLS if that was agreed, and whether calls may carry spans.
 async fn negotiate(
+    env: &Env,
     mut stream: Stream,
     reader: &mut FrameReader,
     mut negotiation: ClientNegotiation,
@@ -379,7 +392,10 @@ async fn negotiate(
     send(&mut stream, &negotiation.hello()).await?;
     loop {
         let frame = read_frame(&mut stream, reader).await.map_err(|why| RpcError::network(why, false))?;
-        let mut step = negotiation.on_frame(&frame);
+        let mut step = match negotiation.may_block() {
+            true => env.run(|| negotiation.on_frame(&frame)).await,
+            false => negotiation.on_frame(&frame),
+        };
         if let NegotiationStep::StartTls { send: bytes, then } = step {
             send(&mut stream, &bytes).await?;
             let session = negotiation.take_session().ok_or_else(|| failed("no TLS session".to_string()))?;

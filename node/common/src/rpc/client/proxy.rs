@@ -24,6 +24,19 @@ pub enum ProxyTarget {
     HostPort(String),
 }
 
+impl ProxyTarget {
+    /// Returns the host, as its principal names it.
+    fn host(&self) -> String {
+        match self {
+            ProxyTarget::Addr(addr) => addr.ip().to_string(),
+            ProxyTarget::HostPort(host_port) => {
+                let host = host_port.rsplit_once(':').map_or(host_port.as_str(), |(host, _)| host);
+                host.trim_matches(['[', ']']).to_lowercase()
+            }
+        }
+    }
+}
+
 impl From<SocketAddr> for ProxyTarget {
     fn from(addr: SocketAddr) -> ProxyTarget {
         ProxyTarget::Addr(addr)
@@ -202,12 +215,15 @@ impl ProxyShared {
                 .await
                 .map_err(|error| RpcError::network(format!("resolving {host_port}: {error}"), false))?,
         };
+        let host = self.target.host();
         let mut last = RpcError::network(format!("{} has no address", self.target), false);
         for addr in addrs {
             let deadline = self.env.now().mono.after(CONNECT_TIMEOUT);
-            let mut connected = ClientConnection::connect(&self.env, addr, &self.caller, deadline).await;
+            let connect =
+                || ClientConnection::connect_to_host(&self.env, addr, &host, &self.caller, deadline);
+            let mut connected = connect().await;
             if connected.as_ref().is_err_and(|error| self.forget_token(error)) {
-                connected = ClientConnection::connect(&self.env, addr, &self.caller, deadline).await;
+                connected = connect().await;
             }
             match connected {
                 Ok(connection) => return Ok(connection),

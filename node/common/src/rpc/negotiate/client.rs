@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 
+use super::gssapi::{GSSAPI, GssapiClient};
 use super::message::{
     AuthnType, NegotiationStep, PLAIN, PREAMBLE, Rejection, encode, expect_step, handshake_bytes,
     handshake_error, handshake_message, negotiate_step, reject, request_header, unauthorized,
@@ -24,11 +25,17 @@ pub struct ClientNegotiation {
     loopback: bool,
     /// Token to present, as it was when the negotiation began.
     token: Option<SignedTokenPb>,
+    /// Host of the server, as the caller names it: a part of the server's principal.
+    host: String,
     state: ClientState,
     session: Option<TlsSession>,
     /// True if this side records spans, and offers to send them.
     offers_spans: bool,
     spans_agreed: bool,
+    /// Context with the server, if SASL is done with a ticket.
+    gssapi: Option<Box<GssapiClient>>,
+    /// Hash of the server's certificate in TLS, for SASL with a ticket.
+    end_point: Option<Vec<u8>>,
 }
 
 enum ClientState {
@@ -51,10 +58,30 @@ impl ClientNegotiation {
             caller: caller.clone(),
             loopback,
             token,
+            host: String::new(),
             state: ClientState::Features,
             session: None,
             offers_spans: false,
             spans_agreed: false,
+            gssapi: None,
+            end_point: None,
+        }
+    }
+
+    /// Sets the name of the server's host.
+    #[must_use]
+    pub fn for_host(mut self, host: &str) -> ClientNegotiation {
+        self.host = host.to_string();
+        self
+    }
+
+    /// Returns true if the next frame may make this side wait for files or for a KDC.
+    pub fn may_block(&self) -> bool {
+        match self.state {
+            ClientState::Features => {
+                self.caller.security().is_some_and(|security| security.kerberos().is_some())
+            }
+            _ => self.gssapi.is_some(),
         }
     }
 
@@ -135,9 +162,10 @@ impl ClientNegotiation {
             ClientState::Tls { session, chosen, authentication_only } => {
                 self.on_handshake(&message, session, chosen, authentication_only)
             }
+            ClientState::Authentication(_) if self.gssapi.is_some() => self.on_gssapi(&message),
             ClientState::Authentication(chosen) => {
                 expect_step(&message, success_step(chosen))?;
-                Ok(self.done())
+                Ok(self.done(None))
             }
             ClientState::Over => reject(RpcErrorCodePb::FatalUnknown, "the negotiation is over"),
         }
@@ -148,7 +176,8 @@ impl ClientNegotiation {
         let has = |flag: RpcFeatureFlag| message.supported_features.contains(&flag.into());
         let tls = self.has_tls() && has(RpcFeatureFlag::Tls);
         self.spans_agreed = self.offers_spans && has(RpcFeatureFlag::NyalaSpans);
-        let security = self.caller.security();
+        let security = self.caller.security().cloned();
+        let security = security.as_deref();
         if !tls && security.is_some_and(|security| security.requires_tls(self.loopback)) {
             return unauthorized("server does not support required TLS encryption");
         }
@@ -160,13 +189,13 @@ impl ClientNegotiation {
             return unauthorized("server chose an authentication type that the client did not offer");
         };
         match chosen {
-            AuthnType::Sasl => self.check_sasl(message)?,
+            AuthnType::Sasl => self.choose_mechanism(message)?,
             // A server without TLS must not get the secret.
             _ if !tls => return unauthorized(&format!("server chose {} without TLS", chosen.name())),
             _ => {}
         }
         if !tls {
-            return Ok(self.authenticate(chosen));
+            return self.authenticate(chosen);
         }
         let authentication_only =
             self.loopback && !self.encrypts_loopback() && has(RpcFeatureFlag::TlsAuthenticationOnly);
@@ -181,12 +210,26 @@ impl ClientNegotiation {
         Ok(NegotiationStep::Continue(handshake(records)))
     }
 
-    /// Checks that SASL PLAIN is possible and enough for this client.
-    fn check_sasl(&self, message: &NegotiatePb) -> Result<(), Rejection> {
-        if !message.sasl_mechanisms.iter().any(|offer| offer.mechanism == PLAIN) {
-            return unauthorized(
-                "server requires authentication, but client does not have Kerberos credentials available",
-            );
+    /// Chooses GSSAPI if this client has a ticket, or checks that PLAIN is possible and enough for it.
+    fn choose_mechanism(&mut self, message: &NegotiatePb) -> Result<(), Rejection> {
+        let offers = |name: &str| message.sasl_mechanisms.iter().any(|offer| offer.mechanism == name);
+        let (gssapi, plain) = (offers(GSSAPI), offers(PLAIN));
+        let mut why = String::new();
+        let kerberos = self.caller.security().and_then(|security| security.kerberos());
+        if let Some(kerberos) = kerberos.filter(|_| gssapi) {
+            match kerberos.library.initiate(&kerberos.credentials, &kerberos.service, &self.host) {
+                Ok(context) => {
+                    self.gssapi = Some(Box::new(GssapiClient::new(context)));
+                    return Ok(());
+                }
+                Err(fault) => why = format!(" ({fault})"),
+            }
+        }
+        let requires = self.caller.security().is_some_and(|security| security.requires_authentication());
+        if !plain || (gssapi && requires) {
+            return unauthorized(&format!(
+                "server requires authentication, but client does not have Kerberos credentials available{why}"
+            ));
         }
         if self.caller.security().is_some_and(|security| security.requires_authentication()) {
             return unauthorized("client requires authentication, but server does not have Kerberos enabled");
@@ -211,7 +254,10 @@ impl ClientNegotiation {
         };
         // TLS 1.2 ends with the server's message and gets no reply.
         let send = if records.is_empty() { Bytes::new() } else { handshake(records) };
-        let next = self.authenticate(chosen);
+        if self.gssapi.is_some() {
+            self.end_point = Some(session.server_end_point().map_err(|why| handshake_error(&why))?);
+        }
+        let next = self.authenticate(chosen)?;
         if authentication_only {
             return Ok(before(&send, next));
         }
@@ -220,8 +266,16 @@ impl ClientNegotiation {
     }
 
     /// Returns the step that proves who the client is.
-    fn authenticate(&mut self, chosen: AuthnType) -> NegotiationStep {
+    fn authenticate(&mut self, chosen: AuthnType) -> Result<NegotiationStep, Rejection> {
         let message = match chosen {
+            AuthnType::Sasl if self.gssapi.is_some() => {
+                let token = self.gssapi_token(b"")?;
+                NegotiatePb {
+                    token: Some(token.into()),
+                    sasl_mechanisms: vec![SaslMechanism { mechanism: GSSAPI.to_string() }],
+                    ..negotiate_step(NegotiateStep::SaslInitiate)
+                }
+            }
             AuthnType::Sasl => NegotiatePb {
                 token: Some(format!("\0{}\0", self.caller.user()).into()),
                 sasl_mechanisms: vec![SaslMechanism { mechanism: PLAIN.to_string() }],
@@ -237,17 +291,43 @@ impl ClientNegotiation {
                 NegotiatePb { jwt_raw, ..negotiate_step(NegotiateStep::JwtExchange) }
             }
             // The handshake was the proof.
-            AuthnType::Certificate => return self.done(),
+            AuthnType::Certificate => return Ok(self.done(None)),
         };
         self.state = ClientState::Authentication(chosen);
-        NegotiationStep::Continue(encode(&request_header(frame::NEGOTIATION_CALL_ID), &message))
+        Ok(NegotiationStep::Continue(encode(&request_header(frame::NEGOTIATION_CALL_ID), &message)))
     }
 
-    fn done(&mut self) -> NegotiationStep {
+    /// Returns the context's token for a challenge of the server.
+    fn gssapi_token(&mut self, challenge: &[u8]) -> Result<Vec<u8>, Rejection> {
+        let service = self.caller.security().and_then(|security| security.kerberos());
+        let service = service.map(|kerberos| kerberos.service.clone()).unwrap_or_default();
+        let Some(gssapi) = &mut self.gssapi else { return unauthorized("GSSAPI: no context") };
+        let token = gssapi.on_challenge(challenge);
+        token.or_else(|why| unauthorized(&format!("GSSAPI with {service}/{}: {why}", self.host)))
+    }
+
+    fn on_gssapi(&mut self, message: &NegotiatePb) -> Result<NegotiationStep, Rejection> {
+        if message.step == i32::from(NegotiateStep::SaslChallenge) {
+            let token = self.gssapi_token(message.token.as_deref().unwrap_or_default())?;
+            let response =
+                NegotiatePb { token: Some(token.into()), ..negotiate_step(NegotiateStep::SaslResponse) };
+            self.state = ClientState::Authentication(AuthnType::Sasl);
+            let bytes = encode(&request_header(frame::NEGOTIATION_CALL_ID), &response);
+            return Ok(NegotiationStep::Continue(bytes));
+        }
+        expect_step(message, NegotiateStep::SaslSuccess)?;
+        let Some(gssapi) = &mut self.gssapi else { return unauthorized("GSSAPI: no context") };
+        let (bindings, nonce) = (message.channel_bindings.as_deref(), message.nonce.as_deref());
+        let proof = gssapi.on_success(self.end_point.as_deref(), bindings, nonce);
+        let nonce = proof.or_else(|why| unauthorized(&format!("GSSAPI: {why}")))?;
+        Ok(self.done(Some(nonce)))
+    }
+
+    fn done(&mut self, encoded_nonce: Option<Bytes>) -> NegotiationStep {
         self.state = ClientState::Over;
         let user = self.caller.user().to_string();
         let info = UserInformationPb { effective_user: None, real_user: user.clone() };
-        let context = ConnectionContextPb { deprecated_user_info: Some(info), encoded_nonce: None };
+        let context = ConnectionContextPb { deprecated_user_info: Some(info), encoded_nonce };
         NegotiationStep::Done { send: encode(&request_header(frame::CONTEXT_CALL_ID), &context), user }
     }
 }

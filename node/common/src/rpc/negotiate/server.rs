@@ -6,6 +6,7 @@ use bytes::Bytes;
 use engine::time::WallTime;
 use prost::Message;
 
+use super::gssapi::{GSSAPI, GssapiServer, NONCE_BYTES};
 use super::message::{
     AuthnType, NegotiationStep, PLAIN, Rejection, encode, expect_step, handshake_bytes, handshake_error,
     handshake_message, negotiate_step, reject, response_header, unauthorized,
@@ -35,27 +36,39 @@ pub struct ServerNegotiationConfig {
     pub spans: bool,
     /// Time at which tokens must be valid.
     pub now: WallTime,
+    /// Random bytes that a client with a ticket returns.
+    pub nonce: [u8; NONCE_BYTES],
     pub security: ServerSecurity,
 }
 
 /// Server side, after the preamble.
 pub struct ServerNegotiation {
-    config: ServerNegotiationConfig,
-    state: ServerState,
+    pub(super) config: ServerNegotiationConfig,
+    pub(super) state: ServerState,
     chosen: Option<AuthnType>,
+    /// Mechanism of SASL that the client uses.
+    mechanism: Option<&'static str>,
     /// True once TLS has protected or authenticated the connection.
     tls_done: bool,
     session: Option<TlsSession>,
-    peer: Option<PeerIdentity>,
     /// True if the client may send the spans of its calls.
     spans_agreed: bool,
+    /// Hash of the certificate of the TLS session, if there is one.
+    pub(super) end_point: Option<Result<Vec<u8>, String>>,
+    pub(super) peer: Option<PeerIdentity>,
 }
 
-enum ServerState {
+pub(super) enum ServerState {
     Features,
-    Tls { session: Box<TlsSession>, authentication_only: bool },
+    Tls {
+        session: Box<TlsSession>,
+        authentication_only: bool,
+    },
     Authentication,
-    Context,
+    /// A token of a Kerberos client is due.
+    Gssapi(Box<GssapiServer>),
+    /// The connection context is due; after a ticket with the nonce.
+    Context(Option<Box<GssapiServer>>),
     Over,
 }
 
@@ -71,18 +84,22 @@ impl ServerNegotiation {
             encryption: SecurityLevel::Optional,
             spans: false,
             now: WallTime::default(),
+            nonce: [0; NONCE_BYTES],
             security: ServerSecurity::default(),
         })
     }
 
     pub fn with(config: ServerNegotiationConfig) -> ServerNegotiation {
         let (state, chosen) = (ServerState::Features, None);
+        let (mechanism, end_point) = (None, None);
         ServerNegotiation {
             config,
             state,
             chosen,
+            mechanism,
             tls_done: false,
             session: None,
+            end_point,
             peer: None,
             spans_agreed: false,
         }
@@ -93,9 +110,15 @@ impl ServerNegotiation {
         self.chosen.map(AuthnType::name)
     }
 
-    /// Returns true if the client has named or proved its user.
-    pub fn has_peer(&self) -> bool {
-        self.peer.is_some()
+    /// Returns the mechanism of SASL by which the client has named or proved its user.
+    pub fn sasl_mechanism(&self) -> Option<&'static str> {
+        self.mechanism.filter(|_| self.peer.is_some())
+    }
+
+    /// Returns true if the next frame may make this side wait for files.
+    pub fn may_block(&self) -> bool {
+        let sasl = self.chosen == Some(AuthnType::Sasl) && self.config.security.kerberos.is_some();
+        sasl && matches!(self.state, ServerState::Authentication | ServerState::Gssapi(_))
     }
 
     /// Returns true if headers of calls may carry spans.
@@ -133,7 +156,8 @@ impl ServerNegotiation {
                 self.on_handshake(&negotiate_message(&header, frame)?, session, authentication_only)
             }
             ServerState::Authentication => self.on_authentication(&negotiate_message(&header, frame)?),
-            ServerState::Context => self.on_context(&header, frame),
+            ServerState::Gssapi(gssapi) => self.on_sasl_response(&negotiate_message(&header, frame)?, gssapi),
+            ServerState::Context(gssapi) => self.on_context(&header, frame, gssapi),
             ServerState::Over => reject(RpcErrorCodePb::FatalUnknown, "the negotiation is over"),
         }
     }
@@ -210,12 +234,12 @@ impl ServerNegotiation {
         }
     }
 
-    /// Returns the SASL mechanisms to offer: none if clients must prove who they are.
+    /// Returns the SASL mechanisms to offer: PLAIN only if clients need not prove who they are.
     fn mechanisms(&self) -> Vec<SaslMechanism> {
-        match self.config.authentication {
-            SecurityLevel::Required => Vec::new(),
-            _ => vec![SaslMechanism { mechanism: PLAIN.to_string() }],
-        }
+        let plain = self.config.authentication != SecurityLevel::Required;
+        let gssapi = self.kerberos().map(|_| GSSAPI);
+        let names = gssapi.into_iter().chain(plain.then_some(PLAIN));
+        names.map(|name| SaslMechanism { mechanism: name.to_string() }).collect()
     }
 
     fn on_handshake(
@@ -237,7 +261,10 @@ impl ServerNegotiation {
         self.state = ServerState::Authentication;
         if self.chosen == Some(AuthnType::Certificate) {
             self.peer = Some(self.certified_peer(&session)?);
-            self.state = ServerState::Context;
+            self.state = ServerState::Context(None);
+        }
+        if self.chosen == Some(AuthnType::Sasl) && self.kerberos().is_some() {
+            self.end_point = Some(session.server_end_point());
         }
         // TLS 1.3 ends with the client's message and gets no reply.
         let send = if records.is_empty() { Bytes::new() } else { reply(records) };
@@ -259,7 +286,7 @@ impl ServerNegotiation {
         Ok(self.peer(&user, None, AuthnMethod::Certificate))
     }
 
-    fn peer(&self, user: &str, principal: Option<Arc<str>>, method: AuthnMethod) -> PeerIdentity {
+    pub(super) fn peer(&self, user: &str, principal: Option<Arc<str>>, method: AuthnMethod) -> PeerIdentity {
         let plain_loopback = self.config.loopback && !self.config.encrypt_loopback;
         PeerIdentity { user: user.into(), principal, method, confidential: self.tls_done || plain_loopback }
     }
@@ -272,24 +299,25 @@ impl ServerNegotiation {
             );
         }
         let reply = match self.chosen.unwrap_or(AuthnType::Sasl) {
-            AuthnType::Sasl => self.on_initiate(message)?,
+            AuthnType::Sasl => {
+                self.mechanism = Some(self.mechanism_of(message)?);
+                match self.mechanism {
+                    Some(GSSAPI) => return self.on_ticket(message),
+                    _ => self.on_plain(message)?,
+                }
+            }
             AuthnType::Token => self.on_token(message)?,
             AuthnType::Jwt => self.on_jwt(message)?,
             // Its proof is the handshake; this state is never reached.
             AuthnType::Certificate => return unauthorized("unexpected step after a certificate"),
         };
-        self.state = ServerState::Context;
+        self.state = ServerState::Context(None);
         Ok(NegotiationStep::Continue(encode(&response_header(), &negotiate_step(reply))))
     }
 
-    fn on_initiate(&mut self, message: &NegotiatePb) -> Result<NegotiateStep, Rejection> {
+    /// Returns the SASL mechanism that the client chose among those of the offer.
+    fn mechanism_of(&self, message: &NegotiatePb) -> Result<&'static str, Rejection> {
         expect_step(message, NegotiateStep::SaslInitiate)?;
-        if !self.config.trusted {
-            return unauthorized(
-                "unauthenticated connections from publicly routable IPs are prohibited; \
-                 add the client's network to --trusted_subnets, or let the client authenticate",
-            );
-        }
         let [chosen] = message.sasl_mechanisms.as_slice() else {
             let count = message.sasl_mechanisms.len();
             return unauthorized(&format!("SASL_INITIATE must name one mechanism, not {count}"));
@@ -299,6 +327,16 @@ impl ServerNegotiation {
             return reject(
                 RpcErrorCodePb::FatalUnauthorized,
                 format!("Runtime error: SASL(-4): no mechanism available: {name}"),
+            );
+        }
+        Ok(if chosen.mechanism == GSSAPI { GSSAPI } else { PLAIN })
+    }
+
+    fn on_plain(&mut self, message: &NegotiatePb) -> Result<NegotiateStep, Rejection> {
+        if !self.config.trusted {
+            return unauthorized(
+                "unauthenticated connections from publicly routable IPs are prohibited; \
+                 add the client's network to --trusted_subnets, or let the client authenticate",
             );
         }
         let user = plain_user(message.token.as_deref().unwrap_or_default())?;
@@ -337,16 +375,25 @@ impl ServerNegotiation {
         Ok(NegotiateStep::JwtExchange)
     }
 
-    fn on_context(&mut self, header: &RequestHeader, frame: &Frame) -> Result<NegotiationStep, Rejection> {
+    fn on_context(
+        &mut self,
+        header: &RequestHeader,
+        frame: &Frame,
+        gssapi: Option<Box<GssapiServer>>,
+    ) -> Result<NegotiationStep, Rejection> {
         if header.call_id != frame::CONTEXT_CALL_ID {
             let reason = format!("call id {} where the connection context was due", header.call_id);
             return reject(RpcErrorCodePb::FatalInvalidRpcHeader, reason);
         }
-        if ConnectionContextPb::decode(frame.body.clone()).is_err() {
+        let Ok(context) = ConnectionContextPb::decode(frame.body.clone()) else {
             return reject(
                 RpcErrorCodePb::FatalDeserializingRequest,
                 "the connection context cannot be decoded",
             );
+        };
+        if let Some(mut gssapi) = gssapi {
+            let checked = gssapi.check_nonce(context.encoded_nonce.as_deref(), &self.config.nonce);
+            checked.or_else(|why| unauthorized(&why))?;
         }
         let user = self.peer.as_ref().map(|peer| peer.user.to_string()).unwrap_or_default();
         Ok(NegotiationStep::Done { send: Bytes::new(), user })

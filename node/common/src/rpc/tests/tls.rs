@@ -1,6 +1,8 @@
 //! TLS and proofs of identity in negotiations, over an in-memory network.
 
 use super::*;
+use crate::env::kerberos::{ClientKerberos, KerberosCredentials, ServerKerberos};
+use crate::env::kerberos_double::KerberosDouble;
 use crate::rpc::negotiate::{ClientNegotiation, NegotiationStep};
 use crate::security::tls::tests::{TestCa, signed_server};
 use crate::security::tls::{OwnCertificate, TlsCredentials, TlsSettings, TlsStream};
@@ -127,6 +129,62 @@ async fn identities_follow_the_proof() {
     let tls = TlsWorld::new(RpcConfig { encrypt_loopback: true, ..RpcConfig::default() }).await;
     let plain = tls.client(EncryptionPolicy::Disabled);
     assert_eq!(tls.identity(plain).await.as_deref(), Ok("root Plain readable"));
+}
+
+/// A server with a keytab of the double, and a client with the ticket of `principal`, if that is not empty.
+async fn kerberos_world(config: RpcConfig, principal: &str) -> (TlsWorld, ClientSecurity) {
+    let ca = TestCa::new();
+    let env = mem_net::env();
+    let kerberos = ServerKerberos {
+        library: Arc::new(KerberosDouble::default()),
+        keytab: "server.keytab".to_string(),
+        principal: "kudu/h@R".to_string(),
+        host_rules: true,
+    };
+    let tls = (config.encryption != SecurityLevel::Disabled).then(|| signed_server(&env, &ca, "kudu"));
+    let security = ServerSecurity { tls, kerberos: Some(Arc::new(kerberos)), ..ServerSecurity::default() };
+    let tls = TlsWorld { world: World::secure(env, config, security).await, ca };
+    let ticket = (!principal.is_empty()).then(|| principal.to_string());
+    let kerberos = ClientKerberos {
+        library: Arc::new(KerberosDouble { principal: ticket }),
+        credentials: KerberosCredentials::Cache,
+        service: "kudu".to_string(),
+    };
+    let options = ClientSecurityOptions { kerberos: Some(kerberos), ..Default::default() };
+    let client = client_of(&tls.world.env, &tls.ca, options);
+    (tls, client)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_proves_the_user_with_and_without_tls_around_the_calls() {
+    let config = |authentication, encryption, encrypt_loopback| RpcConfig {
+        authentication,
+        encryption,
+        encrypt_loopback,
+        ..RpcConfig::default()
+    };
+    let required = SecurityLevel::Required;
+    for (config, principal, expected) in [
+        (config(required, required, true), "ann@R", "ann Kerberos confidential"),
+        (config(required, SecurityLevel::Optional, false), "ann/admin@R", "ann Kerberos confidential"),
+        (config(required, required, false), "eve@OTHER", "other-eve Kerberos confidential"),
+        (config(SecurityLevel::Optional, required, true), "ann@R", "ann Kerberos confidential"),
+        (config(SecurityLevel::Optional, SecurityLevel::Disabled, true), "ann@R", "ann Kerberos readable"),
+        (config(SecurityLevel::Optional, required, true), "", "root Plain confidential"),
+        (config(SecurityLevel::Disabled, required, true), "ann@R", "root Plain confidential"),
+    ] {
+        let (tls, client) = kerberos_world(config, principal).await;
+        assert_eq!(tls.identity(client).await.as_deref(), Ok(expected), "{principal}");
+    }
+    let (tls, client) = kerberos_world(config(required, required, true), "").await;
+    assert_eq!(
+        tls.identity(client).await.expect_err("it has no ticket"),
+        "FATAL_UNAUTHORIZED: Not authorized: server requires authentication, but client does not have Kerberos \
+         credentials available (no ticket; run kinit)"
+    );
+    let (tls, client) = kerberos_world(config(required, required, true), "@R").await;
+    let nameless = tls.identity(client).await.expect_err("it is no user");
+    assert!(nameless.contains("GSSAPI: principal \"@R\" is no user"), "{nameless}");
 }
 
 #[tokio::test(start_paused = true)]

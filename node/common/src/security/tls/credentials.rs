@@ -115,11 +115,11 @@ impl TlsCredentials {
     /// Starts the server side of a handshake, with a client's certificate if `mutual`. `None` without credentials for
     /// it.
     pub fn server_session(&self, mutual: bool) -> Option<TlsSession> {
-        let config = {
+        let (config, own) = {
             let state = self.state();
-            if mutual { state.mutual.clone() } else { state.server.clone() }
+            (if mutual { state.mutual.clone() } else { state.server.clone() }, state.own.clone())
         };
-        TlsSession::server(config?)
+        TlsSession::server(config?, own)
     }
 
     /// Starts the client side of a handshake, with the server's chain verified if `verified`. `None` if no CA is

@@ -21,6 +21,7 @@
 
 mod config;
 mod credentials;
+mod end_point;
 mod files;
 mod identity;
 mod port;
@@ -29,6 +30,7 @@ mod settings;
 mod stream;
 
 pub use credentials::TlsCredentials;
+pub use end_point::server_end_point;
 pub use files::{ExternalPki, certificate_pem, certificates_from_pem};
 pub use identity::{CertificateOrigin, OwnCertificate, PrivateKey, draw_key, draw_serial};
 pub use port::TlsPort;

@@ -42,7 +42,7 @@ impl TlsPort {
 
     /// Wraps an accepted connection. The handshake runs with the first read. `None`: the settings allow no session.
     pub fn wrap(&self, socket: Stream) -> Option<Stream> {
-        let session = TlsSession::server(self.config.clone())?;
+        let session = TlsSession::server(self.config.clone(), None)?;
         Some(Box::new(TlsStream::new(socket, session, Bytes::new())))
     }
 }

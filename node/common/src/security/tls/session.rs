@@ -8,9 +8,14 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
+use super::end_point::server_end_point;
+use super::identity::OwnCertificate;
+
 /// TLS state of one connection.
 pub struct TlsSession {
     pub(super) connection: Connection,
+    /// Certificate that a server presents on this connection; the own one may be replaced meanwhile.
+    own: Option<Arc<OwnCertificate>>,
 }
 
 /// Result of a flight of the peer.
@@ -30,14 +35,14 @@ impl fmt::Debug for TlsSession {
 }
 
 impl TlsSession {
-    pub(super) fn server(config: Arc<ServerConfig>) -> Option<TlsSession> {
-        Some(TlsSession { connection: ServerConnection::new(config).ok()?.into() })
+    pub(super) fn server(config: Arc<ServerConfig>, own: Option<Arc<OwnCertificate>>) -> Option<TlsSession> {
+        Some(TlsSession { connection: ServerConnection::new(config).ok()?.into(), own })
     }
 
     pub(super) fn client(config: Arc<ClientConfig>) -> Option<TlsSession> {
         // The name is neither sent nor checked; the library wants one.
         let name = ServerName::from(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        Some(TlsSession { connection: ClientConnection::new(config, name).ok()?.into() })
+        Some(TlsSession { connection: ClientConnection::new(config, name).ok()?.into(), own: None })
     }
 
     /// Returns the client's first flight.
@@ -71,6 +76,13 @@ impl TlsSession {
     /// Returns the peer's certificate as DER, if it sent one.
     pub fn peer_certificate(&self) -> Option<Vec<u8>> {
         self.connection.peer_certificates()?.first().map(|der| der.to_vec())
+    }
+
+    /// Returns the hash of the server's certificate on this connection: the own one, or that of the peer.
+    pub fn server_end_point(&self) -> Result<Vec<u8>, String> {
+        let own = self.own.as_ref().and_then(|own| own.chain.first().cloned());
+        let certificate = own.or_else(|| self.peer_certificate()).ok_or("the server has no certificate")?;
+        server_end_point(&certificate)
     }
 
     /// Returns version and cipher suite for the log.
