@@ -371,7 +371,7 @@ async fn settings_that_nothing_could_satisfy_are_refused() {
         rpc_authentication: servers cannot prove who they are (required, without keytab_file and rpc_certificate_file); give each server a keytab with keytab_file and principal, or a certificate of your own CA with rpc_certificate_file, rpc_private_key_file and rpc_ca_certificate_file
         rpc_authentication: no client can prove who it is without TLS (required, rpc_encryption=disabled); set rpc_encryption to required
         rpc_private_key_file: not given; give rpc_certificate_file, rpc_private_key_file, rpc_ca_certificate_file together
-        enable_jwt_token_auth: the keys are missing (no jwks_file_path); name the file of a JSON Web Key Set
+        enable_jwt_token_auth: the keys are missing (no jwks_file_path, no jwks_url); name the file or the URL of a JSON Web Key Set
         jwks_file_path: of no use without enable_jwt_token_auth; set both or none
         user_acl: access list: a user name begins with a reserved character ("!bob"); list short names, or * alone
         rpc_tls_min_protocol: unknown version ("TLSv1.4"); use TLSv1.2 or TLSv1.3"#]].assert_eq(&all.join("\n"));

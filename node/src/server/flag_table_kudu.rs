@@ -14,10 +14,6 @@ const SPNEGO: Missing = Missing {
     fault: "the web port takes no Kerberos tickets",
     action: "leave it out, and ask for passwords (webserver_password_file)",
 };
-const JWKS_URL: Missing = Missing {
-    fault: "keys of JSON Web Tokens are not fetched over the network",
-    action: "leave it out, and name a file with jwks_file_path",
-};
 const PASSWORDS: Missing = Missing {
     fault: "stored keys have no password",
     action: "leave it out, and protect the files by their permissions",
@@ -40,17 +36,12 @@ type F = FlagSpec;
 
 /// Flags without an effect, by subject; rejected ones first.
 pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
-    // Authentication.
-    F::text("jwks_url", Only(&[""], JWKS_URL), "", "keys are read from a file"),
-    F::text("trusted_certificate_file", Only(&[""], JWKS_URL), "", "keys are read from a file"),
     // Passwords of keys.
-    F::text("rpc_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     F::text("ipki_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     // Authorization.
     F::text("ranger_config_path", Only(&[""], RANGER), "", "rights come from authz_policy_file").of(Master),
     F::text("tsk_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     // The web port.
-    F::text("webserver_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
     F::bool("webserver_require_spnego", Only(&["false"], SPNEGO), "false", "the web port takes no tickets"),
     F::text("spnego_keytab_file", Only(&[""], SPNEGO), "", "the web port takes no tickets"),
     // Files.

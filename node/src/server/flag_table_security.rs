@@ -46,7 +46,7 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "keytab_file",
         Safeguard,
         "",
-        "keytab with the key of principal; with it clients can come with Kerberos tickets, and servers come with theirs",
+        "keytab with the key of principal; with it clients can come with Kerberos tickets, servers with theirs",
     )
     .tagged(STABLE),
     F::text(
@@ -61,8 +61,8 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "use_system_auth_to_local",
         Safeguard,
         "true",
-        "maps principals to users by auth_to_local of krb5.conf, and by the first component where no rule applies; false \
-        for the first component always",
+        "maps principals to users by auth_to_local of krb5.conf, and by the first component where no rule applies; \
+        false for the first component always",
     )
     .tagged(EXPERIMENTAL),
     F::bool(
@@ -72,6 +72,22 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "accepts a keytab_file that every user of this machine can read",
     )
     .tagged(UNSAFE),
+    F::bool(
+        "rpc_send_channel_bindings",
+        Effective,
+        "true",
+        "for tests: binds tickets to the TLS connection; clients refuse a server that does not",
+    )
+    .tagged(UNSAFE)
+    .runtime(),
+    F::fraction(
+        "rpc_inject_invalid_channel_bindings_ratio",
+        Effective,
+        "0",
+        "for tests: share of connections whose bindings are wrong, which clients refuse",
+    )
+    .tagged(UNSAFE)
+    .runtime(),
     F::text("rpc_tls_min_protocol", Safeguard, "TLSv1.2", "lowest version of TLS: TLSv1.2 or TLSv1.3"),
     F::list("rpc_tls_excluded_protocols", Safeguard, "", "versions of TLS that are not used"),
     F::text(
@@ -94,6 +110,13 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         cluster's servers act as",
     ),
     F::text("rpc_private_key_file", Safeguard, "", "PEM file (PKCS#8) of the key of rpc_certificate_file"),
+    F::text(
+        "rpc_private_key_password_cmd",
+        Safeguard,
+        "",
+        "command that prints the password of rpc_private_key_file: a program and its arguments, without a shell",
+    )
+    .tagged(EXPERIMENTAL),
     F::text("rpc_ca_certificate_file", Safeguard, "", "PEM file of the CA of rpc_certificate_file"),
     F::number(
         "ipki_ca_cert_expiration_seconds",
@@ -121,6 +144,13 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         Safeguard,
         "",
         "PEM file (PKCS#8) of the key of webserver_certificate_file",
+    )
+    .tagged(STABLE),
+    F::text(
+        "webserver_private_key_password_cmd",
+        Safeguard,
+        "",
+        "command that prints the password of webserver_private_key_file: a program and its arguments, without a shell",
     )
     .tagged(STABLE),
     F::text(
@@ -186,10 +216,37 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "enable_jwt_token_auth",
         Safeguard,
         "false",
-        "accepts JSON Web Tokens as proofs of identity; needs jwks_file_path",
+        "accepts JSON Web Tokens as proofs of identity; needs jwks_file_path or jwks_url",
     )
     .tagged(EXPERIMENTAL),
     F::text("jwks_file_path", Safeguard, "", "file of the JSON Web Key Set for these tokens, read at start"),
+    F::text(
+        "jwks_url",
+        Safeguard,
+        "",
+        "URL of the JSON Web Key Set for these tokens (https, or http within a trusted network), instead of a file",
+    )
+    .tagged(EXPERIMENTAL),
+    F::bool(
+        "jwks_verify_server_certificate",
+        Safeguard,
+        "true",
+        "verifies the certificate of an https jwks_url, for its host",
+    )
+    .tagged(EXPERIMENTAL),
+    F::text(
+        "trusted_certificate_file",
+        Safeguard,
+        "",
+        "PEM file of the CAs of the certificate of jwks_url; empty for those that this machine trusts",
+    )
+    .tagged(EXPERIMENTAL),
+    F::number("jwks_update_frequency_s", Effective, "60", "interval at which jwks_url is fetched, in seconds")
+        .within(1, SECONDS_MAX)
+        .tagged(EXPERIMENTAL),
+    F::number("jwks_pulling_timeout_s", Effective, "10", "time limit of a fetch of jwks_url, in seconds")
+        .within(1, 3_600)
+        .tagged(EXPERIMENTAL),
     F::number(
         "authn_token_validity_seconds",
         Effective,

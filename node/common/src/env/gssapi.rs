@@ -11,6 +11,7 @@ use std::ffi::CString;
 use std::os::unix::fs::PermissionsExt;
 use std::ptr;
 
+use engine::sync::Mutex;
 use libgssapi::context::{ClientCtx, CtxFlags, SecurityContext, ServerCtx};
 use libgssapi::credential::{Cred, CredUsage};
 use libgssapi::error::{Error, MajorFlags};
@@ -23,9 +24,9 @@ use super::kerberos::{Kerberos, KerberosContext, KerberosCredentials, KerberosSt
 /// MIT Kerberos.
 pub(super) struct OsKerberos;
 
-/// Cache of the tickets that the process got with keytabs.
-const MEMORY_CACHE: &str = "MEMORY:nyala";
-/// Permissions that let everybody read a file.
+/// Held while the tickets of a keytab are got or renewed: another thread would find an empty cache meanwhile.
+static RENEWING: Mutex<()> = Mutex::new(());
+/// Permissions that let every user read a file.
 const WORLD_READABLE: u32 = 0o004;
 
 impl Kerberos for OsKerberos {
@@ -58,7 +59,9 @@ impl Kerberos for OsKerberos {
                 Cred::acquire(None, None, CredUsage::Initiate, Some(&mechanisms()?)).map_err(text)?
             }
             KerberosCredentials::Keytab { file, principal } => {
-                let store = [("client_keytab", format!("FILE:{file}")), ("ccache", MEMORY_CACHE.to_string())];
+                let cache = format!("MEMORY:nyala {principal}");
+                let store = [("client_keytab", format!("FILE:{file}")), ("ccache", cache)];
+                let _renewing = RENEWING.lock();
                 acquire(Some(principal), sys::GSS_C_INITIATE, &store).map_err(text)?
             }
         };

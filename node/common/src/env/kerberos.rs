@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Source of a client's ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +74,30 @@ pub struct ServerKerberos {
     pub principal: String,
     /// True if the host's rules map principals to users; otherwise it is always the first component.
     pub host_rules: bool,
+    pub faults: BindingFaults,
+}
+
+/// Faults of channel bindings, for tests of clients. The values are those of flags, which may change at run time.
+#[derive(Clone, Default)]
+pub struct BindingFaults {
+    /// 0 if no bindings are sent.
+    pub send: Option<Arc<AtomicU64>>,
+    /// Share of wrong bindings, as the bits of an `f64`.
+    pub invalid_ratio: Option<Arc<AtomicU64>>,
+}
+
+impl BindingFaults {
+    /// Returns true if bindings are sent at all.
+    pub fn sends(&self) -> bool {
+        self.send.as_ref().is_none_or(|send| send.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Returns true if bindings are sent wrong. `draw` is a random number.
+    pub fn spoils(&self, draw: u64) -> bool {
+        let ratio =
+            self.invalid_ratio.as_ref().map_or(0.0, |ratio| f64::from_bits(ratio.load(Ordering::Relaxed)));
+        ratio > 0.0 && draw as f64 / (u64::MAX as f64) < ratio
+    }
 }
 
 impl ServerKerberos {
@@ -130,6 +155,7 @@ mod tests {
             keytab: String::new(),
             principal: "kudu/h.example@R".to_string(),
             host_rules,
+            faults: BindingFaults::default(),
         };
         assert_eq!(by(true).user("ann/admin@R").as_deref(), Some("ann"));
         assert_eq!(by(true).user("ann@OTHER").as_deref(), Some("other-ann"), "the double's rule");

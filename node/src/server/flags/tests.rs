@@ -8,17 +8,13 @@ use crate::config;
 /// Flag, a value that is rejected, a value that is accepted.
 const RESTRICTED: &[(&str, &str, &str)] = &[
     // Authentication.
-    ("jwks_url", "http://127.0.0.1/jwks.json", ""),
-    ("trusted_certificate_file", "/etc/ca.pem", ""),
     // Encryption of RPCs.
-    ("rpc_private_key_password_cmd", "cat /etc/password", ""),
     ("ipki_private_key_password_cmd", "cat /etc/password", ""),
     // Authorization.
     ("ranger_config_path", "/etc/ranger", ""),
     // Tokens.
     ("tsk_private_key_password_cmd", "cat /etc/password", ""),
     // The web port.
-    ("webserver_private_key_password_cmd", "cat /etc/password", ""),
     ("webserver_require_spnego", "true", "false"),
     ("spnego_keytab_file", "/etc/http.keytab", ""),
     // Files.

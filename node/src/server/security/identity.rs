@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use engine::error::Result;
 
-use super::settings::SecuritySettings;
-use nyala_common::env::Env;
+use super::settings::{JwtKeys, SecuritySettings};
 use nyala_common::env::kerberos::{ClientKerberos, KerberosCredentials, ServerKerberos};
+use nyala_common::env::{Env, TaskHandle};
 use nyala_common::security::acl::AccessLists;
 use nyala_common::security::pki::EcdsaKey;
 use nyala_common::security::tls::{OwnCertificate, draw_key};
 use nyala_common::security::token::TokenKeyring;
 use nyala_common::security::{
-    CertificateOrigin, ClientSecurity, ClientSecurityOptions, PrivateKey, RpcCaller, ServerSecurity,
-    TlsCredentials,
+    CertificateOrigin, ClientSecurity, ClientSecurityOptions, JwtTokenVerifier, PrivateKey, RpcCaller,
+    ServerSecurity, TlsCredentials,
 };
 use nyala_proto::kudu::security::TokenSigningPublicKeyPb;
 
@@ -27,6 +27,14 @@ pub struct ServerIdentity {
     request: Mutex<Option<PendingRequest>>,
     pub keyring: Arc<TokenKeyring>,
     access: Arc<AccessLists>,
+    /// Task that fetches the keys of JSON Web Tokens.
+    fetching: Option<Box<dyn TaskHandle>>,
+}
+
+impl Drop for ServerIdentity {
+    fn drop(&mut self) {
+        self.fetching.iter().for_each(|task| task.abort());
+    }
 }
 
 /// A request for a certificate that is not answered yet.
@@ -46,8 +54,12 @@ impl ServerIdentity {
             request: Mutex::default(),
             keyring: Arc::default(),
             access: Arc::default(),
+            fetching: None,
         };
         let Some(settings) = settings else { return Ok(Arc::new(identity)) };
+        if let Some(JwtKeys::Url(keys)) = &settings.jwt {
+            identity.fetching = Some(env.spawn("jwks", keys.clone().run(env.clone())));
+        }
         identity.access = Arc::new(settings.access.clone());
         let Some(tls) = &settings.tls else { return Ok(Arc::new(identity)) };
         let tls = TlsCredentials::new(env, tls.clone())?;
@@ -85,7 +97,10 @@ impl ServerIdentity {
         ServerSecurity {
             tls: self.tls.clone(),
             tokens: self.tls.is_some().then(|| self.keyring.clone() as _),
-            jwt: self.settings.as_ref().and_then(|settings| settings.jwt.clone()).map(|keys| keys as _),
+            jwt: self.settings.as_ref().and_then(|settings| settings.jwt.clone()).map(|keys| match keys {
+                JwtKeys::File(keys) => keys as Arc<dyn JwtTokenVerifier>,
+                JwtKeys::Url(keys) => keys,
+            }),
             kerberos: self.settings.as_ref().and_then(|settings| settings.kerberos.clone()),
             access: self.access.clone(),
             audit: None,

@@ -13,7 +13,11 @@
 //! *Not here:* the CA and the signing of tokens (`master::secrets`), the steps of a negotiation.
 
 mod identity;
+mod jwks_url;
+mod key_password;
 mod settings;
 
 pub use self::identity::ServerIdentity;
+pub use self::jwks_url::JwksUrl;
+pub(super) use self::key_password::key_password;
 pub use self::settings::{CertificateValidity, SecuritySettings, settings};

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use engine::error::{Error, Result};
 
+use super::jwks_url::{JwksUrl, JwksUrlConfig};
+use super::key_password::key_password;
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
-use nyala_common::env::kerberos::ServerKerberos;
+use nyala_common::env::kerberos::{BindingFaults, ServerKerberos};
 use nyala_common::security::acl::AccessLists;
 use nyala_common::security::pki::certificate_user;
-use nyala_common::security::tls::{ExternalPki, OwnCertificate, TlsSettings};
+use nyala_common::security::tls::{ExternalPki, KeyFile, OwnCertificate, TlsSettings, server_end_point};
 use nyala_common::security::token::TokenConfig;
 use nyala_common::security::{JwtKeySet, SecurityLevel};
 
@@ -32,6 +34,15 @@ pub struct ExternalIdentity {
     pub trusted: Vec<Vec<u8>>,
 }
 
+/// Source of the keys of JSON Web Tokens.
+#[derive(Clone)]
+pub enum JwtKeys {
+    /// Read once from a file.
+    File(Arc<JwtKeySet>),
+    /// Fetched while the server runs.
+    Url(Arc<JwksUrl>),
+}
+
 /// Security settings of one server.
 #[derive(Clone)]
 pub struct SecuritySettings {
@@ -46,7 +57,7 @@ pub struct SecuritySettings {
     /// Keytab, if clients may come with Kerberos tickets.
     pub kerberos: Option<Arc<ServerKerberos>>,
     /// Keys of JSON Web Tokens, if those are accepted.
-    pub jwt: Option<Arc<JwtKeySet>>,
+    pub jwt: Option<JwtKeys>,
     pub tokens: TokenConfig,
     pub validity: CertificateValidity,
 }
@@ -70,6 +81,11 @@ pub fn settings(env: &Env, flags: &Flags) -> Result<SecuritySettings> {
     let external = external(env, flags)?;
     let kerberos = kerberos(env, flags)?.map(Arc::new);
     let certified = external.as_ref().and_then(|external| certificate_user(&external.own.chain[0]));
+    if let (Some(external), Some(_)) = (&external, &kerberos) {
+        server_end_point(&external.own.chain[0]).map_err(|why| {
+            Error::invalid(format!("rpc_certificate_file: of no use with keytab_file ({why})"))
+        })?;
+    }
     let proofs = ServerProofs {
         external: external.is_some(),
         certified: certified.is_some(),
@@ -176,29 +192,57 @@ fn kerberos(env: &Env, flags: &Flags) -> Result<Option<ServerKerberos>> {
     let principal = library.check_keytab(&keytab, &principal, world_readable);
     let principal = principal.map_err(|why| Error::invalid(format!("keytab_file: {why}")))?;
     let host_rules = flags.bool("use_system_auth_to_local");
-    Ok(Some(ServerKerberos { library, keytab, principal, host_rules }))
+    let faults = BindingFaults {
+        send: Some(flags.live("rpc_send_channel_bindings")),
+        invalid_ratio: Some(flags.live("rpc_inject_invalid_channel_bindings_ratio")),
+    };
+    Ok(Some(ServerKerberos { library, keytab, principal, host_rules, faults }))
 }
 
-/// Reads the keys of JSON Web Tokens, if those are accepted.
-fn jwt(env: &Env, flags: &Flags, encryption: SecurityLevel) -> Result<Option<Arc<JwtKeySet>>> {
-    let path = flags.text("jwks_file_path");
-    match (flags.bool("enable_jwt_token_auth"), path.is_empty()) {
-        (false, true) => Ok(None),
-        (false, false) => {
-            Err(Error::invalid("jwks_file_path: of no use without enable_jwt_token_auth; set both or none"))
-        }
-        (true, true) => Err(Error::invalid(
-            "enable_jwt_token_auth: the keys are missing (no jwks_file_path); name the file of a JSON Web Key Set",
-        )),
-        (true, false) if encryption == SecurityLevel::Disabled => Err(Error::invalid(
+/// Returns the keys of JSON Web Tokens, if those are accepted.
+fn jwt(env: &Env, flags: &Flags, encryption: SecurityLevel) -> Result<Option<JwtKeys>> {
+    let (path, url) = (flags.text("jwks_file_path"), flags.text("jwks_url"));
+    if !flags.bool("enable_jwt_token_auth") {
+        return match [("jwks_file_path", &path), ("jwks_url", &url)]
+            .iter()
+            .find(|(_, value)| !value.is_empty())
+        {
+            None => Ok(None),
+            Some((name, _)) => {
+                let fault = "of no use without enable_jwt_token_auth; set both or none";
+                Err(Error::invalid(format!("{name}: {fault}")))
+            }
+        };
+    }
+    if encryption == SecurityLevel::Disabled {
+        return Err(Error::invalid(
             "enable_jwt_token_auth: tokens are only accepted inside TLS (rpc_encryption=disabled); set it to optional \
              or required",
+        ));
+    }
+    match (path.is_empty(), url.is_empty()) {
+        (true, true) => Err(Error::invalid(
+            "enable_jwt_token_auth: the keys are missing (no jwks_file_path, no jwks_url); name the file or the URL of \
+             a JSON Web Key Set",
         )),
-        (true, false) => {
+        (false, false) => Err(Error::invalid(
+            "jwks_url: the keys have two sources (jwks_file_path is set, too); leave one of them out",
+        )),
+        (false, true) => {
             let json = env.disks.read_file(&path);
             let json =
                 json.map_err(|error| Error::io(format_args!("jwks_file_path: read {path}"), &error))?;
-            Ok(Some(Arc::new(JwtKeySet::parse(&json, &path)?)))
+            Ok(Some(JwtKeys::File(Arc::new(JwtKeySet::parse(&json, &path)?))))
+        }
+        (true, false) => {
+            let config = JwksUrlConfig {
+                url,
+                verify: flags.bool("jwks_verify_server_certificate"),
+                trusted_certificate_file: flags.text("trusted_certificate_file"),
+                interval: Duration::from_secs(flags.number("jwks_update_frequency_s")),
+                timeout: Duration::from_secs(flags.number("jwks_pulling_timeout_s")),
+            };
+            Ok(Some(JwtKeys::Url(Arc::new(JwksUrl::new(env, config)?))))
         }
     }
 }
@@ -217,6 +261,8 @@ fn external(env: &Env, flags: &Flags) -> Result<Option<ExternalIdentity>> {
             return Err(Error::invalid(format!("{name}: not given; give {} together", names.join(", "))));
         }
     }
+    let password = key_password(env, flags, "rpc_private_key_password_cmd")?;
+    let private_key_file = KeyFile { path: private_key_file, password };
     let files = ExternalPki { certificate_file, private_key_file, ca_certificate_file };
     let (own, trusted) = files.load(env)?;
     Ok(Some(ExternalIdentity { own, trusted }))

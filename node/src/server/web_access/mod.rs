@@ -16,9 +16,10 @@ use hyper::header::{AUTHORIZATION, HeaderMap};
 
 use self::passwords::WebPasswords;
 use super::flags::Flags;
+use super::security::key_password;
 use nyala_common::env::{Env, Stream};
 use nyala_common::rpc::negotiate::Subnet;
-use nyala_common::security::tls::{TlsPort, TlsSettings};
+use nyala_common::security::tls::{KeyFile, TlsPort, TlsSettings};
 
 /// Paths that are answered without a password.
 const WITHOUT_PASSWORD: [&str; 3] = ["/livez", "/readyz", "/healthz"];
@@ -91,7 +92,11 @@ fn tls(env: &Env, flags: &Flags) -> Result<Option<TlsPort>> {
     )?;
     match (certificate.is_empty(), key.is_empty()) {
         (true, true) => Ok(None),
-        (false, false) => TlsPort::from_files(env, settings, &certificate, &key).map(Some),
+        (false, false) => {
+            let password = key_password(env, flags, "webserver_private_key_password_cmd")?;
+            let key = KeyFile { path: key, password };
+            TlsPort::from_files(env, settings, &certificate, &key).map(Some)
+        }
         _ => Err(Error::invalid(
             "webserver_certificate_file: certificate and key belong together; \
              set webserver_private_key_file as well, or none of them",

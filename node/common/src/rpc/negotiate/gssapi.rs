@@ -1,5 +1,5 @@
-//! SASL mechanism GSSAPI (RFC 4752) inside a negotiation, both sides: the tokens of a Kerberos context, the agreement on
-//! a layer, and what is protected by it.
+//! SASL mechanism GSSAPI (RFC 4752) inside a negotiation, both sides: the tokens of a Kerberos context, the agreement
+//! on a layer, and what is protected by it.
 //!
 //! ```text
 //!   SASL_INITIATE   ticket                        ──▶
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! - The only layer is integrity, and only the two messages of the last lines use it: TLS protects the rest.
-//! - Invariant: a client is done only after it has compared the hash with the certificate that it saw in TLS, so nobody
-//!   is between the two ends. The nonce shows the server that the client's messages are no replay.
+//! - Invariant: a client is done only after it has compared the hash with the certificate that it saw in TLS, so no
+//!   third party is between the two ends. The nonce shows the server that the client's messages are no replay.
 
 use bytes::Bytes;
 

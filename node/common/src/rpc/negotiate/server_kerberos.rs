@@ -57,6 +57,17 @@ impl ServerNegotiation {
         Ok(NegotiationStep::Continue(encode(&response_header(), &reply)))
     }
 
+    /// Returns the hash of the certificate as it is sent; for tests it may be wrong or missing.
+    fn with_faults(&self, hash: &[u8]) -> Option<Vec<u8>> {
+        let faults = &self.kerberos()?.faults;
+        let mut hash = hash.to_vec();
+        let draw = self.config.nonce.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        if faults.spoils(draw) {
+            hash[0] = hash[0].wrapping_add(1);
+        }
+        faults.sends().then_some(hash)
+    }
+
     /// Takes the client's principal as its identity. Returns the success with what the client must check.
     fn on_principal(
         &mut self,
@@ -70,7 +81,9 @@ impl ServerNegotiation {
         self.peer = Some(self.peer(&user, Some(principal.into()), AuthnMethod::Kerberos));
         let channel_bindings = match &self.end_point {
             None => None,
-            Some(Ok(hash)) => Some(gssapi.bindings(hash).or_else(failed)?),
+            Some(Ok(hash)) => {
+                self.with_faults(hash).map(|hash| gssapi.bindings(&hash)).transpose().or_else(failed)?
+            }
             Some(Err(why)) => return unauthorized(&format!("GSSAPI: no channel bindings: {why}")),
         };
         self.state = ServerState::Context(Some(gssapi));

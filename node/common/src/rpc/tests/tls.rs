@@ -1,7 +1,7 @@
 //! TLS and proofs of identity in negotiations, over an in-memory network.
 
 use super::*;
-use crate::env::kerberos::{ClientKerberos, KerberosCredentials, ServerKerberos};
+use crate::env::kerberos::{BindingFaults, ClientKerberos, KerberosCredentials, ServerKerberos};
 use crate::env::kerberos_double::KerberosDouble;
 use crate::rpc::negotiate::{ClientNegotiation, NegotiationStep};
 use crate::security::tls::tests::{TestCa, signed_server};
@@ -133,6 +133,14 @@ async fn identities_follow_the_proof() {
 
 /// A server with a keytab of the double, and a client with the ticket of `principal`, if that is not empty.
 async fn kerberos_world(config: RpcConfig, principal: &str) -> (TlsWorld, ClientSecurity) {
+    faulty_kerberos_world(config, principal, BindingFaults::default()).await
+}
+
+async fn faulty_kerberos_world(
+    config: RpcConfig,
+    principal: &str,
+    faults: BindingFaults,
+) -> (TlsWorld, ClientSecurity) {
     let ca = TestCa::new();
     let env = mem_net::env();
     let kerberos = ServerKerberos {
@@ -140,6 +148,7 @@ async fn kerberos_world(config: RpcConfig, principal: &str) -> (TlsWorld, Client
         keytab: "server.keytab".to_string(),
         principal: "kudu/h@R".to_string(),
         host_rules: true,
+        faults,
     };
     let tls = (config.encryption != SecurityLevel::Disabled).then(|| signed_server(&env, &ca, "kudu"));
     let security = ServerSecurity { tls, kerberos: Some(Arc::new(kerberos)), ..ServerSecurity::default() };
@@ -185,6 +194,20 @@ async fn a_ticket_proves_the_user_with_and_without_tls_around_the_calls() {
     let (tls, client) = kerberos_world(config(required, required, true), "@R").await;
     let nameless = tls.identity(client).await.expect_err("it is no user");
     assert!(nameless.contains("GSSAPI: principal \"@R\" is no user"), "{nameless}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_refuses_a_ticket_that_is_not_bound_to_its_connection() {
+    let never = BindingFaults { send: Some(Arc::default()), ..BindingFaults::default() };
+    let ratio = Some(Arc::new(1f64.to_bits().into()));
+    let wrong = BindingFaults { invalid_ratio: ratio, ..BindingFaults::default() };
+    for (faults, fault) in
+        [(never, "no channel bindings provided by server"), (wrong, "channel bindings do not match")]
+    {
+        let (tls, client) = faulty_kerberos_world(required(true), "ann@R", faults).await;
+        let refused = tls.identity(client).await.expect_err("the client refuses it");
+        assert!(refused.contains(fault), "{refused}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

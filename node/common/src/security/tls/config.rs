@@ -81,6 +81,20 @@ impl TlsConfigs {
         Ok(Arc::new(config))
     }
 
+    /// Returns the configuration of a client of web servers: chain and host name are verified against `authorities`.
+    pub(super) fn web_client(&self, authorities: &[Vec<u8>]) -> Result<Arc<ClientConfig>> {
+        let mut roots = RootCertStore::empty();
+        // A machine's list may have certificates of kinds that the library does not know.
+        let (usable, _) =
+            roots.add_parsable_certificates(authorities.iter().cloned().map(CertificateDer::from));
+        if usable == 0 {
+            return Err(Error::invalid("trusted CA certificates: none is usable"));
+        }
+        let builder = ClientConfig::builder_with_details(self.provider.clone(), self.clock.clone());
+        let builder = builder.with_protocol_versions(&self.settings.versions).map_err(unusable)?;
+        Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    }
+
     /// Checks that key and certificate belong together.
     pub(super) fn check(&self, own: &OwnCertificate) -> Result<()> {
         CertifiedKey::from_der(chain(own), key(own)?, &self.provider).map(drop).map_err(unusable)

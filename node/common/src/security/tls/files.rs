@@ -3,17 +3,18 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use engine::error::{Error, Result};
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::identity::{CertificateOrigin, OwnCertificate, PrivateKey};
+use super::identity::{CertificateOrigin, OwnCertificate};
+use super::key_file::KeyFile;
 use crate::env::Env;
 
 /// Paths of the operator's own certificate, key and CA (`rpc_certificate_file` and its companions).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct ExternalPki {
     pub certificate_file: String,
-    pub private_key_file: String,
+    pub private_key_file: KeyFile,
     pub ca_certificate_file: String,
 }
 
@@ -28,18 +29,10 @@ impl ExternalPki {
 }
 
 /// Reads a certificate and its key.
-pub(super) fn read_own(env: &Env, certificate_file: &str, key_file: &str) -> Result<OwnCertificate> {
+pub(super) fn read_own(env: &Env, certificate_file: &str, key_file: &KeyFile) -> Result<OwnCertificate> {
     let chain = certificates_from_pem(&read(env, certificate_file)?, certificate_file)?;
-    let pem = zeroize::Zeroizing::new(read(env, key_file)?);
-    let key = match PrivateKeyDer::from_pem_slice(&pem) {
-        Ok(PrivateKeyDer::Pkcs8(der)) => PrivateKey::from_pkcs8_der(der.secret_pkcs8_der().to_vec()),
-        Ok(_) => {
-            let fault = format!("{key_file}: not a PKCS#8 key (PKCS#1 or SEC1)");
-            return Err(Error::invalid(format!("{fault}; convert it with openssl pkcs8 -topk8 -nocrypt")));
-        }
-        Err(error) => return Err(Error::invalid(format!("{key_file}: no usable private key ({error})"))),
-    };
-    Ok(OwnCertificate { key, chain, origin: CertificateOrigin::External })
+    let pem = zeroize::Zeroizing::new(read(env, &key_file.path)?);
+    Ok(OwnCertificate { key: key_file.parse(&pem)?, chain, origin: CertificateOrigin::External })
 }
 
 fn read(env: &Env, path: &str) -> Result<Vec<u8>> {

@@ -7,6 +7,7 @@
 //!                        └──▶ wrapped mode: TlsStream around the socket                    stream
 //!                        └──▶ authentication only: dropped, the socket continues in plain text
 //!   a port of its own (HTTPS): the handshake first, without a negotiation                   port
+//!   a web server (HTTPS), with its host name checked                                        web_client
 //! ```
 //!
 //! Host names are not checked, as in Kudu: a server is trusted because the cluster's CA signed its certificate. There
@@ -24,19 +25,23 @@ mod credentials;
 mod end_point;
 mod files;
 mod identity;
+mod key_file;
 mod port;
 mod session;
 mod settings;
 mod stream;
+mod web_client;
 
 pub use credentials::TlsCredentials;
 pub use end_point::server_end_point;
 pub use files::{ExternalPki, certificate_pem, certificates_from_pem};
 pub use identity::{CertificateOrigin, OwnCertificate, PrivateKey, draw_key, draw_serial};
+pub use key_file::KeyFile;
 pub use port::TlsPort;
 pub use session::{TlsFlight, TlsSession};
 pub use settings::TlsSettings;
 pub use stream::TlsStream;
+pub use web_client::{TlsWebClient, WebTrust};
 
 #[cfg(test)]
 pub(crate) mod tests;

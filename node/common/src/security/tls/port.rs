@@ -9,6 +9,7 @@ use rustls::ServerConfig;
 
 use super::config::TlsConfigs;
 use super::files::read_own;
+use super::key_file::KeyFile;
 use super::session::TlsSession;
 use super::settings::TlsSettings;
 use super::stream::TlsStream;
@@ -32,7 +33,7 @@ impl TlsPort {
         env: &Env,
         settings: TlsSettings,
         certificate_file: &str,
-        key_file: &str,
+        key_file: &KeyFile,
     ) -> Result<TlsPort> {
         let own = read_own(env, certificate_file, key_file)?;
         let configs = TlsConfigs::new(env, settings);

@@ -45,6 +45,11 @@ impl TlsSession {
         Some(TlsSession { connection: ClientConnection::new(config, name).ok()?.into(), own: None })
     }
 
+    /// Starts a session with the web server `name`.
+    pub(super) fn web_client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Option<TlsSession> {
+        Some(TlsSession { connection: ClientConnection::new(config, name).ok()?.into(), own: None })
+    }
+
     /// Returns the client's first flight.
     pub fn first_flight(&mut self) -> Vec<u8> {
         self.output()
