@@ -236,7 +236,8 @@ fn fmt(root: &Path, steps: &mut Steps) {
 }
 
 fn clippy(root: &Path, steps: &mut Steps) {
-    let words = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    let words = ["clippy", "--quiet", "--workspace", "--all-targets"];
+    let words = [&words, tools::kerberos_feature(), &["--", "-D", "warnings"]].concat();
     steps.run("clippy", || cargo(root, &words));
 }
 
@@ -247,7 +248,10 @@ fn tidy_steps(root: &Path, options: &tidy::TidyOptions, steps: &mut Steps) {
 }
 
 fn test(root: &Path, steps: &mut Steps) {
-    steps.run("test", || cargo(root, &["test", "--quiet", "--workspace", "--no-fail-fast"]));
+    // Order: the packages first, because the tests are built with Kerberos if they are there.
+    steps.run("kerberos packages", tools::require_kerberos);
+    let words = ["test", "--quiet", "--workspace", "--no-fail-fast"];
+    steps.run("test", || cargo(root, &[&words, tools::kerberos_feature()].concat()));
 }
 
 fn fix(root: &Path, steps: &mut Steps) {
@@ -263,6 +267,7 @@ fn bless(root: &Path, steps: &mut Steps) {
     steps.run("bless", || {
         command::CommandLine::cargo(root)
             .args(["test", "--quiet", "--workspace", "--no-fail-fast"])
+            .args(tools::kerberos_feature())
             .env("REWRITE", "1")
             .env("UPDATE_EXPECT", "1")
             .env("INSTA_UPDATE", "always")

@@ -37,7 +37,9 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) {
 }
 
 fn build(root: &Path) -> Result<PathBuf> {
-    cargo(root, &["build", "--quiet", "--release", "--package", "node"])?;
+    tools::require_kerberos()?;
+    let words = ["build", "--quiet", "--release", "--package", "node"];
+    cargo(root, &[&words, tools::kerberos_feature()].concat())?;
     let target = target_dir()?;
     let program = target.join("release/nyala");
     let parts = target.join("release/package");

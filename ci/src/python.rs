@@ -14,6 +14,7 @@ use clap::Args;
 
 use crate::command::{CommandLine, cargo, target_dir};
 use crate::steps::Steps;
+use crate::tools;
 
 /// Packages of the tests.
 const PACKAGES: [&str; 5] = ["pytest", "pyarrow", "pandas", "polars", "mypy"];
@@ -34,7 +35,7 @@ pub(crate) fn run(root: &Path, options: &PythonOptions, steps: &mut Steps) {
 }
 
 fn package(root: &Path) -> Result<()> {
-    cargo(root, &["build", "--quiet", "--workspace"])?;
+    cargo(root, &[&["build", "--quiet", "--workspace"], tools::kerberos_feature()].concat())?;
     let target = target_dir()?;
     let dir = target.join("python/package/nyala");
     if dir.exists() {
@@ -59,7 +60,8 @@ fn package(root: &Path) -> Result<()> {
 }
 
 fn wheel(root: &Path) -> Result<()> {
-    cargo(root, &["build", "--quiet", "--release", "--package", "node"])?;
+    let words = ["build", "--quiet", "--release", "--package", "node"];
+    cargo(root, &[&words, tools::kerberos_feature()].concat())?;
     let target = target_dir()?;
     let builder = environment(&target.join("python/build"), &["maturin"])?;
     let wheels = target.join("wheels");

@@ -24,6 +24,19 @@ pub(crate) fn require(programs: &[&str], packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Fails with the install command if a KDC, or what a build with Kerberos needs, is missing; in CI it installs them.
+pub(crate) fn require_kerberos() -> Result<()> {
+    require(
+        &["krb5kdc", "kadmin.local", "kinit", "krb5-config"],
+        &["krb5-kdc", "krb5-admin-server", "krb5-user", "libkrb5-dev", "libclang-dev"],
+    )
+}
+
+/// Returns the arguments of cargo that build `node` with Kerberos, if this machine has the library's headers.
+pub(crate) fn kerberos_feature() -> &'static [&'static str] {
+    if is_installed("krb5-config") { &["--features", "node/kerberos"] } else { &[] }
+}
+
 /// Fails with the install command for a missing program of cargo's; in CI it installs the program.
 pub(crate) fn require_cargo(program: &str, version: &str) -> Result<()> {
     if is_installed(program) {

@@ -2,14 +2,17 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::daemon::{Daemon, DaemonSpec, Role, ServerKind, free_addresses};
+use super::kdc::{self, Kdc};
 use super::proxies::{LinkProxies, Node};
 use super::rpc;
+use crate::command::CommandLine;
 use nyala_proto::kudu::master::{ListTabletServersRequestPb, ListTabletServersResponsePb};
 use nyala_proto::kudu::server::{SetFlagRequestPb, SetFlagResponsePb, set_flag_response_pb};
 
@@ -37,6 +40,8 @@ pub(crate) struct Cluster {
     pub links: Option<LinkProxies>,
     pub masters: Vec<Daemon>,
     pub tservers: Vec<Daemon>,
+    /// Realm and service of servers that require tickets.
+    kerberos: Option<(Arc<Kdc>, String)>,
 }
 
 impl Cluster {
@@ -59,6 +64,7 @@ impl Cluster {
                     web: pair[1],
                     masters: Vec::new(),
                     gflags: gflags.clone(),
+                    env: Vec::new(),
                     heard: plan.heard,
                 };
                 Ok(Daemon::new(spec))
@@ -71,7 +77,26 @@ impl Cluster {
         for daemon in masters.iter_mut().chain(&mut tservers) {
             daemon.spec.masters = addresses.clone();
         }
-        Ok(Cluster { server, links, masters, tservers })
+        Ok(Cluster { server, links, masters, tservers, kerberos: None })
+    }
+
+    /// Gives every planned daemon a keytab of `kdc` and the flags that require tickets, before its own flags.
+    pub(crate) fn use_kerberos(&mut self, kdc: &Arc<Kdc>, service: &str) -> Result<()> {
+        for daemon in self.masters.iter_mut().chain(&mut self.tservers) {
+            let principal = format!("{service}/{}", daemon.spec.address().ip());
+            let keytab = kdc.keytab(&principal)?;
+            let flags = [
+                format!("--keytab_file={}", keytab.display()),
+                format!("--principal={principal}"),
+                "--rpc_authentication=required".to_owned(),
+                format!("--superuser_acl={}", kdc::ADMIN),
+                format!("--user_acl={}", kdc::USER),
+            ];
+            daemon.spec.gflags.splice(0..0, flags);
+            daemon.spec.env = kdc.env().to_vec();
+        }
+        self.kerberos = Some((kdc.clone(), service.to_owned()));
+        Ok(())
     }
 
     /// Starts a planned cluster and waits until it is ready.
@@ -143,6 +168,9 @@ impl Cluster {
     /// Changes a flag of a running daemon, also one that is not tagged as changeable.
     pub(crate) fn set_flag(&mut self, role: Role, index: usize, flag: &str, value: &str) -> Result<()> {
         let addr = self.daemon(role, index)?.spec.rpc;
+        if self.kerberos.is_some() {
+            return self.nyala(&["set-flag", &addr.to_string(), flag, value, "--force"]).map(drop);
+        }
         let request = SetFlagRequestPb {
             flag: flag.to_owned(),
             value: value.to_owned(),
@@ -174,6 +202,12 @@ impl Cluster {
     /// Returns the smallest number of tablet servers that a running master knows. Only a leader's reply counts for
     /// tablet servers, but all must reply.
     fn registered(&self) -> Result<usize, String> {
+        if self.kerberos.is_some() {
+            let list = self.nyala(&["servers"]).map_err(|error| format!("{error:#}"))?;
+            let known =
+                self.tservers.iter().filter(|server| list.contains(&server.spec.address().to_string()));
+            return Ok(known.count());
+        }
         let mut leaders = Vec::new();
         for master in self.masters.iter().filter(|master| master.pid().is_some()) {
             let addr = master.spec.rpc;
@@ -186,6 +220,19 @@ impl Cluster {
             }
         }
         leaders.into_iter().min().ok_or_else(|| "no master leads".to_owned())
+    }
+
+    /// Runs `nyala cluster` as the administrator, with a ticket.
+    fn nyala(&self, words: &[&str]) -> Result<String> {
+        let (kdc, service) = self.kerberos.as_ref().context("the servers require no tickets")?;
+        let ServerKind::Nyala(program) = &self.server else { bail!("this is a command for nyala's servers") };
+        let env = kdc.admin_env()?;
+        let tool = env.iter().fold(CommandLine::new(program), |tool, (name, value)| tool.env(name, value));
+        let masters = self.master_addresses();
+        let fixed = ["--masters", masters.as_str(), "--sasl-protocol-name", service];
+        let output = tool.args(["cluster"]).args(words).args(fixed).output()?;
+        ensure!(output.success, "nyala cluster {words:?}: {}", output.stderr);
+        Ok(output.stdout)
     }
 
     /// Fails, with the end of its log, if a started process has ended by itself.

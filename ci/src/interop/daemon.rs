@@ -50,6 +50,8 @@ pub(crate) struct DaemonSpec {
     pub masters: Vec<SocketAddr>,
     /// gflags text, as Kudu's harness gives it: `--name=value` or `--name`.
     pub gflags: Vec<String>,
+    /// Variables of its environment.
+    pub env: Vec<(&'static str, PathBuf)>,
     /// True if the log goes to this program's standard error, as that of Kudu's own mini cluster does.
     pub heard: bool,
 }
@@ -169,6 +171,7 @@ impl Daemon {
         fs::create_dir_all(&self.spec.dir)?;
         let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let mut command = server.command(&self.spec);
+        command.envs(self.spec.env.iter().map(|(name, value)| (name, value)));
         faketime::set_ahead(&mut command, self.spec.clock_ahead);
         command.stdin(Stdio::null()).stdout(log.try_clone()?);
         command.stderr(if self.spec.heard { Stdio::inherit() } else { log.into() });

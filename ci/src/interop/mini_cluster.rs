@@ -7,12 +7,12 @@
 //!
 //! One reply per request, in order; nothing else may go to stdout. When stdin ends, so does the cluster and its data.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
@@ -20,13 +20,16 @@ use prost::Message;
 
 use super::cluster::{Cluster, ClusterPlan};
 use super::daemon::{Daemon, Role, ServerKind};
+use super::kdc::{Kdc, TicketLife};
+use super::oidc::Oidc;
 use super::packages::kudu_tool;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tools::control_shell_request_pb::Request;
 use nyala_proto::kudu::tools::control_shell_response_pb::Response;
 use nyala_proto::kudu::tools::{
-    ControlShellRequestPb, ControlShellResponsePb, CreateClusterRequestPb, DaemonIdentifierPb, DaemonInfoPb,
-    DaemonType, GetKdcEnvVarsResponsePb, GetMastersResponsePb, GetTServersResponsePb,
+    ControlShellRequestPb, ControlShellResponsePb, CreateClusterRequestPb, CreateJwtResponsePb,
+    DaemonIdentifierPb, DaemonInfoPb, DaemonType, GetKdcEnvVarsResponsePb, GetMastersResponsePb,
+    GetTServersResponsePb,
 };
 use nyala_proto::kudu::{AppStatusPb, HostPortPb};
 
@@ -154,9 +157,11 @@ struct Shell {
 /// A cluster and its data; dropping it ends the processes, then removes the data.
 struct Created {
     cluster: Cluster,
-    /// True if clients may look for Kerberos tickets, of which there are none.
-    kerberos: bool,
-    dir: tempfile::TempDir,
+    /// Realm of the tickets, if the harness asked for Kerberos.
+    kdc: Option<Arc<Kdc>>,
+    /// Issuer of JSON Web Tokens, if it asked for one.
+    oidc: Option<Oidc>,
+    _dir: tempfile::TempDir,
     /// Folder that the harness named, empty but for this cluster's data.
     root: Option<PathBuf>,
 }
@@ -198,24 +203,25 @@ impl Shell {
                 return Ok(Some(Response::GetTservers(GetTServersResponsePb { tservers })));
             }
             Request::GetKdcEnvVars(_) => {
-                let env_vars = self.kerberos()?;
+                let env = self.kdc()?.env();
+                let text = |(name, path): (&str, PathBuf)| (name.to_string(), path.display().to_string());
+                let env_vars = env.into_iter().map(text).collect();
                 return Ok(Some(Response::GetKdcEnvVars(GetKdcEnvVarsResponsePb { env_vars })));
             }
-            // No client ever got a ticket here: there is none to destroy.
-            Request::Kdestroy(_) => drop(self.kerberos()?),
-            Request::Kinit(_) => return Err(NotFound("kdc not found").into()),
-            Request::CreateJwt(_) => return Err(NotFound("no JWT signer").into()),
+            Request::Kdestroy(_) => self.kdc()?.kdestroy()?,
+            Request::Kinit(request) => self.kdc()?.kinit(request.username())?,
+            Request::CreateJwt(request) => {
+                let oidc = self.created.as_ref().and_then(|created| created.oidc.as_ref());
+                let oidc = oidc.ok_or(NotFound("no JWT signer"))?;
+                let jwt = oidc.token(request.account_id(), request.subject(), request.is_valid_key())?;
+                return Ok(Some(Response::CreateJwt(CreateJwtResponsePb { jwt: Some(jwt) })));
+            }
         }
         Ok(None)
     }
 
     fn create(&mut self, request: &CreateClusterRequestPb) -> Result<()> {
         ensure!(self.created.is_none(), "cluster already created");
-        let kerberos = request.enable_kerberos();
-        ensure!(
-            !kerberos || accepts_plain_auth(&request.extra_master_flags),
-            "nyala does not speak Kerberos"
-        );
         let root = request.cluster_root.as_ref().map(PathBuf::from);
         let dir = match &root {
             Some(root) => {
@@ -227,31 +233,38 @@ impl Shell {
         let count = |asked: Option<i32>, default| {
             usize::try_from(asked.unwrap_or(default)).context("a count below 0")
         };
+        let (kdc, oidc) = match request.enable_kerberos() {
+            true => {
+                let kdc = Kdc::start(&dir.path().join("krb5kdc"), &ticket_life(request))?;
+                let oidc = request.mini_oidc_options.as_ref().map(|_| Oidc::start()).transpose()?;
+                (Some(Arc::new(kdc)), oidc)
+            }
+            false => (None, None),
+        };
+        let mut master_gflags = oidc.as_ref().map(|oidc| oidc.flags().to_vec()).unwrap_or_default();
+        master_gflags.extend(request.extra_master_flags.iter().cloned());
         let plan = ClusterPlan {
             masters: count(request.num_masters, 1)?.min(self.masters_max),
             tablet_servers: count(request.num_tservers, 3)?,
-            master_gflags: request.extra_master_flags.clone(),
+            master_gflags,
             tserver_gflags: request.extra_tserver_flags.clone(),
             // Tests look for log lines of servers: negotiations, deleted tablets.
             heard: true,
             doors: false,
             more_data_dirs: 0,
         };
-        let cluster = Cluster::new(self.server.clone(), dir.path(), &plan)?;
-        self.created = Some(Created { cluster, kerberos, dir, root });
+        let mut cluster = Cluster::new(self.server.clone(), dir.path(), &plan)?;
+        if let Some(kdc) = &kdc {
+            cluster.use_kerberos(kdc, request.principal.as_deref().unwrap_or("kudu"))?;
+        }
+        self.created = Some(Created { cluster, kdc, oidc, _dir: dir, root });
         Ok(())
     }
 
-    /// Returns where a client without a ticket looks for one, if the harness asked for Kerberos.
-    fn kerberos(&self) -> Result<BTreeMap<String, String>> {
-        let created = self.created.as_ref().filter(|created| created.kerberos);
-        let dir = created.ok_or(NotFound("kdc not found"))?.dir.path();
-        let path = |name: &str| dir.join(name).display().to_string();
-        fs::write(dir.join("krb5.conf"), "[libdefaults]\ndefault_realm = KRBTEST.COM\n")?;
-        Ok(BTreeMap::from([
-            ("KRB5_CONFIG".to_string(), path("krb5.conf")),
-            ("KRB5CCNAME".to_string(), path("no-tickets")),
-        ]))
+    /// Returns the realm, if the harness asked for Kerberos.
+    fn kdc(&self) -> Result<&Kdc> {
+        let kdc = self.created.as_ref().and_then(|created| created.kdc.as_deref());
+        Ok(kdc.ok_or(NotFound("kdc not found"))?)
     }
 
     fn cluster(&mut self) -> Result<&mut Cluster> {
@@ -290,10 +303,12 @@ fn host_port(addr: SocketAddr) -> HostPortPb {
     HostPortPb { host: addr.ip().to_string(), port: u32::from(addr.port()) }
 }
 
-/// Returns true if a Kerberos cluster with these flags also accepts clients without a ticket.
-fn accepts_plain_auth(master_flags: &[String]) -> bool {
-    let says = |flag: &String| flag.replace('_', "-") == "--rpc-authentication=optional";
-    master_flags.iter().any(says)
+/// Returns how long tickets last; a text that is missing or empty leaves it to the default.
+fn ticket_life(request: &CreateClusterRequestPb) -> TicketLife {
+    let asked = request.mini_kdc_options.clone().unwrap_or_default();
+    let or = |asked: Option<String>, default| asked.filter(|text| !text.is_empty()).unwrap_or(default);
+    let TicketLife { ticket, renew } = TicketLife::default();
+    TicketLife { ticket: or(asked.ticket_lifetime, ticket), renew: or(asked.renew_lifetime, renew) }
 }
 
 #[cfg(test)]

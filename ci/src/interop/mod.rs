@@ -12,6 +12,7 @@
 //!   soak/         `cargo ci soak`         faketime.rs      a clock that is wrong
 //!   upgrade/      `cargo ci upgrade`
 //!   java_writer.rs a program that writes  ksck.rs          the real check of a cluster
+//!   kdc.rs        a Kerberos realm         oidc.rs          an issuer of JSON Web Tokens
 //! ```
 //!
 //! With `--server kudu` the same checks run against the real servers: all expectations hold there too. `record` runs
@@ -23,10 +24,12 @@ pub(crate) mod daemon;
 mod faketime;
 mod java;
 mod java_writer;
+mod kdc;
 mod ksck;
 pub(crate) mod mini_cluster;
 mod nemesis;
 mod nyala_up;
+mod oidc;
 pub(crate) mod packages;
 mod proxies;
 mod report;
@@ -47,6 +50,7 @@ use clap::{Parser, ValueEnum};
 
 use crate::command::{cargo, target_dir};
 use crate::steps::Steps;
+use crate::tools;
 use cluster::{Cluster, ClusterPlan};
 use daemon::ServerKind;
 use nyala_up::NyalaUp;
@@ -148,6 +152,7 @@ pub(crate) fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
     }
     if wanted(Part::Security) {
         security::check_all(&context.target, &context.packages, &context.server, steps);
+        security::check_kerberos(&context.target, &context.packages, &context.server, steps);
     }
     if wanted(Part::Nemesis) {
         let Interop { root, target, packages, server } = &context;
@@ -196,7 +201,8 @@ pub(crate) fn nyala(root: &Path, program: Option<&Path>) -> Result<ServerKind> {
     if let Some(program) = program {
         return Ok(ServerKind::Nyala(program.to_path_buf()));
     }
-    cargo(root, &["build", "--quiet", "--release", "--package", "node"])?;
+    let words = ["build", "--quiet", "--release", "--package", "node"];
+    cargo(root, &[&words, tools::kerberos_feature()].concat())?;
     Ok(ServerKind::Nyala(target_dir()?.join("release/nyala")))
 }
 

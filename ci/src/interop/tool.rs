@@ -2,6 +2,7 @@
 //!
 //! The expectations were recorded with the real servers, and `cargo ci interop --server kudu tool` checks them there.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -10,8 +11,8 @@ use super::packages::Packages;
 use crate::steps::Steps;
 
 /// One command of the tool.
-struct Check {
-    name: &'static str,
+pub(super) struct Check {
+    pub(super) name: &'static str,
     /// Arguments, split at spaces but for `{json}`-like ones; `MASTERS` stands for the addresses.
     words: &'static [&'static str],
     /// Texts that stdout and stderr together contain, in this order; runs of white space count as one space.
@@ -220,7 +221,7 @@ const CHECKS: &[Check] = &[
 /// Runs every command as a step.
 pub(super) fn check_all(packages: &Packages, masters: &str, steps: &mut Steps) {
     for check in CHECKS {
-        steps.run(&format!("kudu {}", check.name), || run(packages, masters, check));
+        steps.run(&format!("kudu {}", check.name), || run(packages, masters, check, &[]));
     }
 }
 
@@ -252,14 +253,53 @@ const ENCRYPTED_CHECKS: &[Check] = &[
 /// Checks commands against a cluster that requires encryption.
 pub(super) fn check_encrypted(packages: &Packages, masters: &str, steps: &mut Steps) {
     for check in ENCRYPTED_CHECKS {
-        steps.run(&format!("kudu {}", check.name), || run(packages, masters, check));
+        steps.run(&format!("kudu {}", check.name), || run(packages, masters, check, &[]));
     }
 }
 
-fn run(packages: &Packages, masters: &str, check: &Check) -> Result<()> {
+/// Commands with a ticket against a cluster that requires tickets and encryption.
+pub(super) const KERBEROS_CHECKS: &[Check] = &[
+    Check {
+        ends: Ends::Eventually,
+        ..check(
+            "ksck with a ticket",
+            &["cluster", "ksck", "MASTERS"],
+            &["HEALTHY", "HEALTHY", "HEALTHY", "HEALTHY", "OK"],
+        )
+    },
+    check(
+        "perf loadgen with a ticket, replicated",
+        &[
+            "perf",
+            "loadgen",
+            "MASTERS",
+            "--num_threads=2",
+            "--num_rows_per_thread=10000",
+            "--table_num_replicas=3",
+            "--keep_auto_table",
+            "--run_scan",
+        ],
+        &["rows total: 20000", "actual rows : 20000"],
+    ),
+    check("table list with a ticket", &["table", "list", "MASTERS"], &["default.loadgen_auto_"]),
+    check("tserver list with a ticket", &["tserver", "list", "MASTERS"], &["127."]),
+    check(
+        "get_flags with a ticket",
+        &["master", "get_flags", "MASTERS"],
+        &["rpc_authentication", "required"],
+    ),
+];
+
+/// Runs a command, with variables of the environment.
+pub(super) fn run(
+    packages: &Packages,
+    masters: &str,
+    check: &Check,
+    env: &[(&'static str, PathBuf)],
+) -> Result<()> {
     let start = Instant::now();
     loop {
-        let result = run_once(packages, masters, check);
+        let result = run_once(packages, masters, check, env);
         let again = check.ends == Ends::Eventually && start.elapsed() < EVENTUALLY;
         if result.is_ok() || !again {
             return result;
@@ -268,9 +308,15 @@ fn run(packages: &Packages, masters: &str, check: &Check) -> Result<()> {
     }
 }
 
-fn run_once(packages: &Packages, masters: &str, check: &Check) -> Result<()> {
+fn run_once(
+    packages: &Packages,
+    masters: &str,
+    check: &Check,
+    env: &[(&'static str, PathBuf)],
+) -> Result<()> {
     let words = check.words.iter().map(|word| if *word == "MASTERS" { masters } else { word });
-    let output = packages.kudu_tool().args(words).output()?;
+    let tool = env.iter().fold(packages.kudu_tool(), |tool, (name, value)| tool.env(name, value));
+    let output = tool.args(words).output()?;
     let said = format!("{}\n{}", output.stdout, output.stderr);
     if output.success != (check.ends != Ends::Badly) {
         bail!("it ended {}:\n{said}", if output.success { "well" } else { "badly" });
