@@ -120,6 +120,7 @@ fn master_config(plan: &Plan, host: Host) -> MasterConfig {
     config.tserver_rpc_timeout = plan.cluster.rpc_timeout;
     config.consensus_timeout = plan.cluster.rpc_timeout;
     config.raft = raft(plan);
+    config.history_holds.lease = plan.cluster.heartbeat * 2;
     let cell_bytes_max = config.tablet.cell_bytes_max;
     config.tablet = tablet(plan.cluster.limits, cell_bytes_max).unwrap_or(config.tablet);
     config

@@ -112,6 +112,7 @@ pub mod cluster_admin;
 mod config;
 pub mod definitions;
 pub mod error;
+mod history;
 pub mod location_cache;
 mod master_calls;
 pub mod predicate;

@@ -20,9 +20,10 @@ use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::{
     AlterTableResponsePb, ChangeTServerStateResponsePb, ConnectToMasterRequestPb, ConnectToMasterResponsePb,
     CreateTableResponsePb, DeleteTableResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
-    GetTableStatisticsResponsePb, GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
-    IsCreateTableDoneResponsePb, ListMastersResponsePb, ListTablesResponsePb, ListTabletServersResponsePb,
-    MasterErrorPb, NyalaRaiseLevelResponsePb, RecallDeletedTableResponsePb, RemoveMasterResponsePb,
+    GetTableStatisticsResponsePb, GetTabletLocationsResponsePb, HoldHistoryResponsePb,
+    IsAlterTableDoneResponsePb, IsCreateTableDoneResponsePb, ListMastersResponsePb, ListTablesResponsePb,
+    ListTabletServersResponsePb, MasterErrorPb, NyalaRaiseLevelResponsePb, RecallDeletedTableResponsePb,
+    RemoveMasterResponsePb,
 };
 
 pub(super) const MASTER_SERVICE: &str = "kudu.master.MasterService";
@@ -55,6 +56,7 @@ replies!(
     GetTableSchemaResponsePb,
     GetTableStatisticsResponsePb,
     GetTabletLocationsResponsePb,
+    HoldHistoryResponsePb,
     IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb,
     ListMastersResponsePb,

@@ -43,7 +43,7 @@ pub(super) fn subject(method: &str, body: &Bytes) -> Option<String> {
             Some(format!("{} {}", change.uuid(), change.change().as_str_name()))
         }
         "UnregisterTServer" => decode::<UnregisterTServerRequestPb>(body)?.uuid,
-        "DeleteTable" | "GetTableLocations" | "GetTableSchema" | "GetTableStatistics"
+        "DeleteTable" | "GetTableLocations" | "GetTableSchema" | "GetTableStatistics" | "HoldHistory"
         | "IsAlterTableDone" | "IsCreateTableDone" => table(decode::<TableRequest>(body)?.table.as_ref()?),
         _ => None,
     }

@@ -10,6 +10,7 @@ use engine::raft::RaftOptions;
 
 use super::authz::AuthzConfig;
 use crate::dirs::DirectoryPaths;
+use super::history_holds::HoldLimits;
 use crate::scrub::ScrubConfig;
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
@@ -80,6 +81,8 @@ pub struct MasterConfig {
     pub rpc: RpcConfig,
     /// Certificates, tokens and access lists; `None`: every user may call every method, in plain text.
     pub security: Option<SecuritySettings>,
+    /// Limits of holds on history.
+    pub history_holds: HoldLimits,
     /// Rights on tables, and tokens that state them.
     pub authz: AuthzConfig,
     /// Verification of stored files in the background (`scrub_interval_sec`, `scrub_bytes_per_second`).
@@ -132,6 +135,7 @@ impl MasterConfig {
             page_cache_bytes: 64 << 20,
             rpc: RpcConfig { queue_length: 100, concurrency: 10, ..RpcConfig::default() },
             security: None,
+            history_holds: HoldLimits::default(),
             authz: AuthzConfig::default(),
             scrub: ScrubConfig::OFF,
             flags: Arc::new(Flags::new()),

@@ -182,6 +182,9 @@ impl MasterService {
             }
         };
         response.nyala_wall_micros = Some(received);
+        if response.leader_master() && response.error.is_none() {
+            response.nyala_history = self.held_history();
+        }
         if self.admission.set_refused(server, response.error.is_some())
             && let Some(refused) = &response.error
         {

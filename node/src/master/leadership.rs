@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 
 use super::catalog_loop::{self, CatalogGauges, CatalogHandle};
 use super::config::MasterConfig;
+use super::history_holds::HistoryHolds;
 use super::known_tservers::KnownTservers;
 use super::secrets::MasterSecrets;
 use super::system_tablet::{self, SystemTablet};
@@ -134,6 +135,7 @@ pub(super) struct LeadershipTask {
     pub(super) known_tservers: Arc<KnownTservers>,
     pub(super) counts: Arc<CatalogGauges>,
     pub(super) secrets: Arc<MasterSecrets>,
+    pub(super) history_holds: Arc<HistoryHolds>,
     /// Name and credentials of calls to tablet servers.
     pub(super) caller: RpcCaller,
 }
@@ -198,6 +200,7 @@ impl LeadershipTask {
         match self.while_leading(term, self.secrets.refresh(&handle)).await {
             Some(Ok(())) => {
                 tracing::info!(?term, "this master leads");
+                self.history_holds.begin_leadership(self.env.now().mono);
                 self.leadership.set(MasterRole::Leading(handle.clone()));
                 self.while_leading(term, self.lead(&handle)).await;
                 tracing::info!(?term, "this master leads no longer");
@@ -209,6 +212,7 @@ impl LeadershipTask {
             None => {}
         }
         self.secrets.end_leadership();
+        self.history_holds.end_leadership();
         handle.end_leadership();
     }
 

@@ -22,6 +22,8 @@ pub mod config;
 mod consensus_host;
 mod ddl_calls;
 mod format_level;
+mod history_calls;
+mod history_holds;
 mod join;
 pub mod known_tservers;
 mod leadership;
@@ -60,6 +62,8 @@ use self::catalog_loop::{CatalogGauges, CatalogHandle};
 use self::cluster_init::InitialConfig;
 pub use self::config::MasterConfig;
 use self::consensus_host::MasterConsensusHost;
+use self::history_holds::HistoryHolds;
+pub use self::history_holds::HoldLimits;
 use self::join::JoinState;
 use self::known_tservers::KnownTservers;
 use self::leadership::{LeadershipHandle, LeadershipTask};
@@ -161,6 +165,7 @@ pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster
         opened: Arc::default(),
         joining: Arc::default(),
         secrets: MasterSecrets::new(&env, identity.clone()),
+        history_holds: Arc::new(HistoryHolds::new(config.history_holds)),
         caller: identity.caller(MASTER_USER),
         identity,
         tasks: Arc::default(),
@@ -224,6 +229,7 @@ struct SystemTabletStartup {
     joining: Arc<JoinState>,
     identity: Arc<ServerIdentity>,
     secrets: Arc<MasterSecrets>,
+    history_holds: Arc<HistoryHolds>,
     /// Name and credentials of calls to other servers.
     caller: RpcCaller,
     tasks: Arc<Mutex<Vec<Box<dyn TaskHandle>>>>,
@@ -259,6 +265,7 @@ impl SystemTabletStartup {
             locator,
             identity: self.identity.clone(),
             secrets: self.secrets.clone(),
+            history_holds: self.history_holds.clone(),
             authorizer: Arc::new(Authorizer::new(self.config.authz.clone())),
             caller: self.caller.clone(),
             config: service_config(&self.config),
@@ -411,6 +418,7 @@ impl SystemTabletStartup {
             known_tservers: self.known_tservers.clone(),
             counts,
             secrets: self.secrets.clone(),
+            history_holds: self.history_holds.clone(),
             caller: self.caller.clone(),
         };
         let (dirs, status) = (self.dirs.clone(), self.common.status.clone());

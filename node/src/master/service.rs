@@ -13,6 +13,7 @@ use super::admission::TserverAdmission;
 use super::audit_subject;
 use super::authz::{Authorizer, TableQuestion};
 use super::catalog_loop::CatalogHandle;
+use super::history_holds::HistoryHolds;
 use super::known_tservers::KnownTservers;
 use super::leadership::{CatalogUnavailable, LeadershipHandle, absent};
 use super::location_resolver::LocationResolver;
@@ -57,6 +58,7 @@ pub(super) struct MasterService {
     pub(super) locator: LocationResolver,
     pub(super) identity: Arc<ServerIdentity>,
     pub(super) secrets: Arc<MasterSecrets>,
+    pub(super) history_holds: Arc<HistoryHolds>,
     pub(super) authorizer: Arc<Authorizer>,
     /// Name and credentials of calls to other servers.
     pub(super) caller: RpcCaller,
@@ -89,7 +91,7 @@ responses! {
     AddMasterResponsePb, AlterTableResponsePb, ChangeTServerStateResponsePb, ConnectToMasterResponsePb,
     CreateTableResponsePb, DeleteTableResponsePb, GetMasterRegistrationResponsePb,
     GetTableLocationsResponsePb, GetTableSchemaResponsePb, GetTableStatisticsResponsePb,
-    GetTabletLocationsResponsePb, IsAlterTableDoneResponsePb,
+    GetTabletLocationsResponsePb, HoldHistoryResponsePb, IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb, ListInFlightTablesResponsePb, ListMastersResponsePb, ListTablesResponsePb,
     ListTabletServersResponsePb, NyalaRaiseLevelResponsePb, RecallDeletedTableResponsePb,
     RefreshAuthzCacheResponsePb, RemoveMasterResponsePb, ReplaceTabletResponsePb, TsHeartbeatResponsePb,
@@ -134,6 +136,8 @@ service_methods! {
         reply(service.get_table_statistics(&call, call.decode()?).await),
     "GetTabletLocations" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         reply(service.get_tablet_locations(&call, call.decode()?).await),
+    "HoldHistory" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1, 2, 3] } =>
+        reply(service.hold_history(&call, call.decode()?).await),
     "IsAlterTableDone" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
         reply(service.is_alter_table_done(&call, call.decode()?).await),
     "IsCreateTableDone" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>

@@ -220,6 +220,14 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::number("tablet_history_max_age_sec", Effective, "604800", "age above which snapshots are rejected")
         .of(TabletServer)
         .tagged(EVOLVING),
+    F::number("history_hold_lease_ms", Effective, "60000", "time after which a hold on a table's history ends, \
+        unless its holder asks again")
+        .of(Master)
+        .within(1, 1 << 32)
+        .tagged(EVOLVING),
+    F::number("history_hold_max_sec", Effective, "1209600", "age of the oldest snapshot whose history can be held")
+        .of(Master)
+        .tagged(EVOLVING),
     // Scans.
     F::number("scanner_ttl_ms", Effective, "60000",
         "idle time after which a scanner expires").of(TabletServer).runtime(),

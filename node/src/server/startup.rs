@@ -20,7 +20,7 @@ use crate::config::{self, ServerAddresses};
 use crate::dirs::ServerKind;
 use crate::hosting::copy::CopyConfig;
 use crate::hosting::space::{SpaceReserve, SpaceReserves};
-use crate::master::{self, AuthzConfig, MasterConfig, PolicyFile, RunningMaster};
+use crate::master::{self, AuthzConfig, HoldLimits, MasterConfig, PolicyFile, RunningMaster};
 use crate::scrub::ScrubConfig;
 use crate::tserver::{self, RunningTserver, TserverConfig};
 use nyala_common::env::Env;
@@ -294,6 +294,10 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
         tablet: TabletConfig { cell_bytes_max: config.tablet.cell_bytes_max, ..tablet(flags, config.tablet) },
         rpc: config::rpc(flags)?,
         security: Some(security::settings(env, flags)?),
+        history_holds: HoldLimits {
+            lease: millis(flags, "history_hold_lease_ms"),
+            max_age: Duration::from_secs(flags.number("history_hold_max_sec")),
+        },
         authz: authz(env, flags)?,
         scrub: ScrubConfig::of(flags),
         flags: flags.clone(),

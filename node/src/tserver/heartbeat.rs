@@ -154,6 +154,7 @@ impl Heartbeater {
             return Err(Error::not_ready(format!("the master rejected the heartbeat: {message}")));
         }
         self.take_credentials(&reply)?;
+        server.held_history.take(&reply, server.clock.reading().wall.micros)?;
         if !std::mem::replace(&mut self.healthy, true) || registering {
             tracing::info!(master = %self.master.target(), "heartbeats to a master succeed");
         }

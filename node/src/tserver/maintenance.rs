@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use engine::ids::TabletId;
 use engine::replica::{JobKind, maintenance_policy};
-use engine::time::Timestamp;
 
+use super::history;
 use super::server::TabletServer;
 use crate::hosting::maintenance::UnflushedSince;
 use crate::hosting::replica::ReplicaHandle;
@@ -82,7 +82,7 @@ impl FlushAges {
             let EntryState::Running(replica) = entry.state() else { continue };
             let since = self.tablets.entry(entry.id).or_default();
             if replica.failure().is_none() && since.may_run(now) {
-                replica.tablet().raise_history_mark(history_mark(server, &entry));
+                replica.tablet().raise_history_mark(history::ancient_mark(server, &entry));
                 views.push(since.view(&replica, now).await);
                 open.push((entry, replica));
             }
@@ -97,13 +97,6 @@ impl FlushAges {
         let (entry, replica) = open.swap_remove(i);
         Some((entry, replica, kind))
     }
-}
-
-/// Returns the ancient history mark: no snapshot before it is served (see the check in `scan.rs`).
-fn history_mark(server: &TabletServer, entry: &TabletEntry) -> Timestamp {
-    let age_s = entry.history_max_age_s().unwrap_or(server.config.history_max_age_s);
-    let now = server.clock.reading().wall.micros;
-    Timestamp::from_micros(now.saturating_sub(age_s.saturating_mul(1_000_000)))
 }
 
 /// Runs [`UnflushedSince::run`] for one of the server's tablets, and marks the tablet for the next report.

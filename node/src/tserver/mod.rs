@@ -19,6 +19,7 @@ mod copy_manager;
 mod copy_retries;
 pub mod health;
 mod heartbeat;
+mod history;
 pub mod maintenance;
 mod maintenance_log;
 mod master_contacts;

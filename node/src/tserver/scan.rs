@@ -21,6 +21,7 @@ use engine::tablet::scan::{Scan, SnapshotChoice};
 use engine::time::{Instant, Timestamp};
 
 use super::checksum;
+use super::history;
 use super::open_scanner::OpenScanner;
 use super::scan_log::ScanState;
 use super::scan_spec::{self, ParsedScan, SnapshotMode};
@@ -314,9 +315,9 @@ async fn choose_snapshot(
         SnapshotMode::Snapshot(None) => server.clock.now(),
         SnapshotMode::Snapshot(Some(at)) => {
             if let Some(from) = parsed.spec.diff_from {
-                check_history(server, entry, "start", from).map_err(bad)?;
+                history::check(server, entry, "start", from).map_err(bad)?;
             }
-            check_history(server, entry, "end", at).map_err(bad)?;
+            history::check(server, entry, "end", at).map_err(bad)?;
             at
         }
         SnapshotMode::YourWrites { seen } => {
@@ -338,26 +339,6 @@ fn snapshot_deadline(server: &TabletServer, call: &Call) -> Instant {
     let longest = server.env.now().mono.after(server.runtime_flags.scanner_max_wait());
     let margin = Duration::from_millis(10).as_nanos() as u64;
     call.deadline.map_or(longest, |deadline| longest.min(Instant(deadline.0.saturating_sub(margin))))
-}
-
-/// Returns `Invalid` for a timestamp before the ancient history mark; `which` is the start or the end of a scan.
-fn check_history(
-    server: &TabletServer,
-    entry: &TabletEntry,
-    which: &str,
-    at: Timestamp,
-) -> Result<(), Error> {
-    let age_s = entry.history_max_age_s().unwrap_or(server.config.history_max_age_s);
-    let oldest = server.clock.reading().wall.micros.saturating_sub(age_s.saturating_mul(1_000_000));
-    if at.micros() >= oldest {
-        return Ok(());
-    }
-    let mark = Timestamp::from_micros(oldest);
-    Err(Error::invalid(format!(
-        "snapshot scan {which} timestamp is earlier than the ancient history mark. Consider increasing the value of \
-         the configuration parameter --tablet_history_max_age_sec. Snapshot timestamp: {at} Ancient History Mark: \
-         {mark} ({age_s} s of history are kept)"
-    )))
 }
 
 /// Fails the replica after a read error, unless the request caused it or the replica was deleted meanwhile.

@@ -12,6 +12,7 @@ use engine::time::Timestamp;
 
 use super::config::TserverConfig;
 use super::copy_manager::CopyManager;
+use super::history::HeldHistory;
 use super::maintenance_log::MaintenanceLog;
 use super::master_contacts::MasterContacts;
 use super::metrics::TserverMetrics;
@@ -56,6 +57,8 @@ pub struct TabletServer {
     pub copies: CopyManager,
     /// Last replies of the masters.
     pub master_contacts: MasterContacts,
+    /// Holds on history, as the leading master listed them.
+    pub held_history: HeldHistory,
     copy_service: OnceLock<Weak<CopyService>>,
     scanners: Mutex<ScannerTable<OpenScanner>>,
     quiescing: AtomicBool,
@@ -88,6 +91,7 @@ impl TabletServer {
             scrubber,
             copies: CopyManager::default(),
             master_contacts: MasterContacts::default(),
+            held_history: HeldHistory::default(),
             copy_service: OnceLock::new(),
             scanners,
             quiescing: AtomicBool::new(false),

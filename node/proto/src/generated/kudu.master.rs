@@ -316,6 +316,23 @@ pub struct NyalaServerStatePb {
     #[prost(uint64, optional, tag = "5")]
     pub offset_error_micros: ::core::option::Option<u64>,
 }
+/// nyala's own: the oldest snapshot of a table that a reader holds.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NyalaHistoryHoldPb {
+    /// 32 hex chars
+    #[prost(bytes = "bytes", required, tag = "1")]
+    pub table_id: ::prost::bytes::Bytes,
+    #[prost(fixed64, required, tag = "2")]
+    pub timestamp: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NyalaHistoryHoldsPb {
+    /// absent while a new leader may not know all holds
+    #[prost(fixed64, optional, tag = "1")]
+    pub as_of_micros: ::core::option::Option<u64>,
+    #[prost(message, repeated, tag = "2")]
+    pub holds: ::prost::alloc::vec::Vec<NyalaHistoryHoldPb>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TsHeartbeatRequestPb {
     #[prost(message, required, tag = "1")]
@@ -371,6 +388,9 @@ pub struct TsHeartbeatResponsePb {
     /// of the cluster, from the leader
     #[prost(uint32, optional, tag = "1002")]
     pub nyala_format_level: ::core::option::Option<u32>,
+    /// from the leader
+    #[prost(message, optional, tag = "1003")]
+    pub nyala_history: ::core::option::Option<NyalaHistoryHoldsPb>,
 }
 /// nyala's own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1068,6 +1088,27 @@ pub struct RefreshAuthzCacheRequestPb {}
 pub struct RefreshAuthzCacheResponsePb {
     #[prost(message, optional, tag = "1")]
     pub error: ::core::option::Option<MasterErrorPb>,
+}
+/// nyala's own: holds the history of a table from a snapshot on, for a time.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HoldHistoryRequestPb {
+    #[prost(message, required, tag = "1")]
+    pub table: TableIdentifierPb,
+    /// a second request replaces the first one
+    #[prost(string, required, tag = "2")]
+    pub holder: ::prost::alloc::string::String,
+    #[prost(fixed64, required, tag = "3")]
+    pub timestamp: u64,
+    #[prost(bool, optional, tag = "4", default = "false")]
+    pub release: ::core::option::Option<bool>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HoldHistoryResponsePb {
+    #[prost(message, optional, tag = "1")]
+    pub error: ::core::option::Option<MasterErrorPb>,
+    /// after which the hold ends, unless it is requested again
+    #[prost(uint32, optional, tag = "2")]
+    pub lease_ms: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnregisterTServerRequestPb {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use engine::catalog::Catalog;
 use engine::time::ClockReading;
 
+use super::history_calls;
 use super::leadership::CatalogUnavailable;
 use super::service::MasterService;
 use crate::server::ServerContext;
@@ -33,11 +34,12 @@ type PageFn = fn(Arc<MasterService>, PageOptions) -> BoxFuture<'static, PageResu
 
 /// Registers the pages of a master.
 pub(super) fn register(common: &ServerContext, service: &Arc<MasterService>) {
-    let pages: [(&'static str, Option<&'static str>, PageFn); 13] = [
+    let pages: [(&'static str, Option<&'static str>, PageFn); 14] = [
         ("/check", Some("Check"), |service, _| Box::pin(check(service))),
         ("/tables", Some("Tables"), |service, _| Box::pin(all_tables(service))),
         ("/tablet-servers", Some("Tablet servers"), |service, _| Box::pin(tablet_servers(service))),
         ("/masters", Some("Masters"), |service, _| Box::pin(masters(service))),
+        ("/history-holds", Some("History holds"), |service, _| Box::pin(history_holds(service))),
         ("/table", None, |service, options| Box::pin(one_table(service, options))),
         ("/dump-entities", None, |service, _| Box::pin(dump_entities(service))),
         ("/api/v1/tables", None, |service, _| Box::pin(rest_tables(service))),
@@ -136,6 +138,14 @@ async fn one_table(service: Arc<MasterService>, options: PageOptions) -> PageRes
 async fn tablet_servers(service: Arc<MasterService>) -> PageResult {
     with_catalog(service, "Tablet servers", "/tablet-servers", |catalog, now| {
         Ok(servers::tablet_servers(catalog, now).into())
+    })
+    .await
+}
+
+async fn history_holds(service: Arc<MasterService>) -> PageResult {
+    let holds = service.history_holds.clone();
+    with_catalog(service, "History holds", "/history-holds", move |catalog, now| {
+        Ok(history_calls::page(catalog, now, &holds.all(now.mono), holds.limits()).into())
     })
     .await
 }

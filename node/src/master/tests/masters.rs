@@ -92,7 +92,7 @@ impl Masters {
         listed.tables.into_iter().map(|table| table.name).collect()
     }
 
-    async fn heartbeat(&self, at: usize) {
+    async fn heartbeat(&self, at: usize) -> TsHeartbeatResponsePb {
         let registration = ServerRegistrationPb {
             rpc_addresses: vec![HostPortPb { host: "127.0.0.1".to_string(), port: 1 }],
             ..Default::default()
@@ -106,6 +106,30 @@ impl Masters {
         };
         let heartbeat: TsHeartbeatResponsePb = self.call(at, "TSHeartbeat", &request).await;
         assert_eq!(shown(&heartbeat.error), "ok");
+        heartbeat
+    }
+
+    /// Holds the history of a table from [`Masters::held_from`] on.
+    async fn hold(&self, at: usize, table: &str) {
+        let request = HoldHistoryRequestPb {
+            table: TableIdentifierPb { table_name: Some(table.to_string()), ..Default::default() },
+            holder: "a backup".to_string(),
+            timestamp: self.held_from(),
+            release: None,
+        };
+        let held: HoldHistoryResponsePb = self.call(at, "HoldHistory", &request).await;
+        assert_eq!((shown(&held.error), held.lease_ms), ("ok".to_string(), Some(60_000)));
+    }
+
+    /// Returns the timestamp of the hold: the start of the hosts' clocks.
+    fn held_from(&self) -> u64 {
+        engine::time::Timestamp::from_micros(1_700_000_000_000_000).0
+    }
+
+    /// Returns true if a master's list of holds is complete, and the timestamps in it.
+    async fn holds(&self, at: usize) -> (bool, Vec<u64>) {
+        let list = self.heartbeat(at).await.nyala_history.expect("it leads");
+        (list.as_of_micros.is_some(), list.holds.iter().map(|hold| hold.timestamp).collect())
     }
 
     /// Returns true if the first segments of a master's log have been deleted.
@@ -130,6 +154,34 @@ async fn a_new_master_auto_joins() {
     masters.until("another leads", |masters| masters.masters[1..].iter().any(|m| m.catalog().is_ok())).await;
     let leader = (1..3).find(|at| masters.masters[*at].catalog().is_ok()).expect("one leads");
     assert_eq!(masters.names(leader).await, ["after", "before"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_lists_no_holds_as_complete_until_all_holders_have_asked_again() {
+    let mut masters = Masters::with(3, true).await;
+    for number in 1..3 {
+        masters.run().await;
+        masters.promoted(0, number).await;
+    }
+    masters.heartbeat(0).await;
+    masters.create(0, "t").await;
+    let lease = Duration::from_secs(60);
+    masters.envs[0].sleep(lease).await;
+    assert_eq!(masters.holds(0).await, (true, vec![]));
+    masters.hold(0, "t").await;
+    assert_eq!(masters.holds(0).await, (true, vec![masters.held_from()]));
+    masters.masters[0].shutdown().await;
+    let leads = |masters: &Masters| masters.masters[1..].iter().position(|master| master.leads());
+    masters.until("another leader", |masters| leads(masters).is_some()).await;
+    let next = 1 + leads(&masters).expect("it was just so");
+    assert_eq!(masters.holds(next).await, (false, vec![]));
+    masters.envs[0].sleep(lease / 2).await;
+    masters.hold(next, "t").await;
+    assert_eq!(masters.holds(next).await, (false, vec![masters.held_from()]));
+    masters.envs[0].sleep(lease / 2).await;
+    assert_eq!(masters.holds(next).await, (true, vec![masters.held_from()]));
+    masters.envs[0].sleep(lease / 2).await;
+    assert_eq!(masters.holds(next).await, (true, vec![]), "it was not asked for again");
 }
 
 #[tokio::test(start_paused = true)]

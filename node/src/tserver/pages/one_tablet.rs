@@ -44,7 +44,7 @@ pub(super) async fn page(server: &TabletServer, entry: &TabletEntry) -> WebPage 
     let tablet = replica.tablet();
     page.blocks.push(sizes(&replica));
     page.blocks.extend(raft(server, &replica).await);
-    page.blocks.push(time(server, tablet));
+    page.blocks.push(time(server, entry, tablet));
     page.blocks.push(anchor_block(tablet));
     page.blocks.extend(rowsets(tablet));
     page.blocks.push(schema(tablet));
@@ -124,8 +124,9 @@ fn raft_blocks(server: &TabletServer, status: &RaftStatus) -> Vec<PageBlock> {
     vec![facts, PageBlock::table("members", "Members", members)]
 }
 
-fn time(server: &TabletServer, tablet: &Tablet) -> PageBlock {
+fn time(server: &TabletServer, entry: &TabletEntry, tablet: &Tablet) -> PageBlock {
     let now = server.clock.peek();
+    let held = server.held_history.oldest(entry.meta.table).map(|at| PageCell::WallTime(at.micros()));
     let safe = tablet.mvcc().safe_time(now);
     let behind = std::time::Duration::from_micros(now.micros().saturating_sub(safe.micros()));
     PageBlock::facts(
@@ -135,6 +136,7 @@ fn time(server: &TabletServer, tablet: &Tablet) -> PageBlock {
             fact("safe_time", "safe time", PageCell::WallTime(safe.micros())),
             fact("safe_time_lag", "safe time behind the clock", behind),
             fact("history", "oldest snapshot", PageCell::WallTime(tablet.history_mark().micros())),
+            fact("held", "oldest snapshot that a reader holds", held),
         ],
     )
 }
