@@ -5,117 +5,37 @@
     reason = "the test observes the program from outside"
 )]
 
-use std::ffi::OsString;
+#[path = "common/backup_world.rs"]
+mod backup_world;
+#[path = "common/embedded.rs"]
+mod embedded;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use backup_world::World;
 use engine::schema::partition_range::PartitionRange;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::cli::{self, ExitError};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
-use node::server::flags::Flags;
-use nyala_client::{Client, ClientConfig, CreateTable, Table};
-use nyala_common::env::Env;
-use nyala_common::env::os::{ClockError, OsEnv, OsOptions};
+use nyala_client::{CreateTable, Table};
 
-/// Error of the clock that all servers read. The kernel's own bound depends on the machine and its hour.
-const CLOCK_ERROR: Duration = Duration::from_millis(10);
-
-struct World {
-    env: Env,
-    cluster: Cluster,
-    client: Client,
-    dir: tempfile::TempDir,
-    files: std::cell::Cell<u32>,
-}
-
-impl World {
-    async fn new() -> World {
-        let options = OsOptions { clock_error: ClockError::Fixed(CLOCK_ERROR), ..OsOptions::default() };
-        let env: Env = OsEnv::new(&options).expect("this machine");
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let flags = Flags::new();
-        flags.set("log_sync", "false").expect("a flag");
-        let config = ClusterConfig {
-            dir: dir.path().join("data").to_str().expect("UTF-8").to_string(),
-            masters: 1,
-            tablet_servers: 1,
-            ip: [127, 0, 0, 1].into(),
-            ports: PortAssignment::Free,
-            flags,
-        };
-        let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
-        let user = env.disks.process_user().expect("a user");
-        let config = ClientConfig { user, ..ClientConfig::new(cluster.master_addresses().to_vec()) };
-        let client = Client::connect(env.clone(), config).await.expect("a running cluster");
-        World { env, cluster, client, dir, files: 0.into() }
+/// Returns all of a table that a restore keeps, but its rows.
+async fn definition(world: &World, name: &str) -> String {
+    let table = world.client.open_table(name).await.expect("a table");
+    let mut text = String::new();
+    for column in table.schema().columns() {
+        let (read, write) = (&column.read_default, &column.write_default);
+        let (encoding, compression) = (column.encoding, column.compression);
+        text += &format!("{column} {read:?} {write:?} {encoding:?} {compression:?} {}", column.comment);
+        text += &format!(" {}\n", column.block_bytes);
     }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().expect("UTF-8").to_string()
+    text += &format!("{:?}\n", table.partition_schema().show(table.schema()));
+    for token in table.scan_tokens(&Default::default()).await.expect("tablets") {
+        let range = token.tablet().partition.range();
+        text += &format!("{}\n", table.partition_schema().show_range(table.schema(), &range));
     }
-
-    async fn try_run(&self, line: &[&str]) -> Result<(), ExitError> {
-        let masters = self.cluster.master_addresses().join(",");
-        let online = line[0] != "backup" || line[1] == "create";
-        let masters = if online { vec!["--masters", &masters] } else { Vec::new() };
-        let all = ["nyala"].into_iter().chain(line.iter().copied()).chain(masters);
-        let matches = cli::command().try_get_matches_from(all.map(OsString::from)).expect("legal arguments");
-        let read_file = |path: &str| fs::read(Path::new(path));
-        let invocation = cli::parse(&matches, &read_file)?;
-        invocation.run(self.env.clone(), Box::pin(std::future::pending()), &|_| {}).await
-    }
-
-    async fn run(&self, line: &[&str]) {
-        self.try_run(line).await.unwrap_or_else(|error| panic!("{line:?}: {error}"));
-    }
-
-    /// Returns the message of a command that fails.
-    async fn refused(&self, line: &[&str]) -> String {
-        self.try_run(line).await.expect_err(&line.join(" ")).message
-    }
-
-    /// Returns a table's rows in the order of its tablets and keys.
-    async fn rows(&self, table: &str) -> String {
-        self.files.set(self.files.get() + 1);
-        let file = self.path(&format!("rows-{}.csv", self.files.get()));
-        self.run(&["table", "export", table, &file, "--parallel", "1"]).await;
-        fs::read_to_string(&file).expect("just written")
-    }
-
-    /// Returns all of a table that a restore keeps, but its rows.
-    async fn definition(&self, name: &str) -> String {
-        let table = self.client.open_table(name).await.expect("a table");
-        let mut text = String::new();
-        for column in table.schema().columns() {
-            let (read, write) = (&column.read_default, &column.write_default);
-            let (encoding, compression) = (column.encoding, column.compression);
-            text += &format!("{column} {read:?} {write:?} {encoding:?} {compression:?} {}", column.comment);
-            text += &format!(" {}\n", column.block_bytes);
-        }
-        text += &format!("{:?}\n", table.partition_schema().show(table.schema()));
-        for token in table.scan_tokens(&Default::default()).await.expect("tablets") {
-            let range = token.tablet().partition.range();
-            text += &format!("{}\n", table.partition_schema().show_range(table.schema(), &range));
-        }
-        let settings = (table.owner(), table.comment(), table.num_replicas(), table.extra_config());
-        text + &format!("{settings:?}\n")
-    }
-
-    /// Returns the files below the backups whose names end so, oldest backup first.
-    fn files(&self, backups: &str, ending: &str) -> Vec<PathBuf> {
-        let list =
-            |dir: &Path| fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("a name").path());
-        let runs = list(Path::new(backups)).flat_map(|table| list(&table).collect::<Vec<_>>());
-        let files = runs.flat_map(|run| list(&run).collect::<Vec<_>>());
-        let mut files: Vec<PathBuf> = files.filter(|file| file.to_string_lossy().ends_with(ending)).collect();
-        files.sort_by_key(|file| {
-            (file.parent().and_then(Path::file_name).map(|run| run.to_owned()), file.clone())
-        });
-        files
-    }
+    let settings = (table.owner(), table.comment(), table.num_replicas(), table.extra_config());
+    text + &format!("{settings:?}\n")
 }
 
 /// Types that a column can have.
@@ -257,10 +177,10 @@ async fn a_table_is_restored_from_full_and_incremental_backups() {
     // A missing table does not stop the others.
     let message = world.refused(&["backup", "create", &backups, "missing", TABLE]).await;
     assert!(message.contains("missing") && !message.contains(TABLE), "{message}");
-    let first = (world.rows(TABLE).await, world.definition(TABLE).await);
+    let first = (world.rows(TABLE).await, definition(&world, TABLE).await);
     change(&world, &table).await;
     world.run(&["backup", "create", &backups, TABLE, "--incremental"]).await;
-    let second = (world.rows(TABLE).await, world.definition(TABLE).await);
+    let second = (world.rows(TABLE).await, definition(&world, TABLE).await);
     assert!(first.0 != second.0 && first.1 != second.1);
     check_kudu_metadata(&fs::read(&world.files(&backups, ".kudu-metadata.json")[1]).expect("metadata"));
 
@@ -269,16 +189,16 @@ async fn a_table_is_restored_from_full_and_incremental_backups() {
     world.run(&["table", "drop", TABLE, "--yes", "--now"]).await;
     world.run(&["restore", &backups, TABLE]).await;
     assert_eq!(world.rows(TABLE).await, second.0);
-    assert_eq!(world.definition(TABLE).await, second.1);
+    assert_eq!(definition(&world, TABLE).await, second.1);
     let until = until_first(&world, &backups);
     world.run(&["restore", &backups, TABLE, "--as", "old", "--until", &until]).await;
     assert_eq!(world.rows("old").await, first.0);
-    assert_eq!(world.definition("old").await, first.1);
+    assert_eq!(definition(&world, "old").await, first.1);
 
     check_damage(&world, &backups, &until).await;
     check_same_name(&world, &backups).await;
     check_other_directories(&world, &backups).await;
-    world.cluster.shutdown().await;
+    world.embedded.shutdown().await;
 }
 
 /// Returns the time of the first backup, for `--until`.
@@ -319,7 +239,7 @@ fn check_kudu_metadata(bytes: &[u8]) {
 
 /// Damage is found and named, creates no table, and does not stop the restore of an earlier state.
 async fn check_damage(world: &World, backups: &str, until: &str) {
-    world.run(&["backup", "verify", backups]).await;
+    world.run(&["backup", "verify", backups, "--deep"]).await;
     world.run(&["backup", "list", backups]).await;
     world.run(&["backup", "show", backups, TABLE]).await;
     world.run(&["backup", "prune", backups, "--keep", "0d"]).await;

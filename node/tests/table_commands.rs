@@ -5,48 +5,25 @@
     reason = "the test observes the program from outside"
 )]
 
-use std::ffi::OsString;
+#[path = "common/embedded.rs"]
+mod embedded;
+
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
-use node::cli::{self, ExitError};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
-use node::server::flags::Flags;
-use node::server::startup::RunningServer;
-use nyala_common::env::os::{ClockError, OsEnv, OsOptions};
-use nyala_common::env::{BoxFuture, Env};
+use embedded::{EmbeddedCluster, run_until};
+use node::cli::ExitError;
+use nyala_common::env::BoxFuture;
 
-/// Error of the clock that all servers of a test read. The kernel's own bound depends on the machine and its hour.
-const CLOCK_ERROR: Duration = Duration::from_millis(10);
-
-struct World {
-    env: Env,
-    cluster: Cluster,
-    dir: tempfile::TempDir,
-}
+struct World(EmbeddedCluster);
 
 impl World {
     async fn new() -> World {
-        let options = OsOptions { clock_error: ClockError::Fixed(CLOCK_ERROR), ..OsOptions::default() };
-        let env: Env = OsEnv::new(&options).expect("this machine");
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let flags = Flags::new();
-        flags.set("log_sync", "false").expect("a flag");
-        let config = ClusterConfig {
-            dir: dir.path().join("data").to_str().expect("UTF-8").to_string(),
-            masters: 1,
-            tablet_servers: 1,
-            ip: [127, 0, 0, 1].into(),
-            ports: PortAssignment::Free,
-            flags,
-        };
-        let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
-        World { env, cluster, dir }
+        World(EmbeddedCluster::start().await)
     }
 
     fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().expect("UTF-8").to_string()
+        self.0.path(name)
     }
 
     async fn run(&self, args: &[&str]) -> Result<(), ExitError> {
@@ -55,12 +32,9 @@ impl World {
 
     /// Runs a command that is interrupted once `stop` is ready.
     async fn run_until(&self, args: &[&str], stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
-        let masters = self.cluster.master_addresses().join(",");
-        let all = ["nyala", "table"].into_iter().chain(args.iter().copied()).chain(["--masters", &masters]);
-        let matches = cli::command().try_get_matches_from(all.map(OsString::from)).expect("legal arguments");
-        let read_file = |path: &str| fs::read(Path::new(path));
-        let invocation = cli::parse(&matches, &read_file)?;
-        invocation.run(self.env.clone(), stop, &|_| {}).await
+        let masters = self.0.masters();
+        let args = [&["table"], args, &["--masters", &masters]].concat();
+        run_until(&self.0.env, &args, stop).await
     }
 }
 
@@ -121,7 +95,7 @@ async fn exported_rows_equal_imported_rows() {
         .run(&["import", "two", &input, "--mode", "insert-ignore"])
         .await
         .expect("duplicate keys are skipped");
-    world.cluster.shutdown().await;
+    world.0.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -163,7 +137,7 @@ async fn bad_rows_are_reported() {
     world.run(&["import", "t", &rejects, "--skip", "line,error"]).await.expect("corrected rows");
     world.run(&["drop", "t", "--yes", "--now"]).await.expect("it exists");
     assert_eq!(world.run(&["describe", "t"]).await.expect_err("it is gone").code, 1);
-    world.cluster.shutdown().await;
+    world.0.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -211,7 +185,7 @@ async fn an_import_says_what_it_did() {
     let mut lines: Vec<&str> = text.lines().skip(1).collect();
     lines.sort_unstable();
     assert_eq!(lines, ["1,abc", "10,\"\"", "11,\"\"", "12,\"\"", "2,abc", "7,"]);
-    world.cluster.shutdown().await;
+    world.0.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,10 +198,10 @@ async fn an_export_reads_one_snapshot() {
     fs::write(&second, "k\n3\n").expect("the test owns the directory");
     world.run(&["import", "t", &first]).await.expect("good rows");
     // A new leader passes every time that the one before may have promised: it is ahead by the clock's error at most.
-    let wall = world.env.now().wall;
+    let wall = world.0.env.now().wall;
     let between = wall.micros + wall.error_micros + 1;
-    while let Some(left) = between.checked_sub(world.env.now().wall.micros) {
-        world.env.sleep(Duration::from_micros(left + 1)).await;
+    while let Some(left) = between.checked_sub(world.0.env.now().wall.micros) {
+        world.0.env.sleep(Duration::from_micros(left + 1)).await;
     }
     let between = between.to_string();
     world.run(&["import", "t", &second]).await.expect("good rows");
@@ -238,7 +212,7 @@ async fn an_export_reads_one_snapshot() {
     let future =
         world.run(&["export", "t", &after, "--force", "--at", "2100-01-01"]).await.expect_err("not yet");
     assert!(future.message.starts_with("--at: 2100-01-01 is in the future (now "), "{future}");
-    world.cluster.shutdown().await;
+    world.0.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -298,7 +272,7 @@ async fn tables_and_rows_are_changed() {
     world.run(&["drop", "back", "--yes", "--now"]).await.expect("it exists");
     let gone = world.run(&["recall", "back"]).await.expect_err("nothing is kept");
     assert_eq!(gone.message, "table back: not among the dropped tables");
-    world.cluster.shutdown().await;
+    world.0.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -310,8 +284,7 @@ async fn an_interrupted_export_closes_its_scanner() {
     let text: String = std::iter::once("k,v\n".to_string()).chain((0..20_000).map(row)).collect();
     fs::write(&input, text).expect("the test owns the directory");
     world.run(&["import", "t", &input]).await.expect("good rows");
-    let RunningServer::TabletServer(tserver) = &world.cluster.tablet_servers()[0] else { panic!("its kind") };
-    let server = tserver.server.clone();
+    let server = world.0.tablet_server(0).server.clone();
     let scanning = server.clone();
     let stop = Box::pin(async move {
         while scanning.scanners().is_empty() {
@@ -320,7 +293,7 @@ async fn an_interrupted_export_closes_its_scanner() {
     });
     let output = world.path("out.csv");
     let error = world.run_until(&["export", "t", &output], stop).await.expect_err("it has many batches left");
-    assert_eq!(error.message, "interrupted");
+    assert_eq!((error.code, error.message.as_str()), (130, "interrupted"));
     // A call that was running when its scanner was closed drops it at its end.
     let closed = async {
         while !server.scanners().is_empty() {
@@ -328,6 +301,6 @@ async fn an_interrupted_export_closes_its_scanner() {
         }
     };
     let before_it_expires = Duration::from_secs(30);
-    assert!(world.env.timeout(before_it_expires, closed).await.is_some(), "the server keeps the scanner");
-    world.cluster.shutdown().await;
+    assert!(world.0.env.timeout(before_it_expires, closed).await.is_some(), "the server keeps the scanner");
+    world.0.shutdown().await;
 }

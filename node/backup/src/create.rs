@@ -7,8 +7,10 @@
 //! Tablets are compared before and after, because a scan passes over a range that was dropped.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arrow_array::cast::AsArray;
@@ -16,6 +18,8 @@ use arrow_array::{Int8Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema as ArrowSchema, SchemaRef};
 use engine::error::{Error, ErrorKind, Result};
 use engine::schema::partition::Partition;
+use engine::time::Timestamp;
+use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -25,7 +29,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::chain::next_base;
 use super::kudu_metadata;
-use super::manifest::{Manifest, PartEntry};
+use super::manifest::{Manifest, PartEntry, time_text};
 use super::store::{BackupStore, PartFile, StoreListing};
 use nyala_client::{Client, ReadMode, ScanSpec, ScanToken, Table};
 use nyala_common::env::Env;
@@ -36,11 +40,13 @@ const ACTION: &str = "backup_row_action";
 const ROW_GROUP_BYTES: usize = 32 << 20;
 /// Age of the snapshot when reading begins: a server whose clock is behind by less does not wait for it.
 const SNAPSHOT_AGE: Duration = Duration::from_secs(1);
+/// Time without a heartbeat after which a server is not asked for its time.
+const SERVER_SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Kind of backup to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BackupKind {
-    /// Incremental if there is a base.
+    /// Incremental if there is a base whose history servers still keep.
     Any,
     Full,
     Incremental,
@@ -48,7 +54,7 @@ pub enum BackupKind {
 
 /// Returns the hybrid timestamp of a time in milliseconds.
 pub fn hybrid_timestamp(ms: u64) -> u64 {
-    (ms * 1000) << 12
+    ms.saturating_mul(1000) << 12
 }
 
 /// A table and the tablets that it has at the snapshot.
@@ -70,8 +76,7 @@ pub async fn take_snapshot(client: &Client, names: &[String]) -> Snapshot {
     for name in names {
         tables.push((name.clone(), SnapshotTable::open(client, name).await));
     }
-    // The next whole millisecond includes all writes that were acknowledged before.
-    let to_ms = client.env().now().wall.micros / 1000 + 1;
+    let to_ms = snapshot_ms(client).await;
     client.env().sleep(SNAPSHOT_AGE + Duration::from_millis(1)).await;
     for (name, table) in &mut tables {
         let Ok(opened) = table else { continue };
@@ -83,6 +88,17 @@ pub async fn take_snapshot(client: &Client, names: &[String]) -> Snapshot {
         *table = Err(changed);
     }
     Snapshot { to_ms, tables }
+}
+
+/// Returns the next whole millisecond by the tablet servers' clocks: it includes all writes that were acknowledged
+/// before. This machine's clock counts only if no server tells its time, as users may not ask it everywhere.
+async fn snapshot_ms(client: &Client) -> u64 {
+    let servers = client.servers().await.unwrap_or_default();
+    let alive = servers.into_iter().filter(|server| server.silent_for < SERVER_SILENCE_MAX);
+    let times = alive
+        .map(|server| async move { client.server_time(&format!("{}:{}", server.host, server.port)).await });
+    let micros = join_all(times).await.into_iter().flatten().map(|time| Timestamp(time).micros()).max();
+    micros.unwrap_or_else(|| client.env().now().wall.micros) / 1000 + 1
 }
 
 impl SnapshotTable {
@@ -132,7 +148,29 @@ async fn tablets(table: &Table) -> Result<BTreeSet<String>> {
     Ok(tokens.iter().map(|token| token.tablet().id.clone()).collect())
 }
 
+/// A backup that was written.
+pub struct Created {
+    pub manifest: Manifest,
+    /// Reason that the backup is full although there is a base.
+    pub full_because: Option<Error>,
+}
+
+/// Returns the tables of a snapshot with the oldest timestamp that a backup of this kind reads.
+pub fn oldest_reads(snapshot: &Snapshot, listing: &StoreListing, kind: BackupKind) -> Vec<(Table, u64)> {
+    let opened = snapshot.tables.iter().filter_map(|(_, table)| table.as_ref().ok());
+    let oldest = |table: &SnapshotTable| {
+        let oldest_ms = match start_of(&table.table, listing, kind).ok()? {
+            0 => snapshot.to_ms,
+            from_ms => from_ms,
+        };
+        Some((table.table.clone(), hybrid_timestamp(oldest_ms)))
+    };
+    opened.filter_map(oldest).collect()
+}
+
 /// Writes a backup of a table's state at `to_ms`. `listing` tells the base of an incremental one.
+///
+/// `BackupKind::Any` takes a full backup if servers no longer keep the history since the base.
 pub async fn create(
     store: &BackupStore,
     snapshot: &SnapshotTable,
@@ -140,14 +178,31 @@ pub async fn create(
     listing: &StoreListing,
     kind: BackupKind,
     parallel: usize,
-) -> Result<Manifest> {
-    let table = &snapshot.table;
-    let from_ms = start_of(table, listing, kind)?;
+) -> Result<Created> {
+    let from_ms = start_of(&snapshot.table, listing, kind)?;
     if from_ms >= to_ms {
         return Err(Error::invalid(
-            "a backup of this time or a later one exists; check this machine's clock",
+            "a backup of this time or a later one exists; check the clocks of the tablet servers",
         ));
     }
+    let first = write_backup(store, snapshot, (from_ms, to_ms), parallel).await;
+    match first {
+        Err(error) if kind == BackupKind::Any && from_ms > 0 && is_history_gone(&error) => {
+            let manifest = write_backup(store, snapshot, (0, to_ms), parallel).await?;
+            Ok(Created { manifest, full_because: Some(error) })
+        }
+        Err(error) if from_ms > 0 && is_history_gone(&error) => Err(explain_base(error, from_ms)),
+        first => Ok(Created { manifest: first?, full_because: None }),
+    }
+}
+
+async fn write_backup(
+    store: &BackupStore,
+    snapshot: &SnapshotTable,
+    (from_ms, to_ms): (u64, u64),
+    parallel: usize,
+) -> Result<Manifest> {
+    let table = &snapshot.table;
     let spec = ScanSpec {
         read_mode: ReadMode::AtSnapshot(Some(hybrid_timestamp(to_ms))),
         diff_from: (from_ms > 0).then(|| hybrid_timestamp(from_ms)),
@@ -185,10 +240,6 @@ pub async fn create(
 
 /// Returns the time at which a backup of this kind starts; 0 for a full one.
 fn start_of(table: &Table, listing: &StoreListing, kind: BackupKind) -> Result<u64> {
-    if table.schema().columns().iter().any(|column| column.auto_incrementing) {
-        let message = "its auto-increment counter cannot be restored; export the table instead";
-        return Err(Error::unsupported(message));
-    }
     let spans: Vec<_> = listing.of_table(table.id()).iter().map(|backup| backup.manifest.span()).collect();
     match kind {
         BackupKind::Full => Ok(0),
@@ -198,14 +249,22 @@ fn start_of(table: &Table, listing: &StoreListing, kind: BackupKind) -> Result<u
     }
 }
 
-/// Adds what to do about history that is gone to the error of a diff scan.
-fn explain_scan(error: Error, incremental: bool) -> Error {
-    if incremental && error.kind == ErrorKind::Invalid {
-        let what =
-            "; the base may be older than the history that servers keep: take a full backup with --full";
-        return Error { message: format!("{}{what}", error.message), ..error };
-    }
-    error
+/// Words of every error by which a server refuses a snapshot whose history it no longer keeps.
+const HISTORY_GONE: &str = "ancient history mark";
+
+fn is_history_gone(error: &Error) -> bool {
+    error.kind == ErrorKind::Invalid && error.message.to_lowercase().contains(HISTORY_GONE)
+}
+
+/// Adds what to do about the base of an incremental backup to the error of a diff scan.
+fn explain_base(error: Error, from_ms: u64) -> Error {
+    let base = time_text(from_ms);
+    let what = format!(
+        "servers no longer keep the history since the base, a backup of the state of {base}; take a full backup \
+         with --full: {}",
+        error.message
+    );
+    Error { message: what, ..error }
 }
 
 /// Converts an error of the Parquet writer. An error of the disk keeps its number.
@@ -262,14 +321,29 @@ async fn write_part(
     let out = store.create_part(dir, &file)?;
     let mut writer = ArrowWriter::try_new(out, schema.clone(), Some(properties.build())).map_err(failed)?;
     let mut rows = 0;
-    while let Some(batch) = scanner.next_batch().await.map_err(|error| explain_scan(error, incremental))? {
+    while let Some(batch) = scanner.next_batch().await? {
         rows += batch.num_rows() as u64;
         let batch = if incremental { to_actions(&batch, &schema)? } else { batch };
         env.run(|| write(&mut writer, &batch)).await.map_err(failed)?;
+        // The next batch may be there already. Without a pause the run could not be interrupted.
+        pause().await;
     }
     let (bytes, crc32c) = env.run(|| writer.into_inner().map_err(failed)?.finish()).await?;
     check_rows(store, dir, &file, rows)?;
     Ok(PartEntry { file, tablet, bytes, rows, crc32c })
+}
+
+/// Lets other futures of the same task run.
+async fn pause() {
+    let mut paused = false;
+    let once = |context: &mut Context<'_>| match std::mem::replace(&mut paused, true) {
+        true => Poll::Ready(()),
+        false => {
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    };
+    poll_fn(once).await;
 }
 
 fn write(writer: &mut ArrowWriter<PartFile>, batch: &RecordBatch) -> Result<(), ParquetError> {
@@ -299,6 +373,21 @@ mod tests {
     use engine::disk::mem::MemDisk;
 
     #[test]
+    fn rows_in_the_footer_are_compared_with_those_read() {
+        let store = BackupStore::on_disk(Arc::new(MemDisk::new(1)));
+        let claimed = store.claim("1", "t", 10).expect("an empty store");
+        let rows: ArrayRef = Arc::new(Int64Array::from_iter_values(0..3));
+        let batch = RecordBatch::try_from_iter([("k", rows)]).expect("a batch");
+        let out = store.create_part(&claimed.dir, "part").expect("a file");
+        let mut writer = ArrowWriter::try_new(out, batch.schema(), None).expect("a writer");
+        write(&mut writer, &batch).expect("space");
+        writer.into_inner().expect("space").finish().expect("space");
+        assert_eq!(check_rows(&store, &claimed.dir, "part", 3), Ok(()));
+        let error = check_rows(&store, &claimed.dir, "part", 4).expect_err("a row was lost");
+        assert!(error.message.ends_with("part: 3 rows instead of the 4 read"), "{error}");
+    }
+
+    #[test]
     fn a_full_disk_is_reported_as_such() {
         let disk = MemDisk::new(1);
         let store = BackupStore::on_disk(Arc::new(disk.clone()));
@@ -309,8 +398,8 @@ mod tests {
         let out = store.create_part(&claimed.dir, "part").expect("a file");
         let mut writer = ArrowWriter::try_new(out, batch.schema(), None).expect("a writer");
         let written = write(&mut writer, &batch).and_then(|()| writer.flush());
-        let error = explain_scan(write_failed("part", written.expect_err("no space")), true);
+        let error = write_failed("part", written.expect_err("no space"));
         assert!(error.is_no_space(), "{error}");
-        assert!(!error.message.contains("history"), "{error}");
+        assert!(!is_history_gone(&error), "{error}");
     }
 }

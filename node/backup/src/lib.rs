@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! create ─► scan at T, or diff scan from the base's T to T ─► part-*.parquet ─► manifest ─► .kudu-metadata.json
+//! hold   ── servers keep the history that the scans need while a run lasts
 //! store  ── <root>/<table id>-<name>/<T in ms>/
 //! chain  ── pure: the base of the next backup, the backups that a restore reads, those that may go
 //! plan   ── the backups that restore a table by name; refuses to pass over a newer one that cannot be read
@@ -13,9 +14,12 @@
 
 pub mod chain;
 pub mod create;
+pub mod deep;
 pub mod files;
+pub mod hold;
 mod kudu_metadata;
 pub mod manifest;
 pub mod plan;
+pub mod prune;
 pub mod restore;
 pub mod store;

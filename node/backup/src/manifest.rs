@@ -141,11 +141,11 @@ impl Manifest {
     }
 
     pub fn rows(&self) -> u64 {
-        self.parts.iter().map(|part| part.rows).sum()
+        self.parts.iter().map(|part| part.rows).fold(0, u64::saturating_add)
     }
 
     pub fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.bytes).sum()
+        self.parts.iter().map(|part| part.bytes).fold(0, u64::saturating_add)
     }
 
     pub fn is_full(&self) -> bool {
@@ -206,5 +206,30 @@ impl Manifest {
             )));
         }
         serde_json::from_str(text).map_err(bad)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_version_is_refused_by_number() {
+        let mut manifest = Manifest::example(("1", "t"), (0, 10));
+        assert_eq!(Manifest::decode(&manifest.encode().expect("text")).as_ref(), Ok(&manifest));
+        manifest.version = VERSION + 1;
+        let error = Manifest::decode(&manifest.encode().expect("text")).expect_err("a newer version");
+        assert_eq!(error.kind, engine::error::ErrorKind::Unsupported);
+        assert_eq!(error.message, "version 2 of the manifest is newer than 1; use the nyala that wrote it");
+    }
+
+    #[test]
+    fn sums_of_a_forged_manifest_do_not_overflow() {
+        let mut manifest = Manifest::example(("1", "t"), (0, 10));
+        for file in ["a", "b"] {
+            let (file, tablet) = (file.to_string(), "t".to_string());
+            manifest.parts.push(PartEntry { file, tablet, bytes: u64::MAX, rows: u64::MAX, crc32c: 0 });
+        }
+        assert_eq!((manifest.rows(), manifest.bytes()), (u64::MAX, u64::MAX));
     }
 }

@@ -140,6 +140,17 @@ impl Apply<'_> {
         writer.finish().await.map(|_| ()).map_err(refused)
     }
 
+    /// Returns the operation that writes rows which the table does not have.
+    ///
+    /// An insert may not give the value of an auto-incrementing column. An upsert may, and raises the tablet's counter
+    /// to it, so that rows inserted later get higher ones.
+    fn new_rows(&self) -> RowOpKind {
+        match self.table.schema().auto_incrementing() {
+            Some(_) => RowOpKind::Upsert,
+            None => RowOpKind::Insert,
+        }
+    }
+
     /// Returns the columns of the parts that the table has, by position, with their names in the table.
     fn columns(&self) -> Result<Vec<(usize, String)>> {
         let (theirs, ours) = (self.backup.manifest.schema()?, self.last.schema()?);
@@ -178,7 +189,7 @@ impl Apply<'_> {
     ) -> Result<()> {
         if self.backup.manifest.is_full() {
             self.outcome.upserts += batch.num_rows() as u64;
-            return writer.write_batch(RowOpKind::Insert, &named(batch, columns)?).await.map_err(refused);
+            return writer.write_batch(self.new_rows(), &named(batch, columns)?).await.map_err(refused);
         }
         let actions = batch.column(batch.num_columns() - 1).as_primitive_opt::<Int8Type>();
         let actions = actions.ok_or_else(|| unreadable("the last column is not the action"))?.values();
@@ -195,7 +206,7 @@ impl Apply<'_> {
             // An immutable value changes only with the row: it is deleted, and inserted after that is done.
             writer.write_batch(RowOpKind::DeleteIgnore, &named(&kept, keys)?).await.map_err(refused)?;
             writer.flush().await.map_err(refused)?;
-            kind = RowOpKind::Insert;
+            kind = self.new_rows();
         }
         writer.write_batch(RowOpKind::DeleteIgnore, &named(&deleted, keys)?).await.map_err(refused)?;
         writer.write_batch(kind, &named(&kept, columns)?).await.map_err(refused)?;

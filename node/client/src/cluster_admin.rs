@@ -31,7 +31,8 @@ use nyala_proto::kudu::master::{
 };
 use nyala_proto::kudu::server::set_flag_response_pb::Code;
 use nyala_proto::kudu::server::{
-    GetStatusRequestPb, GetStatusResponsePb, SetFlagRequestPb, SetFlagResponsePb,
+    GetStatusRequestPb, GetStatusResponsePb, ServerClockRequestPb, ServerClockResponsePb, SetFlagRequestPb,
+    SetFlagResponsePb,
 };
 use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
 use nyala_proto::kudu::tserver::{
@@ -134,6 +135,13 @@ impl Client {
         let named = |at: &HostPortPb| format!("{}:{}", if of(&at.host) { host } else { &at.host }, at.port);
         let web = reply.status.bound_http_addresses.iter().map(named).collect();
         Ok(ServerStatus { id: Uuid::parse(&reply.status.node_instance.permanent_uuid)?, version, web })
+    }
+
+    /// Asks a server for its hybrid time; fails after a few seconds if it does not reply.
+    pub async fn server_time(&self, address: &str) -> Result<u64> {
+        let reply: ServerClockResponsePb =
+            self.admin_call(address, GENERIC_SERVICE, "ServerClock", &ServerClockRequestPb {}).await?;
+        reply.timestamp.ok_or_else(|| Error::invalid(format!("{address}: the response lacks a time")))
     }
 
     /// Switches a tablet server's maintenance mode, in which it gets no new replicas and its absence is no reason to

@@ -7,10 +7,12 @@ use super::exit::{ExitError, FAILED};
 use super::export::timestamp;
 use super::options::{base, connect, option, text, texts};
 use super::output::{print, table as text_table};
-use nyala_backup::chain::prunable;
-use nyala_backup::create::{self, BackupKind, SnapshotTable, take_snapshot};
+use nyala_backup::create::{self, BackupKind, Created, Snapshot, take_snapshot};
+use nyala_backup::deep::verify_rows;
+use nyala_backup::hold::HistoryHold;
 use nyala_backup::manifest::{Manifest, time_text};
 use nyala_backup::plan::{missing_base, plan};
+use nyala_backup::prune::expired;
 use nyala_backup::restore::{self, RestoreRequest};
 use nyala_backup::store::{BackupStore, StoreListing, StoredBackup};
 use nyala_client::Client;
@@ -21,8 +23,8 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 const CREATE_HELP: &str = "\
 All tables are read at one time, about a second before reading begins. A backup is incremental if the directory has \
-one of the table to build on; that one must be newer than the history that servers keep \
-(--tablet_history_max_age_sec, 7 days). A table that fails does not stop the others; the exit code is 1.";
+one of the table to build on, and if servers still keep the history since then (--tablet_history_max_age_sec, 7 \
+days). While a backup runs, servers keep the history that it reads. A table that fails does not stop the others; the exit code is 1.";
 
 const RESTORE_HELP: &str = "\
 All files are verified first. The table is called NAME.restoring-TIME until it is complete, and then renamed. A newer \
@@ -75,7 +77,8 @@ pub(super) fn commands() -> [Command; 2] {
             directory(Command::new("list").about("List backups")),
             directory(Command::new("show").about("Show the backups that restore a table, and their files"))
                 .arg(Arg::new("table").value_name("TABLE").required(true).help("Name of the table")),
-            directory(Command::new("verify").about("Compare all files with their checksums")),
+            directory(Command::new("verify").about("Compare all files with their checksums"))
+                .arg(flag("deep", "Also decode all rows, and check the order of their keys")),
             prune,
         ]);
     let restore = directory(base("restore", "Restore a table from its backups"))
@@ -114,7 +117,7 @@ impl BackupCommand {
         match name {
             "list" => Ok(list(&store)?),
             "show" => Ok(show(&store, matches)?),
-            "verify" => verify(env, &store).await,
+            "verify" => verify(env, &store, matches.get_flag("deep")).await,
             _ => prune(env, &store, matches),
         }
     }
@@ -140,39 +143,56 @@ async fn create_backups(env: &Env, matches: &ArgMatches) -> Result<(), ExitError
         eprintln!("nyala: {}", unreadable.error.message);
     }
     let snapshot = take_snapshot(&client, &names).await;
-    let mut failures = Vec::new();
-    for (name, table) in &snapshot.tables {
-        let created = match table {
-            Ok(table) => create_backup(&store, table, snapshot.to_ms, &listing, matches).await,
-            Err(error) => Err(error.clone()),
-        };
-        match created {
-            Ok(manifest) => {
-                let (rows, size) = (grouped(manifest.rows()), bytes(manifest.bytes()));
-                print(&format!("backed up {name}: {rows} rows, {size}, {}\n", kind_of(&manifest)));
-            }
-            Err(error) => failures.push(format!("table {name}: {}", error.message)),
-        }
-    }
+    let held = create::oldest_reads(&snapshot, &listing, requested_kind(matches));
+    let (hold, not_held) = HistoryHold::acquire(env, held).await;
+    not_held.iter().for_each(|error| eprintln!("nyala: {}", error.message));
+    let failures = create_all(&store, &snapshot, &listing, matches).await;
+    hold.release().await;
     let (all, as_of) = (snapshot.tables.len(), time_text(snapshot.to_ms));
     print(&format!("{} of {all} tables, as of {as_of}\n", all - failures.len()));
     fail_with(&failures)
 }
 
-async fn create_backup(
+/// Backs up each table of a snapshot. Returns the failures.
+async fn create_all(
     store: &BackupStore,
-    table: &SnapshotTable,
-    to_ms: u64,
+    snapshot: &Snapshot,
     listing: &StoreListing,
     matches: &ArgMatches,
-) -> Result<Manifest> {
+) -> Vec<String> {
     let parallel = *matches.get_one::<u64>("parallel").expect("it has a default") as usize;
-    let kind = match (matches.get_flag("full"), matches.get_flag("incremental")) {
+    let kind = requested_kind(matches);
+    let mut failures = Vec::new();
+    for (name, table) in &snapshot.tables {
+        let created = match table {
+            Ok(table) => create::create(store, table, snapshot.to_ms, listing, kind, parallel).await,
+            Err(error) => Err(error.clone()),
+        };
+        match created {
+            Ok(created) => report_created(name, &created),
+            Err(error) => failures.push(format!("table {name}: {}", error.message)),
+        }
+    }
+    failures
+}
+
+fn report_created(name: &str, Created { manifest, full_because }: &Created) {
+    if let Some(error) = full_because {
+        eprintln!(
+            "nyala: table {name}: a full backup, because the history since the last one is gone: {}",
+            error.message
+        );
+    }
+    let (rows, size) = (grouped(manifest.rows()), bytes(manifest.bytes()));
+    print(&format!("backed up {name}: {rows} rows, {size}, {}\n", kind_of(manifest)));
+}
+
+fn requested_kind(matches: &ArgMatches) -> BackupKind {
+    match (matches.get_flag("full"), matches.get_flag("incremental")) {
         (true, _) => BackupKind::Full,
         (_, true) => BackupKind::Incremental,
         _ => BackupKind::Any,
-    };
-    create::create(store, table, to_ms, listing, kind, parallel).await
+    }
 }
 
 /// Returns the error that lists all failures, if there are any.
@@ -241,7 +261,7 @@ fn print_chain(chain: &[StoredBackup]) {
     }
 }
 
-async fn verify(env: &Env, store: &BackupStore) -> Result<(), ExitError> {
+async fn verify(env: &Env, store: &BackupStore, deep: bool) -> Result<(), ExitError> {
     let listing = store.list()?;
     let all = listing.backups.len() + listing.unreadable.len();
     if all == 0 {
@@ -250,30 +270,16 @@ async fn verify(env: &Env, store: &BackupStore) -> Result<(), ExitError> {
     }
     let mut faults = faults(&listing);
     for backup in &listing.backups {
-        if let Err(error) = env.run(|| store.verify(backup)).await {
+        let verify = || {
+            store.verify(backup)?;
+            if deep { verify_rows(store, backup) } else { Ok(()) }
+        };
+        if let Err(error) = env.run(verify).await {
             faults.push(error.message);
         }
     }
     print(&format!("{} read, {}\n", counted(all, "backup"), counted(faults.len(), "fault")));
     fail_with(&faults)
-}
-
-/// Returns the directories to remove: backups that no restore to the last `keep_ms` reads, and remains older than a
-/// day. Tables with a backup that cannot be read keep all.
-fn expired(store: &BackupStore, listing: &StoreListing, now_ms: u64, keep_ms: u64) -> Vec<String> {
-    let mut dirs = Vec::new();
-    for id in listing.table_ids() {
-        if listing.unreadable.iter().any(|unreadable| unreadable.table_id == id) {
-            continue;
-        }
-        let of_table = listing.of_table(id);
-        let spans: Vec<_> = of_table.iter().map(|backup| backup.manifest.span()).collect();
-        let removed = prunable(&spans, now_ms.saturating_sub(keep_ms));
-        dirs.extend(removed.into_iter().map(|i| of_table[i].dir.clone()));
-    }
-    let is_remains = |(dir, ms): &&(String, u64)| ms + DAY_MS < now_ms && !store.is_claimed(dir);
-    dirs.extend(listing.unfinished.iter().filter(is_remains).map(|(dir, _)| dir.clone()));
-    dirs
 }
 
 fn prune(env: &Env, store: &BackupStore, matches: &ArgMatches) -> Result<(), ExitError> {

@@ -21,6 +21,8 @@ const DEVICE_FAILED: u8 = 5;
 const CLOCK_REFUSED: u8 = 6;
 /// Errors that a device gives when it fails.
 const DEVICE_ERRORS: [i32; 2] = [libc::EIO, libc::EROFS];
+/// A signal interrupted the command, by the convention of shells.
+const INTERRUPTED: u8 = 130;
 /// Rows of an import were rejected.
 pub(super) const ROWS_REJECTED: u8 = 7;
 /// The program does not support the cluster's format level.
@@ -76,6 +78,6 @@ pub(super) async fn until_interrupted(
     tokio::select! {
         biased;
         done = work => done,
-        () = stop => Err(ExitError { code: FAILED, message: "interrupted".to_string() }),
+        () = stop => Err(ExitError { code: INTERRUPTED, message: "interrupted".to_string() }),
     }
 }

@@ -16,7 +16,7 @@
 //! Exit codes: 0 success, 1 failure, 2 wrong command line or flag, 3 an address is in use, 4 a directory is not usable
 //! (another server's, of a newer format, corrupted, in use, missing), 5 a device failed, 6 the clock is not
 //! synchronised,
-//! 7 an import ended, but rows were rejected.
+//! 7 an import ended, but rows were rejected, 130 a signal interrupted the command.
 
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -106,9 +106,11 @@ pub(crate) fn escape_name(name: &str) -> String {
 /// Returns the path of a store's directory; `file://` may lead it.
 fn root_of(location: &str) -> Result<&str> {
     let root = location.strip_prefix("file://").unwrap_or(location);
+    // The rest of the location may have a password.
     if let Some((scheme, _)) = root.split_once("://") {
         return Err(Error::unsupported(format!(
-            "{location}: a store of kind {scheme}:// is not supported; give a directory (a path or file://PATH)"
+            "a store of kind {scheme}:// is not supported; give a directory (a path or file://PATH), for example one \
+             where the object store is mounted, or copy a directory of backups to it when a run has ended"
         )));
     }
     let trimmed = root.trim_end_matches('/');

@@ -108,6 +108,14 @@ fn stores_are_directories() {
     assert_eq!(root_of("file:///a/b/"), Ok("/a/b"));
     assert_eq!(root_of("/"), Ok("/"));
     assert_eq!(root_of("b"), Ok("b"));
-    assert_eq!(root_of("gs://b").expect_err("no directory").kind, ErrorKind::Unsupported);
+    for scheme in ["s3", "gs", "az", "https"] {
+        let error = root_of(&format!("{scheme}://user:secret@bucket/path")).expect_err("no directory");
+        assert_eq!(error.kind, ErrorKind::Unsupported);
+        assert!(
+            error.message.contains(&format!("{scheme}:// is not supported; give a directory")),
+            "{error}"
+        );
+        assert!(!error.message.contains("secret"), "{error}");
+    }
     assert_eq!(escape_name("a-b_c.d*é/"), "a-b_c.d*%C3%A9%2F");
 }
