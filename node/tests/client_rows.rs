@@ -1,44 +1,30 @@
 //! Typed rows, builders, streams and errors of the client against an embedded cluster over real sockets.
 
+#[path = "common/embedded.rs"]
+mod embedded;
 #[path = "../client/examples/quick_start.rs"]
 mod quick_start;
 
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use embedded::EmbeddedCluster;
 use futures_util::{StreamExt, TryStreamExt};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
-use node::server::flags::Flags;
-use node::server::startup::RunningServer;
 use nyala_client::predicate::Comparison;
 use nyala_client::rows::{FromRow, ToRow};
 use nyala_client::{Client, ClientError, ClientResult, DataType, RowOpKind, Table};
-use nyala_common::env::os::{OsEnv, OsOptions};
 use quick_start::Person;
 
 /// A cluster and a client of it.
 struct World {
     client: Client,
-    cluster: Cluster,
-    _dir: tempfile::TempDir,
+    embedded: EmbeddedCluster,
 }
 
 async fn world() -> World {
-    let env = OsEnv::new(&OsOptions::default()).expect("this machine");
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let flags = Flags::new();
-    flags.set("log_sync", "false").expect("a flag");
-    let config = ClusterConfig {
-        dir: dir.path().to_str().expect("UTF-8").to_string(),
-        masters: 1,
-        tablet_servers: 1,
-        ip: [127, 0, 0, 1].into(),
-        ports: PortAssignment::Free,
-        flags,
-    };
-    let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
-    let client = Client::builder(cluster.master_addresses()).connect().await.expect("a leader");
-    World { client, cluster, _dir: dir }
+    let embedded = EmbeddedCluster::start().await;
+    let masters = embedded.cluster.master_addresses();
+    World { client: Client::builder(masters).connect().await.expect("a leader"), embedded }
 }
 
 impl World {
@@ -61,9 +47,9 @@ async fn sorted(table: &Table) -> Vec<Person> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_quick_start_works() {
     let mut world = world().await;
-    let rows = quick_start::run(world.cluster.master_addresses()).await.expect("it works");
+    let rows = quick_start::run(world.embedded.cluster.master_addresses()).await.expect("it works");
     assert_eq!(rows, [person(0, "name 0"), person(1, "name 1"), person(2, "name 2")]);
-    world.cluster.shutdown().await;
+    world.embedded.shutdown().await;
 }
 
 /// The key of a person: what a delete needs.
@@ -95,7 +81,7 @@ async fn typed_rows_are_written_changed_and_read() {
     let none = people.select().filter("id", Comparison::Greater, i64::MAX);
     assert_eq!(none.count().await.expect("no row is above the largest"), 0);
     assert_eq!(people.select().limit(2).count().await.expect("a scan"), 2);
-    world.cluster.shutdown().await;
+    world.embedded.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,7 +100,7 @@ async fn record_batches_are_written_and_streamed() {
     assert!(batches.len() > 3, "one per response");
     assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 5000);
     assert_eq!(batches[0].num_columns(), 1);
-    world.cluster.shutdown().await;
+    world.embedded.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,13 +114,13 @@ async fn a_dropped_stream_closes_its_scanner() {
     writer.finish().await.expect("all are new");
     let mut rows = people.select().batch_bytes(1).your_writes().batches().expect("a scan");
     rows.next().await.expect("a batch").expect("a running cluster");
-    let RunningServer::TabletServer(server) = &world.cluster.tablet_servers()[0] else { panic!("its kind") };
+    let server = world.embedded.tablet_server(0);
     assert!(!server.server.scanners().is_empty(), "the scan has more rows");
     drop(rows);
     while !server.server.scanners().is_empty() {
         server.server.env.sleep(std::time::Duration::from_millis(1)).await;
     }
-    world.cluster.shutdown().await;
+    world.embedded.shutdown().await;
 }
 
 #[derive(ToRow)]
@@ -190,7 +176,7 @@ async fn errors_tell_what_to_do() {
         order: SchemaMismatch: table t, column "id": a key column comes before all other columns; declare it earlier
     "#]]
     .assert_eq(&text);
-    world.cluster.shutdown().await;
+    world.embedded.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -213,5 +199,5 @@ async fn range_partitions_are_built_from_values() {
     }
     let Err(ClientError::RowsRefused(refused)) = writer.flush().await else { panic!("25 is in no range") };
     assert_eq!(refused.rows.iter().map(|row| row.index).collect::<Vec<_>>(), [2]);
-    world.cluster.shutdown().await;
+    world.embedded.shutdown().await;
 }
