@@ -1,8 +1,10 @@
 //! Initial inputs, made by the encoders: `cargo run -p fuzz -- seeds` writes them into the corpora.
 
+mod backups;
 mod credentials;
 mod files;
 mod messages;
+mod network_services;
 mod seed;
 mod text_files;
 
@@ -17,7 +19,15 @@ use std::path::Path;
 const PREFIX: &str = "seed-";
 
 pub fn all() -> Vec<Seed> {
-    [messages::seeds(), credentials::seeds(), files::seeds(), text_files::seeds()].concat()
+    [
+        messages::seeds(),
+        credentials::seeds(),
+        files::seeds(),
+        text_files::seeds(),
+        backups::seeds(),
+        network_services::seeds(),
+    ]
+    .concat()
 }
 
 fn path(corpora: &Path, (target, name, _): &Seed) -> std::path::PathBuf {

@@ -1,5 +1,6 @@
 //! All targets, by the inputs that they read.
 
+mod backups;
 mod catalog;
 mod column_files;
 pub mod credentials;
@@ -7,6 +8,7 @@ mod import;
 mod keys;
 pub mod messages;
 mod metadata;
+pub mod network_services;
 mod pages;
 mod predicates;
 mod raft;
@@ -59,6 +61,9 @@ pub const TARGETS: &[Target] = &[
     target("token_key", credentials::token_key, MESSAGES),
     target("jwt", credentials::jwt, MESSAGES),
     target("jwks", credentials::jwks, MESSAGES),
+    target("ntp_packet", network_services::ntp_packet, SMALL),
+    target("web_passwords", network_services::web_passwords, SMALL),
+    target("web_password_header", network_services::web_password_header, SMALL),
     target("message", messages::message, MESSAGES),
     target("scan", predicates::scan, MESSAGES),
     target("token", predicates::token, MESSAGES),
@@ -77,6 +82,7 @@ pub const TARGETS: &[Target] = &[
     target("consensus_meta", metadata::consensus_meta, MESSAGES),
     target("log_record", metadata::log_record, MESSAGES),
     target("manifest", metadata::manifest, MESSAGES),
+    target("backup_manifest", backups::backup_manifest, MESSAGES),
     target("page_index", metadata::page_index, MESSAGES),
     target("catalog_row", metadata::catalog_row, MESSAGES),
     target("page", pages::page, PAGES),

@@ -19,14 +19,14 @@ pub mod health;
 mod host_port;
 mod line_files;
 pub mod logging;
-mod ntp;
+pub mod ntp;
 pub mod pages;
 mod process_metrics;
 pub mod security;
 pub(crate) mod span_log;
 pub mod startup;
 pub mod web;
-mod web_access;
+pub mod web_access;
 mod web_connections;
 mod web_routes;
 

@@ -14,7 +14,7 @@
 
 mod agreement;
 mod clock;
-mod packet;
+pub mod packet;
 #[cfg(test)]
 mod tests;
 

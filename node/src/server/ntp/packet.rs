@@ -9,7 +9,7 @@
 //! Times are seconds since 1900 and a fraction, 32 bits each. Source: RFC 5905 §7.3, §7.4, §14.
 
 /// Bytes of a packet without extensions.
-pub(super) const PACKET_BYTES: usize = 48;
+pub const PACKET_BYTES: usize = 48;
 
 const CLIENT_V4: u8 = 4 << 3 | 3;
 const MODE_SERVER: u8 = 4;
@@ -22,7 +22,7 @@ const ROOT_DISTANCE_MAX_US: u64 = 1_500_000;
 
 /// Reason that a packet gives no time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PacketFault {
+pub enum PacketFault {
     /// No reply to the request: too short, of another mode, or with another originate time. The real one may follow.
     NotAReply(&'static str),
     /// The server asks for fewer requests, or none.
@@ -33,7 +33,7 @@ pub(super) enum PacketFault {
 
 /// Times of a server's reply, in microseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ServerTimes {
+pub struct ServerTimes {
     pub received: u64,
     pub sent: u64,
     /// Bound of the server's own error when it sent.
@@ -42,7 +42,7 @@ pub(super) struct ServerTimes {
 
 /// Returns a request. The server returns `nonce` as the originate time, so only a server that sees the request can
 /// reply.
-pub(super) fn request(nonce: u64) -> [u8; PACKET_BYTES] {
+pub fn request(nonce: u64) -> [u8; PACKET_BYTES] {
     let mut packet = [0; PACKET_BYTES];
     packet[0] = CLIENT_V4;
     packet[40..].copy_from_slice(&nonce.to_be_bytes());
@@ -50,7 +50,7 @@ pub(super) fn request(nonce: u64) -> [u8; PACKET_BYTES] {
 }
 
 /// Returns the times in the reply to the request with `nonce`.
-pub(super) fn parse(packet: &[u8], nonce: u64) -> Result<ServerTimes, PacketFault> {
+pub fn parse(packet: &[u8], nonce: u64) -> Result<ServerTimes, PacketFault> {
     if packet.len() < PACKET_BYTES {
         return Err(PacketFault::NotAReply("it is too short"));
     }

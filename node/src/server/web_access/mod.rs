@@ -7,7 +7,7 @@
 //! - Health (`/livez`, `/readyz`, `/healthz`) needs no password: probes have none.
 //! - Invariant: a password is asked for only inside TLS.
 
-mod passwords;
+pub mod passwords;
 
 use std::net::IpAddr;
 

@@ -25,7 +25,7 @@ enum PasswordHash {
 }
 
 /// Users of the web port with the hashes of their passwords.
-pub(super) struct WebPasswords {
+pub struct WebPasswords {
     domain: String,
     users: BTreeMap<String, PasswordHash>,
     /// Hash of the last accepted header of each user, so that a scrape does not pay for bcrypt each time.
@@ -40,7 +40,7 @@ impl fmt::Debug for WebPasswords {
 
 impl WebPasswords {
     /// Parses the text of a file. Errors name file and line, never the hash.
-    pub(super) fn parse(text: &str, domain: &str, path: &str) -> Result<WebPasswords> {
+    pub fn parse(text: &str, domain: &str, path: &str) -> Result<WebPasswords> {
         if domain.is_empty() || !domain.chars().all(|c| c.is_ascii_graphic() && c != '"' && c != '\\') {
             return Err(Error::invalid(format!(
                 "webserver_authentication_domain: {domain:?} is not a word of plain characters"
@@ -66,12 +66,12 @@ impl WebPasswords {
     }
 
     /// Returns the request for a password.
-    pub(super) fn challenge(&self) -> String {
+    pub fn challenge(&self) -> String {
         format!("Basic realm=\"{}\", charset=\"UTF-8\"", self.domain)
     }
 
     /// Returns true if a header `Authorization` has a user of the file with the password. May take long.
-    pub(super) fn accepts(&self, header: &str) -> bool {
+    pub fn accepts(&self, header: &str) -> bool {
         let Some((user, password)) = credentials(header) else { return false };
         let whole: [u8; 32] = Sha256::digest(header).into();
         if self.accepted.lock().get(&user).is_some_and(|known| bool::from(known.ct_eq(&whole))) {
