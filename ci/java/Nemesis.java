@@ -1,4 +1,3 @@
-import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
@@ -6,10 +5,8 @@ import java.util.List;
 
 import org.apache.kudu.ColumnSchema;
 import org.apache.kudu.ColumnSchema.ColumnSchemaBuilder;
-import org.apache.kudu.Schema;
 import org.apache.kudu.Type;
 import org.apache.kudu.client.AsyncKuduScanner.ReadMode;
-import org.apache.kudu.client.CreateTableOptions;
 import org.apache.kudu.client.Insert;
 import org.apache.kudu.client.KuduClient;
 import org.apache.kudu.client.KuduException;
@@ -26,39 +23,13 @@ import org.apache.kudu.client.SessionConfiguration.FlushMode;
  * once; one whose outcome is not known may be. An insert that is answered with "already present" was made twice.
  */
 public final class Nemesis {
-  private static volatile boolean told;
-
-  public static void main(String[] args) throws Exception {
-    Thread listener = new Thread(() -> {
-      try {
-        while (System.in.read() >= 0) {
-          // Only the end counts.
-        }
-      } catch (IOException e) {
-        // As good as the end.
-      }
-      told = true;
-    });
-    listener.setDaemon(true);
-    listener.start();
-    int code;
-    try (KuduClient client =
-        new KuduClient.KuduClientBuilder(args[0]).defaultOperationTimeoutMs(60_000).build()) {
-      KuduTable table = create(client, args[1]);
-      System.out.println("writing");
-      code = run(client, table);
-    }
-    System.exit(code);
+  private Nemesis() {
   }
 
-  private static KuduTable create(KuduClient client, String name) throws KuduException {
-    List<ColumnSchema> columns = Arrays.asList(
-        new ColumnSchemaBuilder("key", Type.INT64).key(true).build(),
-        new ColumnSchemaBuilder("text", Type.STRING).nullable(true).build());
-    CreateTableOptions options = new CreateTableOptions()
-        .addHashPartitions(Arrays.asList("key"), 3)
-        .setNumReplicas(3);
-    return client.createTable(name, new Schema(columns), options);
+  public static void main(String[] args) throws Exception {
+    List<ColumnSchema> columns =
+        Arrays.asList(new ColumnSchemaBuilder("text", Type.STRING).nullable(true).build());
+    WritingProgram.run(args[0], args[1], 3, columns, Nemesis::run);
   }
 
   private static int run(KuduClient client, KuduTable table) throws Exception {
@@ -69,7 +40,7 @@ public final class Nemesis {
     long slowest = 0;
     KuduSession session = client.newSession();
     session.setFlushMode(FlushMode.AUTO_FLUSH_SYNC);
-    while (!told) {
+    while (!WritingProgram.isTold()) {
       Insert insert = table.newInsert();
       insert.getRow().addLong("key", next);
       insert.getRow().addString("text", "row " + next);

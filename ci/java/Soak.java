@@ -1,4 +1,3 @@
-import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -11,10 +10,8 @@ import java.util.Set;
 
 import org.apache.kudu.ColumnSchema;
 import org.apache.kudu.ColumnSchema.ColumnSchemaBuilder;
-import org.apache.kudu.Schema;
 import org.apache.kudu.Type;
 import org.apache.kudu.client.AsyncKuduScanner.ReadMode;
-import org.apache.kudu.client.CreateTableOptions;
 import org.apache.kudu.client.KuduClient;
 import org.apache.kudu.client.KuduException;
 import org.apache.kudu.client.KuduScanner;
@@ -39,8 +36,6 @@ public final class Soak {
   private static final long READ_INTERVAL_MS = 10_000;
   private static final long LAST_READ_MS = 120_000;
   private static final long DELETED = -1;
-
-  private static volatile boolean told;
 
   private final KuduClient client;
   private final KuduTable table;
@@ -67,42 +62,16 @@ public final class Soak {
   }
 
   public static void main(String[] args) throws Exception {
-    Thread listener = new Thread(() -> {
-      try {
-        while (System.in.read() >= 0) {
-          // Only the end counts.
-        }
-      } catch (IOException e) {
-        // As good as the end.
-      }
-      told = true;
-    });
-    listener.setDaemon(true);
-    listener.start();
-    int code;
-    try (KuduClient client =
-        new KuduClient.KuduClientBuilder(args[0]).defaultOperationTimeoutMs(60_000).build()) {
-      Soak soak = new Soak(client, create(client, args[1]), Long.parseLong(args[2]));
-      System.out.println("writing");
-      code = soak.run();
-    }
-    System.exit(code);
-  }
-
-  private static KuduTable create(KuduClient client, String name) throws KuduException {
     List<ColumnSchema> columns = Arrays.asList(
-        new ColumnSchemaBuilder("key", Type.INT64).key(true).build(),
         new ColumnSchemaBuilder("version", Type.INT64).build(),
         new ColumnSchemaBuilder("text", Type.STRING).build());
-    CreateTableOptions options = new CreateTableOptions()
-        .addHashPartitions(Arrays.asList("key"), 6)
-        .setNumReplicas(3);
-    return client.createTable(name, new Schema(columns), options);
+    WritingProgram.run(args[0], args[1], 6, columns,
+        (client, table) -> new Soak(client, table, Long.parseLong(args[2])).run());
   }
 
   private int run() throws InterruptedException {
     long lastRead = System.nanoTime();
-    while (!told && wrong.isEmpty()) {
+    while (!WritingProgram.isTold() && wrong.isEmpty()) {
       long start = System.nanoTime();
       writeBatch();
       slowestMs = Math.max(slowestMs, (System.nanoTime() - start) / 1_000_000);

@@ -62,7 +62,9 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) {
         Ok(())
     });
     let Some(cluster) = cluster else { return };
-    steps.run("promtool check metrics", || cluster.web.iter().try_for_each(|address| check_metrics(address)));
+    steps.run("promtool check metrics", || {
+        cluster.web().iter().try_for_each(|address| check_metrics(address))
+    });
     steps.run("alerts: a scraped cluster", || check_scraped(root, &cluster));
 }
 
@@ -158,9 +160,9 @@ impl Prometheus {
 
 /// Checks that rules evaluate and that panels have data.
 fn check_scraped(root: &Path, cluster: &TestCluster) -> Result<()> {
-    let master = cluster.web.first().context("nyala up names its web ports")?;
+    let master = cluster.web().first().context("nyala up names its web ports")?;
     let prometheus = Prometheus::start(root, master)?;
-    prometheus.until_scraped(cluster.web.len())?;
+    prometheus.until_scraped(cluster.web().len())?;
     let rules: Value = serde_json::from_str(&http_get(&prometheus.address, "/api/v1/rules")?)?;
     let groups = rules["data"]["groups"].as_array().context("the rules are in groups")?;
     for rule in groups.iter().flat_map(|group| group["rules"].as_array().into_iter().flatten()) {
@@ -185,6 +187,6 @@ fn check_scraped(root: &Path, cluster: &TestCluster) -> Result<()> {
         }
     }
     ensure!(empty.is_empty(), "panels without data:\n{}", Vec::from_iter(empty).join("\n"));
-    println!("{} servers, {panels} panels with data", cluster.web.len());
+    println!("{} servers, {panels} panels with data", cluster.web().len());
     Ok(())
 }

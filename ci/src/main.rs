@@ -26,6 +26,7 @@ mod fuzz;
 mod interop;
 mod lean;
 mod mutant_patches;
+mod nyala_up;
 mod overload;
 mod package;
 mod pages;

@@ -114,7 +114,7 @@ fn check_accessibility(cluster: &TestCluster, out: &Path) -> Result<()> {
     let mut lesser = 0;
     let pages = all_pages(cluster)?;
     for (server, path, _) in &pages {
-        let address = cluster.web.get(*server).context("nyala up names its web ports")?;
+        let address = cluster.web().get(*server).context("nyala up names its web ports")?;
         let html = http_get(address, path)?;
         let style =
             html.split("href=\"").find_map(|rest| rest.split('"').next().filter(|to| to.ends_with(".css")));

@@ -34,9 +34,10 @@ impl JavaWriter {
         program: &WriterProgram<'_>,
         dir: &Path,
     ) -> Result<JavaWriter> {
-        let source = root.join(format!("ci/java/{}.java", program.class));
+        let sources =
+            [program.class, "WritingProgram"].map(|class| root.join(format!("ci/java/{class}.java")));
         let classes = target.join(format!("{}-classes", program.class.to_lowercase()));
-        let classes = java::compile(packages, &classes, &[source])?;
+        let classes = java::compile(packages, &classes, &sources)?;
         std::fs::copy(root.join("ci/java/log4j2.properties"), classes.join("log4j2.properties"))?;
         let mut child = Command::new("java")
             .args(JVM)

@@ -4,8 +4,8 @@
 //!   packages.rs   fetches them            tool.rs          the real kudu tool's commands
 //!   daemon.rs     one server process      java.rs          our program on the real Java client
 //!   cluster.rs    several daemons         proxies.rs       links between servers, delayed and cut
-//!   nyala_up.rs   `nyala up`              nemesis/         faults under load, replicated
-//!   security.rs   encryption required      clients.rs       Spark and other clients of others
+//!   security.rs   encryption required      nemesis/         faults under load, replicated
+//!   clients.rs    Spark and other clients
 //!   rpc.rs        one call to a server    mini_cluster.rs  `kudu test mini_cluster` for upstream's harness
 //!   upstream.rs   their own tests         report.rs        results of those
 //!   runbooks/     node/RUNBOOKS.md        small_disk.rs    a disk that can be filled
@@ -28,7 +28,6 @@ mod kdc;
 mod ksck;
 pub(crate) mod mini_cluster;
 mod nemesis;
-mod nyala_up;
 mod oidc;
 pub(crate) mod packages;
 mod proxies;
@@ -49,11 +48,11 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::command::{cargo, target_dir};
+use crate::nyala_up::NyalaUp;
 use crate::steps::Steps;
 use crate::tools;
 use cluster::{Cluster, ClusterPlan};
 use daemon::ServerKind;
-use nyala_up::NyalaUp;
 use packages::{Packages, kudu_env, kudu_program};
 
 #[derive(Parser)]

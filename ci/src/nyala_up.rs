@@ -12,17 +12,21 @@ use crate::command::CommandLine;
 
 /// Text before the addresses of the masters in its output.
 const GREETING: &str = "Connect Kudu clients to the master ";
+/// Text of its last line, once clients can connect.
+const READY: &str = "Stop with Ctrl-C";
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running `nyala up`; dropping it kills the process.
-pub(super) struct NyalaUp {
+pub(crate) struct NyalaUp {
     child: Child,
     pub masters: String,
+    /// Web addresses, masters first.
+    pub web: Vec<String>,
 }
 
 impl NyalaUp {
-    /// Starts it on free ports with its data under `dir`, and waits for the line with the masters' addresses.
-    pub(super) fn start(program: &Path, dir: &Path) -> Result<NyalaUp> {
+    /// Starts it on free ports with its data under `dir`, and waits until clients can connect.
+    pub(crate) fn start(program: &Path, dir: &Path) -> Result<NyalaUp> {
         let log = dir.join("log");
         let mut child = Command::new(program)
             .args(["up", "--free-ports", "--dir"])
@@ -33,17 +37,27 @@ impl NyalaUp {
             .spawn()
             .with_context(|| format!("starting {}", program.display()))?;
         let stdout = child.stdout.take().expect("it was asked for");
+        let mut up = NyalaUp { child, masters: String::new(), web: Vec::new() };
         for line in BufReader::new(stdout).lines() {
-            if let Some(masters) = masters(&line?) {
-                return Ok(NyalaUp { child, masters });
+            if up.is_ready(&line?) {
+                return Ok(up);
             }
         }
-        let status = child.wait()?;
+        let status = up.child.wait()?;
         bail!("nyala up ended with {status}:\n{}", std::fs::read_to_string(log)?);
     }
 
+    /// Reads a line of its output; returns true if it is the last one.
+    fn is_ready(&mut self, line: &str) -> bool {
+        if let Some(masters) = masters(line) {
+            self.masters = masters;
+        }
+        self.web.extend(web_addresses(line));
+        line.contains(READY)
+    }
+
     /// Stops it with a signal, as a service manager does; it must exit successfully.
-    pub(super) fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(mut self) -> Result<()> {
         CommandLine::new("kill").args(["-TERM", &self.child.id().to_string()]).run()?;
         let start = Instant::now();
         loop {
@@ -71,6 +85,12 @@ fn masters(line: &str) -> Option<String> {
     Some(rest.split(", ").next().unwrap_or(rest).trim_end_matches('.').to_owned())
 }
 
+/// Returns the web addresses in a line, from the URLs of their metrics.
+fn web_addresses(line: &str) -> impl Iterator<Item = String> {
+    let urls = line.split_whitespace().filter_map(|word| word.strip_prefix("http://"));
+    urls.filter_map(|url| url.strip_suffix("/metrics")).map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +102,7 @@ mod tests {
         let two = masters("Connect Kudu clients to the master 127.0.0.1:1,127.0.0.1:2, for example");
         assert_eq!(two.as_deref(), Some("127.0.0.1:1,127.0.0.1:2"));
         assert_eq!(masters("nyala is up"), None);
+        let web: Vec<String> = web_addresses("metrics http://127.0.0.1:8051/metrics and http://x/").collect();
+        assert_eq!(web, ["127.0.0.1:8051"]);
     }
 }
