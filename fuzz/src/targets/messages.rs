@@ -92,7 +92,8 @@ const PLAIN: &[Kind] = plain![
     ServerClockRequestPb,
     GetStatusRequestPb,
     SetServerWallClockForTestsRequestPb,
-    DumpMemTrackersRequestPb
+    DumpMemTrackersRequestPb,
+    HoldHistoryRequestPb
 ];
 
 /// Messages that are converted, with the check of the conversion.

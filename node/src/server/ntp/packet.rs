@@ -89,7 +89,7 @@ pub fn parse(packet: &[u8], nonce: u64) -> Result<ServerTimes, PacketFault> {
 fn micros(timestamp: u64) -> u64 {
     let (seconds, fraction) = (timestamp >> 32, timestamp & u64::from(u32::MAX));
     let era = if seconds >> 31 == 0 { 1 << 32 } else { 0 };
-    (seconds + era - EPOCH_1970_S) * 1_000_000 + ((fraction * 1_000_000) >> 32)
+    (seconds + era).saturating_sub(EPOCH_1970_S) * 1_000_000 + ((fraction * 1_000_000) >> 32)
 }
 
 /// Converts a short time: 16 bits of seconds, 16 of a fraction.
@@ -144,6 +144,7 @@ mod tests {
             "half the delay and the dispersion: {}",
             times.error
         );
+        assert_eq!(micros(1 << 63), 0, "1968: no time that a server tells");
         assert_eq!(micros(0), 2_085_978_496_000_000, "2036-02-07, when the seconds begin anew");
     }
 
