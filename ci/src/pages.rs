@@ -51,7 +51,7 @@ const TABLET_PAGES: [(&str, &str); 2] =
 
 /// Returns the pages of the cluster, those of a tablet with the id of one.
 fn all_pages(cluster: &TestCluster) -> Result<Vec<(usize, String, &'static str)>> {
-    let list = http_get(cluster.web.get(1).context("nyala up names its web ports")?, "/tablets")?;
+    let list = http_get(cluster.web().get(1).context("nyala up names its web ports")?, "/tablets")?;
     let id = list.split("/tablet?id=").nth(1).and_then(|rest| rest.get(..32));
     let id = id.context("the first tablet server has a tablet")?;
     let of_tablet = TABLET_PAGES.iter().map(|(path, text)| (1, format!("{path}{id}"), *text));

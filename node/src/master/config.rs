@@ -9,8 +9,8 @@ use engine::config::TabletConfig;
 use engine::raft::RaftOptions;
 
 use super::authz::AuthzConfig;
-use crate::dirs::DirectoryPaths;
 use super::history_holds::HoldLimits;
+use crate::dirs::DirectoryPaths;
 use crate::scrub::ScrubConfig;
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;

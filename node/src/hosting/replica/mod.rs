@@ -285,7 +285,7 @@ impl ReplicaHandle {
         let last = request.entries.last().map(|last| last.op.index);
         let (reservation, steps) = (last.zip(reservation), last.zip(steps.cloned()));
         let event = |ticket| raft::RaftEvent::Update { ticket, request };
-        let reply_receiver = self.begin(bytes, (reservation, steps), event)?;
+        let reply_receiver = self.begin(bytes, reservation, steps, event)?;
         Ok(PendingUpdate::Asked { replica: self.clone(), reply_receiver })
     }
 
@@ -346,13 +346,14 @@ impl ReplicaHandle {
         bytes: usize,
         event: impl FnOnce(u64) -> raft::RaftEvent + Send + 'static,
     ) -> Result<RaftReply> {
-        self.begin(bytes, (None, None), event)?.await.map_err(|_| self.stopped_error())
+        self.begin(bytes, None, None, event)?.await.map_err(|_| self.stopped_error())
     }
 
     fn begin(
         &self,
         bytes: usize,
-        (reservation, steps): (Option<(u64, Reservation)>, Option<(u64, Arc<CallSteps>)>),
+        reservation: Option<(u64, Reservation)>,
+        steps: Option<(u64, Arc<CallSteps>)>,
         event: impl FnOnce(u64) -> raft::RaftEvent + Send + 'static,
     ) -> Result<oneshot::Receiver<RaftReply>> {
         let (reply_sender, reply_receiver) = oneshot::channel();
