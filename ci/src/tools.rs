@@ -32,6 +32,11 @@ pub(crate) fn require_kerberos() -> Result<()> {
     )
 }
 
+/// Returns true if [`require_kerberos`] is met; if not, prints that Kerberos is not tested, and why.
+pub(crate) fn try_kerberos() -> bool {
+    require_kerberos().inspect_err(|missing| println!("skipped, as to Kerberos: {missing:#}")).is_ok()
+}
+
 /// Returns the arguments of cargo that build `node` with Kerberos, if this machine has the library's headers.
 pub(crate) fn kerberos_feature() -> &'static [&'static str] {
     if is_installed("krb5-config") { &["--features", "node/kerberos"] } else { &[] }

@@ -32,6 +32,9 @@ pub(super) struct TestClass {
     /// True if a pull request must keep the class passing.
     #[serde(default)]
     pub required: bool,
+    /// True if its cluster has a KDC: a pull request skips the class where the packages of one are missing.
+    #[serde(default)]
+    pub kerberos: bool,
     /// Tests that may fail, each with the reason.
     #[serde(default)]
     pub known: BTreeMap<String, String>,

@@ -70,6 +70,7 @@ impl EmbeddedCluster {
 }
 
 /// Runs a command of `nyala` that is interrupted once `stop` is ready.
+#[allow(clippy::disallowed_methods, reason = "the program has no environment yet when it reads these files")]
 pub(crate) async fn run_until(
     env: &Env,
     args: &[&str],

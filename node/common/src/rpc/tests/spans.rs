@@ -105,6 +105,7 @@ fn negotiation(spans: bool) -> ServerNegotiation {
         encryption: SecurityLevel::Optional,
         spans,
         now: Default::default(),
+        nonce: Default::default(),
         security: ServerSecurity::default(),
     })
 }
