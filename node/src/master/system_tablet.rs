@@ -15,7 +15,7 @@ use engine::schema::row_block::ProjectedColumn;
 use engine::schema::row_ops::{ClientColumn, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::Tablet;
-use engine::tablet::scan::ScanSpec;
+use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine::tablet::superblock::Superblock;
 use engine::wal::Wal;
 
@@ -129,19 +129,21 @@ fn encode(writes: &[SystemRowWrite]) -> (Vec<u8>, Vec<u8>) {
 
 /// Reads every row of the system tablet.
 pub fn read_rows(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
-    keyed(read_from(tablet, None)?)
+    keyed(read_from(tablet, SnapshotChoice::Latest, None)?)
 }
 
-/// Reads the cluster's row and the rows after it.
+/// Reads the cluster's row and the rows after it, as far as this replica has applied them. A leader that has not caught
+/// up may read it too, since this is no read of the latest state.
 pub fn read_from_cluster(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
     let (entry_type, _) = SystemRowKey::Cluster.columns();
-    keyed(read_from(tablet, Some(vec![entry_type as u8 ^ 0x80]))?)
+    let applied = SnapshotChoice::At(tablet.mvcc().last_applied().next());
+    keyed(read_from(tablet, applied, Some(vec![entry_type as u8 ^ 0x80]))?)
 }
 
 /// Reads the rows of the cluster's secrets, which are the last ones.
 pub fn read_secrets(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
     // The first byte of an encoded key is the entry type with its sign bit flipped.
-    keyed(read_from(tablet, Some(vec![SECRETS_ENTRY_TYPE as u8 ^ 0x80]))?)
+    keyed(read_from(tablet, SnapshotChoice::Latest, Some(vec![SECRETS_ENTRY_TYPE as u8 ^ 0x80]))?)
 }
 
 fn keyed(rows: Vec<StoredSystemRow>) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
@@ -151,13 +153,17 @@ fn keyed(rows: Vec<StoredSystemRow>) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
 
 /// Reads every row of the system tablet as it is stored, also rows that no build writes.
 pub fn read_stored_rows(tablet: &Tablet) -> Result<Vec<StoredSystemRow>> {
-    read_from(tablet, None)
+    read_from(tablet, SnapshotChoice::Latest, None)
 }
 
-fn read_from(tablet: &Tablet, lower_key: Option<Vec<u8>>) -> Result<Vec<StoredSystemRow>> {
+fn read_from(
+    tablet: &Tablet,
+    snapshot: SnapshotChoice,
+    lower_key: Option<Vec<u8>>,
+) -> Result<Vec<StoredSystemRow>> {
     let schema = tablet.schema();
     let all = ScanSpec::latest(schema.columns().iter().map(ProjectedColumn::from).collect());
-    let spec = ScanSpec { lower_key, ..all };
+    let spec = ScanSpec { lower_key, snapshot, ..all };
     let mut scan = tablet.scan(&spec)?;
     let mut rows = Vec::new();
     while let Some(block) = scan.next_block()? {
