@@ -247,7 +247,7 @@ async fn a_restore_that_fails_leaves_its_table_under_another_name() {
     let want = format!("table {partial}, the incomplete restore, which you can drop");
     assert!(message.contains(&want) && message.contains("10 rows instead of 11"), "{message}");
     assert!(world.client.open_table("u").await.is_err(), "the final name stays free");
-    // Mended, it still does not write to the remains.
+    // Repaired, it still does not write to the remains.
     fs::write(&file, bytes).expect("the test owns the directory");
     let message = world.refused(&restore).await;
     assert!(message.contains(&partial), "{message}");

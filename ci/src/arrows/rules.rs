@@ -175,6 +175,8 @@ pub(super) static CRATES: [CrateRules; 6] = [
             module("manifest", &["chain"]),
             module("kudu_metadata", &["manifest"]),
             module("store", &["files", "kudu_metadata", "manifest"]),
+            module("deep", &["manifest", "store"]),
+            module("prune", &["chain", "store"]),
             module("plan", &["chain", "manifest", "store"]),
             module("create", &["chain", "kudu_metadata", "manifest", "store"]),
             module("restore", &["manifest", "plan", "store"]),

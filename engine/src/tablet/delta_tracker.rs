@@ -31,8 +31,8 @@ pub struct RowsetDeltas {
 }
 
 impl RowsetDeltas {
-    /// Returns the deltas of `rows` from the base to the state below `before` that a scan of `columns` needs. A diff scan
-    /// needs all of them, and those back to `diff_from`.
+    /// Returns the deltas of `rows` from the base to the state below `before` that a scan of `columns` needs. A diff
+    /// scan needs all of them, and those back to `diff_from`.
     pub fn for_scan(
         &self,
         rows: Range<RowId>,

@@ -21,7 +21,6 @@ fn manifest() -> String {
     let named = r#""version":1,"table_id":"0123","table_name":"t","owner":"ann","comment":"","extra_config":{"a":"b"}"#;
     let times = r#""replicas":3,"from_ms":1700000000000,"to_ms":1700000001000"#;
     let ranges = r#""ranges":[{"lower":"","upper":"8000000a"}],"tablets":["t1"]"#;
-    format!(
-        r#"{{{named},{times},"schema":"{schema}","partition":"{partition}",{ranges},"parts":[{part}],"kudu_metadata_crc32c":1}}"#
-    )
+    let layout = format!(r#""schema":"{schema}","partition":"{partition}",{ranges}"#);
+    format!(r#"{{{named},{times},{layout},"parts":[{part}],"kudu_metadata_crc32c":1}}"#)
 }

@@ -24,7 +24,8 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 const CREATE_HELP: &str = "\
 All tables are read at one time, about a second before reading begins. A backup is incremental if the directory has \
 one of the table to build on, and if servers still keep the history since then (--tablet_history_max_age_sec, 7 \
-days). While a backup runs, servers keep the history that it reads. A table that fails does not stop the others; the exit code is 1.";
+days). While a backup runs, servers keep the history that it reads. A table that fails does not stop the others; the \
+exit code is 1.";
 
 const RESTORE_HELP: &str = "\
 All files are verified first. The table is called NAME.restoring-TIME until it is complete, and then renamed. A newer \

@@ -12,7 +12,7 @@ use engine::time::Timestamp;
 
 use super::config::TserverConfig;
 use super::copy_manager::CopyManager;
-use super::history::HeldHistory;
+use super::held_history::HeldHistory;
 use super::maintenance_log::MaintenanceLog;
 use super::master_contacts::MasterContacts;
 use super::metrics::TserverMetrics;

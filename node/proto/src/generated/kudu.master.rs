@@ -317,7 +317,7 @@ pub struct NyalaServerStatePb {
     pub offset_error_micros: ::core::option::Option<u64>,
 }
 /// nyala's own: the oldest snapshot of a table that a reader holds.
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NyalaHistoryHoldPb {
     /// 32 hex chars
     #[prost(bytes = "bytes", required, tag = "1")]
@@ -1102,7 +1102,7 @@ pub struct HoldHistoryRequestPb {
     #[prost(bool, optional, tag = "4", default = "false")]
     pub release: ::core::option::Option<bool>,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldHistoryResponsePb {
     #[prost(message, optional, tag = "1")]
     pub error: ::core::option::Option<MasterErrorPb>,
