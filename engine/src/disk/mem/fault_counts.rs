@@ -8,6 +8,8 @@ pub struct FaultCounts {
     pub writes_lost: u64,
     /// Appends that a crash kept in part.
     pub writes_torn: u64,
+    /// Pages of unsynced writes that a crash lost while it kept later ones, see [`super::MemDisk::scatter_unsynced`].
+    pub pages_lost: u64,
     /// Creations, renames and removals that a crash undid.
     pub names_lost: u64,
     /// Operations failed by [`super::MemDisk::fail_op`] and its like.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! live     |<------ synced ------>|<- append ->|<--- append --->|        pending = [append, append]
-//! crash    keeps the synced bytes and the first few pending changes, tears the next one, undoes the rest
+//! crash    keeps the synced bytes and the first few pending changes, tears the next one, undoes the rest;
+//!          or keeps any pages of the first few changes, as a device does that orders nothing between two syncs
 //! ```
 
 use crate::sync::{Mutex, MutexGuard};
@@ -16,6 +17,8 @@ use super::split_mix::SplitMix64;
 
 /// Bytes of the unit that a device writes whole or not at all.
 const SECTOR: usize = 512;
+/// Bytes that a page cache writes back together.
+const PAGE: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct FileContent {
@@ -25,6 +28,15 @@ pub(super) struct FileContent {
     /// Bytes that a failed sync marked clean: in the cache, never on the device.
     phantom: Vec<Range<usize>>,
     sync_failed: bool,
+}
+
+/// Unsynced bytes that outlive a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnsyncedKept {
+    /// The first changes; the next one may be torn.
+    Prefix,
+    /// Any pages of the first changes. Lost pages read as zeros.
+    Pages,
 }
 
 enum UnsyncedWrite {
@@ -93,15 +105,8 @@ impl FileContent {
     /// Records a failed sync, after which the kernel treats the pages as clean.
     pub(super) fn sync_failed(&mut self) {
         self.sync_failed = true;
-        let mut len = self.live.len();
-        let mut clean = len;
-        for change in self.pending.drain(..).rev() {
-            match change {
-                UnsyncedWrite::Append { len: appended } => len -= appended,
-                UnsyncedWrite::Truncate { cut, .. } => len += cut.len(),
-            }
-            clean = clean.min(len);
-        }
+        let clean = self.durable_len();
+        self.pending.clear();
         if clean < self.live.len() {
             self.phantom.push(clean..self.live.len());
         }
@@ -115,18 +120,47 @@ impl FileContent {
     }
 
     /// Leaves one of the states that a power failure may leave.
-    pub(super) fn crash(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
+    pub(super) fn crash(&mut self, kept: UnsyncedKept, rng: &mut SplitMix64, counts: &mut FaultCounts) {
         let keep = rng.up_to(self.pending.len());
-        while self.pending.len() > keep + 1 {
+        let torn = usize::from(kept == UnsyncedKept::Prefix);
+        while self.pending.len() > keep + torn {
             self.undo_last();
             counts.writes_lost += 1;
         }
-        if self.pending.len() > keep {
-            self.tear_last(rng, counts);
+        match kept {
+            UnsyncedKept::Prefix if self.pending.len() > keep => self.tear_last(rng, counts),
+            UnsyncedKept::Prefix => {}
+            UnsyncedKept::Pages => self.lose_pages(rng, counts),
         }
         self.pending.clear();
         self.sync_failed = false;
         self.lose_phantoms(rng, counts);
+    }
+
+    /// Loses some pages of what was not synced. The length stays, because the file system writes it on its own.
+    fn lose_pages(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
+        let mut at = self.durable_len();
+        while at < self.live.len() {
+            let end = ((at / PAGE + 1) * PAGE).min(self.live.len());
+            if rng.coin() {
+                self.live[at..end].fill(0);
+                counts.pages_lost += 1;
+            }
+            at = end;
+        }
+    }
+
+    /// Returns the length below which no pending change has touched the file.
+    fn durable_len(&self) -> usize {
+        let (mut len, mut durable) = (self.live.len(), self.live.len());
+        for change in self.pending.iter().rev() {
+            match change {
+                UnsyncedWrite::Append { len: appended } => len -= appended,
+                UnsyncedWrite::Truncate { cut, .. } => len += cut.len(),
+            }
+            durable = durable.min(len);
+        }
+        durable
     }
 
     fn undo_last(&mut self) {

@@ -8,7 +8,8 @@
 //!
 //! [`MemDisk::crash`] chooses, by the seed, a state that the contract allows. Of each file it keeps the synced bytes
 //! and a prefix of the later writes, the last of them torn at sectors of 512 bytes; of each directory a prefix of its
-//! changes. Handles from before a crash fail with `ESTALE`.
+//! changes. Handles from before a crash fail with `ESTALE`. After [`MemDisk::scatter_unsynced`] it keeps any pages of
+//! the later writes instead.
 //!
 //! Faults that a test injects: the k-th operation fails ([`MemDisk::fail_op`]), a power cut within the k-th
 //! operation ([`MemDisk::cut_power_at`]), a full device ([`MemDisk::set_free`]), bit rot ([`MemDisk::flip_bit`]).
@@ -29,7 +30,7 @@ use super::{Disk, DiskFile, DiskSpace, check_path};
 use armed_faults::{ArmedFaults, FaultEffect};
 pub use armed_faults::{DiskOpKind, WriteDamage};
 pub use fault_counts::FaultCounts;
-use file_content::{FileContent, content};
+use file_content::{FileContent, UnsyncedKept, content};
 use namespace::{Namespace, NamespaceEntry};
 
 mod armed_faults;
@@ -85,6 +86,8 @@ struct State {
     ops: u64,
     failures: BTreeMap<u64, Errno>,
     power_cut_at: Option<u64>,
+    /// Unsynced bytes that the next crash keeps.
+    unsynced_kept: UnsyncedKept,
     armed: ArmedFaults,
     free: u64,
     locks: BTreeSet<String>,
@@ -114,6 +117,7 @@ impl MemDisk {
             ops: 0,
             failures: BTreeMap::new(),
             power_cut_at: None,
+            unsynced_kept: UnsyncedKept::Prefix,
             armed: ArmedFaults::default(),
             free: INITIAL_FREE,
             locks: BTreeSet::new(),
@@ -134,8 +138,15 @@ impl MemDisk {
         state.locks.clear();
         state.counts.crashes += 1;
         let before = state.names.bytes();
-        state.names.crash(&mut state.rng, &mut state.counts);
+        let kept = std::mem::replace(&mut state.unsynced_kept, UnsyncedKept::Prefix);
+        state.names.crash(kept, &mut state.rng, &mut state.counts);
         state.free = (state.free + before).saturating_sub(state.names.bytes());
+    }
+
+    /// Makes the next crash keep any pages of unsynced writes, instead of a prefix with a torn end: between two syncs
+    /// devices and page caches write in any order.
+    pub fn scatter_unsynced(&self) {
+        self.state().unsynced_kept = UnsyncedKept::Pages;
     }
 
     /// Ends the process that used the disk, even if parts of its memory still exist: its files are closed and its locks

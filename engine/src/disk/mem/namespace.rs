@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::super::parent;
 use super::fault_counts::FaultCounts;
-use super::file_content::{self, FileContent};
+use super::file_content::{self, FileContent, UnsyncedKept};
 use super::split_mix::SplitMix64;
 
 #[derive(Clone)]
@@ -197,7 +197,7 @@ impl Namespace {
     }
 
     /// Leaves one of the trees that a power failure may leave, its files crashed too.
-    pub(super) fn crash(&mut self, rng: &mut SplitMix64, counts: &mut FaultCounts) {
+    pub(super) fn crash(&mut self, kept: UnsyncedKept, rng: &mut SplitMix64, counts: &mut FaultCounts) {
         // A file system with one journal loses the end of it; one without may lose the end of each directory.
         let one_journal = rng.coin();
         let lost_from = rng.up_to(self.journal.len());
@@ -218,7 +218,7 @@ impl Namespace {
         self.drop_orphans();
         for node in self.durable.values() {
             if let NamespaceEntry::File(file) = node {
-                file_content::content(file).crash(rng, counts);
+                file_content::content(file).crash(kept, rng, counts);
             }
         }
         self.live = self.durable.clone();

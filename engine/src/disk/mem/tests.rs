@@ -246,11 +246,38 @@ fn a_power_cut_while_a_lock_is_taken_fails_the_lock() {
     drop(disk.lock("lock").unwrap());
 }
 
+#[test]
+fn a_scattered_crash_may_lose_a_page_before_one_that_it_keeps() {
+    let (mut holes, mut whole) = (0, 0);
+    for seed in 0..40 {
+        let disk = MemDisk::new(seed);
+        let file = durable_file(&disk, "f", &[1; 100]);
+        for _ in 0..4 {
+            file.append(&[2; 4096]).unwrap();
+        }
+        disk.scatter_unsynced();
+        disk.crash();
+        let after = read_file(&disk, "f").unwrap();
+        let lost = after.iter().position(|byte| *byte == 0);
+        let kept = after.iter().rposition(|byte| *byte == 2);
+        holes += u64::from(lost.zip(kept).is_some_and(|(lost, kept)| lost < kept));
+        whole += u64::from(lost.is_none());
+        assert_eq!(lost.is_some(), disk.fault_counts().pages_lost > 0);
+        assert!(after.starts_with(&[1; 100]) && (after.len() - 100).is_multiple_of(4096));
+        // The next crash is a usual one again.
+        durable_file(&disk, "g", &[1; 10]).append(&[2; 10_000]).unwrap();
+        disk.crash();
+        assert!(read_file(&disk, "g").unwrap().starts_with(&[1; 10]));
+    }
+    assert!(holes > 5 && whole > 2, "{holes} with holes, {whole} whole");
+}
+
 proptest! {
     /// Whatever operations a file saw, a crash keeps the synced bytes, unless they were truncated since.
     #[test]
     fn synced_bytes_outlive_any_crash(
         seed: u64,
+        scatter: bool,
         writes in prop::collection::vec((1..1500usize, any::<bool>()), 1..12),
     ) {
         let disk = MemDisk::new(seed);
@@ -264,6 +291,9 @@ proptest! {
                 file.sync().unwrap();
                 synced = all.len();
             }
+        }
+        if scatter {
+            disk.scatter_unsynced();
         }
         disk.crash();
         let after = read_file(&disk, "f").unwrap();
